@@ -1,0 +1,93 @@
+"""Every error fastbuf raises.  Each is a :class:`FastbufError` and also the builtin it resembles."""
+
+
+class FastbufError(Exception):
+    """Base of all errors of fastbuf."""
+
+
+class ConfigError(FastbufError, ValueError):
+    """A setting is out of range, or two settings contradict each other."""
+
+
+class ResourceError(FastbufError, MemoryError):
+    """The memory asked for cannot be had: the message has the figures and the setting to change."""
+
+
+class PoolTimeout(FastbufError, TimeoutError):
+    """No segment came free in time."""
+
+
+class PoolDestroyed(FastbufError, RuntimeError):
+    """The pool was destroyed while, or before, a segment was requested."""
+
+
+class SegmentStateError(FastbufError, RuntimeError):
+    """A segment was recycled twice, or used after it was recycled."""
+
+
+class SegmentExported(FastbufError, BufferError):
+    """A segment was recycled while a view of it was still held."""
+
+
+class SchemaError(FastbufError, ValueError):
+    """A schema has a type that cannot be carried, or a wrong name."""
+
+
+class RecordError(FastbufError, ValueError):
+    """A record does not fit its schema; the message names field, value and record number."""
+
+
+class RecordTooLong(RecordError):
+    """A record is longer than ``max_record_bytes``."""
+
+
+class BlockError(FastbufError, ValueError):
+    """A block cannot be decoded."""
+
+
+class BlockTruncated(BlockError):
+    """A block ends before its content does."""
+
+
+class BlockCorrupt(BlockError):
+    """A block was altered: wrong magic, impossible lengths, or another checksum."""
+
+
+class SchemaMismatch(BlockError):
+    """A block or a peer has another schema."""
+
+
+class ExchangeError(FastbufError, ConnectionError):
+    """An exchange cannot go on."""
+
+
+class ExchangeAborted(ExchangeError):
+    """A participant gave up and said why; the message has its reason."""
+
+
+class PeerLost(ExchangeError):
+    """A connection ended without its end of partition; the message names the peer."""
+
+
+class SequenceError(ExchangeError):
+    """A channel's buffers have a gap, a repeat or a stale epoch; the message names the channel."""
+
+
+class ProtocolError(ExchangeError):
+    """A peer sent a frame that is not of the protocol."""
+
+
+class AuthenticationError(ExchangeError, PermissionError):
+    """A peer could not prove the exchange's secret."""
+
+
+class ExchangeClosed(ExchangeError):
+    """The writer, gate or environment was closed."""
+
+
+class StallTimeout(FastbufError, TimeoutError):
+    """A participant made no progress for ``stall_timeout``."""
+
+
+class PreflightError(FastbufError, RuntimeError):
+    """Something on this Spark stops the mode that was asked for; the message says what to set."""

@@ -1,0 +1,70 @@
+"""Builds the Cython extensions; everything else about the package stands in pyproject.toml.
+
+Environment
+-----------
+FASTBUF_DEBUG=1
+    Bounds checks, assertions and poison on recycled segments.
+FASTBUF_SANITIZE=thread|address
+    Builds with that sanitizer; run with its runtime in LD_PRELOAD.
+FASTBUF_ONLY=fastbuf.memory,fastbuf.flow
+    Builds only the modules below these packages.
+"""
+
+import os
+from pathlib import Path
+
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+
+DEBUG = os.environ.get("FASTBUF_DEBUG") == "1"
+SANITIZE = os.environ.get("FASTBUF_SANITIZE", "")
+ONLY = tuple(p for p in os.environ.get("FASTBUF_ONLY", "").split(",") if p)
+
+COMPILE = ["-std=c11", "-fvisibility=hidden", "-Wall", "-Wno-unused-function", "-Wno-unreachable-code"]
+LINK = ["-pthread"]
+if DEBUG or SANITIZE:
+    COMPILE += ["-O1", "-g", "-fno-omit-frame-pointer"]
+else:
+    COMPILE += ["-O3", "-g0"]
+if SANITIZE:
+    COMPILE.append(f"-fsanitize={SANITIZE}")
+    LINK.append(f"-fsanitize={SANITIZE}")
+
+
+def extensions() -> list[Extension]:
+    found = []
+    for source in sorted(Path("fastbuf").rglob("*.pyx")):
+        name = ".".join(source.with_suffix("").parts)
+        if ONLY and not name.startswith(ONLY):
+            continue
+        found.append(
+            Extension(
+                name,
+                [str(source)],
+                include_dirs=["fastbuf/_native"],
+                depends=[str(h) for h in Path("fastbuf/_native").glob("*.h")],
+                extra_compile_args=COMPILE,
+                extra_link_args=LINK,
+                define_macros=[("FASTBUF_DEBUG", "1")] if DEBUG else [],
+            )
+        )
+    return found
+
+
+setup(
+    ext_modules=cythonize(
+        extensions(),
+        compiler_directives={
+            "language_level": 3,
+            "binding": False,
+            "embedsignature": True,
+            "boundscheck": DEBUG,
+            "wraparound": False,
+            "cdivision": True,
+            "initializedcheck": DEBUG,
+            "freethreading_compatible": False,
+        },
+        compile_time_env={},
+        show_all_warnings=False,
+    )
+)
