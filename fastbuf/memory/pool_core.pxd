@@ -1,0 +1,107 @@
+# Map of the pool's C cores: plain structs and nogil functions, so that the I/O thread uses them without the GIL.
+#
+# Who owns what: a PoolCore belongs to its NetworkBufferPool, a LocalCore to the PoolCore (its memory stays until the
+# PoolCore goes and is used again for later pools, so that a stale look at a LocalCore reads wrong numbers, never freed
+# memory).  C code that calls these functions keeps the Python pool alive meanwhile.
+# The algorithms, the pairing of every atomic and the forbidden outcomes stand at the head of pool_core.pyx.
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+
+from fastbuf._native.atomics cimport fb_ai64, fb_au32, fb_au64, fb_event, fb_pad
+
+
+cdef enum:
+    LOCAL_EMPTY = -1                # no segment now, or the deadline has passed
+    LOCAL_DESTROYED = -2
+    LOCAL_SIGNAL = -3               # a signal came: check signals, call again
+
+
+# One per segment, a cache line each.
+cdef struct SegmentMeta:
+    fb_au64 link                    # while on a free list: depth << 32 | (next index + 1); depth counts this one and all below
+    fb_au32 refs                    # references held by users; 0: home (on a free list)
+    fb_au32 generation              # how often it has come home
+    LocalCore *owner                # the pool that counts it as held; NULL: on the global list.  Written by whoever moves it
+    char room[40]
+
+
+# Treiber stack of segments: head = tag << 32 | (index + 1), 0 in the low half: empty.
+cdef struct FreeList:
+    fb_au64 head
+    char room[56]
+
+
+cdef struct LocalCore:
+    FreeList free                   # home, and held by this pool
+    # --- read by every operation, written seldom
+    fb_au64 word                    # destroyed bit | claims in flight | segments held (out + locally free)
+    fb_au32 limit                   # segments it may hold now; moved by redistribution, under the NetworkBufferPool's lock
+    fb_au32 hungry                  # 1: a request failed since the last wake-up
+    fb_au32 peak                    # most segments out at once
+    uint32_t required               # guaranteed; fixed while the pool lives
+    uint32_t maximum                # cap of limit; fixed
+    uint32_t overdraft              # may be lent beyond limit; fixed
+    PoolCore *pool
+    LocalCore *following            # next of all the pool's LocalCores; fixed once it is in that list
+    char room[8]
+    # --- waiting
+    fb_event available              # those inside local_acquire
+    fb_au64 listener                # fb_event*, 0: none; set by local_set_listener only
+    fb_au32 listener_pins           # threads that are notifying the listener
+    uint32_t in_service             # 0: free for another pool; under the NetworkBufferPool's lock
+    fb_au64 waits                   # requests that had to wait
+    fb_au64 wait_ns                 # time they waited, sum
+    char room2[16]
+
+
+cdef struct PoolCore:
+    FreeList free                   # the global list
+    fb_ai64 spare                   # free segments that no pool's unmet `required` lays claim to; may be negative for a while
+    fb_au32 hungry                  # how many LocalCores have `hungry` set
+    uint32_t forks                  # fork_count() when it was made: a forked child must not allocate
+    char room[48]
+    uint8_t *data                   # the arena; segment i begins at data + i * segment_size
+    SegmentMeta *meta
+    uint32_t count                  # segments
+    uint32_t segment_size           # bytes
+    fb_au64 locals                  # LocalCore*: all of them, in use or not; grows at the front, never shrinks
+
+
+# --- segments ---------------------------------------------------------------------------------------------------------
+cdef uint8_t *segment_data(PoolCore *g, int32_t i) noexcept nogil
+cdef uint32_t segment_refs(PoolCore *g, int32_t i) noexcept nogil
+# One more reference; the caller holds one already.
+cdef void segment_retain(PoolCore *g, int32_t i) noexcept nogil
+# One reference less.  1: it is home now, 0: others still hold it, -1: it was not out (double recycle; nothing was done).
+cdef int segment_recycle(PoolCore *g, int32_t i) noexcept nogil
+
+# --- requests: the segment's number, with one reference that the caller owns ------------------------------------------
+cdef int32_t local_try_acquire(LocalCore *p) noexcept nogil                 # -1: none
+cdef int32_t local_try_acquire_overdraft(LocalCore *p) noexcept nogil       # up to `overdraft` beyond the limit; -1: none
+# Waits until CLOCK_MONOTONIC deadline_ns (negative: for ever): -1 timeout, -2 destroyed, -3 signal.
+cdef int32_t local_acquire(LocalCore *p, int64_t deadline_ns) noexcept nogil
+# As local_acquire, but counts neither the wait nor its time (for callers that wait in slices).
+cdef int32_t local_wait(LocalCore *p, int64_t deadline_ns) noexcept nogil
+
+# --- the listener -----------------------------------------------------------------------------------------------------
+# After a local_try_acquire* on this pool has failed, `e` is notified (fb_event_notify) once as soon as a segment may be
+# had again, because one came home, a limit rose, or the pool was destroyed; the next failed try arms it anew.  So:
+#     key = fb_event_prepare(e); i = local_try_acquire(p); if i < 0: fb_event_wait(e, key, deadline) else: fb_event_cancel(e)
+# loses nothing.  NULL takes the listener off; on return nobody touches the old event any more, so it may be freed.
+cdef void local_set_listener(LocalCore *p, fb_event *e) noexcept nogil
+
+# --- figures: exact at one moment within the call ---------------------------------------------------------------------
+cdef uint32_t list_depth(PoolCore *g, FreeList *stack) noexcept nogil
+cdef uint32_t local_held(LocalCore *p) noexcept nogil
+cdef uint32_t local_in_use(LocalCore *p) noexcept nogil
+cdef uint32_t local_limit(LocalCore *p) noexcept nogil
+cdef bint local_destroyed(LocalCore *p) noexcept nogil
+
+# --- making and ending; the caller holds the NetworkBufferPool's lock -------------------------------------------------
+cdef PoolCore *pool_new(uint8_t *data, uint32_t count, uint32_t segment_size) noexcept nogil      # NULL: no memory
+cdef void pool_free(PoolCore *g) noexcept nogil
+cdef LocalCore *local_new(PoolCore *g, uint32_t required, uint32_t maximum, uint32_t overdraft) noexcept nogil
+cdef void local_set_limit(LocalCore *p, uint32_t limit) noexcept nogil      # then pool_wake_hungry, once for all limits
+cdef void local_destroy(LocalCore *p) noexcept nogil
+cdef void local_abandon(LocalCore *p) noexcept nogil        # the Python object has gone: the memory may serve another pool
+cdef void pool_wake_hungry(PoolCore *g) noexcept nogil
+cdef uint32_t fork_count() noexcept nogil                   # forks between this process and its import of this module
