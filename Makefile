@@ -1,0 +1,103 @@
+# make demo | test | lint | bench | wheel | docs | clean
+#
+# All of it from a clean clone with Python >= 3.11, a C compiler and Java >= 17: what is missing is named before anything
+# is installed (.ci/need).  Everything goes into .venv; pip's own configuration says where packages come from.
+# PYTHON=... chooses the interpreter, JAVA_HOME the Java, VENV another place for the environment.
+
+SHELL := /bin/sh
+VENV ?= .venv
+BIN := $(VENV)/bin
+JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+DEMO_ARGS ?=
+
+SOURCES := setup.py $(shell find fastbuf -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
+INSTALLED := $(VENV)/.fastbuf-installed
+BUILT := $(VENV)/.fastbuf-built
+DOCS := $(VENV)/.fastbuf-docs
+
+# Spark's workers must be this environment's Python: they import fastbuf and fastbuf_spark.
+export PYSPARK_PYTHON := $(abspath $(BIN))/python
+export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
+
+.PHONY: help build demo test debug-test lint format bench bench-smoke wheel docs clean distclean need-build need-java
+
+help:
+	@sed -n '1,6p' Makefile
+
+need-build:
+	@sh .ci/need python compiler
+
+need-java:
+	@sh .ci/need python compiler java
+
+$(INSTALLED): pyproject.toml | need-build
+	@test -x $(BIN)/python || "$$(sh .ci/need --python)" -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet 'setuptools>=77' 'cython>=3.1' 'numpy>=1.26' wheel
+	@# FASTBUF_ONLY=none: here only the dependencies and the links; the extensions are built below, in parallel, and anew when a source changed
+	FASTBUF_ONLY=none $(BIN)/python -m pip install --quiet --no-build-isolation -e '.[test,bench,lint]'
+	@touch $@
+
+$(BUILT): $(INSTALLED) $(SOURCES)
+	$(BIN)/python setup.py --quiet build_ext --inplace --parallel $(JOBS)
+	@touch $@
+
+build: need-build $(BUILT)
+
+demo: need-java $(BUILT)
+	$(BIN)/fastbuf demo $(DEMO_ARGS)
+
+test: need-java $(BUILT)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# The unit and contract tests on a build with every check switched on, in a copy, so that the build in use stays as it is.
+debug-test: $(BUILT)
+	rm -rf build/debug
+	mkdir -p build/debug
+	cp -R setup.py pyproject.toml README.md LICENSE fastbuf bindings tests build/debug/
+	find build/debug -name '*.so' -delete
+	find build/debug -name '*.c' -delete
+	cd build/debug && FASTBUF_DEBUG=1 $(abspath $(BIN))/python setup.py --quiet build_ext --inplace --parallel $(JOBS)
+	cd build/debug && PYTHONPATH=bindings $(abspath $(BIN))/python -m pytest -p no:cacheprovider \
+	    $$(ls -d tests/unit tests/contract tests/property 2>/dev/null) $(PYTEST_ARGS)
+
+lint: need-build $(BUILT)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/cython-lint fastbuf
+
+format: $(BUILT)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: need-java $(BUILT)
+	@mkdir -p .benchmarks
+	$(BIN)/python -m pytest benches --benchmark-only --benchmark-json=.benchmarks/last.json $(BENCH_ARGS)
+	$(BIN)/python benches/report.py .benchmarks/last.json
+
+bench-smoke: need-java $(BUILT)
+	@mkdir -p .benchmarks
+	FASTBUF_BENCH_SMOKE=1 $(BIN)/python -m pytest benches --benchmark-only --benchmark-json=.benchmarks/smoke.json $(BENCH_ARGS)
+	$(BIN)/python benches/report.py .benchmarks/smoke.json
+
+wheel: need-build $(BUILT)
+	$(BIN)/python -m build --no-isolation --outdir dist .
+
+$(DOCS): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet 'mkdocs>=1.6' 'mkdocstrings[python]>=0.25'
+	@touch $@
+
+docs: need-build $(BUILT) $(DOCS)
+	$(BIN)/mkdocs build --strict
+
+clean:
+	rm -rf build dist site .benchmarks .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	find fastbuf -name '*.so' -delete
+	find fastbuf -name '*.c' -delete
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+	rm -f $(BUILT)
+
+distclean: clean
+	rm -rf $(VENV)

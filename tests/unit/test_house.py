@@ -1,0 +1,213 @@
+"""Rules of the house that no reader should have to check by eye."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import textwrap
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# The path of a record.  A package may import what stands to its right, never to its left.
+ORDER = ("fastbuf_spark", "transports", "exchange", "flow", "serializers", "memory", "_native")
+FOR_ALL = {"fastbuf.errors", "fastbuf.config"}
+MOST_LINES = 600
+
+CODE = sorted(
+    path
+    for folder in ("fastbuf", "bindings", "benches", "tests")
+    for pattern in ("*.py", "*.pyx", "*.pxd", "*.h")
+    for path in (ROOT / folder).rglob(pattern)
+)
+CYTHON_IMPORT = re.compile(r"^\s*(?:from\s+(?P<base>[.\w]+)\s+c?import\s+(?P<names>.+)|c?import\s+(?P<plain>[.\w, ]+))")
+
+
+def module_of(path: Path) -> str:
+    relative = path.relative_to(ROOT / "bindings" if "bindings" in path.parts else ROOT).with_suffix("")
+    parts = relative.parts[:-1] if relative.name == "__init__" else relative.parts
+    return ".".join(parts)
+
+
+def resolve(importer: Path, base: str) -> str:
+    """Absolute name of ``base``, which may be relative (``..errors``)."""
+    level = len(base) - len(base.lstrip("."))
+    if not level:
+        return base
+    package = module_of(importer).split(".")
+    if importer.stem != "__init__":
+        package = package[:-1]
+    package = package[: len(package) - (level - 1)]
+    return ".".join([*package, *filter(None, [base.lstrip(".")])])
+
+
+def imports_of(path: Path) -> set[str]:
+    """Every module that the file imports or cimports, at any depth, as absolute names."""
+    found: set[str] = set()
+
+    def from_import(base: str, names: list[str]) -> None:
+        absolute = resolve(path, base)
+        if absolute != "fastbuf":
+            found.add(absolute)
+        found.update(f"{absolute}.{name}" for name in names)
+
+    text = path.read_text()
+    if path.suffix == ".py":
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Import):
+                found.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                from_import("." * node.level + (node.module or ""), [alias.name for alias in node.names])
+        return found
+    for line in text.splitlines():
+        match = CYTHON_IMPORT.match(line)
+        if match and match["plain"]:
+            found.update(name.split()[0] for name in match["plain"].split(",") if name.strip())
+        elif match:
+            names = re.sub(r"[()\\]|#.*", "", match["names"]).split(",")
+            from_import(match["base"], [name.split()[0] for name in names if name.strip()])
+    return found
+
+
+def layer_of(module: str) -> str | None:
+    parts = module.split(".")
+    if parts[0] == "fastbuf_spark":
+        return "fastbuf_spark"
+    if parts[0] == "fastbuf" and len(parts) > 1 and parts[1] in ORDER:
+        return parts[1]
+    return None
+
+
+def breaches(path: Path) -> list[str]:
+    own = layer_of(module_of(path))
+    wrong = []
+    for name in sorted(imports_of(path)):
+        other = layer_of(name)
+        if other is not None and own is not None and ORDER.index(other) < ORDER.index(own):
+            wrong.append(f"{own} imports {name}")
+        # The root package imports every layer: one that imports it goes round the order.  The binding stands outside.
+        if own not in (None, "fastbuf_spark") and name.partition(".")[0] == "fastbuf":
+            inner = ".".join(name.split(".")[:2])
+            if other is None and inner not in FOR_ALL:
+                wrong.append(f"{own} imports {name}")
+    return wrong
+
+
+LAYERED = [p for p in CODE if p.suffix != ".h" and layer_of(module_of(p))]
+
+
+@pytest.mark.parametrize("path", LAYERED, ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_go_one_way(path: Path) -> None:
+    assert breaches(path) == []
+
+
+def test_the_import_check_sees_a_breach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A check that finds nothing must be shown to find something."""
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    folder = tmp_path / "fastbuf" / "memory"
+    folder.mkdir(parents=True)
+    cases = {
+        "a.pyx": "from fastbuf.exchange.input_gate cimport InputGate\n",
+        "b.pxd": "from ..flow cimport credit_ledger\n",
+        "c.py": "def f():\n    from fastbuf import transports\n",
+        "d.py": "import fastbuf_spark\n",
+        "e.py": "import fastbuf\n",
+        "f.py": "from fastbuf import NetworkBufferPool\n",
+    }
+    for name, text in cases.items():
+        (folder / name).write_text(text)
+        assert breaches(folder / name), name
+    (folder / "fine.pyx").write_text(
+        "from fastbuf._native.atomics cimport fb_au32\nfrom fastbuf.errors import PoolTimeout\n"
+    )
+    assert breaches(folder / "fine.pyx") == []
+
+
+def run_python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60, check=False, cwd=ROOT
+    )
+
+
+def test_import_starts_nothing_and_loads_neither_pyarrow_nor_pyspark() -> None:
+    done = run_python(
+        """
+        import os, sys, numpy                      # NumPy may start threads of its own
+        def state():
+            maps = {line.split()[-1] for line in open("/proc/self/maps") if "memfd" in line}
+            return len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd")), maps
+        before = state()
+        import fastbuf
+        assert state() == before, (before, state())
+        assert not {"pyarrow", "pyspark", "pandas"} & set(sys.modules)
+        """
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_core_needs_numpy_alone() -> None:
+    """With everything but the standard library and NumPy hidden, every core module still imports."""
+    modules = sorted(
+        module_of(p)
+        for p in CODE
+        if p.suffix in (".py", ".pyx")
+        and module_of(p).startswith("fastbuf")
+        and layer_of(module_of(p)) not in (None, "fastbuf_spark")
+    )
+    done = run_python(
+        f"""
+        import importlib, sys
+        class Hide:
+            def find_spec(self, name, path=None, target=None):
+                root = name.partition(".")[0]
+                if root not in sys.stdlib_module_names and root not in ("numpy", "fastbuf"):
+                    raise ModuleNotFoundError(f"{{name}} is hidden", name=name)
+        sys.meta_path.insert(0, Hide())
+        import fastbuf
+        for name in {modules!r}:
+            importlib.import_module(name)
+        """
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("path", CODE, ids=lambda p: str(p.relative_to(ROOT)))
+def test_files_stay_short(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= MOST_LINES
+
+
+def test_every_package_is_shipped() -> None:
+    packages = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
+    folders = {
+        module_of(p)
+        for p in CODE
+        if p.name == "__init__.py" and p.relative_to(ROOT).parts[0] in ("fastbuf", "bindings")
+    }
+    assert packages == folders
+
+
+def test_every_public_extension_has_a_stub() -> None:
+    """A ``.pyx`` with a public class or function has a ``.pyi`` beside it."""
+    public = re.compile(r"^(?:cdef class|class|def|cpdef \w[\w ]*?) ?(?!_)(\w+)", re.MULTILINE)
+    lacking = [
+        str(p.relative_to(ROOT))
+        for p in CODE
+        if p.suffix == ".pyx" and public.search(p.read_text()) and not p.with_suffix(".pyi").exists()
+    ]
+    assert lacking == []
+
+
+def test_no_promises_in_the_code() -> None:
+    words = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|X" + r"XX)\b")
+    found = [
+        f"{p.relative_to(ROOT)}:{number}"
+        for p in CODE
+        for number, line in enumerate(p.read_text().splitlines(), 1)
+        if words.search(line)
+    ]
+    assert found == []
