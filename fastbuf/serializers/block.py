@@ -1,0 +1,117 @@
+"""The 32-byte header of a block, the same for every serializer; docs/format.md draws it.
+
+0        4         6      7       8                     16           24        28      32
+| "FBUF" | version | kind | flags | schema fingerprint  | body bytes | records | crc32c |
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from fastbuf.errors import BlockCorrupt, BlockTruncated, SchemaMismatch
+from fastbuf.serializers.checksum import crc32c
+
+MAGIC = b"FBUF"
+VERSION = 1
+HEADER_BYTES = 32
+KIND_ROW, KIND_COLUMNAR, KIND_PICKLED = 1, 2, 3
+KIND_NAMES = {KIND_ROW: "row", KIND_COLUMNAR: "columnar", KIND_PICKLED: "pickled"}
+FLAG_CRC = 1
+MAX_RECORDS = 0xFFFFFFFF
+
+_HEADER = struct.Struct("<4sHBBQQII")
+assert _HEADER.size == HEADER_BYTES
+
+
+def encode_header(kind: int, flags: int, fingerprint: int, body_bytes: int, records: int, crc: int) -> bytes:
+    """Header of a block.
+
+    Parameters
+    ----------
+    kind
+        One of ``KIND_ROW``, ``KIND_COLUMNAR``, ``KIND_PICKLED``.
+    flags
+        ``FLAG_CRC`` when `crc` is the CRC32C of the body.
+    fingerprint
+        Of the schema, 64 bits; 0 without one.
+    body_bytes
+        Bytes that follow the header.
+    records
+        Records (rows) in the body, at most 2**32 - 1.
+    crc
+        32 bits; 0 without ``FLAG_CRC``.
+
+    Returns
+    -------
+    bytes
+        32 of them.
+    """
+    return _HEADER.pack(MAGIC, VERSION, kind, flags, fingerprint, body_bytes, records, crc)
+
+
+def check_block(buf: Any, kind: int, fingerprint: int) -> tuple[int, memoryview]:
+    """Check everything a header says.
+
+    Parameters
+    ----------
+    buf
+        One contiguous block, bytes-like.
+    kind
+        The kind that is expected.
+    fingerprint
+        The fingerprint that is expected.
+
+    Returns
+    -------
+    records : int
+        As the header says; whether the body has as many is for the caller to check (:func:`count_mismatch`).
+    body : memoryview
+        uint8, read-only or not as `buf` is; it keeps `buf` alive.
+
+    Raises
+    ------
+    BlockTruncated
+        Fewer bytes than the header needs, or than it announces.
+    BlockCorrupt
+        Another magic, version, kind, length or checksum.
+    SchemaMismatch
+        Another fingerprint.
+    """
+    view = memoryview(buf).cast("B")
+    if view.nbytes < HEADER_BYTES:
+        raise BlockTruncated(f"a block of {view.nbytes} bytes: its header alone takes {HEADER_BYTES}")
+    magic, version, found_kind, flags, found_print, body_bytes, records, crc = _HEADER.unpack_from(view)
+    if magic != MAGIC:
+        raise BlockCorrupt(f"a block begins with {magic!r}, not {MAGIC!r}: these bytes are no block")
+    if version != VERSION:
+        raise BlockCorrupt(f"a block of format version {version}; this fastbuf reads version {VERSION}")
+    if found_kind != kind:
+        found = KIND_NAMES.get(found_kind, str(found_kind))
+        raise BlockCorrupt(f"a block of kind {found} was given to the {KIND_NAMES[kind]} serializer")
+    if flags & ~FLAG_CRC:
+        raise BlockCorrupt(f"a block has the flags {flags:#04x}; only {FLAG_CRC:#04x} is known")
+    if found_print != fingerprint:
+        raise SchemaMismatch(f"a block of schema {found_print:016x} was given to a serializer of {fingerprint:016x}")
+    have = view.nbytes - HEADER_BYTES
+    if have < body_bytes:
+        raise BlockTruncated(f"a block announces {body_bytes:,} bytes of body and has {have:,}")
+    if have > body_bytes:
+        raise BlockCorrupt(
+            f"a block announces {body_bytes:,} bytes of body and has {have:,}: {have - body_bytes} too many"
+        )
+    body = view[HEADER_BYTES:]
+    if flags & FLAG_CRC:
+        actual = crc32c(body)
+        if actual != crc:
+            raise BlockCorrupt(
+                f"a block's CRC32C is {actual:08x}, its header says {crc:08x}: {body_bytes:,} bytes altered"
+            )
+    elif crc:
+        raise BlockCorrupt(f"a block has the CRC32C {crc:08x} but no flag for it")
+    return records, body
+
+
+def count_mismatch(records: int, found: int) -> BlockCorrupt:
+    """The error of a block whose header counts other than its body."""
+    return BlockCorrupt(f"a block's header counts {records:,} records, its body has {found:,}")

@@ -1,0 +1,3 @@
+from typing import Any
+
+def crc32c(data: Any, value: int = 0) -> int: ...

@@ -1,0 +1,74 @@
+"""Base of all serializers: a kind, a schema, and one record to bytes and back."""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport uint8_t
+
+
+cdef class Serializer:
+    """What every serializer offers; see the subclasses for what they carry.
+
+    Attributes
+    ----------
+    kind : str
+        ``"row"``, ``"columnar"`` or ``"pickled"``.
+    schema : Schema or None
+        What the records look like; None where any object goes.
+    fingerprint : int
+        64 bits of the schema, 0 without one: two ends compare it before they exchange data.
+    checksum : bool
+        Whether blocks carry a CRC32C of their body.
+    """
+
+    cdef Py_ssize_t encode_record(self, object record, uint8_t *dst, Py_ssize_t room) except -1:
+        raise TypeError(f"{type(self).__name__} does not encode single records")
+
+    cdef object decode_record(self, const uint8_t *src, Py_ssize_t length):
+        raise TypeError(f"{type(self).__name__} does not decode single records")
+
+    def encode(self, record):
+        """Encode one record.
+
+        Parameters
+        ----------
+        record : object
+            A record of the serializer's schema.
+
+        Returns
+        -------
+        bytes
+            The payload, without length prefix or header.
+
+        Raises
+        ------
+        RecordError
+            The record does not fit the schema.
+        """
+        cdef Py_ssize_t room = 512, size
+        cdef bytes out
+        while True:
+            out = PyBytes_FromStringAndSize(NULL, room)
+            size = self.encode_record(record, <uint8_t *> PyBytes_AS_STRING(out), room)
+            if size == room:
+                return out
+            if size < room:
+                return out[:size]
+            room = size
+
+    def decode(self, payload):
+        """Decode what :meth:`encode` gave.
+
+        Parameters
+        ----------
+        payload : bytes-like
+            One contiguous payload.
+
+        Raises
+        ------
+        BlockError
+            The payload is truncated or altered.
+        """
+        cdef const uint8_t[::1] view = memoryview(payload).cast("B")
+        cdef Py_ssize_t size = view.shape[0]
+        if size == 0:
+            return self.decode_record(<const uint8_t *> b"", 0)
+        return self.decode_record(&view[0], size)

@@ -1,0 +1,152 @@
+"""Takes length-prefixed records out of a stream of buffers, also those that lie across several."""
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport uint8_t, uint32_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy
+
+from fastbuf.errors import RecordTooLong
+
+cdef enum:
+    PREFIX = 4                # bytes of the length before each payload
+    SMALLEST = 256            # first size of the carry
+    KEPT = 1 << 20            # a carry beyond this is let go of when records have become small again
+
+
+cdef int _raise_too_long(Py_ssize_t size, Py_ssize_t most) except -1 with gil:
+    raise RecordTooLong(
+        f"a record of {size:,} bytes was announced, more than max_record_bytes={most:,}: raise max_record_bytes on "
+        "both sides if such records are meant to be sent"
+    )
+
+
+cdef int _raise_not_used_up(Py_ssize_t left) except -1 with gil:
+    raise RuntimeError(f"fed while {left:,} bytes of the buffer before are unread: call next until it is False")
+
+
+cdef int _raise_memory(Py_ssize_t size) except -1 with gil:
+    raise MemoryError(f"no memory for {size:,} bytes of a record across buffers")
+
+
+cdef class SpanningReader:
+    """Cuts a byte stream, given buffer by buffer, into the payloads it carries.
+
+    Parameters
+    ----------
+    max_record_bytes : int
+        Longest payload, in bytes.  A longer one is refused when its length prefix is read.
+
+    Notes
+    -----
+    A payload that is whole within a buffer is handed out in place.  Only one that crosses a boundary is copied, into
+    a carry that grows with the bytes that have come, not with what the prefix claims: a forged length makes the
+    reader wait, it does not make it allocate.
+    """
+
+    def __cinit__(self, Py_ssize_t max_record_bytes):
+        if max_record_bytes <= 0 or max_record_bytes > 0xFFFFFFFF:
+            raise ValueError(f"max_record_bytes={max_record_bytes} must lie within 1 and {0xFFFFFFFF}")
+        self.max_record_bytes = max_record_bytes
+
+    def __dealloc__(self):
+        free(self._carry)
+
+    cdef int feed(self, const uint8_t *data, Py_ssize_t length) except -1 nogil:
+        if self._left:
+            return _raise_not_used_up(self._left)
+        self._data = data
+        self._left = length
+        return 0
+
+    cdef bint next(self, const uint8_t **payload, Py_ssize_t *length) except -1 nogil:
+        cdef uint32_t size
+        if self._have == 0 and self._left >= PREFIX:
+            memcpy(&size, self._data, PREFIX)
+            if size > <size_t> self.max_record_bytes:
+                _raise_too_long(size, self.max_record_bytes)
+            if self._left - PREFIX >= <Py_ssize_t> size:
+                payload[0] = self._data + PREFIX
+                length[0] = size
+                self._data += PREFIX + <Py_ssize_t> size
+                self._left -= PREFIX + <Py_ssize_t> size
+                return True
+        return self._from_carry(payload, length)
+
+    cdef bint _from_carry(self, const uint8_t **payload, Py_ssize_t *length) except -1 nogil:
+        cdef uint32_t size
+        cdef Py_ssize_t whole
+        if self._handed:
+            self._drop()
+            return self.next(payload, length)
+        if self._left == 0:
+            return False
+        if self._have < PREFIX:
+            self._take(min(PREFIX - self._have, self._left))
+            if self._have < PREFIX:
+                return False
+        memcpy(&size, self._carry, PREFIX)
+        if size > <size_t> self.max_record_bytes:
+            _raise_too_long(size, self.max_record_bytes)
+        whole = PREFIX + <Py_ssize_t> size
+        self._take(min(whole - self._have, self._left))
+        if self._have < whole:
+            return False
+        payload[0] = self._carry + PREFIX
+        length[0] = whole - PREFIX
+        self._handed = True
+        return True
+
+    cdef void _drop(self) noexcept nogil:
+        # The carried element was used.  A carry that one huge record made large is let go of once records are small.
+        if self._room > KEPT and self._have < self._room // 4:
+            free(self._carry)
+            self._carry = NULL
+            self._room = 0
+        self._have = 0
+        self._handed = False
+
+    cdef int _take(self, Py_ssize_t size) except -1 nogil:
+        # Moves size bytes (<= _left) from the buffer into the carry.
+        cdef Py_ssize_t wanted = self._have + size, room
+        cdef void *grown
+        if wanted > self._room:
+            room = max(<Py_ssize_t> SMALLEST, wanted + self._have)
+            grown = realloc(self._carry, room)
+            if grown == NULL:
+                return _raise_memory(room)
+            self._carry = <uint8_t *> grown
+            self._room = room
+        memcpy(self._carry + self._have, self._data, size)
+        self._have = wanted
+        self._data += size
+        self._left -= size
+        return 0
+
+    cdef bint clean(self) noexcept nogil:
+        return self._left == 0 and (self._have == 0 or self._handed)
+
+    # For tests: the C methods seen from Python.  The buffer fed last is kept alive here.
+
+    def feed_bytes(self, data):
+        """Feed the next buffer (bytes-like); it is held until the next one is fed."""
+        cdef const uint8_t[::1] view = memoryview(data).cast("B")
+        cdef Py_ssize_t size = view.shape[0]
+        self.feed(&view[0] if size else NULL, size)
+        self._held = data
+
+    def next_payload(self):
+        """The next payload as ``(bytes, in_place)``; None when the next buffer is needed."""
+        cdef const uint8_t *payload
+        cdef Py_ssize_t length
+        if not self.next(&payload, &length):
+            return None
+        return PyBytes_FromStringAndSize(<const char *> payload, length), not self._handed
+
+    def is_clean(self):
+        """Whether nothing is carried or unread."""
+        return self.clean()
+
+    @property
+    def carry_bytes(self):
+        """Bytes allocated for records across buffers."""
+        return self._room
