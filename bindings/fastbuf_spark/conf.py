@@ -1,0 +1,177 @@
+"""The settings of a shuffle: read on the driver, frozen, and shipped to the workers as they are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from fastbuf import config as core
+from fastbuf.config import ExchangeConfig
+from fastbuf.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PREFIX = "spark.fastbuf."
+TRANSPORTS = ("auto", "tcp")
+_SIZE = re.compile(r"(?i)^\s*(\d+)\s*(b|k|kb|kib|m|mb|mib|g|gb|gib)?\s*$")
+_SECONDS = re.compile(r"(?i)^\s*(-?\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?\s*$")
+_FACTOR = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_UNIT_S = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+@dataclass(frozen=True)
+class ShuffleConf:
+    """How a shuffle behaves.  Every field is also a Spark setting, ``spark.fastbuf.<camelCase>``.
+
+    Parameters
+    ----------
+    memory_bytes
+        Bytes of segments that one task may hold; in blocking mode, bytes staged on the map side.
+        As a Spark setting, suffixes are understood: ``64m``.
+    segment_size
+        Bytes of one segment.
+    exclusive, floating
+        Credits of a channel's own, and of a gate's channels together, in segments.
+    overdraft
+        Segments lent beyond the limit to finish a record.
+    max_buffers_per_channel
+        Buffers that one subpartition may queue.
+    buffer_timeout
+        Seconds after which a partly filled buffer leaves; 0: at once, -1: only when full.
+        As a Spark setting, ``100ms`` is understood.
+    transport
+        ``"auto"`` or ``"tcp"``.
+    stall_timeout
+        Seconds without progress that are an error.
+    connect_timeout
+        Seconds that a worker may take to reach the driver, or another worker.
+    checksum
+        CRC32C over every buffer and block.
+    max_record_bytes
+        A longer record is refused.
+    batch_rows, batch_bytes
+        Bounds of the record batches that the second function gets.
+    port_min, port_max
+        Ports the workers may listen on; 0 and 0: any.
+    driver_port
+        Port of the rendezvous on the driver; 0: any.
+    """
+
+    memory_bytes: int = 64 << 20
+    segment_size: int = core.SEGMENT_BYTES
+    exclusive: int = core.EXCLUSIVE_SEGMENTS
+    floating: int = core.FLOATING_SEGMENTS
+    overdraft: int = core.OVERDRAFT_SEGMENTS
+    max_buffers_per_channel: int = core.MAX_BUFFERS_PER_CHANNEL
+    buffer_timeout: float = core.BUFFER_TIMEOUT_S
+    transport: str = "auto"
+    stall_timeout: float = core.STALL_TIMEOUT_S
+    connect_timeout: float = core.CONNECT_TIMEOUT_S
+    checksum: bool = False
+    max_record_bytes: int = core.MAX_RECORD_BYTES
+    batch_rows: int = core.BATCH_ROWS
+    batch_bytes: int = core.BATCH_BYTES
+    port_min: int = 0
+    port_max: int = 0
+    driver_port: int = 0
+
+    def __post_init__(self) -> None:
+        if self.transport not in TRANSPORTS:
+            raise ConfigError(f"transport is {self.transport!r}: it must be one of {', '.join(TRANSPORTS)}")
+        if self.segment_size < 1024:
+            raise ConfigError(f"segment_size is {self.segment_size} bytes: at least 1024")
+        if self.segments < 8:
+            raise ConfigError(
+                f"memory_bytes is {self.memory_bytes}, which is {self.segments} segments of {self.segment_size} bytes: "
+                f"at least 8 are needed; raise memory_bytes to {8 * self.segment_size} or lower segment_size"
+            )
+        if not 0 <= self.port_min <= self.port_max <= 65535 or not 0 <= self.driver_port <= 65535:
+            raise ConfigError(
+                f"port_min {self.port_min}, port_max {self.port_max}, driver_port {self.driver_port}: "
+                "ports must be in 0..65535, port_min <= port_max"
+            )
+        if self.connect_timeout <= 0:
+            raise ConfigError(f"connect_timeout is {self.connect_timeout}: it must be above 0 seconds")
+        self.exchange()
+
+    @property
+    def segments(self) -> int:
+        """Segments that ``memory_bytes`` holds."""
+        return self.memory_bytes // self.segment_size
+
+    @property
+    def start_timeout_s(self) -> float:
+        """Seconds a job of producers may wait for its first task."""
+        return min(self.stall_timeout, 60.0)
+
+    def exchange(self) -> ExchangeConfig:
+        """The part of the settings that the exchange itself reads."""
+        return ExchangeConfig(
+            exclusive=self.exclusive,
+            floating=self.floating,
+            max_buffers_per_channel=self.max_buffers_per_channel,
+            overdraft=self.overdraft,
+            buffer_timeout_s=self.buffer_timeout,
+            stall_timeout_s=self.stall_timeout,
+            connect_timeout_s=self.connect_timeout,
+            max_record_bytes=self.max_record_bytes,
+            batch_rows=self.batch_rows,
+            batch_bytes=self.batch_bytes,
+            checksum=self.checksum,
+        )
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, str]) -> ShuffleConf:
+        """Read the ``spark.fastbuf.*`` entries of a mapping; a name that is not a setting is refused.
+
+        Parameters
+        ----------
+        settings
+            Names to values as Spark has them; names without the prefix are passed over.
+        """
+        known = {_camel(field.name): field for field in fields(cls)}
+        given: dict[str, Any] = {}
+        for name, value in settings.items():
+            if not name.startswith(PREFIX):
+                continue
+            field = known.get(name[len(PREFIX) :])
+            if field is None:
+                raise ConfigError(f"{name} is no setting; there are: {', '.join(PREFIX + k for k in sorted(known))}")
+            given[field.name] = _parse(name, str(field.type), value)
+        return cls(**given)
+
+    @classmethod
+    def from_session(cls, spark: SparkSession) -> ShuffleConf:
+        """Read the settings of a session (classic or Connect)."""
+        return cls.from_settings({str(k): str(v) for k, v in spark.conf.getAll.items()})
+
+    @classmethod
+    def from_context(cls, sc: Any) -> ShuffleConf:
+        """Read the settings of a SparkContext, for RDDs."""
+        return cls.from_settings(dict(sc.getConf().getAll()))
+
+
+def _camel(name: str) -> str:
+    head, *rest = name.split("_")
+    return head + "".join(word.capitalize() for word in rest)
+
+
+def _parse(name: str, kind: str, text: str) -> Any:
+    if kind == "bool":
+        if text.strip().lower() in ("true", "false"):
+            return text.strip().lower() == "true"
+        raise ConfigError(f"{name} is {text!r}: true or false")
+    if kind == "int":
+        found = _SIZE.match(text)
+        if found:
+            return int(found[1]) * _FACTOR[(found[2] or "")[:1].lower()]
+        raise ConfigError(f"{name} is {text!r}: a whole number, bytes may have a suffix (64m)")
+    if kind == "float":
+        found = _SECONDS.match(text)
+        if found:
+            return float(found[1]) * _UNIT_S[(found[2] or "").lower()]
+        raise ConfigError(f"{name} is {text!r}: seconds, or with a unit (100ms)")
+    return text.strip()

@@ -1,0 +1,149 @@
+"""A worker's control connection to the rendezvous.  No thread: the task's own thread looks at it when it wants to."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import select
+import socket
+import time
+from types import TracebackType
+
+from fastbuf.errors import AuthenticationError, ExchangeAborted, PeerLost, ProtocolError, StallTimeout
+from fastbuf_spark.wire import FRAME_BYTES, VERSION, Message, Unpacker, clip, pack, proof, same
+
+REASON_WAIT_S = 2.0  #: how long a participant whose channel broke waits to be told the cause
+
+
+class Control:
+    """Connects, proves the secret, and checks that the driver has it too.
+
+    Parameters
+    ----------
+    address
+        Host and port of the rendezvous.
+    exchange, secret
+        Which exchange, and what proves that this worker belongs to it.
+    timeout
+        Seconds to connect and to be answered.
+
+    Raises
+    ------
+    PeerLost
+        The driver cannot be reached, or it dropped this worker.
+    AuthenticationError
+        Who answered does not have the secret.
+    """
+
+    def __init__(self, address: tuple[str, int], exchange: str, secret: bytes, timeout: float) -> None:
+        self._unpacker = Unpacker()
+        self._ended = False
+        self._abort: Message | None = None
+        where = f"{address[0]}:{address[1]}"
+        try:
+            self._sock = socket.create_connection(address, timeout=timeout)
+        except OSError as error:
+            raise PeerLost(
+                f"the driver's rendezvous at {where} cannot be reached within {timeout:g} s: {error}; "
+                "executors must reach spark.driver.host (fix its port with spark.fastbuf.driverPort)"
+            ) from error
+        try:
+            self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            hello = self.expect("hello", timeout=timeout)
+            if hello.get("version") != VERSION:
+                raise ProtocolError(f"the driver speaks control version {hello.get('version')}, this worker {VERSION}")
+            nonce = secrets.token_hex(16)
+            mine = proof(secret, "worker", str(hello["nonce"]), nonce, exchange)
+            self.send({"op": "hello", "version": VERSION, "exchange": exchange, "nonce": nonce, "proof": mine})
+            welcome = self.expect("welcome", timeout=timeout)
+            if not same(welcome.get("proof"), proof(secret, "driver", str(hello["nonce"]), nonce, exchange)):
+                raise AuthenticationError(f"what answers at {where} does not have the secret of exchange {exchange}")
+            self._unpacker.limit = FRAME_BYTES
+        except BaseException:
+            self._sock.close()
+            raise
+
+    @property
+    def local_host(self) -> str:
+        """This worker's address as it reaches the driver: where it listens for others (loopback in local mode)."""
+        return str(self._sock.getsockname()[0])
+
+    def send(self, message: Message) -> None:
+        """Send; a connection that is gone is told by the next receive, with the reason if there is one."""
+        with contextlib.suppress(OSError):
+            self._sock.sendall(pack(message))
+
+    def poll(self, timeout: float = 0.0) -> Message | None:
+        """The next message, or None if there is none within ``timeout`` seconds.
+
+        Raises
+        ------
+        PeerLost
+            The driver has closed the connection.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            message = self._unpacker.next()
+            if message is not None:
+                if message["op"] == "abort":
+                    self._abort = message
+                return message
+            if self._ended:
+                raise PeerLost("the control connection to the driver ended")
+            left = max(0.0, deadline - time.monotonic())
+            if not select.select([self._sock], [], [], left)[0]:
+                return None
+            try:
+                data = self._sock.recv(1 << 16)
+            except OSError:
+                data = b""
+            self._ended = not data
+            self._unpacker.feed(data)
+
+    def expect(self, *ops: str, timeout: float) -> Message:
+        """Wait for one of ``ops``.
+
+        Raises
+        ------
+        ExchangeAborted
+            The driver said abort.
+        StallTimeout
+            Nothing came within ``timeout`` seconds.
+        """
+        message = self.poll(timeout)
+        if message is None:
+            raise StallTimeout(
+                f"the driver did not answer with {' or '.join(ops)} within {timeout:g} s (stall_timeout)"
+            )
+        if message["op"] == "abort" and "abort" not in ops:
+            raise ExchangeAborted(str(message["reason"]))
+        if message["op"] not in ops:
+            raise ProtocolError(f"the driver said {message['op']!r}, expected {' or '.join(ops)}")
+        return message
+
+    def cause(self, timeout: float = REASON_WAIT_S) -> str:
+        """Why the exchange was aborted, if the driver says so within ``timeout`` seconds; else empty.
+
+        A participant whose channel broke asks this first: the broken channel is seldom the cause.
+        """
+        deadline = time.monotonic() + timeout
+        with contextlib.suppress(PeerLost, ProtocolError):
+            while self._abort is None and time.monotonic() < deadline:
+                self.poll(deadline - time.monotonic())
+        return str(self._abort["reason"]) if self._abort else ""
+
+    def abort(self, reason: str, op: str = "abort") -> None:
+        """Tell the driver that this participant failed."""
+        self.send({"op": op, "reason": clip(reason)})
+
+    def close(self) -> None:
+        """Close; the driver takes it as the end of this participant."""
+        self._sock.close()
+
+    def __enter__(self) -> Control:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

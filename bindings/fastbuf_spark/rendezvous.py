@@ -1,0 +1,372 @@
+"""The rendezvous: one TCP server in the driver, where the workers of pipelined exchanges find each other.
+
+One daemon thread owns every run and every connection; other threads only post to it.  It sleeps without a
+timeout while no run is live.  Workers prove the exchange's secret before anything else (see :mod:`fastbuf_spark.wire`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from fastbuf.errors import ConfigError, ProtocolError
+from fastbuf_spark.run import Run, RunPlan
+from fastbuf_spark.summary import RunSummary
+from fastbuf_spark.wire import FRAME_BYTES, VERSION, Message, Unpacker, clip, pack, proof, same
+
+log = logging.getLogger("fastbuf_spark")
+
+TICK_S = 0.25
+GREETING_S = 10.0  #: a stranger that says nothing is dropped after this
+KEPT_SUMMARIES = 32
+
+
+@dataclass
+class _Exchange:
+    secret: bytes
+    plan: RunPlan | None  # None: only reports, of modes that need no rendezvous
+    name: str
+    mode: str
+
+
+@dataclass(eq=False)
+class _Connection:
+    """One worker; :class:`fastbuf_spark.run.Peer` to its run."""
+
+    sock: socket.socket
+    server: Rendezvous
+    since: float
+    nonce: str = field(default_factory=lambda: secrets.token_hex(16))
+    unpacker: Unpacker = field(default_factory=Unpacker)
+    out: bytearray = field(default_factory=bytearray)
+    exchange: str = ""
+    run: Run | None = None
+    closed: bool = False
+
+    def send(self, message: Message) -> None:
+        if not self.closed:
+            self.out += pack(message)
+            self.server.flush(self)
+
+
+class Rendezvous:
+    """Serves one bind address.
+
+    Parameters
+    ----------
+    bind
+        Address to listen on.
+    advertise
+        Address that workers are told.
+    port
+        0: any.
+    """
+
+    def __init__(self, bind: str = "127.0.0.1", advertise: str = "", port: int = 0) -> None:
+        try:
+            self._listener = socket.create_server((bind, port), backlog=512)
+        except OSError as error:
+            raise ConfigError(
+                f"the rendezvous cannot listen on {bind}:{port}: {error}; set spark.driver.bindAddress or "
+                "spark.fastbuf.driverPort"
+            ) from error
+        self._listener.setblocking(False)
+        self.address: tuple[str, int] = (advertise or bind, self._listener.getsockname()[1])
+        self._selector = selectors.DefaultSelector()
+        self._woken, self._wake = socket.socketpair()
+        self._woken.setblocking(False)
+        self._wake.setblocking(False)
+        self._selector.register(self._listener, selectors.EVENT_READ, None)
+        self._selector.register(self._woken, selectors.EVENT_READ, None)
+        self._posted: deque[Callable[[], None]] = deque()
+        self._exchanges: dict[str, _Exchange] = {}
+        self._runs: dict[tuple[str, int], Run] = {}
+        self._ended: list[Run] = []  # aborted or superseded, whose job or consumers are not gone yet
+        self._connections: set[_Connection] = set()
+        self._reports: dict[str, dict[tuple[str, int], int]] = {}
+        self._closing = False
+        self.summaries: deque[RunSummary] = deque(maxlen=KEPT_SUMMARIES)
+        self._thread = threading.Thread(target=self._loop, name="fastbuf-rendezvous", daemon=True)
+        self._thread.start()
+
+    # any thread
+
+    def register(
+        self, exchange: str, secret: bytes, plan: RunPlan | None, name: str = "", mode: str = "pipelined"
+    ) -> None:
+        """Make an exchange known; runs of it begin when its first consumer joins."""
+        self._exchanges[exchange] = _Exchange(secret, plan, plan.name if plan else name, mode)
+
+    def forget(self, exchanges: list[str]) -> None:
+        """Drop exchanges whose Spark has been stopped."""
+        for exchange in exchanges:
+            self._exchanges.pop(exchange, None)
+            self._reports.pop(exchange, None)
+
+    def post(self, call: Callable[[], None]) -> None:
+        """Have the thread call something."""
+        self._posted.append(call)
+        with contextlib.suppress(OSError):  # full: it is awake anyway; closed: nobody cares any more
+            self._wake.send(b"x")
+
+    def job_finished(self, run: Run, error: str) -> None:
+        """Tell a run, from its job's thread, that the job has ended."""
+        self.post(lambda: run.job_finished(error, time.monotonic()))
+
+    def live_runs(self) -> list[Run]:
+        """Runs of which anything is left."""
+        return [run for run in [*list(self._runs.values()), *list(self._ended)] if not run.over]
+
+    def held_slots(self, but: Run) -> dict[str, int]:
+        """Consumers of every other run that has formed, by the exchange's name.  Only from the thread."""
+        held: dict[str, int] = {}
+        for run in self.live_runs():
+            if run is not but and run.state != "joining" and run.held_slots:
+                held[run.plan.name] = held.get(run.plan.name, 0) + run.held_slots
+        return held
+
+    def progress(self) -> list[RunSummary]:
+        """Figures of the live runs."""
+        return [run.progress(time.monotonic()) for run in self.live_runs()]
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Stop the thread; live runs are aborted."""
+        if self._thread.is_alive():
+            self.post(self._shut)
+            self._thread.join(timeout)
+
+    # the thread
+
+    def _shut(self) -> None:
+        for run in self.live_runs():
+            run.abort("the driver is shutting down", time.monotonic())
+        self._closing = True
+
+    def _loop(self) -> None:
+        try:
+            while not self._closing:
+                busy = bool(self._runs or self._ended) or any(not c.exchange for c in self._connections)
+                events = self._selector.select(TICK_S if busy else None)
+                for key, mask in events:
+                    if key.fileobj is self._listener:
+                        self._accept()
+                    elif key.fileobj is self._woken:
+                        with contextlib.suppress(BlockingIOError):
+                            self._woken.recv(4096)
+                    elif not key.data.closed:
+                        if mask & selectors.EVENT_WRITE:
+                            self.flush(key.data)
+                        if mask & selectors.EVENT_READ:
+                            self._read(key.data)
+                while self._posted:
+                    self._guarded(self._posted.popleft())
+                self._tick()
+        finally:
+            for connection in list(self._connections):
+                self._drop(connection)
+            self._selector.close()
+            for sock in (self._listener, self._woken, self._wake):
+                sock.close()
+
+    def _guarded(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception:
+            log.exception("the rendezvous goes on after an error")
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            sock, _ = self._listener.accept()
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection = _Connection(sock, self, time.monotonic())
+            self._connections.add(connection)
+            self._selector.register(sock, selectors.EVENT_READ, connection)
+            connection.send({"op": "hello", "version": VERSION, "nonce": connection.nonce})
+
+    def flush(self, connection: _Connection) -> None:
+        """Write what the socket takes; the rest when it is writable."""
+        if connection.closed:
+            return
+        try:
+            while connection.out:
+                sent = connection.sock.send(connection.out)
+                del connection.out[:sent]
+        except BlockingIOError:
+            pass
+        except OSError:
+            # The read side sees the same end, and handles it where no run is being walked through
+            connection.out.clear()
+        mask = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.out else 0)
+        self._selector.modify(connection.sock, mask, connection)
+
+    def _read(self, connection: _Connection) -> None:
+        try:
+            data = connection.sock.recv(1 << 16)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._drop(connection)
+            return
+        connection.unpacker.feed(data)
+        try:
+            while not connection.closed and (message := connection.unpacker.next()) is not None:
+                self._handle(connection, message)
+        except (ProtocolError, KeyError, TypeError, ValueError) as error:
+            log.warning("a control connection was dropped: %s: %s", type(error).__name__, error)
+            self._drop(connection)
+        except Exception:
+            log.exception("a control connection was dropped")
+            self._drop(connection)
+
+    def _drop(self, connection: _Connection) -> None:
+        if connection.closed:
+            return
+        connection.closed = True
+        self._connections.discard(connection)
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(connection.sock)
+        connection.sock.close()
+        if connection.run is not None:
+            run = connection.run
+            self._guarded(lambda: run.lost(connection, time.monotonic()))
+
+    def _handle(self, connection: _Connection, message: Message) -> None:
+        now = time.monotonic()
+        op = message["op"]
+        if not connection.exchange:
+            self._greet(connection, message)
+        elif op == "join":
+            self._join(connection, int(message["stage"]), int(message["partition"]), int(message["attempt"]), now)
+        elif op == "lease":
+            self._lease(connection, message)
+        elif op == "report":
+            self._report(connection.exchange, message)
+        elif connection.run is None:
+            raise ProtocolError(f"{op} before join or lease")
+        elif op == "ready":
+            connection.run.ready(connection, str(message["host"]), int(message["port"]), int(message["gate"]), now)
+        elif op == "begin":
+            connection.run.begin(connection)
+        elif op == "done" and "totals" in message:
+            totals = [int(t) for t in message["totals"]]
+            connection.run.producer_done(connection, totals, dict(message["stats"]), now)
+        elif op == "done":
+            connection.run.consumer_done(connection, dict(message["stats"]), now)
+        elif op == "failed":
+            connection.run.producer_failed(connection, str(message["reason"]), now)
+        elif op == "abort":
+            connection.run.abort(str(message["reason"]), now)
+        else:
+            raise ProtocolError(f"unknown control message {op!r}")
+
+    def _greet(self, connection: _Connection, message: Message) -> None:
+        if message["op"] != "hello" or message.get("version") != VERSION:
+            raise ProtocolError(f"expected hello of version {VERSION}, got {message['op']} of {message.get('version')}")
+        name, nonce = str(message["exchange"]), str(message["nonce"])
+        known = self._exchanges.get(name)
+        if known is None or not same(
+            message.get("proof"), proof(known.secret, "worker", connection.nonce, nonce, name)
+        ):
+            # One answer for both: a stranger learns nothing about which exchanges there are
+            raise ProtocolError("a worker could not prove the secret of an exchange of this driver")
+        connection.exchange = name
+        connection.unpacker.limit = FRAME_BYTES
+        connection.send({"op": "welcome", "proof": proof(known.secret, "driver", connection.nonce, nonce, name)})
+
+    def _join(self, connection: _Connection, stage: int, partition: int, attempt: int, now: float) -> None:
+        exchange = self._exchanges.get(connection.exchange)
+        if exchange is None or exchange.plan is None or connection.run is not None:
+            raise ProtocolError("join on an exchange that has no consumers, or twice")
+        key = (connection.exchange, stage)
+        run = self._runs.get(key)
+        if run is not None and run.state != "joining":
+            # Spark reruns a barrier stage with the same stage id and attempt number; only the task ids are new
+            if attempt <= run.newest_attempt():
+                connection.send({"op": "abort", "reason": f"attempt {attempt} of consumer {partition} came too late"})
+                return
+            run.abort(f"stage {stage} was started anew by Spark (task {attempt})", now)
+            self._ended.append(run)
+            run = None
+        if run is None:
+            run = self._runs[key] = Run(exchange.plan, stage, now)
+            self.summaries.append(run.summary)
+        connection.run = run
+        run.join(connection, partition, attempt, now)
+
+    def _lease(self, connection: _Connection, message: Message) -> None:
+        epoch = int(message["epoch"])
+        for run in [*self._runs.values(), *self._ended]:
+            if run.plan.exchange == connection.exchange and run.epoch == epoch:
+                connection.run = run
+                run.lease(connection, int(message["partition"]), int(message["attempt"]))
+                return
+        connection.send({"op": "stop"})
+
+    def _report(self, exchange: str, message: Message) -> None:
+        """Figures of a task of the fused or blocking mode; a task seen before begins a new summary."""
+        side, partition, stage = str(message["side"]), int(message["partition"]), int(message["stage"])
+        seen = self._reports.setdefault(exchange, {})
+        summary = next((s for s in reversed(self.summaries) if s.exchange == exchange), None)
+        if summary is None or seen.get((side, partition), stage) != stage:
+            known = self._exchanges[exchange]
+            summary = RunSummary(exchange, known.name, known.mode, outcome="ok")
+            self.summaries.append(summary)
+            seen.clear()
+        seen[(side, partition)] = stage
+        (summary.producers if side == "producer" else summary.consumers)[partition] = dict(message["stats"])
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        for connection in [c for c in self._connections if not c.exchange and now - c.since > GREETING_S]:
+            self._drop(connection)
+        for run in [*self._runs.values(), *self._ended]:
+            self._guarded(lambda run=run: run.tick(now))  # type: ignore[misc]
+        self._ended = [run for run in self._ended if not run.over]
+        for key in [key for key, run in self._runs.items() if run.over]:
+            if self._runs[key].summary.reason:
+                log.info("exchange '%s' ended: %s", self._runs[key].plan.name, clip(self._runs[key].summary.reason))
+            del self._runs[key]
+
+
+_servers: dict[tuple[str, str, int], Rendezvous] = {}
+_lock = threading.Lock()
+_pid = os.getpid()
+
+
+def serve(bind: str, advertise: str, port: int = 0) -> Rendezvous:
+    """The driver's rendezvous for an address, started when first asked for."""
+    global _pid
+    with _lock:
+        if _pid != os.getpid():  # a forked driver has the sockets, but not the thread
+            _servers.clear()
+            _pid = os.getpid()
+        key = (bind, advertise, port)
+        if key not in _servers:
+            _servers[key] = Rendezvous(bind, advertise, port)
+        return _servers[key]
+
+
+def servers() -> list[Rendezvous]:
+    """All that run in this process."""
+    with _lock:
+        return list(_servers.values()) if _pid == os.getpid() else []
+
+
+def shutdown() -> None:
+    """Stop every rendezvous of this process; exchanges planned so far cannot run any more."""
+    for server in servers():
+        server.close()
+    with _lock:
+        _servers.clear()

@@ -1,0 +1,370 @@
+"""One run of a pipelined exchange: its consumers, its epoch, one lease per input partition, its end.
+
+Pure state: no socket, no thread, no Spark.  The rendezvous calls it from one thread, tells it the time, and
+gives it peers to answer to; so tests can drive it message by message.
+
+::
+
+    joining --all R consumers--> gating --all R gates listen--> running --job and leases done--> draining --> ended
+       any state --a participant failed--> ended (aborted);  --no consumer left--> ended (cancelled)
+
+A consumer that vanishes before the producers run takes the run with it (Spark kills all tasks of a barrier stage
+together); one that vanishes later has seen enough (Spark kills a Python worker whose ``limit`` is satisfied).  One
+producer vanishing before it began to send gives its lease back; later, the epoch is lost: nobody knows what arrived.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from fastbuf_spark.summary import RunSummary
+from fastbuf_spark.wire import Message, clip
+
+SETTLE_S = 1.0  #: a set of consumers whose task ids have gaps may be of two attempts: wait so long for the newer ones
+RECANCEL_S = 1.0  #: a job that was not submitted yet when it was cancelled is cancelled again
+
+
+class Peer(Protocol):
+    """A control connection, as a run sees it."""
+
+    def send(self, message: Message) -> None:
+        """Queue a message."""
+
+
+class Job(Protocol):
+    """The producers' job."""
+
+    def cancel(self) -> None:
+        """End it; again and again if need be."""
+
+    def active(self) -> bool:
+        """Whether Spark runs, or has finished, any task of it since the last call."""
+
+    def tasks(self) -> int | None:
+        """Producers in all, if Spark knows by now."""
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What every run of one exchange has in common.
+
+    ``submit(run, targets)`` starts the producers' job; ``trouble(run)`` says why the run may not start, or nothing.
+    """
+
+    exchange: str
+    name: str
+    partitions: int
+    stall_timeout: float
+    start_timeout: float
+    submit: Callable[[Run, list[list[Any]]], Job]
+    trouble: Callable[[Run], str]
+
+
+@dataclass
+class _Consumer:
+    partition: int
+    attempt: int
+    peer: Peer
+    address: list[Any] | None = None
+    state: str = "live"  # live | done | gone
+
+
+@dataclass
+class _Lease:
+    partition: int
+    attempt: int
+    peer: Peer | None
+    state: str = "open"  # open | begun | done
+    totals: list[int] = field(default_factory=list)
+    waiting: list[tuple[int, Peer]] = field(default_factory=list)
+
+
+class Run:
+    """See the module's text.  ``now`` is a monotonic clock in seconds wherever it appears."""
+
+    def __init__(self, plan: RunPlan, stage: int, now: float) -> None:
+        self.plan = plan
+        self.stage = stage
+        self.state = "joining"
+        self.epoch = 0
+        self.summary = RunSummary(plan.exchange, plan.name, "pipelined")
+        self.job: Job | None = None
+        self.job_ended = True
+        self._consumers: dict[int, _Consumer] = {}
+        self._leases: dict[int, _Lease] = {}
+        self._started = self._since = now
+        self._cancelled_at = 0.0
+        self._last_failure = ""
+
+    # what others ask
+
+    @property
+    def held_slots(self) -> int:
+        """Slots that this run's consumers hold."""
+        return sum(c.state == "live" for c in self._consumers.values())
+
+    @property
+    def over(self) -> bool:
+        """Nothing of it is left, neither consumers nor job."""
+        return self.state == "ended" and self.job_ended and not self.held_slots
+
+    def newest_attempt(self) -> int:
+        """Largest task id among the consumers."""
+        return max((c.attempt for c in self._consumers.values()), default=-1)
+
+    def progress(self, now: float) -> RunSummary:
+        """The figures up to now."""
+        if self.state != "ended":
+            self.summary.seconds = now - self._started
+        return self.summary
+
+    # consumers
+
+    def join(self, peer: Peer, partition: int, attempt: int, now: float) -> None:
+        """A consumer asks for its epoch.  Only while ``joining``."""
+        if not 0 <= partition < self.plan.partitions:
+            peer.send(_abort(f"consumer {partition} of an exchange of {self.plan.partitions} partitions"))
+            return
+        old = self._consumers.get(partition)
+        if old is not None:
+            if attempt <= old.attempt:
+                peer.send(_abort(f"attempt {attempt} of consumer {partition} came after attempt {old.attempt}"))
+                return
+            old.peer.send(_abort(f"attempt {attempt} of consumer {partition} takes the place of {old.attempt}"))
+        self._consumers[partition] = _Consumer(partition, attempt, peer)
+        self._since = now
+        if len(self._consumers) == self.plan.partitions and self._of_one_attempt():
+            self._form(now)
+
+    def _of_one_attempt(self) -> bool:
+        # Spark numbers the tasks of a barrier stage in one go; a gap means a dead attempt's task may be among them
+        ids = [c.attempt for c in self._consumers.values()]
+        return max(ids) - min(ids) == len(ids) - 1
+
+    def _form(self, now: float) -> None:
+        trouble = self.plan.trouble(self)
+        if trouble:
+            self.abort(trouble, now)
+            return
+        self.epoch = self.summary.epoch = secrets.randbits(63) | 1
+        self.state = "gating"
+        self._since = now
+        for consumer in self._consumers.values():
+            consumer.peer.send({"op": "epoch", "epoch": self.epoch})
+
+    def ready(self, peer: Peer, host: str, port: int, gate: int, now: float) -> None:
+        """A consumer's gate listens; the last one starts the producers."""
+        consumer = self._consumer_of(peer)
+        if consumer is None or self.state != "gating":
+            return
+        consumer.address = [host, port, gate]
+        if all(c.address is not None for c in self._consumers.values()):
+            self.state = "running"
+            self._since = now
+            self.job_ended = False
+            targets = [c.address for _, c in sorted(self._consumers.items()) if c.address is not None]
+            self.job = self.plan.submit(self, targets)
+
+    def consumer_done(self, peer: Peer, stats: dict[str, Any], now: float) -> None:
+        """A consumer has all it wants; ``stats`` are its figures."""
+        consumer = self._consumer_of(peer)
+        if consumer is not None and consumer.state == "live":
+            consumer.state = "done"
+            self.summary.consumers[consumer.partition] = stats
+            self._consumer_left(now)
+
+    def _consumer_left(self, now: float) -> None:
+        if self.state == "ended" or any(c.state == "live" for c in self._consumers.values()):
+            return
+        complete = self.state == "draining" and all(c.state == "done" for c in self._consumers.values())
+        self._end("ok" if complete else "cancelled", "", now)
+
+    def _consumer_of(self, peer: Peer) -> _Consumer | None:
+        return next((c for c in self._consumers.values() if c.peer is peer), None)
+
+    # producers
+
+    def lease(self, peer: Peer, partition: int, attempt: int) -> None:
+        """A producer's attempt asks whether it may send partition ``partition``."""
+        if self.state == "ended":
+            peer.send({"op": "stop"} if self.summary.outcome != "aborted" else _abort(self.summary.reason))
+            return
+        lease = self._leases.get(partition)
+        if lease is None:
+            self._leases[partition] = _Lease(partition, attempt, peer)
+            peer.send({"op": "go"})
+        elif lease.state == "done":
+            peer.send({"op": "done"})
+        else:
+            # Were it told to fail, Spark would count a failure of the partition; so it waits till its twin is done
+            lease.waiting.append((attempt, peer))
+
+    def begin(self, peer: Peer) -> None:
+        """The attempt is about to send its first byte: from here on no other may take its place."""
+        lease = self._lease_of(peer)
+        if lease is not None and lease.state == "open":
+            lease.state = "begun"
+
+    def producer_done(self, peer: Peer, totals: list[int], stats: dict[str, Any], now: float) -> None:
+        """All of a partition is sent: ``totals`` are buffers per consumer, empty if there was nothing to send."""
+        lease = self._lease_of(peer)
+        if lease is None or lease.state == "done":
+            return
+        if totals and len(totals) != self.plan.partitions:
+            self.abort(f"producer {lease.partition} counted {len(totals)} consumers of {self.plan.partitions}", now)
+            return
+        lease.state, lease.totals = "done", totals
+        self.summary.producers[lease.partition] = stats
+        peer.send({"op": "ok"})
+        for _, other in lease.waiting:
+            other.send({"op": "done"})
+        lease.waiting.clear()
+        self._seal(now)
+
+    def producer_failed(self, peer: Peer, reason: str, now: float) -> None:
+        """An attempt gave up; before it began, another may try."""
+        lease = self._lease_of(peer)
+        if lease is None or lease.state == "done":
+            return
+        self._last_failure = clip(reason)
+        if lease.state == "begun":
+            self.abort(f"producer of partition {lease.partition} failed:\n{reason}", now)
+        else:
+            self._hand_on(lease)
+            self._seal(now)
+
+    def _hand_on(self, lease: _Lease) -> None:
+        if lease.waiting:
+            lease.attempt, lease.peer = lease.waiting.pop(0)
+            lease.peer.send({"op": "go"})
+        else:
+            del self._leases[lease.partition]
+
+    def _lease_of(self, peer: Peer) -> _Lease | None:
+        return next((lease for lease in self._leases.values() if lease.peer is peer), None)
+
+    # ends
+
+    def lost(self, peer: Peer, now: float) -> None:
+        """A control connection ended, orderly or not."""
+        consumer = self._consumer_of(peer)
+        if consumer is not None:
+            self._consumer_lost(consumer, now)
+            return
+        for lease in list(self._leases.values()):
+            lease.waiting = [(a, p) for a, p in lease.waiting if p is not peer]
+            if lease.peer is not peer:
+                continue
+            lease.peer = None
+            if lease.state == "begun" and self.state != "ended":
+                self.abort(
+                    f"producer of partition {lease.partition} (attempt {lease.attempt}) vanished while it was sending"
+                    + (f"; last failure:\n{self._last_failure}" if self._last_failure else ""),
+                    now,
+                )
+            elif lease.state == "open":
+                self._hand_on(lease)
+                self._seal(now)
+
+    def _consumer_lost(self, consumer: _Consumer, now: float) -> None:
+        if consumer.state != "live":
+            return
+        consumer.state = "gone"
+        if self.state == "joining":
+            del self._consumers[consumer.partition]
+            if not self._consumers:
+                self._end("cancelled", "", now)
+        elif self.state == "gating":
+            self.abort(f"consumer {consumer.partition} vanished before the producers ran", now)
+        else:
+            self._consumer_left(now)
+
+    def job_finished(self, error: str, now: float) -> None:
+        """The producers' job ended; ``error`` is empty if it succeeded."""
+        self.job_ended = True
+        if self.job is not None:
+            self.summary.tasks = self.job.tasks()
+        if self.state == "ended":
+            return
+        if error:
+            self.abort(f"the producers' job of exchange '{self.plan.name}' failed:\n{self._last_failure or error}", now)
+        else:
+            self._seal(now)
+
+    def _seal(self, now: float) -> None:
+        if self.state != "running" or not self.job_ended or any(v.state != "done" for v in self._leases.values()):
+            return
+        self.state = "draining"
+        self._since = now
+        sent = [lease for lease in self._leases.values() if lease.totals]
+        for consumer in self._consumers.values():
+            if consumer.state == "live":
+                totals = {str(lease.partition): lease.totals[consumer.partition] for lease in sent}
+                consumer.peer.send({"op": "seal", "totals": totals})
+
+    def abort(self, reason: str, now: float) -> None:
+        """End the epoch for everyone, with the reason."""
+        self._end("aborted", clip(reason), now)
+
+    def _end(self, outcome: str, reason: str, now: float) -> None:
+        if self.state == "ended":
+            return
+        self.state = "ended"
+        self.summary.outcome, self.summary.reason = outcome, reason
+        self.summary.seconds = now - self._started
+        if outcome == "aborted":
+            for consumer in self._consumers.values():
+                if consumer.state == "live":
+                    consumer.peer.send(_abort(reason))
+        for lease in self._leases.values():
+            left = [p for _, p in lease.waiting] + ([lease.peer] if lease.peer and lease.state != "done" else [])
+            for peer in left:
+                # A producer that nobody listens to any more reads it when it next looks; its writer sees it first
+                peer.send(_abort(reason) if outcome == "aborted" else {"op": "stop"})
+        self._cancel_job(now)
+
+    def _cancel_job(self, now: float) -> None:
+        if self.job is not None and not self.job_ended:
+            self._cancelled_at = now
+            self.job.cancel()
+
+    def tick(self, now: float) -> None:
+        """Look at the clock; call at least twice a second while the run is not ``over``."""
+        waited = now - self._since
+        if self.state == "ended":
+            if now - self._cancelled_at >= RECANCEL_S:
+                self._cancel_job(now)
+        elif self.state == "joining":
+            if len(self._consumers) == self.plan.partitions and waited >= SETTLE_S:
+                self._form(now)
+            elif waited > self.plan.stall_timeout:
+                self.abort(
+                    f"{len(self._consumers)} of {self.plan.partitions} consumers of exchange '{self.plan.name}' "
+                    f"registered, no other within {self.plan.stall_timeout:g} s (stall_timeout)",
+                    now,
+                )
+        elif self.state == "gating":
+            if waited > self.plan.stall_timeout:
+                late = [c.partition for c in self._consumers.values() if c.address is None]
+                self.abort(f"consumers {late} do not listen after {self.plan.stall_timeout:g} s (stall_timeout)", now)
+        elif self.state == "running" and self.job is not None:
+            if self.summary.tasks is None:
+                self.summary.tasks = self.job.tasks()
+            if not self._leases and waited > self.plan.start_timeout:
+                if self.job.active():
+                    self._since = now
+                else:
+                    self.abort(
+                        f"no task of the producers of exchange '{self.plan.name}' was started within "
+                        f"{self.plan.start_timeout:g} s: its {self.plan.partitions} consumers and other jobs hold all "
+                        "slots. Give Spark more slots (local[n], or executors x cores), use fewer partitions, or "
+                        "mode='blocking'",
+                        now,
+                    )
+
+
+def _abort(reason: str) -> Message:
+    return {"op": "abort", "reason": clip(reason)}

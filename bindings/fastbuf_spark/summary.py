@@ -1,0 +1,78 @@
+"""What a run of an exchange did, in figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class RunSummary:
+    """One run of one exchange, as the driver saw it.
+
+    Attributes
+    ----------
+    exchange, name, mode
+        Which exchange, what its plan calls it, and how it ran.
+    outcome
+        ``"running"``, ``"ok"``, ``"cancelled"`` (all consumers had seen enough) or ``"aborted"``.
+    reason
+        Why it was aborted, with the traceback of whoever failed.
+    seconds
+        From the first consumer's registration to the end.
+    tasks
+        Producers in all, once Spark knows; else None.
+    producers, consumers
+        Each participant's own figures by partition: ``records``, ``bytes``, ``peak_segments``, ``segments``,
+        ``wait_s``.
+    """
+
+    exchange: str
+    name: str
+    mode: str
+    epoch: int = 0
+    outcome: str = "running"
+    reason: str = ""
+    seconds: float = 0.0
+    tasks: int | None = None
+    producers: dict[int, dict[str, Any]] = field(default_factory=dict)
+    consumers: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def records_sent(self) -> int:
+        """Records that the finished producers have sent."""
+        return int(total(self.producers.values(), "records"))
+
+    @property
+    def records_received(self) -> int:
+        """Records that the finished consumers have read."""
+        return int(total(self.consumers.values(), "records"))
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes that the finished producers have sent."""
+        return int(total(self.producers.values(), "bytes"))
+
+    @property
+    def peak_segments(self) -> int:
+        """Most segments that one participant held at once."""
+        return max((int(s.get("peak_segments", 0)) for s in self._all()), default=0)
+
+    @property
+    def segments(self) -> int:
+        """Segments that one participant was allowed."""
+        return max((int(s.get("segments", 0)) for s in self._all()), default=0)
+
+    @property
+    def credit_wait_s(self) -> float:
+        """Seconds that producers waited for credit or a segment, added up."""
+        return total(self.producers.values(), "wait_s")
+
+    def _all(self) -> list[dict[str, Any]]:
+        return [*self.producers.values(), *self.consumers.values()]
+
+
+def total(stats: Iterable[Mapping[str, Any]], name: str) -> float:
+    """Add up one figure of many participants."""
+    return sum(float(s.get(name, 0) or 0) for s in stats)

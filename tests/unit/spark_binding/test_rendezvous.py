@@ -1,0 +1,289 @@
+"""The rendezvous over real sockets, with threads as workers; no Spark."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from fastbuf.errors import AuthenticationError, ExchangeAborted, FastbufError, PeerLost, ProtocolError
+from fastbuf_spark.control import Control
+from fastbuf_spark.rendezvous import Rendezvous
+from fastbuf_spark.run import Run, RunPlan
+from fastbuf_spark.wire import GREETING_BYTES, Unpacker, pack
+
+SECRET = b"s" * 32
+WAIT_S = 10.0
+
+
+class Job:
+    """Stands for Spark's job: ends when cancelled, or when the test says so."""
+
+    def __init__(self, server: Rendezvous, run: Run) -> None:
+        self.server, self.run = server, run
+        self.cancels = 0
+
+    def cancel(self) -> None:
+        self.cancels += 1
+        self.server.job_finished(self.run, "cancelled")
+
+    def active(self) -> bool:
+        return False
+
+    def tasks(self) -> int | None:
+        return None
+
+
+class Driver:
+    def __init__(self) -> None:
+        self.server = Rendezvous()
+        self.jobs: list[Job] = []
+        self.targets: list[list[list[Any]]] = []
+        self.submitted = threading.Event()
+
+    def register(self, exchange: str = "x1", partitions: int = 2, trouble: str = "", start: float = 60.0) -> None:
+        plan = RunPlan(exchange, f"name of {exchange}", partitions, 120.0, start, self._submit, lambda run: trouble)
+        self.server.register(exchange, SECRET, plan)
+
+    def _submit(self, run: Run, targets: list[list[Any]]) -> Job:
+        self.jobs.append(Job(self.server, run))
+        self.targets.append(targets)
+        self.submitted.set()
+        return self.jobs[-1]
+
+    def control(self, exchange: str = "x1", secret: bytes = SECRET) -> Control:
+        return Control(self.server.address, exchange, secret, WAIT_S)
+
+    def consumers(self, partitions: int = 2, exchange: str = "x1", stage: int = 1, first: int = 10) -> list[Control]:
+        made = [self.control(exchange) for _ in range(partitions)]
+        for i, control in enumerate(made):
+            control.send({"op": "join", "stage": stage, "partition": i, "attempt": first + i})
+        return made
+
+    def running(self, partitions: int = 2) -> tuple[list[Control], int]:
+        made = self.consumers(partitions)
+        epochs = {int(c.expect("epoch", timeout=WAIT_S)["epoch"]) for c in made}
+        assert len(epochs) == 1
+        for i, control in enumerate(made):
+            control.send({"op": "ready", "host": "127.0.0.1", "port": 6000 + i, "gate": i})
+        assert self.submitted.wait(WAIT_S)
+        return made, epochs.pop()
+
+    def producer(self, epoch: int, partition: int, attempt: int = 50) -> Control:
+        control = self.control()
+        control.send({"op": "lease", "epoch": epoch, "partition": partition, "attempt": attempt})
+        return control
+
+
+def eventually(check: Any) -> None:
+    """The rendezvous works on its own thread: give it time, bounded."""
+    deadline = time.monotonic() + WAIT_S
+    while not check():
+        assert time.monotonic() < deadline, "did not come true"
+        time.sleep(0.01)  # polling a thread that offers no event to a stranger
+
+
+@pytest.fixture
+def driver() -> Iterator[Driver]:
+    made = Driver()
+    yield made
+    eventually(lambda: not made.server.live_runs())
+    made.server.close()
+    assert not [t for t in threading.enumerate() if t.name.startswith("fastbuf")]
+
+
+def close(*controls: Control) -> None:
+    for control in controls:
+        control.close()
+
+
+def test_a_whole_run(driver: Driver) -> None:
+    driver.register()
+    consumers, epoch = driver.running()
+    for partition in range(3):
+        with driver.producer(epoch, partition) as producer:
+            producer.expect("go", timeout=WAIT_S)
+            producer.send({"op": "begin"})
+            producer.send({"op": "done", "totals": [partition, 1], "stats": {"records": 7}})
+            producer.expect("ok", timeout=WAIT_S)
+    driver.server.job_finished(driver.jobs[0].run, "")
+    seals = [c.expect("seal", timeout=WAIT_S)["totals"] for c in consumers]
+    assert seals == [{"0": 0, "1": 1, "2": 2}, {"0": 1, "1": 1, "2": 1}]
+    for control in consumers:
+        control.send({"op": "done", "stats": {"records": 9}})
+    close(*consumers)
+    eventually(lambda: driver.server.summaries[-1].outcome == "ok")
+    assert driver.server.summaries[-1].records_sent == 21
+    assert driver.server.summaries[-1].records_received == 18
+
+
+def test_a_stranger_is_dropped(driver: Driver) -> None:
+    driver.register()
+    with pytest.raises(PeerLost):
+        driver.control(secret=b"wrong")
+    with pytest.raises(PeerLost):
+        driver.control(exchange="another")
+
+
+def test_a_frame_that_is_too_long_is_dropped_before_it_is_held(driver: Driver) -> None:
+    with socket.create_connection(driver.server.address, timeout=WAIT_S) as sock:
+        sock.sendall(struct.pack(">I", GREETING_BYTES + 1) + b"{")
+        while sock.recv(4096):
+            pass  # the greeting, then the end
+
+
+def test_a_driver_without_the_secret_is_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def impostor() -> None:
+            sock, _ = listener.accept()
+            with sock:
+                sock.sendall(pack({"op": "hello", "version": 1, "nonce": "n"}))
+                sock.recv(4096)
+                sock.sendall(pack({"op": "welcome", "proof": "0" * 64}))
+
+        thread = threading.Thread(target=impostor)
+        thread.start()
+        with pytest.raises(AuthenticationError):
+            Control(listener.getsockname()[:2], "x1", SECRET, WAIT_S)
+        thread.join(WAIT_S)
+
+
+def test_a_failing_consumer_reaches_the_others_and_ends_the_job(driver: Driver) -> None:
+    driver.register()
+    consumers, _ = driver.running()
+    consumers[0].abort("ZeroDivisionError: by the user's function")
+    assert "ZeroDivisionError" in consumers[1].cause(WAIT_S)
+    eventually(lambda: driver.jobs[0].cancels)
+    close(*consumers)
+
+
+def test_a_producer_that_vanishes_after_begin_aborts(driver: Driver) -> None:
+    driver.register()
+    consumers, epoch = driver.running()
+    producer = driver.producer(epoch, 1)
+    producer.expect("go", timeout=WAIT_S)
+    producer.send({"op": "begin"})
+    producer.close()
+    with pytest.raises(ExchangeAborted, match=r"partition 1 .*vanished"):
+        consumers[0].expect("seal", timeout=WAIT_S)
+    close(*consumers)
+
+
+def test_consumers_that_vanish_cancel_the_job(driver: Driver) -> None:
+    driver.register()
+    consumers, epoch = driver.running()
+    producer = driver.producer(epoch, 0)
+    producer.expect("go", timeout=WAIT_S)
+    close(*consumers)
+    producer.expect("stop", timeout=WAIT_S)
+    eventually(lambda: driver.jobs[0].cancels)
+    assert driver.server.summaries[-1].outcome == "cancelled"
+    close(producer)
+
+
+def test_a_rerun_of_the_stage_supersedes_and_a_stale_one_is_refused(driver: Driver) -> None:
+    driver.register()
+    old, _ = driver.running()
+    driver.submitted.clear()
+    new = driver.consumers(first=20)
+    assert "started anew" in old[0].cause(WAIT_S)
+    for control in new:
+        control.expect("epoch", timeout=WAIT_S)
+    stale = driver.consumers(1, first=5)
+    with pytest.raises(ExchangeAborted, match="too late"):
+        stale[0].expect("epoch", timeout=WAIT_S)
+    close(*old, *new, *stale)
+
+
+def test_two_actions_on_one_plan_are_two_runs(driver: Driver) -> None:
+    driver.register()
+    first, second = driver.consumers(stage=1), driver.consumers(stage=2, first=30)
+    epochs = {int(c.expect("epoch", timeout=WAIT_S)["epoch"]) for c in [*first, *second]}
+    assert len(epochs) == 2
+    close(*first, *second)
+
+
+def test_a_lease_of_an_epoch_that_is_gone_is_told_to_stop(driver: Driver) -> None:
+    driver.register()
+    with driver.producer(12345, 0) as producer:
+        producer.expect("stop", timeout=WAIT_S)
+
+
+def test_held_slots_count_the_consumers_of_other_runs(driver: Driver) -> None:
+    driver.register()
+    held: list[dict[str, int]] = []
+
+    def trouble(run: Run) -> str:
+        held.append(driver.server.held_slots(run))
+        return "too few" if held[-1] else ""
+
+    driver.server.register("x2", SECRET, RunPlan("x2", "second", 2, 120.0, 60.0, driver._submit, trouble))
+    consumers, _ = driver.running()
+    later = driver.consumers(exchange="x2", stage=2, first=30)
+    with pytest.raises(ExchangeAborted, match="too few"):
+        later[0].expect("epoch", timeout=WAIT_S)
+    assert held == [{"name of x1": 2}]
+    close(*consumers, *later)
+
+
+def test_nonsense_drops_only_the_one_who_says_it(driver: Driver) -> None:
+    driver.register(partitions=1)
+    for message in ({"op": "ready"}, {"op": "what"}, {"op": "join"}, {"op": "lease", "epoch": "x"}):
+        with driver.control() as control:
+            control.send(message)
+            with pytest.raises(PeerLost):
+                control.expect("never", timeout=WAIT_S)
+    (consumer,), _ = driver.running(1)
+    close(consumer)
+
+
+def test_reports_make_a_summary_of_their_own_for_each_action(driver: Driver) -> None:
+    driver.server.register("b1", SECRET, None, "blocks", "blocking")
+    for stage, records in ((1, 5), (1, 6), (3, 7)):
+        with driver.control("b1") as control:
+            partition = records % 5
+            for side in ("producer",):
+                control.send(
+                    {"op": "report", "side": side, "partition": partition if stage == 1 else 0, "stage": stage}
+                    | {"stats": {"records": records}}
+                )
+        eventually(
+            lambda n=records: any(n in [p["records"] for p in s.producers.values()] for s in driver.server.summaries)
+        )
+    assert [s.records_sent for s in driver.server.summaries] == [11, 7]
+    assert driver.server.summaries[-1].mode == "blocking"
+
+
+@pytest.mark.parametrize("junk", [pack({"op": "x"})[:-1] + b"!", b"\0\0\0\2[]", b'\0\0\0\7{"a":1}'])
+def test_unpacker_refuses_what_is_no_message(junk: bytes) -> None:
+    unpacker = Unpacker()
+    unpacker.feed(junk)
+    with pytest.raises(ProtocolError):
+        unpacker.next()
+
+
+def test_unpacker_takes_any_cut() -> None:
+    unpacker = Unpacker()
+    messages = [{"op": "a", "n": i} for i in range(5)]
+    got = []
+    for byte in b"".join(pack(m) for m in messages):
+        unpacker.feed(bytes([byte]))
+        while (message := unpacker.next()) is not None:
+            got.append(message)
+    assert got == messages
+
+
+def test_closing_aborts_what_is_live() -> None:
+    driver = Driver()
+    driver.register()
+    consumers, _ = driver.running()
+    driver.server.close()
+    with pytest.raises(FastbufError):
+        consumers[0].expect("seal", timeout=WAIT_S)
+    close(*consumers)

@@ -1,0 +1,257 @@
+"""The run of an exchange, message by message: no socket, no thread, no Spark, and time is an argument."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fastbuf_spark.run import RECANCEL_S, SETTLE_S, Run, RunPlan
+
+
+class FakePeer:
+    def __init__(self) -> None:
+        self.got: list[dict[str, Any]] = []
+
+    def send(self, message: dict[str, Any]) -> None:
+        self.got.append(message)
+
+    @property
+    def ops(self) -> list[str]:
+        return [m["op"] for m in self.got]
+
+    @property
+    def reason(self) -> str:
+        return next(m["reason"] for m in self.got if m["op"] == "abort")
+
+
+class FakeJob:
+    def __init__(self) -> None:
+        self.cancelled = 0
+        self.busy = False
+
+    def cancel(self) -> None:
+        self.cancelled += 1
+
+    def active(self) -> bool:
+        return self.busy
+
+    def tasks(self) -> int | None:
+        return 3
+
+
+class House:
+    """A run with its fakes."""
+
+    def __init__(self, partitions: int = 2, trouble: str = "") -> None:
+        self.job = FakeJob()
+        self.targets: list[list[Any]] = []
+        plan = RunPlan("x1", "demo", partitions, 120.0, 60.0, self._submit, lambda run: trouble)
+        self.run = Run(plan, 5, 0.0)
+        self.consumers = [FakePeer() for _ in range(partitions)]
+
+    def _submit(self, run: Run, targets: list[list[Any]]) -> FakeJob:
+        self.targets = targets
+        return self.job
+
+    def started(self) -> House:
+        for i, peer in enumerate(self.consumers):
+            self.run.join(peer, i, 100 + i, 0.0)
+        for i, peer in enumerate(self.consumers):
+            self.run.ready(peer, "127.0.0.1", 5000 + i, i + 1, 0.0)
+        return self
+
+    def producer(self, partition: int, attempt: int, begin: bool = True) -> FakePeer:
+        peer = FakePeer()
+        self.run.lease(peer, partition, attempt)
+        if begin:
+            self.run.begin(peer)
+        return peer
+
+
+def test_a_whole_run_seals_every_consumer_with_its_own_totals() -> None:
+    house = House().started()
+    assert house.targets == [["127.0.0.1", 5000, 1], ["127.0.0.1", 5001, 2]]
+    epoch = house.consumers[0].got[0]
+    assert epoch == house.consumers[1].got[0]
+    assert 0 < epoch["epoch"] < 1 << 63
+    for partition, totals in ((0, [3, 4]), (2, [1, 0]), (1, [])):
+        peer = house.producer(partition, 200 + partition)
+        house.run.producer_done(peer, totals, {"records": 10}, 1.0)
+        assert peer.ops == ["go", "ok"]
+    assert house.consumers[0].ops == ["epoch"], "nothing is sealed before the job has ended"
+    house.run.job_finished("", 2.0)
+    assert house.consumers[0].got[-1] == {"op": "seal", "totals": {"0": 3, "2": 1}}
+    assert house.consumers[1].got[-1] == {"op": "seal", "totals": {"0": 4, "2": 0}}
+    for peer in house.consumers:
+        house.run.consumer_done(peer, {"records": 15}, 3.0)
+    assert house.run.over
+    assert house.run.summary.outcome == "ok"
+    assert house.run.summary.records_sent == 30
+    assert house.run.summary.tasks == 3
+    assert house.job.cancelled == 0
+
+
+def test_a_job_without_producers_seals_with_nothing() -> None:
+    house = House(1).started()
+    house.run.job_finished("", 1.0)
+    assert house.consumers[0].got[-1] == {"op": "seal", "totals": {}}
+
+
+def test_an_attempt_that_fails_before_it_began_is_followed_by_another() -> None:
+    house = House(1).started()
+    first = house.producer(0, 200, begin=False)
+    house.run.producer_failed(first, "Traceback: boom", 1.0)
+    house.run.lost(first, 1.0)
+    second = house.producer(0, 201)
+    assert second.ops == ["go"]
+    house.run.producer_done(second, [2], {}, 1.0)
+    house.run.job_finished("", 2.0)
+    assert house.consumers[0].got[-1] == {"op": "seal", "totals": {"0": 2}}
+
+
+def test_an_attempt_that_vanishes_before_it_began_is_followed_by_the_one_that_waits() -> None:
+    house = House(1).started()
+    first = house.producer(0, 200, begin=False)
+    second = house.producer(0, 201, begin=False)
+    assert second.ops == []
+    house.run.lost(first, 1.0)
+    assert second.ops == ["go"]
+
+
+@pytest.mark.parametrize("vanish", [True, False])
+def test_a_failure_after_begin_aborts_the_epoch_with_its_text(vanish: bool) -> None:
+    house = House().started()
+    peer = house.producer(0, 200)
+    if vanish:
+        house.run.lost(peer, 1.0)
+    else:
+        house.run.producer_failed(peer, "Traceback: boom", 1.0)
+    for consumer in house.consumers:
+        assert ("vanished" if vanish else "boom") in consumer.reason
+        assert "partition 0" in consumer.reason
+    assert house.job.cancelled == 1
+    late = house.producer(1, 300, begin=False)
+    assert late.ops == ["abort"]
+
+
+def test_a_speculative_attempt_waits_and_is_told_when_its_twin_is_done() -> None:
+    house = House(1).started()
+    first = house.producer(0, 200)
+    twin = house.producer(0, 201, begin=False)
+    house.run.producer_done(first, [1], {}, 1.0)
+    assert twin.ops == ["done"]
+    assert house.producer(0, 202, begin=False).ops == ["done"]
+
+
+def test_a_failed_job_names_what_the_user_function_said() -> None:
+    house = House().started()
+    peer = house.producer(0, 200, begin=False)
+    house.run.producer_failed(peer, "ValueError: bad plane", 1.0)
+    house.run.job_finished("Job aborted due to stage failure", 2.0)
+    assert "bad plane" in house.consumers[0].reason
+
+
+def test_a_failing_consumer_aborts_the_others_and_the_job() -> None:
+    house = House().started()
+    producer = house.producer(0, 200)
+    house.run.abort("consumer 0 failed: ZeroDivisionError", 1.0)
+    assert "ZeroDivisionError" in house.consumers[1].reason
+    assert "ZeroDivisionError" in producer.reason
+    assert house.job.cancelled == 1
+    assert not house.run.over
+    house.run.tick(1.0 + RECANCEL_S)
+    assert house.job.cancelled == 2, "a job that was not there yet is cancelled again"
+    house.run.job_finished("cancelled", 3.0)
+    for peer in house.consumers:
+        house.run.lost(peer, 3.0)
+    assert house.run.over
+
+
+def test_consumers_that_have_seen_enough_end_the_job() -> None:
+    house = House().started()
+    producer = house.producer(0, 200)
+    house.run.consumer_done(house.consumers[0], {}, 1.0)
+    assert house.job.cancelled == 0
+    house.run.lost(house.consumers[1], 1.0)
+    assert house.job.cancelled == 1
+    assert house.run.summary.outcome == "cancelled"
+    assert producer.ops == ["go", "stop"]
+    assert house.producer(1, 201, begin=False).ops == ["stop"]
+
+
+def test_too_few_slots_fail_every_consumer_at_once() -> None:
+    house = House(trouble="5 > 4 slots")
+    for i, peer in enumerate(house.consumers):
+        house.run.join(peer, i, 100 + i, 0.0)
+    assert [p.reason for p in house.consumers] == ["5 > 4 slots"] * 2
+
+
+def test_consumers_of_two_attempts_do_not_make_a_run_before_the_newer_ones_had_time() -> None:
+    house = House()
+    stale, newer, fresh = FakePeer(), FakePeer(), FakePeer()
+    house.run.join(stale, 0, 10, 0.0)
+    house.run.join(newer, 1, 13, 0.1)
+    assert house.run.state == "joining"
+    house.run.join(fresh, 0, 12, 0.2)
+    assert house.run.state == "gating"
+    assert "takes the place" in stale.reason
+    assert fresh.ops == newer.ops == ["epoch"]
+
+
+def test_a_set_with_gaps_is_taken_in_the_end() -> None:
+    house = House()
+    house.run.join(FakePeer(), 0, 10, 0.0)
+    house.run.join(FakePeer(), 1, 13, 0.0)
+    house.run.tick(SETTLE_S)
+    assert house.run.state == "gating"
+
+
+def test_a_stale_consumer_is_refused() -> None:
+    house = House()
+    house.run.join(FakePeer(), 0, 10, 0.0)
+    stale = FakePeer()
+    house.run.join(stale, 0, 9, 0.0)
+    assert "came after" in stale.reason
+
+
+def test_a_missing_consumer_is_an_error_with_figures() -> None:
+    house = House()
+    house.run.join(house.consumers[0], 0, 10, 0.0)
+    house.run.tick(120.5)
+    assert "1 of 2 consumers" in house.consumers[0].reason
+
+
+def test_a_gate_that_never_listens_is_an_error() -> None:
+    house = House()
+    for i, peer in enumerate(house.consumers):
+        house.run.join(peer, i, 10 + i, 0.0)
+    house.run.ready(house.consumers[0], "h", 1, 1, 0.0)
+    house.run.tick(121.0)
+    assert "consumers [1] do not listen" in house.consumers[0].reason
+
+
+def test_a_job_that_gets_no_slot_is_an_error_but_one_whose_input_is_computed_is_not() -> None:
+    house = House().started()
+    house.job.busy = True
+    house.run.tick(61.0)
+    assert house.run.state == "running"
+    house.job.busy = False
+    house.run.tick(62.0)
+    assert house.run.state == "running", "the wait starts anew after a sign of life"
+    house.run.tick(121.5)
+    assert "no task of the producers" in house.consumers[0].reason
+
+
+def test_a_consumer_lost_while_gating_aborts() -> None:
+    house = House()
+    for i, peer in enumerate(house.consumers):
+        house.run.join(peer, i, 10 + i, 0.0)
+    house.run.lost(house.consumers[1], 0.0)
+    assert "vanished" in house.consumers[0].reason
+
+
+def test_totals_of_another_width_abort() -> None:
+    house = House().started()
+    house.run.producer_done(house.producer(0, 200), [1, 2, 3], {}, 1.0)
+    assert "3 consumers of 2" in house.consumers[0].reason
