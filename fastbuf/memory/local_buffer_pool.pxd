@@ -2,8 +2,14 @@ from fastbuf.memory.pool_core cimport LocalCore
 
 
 cdef class LocalBufferPool:
-    cdef LocalCore *core            # NULL only before create_local_pool has filled it in
+    cdef LocalCore *core
     cdef object network             # the NetworkBufferPool: keeps core and arena alive
     cdef readonly str name
-    cdef bint counted               # the network pool still counts it (destroy has not run)
     cdef object __weakref__
+
+    cdef object wait(self, object timeout)
+    cdef object refusal(self, object timeout)
+    cdef refuse_fork(self)
+
+
+cdef LocalBufferPool local_adopt(LocalCore *core, object network, str name)

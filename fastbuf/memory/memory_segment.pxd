@@ -7,6 +7,7 @@ cdef class MemorySegment:
     cdef PoolCore *core
     cdef object home                # keeps core alive: the LocalBufferPool or NetworkBufferPool
     cdef int32_t number
+    cdef uint32_t generation        # of the segment when this handle was made
     cdef uint32_t held              # references this handle owns; 0: recycled.  Under the GIL
     cdef uint32_t exports           # buffers exported by this handle.  Under the GIL
 

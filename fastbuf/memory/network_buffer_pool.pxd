@@ -4,8 +4,10 @@ from fastbuf.memory.pool_core cimport PoolCore
 cdef class NetworkBufferPool:
     cdef PoolCore *core
     cdef readonly object arena      # Arena: holds the mapping that core.data points into
-    cdef object lock                # taken to create and destroy local pools and to move limits
-    cdef dict pools                 # number -> weak reference of each LocalBufferPool that is not destroyed
+    cdef object lock                # held to create local pools and to move limits
     cdef bint dirty                 # limits must be worked out again by whoever has the lock
-    cdef bint destroyed
+    cdef bint ended
     cdef object __weakref__
+
+    cdef list demands(self)
+    cdef move_limits(self)

@@ -6,13 +6,17 @@
 # The algorithms, the pairing of every atomic and the forbidden outcomes stand at the head of pool_core.pyx.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
-from fastbuf._native.atomics cimport fb_ai64, fb_au32, fb_au64, fb_event, fb_pad
+from fastbuf._native.atomics cimport fb_ai64, fb_au32, fb_au64, fb_event
 
 
 cdef enum:
     LOCAL_EMPTY = -1                # no segment now, or the deadline has passed
     LOCAL_DESTROYED = -2
     LOCAL_SIGNAL = -3               # a signal came: check signals, call again
+
+
+cdef struct LocalCore               # below
+cdef struct PoolCore
 
 
 # One per segment, a cache line each.
@@ -42,7 +46,7 @@ cdef struct LocalCore:
     uint32_t overdraft              # may be lent beyond limit; fixed
     PoolCore *pool
     LocalCore *following            # next of all the pool's LocalCores; fixed once it is in that list
-    char room[8]
+    char room[16]
     # --- waiting
     fb_event available              # those inside local_acquire
     fb_au64 listener                # fb_event*, 0: none; set by local_set_listener only
@@ -50,7 +54,7 @@ cdef struct LocalCore:
     uint32_t in_service             # 0: free for another pool; under the NetworkBufferPool's lock
     fb_au64 waits                   # requests that had to wait
     fb_au64 wait_ns                 # time they waited, sum
-    char room2[16]
+    char room2[24]
 
 
 cdef struct PoolCore:
@@ -69,6 +73,7 @@ cdef struct PoolCore:
 # --- segments ---------------------------------------------------------------------------------------------------------
 cdef uint8_t *segment_data(PoolCore *g, int32_t i) noexcept nogil
 cdef uint32_t segment_refs(PoolCore *g, int32_t i) noexcept nogil
+cdef uint32_t segment_generation(PoolCore *g, int32_t i) noexcept nogil
 # One more reference; the caller holds one already.
 cdef void segment_retain(PoolCore *g, int32_t i) noexcept nogil
 # One reference less.  1: it is home now, 0: others still hold it, -1: it was not out (double recycle; nothing was done).
@@ -105,3 +110,6 @@ cdef void local_destroy(LocalCore *p) noexcept nogil
 cdef void local_abandon(LocalCore *p) noexcept nogil        # the Python object has gone: the memory may serve another pool
 cdef void pool_wake_hungry(PoolCore *g) noexcept nogil
 cdef uint32_t fork_count() noexcept nogil                   # forks between this process and its import of this module
+
+# n times acquire and recycle, for tests and benches; -1: a request failed.
+cdef int32_t pair_loop(LocalCore *p, int64_t n) noexcept nogil

@@ -1,0 +1,294 @@
+"""A pool for one result partition or one input gate: segments under a limit that redistribution moves."""
+
+cimport cython
+from cpython.exc cimport PyErr_CheckSignals
+from libc.stdint cimport int32_t, int64_t, uint32_t
+
+from fastbuf._native.atomics cimport fb_now_ns, fb_u32_load_relaxed, fb_u64_add_relaxed, fb_u64_load_relaxed
+from fastbuf.errors import ConfigError, FastbufError, PoolDestroyed, PoolTimeout
+from fastbuf.memory.memory_segment cimport segment_adopt
+from fastbuf.memory.pool_core cimport (
+    LOCAL_DESTROYED,
+    LOCAL_EMPTY,
+    LocalCore,
+    fork_count,
+    list_depth,
+    local_abandon,
+    local_destroy,
+    local_destroyed,
+    local_held,
+    local_in_use,
+    local_limit,
+    local_try_acquire,
+    local_try_acquire_overdraft,
+    local_wait,
+    pair_loop,
+)
+from fastbuf.memory.stats import LocalPoolStats
+
+
+# A signal that comes just before the thread falls asleep does not end the sleep: so the sleep is not longer than this.
+cdef int64_t SLICE_NS = 250_000_000
+
+
+# no_gc_clear: __dealloc__ needs `network` alive, since core is its memory.
+@cython.final
+@cython.no_gc_clear
+cdef class LocalBufferPool:
+    """Segments for one result partition or one input gate.
+
+    Made by `NetworkBufferPool.create_local_pool`.  All methods may be called from any thread.
+
+    Attributes
+    ----------
+    name : str
+        For messages and figures.
+    """
+
+    def __init__(self):
+        raise TypeError("a LocalBufferPool comes from NetworkBufferPool.create_local_pool")
+
+    def __del__(self):
+        if self.core != NULL and not local_destroyed(self.core):
+            self.destroy()
+
+    def __dealloc__(self):
+        if self.core != NULL:
+            local_abandon(self.core)
+
+    def request(self, timeout=None):
+        """A segment; waits for one, without the GIL, while the pool has none.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait at most; None: for ever; 0: not at all.
+
+        Returns
+        -------
+        MemorySegment
+            With one reference, to be given back by `recycle`.  What is in it is left over from its last use.
+
+        Raises
+        ------
+        PoolTimeout
+            None came free in time; the message has required, available, in use, total and what to raise.
+        PoolDestroyed
+            The pool was destroyed before or meanwhile.
+        FastbufError
+            This process is a fork of the one that made the pool.
+        """
+        cdef int32_t i
+        if fork_count() != self.core.pool.forks:
+            self.refuse_fork()
+        i = local_try_acquire(self.core)
+        if i < 0:
+            return self.wait(timeout)
+        return segment_adopt(self.core.pool, self, i)
+
+    def try_request(self):
+        """A segment, or None if there is none now.  Never waits.
+
+        Returns
+        -------
+        MemorySegment or None
+
+        Raises
+        ------
+        PoolDestroyed
+            The pool was destroyed.
+        FastbufError
+            This process is a fork of the one that made the pool.
+        """
+        cdef int32_t i
+        if fork_count() != self.core.pool.forks:
+            self.refuse_fork()
+        i = local_try_acquire(self.core)
+        if i < 0:
+            if local_destroyed(self.core):
+                raise PoolDestroyed(f"the pool {self.name!r} was destroyed")
+            return None
+        return segment_adopt(self.core.pool, self, i)
+
+    def try_request_overdraft(self):
+        """As `try_request`, but up to `overdraft` segments beyond the limit, to finish a record that was begun.
+
+        What other pools are guaranteed is never lent.
+
+        Returns
+        -------
+        MemorySegment or None
+        """
+        cdef int32_t i
+        if fork_count() != self.core.pool.forks:
+            self.refuse_fork()
+        i = local_try_acquire_overdraft(self.core)
+        if i < 0:
+            if local_destroyed(self.core):
+                raise PoolDestroyed(f"the pool {self.name!r} was destroyed")
+            return None
+        return segment_adopt(self.core.pool, self, i)
+
+    cdef object wait(self, object timeout):
+        cdef LocalCore *p = self.core
+        cdef int64_t begin = fb_now_ns()
+        cdef int64_t deadline = -1
+        cdef int64_t until
+        cdef double seconds
+        cdef int32_t i = LOCAL_EMPTY
+        if local_destroyed(p):
+            raise PoolDestroyed(f"the pool {self.name!r} was destroyed")
+        if timeout is not None:
+            seconds = timeout
+            if seconds != seconds:
+                raise ConfigError("timeout is nan: it must be a number of seconds, or None")
+            if seconds <= 0:
+                raise self.refusal(timeout)
+            if seconds < 1e9:                           # beyond 30 years: for ever
+                deadline = begin + <int64_t>(seconds * 1e9)
+        fb_u64_add_relaxed(&p.waits, 1)
+        try:
+            while i < 0:
+                until = fb_now_ns() + SLICE_NS
+                if 0 <= deadline < until:
+                    until = deadline
+                with nogil:
+                    i = local_wait(p, until)
+                if i >= 0:
+                    break
+                if i == LOCAL_DESTROYED:
+                    raise PoolDestroyed(f"the pool {self.name!r} was destroyed while a segment was waited for")
+                PyErr_CheckSignals()
+                if i == LOCAL_EMPTY and until == deadline:
+                    raise self.refusal(timeout)
+        finally:
+            fb_u64_add_relaxed(&p.wait_ns, fb_now_ns() - begin)
+        return segment_adopt(p.pool, self, i)
+
+    cdef object refusal(self, object timeout):
+        cdef LocalCore *p = self.core
+        stats = self.stats()
+        total = p.pool.count
+        free = list_depth(p.pool, &p.pool.free)
+        if stats.limit >= p.maximum and stats.in_use >= stats.limit:
+            remedy = f"raise maximum= (now {p.maximum}) of this pool"
+        else:
+            remedy = f"raise segments= (now {total}) of the NetworkBufferPool or the ShuffleEnvironment"
+        return PoolTimeout(
+            f"no segment within {timeout} s from pool {self.name!r}: required {p.required}, limit {stats.limit}, "
+            f"available {stats.available}, in use {stats.in_use}; the network pool has {free} of total {total} free. "
+            f"Recycle sooner, or {remedy}"
+        )
+
+    cdef refuse_fork(self):
+        raise FastbufError(
+            f"the pool {self.name!r} belongs to the process that made it, and this is a fork of that process: make a "
+            f"NetworkBufferPool of its own after fork()"
+        )
+
+    def destroy(self):
+        """End the pool: who waits gets PoolDestroyed, free segments go to the network pool, and so do those that are out
+        as they are recycled.  The other pools' limits rise.  Destroying twice does nothing.
+        """
+        local_destroy(self.core)
+        self.network.redistribute_limits()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.destroy()
+
+    @property
+    def required(self):
+        """Segments that are guaranteed."""
+        return self.core.required
+
+    @property
+    def maximum(self):
+        """Most segments that redistribution will ever let it hold."""
+        return self.core.maximum
+
+    @property
+    def overdraft(self):
+        """Segments that may be lent beyond the limit."""
+        return self.core.overdraft
+
+    @property
+    def limit(self):
+        """Segments it may hold now; 0 once destroyed."""
+        return local_limit(self.core)
+
+    @property
+    def in_use(self):
+        """Segments requested and not yet recycled."""
+        return local_in_use(self.core)
+
+    @property
+    def available(self):
+        """Segments that are home in this pool; the network pool may have more for it, up to `limit`."""
+        return list_depth(self.core.pool, &self.core.free)
+
+    @property
+    def usage(self):
+        """`in_use` as a part of `limit`; above 1 with overdraft, or after the limit fell."""
+        cdef uint32_t limit = local_limit(self.core)
+        cdef uint32_t used = local_in_use(self.core)
+        return used / <double>limit if limit else float(used > 0)
+
+    @property
+    def destroyed(self):
+        """Whether `destroy` has run."""
+        return bool(local_destroyed(self.core))
+
+    def stats(self):
+        """Figures of this moment.
+
+        Returns
+        -------
+        LocalPoolStats
+        """
+        cdef LocalCore *p = self.core
+        cdef int64_t held = local_held(p)
+        cdef int64_t used = local_in_use(p)
+        while local_held(p) != held:                    # held and in use of one moment
+            held = local_held(p)
+            used = local_in_use(p)
+        return LocalPoolStats(
+            name=self.name,
+            required=p.required,
+            maximum=p.maximum,
+            overdraft=p.overdraft,
+            limit=local_limit(p),
+            held=held,
+            in_use=used,
+            available=held - used,
+            peak=fb_u32_load_relaxed(&p.peak),
+            waits=fb_u64_load_relaxed(&p.waits),
+            wait_s=fb_u64_load_relaxed(&p.wait_ns) / 1e9,
+            destroyed=bool(local_destroyed(p)),
+        )
+
+    def __repr__(self):
+        s = self.stats()
+        return f"<LocalBufferPool {self.name!r}: {s.in_use} in use of limit {s.limit}, required {s.required}>"
+
+    def _pair_loop(self, int64_t n):
+        """Acquire and recycle `n` times without the GIL: what stress tests and benches measure.  Returns nanoseconds."""
+        cdef int64_t begin
+        cdef int32_t rc
+        with nogil:
+            begin = fb_now_ns()
+            rc = pair_loop(self.core, n)
+            begin = fb_now_ns() - begin
+        if rc < 0:
+            raise FastbufError("a request of the loop failed: the pool was empty")
+        return begin
+
+
+cdef LocalBufferPool local_adopt(LocalCore *core, object network, str name):
+    cdef LocalBufferPool pool = LocalBufferPool.__new__(LocalBufferPool)
+    pool.core = core
+    pool.network = network
+    pool.name = name
+    return pool

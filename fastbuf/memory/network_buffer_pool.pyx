@@ -1,0 +1,287 @@
+"""The pool of all segments of a process: it hands out limits to local pools, and segments within them."""
+
+cimport cython
+from libc.stdint cimport uint32_t, uint8_t
+
+import threading
+import warnings
+
+from fastbuf._native.atomics cimport fb_u64_load_relaxed, fb_u64_load_seq_cst
+from fastbuf.config import POOL_SEGMENTS, SEGMENT_BYTES
+from fastbuf.errors import ConfigError, FastbufError, PoolDestroyed, ResourceError
+from fastbuf.memory.arena cimport Arena
+from fastbuf.memory.audit cimport pool_faults
+from fastbuf.memory.local_buffer_pool cimport local_adopt
+from fastbuf.memory.pool_core cimport (
+    LocalCore,
+    fork_count,
+    list_depth,
+    local_destroy,
+    local_destroyed,
+    local_in_use,
+    local_limit,
+    local_new,
+    local_set_limit,
+    pool_free,
+    pool_new,
+    pool_wake_hungry,
+)
+from fastbuf.memory.redistribution import redistribute
+from fastbuf.memory.stats import NetworkPoolStats
+
+
+cdef inline LocalCore *first(NetworkBufferPool self) noexcept nogil:
+    return <LocalCore *><size_t>fb_u64_load_seq_cst(&self.core.locals)
+
+
+@cython.final
+@cython.no_gc_clear                 # __dealloc__ needs the arena
+cdef class NetworkBufferPool:
+    """All segments of a process, in one arena, shared out among local pools.
+
+    Parameters
+    ----------
+    segments : int
+        How many.
+    segment_size : int
+        Bytes of each; a multiple of 64.
+    memfd, prefault, huge_pages : bool
+        See `Arena`.
+
+    Attributes
+    ----------
+    arena : Arena
+        The memory; ``arena.array`` has shape (segments, segment_size).
+
+    Raises
+    ------
+    ConfigError, ResourceError
+        See `Arena`.
+
+    Notes
+    -----
+    Requests and recycles take no lock (see ``pool_core.pyx``); creating and destroying local pools takes one.  A forked
+    child can read the arena, but every request there raises FastbufError.
+    """
+
+    def __cinit__(
+        self, segments=POOL_SEGMENTS, segment_size=SEGMENT_BYTES, *, memfd=False, prefault=False, huge_pages=False
+    ):
+        cdef Arena arena = Arena(segments, segment_size, memfd=memfd, prefault=prefault, huge_pages=huge_pages)
+        self.arena = arena
+        self.lock = threading.Lock()
+        self.core = pool_new(arena.base, segments, segment_size)
+        if self.core == NULL:
+            raise ResourceError(f"no memory to keep account of {segments} segments: set segments= lower")
+
+    def __dealloc__(self):
+        if self.core == NULL:
+            return
+        if list_depth(self.core, &self.core.free) == self.core.count:
+            pool_free(self.core)
+
+    def __del__(self):
+        # Handles and local pools hold this object, so what is out now is in native code that let go of the pool.  Its
+        # memory is not pulled from under it: arena and core stay until the process ends.
+        if self.core == NULL:
+            return
+        self.destroy()
+        missing = self.core.count - list_depth(self.core, &self.core.free)
+        if missing:
+            _ORPHANS.append(self.arena)
+            warnings.warn(f"{missing} segments never came home to their pool: its memory is kept", ResourceWarning, 1)
+
+    def create_local_pool(self, required, maximum=None, overdraft=0, name=""):
+        """A pool for one result partition or one input gate; all pools' limits are worked out anew.
+
+        Parameters
+        ----------
+        required : int
+            Segments that are guaranteed: at least the number of channels, or of subpartitions.
+        maximum : int, optional
+            Most segments it may be given; None: no cap.
+        overdraft : int
+            Segments it may be lent beyond its limit.
+        name : str
+            For messages and figures.
+
+        Returns
+        -------
+        LocalBufferPool
+
+        Raises
+        ------
+        ConfigError
+            A number is out of range.
+        ResourceError
+            More would be guaranteed than there are segments.
+        PoolDestroyed
+            This pool was destroyed.
+        """
+        cdef LocalCore *p
+        for what, value in (("required", required), ("overdraft", overdraft)):
+            if not isinstance(value, int) or not 0 <= value < 1 << 31:
+                raise ConfigError(f"{what} is {value!r}: it must be an integer of at least 0")
+        if maximum is None:
+            maximum = max(self.core.count, required)
+        if not isinstance(maximum, int) or not max(1, required) <= maximum < 1 << 31:
+            raise ConfigError(f"maximum is {maximum!r}: it must be an integer of at least required ({required}) and 1")
+        if fork_count() != self.core.forks:
+            raise FastbufError("this is a fork of the process that made the pool: make a NetworkBufferPool after fork()")
+        with self.lock:
+            if self.ended:
+                raise PoolDestroyed("the network pool was destroyed")
+            taken = sum([pair[0] for pair in self.demands()])
+            if taken + required > self.core.count:
+                raise ResourceError(
+                    f"pool {name!r} requires {required} segments, but of {self.core.count} segments {taken} are "
+                    f"guaranteed to other pools and {self.core.count - taken} are left: set segments= to at least "
+                    f"{taken + required}"
+                )
+            p = local_new(self.core, required, maximum, overdraft)
+            if p == NULL:
+                raise ResourceError("no memory to keep account of another local pool")
+            pool = local_adopt(p, self, name)
+        self.redistribute_limits()
+        return pool
+
+    cdef list demands(self):
+        # (required, maximum, address of the LocalCore) of the pools that live.
+        cdef LocalCore *p = first(self)
+        cdef list found = []
+        while p != NULL:
+            if not local_destroyed(p):
+                found.append((p.required, p.maximum, <size_t>p))
+            p = p.following
+        return found
+
+    def redistribute_limits(self):
+        """Work the limits out anew; done by itself whenever a local pool is created or destroyed.
+
+        Notes
+        -----
+        Never waits for the lock, since a pool may be destroyed by the garbage collector while this very thread has it:
+        who has the lock looks at `dirty` again after releasing it.
+        """
+        self.dirty = True
+        while self.dirty and self.lock.acquire(False):
+            try:
+                self.dirty = False
+                self.move_limits()
+            finally:
+                self.lock.release()
+
+    cdef move_limits(self):
+        # A pool that is destroyed meanwhile is left out here, and sets `dirty`; its LocalCore cannot serve another pool
+        # meanwhile, since that takes the lock.
+        cdef list pools = self.demands()
+        cdef list limits = redistribute(self.core.count, [(required, maximum) for required, maximum, _ in pools])
+        cdef LocalCore *p
+        cdef size_t address
+        cdef uint32_t limit
+        cdef int rising
+        for rising in range(2):                         # falling limits first: their sum never exceeds the segments
+            for (_, _, address), limit in zip(pools, limits, strict=True):
+                p = <LocalCore *>address
+                if not local_destroyed(p) and (limit > local_limit(p)) == rising:
+                    local_set_limit(p, limit)
+        pool_wake_hungry(self.core)
+
+    @property
+    def total(self):
+        """All segments."""
+        return self.core.count
+
+    @property
+    def segment_size(self):
+        """Bytes of a segment."""
+        return self.core.segment_size
+
+    @property
+    def available(self):
+        """Segments that no local pool holds."""
+        return list_depth(self.core, &self.core.free)
+
+    @property
+    def destroyed(self):
+        """Whether `destroy` has run."""
+        return bool(self.ended)
+
+    def stats(self):
+        """Figures of this moment; each is exact, together they are so when nothing moves.
+
+        Returns
+        -------
+        NetworkPoolStats
+        """
+        cdef LocalCore *p = first(self)
+        required = limits = in_use = pools = waits = wait_ns = 0
+        while p != NULL:
+            in_use += local_in_use(p)
+            if not local_destroyed(p):
+                pools += 1
+                required += p.required
+                limits += local_limit(p)
+                waits += fb_u64_load_relaxed(&p.waits)
+                wait_ns += fb_u64_load_relaxed(&p.wait_ns)
+            p = p.following
+        return NetworkPoolStats(
+            total=self.core.count,
+            segment_size=self.core.segment_size,
+            available=self.available,
+            required=required,
+            limits=limits,
+            in_use=in_use,
+            pools=pools,
+            waits=waits,
+            wait_s=wait_ns / 1e9,
+        )
+
+    def audit(self):
+        """Prove that every segment is in exactly one place, and that all accounts agree.
+
+        To be called at rest: while a request or recycle is under way, a segment may be between two places.
+
+        Raises
+        ------
+        FastbufError
+            The message lists what is wrong, segment by segment.
+        """
+        faults = pool_faults(self.core)
+        if faults:
+            shown = "; ".join(faults[:20])
+            more = f"; and {len(faults) - 20} more" if len(faults) > 20 else ""
+            raise FastbufError(f"audit of {self.core.count} segments: {shown}{more}")
+
+    def destroy(self):
+        """Destroy all local pools and let nobody make another; destroying twice does nothing more.
+
+        The memory is given back once no segment is out and no view of the arena is held, at the latest with this object.
+        """
+        cdef LocalCore *p
+        with self.lock:                                 # after this nobody is within create_local_pool
+            self.ended = True
+        p = first(self)
+        while p != NULL:
+            local_destroy(p)
+            p = p.following
+        if self.available == self.core.count and not (<Arena>self.arena).exports:
+            self.arena.close()
+
+    close = destroy
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.destroy()
+
+    def __repr__(self):
+        s = self.stats()
+        return (
+            f"<NetworkBufferPool: {s.available} of {s.total} segments of {s.segment_size} bytes free, "
+            f"{s.pools} local pools>"
+        )
+
+
+_ORPHANS = []                       # arenas whose segments never came home
