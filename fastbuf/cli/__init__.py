@@ -1,0 +1,20 @@
+"""The command line: ``fastbuf demo``, ``fastbuf shuffle``, ``fastbuf doctor``.
+
+The one package that may import the Spark binding, and it does so inside functions.  Nothing here is imported by the
+library.
+"""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Entry point of the ``fastbuf`` command."""
+    try:
+        from fastbuf.cli.app import cli
+    except ModuleNotFoundError as error:
+        if error.name not in ("click", "rich", "psutil"):
+            raise
+        sys.exit(f"fastbuf: the command line needs {error.name}: pip install 'fastbuf[demo]'")
+    cli()

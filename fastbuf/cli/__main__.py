@@ -1,0 +1,5 @@
+"""``python -m fastbuf.cli``."""
+
+from fastbuf.cli import main
+
+main()

@@ -1,0 +1,129 @@
+"""The commands and their options.  What they do stands in the module of the same name."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from fastbuf.errors import FastbufError
+
+MODES = ("auto", "pipelined", "fused", "blocking")
+
+
+class Group(click.Group):
+    """Turns fastbuf's own errors into one line and exit code 1; ``FASTBUF_TRACEBACK=1`` shows where they came from."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except FastbufError as error:
+            if os.environ.get("FASTBUF_TRACEBACK") == "1":
+                raise
+            raise click.ClickException(f"{type(error).__name__}: {error}") from error
+
+
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="fastbuf")
+def cli() -> None:
+    """Bounded, credit-based shuffles for Python, and for PySpark's Python stages."""
+
+
+@cli.command()
+def doctor() -> None:
+    """Check Python, compiler, Java, Spark and the limits of this machine, and say what to do."""
+    from fastbuf.cli import doctor as module
+
+    sys.exit(module.run(Console()))
+
+
+@cli.command()
+@click.option("--scale", default=1, show_default=True, type=click.IntRange(1), help="Copies of the flights.")
+@click.option(
+    "--slow-consumer",
+    "slow_ms",
+    default=0,
+    show_default=True,
+    type=click.IntRange(0),
+    metavar="MS",
+    help="Let the second stage sleep so long after each batch: the source has to wait, the memory stays.",
+)
+@click.option("--master", default="local[4]", show_default=True, help="Spark's master.")
+@click.option(
+    "--partitions", default=2, show_default=True, type=click.IntRange(1), help="Partitions after the shuffle."
+)
+@click.option(
+    "--memory-mb", default=8, show_default=True, type=click.IntRange(1), help="Cap of the exchange in each worker, MiB."
+)
+@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1), help="Times each way is measured.")
+def demo(scale: int, slow_ms: int, master: str, partitions: int, memory_mb: int, rounds: int) -> None:
+    """Follow 336,776 flights from aircraft to aircraft: Spark's own shuffle against fastbuf's."""
+    from fastbuf.cli import demo as module
+
+    sys.exit(
+        module.run(
+            Console(),
+            scale=scale,
+            slow_ms=slow_ms,
+            master=master,
+            partitions=partitions,
+            memory_mb=memory_mb,
+            rounds=rounds,
+        )
+    )
+
+
+@cli.command()
+@click.argument("source", type=click.Path(exists=True, path_type=Path))
+@click.argument("target", type=click.Path(path_type=Path))
+@click.option("--key", "keys", required=True, multiple=True, help="Column to shuffle by; may be given several times.")
+@click.option("--partitions", required=True, type=click.IntRange(1), help="Partitions after the shuffle.")
+@click.option(
+    "--func",
+    required=True,
+    metavar="MODULE:FUNCTION",
+    help="Second stage: takes and gives an iterator of pyarrow.RecordBatch.",
+)
+@click.option(
+    "--schema", default=None, metavar="DDL", help="What --func gives, as 'a long, b string'; else the input's."
+)
+@click.option("--before", default=None, metavar="MODULE:FUNCTION", help="First stage, ahead of the shuffle.")
+@click.option("--before-schema", default=None, metavar="DDL", help="What --before gives; else the input's.")
+@click.option("--mode", default="auto", show_default=True, type=click.Choice(MODES))
+@click.option("--master", default="local[*]", show_default=True, help="Spark's master.")
+@click.option("--overwrite", is_flag=True, help="Replace OUT.parquet if it is there.")
+def shuffle(
+    source: Path,
+    target: Path,
+    keys: tuple[str, ...],
+    partitions: int,
+    func: str,
+    schema: str | None,
+    before: str | None,
+    before_schema: str | None,
+    mode: str,
+    master: str,
+    overwrite: bool,
+) -> None:
+    """Shuffle IN.parquet by a key, run a Python function on each partition, write OUT.parquet."""
+    from fastbuf.cli import shuffle as module
+
+    sys.exit(
+        module.run(
+            Console(),
+            source=source,
+            target=target,
+            keys=list(keys),
+            partitions=partitions,
+            func=func,
+            schema=schema,
+            before=before,
+            before_schema=before_schema,
+            mode=mode,
+            master=master,
+            overwrite=overwrite,
+        )
+    )

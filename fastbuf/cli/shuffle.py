@@ -1,0 +1,139 @@
+"""``fastbuf shuffle``: a file of the user's own through a function of the user's own."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import shutil
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from fastbuf.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def find_function(name: str) -> Callable[..., Any]:
+    """Import ``module:function``; modules in the current directory count.
+
+    Raises
+    ------
+    ConfigError
+        The name has another form, the module cannot be imported, or has no such function.
+    """
+    module_name, colon, function_name = name.partition(":")
+    if not colon or not module_name or not function_name:
+        raise ConfigError(f"{name!r} is no MODULE:FUNCTION, as in my_stages:clean")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name != module_name.partition(".")[0] and error.name != module_name:
+            raise
+        raise ConfigError(f"there is no module {module_name} in {Path.cwd()} or on the Python path") from error
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        there = ", ".join(n for n, v in vars(module).items() if callable(v) and not n.startswith("_")) or "none"
+        raise ConfigError(f"{module_name} has no function {function_name}; it has: {there}")
+    return function
+
+
+def run(
+    console: Console,
+    *,
+    source: Path,
+    target: Path,
+    keys: list[str],
+    partitions: int,
+    func: str,
+    schema: str | None,
+    before: str | None,
+    before_schema: str | None,
+    mode: str,
+    master: str,
+    overwrite: bool,
+) -> int:
+    """Read ``source``, shuffle it by ``keys``, write what ``func`` makes of each partition to ``target``."""
+    if target.exists() and not overwrite:
+        raise ConfigError(f"{target} is already there: choose another name, or say --overwrite")
+    # Spark's workers import the function by its module's name: they need this directory too.  Set before Spark starts.
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
+    second = find_function(func)
+    first = find_function(before) if before else None
+
+    import fastbuf_spark as fbs
+    from fastbuf.cli.spark import session
+
+    with session("fastbuf shuffle", master) as (spark, log):
+        if not master.startswith("local"):
+            _ship(spark, [func, before])
+        data = spark.read.parquet(str(source.resolve()))
+        lacking = [key for key in keys if key not in data.columns and (not before or before_schema is None)]
+        if lacking:
+            raise ConfigError(f"{source} has no column {', '.join(lacking)}; it has: {', '.join(data.columns)}")
+        result = fbs.map_in_arrow(
+            data,
+            second,
+            schema or data.schema,
+            keys=keys,
+            num_partitions=partitions,
+            before=first,
+            before_schema=(before_schema or data.schema) if first else None,
+            mode=mode,
+        )
+        begin = time.perf_counter()
+        with console.status(f"{source} -> {partitions} partitions by {', '.join(keys)} (Spark's log: {log})"):
+            rows = _write(result, target)
+        seconds = time.perf_counter() - begin
+        done = fbs.last_run()
+    console.print(
+        f"{target}: {rows:,} rows in {partitions} partitions, {seconds:.2f} s.", markup=False, highlight=False
+    )
+    if done is not None:
+        console.print(f"mode {done.mode}: {done.bytes_sent / 1e6:,.1f} MB moved", markup=False, highlight=False)
+        if done.segments:
+            console.print(
+                f"at most {done.peak_segments} of {done.segments} segments held by one worker, "
+                f"{done.credit_wait_s:.2f} s waited for credit",
+                markup=False,
+                highlight=False,
+            )
+    return 0
+
+
+def _ship(spark: Any, names: list[str | None]) -> None:
+    """Send modules that are single files to the executors of a cluster; installed packages must be there already."""
+    for name in names:
+        spec = importlib.util.find_spec(name.partition(":")[0]) if name else None
+        if spec and spec.origin and Path(spec.origin).parent == Path.cwd():
+            spark.sparkContext.addPyFile(spec.origin)
+
+
+def _write(result: DataFrame, target: Path) -> int:
+    """Write beside the target and move it there when it is whole, so that no half result is ever under its name.
+
+    The result is read back for its number of rows, from the files' footers: no second run.
+    """
+    import pyarrow.dataset
+
+    partial = target.resolve().with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.partial")
+    try:
+        result.write.parquet(str(partial))
+        rows = pyarrow.dataset.dataset(partial, format="parquet", exclude_invalid_files=False).count_rows()
+        if target.is_dir():
+            shutil.rmtree(target)
+        elif target.exists():
+            target.unlink()
+        partial.rename(target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return int(rows)

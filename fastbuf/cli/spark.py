@@ -1,0 +1,111 @@
+"""A quiet Spark session for the commands, and what Spark's own books say about a run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from fastbuf.errors import ResourceError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@contextlib.contextmanager
+def _stderr_to(path: str) -> Iterator[None]:
+    """What is started inside inherits ``path`` as standard error: Spark's log stays off the progress bar."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        os.dup2(log, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(log)
+
+
+@contextlib.contextmanager
+def session(name: str, master: str, settings: dict[str, str] | None = None) -> Iterator[tuple[SparkSession, str]]:
+    """Start Spark, and stop it at the end.
+
+    Parameters
+    ----------
+    name
+        The application's name in Spark's UI and log.
+    master
+        ``local[4]``, ``spark://...``
+    settings
+        Further Spark settings.
+
+    Yields
+    ------
+    tuple
+        The session, and the path of Spark's log; the log is removed when all went well.
+    """
+    # Spark asks for the workers' Python by name; it must be the one that has fastbuf.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
+    from pyspark.errors.exceptions.base import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
+    handle, log = tempfile.mkstemp(prefix="fastbuf-spark-", suffix=".log")
+    os.close(handle)
+    builder = (
+        SparkSession.builder.master(master)
+        .appName(name)
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "WARN")
+        .config("spark.driver.memory", "2g")
+    )
+    if master.startswith("local"):
+        builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
+    for key, value in (settings or {}).items():
+        builder = builder.config(key, value)
+    try:
+        with _stderr_to(log):
+            spark = builder.getOrCreate()
+    except (PySparkRuntimeError, FileNotFoundError) as error:
+        raise ResourceError(
+            f"Spark did not start: {error}; its log is {log}; 'fastbuf doctor' says what is missing"
+        ) from error
+    try:
+        yield spark, log
+    finally:
+        spark.stop()
+    os.unlink(log)
+
+
+def stages(spark: SparkSession) -> dict[int, int]:
+    """Bytes that each stage so far has written for a shuffle, by stage id, from Spark's status store (UI or not)."""
+    sc = spark.sparkContext
+    store = sc._jsc.sc().statusStore()
+    no_quantiles = sc._gateway.new_array(sc._jvm.double, 0)  # type: ignore[union-attr]
+    listed = store.stageList(None, False, False, no_quantiles, None)
+    return {s.stageId(): s.shuffleWriteBytes() for s in (listed.apply(i) for i in range(listed.size()))}
+
+
+class TaskCounter:
+    """Tasks done and known of, over the jobs since it was made."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._tracker = spark.sparkContext.statusTracker()
+        self._seen: dict[int, tuple[int, int]] = {}
+
+    def look(self) -> tuple[int, int]:
+        """Tasks done, tasks in all; a stage that is no longer active has done all of its own."""
+        active = set(self._tracker.getActiveStageIds())
+        for stage in active:
+            info = self._tracker.getStageInfo(stage)
+            if info is not None:
+                self._seen[stage] = (info.numCompletedTasks, info.numTasks)
+        for stage in self._seen.keys() - active:
+            self._seen[stage] = (self._seen[stage][1],) * 2
+        return sum(done for done, _ in self._seen.values()), sum(total for _, total in self._seen.values())
