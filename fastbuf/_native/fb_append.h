@@ -1,0 +1,307 @@
+/* Elements into growing columns, and the columns out as an ArrowArray.
+ *
+ * A trust boundary: the payload may be anything. fb_check walks all of it and compares every length with
+ * what is left before anything is copied or allocated, so a refused payload leaves the columns as they were. */
+#ifndef FB_APPEND_H
+#define FB_APPEND_H
+
+#include "fb_gather.h"
+
+/* One large batch must not make every later one large. */
+#define FB_MAX_HINT ((int64_t)4 << 20)
+
+typedef struct {
+    uint8_t *data;
+    int64_t bytes; /* allocated */
+    int64_t hint;  /* to allocate first: what the last batch came to */
+} fb_buffer;
+
+typedef struct {
+    fb_buffer validity; /* allocated with the first chunk that has nulls */
+    fb_buffer values;   /* FB_FIXED, FB_BOOL: values; FB_VAR: the bytes */
+    fb_buffer offsets;  /* FB_VAR, FB_LIST: rows + 1 of int32 or int64 */
+    int64_t rows;
+    int64_t nulls;
+    int64_t end; /* FB_VAR: bytes so far; FB_LIST: rows of the child so far */
+} fb_out;
+
+typedef struct {
+    const uint8_t *validity; /* NULL: the chunk has no nulls in this column */
+    const uint8_t *body;     /* values, or ends */
+    const uint8_t *bytes;    /* FB_VAR: what the ends count in */
+    int64_t rows;
+    int64_t total; /* the last end */
+} fb_piece;
+
+enum fb_append_error {
+    FB_APPEND_OK = 0,
+    FB_APPEND_SHORT = -1,  /* a column needs more bytes than are left */
+    FB_APPEND_ENDS = -2,   /* the ends fall */
+    FB_APPEND_NULLS = -3,  /* nulls where the schema allows none */
+    FB_APPEND_FLAGS = -4,  /* a flag of a node that has no bitmap */
+    FB_APPEND_EXTRA = -5,  /* bytes after the last column, or padding that is not 0 */
+    FB_APPEND_ROWS = -6,   /* more rows than a chunk may claim */
+    FB_APPEND_OFFSETS = -7, /* int32 offsets would pass 2 GiB */
+    FB_APPEND_MEMORY = -8
+};
+
+typedef struct {
+    const fb_node *nodes;
+    fb_out *outs;
+    fb_piece *pieces;
+    int32_t n_nodes;
+    const uint8_t *flags;
+    const uint8_t *cur, *end;
+    int32_t bad_node; /* of the error, with what it needed and what was left */
+    int64_t need, left;
+} fb_assembly;
+
+static inline int fb_refuse(fb_assembly *s, int node, int error, int64_t need) {
+    s->bad_node = node;
+    s->need = need;
+    s->left = s->end - s->cur;
+    return error;
+}
+
+static int fb_ends_fall(const uint8_t *ends, int64_t n) {
+    uint32_t falls = 0;
+    for (int64_t i = 1; i < n; i++) falls |= fb_load32(ends + 4 * i) < fb_load32(ends + 4 * i - 4);
+    return falls != 0;
+}
+
+static int fb_check(fb_assembly *s, int node, int64_t n) {
+    const fb_node *t = &s->nodes[node];
+    fb_piece *p = &s->pieces[node];
+    int error;
+    p->rows = n;
+    if (!n) return FB_APPEND_OK;
+    /* Also what keeps every product below in range: n * bits <= 8 * (a u32 length). */
+    if (t->bits && n > (s->end - s->cur) * 8 / t->bits) return fb_refuse(s, node, FB_APPEND_SHORT, (n * (t->bits >> 3)));
+    if (fb_bit(s->flags, node)) {
+        if (t->no_nulls) return fb_refuse(s, node, FB_APPEND_NULLS, 0);
+        if (t->kind == FB_NULL) return fb_refuse(s, node, FB_APPEND_FLAGS, 0);
+        if (s->end - s->cur < (n + 7) >> 3) return fb_refuse(s, node, FB_APPEND_SHORT, (n + 7) >> 3);
+        p->validity = s->cur;
+        s->cur += (n + 7) >> 3;
+    }
+    int64_t fixed = t->kind == FB_FIXED                          ? n * t->width
+                    : t->kind == FB_BOOL                         ? (n + 7) >> 3
+                    : t->kind >= FB_VAR32 && t->kind <= FB_LIST64 ? 4 * n
+                                                                 : 0;
+    if (s->end - s->cur < fixed) return fb_refuse(s, node, FB_APPEND_SHORT, fixed);
+    p->body = s->cur;
+    s->cur += fixed;
+    switch (t->kind) {
+    case FB_VAR32:
+    case FB_VAR64:
+    case FB_LIST32:
+    case FB_LIST64: {
+        int narrow = t->kind == FB_VAR32 || t->kind == FB_LIST32;
+        if (fb_ends_fall(p->body, n)) return fb_refuse(s, node, FB_APPEND_ENDS, 0);
+        p->total = fb_load32(p->body + 4 * (n - 1));
+        if (narrow && s->outs[node].end + p->total > INT32_MAX)
+            return fb_refuse(s, node, FB_APPEND_OFFSETS, s->outs[node].end + p->total);
+        if (t->kind == FB_LIST32 || t->kind == FB_LIST64) return fb_check(s, node + 1, p->total);
+        if (s->end - s->cur < p->total) return fb_refuse(s, node, FB_APPEND_SHORT, p->total);
+        p->bytes = s->cur;
+        s->cur += p->total;
+        break;
+    }
+    case FB_FSL: return fb_check(s, node + 1, n * t->width);
+    case FB_STRUCT:
+        for (int k = node + 1; k < t->next; k = s->nodes[k].next)
+            if ((error = fb_check(s, k, n))) return error;
+        break;
+    }
+    return FB_APPEND_OK;
+}
+
+/* ---- growing ------------------------------------------------------------------------------------------- */
+
+static int fb_reserve(fb_buffer *b, int64_t used, int64_t need) {
+    if (need <= b->bytes) return 0;
+    int64_t bytes = b->bytes ? 2 * b->bytes : (b->hint > 1024 ? b->hint : 1024);
+    if (bytes < need) bytes = need;
+    bytes = (bytes + 63) & ~(int64_t)63;
+    uint8_t *data = (uint8_t *)aligned_alloc(64, (size_t)bytes);
+    if (!data) return -1;
+    if (b->data) memcpy(data, b->data, (size_t)used);
+    free(b->data);
+    b->data = data;
+    b->bytes = bytes;
+    return 0;
+}
+
+static int fb_reserve_node(const fb_node *t, fb_out *o, const fb_piece *p) {
+    int64_t all = o->rows + p->rows, now = o->rows;
+    int wide = t->kind == FB_VAR64 || t->kind == FB_LIST64;
+    if ((p->validity || o->validity.data) && all && fb_reserve(&o->validity, (now + 7) >> 3, (all + 7) >> 3)) return -1;
+    switch (t->kind) {
+    case FB_BOOL: return all ? fb_reserve(&o->values, (now + 7) >> 3, (all + 7) >> 3) : 0;
+    case FB_FIXED: return all && t->width ? fb_reserve(&o->values, now * t->width, all * t->width) : 0;
+    case FB_VAR32:
+    case FB_VAR64:
+        if (o->end + p->total && fb_reserve(&o->values, o->end, o->end + p->total)) return -1;
+        /* fall through */
+    case FB_LIST32:
+    case FB_LIST64: {
+        int fresh = !o->offsets.data, size = wide ? 8 : 4;
+        if (fb_reserve(&o->offsets, (now + 1) * size, (all + 1) * size)) return -1;
+        if (fresh) memset(o->offsets.data, 0, 8);
+        return 0;
+    }
+    default: return 0;
+    }
+}
+
+static void fb_append_node(const fb_node *t, fb_out *o, const fb_piece *p) {
+    int64_t n = p->rows, now = o->rows;
+    if (!n) return;
+    if (p->validity) {
+        if (o->nulls == 0) fb_set_bits(o->validity.data, 0, now);
+        fb_copy_bits(o->validity.data, now, p->validity, 0, n);
+        o->nulls += n - fb_count_bits(p->validity, 0, n);
+    } else if (o->validity.data)
+        fb_set_bits(o->validity.data, now, n);
+    switch (t->kind) {
+    case FB_NULL: o->nulls += n; break;
+    case FB_BOOL: fb_copy_bits(o->values.data, now, p->body, 0, n); break;
+    case FB_FIXED:
+        if (t->width) memcpy(o->values.data + now * t->width, p->body, (size_t)(n * t->width));
+        break;
+    case FB_VAR32:
+    case FB_LIST32: {
+        uint32_t base = (uint32_t)o->end;
+        uint8_t *off = o->offsets.data + 4 * (now + 1);
+        for (int64_t i = 0; i < n; i++) fb_store32(off + 4 * i, fb_load32(p->body + 4 * i) + base);
+        break;
+    }
+    case FB_VAR64:
+    case FB_LIST64: {
+        int64_t base = o->end, *off = (int64_t *)o->offsets.data + now + 1;
+        for (int64_t i = 0; i < n; i++) off[i] = base + fb_load32(p->body + 4 * i);
+        break;
+    }
+    }
+    if (p->bytes && p->total) memcpy(o->values.data + o->end, p->bytes, (size_t)p->total);
+    o->end += p->total;
+    o->rows = now + n;
+}
+
+/* One payload (an element without its prefix). All or nothing. */
+static int fb_append(fb_assembly *s, const uint8_t *payload, int64_t bytes) {
+    int error, flag_bytes = (s->n_nodes + 7) / 8;
+    s->cur = payload;
+    s->end = payload + bytes;
+    if (bytes < 4 + flag_bytes) return fb_refuse(s, 0, FB_APPEND_SHORT, 4 + flag_bytes);
+    int64_t rows = fb_load32(payload);
+    s->flags = payload + 4;
+    s->cur = payload + 4 + flag_bytes;
+    if (!s->nodes[0].bits && rows > FB_MAX_EMPTY_ROWS) return fb_refuse(s, 0, FB_APPEND_ROWS, rows);
+    if (fb_bit(s->flags, 0)) return fb_refuse(s, 0, FB_APPEND_FLAGS, 0);
+    for (int k = s->n_nodes; k < 8 * flag_bytes; k++)
+        if (fb_bit(s->flags, k)) return fb_refuse(s, 0, FB_APPEND_FLAGS, 0);
+    memset(s->pieces, 0, (size_t)s->n_nodes * sizeof(fb_piece)); /* the check stops above a list without elements */
+    if ((error = fb_check(s, 0, rows))) return error;
+    if (s->end - s->cur >= 8) return fb_refuse(s, 0, FB_APPEND_EXTRA, 0);
+    for (; s->cur < s->end; s->cur++)
+        if (*s->cur) return fb_refuse(s, 0, FB_APPEND_EXTRA, 0);
+    for (int k = 0; k < s->n_nodes; k++)
+        if (fb_reserve_node(&s->nodes[k], &s->outs[k], &s->pieces[k])) return fb_refuse(s, k, FB_APPEND_MEMORY, 0);
+    for (int k = 0; k < s->n_nodes; k++) fb_append_node(&s->nodes[k], &s->outs[k], &s->pieces[k]);
+    return FB_APPEND_OK;
+}
+
+/* ---- handing over -------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const void *buffers[3];
+    struct ArrowArray *child_arrays;
+    struct ArrowArray **child_pointers;
+} fb_export;
+
+static void fb_free_export(fb_export *e) {
+    if (!e) return;
+    for (int i = 0; i < 3; i++) free((void *)e->buffers[i]);
+    free(e->child_arrays);
+    free(e->child_pointers);
+    free(e);
+}
+
+/* The consumer may have moved children out: those have no release any more. */
+static void fb_release_array(struct ArrowArray *a) {
+    for (int64_t i = 0; i < a->n_children; i++)
+        if (a->children[i]->release) a->children[i]->release(a->children[i]);
+    fb_free_export((fb_export *)a->private_data);
+    a->release = NULL;
+}
+
+static int fb_children(const fb_node *nodes, int node) {
+    int n = 0;
+    for (int k = node + 1; k < nodes[node].next; k = nodes[k].next) n++;
+    return n;
+}
+
+static void fb_link(const fb_assembly *s, int node, fb_export **exports, struct ArrowArray *a) {
+    const fb_node *t = &s->nodes[node];
+    fb_out *o = &s->outs[node];
+    fb_export *e = exports[node];
+    memset(a, 0, sizeof *a);
+    a->length = o->rows;
+    a->null_count = o->nulls;
+    a->n_buffers = t->kind == FB_NULL ? 0 : t->kind == FB_FSL || t->kind == FB_STRUCT ? 1 : t->kind <= FB_FIXED ? 2 : t->kind <= FB_VAR64 ? 3 : 2;
+    a->buffers = e->buffers;
+    a->private_data = e;
+    a->release = fb_release_array;
+    e->buffers[0] = o->validity.data;
+    e->buffers[1] = t->kind <= FB_FIXED ? o->values.data : o->offsets.data;
+    e->buffers[2] = t->kind <= FB_FIXED ? NULL : o->values.data;
+    a->children = e->child_pointers;
+    int i = 0;
+    for (int k = node + 1; k < t->next; k = s->nodes[k].next, i++) {
+        e->child_pointers[i] = &e->child_arrays[i];
+        fb_link(s, k, exports, &e->child_arrays[i]);
+    }
+    a->n_children = i;
+    int64_t v = o->validity.data ? (o->rows + 7) / 8 : 0;
+    int64_t w = t->kind >= FB_VAR32 && t->kind <= FB_VAR64 ? o->end : t->kind == FB_BOOL ? (o->rows + 7) / 8 : o->rows * t->width;
+    int64_t f = o->offsets.data ? (o->rows + 1) * (t->kind == FB_VAR64 || t->kind == FB_LIST64 ? 8 : 4) : 0;
+    memset(o, 0, sizeof *o);
+    o->validity.hint = v < FB_MAX_HINT ? v : FB_MAX_HINT;
+    o->values.hint = w < FB_MAX_HINT ? w : FB_MAX_HINT;
+    o->offsets.hint = f < FB_MAX_HINT ? f : FB_MAX_HINT;
+}
+
+/* Hands all columns over to *a and starts anew; -1: no memory, nothing is lost. */
+static int fb_take(fb_assembly *s, struct ArrowArray *a) {
+    fb_export **exports = (fb_export **)calloc((size_t)s->n_nodes, sizeof *exports);
+    if (!exports) return -1;
+    static const fb_piece none;
+    for (int k = 0; k < s->n_nodes; k++) {
+        int children = fb_children(s->nodes, k);
+        fb_export *e = exports[k] = (fb_export *)calloc(1, sizeof *e);
+        if (e && children) {
+            e->child_arrays = (struct ArrowArray *)calloc((size_t)children, sizeof *e->child_arrays);
+            e->child_pointers = (struct ArrowArray **)calloc((size_t)children, sizeof *e->child_pointers);
+        }
+        /* An array without rows still has one offset. */
+        if (!e || (children && (!e->child_arrays || !e->child_pointers)) || fb_reserve_node(&s->nodes[k], &s->outs[k], &none)) {
+            for (int i = 0; i <= k; i++) fb_free_export(exports[i]);
+            free(exports);
+            return -1;
+        }
+    }
+    fb_link(s, 0, exports, a);
+    free(exports);
+    return 0;
+}
+
+static void fb_free_outs(fb_out *outs, int32_t n_nodes) {
+    for (int32_t k = 0; k < n_nodes; k++) {
+        free(outs[k].validity.data);
+        free(outs[k].values.data);
+        free(outs[k].offsets.data);
+    }
+}
+
+#endif

@@ -1,0 +1,178 @@
+/* Binds the arrays of an imported batch to the nodes of a plan: pointers are moved to row 0 once, so that
+ * the gather never sees an offset, and what a row costs in bits is counted for the fit. */
+#ifndef FB_BIND_H
+#define FB_BIND_H
+
+#include "fb_columns.h"
+
+typedef struct {
+    const fb_node *nodes;
+    fb_column *cols;
+    int32_t n_nodes;
+    int32_t flag_bytes;   /* one bit for each node: it ships a validity bitmap */
+    int64_t rows;
+    int64_t row_bits;     /* what every row takes */
+    int64_t max_row_bits; /* what no row exceeds; -1: not known */
+    int64_t overhead;     /* bytes of a chunk besides its rows, the rounding of each bitmap included */
+    int64_t slack;        /* bitmaps that may be shipped */
+    int64_t max_element;  /* bytes that an element may have: its u32 ends must hold all elements of a list */
+    int32_t bad_node;     /* of the error */
+    int32_t needs_scratch;
+} fb_batch;
+
+enum fb_bind_error {
+    FB_BIND_OK = 0,
+    FB_BIND_SHAPE = -1,   /* buffers, children or lengths are not what the format asks for */
+    FB_BIND_NULLS = -2,   /* nulls where the schema allows none */
+    FB_BIND_LARGE = -3,   /* rows that a uint32 cannot number */
+    FB_BIND_OFFSETS = -4  /* the offsets in use fall, or are negative */
+};
+
+/* The longest of n values: the differences of n + 1 offsets. A falling pair shows as a huge unsigned length. */
+static inline int64_t fb_longest(const fb_node *t, const void *offsets, int64_t n) {
+    uint64_t most = 0;
+    if (t->kind == FB_VAR32 || t->kind == FB_LIST32) {
+        const int32_t *o = (const int32_t *)offsets;
+        uint32_t m = 0;
+        for (int64_t i = 0; i < n; i++) {
+            uint32_t l = (uint32_t)o[i + 1] - (uint32_t)o[i];
+            m = l > m ? l : m;
+        }
+        most = m;
+        if (most > INT32_MAX) return -1;
+    } else {
+        const int64_t *o = (const int64_t *)offsets;
+        for (int64_t i = 0; i < n; i++) {
+            uint64_t l = (uint64_t)o[i + 1] - (uint64_t)o[i];
+            most = l > most ? l : most;
+        }
+        if (most > (uint64_t)INT64_MAX) return -1;
+    }
+    return (int64_t)most;
+}
+
+static inline int fb_bad(fb_batch *b, int node, int error) {
+    b->bad_node = node;
+    return error;
+}
+
+/* Row r of `node` is element a->offset + base + r of the array; rows lo <= r < hi are in use. */
+static int fb_bind(fb_batch *b, int node, const struct ArrowArray *a, int64_t base, int64_t lo, int64_t hi) {
+    static const uint8_t buffers_of[] = {0, 2, 2, 3, 3, 2, 2, 1, 1};
+    const fb_node *t = &b->nodes[node];
+    fb_column *c = &b->cols[node];
+    int children = 0, error;
+    for (int k = node + 1; k < t->next; k = b->nodes[k].next) children++;
+    memset(c, 0, sizeof *c);
+    c->max_bits = t->dynamic ? -1 : 0;
+    if (a->release == NULL || a->dictionary || a->n_children != children || a->offset < 0 || lo < 0 || hi < lo)
+        return fb_bad(b, node, FB_BIND_SHAPE);
+    /* Old writers give a null array no buffer, or one. */
+    if (t->kind == FB_NULL ? a->n_buffers > 1 : a->n_buffers != buffers_of[t->kind]) return fb_bad(b, node, FB_BIND_SHAPE);
+    if (base + hi > a->length) return fb_bad(b, node, FB_BIND_SHAPE);
+    c->rows = hi;
+    int64_t first = a->offset + base;
+    c->bit0 = first;
+    if (t->kind != FB_NULL && a->null_count != 0 && hi > lo && a->buffers[0] &&
+        fb_count_bits((const uint8_t *)a->buffers[0], first + lo, hi - lo) != hi - lo)
+        c->validity = (const uint8_t *)a->buffers[0];
+    if (t->no_nulls && (c->validity || (t->kind == FB_NULL && hi > lo))) return fb_bad(b, node, FB_BIND_NULLS);
+    if (c->validity) {
+        c->bits++;
+        b->slack++;
+    }
+    switch (t->kind) {
+    case FB_NULL: break;
+    case FB_BOOL:
+        c->bits += 1;
+        b->slack++;
+        c->values = (const uint8_t *)a->buffers[1];
+        if (hi > lo && !c->values) return fb_bad(b, node, FB_BIND_SHAPE);
+        break;
+    case FB_FIXED:
+        c->bits += 8 * (int64_t)t->width;
+        c->values = (const uint8_t *)a->buffers[1];
+        if (c->values)
+            c->values += first * t->width;
+        else if (hi > lo && t->width)
+            return fb_bad(b, node, FB_BIND_SHAPE);
+        break;
+    case FB_VAR32:
+    case FB_VAR64:
+    case FB_LIST32:
+    case FB_LIST64: {
+        int wide = t->kind == FB_VAR64 || t->kind == FB_LIST64;
+        const uint8_t *offsets = (const uint8_t *)a->buffers[1];
+        int64_t from = 0, to = 0, longest = 0;
+        c->bits += 32;
+        if (hi > lo) {
+            if (!offsets) return fb_bad(b, node, FB_BIND_SHAPE);
+            c->offsets = offsets + first * (wide ? 8 : 4);
+            from = fb_var_start(t, c, lo);
+            to = fb_var_start(t, c, hi);
+            longest = fb_longest(t, (const uint8_t *)c->offsets + lo * (wide ? 8 : 4), hi - lo);
+            if (from < 0 || to < from || longest < 0) return fb_bad(b, node, FB_BIND_OFFSETS);
+        }
+        if (t->kind == FB_VAR32 || t->kind == FB_VAR64) {
+            c->data = (const uint8_t *)a->buffers[2];
+            c->data_bytes = to;
+            if (to > from && !c->data) return fb_bad(b, node, FB_BIND_SHAPE);
+            c->max_bits = longest > INT64_MAX / 8 ? -1 : longest * 8;
+        } else {
+            if ((error = fb_bind(b, node + 1, a->children[0], 0, from, to))) return error;
+            const fb_column *child = &b->cols[node + 1];
+            if (b->nodes[node + 1].kind != FB_FIXED || child->validity) {
+                if (to > UINT32_MAX) return fb_bad(b, node, FB_BIND_LARGE);
+                b->needs_scratch = 1;
+            }
+            if (!b->nodes[node + 1].dynamic && longest < (INT64_MAX >> 40) && child->bits < ((int64_t)1 << 38))
+                c->max_bits = longest * child->bits;
+        }
+        break;
+    }
+    case FB_FSL:
+        if ((error = fb_bind(b, node + 1, a->children[0], first * t->width, lo * t->width, hi * t->width))) return error;
+        c->bits += t->width * b->cols[node + 1].bits;
+        if (b->nodes[node + 1].kind != FB_FIXED || b->cols[node + 1].validity) {
+            if (hi * t->width > UINT32_MAX) return fb_bad(b, node, FB_BIND_LARGE);
+            b->needs_scratch = 1;
+        }
+        break;
+    case FB_STRUCT:
+        for (int k = node + 1, i = 0; k < t->next; k = b->nodes[k].next, i++) {
+            if ((error = fb_bind(b, k, a->children[i], first, lo, hi))) return error;
+            c->bits += b->cols[k].bits;
+        }
+        break;
+    }
+    return FB_BIND_OK;
+}
+
+/* Rows of the child that a chunk may have to spell out one by one; the caller allocates `scratch` for them. */
+static inline int64_t fb_scratch_rows(const fb_batch *b, int node) {
+    const fb_node *t = &b->nodes[node];
+    if (t->kind != FB_LIST32 && t->kind != FB_LIST64 && t->kind != FB_FSL) return 0;
+    if (b->nodes[node + 1].kind == FB_FIXED && !b->cols[node + 1].validity) return 0;
+    return b->cols[node + 1].rows;
+}
+
+/* Node 0 is the batch itself, a struct without nulls. */
+static int fb_bind_batch(fb_batch *b, const struct ArrowArray *a) {
+    b->slack = 0;
+    b->needs_scratch = 0;
+    b->rows = a->length;
+    if (a->length < 0 || a->length > UINT32_MAX) return fb_bad(b, 0, FB_BIND_LARGE);
+    int error = fb_bind(b, 0, a, 0, 0, a->length);
+    if (error) return error;
+    b->row_bits = b->cols[0].bits;
+    b->max_row_bits = b->row_bits;
+    for (int k = 1; k < b->nodes[0].next && b->max_row_bits >= 0; k = b->nodes[k].next) {
+        int64_t most = b->cols[k].max_bits;
+        b->max_row_bits = most < 0 || most > (int64_t)1 << 40 ? -1 : b->max_row_bits + most;
+    }
+    b->flag_bytes = (b->n_nodes + 7) / 8;
+    b->overhead = 8 + b->flag_bytes + b->slack;
+    return FB_BIND_OK;
+}
+
+#endif

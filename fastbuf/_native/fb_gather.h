@@ -1,0 +1,287 @@
+/* Rows out of a bound batch into one element: columnar.pyx draws the layout.
+ *
+ * Rows are named by an array of row numbers, or by a range (idx == NULL), which is copied straight. The fit
+ * is found in bits before a byte is written, so the gather itself checks no room. */
+#ifndef FB_GATHER_H
+#define FB_GATHER_H
+
+#include "fb_bind.h"
+
+/* A schema whose rows take no bits at all (nulls only) could claim any number of rows in a few bytes. */
+#define FB_MAX_EMPTY_ROWS ((int64_t)1 << 20)
+
+typedef struct {
+    const fb_node *nodes;
+    const fb_column *cols;
+    uint8_t *flags;
+    uint8_t *limit; /* end of the room: copies of 16 bytes may run on to here, later columns overwrite it */
+} fb_gather_state;
+
+/* ---- what rows take ------------------------------------------------------------------------------------ */
+
+/* Bits of the variable part of row i of `node`. */
+static int64_t fb_variable_bits(const fb_node *nodes, const fb_column *cols, int node, int64_t i) {
+    const fb_node *t = &nodes[node];
+    int64_t sum = 0;
+    switch (t->kind) {
+    case FB_VAR32:
+    case FB_VAR64: return 8 * (fb_var_start(t, &cols[node], i + 1) - fb_var_start(t, &cols[node], i));
+    case FB_LIST32:
+    case FB_LIST64: {
+        int64_t from = fb_var_start(t, &cols[node], i), to = fb_var_start(t, &cols[node], i + 1);
+        const fb_node *u = &nodes[node + 1];
+        sum = (to - from) * cols[node + 1].bits;
+        if (u->kind == FB_VAR32 || u->kind == FB_VAR64) {
+            if (to > from) sum += 8 * (fb_var_start(u, &cols[node + 1], to) - fb_var_start(u, &cols[node + 1], from));
+        } else if (u->dynamic)
+            for (int64_t j = from; j < to; j++) sum += fb_variable_bits(nodes, cols, node + 1, j);
+        return sum;
+    }
+    case FB_FSL:
+        for (int64_t j = i * t->width; j < (i + 1) * t->width; j++) sum += fb_variable_bits(nodes, cols, node + 1, j);
+        return sum;
+    case FB_STRUCT:
+        for (int k = node + 1; k < t->next; k = nodes[k].next)
+            if (nodes[k].dynamic) sum += fb_variable_bits(nodes, cols, k, i);
+        return sum;
+    }
+    return 0;
+}
+
+/* cost[i] += the variable bits of the rows idx[0..n), or lo..lo+n without idx. */
+static inline void fb_add_costs(const fb_batch *b, int node, const uint32_t *idx, int64_t lo, int n, int64_t *cost) {
+    const fb_node *t = &b->nodes[node];
+    const fb_column *c = &b->cols[node];
+    if (t->kind == FB_VAR32 || (t->kind == FB_LIST32 && !b->nodes[node + 1].dynamic)) {
+        const int32_t *o = (const int32_t *)c->offsets;
+        int64_t unit = t->kind == FB_VAR32 ? 8 : b->cols[node + 1].bits;
+        if (idx)
+            for (int i = 0; i < n; i++) cost[i] += unit * (o[(int64_t)idx[i] + 1] - o[idx[i]]);
+        else
+            for (int i = 0; i < n; i++) cost[i] += unit * (o[lo + i + 1] - o[lo + i]);
+        return;
+    }
+    for (int i = 0; i < n; i++) cost[i] += fb_variable_bits(b->nodes, b->cols, node, idx ? idx[i] : lo + i);
+}
+
+#define FB_FIT_BLOCK 64
+
+/* How many of the n rows fit in `room` bytes. */
+static int64_t fb_fit(const fb_batch *b, const uint32_t *idx, int64_t lo, int64_t n, int64_t room) {
+    if (room > b->max_element) room = b->max_element;
+    int64_t budget = ((room & ~(int64_t)7) - b->overhead) * 8;
+    if (budget < 0 || n <= 0) return 0;
+    if (b->max_row_bits >= 0) {
+        if (b->max_row_bits == 0) return n < FB_MAX_EMPTY_ROWS ? n : FB_MAX_EMPTY_ROWS;
+        if (budget / b->max_row_bits >= n) return n;
+        if (b->max_row_bits == b->row_bits) return budget / b->row_bits;
+    }
+    int64_t cost[FB_FIT_BLOCK], done = 0;
+    while (done < n) {
+        int m = n - done < FB_FIT_BLOCK ? (int)(n - done) : FB_FIT_BLOCK;
+        for (int i = 0; i < m; i++) cost[i] = b->row_bits;
+        for (int k = 1; k < b->nodes[0].next; k = b->nodes[k].next)
+            if (b->nodes[k].dynamic) fb_add_costs(b, k, idx ? idx + done : NULL, lo + done, m, cost);
+        for (int i = 0; i < m; i++) {
+            budget -= cost[i];
+            if (budget < 0) return done + i;
+        }
+        done += m;
+    }
+    return n;
+}
+
+/* Bytes of the element that holds just these rows: never less than what fb_encode writes for them. */
+static int64_t fb_element_bytes(const fb_batch *b, const uint32_t *idx, int64_t lo, int64_t n) {
+    int64_t bits = n * b->row_bits;
+    for (int k = 1; k < b->nodes[0].next; k = b->nodes[k].next)
+        if (b->nodes[k].dynamic)
+            for (int64_t i = 0; i < n; i++) bits += fb_variable_bits(b->nodes, b->cols, k, idx ? idx[i] : lo + i);
+    return (b->overhead + (bits + 7) / 8 + 7) & ~(int64_t)7;
+}
+
+/* ---- gathering ----------------------------------------------------------------------------------------- */
+
+/* Bits of the rows into dst; returns how many are 1. */
+static int64_t fb_gather_bits(const uint8_t *bits, int64_t bit0, const uint32_t *idx, int64_t lo, int64_t n, uint8_t *dst) {
+    if (!idx) {
+        fb_copy_bits(dst, 0, bits, bit0 + lo, n);
+        return fb_count_bits(bits, bit0 + lo, n);
+    }
+    int64_t ones = 0, i = 0;
+    for (; i + 8 <= n; i += 8) {
+        unsigned b = 0;
+        for (int k = 0; k < 8; k++) b |= (unsigned)fb_bit(bits, bit0 + idx[i + k]) << k;
+        dst[i >> 3] = (uint8_t)b;
+        ones += __builtin_popcount(b);
+    }
+    if (i < n) {
+        unsigned b = 0;
+        for (int k = 0; k < (int)(n - i); k++) b |= (unsigned)fb_bit(bits, bit0 + idx[i + k]) << k;
+        dst[i >> 3] = (uint8_t)b;
+        ones += __builtin_popcount(b);
+    }
+    return ones;
+}
+
+#define FB_GATHER_LOOP(T)                                                      \
+    for (int64_t i = 0; i < n; i++) {                                          \
+        memcpy(dst + i * sizeof(T), src + (int64_t)idx[i] * (int64_t)sizeof(T), sizeof(T)); \
+    }                                                                          \
+    break
+
+typedef struct { uint64_t a, b; } fb_pair;
+
+static inline void fb_gather_fixed(const uint8_t *restrict src, int64_t width, const uint32_t *restrict idx, int64_t n,
+                                   uint8_t *restrict dst) {
+    switch (width) {
+    case 1: FB_GATHER_LOOP(uint8_t);
+    case 2: FB_GATHER_LOOP(uint16_t);
+    case 4: FB_GATHER_LOOP(uint32_t);
+    case 8: FB_GATHER_LOOP(uint64_t);
+    case 16: FB_GATHER_LOOP(fb_pair);
+    default:
+        for (int64_t i = 0; i < n; i++) memcpy(dst + i * width, src + (int64_t)idx[i] * width, (size_t)width);
+    }
+}
+
+/* The bytes of values [s, s + l) to o. Short ones take one copy of 16 bytes where both sides have them. */
+static inline void fb_copy_var(uint8_t *o, const uint8_t *data, int64_t s, int64_t l, const uint8_t *limit, int64_t data_bytes) {
+    if (l <= 16 && s + 16 <= data_bytes && o + 16 <= limit)
+        memcpy(o, data + s, 16);
+    else if (l > 0)
+        memcpy(o, data + s, (size_t)l);
+}
+
+#define FB_GATHER_VAR(T)                                                                             \
+    do {                                                                                             \
+        const T *off = (const T *)c->offsets;                                                        \
+        if (!valid) {                                                                                \
+            for (int64_t i = 0; i < n; i++) {                                                        \
+                int64_t p = idx ? (int64_t)idx[i] : lo + i, s = off[p], l = off[p + 1] - s;          \
+                fb_copy_var(o, c->data, s, l, g->limit, c->data_bytes);                              \
+                o += l;                                                                              \
+                fb_store32(dst + 4 * i, (uint32_t)(o - start));                                      \
+            }                                                                                        \
+        } else {                                                                                     \
+            for (int64_t i = 0; i < n; i++) {                                                        \
+                int64_t p = idx ? (int64_t)idx[i] : lo + i, s = off[p], l = off[p + 1] - s;          \
+                if (!fb_bit(valid, i)) l = 0;                                                        \
+                fb_copy_var(o, c->data, s, l, g->limit, c->data_bytes);                              \
+                o += l;                                                                              \
+                fb_store32(dst + 4 * i, (uint32_t)(o - start));                                      \
+            }                                                                                        \
+        }                                                                                            \
+    } while (0)
+
+/* Strings: n u32 ends, then the bytes. `valid`: the validity bits just shipped, or NULL. */
+static uint8_t *fb_gather_var(const fb_gather_state *g, int node, const uint32_t *idx, int64_t lo, int64_t n,
+                              const uint8_t *valid, uint8_t *dst) {
+    const fb_node *t = &g->nodes[node];
+    const fb_column *c = &g->cols[node];
+    uint8_t *start = dst + 4 * n, *o = start;
+    if (!idx && !valid) { /* a range: ends are the offsets less the first, the bytes one piece */
+        int64_t from = fb_var_start(t, c, lo), bytes = fb_var_start(t, c, lo + n) - from;
+        if (t->kind == FB_VAR32)
+            for (int64_t i = 0; i < n; i++) fb_store32(dst + 4 * i, (uint32_t)(((const int32_t *)c->offsets)[lo + i + 1] - from));
+        else
+            for (int64_t i = 0; i < n; i++) fb_store32(dst + 4 * i, (uint32_t)(((const int64_t *)c->offsets)[lo + i + 1] - from));
+        if (bytes) memcpy(start, c->data + from, (size_t)bytes);
+        return start + bytes;
+    }
+    if (t->kind == FB_VAR32)
+        FB_GATHER_VAR(int32_t);
+    else
+        FB_GATHER_VAR(int64_t);
+    return o;
+}
+
+static uint8_t *fb_gather(const fb_gather_state *g, int node, const uint32_t *idx, int64_t lo, int64_t n, uint8_t *dst);
+
+/* Lists: n u32 ends in elements, then the child with as many rows as the last end says. */
+static uint8_t *fb_gather_list(const fb_gather_state *g, int node, const uint32_t *idx, int64_t lo, int64_t n,
+                               const uint8_t *valid, uint8_t *dst) {
+    const fb_node *t = &g->nodes[node], *u = &g->nodes[node + 1];
+    const fb_column *c = &g->cols[node], *child = &g->cols[node + 1];
+    uint8_t *o = dst + 4 * n;
+    int straight = u->kind == FB_FIXED && !child->validity; /* a row's elements are one piece of memory */
+    int64_t total = 0, width = u->width;
+    if (!idx && !valid) {
+        int64_t from = fb_var_start(t, c, lo);
+        for (int64_t i = 0; i < n; i++) fb_store32(dst + 4 * i, (uint32_t)(fb_var_start(t, c, lo + i + 1) - from));
+        return fb_gather(g, node + 1, NULL, from, fb_var_start(t, c, lo + n) - from, o);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        int64_t p = idx ? (int64_t)idx[i] : lo + i, s = fb_var_start(t, c, p), l = fb_var_start(t, c, p + 1) - s;
+        if (valid && !fb_bit(valid, i)) l = 0;
+        if (straight) {
+            if (l) memcpy(o + total * width, child->values + s * width, (size_t)(l * width));
+        } else
+            for (int64_t k = 0; k < l; k++) c->scratch[total + k] = (uint32_t)(s + k);
+        total += l;
+        fb_store32(dst + 4 * i, (uint32_t)total);
+    }
+    return straight ? o + total * width : fb_gather(g, node + 1, c->scratch, 0, total, o);
+}
+
+static uint8_t *fb_gather(const fb_gather_state *g, int node, const uint32_t *idx, int64_t lo, int64_t n, uint8_t *dst) {
+    const fb_node *t = &g->nodes[node];
+    const fb_column *c = &g->cols[node];
+    const uint8_t *valid = NULL;
+    if (n <= 0) return dst;
+    if (c->validity && fb_gather_bits(c->validity, c->bit0, idx, lo, n, dst) < n) {
+        g->flags[node >> 3] |= (uint8_t)(1 << (node & 7));
+        valid = dst;
+        dst += (n + 7) >> 3;
+    }
+    switch (t->kind) {
+    case FB_BOOL: fb_gather_bits(c->values, c->bit0, idx, lo, n, dst); return dst + ((n + 7) >> 3);
+    case FB_FIXED:
+        if (idx)
+            fb_gather_fixed(c->values, t->width, idx, n, dst);
+        else if (t->width)
+            memcpy(dst, c->values + lo * t->width, (size_t)(n * t->width));
+        return dst + n * t->width;
+    case FB_VAR32:
+    case FB_VAR64: return fb_gather_var(g, node, idx, lo, n, valid, dst);
+    case FB_LIST32:
+    case FB_LIST64: return fb_gather_list(g, node, idx, lo, n, valid, dst);
+    case FB_FSL: {
+        const fb_node *u = &g->nodes[node + 1];
+        const fb_column *child = &g->cols[node + 1];
+        if (!idx) return fb_gather(g, node + 1, NULL, lo * t->width, n * t->width, dst);
+        if (u->kind == FB_FIXED && !child->validity) {
+            int64_t bytes = (int64_t)t->width * u->width;
+            if (bytes) fb_gather_fixed(child->values, bytes, idx, n, dst);
+            return dst + n * bytes;
+        }
+        int64_t total = 0;
+        for (int64_t i = 0; i < n; i++)
+            for (int64_t k = 0; k < t->width; k++) c->scratch[total++] = (uint32_t)((int64_t)idx[i] * t->width + k);
+        return fb_gather(g, node + 1, c->scratch, 0, total, dst);
+    }
+    case FB_STRUCT:
+        for (int k = node + 1; k < t->next; k = g->nodes[k].next) dst = fb_gather(g, k, idx, lo, n, dst);
+        return dst;
+    }
+    return dst; /* FB_NULL: its rows are nothing */
+}
+
+/* One element with as many of the n rows as fit in `room`; returns its bytes (0: not one row fits) and the rows. */
+static int64_t fb_encode(const fb_batch *b, const uint32_t *idx, int64_t lo, int64_t n, uint8_t *dst, int64_t room,
+                         int64_t *rows) {
+    int64_t fit = fb_fit(b, idx, lo, n, room);
+    *rows = fit;
+    if (!fit) return 0;
+    fb_gather_state g = {b->nodes, b->cols, dst + 8, dst + room};
+    memset(g.flags, 0, (size_t)b->flag_bytes);
+    fb_store32(dst + 4, (uint32_t)fit);
+    uint8_t *o = dst + 8 + b->flag_bytes;
+    for (int k = 1; k < b->nodes[0].next; k = b->nodes[k].next) o = fb_gather(&g, k, idx, lo, fit, o);
+    int64_t bytes = o - dst, whole = (bytes + 7) & ~(int64_t)7;
+    memset(o, 0, (size_t)(whole - bytes));
+    fb_store32(dst, (uint32_t)(whole - 4));
+    return whole;
+}
+
+#endif

@@ -1,0 +1,17 @@
+# Elements in: chunks of any size appended to growing columns, handed over as one batch.
+from libc.stdint cimport uint8_t
+
+from fastbuf.serializers.column_plan cimport ColumnPlan
+from fastbuf.serializers.columns cimport fb_assembly
+
+
+# One per gate; not for two threads at once.
+cdef class BatchAssembler:
+    cdef readonly Py_ssize_t rows      # appended since the last take
+    cdef readonly Py_ssize_t nbytes    # of their payloads
+    cdef ColumnPlan plan
+    cdef fb_assembly c                 # owns the column buffers until take hands them to a batch
+
+    cdef int append(self, const uint8_t *payload, Py_ssize_t length) except -1
+    cdef object take(self)
+    cdef int _refuse(self, int error, Py_ssize_t length) except -1

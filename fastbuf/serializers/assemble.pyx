@@ -1,0 +1,141 @@
+"""Assembles Arrow batches from elements of the columnar kind."""
+
+from libc.stdint cimport uint8_t, uintptr_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memset
+
+from fastbuf.serializers.arrow_abi cimport ArrowArray
+from fastbuf.serializers.column_plan cimport ColumnPlan
+from fastbuf.serializers.columns cimport (
+    FB_APPEND_ENDS,
+    FB_APPEND_EXTRA,
+    FB_APPEND_FLAGS,
+    FB_APPEND_MEMORY,
+    FB_APPEND_NULLS,
+    FB_APPEND_OFFSETS,
+    FB_APPEND_ROWS,
+    FB_APPEND_SHORT,
+    fb_append,
+    fb_assembly,
+    fb_free_outs,
+    fb_out,
+    fb_piece,
+    fb_take,
+)
+
+from fastbuf.errors import BlockCorrupt, BlockTruncated, RecordTooLong
+
+
+cdef class BatchAssembler:
+    """Appends chunks to columns and gives them out as one ``pyarrow.RecordBatch``.
+
+    Every length in a chunk is compared with the bytes that are left before anything is read; a refused
+    chunk leaves the assembler as it was.
+
+    Parameters
+    ----------
+    schema : Schema, pyarrow.Schema, ColumnPlan, or anything with ``__arrow_c_schema__``
+        The batches have this schema, with its metadata.
+
+    Attributes
+    ----------
+    rows : int
+        Rows appended since the last batch was taken.
+    nbytes : int
+        Bytes of their payloads.
+    """
+
+    def __cinit__(self, schema):
+        memset(&self.c, 0, sizeof(fb_assembly))
+        self.plan = schema if isinstance(schema, ColumnPlan) else ColumnPlan(schema)
+        self.c.nodes = self.plan.nodes
+        self.c.n_nodes = self.plan.n_nodes
+        self.c.outs = <fb_out *> calloc(self.plan.n_nodes, sizeof(fb_out))
+        self.c.pieces = <fb_piece *> calloc(self.plan.n_nodes, sizeof(fb_piece))
+        if self.c.outs == NULL or self.c.pieces == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        if self.c.outs != NULL:
+            fb_free_outs(self.c.outs, self.c.n_nodes)
+        free(self.c.outs)
+        free(self.c.pieces)
+
+    cdef int append(self, const uint8_t *payload, Py_ssize_t length) except -1:
+        cdef int error
+        with nogil:
+            error = fb_append(&self.c, payload, length)
+        if error:
+            self._refuse(error, length)
+        self.rows = self.c.outs[0].rows
+        self.nbytes += length
+        return 0
+
+    cdef int _refuse(self, int error, Py_ssize_t length) except -1:
+        where = f"column {self.plan.paths[self.c.bad_node]!r}" if self.c.bad_node else "the chunk"
+        what = f"a columnar chunk of {length:,} bytes: {where}"
+        if error == FB_APPEND_SHORT:
+            raise BlockTruncated(f"{what} needs {self.c.need:,} bytes and {self.c.left:,} are left")
+        if error == FB_APPEND_ENDS:
+            raise BlockCorrupt(f"{what} has ends that fall")
+        if error == FB_APPEND_NULLS:
+            raise BlockCorrupt(f"{what} has nulls and the schema allows none")
+        if error == FB_APPEND_FLAGS:
+            raise BlockCorrupt(f"{what} has a flag that its type does not know")
+        if error == FB_APPEND_EXTRA:
+            raise BlockCorrupt(f"{what} is followed by {self.c.left:,} bytes that belong to no column")
+        if error == FB_APPEND_ROWS:
+            raise BlockCorrupt(f"{what} claims {self.c.need:,} rows of no bytes")
+        if error == FB_APPEND_OFFSETS:
+            raise RecordTooLong(f"{where} would pass the 2 GiB that its 32-bit offsets reach ({self.c.need:,}): take batches "
+                                f"sooner, or use the large type ({self.rows:,} rows so far)")
+        if error == FB_APPEND_MEMORY:
+            raise MemoryError(f"no memory for {where} after {self.rows:,} rows and {self.nbytes:,} bytes")
+        raise BlockCorrupt(f"{what} was refused ({error})")
+
+    cdef object take(self):
+        cdef ArrowArray array
+        import pyarrow
+
+        schema = self.plan.arrow_schema()
+        if fb_take(&self.c, &array):
+            raise MemoryError(f"no memory to hand over a batch of {self.rows:,} rows")
+        self.rows = 0
+        self.nbytes = 0
+        try:
+            return pyarrow.RecordBatch._import_from_c(<uintptr_t> &array, schema)
+        finally:
+            # A successful import has moved the struct out.
+            if array.release != NULL:
+                array.release(&array)
+
+    def add(self, payload):
+        """Append one element's payload (without its length prefix).
+
+        Parameters
+        ----------
+        payload : bytes-like
+            Copied out.
+
+        Raises
+        ------
+        BlockTruncated
+            A column needs more bytes than there are.
+        BlockCorrupt
+            Lengths that contradict each other, or flags that the schema does not allow.
+        RecordTooLong
+            32-bit offsets would pass 2 GiB: take the batch first.
+        """
+        cdef const uint8_t[::1] view = memoryview(payload).cast("B")
+        cdef Py_ssize_t length = view.shape[0]
+        self.append(&view[0] if length else NULL, length)
+
+    def batch(self):
+        """All rows so far as a ``pyarrow.RecordBatch``; the assembler starts anew.
+
+        Returns
+        -------
+        pyarrow.RecordBatch
+            It owns its buffers: nothing is copied.
+        """
+        return self.take()

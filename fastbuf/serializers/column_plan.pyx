@@ -1,0 +1,350 @@
+"""The columnar plan of an Arrow schema, and batches bound to it through the Arrow C data interface."""
+
+from cpython.pycapsule cimport PyCapsule_GetPointer
+from libc.stdint cimport int32_t, int64_t, uint32_t
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memset, strcmp
+
+from fastbuf.serializers.arrow_abi cimport ARROW_FLAG_NULLABLE, ArrowArray, ArrowSchema
+from fastbuf.serializers.columns cimport (
+    FB_BIND_LARGE,
+    FB_BIND_NULLS,
+    FB_BIND_OFFSETS,
+    FB_BOOL,
+    FB_FIXED,
+    FB_FSL,
+    FB_HASH_BOOL,
+    FB_HASH_BYTES,
+    FB_HASH_DECIMAL_BIG,
+    FB_HASH_DECIMAL_LONG,
+    FB_HASH_DOUBLE,
+    FB_HASH_FLOAT,
+    FB_HASH_INT8,
+    FB_HASH_INT16,
+    FB_HASH_INT32,
+    FB_HASH_INT64,
+    FB_HASH_NESTED,
+    FB_HASH_NONE,
+    FB_HASH_NULL,
+    FB_HASH_UINT8,
+    FB_HASH_UINT16,
+    FB_HASH_UINT32,
+    FB_LIST32,
+    FB_LIST64,
+    FB_NULL,
+    FB_STRUCT,
+    FB_VAR32,
+    FB_VAR64,
+    fb_batch,
+    fb_bind_batch,
+    fb_column,
+    fb_node,
+    fb_scratch_rows,
+)
+
+from fastbuf.errors import SchemaError, SchemaMismatch
+
+cdef int MAX_DEPTH = 64
+
+# Format -> (kind, bytes, hash); what has parameters is seen to in kind_of.
+cdef dict _FORMATS = {
+    b"n": (FB_NULL, 0, FB_HASH_NULL),
+    b"b": (FB_BOOL, 0, FB_HASH_BOOL),
+    b"c": (FB_FIXED, 1, FB_HASH_INT8),
+    b"C": (FB_FIXED, 1, FB_HASH_UINT8),
+    b"s": (FB_FIXED, 2, FB_HASH_INT16),
+    b"S": (FB_FIXED, 2, FB_HASH_UINT16),
+    b"i": (FB_FIXED, 4, FB_HASH_INT32),
+    b"I": (FB_FIXED, 4, FB_HASH_UINT32),
+    b"l": (FB_FIXED, 8, FB_HASH_INT64),
+    b"L": (FB_FIXED, 8, FB_HASH_NONE),
+    b"e": (FB_FIXED, 2, FB_HASH_NONE),
+    b"f": (FB_FIXED, 4, FB_HASH_FLOAT),
+    b"g": (FB_FIXED, 8, FB_HASH_DOUBLE),
+    b"z": (FB_VAR32, 0, FB_HASH_BYTES),
+    b"u": (FB_VAR32, 0, FB_HASH_BYTES),
+    b"Z": (FB_VAR64, 0, FB_HASH_BYTES),
+    b"U": (FB_VAR64, 0, FB_HASH_BYTES),
+    b"tdD": (FB_FIXED, 4, FB_HASH_INT32),
+    b"tdm": (FB_FIXED, 8, FB_HASH_NONE),
+    b"tts": (FB_FIXED, 4, FB_HASH_NONE),
+    b"ttm": (FB_FIXED, 4, FB_HASH_NONE),
+    b"ttu": (FB_FIXED, 8, FB_HASH_NONE),
+    b"ttn": (FB_FIXED, 8, FB_HASH_INT64),
+    b"tDs": (FB_FIXED, 8, FB_HASH_NONE),
+    b"tDm": (FB_FIXED, 8, FB_HASH_NONE),
+    b"tDu": (FB_FIXED, 8, FB_HASH_INT64),
+    b"tDn": (FB_FIXED, 8, FB_HASH_NONE),
+    b"+l": (FB_LIST32, 0, FB_HASH_NESTED),
+    b"+L": (FB_LIST64, 0, FB_HASH_NESTED),
+    b"+s": (FB_STRUCT, 0, FB_HASH_NESTED),
+    b"+m": (FB_LIST32, 0, FB_HASH_NONE),
+}
+# What Arrow has and this does not carry, by the name people know it under.
+cdef dict _REFUSED = {b"vu": "string_view", b"vz": "binary_view", b"+vl": "list_view", b"+vL": "large_list_view",
+                      b"+r": "run_end_encoded", b"+us": "sparse_union", b"+ud": "dense_union",
+                      b"tiM": "month_interval", b"tiD": "day_time_interval", b"tin": "month_day_nano_interval"}
+
+
+cdef const ArrowSchema *schema_of(object capsule) except NULL:
+    return <const ArrowSchema *> PyCapsule_GetPointer(capsule, "arrow_schema")
+
+
+cdef const ArrowArray *array_of(object capsule) except NULL:
+    return <const ArrowArray *> PyCapsule_GetPointer(capsule, "arrow_array")
+
+
+cdef class ColumnPlan:
+    """The nodes of a schema, as the columnar kernels walk them.
+
+    Parameters
+    ----------
+    schema : Schema, pyarrow.Schema, or anything with ``__arrow_c_schema__``
+        A struct of named columns.
+
+    Raises
+    ------
+    SchemaError
+        A type that cannot be carried; the message names the field and the type.
+    """
+
+    def __cinit__(self, schema):
+        self.paths, self.formats, self.names = [], [], []
+        self.max_element = <int64_t> 1 << 31
+        self.arrow = schema
+        if schema is None:
+            return  # plan_of fills it
+        if not hasattr(schema, "__arrow_c_schema__"):
+            if not hasattr(schema, "to_arrow"):
+                raise TypeError(f"{type(schema).__name__} is no schema: give a Schema or something with __arrow_c_schema__")
+            self.arrow = schema.to_arrow()
+        capsule = self.arrow.__arrow_c_schema__()
+        self.start(schema_of(capsule))
+
+    def __dealloc__(self):
+        free(self.nodes)
+
+    cdef int start(self, const ArrowSchema *s) except -1:
+        if <bytes> s.format != b"+s":
+            raise SchemaError(f"a schema is a struct of columns, this is an Arrow {<bytes> s.format!r}")
+        return self.read(s, "", True, 0)
+
+    cdef int read(self, const ArrowSchema *s, str path, bint no_nulls, int depth) except -1:
+        # Appends the node of s and those below it; fixes its `next`, `bits` and `dynamic` on the way back.
+        cdef int at = self.n_nodes, child
+        cdef int64_t i, bits = 0
+        cdef bint dynamic, is_map
+        cdef fb_node *grown = <fb_node *> realloc(self.nodes, (at + 1) * sizeof(fb_node))
+        cdef str where
+        if grown == NULL:
+            raise MemoryError
+        self.nodes = grown
+        self.n_nodes = at + 1
+        memset(&grown[at], 0, sizeof(fb_node))
+        if depth > MAX_DEPTH:
+            raise SchemaError(f"column {path!r} is nested more than {MAX_DEPTH} deep")
+        if s.dictionary != NULL:
+            raise SchemaError(f"column {path!r} is dictionary-encoded, which is not carried: cast it to its values' type")
+        self.kind_of(s, path, &grown[at])
+        self.paths.append(path)
+        self.formats.append(<bytes> s.format)
+        self.names.append(<bytes> s.name if s.name != NULL else b"")
+        cdef int kind = grown[at].kind
+        cdef int64_t width = grown[at].width
+        grown[at].no_nulls = no_nulls
+        dynamic = kind == FB_VAR32 or kind == FB_VAR64 or kind == FB_LIST32 or kind == FB_LIST64
+        is_map = <bytes> s.format == b"+m"
+        for i in range(s.n_children):
+            child = self.n_nodes
+            if kind == FB_STRUCT:
+                name = (<bytes> s.children[i].name).decode("utf-8", "replace") if s.children[i].name != NULL else str(i)
+                where = f"{path}.{name}" if path else name
+            else:
+                where = f"{path}[]"
+            # A field below another may hold nulls wherever its parent is null, whatever its flag says.
+            self.read(s.children[i], where, (at == 0 and not s.children[i].flags & ARROW_FLAG_NULLABLE) or is_map, depth + 1)
+            if is_map and self.nodes[child].next > child + 1:
+                self.nodes[child + 1].no_nulls = True  # the key
+            if kind == FB_STRUCT:
+                bits += self.nodes[child].bits
+                dynamic = dynamic or self.nodes[child].dynamic
+                continue
+            if self.nodes[child].bits == 0 and not (kind == FB_FSL and width == 0):
+                raise SchemaError(f"column {path!r} is a list of {self.formats[child].decode()!r}, whose values take no "
+                                  "bytes: such lists are not carried")
+            if kind == FB_FSL:
+                bits += width * self.nodes[child].bits
+                dynamic = dynamic or self.nodes[child].dynamic
+            elif self.nodes[child].bits < 4:
+                self.max_element = <int64_t> 1 << 29
+        if kind == FB_FIXED:
+            bits = 8 * width
+        elif kind == FB_BOOL:
+            bits = 1
+        elif kind == FB_VAR32 or kind == FB_VAR64 or kind == FB_LIST32 or kind == FB_LIST64:
+            bits = 32
+        if bits > <int64_t> 1 << 36:
+            raise SchemaError(f"a row of column {path or 'all'!r} takes {bits // 8:,} bytes; at most {1 << 33:,} are carried")
+        self.nodes[at].bits = bits
+        self.nodes[at].dynamic = dynamic
+        self.nodes[at].next = self.n_nodes
+        return 0
+
+    cdef int kind_of(self, const ArrowSchema *s, str path, fb_node *t) except -1:
+        cdef bytes fmt = <bytes> s.format
+        cdef int64_t wanted
+        found = _FORMATS.get(fmt)
+        name = _REFUSED.get(fmt[:3] if fmt.startswith(b"+u") else fmt)
+        parameters = fmt.partition(b":")[2]
+        if found is not None:
+            t.kind, t.width, t.hash = found
+        elif name is not None:
+            raise SchemaError(f"column {path!r} has the type {name}, which is not carried: cast it to a plain type")
+        elif fmt.startswith((b"tss:", b"tsm:", b"tsu:", b"tsn:")):
+            t.kind, t.width = FB_FIXED, 8
+            # Spark's timestamps are microseconds: of any other unit the hash would be another.
+            t.hash = FB_HASH_INT64 if fmt.startswith(b"tsu:") else FB_HASH_NONE
+        elif fmt.startswith(b"w:"):
+            t.kind, t.width, t.hash = FB_FIXED, int(parameters), FB_HASH_BYTES
+        elif fmt.startswith(b"d:"):
+            digits = [int(x) for x in parameters.split(b",")]
+            t.kind = FB_FIXED
+            t.width = (digits[2] if len(digits) > 2 else 128) // 8
+            t.hash = FB_HASH_NONE if t.width != 16 else FB_HASH_DECIMAL_LONG if digits[0] <= 18 else FB_HASH_DECIMAL_BIG
+        elif fmt.startswith(b"+w:"):
+            t.kind, t.width, t.hash = FB_FSL, int(parameters), FB_HASH_NESTED
+        else:
+            raise SchemaError(f"column {path!r} has the Arrow format {fmt.decode('utf-8', 'replace')!r}, which is not carried")
+        wanted = 1 if t.kind == FB_LIST32 or t.kind == FB_LIST64 or t.kind == FB_FSL else -1 if t.kind == FB_STRUCT else 0
+        if (wanted >= 0 and s.n_children != wanted) or t.width < 0:
+            raise SchemaError(f"column {path!r} of Arrow format {fmt.decode()!r} has {s.n_children} children")
+        return 0
+
+    cdef int check(self, const ArrowSchema *s) except -1:
+        cdef int at = 0
+        self._check(s, &at)
+        return 0
+
+    cdef int _check(self, const ArrowSchema *s, int *at) except -1:
+        # Only fields of structs are told apart by name: a list's item is "item" here, "element" there.
+        cdef int node = at[0], children = 0, k
+        cdef int64_t i
+        cdef bint named = node == 0 or self.nodes[node].kind == FB_STRUCT
+        cdef const char *name
+        at[0] += 1
+        k = node + 1
+        while k < self.nodes[node].next:
+            children += 1
+            k = self.nodes[k].next
+        if strcmp(s.format, <const char *> <bytes> self.formats[node]) or s.dictionary != NULL:
+            raise SchemaMismatch(
+                f"column {self.paths[node]!r} is of Arrow format {self.formats[node].decode()!r} in the schema and of "
+                f"{'dictionary of ' if s.dictionary != NULL else ''}{(<bytes> s.format).decode()!r} in the batch: cast the batch to the schema")
+        if s.n_children != children:
+            raise SchemaMismatch(f"{f'column {self.paths[node]!r}' if node else 'the schema'} has {children} fields, "
+                                 f"the batch has {s.n_children}")
+        for i in range(children):
+            name = s.children[i].name
+            if name == NULL:
+                name = ""
+            if named and strcmp(name, <const char *> <bytes> self.names[at[0]]):
+                raise SchemaMismatch(f"column {i} is {self.paths[at[0]]!r} in the schema and "
+                                     f"{(<bytes> name).decode('utf-8', 'replace')!r} in the batch")
+            self._check(s.children[i], at)
+        return 0
+
+    cdef object arrow_schema(self):
+        import pyarrow
+
+        if not isinstance(self.arrow, pyarrow.Schema):
+            self.arrow = pyarrow.schema(self.arrow)
+        return self.arrow
+
+    def __len__(self):
+        return self.n_nodes
+
+    @property
+    def columns(self):
+        """Names of the columns, in order."""
+        cdef int k = 1
+        found = []
+        while k < self.n_nodes:
+            found.append(self.names[k].decode("utf-8", "replace"))
+            k = self.nodes[k].next
+        return found
+
+
+cdef ColumnPlan plan_of(const ArrowSchema *s):
+    """A plan without a schema object: for reading arrays, not for giving out batches."""
+    cdef ColumnPlan plan = ColumnPlan.__new__(ColumnPlan, None)
+    plan.start(s)
+    return plan
+
+
+cdef class BoundBatch:
+    """A batch whose buffers are bound to the nodes of a plan."""
+
+    def __cinit__(self, ColumnPlan plan):
+        memset(&self.c, 0, sizeof(fb_batch))
+        self.plan = plan
+        self.c.nodes = plan.nodes
+        self.c.n_nodes = plan.n_nodes
+        self.c.max_element = plan.max_element
+        self.c.cols = <fb_column *> calloc(plan.n_nodes, sizeof(fb_column))
+        if self.c.cols == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        self._free_scratch()
+        free(self.c.cols)
+
+    cdef void _free_scratch(self):
+        cdef int k
+        if self.c.cols == NULL or not self.c.needs_scratch:
+            return
+        for k in range(self.c.n_nodes):
+            free(self.c.cols[k].scratch)
+            self.c.cols[k].scratch = NULL
+        self.c.needs_scratch = 0
+
+    cdef int bind(self, object batch) except -1:
+        self.unbind()
+        if not hasattr(batch, "__arrow_c_array__"):
+            raise TypeError(f"{type(batch).__name__} is no batch: give something with __arrow_c_array__, as pyarrow.RecordBatch")
+        schema, array = batch.__arrow_c_array__()
+        self.plan.check(schema_of(schema))
+        self.held = array
+        return self.bind_array(array_of(array))
+
+    cdef int bind_array(self, const ArrowArray *array) except -1:
+        cdef int error = fb_bind_batch(&self.c, array)
+        if error:
+            where = self.plan.paths[self.c.bad_node]
+            self.c.needs_scratch = 0
+            self.unbind()
+            if error == FB_BIND_NULLS:
+                raise SchemaMismatch(f"column {where!r} has nulls and the schema allows none: make the field nullable")
+            if error == FB_BIND_LARGE:
+                raise SchemaMismatch(f"column {where!r} has more than {(1 << 32) - 1:,} rows in one batch: slice the batch")
+            if error == FB_BIND_OFFSETS:
+                raise SchemaMismatch(f"column {where!r} has offsets that fall: the batch is not valid Arrow")
+            raise SchemaMismatch(f"column {where!r} has buffers or children other than its type asks for: the batch is not valid Arrow")
+        return 0
+
+    cdef int make_scratch(self) except -1:
+        cdef int k
+        cdef int64_t rows
+        if not self.c.needs_scratch:
+            return 0
+        for k in range(self.c.n_nodes):
+            rows = fb_scratch_rows(&self.c, k)
+            if rows:
+                self.c.cols[k].scratch = <uint32_t *> malloc(rows * sizeof(uint32_t))
+                if self.c.cols[k].scratch == NULL:
+                    raise MemoryError(f"{rows * 4:,} bytes to number the items of column {self.plan.paths[k]!r}")
+        return 0
+
+    cdef void unbind(self):
+        self._free_scratch()
+        self.c.rows = 0
+        self.held = None

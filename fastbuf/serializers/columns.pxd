@@ -1,0 +1,114 @@
+# Kernels of the columnar path; the headers explain them, the classes of fastbuf.serializers own the memory.
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+
+from fastbuf.serializers.arrow_abi cimport ArrowArray
+
+
+cdef extern from "fb_columns.h" nogil:
+    enum:
+        FB_NULL
+        FB_BOOL
+        FB_FIXED
+        FB_VAR32
+        FB_VAR64
+        FB_LIST32
+        FB_LIST64
+        FB_FSL
+        FB_STRUCT
+
+    ctypedef struct fb_node:
+        uint8_t kind
+        uint8_t no_nulls
+        uint8_t dynamic
+        uint8_t hash
+        int32_t width
+        int32_t next
+        int64_t bits
+
+    ctypedef struct fb_column:
+        const uint8_t *validity
+        const uint8_t *values
+        int64_t bit0
+        int64_t rows
+        int64_t bits
+        uint32_t *scratch
+
+cdef extern from "fb_murmur3.h" nogil:
+    enum:
+        FB_HASH_NONE
+        FB_HASH_NULL
+        FB_HASH_BOOL
+        FB_HASH_INT8
+        FB_HASH_UINT8
+        FB_HASH_INT16
+        FB_HASH_UINT16
+        FB_HASH_INT32
+        FB_HASH_UINT32
+        FB_HASH_INT64
+        FB_HASH_FLOAT
+        FB_HASH_DOUBLE
+        FB_HASH_DECIMAL_LONG
+        FB_HASH_DECIMAL_BIG
+        FB_HASH_BYTES
+        FB_HASH_NESTED
+
+    void fb_hash_chain(const fb_node *nodes, const fb_column *cols, int node, uint32_t *h, int64_t n)
+    void fb_hash_partition(const fb_node *nodes, const fb_column *cols, const int32_t *keys, int n_keys, uint32_t seed,
+                           int64_t n, int32_t parts, int32_t *pids)
+
+cdef extern from "fb_bind.h" nogil:
+    enum:
+        FB_BIND_SHAPE
+        FB_BIND_NULLS
+        FB_BIND_LARGE
+        FB_BIND_OFFSETS
+
+    ctypedef struct fb_batch:
+        const fb_node *nodes
+        fb_column *cols
+        int32_t n_nodes
+        int64_t rows
+        int64_t row_bits
+        int64_t max_row_bits
+        int64_t max_element
+        int32_t bad_node
+        int32_t needs_scratch
+
+    int fb_bind_batch(fb_batch *b, const ArrowArray *a)
+    int64_t fb_scratch_rows(const fb_batch *b, int node)
+
+cdef extern from "fb_gather.h" nogil:
+    int64_t fb_element_bytes(const fb_batch *b, const uint32_t *idx, int64_t lo, int64_t n)
+    int64_t fb_encode(const fb_batch *b, const uint32_t *idx, int64_t lo, int64_t n, uint8_t *dst, int64_t room,
+                      int64_t *rows)
+
+cdef extern from "fb_append.h" nogil:
+    enum:
+        FB_APPEND_SHORT
+        FB_APPEND_ENDS
+        FB_APPEND_NULLS
+        FB_APPEND_FLAGS
+        FB_APPEND_EXTRA
+        FB_APPEND_ROWS
+        FB_APPEND_OFFSETS
+        FB_APPEND_MEMORY
+
+    ctypedef struct fb_out:
+        int64_t rows
+        int64_t nulls
+
+    ctypedef struct fb_piece:
+        int64_t rows
+
+    ctypedef struct fb_assembly:
+        const fb_node *nodes
+        fb_out *outs
+        fb_piece *pieces
+        int32_t n_nodes
+        int32_t bad_node
+        int64_t need
+        int64_t left
+
+    int fb_append(fb_assembly *s, const uint8_t *payload, int64_t bytes)
+    int fb_take(fb_assembly *s, ArrowArray *a)
+    void fb_free_outs(fb_out *outs, int32_t n_nodes)

@@ -1,0 +1,1 @@
+# murmur3_hash has no C interface: kernels are fb_murmur3.h, partitioning is partition.pxd

@@ -1,0 +1,154 @@
+"""Where Spark's ``repartition(n, keys)`` puts a row: ``pmod(murmur3(keys, seed=42), n)``."""
+
+import numpy as np
+
+from libc.stdint cimport int32_t
+from libc.stdlib cimport calloc, free
+
+from fastbuf.serializers.column_plan cimport BoundBatch, ColumnPlan
+from fastbuf.serializers.columns cimport FB_HASH_NONE, fb_hash_partition
+
+from fastbuf.errors import SchemaError, SchemaMismatch
+
+MAX_PARTITIONS = 1 << 30
+
+
+cdef int check_hashable(ColumnPlan plan, int node) except -1:
+    """SchemaError unless Spark has a hash for everything below `node`."""
+    cdef int k
+    for k in range(node, plan.nodes[node].next):
+        if plan.nodes[k].hash == FB_HASH_NONE:
+            fmt = plan.formats[k].decode()
+            raise SchemaError(
+                f"column {plan.paths[k]!r} of Arrow format {fmt!r} cannot be hashed as Spark does"
+                + (": Spark hashes no maps" if fmt == "+m" else ": cast it to a type that Spark has (timestamps and durations "
+                   "in microseconds, date32, decimal128, int64)"))
+    return 0
+
+
+cdef class HashPartitioner:
+    """Partitions of the rows of batches by the hash of key columns, as Spark computes it.
+
+    Parameters
+    ----------
+    keys : str, int, or sequence of them
+        Names or positions of the key columns, in the order in which Spark gets them.
+    partitions : int
+        From 1 to 2**30.
+
+    Raises
+    ------
+    ValueError
+        No key, or `partitions` out of range.
+    """
+
+    def __cinit__(self, keys, int partitions):
+        self.keys = (keys,) if isinstance(keys, (str, int)) else tuple(keys)
+        self.partitions = partitions
+        if not self.keys:
+            raise ValueError("at least one key column is needed")
+        if not 1 <= partitions <= MAX_PARTITIONS:
+            raise ValueError(f"partitions is {partitions}: it must be within 1 and {MAX_PARTITIONS:,}")
+        self.key_nodes = <int32_t *> calloc(len(self.keys), sizeof(int32_t))
+        if self.key_nodes == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        free(self.key_nodes)
+
+    def __reduce__(self):
+        return HashPartitioner, (self.keys, self.partitions)
+
+    cdef int resolve(self, ColumnPlan plan) except -1:
+        cdef int i, k, place
+        cdef list nodes = [], names = plan.columns
+        k = 1
+        while k < plan.n_nodes:
+            nodes.append(k)
+            k = plan.nodes[k].next
+        for i, key in enumerate(self.keys):
+            if isinstance(key, str):
+                if names.count(key) != 1:
+                    raise SchemaError(f"the schema has {names.count(key)} columns named {key!r}; its columns are {names}")
+                place = names.index(key)
+            else:
+                place = key
+                if not 0 <= place < len(nodes):
+                    raise SchemaError(f"key column {place} of a schema with {len(nodes)} columns")
+            check_hashable(plan, nodes[place])
+            self.key_nodes[i] = nodes[place]
+        self.plan = plan
+        return 0
+
+    cdef int fill(self, BoundBatch batch, int32_t *pids) except -1:
+        cdef int n_keys = len(self.keys)
+        if self.plan is not batch.plan:
+            self.resolve(batch.plan)
+        with nogil:
+            fb_hash_partition(batch.c.nodes, batch.c.cols, self.key_nodes, n_keys, 42, batch.c.rows, self.partitions, pids)
+        return 0
+
+    def partition(self, batch):
+        """Partition of each row.
+
+        Parameters
+        ----------
+        batch : pyarrow.RecordBatch, or anything with ``__arrow_c_array__``
+            The key columns' types are looked up once: batches of one schema are the fast case.
+
+        Returns
+        -------
+        ndarray
+            int32, of shape (rows,), from 0 to partitions - 1.
+
+        Raises
+        ------
+        SchemaError
+            No such column, or a type that Spark does not hash.
+        """
+        cdef int32_t[::1] out
+        if self.batch is None:
+            self.batch = BoundBatch(ColumnPlan(batch.schema if hasattr(batch, "schema") else batch))
+        try:
+            self.batch.bind(batch)
+        except SchemaMismatch:
+            self.batch = BoundBatch(ColumnPlan(batch.schema if hasattr(batch, "schema") else batch))
+            self.batch.bind(batch)
+        try:
+            found = np.empty(self.batch.c.rows, np.int32)
+            if self.batch.c.rows:
+                out = found
+                self.fill(self.batch, &out[0])
+            elif self.plan is not self.batch.plan:
+                self.resolve(self.batch.plan)
+        finally:
+            self.batch.unbind()
+        return found
+
+
+def hash_partition(batch, keys, int n):
+    """Partition of each row, the same as in Spark after ``df.repartition(n, *keys)``.
+
+    Parameters
+    ----------
+    batch : pyarrow.RecordBatch, or anything with ``__arrow_c_array__``
+    keys : str, int, or sequence of them
+        Names or positions of the key columns, in order.
+    n : int
+        Number of partitions, from 1 to 2**30.
+
+    Returns
+    -------
+    ndarray
+        int32, of shape (rows,): ``pmod(murmur3_hash(keys), n)``.
+
+    Raises
+    ------
+    SchemaError
+        No such column, or a type that Spark does not hash.
+
+    See Also
+    --------
+    HashPartitioner : for many batches of one schema.
+    """
+    return HashPartitioner(keys, n).partition(batch)

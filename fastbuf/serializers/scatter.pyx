@@ -1,0 +1,242 @@
+"""Scatters the rows of Arrow batches over partitions, in elements of the columnar kind."""
+
+import numpy as np
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memset
+
+from fastbuf.serializers.column_plan cimport BoundBatch, ColumnPlan
+from fastbuf.serializers.columns cimport fb_element_bytes, fb_encode
+from fastbuf.serializers.partition cimport HashPartitioner
+
+
+# Rows of each partition, and whether every id is one: histogram into count[0..parts), -1 or the first bad row.
+cdef inline int64_t _count(const int32_t *pids, int64_t rows, uint32_t parts, int64_t *count) noexcept nogil:
+    cdef int64_t i
+    for i in range(rows):
+        if <uint32_t> pids[i] >= parts:
+            return i
+        count[pids[i]] += 1
+    return -1
+
+
+cdef class BatchScatter:
+    """Groups the rows of a batch by partition and encodes them, as many as fit, into buffers.
+
+    Parameters
+    ----------
+    schema : Schema, pyarrow.Schema, ColumnPlan, or anything with ``__arrow_c_schema__``
+    partitions : int
+        At least 1.
+
+    Raises
+    ------
+    SchemaError
+        A type that cannot be carried.
+    """
+
+    def __cinit__(self, schema, int partitions):
+        if partitions < 1:
+            raise ValueError(f"partitions is {partitions}: it must be at least 1")
+        self.partitions = partitions
+        self.plan = schema if isinstance(schema, ColumnPlan) else ColumnPlan(schema)
+        self.batch = BoundBatch(self.plan)
+        self.at = <int64_t *> calloc(partitions + 1, sizeof(int64_t))
+        self.stop = <int64_t *> calloc(partitions + 1, sizeof(int64_t))
+        if self.at == NULL or self.stop == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        free(self.order)
+        free(self.pids)
+        free(self.at)
+        free(self.stop)
+
+    cdef int _reserve(self, Py_ssize_t rows, bint with_pids) except -1:
+        if rows > self.order_rows:
+            free(self.order)
+            free(self.pids)
+            self.pids = NULL
+            self.order_rows = 0
+            self.order = <uint32_t *> malloc(rows * sizeof(uint32_t))
+            if self.order == NULL:
+                raise MemoryError(f"{rows * 4:,} bytes to order {rows:,} rows")
+            self.order_rows = rows
+        if with_pids and self.pids == NULL:
+            self.pids = <int32_t *> malloc(self.order_rows * sizeof(int32_t))
+            if self.pids == NULL:
+                raise MemoryError(f"{rows * 4:,} bytes for the partitions of {rows:,} rows")
+        return 0
+
+    cdef int _all_to(self, int part) noexcept:
+        memset(self.at, 0, self.partitions * sizeof(int64_t))
+        memset(self.stop, 0, self.partitions * sizeof(int64_t))
+        self.stop[part] = self.batch.c.rows
+        self.straight = True
+        return 0
+
+    cdef int _group(self, const int32_t *pids) except -1:
+        # Counting sort: stable, so that a partition's rows keep their order and its gathers run forwards.
+        cdef int64_t rows = self.batch.c.rows, i, sum = 0, bad
+        cdef int p
+        cdef int64_t *at = self.at
+        cdef int64_t *stop = self.stop
+        cdef uint32_t *order
+        memset(stop, 0, self.partitions * sizeof(int64_t))
+        with nogil:
+            bad = _count(pids, rows, <uint32_t> self.partitions, stop)
+        if bad >= 0:
+            value = pids[bad]
+            self.end()
+            raise ValueError(f"row {bad} has the partition {value}; there are {self.partitions}, numbered from 0")
+        if rows and stop[pids[0]] == rows:
+            self._all_to(pids[0])
+            return 0
+        self._reserve(rows, False)
+        order = self.order
+        with nogil:
+            for p in range(self.partitions):
+                at[p] = sum
+                sum += stop[p]
+                stop[p] = at[p]
+            for i in range(rows):
+                order[stop[pids[i]]] = <uint32_t> i
+                stop[pids[i]] += 1
+        self.straight = False
+        return 0
+
+    cdef int begin(self, object batch, object pids) except -1:
+        cdef const int32_t[::1] view
+        self.end()
+        if pids is not None:
+            view = np.ascontiguousarray(pids, dtype=np.int32) if not _is_int32(pids) else pids
+        self.batch.bind(batch)
+        try:
+            self.batch.make_scratch()
+            if pids is None:
+                self._all_to(0)
+                return 0
+            if view.shape[0] != self.batch.c.rows:
+                raise ValueError(f"{view.shape[0]:,} partition ids for {self.batch.c.rows:,} rows")
+            self._group(&view[0] if view.shape[0] else NULL)
+        except BaseException:
+            self.end()
+            raise
+        return 0
+
+    cdef int begin_hashed(self, object batch, HashPartitioner keys) except -1:
+        self.end()
+        if keys.partitions != self.partitions:
+            raise ValueError(f"the partitioner makes {keys.partitions} partitions, the scatter has {self.partitions}")
+        self.batch.bind(batch)
+        try:
+            self.batch.make_scratch()
+            if self.partitions == 1:
+                self._all_to(0)
+                return 0
+            self._reserve(self.batch.c.rows, True)
+            keys.fill(self.batch, self.pids)
+            self._group(self.pids)
+        except BaseException:
+            self.end()
+            raise
+        return 0
+
+    cdef Py_ssize_t rows_left(self, int part) noexcept nogil:
+        return self.stop[part] - self.at[part]
+
+    cdef Py_ssize_t encode(self, int part, uint8_t *dst, Py_ssize_t room) noexcept nogil:
+        cdef int64_t n = self.stop[part] - self.at[part], rows = 0, bytes
+        if n <= 0:
+            return 0
+        if self.straight:
+            bytes = fb_encode(&self.batch.c, NULL, self.at[part], n, dst, room, &rows)
+        else:
+            bytes = fb_encode(&self.batch.c, self.order + self.at[part], 0, n, dst, room, &rows)
+        self.at[part] += rows
+        return bytes
+
+    cdef Py_ssize_t next_row_bytes(self, int part) noexcept nogil:
+        if self.at[part] >= self.stop[part]:
+            return 0
+        if self.straight:
+            return fb_element_bytes(&self.batch.c, NULL, self.at[part], 1)
+        return fb_element_bytes(&self.batch.c, self.order + self.at[part], 0, 1)
+
+    cdef Py_ssize_t rest_bytes(self, int part) noexcept nogil:
+        cdef int64_t n = self.stop[part] - self.at[part]
+        if n <= 0:
+            return 0
+        if self.straight:
+            return fb_element_bytes(&self.batch.c, NULL, self.at[part], n)
+        return fb_element_bytes(&self.batch.c, self.order + self.at[part], 0, n)
+
+    cdef void end(self):
+        memset(self.at, 0, self.partitions * sizeof(int64_t))
+        memset(self.stop, 0, self.partitions * sizeof(int64_t))
+        self.batch.unbind()
+
+    def start(self, batch, pids=None):
+        """Take a batch in; the one before is let go of, whatever of it is left.
+
+        Parameters
+        ----------
+        batch : pyarrow.RecordBatch, or anything with ``__arrow_c_array__``
+            Of the scatter's schema.
+        pids : int32 ndarray of shape (rows,), optional
+            Partition of each row; None: all rows to partition 0.
+
+        Raises
+        ------
+        SchemaMismatch
+            Other columns, or nulls where the schema has none.
+        ValueError
+            Ids that are out of range, or not one for each row.
+        """
+        self.begin(batch, pids)
+
+    def start_hashed(self, batch, HashPartitioner keys not None):
+        """As :meth:`start`, with the partitions that `keys` gives."""
+        self.begin_hashed(batch, keys)
+
+    def left(self, int part):
+        """Rows of a partition that are not encoded yet."""
+        self._check_part(part)
+        return self.rows_left(part)
+
+    def encode_into(self, int part, buffer, Py_ssize_t at=0):
+        """Encode one element, as many of the partition's rows as fit, at `at` of a writable buffer.
+
+        Returns
+        -------
+        int
+            Bytes written, a multiple of 8; 0 when no row fits (see :meth:`next_bytes`) or none is left.
+        """
+        cdef uint8_t[::1] view = buffer
+        cdef Py_ssize_t room = view.shape[0] - at, written
+        self._check_part(part)
+        if at < 0 or room < 0:
+            raise ValueError(f"at is {at}: the buffer has {view.shape[0]} bytes")
+        if room == 0:
+            return 0
+        with nogil:
+            written = self.encode(part, &view[at], room)
+        return written
+
+    def next_bytes(self, int part):
+        """Bytes that an element with just the next row of a partition takes."""
+        self._check_part(part)
+        return self.next_row_bytes(part)
+
+    def stop_batch(self):
+        """Let go of the batch; rows that are left are not encoded any more."""
+        self.end()
+
+    def _check_part(self, int part):
+        if not 0 <= part < self.partitions:
+            raise IndexError(f"partition {part} of {self.partitions}")
+
+
+cdef bint _is_int32(object pids):
+    return isinstance(pids, np.ndarray) and pids.dtype == np.int32 and pids.flags.c_contiguous and pids.ndim == 1
