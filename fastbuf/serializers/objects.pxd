@@ -1,0 +1,104 @@
+# CPython's objects as the row code touches them: borrowed pointers, no reference counting by Cython.
+from cpython.object cimport PyObject
+from libc.stdint cimport int64_t, uint8_t
+
+
+cdef extern from *:
+    """
+    #include <stdint.h>
+    #include <string.h>
+
+    /* An exact int as int64.  0: done, 1: does not fit, -1: error set.  Ints of one digit (30 bits) skip the call. */
+    static inline int fb_exact_int64(PyObject *o, int64_t *x) {
+        int overflow;
+    #if PY_VERSION_HEX >= 0x030C0000
+        if (PyUnstable_Long_IsCompact((PyLongObject *)o)) {
+            *x = PyUnstable_Long_CompactValue((PyLongObject *)o);
+            return 0;
+        }
+    #else
+        Py_ssize_t digits = Py_SIZE(o);
+        if (digits >= -1 && digits <= 1) {
+            *x = digits * (int64_t)((PyLongObject *)o)->ob_digit[0];
+            return 0;
+        }
+    #endif
+        *x = PyLong_AsLongLongAndOverflow(o, &overflow);
+        return overflow ? 1 : (*x == -1 && PyErr_Occurred()) ? -1 : 0;
+    }
+
+    /* UTF-8 of an exact str: borrowed from it, NULL with an error set for a lone surrogate. */
+    static inline const char *fb_utf8(PyObject *o, Py_ssize_t *size) {
+        if (PyUnicode_IS_COMPACT_ASCII(o)) {
+            *size = PyUnicode_GET_LENGTH(o);
+            return (const char *)PyUnicode_DATA(o);
+        }
+        return PyUnicode_AsUTF8AndSize(o, size);
+    }
+
+    /* A str of UTF-8; plain ASCII is found by eight bytes at a time and copied. */
+    static inline PyObject *fb_str(const uint8_t *p, Py_ssize_t n) {
+        uint64_t seen = 0, w;
+        Py_ssize_t i = 0;
+        for (; i + 8 <= n; i += 8) {
+            memcpy(&w, p + i, 8);
+            seen |= w;
+        }
+        for (; i < n; i++) seen |= p[i];
+        if (seen & 0x8080808080808080ull) return PyUnicode_DecodeUTF8((const char *)p, n, NULL);
+        PyObject *s = PyUnicode_New(n, 127);
+        if (s != NULL && n) memcpy(PyUnicode_DATA(s), p, (size_t)n);
+        return s;
+    }
+    """
+    int fb_exact_int64(PyObject *o, int64_t *x) except -1
+    const char *fb_utf8(PyObject *o, Py_ssize_t *size) except NULL
+    PyObject *fb_str(const uint8_t *p, Py_ssize_t n) except NULL
+
+
+cdef extern from "Python.h":
+    PyObject *Py_None
+    PyObject *Py_True
+    PyObject *Py_False
+    void Py_INCREF(PyObject *o)
+    void Py_DECREF(PyObject *o)
+    void Py_XDECREF(PyObject *o)
+
+    bint PyLong_Check(PyObject *o)
+    bint PyLong_CheckExact(PyObject *o)
+    bint PyBool_Check(PyObject *o)
+    bint PyFloat_Check(PyObject *o)
+    bint PyFloat_CheckExact(PyObject *o)
+    bint PyUnicode_Check(PyObject *o)
+    bint PyBytes_Check(PyObject *o)
+    bint PyBytes_CheckExact(PyObject *o)
+    bint PyTuple_Check(PyObject *o)
+    bint PyList_Check(PyObject *o)
+    bint PyList_CheckExact(PyObject *o)
+    bint PyDict_Check(PyObject *o)
+    bint PyObject_CheckBuffer(PyObject *o)
+
+    PyObject *PyNumber_Index(PyObject *o) except NULL
+    double PyFloat_AS_DOUBLE(PyObject *o)
+    double PyFloat_AsDouble(PyObject *o) except? -1.0
+    int PyFloat_Pack2(double x, char *p, int little) except -1
+    double PyFloat_Unpack2(const char *p, int little) except? -1.0
+    PyObject *PyFloat_FromDouble(double x) except NULL
+    PyObject *PyLong_FromLongLong(long long x) except NULL
+    PyObject *PyLong_FromUnsignedLongLong(unsigned long long x) except NULL
+    unsigned long long PyLong_AsUnsignedLongLong(PyObject *o) except? 0xFFFFFFFFFFFFFFFF
+
+    Py_ssize_t PyTuple_GET_SIZE(PyObject *o)
+    PyObject *PyTuple_GET_ITEM(PyObject *o, Py_ssize_t i)
+    void PyTuple_SET_ITEM(PyObject *o, Py_ssize_t i, PyObject *item)
+    PyObject *PyTuple_New(Py_ssize_t n) except NULL
+    void PyObject_GC_UnTrack(void *o)
+    Py_ssize_t PyList_GET_SIZE(PyObject *o)
+    PyObject *PyList_GET_ITEM(PyObject *o, Py_ssize_t i)
+    void PyList_SET_ITEM(PyObject *o, Py_ssize_t i, PyObject *item)
+    PyObject *PyList_New(Py_ssize_t n) except NULL
+
+    Py_ssize_t PyBytes_GET_SIZE(PyObject *o)
+    char *PyBytes_AS_STRING(PyObject *o)
+    PyObject *PyBytes_FromStringAndSize(const char *p, Py_ssize_t n) except NULL
+    int _PyBytes_Resize(PyObject **o, Py_ssize_t n) except -1

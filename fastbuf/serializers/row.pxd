@@ -1,0 +1,20 @@
+# Records of a schema as rows: see row_plan.pxd for the layout, row_encode.pxd and row_decode.pxd for the work.
+from libc.stdint cimport uint8_t
+
+from fastbuf.serializers.row_plan cimport RowPlan
+from fastbuf.serializers.serializer cimport Serializer
+
+
+cdef class RowSerializer(Serializer):
+    cdef RowPlan _plan
+    cdef Py_ssize_t _bytes_per_record      # of the last dumps: the next one's first guess
+
+    cdef object _dump(self, object records)
+
+
+cdef class RowIterator:
+    cdef RowSerializer _serializer
+    cdef const uint8_t[::1] _body          # keeps the block alive
+    cdef Py_ssize_t _at
+    cdef Py_ssize_t _number                # records given out
+    cdef Py_ssize_t _records               # as the header says

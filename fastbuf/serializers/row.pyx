@@ -1,0 +1,250 @@
+"""Records of a schema as compact rows: to and from tuples, named tuples, dicts, PySpark Rows."""
+
+from cpython.object cimport PyObject
+from libc.stdint cimport uint8_t, uint32_t
+from libc.string cimport memcpy
+
+from fastbuf._native.crc32c cimport fb_crc32c
+from fastbuf.serializers.objects cimport (
+    Py_DECREF, Py_INCREF, Py_XDECREF, PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyList_CheckExact,
+    PyList_GET_ITEM, PyList_GET_SIZE, PyList_New, PyList_SET_ITEM, _PyBytes_Resize,
+)
+from fastbuf.serializers.row_decode cimport read_record
+from fastbuf.serializers.row_encode cimport Writer, write_record, writer_reserve
+from fastbuf.serializers.row_plan cimport Node, RowPlan
+from fastbuf.serializers.serializer cimport Serializer
+
+from fastbuf.errors import BlockCorrupt, BlockError, RecordError, RecordTooLong, SchemaError
+from fastbuf.serializers.block import (
+    FLAG_CRC, HEADER_BYTES, KIND_ROW, MAX_RECORDS, check_block, count_mismatch, encode_header,
+)
+from fastbuf.serializers.schema import Schema
+
+cdef enum:
+    HEADER = 32
+    PREFIX = 4
+
+assert HEADER_BYTES == HEADER
+
+
+cdef inline int _write_element(Node *root, PyObject *record, Writer *w) except -1:
+    cdef Py_ssize_t base = w.at, size
+    cdef uint32_t prefix
+    if base + PREFIX > w.room:
+        writer_reserve(w, PREFIX)
+    w.at = base + PREFIX
+    write_record(root, record, w)
+    size = w.at - base - PREFIX
+    if size > 0xFFFFFFFF:
+        raise RecordTooLong(f"a record takes {size:,} bytes: the format ends at {0xFFFFFFFF:,}")
+    prefix = <uint32_t> size
+    memcpy(w.buf + base, &prefix, PREFIX)
+    return 0
+
+
+cdef class RowSerializer(Serializer):
+    """Serializer of records of a fixed schema.
+
+    Parameters
+    ----------
+    schema : Schema
+        Any of its types but those that nest deeper than 64, and maps with nested keys.
+    checksum : bool, optional
+        Put a CRC32C into each block.
+
+    Raises
+    ------
+    SchemaError
+        The schema has a type that rows cannot carry; the message names the field.
+
+    Notes
+    -----
+    A record goes in as a tuple (of any subclass), a list, a dict with exactly the fields' names, or an object with
+    them as attributes, and comes out as a plain tuple.  Numbers of NumPy go in and come out as Python's.  Types are
+    strict: no bool for an int, no text for a number, no naive datetime for a field with a time zone, no decimal that
+    would lose digits.  A dictionary type is carried as its values.
+
+    A serializer holds no state of a record: any thread may use it.
+    """
+
+    def __init__(self, schema, checksum=False):
+        if not isinstance(schema, Schema):
+            raise SchemaError(f"a Schema is needed, not {schema!r}")
+        self.kind = "row"
+        self.schema = schema
+        self.fingerprint = schema.fingerprint
+        self.checksum = checksum
+        self._plan = RowPlan(schema)
+        self._bytes_per_record = PREFIX + self._plan.root.head + 16
+
+    def __reduce__(self):
+        return RowSerializer, (self.schema, self.checksum)
+
+    def __repr__(self):
+        return f"RowSerializer({self.schema!r}{', checksum=True' if self.checksum else ''})"
+
+    cdef Py_ssize_t encode_record(self, object record, uint8_t *dst, Py_ssize_t room) except -1:
+        cdef Writer w
+        w.buf, w.at, w.room, w.owner = dst, 0, room, NULL
+        try:
+            write_record(self._plan.root, <PyObject *> record, &w)
+            if w.owner != NULL and w.at <= room:
+                memcpy(dst, w.buf, w.at)
+        finally:
+            Py_XDECREF(w.owner)
+        return w.at
+
+    cdef object decode_record(self, const uint8_t *src, Py_ssize_t length):
+        cdef PyObject *found = read_record(self._plan.root, src, length)
+        record = <object> found
+        Py_DECREF(found)
+        return record
+
+    def dumps(self, records):
+        """Encode records into one block.
+
+        Parameters
+        ----------
+        records : iterable of tuple, list, dict or object
+
+        Returns
+        -------
+        bytes
+            A block, as docs/format.md draws it.
+
+        Raises
+        ------
+        RecordError
+            A record does not fit the schema: the message names record number (from 0), field and value.
+        """
+        return self._dump(records if PyList_CheckExact(<PyObject *> records) else list(records))
+
+    cdef object _dump(self, object records):
+        cdef PyObject *items = <PyObject *> records
+        cdef PyObject *record
+        cdef Py_ssize_t i = 0, n = PyList_GET_SIZE(items), room = HEADER + min(n * self._bytes_per_record, 1 << 26) + 64
+        cdef Writer w
+        if n > MAX_RECORDS:
+            raise RecordError(f"{n:,} records: a block has at most {MAX_RECORDS:,}")
+        w.owner = PyBytes_FromStringAndSize(NULL, room)
+        w.buf, w.at, w.room = <uint8_t *> PyBytes_AS_STRING(w.owner), HEADER, room
+        try:
+            while i < PyList_GET_SIZE(items):          # user code of a record may change the list
+                record = PyList_GET_ITEM(items, i)
+                Py_INCREF(record)
+                try:
+                    _write_element(self._plan.root, record, &w)
+                finally:
+                    Py_DECREF(record)
+                i += 1
+            if i:
+                self._bytes_per_record = (w.at - HEADER) // i + 1 + (w.at - HEADER) // i // 16
+            _PyBytes_Resize(&w.owner, w.at)
+            w.buf = <uint8_t *> PyBytes_AS_STRING(w.owner)
+            crc = fb_crc32c(0, w.buf + HEADER, w.at - HEADER) if self.checksum else 0
+            header = encode_header(KIND_ROW, FLAG_CRC if self.checksum else 0, self.fingerprint, w.at - HEADER, i, crc)
+            memcpy(w.buf, PyBytes_AS_STRING(<PyObject *> header), HEADER)
+            return <object> w.owner
+        except RecordError as error:
+            raise type(error)(f"record {i}: {error}") from None
+        finally:
+            Py_XDECREF(w.owner)
+
+    def loads(self, buf):
+        """Decode a block.
+
+        Parameters
+        ----------
+        buf : bytes-like
+
+        Returns
+        -------
+        list of tuple
+
+        Raises
+        ------
+        BlockTruncated, BlockCorrupt, SchemaMismatch
+            The block is cut short, altered, or of another schema.
+        """
+        cdef const uint8_t[::1] body
+        cdef const uint8_t *p
+        cdef Py_ssize_t records, i = 0, left
+        cdef uint32_t size
+        cdef PyObject *out
+        records, found = check_block(buf, KIND_ROW, self.fingerprint)
+        left = len(found)
+        if records > left // PREFIX:
+            raise BlockCorrupt(f"a block's header counts {records:,} records, its body has {left:,} bytes")
+        if records == 0:
+            if left:
+                raise count_mismatch(0, 1)
+            return []
+        body = found
+        p = &body[0]
+        out = PyList_New(records)
+        try:
+            for i in range(records):
+                if left < PREFIX:
+                    raise count_mismatch(records, i)
+                memcpy(&size, p, PREFIX)
+                if size > left - PREFIX:
+                    raise BlockCorrupt(f"its length is {size:,} bytes, and {left - PREFIX:,} are left")
+                PyList_SET_ITEM(out, i, read_record(self._plan.root, p + PREFIX, size))
+                p += PREFIX + <Py_ssize_t> size
+                left -= PREFIX + <Py_ssize_t> size
+            if left:
+                raise BlockCorrupt(f"{left:,} bytes are left over after {records:,} records")
+            return <object> out
+        except BlockError as error:
+            raise type(error)(f"record {i}: {error}") from None
+        finally:
+            Py_DECREF(out)
+
+    def iter(self, buf):
+        """Decode a block record by record.
+
+        Parameters
+        ----------
+        buf : bytes-like
+            Checked at once, kept alive by the iterator; not to be changed meanwhile.
+
+        Returns
+        -------
+        iterator of tuple
+        """
+        return RowIterator(self, buf)
+
+
+cdef class RowIterator:
+    """Records of a block, one at a time; made by :meth:`RowSerializer.iter`."""
+    def __init__(self, RowSerializer serializer, buf):
+        records, self._body = check_block(buf, KIND_ROW, serializer.fingerprint)
+        self._serializer = serializer
+        self._records = records
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef Py_ssize_t left = self._body.shape[0] - self._at
+        cdef const uint8_t *p
+        cdef uint32_t size
+        if left == 0:
+            if self._number != self._records:
+                raise count_mismatch(self._records, self._number)
+            raise StopIteration
+        if self._number == self._records:
+            raise BlockCorrupt(f"{left:,} bytes are left over after {self._records:,} records")
+        if left < PREFIX:
+            raise count_mismatch(self._records, self._number)
+        p = &self._body[self._at]
+        memcpy(&size, p, PREFIX)
+        if size > left - PREFIX:
+            raise BlockCorrupt(f"record {self._number}: its length is {size:,} bytes, and {left - PREFIX:,} are left")
+        try:
+            record = self._serializer.decode_record(p + PREFIX, size)
+        except BlockError as error:
+            raise type(error)(f"record {self._number}: {error}") from None
+        self._at += PREFIX + <Py_ssize_t> size
+        self._number += 1
+        return record

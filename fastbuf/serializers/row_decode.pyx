@@ -1,0 +1,240 @@
+"""The row decoder: makes tuples of bytes, and trusts none of them.
+
+Every length is compared with the bytes that are there before it is used, also before anything is allocated by it: a
+list of n items takes n bytes at the least, so what a record makes is bounded by its own size.
+"""
+
+from cpython.object cimport PyObject
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+from fastbuf.serializers.objects cimport (
+    Py_DECREF, Py_False, Py_INCREF, Py_None, Py_True, PyBytes_FromStringAndSize, PyFloat_FromDouble,
+    PyFloat_Unpack2, PyList_New, PyList_SET_ITEM, PyLong_FromLongLong, PyLong_FromUnsignedLongLong,
+    PyObject_GC_UnTrack, PyTuple_New, PyTuple_SET_ITEM, fb_str,
+)
+from fastbuf.serializers.row_plan cimport (
+    OP_BINARY, OP_BOOL, OP_DECIMAL, OP_FIXED_BINARY, OP_FLOAT16, OP_FLOAT32, OP_FLOAT64, OP_INT8, OP_INT16, OP_INT32,
+    OP_INT64, OP_LIST, OP_MAP, OP_NULL, OP_PACKED, OP_SCALAR, OP_STRING, OP_STRUCT, OP_UINT8, OP_UINT16, OP_UINT32,
+    OP_UINT64, Node,
+)
+from fastbuf.serializers.row_scalars cimport decimal_from_bytes, scalar_from_int
+
+from fastbuf.errors import BlockCorrupt, BlockTruncated
+
+
+cdef PyObject *_corrupt(Node *f, object what) except NULL:
+    where = f"field {<object> f.path!r} ({<object> f.type})" if <object> f.path else "the record"
+    raise BlockCorrupt(f"{where}: {what}")
+
+
+cdef int _corrupt_end(Node *f, Py_ssize_t end, Py_ssize_t before, Py_ssize_t n) except -1:
+    _corrupt(f, f"ends at byte {end:,} of a var-length region of {n:,} bytes, of which {before:,} are taken")
+    return -1
+
+
+cdef int _truncated(Node *f, Py_ssize_t need, Py_ssize_t have) except -1:
+    where = f"field {<object> f.path!r} ({<object> f.type})" if <object> f.path else "the record"
+    raise BlockTruncated(f"{where} needs {need:,} bytes and has {have:,}")
+
+
+cdef PyObject *_own(object o) noexcept:
+    Py_INCREF(<PyObject *> o)
+    return <PyObject *> o
+
+
+cdef PyObject *_read_other(Node *f, const uint8_t *p) except NULL:
+    # p has f.slot bytes.
+    cdef int64_t x = 0
+    cdef int32_t x32
+    if f.op == OP_BOOL:
+        if p[0] > 1:
+            return _corrupt(f, f"a bool is {p[0]}")
+        Py_INCREF(Py_True if p[0] else Py_False)
+        return Py_True if p[0] else Py_False
+    if f.op == OP_FLOAT16:
+        return PyFloat_FromDouble(PyFloat_Unpack2(<const char *> p, 1))
+    if f.op == OP_FIXED_BINARY:
+        return PyBytes_FromStringAndSize(<const char *> p, f.slot)
+    try:
+        if f.op == OP_DECIMAL:
+            return _own(decimal_from_bytes(f.precision, f.scale, f.slot, p))
+        if f.op == OP_SCALAR:
+            if f.slot == 4:
+                memcpy(&x32, p, 4)
+                x = x32
+            else:
+                memcpy(&x, p, 8)
+            return _own(scalar_from_int(f.scalar, f.unit, <object> f.extra, x))
+    except (ValueError, OverflowError) as error:
+        return _corrupt(f, error)
+    return _corrupt(f, "null only, and its bit says otherwise")
+
+
+cdef inline PyObject *_read_fixed(Node *f, const uint8_t *p) except NULL:
+    cdef int64_t x
+    cdef uint64_t u
+    cdef int32_t x32
+    cdef uint32_t u32
+    cdef double d
+    cdef float single
+    if f.op == OP_INT64:
+        memcpy(&x, p, 8)
+        return PyLong_FromLongLong(x)
+    if f.op == OP_FLOAT64:
+        memcpy(&d, p, 8)
+        return PyFloat_FromDouble(d)
+    if f.op == OP_INT32:
+        memcpy(&x32, p, 4)
+        return PyLong_FromLongLong(x32)
+    if f.op == OP_FLOAT32:
+        memcpy(&single, p, 4)
+        return PyFloat_FromDouble(single)
+    if f.op == OP_INT16:
+        return PyLong_FromLongLong((<int> (<signed char> p[1]) * 256) | p[0])
+    if f.op == OP_INT8:
+        return PyLong_FromLongLong(<signed char> p[0])
+    if f.op == OP_UINT8:
+        return PyLong_FromLongLong(p[0])
+    if f.op == OP_UINT16:
+        return PyLong_FromLongLong(p[0] | <int> p[1] << 8)
+    if f.op == OP_UINT32:
+        memcpy(&u32, p, 4)
+        return PyLong_FromLongLong(u32)
+    if f.op == OP_UINT64:
+        memcpy(&u, p, 8)
+        return PyLong_FromUnsignedLongLong(u)
+    return _read_other(f, p)
+
+
+cdef inline PyObject *_read_string(Node *f, const uint8_t *p, Py_ssize_t n) except NULL:
+    try:
+        return fb_str(p, n)
+    except UnicodeDecodeError as error:
+        return _corrupt(f, error)
+
+
+cdef PyObject *_read_var(Node *f, const uint8_t *p, Py_ssize_t n) except NULL:
+    if f.op == OP_STRING:
+        return _read_string(f, p, n)
+    if f.op == OP_BINARY:
+        return PyBytes_FromStringAndSize(<const char *> p, n)
+    if f.op == OP_STRUCT:
+        return read_record(f, p, n)
+    if f.op == OP_PACKED:
+        return _read_packed(f, p, n)
+    return _read_list(f, p, n)
+
+
+cdef PyObject *_read_packed(Node *f, const uint8_t *p, Py_ssize_t n) except NULL:
+    cdef Node *item = f.children
+    cdef Py_ssize_t count = n // item.slot, i
+    cdef PyObject *out
+    cdef double d
+    if count * item.slot != n:
+        return _corrupt(f, f"{n:,} bytes are no whole number of items of {item.slot}")
+    if f.count >= 0 and count != f.count:
+        return _corrupt(f, f"it has {count} items, not {f.count}")
+    out = PyList_New(count)
+    try:
+        if item.op == OP_FLOAT64:
+            for i in range(count):
+                memcpy(&d, p + 8 * i, 8)
+                PyList_SET_ITEM(out, i, PyFloat_FromDouble(d))
+        else:
+            for i in range(count):
+                PyList_SET_ITEM(out, i, _read_fixed(item, p + i * item.slot))
+    except BaseException:
+        Py_DECREF(out)
+        raise
+    return out
+
+
+cdef PyObject *_read_list(Node *f, const uint8_t *p, Py_ssize_t n) except NULL:
+    cdef Node *item = f.children
+    cdef Py_ssize_t count, i, bits, fixed, before = 0, end
+    cdef const uint8_t *slots
+    cdef const uint8_t *start
+    cdef PyObject *out
+    cdef uint32_t x
+    if n < 4:
+        _truncated(f, 4, n)
+    memcpy(&x, p, 4)
+    count = x
+    bits = (count + 7) // 8 if item.nullable else 0
+    fixed = 4 + bits + count * item.slot        # < 2**32 * 2**27: no overflow
+    if fixed > n:
+        return _corrupt(f, f"{count:,} items need {fixed:,} bytes at least, and there are {n:,}")
+    if f.count >= 0 and count != f.count:
+        return _corrupt(f, f"it has {count} items, not {f.count}")
+    slots = p + 4 + bits
+    start = p + fixed
+    n -= fixed
+    out = PyList_New(count)
+    try:
+        for i in range(count):
+            if item.varlen:
+                memcpy(&x, slots + 4 * i, 4)
+                end = x
+                if end < before or end > n:
+                    _corrupt_end(item, end, before, n)
+            else:
+                end = before
+            if bits and p[4 + (i >> 3)] >> (i & 7) & 1:
+                Py_INCREF(Py_None)
+                PyList_SET_ITEM(out, i, Py_None)
+            elif item.varlen:
+                PyList_SET_ITEM(out, i, _read_var(item, start + before, end - before))
+            else:
+                PyList_SET_ITEM(out, i, _read_fixed(item, slots + i * item.slot))
+            before = end
+        if before != n:
+            _corrupt(f, f"{n - before:,} bytes are left over")
+        if f.op == OP_MAP:
+            return _own(dict(<object> out))
+    except BaseException:
+        Py_DECREF(out)
+        raise
+    return out
+
+
+cdef PyObject *read_record(Node *root, const uint8_t *p, Py_ssize_t n) except NULL:
+    cdef Py_ssize_t i, before = 0, end = 0, count = root.count
+    cdef Node *f = root.children
+    cdef const uint8_t *start = p + root.head
+    cdef PyObject *out
+    cdef PyObject *value
+    cdef uint32_t x
+    if n < root.head:
+        _truncated(root, root.head, n)
+    n -= root.head
+    out = PyTuple_New(count)
+    try:
+        for i in range(count):
+            if f.varlen:
+                memcpy(&x, p + f.offset, 4)
+                end = x
+                if end < before or end > n:
+                    _corrupt_end(f, end, before, n)
+            if root.bitmap and p[i >> 3] >> (i & 7) & 1:
+                if not f.nullable:
+                    _corrupt(f, "it is null and not nullable")
+                Py_INCREF(Py_None)
+                value = Py_None
+            elif not f.varlen:
+                value = _read_fixed(f, p + f.offset)
+            elif f.op == OP_STRING:
+                value = _read_string(f, start + before, end - before)
+            else:
+                value = _read_var(f, start + before, end - before)
+            before = end
+            PyTuple_SET_ITEM(out, i, value)
+            f += 1
+        if before != n:
+            _corrupt(root, f"{n - before:,} bytes are left over")
+    except BaseException:
+        Py_DECREF(out)
+        raise
+    if root.atoms:
+        PyObject_GC_UnTrack(out)
+    return out
