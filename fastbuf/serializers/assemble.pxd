@@ -13,5 +13,6 @@ cdef class BatchAssembler:
     cdef fb_assembly c                 # owns the column buffers until take hands them to a batch
 
     cdef int append(self, const uint8_t *payload, Py_ssize_t length) except -1
+    cdef int append_elements(self, const uint8_t *data, Py_ssize_t length) except -1   # whole elements, prefixes included
     cdef object take(self)
     cdef int _refuse(self, int error, Py_ssize_t length) except -1

@@ -1,8 +1,8 @@
 """Assembles Arrow batches from elements of the columnar kind."""
 
-from libc.stdint cimport uint8_t, uintptr_t
+from libc.stdint cimport uint8_t, uint32_t, uintptr_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 
 from fastbuf.serializers.arrow_abi cimport ArrowArray
 from fastbuf.serializers.column_plan cimport ColumnPlan
@@ -129,6 +129,37 @@ cdef class BatchAssembler:
         cdef const uint8_t[::1] view = memoryview(payload).cast("B")
         cdef Py_ssize_t length = view.shape[0]
         self.append(&view[0] if length else NULL, length)
+
+    cdef int append_elements(self, const uint8_t *data, Py_ssize_t length) except -1:
+        cdef Py_ssize_t at = 0
+        cdef uint32_t size
+        while at < length:
+            if length - at < 4:
+                raise BlockTruncated(f"{length - at} bytes at byte {at:,} are too few for an element")
+            memcpy(&size, data + at, 4)
+            at += 4
+            if size > length - at:
+                raise BlockTruncated(f"an element at byte {at - 4:,} announces {size:,} bytes and {length - at:,} are left")
+            self.append(data + at, size)
+            at += size
+        return 0
+
+    def add_elements(self, data):
+        """Append whole elements, each with its length prefix.
+
+        Parameters
+        ----------
+        data : bytes-like
+            Copied out.
+
+        Raises
+        ------
+        BlockError, RecordTooLong
+            As :meth:`add`; the elements before the bad one stay.
+        """
+        cdef const uint8_t[::1] view = memoryview(data).cast("B")
+        if view.shape[0]:
+            self.append_elements(&view[0], view.shape[0])
 
     def batch(self):
         """All rows so far as a ``pyarrow.RecordBatch``; the assembler starts anew.

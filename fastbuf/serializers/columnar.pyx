@@ -24,7 +24,7 @@ chunk.  A chunk never ships more than its rows: slices are compacted.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdint cimport int64_t, uint8_t
 from libc.string cimport memcpy
 
 from fastbuf.serializers.assemble cimport BatchAssembler
@@ -32,7 +32,7 @@ from fastbuf.serializers.column_plan cimport ColumnPlan
 from fastbuf.serializers.scatter cimport BatchScatter
 from fastbuf.serializers.serializer cimport Serializer
 
-from fastbuf.errors import BlockTruncated, RecordError
+from fastbuf.errors import RecordError
 from fastbuf.serializers.block import (
     FLAG_CRC,
     HEADER_BYTES,
@@ -183,20 +183,10 @@ cdef class ColumnarSerializer(Serializer):
         """
         cdef BatchAssembler assembler = BatchAssembler(self._known())
         cdef const uint8_t[::1] view
-        cdef Py_ssize_t at = 0, size
-        cdef uint32_t length
         records, body = check_block(buf, KIND_COLUMNAR, self.fingerprint)
         view = body
-        size = view.shape[0]
-        while at < size:
-            if size - at < 4:
-                raise BlockTruncated(f"a block's body ends with {size - at} bytes, too few for an element")
-            memcpy(&length, &view[at], 4)
-            at += 4
-            if length > size - at:
-                raise BlockTruncated(f"an element at byte {at - 4:,} of the body announces {length:,} bytes, {size - at:,} are left")
-            assembler.append(&view[at] if length else NULL, length)
-            at += length
+        if view.shape[0]:
+            assembler.append_elements(&view[0], view.shape[0])
         if assembler.rows != records:
             raise count_mismatch(records, assembler.rows)
         return assembler.take()

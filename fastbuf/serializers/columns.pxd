@@ -82,6 +82,14 @@ cdef extern from "fb_gather.h" nogil:
     int64_t fb_encode(const fb_batch *b, const uint32_t *idx, int64_t lo, int64_t n, uint8_t *dst, int64_t room,
                       int64_t *rows)
 
+cdef extern from "fb_group.h" nogil:
+    enum:
+        FB_LANES
+
+    int64_t fb_bad_partition(const int32_t *pids, int64_t rows, uint32_t parts)
+    int64_t fb_group(const int32_t *pids, int64_t rows, int32_t parts, uint32_t *counts, uint32_t *order, int64_t *at,
+                     int64_t *stop)
+
 cdef extern from "fb_append.h" nogil:
     enum:
         FB_APPEND_SHORT

@@ -14,6 +14,7 @@ cdef class BatchScatter:
     cdef Py_ssize_t order_rows     # allocated
     cdef int64_t *at               # next row of partition p: a place in `order`, or a row where `straight`
     cdef int64_t *stop             # end of partition p
+    cdef uint32_t *counts          # scratch of the counting sort
     cdef int32_t *pids             # scratch of begin_hashed; order_rows of them
     cdef bint straight             # all rows go to one partition: `order` is not used
 

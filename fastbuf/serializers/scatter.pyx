@@ -7,18 +7,8 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memset
 
 from fastbuf.serializers.column_plan cimport BoundBatch, ColumnPlan
-from fastbuf.serializers.columns cimport fb_element_bytes, fb_encode
+from fastbuf.serializers.columns cimport FB_LANES, fb_bad_partition, fb_element_bytes, fb_encode, fb_group
 from fastbuf.serializers.partition cimport HashPartitioner
-
-
-# Rows of each partition, and whether every id is one: histogram into count[0..parts), -1 or the first bad row.
-cdef inline int64_t _count(const int32_t *pids, int64_t rows, uint32_t parts, int64_t *count) noexcept nogil:
-    cdef int64_t i
-    for i in range(rows):
-        if <uint32_t> pids[i] >= parts:
-            return i
-        count[pids[i]] += 1
-    return -1
 
 
 cdef class BatchScatter:
@@ -44,7 +34,8 @@ cdef class BatchScatter:
         self.batch = BoundBatch(self.plan)
         self.at = <int64_t *> calloc(partitions + 1, sizeof(int64_t))
         self.stop = <int64_t *> calloc(partitions + 1, sizeof(int64_t))
-        if self.at == NULL or self.stop == NULL:
+        self.counts = <uint32_t *> calloc(FB_LANES * <size_t> partitions, sizeof(uint32_t))
+        if self.at == NULL or self.stop == NULL or self.counts == NULL:
             raise MemoryError
 
     def __dealloc__(self):
@@ -52,6 +43,7 @@ cdef class BatchScatter:
         free(self.pids)
         free(self.at)
         free(self.stop)
+        free(self.counts)
 
     cdef int _reserve(self, Py_ssize_t rows, bint with_pids) except -1:
         if rows > self.order_rows:
@@ -77,37 +69,18 @@ cdef class BatchScatter:
         return 0
 
     cdef int _group(self, const int32_t *pids) except -1:
-        # Counting sort: stable, so that a partition's rows keep their order and its gathers run forwards.
-        cdef int64_t rows = self.batch.c.rows, i, sum = 0, bad
-        cdef int p
-        cdef int64_t *at = self.at
-        cdef int64_t *stop = self.stop
-        cdef uint32_t *order
-        memset(stop, 0, self.partitions * sizeof(int64_t))
-        with nogil:
-            bad = _count(pids, rows, <uint32_t> self.partitions, stop)
-        if bad >= 0:
-            value = pids[bad]
-            self.end()
-            raise ValueError(f"row {bad} has the partition {value}; there are {self.partitions}, numbered from 0")
-        if rows and stop[pids[0]] == rows:
-            self._all_to(pids[0])
-            return 0
+        cdef int64_t rows = self.batch.c.rows, all_in
         self._reserve(rows, False)
-        order = self.order
         with nogil:
-            for p in range(self.partitions):
-                at[p] = sum
-                sum += stop[p]
-                stop[p] = at[p]
-            for i in range(rows):
-                order[stop[pids[i]]] = <uint32_t> i
-                stop[pids[i]] += 1
+            all_in = fb_group(pids, rows, self.partitions, self.counts, self.order, self.at, self.stop)
         self.straight = False
+        if all_in >= 0:
+            self._all_to(<int> all_in)
         return 0
 
     cdef int begin(self, object batch, object pids) except -1:
         cdef const int32_t[::1] view
+        cdef int64_t bad
         self.end()
         if pids is not None:
             view = np.ascontiguousarray(pids, dtype=np.int32) if not _is_int32(pids) else pids
@@ -119,7 +92,12 @@ cdef class BatchScatter:
                 return 0
             if view.shape[0] != self.batch.c.rows:
                 raise ValueError(f"{view.shape[0]:,} partition ids for {self.batch.c.rows:,} rows")
-            self._group(&view[0] if view.shape[0] else NULL)
+            if not view.shape[0]:
+                return 0
+            bad = fb_bad_partition(&view[0], view.shape[0], <uint32_t> self.partitions)
+            if bad >= 0:
+                raise ValueError(f"row {bad} has the partition {view[bad]}; there are {self.partitions}, numbered from 0")
+            self._group(&view[0])
         except BaseException:
             self.end()
             raise
@@ -223,6 +201,38 @@ cdef class BatchScatter:
         with nogil:
             written = self.encode(part, &view[at], room)
         return written
+
+    def encode_all(self, uint8_t[:, ::1] buffers, int64_t[::1] filled):
+        """Encode every partition into a buffer of its own, until it is full or no row is left.
+
+        Parameters
+        ----------
+        buffers : ndarray
+            uint8, of shape (partitions, bytes).
+        filled : ndarray
+            int64, of shape (partitions,): bytes that stand in each buffer; raised by what is written.
+
+        Returns
+        -------
+        int
+            Rows that found no room.
+        """
+        cdef int p
+        cdef Py_ssize_t written, left = 0, size = buffers.shape[1]
+        if buffers.shape[0] != self.partitions or filled.shape[0] != self.partitions:
+            raise ValueError(f"{buffers.shape[0]} buffers and {filled.shape[0]} fills for {self.partitions} partitions")
+        for p in range(self.partitions):
+            if not 0 <= filled[p] <= size:
+                raise ValueError(f"buffer {p} of {size} bytes is filled with {filled[p]}")
+        with nogil:
+            for p in range(self.partitions):
+                while filled[p] < size and self.rows_left(p):
+                    written = self.encode(p, &buffers[p, filled[p]], size - filled[p])
+                    if not written:
+                        break
+                    filled[p] += written
+                left += self.rows_left(p)
+        return left
 
     def next_bytes(self, int part):
         """Bytes that an element with just the next row of a partition takes."""
