@@ -1,0 +1,1 @@
+"""The exchange: result partitions, input gates, and the environment that owns them."""

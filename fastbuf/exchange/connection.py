@@ -1,0 +1,45 @@
+"""What a transport fulfils, and where the exchange finds it.
+
+The exchange knows no transport by name of module: a transport registers a factory here, and an
+environment makes it when the first remote channel needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+
+class Transport(Protocol):
+    """Moves buffers between subpartitions and gates of different processes."""
+
+    def listen(self, host: str, ports: tuple[int, int]) -> tuple[str, int]:
+        """Listen on the address asked for, on the first free port of the range; -> the address bound."""
+
+    def connect(self, partition: Any, index: int, target: tuple[str, int, int], channel: Any) -> None:
+        """Connect subpartition `index` to the gate that `target` names and prove the secret."""
+
+    def register_gate(self, gate: Any) -> None:
+        """Producers may connect to this gate from now on."""
+
+    def let_go_gate(self, gate: Any) -> None:
+        """The gate is about to be freed: nothing of the transport may point to it afterwards."""
+
+    def let_go_partition(self, partition: Any) -> None:
+        """The partition is about to be freed: nothing of the transport may point to it afterwards."""
+
+    def close(self) -> None:
+        """End threads and connections."""
+
+
+_FACTORIES: dict[str, Callable[[Any], Transport]] = {}
+
+
+def register_transport(name: str, factory: Callable[[Any], Transport]) -> None:
+    """Make `factory` the way to build the transport `name` for an environment."""
+    _FACTORIES[name] = factory
+
+
+def make_transport(name: str, environment: Any) -> Transport:
+    """Build the transport `name` for `environment`."""
+    return _FACTORIES[name](environment)

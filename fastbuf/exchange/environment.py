@@ -1,0 +1,281 @@
+"""The shuffle environment: owns the arena, the pool and the transports; everything is made through it and ends with it."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import os
+import threading
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Any
+
+from fastbuf.config import POOL_SEGMENTS, SEGMENT_BYTES, ExchangeConfig
+from fastbuf.errors import ConfigError, ExchangeClosed
+from fastbuf.exchange.channel_selector import ChannelSelector, forward
+from fastbuf.exchange.connection import Transport, make_transport
+from fastbuf.exchange.input_gate import InputGate
+from fastbuf.exchange.record_writer import RecordWriter
+from fastbuf.exchange.result_partition import ResultPartition
+from fastbuf.memory import NetworkBufferPool
+from fastbuf.serializers.serializer import Serializer
+
+_PARTITION_TYPES = ("pipelined",)
+
+
+class ShuffleEnvironment:
+    """One per process: the segments, and what moves them.
+
+    Parameters
+    ----------
+    segments
+        Segments of the pool; with `segment_size` the byte cap of all exchanges of this environment.
+    segment_size
+        Bytes of one segment.
+
+    Examples
+    --------
+    >>> import fastbuf as fb
+    >>> rows = fb.RowSerializer(fb.Schema.of(id="int64", name="string"))
+    >>> with fb.ShuffleEnvironment(segments=64) as env:
+    ...     writer, gates = env.exchange(serializer=rows, consumers=2, selector=fb.hash_by("id"))
+    ...     writer.emit((1, "one"))
+    ...     writer.emit((2, "two"))
+    ...     writer.close()
+    ...     sorted(record for gate in gates for record in gate)
+    [(1, 'one'), (2, 'two')]
+    """
+
+    def __init__(self, segments: int = POOL_SEGMENTS, segment_size: int = SEGMENT_BYTES) -> None:
+        if segment_size % 8 or segment_size < 512:
+            raise ConfigError(f"segment_size is {segment_size}: a multiple of 8, at least 512 bytes")
+        self.pid = os.getpid()
+        self.pool = NetworkBufferPool(segments=segments, segment_size=segment_size)
+        self._lock = threading.RLock()
+        self._transport: Transport | None = None
+        self._gates: dict[int, InputGate] = {}
+        self._partitions: list[ResultPartition] = []
+        self._numbers = itertools.count(1)
+        self._closed = False
+
+    # ---- making
+
+    def _check(self) -> None:
+        if self._closed:
+            raise ExchangeClosed("the ShuffleEnvironment is closed")
+        if os.getpid() != self.pid:
+            raise ExchangeClosed("this ShuffleEnvironment belongs to the parent process: make one of your own")
+
+    def _tcp(self) -> Transport:
+        with self._lock:
+            if self._transport is None:
+                self._transport = make_transport("tcp", self)
+            return self._transport
+
+    def listen(self, host: str = "127.0.0.1", ports: tuple[int, int] = (0, 0)) -> tuple[str, int]:
+        """Let producers of other processes connect to this environment's gates; starts the I/O thread.
+
+        Parameters
+        ----------
+        host
+            The address to listen on, and no other.
+        ports
+            First and last port to try; ``(0, 0)``: any.
+
+        Returns
+        -------
+        tuple of str and int
+            The address bound.
+        """
+        self._check()
+        return self._tcp().listen(host, ports)
+
+    def create_input_gate(
+        self,
+        serializer: Serializer,
+        channels: int | None = None,
+        epoch: int = 0,
+        secret: bytes = b"",
+        config: ExchangeConfig | None = None,
+        maximum: int | None = None,
+    ) -> InputGate:
+        """Make the consuming end of an exchange.
+
+        Parameters
+        ----------
+        serializer
+            As the producers'; a columnar one needs its schema.
+        channels
+            Producers expected; ``None``: they come as they connect, until :meth:`InputGate.seal`.
+        epoch
+            This run's nonce: a producer of another is refused.
+        secret
+            What producers of other processes must prove to know.
+        maximum
+            Most segments the gate may hold.
+        """
+        self._check()
+        with self._lock:
+            gate = InputGate(
+                self, serializer, channels, next(self._numbers), epoch, secret, config or ExchangeConfig(), maximum
+            )
+            self._gates[gate.gate_id] = gate
+            if self._transport is not None:
+                self._transport.register_gate(gate)
+            return gate
+
+    def create_result_partition(
+        self,
+        serializer: Serializer,
+        targets: Sequence[InputGate | tuple[str, int, int]],
+        channel: int = 0,
+        epoch: int = 0,
+        secret: bytes = b"",
+        selector: ChannelSelector | None = None,
+        config: ExchangeConfig | None = None,
+        on_peer_loss: str = "error",
+        maximum: int | None = None,
+    ) -> RecordWriter:
+        """Make the producing end of an exchange.
+
+        Parameters
+        ----------
+        serializer
+            As the consumers'.
+        targets
+            One per subpartition: a gate of this environment (read in place), or ``(host, port, gate_id)``.
+        channel
+            This producer's number; no other producer of the exchange has it.
+        epoch, secret
+            As the gates'.
+        selector
+            Which target a record goes to; default: all to the first.
+        on_peer_loss
+            ``"error"``: a consumer that vanishes fails the writer; ``"cancel"``: it counts as one that has enough.
+        maximum
+            Most segments the writer may hold.
+        """
+        self._check()
+        if not targets:
+            raise ConfigError("a result partition without targets")
+        if on_peer_loss not in ("error", "cancel"):
+            raise ConfigError(f"on_peer_loss is {on_peer_loss!r}: 'error' or 'cancel'")
+        config = config or ExchangeConfig()
+        partition = ResultPartition(self, len(targets), channel, config, maximum)
+        with self._lock:
+            self._partitions.append(partition)
+        try:
+            for index, target in enumerate(targets):
+                if isinstance(target, InputGate):
+                    target.add_local(partition, index)
+                else:
+                    host, port, gate_id = target
+                    self._tcp().connect(
+                        partition,
+                        index,
+                        (host, int(port), int(gate_id)),
+                        {
+                            "epoch": epoch,
+                            "secret": secret,
+                            "fingerprint": serializer.fingerprint,
+                            "loss_is_cancel": on_peer_loss == "cancel",
+                        },
+                    )
+            # A copy: selectors keep a place of their own in each writer.
+            return RecordWriter(partition, serializer, copy.copy(selector) if selector is not None else forward(0))
+        except BaseException as error:
+            partition.fail(f"producer {channel} could not be set up: {error}")
+            self.release_partition(partition)
+            raise
+
+    def exchange(
+        self,
+        serializer: Serializer,
+        consumers: int = 1,
+        selector: ChannelSelector | None = None,
+        partition_type: str = "pipelined",
+        buffer_timeout: float | None = None,
+        producers: int = 1,
+        config: ExchangeConfig | None = None,
+    ) -> tuple[Any, list[InputGate]]:
+        """An exchange between threads of this process.
+
+        Returns
+        -------
+        writer, gates
+            A :class:`RecordWriter` (a list of them when `producers` is above 1) and a list of `consumers` gates.
+
+        Notes
+        -----
+        Memory is bounded: a writer waits while its consumers do not read. One thread that both writes and reads must
+        leave the writer's queues room (``max_buffers_per_channel``) or use ``try_emit``.
+        """
+        if partition_type not in _PARTITION_TYPES:
+            raise ConfigError(f"partition_type is {partition_type!r}: one of {_PARTITION_TYPES}")
+        if consumers < 1 or producers < 1:
+            raise ConfigError(f"an exchange of {producers} producers and {consumers} consumers: at least 1 of each")
+        config = config or ExchangeConfig()
+        if buffer_timeout is not None:
+            values = {name: getattr(config, name) for name in config.__dataclass_fields__}
+            config = ExchangeConfig(**{**values, "buffer_timeout_s": buffer_timeout})
+        gates = [self.create_input_gate(serializer, channels=producers, config=config) for _ in range(consumers)]
+        writers = [
+            self.create_result_partition(serializer, gates, channel=i, selector=selector, config=config)
+            for i in range(producers)
+        ]
+        return (writers[0] if producers == 1 else writers), gates
+
+    # ---- ending
+
+    def gate(self, gate_id: int) -> InputGate | None:
+        """The open gate of that number."""
+        return self._gates.get(gate_id)
+
+    def gates(self) -> Iterable[InputGate]:
+        """The open gates."""
+        return list(self._gates.values())
+
+    def release_gate(self, gate: InputGate) -> None:
+        """Called by :meth:`InputGate.close`."""
+        with self._lock:
+            self._gates.pop(gate.gate_id, None)
+            transport = self._transport
+        if transport is not None:
+            transport.let_go_gate(gate)
+        gate.free()
+
+    def release_partition(self, partition: ResultPartition) -> None:
+        """Called by the writer's ``close`` and ``abort``."""
+        with self._lock:
+            if partition not in self._partitions:
+                return
+            self._partitions.remove(partition)
+            transport = self._transport
+        if transport is not None:
+            transport.let_go_partition(partition)
+        partition.destroy()
+
+    def close(self) -> None:
+        """End everything made here, in any state; the segments are home afterwards. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        if os.getpid() != self.pid:
+            return
+        for partition in list(self._partitions):
+            partition.fail("the producer's ShuffleEnvironment was closed")
+            partition.wait_aborted(0.5)
+            self.release_partition(partition)
+        for gate in self.gates():
+            gate.close()
+        if self._transport is not None:
+            self._transport.close()
+        self.pool.destroy()
+
+    def __enter__(self) -> ShuffleEnvironment:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,59 @@
+"""Failure cells shared by the native threads and the Python side (pairing in the ``.pxd``)."""
+
+from libc.stdint cimport uint32_t
+from libc.string cimport memcpy
+
+from fastbuf._native.atomics cimport fb_u32_cas_strong, fb_u32_init, fb_u32_load_acquire, fb_u32_store_release
+
+from fastbuf.errors import (
+    BlockCorrupt,
+    ExchangeAborted,
+    ExchangeClosed,
+    ExchangeError,
+    PeerLost,
+    ProtocolError,
+    ResourceError,
+    SequenceError,
+)
+
+_ERRORS = {
+    FAIL_ABORTED: ExchangeAborted,
+    FAIL_PEER_LOST: PeerLost,
+    FAIL_SEQUENCE: SequenceError,
+    FAIL_PROTOCOL: ProtocolError,
+    FAIL_CLOSED: ExchangeClosed,
+    FAIL_CORRUPT: BlockCorrupt,
+    FAIL_RESOURCE: ResourceError,
+}
+
+
+cdef void failure_init(Failure *f) noexcept nogil:
+    fb_u32_init(&f.code, FAIL_NONE)
+    f.text[0] = 0
+
+
+cdef bint failure_set(Failure *f, FailureCode code, const char *text, size_t length) noexcept nogil:
+    """The first failure stays; later ones are its echo.  True when this one was first."""
+    cdef uint32_t expected = FAIL_NONE
+    if not fb_u32_cas_strong(&f.code, &expected, FAIL_CLAIMED):
+        return False
+    if length >= sizeof(f.text):
+        length = sizeof(f.text) - 1
+    memcpy(f.text, text, length)
+    f.text[length] = 0
+    fb_u32_store_release(&f.code, code)
+    return True
+
+
+cdef int failure_code(Failure *f) noexcept nogil:
+    cdef uint32_t code = fb_u32_load_acquire(&f.code)
+    return FAIL_NONE if code == FAIL_CLAIMED else code
+
+
+cdef int failure_raise(Failure *f) except -1:
+    """Raises the error that was set; does nothing when there is none."""
+    cdef int code = failure_code(f)
+    if code == FAIL_NONE:
+        return 0
+    text = (<bytes> f.text).decode("utf-8", "replace")
+    raise _ERRORS.get(code, ExchangeError)(text)

@@ -1,0 +1,60 @@
+# Map of the native half of an input gate: what a transport's thread and the reader share.
+#
+# Lock order: GateCore.lock is a leaf but for the pool's own atomics; nobody waits while holding it.
+# Notify (event) is done after the lock is let go.
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
+
+from fastbuf._native.atomics cimport fb_event
+from fastbuf._native.threads cimport pthread_mutex_t
+from fastbuf.exchange.failure cimport Failure
+from fastbuf.exchange.input_channel cimport InputChannel
+from fastbuf.exchange.result_subpartition cimport Subpartition
+from fastbuf.flow.buffer_manager cimport GateBuffers
+from fastbuf.memory.pool_core cimport LocalCore, PoolCore
+
+
+cdef struct ReadyBuffer:
+    InputChannel *channel
+    int32_t segment             # -1: end of partition
+    uint32_t length
+
+
+cdef struct GateCore:
+    pthread_mutex_t lock
+    GateBuffers buffers
+    ReadyBuffer *ready          # ring that grows; [head, head + count) in order of arrival
+    uint32_t capacity           # a power of two
+    uint32_t head
+    uint32_t count
+    InputChannel **channels     # in order of arrival
+    uint32_t n_channels
+    uint32_t channels_capacity
+    uint32_t n_local
+    bint closed
+    # -- lock-free
+    fb_event event              # something came, or failed
+    Failure failure
+    # -- lock
+    uint64_t bytes
+    uint64_t received
+    int64_t last_arrival_ns
+
+
+cdef GateCore *gate_new(PoolCore *pool, LocalCore *local, int32_t segments, int32_t exclusive, int32_t floating) noexcept nogil
+cdef void gate_free(GateCore *g) noexcept nogil
+cdef InputChannel *gate_open_channel(GateCore *g, uint32_t number, Subpartition *local) noexcept nogil
+cdef void gate_start_channel(GateCore *g, InputChannel *c) noexcept nogil
+# transport's thread
+cdef int32_t gate_segment(GateCore *g, InputChannel *c, uint32_t backlog) noexcept nogil
+cdef int gate_deliver(GateCore *g, InputChannel *c, int32_t segment, uint32_t length) noexcept nogil
+cdef void gate_return(GateCore *g, InputChannel *c, int32_t segment) noexcept nogil
+cdef int gate_end_channel(GateCore *g, InputChannel *c, uint64_t total) noexcept nogil
+cdef bint gate_channel_is_open(GateCore *g, InputChannel *c) noexcept nogil
+cdef void gate_disconnect(GateCore *g, InputChannel *c) noexcept nogil
+cdef uint32_t gate_take_credit(GateCore *g, InputChannel *c) noexcept nogil
+cdef void gate_fail(GateCore *g, int code, const char *text, size_t length) noexcept nogil
+# reader
+cdef uint32_t gate_take_ready(GateCore *g, ReadyBuffer *out, uint32_t most) noexcept nogil
+cdef void gate_release(GateCore *g, ReadyBuffer *done, uint32_t n) noexcept nogil
+cdef void gate_serve(GateCore *g) noexcept nogil
+cdef void gate_cancel(GateCore *g) noexcept nogil

@@ -1,0 +1,323 @@
+"""The native half of an input gate (C level; owners and lock order are in the ``.pxd``)."""
+
+from libc.stdint cimport int32_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcpy
+
+from fastbuf._native.atomics cimport fb_event_init, fb_event_notify, fb_now_ns
+from fastbuf._native.threads cimport (
+    pthread_mutex_destroy,
+    pthread_mutex_init,
+    pthread_mutex_lock,
+    pthread_mutex_unlock,
+)
+from fastbuf.exchange.failure cimport FailureCode, failure_init, failure_set
+from fastbuf.exchange.input_channel cimport (
+    CHANNEL_CANCELLED,
+    CHANNEL_ENDED,
+    CHANNEL_FINISHED,
+    CHANNEL_OPEN,
+    InputChannel,
+)
+from fastbuf.exchange.result_subpartition cimport Subpartition
+from fastbuf.flow.buffer_manager cimport (
+    ChannelBuffers,
+    bm_close,
+    bm_free,
+    bm_init,
+    bm_next_announce,
+    bm_open,
+    bm_release,
+    bm_serve,
+    bm_take,
+)
+from fastbuf.memory.pool_core cimport LocalCore, PoolCore, segment_recycle
+
+
+cdef GateCore *gate_new(PoolCore *pool, LocalCore *local, int32_t segments, int32_t exclusive,
+                        int32_t floating) noexcept nogil:
+    cdef GateCore *g = <GateCore *> calloc(1, sizeof(GateCore))
+    if g == NULL:
+        return NULL
+    g.capacity = 256
+    g.ready = <ReadyBuffer *> malloc(g.capacity * sizeof(ReadyBuffer))
+    if g.ready == NULL or bm_init(&g.buffers, pool, local, segments, exclusive, floating) != 0:
+        free(g.ready)
+        free(g)
+        return NULL
+    pthread_mutex_init(&g.lock, NULL)
+    fb_event_init(&g.event)
+    failure_init(&g.failure)
+    g.last_arrival_ns = fb_now_ns()
+    return g
+
+
+cdef void gate_free(GateCore *g) noexcept nogil:
+    """Transports have let go of every channel and the reader has ended: all segments go home."""
+    cdef uint32_t i
+    cdef InputChannel *c
+    cdef ReadyBuffer *b
+    for i in range(g.count):
+        b = &g.ready[(g.head + i) & (g.capacity - 1)]
+        if b.segment >= 0:
+            segment_recycle(g.buffers.pool, b.segment)
+    for i in range(g.n_channels):
+        c = g.channels[i]
+        if c.local == NULL and not c.buffers.closed:
+            bm_close(&g.buffers, &c.buffers)
+    for i in range(g.n_channels):
+        free(g.channels[i])
+    free(g.channels)
+    free(g.ready)
+    bm_free(&g.buffers)
+    pthread_mutex_destroy(&g.lock)
+    free(g)
+
+
+cdef void _announce(GateCore *g) noexcept nogil:
+    # Lock held.  The transport's callback only notes the wish and wakes its thread.
+    cdef ChannelBuffers *b = bm_next_announce(&g.buffers)
+    cdef InputChannel *c
+    while b != NULL:
+        c = <InputChannel *> b.owner
+        if c.connection != NULL and c.announce != NULL:
+            c.announce(c.connection)
+        b = bm_next_announce(&g.buffers)
+
+
+cdef InputChannel *gate_open_channel(GateCore *g, uint32_t number, Subpartition *local) noexcept nogil:
+    """A new channel, or NULL: out of memory, the gate is closed, or the producer's number is there already."""
+    cdef InputChannel *c = NULL
+    cdef InputChannel **grown
+    cdef uint32_t i
+    pthread_mutex_lock(&g.lock)
+    for i in range(g.n_channels):
+        if g.channels[i].number == number:
+            pthread_mutex_unlock(&g.lock)
+            return NULL
+    if not g.closed:
+        if g.n_channels == g.channels_capacity:
+            grown = <InputChannel **> realloc(g.channels, sizeof(void *) * (g.channels_capacity * 2 + 16))
+            if grown == NULL:
+                pthread_mutex_unlock(&g.lock)
+                return NULL
+            g.channels = grown
+            g.channels_capacity = g.channels_capacity * 2 + 16
+        c = <InputChannel *> calloc(1, sizeof(InputChannel))
+        if c != NULL:
+            c.gate = g
+            c.number = number
+            c.index = g.n_channels
+            c.state = CHANNEL_OPEN
+            c.local = local
+            g.channels[g.n_channels] = c
+            g.n_channels += 1
+            if local != NULL:
+                g.n_local += 1
+                c.buffers.closed = True
+    pthread_mutex_unlock(&g.lock)
+    return c
+
+
+cdef void gate_start_channel(GateCore *g, InputChannel *c) noexcept nogil:
+    """The connection is in place: grant the channel its exclusive segments and announce them."""
+    pthread_mutex_lock(&g.lock)
+    if g.closed:
+        c.state = CHANNEL_CANCELLED
+        if c.connection != NULL:
+            c.cancel(c.connection)
+    else:
+        bm_open(&g.buffers, &c.buffers, c)
+        _announce(g)
+    pthread_mutex_unlock(&g.lock)
+
+
+# ---- transport's thread
+
+
+cdef int32_t gate_segment(GateCore *g, InputChannel *c, uint32_t backlog) noexcept nogil:
+    """The segment for a buffer whose header has come; -1: it was sent without credit; -2: the channel is cancelled."""
+    cdef int32_t s
+    pthread_mutex_lock(&g.lock)
+    if c.state != CHANNEL_OPEN:
+        s = -2
+    else:
+        s = bm_take(&g.buffers, &c.buffers, backlog)
+        _announce(g)
+    pthread_mutex_unlock(&g.lock)
+    return s
+
+
+cdef int _push(GateCore *g, InputChannel *c, int32_t segment, uint32_t length) noexcept nogil:
+    cdef ReadyBuffer *grown
+    cdef ReadyBuffer *b
+    cdef uint32_t i
+    if g.count == g.capacity:
+        grown = <ReadyBuffer *> malloc(2 * g.capacity * sizeof(ReadyBuffer))
+        if grown == NULL:
+            return -1
+        for i in range(g.count):
+            grown[i] = g.ready[(g.head + i) & (g.capacity - 1)]
+        free(g.ready)
+        g.ready = grown
+        g.head = 0
+        g.capacity *= 2
+    b = &g.ready[(g.head + g.count) & (g.capacity - 1)]
+    b.channel = c
+    b.segment = segment
+    b.length = length
+    g.count += 1
+    return 0
+
+
+cdef int gate_deliver(GateCore *g, InputChannel *c, int32_t segment, uint32_t length) noexcept nogil:
+    cdef int rc
+    pthread_mutex_lock(&g.lock)
+    if g.closed or c.state != CHANNEL_OPEN:
+        bm_release(&g.buffers, &c.buffers, segment)
+        pthread_mutex_unlock(&g.lock)
+        return 0
+    rc = _push(g, c, segment, length)
+    c.received += 1
+    g.received += 1
+    g.bytes += length
+    g.last_arrival_ns = fb_now_ns()
+    pthread_mutex_unlock(&g.lock)
+    if rc == 0:
+        fb_event_notify(&g.event)
+    return rc
+
+
+cdef void gate_return(GateCore *g, InputChannel *c, int32_t segment) noexcept nogil:
+    """A segment taken for a buffer that never came whole."""
+    pthread_mutex_lock(&g.lock)
+    bm_release(&g.buffers, &c.buffers, segment)
+    _announce(g)
+    pthread_mutex_unlock(&g.lock)
+
+
+cdef int gate_end_channel(GateCore *g, InputChannel *c, uint64_t total) noexcept nogil:
+    """End of partition: `total` buffers were sent.  -1: not all of them came."""
+    cdef int rc = 0
+    pthread_mutex_lock(&g.lock)
+    if c.state == CHANNEL_OPEN:
+        c.announced_total = total
+        if total != c.received:
+            rc = -1
+        elif _push(g, c, -1, 0) == 0:
+            c.state = CHANNEL_ENDED
+            # What it still held for data serves the other channels from now on.
+            bm_close(&g.buffers, &c.buffers)
+            _announce(g)
+        else:
+            rc = -1
+    pthread_mutex_unlock(&g.lock)
+    fb_event_notify(&g.event)
+    return rc
+
+
+cdef bint gate_channel_is_open(GateCore *g, InputChannel *c) noexcept nogil:
+    """Neither ended nor cancelled: an end of the connection now would be a loss."""
+    cdef bint is_open
+    pthread_mutex_lock(&g.lock)
+    is_open = c.state == CHANNEL_OPEN
+    pthread_mutex_unlock(&g.lock)
+    return is_open
+
+
+cdef void gate_disconnect(GateCore *g, InputChannel *c) noexcept nogil:
+    """The connection is gone: from here on nobody calls into the transport for this channel."""
+    pthread_mutex_lock(&g.lock)
+    c.connection = NULL
+    if c.local == NULL and not c.buffers.closed:
+        bm_close(&g.buffers, &c.buffers)
+        _announce(g)
+    pthread_mutex_unlock(&g.lock)
+    fb_event_notify(&g.event)
+
+
+cdef uint32_t gate_take_credit(GateCore *g, InputChannel *c) noexcept nogil:
+    """Credits to tell the sender now."""
+    cdef uint32_t n
+    pthread_mutex_lock(&g.lock)
+    n = c.buffers.unannounced
+    c.buffers.unannounced = 0
+    pthread_mutex_unlock(&g.lock)
+    return n
+
+
+cdef void gate_fail(GateCore *g, int code, const char *text, size_t length) noexcept nogil:
+    failure_set(&g.failure, <FailureCode> code, text, length)
+    fb_event_notify(&g.event)
+
+
+# ---- reader
+
+
+cdef uint32_t gate_take_ready(GateCore *g, ReadyBuffer *out, uint32_t most) noexcept nogil:
+    cdef uint32_t n, first
+    pthread_mutex_lock(&g.lock)
+    n = min(most, g.count)
+    if n:
+        first = min(n, g.capacity - g.head)
+        memcpy(out, &g.ready[g.head], first * sizeof(ReadyBuffer))
+        memcpy(out + first, g.ready, (n - first) * sizeof(ReadyBuffer))
+        g.head = (g.head + n) & (g.capacity - 1)
+        g.count -= n
+    pthread_mutex_unlock(&g.lock)
+    return n
+
+
+cdef void gate_release(GateCore *g, ReadyBuffer *done, uint32_t n) noexcept nogil:
+    """The reader is done with these buffers: their segments become credit again."""
+    cdef uint32_t i
+    cdef InputChannel *c
+    if n == 0:
+        return
+    pthread_mutex_lock(&g.lock)
+    for i in range(n):
+        c = done[i].channel
+        if done[i].segment >= 0:
+            c.delivered += 1
+            bm_release(&g.buffers, &c.buffers, done[i].segment)
+        elif c.state == CHANNEL_ENDED:
+            c.state = CHANNEL_FINISHED
+    _announce(g)
+    pthread_mutex_unlock(&g.lock)
+
+
+cdef void gate_serve(GateCore *g) noexcept nogil:
+    """The pool may have segments again (another pool returned some): give them to who waits."""
+    pthread_mutex_lock(&g.lock)
+    if g.buffers.first_waiter != NULL:
+        bm_serve(&g.buffers)
+        _announce(g)
+    pthread_mutex_unlock(&g.lock)
+
+
+cdef void gate_cancel(GateCore *g) noexcept nogil:
+    """The reader wants no more: every open channel is cancelled, what is queued goes home."""
+    cdef uint32_t i
+    cdef InputChannel *c
+    cdef ReadyBuffer *b
+    pthread_mutex_lock(&g.lock)
+    g.closed = True
+    for i in range(g.count):
+        b = &g.ready[(g.head + i) & (g.capacity - 1)]
+        if b.segment >= 0:
+            bm_release(&g.buffers, &b.channel.buffers, b.segment)
+    g.count = 0
+    for i in range(g.n_channels):
+        c = g.channels[i]
+        if c.state == CHANNEL_OPEN:
+            c.state = CHANNEL_CANCELLED
+            if c.local == NULL:
+                if not c.buffers.closed:
+                    bm_close(&g.buffers, &c.buffers)
+                if c.connection != NULL:
+                    c.cancel(c.connection)
+        elif c.state == CHANNEL_ENDED:
+            c.state = CHANNEL_FINISHED
+    _announce(g)
+    pthread_mutex_unlock(&g.lock)
+    fb_event_notify(&g.event)

@@ -1,0 +1,35 @@
+# Map of one input channel: where one producer's subpartition arrives at a gate.
+#
+# Owner: the gate's lock, but for what is marked.  A channel is made when its producer connects (or
+# when a local writer is made) and freed with its gate; its connection may end before.
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
+from fastbuf.exchange.result_subpartition cimport Subpartition
+from fastbuf.flow.buffer_manager cimport ChannelBuffers
+
+cdef enum ChannelState:
+    CHANNEL_OPEN = 0
+    CHANNEL_ENDED = 1           # end of partition has arrived; buffers may still be queued at the gate
+    CHANNEL_FINISHED = 2        # the reader has had everything
+    CHANNEL_CANCELLED = 3
+
+
+# What a transport does for a channel.  Both are called with the gate's lock held: they note the wish
+# and wake their thread, and never wait or call back into the gate.
+ctypedef void (*channel_fn)(void *connection) noexcept nogil
+
+
+cdef struct InputChannel:
+    ChannelBuffers buffers
+    void *gate                  # GateCore; set once
+    uint32_t number             # the producer's number; set once
+    uint32_t index              # place in the gate's list; set once
+    uint32_t next_sequence      # transport's thread only
+    int state
+    uint64_t received           # buffers that came
+    uint64_t delivered          # buffers the reader is done with
+    uint64_t announced_total    # buffers the sender says it sent (set with CHANNEL_ENDED)
+    Subpartition *local         # local channel: the queue itself; else NULL
+    void *connection            # the transport's; NULL once it ended
+    channel_fn announce         # credits in buffers.unannounced are to be told to the sender
+    channel_fn cancel           # the sender is to be told that no more is wanted

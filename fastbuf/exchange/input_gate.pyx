@@ -1,0 +1,469 @@
+"""An input gate: takes in buffers of all its channels, gives out record batches or records."""
+
+import os
+import threading
+
+from cpython.exc cimport PyErr_CheckSignals
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+from fastbuf._native.atomics cimport (
+    fb_event_cancel,
+    fb_event_notify,
+    fb_event_prepare,
+    fb_event_wait,
+    fb_now_ns,
+    fb_u32_exchange_acq_rel,
+    fb_u32_load_acquire,
+)
+from fastbuf.exchange.failure cimport FAIL_ABORTED, failure_code, failure_raise
+from fastbuf.exchange.gate_core cimport (
+    GateCore,
+    ReadyBuffer,
+    gate_cancel,
+    gate_fail,
+    gate_free,
+    gate_new,
+    gate_open_channel,
+    gate_release,
+    gate_serve,
+    gate_take_ready,
+)
+from fastbuf.exchange.input_channel cimport CHANNEL_CANCELLED, CHANNEL_FINISHED, CHANNEL_OPEN, InputChannel
+from fastbuf.exchange.result_partition cimport ResultPartition
+from fastbuf.exchange.result_subpartition cimport (
+    Subpartition,
+    sub_advance,
+    sub_close,
+    sub_exhausted,
+    sub_queued,
+    sub_sendable,
+)
+from fastbuf.memory.network_buffer_pool cimport NetworkBufferPool
+from fastbuf.memory.pool_core cimport local_set_listener, segment_data
+from fastbuf.serializers.assemble cimport BatchAssembler
+from fastbuf.serializers.serializer cimport Serializer
+from fastbuf.serializers.spanning cimport SpanningReader
+
+from fastbuf.errors import BlockTruncated, ConfigError, ExchangeClosed, SequenceError, StallTimeout
+
+cdef enum:
+    SLICE_NS = 200000000        # signals are looked at this often while waiting
+
+
+cdef void _notify_gate(void *context) noexcept nogil:
+    fb_event_notify(&(<GateCore *> context).event)
+
+
+cdef class InputGate:
+    """Where the buffers of all producers arrive; made by :meth:`ShuffleEnvironment.create_input_gate`.
+
+    Iterate over it, or call :meth:`poll`. Gives out :class:`pyarrow.RecordBatch` for a columnar
+    serializer, records otherwise. Nothing is ordered across channels.
+    """
+
+    def __init__(self, environment, Serializer serializer, channels, unsigned int gate_id, unsigned long long epoch,
+                 bytes secret, config, maximum=None):
+        cdef NetworkBufferPool network = environment.pool
+        if channels is not None and channels < 1:
+            raise ConfigError(f"an input gate with {channels} channels: at least 1")
+        self.environment = environment
+        self.serializer = serializer
+        self.channels = channels
+        self.gate_id = gate_id
+        self.epoch = epoch
+        self.secret = secret
+        self.config = config
+        self.lock = threading.RLock()
+        self.readers = []
+        self.local_partitions = []
+        self.records = []
+        if serializer.kind == "columnar":
+            self.assembler = BatchAssembler(serializer.schema)
+        # Every channel has one segment at the least; an open gate must be able to serve one.
+        required = channels if channels is not None else 1
+        wanted = (channels if channels is not None else 1) * config.exclusive + config.floating
+        if maximum is None:
+            maximum = wanted if channels is not None else None
+        self.pool = environment.pool.create_local_pool(
+            required=required, maximum=max(required, maximum) if maximum is not None else None, name=f"gate {gate_id}")
+        exclusive = config.exclusive
+        if channels is not None:
+            # All channels get their exclusive segments, or fewer each, never some of them none.
+            exclusive = max(1, min(exclusive, (self.pool.limit if maximum is None else max(required, maximum)) // channels))
+        self.core = gate_new(network.core, self.pool.core, network.core.count, exclusive, config.floating)
+        if self.core == NULL:
+            raise MemoryError
+        local_set_listener(self.pool.core, &self.core.event)
+
+    def __dealloc__(self):
+        # The normal way is close(); a gate that was never connected may just be forgotten.
+        if self.core != NULL:
+            if self.pool is not None and self.pool.core != NULL:
+                local_set_listener(self.pool.core, NULL)
+            gate_free(self.core)
+
+    # ---- channels
+
+    def add_local(self, ResultPartition partition, int index):
+        """Read subpartition `index` of a partition of this process in place (a local channel)."""
+        cdef Subpartition *s = &partition.subs[index]
+        cdef InputChannel *c
+        s.notify = _notify_gate
+        s.notify_context = self.core
+        c = gate_open_channel(self.core, partition.channel, s)
+        if c == NULL:
+            raise SequenceError(f"gate {self.gate_id}: channel {partition.channel} is there already, or the gate is closed")
+        self.local_partitions.append((c.index, partition))
+        partition.set_transport(index, "local", f"gate {self.gate_id}")
+
+    def seal(self, totals):
+        """Say which channels there are in all, and how many buffers each has sent: the gate ends when all of it is read.
+
+        Parameters
+        ----------
+        totals : dict of int to int
+            Buffers by channel number.
+        """
+        if self.closed:
+            return
+        self.sealed = {int(channel): int(buffers) for channel, buffers in totals.items()}
+        fb_event_notify(&self.core.event)
+
+    # ---- reading
+
+    cdef SpanningReader reader(self, uint32_t index):
+        while len(self.readers) <= <Py_ssize_t> index:
+            self.readers.append(SpanningReader(self.config.max_record_bytes))
+        return <SpanningReader> self.readers[index]
+
+    cdef int take_in(self, InputChannel *c, const uint8_t *data, uint32_t length) except -1:
+        """All elements of one buffer."""
+        cdef SpanningReader reader = self.reader(c.index)
+        cdef const uint8_t *payload
+        cdef Py_ssize_t n
+        if self.first_row_ns == 0:
+            self.first_row_ns = fb_now_ns()
+        reader.feed(data, length)
+        if self.assembler is not None:
+            while reader.next(&payload, &n):
+                self.assembler.append(payload, n)
+        else:
+            while reader.next(&payload, &n):
+                self.records.append(self.serializer.decode_record(payload, n))
+        return 0
+
+    cdef bint enough(self) noexcept:
+        if self.assembler is not None:
+            return self.assembler.rows >= <Py_ssize_t> self.config.batch_rows or \
+                self.assembler.nbytes >= <Py_ssize_t> self.config.batch_bytes
+        return len(self.records) >= self.config.batch_rows
+
+    cdef Py_ssize_t waiting(self) noexcept:
+        return self.assembler.rows if self.assembler is not None else len(self.records)
+
+    cdef int drain_remote(self) except -1:
+        """Takes in what has arrived, until there is enough; 1 when something came."""
+        cdef ReadyBuffer ready[READY_BATCH]
+        cdef uint32_t n, i
+        cdef int came = 0
+        cdef bint full
+        while not self.enough():
+            # A few at a time: what is taken is taken in, and its segments are credit again at once.
+            n = gate_take_ready(self.core, ready, READY_BATCH // 8)
+            if n == 0:
+                break
+            came = 1
+            try:
+                for i in range(n):
+                    if ready[i].segment >= 0:
+                        self.take_in(ready[i].channel, segment_data(self.core.buffers.pool, ready[i].segment),
+                                     ready[i].length)
+                    elif not self.reader(ready[i].channel.index).clean():
+                        raise BlockTruncated(f"channel {ready[i].channel.number} ended within a record")
+            finally:
+                gate_release(self.core, ready, n)
+        return came
+
+    cdef int drain_local(self, bint partial) except -1:
+        """The same for local channels, which are read in place."""
+        cdef InputChannel *c
+        cdef Subpartition *s
+        cdef ResultPartition partition
+        cdef uint8_t *data
+        cdef uint32_t length, k, n
+        cdef bint last, asked
+        cdef int came = 0
+        n = <uint32_t> len(self.local_partitions)
+        for k in range(n):
+            index, partition = self.local_partitions[(self.local_turn + k) % n]
+            c = self.core.channels[<uint32_t> index]
+            s = c.local
+            if c.state != CHANNEL_OPEN:
+                continue
+            if fb_u32_load_acquire(&partition.core.abort_asked):
+                gate_fail(self.core, FAIL_ABORTED, partition.core.failure.text, len(partition.core.failure.text))
+                sub_close(s, True)
+                c.state = CHANNEL_CANCELLED
+                return 1
+            asked = fb_u32_exchange_acq_rel(&s.flush_asked, 0) != 0
+            while not self.enough() and sub_sendable(s, partial or asked, &data, &length, &last):
+                came = 1
+                try:
+                    self.take_in(c, data, length)
+                finally:
+                    sub_advance(s, length, last)
+                c.received += 1
+                self.local_buffers += 1
+                self.local_bytes += length
+            if asked and sub_queued(s):
+                # What was asked to leave may not all have left yet (enough was taken in).
+                fb_u32_exchange_acq_rel(&s.flush_asked, 1)
+            if sub_exhausted(s):
+                if not self.reader(c.index).clean():
+                    raise BlockTruncated(f"channel {c.number} ended within a record")
+                c.announced_total = s.buffers
+                c.state = CHANNEL_FINISHED
+                sub_close(s, False)
+                came = 1
+        self.local_turn += 1
+        return came
+
+    cdef int drain(self, bint partial) except -1:
+        cdef int came = self.drain_remote()
+        if self.local_partitions:
+            came |= self.drain_local(partial)
+        return came
+
+    cdef object give_out(self):
+        self.first_row_ns = 0
+        if self.assembler is not None:
+            self.records_in += self.assembler.rows
+            return self.assembler.take()
+        records = self.records
+        self.records = []
+        self.records_in += len(records)
+        return records
+
+    cdef bint complete(self) except -1:
+        """Whether every channel has been read to its end of partition, and had what its producer said."""
+        cdef uint32_t i
+        cdef InputChannel *c
+        cdef uint32_t ended = 0
+        if self.channels is None and self.sealed is None:
+            return False
+        for i in range(self.core.n_channels):
+            c = self.core.channels[i]
+            if self.sealed is not None and c.number not in self.sealed:
+                raise SequenceError(f"gate {self.gate_id}: channel {c.number} is not among those that were announced")
+            if c.state != CHANNEL_FINISHED:
+                return False
+            if self.sealed is not None and self.sealed[c.number] != c.announced_total:
+                raise SequenceError(
+                    f"gate {self.gate_id}: channel {c.number} sent {c.announced_total} buffers, "
+                    f"{self.sealed[c.number]} were announced")
+            ended += 1
+        return ended == <uint32_t> (len(self.sealed) if self.sealed is not None else self.channels)
+
+    def poll(self, timeout=None):
+        """What has arrived.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait; ``None``: until something comes, the gate ends, or ``stall_timeout_s`` is over.
+
+        Returns
+        -------
+        pyarrow.RecordBatch or list or None
+            Up to about ``batch_rows`` rows or ``batch_bytes``; a smaller batch when its first row has waited for
+            ``buffer_timeout_s``. ``None``: nothing within the time, or all is read (then :attr:`finished` is true).
+        """
+        with self.lock:
+            return self._poll(timeout)
+
+    def _poll(self, timeout):
+        cdef int64_t now = fb_now_ns()
+        cdef int64_t started = now
+        cdef int64_t deadline = -1 if timeout is None else now + <int64_t> (timeout * 1e9)
+        cdef int64_t linger = 0 if self.assembler is None else <int64_t> (max(0.0, self.config.buffer_timeout_s) * 1e9)
+        cdef int64_t stall = <int64_t> (self.config.stall_timeout_s * 1e9)
+        cdef int64_t until
+        cdef uint32_t key
+        cdef bint partial = False
+        cdef bint announced
+        cdef int came
+        if self.finished:
+            return None
+        while True:
+            if self.closed:
+                raise ExchangeClosed(f"gate {self.gate_id} is closed")
+            failure_raise(&self.core.failure)
+            # The eventcount's order: announce, look, sleep.
+            key = fb_event_prepare(&self.core.event)
+            announced = True
+            try:
+                came = self.drain(partial)
+                if self.enough():
+                    return self.give_out()
+                if self.complete():
+                    self.finished = True
+                    return self.give_out() if self.waiting() else None
+                now = fb_now_ns()
+                if came:
+                    started = now
+                if self.waiting() and now - self.first_row_ns >= linger:
+                    return self.give_out()
+                if 0 <= deadline <= now:
+                    return None
+                if deadline < 0 and now - started > stall:
+                    raise StallTimeout(self.describe_stall())
+                gate_serve(self.core)
+                until = now + SLICE_NS
+                if self.waiting():
+                    until = min(until, self.first_row_ns + linger)
+                if self.local_partitions and linger > 0:
+                    until = min(until, now + linger)
+                if deadline >= 0:
+                    until = min(until, deadline)
+                if not self.closed and failure_code(&self.core.failure) == 0:
+                    announced = False
+                    with nogil:
+                        fb_event_wait(&self.core.event, key, until)
+            finally:
+                if announced:
+                    fb_event_cancel(&self.core.event)
+            partial = fb_now_ns() >= until      # nothing came for the buffer timeout: local buffers may be read half full
+            self.wait_ns += fb_now_ns() - now
+            PyErr_CheckSignals()
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.assembler is not None:
+            got = self.poll()
+            if got is None:
+                raise StopIteration
+            return got
+        while True:
+            if self.pending is not None:
+                for record in self.pending:
+                    return record
+                self.pending = None
+            got = self.poll()
+            if got is None:
+                raise StopIteration
+            self.pending = iter(got)
+
+    # ---- ending
+
+    def abort(self, reason="the consumer gave up"):
+        """Give up, from any thread: whoever reads fails with `reason`, and so does every producer when the gate closes."""
+        cdef bytes text = str(reason).encode()
+        if not self.closed:
+            gate_fail(self.core, FAIL_ABORTED, text, len(text))
+
+    def close(self):
+        """End the gate, from any thread: what is unfinished is cancelled (or aborted, if the gate has failed). Idempotent."""
+        if self.freed:
+            return
+        self.closed = True
+        fb_event_notify(&self.core.event)       # a reader blocked in another thread leaves with ExchangeClosed
+        with self.lock:
+            if not self.freed:
+                self._cancel()
+                self.environment.release_gate(self)
+
+    def _cancel(self):
+        # Cancels every open channel; queued segments go home, local producers drop what they write from now on.
+        cdef InputChannel *c
+        gate_cancel(self.core)
+        for index, _ in self.local_partitions:
+            c = self.core.channels[<uint32_t> index]
+            if not fb_u32_load_acquire(&c.local.closed):
+                sub_close(c.local, True)
+
+    def free(self):
+        """Last step of :meth:`close`, by the environment: no transport points here any more."""
+        if self.freed:
+            return
+        self.final_stats = self.stats()
+        self.freed = True
+        local_set_listener(self.pool.core, NULL)
+        gate_free(self.core)
+        self.core = NULL
+        self.local_partitions = []
+        self.readers = []
+        self.records = []
+        self.assembler = None
+        self.pending = None
+        self.pool.destroy()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, traceback):
+        if kind is not None and not self.closed:
+            self.abort(f"{kind.__name__}: {value}")
+        self.close()
+
+    # ---- figures
+
+    def describe_stall(self):
+        """The state of a waiting gate, for people."""
+        cdef uint32_t i
+        cdef InputChannel *c
+        waiting = []
+        for i in range(self.core.n_channels):
+            c = self.core.channels[i]
+            if c.state == CHANNEL_OPEN:
+                waiting.append(
+                    f"channel {c.number}: credit {c.buffers.credit.available}, backlog {c.buffers.credit.backlog}, "
+                    f"{c.received} buffers so far")
+        expected = self.channels if self.channels is not None else "an unknown number of"
+        return (
+            f"gate {self.gate_id} got nothing for {self.config.stall_timeout_s} s: {self.core.n_channels} of {expected} channels "
+            f"have connected; {'; '.join(waiting[:8]) or 'none is open'}; pool: {self.pool.in_use} segments in use, "
+            f"limit {self.pool.limit}. The producers are slow or stuck; raise stall_timeout_s ({self.config.stall_timeout_s})")
+
+    def stats(self):
+        """Figures so far: records, bytes, buffers, channels, peak_segments, segments (the cap), wait_s."""
+        if self.freed:
+            return dict(self.final_stats)
+        stats = self.pool.stats()
+        return {
+            "records": self.records_in,
+            "bytes": self.core.bytes + self.local_bytes,
+            "buffers": self.core.received + self.local_buffers,
+            "channels": self.core.n_channels,
+            "peak_segments": stats.peak,
+            "segments": stats.maximum,
+            "wait_s": self.wait_ns / 1e9,
+        }
+
+    def audit(self):
+        """Prove the credit invariants of every channel; raises naming the one that breaks them."""
+        cdef uint32_t i
+        cdef InputChannel *c
+        cdef int64_t floating = 0
+        if self.freed:
+            return True
+        for i in range(self.core.n_channels):
+            c = self.core.channels[i]
+            if c.local != NULL:
+                continue
+            if c.buffers.credit.announced != c.buffers.credit.used + c.buffers.credit.available or \
+                    c.buffers.ready_count != c.buffers.credit.available:
+                raise SequenceError(
+                    f"channel {c.number}: announced {c.buffers.credit.announced}, used {c.buffers.credit.used}, "
+                    f"available {c.buffers.credit.available}, ready {c.buffers.ready_count}")
+            floating += c.buffers.credit.floating
+        if floating != self.core.buffers.floating_out or floating > self.core.buffers.floating_limit:
+            raise SequenceError(
+                f"channels hold {floating} floating segments, {self.core.buffers.floating_out} are out of "
+                f"{self.core.buffers.floating_limit}")
+        return True
+
+    def forked(self):
+        """Whether this is a forked child, which must not touch its parent's exchange."""
+        return os.getpid() != self.environment.pid

@@ -1,0 +1,31 @@
+# Map of the record writer: records and batches into the open buffers of a result partition.
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+from fastbuf.exchange.channel_selector cimport ChannelSelector
+from fastbuf.exchange.result_partition cimport ResultPartition
+from fastbuf.serializers.scatter cimport BatchScatter
+from fastbuf.serializers.serializer cimport Serializer
+
+
+cdef class RecordWriter:
+    cdef readonly ResultPartition partition
+    cdef readonly Serializer serializer
+    cdef ChannelSelector selector
+    cdef BatchScatter scatter           # columnar only; holds the batch that is being written
+    cdef object batch_schema
+    cdef int first                      # subpartition to begin with, so that none is always first
+    cdef uint8_t *scratch               # an element longer than the open buffer has room for
+    cdef Py_ssize_t scratch_room
+    cdef Py_ssize_t spill_at            # bytes of it already written
+    cdef Py_ssize_t spill_left          # bytes of it still to write, to spill_part
+    cdef int spill_part
+    cdef readonly uint64_t records
+    cdef bint flush_always              # buffer timeout 0
+    cdef bint in_batch
+
+    cdef int pump_spill(self) except -1
+    cdef int pump_batch(self) except -1
+    cdef int finish_pending(self) except -1
+    cdef int write_record(self, int part, object record) except -1
+    cdef int reserve(self, Py_ssize_t room) except -1
+    cdef int spill(self, int part, Py_ssize_t length) except -1

@@ -1,0 +1,377 @@
+"""The record writer: serializes straight into segments, one open buffer per subpartition.
+
+Blocking and not: every step is a *pump* that writes as far as segments and queues allow and keeps
+its place, so that a fused stage may take in what has arrived and call again (SPEC: never block in a
+send).  The blocking calls pump and wait on the partition's event.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy
+
+from fastbuf._native.atomics cimport fb_event_cancel, fb_event_prepare, fb_u32_load_acquire
+from fastbuf.exchange.channel_selector cimport SELECT_ALL, ChannelSelector
+from fastbuf.exchange.result_partition cimport (
+    WRITE_BLOCKED,
+    WRITE_DROPPED,
+    OpenBuffer,
+    ResultPartition,
+    WriteState,
+)
+from fastbuf.serializers.scatter cimport BatchScatter
+from fastbuf.serializers.serializer cimport Serializer
+
+from fastbuf.errors import ExchangeClosed, RecordTooLong
+
+
+cdef class RecordWriter:
+    """Writes one producer's records to R consumers.
+
+    Made by :meth:`ShuffleEnvironment.create_result_partition` or :meth:`ShuffleEnvironment.exchange`.
+    One thread at a time.
+    """
+
+    def __init__(self, ResultPartition partition, Serializer serializer, ChannelSelector selector):
+        self.partition = partition
+        self.serializer = serializer
+        self.selector = selector
+        selector.bind(partition.subpartitions, serializer.schema)
+        self.flush_always = partition.config.buffer_timeout_s == 0
+        if serializer.kind == "columnar":
+            self.scatter = BatchScatter(serializer.schema, partition.subpartitions)
+
+    def __dealloc__(self):
+        free(self.scratch)
+
+    # ---- pumps: 1 done, 0 blocked
+
+    cdef int reserve(self, Py_ssize_t room) except -1:
+        cdef uint8_t *grown
+        if room > self.scratch_room:
+            grown = <uint8_t *> realloc(self.scratch, room)
+            if grown == NULL:
+                raise MemoryError(f"a record of {room} bytes")
+            self.scratch = grown
+            self.scratch_room = room
+        return 0
+
+    cdef int spill(self, int part, Py_ssize_t length) except -1:
+        """The first `length` bytes of scratch go to `part`, over as many buffers as they need."""
+        self.spill_part = part
+        self.spill_at = 0
+        self.spill_left = length
+        return self.pump_spill()
+
+    cdef int pump_spill(self) except -1:
+        cdef OpenBuffer *b
+        cdef WriteState state
+        cdef uint32_t n
+        while self.spill_left:
+            state = self.partition.open_buffer(self.spill_part, self.spill_at > 0)
+            if state == WRITE_BLOCKED:
+                return 0
+            if state == WRITE_DROPPED:
+                self.spill_left = 0
+                break
+            b = &self.partition.buffers[self.spill_part]
+            n = <uint32_t> min(self.spill_left, <Py_ssize_t> (self.partition.segment_size - b.fill))
+            memcpy(b.data + b.fill, self.scratch + self.spill_at, n)
+            self.spill_at += n
+            self.spill_left -= n
+            self.partition.commit(self.spill_part, n)
+        if self.scratch_room > 1 << 20:     # a giant's memory is not kept
+            free(self.scratch)
+            self.scratch = NULL
+            self.scratch_room = 0
+        return 1
+
+    cdef int pump_batch(self) except -1:
+        cdef ResultPartition p = self.partition
+        cdef BatchScatter scatter = self.scatter
+        cdef OpenBuffer *b
+        cdef WriteState state
+        cdef Py_ssize_t n
+        cdef int part, i
+        cdef bint blocked = False
+        cdef int giant = -1
+        if self.spill_left and not self.pump_spill():
+            return 0
+        while True:
+            giant = -1
+            blocked = False
+            with nogil:
+                for i in range(p.subpartitions):
+                    part = self.first + i
+                    if part >= p.subpartitions:
+                        part -= p.subpartitions
+                    while scatter.rows_left(part) > 0:
+                        state = p.open_buffer(part, False)
+                        if state == WRITE_BLOCKED:
+                            blocked = True      # a channel without credit blocks no other channel
+                            break
+                        if state == WRITE_DROPPED:
+                            break
+                        b = &p.buffers[part]
+                        n = scatter.encode(part, b.data + b.fill, p.segment_size - b.fill)
+                        if n > 0:
+                            p.commit(part, <uint32_t> n)
+                        elif b.fill > 0 and scatter.next_row_bytes(part) <= p.segment_size:
+                            p.finish_buffer(part)
+                        else:
+                            giant = part
+                            break
+                    if giant >= 0:
+                        break
+            if giant < 0:
+                break
+            n = scatter.next_row_bytes(giant)
+            if n - 4 > p.config.max_record_bytes:
+                raise RecordTooLong(f"a row of {n} bytes is longer than max_record_bytes ({p.config.max_record_bytes})")
+            self.reserve(n)
+            n = scatter.encode(giant, self.scratch, n)
+            if not self.spill(giant, n):
+                return 0
+        if blocked:
+            return 0
+        scatter.end()
+        self.in_batch = False
+        self.first = (self.first + 1) % p.subpartitions
+        if self.flush_always:
+            p.flush()
+        return 1
+
+    cdef int finish_pending(self) except -1:
+        """Blocks until what was begun is written."""
+        cdef int64_t since = 0
+        cdef uint64_t seen = 0
+        cdef uint32_t key
+        while True:
+            self.partition.check()
+            if (self.pump_batch() if self.in_batch else self.pump_spill()):
+                return 0
+            key = fb_event_prepare(&self.partition.core.event)
+            try:
+                if (self.pump_batch() if self.in_batch else self.pump_spill()):
+                    fb_event_cancel(&self.partition.core.event)
+                    return 0
+            except BaseException:
+                fb_event_cancel(&self.partition.core.event)
+                raise
+            self.partition.wait(key, -1, &since, &seen)
+
+    # ---- batches
+
+    def _begin_batch(self, batch):
+        if self.scatter is None:
+            raise TypeError(f"a {self.serializer.kind} writer takes records: use emit")
+        if self.in_batch or self.spill_left:
+            raise ExchangeClosed("the batch before is not written yet: call resume() until it says True")
+        self.partition.check()
+        self.selector.begin(self.scatter, batch)
+        self.in_batch = True
+        self.records += batch.num_rows
+
+    def emit_batch(self, batch):
+        """Write a record batch (anything with ``__arrow_c_array__``), waiting without the GIL while there is no credit.
+
+        Raises
+        ------
+        StallTimeout
+            No consumer took anything for ``stall_timeout_s``.
+        ExchangeAborted, PeerLost
+            The exchange failed.
+        """
+        self._begin_batch(batch)
+        self.finish_pending()
+
+    def try_emit_batch(self, batch):
+        """Write as much of the batch as segments allow; ``False``: call :meth:`resume` until it says ``True``."""
+        self._begin_batch(batch)
+        return self.resume()
+
+    def resume(self):
+        """Go on with what :meth:`try_emit_batch` or :meth:`try_emit` began; ``True`` when it is written."""
+        self.partition.check()
+        if self.in_batch:
+            return self.pump_batch() == 1
+        return self.pump_spill() == 1
+
+    # ---- records
+
+    cdef int write_record(self, int part, object record) except -1:
+        """1: written, 0: begun (pump_spill finishes it)."""
+        cdef ResultPartition p = self.partition
+        cdef OpenBuffer *b
+        cdef Py_ssize_t n, room
+        cdef uint32_t length
+        cdef WriteState state = p.open_buffer(part, False)
+        if state == WRITE_DROPPED:
+            return 1
+        if state != WRITE_BLOCKED:
+            b = &p.buffers[part]
+            room = <Py_ssize_t> p.segment_size - b.fill - 4
+            n = self.serializer.encode_record(record, b.data + b.fill + 4, room) if room > 0 else -1
+            if room > 0 and n <= room:
+                length = <uint32_t> n
+                memcpy(b.data + b.fill, &length, 4)
+                p.commit(part, length + 4)
+                return 1
+            if room <= 0:
+                n = 64
+        else:
+            n = 64
+        while True:
+            self.reserve(n + 4)
+            room = self.scratch_room - 4
+            n = self.serializer.encode_record(record, self.scratch + 4, room)
+            if n > p.config.max_record_bytes:
+                raise RecordTooLong(
+                    f"a record of {n} bytes is longer than max_record_bytes ({p.config.max_record_bytes})")
+            if n <= room:
+                break
+        length = <uint32_t> n
+        memcpy(self.scratch, &length, 4)
+        return self.spill(part, n + 4)
+
+    def emit(self, record):
+        """Write one record, waiting without the GIL while there is no credit.
+
+        Raises
+        ------
+        RecordError
+            The record does not fit the schema; nothing of it was written.
+        RecordTooLong
+            It is longer than ``max_record_bytes``.
+        """
+        cdef int part
+        if self.scatter is not None:
+            raise TypeError("a columnar writer takes record batches: use emit_batch")
+        if self.spill_left:
+            self.finish_pending()
+        self.partition.check()
+        part = self.selector.select(record)
+        if part == SELECT_ALL:
+            for part in range(self.partition.subpartitions):
+                if not self.write_record(part, record):
+                    self.finish_pending()
+        elif not self.write_record(part, record):
+            self.finish_pending()
+        self.records += 1
+        if self.flush_always:
+            self.partition.flush()
+
+    def emit_many(self, records):
+        """Write every record of an iterable."""
+        for record in records:
+            self.emit(record)
+
+    def try_emit(self, record):
+        """Write one record if segments allow; ``False``: it is begun, call :meth:`resume` until it says ``True``."""
+        cdef int part
+        if self.scatter is not None:
+            raise TypeError("a columnar writer takes record batches: use try_emit_batch")
+        if self.spill_left:
+            raise ExchangeClosed("the record before is not written yet: call resume() until it says True")
+        self.partition.check()
+        part = self.selector.select(record)
+        if part == SELECT_ALL:
+            raise TypeError("broadcast cannot be written without blocking: use emit")
+        self.records += 1
+        return self.write_record(part, record) == 1
+
+    # ---- ending
+
+    def flush(self):
+        """Let everything written so far leave now."""
+        self.partition.flush()
+
+    def try_close(self):
+        """End of partition without waiting: ``True`` once every remote consumer has acknowledged it."""
+        if self.partition.closed:
+            return True
+        self.partition.check()
+        if self.in_batch or self.spill_left:
+            if not self.resume():
+                return False
+        self.partition.end()
+        if not self.partition.remote_closed():
+            return False
+        self.partition.check()
+        self._let_go()
+        return True
+
+    def close(self, timeout=None):
+        """Write the end of partition and wait until every remote consumer has it. A second call does nothing.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds; default: as long as there is progress (``stall_timeout_s``).
+
+        Raises
+        ------
+        TimeoutError
+            The time was over: the writer is still open.
+        """
+        if self.partition.closed:
+            return
+        self.partition.check()
+        if self.in_batch or self.spill_left:
+            self.finish_pending()
+        self.partition.end()
+        if not self.partition.wait_closed(-1.0 if timeout is None else timeout):
+            raise TimeoutError(f"writer {self.partition.channel}: consumers have not had everything within {timeout} s")
+        self._let_go()
+
+    def abort(self, reason="the producer gave up"):
+        """Give up: every consumer fails with `reason`. A second call does nothing."""
+        if self.partition.closed:
+            return
+        self.partition.fail(str(reason))
+        self.partition.wait_aborted(1.0)
+        self._let_go()
+
+    def _let_go(self):
+        if self.scatter is not None:
+            self.scatter.end()
+        self.in_batch = False
+        self.spill_left = 0
+        self.partition.environment.release_partition(self.partition)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, traceback):
+        if kind is None:
+            self.close()
+        else:
+            self.abort(f"{kind.__name__}: {value}")
+
+    # ---- figures
+
+    @property
+    def cancelled(self):
+        """Whether every consumer has cancelled: whatever is written is dropped."""
+        return self.partition.cancelled
+
+    @property
+    def closed(self):
+        """Whether the writer has ended."""
+        return self.partition.closed
+
+    def totals(self):
+        """Buffers sent per subpartition; final after :meth:`close`."""
+        return self.partition.totals()
+
+    def stats(self):
+        """Figures so far: records, bytes, buffers, peak_segments, segments (the cap), wait_s."""
+        stats = self.partition.pool.stats()
+        return {
+            "records": self.records,
+            "bytes": self.partition.bytes_out,
+            "buffers": sum(self.partition.totals()),
+            "peak_segments": stats.peak,
+            "segments": stats.maximum,
+            "wait_s": self.partition.wait_s,
+        }

@@ -1,0 +1,56 @@
+# Map of a result partition: R subpartitions, the pool they draw on, and the open buffer of each.
+#
+# One thread writes at a time (the record writer's); drainers (I/O thread, local readers) touch the
+# subpartitions only, as result_subpartition.pxd says.
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+
+from fastbuf._native.atomics cimport fb_au32, fb_event
+from fastbuf.exchange.failure cimport Failure
+from fastbuf.exchange.result_subpartition cimport Subpartition
+from fastbuf.memory.local_buffer_pool cimport LocalBufferPool
+from fastbuf.memory.pool_core cimport LocalCore, PoolCore
+
+cdef enum WriteState:
+    WRITE_BLOCKED = 0           # no segment, or the queue is full
+    WRITE_OK = 1
+    WRITE_DROPPED = 2           # the consumer has cancelled: what is meant for it is dropped
+
+
+cdef struct OpenBuffer:         # writer only
+    int32_t segment             # -1: none is open
+    uint32_t fill
+    uint8_t *data
+
+
+cdef struct PartitionCore:      # stays at its place while the partition lives: other threads point here
+    fb_event event              # a slot or a segment came free, a consumer ended, or something failed
+    Failure failure
+    fb_au32 abort_asked         # drainers: say ABORT(failure.text) to the consumers
+
+
+cdef class ResultPartition:
+    cdef PartitionCore *core
+    cdef Subpartition *subs
+    cdef OpenBuffer *buffers
+    cdef readonly int subpartitions
+    cdef readonly uint32_t segment_size
+    cdef PoolCore *pool_core
+    cdef readonly LocalBufferPool pool
+    cdef readonly object config
+    cdef readonly object environment
+    cdef readonly unsigned int channel
+    cdef list transports        # who drains each subpartition, for messages and letting go
+    cdef readonly bint closed
+    cdef bint ended
+    cdef bint destroyed
+    cdef int64_t wait_ns
+
+    cdef WriteState open_buffer(self, int part, bint overdraft) noexcept nogil
+    cdef void commit(self, int part, uint32_t n) noexcept nogil
+    cdef void finish_buffer(self, int part) noexcept nogil
+    cdef void drop(self, int part) noexcept nogil
+    cdef uint64_t progress(self) noexcept nogil
+    cdef int wait(self, uint32_t key, int64_t deadline_ns, int64_t *blocked_since, uint64_t *seen) except -1
+    cdef int end(self) except -1
+    cdef bint all_closed(self) noexcept nogil
+    cdef void *abort_key(self) noexcept nogil

@@ -1,0 +1,327 @@
+"""A result partition: what one producer writes for R consumers, in segments of its own pool."""
+
+import os
+
+from cpython.exc cimport PyErr_CheckSignals
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+
+from fastbuf._native.atomics cimport (
+    fb_event_cancel,
+    fb_event_init,
+    fb_event_prepare,
+    fb_event_wait,
+    fb_now_ns,
+    fb_u32_init,
+    fb_u32_load_acquire,
+    fb_u32_store_release,
+)
+from fastbuf.exchange.failure cimport FAIL_ABORTED, failure_code, failure_init, failure_raise, failure_set
+from fastbuf.exchange.result_subpartition cimport (
+    sub_begin,
+    sub_close,
+    sub_commit,
+    sub_discard,
+    sub_end,
+    sub_finish,
+    sub_flush,
+    sub_free,
+    sub_has_room,
+    sub_init,
+    sub_queued,
+)
+from fastbuf.memory.local_buffer_pool cimport LocalBufferPool
+from fastbuf.memory.network_buffer_pool cimport NetworkBufferPool
+from fastbuf.memory.pool_core cimport (
+    local_set_listener,
+    local_try_acquire,
+    local_try_acquire_overdraft,
+    segment_data,
+)
+
+from fastbuf.errors import ExchangeClosed, StallTimeout
+
+cdef enum:
+    SLICE_NS = 200000000        # signals are looked at this often while blocked
+
+
+cdef class ResultPartition:
+    """R subpartitions over one LocalBufferPool.
+
+    Made by :meth:`ShuffleEnvironment.create_result_partition`, and written through a
+    :class:`RecordWriter`.
+
+    Parameters
+    ----------
+    environment : ShuffleEnvironment
+    subpartitions : int
+    channel : int
+        This producer's number, the same at every consumer.
+    config : ExchangeConfig
+    maximum : int, optional
+        Most segments its pool may hold; default: Flink's ``subpartitions * exclusive + floating``,
+        and at least one more than there are subpartitions.
+    """
+
+    def __init__(self, environment, int subpartitions, unsigned int channel, config, maximum=None):
+        cdef NetworkBufferPool network = environment.pool
+        self.environment = environment
+        self.subpartitions = subpartitions
+        self.channel = channel
+        self.config = config
+        self.transports = [None] * subpartitions
+        self.segment_size = network.core.segment_size
+        self.pool_core = network.core
+        # One segment to fill per subpartition, and one on its way, so that filling never waits for itself.
+        required = subpartitions + 1
+        if maximum is None:
+            maximum = subpartitions * config.exclusive + config.floating
+        self.pool = environment.pool.create_local_pool(
+            required=required, maximum=max(required, maximum), overdraft=config.overdraft, name=f"partition {channel}")
+        self.core = <PartitionCore *> calloc(1, sizeof(PartitionCore))
+        self.subs = <Subpartition *> calloc(subpartitions, sizeof(Subpartition))
+        self.buffers = <OpenBuffer *> calloc(subpartitions, sizeof(OpenBuffer))
+        if self.core == NULL or self.subs == NULL or self.buffers == NULL:
+            raise MemoryError
+        fb_event_init(&self.core.event)
+        failure_init(&self.core.failure)
+        fb_u32_init(&self.core.abort_asked, 0)
+        for i in range(subpartitions):
+            self.buffers[i].segment = -1
+            if sub_init(&self.subs[i], config.max_buffers_per_channel, self.pool_core, &self.core.event) != 0:
+                raise MemoryError
+        local_set_listener(self.pool.core, &self.core.event)
+
+    def __dealloc__(self):
+        # The normal way is destroy(); this serves an __init__ that failed half-way and forgotten objects.
+        if self.subs != NULL:
+            for i in range(self.subpartitions):
+                sub_free(&self.subs[i])
+        if self.pool is not None and self.core != NULL and self.pool.core != NULL and not self.destroyed:
+            local_set_listener(self.pool.core, NULL)
+        free(self.subs)
+        free(self.buffers)
+        free(self.core)
+
+    # ---- writing (the writer's thread)
+
+    cdef WriteState open_buffer(self, int part, bint overdraft) noexcept nogil:
+        """Sees to it that `part` has a buffer with room."""
+        cdef OpenBuffer *b = &self.buffers[part]
+        cdef Subpartition *s = &self.subs[part]
+        cdef int segment
+        if fb_u32_load_acquire(&s.cancelled):
+            self.drop(part)
+            return WRITE_DROPPED
+        if b.segment >= 0:
+            return WRITE_OK
+        if not sub_has_room(s):
+            return WRITE_BLOCKED
+        segment = local_try_acquire(self.pool.core)
+        if segment < 0 and overdraft:
+            segment = local_try_acquire_overdraft(self.pool.core)
+        if segment < 0:
+            return WRITE_BLOCKED
+        b.segment = segment
+        b.fill = 0
+        b.data = segment_data(self.pool_core, segment)
+        sub_begin(s, segment)
+        return WRITE_OK
+
+    cdef void commit(self, int part, uint32_t n) noexcept nogil:
+        cdef OpenBuffer *b = &self.buffers[part]
+        b.fill += n
+        sub_commit(&self.subs[part], b.fill)
+        if b.fill == self.segment_size:
+            self.finish_buffer(part)
+
+    cdef void finish_buffer(self, int part) noexcept nogil:
+        if self.buffers[part].segment >= 0:
+            self.buffers[part].segment = -1
+            sub_finish(&self.subs[part])
+            if fb_u32_load_acquire(&self.subs[part].closed):
+                sub_discard(&self.subs[part])
+
+    cdef void drop(self, int part) noexcept nogil:
+        # After `closed` nobody drains any more: the writer clears the queue, its own open buffer with it.
+        if self.buffers[part].segment >= 0:
+            self.buffers[part].segment = -1
+            sub_finish(&self.subs[part])
+        if fb_u32_load_acquire(&self.subs[part].closed):
+            sub_discard(&self.subs[part])
+
+    # ---- waiting
+
+    cdef uint64_t progress(self) noexcept nogil:
+        # Grows whenever a drainer takes something: what stall detection looks at.
+        cdef uint64_t sum = 0
+        cdef int i
+        for i in range(self.subpartitions):
+            sum += fb_u32_load_acquire(&self.subs[i].head) + fb_u32_load_acquire(&self.subs[i].closed)
+        return sum
+
+    cdef int wait(self, uint32_t key, int64_t deadline_ns, int64_t *blocked_since, uint64_t *seen) except -1:
+        """One sleep on the event; `key` is of fb_event_prepare, taken before the condition was looked at again.
+
+        Raises the failure, StallTimeout, or what a signal handler raises; -> 0: look again, 1: deadline passed.
+        """
+        cdef int64_t now = fb_now_ns()
+        cdef int64_t until = now + SLICE_NS
+        cdef int64_t stall = <int64_t> (self.config.stall_timeout_s * 1e9)
+        cdef uint64_t sum = self.progress()
+        if failure_code(&self.core.failure) or self.closed:
+            fb_event_cancel(&self.core.event)
+            self.check()
+        if blocked_since[0] == 0 or sum != seen[0]:
+            blocked_since[0] = now
+            seen[0] = sum
+        elif now - blocked_since[0] > stall:
+            fb_event_cancel(&self.core.event)
+            raise StallTimeout(self.describe_stall())
+        if 0 <= deadline_ns < until:
+            until = deadline_ns
+        with nogil:
+            fb_event_wait(&self.core.event, key, until)
+        self.wait_ns += fb_now_ns() - now
+        PyErr_CheckSignals()
+        self.check()
+        return 1 if 0 <= deadline_ns <= fb_now_ns() else 0
+
+    def check(self):
+        """Raise what has failed, if anything has."""
+        failure_raise(&self.core.failure)
+        if self.closed:
+            raise ExchangeClosed(f"result partition {self.channel} is closed")
+
+    def describe_stall(self):
+        """The state of a blocked writer, for people: the fullest channel, the pool, and the settings to raise."""
+        queued = [sub_queued(&self.subs[i]) for i in range(self.subpartitions)]
+        worst = max(range(self.subpartitions), key=queued.__getitem__)
+        return (
+            f"writer {self.channel} made no progress for {self.config.stall_timeout_s} s: channel {worst} "
+            f"({self.transports[worst]}) has {queued[worst]} of {self.config.max_buffers_per_channel} buffers queued and "
+            f"no credit; pool: {self.pool.in_use} segments in use, limit {self.pool.limit}. The consumer is slow or stuck; "
+            f"raise stall_timeout_s ({self.config.stall_timeout_s}), or exclusive ({self.config.exclusive}) and "
+            f"floating ({self.config.floating})")
+
+    # ---- ending
+
+    def flush(self):
+        """Let everything committed leave now, full buffers or not."""
+        self.check()
+        for i in range(self.subpartitions):
+            if not fb_u32_load_acquire(&self.subs[i].closed):
+                sub_flush(&self.subs[i])
+
+    cdef int end(self) except -1:
+        """Close every open buffer and queue the end of partition behind it."""
+        if self.ended:
+            return 0
+        self.ended = True
+        for i in range(self.subpartitions):
+            self.finish_buffer(i)
+            sub_end(&self.subs[i])
+        return 0
+
+    cdef bint all_closed(self) noexcept nogil:
+        cdef int i
+        for i in range(self.subpartitions):
+            if not fb_u32_load_acquire(&self.subs[i].closed):
+                return False
+        return True
+
+    def remote_closed(self):
+        """Whether every remote consumer has acknowledged the end of partition, or cancelled."""
+        for i in range(self.subpartitions):
+            if not fb_u32_load_acquire(&self.subs[i].closed) and not self._is_local(i):
+                return False
+        return True
+
+    def _is_local(self, int part):
+        transport = self.transports[part]
+        return transport is not None and transport[0] == "local"
+
+    @property
+    def cancelled(self):
+        """Whether every consumer has cancelled."""
+        for i in range(self.subpartitions):
+            if not fb_u32_load_acquire(&self.subs[i].cancelled):
+                return False
+        return True
+
+    def wait_closed(self, double timeout_s):
+        """Wait until every remote consumer has ended; False when the time is over."""
+        cdef int64_t since = 0
+        cdef uint64_t seen = 0
+        cdef int64_t deadline = fb_now_ns() + <int64_t> (timeout_s * 1e9) if timeout_s >= 0 else -1
+        cdef uint32_t key
+        while True:
+            key = fb_event_prepare(&self.core.event)
+            if self.remote_closed():
+                fb_event_cancel(&self.core.event)
+                failure_raise(&self.core.failure)
+                return True
+            if self.wait(key, deadline, &since, &seen):
+                return False
+
+    def fail(self, str reason):
+        """Give up: the reason goes to every consumer, and to whoever writes on."""
+        cdef bytes text = reason.encode()
+        failure_set(&self.core.failure, FAIL_ABORTED, text, len(text))
+        fb_u32_store_release(&self.core.abort_asked, 1)
+        for i in range(self.subpartitions):
+            if not fb_u32_load_acquire(&self.subs[i].closed):
+                self.subs[i].notify(self.subs[i].notify_context)
+
+    def wait_aborted(self, double timeout_s):
+        """Give the drainers a moment to say ABORT; never raises."""
+        cdef int64_t deadline = fb_now_ns() + <int64_t> (timeout_s * 1e9)
+        cdef uint32_t key
+        while fb_now_ns() < deadline:
+            key = fb_event_prepare(&self.core.event)
+            if self.remote_closed():
+                fb_event_cancel(&self.core.event)
+                return
+            with nogil:
+                fb_event_wait(&self.core.event, key, deadline)
+
+    cdef void *abort_key(self) noexcept nogil:
+        # What a transport knows this partition by.
+        return &self.core.abort_asked
+
+    def destroy(self):
+        """Last step: transports have let go. What local readers have not read yet stays theirs, and comes home as they read."""
+        if self.destroyed:
+            return
+        self.closed = True
+        for i in range(self.subpartitions):
+            if not fb_u32_load_acquire(&self.subs[i].closed) and not self._is_local(i):
+                sub_close(&self.subs[i], True)
+            self.drop(i)
+        self.destroyed = True
+        local_set_listener(self.pool.core, NULL)
+        self.pool.destroy()
+
+    # ---- figures
+
+    def totals(self):
+        """Buffers that have left, per subpartition; final once the partition is closed."""
+        return [self.subs[i].buffers for i in range(self.subpartitions)]
+
+    @property
+    def bytes_out(self):
+        """Bytes written to buffers so far."""
+        return sum([self.subs[i].bytes for i in range(self.subpartitions)])
+
+    @property
+    def wait_s(self):
+        """Seconds its writer was blocked."""
+        return self.wait_ns / 1e9
+
+    def set_transport(self, int part, kind, where):
+        """Note who drains `part` (a transport's name, and where it leads)."""
+        self.transports[part] = (kind, where)
+
+    def forked(self):
+        """Whether this is a forked child, which must not touch its parent's exchange."""
+        return os.getpid() != self.environment.pid

@@ -1,0 +1,74 @@
+# Map of one subpartition: the queue of buffers between a record writer and whoever drains it.
+#
+# Algorithm: Lamport's single-producer single-consumer ring (TOPLAS 5(2), 1983) of slots, each a
+# segment with a shared write position (Flink's BufferBuilder and BufferConsumer): the writer queues a
+# segment when it begins it and publishes bytes by `committed`, so that the drainer can flush a partly
+# filled buffer without asking the writer.
+#
+# Pairing
+#   tail       writer stores with release after the slot is set; drainer loads with acquire (slot contents)
+#   head       drainer stores with release after it is done with the slot; writer loads with acquire (slot is free)
+#   committed  writer stores with release after the bytes; drainer loads with acquire (the bytes)
+#   finished   writer stores with release after the last `committed`; drainer reads finished *before*
+#              committed, so that finished = 1 means that committed is final
+#   ended      writer stores with release after the last `finished`; drainer reads it before it looks at tail
+#   cancelled, closed   drainer stores with release; writer loads with acquire; they only ever go up
+# Forbidden: bytes drained that were not committed; a slot reused while the drainer reads it; an
+# end-of-partition seen before the last buffer; more than `bound` buffers queued.
+from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
+
+from fastbuf._native.atomics cimport fb_au32, fb_event, fb_pad
+from fastbuf.memory.pool_core cimport PoolCore
+
+ctypedef void (*notify_fn)(void *context) noexcept nogil
+
+
+cdef struct Slot:
+    int32_t segment
+    uint32_t drained            # drainer only: bytes of the segment that have gone
+    fb_au32 committed
+    fb_au32 finished
+
+
+cdef struct Subpartition:
+    # -- set once
+    Slot *slots
+    uint32_t mask               # slots - 1
+    uint32_t bound              # max_buffers_per_channel
+    PoolCore *pool
+    notify_fn notify            # tells the drainer that there is something; set before the first buffer
+    void *notify_context
+    fb_event *writer_event      # tells the writer that a slot came free, or that the drainer has ended
+    # -- writer
+    fb_pad pad_writer
+    fb_au32 tail
+    fb_au32 ended
+    fb_au32 flush_asked         # writer raises, drainer lowers: send what is committed
+    uint32_t head_seen          # writer only: last head it read
+    uint64_t bytes              # writer only
+    # -- drainer
+    fb_pad pad_drainer
+    fb_au32 head
+    fb_au32 cancelled           # the consumer wants no more
+    fb_au32 closed              # the drainer is done with this subpartition (delivered, cancelled or failed)
+    uint64_t buffers            # drainer only: buffers that left
+    fb_pad pad_end
+
+
+cdef int sub_init(Subpartition *s, uint32_t bound, PoolCore *pool, fb_event *writer_event) noexcept nogil
+cdef void sub_free(Subpartition *s) noexcept nogil
+# writer
+cdef bint sub_has_room(Subpartition *s) noexcept nogil
+cdef void sub_begin(Subpartition *s, int32_t segment) noexcept nogil
+cdef void sub_commit(Subpartition *s, uint32_t position) noexcept nogil
+cdef void sub_finish(Subpartition *s) noexcept nogil
+cdef void sub_flush(Subpartition *s) noexcept nogil
+cdef void sub_end(Subpartition *s) noexcept nogil
+cdef uint32_t sub_queued(Subpartition *s) noexcept nogil
+# drainer
+cdef Slot *sub_peek(Subpartition *s) noexcept nogil
+cdef bint sub_sendable(Subpartition *s, bint partial, uint8_t **data, uint32_t *length, bint *last) noexcept nogil
+cdef bint sub_advance(Subpartition *s, uint32_t length, bint last) noexcept nogil
+cdef bint sub_exhausted(Subpartition *s) noexcept nogil
+cdef void sub_discard(Subpartition *s) noexcept nogil
+cdef void sub_close(Subpartition *s, bint cancelled) noexcept nogil

@@ -1,0 +1,164 @@
+"""The queue of one subpartition (C level; algorithm, pairing and forbidden outcomes are in the ``.pxd``)."""
+
+from libc.stdint cimport int32_t, uint8_t, uint32_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memset
+
+from fastbuf._native.atomics cimport (
+    fb_event,
+    fb_event_notify,
+    fb_u32_exchange_acq_rel,
+    fb_u32_load_acquire,
+    fb_u32_load_relaxed,
+    fb_u32_store_relaxed,
+    fb_u32_store_release,
+)
+from fastbuf.memory.pool_core cimport PoolCore, segment_data, segment_recycle
+
+
+cdef int sub_init(Subpartition *s, uint32_t bound, PoolCore *pool, fb_event *writer_event) noexcept nogil:
+    cdef uint32_t size = 2
+    while size < bound:
+        size *= 2
+    memset(s, 0, sizeof(Subpartition))
+    s.slots = <Slot *> calloc(size, sizeof(Slot))
+    if s.slots == NULL:
+        return -1
+    s.mask = size - 1
+    s.bound = bound
+    s.pool = pool
+    s.writer_event = writer_event
+    return 0
+
+
+cdef void sub_free(Subpartition *s) noexcept nogil:
+    # Both sides have ended: whatever is left goes home, the open buffer too.
+    if s.slots == NULL:
+        return
+    while sub_peek(s) != NULL:
+        sub_advance(s, 0, True)
+    free(s.slots)
+    s.slots = NULL
+
+
+# ---- writer
+
+
+cdef bint sub_has_room(Subpartition *s) noexcept nogil:
+    cdef uint32_t tail = fb_u32_load_relaxed(&s.tail)
+    if tail - s.head_seen < s.bound:
+        return True
+    s.head_seen = fb_u32_load_acquire(&s.head)
+    return tail - s.head_seen < s.bound
+
+
+cdef void sub_begin(Subpartition *s, int32_t segment) noexcept nogil:
+    # The caller has asked sub_has_room; the segment is the drainer's to recycle from here on.
+    cdef uint32_t tail = fb_u32_load_relaxed(&s.tail)
+    cdef Slot *slot = &s.slots[tail & s.mask]
+    slot.segment = segment
+    slot.drained = 0
+    fb_u32_store_relaxed(&slot.committed, 0)
+    fb_u32_store_relaxed(&slot.finished, 0)
+    fb_u32_store_release(&s.tail, tail + 1)
+
+
+cdef void sub_commit(Subpartition *s, uint32_t position) noexcept nogil:
+    cdef Slot *slot = &s.slots[(fb_u32_load_relaxed(&s.tail) - 1) & s.mask]
+    s.bytes += position - fb_u32_load_relaxed(&slot.committed)
+    fb_u32_store_release(&slot.committed, position)
+
+
+cdef void sub_finish(Subpartition *s) noexcept nogil:
+    fb_u32_store_release(&s.slots[(fb_u32_load_relaxed(&s.tail) - 1) & s.mask].finished, 1)
+    s.notify(s.notify_context)
+
+
+cdef void sub_flush(Subpartition *s) noexcept nogil:
+    fb_u32_store_release(&s.flush_asked, 1)
+    s.notify(s.notify_context)
+
+
+cdef void sub_end(Subpartition *s) noexcept nogil:
+    fb_u32_store_release(&s.ended, 1)
+    s.notify(s.notify_context)
+
+
+cdef uint32_t sub_queued(Subpartition *s) noexcept nogil:
+    # Exact for writer and drainer, a moment's picture for anybody else.
+    return fb_u32_load_acquire(&s.tail) - fb_u32_load_acquire(&s.head)
+
+
+# ---- drainer
+
+
+cdef Slot *sub_peek(Subpartition *s) noexcept nogil:
+    cdef uint32_t head = fb_u32_load_relaxed(&s.head)
+    if head == fb_u32_load_acquire(&s.tail):
+        return NULL
+    return &s.slots[head & s.mask]
+
+
+cdef bint sub_sendable(Subpartition *s, bint partial, uint8_t **data, uint32_t *length, bint *last) noexcept nogil:
+    """What may leave now: the next buffer's bytes, and whether they are its last.
+
+    partial: bytes of a buffer that the writer still fills may leave as well.
+    """
+    cdef Slot *slot = sub_peek(s)
+    cdef uint32_t finished
+    cdef uint32_t committed
+    while slot != NULL:
+        finished = fb_u32_load_acquire(&slot.finished)      # before committed: see the pairing
+        committed = fb_u32_load_acquire(&slot.committed)
+        if committed > slot.drained:
+            if not finished and not partial:
+                return False
+            data[0] = segment_data(s.pool, slot.segment) + slot.drained
+            length[0] = committed - slot.drained
+            last[0] = finished != 0
+            return True
+        if not finished:
+            return False
+        # All of it had left as a partial buffer before the writer closed it.
+        sub_advance(s, 0, True)
+        slot = sub_peek(s)
+    return False
+
+
+cdef bint sub_advance(Subpartition *s, uint32_t length, bint last) noexcept nogil:
+    """`length` bytes have left; last: the buffer is done, its segment goes home."""
+    cdef uint32_t head = fb_u32_load_relaxed(&s.head)
+    cdef Slot *slot = &s.slots[head & s.mask]
+    cdef int32_t segment = slot.segment
+    slot.drained += length
+    if length:
+        s.buffers += 1
+    if not last:
+        return False
+    fb_u32_store_release(&s.head, head + 1)
+    segment_recycle(s.pool, segment)
+    fb_event_notify(s.writer_event)
+    return True
+
+
+cdef bint sub_exhausted(Subpartition *s) noexcept nogil:
+    # ended before tail: whoever sees ended = 1 sees every buffer that was queued before it.
+    cdef bint ended = fb_u32_load_acquire(&s.ended)
+    return ended and sub_peek(s) == NULL
+
+
+cdef void sub_discard(Subpartition *s) noexcept nogil:
+    """Drops what is queued and finished (a cancelled consumer); the writer's open buffer stays until it is finished."""
+    cdef Slot *slot = sub_peek(s)
+    while slot != NULL and fb_u32_load_acquire(&slot.finished):
+        sub_advance(s, 0, True)
+        slot = sub_peek(s)
+
+
+cdef void sub_close(Subpartition *s, bint cancelled) noexcept nogil:
+    """The drainer's last touch: from `closed` on the writer is its own drainer (it drops what it still had open)."""
+    if cancelled:
+        fb_u32_store_release(&s.cancelled, 1)
+        sub_discard(s)
+    fb_u32_exchange_acq_rel(&s.closed, 1)
+    fb_event_notify(s.writer_event)

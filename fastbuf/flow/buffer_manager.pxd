@@ -1,0 +1,49 @@
+# Map of the receiving side's segments: exclusive ones per channel, floating ones per gate.
+#
+# Source: Flink's BufferManager (exclusive and floating buffers, backlog, listeners of the pool).
+# Owner of every field: the gate's lock; each function is called with it held and never waits.
+# A segment here is at any time in one of: its channel's `ready` list (announced as credit), the
+# reader's hands (between bm_take and bm_release), or the gate's LocalBufferPool.
+from libc.stdint cimport int32_t, int64_t, uint32_t
+
+from fastbuf.flow.credit_ledger cimport CreditRow
+from fastbuf.memory.pool_core cimport LocalCore, PoolCore
+
+
+cdef struct ChannelBuffers:
+    CreditRow credit
+    int32_t ready               # head of the list of segments that wait for data, linked by GateBuffers.link; -1: empty
+    int32_t ready_count
+    int32_t with_reader         # segments delivered and not yet released
+    uint32_t unannounced        # credits granted that the transport has not yet told the sender
+    int32_t missing             # exclusive segments that the pool could not give yet
+    bint waiting                # in the queue of waiters
+    bint announcing             # in the list of channels with something to announce
+    bint closed                 # wants no more segments
+    ChannelBuffers *next_waiter
+    ChannelBuffers *next_announce
+    void *owner                 # the exchange's InputChannel
+
+
+cdef struct GateBuffers:
+    PoolCore *pool
+    LocalCore *local
+    int32_t exclusive           # segments each channel gets for itself
+    int32_t floating_limit
+    int32_t floating_out        # floating segments that channels hold, ready or with the reader
+    int32_t *link               # next segment in a ready list, by segment number
+    int32_t segments            # length of link
+    ChannelBuffers *first_waiter
+    ChannelBuffers *last_waiter
+    ChannelBuffers *announce    # channels whose `unannounced` grew: the gate empties it after each call
+
+
+cdef int bm_init(GateBuffers *g, PoolCore *pool, LocalCore *local, int32_t segments, int32_t exclusive,
+                 int32_t floating) noexcept nogil
+cdef void bm_free(GateBuffers *g) noexcept nogil
+cdef void bm_open(GateBuffers *g, ChannelBuffers *c, void *owner) noexcept nogil
+cdef ChannelBuffers *bm_next_announce(GateBuffers *g) noexcept nogil
+cdef int32_t bm_take(GateBuffers *g, ChannelBuffers *c, uint32_t backlog) noexcept nogil
+cdef void bm_release(GateBuffers *g, ChannelBuffers *c, int32_t segment) noexcept nogil
+cdef void bm_close(GateBuffers *g, ChannelBuffers *c) noexcept nogil
+cdef void bm_serve(GateBuffers *g) noexcept nogil

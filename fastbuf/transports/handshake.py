@@ -1,0 +1,144 @@
+"""Mutual proof of an exchange's secret, before any frame.
+
+::
+
+    client                                             server
+    HELLO      magic, gate, channel, epoch,
+               fingerprint, sizes, nonce c     ---->
+                                               <----   CHALLENGE  status, nonce s, HMAC(secret, "server" hello s)
+    PROOF      HMAC(secret, "client" hello s)  ---->
+                                               <----   VERDICT    status, reason
+
+HMAC-SHA256 and the constant-time comparison are the standard library's.  Every message has a fixed
+length (the reason's is bounded), so nothing is allocated on a stranger's word.  Neither side learns
+the secret from the other, and a recorded conversation proves nothing: both nonces are fresh.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import socket
+import struct
+from dataclasses import dataclass
+
+from fastbuf.errors import AuthenticationError, ExchangeError, PeerLost, ProtocolError, SchemaMismatch, SequenceError
+
+MAGIC = b"FASTBUF\x01"
+NONCE_BYTES = 32
+PROOF_BYTES = 32
+REASON_BYTES = 1024
+
+_HELLO = struct.Struct("<8sIIQQII32s")
+HELLO_BYTES = _HELLO.size
+CHALLENGE_BYTES = 1 + NONCE_BYTES + PROOF_BYTES
+VERDICT_HEAD_BYTES = 3
+
+WELCOME, REFUSED_SECRET, REFUSED_GATE, REFUSED_EPOCH, REFUSED_SCHEMA, REFUSED_CHANNEL, REFUSED_SIZE = range(7)
+_REFUSALS: dict[int, type[Exception]] = {
+    REFUSED_SECRET: AuthenticationError,
+    REFUSED_GATE: PeerLost,
+    REFUSED_EPOCH: SequenceError,
+    REFUSED_SCHEMA: SchemaMismatch,
+    REFUSED_CHANNEL: SequenceError,
+    REFUSED_SIZE: ProtocolError,
+}
+
+
+@dataclass(frozen=True)
+class Hello:
+    """What a producer says first."""
+
+    gate_id: int
+    channel: int
+    epoch: int
+    fingerprint: int
+    segment_size: int
+    nonce: bytes
+
+    def pack(self) -> bytes:
+        """The message's bytes."""
+        return _HELLO.pack(
+            MAGIC, self.gate_id, self.channel, self.epoch, self.fingerprint, self.segment_size, 0, self.nonce
+        )
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Hello:
+        """Read the message; raises ProtocolError when it is none."""
+        magic, gate_id, channel, epoch, fingerprint, segment_size, _zero, nonce = _HELLO.unpack(data)
+        if magic != MAGIC:
+            raise ProtocolError(f"a peer speaks another protocol or version: {magic!r}")
+        return cls(gate_id, channel, epoch, fingerprint, segment_size, nonce)
+
+
+def server_proof(secret: bytes, hello: bytes, nonce: bytes) -> bytes:
+    """What only a server with the secret can say."""
+    return hmac.digest(secret, b"server" + hello + nonce, "sha256")
+
+
+def client_proof(secret: bytes, hello: bytes, nonce: bytes) -> bytes:
+    """What only a client with the secret can say."""
+    return hmac.digest(secret, b"client" + hello + nonce, "sha256")
+
+
+def pack_challenge(secret: bytes, hello: bytes, nonce: bytes) -> bytes:
+    """CHALLENGE of a server that knows the gate."""
+    return bytes([WELCOME]) + nonce + server_proof(secret, hello, nonce)
+
+
+def pack_refusal(status: int) -> bytes:
+    """CHALLENGE of a server that does not."""
+    return bytes([status]) + bytes(NONCE_BYTES + PROOF_BYTES)
+
+
+def pack_verdict(status: int, reason: str = "") -> bytes:
+    """VERDICT; the reason is cut to REASON_BYTES."""
+    text = reason.encode()[:REASON_BYTES]
+    return struct.pack("<BH", status, len(text)) + text
+
+
+def fresh_nonce() -> bytes:
+    """32 random bytes."""
+    return os.urandom(NONCE_BYTES)
+
+
+def _receive(sock: socket.socket, n: int, where: str) -> bytes:
+    data = bytearray()
+    while len(data) < n:
+        part = sock.recv(n - len(data))
+        if not part:
+            raise PeerLost(f"{where} closed the connection during the handshake")
+        data += part
+    return bytes(data)
+
+
+def greet(sock: socket.socket, hello: Hello, secret: bytes, where: str) -> None:
+    """The client's side, on a blocking socket with a timeout.
+
+    Raises
+    ------
+    AuthenticationError
+        The server does not know the secret, or does not believe that we do.
+    SequenceError, SchemaMismatch, ProtocolError
+        It is of another epoch, schema or version.
+    """
+    message = hello.pack()
+    try:
+        sock.sendall(message)
+        challenge = _receive(sock, CHALLENGE_BYTES, where)
+        if challenge[0] != WELCOME:
+            raise _REFUSALS.get(challenge[0], ExchangeError)(f"{where} has no gate {hello.gate_id} (any more)")
+        nonce = challenge[1 : 1 + NONCE_BYTES]
+        if not hmac.compare_digest(challenge[1 + NONCE_BYTES :], server_proof(secret, message, nonce)):
+            raise AuthenticationError(f"{where} could not prove the exchange's secret")
+        sock.sendall(client_proof(secret, message, nonce))
+        status, length = struct.unpack("<BH", _receive(sock, VERDICT_HEAD_BYTES, where))
+        reason = _receive(sock, min(length, REASON_BYTES), where).decode("utf-8", "replace")
+    except TimeoutError as error:
+        raise PeerLost(f"{where} did not answer the handshake in time") from error
+    except OSError as error:
+        if isinstance(error, ExchangeError):
+            raise
+        raise PeerLost(f"{where}: {error}") from error
+    if status != WELCOME:
+        raise _REFUSALS.get(status, ExchangeError)(f"{where} refused channel {hello.channel}: {reason}")

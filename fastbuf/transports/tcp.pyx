@@ -1,0 +1,164 @@
+"""The TCP transport: connects subpartitions to gates of other processes and has the I/O thread move the bytes."""
+
+import os
+import socket
+import sys
+import threading
+
+from libc.stdint cimport int64_t
+
+from fastbuf._native.atomics cimport fb_u32_store_release
+from fastbuf.exchange.failure cimport FAIL_PEER_LOST
+from fastbuf.exchange.gate_core cimport gate_disconnect, gate_fail, gate_open_channel, gate_start_channel
+from fastbuf.exchange.input_channel cimport InputChannel
+from fastbuf.exchange.input_gate cimport InputGate
+from fastbuf.exchange.result_partition cimport ResultPartition
+from fastbuf.transports.tcp_connection cimport (
+    ROLE_RECEIVER,
+    ROLE_SENDER,
+    Connection,
+    connection_new,
+)
+from fastbuf.transports.tcp_loop cimport COMMAND_ADD, COMMAND_LET_GO, IoThread, loop_mark
+
+from fastbuf.errors import ConfigError, PeerLost, SequenceError
+from fastbuf.exchange.connection import register_transport
+from fastbuf.transports import handshake as hs
+from fastbuf.transports.listener import Listener
+
+if sys.byteorder != "little":
+    raise ConfigError("fastbuf's wire is little-endian and this machine is not")
+
+
+cdef void _mark(void *connection) noexcept nogil:
+    loop_mark(<Connection *> connection)
+
+
+cdef void _cancel(void *connection) noexcept nogil:
+    cdef Connection *c = <Connection *> connection
+    fb_u32_store_release(&c.cancel_asked, 1)
+    loop_mark(c)
+
+
+cdef class TcpTransport:
+    """One I/O thread and, once :meth:`listen` is called, one listener."""
+
+    cdef IoThread io
+    cdef object environment
+    cdef object listener
+    cdef object lock
+    cdef bint closed
+
+    def __init__(self, environment):
+        self.environment = environment
+        self.lock = threading.RLock()
+        self.io = IoThread()
+
+    def listen(self, host, ports):
+        with self.lock:
+            if self.listener is not None:
+                raise ConfigError(f"this environment listens on {self.listener.address} already")
+            self.listener = Listener(host, ports, self.environment.gate, self._admit)
+            return self.listener.address
+
+    def register_gate(self, gate):
+        """Gates are found through the environment: nothing to do."""
+
+    # ---- a producer connects to us (listener's thread)
+
+    def _admit(self, sock, hello, InputGate gate, peer):
+        cdef InputChannel *channel
+        cdef Connection *c
+        cdef bytes name = peer.encode()
+        with self.lock:
+            if self.closed or gate.closed:
+                raise PeerLost("the consumer has ended")
+            channel = gate_open_channel(gate.core, hello.channel, NULL)
+            if channel == NULL:
+                raise SequenceError(f"channel {hello.channel} is connected already")
+            try:
+                sock.send(hs.pack_verdict(hs.WELCOME))
+                c = connection_new(sock.fileno(), ROLE_RECEIVER, hello.channel, gate.environment.pool.segment_size, name)
+                if c == NULL:
+                    raise MemoryError
+                sock.detach()
+            except (OSError, MemoryError) as error:
+                text = f"producer {peer} (channel {hello.channel}) was lost as it connected: {error}".encode()
+                gate_disconnect(gate.core, channel)
+                gate_fail(gate.core, FAIL_PEER_LOST, text, len(text))
+                raise PeerLost(text.decode()) from error
+            c.loop = self.io.loop
+            c.gate = gate.core
+            c.channel = channel
+            channel.announce = _mark
+            channel.cancel = _cancel
+            channel.connection = c
+            self.io.command(COMMAND_ADD, c)
+            gate_start_channel(gate.core, channel)
+
+    # ---- we connect to a consumer
+
+    def connect(self, ResultPartition partition, int index, target, channel):
+        """Blocks until the consumer has proved the secret and believes us; `connect_timeout_s` at most."""
+        cdef Connection *c
+        host, port, gate_id = target
+        where = f"consumer {host}:{port}"
+        hello = hs.Hello(
+            gate_id=gate_id,
+            channel=partition.channel,
+            epoch=channel["epoch"],
+            fingerprint=channel["fingerprint"],
+            segment_size=partition.segment_size,
+            nonce=hs.fresh_nonce(),
+        )
+        try:
+            sock = socket.create_connection((host, port), timeout=partition.config.connect_timeout_s)
+        except OSError as error:
+            raise PeerLost(f"{where} cannot be reached: {error}") from error
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            hs.greet(sock, hello, channel["secret"], where)
+            sock.setblocking(False)
+            name = f"{host}:{port}".encode()
+            c = connection_new(sock.fileno(), ROLE_SENDER, partition.channel, partition.segment_size, name)
+            if c == NULL:
+                raise MemoryError
+            sock.detach()
+        finally:
+            sock.close()
+        c.loop = self.io.loop
+        c.checksum = partition.config.checksum
+        c.loss_is_cancel = channel["loss_is_cancel"]
+        c.flush_interval_ns = <int64_t> (partition.config.buffer_timeout_s * 1e9)
+        c.writer_failure = &partition.core.failure
+        c.abort_asked = &partition.core.abort_asked
+        c.sub = &partition.subs[index]
+        partition.subs[index].notify = _mark
+        partition.subs[index].notify_context = c
+        partition.set_transport(index, "tcp", f"{host}:{port} gate {gate_id}")
+        self.io.command(COMMAND_ADD, c)
+
+    # ---- letting go
+
+    def let_go_gate(self, InputGate gate):
+        with self.lock:
+            if not self.closed:
+                self.io.command(COMMAND_LET_GO, gate.core)
+
+    def let_go_partition(self, ResultPartition partition):
+        with self.lock:
+            if not self.closed:
+                self.io.command(COMMAND_LET_GO, partition.abort_key())
+
+    def close(self):
+        """Everything was let go of before: end the listener, then the I/O thread."""
+        if self.closed:
+            return
+        if self.listener is not None:
+            self.listener.close()
+        with self.lock:
+            self.closed = True
+            self.io.stop()
+
+
+register_transport("tcp", TcpTransport)
