@@ -1,7 +1,7 @@
 """The main job: Python stage -> shuffle by key -> Python stage that counts, on rows of (long, long, double, string).
 
-Shape: FASTBUF_BENCH_ROWS rows (10 M; 100 k in a smoke run), about 35 bytes each, cached.  In one run, in turn: the floor (one
-Python stage, no shuffle), Spark's own ``mapInArrow -> repartition(R, key) -> mapInArrow``, and fastbuf's modes.
+Shape: FASTBUF_BENCH_ROWS rows (10 M; 100 k in a smoke run), about 35 bytes each, cached.  In one run, in turn: floor
+(one Python stage, no shuffle), Spark's own ``mapInArrow -> repartition(R, key) -> mapInArrow``, and fastbuf's modes.
 """
 
 from __future__ import annotations

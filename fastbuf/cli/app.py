@@ -15,7 +15,7 @@ MODES = ("auto", "pipelined", "fused", "blocking")
 
 
 class Group(click.Group):
-    """Turns fastbuf's own errors into one line and exit code 1; ``FASTBUF_TRACEBACK=1`` shows where they came from."""
+    """Turns errors of fastbuf and Spark into a message and exit code 1; ``FASTBUF_TRACEBACK=1`` lets them through."""
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -24,6 +24,11 @@ class Group(click.Group):
             if os.environ.get("FASTBUF_TRACEBACK") == "1":
                 raise
             raise click.ClickException(f"{type(error).__name__}: {error}") from error
+        except Exception as error:
+            # Spark's own errors carry the worker's traceback in their text: the driver's would only bury it.
+            if not type(error).__module__.startswith("pyspark.") or os.environ.get("FASTBUF_TRACEBACK") == "1":
+                raise
+            raise click.ClickException(str(error)) from error
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})

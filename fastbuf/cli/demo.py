@@ -20,7 +20,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 KEY = "tailnum"
-SHOWN = ("tailnum", "flights", "links", "arrived_late_min", "handed_on_min", "share", "correlation", "longest_chain")
+SHOWN = {  # column of the result: heading that fits a terminal of 80 characters
+    "tailnum": "aircraft",
+    "flights": "flights",
+    "links": "links",
+    "arrived_late_min": "late, min",
+    "handed_on_min": "handed on",
+    "share": "share",
+    "correlation": "corr.",
+    "longest_chain": "chain",
+}
 
 
 def flights() -> pa.Table:
@@ -151,8 +160,8 @@ def measure(
 def show_rows(console: Console, table: Any, count: int = 5) -> None:
     """The result's first rows."""
     shown = Table(title=f"How delay is handed on, first {count} of {table.num_rows:,} aircraft", title_justify="left")
-    for name in SHOWN:
-        shown.add_column(name, justify="left" if name == KEY else "right")
+    for name, heading in SHOWN.items():
+        shown.add_column(heading, justify="left" if name == KEY else "right", no_wrap=True)
     for row in table.sort_by(KEY).slice(0, count).to_pylist():
         shown.add_row(*(_text(row[name]) for name in SHOWN))
     console.print(shown)
@@ -172,25 +181,25 @@ def _text(value: Any) -> str:
 def show_times(console: Console, results: dict[str, Measured], conf: Any, title: str) -> None:
     """Seconds, rows, bytes, segments and waiting time of each way."""
     table = Table(title=title, title_justify="left")
-    headings = ("way", "seconds", "faster by", "rows out", "MB moved", "peak segments / cap", "waited for credit, s")
-    for name in headings:
-        table.add_column(name, justify="left" if name == "way" else "right")
+    table.add_column("way", no_wrap=True)
+    for name in ("seconds", "faster", "rows", "MB", "peak/cap", "waited, s"):
+        table.add_column(name, justify="right")
     base = results[SPARK].median_s
     for way, result in results.items():
-        segments = "-" if result.segments is None else f"{result.peak_segments} / {result.segments}"
+        segments = "-" if result.segments is None else f"{result.peak_segments}/{result.segments}"
         table.add_row(
             way,
             f"{result.median_s:.2f}",
             f"{base / result.median_s:.2f} x",
-            f"{result.table.num_rows:,}" if result.table is not None else "-",
+            "-" if result.rows_moved is None else f"{result.rows_moved:,}",
             f"{result.bytes_moved / 1e6:.1f}",
             segments,
             "-" if result.wait_s is None else f"{result.wait_s:.2f}",
         )
     console.print(table)
     console.print(
-        f"Cap: {conf.memory_bytes >> 20} MiB in each worker, segments of {conf.segment_size >> 10} KiB; "
-        "segments are those of the participant that held most, waiting time is all producers' together.",
+        f"Rows and MB: what crossed the shuffle.  Peak/cap: segments of {conf.segment_size >> 10} KiB in the worker that "
+        f"held most, of the {conf.memory_bytes >> 20} MiB it may.  Waited: for credit, all producers together.",
         style="dim",
     )
 

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from fastbuf.errors import ResourceError
 
@@ -83,13 +83,21 @@ def session(name: str, master: str, settings: dict[str, str] | None = None) -> I
     os.unlink(log)
 
 
-def stages(spark: SparkSession) -> dict[int, int]:
-    """Bytes that each stage so far has written for a shuffle, by stage id, from Spark's status store (UI or not)."""
+class Written(NamedTuple):
+    """What a stage wrote for a shuffle: bytes, and Spark's records (rows, or fastbuf's opaque blocks)."""
+
+    size: int
+    records: int
+
+
+def stages(spark: SparkSession) -> dict[int, Written]:
+    """What each stage so far has written, by stage id, from Spark's status store (UI or not)."""
     sc = spark.sparkContext
     store = sc._jsc.sc().statusStore()
     no_quantiles = sc._gateway.new_array(sc._jvm.double, 0)  # type: ignore[union-attr]
     listed = store.stageList(None, False, False, no_quantiles, None)
-    return {s.stageId(): s.shuffleWriteBytes() for s in (listed.apply(i) for i in range(listed.size()))}
+    every = (listed.apply(i) for i in range(listed.size()))
+    return {s.stageId(): Written(s.shuffleWriteBytes(), s.shuffleWriteRecords()) for s in every}
 
 
 class TaskCounter:

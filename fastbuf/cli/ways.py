@@ -61,6 +61,7 @@ class Measured:
     seconds: list[float] = field(default_factory=list)
     table: pa.Table | None = None
     bytes_moved: int = 0
+    rows_moved: int | None = None
     peak_segments: int | None = None
     segments: int | None = None
     wait_s: float | None = None
@@ -102,14 +103,17 @@ def run_once(spark: SparkSession, pipeline: Pipeline, into: Measured, watch: Wat
         raise outcome["error"]
     into.seconds.append(outcome["end"] - begin)
     into.table = outcome["table"]
-    into.bytes_moved = sum(written for stage, written in stages(spark).items() if stage not in known)
+    written = [w for stage, w in stages(spark).items() if stage not in known]
+    into.bytes_moved = sum(w.size for w in written)
     if into.way == SPARK:
+        into.rows_moved = sum(w.records for w in written)
         return
     import fastbuf_spark as fbs
 
     run = fbs.last_run()
     if run is not None and run.mode == into.way:
         into.bytes_moved = run.bytes_sent or into.bytes_moved
+        into.rows_moved = run.records_sent or None
         if run.segments:
             into.peak_segments = max(into.peak_segments or 0, run.peak_segments)
             into.segments = run.segments

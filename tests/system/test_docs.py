@@ -1,0 +1,95 @@
+"""Every Python example of README.md and docs/ runs.
+
+The examples of one page share a namespace, in order, as a reader would type them.  All pages run in one process, so
+that Spark starts once.  A block in ``python`` fences is run unless it has a title: then it is a file, which another
+test uses.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^```python[ ]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+RUNNER = """
+import json, sys, traceback
+
+outcomes = {}
+for page, blocks in json.load(open(sys.argv[1])):
+    space = {"__name__": "__main__"}
+    for number, (line, code) in enumerate(blocks):
+        name = f"{page}:{line}"
+        try:
+            exec(compile("\\n" * line + code, page, "exec"), space)
+            outcomes[name] = ""
+        except BaseException:
+            outcomes[name] = traceback.format_exc()
+            break                                    # what follows on the page builds on it
+json.dump(outcomes, open(sys.argv[2], "w"))
+"""
+
+
+def blocks_of(page: Path) -> list[tuple[int, str]]:
+    text = page.read_text()
+    return [(text.count("\n", 0, match.start()) + 1, match[1]) for match in FENCE.finditer(text)]
+
+
+EXAMPLES = {str(page.relative_to(ROOT)): blocks_of(page) for page in PAGES}
+NAMES = [f"{page}:{line}" for page, blocks in EXAMPLES.items() for line, _ in blocks]
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("docs")
+    (folder / "runner.py").write_text(RUNNER)
+    (folder / "examples.json").write_text(json.dumps(list(EXAMPLES.items())))
+    done = subprocess.run(
+        [sys.executable, "runner.py", "examples.json", "outcomes.json"],
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads((folder / "outcomes.json").read_text())  # type: ignore[no-any-return]
+
+
+def test_there_are_examples() -> None:
+    assert any(name.startswith("README.md") for name in NAMES)
+    assert any(name.startswith("docs/tutorial.md") for name in NAMES)
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", NAMES)
+def test_example_runs(name: str, outcomes: dict[str, str]) -> None:
+    assert name in outcomes, "an example before it on the page failed"
+    assert outcomes[name] == "", outcomes[name]
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    dead = []
+    for page in PAGES:
+        for target in re.findall(r"\]\((?!https?:|#|mailto:)([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+            if not (page.parent / target).exists():
+                dead.append(f"{page.relative_to(ROOT)} -> {target}")
+    assert dead == []
+
+
+def test_every_page_is_in_the_table_of_contents() -> None:
+    contents = (ROOT / "mkdocs.yml").read_text()
+    assert [
+        str(p.relative_to(ROOT / "docs")) for p in PAGES[1:] if str(p.relative_to(ROOT / "docs")) not in contents
+    ] == []

@@ -1,0 +1,88 @@
+"""The doctor's checks, on machines that lack something."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from fastbuf.cli import doctor
+from fastbuf.cli.app import cli
+
+
+def test_every_check_gives_a_finding_with_advice_where_it_is_due() -> None:
+    for check in doctor.CHECKS:
+        finding = check()
+        assert finding.state in (doctor.OK, doctor.WARN, doctor.FAIL)
+        assert finding.found
+        if finding.state != doctor.OK:
+            assert finding.advice
+
+
+def test_exit_code_says_whether_anything_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    for state, code, word in ((doctor.OK, 0, "well"), (doctor.WARN, 0, "look at: it"), (doctor.FAIL, 1, "Fails: it")):
+        monkeypatch.setattr(doctor, "CHECKS", (lambda s=state: doctor.Finding("it", s, "found", "do this"),))
+        result = CliRunner().invoke(cli, ["doctor"])
+        assert result.exit_code == code
+        assert word in result.output
+        assert "do this" in result.output
+
+
+def java_saying(folder: Path, text: str) -> Path:
+    (folder / "bin").mkdir()
+    script = folder / "bin" / "java"
+    script.write_text(f"#!/bin/sh\necho '{text}' >&2\n")
+    script.chmod(0o755)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("said", "state"),
+    [
+        ('openjdk version "21.0.2" 2024-01-16', doctor.OK),
+        ('openjdk version "17" 2021-09-14', doctor.OK),
+        ('java version "1.8.0_402"', doctor.FAIL),
+        ('openjdk version "11.0.22" 2024-01-16', doctor.FAIL),
+        ("what?", doctor.FAIL),
+    ],
+)
+def test_java_versions(said: str, state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(java_saying(tmp_path, said)))
+    assert doctor.java().state == state
+
+
+def test_java_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert doctor.java().state == doctor.FAIL
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "JAVA_HOME not set" in doctor.java().found
+
+
+def test_workers_python_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", "/nowhere/python3")
+    assert doctor.spark().state == doctor.FAIL
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "limit"),
+    [
+        ("memory.max", "max\n", None),
+        ("memory.max", "1073741824\n", 1 << 30),
+        ("memory/memory.limit_in_bytes", "9223372036854771712\n", None),
+        ("memory/memory.limit_in_bytes", "536870912\n", 1 << 29),
+    ],
+)
+def test_cgroup_limits(name: str, text: str, limit: int | None, tmp_path: Path) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text(text)
+    assert doctor.cgroup_limit(tmp_path) == limit
+    assert doctor.cgroup_limit(tmp_path / "empty") is None
+
+
+def test_a_small_address_space_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (512 << 20, 512 << 20))
+    assert doctor.address_space().state == doctor.WARN
+    assert doctor.address_space().found == "512 MiB"
