@@ -11,9 +11,7 @@ from fastbuf.memory.pool_core cimport (
     LOCAL_DESTROYED,
     LOCAL_EMPTY,
     LocalCore,
-    fork_count,
     list_depth,
-    local_abandon,
     local_destroy,
     local_destroyed,
     local_held,
@@ -22,8 +20,8 @@ from fastbuf.memory.pool_core cimport (
     local_try_acquire,
     local_try_acquire_overdraft,
     local_wait,
-    pair_loop,
 )
+from fastbuf.memory.pool_setup cimport fork_count, local_abandon
 from fastbuf.memory.stats import LocalPoolStats
 
 
@@ -170,7 +168,7 @@ cdef class LocalBufferPool:
         stats = self.stats()
         total = p.pool.count
         free = list_depth(p.pool, &p.pool.free)
-        if stats.limit >= p.maximum and stats.in_use >= stats.limit:
+        if p.maximum <= stats.limit <= stats.in_use and p.maximum < total:
             remedy = f"raise maximum= (now {p.maximum}) of this pool"
         else:
             remedy = f"raise segments= (now {total}) of the NetworkBufferPool or the ShuffleEnvironment"
@@ -272,18 +270,6 @@ cdef class LocalBufferPool:
     def __repr__(self):
         s = self.stats()
         return f"<LocalBufferPool {self.name!r}: {s.in_use} in use of limit {s.limit}, required {s.required}>"
-
-    def _pair_loop(self, int64_t n):
-        """Acquire and recycle `n` times without the GIL: what stress tests and benches measure.  Returns nanoseconds."""
-        cdef int64_t begin
-        cdef int32_t rc
-        with nogil:
-            begin = fb_now_ns()
-            rc = pair_loop(self.core, n)
-            begin = fb_now_ns() - begin
-        if rc < 0:
-            raise FastbufError("a request of the loop failed: the pool was empty")
-        return begin
 
 
 cdef LocalBufferPool local_adopt(LocalCore *core, object network, str name):

@@ -5,6 +5,7 @@ from libc.stdint cimport uint32_t, uint8_t
 
 import threading
 import warnings
+import weakref
 
 from fastbuf._native.atomics cimport fb_u64_load_relaxed, fb_u64_load_seq_cst
 from fastbuf.config import POOL_SEGMENTS, SEGMENT_BYTES
@@ -14,18 +15,15 @@ from fastbuf.memory.audit cimport pool_faults
 from fastbuf.memory.local_buffer_pool cimport local_adopt
 from fastbuf.memory.pool_core cimport (
     LocalCore,
-    fork_count,
     list_depth,
     local_destroy,
     local_destroyed,
     local_in_use,
     local_limit,
-    local_new,
     local_set_limit,
-    pool_free,
-    pool_new,
     pool_wake_hungry,
 )
+from fastbuf.memory.pool_setup cimport fork_count, local_new, pool_free, pool_new
 from fastbuf.memory.redistribution import redistribute
 from fastbuf.memory.stats import NetworkPoolStats
 
@@ -73,6 +71,7 @@ cdef class NetworkBufferPool:
         self.core = pool_new(arena.base, segments, segment_size)
         if self.core == NULL:
             raise ResourceError(f"no memory to keep account of {segments} segments: set segments= lower")
+        _LIVE.add(self)
 
     def __dealloc__(self):
         if self.core == NULL:
@@ -131,7 +130,7 @@ cdef class NetworkBufferPool:
         with self.lock:
             if self.ended:
                 raise PoolDestroyed("the network pool was destroyed")
-            taken = sum([pair[0] for pair in self.demands()])
+            taken = sum([demand[1] for demand in self.demands()])
             if taken + required > self.core.count:
                 raise ResourceError(
                     f"pool {name!r} requires {required} segments, but of {self.core.count} segments {taken} are "
@@ -146,13 +145,14 @@ cdef class NetworkBufferPool:
         return pool
 
     cdef list demands(self):
-        # (required, maximum, address of the LocalCore) of the pools that live.
+        # (born, required, maximum, address of the LocalCore) of the pools that live, oldest first.
         cdef LocalCore *p = first(self)
         cdef list found = []
         while p != NULL:
             if not local_destroyed(p):
-                found.append((p.required, p.maximum, <size_t>p))
+                found.append((p.born, p.required, p.maximum, <size_t>p))
             p = p.following
+        found.sort()
         return found
 
     def redistribute_limits(self):
@@ -175,13 +175,13 @@ cdef class NetworkBufferPool:
         # A pool that is destroyed meanwhile is left out here, and sets `dirty`; its LocalCore cannot serve another pool
         # meanwhile, since that takes the lock.
         cdef list pools = self.demands()
-        cdef list limits = redistribute(self.core.count, [(required, maximum) for required, maximum, _ in pools])
+        cdef list limits = redistribute(self.core.count, [(required, maximum) for _, required, maximum, _ in pools])
         cdef LocalCore *p
         cdef size_t address
         cdef uint32_t limit
         cdef int rising
         for rising in range(2):                         # falling limits first: their sum never exceeds the segments
-            for (_, _, address), limit in zip(pools, limits, strict=True):
+            for (_, _, _, address), limit in zip(pools, limits, strict=True):
                 p = <LocalCore *>address
                 if not local_destroyed(p) and (limit > local_limit(p)) == rising:
                     local_set_limit(p, limit)
@@ -285,3 +285,14 @@ cdef class NetworkBufferPool:
 
 
 _ORPHANS = []                       # arenas whose segments never came home
+_LIVE = weakref.WeakSet()           # every pool there is, for live_pools
+
+
+def live_pools():
+    """The NetworkBufferPools of this process that still exist, for tests and diagnosis.
+
+    Returns
+    -------
+    list of NetworkBufferPool
+    """
+    return list(_LIVE)

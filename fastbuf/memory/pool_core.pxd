@@ -9,6 +9,15 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from fastbuf._native.atomics cimport fb_ai64, fb_au32, fb_au64, fb_event
 
 
+cdef extern from *:
+    """
+    #define FB_WORD_DESTROYED 0x8000000000000000ull
+    #define FB_WORD_CLAIM 0x100000000ull
+    """
+    const uint64_t WORD_DESTROYED "FB_WORD_DESTROYED"       # LocalCore.word: local_destroy has run
+    const uint64_t WORD_CLAIM "FB_WORD_CLAIM"               # LocalCore.word: one claim in flight
+
+
 cdef enum:
     LOCAL_EMPTY = -1                # no segment now, or the deadline has passed
     LOCAL_DESTROYED = -2
@@ -46,7 +55,8 @@ cdef struct LocalCore:
     uint32_t overdraft              # may be lent beyond limit; fixed
     PoolCore *pool
     LocalCore *following            # next of all the pool's LocalCores; fixed once it is in that list
-    char room[16]
+    uint64_t born                   # which local_new of the pool it was: the order of redistribution
+    char room[8]
     # --- waiting
     fb_event available              # those inside local_acquire
     fb_au64 listener                # fb_event*, 0: none; set by local_set_listener only
@@ -67,6 +77,7 @@ cdef struct PoolCore:
     SegmentMeta *meta
     uint32_t count                  # segments
     uint32_t segment_size           # bytes
+    uint64_t births                 # local_new calls; under the lock
     fb_au64 locals                  # LocalCore*: all of them, in use or not; grows at the front, never shrinks
 
 
@@ -101,15 +112,7 @@ cdef uint32_t local_in_use(LocalCore *p) noexcept nogil
 cdef uint32_t local_limit(LocalCore *p) noexcept nogil
 cdef bint local_destroyed(LocalCore *p) noexcept nogil
 
-# --- making and ending; the caller holds the NetworkBufferPool's lock -------------------------------------------------
-cdef PoolCore *pool_new(uint8_t *data, uint32_t count, uint32_t segment_size) noexcept nogil      # NULL: no memory
-cdef void pool_free(PoolCore *g) noexcept nogil
-cdef LocalCore *local_new(PoolCore *g, uint32_t required, uint32_t maximum, uint32_t overdraft) noexcept nogil
+# --- limits and ends; the caller holds the NetworkBufferPool's lock ---------------------------------------------------
 cdef void local_set_limit(LocalCore *p, uint32_t limit) noexcept nogil      # then pool_wake_hungry, once for all limits
-cdef void local_destroy(LocalCore *p) noexcept nogil
-cdef void local_abandon(LocalCore *p) noexcept nogil        # the Python object has gone: the memory may serve another pool
+cdef void local_destroy(LocalCore *p) noexcept nogil                        # may be called without the lock
 cdef void pool_wake_hungry(PoolCore *g) noexcept nogil
-cdef uint32_t fork_count() noexcept nogil                   # forks between this process and its import of this module
-
-# n times acquire and recycle, for tests and benches; -1: a request failed.
-cdef int32_t pair_loop(LocalCore *p, int64_t n) noexcept nogil

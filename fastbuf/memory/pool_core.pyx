@@ -48,7 +48,6 @@ Forbidden outcomes:
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free
 from libc.string cimport memset
 
 from fastbuf._native.atomics cimport (
@@ -56,14 +55,12 @@ from fastbuf._native.atomics cimport (
     fb_cpu_relax,
     fb_event,
     fb_event_cancel,
-    fb_event_init,
     fb_event_notify,
     fb_event_prepare,
     fb_event_wait,
     fb_fence_seq_cst,
     fb_i64_add_seq_cst,
     fb_i64_cas_seq_cst,
-    fb_i64_init,
     fb_i64_load_seq_cst,
     fb_i64_sub_seq_cst,
     fb_now_ns,
@@ -71,8 +68,6 @@ from fastbuf._native.atomics cimport (
     fb_u32_add_seq_cst,
     fb_u32_cas_acq_rel,
     fb_u32_cas_seq_cst,
-    fb_u32_cas_strong,
-    fb_u32_init,
     fb_u32_load_acquire,
     fb_u32_load_relaxed,
     fb_u32_load_seq_cst,
@@ -81,22 +76,12 @@ from fastbuf._native.atomics cimport (
     fb_u64_add_relaxed,
     fb_u64_add_seq_cst,
     fb_u64_cas_seq_cst,
-    fb_u64_init,
     fb_u64_load_relaxed,
     fb_u64_load_seq_cst,
     fb_u64_store_relaxed,
     fb_u64_store_release,
 )
-from fastbuf.memory.pool_core cimport FreeList, LocalCore, PoolCore, SegmentMeta
-
-
-cdef extern from "<stdlib.h>" nogil:
-    void *aligned_alloc(size_t alignment, size_t size)
-
-
-cdef extern from "fb_fork.h" nogil:
-    int fb_fork_watch()
-    uint32_t fb_fork_count()
+from fastbuf.memory.pool_core cimport WORD_CLAIM, WORD_DESTROYED, FreeList, LocalCore, PoolCore, SegmentMeta
 
 
 cdef extern from *:
@@ -106,20 +91,12 @@ cdef extern from *:
     #else
     #define FB_POOL_DEBUG 0
     #endif
-    #define FB_WORD_DESTROYED 0x8000000000000000ull
-    #define FB_WORD_CLAIM 0x100000000ull
     #define FB_POISON 0xDB
     #define FB_SPINS 100
     """
     const bint POOL_DEBUG "FB_POOL_DEBUG"
-    const uint64_t DESTROYED "FB_WORD_DESTROYED"
-    const uint64_t CLAIM "FB_WORD_CLAIM"            # one claim in flight
     const int POISON "FB_POISON"                    # what a recycled segment reads as in a debug build
     const int SPINS "FB_SPINS"                      # looks before sleeping, some microseconds
-
-
-if fb_fork_watch() != 0:
-    raise MemoryError("pthread_atfork refused the handler that keeps forked children from allocating")
 
 
 cdef inline uint32_t word_held(uint64_t w) noexcept nogil:
@@ -225,7 +202,7 @@ cdef void pool_wake_hungry(PoolCore *g) noexcept nogil:
     while p != NULL:
         if fb_u32_load_seq_cst(&p.hungry) != 0:
             w = fb_u64_load_seq_cst(&p.word)
-            if w & DESTROYED or word_held(w) < <uint64_t>fb_u32_load_seq_cst(&p.limit) + p.overdraft:
+            if w & WORD_DESTROYED or word_held(w) < <uint64_t>fb_u32_load_seq_cst(&p.limit) + p.overdraft:
                 wake(p)
         p = p.following
 
@@ -281,7 +258,7 @@ cdef uint32_t trim(LocalCore *p) noexcept nogil:
         # From here on p may be serving another pool: it is not touched again unless the loop finds a surplus.
         g.meta[i].owner = NULL
         push(g, &g.free, i)
-        if w & DESTROYED or word_total(w) - 1 >= required:
+        if w & WORD_DESTROYED or word_total(w) - 1 >= required:
             fb_i64_add_seq_cst(&g.spare, 1)
         moved += 1
     if moved != 0:
@@ -322,7 +299,7 @@ cdef int32_t take_global(LocalCore *p, uint32_t extra) noexcept nogil:
         w = fb_u64_load_seq_cst(&p.word)
         while True:
             total = word_total(w)
-            if w & DESTROYED or total >= <uint64_t>fb_u32_load_seq_cst(&p.limit) + extra:
+            if w & WORD_DESTROYED or total >= <uint64_t>fb_u32_load_seq_cst(&p.limit) + extra:
                 if paid:
                     spare_refund(g)
                 return -1
@@ -337,21 +314,21 @@ cdef int32_t take_global(LocalCore *p, uint32_t extra) noexcept nogil:
             elif paid and not beyond:
                 paid = False
                 spare_refund(g)
-            if fb_u64_cas_seq_cst(&p.word, &w, w + CLAIM):
+            if fb_u64_cas_seq_cst(&p.word, &w, w + WORD_CLAIM):
                 break
         # The payment now belongs to the word: who undoes the claim goes by the word's total, not by who paid.
         paid = False
         # 2. Take.
         i = pop(g, &g.free, &left)
         if i >= 0:
-            fb_u64_add_seq_cst(&p.word, 1 - CLAIM)
+            fb_u64_add_seq_cst(&p.word, 1 - WORD_CLAIM)
             g.meta[i].owner = p
             return i
         # 3. Nothing there: undo.  A push since then may have been missed by those who saw this claim.
         w = fb_u64_load_seq_cst(&p.word)
-        while not fb_u64_cas_seq_cst(&p.word, &w, w - CLAIM):
+        while not fb_u64_cas_seq_cst(&p.word, &w, w - WORD_CLAIM):
             pass
-        if w & DESTROYED or word_total(w) - 1 >= p.required:
+        if w & WORD_DESTROYED or word_total(w) - 1 >= p.required:
             fb_i64_add_seq_cst(&g.spare, 1)
         if not empty(&g.free):
             pool_wake_hungry(g)
@@ -373,7 +350,7 @@ cdef inline int32_t take(LocalCore *p, uint32_t extra) noexcept nogil:
         return i
     fb_u32_store_relaxed(&g.meta[i].refs, 1)            # published by whatever hands the segment on
     w = fb_u64_load_seq_cst(&p.word)
-    if w & DESTROYED:
+    if w & WORD_DESTROYED:
         segment_recycle(g, i)
         return -1
     if word_held(w) - left > fb_u32_load_relaxed(&p.peak):
@@ -508,7 +485,7 @@ cdef uint32_t local_limit(LocalCore *p) noexcept nogil:
 
 
 cdef bint local_destroyed(LocalCore *p) noexcept nogil:
-    return (fb_u64_load_seq_cst(&p.word) & DESTROYED) != 0
+    return (fb_u64_load_seq_cst(&p.word) & WORD_DESTROYED) != 0
 
 
 cdef uint32_t local_in_use(LocalCore *p) noexcept nogil:
@@ -527,73 +504,7 @@ cdef uint32_t local_in_use(LocalCore *p) noexcept nogil:
         h = again
 
 
-# --- making and ending ------------------------------------------------------------------------------------------------
-
-cdef uint32_t fork_count() noexcept nogil:
-    return fb_fork_count()
-
-
-cdef PoolCore *pool_new(uint8_t *data, uint32_t count, uint32_t segment_size) noexcept nogil:
-    cdef PoolCore *g = <PoolCore *>aligned_alloc(64, (sizeof(PoolCore) + 63) // 64 * 64)
-    cdef uint32_t i
-    if g == NULL:
-        return NULL
-    memset(g, 0, sizeof(PoolCore))
-    g.meta = <SegmentMeta *>aligned_alloc(64, <size_t>count * sizeof(SegmentMeta))
-    if g.meta == NULL:
-        free(g)
-        return NULL
-    memset(g.meta, 0, <size_t>count * sizeof(SegmentMeta))
-    g.data = data
-    g.count = count
-    g.segment_size = segment_size
-    g.forks = fb_fork_count()
-    for i in range(count):                              # segment 0 on top
-        fb_u64_init(&g.meta[i].link, <uint64_t>(count - i) << 32 | (<uint64_t>(i + 2) if i + 1 < count else 0))
-    fb_u64_init(&g.free.head, 1)
-    fb_i64_init(&g.spare, count)
-    return g
-
-
-cdef void pool_free(PoolCore *g) noexcept nogil:
-    cdef LocalCore *p = first_local(g)
-    cdef LocalCore *following
-    while p != NULL:
-        following = p.following
-        free(p)
-        p = following
-    free(g.meta)
-    free(g)
-
-
-cdef LocalCore *local_new(PoolCore *g, uint32_t required, uint32_t maximum, uint32_t overdraft) noexcept nogil:
-    cdef LocalCore *p = first_local(g)
-    while p != NULL and (p.in_service != 0 or word_total(fb_u64_load_seq_cst(&p.word)) != 0):
-        p = p.following
-    if p == NULL:
-        p = <LocalCore *>aligned_alloc(64, (sizeof(LocalCore) + 63) // 64 * 64)
-        if p == NULL:
-            return NULL
-        memset(p, 0, sizeof(LocalCore))
-        fb_event_init(&p.available)
-        fb_u64_init(&p.word, DESTROYED)
-        p.pool = g
-        p.following = first_local(g)
-        fb_u64_store_release(&g.locals, <uint64_t><size_t>p)
-    # Used again or new, it looks destroyed, empty and without limit to everybody until the word is stored.  Tags and
-    # epochs go on counting: somebody may still look at the old ones.
-    p.required = required
-    p.maximum = maximum
-    p.overdraft = overdraft
-    fb_u32_store_relaxed(&p.peak, 0)
-    fb_u64_store_relaxed(&p.waits, 0)
-    fb_u64_store_relaxed(&p.wait_ns, 0)
-    p.in_service = 1
-    fb_i64_sub_seq_cst(&g.spare, required)
-    fb_u32_add_seq_cst(&p.limit, required - fb_u32_load_relaxed(&p.limit))
-    fb_u64_store_release(&p.word, 0)
-    return p
-
+# --- limits and ends; the caller holds the NetworkBufferPool's lock ---------------------------------------------------
 
 cdef void local_set_limit(LocalCore *p, uint32_t limit) noexcept nogil:
     # A read-modify-write for its order alone (head comment, second pair): only the holder of the lock moves limits.
@@ -604,9 +515,9 @@ cdef void local_destroy(LocalCore *p) noexcept nogil:
     cdef PoolCore *g = p.pool
     cdef uint64_t w = fb_u64_load_seq_cst(&p.word)
     while True:
-        if w & DESTROYED:
+        if w & WORD_DESTROYED:
             return
-        if fb_u64_cas_seq_cst(&p.word, &w, w | DESTROYED):
+        if fb_u64_cas_seq_cst(&p.word, &w, w | WORD_DESTROYED):
             break
     if word_total(w) < p.required:                      # its guarantee is free for all now
         fb_i64_add_seq_cst(&g.spare, p.required - <int64_t>word_total(w))
@@ -615,20 +526,3 @@ cdef void local_destroy(LocalCore *p) noexcept nogil:
     wake(p)
     fb_event_notify(&p.available)
     pool_wake_hungry(g)
-
-
-cdef void local_abandon(LocalCore *p) noexcept nogil:
-    p.in_service = 0
-
-
-# --- for tests and benches --------------------------------------------------------------------------------------------
-
-cdef int32_t pair_loop(LocalCore *p, int64_t n) noexcept nogil:
-    cdef int64_t k
-    cdef int32_t i
-    for k in range(n):
-        i = local_try_acquire(p)
-        if i < 0:
-            return -1
-        segment_recycle(p.pool, i)
-    return 0

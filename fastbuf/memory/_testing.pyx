@@ -1,0 +1,203 @@
+"""What only tests and benches call: loops over the C cores without the GIL, and deliberate damage."""
+
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
+
+from fastbuf._native.atomics cimport (
+    fb_au64,
+    fb_cpu_relax,
+    fb_event,
+    fb_event_cancel,
+    fb_event_init,
+    fb_event_prepare,
+    fb_event_wait,
+    fb_now_ns,
+    fb_u64_add_seq_cst,
+    fb_u64_init,
+    fb_u64_load_acquire,
+    fb_u64_store_release,
+)
+from fastbuf.errors import FastbufError
+from fastbuf.memory.local_buffer_pool cimport LocalBufferPool
+from fastbuf.memory.memory_segment cimport MemorySegment
+from fastbuf.memory.pool_core cimport (
+    LocalCore,
+    local_acquire,
+    local_destroyed,
+    local_set_listener,
+    local_try_acquire,
+    local_try_acquire_overdraft,
+    segment_data,
+    segment_recycle,
+    segment_retain,
+)
+
+
+cdef enum:
+    MOST_HELD = 64
+
+cdef int64_t PATIENCE_NS = 30 * <int64_t>1_000_000_000
+cdef int64_t LISTEN_NS = 10 * <int64_t>1_000_000_000
+
+
+def pair_loop(LocalBufferPool local, int64_t n):
+    """Acquire and recycle one segment `n` times; returns nanoseconds."""
+    cdef int64_t begin, k
+    cdef int32_t i = 0
+    with nogil:
+        begin = fb_now_ns()
+        for k in range(n):
+            i = local_try_acquire(local.core)
+            if i < 0:
+                break
+            segment_recycle(local.core.pool, i)
+        begin = fb_now_ns() - begin
+    if i < 0:
+        raise FastbufError("a request of the loop failed: the pool was empty")
+    return begin
+
+
+cdef inline uint64_t *mark_of(LocalCore *p, int32_t i) noexcept nogil:
+    return <uint64_t *>segment_data(p.pool, i)
+
+
+cdef inline uint32_t draw(uint64_t *seed) noexcept nogil:
+    seed[0] = seed[0] * 6364136223846793005u + 1442695040888963407u     # Knuth's MMIX generator
+    return <uint32_t>(seed[0] >> 33)
+
+
+def churn(LocalBufferPool local, int64_t n, int most, uint64_t mark, bint wait=True, bint overdraft=False):
+    """Request and recycle at random, `n` steps, holding at most `most` segments; needs a pool whose segments start with 0.
+
+    Each segment held has `mark` in its first eight bytes, and 0 while it is home: plain memory, so that a sanitizer sees
+    whether the pool orders one user's writes before the next user's.
+
+    Returns
+    -------
+    tuple of int
+        Steps that found a segment marked by somebody else, waits that timed out after 30 s, segments requested.  Ends
+        early when the pool is destroyed.
+    """
+    cdef int32_t held[MOST_HELD]
+    cdef int count = 0
+    cdef int64_t step, faults = 0, timeouts = 0, got = 0
+    cdef uint64_t seed = mark * 2654435761u
+    cdef int32_t i
+    cdef int at
+    cdef LocalCore *p = local.core
+    if not 1 <= most <= MOST_HELD or mark == 0:
+        raise ValueError(f"most is {most}, mark {mark}")
+    with nogil:
+        for step in range(n):
+            if count < most and (count == 0 or draw(&seed) & 1):
+                # Nobody waits while he holds segments: two that did so could wait for each other for ever.
+                if wait and count == 0:
+                    i = local_acquire(p, fb_now_ns() + PATIENCE_NS)
+                elif overdraft:
+                    i = local_try_acquire_overdraft(p)
+                else:
+                    i = local_try_acquire(p)
+                if i < 0:
+                    if local_destroyed(p):
+                        break
+                    timeouts += wait and count == 0
+                    fb_cpu_relax()
+                    continue
+                faults += mark_of(p, i)[0] != 0
+                mark_of(p, i)[0] = mark
+                held[count] = i
+                count += 1
+                got += 1
+            elif count:
+                at = draw(&seed) % count
+                i = held[at]
+                count -= 1
+                held[at] = held[count]
+                if draw(&seed) & 7 == 0:                # now and then through a second reference
+                    segment_retain(p.pool, i)
+                    segment_recycle(p.pool, i)
+                faults += mark_of(p, i)[0] != mark
+                mark_of(p, i)[0] = 0
+                segment_recycle(p.pool, i)
+        while count:
+            count -= 1
+            mark_of(p, held[count])[0] = 0
+            segment_recycle(p.pool, held[count])
+    return faults, timeouts, got
+
+
+def listen(LocalBufferPool local, int64_t n):
+    """Request and recycle `n` times as an event loop does it: try, and sleep on a listener while there is none.
+
+    Returns
+    -------
+    int
+        Sleeps of 10 s that nothing ended: lost wake-ups.
+    """
+    cdef fb_event event
+    cdef uint32_t key
+    cdef int32_t i
+    cdef int64_t k, lost = 0
+    fb_event_init(&event)
+    with nogil:
+        local_set_listener(local.core, &event)
+        for k in range(n):
+            while True:
+                key = fb_event_prepare(&event)
+                i = local_try_acquire(local.core)
+                if i >= 0 or local_destroyed(local.core):
+                    fb_event_cancel(&event)
+                    break
+                lost += fb_event_wait(&event, key, fb_now_ns() + LISTEN_NS) == 0
+            if i < 0:
+                break
+            segment_recycle(local.core.pool, i)
+        local_set_listener(local.core, NULL)
+    return lost
+
+
+cdef class Handover:
+    """A ring of 1024 places through which one thread hands segments to another."""
+    cdef int32_t places[1024]
+    cdef fb_au64 put                # release by the giver, acquire by the taker
+    cdef fb_au64 got                # the other way round
+
+    def __cinit__(self):
+        fb_u64_init(&self.put, 0)
+        fb_u64_init(&self.got, 0)
+
+    def give(self, LocalBufferPool local, int64_t n):
+        """Acquire `n` segments and hand them over; returns nanoseconds, -1 if a segment did not come within 30 s."""
+        cdef int64_t begin, k
+        cdef int32_t i = 0
+        with nogil:
+            begin = fb_now_ns()
+            for k in range(n):
+                while k - <int64_t>fb_u64_load_acquire(&self.got) >= 1024:
+                    fb_cpu_relax()
+                i = local_acquire(local.core, begin + PATIENCE_NS)
+                if i < 0:
+                    break
+                self.places[k & 1023] = i
+                fb_u64_store_release(&self.put, k + 1)
+            begin = fb_now_ns() - begin
+        return begin if i >= 0 else -1
+
+    def take(self, LocalBufferPool local, int64_t n):
+        """Recycle `n` segments that were handed over."""
+        cdef int64_t k
+        with nogil:
+            for k in range(n):
+                while k >= <int64_t>fb_u64_load_acquire(&self.put):
+                    fb_cpu_relax()
+                segment_recycle(local.core.pool, self.places[k & 1023])
+                fb_u64_store_release(&self.got, k + 1)
+
+
+def recycle_behind(MemorySegment segment):
+    """Recycle a reference that belongs to the handle `segment`, as faulty native code would; returns its result."""
+    return segment_recycle(segment.core, segment.number)
+
+
+def miscount(LocalBufferPool local, int64_t by):
+    """Let the pool's account of what it holds be wrong by `by`."""
+    fb_u64_add_seq_cst(&local.core.word, <uint64_t>by)

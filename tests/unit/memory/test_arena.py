@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import mmap
+import os
+import resource
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fastbuf.errors import ConfigError, FastbufError, ResourceError, SegmentExported
+from fastbuf.memory import Arena
+from fastbuf.memory.limits import MemoryLimit, memory_limits, require_memory
+
+
+@pytest.mark.parametrize("options", [{}, {"memfd": True}, {"prefault": True}, {"memfd": True, "prefault": True}])
+def test_array(options: dict[str, bool]) -> None:
+    arena = Arena(5, 192, **options)
+    array = arena.array
+    assert (array.shape, array.dtype, array.flags.writeable) == ((5, 192), np.uint8, True)
+    assert not array.any()
+    array[3] = 7
+    assert arena.array[3, 191] == 7
+    assert arena.nbytes == 5 * 192
+
+
+def test_huge_pages_are_advice() -> None:
+    arena = Arena(128, 32768, huge_pages=True, prefault=True)
+    arena.array[:] = 1
+    assert arena.array.sum() == 128 * 32768
+
+
+def test_prefault_takes_every_page() -> None:
+    # Private pages are counted when they are there: 8 MiB of them beside what was there before.
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+    before = resident()
+    arena = Arena(256, 32768, prefault=True)
+    assert resident() - before >= arena.nbytes * 0.9
+
+
+def test_the_array_holds_the_arena() -> None:
+    array = Arena(2, 64).array
+    array[1, 63] = 9
+    assert array[1, 63] == 9
+
+
+def test_close_is_refused_while_a_view_is_held() -> None:
+    arena = Arena(2, 64)
+    array = arena.array
+    with pytest.raises(SegmentExported, match="1 views"):
+        arena.close()
+    del array
+    arena.close()
+    arena.close()
+    assert arena.closed
+    with pytest.raises(FastbufError, match="closed"):
+        _ = arena.array
+
+
+def test_a_memfd_is_shared_and_cannot_be_shrunk() -> None:
+    arena = Arena(2, 4096, memfd=True)
+    with mmap.mmap(arena.fileno(), 8192) as other:
+        other[4096] = 5
+        assert arena.array[1, 0] == 5
+    with pytest.raises(PermissionError):
+        os.ftruncate(arena.fileno(), 0)
+
+
+def test_no_memfd() -> None:
+    with pytest.raises(FastbufError, match="memfd=True"):
+        Arena(1, 64).fileno()
+
+
+def test_closing_gives_descriptor_back() -> None:
+    arena = Arena(1, 64, memfd=True)
+    fd = arena.fileno()
+    arena.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+
+
+@pytest.mark.parametrize(
+    ("segments", "size"), [(0, 64), (-1, 64), (1, 0), (1, 63), (1, 100), (1 << 31, 64), (1, 1 << 31), (1.5, 64)]
+)
+def test_numbers_out_of_range(segments: int, size: int) -> None:
+    with pytest.raises(ConfigError):
+        Arena(segments, size)
+
+
+def test_more_than_the_machine_has() -> None:
+    with pytest.raises(ResourceError, match=r"segments= to at most \d+") as caught:
+        Arena(1 << 30, 1 << 20)
+    assert isinstance(caught.value, MemoryError)
+
+
+def test_address_space_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20), hard))
+    try:
+        with pytest.raises(ResourceError, match="RLIMIT_AS") as caught:
+            Arena(4096, 32768)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    assert str(4096 * 32768) in str(caught.value)
+
+
+GIB = 1 << 30
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def limits_below(tmp_path: Path) -> dict[str, MemoryLimit]:
+    return {limit.name.split(" /")[0]: limit for limit in memory_limits(tmp_path / "proc", tmp_path / "sys")}
+
+
+def test_control_group_version_2(tmp_path: Path) -> None:
+    write(tmp_path / "proc/self/cgroup", "0::/app/worker\n")
+    write(tmp_path / "sys/app/worker/memory.max", "max\n")
+    write(tmp_path / "sys/app/memory.max", f"{GIB}\n")
+    write(tmp_path / "sys/app/memory.current", f"{GIB // 2}\n")
+    write(tmp_path / "sys/app/memory.stat", f"anon 5\ninactive_file {GIB // 4}\n")
+    bound = limits_below(tmp_path)["control group limit"]
+    assert (bound.limit, bound.used, bound.left) == (GIB, GIB // 4, GIB * 3 // 4)
+    assert "app/memory.max" in bound.name
+
+
+def test_control_group_version_1_whose_path_is_the_hosts(tmp_path: Path) -> None:
+    write(tmp_path / "proc/self/cgroup", "5:cpu:/x\n4:memory:/docker/abc\n")
+    write(tmp_path / "sys/memory/memory.limit_in_bytes", f"{GIB}\n")
+    write(tmp_path / "sys/memory/memory.usage_in_bytes", "100\n")
+    assert limits_below(tmp_path)["control group limit"].left == GIB - 100
+
+
+def test_no_limit_in_version_1_is_no_bound(tmp_path: Path) -> None:
+    write(tmp_path / "proc/self/cgroup", "4:memory:/\n")
+    write(tmp_path / "sys/memory/memory.limit_in_bytes", "9223372036854771712\n")
+    assert "control group limit" not in limits_below(tmp_path)
+
+
+def test_free_memory(tmp_path: Path) -> None:
+    write(tmp_path / "proc/meminfo", "MemTotal: 2000 kB\nMemFree: 100 kB\nMemAvailable: 500 kB\n")
+    assert limits_below(tmp_path)["free memory (MemAvailable)"].left == 500 * 1024
+
+
+def test_nothing_to_read_is_no_bound(tmp_path: Path) -> None:
+    assert [b for b in memory_limits(tmp_path / "proc", tmp_path / "sys") if b.name != "RLIMIT_AS"] == []
+
+
+def test_the_error_has_figures_and_settings() -> None:
+    bound = MemoryLimit("control group limit", 1000, 400, "the container's limit")
+    require_memory(600, 6, 100, [bound])
+    with pytest.raises(ResourceError) as caught:
+        require_memory(700, 7, 100, [bound])
+    for part in ("7 segments of 100", "700 bytes", "leaves 600", "1000", "400", "segments= to at most 6", "container"):
+        assert part in str(caught.value)
