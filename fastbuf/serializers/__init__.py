@@ -1,0 +1,54 @@
+"""Serializers: rows, columns and objects to bytes and back, their schemas, and Spark's hash."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fastbuf.serializers.columnar import ColumnarSerializer
+    from fastbuf.serializers.murmur3 import murmur3_hash
+    from fastbuf.serializers.partition import hash_partition
+    from fastbuf.serializers.pickled import PickledSerializer
+    from fastbuf.serializers.row import RowSerializer
+    from fastbuf.serializers.schema import DataType, Field, Schema
+    from fastbuf.serializers.serializer import Serializer
+
+__all__ = [
+    "ColumnarSerializer",
+    "DataType",
+    "Field",
+    "PickledSerializer",
+    "RowSerializer",
+    "Schema",
+    "Serializer",
+    "hash_partition",
+    "murmur3_hash",
+]
+
+# Loaded when first asked for: who shuffles objects loads no columns.
+_HOMES = {
+    "ColumnarSerializer": "columnar",
+    "DataType": "schema",
+    "Field": "schema",
+    "PickledSerializer": "pickled",
+    "RowSerializer": "row",
+    "Schema": "schema",
+    "Serializer": "serializer",
+    "hash_partition": "partition",
+    "murmur3_hash": "murmur3",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -36,24 +36,62 @@ cdef extern from *:
         return PyUnicode_AsUTF8AndSize(o, size);
     }
 
+    /* Short strings: two moves that overlap instead of a call. */
+    static inline void fb_copy(void *dst, const void *src, Py_ssize_t n) {
+        uint64_t a, b;
+        uint32_t c, d;
+        uint8_t *to = (uint8_t *)dst;
+        const uint8_t *from = (const uint8_t *)src;
+        if (n > 32) {
+            memcpy(to, from, (size_t)n);
+        } else if (n > 16) {
+            uint64_t x[2], y[2];
+            memcpy(x, from, 16);
+            memcpy(y, from + n - 16, 16);
+            memcpy(to, x, 16);
+            memcpy(to + n - 16, y, 16);
+        } else if (n >= 8) {
+            memcpy(&a, from, 8);
+            memcpy(&b, from + n - 8, 8);
+            memcpy(to, &a, 8);
+            memcpy(to + n - 8, &b, 8);
+        } else if (n >= 4) {
+            memcpy(&c, from, 4);
+            memcpy(&d, from + n - 4, 4);
+            memcpy(to, &c, 4);
+            memcpy(to + n - 4, &d, 4);
+        } else if (n > 0) {
+            to[0] = from[0];
+            to[n >> 1] = from[n >> 1];
+            to[n - 1] = from[n - 1];
+        }
+    }
+
     /* A str of UTF-8; plain ASCII is found by eight bytes at a time and copied. */
     static inline PyObject *fb_str(const uint8_t *p, Py_ssize_t n) {
         uint64_t seen = 0, w;
         Py_ssize_t i = 0;
-        for (; i + 8 <= n; i += 8) {
-            memcpy(&w, p + i, 8);
+        if (n >= 8) {
+            for (; i + 8 <= n; i += 8) {
+                memcpy(&w, p + i, 8);
+                seen |= w;
+            }
+            memcpy(&w, p + n - 8, 8);
             seen |= w;
+        } else {
+            for (; i < n; i++) seen |= p[i];
         }
-        for (; i < n; i++) seen |= p[i];
         if (seen & 0x8080808080808080ull) return PyUnicode_DecodeUTF8((const char *)p, n, NULL);
         PyObject *s = PyUnicode_New(n, 127);
-        if (s != NULL && n) memcpy(PyUnicode_DATA(s), p, (size_t)n);
+        if (s != NULL) fb_copy(PyUnicode_DATA(s), p, n);
         return s;
     }
     """
     int fb_exact_int64(PyObject *o, int64_t *x) except -1
-    const char *fb_utf8(PyObject *o, Py_ssize_t *size) except NULL
-    PyObject *fb_str(const uint8_t *p, Py_ssize_t n) except NULL
+    # These two are asked without "except": their callers turn the error into one that names the field.
+    const char *fb_utf8(PyObject *o, Py_ssize_t *size) noexcept
+    PyObject *fb_str(const uint8_t *p, Py_ssize_t n) noexcept
+    void fb_copy(void *dst, const void *src, Py_ssize_t n) noexcept nogil
 
 
 cdef extern from "Python.h":
@@ -78,6 +116,7 @@ cdef extern from "Python.h":
     bint PyDict_Check(PyObject *o)
     bint PyObject_CheckBuffer(PyObject *o)
 
+    void PyErr_Clear()
     PyObject *PyNumber_Index(PyObject *o) except NULL
     double PyFloat_AS_DOUBLE(PyObject *o)
     double PyFloat_AsDouble(PyObject *o) except? -1.0
@@ -91,6 +130,8 @@ cdef extern from "Python.h":
     Py_ssize_t PyTuple_GET_SIZE(PyObject *o)
     PyObject *PyTuple_GET_ITEM(PyObject *o, Py_ssize_t i)
     void PyTuple_SET_ITEM(PyObject *o, Py_ssize_t i, PyObject *item)
+    int PyGC_Disable()
+    int PyGC_Enable()
     PyObject *PyTuple_New(Py_ssize_t n) except NULL
     void PyObject_GC_UnTrack(void *o)
     Py_ssize_t PyList_GET_SIZE(PyObject *o)

@@ -6,15 +6,15 @@ from libc.string cimport memcpy
 
 from fastbuf._native.crc32c cimport fb_crc32c
 from fastbuf.serializers.objects cimport (
-    Py_DECREF, Py_INCREF, Py_XDECREF, PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyList_CheckExact,
-    PyList_GET_ITEM, PyList_GET_SIZE, PyList_New, PyList_SET_ITEM, _PyBytes_Resize,
+    Py_DECREF, Py_XDECREF, PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyGC_Disable, PyGC_Enable,
+    PyList_CheckExact, PyList_New, PyList_SET_ITEM, PyTuple_New, _PyBytes_Resize,
 )
-from fastbuf.serializers.row_decode cimport read_record
-from fastbuf.serializers.row_encode cimport Writer, write_record, writer_reserve
-from fastbuf.serializers.row_plan cimport Node, RowPlan
+from fastbuf.serializers.row_decode cimport fill_record
+from fastbuf.serializers.row_encode cimport Writer, write_elements, write_record
+from fastbuf.serializers.row_plan cimport RowPlan
 from fastbuf.serializers.serializer cimport Serializer
 
-from fastbuf.errors import BlockCorrupt, BlockError, RecordError, RecordTooLong, SchemaError
+from fastbuf.errors import BlockCorrupt, BlockError, RecordError, SchemaError
 from fastbuf.serializers.block import (
     FLAG_CRC, HEADER_BYTES, KIND_ROW, MAX_RECORDS, check_block, count_mismatch, encode_header,
 )
@@ -25,21 +25,6 @@ cdef enum:
     PREFIX = 4
 
 assert HEADER_BYTES == HEADER
-
-
-cdef inline int _write_element(Node *root, PyObject *record, Writer *w) except -1:
-    cdef Py_ssize_t base = w.at, size
-    cdef uint32_t prefix
-    if base + PREFIX > w.room:
-        writer_reserve(w, PREFIX)
-    w.at = base + PREFIX
-    write_record(root, record, w)
-    size = w.at - base - PREFIX
-    if size > 0xFFFFFFFF:
-        raise RecordTooLong(f"a record takes {size:,} bytes: the format ends at {0xFFFFFFFF:,}")
-    prefix = <uint32_t> size
-    memcpy(w.buf + base, &prefix, PREFIX)
-    return 0
 
 
 cdef class RowSerializer(Serializer):
@@ -95,10 +80,12 @@ cdef class RowSerializer(Serializer):
         return w.at
 
     cdef object decode_record(self, const uint8_t *src, Py_ssize_t length):
-        cdef PyObject *found = read_record(self._plan.root, src, length)
-        record = <object> found
-        Py_DECREF(found)
-        return record
+        cdef PyObject *record = PyTuple_New(self._plan.root.count)
+        try:
+            fill_record(self._plan.root, record, src, length)
+            return <object> record
+        finally:
+            Py_DECREF(record)
 
     def dumps(self, records):
         """Encode records into one block.
@@ -120,23 +107,15 @@ cdef class RowSerializer(Serializer):
         return self._dump(records if PyList_CheckExact(<PyObject *> records) else list(records))
 
     cdef object _dump(self, object records):
-        cdef PyObject *items = <PyObject *> records
-        cdef PyObject *record
-        cdef Py_ssize_t i = 0, n = PyList_GET_SIZE(items), room = HEADER + min(n * self._bytes_per_record, 1 << 26) + 64
+        cdef Py_ssize_t i = 0, n = len(<list> records), room
         cdef Writer w
         if n > MAX_RECORDS:
             raise RecordError(f"{n:,} records: a block has at most {MAX_RECORDS:,}")
+        room = HEADER + min(n * self._bytes_per_record, 1 << 26) + 64
         w.owner = PyBytes_FromStringAndSize(NULL, room)
         w.buf, w.at, w.room = <uint8_t *> PyBytes_AS_STRING(w.owner), HEADER, room
         try:
-            while i < PyList_GET_SIZE(items):          # user code of a record may change the list
-                record = PyList_GET_ITEM(items, i)
-                Py_INCREF(record)
-                try:
-                    _write_element(self._plan.root, record, &w)
-                finally:
-                    Py_DECREF(record)
-                i += 1
+            write_elements(self._plan.root, <PyObject *> records, &w, &i)
             if i:
                 self._bytes_per_record = (w.at - HEADER) // i + 1 + (w.at - HEADER) // i // 16
             _PyBytes_Resize(&w.owner, w.at)
@@ -170,11 +149,13 @@ cdef class RowSerializer(Serializer):
         cdef const uint8_t *p
         cdef Py_ssize_t records, i = 0, left
         cdef uint32_t size
+        cdef bint collecting
         cdef PyObject *out
+        cdef PyObject *record
         records, found = check_block(buf, KIND_ROW, self.fingerprint)
         left = len(found)
         if records > left // PREFIX:
-            raise BlockCorrupt(f"a block's header counts {records:,} records, its body has {left:,} bytes")
+            raise BlockCorrupt(f"a block counts {records:,} records, its body has {left:,} bytes")
         if records == 0:
             if left:
                 raise count_mismatch(0, 1)
@@ -182,6 +163,9 @@ cdef class RowSerializer(Serializer):
         body = found
         p = &body[0]
         out = PyList_New(records)
+        # All that is made here stays in use until this returns: a collection could find nothing, and would look at
+        # every list again.  The GIL is held throughout.
+        collecting = PyGC_Disable() if not self._plan.root.atoms else False
         try:
             for i in range(records):
                 if left < PREFIX:
@@ -189,7 +173,9 @@ cdef class RowSerializer(Serializer):
                 memcpy(&size, p, PREFIX)
                 if size > left - PREFIX:
                     raise BlockCorrupt(f"its length is {size:,} bytes, and {left - PREFIX:,} are left")
-                PyList_SET_ITEM(out, i, read_record(self._plan.root, p + PREFIX, size))
+                record = PyTuple_New(self._plan.root.count)
+                PyList_SET_ITEM(out, i, record)
+                fill_record(self._plan.root, record, p + PREFIX, size)
                 p += PREFIX + <Py_ssize_t> size
                 left -= PREFIX + <Py_ssize_t> size
             if left:
@@ -198,6 +184,8 @@ cdef class RowSerializer(Serializer):
         except BlockError as error:
             raise type(error)(f"record {i}: {error}") from None
         finally:
+            if collecting:
+                PyGC_Enable()
             Py_DECREF(out)
 
     def iter(self, buf):

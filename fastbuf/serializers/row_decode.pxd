@@ -4,5 +4,6 @@ from libc.stdint cimport uint8_t
 
 from fastbuf.serializers.row_plan cimport Node
 
-# A new tuple of the record that p[0:n] is; BlockTruncated or BlockCorrupt naming the field.
-cdef PyObject *read_record(Node *root, const uint8_t *p, Py_ssize_t n) except NULL
+# Fills out, a new tuple of root.count NULLs, with the record that p[0:n] is; BlockTruncated or BlockCorrupt naming the
+# field, and then out is partly filled and fit for nothing but Py_DECREF.
+cdef int fill_record(Node *root, PyObject *out, const uint8_t *p, Py_ssize_t n) except -1

@@ -9,13 +9,13 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from fastbuf.serializers.objects cimport (
-    Py_DECREF, Py_False, Py_INCREF, Py_None, Py_True, PyBytes_FromStringAndSize, PyFloat_FromDouble,
-    PyFloat_Unpack2, PyList_New, PyList_SET_ITEM, PyLong_FromLongLong, PyLong_FromUnsignedLongLong,
+    PyErr_Clear, Py_DECREF, Py_False, Py_INCREF, Py_None, Py_True, PyBytes_FromStringAndSize, PyFloat_FromDouble,
+    PyFloat_Unpack2, PyList_GET_SIZE, PyList_New, PyList_SET_ITEM, PyLong_FromLongLong, PyLong_FromUnsignedLongLong,
     PyObject_GC_UnTrack, PyTuple_New, PyTuple_SET_ITEM, fb_str,
 )
 from fastbuf.serializers.row_plan cimport (
     OP_BINARY, OP_BOOL, OP_DECIMAL, OP_FIXED_BINARY, OP_FLOAT16, OP_FLOAT32, OP_FLOAT64, OP_INT8, OP_INT16, OP_INT32,
-    OP_INT64, OP_LIST, OP_MAP, OP_NULL, OP_PACKED, OP_SCALAR, OP_STRING, OP_STRUCT, OP_UINT8, OP_UINT16, OP_UINT32,
+    OP_INT64, OP_LIST, OP_PACKED, OP_SCALAR, OP_STRING, OP_STRUCT, OP_UINT8, OP_UINT16, OP_UINT32,
     OP_UINT64, Node,
 )
 from fastbuf.serializers.row_scalars cimport decimal_from_bytes, scalar_from_int
@@ -107,134 +107,159 @@ cdef inline PyObject *_read_fixed(Node *f, const uint8_t *p) except NULL:
     return _read_other(f, p)
 
 
-cdef inline PyObject *_read_string(Node *f, const uint8_t *p, Py_ssize_t n) except NULL:
+cdef PyObject *_bad_text(Node *f, const uint8_t *p, Py_ssize_t n) except NULL:
+    # fb_str failed: once more in Python, for the reason.
+    PyErr_Clear()
     try:
-        return fb_str(p, n)
+        p[:n].decode("utf-8")
     except UnicodeDecodeError as error:
         return _corrupt(f, error)
+    raise MemoryError("no memory for a str")
 
 
-cdef PyObject *_read_var(Node *f, const uint8_t *p, Py_ssize_t n) except NULL:
+# ---------------------------------------------------------------------------------------------- var-length
+#
+# A container is made empty, put into its parent, and filled there: when a value in it is refused, the outermost one
+# is let go of and takes the rest with it, and no level needs to catch anything.
+
+
+cdef inline PyObject *_begin(Node *f, const uint8_t *p, Py_ssize_t n) except NULL:
+    # A string or bytes, whole; or an empty container, that _fill goes on with.
+    cdef PyObject *out
     if f.op == OP_STRING:
-        return _read_string(f, p, n)
+        out = fb_str(p, n)
+        return out if out != NULL else _bad_text(f, p, n)
     if f.op == OP_BINARY:
         return PyBytes_FromStringAndSize(<const char *> p, n)
-    if f.op == OP_STRUCT:
-        return read_record(f, p, n)
     if f.op == OP_PACKED:
-        return _read_packed(f, p, n)
-    return _read_list(f, p, n)
+        return PyList_New(_packed_count(f, n))
+    if f.op == OP_LIST:
+        return PyList_New(_list_count(f, p, n))
+    if f.op == OP_STRUCT:
+        return PyTuple_New(f.count)
+    return _own({})
 
 
-cdef PyObject *_read_packed(Node *f, const uint8_t *p, Py_ssize_t n) except NULL:
-    cdef Node *item = f.children
-    cdef Py_ssize_t count = n // item.slot, i
-    cdef PyObject *out
-    cdef double d
-    if count * item.slot != n:
-        return _corrupt(f, f"{n:,} bytes are no whole number of items of {item.slot}")
-    if f.count >= 0 and count != f.count:
-        return _corrupt(f, f"it has {count} items, not {f.count}")
-    out = PyList_New(count)
+cdef int _fill(Node *f, PyObject *out, const uint8_t *p, Py_ssize_t n) except -1:
+    cdef PyObject *entries
+    if f.op == OP_PACKED:
+        return _fill_packed(f, out, p)
+    if f.op == OP_LIST:
+        return _fill_list(f, out, p, n)
+    if f.op == OP_STRUCT:
+        return fill_record(f, out, p, n)
+    entries = PyList_New(_list_count(f, p, n))
     try:
-        if item.op == OP_FLOAT64:
-            for i in range(count):
-                memcpy(&d, p + 8 * i, 8)
-                PyList_SET_ITEM(out, i, PyFloat_FromDouble(d))
-        else:
-            for i in range(count):
-                PyList_SET_ITEM(out, i, _read_fixed(item, p + i * item.slot))
-    except BaseException:
-        Py_DECREF(out)
-        raise
-    return out
+        _fill_list(f, entries, p, n)
+        (<dict> out).update(<object> entries)
+    finally:
+        Py_DECREF(entries)
+    return 0
 
 
-cdef PyObject *_read_list(Node *f, const uint8_t *p, Py_ssize_t n) except NULL:
+cdef Py_ssize_t _packed_count(Node *f, Py_ssize_t n) except -1:
+    cdef Py_ssize_t count = n // f.children.slot
+    if count * f.children.slot != n:
+        _corrupt(f, f"{n:,} bytes are no whole number of items of {f.children.slot}")
+    if f.count >= 0 and count != f.count:
+        _corrupt(f, f"it has {count} items, not {f.count}")
+    return count
+
+
+cdef int _fill_packed(Node *f, PyObject *out, const uint8_t *p) except -1:
     cdef Node *item = f.children
-    cdef Py_ssize_t count, i, bits, fixed, before = 0, end
-    cdef const uint8_t *slots
-    cdef const uint8_t *start
-    cdef PyObject *out
+    cdef Py_ssize_t i
+    cdef double d
+    if item.op == OP_FLOAT64:
+        for i in range(PyList_GET_SIZE(out)):
+            memcpy(&d, p + 8 * i, 8)
+            PyList_SET_ITEM(out, i, PyFloat_FromDouble(d))
+    else:
+        for i in range(PyList_GET_SIZE(out)):
+            PyList_SET_ITEM(out, i, _read_fixed(item, p + i * item.slot))
+    return 0
+
+
+cdef Py_ssize_t _list_count(Node *f, const uint8_t *p, Py_ssize_t n) except -1:
+    cdef Py_ssize_t count, fixed
     cdef uint32_t x
     if n < 4:
         _truncated(f, 4, n)
     memcpy(&x, p, 4)
     count = x
-    bits = (count + 7) // 8 if item.nullable else 0
-    fixed = 4 + bits + count * item.slot        # < 2**32 * 2**27: no overflow
+    fixed = 4 + ((count + 7) // 8 if f.children.nullable else 0) + count * f.children.slot   # < 2**60
     if fixed > n:
-        return _corrupt(f, f"{count:,} items need {fixed:,} bytes at least, and there are {n:,}")
+        _corrupt(f, f"{count:,} items need {fixed:,} bytes at least, and there are {n:,}")
     if f.count >= 0 and count != f.count:
-        return _corrupt(f, f"it has {count} items, not {f.count}")
-    slots = p + 4 + bits
-    start = p + fixed
-    n -= fixed
-    out = PyList_New(count)
-    try:
-        for i in range(count):
-            if item.varlen:
-                memcpy(&x, slots + 4 * i, 4)
-                end = x
-                if end < before or end > n:
-                    _corrupt_end(item, end, before, n)
-            else:
-                end = before
-            if bits and p[4 + (i >> 3)] >> (i & 7) & 1:
-                Py_INCREF(Py_None)
-                PyList_SET_ITEM(out, i, Py_None)
-            elif item.varlen:
-                PyList_SET_ITEM(out, i, _read_var(item, start + before, end - before))
-            else:
-                PyList_SET_ITEM(out, i, _read_fixed(item, slots + i * item.slot))
-            before = end
-        if before != n:
-            _corrupt(f, f"{n - before:,} bytes are left over")
-        if f.op == OP_MAP:
-            return _own(dict(<object> out))
-    except BaseException:
-        Py_DECREF(out)
-        raise
-    return out
+        _corrupt(f, f"it has {count} items, not {f.count}")
+    return count
 
 
-cdef PyObject *read_record(Node *root, const uint8_t *p, Py_ssize_t n) except NULL:
-    cdef Py_ssize_t i, before = 0, end = 0, count = root.count
+cdef int _fill_list(Node *f, PyObject *out, const uint8_t *p, Py_ssize_t n) except -1:
+    # _list_count has checked bitmap and slots.
+    cdef Node *item = f.children
+    cdef Py_ssize_t count = PyList_GET_SIZE(out), i, before = 0, end
+    cdef Py_ssize_t bits = (count + 7) // 8 if item.nullable else 0
+    cdef const uint8_t *slots = p + 4 + bits
+    cdef const uint8_t *start = slots + count * item.slot
+    cdef PyObject *value
+    cdef uint32_t x
+    n -= start - p
+    for i in range(count):
+        end = before
+        if item.varlen:
+            memcpy(&x, slots + 4 * i, 4)
+            end = x
+            if end < before or end > n:
+                _corrupt_end(item, end, before, n)
+        if bits and p[4 + (i >> 3)] >> (i & 7) & 1:
+            Py_INCREF(Py_None)
+            PyList_SET_ITEM(out, i, Py_None)
+        elif item.varlen:
+            value = _begin(item, start + before, end - before)
+            PyList_SET_ITEM(out, i, value)
+            if item.op >= OP_PACKED:
+                _fill(item, value, start + before, end - before)
+        else:
+            PyList_SET_ITEM(out, i, _read_fixed(item, slots + i * item.slot))
+        before = end
+    if before != n:
+        _corrupt(f, f"{n - before:,} bytes are left over")
+    return 0
+
+
+cdef int fill_record(Node *root, PyObject *out, const uint8_t *p, Py_ssize_t n) except -1:
+    cdef Py_ssize_t i, before = 0, end
     cdef Node *f = root.children
     cdef const uint8_t *start = p + root.head
-    cdef PyObject *out
     cdef PyObject *value
     cdef uint32_t x
     if n < root.head:
         _truncated(root, root.head, n)
     n -= root.head
-    out = PyTuple_New(count)
-    try:
-        for i in range(count):
-            if f.varlen:
-                memcpy(&x, p + f.offset, 4)
-                end = x
-                if end < before or end > n:
-                    _corrupt_end(f, end, before, n)
-            if root.bitmap and p[i >> 3] >> (i & 7) & 1:
-                if not f.nullable:
-                    _corrupt(f, "it is null and not nullable")
-                Py_INCREF(Py_None)
-                value = Py_None
-            elif not f.varlen:
-                value = _read_fixed(f, p + f.offset)
-            elif f.op == OP_STRING:
-                value = _read_string(f, start + before, end - before)
-            else:
-                value = _read_var(f, start + before, end - before)
-            before = end
+    for i in range(root.count):
+        end = before
+        if f.varlen:
+            memcpy(&x, p + f.offset, 4)
+            end = x
+            if end < before or end > n:
+                _corrupt_end(f, end, before, n)
+        if root.bitmap and p[i >> 3] >> (i & 7) & 1:
+            if not f.nullable:
+                _corrupt(f, "it is null and not nullable")
+            Py_INCREF(Py_None)
+            PyTuple_SET_ITEM(out, i, Py_None)
+        elif f.varlen:
+            value = _begin(f, start + before, end - before)
             PyTuple_SET_ITEM(out, i, value)
-            f += 1
-        if before != n:
-            _corrupt(root, f"{n - before:,} bytes are left over")
-    except BaseException:
-        Py_DECREF(out)
-        raise
+            if f.op >= OP_PACKED:
+                _fill(f, value, start + before, end - before)
+        else:
+            PyTuple_SET_ITEM(out, i, _read_fixed(f, p + f.offset))
+        before = end
+        f += 1
+    if before != n:
+        _corrupt(root, f"{n - before:,} bytes are left over")
     if root.atoms:
-        PyObject_GC_UnTrack(out)
-    return out
+        PyObject_GC_UnTrack(out)                  # as the collector would do itself, had it to look at it
+    return 0

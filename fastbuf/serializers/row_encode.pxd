@@ -15,3 +15,5 @@ cdef struct Writer:
 cdef int writer_reserve(Writer *w, Py_ssize_t n) except -1
 # Appends one record.  RecordError names field and value; what was appended before stays.
 cdef int write_record(Node *root, PyObject *record, Writer *w) except -1
+# Appends each record of a list as an element, its length before it; done counts them, also up to one that fails.
+cdef int write_elements(Node *root, PyObject *records, Writer *w, Py_ssize_t *done) except -1

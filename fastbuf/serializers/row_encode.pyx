@@ -17,16 +17,18 @@ from fastbuf.serializers.objects cimport (
     PyBytes_FromStringAndSize, PyBytes_GET_SIZE, PyDict_Check, PyFloat_AS_DOUBLE, PyFloat_AsDouble,
     PyFloat_CheckExact, PyFloat_Pack2, PyList_Check, PyList_CheckExact, PyList_GET_ITEM, PyList_GET_SIZE,
     PyLong_AsUnsignedLongLong, PyLong_CheckExact, PyNumber_Index, PyObject_CheckBuffer, PyTuple_Check,
-    PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyUnicode_Check, _PyBytes_Resize, fb_exact_int64, fb_utf8,
+    PyErr_Clear, PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyUnicode_Check, _PyBytes_Resize, fb_copy, fb_exact_int64, fb_utf8,
 )
 from fastbuf.serializers.row_plan cimport (
-    OP_BINARY, OP_BOOL, OP_DECIMAL, OP_FIXED_BINARY, OP_FLOAT16, OP_FLOAT32, OP_FLOAT64, OP_INT8, OP_INT16, OP_INT32,
-    OP_INT64, OP_LIST, OP_MAP, OP_NULL, OP_PACKED, OP_SCALAR, OP_STRING, OP_STRUCT, OP_UINT8, OP_UINT16, OP_UINT32,
-    OP_UINT64, Node,
+    OP_BINARY, OP_BOOL, OP_DECIMAL, OP_FIXED_BINARY, OP_FLOAT16, OP_FLOAT32, OP_FLOAT64, OP_INT8, OP_INT64, OP_MAP,
+    OP_PACKED, OP_SCALAR, OP_STRING, OP_STRUCT, OP_UINT8, OP_UINT32, OP_UINT64, Node,
 )
 from fastbuf.serializers.row_scalars cimport decimal_to_bytes, scalar_to_int
 
 from fastbuf.errors import RecordError, RecordTooLong
+
+cdef enum:
+    PREFIX = 4                             # u32 length before each payload
 
 cdef Py_ssize_t LONGEST = 0xFFFFFFFF      # lengths and ends are u32
 cdef float FLT_MAX = 3.4028234663852886e38
@@ -197,9 +199,19 @@ cdef inline int _write_fixed(Node *f, PyObject *value, uint8_t *slot) except -1:
 cdef inline int _append(Writer *w, const void *p, Py_ssize_t n) except -1:
     if w.at + n > w.room:
         writer_reserve(w, n)
-    memcpy(w.buf + w.at, p, n)
+    fb_copy(w.buf + w.at, p, n)
     w.at += n
     return 0
+
+
+cdef int _refuse_text(Node *f, PyObject *value) except -1:
+    # fb_utf8 failed: once more in Python, for the reason.
+    PyErr_Clear()
+    try:
+        (<object> value).encode("utf-8")
+    except UnicodeEncodeError as error:
+        return _refuse(f, value, error)
+    raise MemoryError("no memory for the UTF-8 of a str")
 
 
 cdef inline int _write_string(Node *f, PyObject *value, Writer *w) except -1:
@@ -207,10 +219,9 @@ cdef inline int _write_string(Node *f, PyObject *value, Writer *w) except -1:
     cdef Py_ssize_t n
     if not PyUnicode_Check(value):
         return _refuse(f, value, "a str is needed")
-    try:
-        p = fb_utf8(value, &n)
-    except UnicodeEncodeError as error:
-        return _refuse(f, value, error)
+    p = fb_utf8(value, &n)
+    if p == NULL:
+        return _refuse_text(f, value)
     return _append(w, p, n)
 
 
@@ -302,7 +313,8 @@ cdef int _write_items(Node *f, PyObject *items, Writer *w) except -1:
     if n > LONGEST // item.slot:
         return _too_long(f, n * item.slot)
     if f.op == OP_PACKED:
-        writer_reserve(w, n * item.slot)
+        if w.at + n * item.slot > w.room:
+            writer_reserve(w, n * item.slot)
         at = w.buf + w.at
         if item.op == OP_FLOAT64:
             while i < n and PyFloat_CheckExact(PyList_GET_ITEM(items, i)):      # runs no Python code
@@ -398,6 +410,59 @@ cdef int _refuse_arity(Node *node, PyObject *record, Py_ssize_t have) except -1:
     return _refuse(node, record, f"it has {have} fields, not {node.count} ({names})")
 
 
+cdef inline int _write_tuple(Node *root, PyObject *record, Writer *w) except -1:
+    # The caller holds the tuple, and so its items.
+    cdef Py_ssize_t base = w.at, start = w.at + root.head, i, n = root.count
+    cdef Node *f = root.children
+    cdef PyObject *value
+    cdef uint8_t *slots
+    cdef int64_t x
+    cdef double d
+    cdef uint32_t end
+    if PyTuple_GET_SIZE(record) != n:
+        return _refuse_arity(root, record, PyTuple_GET_SIZE(record))
+    if start > w.room:
+        writer_reserve(w, root.head)
+    slots = w.buf + base
+    if root.bitmap == 1:
+        slots[0] = 0
+    elif root.bitmap:
+        memset(slots, 0, root.bitmap)
+    w.at = start
+    for i in range(n):
+        value = PyTuple_GET_ITEM(record, i)
+        if f.op == OP_INT64 and PyLong_CheckExact(value) and fb_exact_int64(value, &x) == 0:
+            memcpy(slots + f.offset, &x, 8)
+        elif f.op == OP_FLOAT64 and PyFloat_CheckExact(value):
+            d = PyFloat_AS_DOUBLE(value)
+            memcpy(slots + f.offset, &d, 8)
+        elif value == Py_None:
+            if not f.nullable:
+                return _refuse_none(f)
+            slots[i >> 3] |= <uint8_t> (1 << (i & 7))
+            if f.varlen:
+                end = <uint32_t> (w.at - start)
+                memcpy(slots + f.offset, &end, 4)
+            else:
+                memset(slots + f.offset, 0, f.slot)
+        elif f.varlen:
+            if f.op == OP_STRING:
+                _write_string(f, value, w)
+            elif f.op == OP_PACKED and PyList_CheckExact(value):
+                _write_items(f, value, w)
+            else:
+                _write_var(f, value, w)
+            if w.at - start > LONGEST:
+                return _too_long(f, w.at - start)
+            slots = w.buf + base                  # it may have moved
+            end = <uint32_t> (w.at - start)
+            memcpy(slots + f.offset, &end, 4)
+        else:
+            _write_fixed(f, value, slots + f.offset)
+        f += 1
+    return 0
+
+
 cdef int write_record(Node *root, PyObject *record, Writer *w) except -1:
     if PyTuple_Check(record):
         return _write_tuple(root, record, w)
@@ -405,39 +470,29 @@ cdef int write_record(Node *root, PyObject *record, Writer *w) except -1:
     return _write_tuple(root, <PyObject *> fields, w)
 
 
-cdef int _write_tuple(Node *root, PyObject *record, Writer *w) except -1:
-    # The caller holds the tuple, and so its items.
-    cdef Py_ssize_t base = w.at, start = w.at + root.head, i, n = root.count
-    cdef Node *f = root.children
-    cdef PyObject *value
-    cdef uint32_t end
-    if PyTuple_GET_SIZE(record) != n:
-        return _refuse_arity(root, record, PyTuple_GET_SIZE(record))
-    if start > w.room:
-        writer_reserve(w, root.head)
-    if root.bitmap == 1:
-        w.buf[base] = 0
-    elif root.bitmap:
-        memset(w.buf + base, 0, root.bitmap)
-    w.at = start
-    for i in range(n):
-        value = PyTuple_GET_ITEM(record, i)
-        if value == Py_None:
-            if not f.nullable:
-                return _refuse_none(f)
-            w.buf[base + (i >> 3)] |= <uint8_t> (1 << (i & 7))
-            if not f.varlen:
-                memset(w.buf + base + f.offset, 0, f.slot)
-        elif not f.varlen:
-            _write_fixed(f, value, w.buf + base + f.offset)
-        elif f.op == OP_STRING:
-            _write_string(f, value, w)
-        else:
-            _write_var(f, value, w)
-        if f.varlen:
-            if w.at - start > LONGEST:
-                return _too_long(f, w.at - start)
-            end = <uint32_t> (w.at - start)
-            memcpy(w.buf + base + f.offset, &end, 4)
-        f += 1
+cdef int write_elements(Node *root, PyObject *records, Writer *w, Py_ssize_t *done) except -1:
+    cdef PyObject *record
+    cdef Py_ssize_t base, size
+    cdef uint32_t prefix
+    done[0] = 0
+    while done[0] < PyList_GET_SIZE(records):          # Python code of a record may change the list
+        record = PyList_GET_ITEM(records, done[0])
+        base = w.at
+        if base + PREFIX > w.room:
+            writer_reserve(w, PREFIX)
+        w.at = base + PREFIX
+        Py_INCREF(record)
+        try:
+            if PyTuple_Check(record):
+                _write_tuple(root, record, w)
+            else:
+                write_record(root, record, w)
+        finally:
+            Py_DECREF(record)
+        size = w.at - base - PREFIX
+        if size > LONGEST:
+            return _too_long(root, size)
+        prefix = <uint32_t> size
+        memcpy(w.buf + base, &prefix, PREFIX)
+        done[0] += 1
     return 0
