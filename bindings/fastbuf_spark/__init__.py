@@ -1,0 +1,60 @@
+"""Shuffles between the Python stages of a PySpark job, through fastbuf.
+
+>>> import fastbuf_spark as fbs
+>>> result = fbs.map_in_arrow(df, func, schema, keys=["user_id"], num_partitions=8)   # doctest: +SKIP
+
+Importing this starts nothing and imports neither pyspark nor pyarrow; each name brings what it needs when it is
+first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fastbuf_spark.checks import Preflight, preflight
+    from fastbuf_spark.conf import ShuffleConf
+    from fastbuf_spark.exchanges import last_run, progress
+    from fastbuf_spark.plan import map_in_arrow, repartition
+    from fastbuf_spark.rdd import partition_by
+    from fastbuf_spark.stage import ShuffleStage
+    from fastbuf_spark.summary import RunSummary
+
+__all__ = [
+    "Preflight",
+    "RunSummary",
+    "ShuffleConf",
+    "ShuffleStage",
+    "last_run",
+    "map_in_arrow",
+    "partition_by",
+    "preflight",
+    "progress",
+    "repartition",
+]
+
+_HOMES = {
+    "Preflight": "checks",
+    "RunSummary": "summary",
+    "ShuffleConf": "conf",
+    "ShuffleStage": "stage",
+    "last_run": "exchanges",
+    "map_in_arrow": "plan",
+    "partition_by": "rdd",
+    "preflight": "checks",
+    "progress": "exchanges",
+    "repartition": "plan",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return __all__

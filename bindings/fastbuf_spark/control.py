@@ -38,7 +38,7 @@ class Control:
     def __init__(self, address: tuple[str, int], exchange: str, secret: bytes, timeout: float) -> None:
         self._unpacker = Unpacker()
         self._ended = False
-        self._abort: Message | None = None
+        self._verdict: Message | None = None
         where = f"{address[0]}:{address[1]}"
         try:
             self._sock = socket.create_connection(address, timeout=timeout)
@@ -85,8 +85,8 @@ class Control:
         while True:
             message = self._unpacker.next()
             if message is not None:
-                if message["op"] == "abort":
-                    self._abort = message
+                if message["op"] in ("abort", "stop"):
+                    self._verdict = message
                 return message
             if self._ended:
                 raise PeerLost("the control connection to the driver ended")
@@ -99,6 +99,10 @@ class Control:
                 data = b""
             self._ended = not data
             self._unpacker.feed(data)
+
+    def wait(self, seconds: float) -> None:
+        """Sleep, unless something arrives."""
+        select.select([self._sock], [], [], seconds)
 
     def expect(self, *ops: str, timeout: float) -> Message:
         """Wait for one of ``ops``.
@@ -121,16 +125,16 @@ class Control:
             raise ProtocolError(f"the driver said {message['op']!r}, expected {' or '.join(ops)}")
         return message
 
-    def cause(self, timeout: float = REASON_WAIT_S) -> str:
-        """Why the exchange was aborted, if the driver says so within ``timeout`` seconds; else empty.
+    def verdict(self, timeout: float = REASON_WAIT_S) -> Message | None:
+        """How the run ended ("abort" with its reason, or "stop"), if the driver says so within ``timeout`` seconds.
 
         A participant whose channel broke asks this first: the broken channel is seldom the cause.
         """
         deadline = time.monotonic() + timeout
         with contextlib.suppress(PeerLost, ProtocolError):
-            while self._abort is None and time.monotonic() < deadline:
+            while self._verdict is None and time.monotonic() < deadline:
                 self.poll(deadline - time.monotonic())
-        return str(self._abort["reason"]) if self._abort else ""
+        return self._verdict
 
     def abort(self, reason: str, op: str = "abort") -> None:
         """Tell the driver that this participant failed."""

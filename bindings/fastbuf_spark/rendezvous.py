@@ -263,7 +263,7 @@ class Rendezvous:
             totals = [int(t) for t in message["totals"]]
             connection.run.producer_done(connection, totals, dict(message["stats"]), now)
         elif op == "done":
-            connection.run.consumer_done(connection, dict(message["stats"]), now)
+            connection.run.consumer_done(connection, dict(message["stats"]), now, message.get("sent"))
         elif op == "failed":
             connection.run.producer_failed(connection, str(message["reason"]), now)
         elif op == "abort":

@@ -51,7 +51,9 @@ class Job(Protocol):
 class RunPlan:
     """What every run of one exchange has in common.
 
-    ``submit(run, targets)`` starts the producers' job; ``trouble(run)`` says why the run may not start, or nothing.
+    ``submit(run, targets)`` starts the producers' job; None: a fused stage, whose tasks are both.  ``trouble(run)``
+    says why the run may not start, or nothing.  ``limited()`` says whether a fused stage's task may end before it has
+    sent all, since what reads it needs no more of any task.
     """
 
     exchange: str
@@ -59,8 +61,9 @@ class RunPlan:
     partitions: int
     stall_timeout: float
     start_timeout: float
-    submit: Callable[[Run, list[list[Any]]], Job]
+    submit: Callable[[Run, list[list[Any]]], Job] | None
     trouble: Callable[[Run], str]
+    limited: Callable[[], bool] = lambda: False
 
 
 @dataclass
@@ -90,7 +93,7 @@ class Run:
         self.stage = stage
         self.state = "joining"
         self.epoch = 0
-        self.summary = RunSummary(plan.exchange, plan.name, "pipelined")
+        self.summary = RunSummary(plan.exchange, plan.name, "pipelined" if plan.submit else "fused")
         self.job: Job | None = None
         self.job_ended = True
         self._consumers: dict[int, _Consumer] = {}
@@ -162,18 +165,25 @@ class Run:
             return
         consumer.address = [host, port, gate]
         if all(c.address is not None for c in self._consumers.values()):
-            self.state = "running"
             self._since = now
-            self.job_ended = False
             targets = [c.address for _, c in sorted(self._consumers.items()) if c.address is not None]
+            if self.plan.submit is None:
+                self.state = "draining"
+                for other in self._consumers.values():
+                    other.peer.send({"op": "targets", "targets": targets})
+                return
+            self.state = "running"
+            self.job_ended = False
             self.job = self.plan.submit(self, targets)
 
-    def consumer_done(self, peer: Peer, stats: dict[str, Any], now: float) -> None:
-        """A consumer has all it wants; ``stats`` are its figures."""
+    def consumer_done(self, peer: Peer, stats: dict[str, Any], now: float, sent: dict[str, Any] | None = None) -> None:
+        """A consumer has all it wants; ``stats`` are its figures, ``sent`` those of what it sent in a fused stage."""
         consumer = self._consumer_of(peer)
         if consumer is not None and consumer.state == "live":
             consumer.state = "done"
             self.summary.consumers[consumer.partition] = stats
+            if sent is not None:
+                self.summary.producers[consumer.partition] = sent
             self._consumer_left(now)
 
     def _consumer_left(self, now: float) -> None:
@@ -279,8 +289,27 @@ class Run:
                 self._end("cancelled", "", now)
         elif self.state == "gating":
             self.abort(f"consumer {consumer.partition} vanished before the producers ran", now)
+        elif self.plan.submit is None and self.state == "draining":
+            self._fused_task_lost(consumer, now)
         else:
             self._consumer_left(now)
+
+    def _fused_task_lost(self, consumer: _Consumer, now: float) -> None:
+        # Its producer ended with it.  Under a bare limit it was ended since it alone gave all the rows that are wanted:
+        # the others may leave the rest, but must not compute anything from a partial input
+        if self.plan.limited():
+            self._end("cancelled", "", now)
+            for other in self._consumers.values():
+                if other.state == "live":
+                    other.peer.send({"op": "stop"})
+        else:
+            self.abort(
+                f"task {consumer.partition} of the fused stage '{self.plan.name}' vanished before it had "
+                "sent all its rows: "
+                "its Python worker died, or what reads the stage stopped before its end, which mode='pipelined' and "
+                "'blocking' allow, and 'fused' does not",
+                now,
+            )
 
     def job_finished(self, error: str, now: float) -> None:
         """The producers' job ended; ``error`` is empty if it succeeded."""

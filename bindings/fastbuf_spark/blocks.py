@@ -1,0 +1,260 @@
+"""The blocking mode, in a worker: opaque blocks through Spark's own shuffle.
+
+Map side: rows are grouped by partition into one staging buffer for each, and leave as blocks when a buffer is full.
+Reduce side: blocks become batches again.  Between them Spark moves (partition, block) rows, and does not look inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fastbuf.serializers.block import FLAG_CRC, HEADER_BYTES, KIND_COLUMNAR, check_block, count_mismatch, encode_header
+from fastbuf_spark.codec import BatchCodec, grouped
+from fastbuf_spark.spec import ExchangeSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+PID, BLOCK = "pid", "block"
+SHIPPED = f"{PID} int, {BLOCK} binary"
+BLOCK_BYTES = 256 << 10  #: long enough that Spark's cost for a row does not show, short enough to stage many
+LEAST_BLOCK_BYTES = 2 << 10
+OUT_BYTES = 4 << 20  #: blocks are handed to Spark in batches of about this
+
+
+class Staging:
+    """One staging buffer for each partition, all of them inside ``memory_bytes``.
+
+    Parameters
+    ----------
+    schema
+        Arrow schema of the batches.
+    keys
+        Key columns; empty: rows go to the partitions in turn.
+    """
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        keys: tuple[str, ...],
+        partitions: int,
+        memory_bytes: int,
+        checksum: bool,
+        turn: int = 0,
+    ) -> None:
+        import numpy as np
+
+        from fastbuf.serializers.columnar import ColumnarSerializer
+        from fastbuf.serializers.partition import HashPartitioner
+        from fastbuf.serializers.scatter import BatchScatter
+
+        self._size = max(LEAST_BLOCK_BYTES, min(BLOCK_BYTES, memory_bytes // partitions)) // 8 * 8
+        self._buffers = np.empty((partitions, self._size), np.uint8)
+        self._filled = np.full(partitions, HEADER_BYTES, np.int64)
+        self._rows = [0] * partitions
+        self._partitions = partitions
+        self._checksum = checksum
+        self._fingerprint = ColumnarSerializer(schema).fingerprint
+        self._scatter = BatchScatter(schema, partitions)
+        self._hash = HashPartitioner(keys, partitions) if keys else None
+        self._turn = turn
+        self.records = self.bytes = 0
+
+    def add(self, batch: pa.RecordBatch) -> Iterator[tuple[int, bytes]]:
+        """Take a batch in; gives (partition, block) for each buffer that is full."""
+        scatter = self._scatter
+        if self._hash is not None:
+            scatter.start_hashed(batch, self._hash)
+        else:
+            scatter.start(batch, self._in_turn(batch.num_rows))
+        self.records += batch.num_rows
+        before = [scatter.left(p) for p in range(self._partitions)]
+        while True:
+            left = scatter.encode_all(self._buffers, self._filled)
+            for partition, had in enumerate(before):
+                has = scatter.left(partition) if had else 0
+                self._rows[partition] += had - has
+                before[partition] = has
+            if not left:
+                break
+            for partition, has in enumerate(before):
+                if not has:
+                    continue
+                if self._rows[partition]:
+                    yield self._flush(partition)
+                else:
+                    yield self._long_row(partition)
+                    before[partition] -= 1
+        scatter.stop_batch()
+
+    def rest(self) -> Iterator[tuple[int, bytes]]:
+        """What is left at the end."""
+        for partition, rows in enumerate(self._rows):
+            if rows:
+                yield self._flush(partition)
+
+    def _in_turn(self, rows: int) -> np.ndarray:
+        import numpy as np
+
+        pids = ((np.arange(rows, dtype=np.int64) + self._turn) % self._partitions).astype(np.int32)
+        self._turn = (self._turn + rows) % self._partitions
+        return pids
+
+    def _flush(self, partition: int) -> tuple[int, bytes]:
+        block = self._finish(self._buffers[partition, : self._filled[partition]], self._rows[partition])
+        self._filled[partition] = HEADER_BYTES
+        self._rows[partition] = 0
+        return partition, block
+
+    def _long_row(self, partition: int) -> tuple[int, bytes]:
+        """A row that no staging buffer holds goes alone."""
+        import numpy as np
+
+        buffer = np.empty(HEADER_BYTES + self._scatter.next_bytes(partition), np.uint8)
+        written = self._scatter.encode_into(partition, buffer, HEADER_BYTES)
+        return partition, self._finish(buffer[: HEADER_BYTES + written], 1)
+
+    def _finish(self, block: np.ndarray, rows: int) -> bytes:
+        import numpy as np
+
+        from fastbuf.serializers.checksum import crc32c
+
+        crc = crc32c(block[HEADER_BYTES:]) if self._checksum else 0
+        flags = FLAG_CRC if self._checksum else 0
+        header = encode_header(KIND_COLUMNAR, flags, self._fingerprint, len(block) - HEADER_BYTES, rows, crc)
+        block[:HEADER_BYTES] = np.frombuffer(header, np.uint8)
+        self.bytes += len(block)
+        return block.tobytes()
+
+
+@dataclass(frozen=True)
+class MapSide:
+    """Batches to (partition, block) rows: the function of the first ``mapInArrow``."""
+
+    spec: ExchangeSpec
+
+    def __call__(self, source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        codec = self.spec.codec
+        assert isinstance(codec, BatchCodec)
+        partition, stage = _task()
+        staging = Staging(
+            codec.schema,
+            codec.keys,
+            self.spec.partitions,
+            self.spec.conf.memory_bytes,
+            self.spec.conf.checksum,
+            turn=partition % self.spec.partitions,
+        )
+        yield from _shipped(self._blocks(staging, source))
+        self.spec.report("producer", partition, stage, {"records": staging.records, "bytes": staging.bytes})
+
+    def _blocks(self, staging: Staging, source: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
+        for batch in self.spec.codec.items(source):
+            yield from staging.add(batch)
+        yield from staging.rest()
+
+
+def _shipped(blocks: Iterable[tuple[int, bytes]]) -> Iterator[pa.RecordBatch]:
+    """(partition, block) pairs as batches of a few megabytes."""
+    import pyarrow as pa
+
+    schema = pa.schema([(PID, pa.int32()), (BLOCK, pa.binary())])
+    pids: list[int] = []
+    data: list[bytes] = []
+    held = 0
+    for pid, block in blocks:
+        pids.append(pid)
+        data.append(block)
+        held += len(block)
+        if held >= OUT_BYTES:
+            yield pa.RecordBatch.from_arrays([pa.array(pids, pa.int32()), pa.array(data, pa.binary())], schema=schema)
+            pids, data, held = [], [], 0
+    if pids:
+        yield pa.RecordBatch.from_arrays([pa.array(pids, pa.int32()), pa.array(data, pa.binary())], schema=schema)
+
+
+@dataclass(frozen=True)
+class ReduceSide:
+    """Blocks to batches to the user's function: the function of the second ``mapInArrow``."""
+
+    spec: ExchangeSpec
+    func: Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]]
+
+    def __call__(self, source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        counts = {"records": 0, "bytes": 0}
+        yield from self.func(self._batches(source, counts))
+        partition, stage = _task()
+        self.spec.report("consumer", partition, stage, counts)
+
+    def _batches(self, source: Iterator[pa.RecordBatch], counts: dict[str, int]) -> Iterator[pa.RecordBatch]:
+        from fastbuf.serializers.assemble import BatchAssembler
+        from fastbuf.serializers.columnar import ColumnarSerializer
+
+        codec, conf = self.spec.codec, self.spec.conf
+        assert isinstance(codec, BatchCodec)
+        fingerprint = ColumnarSerializer(codec.schema).fingerprint
+        assembler = BatchAssembler(codec.schema)
+        for shipped in source:
+            for block in shipped.column(1):
+                buffer = block.as_buffer()
+                records, body = check_block(buffer, KIND_COLUMNAR, fingerprint)
+                held = assembler.rows
+                assembler.add_elements(body)
+                if assembler.rows - held != records:
+                    raise count_mismatch(records, assembler.rows - held)
+                counts["records"] += records
+                counts["bytes"] += len(buffer)
+                if assembler.rows >= conf.batch_rows or assembler.nbytes >= conf.batch_bytes:
+                    yield from codec.opened(assembler.batch())
+        if assembler.rows:
+            yield from codec.opened(assembler.batch())
+
+
+@dataclass(frozen=True)
+class RecordMapSide:
+    """An RDD's records to (partition, pickled records) pairs."""
+
+    spec: ExchangeSpec
+
+    def __call__(self, source: Iterable[Any]) -> Iterator[tuple[int, bytes]]:
+        partition, stage = _task()
+        serializer = self.spec.codec.serializer(self.spec.conf.checksum)
+        records = sent = 0
+        place = self.spec.codec.place  # type: ignore[attr-defined]
+        budget = max(LEAST_BLOCK_BYTES, min(BLOCK_BYTES, self.spec.conf.memory_bytes // self.spec.partitions))
+        for pid, group in grouped(source, place, budget):
+            block = serializer.dumps(group)
+            records += len(group)
+            sent += len(block)
+            yield pid, block
+        self.spec.report("producer", partition, stage, {"records": records, "bytes": sent})
+
+
+@dataclass(frozen=True)
+class RecordReduceSide:
+    """(partition, pickled records) pairs to records."""
+
+    spec: ExchangeSpec
+
+    def __call__(self, source: Iterable[tuple[int, bytes]]) -> Iterator[Any]:
+        serializer = self.spec.codec.serializer(self.spec.conf.checksum)
+        records = received = 0
+        for _, block in source:
+            group = serializer.loads(block)
+            records += len(group)
+            received += len(block)
+            yield from group
+        partition, stage = _task()
+        self.spec.report("consumer", partition, stage, {"records": records, "bytes": received})
+
+
+def _task() -> tuple[int, int]:
+    """Partition and stage of this task."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None, "runs in a Spark task"
+    return context.partitionId(), context.stageId()

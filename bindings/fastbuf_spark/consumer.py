@@ -1,0 +1,110 @@
+"""The consumer of a pipelined exchange, in a worker: one task of a barrier stage."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from fastbuf.errors import ExchangeAborted, ExchangeError, StallTimeout
+from fastbuf_spark.codec import Codec
+from fastbuf_spark.control import Control
+from fastbuf_spark.spec import ExchangeSpec, plain
+from fastbuf_spark.wire import data_secret
+
+POLL_S = 0.02  #: between looks at the control connection while nothing arrives: what the end of a run waits at most
+
+
+@dataclass
+class Received:
+    """Counts the user's records as they come out: a gate counts what it carries, which may be groups of them."""
+
+    records: int = 0
+
+    def opened(self, codec: Codec, polled: Any) -> Iterable[Any]:
+        """What the user sees of ``polled``."""
+        for item in polled if isinstance(polled, list) else (polled,):
+            self.records += codec.count(item)
+        return codec.opened(polled)
+
+
+@dataclass(frozen=True)
+class Consumer:
+    """Receives one output partition, from all producers, and gives it to the user's function.
+
+    The task's own thread does it all, driven by whoever asks for the next output: it polls the gate, and looks at the
+    control connection before each batch.
+    """
+
+    spec: ExchangeSpec
+    func: Callable[[Iterator[Any]], Iterable[Any]]
+
+    def __call__(self, source: Iterable[Any]) -> Iterator[Any]:
+        """The function of ``mapInArrow`` and ``mapPartitions``; ``source`` only makes the task."""
+        from pyspark import TaskContext
+
+        import fastbuf as fb
+
+        for _ in source:  # a reader left behind could take the next task's input
+            pass
+        spec, conf = self.spec, self.spec.conf
+        context = TaskContext.get()
+        assert context is not None, "runs in a Spark task"
+        with spec.connect() as control:
+            control.send(
+                {
+                    "op": "join",
+                    "stage": context.stageId(),
+                    "partition": context.partitionId(),
+                    "attempt": context.taskAttemptId(),
+                }
+            )
+            epoch = int(control.expect("epoch", timeout=conf.stall_timeout + 5)["epoch"])
+            with fb.ShuffleEnvironment(segments=conf.segments, segment_size=conf.segment_size) as env:
+                host, port = env.listen(host=control.local_host, ports=(conf.port_min, conf.port_max))
+                gate = env.create_input_gate(
+                    spec.codec.serializer(conf.checksum),
+                    channels=None,
+                    epoch=epoch,
+                    secret=data_secret(spec.secret, epoch),
+                    config=conf.exchange(),
+                )
+                control.send({"op": "ready", "host": host, "port": port, "gate": gate.gate_id})
+                received = Received()
+                try:
+                    yield from self.func(self._received(control, gate, received))
+                except Exception as error:
+                    raise explained(control, error) or error from error
+                stats = plain({**gate.stats(), "records": received.records})
+                gate.close()
+            control.send({"op": "done", "stats": stats})
+
+    def _received(self, control: Control, gate: Any, received: Received) -> Iterator[Any]:
+        """What the producers send, until all of them have said how much it was and all of it is here."""
+        while True:
+            message = control.poll()
+            if message is not None:
+                if message["op"] == "abort":
+                    raise ExchangeAborted(str(message["reason"]))
+                if message["op"] == "seal":
+                    gate.seal({int(channel): int(buffers) for channel, buffers in message["totals"].items()})
+            polled = gate.poll(POLL_S)
+            if polled is not None:
+                yield from received.opened(self.spec.codec, polled)
+            elif gate.finished:
+                return
+
+
+def explained(control: Control, error: Exception) -> Exception | None:
+    """Tell the driver of a participant's failure; what to raise, which is a better cause if the driver knows one.
+
+    A broken channel is seldom the cause of itself: whoever broke it has told the driver why, or the driver has seen it
+    vanish.  None: the run is over, and nobody wants more of it.
+    """
+    if isinstance(error, ExchangeError | StallTimeout):
+        verdict = control.verdict()
+        if verdict is not None:
+            return ExchangeAborted(str(verdict["reason"])) if verdict["op"] == "abort" else None
+    control.abort(traceback.format_exc())
+    return error

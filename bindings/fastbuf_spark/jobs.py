@@ -1,0 +1,101 @@
+"""The producers' job: an ordinary Spark job that a driver thread submits when all consumers of a run listen."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+from fastbuf_spark.rendezvous import Rendezvous
+from fastbuf_spark.run import Run
+
+log = logging.getLogger("fastbuf_spark")
+
+
+class ProducersJob:
+    """Runs ``action`` in a thread of its own, with the local properties of whoever planned the exchange.
+
+    Parameters
+    ----------
+    sc
+        The SparkContext.
+    properties
+        Java Properties (pool, job group, ...) of the planning thread: cancelling its job group ends the producers too.
+    action
+        Collects the producers' DataFrame or RDD.
+    description
+        What Spark's UI shows.
+    """
+
+    def __init__(
+        self,
+        sc: Any,
+        properties: Any,
+        server: Rendezvous,
+        run: Run,
+        action: Callable[[], Any],
+        description: str,
+    ) -> None:
+        self._sc = sc
+        self._properties = properties
+        self._server = server
+        self._run = run
+        self._action = action
+        self._description = description
+        self._tag = f"fastbuf-{secrets.token_hex(8)}"
+        self._signs = -1
+        from pyspark import InheritableThread
+
+        # Spark's own thread class: it gives the JVM-side thread back when this one ends
+        self._thread = InheritableThread(target=self._work, name=f"fastbuf-job-{run.plan.exchange[:8]}", daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        error = ""
+        try:
+            self._sc._jsc.sc().setLocalProperties(self._properties.clone())
+            self._sc.setLocalProperty("spark.job.description", self._description)
+            self._sc.addJobTag(self._tag)
+            self._action()
+        except BaseException as problem:
+            error = str(problem) or type(problem).__name__
+        finally:
+            self._server.job_finished(self._run, error)
+
+    def cancel(self) -> None:
+        """Cancel whatever has been submitted so far; harmless when nothing is."""
+        with contextlib.suppress(Exception):
+            self._sc.cancelJobsWithTag(self._tag)
+
+    def _stages(self) -> list[Any]:
+        tracker = self._sc._jsc.sc().statusTracker()
+        found = []
+        for job in tracker.getJobIdsForTag(self._tag):
+            info = tracker.getJobInfo(job)
+            for stage in info.get().stageIds() if info.isDefined() else ():
+                about = tracker.getStageInfo(stage)
+                if about.isDefined():
+                    found.append(about.get())
+        return found
+
+    def active(self) -> bool:
+        """Whether any of its tasks, of its input's stages too, runs or has finished since the last call."""
+        try:
+            stages = self._stages()
+            signs = sum(stage.numCompletedTasks() for stage in stages)
+            running = sum(stage.numActiveTasks() for stage in stages)
+        except Exception as error:  # a status that cannot be had must not end a run that works
+            log.debug("no status of the producers' job: %s", error)
+            return True
+        moved, self._signs = signs != self._signs and signs > 0, signs
+        return moved or running > 0
+
+    def tasks(self) -> int | None:
+        """Tasks of its last stage, once Spark knows."""
+        try:
+            stages = self._stages()
+            return int(max(stages, key=lambda stage: stage.stageId()).numTasks()) if stages else None
+        except Exception:
+            return None

@@ -1,0 +1,110 @@
+"""The producer of a pipelined exchange, in a worker: one task of an ordinary job over the input."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fastbuf.errors import ExchangeAborted, ExchangeError, StallTimeout
+from fastbuf_spark.control import Control
+from fastbuf_spark.spec import ExchangeSpec, plain
+from fastbuf_spark.wire import data_secret
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+RESULT = "partition int, records long"  #: what a producer's task gives back to Spark
+
+
+@dataclass(frozen=True)
+class Producer:
+    """Sends one input partition to all consumers of one epoch, or nothing if another attempt has.
+
+    Attributes
+    ----------
+    targets
+        Host, port and gate of every consumer, by partition.
+    """
+
+    spec: ExchangeSpec
+    epoch: int
+    targets: list[tuple[str, int, int]]
+
+    def batches(self, source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The function of ``mapInArrow``."""
+        import pyarrow as pa
+
+        partition, sent = self._run(source)
+        types = pa.schema([("partition", pa.int32()), ("records", pa.int64())])
+        yield pa.RecordBatch.from_pydict({"partition": [partition], "records": [sent]}, schema=types)
+
+    def records(self, source: Iterator[Any]) -> Iterator[tuple[int, int]]:
+        """The function of ``mapPartitions``."""
+        yield self._run(source)
+
+    def _run(self, source: Iterable[Any]) -> tuple[int, int]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None, "runs in a Spark task"
+        partition, attempt = context.partitionId(), context.taskAttemptId()
+        with self.spec.connect() as control:
+            control.send({"op": "lease", "epoch": self.epoch, "partition": partition, "attempt": attempt})
+            answer = None
+            while answer is None:  # another attempt may be alive: Spark, or the run's end, decides how long
+                answer = control.poll(1.0)
+            if answer["op"] == "abort":
+                raise ExchangeAborted(str(answer["reason"]))
+            if answer["op"] != "go":
+                return partition, 0
+            try:
+                totals, stats = self._send(control, partition, source)
+            except Exception as error:
+                if isinstance(error, ExchangeError | StallTimeout):
+                    verdict = control.verdict()
+                    if verdict is not None and verdict["op"] == "stop":
+                        return partition, 0
+                    if verdict is not None:
+                        raise ExchangeAborted(str(verdict["reason"])) from error
+                control.abort(traceback.format_exc(), op="failed")
+                raise
+            control.send({"op": "done", "totals": totals, "stats": plain(stats)})
+            # Waited for: a task that Spark takes for finished must be finished for the rendezvous too
+            control.expect("ok", "stop", timeout=self.spec.conf.stall_timeout)
+            return partition, int(stats.get("records", 0))
+
+    def _send(self, control: Control, partition: int, source: Iterable[Any]) -> tuple[list[int], dict[str, Any]]:
+        import fastbuf as fb
+
+        spec = self.spec
+        items = iter(spec.codec.items(source))
+        first = next(items, None)
+        if first is None:
+            return [], {"records": 0, "bytes": 0}
+        # Up to here the user's function may fail and Spark may try again; from here on consumers have seen this attempt
+        control.send({"op": "begin"})
+        serializer = spec.codec.serializer(spec.conf.checksum)
+        with fb.ShuffleEnvironment(segments=spec.conf.segments, segment_size=spec.conf.segment_size) as env:
+            writer = env.create_result_partition(
+                serializer,
+                list(self.targets),
+                channel=partition,
+                epoch=self.epoch,
+                secret=data_secret(spec.secret, self.epoch),
+                selector=spec.codec.selector(),
+                config=spec.conf.exchange(),
+                on_peer_loss="cancel",
+            )
+            emit = writer.emit_batch if serializer.kind == "columnar" else writer.emit
+            records = spec.codec.count(first)
+            emit(first)
+            del first
+            for item in items:
+                if writer.cancelled:
+                    break
+                emit(item)
+                records += spec.codec.count(item)
+            writer.close()
+            return list(writer.totals()), {**writer.stats(), "records": records}

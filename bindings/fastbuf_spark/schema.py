@@ -1,0 +1,85 @@
+"""Spark's schemas and Arrow's: what travels, and what the user's functions see."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fastbuf.errors import SchemaMismatch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+DEFAULT_ZONE = "UTC"
+
+
+def struct_type(schema: StructType | str) -> StructType:
+    """A schema given as a StructType or as DDL text.
+
+    Raises
+    ------
+    pyspark.errors.ParseException
+        The text is no DDL.
+    """
+    from pyspark.sql.types import StructType
+
+    if isinstance(schema, StructType):
+        return schema
+    parsed = StructType.fromDDL(schema)
+    # DDL of a single type without a name, "long", is a type and no row
+    return parsed if isinstance(parsed, StructType) else StructType().add("value", parsed)
+
+
+def arrow_schema(schema: StructType, zone: str) -> pa.Schema:
+    """The Arrow schema that Spark gives to ``mapInArrow`` for a schema.
+
+    Parameters
+    ----------
+    zone
+        The session's time zone: Spark's timestamps are instants, and Arrow's carry the zone they are shown in.
+        Two stages of one plan share it, so that nothing is converted on the way.
+    """
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    made = to_arrow_schema(schema, timezone=zone)
+    return pa.schema([field.remove_metadata() for field in made])
+
+
+def session_zone(spark: Any) -> str:
+    """The time zone of a session (classic or Connect)."""
+    return spark.conf.get("spark.sql.session.timeZone", DEFAULT_ZONE) or DEFAULT_ZONE
+
+
+def conform(batch: pa.RecordBatch, schema: pa.Schema, whose: str) -> pa.RecordBatch:
+    """The batch with exactly this schema; columns are cast only where their types differ, and only safely.
+
+    Parameters
+    ----------
+    whose
+        Named in the error: whose batch it is.
+
+    Raises
+    ------
+    SchemaMismatch
+        Other columns, a type that cannot be cast safely, or a null where none is allowed.
+    """
+    import pyarrow as pa
+
+    if not isinstance(batch, pa.RecordBatch):
+        raise SchemaMismatch(f"{whose} gave a {type(batch).__name__}: it must give pyarrow.RecordBatch objects")
+    if batch.schema.equals(schema):
+        return batch
+    if batch.schema.names != schema.names:
+        raise SchemaMismatch(f"{whose} gave columns {batch.schema.names}; its schema has {schema.names}")
+    columns = []
+    for column, field in zip(batch.columns, schema, strict=True):
+        if not field.nullable and column.null_count:
+            raise SchemaMismatch(f"{whose} gave {column.null_count} nulls in column {field.name}, which allows none")
+        try:
+            columns.append(column if column.type.equals(field.type) else column.cast(field.type))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise SchemaMismatch(
+                f"{whose} gave column {field.name} as {column.type}; its schema has {field.type}: {error}"
+            ) from error
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

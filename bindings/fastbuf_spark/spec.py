@@ -1,0 +1,57 @@
+"""What a worker has to know of its exchange; shipped inside the function that Spark pickles."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastbuf_spark.codec import Codec
+from fastbuf_spark.conf import ShuffleConf
+from fastbuf_spark.control import Control
+
+
+@dataclass(frozen=True)
+class ExchangeSpec:
+    """One exchange, as its workers see it.
+
+    Attributes
+    ----------
+    address
+        The driver's rendezvous; None where there is none (Spark Connect).
+    secret
+        Proves that a worker belongs to the exchange; never shown.
+    """
+
+    exchange: str
+    name: str
+    partitions: int
+    conf: ShuffleConf
+    codec: Codec
+    address: tuple[str, int] | None = None
+    secret: bytes = field(default=b"", repr=False)
+
+    def connect(self) -> Control:
+        """A control connection to the driver."""
+        assert self.address is not None, "an exchange without a rendezvous has no control connection"
+        return Control(self.address, self.exchange, self.secret, self.conf.connect_timeout)
+
+    def report(self, side: str, partition: int, stage: int, stats: Mapping[str, Any]) -> None:
+        """Tell the driver a task's figures, where nothing else needs a connection; a failure to do so is no failure."""
+        if self.address is None:
+            return
+        with contextlib.suppress(Exception), self.connect() as control:
+            control.send({"op": "report", "side": side, "partition": partition, "stage": stage, "stats": plain(stats)})
+
+
+def plain(stats: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures that JSON can carry."""
+    made: dict[str, Any] = {}
+    for name, value in stats.items():
+        if isinstance(value, float):
+            made[name] = value if math.isfinite(value) else 0.0
+        elif hasattr(value, "__index__"):
+            made[name] = int(value)
+    return made

@@ -1,0 +1,231 @@
+"""The fused stage, in a worker: one barrier stage whose tasks are producers and consumers at once (M = R).
+
+A task has one thread, driven by whoever asks for its next output.  Asked, it first gives what has arrived; if nothing
+has, it reads its own input on and sends it, and never blocks in a send: a task that waited for credit without taking in
+what others sent it could wait for ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from fastbuf.errors import ConfigError, ExchangeAborted, PreflightError
+from fastbuf_spark.codec import RecordCodec
+from fastbuf_spark.conf import ShuffleConf
+from fastbuf_spark.consumer import POLL_S, Received, explained
+from fastbuf_spark.control import Control
+from fastbuf_spark.spec import ExchangeSpec, plain
+from fastbuf_spark.wire import data_secret
+
+BLOCKED_S = 0.002  #: a blocked sender waits for arrivals so long before it looks whether it has credit again
+
+
+class _Stopped(Exception):
+    """The run is over and nobody wants more of it."""
+
+
+@dataclass(frozen=True)
+class FusedTask:
+    """Sends its input partition to all tasks of the stage; what they send to it goes to the user's function."""
+
+    spec: ExchangeSpec
+    func: Callable[[Iterator[Any]], Iterable[Any]]
+
+    def __call__(self, source: Iterable[Any]) -> Iterator[Any]:
+        """The function of ``mapInArrow`` and ``mapPartitions``."""
+        from pyspark import BarrierTaskContext
+
+        import fastbuf as fb
+
+        spec, conf = self.spec, self.spec.conf
+        context = BarrierTaskContext.get()
+        partition = context.partitionId()
+        tasks = len(context.getTaskInfos())
+        if tasks != spec.partitions:
+            raise PreflightError(
+                f"a fused stage has as many partitions out as in, and its input has {tasks}, not {spec.partitions}: "
+                f"use num_partitions={tasks}, or mode='pipelined' or 'blocking', which take any number"
+            )
+        with spec.connect() as control:
+            attempt = context.taskAttemptId()
+            control.send({"op": "join", "stage": context.stageId(), "partition": partition, "attempt": attempt})
+            epoch = int(control.expect("epoch", timeout=conf.stall_timeout + 5)["epoch"])
+            secret, config = data_secret(spec.secret, epoch), conf.exchange()
+            with fb.ShuffleEnvironment(segments=conf.segments, segment_size=conf.segment_size) as env:
+                host, port = env.listen(host=control.local_host, ports=(conf.port_min, conf.port_max))
+                gate = env.create_input_gate(
+                    spec.codec.serializer(conf.checksum), channels=tasks, epoch=epoch, secret=secret, config=config
+                )
+                control.send({"op": "ready", "host": host, "port": port, "gate": gate.gate_id})
+                found = control.expect("targets", timeout=conf.stall_timeout + 5)["targets"]
+                writer = env.create_result_partition(
+                    spec.codec.serializer(conf.checksum),
+                    # What a task sends to itself is read in place
+                    [gate if i == partition else tuple(target) for i, target in enumerate(found)],
+                    channel=partition,
+                    epoch=epoch,
+                    secret=secret,
+                    selector=spec.codec.selector(),
+                    config=config,
+                    on_peer_loss="error",
+                )
+                pump = _Pump(control, spec, gate, writer, iter(spec.codec.items(source)))
+                try:
+                    yield from self.func(pump.received())
+                    pump.finish()
+                except GeneratorExit:
+                    # Whoever reads this task has seen enough; the other tasks still need its rows.  If its input is
+                    # gone too, the driver sees this connection end, and tells them
+                    with contextlib.suppress(Exception):
+                        pump.finish()
+                    raise
+                except _Stopped:
+                    return
+                except Exception as error:
+                    better = explained(control, error)
+                    if better is None:
+                        return
+                    raise better from error
+
+
+class _Pump:
+    """Takes in and sends out by turns."""
+
+    def __init__(self, control: Control, spec: ExchangeSpec, gate: Any, writer: Any, items: Iterator[Any]) -> None:
+        self._control = control
+        self._codec = spec.codec
+        self._gate = gate
+        self._writer = writer
+        self._items = items
+        self._received = Received()
+        self._sent = 0
+        self._emit = writer.try_emit_batch if gate.serializer.kind == "columnar" else writer.try_emit
+        self._blocked = False
+        self._ending = False
+        self._sent_all = False
+
+    def received(self) -> Iterator[Any]:
+        """What the tasks of the stage send to this one."""
+        while True:
+            self._look()
+            polled = self._gate.poll(0.0)
+            if polled is None and not self._sent_all and self._send():
+                continue
+            if polled is None:
+                if self._gate.finished and self._sent_all:
+                    return
+                if self._gate.finished:
+                    # All is in, and the rest of the output waits for credit that no arrival announces
+                    self._control.wait(BLOCKED_S)
+                    continue
+                polled = self._gate.poll(POLL_S if self._sent_all else BLOCKED_S)
+            if polled is not None:
+                yield from self._received.opened(self._codec, polled)
+
+    def finish(self) -> None:
+        """Send the rest, throw away what still arrives, so that nobody waits for this task, and say that it is done."""
+        for _ in self.received():
+            pass
+        got = plain({**self._gate.stats(), "records": self._received.records})
+        sent = plain({**self._writer.stats(), "records": self._sent})
+        self._control.send({"op": "done", "stats": got, "sent": sent})
+        self._gate.close()
+
+    def _send(self) -> bool:
+        """One step of sending; False if it is blocked."""
+        if self._blocked:
+            self._blocked = not self._writer.resume()
+        elif not self._ending:
+            item = next(self._items, None)
+            if item is None:
+                self._ending = True
+            else:
+                self._blocked = not self._emit(item)
+                self._sent += self._codec.count(item)
+        if self._ending and not self._blocked:
+            self._sent_all = self._writer.try_close()
+            return bool(self._sent_all)
+        return not self._blocked
+
+    def _look(self) -> None:
+        message = self._control.poll()
+        if message is not None and message["op"] == "abort":
+            raise ExchangeAborted(str(message["reason"]))
+        if message is not None and message["op"] == "stop":
+            raise _Stopped
+
+
+class ShuffleStage:
+    """The bare fused stage: ``rdd.barrier().mapPartitions(ShuffleStage(num_partitions=8, key=lambda r: r[0]))``.
+
+    Record ``r`` goes to partition ``partition_func(key(r)) % num_partitions``, and comes out as it went in.
+
+    Parameters
+    ----------
+    num_partitions
+        As many as the RDD has: a fused stage has one task for both sides.
+    key
+        From a record to its key; default: its first item.
+    partition_func
+        From a key to a number; default: Spark's ``portable_hash``.
+    conf
+        Settings; by default those of the SparkContext (``spark.fastbuf.*``).
+
+    Raises
+    ------
+    ConfigError
+        There is no SparkContext, or num_partitions is no positive number.
+    PreflightError
+        More partitions than slots.
+    """
+
+    def __init__(
+        self,
+        num_partitions: int,
+        key: Callable[[Any], Any] | None = None,
+        partition_func: Callable[[Any], int] | None = None,
+        conf: ShuffleConf | None = None,
+    ) -> None:
+        from pyspark import SparkContext
+        from pyspark.rdd import portable_hash
+
+        from fastbuf_spark import exchanges
+        from fastbuf_spark.checks import preflight
+
+        sc = SparkContext._active_spark_context
+        if sc is None:
+            raise ConfigError("a ShuffleStage is made on the driver, where the SparkContext is; there is none")
+        if isinstance(num_partitions, bool) or not isinstance(num_partitions, int) or num_partitions < 1:
+            raise ConfigError(f"num_partitions is {num_partitions!r}: it must be a number from 1 up")
+        stopped = preflight(sc, num_partitions, "fused")
+        if stopped:
+            raise PreflightError(str(stopped))
+        codec = RecordCodec(Placement(num_partitions, partition_func or portable_hash, key or first_item))
+        conf = conf or ShuffleConf.from_context(sc)
+        spec = exchanges.register(sc, secrets.token_hex(16), "ShuffleStage", num_partitions, conf, codec, None)
+        self._task = FusedTask(spec, iter)
+
+    def __call__(self, source: Iterable[Any]) -> Iterator[Any]:
+        """Called by Spark, in each task of the barrier stage."""
+        return self._task(source)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """From a record to its partition."""
+
+    partitions: int
+    partition_func: Callable[[Any], int]
+    key: Callable[[Any], Any]
+
+    def __call__(self, record: Any) -> int:
+        return int(self.partition_func(self.key(record)) % self.partitions)
+
+
+def first_item(record: Any) -> Any:
+    """The key of a pair."""
+    return record[0]
