@@ -58,6 +58,7 @@ setup(
             "language_level": 3,
             "binding": False,
             "embedsignature": True,
+            "embedsignature.format": "clinic",  # what inspect.signature and help() read
             "boundscheck": DEBUG,
             "wraparound": False,
             "cdivision": True,
