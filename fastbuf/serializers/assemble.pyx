@@ -25,6 +25,9 @@ from fastbuf.serializers.columns cimport (
 
 from fastbuf.errors import BlockCorrupt, BlockTruncated, RecordTooLong
 
+# Below this an append is over before another thread could have taken the GIL and given it back.
+cdef Py_ssize_t GIL_BYTES = 256 * 1024
+
 
 cdef class BatchAssembler:
     """Appends chunks to columns and gives them out as one ``pyarrow.RecordBatch``.
@@ -63,8 +66,11 @@ cdef class BatchAssembler:
 
     cdef int append(self, const uint8_t *payload, Py_ssize_t length) except -1:
         cdef int error
-        with nogil:
+        if length < GIL_BYTES:
             error = fb_append(&self.c, payload, length)
+        else:
+            with nogil:
+                error = fb_append(&self.c, payload, length)
         if error:
             self._refuse(error, length)
         self.rows = self.c.outs[0].rows

@@ -51,7 +51,7 @@ cdef class BatchScatter:
             free(self.pids)
             self.pids = NULL
             self.order_rows = 0
-            self.order = <uint32_t *> malloc(rows * sizeof(uint32_t))
+            self.order = <uint32_t *> malloc((rows + 1) * sizeof(uint32_t))
             if self.order == NULL:
                 raise MemoryError(f"{rows * 4:,} bytes to order {rows:,} rows")
             self.order_rows = rows
