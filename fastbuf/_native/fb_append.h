@@ -99,12 +99,16 @@ static int fb_check(fb_assembly *s, int node, int64_t n) {
         int narrow = t->kind == FB_VAR32 || t->kind == FB_LIST32;
         if (fb_ends_fall(p->body, n)) return fb_refuse(s, node, FB_APPEND_ENDS, 0);
         p->total = fb_load32(p->body + 4 * (n - 1));
+        if (t->kind == FB_LIST32 || t->kind == FB_LIST64) {
+            if ((error = fb_check(s, node + 1, p->total))) return error;
+        } else {
+            if (s->end - s->cur < p->total) return fb_refuse(s, node, FB_APPEND_SHORT, p->total);
+            p->bytes = s->cur;
+            s->cur += p->total;
+        }
+        /* Last: a total that the bytes do not bear out is corrupt, and no reason to take batches sooner. */
         if (narrow && s->outs[node].end + p->total > INT32_MAX)
             return fb_refuse(s, node, FB_APPEND_OFFSETS, s->outs[node].end + p->total);
-        if (t->kind == FB_LIST32 || t->kind == FB_LIST64) return fb_check(s, node + 1, p->total);
-        if (s->end - s->cur < p->total) return fb_refuse(s, node, FB_APPEND_SHORT, p->total);
-        p->bytes = s->cur;
-        s->cur += p->total;
         break;
     }
     case FB_FSL: return fb_check(s, node + 1, n * t->width);

@@ -218,7 +218,8 @@ def from_numpy(array):
     schema = Schema.from_numpy(array.dtype).to_arrow()
     columns = []
     for field in schema:
-        values = np.ascontiguousarray(array[field.name])
+        values = array[field.name]
+        values = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("="))
         if pa.types.is_fixed_size_list(field.type):
             inner = pa.array(values.reshape(-1), type=field.type.value_type)
             columns.append(pa.FixedSizeListArray.from_arrays(inner, type=field.type))

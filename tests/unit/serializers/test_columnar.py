@@ -1,0 +1,225 @@
+"""Blocks of batches: round trips, pickling, NumPy, and blocks that were tampered with."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import threading
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from columnar_cases import FLAT, TYPES, batch, batches, column
+from hypothesis import given, settings
+
+from fastbuf.errors import (
+    BlockCorrupt,
+    BlockError,
+    BlockTruncated,
+    FastbufError,
+    RecordError,
+    SchemaError,
+    SchemaMismatch,
+)
+from fastbuf.serializers.block import HEADER_BYTES
+from fastbuf.serializers.columnar import ColumnarSerializer
+from fastbuf.serializers.schema import Schema
+
+
+@pytest.mark.parametrize("checksum", [False, True])
+@pytest.mark.parametrize("name", TYPES)
+def test_round_trip(name: str, checksum: bool) -> None:
+    for rows, nulls in ((0, 0.0), (1, 1.0), (100, 0.0), (100, 0.3)):
+        data = pa.record_batch({"c": column(TYPES[name], rows, nulls)})
+        cols = ColumnarSerializer(data.schema, checksum)
+        found = cols.loads(cols.dumps(data))
+        found.validate(full=True)
+        assert found.equals(data)
+        assert cols.loads(cols.dumps(data.slice(rows // 3))).equals(data.slice(rows // 3))
+
+
+@settings(max_examples=150, deadline=None)
+@given(batches())
+def test_any_batch(data: pa.RecordBatch) -> None:
+    cols = ColumnarSerializer()
+    assert cols.loads(cols.dumps(data)).equals(data)
+
+
+def test_schema_is_learnt_from_the_first_batch() -> None:
+    cols = ColumnarSerializer()
+    assert cols.schema is cols.arrow_schema is None
+    assert cols.fingerprint == 0
+    with pytest.raises(RecordError, match="no schema yet"):
+        cols.loads(b"")
+    data = batch(3)
+    cols.dumps(data)
+    assert cols.kind == "columnar"
+    assert cols.arrow_schema == data.schema
+    assert cols.fingerprint == Schema.from_arrow(data.schema).fingerprint != 0
+    with pytest.raises(SchemaMismatch):
+        cols.dumps(pa.record_batch({"x": [1]}))
+    assert cols.loads(cols.dumps(data)).equals(data)
+
+
+def test_every_way_to_say_a_schema() -> None:
+    ours = Schema.of(id="int64", name="string?", vec="list<float32>")
+    theirs = ours.to_arrow()
+    data = pa.record_batch([[1, 2], ["a", None], [[1.0], []]], schema=theirs)
+    prints = set()
+    for schema in (ours, theirs, None):
+        cols = ColumnarSerializer(schema)
+        block = cols.dumps(data)
+        prints.add(cols.fingerprint)
+        for other in (ColumnarSerializer(ours), pickle.loads(pickle.dumps(ColumnarSerializer(theirs, True)))):
+            assert other.loads(block).equals(data)
+    assert len(prints) == 1
+    with pytest.raises(TypeError, match="no schema"):
+        ColumnarSerializer(7)
+
+
+def test_pickled_with_its_arguments() -> None:
+    schema = pa.schema({"a": pa.int64()}, metadata={"k": "v"})
+    again = pickle.loads(pickle.dumps(ColumnarSerializer(schema, checksum=True)))
+    assert again.checksum
+    assert again.arrow_schema.equals(schema, check_metadata=True)
+    learnt = ColumnarSerializer()
+    learnt.dumps(pa.record_batch({"a": [1]}))
+    assert pickle.loads(pickle.dumps(learnt)).arrow_schema == pa.schema({"a": pa.int64()})
+
+
+def test_tables_and_their_chunks() -> None:
+    data = batch(40)
+    table = pa.Table.from_batches([data, data.slice(3, 5), data.slice(0, 0), data])
+    cols = ColumnarSerializer(checksum=True)
+    assert pa.Table.from_batches([cols.loads(cols.dumps(table))]).equals(table.combine_chunks())
+    empty = ColumnarSerializer(data.schema)
+    assert empty.loads(empty.dumps(table.slice(0, 0))).num_rows == 0
+    learnt = ColumnarSerializer()
+    assert learnt.loads(learnt.dumps(data.schema.empty_table())).num_rows == 0
+
+
+def test_slices_are_compacted() -> None:
+    data = pa.record_batch({"s": pa.array(["x" * 100] * 10_000)})
+    assert len(ColumnarSerializer().dumps(data.slice(9_000, 10))) < 10 * 104 + HEADER_BYTES + 24
+
+
+def test_structured_arrays() -> None:
+    rows = np.zeros(
+        5,
+        [
+            ("i", "<i4"),
+            ("f", "f8"),
+            ("b", "?"),
+            ("t", "M8[us]"),
+            ("v", "f4", (3,)),
+            ("s", "S4"),
+            ("u", "U5"),
+            ("big", ">i8"),
+        ],
+    )
+    rows["i"] = range(5)
+    rows["v"] = np.arange(15).reshape(5, 3)
+    rows["u"] = "añ"
+    rows["s"] = b"xy"
+    rows["b"][::2] = True
+    rows["big"] = 7
+    cols = ColumnarSerializer()
+    block = cols.dumps(rows)
+    found = cols.loads(block).to_pydict()
+    assert found["i"] == [0, 1, 2, 3, 4]
+    assert found["v"][1] == [3.0, 4.0, 5.0]
+    assert found["b"] == [True, False, True, False, True]
+    assert found["u"] == ["añ"] * 5
+    assert found["big"] == [7] * 5
+    with pytest.raises(TypeError, match="neither an Arrow batch"):
+        cols.dumps([1, 2])
+    with pytest.raises(RecordError, match="one dimension"):
+        cols.dumps(rows.reshape(5, 1))
+
+
+def test_single_records_are_no_business_of_a_columnar_serializer() -> None:
+    with pytest.raises(TypeError, match="does not encode single records"):
+        ColumnarSerializer().encode((1,))
+    with pytest.raises(TypeError, match="does not decode single records"):
+        ColumnarSerializer().decode(b"")
+
+
+def test_threads_share_a_serializer() -> None:
+    data = batch(300)
+    cols = ColumnarSerializer(data.schema)
+    expected, wrong = cols.dumps(data), []
+
+    def work() -> None:
+        for _ in range(30):
+            if cols.dumps(data) != expected or not cols.loads(expected).equals(data):
+                wrong.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_what_is_wrong_with_a_block_is_named() -> None:
+    data = pa.record_batch({"n": np.arange(10), "s": pa.array(["abc"] * 10)})
+    cols = ColumnarSerializer(data.schema, checksum=True)
+    block = cols.dumps(data)
+    with pytest.raises(BlockTruncated):
+        cols.loads(block[:-1])
+    altered = bytearray(block)
+    altered[50] ^= 1
+    with pytest.raises(BlockCorrupt, match="CRC32C"):
+        cols.loads(altered)
+    with pytest.raises(SchemaMismatch):
+        ColumnarSerializer(pa.schema({"n": pa.int64()})).loads(block)
+    counted = bytearray(ColumnarSerializer(data.schema).dumps(data))
+    counted[24] += 1
+    with pytest.raises(BlockCorrupt, match="counts 11 records, its body has 10"):
+        cols.loads(counted)
+
+
+def survives(cols: ColumnarSerializer, block: bytes) -> bool:
+    """Whether a block is a batch; it may be refused, but neither crash nor give a batch that is not valid."""
+    try:
+        found = cols.loads(block)
+    except BlockError:
+        return False
+    found.validate()  # not full: without a checksum, altered text is text that may be no UTF-8
+    return True
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_fuzz(seed: int) -> None:
+    """Truncation, flipped bits, and lengths set to what breaks things, in blocks without a checksum."""
+    r = random.Random(seed)
+    types = {name: TYPES[name] for name in r.sample(sorted(TYPES), 12)} | {"string": FLAT["string"]}
+    data = batch(r.randrange(1, 40), 0.2, types, seed)
+    cols = ColumnarSerializer(data.schema)
+    block = cols.dumps(data)
+    assert survives(cols, block)
+    for cut in {r.randrange(len(block)) for _ in range(300)}:
+        assert not survives(cols, block[:cut])
+    accepted = refused = 0
+    for _ in range(3000):
+        bad = bytearray(block)
+        for _ in range(r.choice([1, 1, 1, 4, 40])):
+            at = r.randrange(HEADER_BYTES, len(bad))
+            match r.randrange(3):
+                case 0:
+                    bad[at] ^= 1 << r.randrange(8)
+                case 1:
+                    bad[at : at + 4] = r.choice([0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, len(bad)]).to_bytes(
+                        4, "little"
+                    )
+                case 2:
+                    del bad[at : at + r.randrange(1, 9)]
+        del bad[len(block) :]
+        bad[16:24] = (len(bad) - HEADER_BYTES).to_bytes(8, "little")
+        if survives(cols, bytes(bad)):
+            accepted += 1
+        else:
+            refused += 1
+    assert accepted > 100  # else the fuzz does not get past the first check
+    assert refused > 100
