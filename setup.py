@@ -11,6 +11,7 @@ FASTBUF_ONLY=fastbuf.memory,fastbuf.flow
 """
 
 import os
+import sys
 from pathlib import Path
 
 from Cython.Build import cythonize
@@ -54,6 +55,8 @@ def extensions() -> list[Extension]:
 setup(
     ext_modules=cythonize(
         extensions(),
+        # Forked helpers: from 3.14 on Python no longer forks them by default, and this file is not importable.
+        nthreads=0 if ONLY or sys.version_info >= (3, 14) else os.cpu_count() or 1,
         compiler_directives={
             "language_level": 3,
             "binding": False,
@@ -65,7 +68,8 @@ setup(
             "initializedcheck": DEBUG,
             "freethreading_compatible": False,
         },
-        compile_time_env={},
         show_all_warnings=False,
-    )
+    ),
+    # A C compiler per core: the modules are many and independent.
+    options={"build_ext": {"parallel": os.cpu_count() or 1}},
 )

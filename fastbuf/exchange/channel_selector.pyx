@@ -175,7 +175,8 @@ cdef class _Hash(ChannelSelector):
             field = self.schema[key]
             kind = _KINDS.get(field.type.kind)
             if kind is None or (field.type.kind == "timestamp" and field.type.unit != "us"):
-                raise SchemaError(f"key {key!r} has type {field.type}: single records cannot be hashed by it; use batches")
+                raise SchemaError(
+                    f"key {key!r} has type {field.type}: single records cannot be hashed by it; use batches")
             fields.append((self.schema.index(key), kind, key))
         self.fields = fields
 
@@ -220,7 +221,8 @@ cdef class _Hash(ChannelSelector):
             return fb_hash_int(fb_float_bits(u32), h)
         if kind == HASH_DATE:
             return fb_hash_int(<uint32_t> <int32_t> (value.toordinal() - _EPOCH_DAY), h)
-        return fb_hash_long(<uint64_t> <int64_t> ((value - (_EPOCH if value.tzinfo is None else _EPOCH_UTC)) // _MICROSECOND), h)
+        since = value - (_EPOCH if value.tzinfo is None else _EPOCH_UTC)
+        return fb_hash_long(<uint64_t> <int64_t> (since // _MICROSECOND), h)
 
 
 def hash_by(*keys):

@@ -1,4 +1,4 @@
-"""The shuffle environment: owns the arena, the pool and the transports; everything is made through it and ends with it."""
+"""The shuffle environment: owns the arena, the pool and the transports; all is made through it and ends with it."""
 
 from __future__ import annotations
 

@@ -40,7 +40,8 @@ cdef struct GateCore:
     int64_t last_arrival_ns
 
 
-cdef GateCore *gate_new(PoolCore *pool, LocalCore *local, int32_t segments, int32_t exclusive, int32_t floating) noexcept nogil
+cdef GateCore *gate_new(PoolCore *pool, LocalCore *local, int32_t segments, int32_t exclusive,
+                        int32_t floating) noexcept nogil
 cdef void gate_free(GateCore *g) noexcept nogil
 cdef InputChannel *gate_open_channel(GateCore *g, uint32_t number, Subpartition *local) noexcept nogil
 cdef void gate_start_channel(GateCore *g, InputChannel *c) noexcept nogil

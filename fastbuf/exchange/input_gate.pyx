@@ -4,7 +4,7 @@ import os
 import threading
 
 from cpython.exc cimport PyErr_CheckSignals
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t
 
 from fastbuf._native.atomics cimport (
     fb_event_cancel,
@@ -89,7 +89,7 @@ cdef class InputGate:
         exclusive = config.exclusive
         if channels is not None:
             # All channels get their exclusive segments, or fewer each, never some of them none.
-            exclusive = max(1, min(exclusive, (self.pool.limit if maximum is None else max(required, maximum)) // channels))
+            exclusive = max(1, min(exclusive, max(required, maximum) // channels))
         self.core = gate_new(network.core, self.pool.core, network.core.count, exclusive, config.floating)
         if self.core == NULL:
             raise MemoryError
@@ -112,12 +112,13 @@ cdef class InputGate:
         s.notify_context = self.core
         c = gate_open_channel(self.core, partition.channel, s)
         if c == NULL:
-            raise SequenceError(f"gate {self.gate_id}: channel {partition.channel} is there already, or the gate is closed")
+            raise SequenceError(
+                f"gate {self.gate_id}: channel {partition.channel} is there already, or the gate is closed")
         self.local_partitions.append((c.index, partition))
         partition.set_transport(index, "local", f"gate {self.gate_id}")
 
     def seal(self, totals):
-        """Say which channels there are in all, and how many buffers each has sent: the gate ends when all of it is read.
+        """Say which channels there are in all, and how many buffers each sent: the gate ends when all of it is read.
 
         Parameters
         ----------
@@ -166,7 +167,6 @@ cdef class InputGate:
         cdef ReadyBuffer ready[READY_BATCH]
         cdef uint32_t n, i
         cdef int came = 0
-        cdef bint full
         while not self.enough():
             # A few at a time: what is taken is taken in, and its segments are credit again at once.
             n = gate_take_ready(self.core, ready, READY_BATCH // 8)
@@ -332,7 +332,8 @@ cdef class InputGate:
             finally:
                 if announced:
                     fb_event_cancel(&self.core.event)
-            partial = fb_now_ns() >= until      # nothing came for the buffer timeout: local buffers may be read half full
+            # Nothing came for the buffer timeout: local buffers may be read half full.
+            partial = fb_now_ns() >= until
             self.wait_ns += fb_now_ns() - now
             PyErr_CheckSignals()
 
@@ -358,13 +359,13 @@ cdef class InputGate:
     # ---- ending
 
     def abort(self, reason="the consumer gave up"):
-        """Give up, from any thread: whoever reads fails with `reason`, and so does every producer when the gate closes."""
+        """Give up, from any thread: whoever reads fails with `reason`, and every producer when the gate closes."""
         cdef bytes text = str(reason).encode()
         if not self.closed:
             gate_fail(self.core, FAIL_ABORTED, text, len(text))
 
     def close(self):
-        """End the gate, from any thread: what is unfinished is cancelled (or aborted, if the gate has failed). Idempotent."""
+        """End the gate, from any thread: what is unfinished is cancelled, or aborted if the gate failed. Idempotent."""
         if self.freed:
             return
         self.closed = True
@@ -422,9 +423,10 @@ cdef class InputGate:
                     f"{c.received} buffers so far")
         expected = self.channels if self.channels is not None else "an unknown number of"
         return (
-            f"gate {self.gate_id} got nothing for {self.config.stall_timeout_s} s: {self.core.n_channels} of {expected} channels "
-            f"have connected; {'; '.join(waiting[:8]) or 'none is open'}; pool: {self.pool.in_use} segments in use, "
-            f"limit {self.pool.limit}. The producers are slow or stuck; raise stall_timeout_s ({self.config.stall_timeout_s})")
+            f"gate {self.gate_id} got nothing for {self.config.stall_timeout_s} s: {self.core.n_channels} of "
+            f"{expected} channels have connected; {'; '.join(waiting[:8]) or 'none is open'}; pool: {self.pool.in_use} "
+            f"segments in use, limit {self.pool.limit}. The producers are slow or stuck; "
+            f"raise stall_timeout_s ({self.config.stall_timeout_s})")
 
     def stats(self):
         """Figures so far: records, bytes, buffers, channels, peak_segments, segments (the cap), wait_s."""

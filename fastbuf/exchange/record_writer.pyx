@@ -5,12 +5,11 @@ its place, so that a fused stage may take in what has arrived and call again (SP
 send).  The blocking calls pump and wait on the partition's event.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
-from fastbuf._native.atomics cimport fb_event_cancel, fb_event_prepare, fb_u32_load_acquire
+from fastbuf._native.atomics cimport fb_event_cancel, fb_event_prepare
 from fastbuf.exchange.channel_selector cimport SELECT_ALL, ChannelSelector
 from fastbuf.exchange.result_partition cimport (
     WRITE_BLOCKED,

@@ -30,7 +30,6 @@ from fastbuf.exchange.result_subpartition cimport (
     sub_init,
     sub_queued,
 )
-from fastbuf.memory.local_buffer_pool cimport LocalBufferPool
 from fastbuf.memory.network_buffer_pool cimport NetworkBufferPool
 from fastbuf.memory.pool_core cimport (
     local_set_listener,
@@ -197,12 +196,12 @@ cdef class ResultPartition:
         """The state of a blocked writer, for people: the fullest channel, the pool, and the settings to raise."""
         queued = [sub_queued(&self.subs[i]) for i in range(self.subpartitions)]
         worst = max(range(self.subpartitions), key=queued.__getitem__)
+        c = self.config
         return (
-            f"writer {self.channel} made no progress for {self.config.stall_timeout_s} s: channel {worst} "
-            f"({self.transports[worst]}) has {queued[worst]} of {self.config.max_buffers_per_channel} buffers queued and "
-            f"no credit; pool: {self.pool.in_use} segments in use, limit {self.pool.limit}. The consumer is slow or stuck; "
-            f"raise stall_timeout_s ({self.config.stall_timeout_s}), or exclusive ({self.config.exclusive}) and "
-            f"floating ({self.config.floating})")
+            f"writer {self.channel} made no progress for {c.stall_timeout_s} s: channel {worst} "
+            f"({self.transports[worst]}) has {queued[worst]} of {c.max_buffers_per_channel} buffers queued and no credit; "
+            f"pool: {self.pool.in_use} segments in use, limit {self.pool.limit}. The consumer is slow or stuck; raise "
+            f"stall_timeout_s ({c.stall_timeout_s}), or exclusive ({c.exclusive}) and floating ({c.floating})")
 
     # ---- ending
 
@@ -290,7 +289,7 @@ cdef class ResultPartition:
         return &self.core.abort_asked
 
     def destroy(self):
-        """Last step: transports have let go. What local readers have not read yet stays theirs, and comes home as they read."""
+        """Last step: transports have let go. What local readers have not read yet comes home as they read."""
         if self.destroyed:
             return
         self.closed = True

@@ -104,5 +104,6 @@ cdef class CreditLedger:
                     f"floating {r.floating}")
             shared += r.floating
         if shared != self.floating_out or shared > self.floating:
-            raise FastbufError(f"channels hold {shared} floating segments, {self.floating_out} are out of {self.floating}")
+            raise FastbufError(
+                f"channels hold {shared} floating segments, {self.floating_out} are out of {self.floating}")
         return True

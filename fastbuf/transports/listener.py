@@ -141,7 +141,7 @@ class Listener:
         selector.register(sock, selectors.EVENT_READ)
 
     def _advance(self, s: _Stranger) -> bool:
-        """Take in what came. False: this stranger is done with, admitted (gate is set) or to be closed (gate is None)."""
+        """Take in what came. False: done with, admitted (gate is set) or to be closed (gate is None)."""
         try:
             part = s.sock.recv(s.wanted - len(s.data))
         except BlockingIOError:
@@ -191,7 +191,9 @@ class Listener:
             reason = f"schema {s.hello.fingerprint:016x} is not the consumer's {gate.serializer.fingerprint:016x}"
         elif s.hello.segment_size > gate.environment.pool.segment_size:
             status = hs.REFUSED_SIZE
-            reason = f"segments of {s.hello.segment_size} bytes; the consumer's are {gate.environment.pool.segment_size}"
+            reason = (
+                f"segments of {s.hello.segment_size} bytes; the consumer's are {gate.environment.pool.segment_size}"
+            )
         if status != hs.WELCOME:
             s.sock.send(hs.pack_verdict(status, reason))
             return False

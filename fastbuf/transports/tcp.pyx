@@ -1,6 +1,5 @@
 """The TCP transport: connects subpartitions to gates of other processes and has the I/O thread move the bytes."""
 
-import os
 import socket
 import sys
 import threading
@@ -78,7 +77,8 @@ cdef class TcpTransport:
                 raise SequenceError(f"channel {hello.channel} is connected already")
             try:
                 sock.send(hs.pack_verdict(hs.WELCOME))
-                c = connection_new(sock.fileno(), ROLE_RECEIVER, hello.channel, gate.environment.pool.segment_size, name)
+                size = gate.environment.pool.segment_size
+                c = connection_new(sock.fileno(), ROLE_RECEIVER, hello.channel, size, name)
                 if c == NULL:
                     raise MemoryError
                 sock.detach()

@@ -74,9 +74,10 @@ cdef struct Connection:
     bint want_done              # acknowledge the end of partition
 
 
-cdef Connection *connection_new(int fd, int role, uint32_t number, uint32_t segment_size, const char *peer) noexcept nogil
+cdef Connection *connection_new(int fd, int role, uint32_t number, uint32_t segment_size,
+                                const char *peer) noexcept nogil
 cdef void connection_free(Connection *c) noexcept nogil
-# Reads what has come (if readable) and says what there is to say; afterwards `phase` and `blocked` tell the loop what to do.
+# Reads what has come (if readable) and says what there is to say; then `phase` and `blocked` tell the loop what to do.
 cdef void connection_run(Connection *c, bint readable) noexcept nogil
 cdef void connection_let_go_of_gate(Connection *c) noexcept nogil
 cdef void connection_let_go_of_writer(Connection *c) noexcept nogil

@@ -74,7 +74,8 @@ cdef enum:
 cdef uint8_t _dropped[65536]    # bytes nobody wants; written, never read
 
 
-cdef Connection *connection_new(int fd, int role, uint32_t number, uint32_t segment_size, const char *peer) noexcept nogil:
+cdef Connection *connection_new(int fd, int role, uint32_t number, uint32_t segment_size,
+                                const char *peer) noexcept nogil:
     cdef Connection *c = <Connection *> calloc(1, sizeof(Connection))
     if c == NULL:
         return NULL
@@ -140,7 +141,7 @@ cdef void _writer_lost(Connection *c, const char *why) noexcept nogil:
     cdef char text[TEXT]
     if c.sub != NULL:
         if not c.loss_is_cancel and c.writer_failure != NULL:
-            snprintf(text, TEXT, b"consumer %s (channel %u) was lost before it had acknowledged the end of partition: %s",
+            snprintf(text, TEXT, b"consumer %s (channel %u) was lost before it acknowledged the end of partition: %s",
                      c.peer, c.number, why)
             failure_set(c.writer_failure, FAIL_PEER_LOST, text, strlen(text))
         _release_writer(c, True)
@@ -158,7 +159,8 @@ cdef void _lost(Connection *c, const char *why) noexcept nogil:
         if c.role == ROLE_SENDER:
             _writer_lost(c, why)
         elif c.gate != NULL and gate_channel_is_open(c.gate, c.channel):
-            snprintf(text, TEXT, b"producer %s (channel %u) was lost without its end of partition, after %llu buffers: %s",
+            snprintf(text, TEXT,
+                     b"producer %s (channel %u) was lost without its end of partition, after %llu buffers: %s",
                      c.peer, c.number, <unsigned long long> c.channel.received, why)
             _gate_failed(c, FAIL_PEER_LOST, text)
     connection_kill(c)

@@ -52,7 +52,6 @@ from fastbuf._native.threads cimport (
     pthread_mutex_unlock,
 )
 from fastbuf.transports.tcp_connection cimport (
-    PHASE_CLOSING,
     PHASE_DEAD,
     PHASE_OPEN,
     ROLE_RECEIVER,

@@ -1,0 +1,81 @@
+"""fastbuf: bounded, credit-based shuffles for Python.
+
+Preallocated memory segments, serializers, and an exchange with credit-based flow control between
+threads and processes.  Importing it starts nothing and needs NumPy alone; record batches need
+pyarrow, the Spark stages (``fastbuf_spark``) pyspark.
+"""
+
+import fastbuf.transports  # noqa: F401  (registers itself with the exchange)
+from fastbuf.config import ExchangeConfig
+from fastbuf.errors import (
+    BlockCorrupt,
+    BlockError,
+    BlockTruncated,
+    ExchangeAborted,
+    ExchangeClosed,
+    ExchangeError,
+    FastbufError,
+    PeerLost,
+    PoolTimeout,
+    RecordError,
+    SchemaError,
+    SchemaMismatch,
+    SegmentStateError,
+    StallTimeout,
+)
+from fastbuf.exchange.channel_selector import broadcast, custom, forward, hash_by, round_robin, shuffle
+from fastbuf.exchange.environment import ShuffleEnvironment
+from fastbuf.exchange.input_gate import InputGate
+from fastbuf.exchange.record_writer import RecordWriter
+from fastbuf.flow.credit_ledger import CreditLedger
+from fastbuf.memory import Arena, LocalBufferPool, MemorySegment, NetworkBufferPool
+from fastbuf.serializers import (
+    ColumnarSerializer,
+    Field,
+    PickledSerializer,
+    RowSerializer,
+    Schema,
+    hash_partition,
+    murmur3_hash,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Arena",
+    "BlockCorrupt",
+    "BlockError",
+    "BlockTruncated",
+    "ColumnarSerializer",
+    "CreditLedger",
+    "ExchangeAborted",
+    "ExchangeClosed",
+    "ExchangeConfig",
+    "ExchangeError",
+    "FastbufError",
+    "Field",
+    "InputGate",
+    "LocalBufferPool",
+    "MemorySegment",
+    "NetworkBufferPool",
+    "PeerLost",
+    "PickledSerializer",
+    "PoolTimeout",
+    "RecordError",
+    "RecordWriter",
+    "RowSerializer",
+    "Schema",
+    "SchemaError",
+    "SchemaMismatch",
+    "SegmentStateError",
+    "ShuffleEnvironment",
+    "StallTimeout",
+    "broadcast",
+    "custom",
+    "forward",
+    "hash_by",
+    "hash_partition",
+    "murmur3_hash",
+    "round_robin",
+    "shuffle",
+]

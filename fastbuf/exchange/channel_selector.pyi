@@ -1,0 +1,23 @@
+from collections.abc import Callable
+from typing import Any
+
+class ChannelSelector:
+    """Base of all selectors: which subpartition a record goes to."""
+
+def hash_by(*keys: str) -> ChannelSelector:
+    """Records with equal keys go to the consumer that ``df.repartition(n, keys)`` of Spark chooses."""
+
+def forward(to: int = 0) -> ChannelSelector:
+    """Everything goes to consumer `to`."""
+
+def round_robin() -> ChannelSelector:
+    """Record by record to the next consumer."""
+
+def shuffle(seed: int | None = None) -> ChannelSelector:
+    """Each record to a random consumer."""
+
+def broadcast() -> ChannelSelector:
+    """Every record to every consumer."""
+
+def custom(func: Callable[[Any, int], Any]) -> ChannelSelector:
+    """``func(record, n) -> int`` for records, ``func(batch, n) -> int32 array`` for batches."""

@@ -1,0 +1,63 @@
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any
+
+from fastbuf.config import ExchangeConfig
+from fastbuf.exchange.result_partition import ResultPartition
+from fastbuf.memory import LocalBufferPool
+from fastbuf.serializers.serializer import Serializer
+
+class InputGate:
+    """Where the buffers of all producers arrive; iterate over it, or call :meth:`poll`."""
+
+    serializer: Serializer
+    pool: LocalBufferPool
+    environment: Any
+    config: ExchangeConfig
+    channels: int | None
+    gate_id: int
+    epoch: int
+    secret: bytes
+    finished: bool
+    closed: bool
+    freed: bool
+    records_in: int
+    def __init__(
+        self,
+        environment: Any,
+        serializer: Serializer,
+        channels: int | None,
+        gate_id: int,
+        epoch: int,
+        secret: bytes,
+        config: ExchangeConfig,
+        maximum: int | None = None,
+    ) -> None: ...
+    def add_local(self, partition: ResultPartition, index: int) -> None: ...
+    def seal(self, totals: Mapping[int, int]) -> None:
+        """Say which channels there are in all, and how many buffers each sent."""
+
+    def poll(self, timeout: float | None = None) -> Any:
+        """A record batch, a list of records, or ``None``."""
+
+    def __iter__(self) -> Iterator[Any]: ...
+    def __next__(self) -> Any: ...
+    def abort(self, reason: str = "the consumer gave up") -> None:
+        """Give up, from any thread."""
+
+    def close(self) -> None:
+        """End the gate, from any thread; idempotent."""
+
+    def free(self) -> None: ...
+    def stats(self) -> dict[str, Any]:
+        """records, bytes, buffers, channels, peak_segments, segments, wait_s."""
+
+    def audit(self) -> bool:
+        """Prove the credit invariants of every channel."""
+
+    def describe_stall(self) -> str: ...
+    def forked(self) -> bool: ...
+    def __enter__(self) -> InputGate: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...

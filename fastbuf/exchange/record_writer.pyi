@@ -1,0 +1,56 @@
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any
+
+from fastbuf.exchange.result_partition import ResultPartition
+from fastbuf.serializers.serializer import Serializer
+
+class RecordWriter:
+    """Writes one producer's records to R consumers; one thread at a time."""
+
+    partition: ResultPartition
+    serializer: Serializer
+    records: int
+    cancelled: bool
+    closed: bool
+    def __init__(self, partition: ResultPartition, serializer: Serializer, selector: Any) -> None: ...
+    def emit(self, record: Any) -> None:
+        """Write one record, waiting without the GIL while there is no credit."""
+
+    def emit_many(self, records: Iterable[Any]) -> None:
+        """Write every record of an iterable."""
+
+    def emit_batch(self, batch: Any) -> None:
+        """Write a record batch, waiting without the GIL while there is no credit."""
+
+    def try_emit(self, record: Any) -> bool:
+        """Write one record if segments allow; ``False``: call :meth:`resume` until it says ``True``."""
+
+    def try_emit_batch(self, batch: Any) -> bool:
+        """Write as much as segments allow; ``False``: call :meth:`resume` until it says ``True``."""
+
+    def resume(self) -> bool:
+        """Go on with what was begun; ``True`` when it is written."""
+
+    def flush(self) -> None:
+        """Let everything written so far leave now."""
+
+    def close(self, timeout: float | None = None) -> None:
+        """Write the end of partition and wait until every remote consumer has it."""
+
+    def try_close(self) -> bool:
+        """End of partition without waiting; ``True`` once every remote consumer has it."""
+
+    def abort(self, reason: str = "the producer gave up") -> None:
+        """Give up: every consumer fails with `reason`."""
+
+    def totals(self) -> list[int]:
+        """Buffers sent per subpartition; final after :meth:`close`."""
+
+    def stats(self) -> dict[str, Any]:
+        """records, bytes, buffers, peak_segments, segments, wait_s."""
+
+    def __enter__(self) -> RecordWriter: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...

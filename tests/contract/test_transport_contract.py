@@ -1,0 +1,388 @@
+"""What every transport promises: order within a channel, nothing lost, nothing twice, memory bounded, ends heard.
+
+``local`` reads the producer's segments in place; ``tcp`` goes through a socket between two environments, with the
+native thread, credits and frames that other processes get.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import fastbuf as fb
+from fastbuf.errors import ExchangeAborted, ExchangeClosed, RecordTooLong, StallTimeout
+
+SECRET = b"contract"
+SEGMENT = 4096
+ROWS = fb.RowSerializer(fb.Schema.of(n="int64", text="string?"))
+
+
+class Rig:
+    """One exchange: M writers, R gates, over one transport."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.stack = contextlib.ExitStack()
+        self.near = self.stack.enter_context(fb.ShuffleEnvironment(segments=512, segment_size=SEGMENT))
+        self.far = (
+            self.near
+            if kind == "local"
+            else self.stack.enter_context(fb.ShuffleEnvironment(segments=512, segment_size=SEGMENT))
+        )
+        self.address = self.far.listen() if kind == "tcp" else None
+
+    def make(
+        self, producers: int = 1, consumers: int = 1, serializer: Any = ROWS, selector: Any = None, **config: Any
+    ) -> tuple[list[fb.RecordWriter], list[fb.InputGate]]:
+        settings = fb.ExchangeConfig(**config)
+        gates = [
+            self.far.create_input_gate(serializer, channels=producers, epoch=5, secret=SECRET, config=settings)
+            for _ in range(consumers)
+        ]
+        targets = gates if self.address is None else [(*self.address, gate.gate_id) for gate in gates]
+        writers = [
+            self.near.create_result_partition(
+                serializer, targets, channel=i, epoch=5, secret=SECRET, selector=selector, config=settings
+            )
+            for i in range(producers)
+        ]
+        return writers, gates
+
+    def close(self) -> None:
+        self.stack.close()
+
+
+@pytest.fixture(params=["local", "tcp"])
+def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
+    before = {t.name for t in threading.enumerate()}
+    rig = Rig(request.param)
+    yield rig
+    rig.close()
+    assert {t.name for t in threading.enumerate()} <= before | {"MainThread"}, "a thread was left behind"
+
+
+def in_thread(func: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
+    """Runs func; its result, or its exception, ends up in the list."""
+    out: list[Any] = []
+
+    def run() -> None:
+        try:
+            out.append(func())
+        except BaseException as error:
+            out.append(error)
+
+    thread = threading.Thread(target=run, name="MainThread")
+    thread.start()
+    return thread, out
+
+
+def test_order_within_a_channel_and_nothing_lost(rig: Rig) -> None:
+    writers, gates = rig.make(producers=3, consumers=2, selector=fb.custom(lambda r, n: r[0] % n))
+    readers = [in_thread(lambda gate=gate: list(gate)) for gate in gates]
+    senders = [
+        in_thread(lambda w=w, i=i: ([w.emit((k, f"{i}-{'x' * (k % 50)}")) for k in range(5000)], w.close()))
+        for i, w in enumerate(writers)
+    ]
+    for thread, _ in senders + readers:
+        thread.join(30)
+    got = [out[0] for _, out in readers]
+    assert sum(len(g) for g in got) == 15_000
+    for part, records in enumerate(got):
+        for i in range(3):
+            mine = [n for n, text in records if text.startswith(f"{i}-")]
+            assert mine == list(range(part, 5000, 2))
+    for gate in gates:
+        assert gate.audit()
+
+
+def test_an_exchange_without_records_ends(rig: Rig) -> None:
+    writers, gates = rig.make(producers=2, consumers=3)
+    senders = [in_thread(w.close) for w in writers]
+    assert [list(g) for g in gates] == [[], [], []]
+    for thread, out in senders:
+        thread.join(10)
+        assert out == [None]
+
+
+def test_memory_in_flight_is_bounded_while_the_consumer_does_not_read(rig: Rig) -> None:
+    writers, gates = rig.make(max_buffers_per_channel=4, exclusive=2, floating=3)
+    writer, gate = writers[0], gates[0]
+    done = threading.Event()
+
+    def send() -> int:
+        sent = 0
+        for k in range(20_000):
+            writer.emit((k, "y" * 100))
+            sent += 1
+        writer.close()
+        done.set()
+        return sent
+
+    thread, out = in_thread(send)
+    assert not done.wait(0.5), "the producer was not held back"
+    # Writer: its pool's cap. Gate: exclusive + floating.
+    assert writer.stats()["peak_segments"] <= writer.partition.pool.maximum
+    assert gate.pool.in_use <= 5
+    records = list(gate)
+    thread.join(20)
+    assert out == [20_000]
+    assert [n for n, _ in records] == list(range(20_000))
+    assert gate.stats()["peak_segments"] <= 5
+
+
+def test_a_slow_channel_blocks_no_other(rig: Rig) -> None:
+    writers, gates = rig.make(consumers=2, selector=fb.custom(lambda r, n: r[0] % 2), max_buffers_per_channel=2)
+    writer = writers[0]
+    # Fill channel 0 until it takes no more, without waiting.
+    k = 0
+    deadline = time.monotonic() + 10
+    while writer.try_emit((0, "z" * 500)) and time.monotonic() < deadline:
+        k += 1
+    assert k >= 2
+    fast, out = in_thread(lambda: [next(iter(gates[1])) for _ in range(100)])
+    # The blocked record belongs to channel 0 and waits; draining that channel lets everything go on.
+    slow, slow_out = in_thread(lambda: len(list(gates[0])))
+    while not writer.resume():
+        time.sleep(0.001)  # polling is the point: the non-blocking interface
+    for i in range(100):
+        writer.emit((1, str(i)))
+    writer.flush()
+    fast.join(10)
+    assert [n for n, _ in out[0]] == [1] * 100
+    closer, _ = in_thread(writer.close)
+    gates[1].close()
+    slow.join(10)
+    closer.join(10)
+    assert slow_out == [k + 1]
+
+
+def test_a_record_longer_than_a_segment_spans_segments(rig: Rig) -> None:
+    writers, gates = rig.make()
+    texts = ["a" * 10, "b" * (SEGMENT * 7 + 3), "c", "d" * (SEGMENT - 20), "e" * (SEGMENT * 40)]
+    thread, out = in_thread(lambda: ([writers[0].emit((i, t)) for i, t in enumerate(texts)], writers[0].close()))
+    assert list(gates[0]) == list(enumerate(texts))
+    thread.join(10)
+    assert not isinstance(out[0], BaseException)
+
+
+def test_a_record_that_is_too_long_is_refused_and_the_rest_goes_on(rig: Rig) -> None:
+    writers, gates = rig.make(max_record_bytes=10_000)
+    writers[0].emit((1, "before"))
+    with pytest.raises(RecordTooLong, match="10000"):
+        writers[0].emit((2, "x" * 20_000))
+    writers[0].emit((3, "after"))
+    thread, _ = in_thread(writers[0].close)
+    assert list(gates[0]) == [(1, "before"), (3, "after")]
+    thread.join(10)
+
+
+def test_a_consumer_that_has_enough_cancels_and_the_producer_carries_on(rig: Rig) -> None:
+    writers, gates = rig.make(consumers=2, selector=fb.round_robin())
+    writer = writers[0]
+    reader, out = in_thread(lambda: len(list(gates[1])))
+    sender, sent = in_thread(lambda: ([writer.emit((k, "w" * 50)) for k in range(20_000)], writer.close()))
+    first = next(iter(gates[0]))
+    assert first[1] == "w" * 50
+    gates[0].close()
+    sender.join(20)
+    reader.join(20)
+    assert not isinstance(sent[0], BaseException)
+    assert out == [10_000]
+    with pytest.raises(ExchangeClosed):
+        gates[0].poll(0)
+
+
+def test_when_all_consumers_cancel_the_writer_says_so(rig: Rig) -> None:
+    writers, gates = rig.make(consumers=2, selector=fb.round_robin())
+    for gate in gates:
+        gate.close()
+    deadline = time.monotonic() + 10
+    while not writers[0].cancelled and time.monotonic() < deadline:
+        writers[0].emit((1, "nobody wants this"))
+    assert writers[0].cancelled
+    writers[0].close()
+
+
+def test_an_abort_of_the_producer_reaches_the_consumer_with_its_reason(rig: Rig) -> None:
+    writers, gates = rig.make()
+    thread, out = in_thread(lambda: list(gates[0]))
+    writers[0].emit((1, "one"))
+    writers[0].flush()
+    writers[0].abort("disk on fire")
+    thread.join(5)
+    assert isinstance(out[0], ExchangeAborted)
+    assert "disk on fire" in str(out[0])
+
+
+def test_an_abort_of_the_consumer_reaches_a_blocked_producer(rig: Rig) -> None:
+    writers, gates = rig.make(max_buffers_per_channel=2)
+    thread, out = in_thread(lambda: [writers[0].emit((k, "v" * 200)) for k in range(100_000)])
+    for _ in range(10):
+        next(iter(gates[0]))
+    gates[0].abort("model exploded")
+    gates[0].close()
+    if rig.kind == "tcp":
+        thread.join(5)
+        assert isinstance(out[0], ExchangeAborted)
+        assert "model exploded" in str(out[0])
+    else:
+        # In one process the reader's end is a cancel for the writer; the reader has its error.
+        thread.join(20)
+        assert writers[0].cancelled
+    writers[0].abort("over")
+
+
+def test_a_gate_that_is_aborted_while_it_is_read(rig: Rig) -> None:
+    writers, gates = rig.make()
+    thread, out = in_thread(lambda: list(gates[0]))
+    gates[0].abort("enough of this")
+    thread.join(5)
+    assert isinstance(out[0], ExchangeAborted)
+    writers[0].abort("over")
+
+
+def test_close_in_the_middle_of_a_blocked_call(rig: Rig) -> None:
+    writers, gates = rig.make()
+    thread, out = in_thread(lambda: list(gates[0]))
+    time.sleep(0.05)  # the reader is to be inside its wait; the outcome is the same if it is not yet
+    gates[0].close()
+    gates[0].close()
+    thread.join(5)
+    assert isinstance(out[0], ExchangeClosed)
+    writers[0].close()
+    writers[0].close()
+
+
+def test_a_blocked_writer_stalls_with_the_figures(rig: Rig) -> None:
+    writers, _ = rig.make(stall_timeout_s=0.6, max_buffers_per_channel=2)
+    with pytest.raises(StallTimeout, match=r"channel 0 .* buffers queued.*stall_timeout_s"):
+        writers[0].emit_many((k, "u" * 300) for k in range(100_000))
+    writers[0].abort("stalled")
+
+
+def test_a_gate_without_producers_stalls_with_the_figures(rig: Rig) -> None:
+    _, gates = rig.make(stall_timeout_s=0.6)
+    with pytest.raises(StallTimeout, match=r"got nothing for 0.6 s.*stall_timeout_s"):
+        list(gates[0])
+
+
+@pytest.mark.parametrize("timeout", [0, 0.02, 0.1])
+def test_the_buffer_timeout_sends_a_partly_filled_buffer(rig: Rig, timeout: float) -> None:
+    writers, gates = rig.make(buffer_timeout_s=timeout)
+    began = time.monotonic()
+    writers[0].emit((1, "alone"))
+    assert next(iter(gates[0])) == (1, "alone")
+    # Far more than the timeout, far less than never.
+    assert time.monotonic() - began < timeout + 2
+    writers[0].close()
+
+
+def test_without_a_buffer_timeout_only_a_flush_sends_it(rig: Rig) -> None:
+    writers, gates = rig.make(buffer_timeout_s=-1)
+    writers[0].emit((1, "alone"))
+    if rig.kind == "tcp":
+        assert gates[0].poll(0.3) is None
+    writers[0].flush()
+    assert gates[0].poll(5) == [(1, "alone")]
+    writers[0].close()
+
+
+def test_records_of_any_python_object(rig: Rig) -> None:
+    objects = [{"a": 1}, None, [1, 2, {3}], "text", b"bytes" * 5000, 3.5, (1, (2, (3,)))]
+    writers, gates = rig.make(serializer=fb.PickledSerializer())
+    thread, _ = in_thread(lambda: (writers[0].emit_many(objects), writers[0].close()))
+    assert list(gates[0]) == objects
+    thread.join(10)
+
+
+def test_checksums_on_every_buffer(rig: Rig) -> None:
+    writers, gates = rig.make(checksum=True)
+    thread, _ = in_thread(lambda: ([writers[0].emit((k, "c" * 30)) for k in range(3000)], writers[0].close()))
+    assert [n for n, _ in gates[0]] == list(range(3000))
+    thread.join(10)
+
+
+def test_a_gate_may_be_opened_without_knowing_its_producers(rig: Rig) -> None:
+    serializer = ROWS
+    gate = rig.far.create_input_gate(serializer, channels=None, epoch=5, secret=SECRET, maximum=64)
+    target = gate if rig.address is None else (*rig.address, gate.gate_id)
+    totals: dict[int, int] = {}
+    received: list[int] = []
+    for wave in range(4):
+        writer = rig.near.create_result_partition(serializer, [target], channel=wave, epoch=5, secret=SECRET)
+        for k in range(100):
+            writer.emit((wave * 100 + k, None))
+        if rig.address is None:
+            writer.close()
+        else:
+            thread, _ = in_thread(writer.close)
+        while len(received) < (wave + 1) * 100:
+            received += [n for n, _ in gate.poll(5)]
+        if rig.address is not None:
+            thread.join(10)
+        gate.poll(0)
+        totals[wave] = writer.totals()[0]
+    assert not gate.finished
+    gate.seal(totals)
+    assert gate.poll(5) is None
+    assert gate.finished
+    assert received == list(range(400))
+
+
+def test_a_gate_that_was_promised_more_says_which_channel(rig: Rig) -> None:
+    gate = rig.far.create_input_gate(ROWS, channels=None, epoch=5, secret=SECRET, maximum=64)
+    target = gate if rig.address is None else (*rig.address, gate.gate_id)
+    writer = rig.near.create_result_partition(ROWS, [target], channel=9, epoch=5, secret=SECRET)
+    writer.emit((1, None))
+    thread, _ = in_thread(writer.close)
+    assert gate.poll(5) == [(1, None)]
+    thread.join(10)
+    gate.seal({9: 2})
+    with pytest.raises(fb.ExchangeError, match="channel 9 sent 1 buffers, 2 were announced"):
+        gate.poll(5)
+
+
+def test_batches_keep_their_rows(rig: Rig) -> None:
+    pa = pytest.importorskip("pyarrow")
+    schema = pa.schema([("k", pa.int64()), ("s", pa.string()), ("v", pa.list_(pa.float64()))])
+    batches = [
+        pa.record_batch(
+            [
+                pa.array(range(i * 1000, i * 1000 + 1000)),
+                pa.array([None if j % 7 == 0 else "s" * (j % 90) for j in range(1000)]),
+                pa.array([[float(j)] * (j % 4) for j in range(1000)]),
+            ],
+            schema=schema,
+        )
+        for i in range(12)
+    ]
+    giant = pa.record_batch([[99_999], ["g" * (SEGMENT * 20)], [[1.0] * 5000]], schema=schema)
+    writers, gates = rig.make(
+        consumers=3, serializer=fb.ColumnarSerializer(schema), selector=fb.hash_by("k"), batch_rows=500
+    )
+    readers = [in_thread(lambda g=g: list(g)) for g in gates]
+    for batch in [*batches, giant]:
+        writers[0].emit_batch(batch)
+    writers[0].close()
+    for thread, _ in readers:
+        thread.join(20)
+    parts = [out[0] for _, out in readers]
+    for i, part in enumerate(parts):
+        for batch in part:
+            assert set(fb.hash_partition(batch, ["k"], 3)) <= {i}
+            assert batch.num_rows < 500 + 1000
+    everything = pa.Table.from_batches([b for part in parts for b in part]).sort_by("k")
+    assert everything.equals(pa.Table.from_batches([*batches, giant]).sort_by("k"))
+
+
+def test_the_wrong_kind_of_call_is_named(rig: Rig) -> None:
+    pa = pytest.importorskip("pyarrow")
+    writers, _ = rig.make()
+    with pytest.raises(TypeError, match="use emit"):
+        writers[0].emit_batch(pa.record_batch([pa.array([1])], names=["n"]))
+    writers[0].abort("over")
