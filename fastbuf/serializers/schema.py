@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
+from keyword import iskeyword
 from typing import Any
 
 from fastbuf.errors import SchemaError
@@ -169,11 +170,15 @@ class Field:
         return f"{self.type}?" if self.nullable else str(self.type)
 
     def __str__(self) -> str:
-        name = self.name if self.name.isidentifier() else json.dumps(self.name)
+        name = self.name if _is_word(self.name) else json.dumps(self.name)
         return f"{name}: {self.type_text}"
 
     def __repr__(self) -> str:
         return f"Field({self.name!r}, {self.type_text!r})"
+
+
+def _is_word(name: str) -> bool:
+    return name.isascii() and name.isidentifier()
 
 
 def _check_names(fields: Iterable[Field], where: str) -> None:
@@ -289,7 +294,7 @@ class Schema:
         return Schema, (self.fields,)
 
     def __repr__(self) -> str:
-        if all(name.isidentifier() for name in self.names):
+        if all(_is_word(name) and not iskeyword(name) for name in self.names):
             return f"Schema.of({', '.join(f'{f.name}={f.type_text!r}' for f in self.fields)})"
         types = {f.name: f.type_text for f in self.fields}
         return f"Schema.of({types!r})"

@@ -11,7 +11,7 @@ from fastbuf.serializers.schema import CHILD_NAMES, DECIMALS, KINDS, MAX_PRECISI
 _ALIASES = {"int": "int64", "float": "float64", "str": "string", "bytes": "binary", "date": "date32", "boolean": "bool"}
 #: Kinds that may go without their unit.
 _DEFAULT_UNITS = {"timestamp": "us", "duration": "us"}
-_NAME = re.compile(r"\s*([A-Za-z_]\w*)")
+_NAME = re.compile(r"\s*([A-Za-z_]\w*)", re.ASCII)
 _NUMBERS = re.compile(r"\s*\(\s*(-?\d+)\s*(?:,\s*(-?\d+)\s*)?\)")
 _UNIT = re.compile(r"\s*\[\s*(\w+)\s*(?:,\s*([^\]]+?)\s*)?\]")
 _QUOTED = re.compile(r'\s*("(?:[^"\\]|\\.)*")')

@@ -1,0 +1,180 @@
+"""Schemas: their text, their fingerprint, and the ways from and to Arrow and NumPy."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from row_strategies import plain_types, schemas
+
+from fastbuf.errors import SchemaError
+from fastbuf.serializers import DataType, Field, Schema
+from fastbuf.serializers.schema import parse_type
+
+EVERY = {
+    "null": "null?", "bool": "bool", "i": "int8?", "u": "uint64", "f": "float16", "s": "large_string",
+    "sv": "string_view", "b": "large_binary?", "bv": "binary_view", "fb": "fixed_size_binary(16)",
+    "d": "decimal128(38,-2)",
+    "d2": "decimal256(76,3)?", "date": "date32", "date2": "date64", "t": "time32[ms]", "t2": "time64[ns]",
+    "ts": "timestamp[s]", "tz": "timestamp[ns,Europe/Berlin]?", "du": "duration[us]", "l": "list<float32?>",
+    "ll": "large_list<string>", "fl": "fixed_size_list(3)<int32>", "st": 'struct<a: int8, "b c": list<int8>?>',
+    "m": "map<string, struct<>?>", "di": "dictionary<int32, string>",
+}  # fmt: skip
+
+
+class TestText:
+    def test_every_type(self) -> None:
+        schema = Schema.of(**EVERY)
+        assert [field.type_text for field in schema] == list(EVERY.values())
+
+    @pytest.mark.parametrize(
+        ("short", "full"),
+        [
+            ("int", "int64"), ("float", "float64"), ("str?", "string?"), ("bytes", "binary"), ("date", "date32"),
+            ("time", "time64[us]"), ("time[s]", "time32[s]"), ("timestamp", "timestamp[us]"),
+            ("duration", "duration[us]"),
+            ("decimal(10,2)", "decimal128(10,2)"), ("decimal(39)", "decimal256(39,0)"),
+            (" list < int8 ? > ? ", "list<int8?>?"), ("timestamp[ us , UTC ]", "timestamp[us,UTC]"),
+        ],
+    )  # fmt: skip
+    def test_short_names_and_spaces(self, short: str, full: str) -> None:
+        kind, nullable = parse_type(short)
+        assert Field("x", kind, nullable).type_text == full
+
+    @given(st.text(min_size=1, max_size=6), plain_types(), st.booleans(), schemas())
+    @settings(max_examples=60, deadline=None)
+    def test_text_reads_back(self, name: str, kind: DataType, nullable: bool, inner: Schema) -> None:
+        struct = DataType("struct", children=(Field(name, kind, nullable), Field(name + "_", kind)))
+        schema = Schema([Field(name, struct, nullable), *(Field(f"{name}{f.name}", f.type, f.nullable) for f in inner)])
+        assert parse_type(schema.text) == (DataType("struct", children=schema.fields), False)
+        assert eval(repr(schema), {"Schema": Schema}) == schema
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "", "?", "int65", "int64??", "int64 x", "decimal", "decimal(0,0)", "decimal128(39,0)", "list", "list<>",
+            "list<int8", "map<int8>", "map<int8?, int8>", "struct<a>", "struct<a: int8,>", "struct<a: int8, a: int8>",
+            "timestamp[m]", "time32[us]", "time32", "duration[us,UTC]", "fixed_size_list<int8>", "fixed_size_binary",
+            "dictionary<string, string>", "list<" * 100 + "int8" + ">" * 100,
+        ],
+    )  # fmt: skip
+    def test_what_is_no_type(self, text: str) -> None:
+        with pytest.raises(SchemaError, match="field 'bad'"):
+            Schema.of(bad=text)
+
+
+class TestSchema:
+    def test_of_takes_pairs_mappings_fields_and_types(self) -> None:
+        pa = pytest.importorskip("pyarrow", reason="one of the ways is a type of pyarrow's")
+        named = Schema.of(a="int64", b="string?")
+        assert Schema.of({"a": "int64", "b": "string?"}) == named
+        assert Schema.of([("a", pa.int64()), ("b", Field("x", DataType("string"), True))]) == named
+        assert Schema([Field("a", DataType("int64")), Field("b", DataType("string"), True)]) == named
+        assert Schema.of(a=DataType("int64"), b="string?") == named
+
+    def test_reads_like_a_sequence_and_by_name(self) -> None:
+        schema = Schema.of(a="int64", b="string?")
+        assert (len(schema), schema.names, schema["b"], schema[0].name) == (2, ("a", "b"), schema[1], "a")
+        assert "a" in schema
+        assert "c" not in schema
+        with pytest.raises(SchemaError, match="no field 'c'"):
+            schema.index("c")
+
+    def test_two_fields_of_one_name(self) -> None:
+        with pytest.raises(SchemaError, match="two fields named 'a'"):
+            Schema([Field("a", DataType("int8")), Field("a", DataType("int8"))])
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"kind": "int8", "unit": "s"}, {"kind": "int8", "width": 3}, {"kind": "int8", "precision": 3},
+            {"kind": "duration", "unit": "s", "zone": "UTC"}, {"kind": "list"}, {"kind": "nothing"},
+            {"kind": "list", "children": (Field("element", DataType("int8")),)},
+            {"kind": "fixed_size_binary", "width": -1}, {"kind": "decimal128", "precision": 5, "scale": 40},
+            {"kind": "int8", "children": (Field("item", DataType("int8")),)},
+        ],
+    )  # fmt: skip
+    def test_types_that_do_not_exist(self, wrong: dict) -> None:
+        with pytest.raises(SchemaError):
+            DataType(**wrong)
+
+    def test_hash_equality_and_pickle(self) -> None:
+        schema, other = Schema.of(**EVERY), Schema.of(**{**EVERY, "i": "int8"})
+        assert pickle.loads(pickle.dumps(schema)) == schema
+        assert {schema: 1}[Schema.of(**EVERY)] == 1
+        assert schema != other
+        assert schema.fingerprint != other.fingerprint
+        assert schema != "schema"
+
+
+class TestFingerprint:
+    def test_golden(self) -> None:
+        # Ends of different releases and machines compare these: they never change.
+        assert Schema.of(id="int64", name="string?", vec="list<float32>").fingerprint == 0xB944F51B3AD15788
+        assert Schema().fingerprint == 0xC234A37C746ACB74
+
+    def test_same_in_another_process(self) -> None:
+        code = f"from fastbuf.serializers import Schema; print(Schema.of(**{EVERY!r}).fingerprint)"
+        out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+        assert int(out.stdout) == Schema.of(**EVERY).fingerprint
+
+    def test_name_order_type_and_null_count(self) -> None:
+        variants = [
+            Schema.of(a="int64", b="int64"), Schema.of(b="int64", a="int64"), Schema.of(a="int64", b="int64?"),
+            Schema.of(a="int64", b="int32"), Schema.of(a="int64", c="int64"), Schema.of(a="struct<b: int64>"),
+            Schema.of(a="timestamp[us]"), Schema.of(a="timestamp[us,UTC]"), Schema.of({"a: int64, b": "int64"}),
+        ]  # fmt: skip
+        assert len({schema.fingerprint for schema in variants}) == len(variants)
+
+
+class TestArrow:
+    def test_there_and_back(self) -> None:
+        pytest.importorskip("pyarrow", reason="Arrow schemas need pyarrow")
+        schema = Schema.of(**EVERY)
+        assert Schema.from_arrow(schema.to_arrow()) == schema
+
+    def test_names_of_items_are_of_no_account(self) -> None:
+        pa = pytest.importorskip("pyarrow", reason="Arrow schemas need pyarrow")
+        spark = pa.schema([pa.field("v", pa.list_(pa.field("element", pa.float32(), nullable=False)), nullable=False)])
+        assert Schema.from_arrow(spark) == Schema.of(v="list<float32>")
+
+    def test_what_is_not_carried_is_refused_by_name(self) -> None:
+        pa = pytest.importorskip("pyarrow", reason="Arrow schemas need pyarrow")
+        for kind in (pa.month_day_nano_interval(), pa.run_end_encoded(pa.int32(), pa.int8()), pa.uuid()):
+            with pytest.raises(SchemaError, match=r"field 'outer\.bad'"):
+                Schema.from_arrow(pa.schema([("ok", pa.int8()), ("outer", pa.struct([("bad", kind)]))]))
+        with pytest.raises(SchemaError, match="neither a text"):
+            Schema.of(bad=5)
+
+    def test_pyarrow_is_not_imported_before(self) -> None:
+        code = (
+            "import sys; from fastbuf.serializers import *; Schema.of(a='int64?');"
+            "print({'pyarrow', 'pyspark', 'cloudpickle'} & set(sys.modules))"
+        )
+        out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+        assert out.stdout.strip() == "set()"
+
+
+class TestNumPy:
+    def test_structured_dtype(self) -> None:
+        dtype = np.dtype(
+            [("b", "?"), ("i", "<i2"), ("u", "u8"), ("h", "f2"), ("s", "S3"), ("t", "U3"), ("v", "V4"), ("d", "M8[D]"),
+             ("ts", "M8[ms]"), ("td", "m8[ns]"), ("m", "f4", (2, 3)), ("n", [("x", "i1")])]
+        )  # fmt: skip
+        assert Schema.from_numpy(dtype) == Schema.of(
+            b="bool", i="int16", u="uint64", h="float16", s="binary", t="string", v="fixed_size_binary(4)", d="date32",
+            ts="timestamp[ms]", td="duration[ns]", m="fixed_size_list(2)<fixed_size_list(3)<float32>>",
+            n="struct<x: int8>",
+        )  # fmt: skip
+
+    @pytest.mark.parametrize("dtype", ["O", "c16", "g", "M8[Y]", "m8[D]", "M8[10us]"])
+    def test_refused_by_name(self, dtype: str) -> None:
+        with pytest.raises(SchemaError, match="field 'bad'"):
+            Schema.from_numpy([("ok", "i4"), ("bad", dtype)])
+        with pytest.raises(SchemaError, match="not structured"):
+            Schema.from_numpy(dtype)
