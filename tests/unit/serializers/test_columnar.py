@@ -16,9 +16,7 @@ from fastbuf.errors import (
     BlockCorrupt,
     BlockError,
     BlockTruncated,
-    FastbufError,
     RecordError,
-    SchemaError,
     SchemaMismatch,
 )
 from fastbuf.serializers.block import HEADER_BYTES
