@@ -102,7 +102,7 @@ def values(kind: DataType) -> st.SearchStrategy[Any]:
         return st.integers(-most, most).map(lambda n: decimal.Decimal(n).scaleb(-kind.scale, EXACT))
     if name.startswith("date"):
         return st.dates()
-    if name.startswith("time3") or name.startswith("time6"):
+    if name.startswith(("time3", "time6")):
         return _moments(kind.unit, 0, 86_400_000_000 - 1).map(lambda us: (EPOCH + us * US).time())
     if name == "duration":
         return _moments(kind.unit, -(2**62), 2**62).map(lambda us: us * US)
