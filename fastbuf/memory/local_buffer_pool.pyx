@@ -210,7 +210,7 @@ cdef class LocalBufferPool:
     @property
     def overdraft(self):
         """Segments that may be lent beyond the limit."""
-        return self.core.overdraft
+        return fb_u32_load_relaxed(&self.core.overdraft)
 
     @property
     def limit(self):
@@ -256,7 +256,7 @@ cdef class LocalBufferPool:
             name=self.name,
             required=p.required,
             maximum=p.maximum,
-            overdraft=p.overdraft,
+            overdraft=fb_u32_load_relaxed(&p.overdraft),
             limit=local_limit(p),
             held=held,
             in_use=used,

@@ -52,7 +52,7 @@ cdef struct LocalCore:
     fb_au32 peak                    # most segments out at once
     uint32_t required               # guaranteed; fixed while the pool lives
     uint32_t maximum                # cap of limit; fixed
-    uint32_t overdraft              # may be lent beyond limit; fixed
+    fb_au32 overdraft               # may be lent beyond limit; fixed, but read by wakers when p may just be changing hands
     PoolCore *pool
     LocalCore *following            # next of all the pool's LocalCores; fixed once it is in that list
     uint64_t born                   # which local_new of the pool it was: the order of redistribution

@@ -202,7 +202,7 @@ cdef void pool_wake_hungry(PoolCore *g) noexcept nogil:
     while p != NULL:
         if fb_u32_load_seq_cst(&p.hungry) != 0:
             w = fb_u64_load_seq_cst(&p.word)
-            if w & WORD_DESTROYED or word_held(w) < <uint64_t>fb_u32_load_seq_cst(&p.limit) + p.overdraft:
+            if w & WORD_DESTROYED or word_held(w) < <uint64_t>fb_u32_load_seq_cst(&p.limit) + fb_u32_load_relaxed(&p.overdraft):
                 wake(p)
         p = p.following
 
@@ -236,7 +236,7 @@ cdef uint32_t trim(LocalCore *p) noexcept nogil:
     cdef PoolCore *g = p.pool
     cdef uint32_t moved = 0
     cdef uint32_t left = 0
-    cdef uint32_t required = p.required
+    cdef uint32_t required
     cdef uint64_t w
     cdef int32_t i
     while True:
@@ -246,6 +246,7 @@ cdef uint32_t trim(LocalCore *p) noexcept nogil:
         i = pop(g, &p.free, &left)
         if i < 0:
             break
+        required = p.required                           # p cannot change hands while it counts this segment
         while word_held(w) > fb_u32_load_seq_cst(&p.limit):
             if fb_u64_cas_seq_cst(&p.word, &w, w - 1):
                 break
@@ -375,8 +376,9 @@ cdef int32_t local_try_acquire(LocalCore *p) noexcept nogil:
 
 
 cdef int32_t local_try_acquire_overdraft(LocalCore *p) noexcept nogil:
-    cdef int32_t i = take(p, p.overdraft)
-    return i if i >= 0 else take_or_arm(p, p.overdraft)
+    cdef uint32_t extra = fb_u32_load_relaxed(&p.overdraft)
+    cdef int32_t i = take(p, extra)
+    return i if i >= 0 else take_or_arm(p, extra)
 
 
 cdef int32_t local_wait(LocalCore *p, int64_t deadline_ns) noexcept nogil:

@@ -90,7 +90,7 @@ cdef LocalCore *local_new(PoolCore *g, uint32_t required, uint32_t maximum, uint
     p.born = g.births
     p.required = required
     p.maximum = maximum
-    p.overdraft = overdraft
+    fb_u32_store_relaxed(&p.overdraft, overdraft)
     fb_u32_store_relaxed(&p.peak, 0)
     fb_u64_store_relaxed(&p.waits, 0)
     fb_u64_store_relaxed(&p.wait_ns, 0)
