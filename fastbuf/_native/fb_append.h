@@ -76,7 +76,11 @@ static int fb_check(fb_assembly *s, int node, int64_t n) {
     p->rows = n;
     if (!n) return FB_APPEND_OK;
     /* Also what keeps every product below in range: n * bits <= 8 * (a u32 length). */
-    if (t->bits && n > (s->end - s->cur) * 8 / t->bits) return fb_refuse(s, node, FB_APPEND_SHORT, (n * (t->bits >> 3)));
+    if (t->bits && n > (s->end - s->cur) * 8 / t->bits) {
+        int64_t bits;
+        if (__builtin_mul_overflow(n, t->bits, &bits) || bits > INT64_MAX - 7) bits = INT64_MAX - 7;
+        return fb_refuse(s, node, FB_APPEND_SHORT, (bits + 7) / 8);
+    }
     if (fb_bit(s->flags, node)) {
         if (t->no_nulls) return fb_refuse(s, node, FB_APPEND_NULLS, 0);
         if (t->kind == FB_NULL) return fb_refuse(s, node, FB_APPEND_FLAGS, 0);
@@ -253,7 +257,7 @@ static void fb_link(const fb_assembly *s, int node, fb_export **exports, struct 
     memset(a, 0, sizeof *a);
     a->length = o->rows;
     a->null_count = o->nulls;
-    a->n_buffers = t->kind == FB_NULL ? 0 : t->kind == FB_FSL || t->kind == FB_STRUCT ? 1 : t->kind <= FB_FIXED ? 2 : t->kind <= FB_VAR64 ? 3 : 2;
+    a->n_buffers = fb_buffers_of[t->kind];
     a->buffers = e->buffers;
     a->private_data = e;
     a->release = fb_release_array;
@@ -268,7 +272,7 @@ static void fb_link(const fb_assembly *s, int node, fb_export **exports, struct 
     }
     a->n_children = i;
     int64_t v = o->validity.data ? (o->rows + 7) / 8 : 0;
-    int64_t w = t->kind >= FB_VAR32 && t->kind <= FB_VAR64 ? o->end : t->kind == FB_BOOL ? (o->rows + 7) / 8 : o->rows * t->width;
+    int64_t w = t->kind == FB_BOOL ? (o->rows + 7) / 8 : t->kind == FB_FIXED ? o->rows * t->width : o->end;
     int64_t f = o->offsets.data ? (o->rows + 1) * (t->kind == FB_VAR64 || t->kind == FB_LIST64 ? 8 : 4) : 0;
     memset(o, 0, sizeof *o);
     o->validity.hint = v < FB_MAX_HINT ? v : FB_MAX_HINT;
@@ -289,7 +293,8 @@ static int fb_take(fb_assembly *s, struct ArrowArray *a) {
             e->child_pointers = (struct ArrowArray **)calloc((size_t)children, sizeof *e->child_pointers);
         }
         /* An array without rows still has one offset. */
-        if (!e || (children && (!e->child_arrays || !e->child_pointers)) || fb_reserve_node(&s->nodes[k], &s->outs[k], &none)) {
+        if (!e || (children && (!e->child_arrays || !e->child_pointers)) ||
+            fb_reserve_node(&s->nodes[k], &s->outs[k], &none)) {
             for (int i = 0; i <= k; i++) fb_free_export(exports[i]);
             free(exports);
             return -1;

@@ -58,7 +58,6 @@ static inline int fb_bad(fb_batch *b, int node, int error) {
 
 /* Row r of `node` is element a->offset + base + r of the array; rows lo <= r < hi are in use. */
 static int fb_bind(fb_batch *b, int node, const struct ArrowArray *a, int64_t base, int64_t lo, int64_t hi) {
-    static const uint8_t buffers_of[] = {0, 2, 2, 3, 3, 2, 2, 1, 1};
     const fb_node *t = &b->nodes[node];
     fb_column *c = &b->cols[node];
     int children = 0, error;
@@ -68,7 +67,8 @@ static int fb_bind(fb_batch *b, int node, const struct ArrowArray *a, int64_t ba
     if (a->release == NULL || a->dictionary || a->n_children != children || a->offset < 0 || lo < 0 || hi < lo)
         return fb_bad(b, node, FB_BIND_SHAPE);
     /* Old writers give a null array no buffer, or one. */
-    if (t->kind == FB_NULL ? a->n_buffers > 1 : a->n_buffers != buffers_of[t->kind]) return fb_bad(b, node, FB_BIND_SHAPE);
+    if (t->kind == FB_NULL ? a->n_buffers > 1 : a->n_buffers != fb_buffers_of[t->kind])
+        return fb_bad(b, node, FB_BIND_SHAPE);
     if (base + hi > a->length) return fb_bad(b, node, FB_BIND_SHAPE);
     c->rows = hi;
     int64_t first = a->offset + base;
@@ -131,7 +131,8 @@ static int fb_bind(fb_batch *b, int node, const struct ArrowArray *a, int64_t ba
         break;
     }
     case FB_FSL:
-        if ((error = fb_bind(b, node + 1, a->children[0], first * t->width, lo * t->width, hi * t->width))) return error;
+        error = fb_bind(b, node + 1, a->children[0], first * t->width, lo * t->width, hi * t->width);
+        if (error) return error;
         c->bits += t->width * b->cols[node + 1].bits;
         if (b->nodes[node + 1].kind != FB_FIXED || b->cols[node + 1].validity) {
             if (hi * t->width > UINT32_MAX) return fb_bad(b, node, FB_BIND_LARGE);

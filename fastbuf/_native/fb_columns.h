@@ -17,6 +17,9 @@
 
 enum fb_kind { FB_NULL, FB_BOOL, FB_FIXED, FB_VAR32, FB_VAR64, FB_LIST32, FB_LIST64, FB_FSL, FB_STRUCT };
 
+/* Buffers of an Arrow array, by kind. */
+static const uint8_t fb_buffers_of[] = {0, 2, 2, 3, 3, 2, 2, 1, 1};
+
 typedef struct {
     uint8_t kind;     /* enum fb_kind */
     uint8_t no_nulls; /* nulls are refused here: a field that is not nullable, a map's entries and keys */
@@ -113,6 +116,8 @@ static inline int64_t fb_var_start(const fb_node *t, const fb_column *c, int64_t
                                                          : ((const int64_t *)c->offsets)[i];
 }
 
-static inline int fb_is_valid(const fb_column *c, int64_t i) { return !c->validity || fb_bit(c->validity, c->bit0 + i); }
+static inline int fb_is_valid(const fb_column *c, int64_t i) {
+    return !c->validity || fb_bit(c->validity, c->bit0 + i);
+}
 
 #endif

@@ -102,7 +102,8 @@ static int64_t fb_element_bytes(const fb_batch *b, const uint32_t *idx, int64_t 
 /* ---- gathering ----------------------------------------------------------------------------------------- */
 
 /* Bits of the rows into dst; returns how many are 1. */
-static int64_t fb_gather_bits(const uint8_t *bits, int64_t bit0, const uint32_t *idx, int64_t lo, int64_t n, uint8_t *dst) {
+static int64_t fb_gather_bits(const uint8_t *bits, int64_t bit0, const uint32_t *idx, int64_t lo, int64_t n,
+                              uint8_t *dst) {
     if (!idx) {
         fb_copy_bits(dst, 0, bits, bit0 + lo, n);
         return fb_count_bits(bits, bit0 + lo, n);
@@ -198,9 +199,11 @@ static uint8_t *fb_gather_var(const fb_gather_state *g, int node, const uint32_t
     if (!idx && !valid) { /* a range: ends are the offsets less the first, the bytes one piece */
         int64_t from = fb_var_start(t, c, lo), bytes = fb_var_start(t, c, lo + n) - from;
         if (t->kind == FB_VAR32)
-            for (int64_t i = 0; i < n; i++) fb_store32(dst + 4 * i, (uint32_t)(((const int32_t *)c->offsets)[lo + i + 1] - from));
+            for (int64_t i = 0; i < n; i++)
+                fb_store32(dst + 4 * i, (uint32_t)(((const int32_t *)c->offsets)[lo + i + 1] - from));
         else
-            for (int64_t i = 0; i < n; i++) fb_store32(dst + 4 * i, (uint32_t)(((const int64_t *)c->offsets)[lo + i + 1] - from));
+            for (int64_t i = 0; i < n; i++)
+                fb_store32(dst + 4 * i, (uint32_t)(((const int64_t *)c->offsets)[lo + i + 1] - from));
         if (bytes) memcpy(start, c->data + from, (size_t)bytes);
         return start + bytes;
     }
@@ -243,7 +246,8 @@ static uint8_t *fb_gather_list(const fb_gather_state *g, int node, const uint32_
     return straight ? o + total * width : fb_gather(g, node + 1, c->scratch, 0, total, o);
 }
 
-static uint8_t *fb_gather(const fb_gather_state *g, int node, const uint32_t *idx, int64_t lo, int64_t n, uint8_t *dst) {
+static uint8_t *fb_gather(const fb_gather_state *g, int node, const uint32_t *idx, int64_t lo, int64_t n,
+                          uint8_t *dst) {
     const fb_node *t = &g->nodes[node];
     const fb_column *c = &g->cols[node];
     const uint8_t *valid = NULL;

@@ -43,8 +43,8 @@ static int64_t fb_group_passes(const int32_t *restrict pids, int64_t rows, int32
 
 /* counts: FB_LANES * parts of uint32, overwritten. order: the rows, grouped (rows + 1 of it are written).
  * at[p], stop[p]: p's place in it. Returns the partition that has all rows, or -1. */
-static int64_t fb_group(const int32_t *restrict pids, int64_t rows, int32_t parts, uint32_t *restrict counts, uint32_t *restrict order,
-                        int64_t *restrict at, int64_t *restrict stop) {
+static int64_t fb_group(const int32_t *restrict pids, int64_t rows, int32_t parts, uint32_t *restrict counts,
+                        uint32_t *restrict order, int64_t *restrict at, int64_t *restrict stop) {
     if (parts <= FB_PASSES) return fb_group_passes(pids, rows, parts, order, at, stop);
     uint32_t *c0 = counts, *c1 = c0 + parts, *c2 = c1 + parts, *c3 = c2 + parts;
     int64_t lane = rows / FB_LANES;

@@ -82,7 +82,8 @@ static uint32_t fb_hash_decimal(const uint8_t *p, uint32_t h) {
     uint8_t bytes[16];
     for (int i = 0; i < 16; i++) bytes[i] = p[15 - i];
     int skip = 0;
-    while (skip < 15 && ((bytes[skip] == 0x00 && !(bytes[skip + 1] & 0x80)) || (bytes[skip] == 0xFF && (bytes[skip + 1] & 0x80)))) skip++;
+    uint8_t sign = bytes[0] & 0x80 ? 0xFF : 0x00;
+    while (skip < 15 && bytes[skip] == sign && !((bytes[skip + 1] ^ sign) & 0x80)) skip++;
     return fb_hash_bytes(bytes + skip, 16 - skip, h);
 }
 
@@ -133,7 +134,8 @@ static uint32_t fb_hash_one(const fb_node *nodes, const fb_column *cols, int nod
     break
 
 /* A block of at most FB_HASH_BLOCK rows from row `lo` on: h[i] is seed and result. */
-FB_INLINE void fb_hash_block_body(const fb_node *nodes, const fb_column *cols, int node, int64_t lo, int n, uint32_t *restrict h) {
+FB_INLINE void fb_hash_block_body(const fb_node *nodes, const fb_column *cols, int node, int64_t lo, int n,
+                                  uint32_t *restrict h) {
     const fb_node *t = &nodes[node];
     const fb_column *c = &cols[node];
     const uint8_t *restrict v = c->values ? c->values + lo * t->width : NULL;
@@ -188,17 +190,24 @@ FB_INLINE void fb_pmod_body(const uint32_t *restrict h, int n_rows, int32_t n, i
 }
 
 #if defined(__x86_64__)
-__attribute__((target("avx2"))) static void fb_hash_block_avx2(const fb_node *nodes, const fb_column *cols, int node, int64_t lo, int n, uint32_t *h) {
+#define FB_AVX2 __attribute__((target("avx2")))
+
+FB_AVX2 static void fb_hash_block_avx2(const fb_node *nodes, const fb_column *cols, int node, int64_t lo, int n,
+                                       uint32_t *h) {
     fb_hash_block_body(nodes, cols, node, lo, n, h);
 }
-__attribute__((target("avx2"))) static void fb_pmod_avx2(const uint32_t *h, int rows, int32_t n, int32_t *out) { fb_pmod_body(h, rows, n, out); }
+
+FB_AVX2 static void fb_pmod_avx2(const uint32_t *h, int rows, int32_t n, int32_t *out) {
+    fb_pmod_body(h, rows, n, out);
+}
 #endif
 static void fb_hash_block_base(const fb_node *nodes, const fb_column *cols, int node, int64_t lo, int n, uint32_t *h) {
     fb_hash_block_body(nodes, cols, node, lo, n, h);
 }
 static void fb_pmod_base(const uint32_t *h, int rows, int32_t n, int32_t *out) { fb_pmod_body(h, rows, n, out); }
 
-static inline void fb_hash_block(const fb_node *nodes, const fb_column *cols, int node, int64_t lo, int n, uint32_t *h) {
+static inline void fb_hash_block(const fb_node *nodes, const fb_column *cols, int node, int64_t lo, int n,
+                                 uint32_t *h) {
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx2")) {
         fb_hash_block_avx2(nodes, cols, node, lo, n, h);
@@ -225,8 +234,8 @@ static void fb_hash_chain(const fb_node *nodes, const fb_column *cols, int node,
 }
 
 /* pids[i] = pmod(hash of row i over the columns of `keys` in order, parts). */
-static void fb_hash_partition(const fb_node *nodes, const fb_column *cols, const int32_t *keys, int n_keys, uint32_t seed,
-                              int64_t n, int32_t parts, int32_t *pids) {
+static void fb_hash_partition(const fb_node *nodes, const fb_column *cols, const int32_t *keys, int n_keys,
+                              uint32_t seed, int64_t n, int32_t parts, int32_t *pids) {
     uint32_t block[FB_HASH_BLOCK];
     for (int64_t i = 0; i < n; i += FB_HASH_BLOCK) {
         int m = n - i < FB_HASH_BLOCK ? (int)(n - i) : FB_HASH_BLOCK;

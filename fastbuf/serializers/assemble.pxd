@@ -13,6 +13,7 @@ cdef class BatchAssembler:
     cdef fb_assembly c                 # owns the column buffers until take hands them to a batch
 
     cdef int append(self, const uint8_t *payload, Py_ssize_t length) except -1
-    cdef int append_elements(self, const uint8_t *data, Py_ssize_t length) except -1   # whole elements, prefixes included
+    # Whole elements, prefixes included.
+    cdef int append_elements(self, const uint8_t *data, Py_ssize_t length) except -1
     cdef object take(self)
     cdef int _refuse(self, int error, Py_ssize_t length) except -1

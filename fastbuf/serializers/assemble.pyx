@@ -93,8 +93,10 @@ cdef class BatchAssembler:
         if error == FB_APPEND_ROWS:
             raise BlockCorrupt(f"{what} claims {self.c.need:,} rows of no bytes")
         if error == FB_APPEND_OFFSETS:
-            raise RecordTooLong(f"{where} would pass the 2 GiB that its 32-bit offsets reach ({self.c.need:,}): take batches "
-                                f"sooner, or use the large type ({self.rows:,} rows so far)")
+            raise RecordTooLong(
+                f"{where} would pass the 2 GiB that its 32-bit offsets reach ({self.c.need:,}): take batches sooner, "
+                f"or use the large type ({self.rows:,} rows so far)"
+            )
         if error == FB_APPEND_MEMORY:
             raise MemoryError(f"no memory for {where} after {self.rows:,} rows and {self.nbytes:,} bytes")
         raise BlockCorrupt(f"{what} was refused ({error})")
@@ -145,7 +147,9 @@ cdef class BatchAssembler:
             memcpy(&size, data + at, 4)
             at += 4
             if size > length - at:
-                raise BlockTruncated(f"an element at byte {at - 4:,} announces {size:,} bytes and {length - at:,} are left")
+                raise BlockTruncated(
+                    f"an element at byte {at - 4:,} announces {size:,} bytes and {length - at:,} are left"
+                )
             self.append(data + at, size)
             at += size
         return 0

@@ -1,7 +1,7 @@
 """The columnar plan of an Arrow schema, and batches bound to it through the Arrow C data interface."""
 
 from cpython.pycapsule cimport PyCapsule_GetPointer
-from libc.stdint cimport int32_t, int64_t, uint32_t
+from libc.stdint cimport int64_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memset, strcmp
 
@@ -116,7 +116,9 @@ cdef class ColumnPlan:
             return  # plan_of fills it
         if not hasattr(schema, "__arrow_c_schema__"):
             if not hasattr(schema, "to_arrow"):
-                raise TypeError(f"{type(schema).__name__} is no schema: give a Schema or something with __arrow_c_schema__")
+                raise TypeError(
+                    f"{type(schema).__name__} is no schema: give a Schema or something with __arrow_c_schema__"
+                )
             self.arrow = schema.to_arrow()
         capsule = self.arrow.__arrow_c_schema__()
         self.start(schema_of(capsule))
@@ -133,7 +135,7 @@ cdef class ColumnPlan:
         # Appends the node of s and those below it; fixes its `next`, `bits` and `dynamic` on the way back.
         cdef int at = self.n_nodes, child
         cdef int64_t i, bits = 0
-        cdef bint dynamic, is_map
+        cdef bint dynamic, is_map, filled
         cdef fb_node *grown = <fb_node *> realloc(self.nodes, (at + 1) * sizeof(fb_node))
         cdef str where
         if grown == NULL:
@@ -144,7 +146,9 @@ cdef class ColumnPlan:
         if depth > MAX_DEPTH:
             raise SchemaError(f"column {path!r} is nested more than {MAX_DEPTH} deep")
         if s.dictionary != NULL:
-            raise SchemaError(f"column {path!r} is dictionary-encoded, which is not carried: cast it to its values' type")
+            raise SchemaError(
+                f"column {path!r} is dictionary-encoded, which is not carried: cast it to its values' type"
+            )
         self.kind_of(s, path, &grown[at])
         self.paths.append(path)
         self.formats.append(<bytes> s.format)
@@ -162,7 +166,8 @@ cdef class ColumnPlan:
             else:
                 where = f"{path}[]"
             # A field below another may hold nulls wherever its parent is null, whatever its flag says.
-            self.read(s.children[i], where, (at == 0 and not s.children[i].flags & ARROW_FLAG_NULLABLE) or is_map, depth + 1)
+            filled = at == 0 and not s.children[i].flags & ARROW_FLAG_NULLABLE
+            self.read(s.children[i], where, filled or is_map, depth + 1)
             if is_map and self.nodes[child].next > child + 1:
                 self.nodes[child + 1].no_nulls = True  # the key
             if kind == FB_STRUCT:
@@ -170,8 +175,10 @@ cdef class ColumnPlan:
                 dynamic = dynamic or self.nodes[child].dynamic
                 continue
             if self.nodes[child].bits == 0 and not (kind == FB_FSL and width == 0):
-                raise SchemaError(f"column {path!r} is a list of {self.formats[child].decode()!r}, whose values take no "
-                                  "bytes: such lists are not carried")
+                raise SchemaError(
+                    f"column {path!r} is a list of {self.formats[child].decode()!r}, whose values take no bytes: such "
+                    "lists are not carried"
+                )
             if kind == FB_FSL:
                 bits += width * self.nodes[child].bits
                 dynamic = dynamic or self.nodes[child].dynamic
@@ -184,7 +191,9 @@ cdef class ColumnPlan:
         elif kind == FB_VAR32 or kind == FB_VAR64 or kind == FB_LIST32 or kind == FB_LIST64:
             bits = 32
         if bits > <int64_t> 1 << 36:
-            raise SchemaError(f"a row of column {path or 'all'!r} takes {bits // 8:,} bytes; at most {1 << 33:,} are carried")
+            raise SchemaError(
+                f"a row of column {path or 'all'!r} takes {bits // 8:,} bytes; at most {1 << 33:,} are carried"
+            )
         self.nodes[at].bits = bits
         self.nodes[at].dynamic = dynamic
         self.nodes[at].next = self.n_nodes
@@ -210,13 +219,17 @@ cdef class ColumnPlan:
             digits = [int(x) for x in parameters.split(b",")]
             t.kind = FB_FIXED
             t.width = (digits[2] if len(digits) > 2 else 128) // 8
-            t.hash = FB_HASH_NONE if t.width != 16 else FB_HASH_DECIMAL_LONG if digits[0] <= 18 else FB_HASH_DECIMAL_BIG
+            if t.width == 16:
+                t.hash = FB_HASH_DECIMAL_LONG if digits[0] <= 18 else FB_HASH_DECIMAL_BIG
         elif fmt.startswith(b"+w:"):
             t.kind, t.width, t.hash = FB_FSL, int(parameters), FB_HASH_NESTED
         else:
-            raise SchemaError(f"column {path!r} has the Arrow format {fmt.decode('utf-8', 'replace')!r}, which is not carried")
-        wanted = 1 if t.kind == FB_LIST32 or t.kind == FB_LIST64 or t.kind == FB_FSL else -1 if t.kind == FB_STRUCT else 0
-        if (wanted >= 0 and s.n_children != wanted) or t.width < 0:
+            text = fmt.decode("utf-8", "replace")
+            raise SchemaError(f"column {path!r} has the Arrow format {text!r}, which is not carried")
+        wanted = s.n_children if t.kind == FB_STRUCT else 0
+        if t.kind == FB_LIST32 or t.kind == FB_LIST64 or t.kind == FB_FSL:
+            wanted = 1
+        if s.n_children != wanted or t.width < 0:
             raise SchemaError(f"column {path!r} of Arrow format {fmt.decode()!r} has {s.n_children} children")
         return 0
 
@@ -239,7 +252,9 @@ cdef class ColumnPlan:
         if strcmp(s.format, <const char *> <bytes> self.formats[node]) or s.dictionary != NULL:
             raise SchemaMismatch(
                 f"column {self.paths[node]!r} is of Arrow format {self.formats[node].decode()!r} in the schema and of "
-                f"{'dictionary of ' if s.dictionary != NULL else ''}{(<bytes> s.format).decode()!r} in the batch: cast the batch to the schema")
+                f"{(<bytes> s.format).decode('utf-8', 'replace')!r}{' (dictionary)' if s.dictionary != NULL else ''} in "
+                "the batch: cast the batch to the schema"
+            )
         if s.n_children != children:
             raise SchemaMismatch(f"{f'column {self.paths[node]!r}' if node else 'the schema'} has {children} fields, "
                                  f"the batch has {s.n_children}")
@@ -310,7 +325,7 @@ cdef class BoundBatch:
     cdef int bind(self, object batch) except -1:
         self.unbind()
         if not hasattr(batch, "__arrow_c_array__"):
-            raise TypeError(f"{type(batch).__name__} is no batch: give something with __arrow_c_array__, as pyarrow.RecordBatch")
+            raise TypeError(f"{type(batch).__name__} is no batch: give something with __arrow_c_array__")
         schema, array = batch.__arrow_c_array__()
         self.plan.check(schema_of(schema))
         self.held = array
@@ -325,10 +340,12 @@ cdef class BoundBatch:
             if error == FB_BIND_NULLS:
                 raise SchemaMismatch(f"column {where!r} has nulls and the schema allows none: make the field nullable")
             if error == FB_BIND_LARGE:
-                raise SchemaMismatch(f"column {where!r} has more than {(1 << 32) - 1:,} rows in one batch: slice the batch")
+                raise SchemaMismatch(f"column {where!r} has {1 << 32:,} rows or more in one batch: slice the batch")
             if error == FB_BIND_OFFSETS:
                 raise SchemaMismatch(f"column {where!r} has offsets that fall: the batch is not valid Arrow")
-            raise SchemaMismatch(f"column {where!r} has buffers or children other than its type asks for: the batch is not valid Arrow")
+            raise SchemaMismatch(
+                f"column {where!r} has other buffers than its type asks for: the batch is not valid Arrow"
+            )
         return 0
 
     cdef int make_scratch(self) except -1:

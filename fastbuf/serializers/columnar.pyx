@@ -18,9 +18,9 @@ One chunk, the payload of an element of the columnar kind; all numbers little-en
     fixed_size_list(w)                     column of the child, n * w rows
     struct                                 columns of the fields, n rows each
 
-Ends never fall; a null string or list has the end of the one before it.  The whole element (u32 length, then the chunk) is
-padded with zeros to a multiple of 8 bytes, so that a batch cut up for 200 partitions pays some ten bytes a
-chunk.  A chunk never ships more than its rows: slices are compacted.
+Ends never fall; a null string or list has the end of the one before it.  The whole element (u32 length, then
+the chunk) is padded with zeros to a multiple of 8 bytes, so that a batch cut up for 200 partitions pays some
+twelve bytes a chunk.  A chunk never ships more than its rows: slices are compacted.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -131,7 +131,7 @@ cdef class ColumnarSerializer(Serializer):
         cdef list batches
         batches = _batches_of(data)
         if self.plan is None:
-            self.learn(data.schema if hasattr(data, "schema") else batches[0] if hasattr(batches[0], "__arrow_c_schema__") else batches[0].schema)
+            self.learn(_schema_of(data if hasattr(data, "schema") else batches[0]))
         # Taken out while it is in use: two threads may dump with one serializer.
         scatter, self._scatter = self._scatter or BatchScatter(self.plan, 1), None
         pieces = []
@@ -159,7 +159,8 @@ cdef class ColumnarSerializer(Serializer):
             pieces.append(bytes(HEAD))
         block = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         crc = crc32c(memoryview(block)[HEAD:]) if self.checksum else 0
-        header = encode_header(KIND_COLUMNAR, FLAG_CRC if self.checksum else 0, self.fingerprint, len(block) - HEAD, rows, crc)
+        flags = FLAG_CRC if self.checksum else 0
+        header = encode_header(KIND_COLUMNAR, flags, self.fingerprint, len(block) - HEAD, rows, crc)
         # Nobody else has seen this bytes object yet.
         memcpy(PyBytes_AS_STRING(block), PyBytes_AS_STRING(header), HEAD)
         return block
@@ -190,6 +191,15 @@ cdef class ColumnarSerializer(Serializer):
         if assembler.rows != records:
             raise count_mismatch(records, assembler.rows)
         return assembler.take()
+
+
+cdef object _schema_of(object data):
+    # What a pyarrow batch or table has, and an array of structs from elsewhere can be read as.
+    if hasattr(data, "schema"):
+        return data.schema
+    import pyarrow
+
+    return pyarrow.schema(data)
 
 
 cdef list _batches_of(object data):

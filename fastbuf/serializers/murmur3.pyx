@@ -63,8 +63,10 @@ cdef int _hash_numpy(object column, uint32_t[::1] hashes, Py_ssize_t place) exce
     elif name in _NUMPY and column.dtype.isnative:
         node.kind, node.hash, node.width = FB_FIXED, _NUMPY[name], column.dtype.itemsize
     else:
-        raise SchemaError(f"column {place} is a NumPy array of {column.dtype}, which cannot be hashed as Spark does: give an "
-                          "Arrow array, or cast it")
+        raise SchemaError(
+            f"column {place} is a NumPy array of {column.dtype}, which cannot be hashed as Spark does: give an Arrow "
+            "array, or cast it"
+        )
     node.next = 1
     view = np.ascontiguousarray(column).view(np.uint8)
     if view.shape[0] == 0:

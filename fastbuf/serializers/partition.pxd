@@ -14,6 +14,7 @@ cdef class HashPartitioner:
 
     cdef int resolve(self, ColumnPlan plan) except -1
     cdef int fill(self, BoundBatch batch, int32_t *pids) except -1
+    cdef int check(self, ColumnPlan plan) except -1     # resolve, unless it is for this plan already
 
 
 cdef int check_hashable(ColumnPlan plan, int node) except -1   # SchemaError unless Spark hashes all below node

@@ -19,10 +19,10 @@ cdef int check_hashable(ColumnPlan plan, int node) except -1:
     for k in range(node, plan.nodes[node].next):
         if plan.nodes[k].hash == FB_HASH_NONE:
             fmt = plan.formats[k].decode()
-            raise SchemaError(
-                f"column {plan.paths[k]!r} of Arrow format {fmt!r} cannot be hashed as Spark does"
-                + (": Spark hashes no maps" if fmt == "+m" else ": cast it to a type that Spark has (timestamps and durations "
-                   "in microseconds, date32, decimal128, int64)"))
+            why = "cast it to a type that Spark has (timestamps and durations of microseconds, date32, decimal128 ...)"
+            if fmt == "+m":
+                why = "Spark hashes no maps"
+            raise SchemaError(f"column {plan.paths[k]!r} of Arrow format {fmt!r} cannot be hashed as Spark does: {why}")
     return 0
 
 
@@ -69,7 +69,8 @@ cdef class HashPartitioner:
         for i, key in enumerate(self.keys):
             if isinstance(key, str):
                 if names.count(key) != 1:
-                    raise SchemaError(f"the schema has {names.count(key)} columns named {key!r}; its columns are {names}")
+                    found = names.count(key)
+                    raise SchemaError(f"the schema has {found} columns named {key!r}; its columns are {names}")
                 place = names.index(key)
             else:
                 place = key
@@ -80,12 +81,17 @@ cdef class HashPartitioner:
         self.plan = plan
         return 0
 
+    cdef int check(self, ColumnPlan plan) except -1:
+        if self.plan is not plan:
+            self.resolve(plan)
+        return 0
+
     cdef int fill(self, BoundBatch batch, int32_t *pids) except -1:
         cdef int n_keys = len(self.keys)
-        if self.plan is not batch.plan:
-            self.resolve(batch.plan)
+        self.check(batch.plan)
         with nogil:
-            fb_hash_partition(batch.c.nodes, batch.c.cols, self.key_nodes, n_keys, 42, batch.c.rows, self.partitions, pids)
+            fb_hash_partition(batch.c.nodes, batch.c.cols, self.key_nodes, n_keys, 42, batch.c.rows, self.partitions,
+                              pids)
         return 0
 
     def partition(self, batch):
@@ -119,8 +125,8 @@ cdef class HashPartitioner:
             if self.batch.c.rows:
                 out = found
                 self.fill(self.batch, &out[0])
-            elif self.plan is not self.batch.plan:
-                self.resolve(self.batch.plan)
+            else:
+                self.check(self.batch.plan)
         finally:
             self.batch.unbind()
         return found

@@ -96,7 +96,9 @@ cdef class BatchScatter:
                 return 0
             bad = fb_bad_partition(&view[0], view.shape[0], <uint32_t> self.partitions)
             if bad >= 0:
-                raise ValueError(f"row {bad} has the partition {view[bad]}; there are {self.partitions}, numbered from 0")
+                raise ValueError(
+                    f"row {bad} has the partition {view[bad]}; there are {self.partitions}, numbered from 0"
+                )
             self._group(&view[0])
         except BaseException:
             self.end()
@@ -111,6 +113,7 @@ cdef class BatchScatter:
         try:
             self.batch.make_scratch()
             if self.partitions == 1:
+                keys.check(self.plan)
                 self._all_to(0)
                 return 0
             self._reserve(self.batch.c.rows, True)
