@@ -135,6 +135,7 @@ def test_main_job(shape: str, sessions: Any, in_turn: Any, benchmark: Any) -> No
         {"floor": checked(floor), "spark": checked(spark_own), **{mode: checked(ours(mode)) for mode in modes}},
         rounds=ROUNDS,
         baselines=("floor", "spark"),
+        speed_up_over="spark",
         rows=ROWS,
         master=master,
         partitions_in=parts_in,

@@ -14,6 +14,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
@@ -31,10 +32,15 @@ def ways_table(bench: dict[str, Any]) -> Table:
     ways = bench["extra_info"]["ways"]
     rows = bench["extra_info"].get("rows")
     baselines = list(next(iter(ways.values()))["ratio"])
-    table = Table(title=bench["group"] or bench["name"], title_justify="left")
-    table.add_column("way")
+    title = bench["group"] or bench["name"]
+    if bench["param"] and bench["param"] not in title:
+        title += f" [{bench['param']}]"
+    table = Table(title=Text(title), title_justify="left")
+    table.add_column("way", no_wrap=True)
     headings = ["median", "best", *(["M rows/s"] if rows else [])]
-    headings += [f"x {base}'s time" for base in baselines] + [f"faster than {base}" for base in baselines]
+    headings += [f"time / {base}" for base in baselines]
+    faster = bench["extra_info"].get("speed_up_over")
+    headings += [f"faster than {faster}"] if faster else []
     for heading in headings:
         table.add_column(heading, justify="right")
     for way, figures in ways.items():
@@ -42,7 +48,8 @@ def ways_table(bench: dict[str, Any]) -> Table:
         if rows:
             cells.append(f"{rows / figures['median_s'] / 1e6:.2f}")
         cells += [f"{figures['ratio'][base]:.2f}" for base in baselines]
-        cells += [f"{1 / figures['ratio'][base]:.2f} x" for base in baselines]
+        if faster:
+            cells.append(f"{1 / figures['ratio'][faster]:.2f} x")
         table.add_row(way, *cells)
     return table
 

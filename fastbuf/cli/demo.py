@@ -198,8 +198,9 @@ def show_times(console: Console, results: dict[str, Measured], conf: Any, title:
         )
     console.print(table)
     console.print(
-        f"Rows and MB: what crossed the shuffle.  Peak/cap: segments of {conf.segment_size >> 10} KiB in the worker that "
-        f"held most, of the {conf.memory_bytes >> 20} MiB it may.  Waited: for credit, all producers together.",
+        f"Rows and MB: what crossed the shuffle.  Peak/cap: segments of {conf.segment_size >> 10} KiB in the "
+        f"worker that held most, of the {conf.memory_bytes >> 20} MiB it may.  Waited: for credit, all producers "
+        "together.  Spark compresses what it moves, fastbuf does not.",
         style="dim",
     )
 

@@ -45,6 +45,20 @@ def find_function(name: str) -> Callable[..., Any]:
     return function
 
 
+def check_keys(source: Path, keys: list[str]) -> None:
+    """Raise ConfigError if a key is no column of the file, before Spark is started."""
+    import pyarrow as pa
+    import pyarrow.dataset
+
+    try:
+        columns = pyarrow.dataset.dataset(source, format="parquet", partitioning="hive").schema.names
+    except (pa.ArrowInvalid, OSError) as error:
+        raise ConfigError(f"{source} cannot be read as Parquet: {error}") from error
+    lacking = [key for key in keys if key not in columns]
+    if lacking:
+        raise ConfigError(f"{source} has no column {', '.join(lacking)}; it has: {', '.join(columns)}")
+
+
 def run(
     console: Console,
     *,
@@ -69,6 +83,8 @@ def run(
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
     second = find_function(func)
     first = find_function(before) if before else None
+    if not (first and before_schema):
+        check_keys(source, keys)
 
     import fastbuf_spark as fbs
     from fastbuf.cli.spark import session
@@ -77,9 +93,6 @@ def run(
         if not master.startswith("local"):
             _ship(spark, [func, before])
         data = spark.read.parquet(str(source.resolve()))
-        lacking = [key for key in keys if key not in data.columns and (not before or before_schema is None)]
-        if lacking:
-            raise ConfigError(f"{source} has no column {', '.join(lacking)}; it has: {', '.join(data.columns)}")
         result = fbs.map_in_arrow(
             data,
             second,

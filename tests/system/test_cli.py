@@ -111,13 +111,3 @@ def test_shuffle_with_a_function_that_fails(user_folder: Path) -> None:
     assert "no such thing as a total" in said.stderr
     assert not (user_folder / "out.parquet").exists()
     assert list(user_folder.glob(".*partial")) == []
-
-
-def test_shuffle_names_the_column_that_is_not_there(user_folder: Path) -> None:
-    said = fastbuf(
-        *("shuffle", "in.parquet", "out.parquet", "--key", "usr", "--partitions", "2", "--master", "local[2]"),
-        *("--func", "my_stages:total"),
-        cwd=user_folder,
-    )
-    assert said.returncode == 1
-    assert "has no column usr; it has: user, amount" in said.stderr

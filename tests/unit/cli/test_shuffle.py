@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
@@ -50,3 +52,27 @@ def test_a_target_that_is_there_is_kept(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "already there" in result.output
     assert target.read_bytes() == b"precious"
+
+
+@pytest.mark.parametrize(
+    ("content", "key", "says"),
+    [
+        (pa.table({"user": ["a"], "amount": [1.0]}), "usr", "has no column usr; it has: user, amount"),
+        (None, "user", "cannot be read as Parquet"),
+    ],
+)
+def test_a_source_without_the_key(
+    content: pa.Table | None, key: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)  # restores what the command adds
+    monkeypatch.setenv("PYTHONPATH", "")
+    if content is None:
+        Path("in.parquet").write_bytes(b"no Parquet")
+    else:
+        pq.write_table(content, "in.parquet")
+    result = CliRunner().invoke(
+        cli, ["shuffle", "in.parquet", "out.parquet", "--key", key, "--partitions", "2", "--func", "json:dumps"]
+    )
+    assert result.exit_code == 1
+    assert says in result.output
