@@ -252,8 +252,8 @@ cdef class ColumnPlan:
         if strcmp(s.format, <const char *> <bytes> self.formats[node]) or s.dictionary != NULL:
             raise SchemaMismatch(
                 f"column {self.paths[node]!r} is of Arrow format {self.formats[node].decode()!r} in the schema and of "
-                f"{(<bytes> s.format).decode('utf-8', 'replace')!r}{' (dictionary)' if s.dictionary != NULL else ''} in "
-                "the batch: cast the batch to the schema"
+                f"{(<bytes> s.format).decode('utf-8', 'replace')!r}{' (dictionary)' if s.dictionary != NULL else ''} "
+                "in the batch: cast the batch to the schema"
             )
         if s.n_children != children:
             raise SchemaMismatch(f"{f'column {self.paths[node]!r}' if node else 'the schema'} has {children} fields, "
