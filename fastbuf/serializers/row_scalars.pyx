@@ -27,6 +27,8 @@ cdef int64_t FIRST_DAY = -719162      # 0001-01-01
 cdef int64_t LAST_DAY = 2932896       # 9999-12-31
 
 Decimal = decimal.Decimal
+# In Python's integers: the power of a C int would be a double.
+cdef list TENS = [int(f"1{'0' * digits}") for digits in range(77)]
 # Wide enough for every decimal256; whatever would round raises.
 cdef object EXACT = decimal.Context(
     prec=200, Emin=-10_000, Emax=10_000, traps=[decimal.Inexact, decimal.InvalidOperation, decimal.Overflow]
@@ -178,7 +180,7 @@ cdef int decimal_to_bytes(int precision, int scale, int width, object value, uin
         raise OverflowError("it has too many digits") from None
     if not exact:
         raise ValueError(f"it has more than {scale} digits after the point")
-    if abs(unscaled) >= 10 ** precision:
+    if abs(unscaled) >= TENS[precision]:
         raise OverflowError(f"it has more than {precision} digits")
     out = unscaled.to_bytes(width, "little", signed=True)
     memcpy(dst, <const char *> out, width)
@@ -187,6 +189,6 @@ cdef int decimal_to_bytes(int precision, int scale, int width, object value, uin
 
 cdef object decimal_from_bytes(int precision, int scale, int width, const uint8_t *src):
     unscaled = int.from_bytes(PyBytes_FromStringAndSize(<const char *> src, width), "little", signed=True)
-    if abs(unscaled) >= 10 ** precision:
+    if abs(unscaled) >= TENS[precision]:
         raise OverflowError(f"it has more than {precision} digits")
     return Decimal(unscaled).scaleb(-scale, EXACT)

@@ -90,6 +90,18 @@ class TestRoundTrip:
         row = pyspark.Row(id=1, key=2, value=3.0, name="x")
         assert rows.loads(rows.dumps([row])) == [(1, 2, 3.0, "x")]
 
+    @pytest.mark.parametrize(
+        ("kind", "digits"), [("decimal128(38,0)", 38), ("decimal256(76,3)", 76), ("decimal256(23,0)", 23)]
+    )
+    def test_most_digits_of_a_decimal(self, kind: str, digits: int) -> None:
+        rows = RowSerializer(Schema.of(d=kind))
+        scale = rows.schema[0].type.scale
+        for sign in (0, 1):
+            most = decimal.Decimal((sign, (9,) * digits, -scale))
+            assert rows.loads(rows.dumps([(most,)])) == [(most,)]
+            with pytest.raises(RecordError, match=f"more than {digits} digits"):
+                rows.dumps([(decimal.Decimal((sign, (1,) + (0,) * digits, -scale)),)])
+
     def test_named_zone(self) -> None:
         from zoneinfo import ZoneInfo
 
