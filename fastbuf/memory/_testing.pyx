@@ -35,17 +35,22 @@ from fastbuf.memory.pool_core cimport (
 cdef enum:
     MOST_HELD = 64
 
+cdef extern from "<sched.h>" nogil:
+    int sched_yield()
+
+
+cdef uint64_t GIVEN_UP = <uint64_t>1 << 62
 cdef int64_t PATIENCE_NS = 30 * <int64_t>1_000_000_000
 cdef int64_t LISTEN_NS = 10 * <int64_t>1_000_000_000
 
 
 def pair_loop(LocalBufferPool local, int64_t n):
     """Acquire and recycle one segment `n` times; returns nanoseconds."""
-    cdef int64_t begin, k
+    cdef int64_t begin, _
     cdef int32_t i = 0
     with nogil:
         begin = fb_now_ns()
-        for k in range(n):
+        for _ in range(n):
             i = local_try_acquire(local.core)
             if i < 0:
                 break
@@ -66,10 +71,11 @@ cdef inline uint32_t draw(uint64_t *seed) noexcept nogil:
 
 
 def churn(LocalBufferPool local, int64_t n, int most, uint64_t mark, bint wait=True, bint overdraft=False):
-    """Request and recycle at random, `n` steps, holding at most `most` segments; needs a pool whose segments start with 0.
+    """Request and recycle at random, `n` steps, holding at most `most` segments; needs a pool whose segments start
+    with 0.
 
-    Each segment held has `mark` in its first eight bytes, and 0 while it is home: plain memory, so that a sanitizer sees
-    whether the pool orders one user's writes before the next user's.
+    Each segment held has `mark` in its first eight bytes, and 0 while it is home: plain memory, so that a sanitizer
+    sees whether the pool orders one user's writes before the next user's.
 
     Returns
     -------
@@ -79,7 +85,7 @@ def churn(LocalBufferPool local, int64_t n, int most, uint64_t mark, bint wait=T
     """
     cdef int32_t held[MOST_HELD]
     cdef int count = 0
-    cdef int64_t step, faults = 0, timeouts = 0, got = 0
+    cdef int64_t _, faults = 0, timeouts = 0, got = 0
     cdef uint64_t seed = mark * 2654435761u
     cdef int32_t i
     cdef int at
@@ -87,7 +93,7 @@ def churn(LocalBufferPool local, int64_t n, int most, uint64_t mark, bint wait=T
     if not 1 <= most <= MOST_HELD or mark == 0:
         raise ValueError(f"most is {most}, mark {mark}")
     with nogil:
-        for step in range(n):
+        for _ in range(n):
             if count < most and (count == 0 or draw(&seed) & 1):
                 # Nobody waits while he holds segments: two that did so could wait for each other for ever.
                 if wait and count == 0:
@@ -136,11 +142,11 @@ def listen(LocalBufferPool local, int64_t n):
     cdef fb_event event
     cdef uint32_t key
     cdef int32_t i
-    cdef int64_t k, lost = 0
+    cdef int64_t _, lost = 0
     fb_event_init(&event)
     with nogil:
         local_set_listener(local.core, &event)
-        for k in range(n):
+        for _ in range(n):
             while True:
                 key = fb_event_prepare(&event)
                 i = local_try_acquire(local.core)
@@ -173,9 +179,10 @@ cdef class Handover:
             begin = fb_now_ns()
             for k in range(n):
                 while k - <int64_t>fb_u64_load_acquire(&self.got) >= 1024:
-                    fb_cpu_relax()
+                    sched_yield()                       # the other one may have no core
                 i = local_acquire(local.core, begin + PATIENCE_NS)
                 if i < 0:
+                    fb_u64_store_release(&self.put, GIVEN_UP)
                     break
                 self.places[k & 1023] = i
                 fb_u64_store_release(&self.put, k + 1)
@@ -183,12 +190,17 @@ cdef class Handover:
         return begin if i >= 0 else -1
 
     def take(self, LocalBufferPool local, int64_t n):
-        """Recycle `n` segments that were handed over."""
+        """Recycle `n` segments that were handed over; fewer if the giver gave up."""
         cdef int64_t k
+        cdef uint64_t put
         with nogil:
             for k in range(n):
-                while k >= <int64_t>fb_u64_load_acquire(&self.put):
-                    fb_cpu_relax()
+                put = fb_u64_load_acquire(&self.put)
+                while k >= <int64_t>put:
+                    sched_yield()
+                    put = fb_u64_load_acquire(&self.put)
+                if put == GIVEN_UP:
+                    break
                 segment_recycle(local.core.pool, self.places[k & 1023])
                 fb_u64_store_release(&self.got, k + 1)
 

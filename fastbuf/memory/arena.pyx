@@ -44,12 +44,13 @@ cdef class Arena:
     ConfigError
         A number is out of range.
     ResourceError
-        Address space (``RLIMIT_AS``), the control group or free memory do not leave that much; the message has the figures.
+        Address space (``RLIMIT_AS``), the control group or free memory do not leave that much; the message has the
+        figures.
 
     Notes
     -----
-    After ``fork`` the child can read what was in the arena: private memory as it was at that moment, a memfd as it is now.
-    A child may not allocate from its parent's pool (see `NetworkBufferPool`).
+    After ``fork`` the child can read what was in the arena: private memory as it was at that moment, a memfd as it is
+    now. A child may not allocate from its parent's pool (see `NetworkBufferPool`).
     """
 
     def __cinit__(self, segments, segment_size, *, memfd=False, prefault=False, huge_pages=False):
@@ -90,7 +91,7 @@ cdef class Arena:
                 if fd >= 0:
                     posix_close(fd)
                 raise ResourceError(
-                    f"prefault of {length} bytes: {os.strerror(rc)}; set segments= lower than {segments}, or prefault=False"
+                    f"prefault of {length} bytes: {os.strerror(rc)}; set segments= below {segments}, or prefault=False"
                 )
         self.base = <uint8_t *>base
         self.length = length
@@ -116,7 +117,7 @@ cdef class Arena:
 
     @property
     def array(self):
-        """numpy.ndarray of uint8, shape (segments, segment_size): the memory itself, writable; it keeps the arena mapped."""
+        """numpy.ndarray of uint8, shape (segments, segment_size): the memory itself, writable; it holds the arena."""
         import numpy
         return numpy.asarray(memoryview(self))
 

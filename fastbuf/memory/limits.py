@@ -1,7 +1,7 @@
 """How much memory may still be had: address space, control group, free memory.
 
-An arena is mapped at once but filled page by page, so a limit that is too low would otherwise show up as a killed process
-in the middle of a shuffle.
+An arena is mapped at once but filled page by page, so a limit that is too low would otherwise show up as a killed
+process in the middle of a shuffle.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def require_memory(length: int, segments: int, segment_size: int, limits: list[M
         if length > bound.left:
             fitting = bound.left // segment_size
             raise ResourceError(
-                f"an arena of {segments} segments of {segment_size} bytes takes {length} bytes, but {bound.name} leaves "
-                f"{bound.left} ({bound.limit} bytes, {bound.used} used): set segments= to at most {fitting}, or raise "
-                f"{bound.remedy}"
+                f"an arena of {segments} segments of {segment_size} bytes takes {length} bytes, but {bound.name} "
+                f"leaves {bound.left} ({bound.limit} bytes, {bound.used} used): set segments= to at most {fitting}, "
+                f"or raise {bound.remedy}"
             )

@@ -185,8 +185,8 @@ cdef class LocalBufferPool:
         )
 
     def destroy(self):
-        """End the pool: who waits gets PoolDestroyed, free segments go to the network pool, and so do those that are out
-        as they are recycled.  The other pools' limits rise.  Destroying twice does nothing.
+        """End the pool: who waits gets PoolDestroyed, free segments go to the network pool, and so do those that are
+        out as they are recycled.  The other pools' limits rise.  Destroying twice does nothing.
         """
         local_destroy(self.core)
         self.network.redistribute_limits()

@@ -26,8 +26,9 @@ from fastbuf.memory.pool_core cimport (
 cdef class MemorySegment:
     """A fixed-size slice of the arena, reference-counted.
 
-    A handle owns the references it was given (one) or has retained, and each is given back by one `recycle`.  With the last
-    reference of all handles and queues the segment goes home to its pool.  Segments come from `LocalBufferPool.request`.
+    A handle owns the references it was given (one) or has retained, and each is given back by one `recycle`.  With the
+    last reference of all handles and queues the segment goes home to its pool.  Segments come from
+    `LocalBufferPool.request`.
 
     Notes
     -----
@@ -65,7 +66,8 @@ cdef class MemorySegment:
         Returns
         -------
         memoryview
-            Writable, one-dimensional, of `size` bytes.  While it or a slice of it is held, the last `recycle` is refused.
+            Writable, one-dimensional, of `size` bytes.  While it or a slice of it is held, the last `recycle` is
+            refused.
 
         Raises
         ------

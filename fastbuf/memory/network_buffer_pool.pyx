@@ -1,7 +1,7 @@
 """The pool of all segments of a process: it hands out limits to local pools, and segments within them."""
 
 cimport cython
-from libc.stdint cimport uint32_t, uint8_t
+from libc.stdint cimport uint32_t
 
 import threading
 import warnings
@@ -126,7 +126,7 @@ cdef class NetworkBufferPool:
         if not isinstance(maximum, int) or not max(1, required) <= maximum < 1 << 31:
             raise ConfigError(f"maximum is {maximum!r}: it must be an integer of at least required ({required}) and 1")
         if fork_count() != self.core.forks:
-            raise FastbufError("this is a fork of the process that made the pool: make a NetworkBufferPool after fork()")
+            raise FastbufError("this is a fork of the process that made the pool: make a pool of its own after fork()")
         with self.lock:
             if self.ended:
                 raise PoolDestroyed("the network pool was destroyed")
@@ -256,7 +256,8 @@ cdef class NetworkBufferPool:
     def destroy(self):
         """Destroy all local pools and let nobody make another; destroying twice does nothing more.
 
-        The memory is given back once no segment is out and no view of the arena is held, at the latest with this object.
+        The memory is given back once no segment is out and no view of the arena is held, at the latest with this
+        object.
         """
         cdef LocalCore *p
         with self.lock:                                 # after this nobody is within create_local_pool

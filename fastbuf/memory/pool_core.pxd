@@ -30,10 +30,12 @@ cdef struct PoolCore
 
 # One per segment, a cache line each.
 cdef struct SegmentMeta:
-    fb_au64 link                    # while on a free list: depth << 32 | (next index + 1); depth counts this one and all below
+    # While on a free list: depth << 32 | (next index + 1); depth counts this one and all below.
+    fb_au64 link
     fb_au32 refs                    # references held by users; 0: home (on a free list)
     fb_au32 generation              # how often it has come home
-    LocalCore *owner                # the pool that counts it as held; NULL: on the global list.  Written by whoever moves it
+    # The pool that counts it as held; NULL: on the global list.  Written by whoever moves it.
+    LocalCore *owner
     char room[40]
 
 
@@ -47,12 +49,14 @@ cdef struct LocalCore:
     FreeList free                   # home, and held by this pool
     # --- read by every operation, written seldom
     fb_au64 word                    # destroyed bit | claims in flight | segments held (out + locally free)
-    fb_au32 limit                   # segments it may hold now; moved by redistribution, under the NetworkBufferPool's lock
+    # Segments it may hold now; moved by redistribution, under the NetworkBufferPool's lock.
+    fb_au32 limit
     fb_au32 hungry                  # 1: a request failed since the last wake-up
     fb_au32 peak                    # most segments out at once
     uint32_t required               # guaranteed; fixed while the pool lives
     uint32_t maximum                # cap of limit; fixed
-    fb_au32 overdraft               # may be lent beyond limit; fixed, but read by wakers when p may just be changing hands
+    # May be lent beyond limit; fixed, but read by wakers when p may just be changing hands.
+    fb_au32 overdraft
     PoolCore *pool
     LocalCore *following            # next of all the pool's LocalCores; fixed once it is in that list
     uint64_t born                   # which local_new of the pool it was: the order of redistribution
@@ -69,7 +73,8 @@ cdef struct LocalCore:
 
 cdef struct PoolCore:
     FreeList free                   # the global list
-    fb_ai64 spare                   # free segments that no pool's unmet `required` lays claim to; may be negative for a while
+    # Free segments that no pool's unmet `required` lays claim to; may be negative for a while.
+    fb_ai64 spare
     fb_au32 hungry                  # how many LocalCores have `hungry` set
     uint32_t forks                  # fork_count() when it was made: a forked child must not allocate
     char room[48]
@@ -87,12 +92,14 @@ cdef uint32_t segment_refs(PoolCore *g, int32_t i) noexcept nogil
 cdef uint32_t segment_generation(PoolCore *g, int32_t i) noexcept nogil
 # One more reference; the caller holds one already.
 cdef void segment_retain(PoolCore *g, int32_t i) noexcept nogil
-# One reference less.  1: it is home now, 0: others still hold it, -1: it was not out (double recycle; nothing was done).
+# One reference less.  1: it is home now, 0: others still hold it, -1: it was not out (double recycle; nothing was
+# done).
 cdef int segment_recycle(PoolCore *g, int32_t i) noexcept nogil
 
 # --- requests: the segment's number, with one reference that the caller owns ------------------------------------------
 cdef int32_t local_try_acquire(LocalCore *p) noexcept nogil                 # -1: none
-cdef int32_t local_try_acquire_overdraft(LocalCore *p) noexcept nogil       # up to `overdraft` beyond the limit; -1: none
+# Up to `overdraft` beyond the limit; -1: none.
+cdef int32_t local_try_acquire_overdraft(LocalCore *p) noexcept nogil
 # Waits until CLOCK_MONOTONIC deadline_ns (negative: for ever): -1 timeout, -2 destroyed, -3 signal.
 cdef int32_t local_acquire(LocalCore *p, int64_t deadline_ns) noexcept nogil
 # As local_acquire, but counts neither the wait nor its time (for callers that wait in slices).
@@ -101,8 +108,9 @@ cdef int32_t local_wait(LocalCore *p, int64_t deadline_ns) noexcept nogil
 # --- the listener -----------------------------------------------------------------------------------------------------
 # After a local_try_acquire* on this pool has failed, `e` is notified (fb_event_notify) once as soon as a segment may be
 # had again, because one came home, a limit rose, or the pool was destroyed; the next failed try arms it anew.  So:
-#     key = fb_event_prepare(e); i = local_try_acquire(p); if i < 0: fb_event_wait(e, key, deadline) else: fb_event_cancel(e)
-# loses nothing.  NULL takes the listener off; on return nobody touches the old event any more, so it may be freed.
+#     key = fb_event_prepare(e); i = local_try_acquire(p); if i < 0: fb_event_wait(e, key, deadline) else:
+# fb_event_cancel(e) loses nothing.  NULL takes the listener off; on return nobody touches the old event any more, so
+# it may be freed.
 cdef void local_set_listener(LocalCore *p, fb_event *e) noexcept nogil
 
 # --- figures: exact at one moment within the call ---------------------------------------------------------------------

@@ -2,11 +2,11 @@
 
 Three structures, all without a lock and all usable without the GIL:
 
-1. *Free lists* (``FreeList``): the global one and one per local pool, all threaded through ``SegmentMeta.link``, so that a
-   segment is on one list at most.  Treiber's stack (R. K. Treiber, "Systems Programming: Coping with Parallelism", IBM
-   RJ 5118, 1986) with a tag of 32 bits beside the index against ABA (IBM System/370 Principles of Operation, appendix A).
-   Each node also keeps its depth.  What lies below a node cannot change while the node is on the list, so the top's
-   depth is the list's length: the number free costs no counter.
+1. *Free lists* (``FreeList``): the global one and one per local pool, all threaded through ``SegmentMeta.link``, so
+   that a segment is on one list at most.  Treiber's stack (R. K. Treiber, "Systems Programming: Coping with
+   Parallelism", IBM RJ 5118, 1986) with a tag of 32 bits beside the index against ABA (IBM System/370 Principles of
+   Operation, appendix A). Each node also keeps its depth.  What lies below a node cannot change while the node is on
+   the list, so the top's depth is the list's length: the number free costs no counter.
 
    ======================== ===================================================================================
    atomic                   pairs with
@@ -16,28 +16,28 @@ Three structures, all without a lock and all usable without the GIL:
    ``refs`` release         ``refs`` acquire of the last reference: it sees what the other holders wrote
    ======================== ===================================================================================
 
-2. *Claims*: ``LocalCore.word`` = destroyed bit | claims in flight (31) | held (32), and ``PoolCore.spare``, a semaphore.
-   A pool that takes a segment from the global list first claims it in its word; beyond its ``required`` it also has to
-   take one from ``spare``.  At rest
+2. *Claims*: ``LocalCore.word`` = destroyed bit | claims in flight (31) | held (32), and ``PoolCore.spare``, a
+   semaphore.  A pool that takes a segment from the global list first claims it in its word; beyond its ``required`` it
+   also has to take one from ``spare``.  At rest
 
        spare = free on the global list - sum over pools of max(0, required - held)
 
    so that what one pool takes beyond its guarantee (up to its limit, or as overdraft) never eats another's guarantee.
    Every change of a word knows its total (held + in flight) before and after, which says whether ``spare`` has to move.
 
-3. *Waiting*: ``hungry`` of a pool is set by a request that failed, and cleared by whoever then makes a segment, a limit or
-   the end of the pool visible; ``PoolCore.hungry`` counts the pools in that state.  So a recycle that nobody waits for
-   pays one load and no system call.  All steps named here are seq_cst, and they form two Dekker pairs:
+3. *Waiting*: ``hungry`` of a pool is set by a request that failed, and cleared by whoever then makes a segment, a
+   limit or the end of the pool visible; ``PoolCore.hungry`` counts the pools in that state.  So a recycle that nobody
+   waits for pays one load and no system call.  All steps named here are seq_cst, and they form two Dekker pairs:
 
        requester                                       releaser
        R1  global hungry += 1, pool's hungry = 1       L1  push / limit / destroyed bit
        R2  look again: list, limit, destroyed          L2  pool's hungry (own list), global hungry (global list)
        R3  sleep on the event (or return -1)           L3  clear it, notify
 
-   Either R2 sees L1, or L2 sees R1.  The global count goes up before the pool's flag is set and down after it is cleared:
-   whoever sees the flag set may rely on its being counted.  The second pair is a push to a local list against a falling
-   limit: recycle pushes first and then reads ``limit``, redistribution stores ``limit`` first and then lists are looked
-   at (``reclaim``); so a surplus is seen by the one or by the other.
+   Either R2 sees L1, or L2 sees R1.  The global count goes up before the pool's flag is set and down after it is
+   cleared: whoever sees the flag set may rely on its being counted.  The second pair is a push to a local list against
+   a falling limit: recycle pushes first and then reads ``limit``, redistribution stores ``limit`` first and then lists
+   are looked at (``reclaim``); so a surplus is seen by the one or by the other.
 
 Forbidden outcomes:
 - one segment on two lists, or on a list and out; a segment on none and not out;
@@ -51,7 +51,6 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
 
 from fastbuf._native.atomics cimport (
-    fb_au64,
     fb_cpu_relax,
     fb_event,
     fb_event_cancel,
@@ -62,7 +61,6 @@ from fastbuf._native.atomics cimport (
     fb_i64_add_seq_cst,
     fb_i64_cas_seq_cst,
     fb_i64_load_seq_cst,
-    fb_i64_sub_seq_cst,
     fb_now_ns,
     fb_u32_add_relaxed,
     fb_u32_add_seq_cst,
@@ -195,14 +193,15 @@ cdef void pool_wake_hungry(PoolCore *g) noexcept nogil:
     # comes here after it, and its limit rises only in redistribution, which comes here too.  Claims in flight do not
     # count in this look, since they may yet be undone.
     cdef LocalCore *p
-    cdef uint64_t w
+    cdef uint64_t w, most
     if fb_u32_load_seq_cst(&g.hungry) == 0:
         return
     p = first_local(g)
     while p != NULL:
         if fb_u32_load_seq_cst(&p.hungry) != 0:
             w = fb_u64_load_seq_cst(&p.word)
-            if w & WORD_DESTROYED or word_held(w) < <uint64_t>fb_u32_load_seq_cst(&p.limit) + fb_u32_load_relaxed(&p.overdraft):
+            most = <uint64_t>fb_u32_load_seq_cst(&p.limit) + fb_u32_load_relaxed(&p.overdraft)
+            if w & WORD_DESTROYED or word_held(w) < most:
                 wake(p)
         p = p.following
 
@@ -384,8 +383,8 @@ cdef int32_t local_try_acquire_overdraft(LocalCore *p) noexcept nogil:
 cdef int32_t local_wait(LocalCore *p, int64_t deadline_ns) noexcept nogil:
     cdef int32_t i
     cdef uint32_t key
-    cdef int rc, spins
-    for spins in range(SPINS):
+    cdef int rc, _
+    for _ in range(SPINS):
         if not empty(&p.free) or not empty(&p.pool.free):
             i = take(p, 0)
             if i >= 0:

@@ -7,6 +7,7 @@ cdef PoolCore *pool_new(uint8_t *data, uint32_t count, uint32_t segment_size) no
 cdef void pool_free(PoolCore *g) noexcept nogil
 # A pool with limit = required; NULL: no memory.  The sum of all `required` must not exceed the segments.
 cdef LocalCore *local_new(PoolCore *g, uint32_t required, uint32_t maximum, uint32_t overdraft) noexcept nogil
-# The Python object has gone: once nothing of it is out, the memory may serve another pool.  Under the GIL, as local_new.
+# The Python object has gone: once nothing of it is out, the memory may serve another pool.  Under the GIL, as
+# local_new.
 cdef void local_abandon(LocalCore *p) noexcept nogil
 cdef uint32_t fork_count() noexcept nogil                   # forks between this process and its import of this module

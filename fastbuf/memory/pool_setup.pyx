@@ -28,7 +28,6 @@ cdef extern from "fb_fork.h" nogil:
     uint32_t fb_fork_count()
 
 
-
 if fb_fork_watch() != 0:
     raise MemoryError("pthread_atfork refused the handler that keeps forked children from allocating")
 

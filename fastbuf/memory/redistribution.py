@@ -9,8 +9,8 @@ def redistribute(total: int, pools: Sequence[tuple[int, int]]) -> list[int]:
     """Share the segments beyond what is required out among all pools.
 
     Each pool's share is in proportion to what it may still take, and never takes it past its maximum.  What a pool may
-    still take counts up to the number of segments there are to share, so that a pool without a maximum does not push the
-    others' shares to nothing.
+    still take counts up to the number of segments there are to share, so that a pool without a maximum does not push
+    the others' shares to nothing.
 
     Parameters
     ----------
@@ -22,13 +22,13 @@ def redistribute(total: int, pools: Sequence[tuple[int, int]]) -> list[int]:
     Returns
     -------
     list of int
-        The limit of each pool, in the same order: at least its required, at most its maximum; their sum is at most `total`,
-        and equal to it unless every pool is at its maximum.
+        The limit of each pool, in the same order: at least its required, at most its maximum; their sum is at most
+        `total`, and equal to it unless every pool is at its maximum.
 
     Notes
     -----
-    The rounding of Flink's ``NetworkBufferPool.redistributeBuffers``: the shares are differences of a running total that
-    is rounded down, so nothing is lost to rounding.
+    The rounding of Flink's ``NetworkBufferPool.redistributeBuffers``: the shares are differences of a running total
+    that is rounded down, so nothing is lost to rounding.
     """
     spare = total - sum(required for required, _ in pools)
     if spare < 0:

@@ -70,7 +70,7 @@ def test_one_thread_requests_and_another_recycles() -> None:
     network = network_of(8)
     local = network.create_local_pool(8)
     ring = Handover()
-    n = 3_000_000 * LONG
+    n = 300_000 * LONG
     took, _ = at_once(lambda: ring.give(local, n), lambda: ring.take(local, n))
     assert took > 0, "a request slept for ever"
     network.audit()
@@ -135,8 +135,8 @@ def test_destroy_under_way() -> None:
     for _ in range(200 * LONG):
         network = network_of(3)
         local = network.create_local_pool(2)
-        check_only = [lambda k=k: churn(local, 10_000_000, 2, k + 1) for k in range(3)]
-        faults = at_once(*check_only, local.destroy)[:3]
+        users = [lambda p=local, k=k: churn(p, 10_000_000, 2, k + 1) for k in range(3)]
+        faults = at_once(*users, local.destroy)[:3]
         assert [f for f, _, _ in faults] == [0, 0, 0]
         assert [t for _, t, _ in faults] == [0, 0, 0]
         assert network.available == 3
