@@ -7,7 +7,6 @@
 SHELL := /bin/sh
 VENV ?= .venv
 BIN := $(VENV)/bin
-JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 DEMO_ARGS ?=
@@ -35,12 +34,12 @@ need-java:
 $(INSTALLED): pyproject.toml | need-build
 	@test -x $(BIN)/python || "$$(sh .ci/need --python)" -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet 'setuptools>=77' 'cython>=3.1' 'numpy>=1.26' wheel
-	@# FASTBUF_ONLY=none: here only the dependencies and the links; the extensions are built below, in parallel, and anew when a source changed
+	@# FASTBUF_ONLY=none: here only the dependencies and the links; the extensions are built below, and anew when a source changed
 	FASTBUF_ONLY=none $(BIN)/python -m pip install --quiet --no-build-isolation -e '.[test,bench,lint]'
 	@touch $@
 
 $(BUILT): $(INSTALLED) $(SOURCES)
-	$(BIN)/python setup.py --quiet build_ext --inplace --parallel $(JOBS)
+	$(BIN)/python setup.py --quiet build_ext --inplace
 	@touch $@
 
 build: need-build $(BUILT)
@@ -58,7 +57,7 @@ debug-test: $(BUILT)
 	cp -R setup.py pyproject.toml README.md LICENSE fastbuf bindings tests build/debug/
 	find build/debug -name '*.so' -delete
 	find build/debug -name '*.c' -delete
-	cd build/debug && FASTBUF_DEBUG=1 $(abspath $(BIN))/python setup.py --quiet build_ext --inplace --parallel $(JOBS)
+	cd build/debug && FASTBUF_DEBUG=1 $(abspath $(BIN))/python setup.py --quiet build_ext --inplace
 	cd build/debug && PYTHONPATH=bindings $(abspath $(BIN))/python -m pytest -p no:cacheprovider \
 	    $$(ls -d tests/unit tests/contract tests/property 2>/dev/null) $(PYTEST_ARGS)
 

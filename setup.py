@@ -52,8 +52,9 @@ def extensions() -> list[Extension]:
     return found
 
 
-setup(
-    ext_modules=cythonize(
+def translated() -> list[Extension]:
+    """The extensions, with C made of them where it is missing or old."""
+    return cythonize(
         extensions(),
         # Forked helpers: from 3.14 on Python no longer forks them by default, and this file is not importable.
         nthreads=0 if ONLY or sys.version_info >= (3, 14) else os.cpu_count() or 1,
@@ -69,7 +70,14 @@ setup(
             "freethreading_compatible": False,
         },
         show_all_warnings=False,
-    ),
+    )
+
+
+# What only describes the package, or packs its sources, needs no C; and an sdist must not carry any.
+DESCRIBES = len(sys.argv) > 1 and sys.argv[1] in ("egg_info", "dist_info", "sdist")
+
+setup(
+    ext_modules=extensions() if DESCRIBES else translated(),
     # A C compiler per core: the modules are many and independent.
     options={"build_ext": {"parallel": os.cpu_count() or 1}},
 )

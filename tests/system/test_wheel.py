@@ -41,13 +41,10 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     clone = folder / "clone"
     shutil.copytree(ROOT, clone, ignore=NOT_OF_THE_CLONE)
-    parallel = folder / "parallel.cfg"
-    parallel.write_text(f"[build_ext]\nparallel = {len(os.sched_getaffinity(0))}\n")
     run(
         [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder / "dist"), str(clone)],
         cwd=folder,
         timeout=900,
-        env={**os.environ, "DIST_EXTRA_CONFIG": str(parallel)},
     )
     return folder / "dist"
 
