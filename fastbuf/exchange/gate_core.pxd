@@ -7,7 +7,7 @@ from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from fastbuf._native.atomics cimport fb_event
 from fastbuf._native.threads cimport pthread_mutex_t
 from fastbuf.exchange.failure cimport Failure
-from fastbuf.exchange.input_channel cimport InputChannel
+from fastbuf.exchange.input_channel cimport InputChannel, channel_fn
 from fastbuf.exchange.result_subpartition cimport Subpartition
 from fastbuf.flow.buffer_manager cimport GateBuffers
 from fastbuf.memory.pool_core cimport LocalCore, PoolCore
@@ -44,8 +44,9 @@ cdef GateCore *gate_new(PoolCore *pool, LocalCore *local, int32_t segments, int3
                         int32_t floating) noexcept nogil
 cdef void gate_free(GateCore *g) noexcept nogil
 cdef InputChannel *gate_open_channel(GateCore *g, uint32_t number, Subpartition *local) noexcept nogil
-cdef void gate_start_channel(GateCore *g, InputChannel *c) noexcept nogil
 # transport's thread
+cdef void gate_connect(GateCore *g, InputChannel *c, void *connection, channel_fn announce,
+                       channel_fn cancel) noexcept nogil
 cdef int32_t gate_segment(GateCore *g, InputChannel *c, uint32_t backlog) noexcept nogil
 cdef int gate_deliver(GateCore *g, InputChannel *c, int32_t segment, uint32_t length) noexcept nogil
 cdef void gate_return(GateCore *g, InputChannel *c, int32_t segment) noexcept nogil

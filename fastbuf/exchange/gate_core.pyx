@@ -18,6 +18,7 @@ from fastbuf.exchange.input_channel cimport (
     CHANNEL_FINISHED,
     CHANNEL_OPEN,
     InputChannel,
+    channel_fn,
 )
 from fastbuf.exchange.result_subpartition cimport Subpartition
 from fastbuf.flow.buffer_manager cimport (
@@ -115,24 +116,27 @@ cdef InputChannel *gate_open_channel(GateCore *g, uint32_t number, Subpartition 
             if local != NULL:
                 g.n_local += 1
                 c.buffers.closed = True
+            else:
+                # Credit is granted now and told when the connection is in place.
+                bm_open(&g.buffers, &c.buffers, c)
+                _announce(g)
     pthread_mutex_unlock(&g.lock)
     return c
 
 
-cdef void gate_start_channel(GateCore *g, InputChannel *c) noexcept nogil:
-    """The connection is in place: grant the channel its exclusive segments and announce them."""
-    pthread_mutex_lock(&g.lock)
-    if g.closed:
-        c.state = CHANNEL_CANCELLED
-        if c.connection != NULL:
-            c.cancel(c.connection)
-    else:
-        bm_open(&g.buffers, &c.buffers, c)
-        _announce(g)
-    pthread_mutex_unlock(&g.lock)
-
-
 # ---- transport's thread
+
+
+cdef void gate_connect(GateCore *g, InputChannel *c, void *connection, channel_fn announce,
+                       channel_fn cancel) noexcept nogil:
+    """The connection is in place: from now on the gate may ask it to announce credit, or to cancel."""
+    pthread_mutex_lock(&g.lock)
+    c.announce = announce
+    c.cancel = cancel
+    c.connection = connection
+    if c.state == CHANNEL_CANCELLED:
+        cancel(connection)
+    pthread_mutex_unlock(&g.lock)
 
 
 cdef int32_t gate_segment(GateCore *g, InputChannel *c, uint32_t backlog) noexcept nogil:

@@ -40,7 +40,7 @@ from fastbuf.exchange.result_subpartition cimport (
 )
 from fastbuf.memory.network_buffer_pool cimport NetworkBufferPool
 from fastbuf.memory.pool_core cimport local_set_listener, segment_data
-from fastbuf.serializers.assemble cimport BatchAssembler
+from fastbuf.serializers.columnar cimport ColumnarSerializer
 from fastbuf.serializers.serializer cimport Serializer
 from fastbuf.serializers.spanning cimport SpanningReader
 
@@ -78,7 +78,7 @@ cdef class InputGate:
         self.local_partitions = []
         self.records = []
         if serializer.kind == "columnar":
-            self.assembler = BatchAssembler(serializer.schema)
+            self.assembler = (<ColumnarSerializer> serializer).assembler()
         # Every channel has one segment at the least; an open gate must be able to serve one.
         required = channels if channels is not None else 1
         wanted = (channels if channels is not None else 1) * config.exclusive + config.floating

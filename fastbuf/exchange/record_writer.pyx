@@ -18,6 +18,7 @@ from fastbuf.exchange.result_partition cimport (
     ResultPartition,
     WriteState,
 )
+from fastbuf.serializers.columnar cimport ColumnarSerializer
 from fastbuf.serializers.scatter cimport BatchScatter
 from fastbuf.serializers.serializer cimport Serializer
 
@@ -38,7 +39,7 @@ cdef class RecordWriter:
         selector.bind(partition.subpartitions, serializer.schema)
         self.flush_always = partition.config.buffer_timeout_s == 0
         if serializer.kind == "columnar":
-            self.scatter = BatchScatter(serializer.schema, partition.subpartitions)
+            self.scatter = (<ColumnarSerializer> serializer).scatter(partition.subpartitions)
 
     def __dealloc__(self):
         free(self.scratch)
@@ -129,6 +130,8 @@ cdef class RecordWriter:
                 raise RecordTooLong(f"a row of {n} bytes is longer than max_record_bytes ({p.config.max_record_bytes})")
             self.reserve(n)
             n = scatter.encode(giant, self.scratch, n)
+            if n == 0:
+                raise RecordTooLong("a row is longer than any element can be (2 GiB)")
             if not self.spill(giant, n):
                 return 0
         if blocked:

@@ -25,6 +25,7 @@ from fastbuf.exchange.result_subpartition cimport (
     sub_end,
     sub_finish,
     sub_flush,
+    sub_forget_drainer,
     sub_free,
     sub_has_room,
     sub_init,
@@ -199,9 +200,9 @@ cdef class ResultPartition:
         c = self.config
         return (
             f"writer {self.channel} made no progress for {c.stall_timeout_s} s: channel {worst} "
-            f"({self.transports[worst]}) has {queued[worst]} of {c.max_buffers_per_channel} buffers queued and no credit; "
-            f"pool: {self.pool.in_use} segments in use, limit {self.pool.limit}. The consumer is slow or stuck; raise "
-            f"stall_timeout_s ({c.stall_timeout_s}), or exclusive ({c.exclusive}) and floating ({c.floating})")
+            f"({self.transports[worst]}) has {queued[worst]} of {c.max_buffers_per_channel} buffers queued and no "
+            f"credit; pool: {self.pool.in_use} segments in use, limit {self.pool.limit}. The consumer is slow or stuck; "
+            f"raise stall_timeout_s ({c.stall_timeout_s}), or exclusive ({c.exclusive}) and floating ({c.floating})")
 
     # ---- ending
 
@@ -294,8 +295,10 @@ cdef class ResultPartition:
             return
         self.closed = True
         for i in range(self.subpartitions):
-            if not fb_u32_load_acquire(&self.subs[i].closed) and not self._is_local(i):
-                sub_close(&self.subs[i], True)
+            if not self._is_local(i):
+                sub_forget_drainer(&self.subs[i])
+                if not fb_u32_load_acquire(&self.subs[i].closed):
+                    sub_close(&self.subs[i], True)
             self.drop(i)
         self.destroyed = True
         local_set_listener(self.pool.core, NULL)

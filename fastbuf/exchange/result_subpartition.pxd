@@ -57,6 +57,7 @@ cdef struct Subpartition:
 
 cdef int sub_init(Subpartition *s, uint32_t bound, PoolCore *pool, fb_event *writer_event) noexcept nogil
 cdef void sub_free(Subpartition *s) noexcept nogil
+cdef void sub_forget_drainer(Subpartition *s) noexcept nogil
 # writer
 cdef bint sub_has_room(Subpartition *s) noexcept nogil
 cdef void sub_begin(Subpartition *s, int32_t segment) noexcept nogil

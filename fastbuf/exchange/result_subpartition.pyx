@@ -16,6 +16,11 @@ from fastbuf._native.atomics cimport (
 from fastbuf.memory.pool_core cimport PoolCore, segment_data, segment_recycle
 
 
+cdef void _nobody(void *context) noexcept nogil:
+    # Until a drainer is connected there is nobody to tell.
+    pass
+
+
 cdef int sub_init(Subpartition *s, uint32_t bound, PoolCore *pool, fb_event *writer_event) noexcept nogil:
     cdef uint32_t size = 2
     while size < bound:
@@ -28,6 +33,7 @@ cdef int sub_init(Subpartition *s, uint32_t bound, PoolCore *pool, fb_event *wri
     s.bound = bound
     s.pool = pool
     s.writer_event = writer_event
+    s.notify = _nobody
     return 0
 
 
@@ -39,6 +45,11 @@ cdef void sub_free(Subpartition *s) noexcept nogil:
         sub_advance(s, 0, True)
     free(s.slots)
     s.slots = NULL
+
+
+cdef void sub_forget_drainer(Subpartition *s) noexcept nogil:
+    """The drainer's memory is about to go (it has let go of this queue): tell nobody from here on."""
+    s.notify = _nobody
 
 
 # ---- writer

@@ -6,9 +6,8 @@ import threading
 
 from libc.stdint cimport int64_t
 
-from fastbuf._native.atomics cimport fb_u32_store_release
 from fastbuf.exchange.failure cimport FAIL_PEER_LOST
-from fastbuf.exchange.gate_core cimport gate_disconnect, gate_fail, gate_open_channel, gate_start_channel
+from fastbuf.exchange.gate_core cimport gate_disconnect, gate_fail, gate_open_channel
 from fastbuf.exchange.input_channel cimport InputChannel
 from fastbuf.exchange.input_gate cimport InputGate
 from fastbuf.exchange.result_partition cimport ResultPartition
@@ -27,16 +26,6 @@ from fastbuf.transports.listener import Listener
 
 if sys.byteorder != "little":
     raise ConfigError("fastbuf's wire is little-endian and this machine is not")
-
-
-cdef void _mark(void *connection) noexcept nogil:
-    loop_mark(<Connection *> connection)
-
-
-cdef void _cancel(void *connection) noexcept nogil:
-    cdef Connection *c = <Connection *> connection
-    fb_u32_store_release(&c.cancel_asked, 1)
-    loop_mark(c)
 
 
 cdef class TcpTransport:
@@ -90,11 +79,8 @@ cdef class TcpTransport:
             c.loop = self.io.loop
             c.gate = gate.core
             c.channel = channel
-            channel.announce = _mark
-            channel.cancel = _cancel
-            channel.connection = c
+            # The I/O thread itself connects the channel, so that nobody marks a connection it does not have yet.
             self.io.command(COMMAND_ADD, c)
-            gate_start_channel(gate.core, channel)
 
     # ---- we connect to a consumer
 
@@ -133,7 +119,7 @@ cdef class TcpTransport:
         c.writer_failure = &partition.core.failure
         c.abort_asked = &partition.core.abort_asked
         c.sub = &partition.subs[index]
-        partition.subs[index].notify = _mark
+        partition.subs[index].notify = loop_mark
         partition.subs[index].notify_context = c
         partition.set_transport(index, "tcp", f"{host}:{port} gate {gate_id}")
         self.io.command(COMMAND_ADD, c)

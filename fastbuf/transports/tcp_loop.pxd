@@ -54,4 +54,4 @@ cdef class IoThread:
     cpdef stop(self)
 
 
-cdef void loop_mark(Connection *c) noexcept nogil
+cdef void loop_mark(void *connection) noexcept nogil

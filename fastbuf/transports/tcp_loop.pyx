@@ -51,6 +51,7 @@ from fastbuf._native.threads cimport (
     pthread_mutex_lock,
     pthread_mutex_unlock,
 )
+from fastbuf.exchange.gate_core cimport gate_connect
 from fastbuf.transports.tcp_connection cimport (
     PHASE_DEAD,
     PHASE_OPEN,
@@ -88,8 +89,9 @@ cdef inline void _wake(IoLoop *loop) noexcept nogil:
         eventfd_write(loop.event_fd, 1)
 
 
-cdef void loop_mark(Connection *c) noexcept nogil:
+cdef void loop_mark(void *connection) noexcept nogil:
     """The connection has something to do; any thread."""
+    cdef Connection *c = <Connection *> connection
     cdef IoLoop *loop = <IoLoop *> c.loop
     cdef uint64_t head
     if fb_u32_exchange_acq_rel(&c.dirty, 1):
@@ -100,6 +102,11 @@ cdef void loop_mark(Connection *c) noexcept nogil:
         if fb_u64_cas_acq_rel(&loop.dirty, &head, <uint64_t> <size_t> c):
             break
     _wake(loop)
+
+
+cdef void _cancel(void *connection) noexcept nogil:
+    fb_u32_store_release(&(<Connection *> connection).cancel_asked, 1)
+    loop_mark(connection)
 
 
 # ---- the I/O thread
@@ -187,6 +194,8 @@ cdef void _carry_out(IoLoop *loop, Command *k) noexcept nogil:
         if c.next != NULL:
             c.next.previous = c
         loop.connections = c
+        if c.role == ROLE_RECEIVER:
+            gate_connect(c.gate, c.channel, c, loop_mark, _cancel)
         _run(loop, c, True)
     elif k.kind == COMMAND_LET_GO:
         c = loop.connections

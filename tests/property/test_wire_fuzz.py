@@ -1,0 +1,154 @@
+"""The wire under fire: frames a peer with the secret should never send. A named error each time, everything home."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import socket
+import struct
+import threading
+
+import pytest
+
+import fastbuf as fb
+from fastbuf.transports import handshake as hs
+
+ROWS = fb.RowSerializer(fb.Schema.of(n="int64"))
+HEADER = struct.Struct("<IBBHIIII")
+DATA, CREDIT, EVENT, DONE, CANCEL, ABORT, PING = range(1, 8)
+ROUNDS = 2000 if os.environ.get("FASTBUF_LONG") == "1" else 150
+
+
+def element(value: int) -> bytes:
+    return ROWS.dumps([(value,)])[32:]
+
+
+def join(address: tuple[str, int], gate: fb.InputGate, channel: int) -> socket.socket:
+    """A peer that proves the secret, written from the description alone."""
+    sock = socket.create_connection(address, timeout=5)
+    hs.greet(sock, hs.Hello(gate.gate_id, channel, 3, ROWS.fingerprint, 4096, os.urandom(32)), b"s", "the listener")
+    return sock
+
+
+def frame(kind: int, channel: int, payload: bytes = b"", sequence: int = 0, value: int = 0, **other: int) -> bytes:
+    length = other.get("length", len(payload))
+    return (
+        HEADER.pack(
+            length, kind, other.get("flags", 0), other.get("zero", 0), channel, sequence, value, other.get("crc", 0)
+        )
+        + payload
+    )
+
+
+@pytest.mark.parametrize(
+    ("frames", "error"),
+    [
+        ([frame(DATA, 0, element(1), sequence=5)], "buffer 5 came where 0 was due"),
+        ([frame(DATA, 0, element(1)), frame(DATA, 0, element(1))], "buffer 0 came where 1 was due"),
+        ([frame(DATA, 0, element(1)), frame(DONE, 0, sequence=2)], "says it sent 2 buffers, 1 came"),
+        ([frame(DATA, 0, element(1), length=1 << 31)], "impossible length"),
+        ([frame(DATA, 0, b"", length=0)], "impossible length"),
+        ([frame(DATA, 7, element(1))], "another channel"),
+        ([frame(99, 0)], "unknown kind"),
+        ([frame(CREDIT, 0, value=5)], "unknown kind"),
+        ([frame(DATA, 0, element(1), zero=1)], "unknown kind"),
+        ([frame(DATA, 0, element(1), flags=1, crc=1)], "has CRC32C"),
+        ([frame(ABORT, 0, b"it broke over there")], "it broke over there"),
+        ([frame(DATA, 0, element(1))[:-3]], "lost without its end of partition"),
+        ([frame(DATA, 0, element(k), sequence=k) for k in range(50)], "without credit"),
+        ([frame(DATA, 0, b"\xff\xff\xff\x7f" * 4)], "max_record_bytes"),
+        ([frame(DATA, 0, b"\x03\x00\x00\x00abc"), frame(DONE, 0, sequence=1)], "record|bytes"),
+        ([frame(DATA, 0, b"\x09\x00\x00\x00abc"), frame(DONE, 0, sequence=1)], "ended within a record"),
+    ],
+)
+def test_each_violation_has_its_error(frames: list[bytes], error: str) -> None:
+    with fb.ShuffleEnvironment(segments=64, segment_size=4096) as env:
+        gate = env.create_input_gate(ROWS, channels=1, epoch=3, secret=b"s")
+        with join(env.listen(), gate, 0) as sock:
+            sock.sendall(b"".join(frames))
+            if error.startswith("lost"):  # else the loss would be a second error, and either may be first
+                sock.shutdown(socket.SHUT_WR)
+            with pytest.raises(fb.FastbufError, match=error):
+                list(gate)
+        gate.close()
+        assert env.pool.available == 64
+
+
+def test_an_end_acknowledged_that_was_never_said() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        fb.ShuffleEnvironment(segments=64, segment_size=4096) as env,
+    ):
+
+        def peer() -> None:
+            sock, _ = server.accept()
+            with sock:
+                hello = sock.recv(hs.HELLO_BYTES, socket.MSG_WAITALL)
+                sock.sendall(hs.pack_challenge(b"s", hello, b"n" * 32))
+                sock.recv(hs.PROOF_BYTES, socket.MSG_WAITALL)
+                sock.sendall(hs.pack_verdict(hs.WELCOME) + frame(DONE, 0))
+                sock.recv(1)
+
+        thread = threading.Thread(target=peer)
+        thread.start()
+        writer = env.create_result_partition(ROWS, [(*server.getsockname()[:2], 1)], epoch=3, secret=b"s")
+        with pytest.raises(fb.ExchangeError, match="had not been said"):
+            writer.emit_many((k,) for k in range(100_000_000))
+        writer.abort("over")
+        thread.join(5)
+
+
+def mutate(rng: random.Random, good: bytes) -> bytes:
+    data = bytearray(good)
+    for _ in range(rng.randint(1, 8)):
+        kind = rng.randrange(4)
+        at = rng.randrange(len(data))
+        if kind == 0:
+            data[at] ^= 1 << rng.randrange(8)
+        elif kind == 1:
+            del data[at : at + rng.randint(1, 30)]
+        elif kind == 2:
+            data[at:at] = rng.randbytes(rng.randint(1, 30))
+        else:
+            data[at : at + 4] = rng.choice([b"\xff\xff\xff\xff", b"\x00\x00\x00\x80", b"\x00\x00\x00\x00"])
+        if not data:
+            data = bytearray(good)
+    return bytes(data)
+
+
+def test_mutated_streams_never_harm_an_honest_peer() -> None:
+    """Each round: a mad peer and an honest one on the same environment, at different gates."""
+    rng = random.Random(20260101)
+    good = b"".join(frame(DATA, 0, element(k), sequence=k) for k in range(2)) + frame(DONE, 0, sequence=2)
+    with (
+        fb.ShuffleEnvironment(segments=256, segment_size=4096) as env,
+        fb.ShuffleEnvironment(segments=64, segment_size=4096) as near,
+    ):
+        address = env.listen()
+        honest_gate = env.create_input_gate(ROWS, channels=1, epoch=3, secret=b"s")
+        honest = near.create_result_partition(ROWS, [(*address, honest_gate.gate_id)], epoch=3, secret=b"s")
+        outcomes = {"error": 0, "records": 0}
+        for k in range(ROUNDS):
+            gate = env.create_input_gate(ROWS, channels=1, epoch=3, secret=b"s")
+            with join(address, gate, 0) as sock:
+                sock.sendall(mutate(rng, good))
+                with contextlib.suppress(OSError):  # it may have been thrown out already
+                    sock.shutdown(socket.SHUT_WR)
+                try:
+                    records = list(gate)
+                    assert all(isinstance(r, tuple) and len(r) == 1 for r in records)
+                    outcomes["records"] += 1
+                except fb.FastbufError:
+                    outcomes["error"] += 1
+            gate.close()
+            honest.emit((k,))
+            honest.flush()
+            assert honest_gate.poll(5) == [(k,)]
+        closer = threading.Thread(target=honest.close)
+        closer.start()
+        assert list(honest_gate) == []
+        closer.join(5)
+        assert outcomes["error"] > ROUNDS // 2
+        honest_gate.close()
+        assert env.pool.available == 256

@@ -1,0 +1,180 @@
+"""The handshake: who may connect, and that strangers cost nothing."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+import fastbuf as fb
+from fastbuf.errors import AuthenticationError, PeerLost, ResourceError, SchemaMismatch, SequenceError
+from fastbuf.transports import handshake as hs
+from fastbuf.transports import listener
+
+ROWS = fb.RowSerializer(fb.Schema.of(n="int64"))
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[fb.ShuffleEnvironment, fb.ShuffleEnvironment, fb.InputGate, tuple[str, int]]]:
+    with (
+        fb.ShuffleEnvironment(segments=64, segment_size=4096) as far,
+        fb.ShuffleEnvironment(segments=64, segment_size=4096) as near,
+    ):
+        gate = far.create_input_gate(ROWS, channels=1, epoch=11, secret=b"right")
+        yield far, near, gate, far.listen()
+
+
+def connect(near: fb.ShuffleEnvironment, target: tuple[str, int, int], **other: object) -> fb.RecordWriter:
+    how: dict = {"channel": 0, "epoch": 11, "secret": b"right", "serializer": ROWS} | other
+    serializer = how.pop("serializer")
+    return near.create_result_partition(serializer, [target], **how)
+
+
+def exchange_one(writer: fb.RecordWriter, gate: fb.InputGate) -> None:
+    writer.emit((42,))
+    closer = threading.Thread(target=writer.close)
+    closer.start()
+    assert list(gate) == [(42,)]
+    closer.join(5)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "text"),
+    [
+        ({"secret": b"wrong"}, AuthenticationError, "could not prove"),
+        ({"epoch": 10}, SequenceError, "epoch 10"),
+        ({"serializer": fb.RowSerializer(fb.Schema.of(m="string"))}, SchemaMismatch, "schema"),
+    ],
+)
+def test_who_does_not_belong_is_refused_by_reason(ends: tuple, change: dict, error: type, text: str) -> None:
+    _, near, gate, address = ends
+    with pytest.raises(error, match=text):
+        connect(near, (*address, gate.gate_id), **change)
+    exchange_one(connect(near, (*address, gate.gate_id)), gate)
+
+
+def test_an_unknown_gate_is_named(ends: tuple) -> None:
+    _, near, gate, address = ends
+    with pytest.raises(PeerLost, match="no gate 777"):
+        connect(near, (*address, 777))
+    exchange_one(connect(near, (*address, gate.gate_id)), gate)
+
+
+def test_a_channel_connects_once(ends: tuple) -> None:
+    _, near, gate, address = ends
+    writer = connect(near, (*address, gate.gate_id))
+    with pytest.raises(SequenceError, match="channel 0 is connected already"):
+        connect(near, (*address, gate.gate_id))
+    exchange_one(writer, gate)
+
+
+def test_larger_segments_than_the_consumers_are_refused(ends: tuple) -> None:
+    _, _, gate, address = ends
+    with (
+        fb.ShuffleEnvironment(segments=16, segment_size=8192) as big,
+        pytest.raises(fb.ExchangeError, match="segments of 8192 bytes"),
+    ):
+        connect(big, (*address, gate.gate_id))
+
+
+def test_nobody_listens_there() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with (
+        fb.ShuffleEnvironment(segments=16, segment_size=4096) as near,
+        pytest.raises(PeerLost, match="cannot be reached"),
+    ):
+        connect(near, ("127.0.0.1", port, 1))
+
+
+def test_a_server_that_does_not_know_the_secret_is_not_believed() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        fb.ShuffleEnvironment(segments=16, segment_size=4096) as near,
+    ):
+
+        def impostor() -> None:
+            sock, _ = server.accept()
+            with sock:
+                sock.recv(hs.HELLO_BYTES)
+                sock.sendall(bytes([hs.WELCOME]) + b"n" * hs.NONCE_BYTES + b"p" * hs.PROOF_BYTES)
+                assert sock.recv(1) == b"", "the proof was shown to an impostor"
+
+        thread = threading.Thread(target=impostor)
+        thread.start()
+        with pytest.raises(AuthenticationError, match="could not prove"):
+            connect(near, (*server.getsockname()[:2], 1))
+        thread.join(5)
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 10,
+        b"\x00" * 500,
+        hs.MAGIC + b"\xff" * 200,
+        hs.MAGIC,
+        struct.pack("<8sI", hs.MAGIC, 1),
+    ],
+)
+def test_strangers_leave_honest_peers_alone(ends: tuple, noise: bytes) -> None:
+    _, near, gate, address = ends
+    for _ in range(5):
+        with socket.create_connection(address, timeout=5) as sock:
+            sock.sendall(noise)
+    exchange_one(connect(near, (*address, gate.gate_id)), gate)
+
+
+def test_a_replayed_proof_proves_nothing(ends: tuple) -> None:
+    _, near, gate, address = ends
+    hello = hs.Hello(gate.gate_id, 0, 11, ROWS.fingerprint, 4096, b"c" * 32).pack()
+    with socket.create_connection(address, timeout=5) as sock:
+        sock.sendall(hello)
+        first = sock.recv(hs.CHALLENGE_BYTES)
+        proof = hs.client_proof(b"right", hello, first[1:33])
+    with socket.create_connection(address, timeout=5) as sock:
+        sock.sendall(hello)
+        assert sock.recv(hs.CHALLENGE_BYTES) != first
+        sock.sendall(proof)
+        assert sock.recv(1)[0] == hs.REFUSED_SECRET
+    exchange_one(connect(near, (*address, gate.gate_id)), gate)
+
+
+def test_unproven_connections_are_bounded_in_number_and_time(ends: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "PROOF_TIME_S", 0.3)
+    _, near, gate, address = ends
+    idle = [socket.create_connection(address, timeout=5) for _ in range(listener.MAX_UNPROVEN + 10)]
+    try:
+        # All places are taken by strangers who say nothing; they are dropped and the honest one gets in.
+        exchange_one(connect(near, (*address, gate.gate_id)), gate)
+    finally:
+        for sock in idle:
+            sock.close()
+
+
+def test_a_port_range_that_is_taken_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with (
+            fb.ShuffleEnvironment(segments=16, segment_size=4096) as env,
+            pytest.raises(ResourceError, match=f"ports {port}..{port}"),
+        ):
+            env.listen("127.0.0.1", (port, port))
+
+
+def test_ipv6() -> None:
+    if not socket.has_ipv6:
+        pytest.skip("this machine has no IPv6")
+    with (
+        fb.ShuffleEnvironment(segments=64, segment_size=4096) as far,
+        fb.ShuffleEnvironment(segments=64, segment_size=4096) as near,
+    ):
+        gate = far.create_input_gate(ROWS, channels=1, epoch=11, secret=b"right")
+        try:
+            address = far.listen("::1")
+        except ResourceError:
+            pytest.skip("this machine has no IPv6 loopback")
+        exchange_one(connect(near, (*address, gate.gate_id)), gate)
