@@ -20,6 +20,9 @@ DOCS := $(VENV)/.fastbuf-docs
 export PYSPARK_PYTHON := $(abspath $(BIN))/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
+# cython-lint calls pycodestyle by name.
+export PATH := $(abspath $(BIN)):$(PATH)
+
 .PHONY: help build demo test debug-test lint format bench bench-smoke wheel docs clean distclean need-build need-java
 
 help:
