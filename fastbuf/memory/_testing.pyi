@@ -1,6 +1,8 @@
 from fastbuf.memory.local_buffer_pool import LocalBufferPool
 from fastbuf.memory.memory_segment import MemorySegment
 
+DEBUG_BUILD: bool
+
 def pair_loop(local: LocalBufferPool, n: int) -> int: ...
 def churn(
     local: LocalBufferPool, n: int, most: int, mark: int, wait: bool = True, overdraft: bool = False

@@ -39,6 +39,19 @@ cdef extern from "<sched.h>" nogil:
     int sched_yield()
 
 
+cdef extern from *:
+    """
+    #ifdef FASTBUF_DEBUG
+    #define FB_TESTING_DEBUG 1
+    #else
+    #define FB_TESTING_DEBUG 0
+    #endif
+    """
+    const bint FB_TESTING_DEBUG
+
+
+DEBUG_BUILD = bool(FB_TESTING_DEBUG)
+cdef uint64_t POISONED = 0xDBDBDBDBDBDBDBDBu    # what a debug build leaves in a segment that is home
 cdef uint64_t GIVEN_UP = <uint64_t>1 << 62
 cdef int64_t PATIENCE_NS = 30 * <int64_t>1_000_000_000
 cdef int64_t LISTEN_NS = 10 * <int64_t>1_000_000_000
@@ -108,7 +121,7 @@ def churn(LocalBufferPool local, int64_t n, int most, uint64_t mark, bint wait=T
                     timeouts += wait and count == 0
                     fb_cpu_relax()
                     continue
-                faults += mark_of(p, i)[0] != 0
+                faults += mark_of(p, i)[0] != 0 and mark_of(p, i)[0] != POISONED
                 mark_of(p, i)[0] = mark
                 held[count] = i
                 count += 1

@@ -9,6 +9,7 @@ import pytest
 
 from fastbuf.errors import SegmentExported, SegmentStateError
 from fastbuf.memory import LocalBufferPool, MemorySegment, NetworkBufferPool
+from fastbuf.memory._testing import DEBUG_BUILD
 
 
 @pytest.fixture
@@ -108,6 +109,13 @@ def test_states_are_readable(local: LocalBufferPool) -> None:
     segment.recycle()
     assert (segment.refcount, segment.size) == (0, 1024)
     assert "recycled" in repr(segment)
+
+
+def test_only_a_debug_build_poisons_what_is_recycled(network: NetworkBufferPool, local: LocalBufferPool) -> None:
+    segment = local.request()
+    segment.array()[:] = 17
+    segment.recycle()
+    assert set(network.arena.array[segment.index].tolist()) == {0xDB if DEBUG_BUILD else 17}
 
 
 def test_handles_of_one_slot_do_not_touch_each_other(local: LocalBufferPool) -> None:
