@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import textwrap
 import zipfile
 from pathlib import Path
 
@@ -77,48 +78,59 @@ def test_wheel_has_extensions_stubs_and_maps_and_no_generated_code(built: Path) 
     assert [n for n in names if n.endswith((".c", ".pyx")) or n.startswith("tests/")] == []
 
 
-@pytest.mark.timeout(1200)
-def test_wheel_works_in_an_empty_environment(built: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def empty(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The ``bin`` of an environment with the wheel, what it needs, and nothing else."""
     (wheel,) = built.glob("*.whl")
-    run([sys.executable, "-m", "venv", str(tmp_path / "venv")], timeout=120)
-    python = str(tmp_path / "venv" / "bin" / "python")
-    run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", str(wheel)], timeout=300)
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    said = run(
-        [
-            python,
-            "-c",
-            "import importlib.util as u, fastbuf as fb\n"
-            "assert u.find_spec('pyarrow') is None and u.find_spec('pyspark') is None\n"
-            "pool = fb.NetworkBufferPool(segments=8, segment_size=4096)\n"
-            "local = pool.create_local_pool(required=2, maximum=4)\n"
-            "segment = local.request(timeout=1.0)\n"
-            "segment.array('int64')[:] = 7\n"
-            "assert local.in_use == 1\n"
-            "segment.recycle()\n"
-            "assert local.in_use == 0\n"
-            "rows = fb.RowSerializer(fb.Schema.of(id='int64', name='string?'))\n"
-            "assert rows.loads(rows.dumps([(1, 'a'), (2, None)])) == [(1, 'a'), (2, None)]\n"
-            "local.destroy()\n"
-            "print(fb.__file__)\n",
-        ],
-        cwd=tmp_path,
-        timeout=60,
-        env=environment,
-    )
-    assert str(tmp_path) in said
+    folder = tmp_path_factory.mktemp("empty")
+    run([sys.executable, "-m", "venv", str(folder / "venv")], timeout=120)
+    binaries = folder / "venv" / "bin"
+    run([str(binaries / "python"), "-m", "pip", "install", "--quiet", str(wheel)], timeout=300)
+    return binaries
+
+
+def outside() -> dict[str, str]:
+    return {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
 
 
 @pytest.mark.timeout(1200)
-def test_command_says_what_it_lacks(built: Path, tmp_path: Path) -> None:
+def test_wheel_works_in_an_empty_environment(empty: Path, tmp_path: Path) -> None:
+    code = """
+        import importlib.util as u, fastbuf as fb
+        assert u.find_spec("pyarrow") is None and u.find_spec("pyspark") is None
+        pool = fb.NetworkBufferPool(segments=8, segment_size=4096)
+        local = pool.create_local_pool(required=2, maximum=4)
+        segment = local.request(timeout=1.0)
+        segment.array("int64")[:] = 7
+        assert local.in_use == 1
+        segment.recycle()
+        assert local.in_use == 0
+        local.destroy()
+        rows = fb.RowSerializer(fb.Schema.of(id="int64", name="string?"))
+        assert rows.loads(rows.dumps([(1, "a"), (2, None)])) == [(1, "a"), (2, None)]
+        with fb.ShuffleEnvironment(segments=16, segment_size=4096) as env:
+            writer, gates = env.exchange(serializer=rows, consumers=2, selector=fb.hash_by("id"))
+            for i in range(10):
+                writer.emit((i, None))
+            writer.close()
+            assert sorted(r for gate in gates for r in gate) == [(i, None) for i in range(10)]
+        print(fb.__file__)
+    """
+    said = run([str(empty / "python"), "-c", textwrap.dedent(code)], cwd=tmp_path, timeout=60, env=outside())
+    assert str(empty.parent) in said
+
+
+@pytest.mark.timeout(1200)
+def test_command_says_what_it_lacks(empty: Path, tmp_path: Path) -> None:
     """The command line is an extra: without it, the command says so in one line."""
-    (wheel,) = built.glob("*.whl")
-    run([sys.executable, "-m", "venv", str(tmp_path / "venv")], timeout=120)
-    binaries = tmp_path / "venv" / "bin"
-    run([str(binaries / "python"), "-m", "pip", "install", "--quiet", "--no-deps", str(wheel)], timeout=300)
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     done = subprocess.run(
-        [str(binaries / "fastbuf"), "doctor"], capture_output=True, text=True, timeout=60, check=False, env=environment
+        [str(empty / "fastbuf"), "doctor"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=tmp_path,
+        env=outside(),
     )
     assert done.returncode == 1
     assert done.stderr.strip() == "fastbuf: the command line needs click: pip install 'fastbuf[demo]'"
