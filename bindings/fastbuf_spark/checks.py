@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-_LOCAL = re.compile(r"local(?:\[\s*([0-9]+|\*)\s*(?:,\s*[0-9]+\s*)?\])?$")
+_LOCAL = re.compile(r"local(?:\[\s*([0-9]+|\*)\s*(?:,\s*([0-9]+)\s*)?\])?$")
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*([0-9]+)\s*,\s*([0-9]+)\s*,")
 
 
@@ -125,6 +125,12 @@ def slots_of(sc: Any) -> int | None:
         return executors * int(int(cores) // task_cpus)
     total = conf.get("spark.cores.max", None)
     return int(int(total) // task_cpus) if total is not None else None
+
+
+def attempts_of(sc: Any) -> int:
+    """Attempts that Spark gives a task."""
+    local = _LOCAL.match(str(sc.master))
+    return int(local[2] or 1) if local else int(sc.getConf().get("spark.task.maxFailures", "4"))
 
 
 def _true(sc: Any, name: str) -> bool:

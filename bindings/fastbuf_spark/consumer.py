@@ -75,7 +75,10 @@ class Consumer:
                 try:
                     yield from self.func(self._received(control, gate, received))
                 except Exception as error:
-                    raise explained(control, error) or error from error
+                    better = explained(control, error) or error
+                    if better is not error:
+                        raise better from error
+                    raise
                 stats = plain({**gate.stats(), "records": received.records})
                 gate.close()
             control.send({"op": "done", "stats": stats})
@@ -96,7 +99,7 @@ class Consumer:
                 return
 
 
-def explained(control: Control, error: Exception) -> Exception | None:
+def explained(control: Control, error: Exception, op: str = "abort") -> Exception | None:
     """Tell the driver of a participant's failure; what to raise, which is a better cause if the driver knows one.
 
     A broken channel is seldom the cause of itself: whoever broke it has told the driver why, or the driver has seen it
@@ -106,5 +109,5 @@ def explained(control: Control, error: Exception) -> Exception | None:
         verdict = control.verdict()
         if verdict is not None:
             return ExchangeAborted(str(verdict["reason"])) if verdict["op"] == "abort" else None
-    control.abort(traceback.format_exc())
+    control.abort(traceback.format_exc(), op)
     return error

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fastbuf_spark import rendezvous
-from fastbuf_spark.checks import remedy, slots_of
+from fastbuf_spark.checks import attempts_of, remedy, slots_of
 from fastbuf_spark.codec import Codec
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.jobs import ProducersJob
@@ -78,6 +78,19 @@ def register(
             + f": {need} > {slots} slots. Use {remedy(sc, need)}, fewer partitions, or mode='blocking' for one of them"
         )
 
+    failures: dict[int, int] = {}
+    allowed = attempts_of(sc)
+
+    def failed(run: Run, reason: str, final: bool) -> None:
+        # Spark would run a barrier stage in front of a shuffle again and again, whatever maxFailures says, and name the
+        # last failure only: so it is told to end the stage when a task would have been given up
+        failures[run.stage] = failures.get(run.stage, 0) + 1
+        if final or failures[run.stage] >= allowed:
+            try:
+                sc._jsc.sc().cancelStage(run.stage, f"exchange '{name}' failed: {reason}")
+            except Exception as error:
+                log.debug("stage %d could not be cancelled: %s", run.stage, error)
+
     plan = RunPlan(
         exchange,
         name,
@@ -87,6 +100,7 @@ def register(
         submit if producers is not None else None,
         trouble,
         limited or (lambda: False),
+        failed,
     )
     server.register(exchange, secret, plan)
     _remember(sc, server, exchange)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ExchangeAborted, ExchangeError, StallTimeout
+from fastbuf_spark.consumer import explained
 from fastbuf_spark.control import Control
 from fastbuf_spark.spec import ExchangeSpec, plain
 from fastbuf_spark.wire import data_secret
@@ -62,13 +63,11 @@ class Producer:
             try:
                 totals, stats = self._send(control, partition, source)
             except Exception as error:
-                if isinstance(error, ExchangeError | StallTimeout):
-                    verdict = control.verdict()
-                    if verdict is not None and verdict["op"] == "stop":
-                        return partition, 0
-                    if verdict is not None:
-                        raise ExchangeAborted(str(verdict["reason"])) from error
-                control.abort(traceback.format_exc(), op="failed")
+                better = explained(control, error, op="failed")
+                if better is None:
+                    return partition, 0
+                if better is not error:
+                    raise better from error
                 raise
             control.send({"op": "done", "totals": totals, "stats": plain(stats)})
             # Waited for: a task that Spark takes for finished must be finished for the rendezvous too
@@ -99,12 +98,19 @@ class Producer:
             )
             emit = writer.emit_batch if serializer.kind == "columnar" else writer.emit
             records = spec.codec.count(first)
-            emit(first)
-            del first
-            for item in items:
-                if writer.cancelled:
-                    break
-                emit(item)
-                records += spec.codec.count(item)
-            writer.close()
+            try:
+                emit(first)
+                del first
+                for item in items:
+                    if writer.cancelled:
+                        break
+                    emit(item)
+                    records += spec.codec.count(item)
+                writer.close()
+            except Exception as error:
+                # The driver first: it tells everybody the cause, before anybody sees a channel break
+                if not isinstance(error, ExchangeError | StallTimeout):
+                    control.abort(traceback.format_exc(), op="failed")
+                writer.abort(f"producer {partition} failed: {type(error).__name__}: {error}")
+                raise
             return list(writer.totals()), {**writer.stats(), "records": records}

@@ -148,7 +148,7 @@ class Rendezvous:
 
     def _shut(self) -> None:
         for run in self.live_runs():
-            run.abort("the driver is shutting down", time.monotonic())
+            run.drop("the driver is shutting down", time.monotonic())
         self._closing = True
 
     def _loop(self) -> None:
@@ -296,7 +296,7 @@ class Rendezvous:
             if attempt <= run.newest_attempt():
                 connection.send({"op": "abort", "reason": f"attempt {attempt} of consumer {partition} came too late"})
                 return
-            run.abort(f"stage {stage} was started anew by Spark (task {attempt})", now)
+            run.drop(f"stage {stage} was started anew by Spark (task {attempt})", now)
             self._ended.append(run)
             run = None
         if run is None:

@@ -53,7 +53,8 @@ class RunPlan:
 
     ``submit(run, targets)`` starts the producers' job; None: a fused stage, whose tasks are both.  ``trouble(run)``
     says why the run may not start, or nothing.  ``limited()`` says whether a fused stage's task may end before it has
-    sent all, since what reads it needs no more of any task.
+    sent all, since what reads it needs no more of any task.  ``failed(run, reason, final)`` hears of every failure
+    before the participants do; ``final``: to run it again cannot help.
     """
 
     exchange: str
@@ -64,6 +65,7 @@ class RunPlan:
     submit: Callable[[Run, list[list[Any]]], Job] | None
     trouble: Callable[[Run], str]
     limited: Callable[[], bool] = lambda: False
+    failed: Callable[[Run, str, bool], None] = lambda run, reason, final: None
 
 
 @dataclass
@@ -150,7 +152,7 @@ class Run:
     def _form(self, now: float) -> None:
         trouble = self.plan.trouble(self)
         if trouble:
-            self.abort(trouble, now)
+            self.abort(trouble, now, final=True)
             return
         self.epoch = self.summary.epoch = secrets.randbits(63) | 1
         self.state = "gating"
@@ -334,8 +336,14 @@ class Run:
                 totals = {str(lease.partition): lease.totals[consumer.partition] for lease in sent}
                 consumer.peer.send({"op": "seal", "totals": totals})
 
-    def abort(self, reason: str, now: float) -> None:
-        """End the epoch for everyone, with the reason."""
+    def abort(self, reason: str, now: float, final: bool = False) -> None:
+        """A participant failed: end the epoch for everyone, with the reason."""
+        if self.state != "ended":
+            self.plan.failed(self, clip(reason), final)
+        self.drop(reason, now)
+
+    def drop(self, reason: str, now: float) -> None:
+        """End the epoch for everyone; nobody failed."""
         self._end("aborted", clip(reason), now)
 
     def _end(self, outcome: str, reason: str, now: float) -> None:

@@ -89,7 +89,9 @@ class FusedTask:
                     better = explained(control, error)
                     if better is None:
                         return
-                    raise better from error
+                    if better is not error:
+                        raise better from error
+                    raise
 
 
 class _Pump:

@@ -158,7 +158,7 @@ def test_a_failing_consumer_reaches_the_others_and_ends_the_job(driver: Driver) 
     driver.register()
     consumers, _ = driver.running()
     consumers[0].abort("ZeroDivisionError: by the user's function")
-    assert "ZeroDivisionError" in consumers[1].cause(WAIT_S)
+    assert "ZeroDivisionError" in (consumers[1].verdict(WAIT_S) or {})["reason"]
     eventually(lambda: driver.jobs[0].cancels)
     close(*consumers)
 
@@ -192,7 +192,7 @@ def test_a_rerun_of_the_stage_supersedes_and_a_stale_one_is_refused(driver: Driv
     old, _ = driver.running()
     driver.submitted.clear()
     new = driver.consumers(first=20)
-    assert "started anew" in old[0].cause(WAIT_S)
+    assert "started anew" in (old[0].verdict(WAIT_S) or {})["reason"]
     for control in new:
         control.expect("epoch", timeout=WAIT_S)
     stale = driver.consumers(1, first=5)
