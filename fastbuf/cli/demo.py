@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import zipfile
 from functools import partial
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 KEY = "tailnum"
+# A slow consumer gets smaller batches, in every way: its pauses are then many.  The segments are smaller too, since a
+# batch is made of whole buffers.
+SLOW_BATCH_ROWS = 2000
+SLOW_SEGMENT_BYTES = 8 << 10
 SHOWN = {  # column of the result: heading that fits a terminal of 80 characters
     "tailnum": "aircraft",
     "flights": "flights",
@@ -89,9 +94,12 @@ def run(
     from fastbuf.cli.spark import session
 
     conf = fbs.ShuffleConf(memory_bytes=memory_mb << 20)
+    settings = {}
     if slow_ms:
         rounds = 1
-    with session("fastbuf demo", master) as (spark, log):
+        conf = dataclasses.replace(conf, batch_rows=SLOW_BATCH_ROWS, segment_size=SLOW_SEGMENT_BYTES)
+        settings["spark.sql.execution.arrow.maxRecordsPerBatch"] = str(SLOW_BATCH_ROWS)
+    with session("fastbuf demo", master, settings) as (spark, log):
         with console.status(f"Starting: {336_776 * scale:,} flights on {master} (Spark's log: {log})"):
             source = load(spark, scale)
             sample = source if scale == 1 else load(spark, 1)
@@ -207,13 +215,17 @@ def show_times(console: Console, results: dict[str, Measured], conf: Any, title:
 
 def show_waiting(console: Console, results: dict[str, Measured], conf: Any, slow_ms: int) -> None:
     """What the slow consumer did to the source."""
+    console.print(
+        "With a slow consumer seconds are no measure: each way cuts its batches in its own manner.", style="dim"
+    )
     for way, result in results.items():
         if result.segments is None or result.peak_segments is None:
             continue
         held = result.peak_segments * conf.segment_size / 2**20
         console.print(
-            f"{way}: the second stage slept {slow_ms} ms a batch; the first stage waited {result.wait_s or 0:.1f} s "
-            f"for it, and no worker held more than {held:.2f} MiB of the {conf.memory_bytes / 2**20:.0f} MiB it may.",
+            f"{way}: the second stage slept {slow_ms} ms a batch of {conf.batch_rows:,} rows; "
+            f"the first stage waited {result.wait_s or 0:.1f} s for it, and no worker held more than {held:.2f} MiB "
+            f"of the {conf.memory_bytes / 2**20:.0f} MiB it may.",
             markup=False,
         )
 

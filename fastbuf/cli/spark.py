@@ -78,6 +78,9 @@ def session(name: str, master: str, settings: dict[str, str] | None = None) -> I
         ) from error
     try:
         yield spark, log
+    except BaseException:
+        print(f"Spark's log: {log}", file=sys.stderr)
+        raise
     finally:
         spark.stop()
     os.unlink(log)
