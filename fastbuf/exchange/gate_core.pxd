@@ -59,4 +59,5 @@ cdef void gate_fail(GateCore *g, int code, const char *text, size_t length) noex
 cdef uint32_t gate_take_ready(GateCore *g, ReadyBuffer *out, uint32_t most) noexcept nogil
 cdef void gate_release(GateCore *g, ReadyBuffer *done, uint32_t n) noexcept nogil
 cdef void gate_serve(GateCore *g) noexcept nogil
+cdef uint32_t gate_unfinished(GateCore *g, uint32_t *channels) noexcept nogil
 cdef void gate_cancel(GateCore *g) noexcept nogil

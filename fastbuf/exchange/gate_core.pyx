@@ -299,6 +299,19 @@ cdef void gate_serve(GateCore *g) noexcept nogil:
     pthread_mutex_unlock(&g.lock)
 
 
+cdef uint32_t gate_unfinished(GateCore *g, uint32_t *channels) noexcept nogil:
+    """How many channels the reader has not had everything of; `channels`: how many there are."""
+    cdef uint32_t i
+    cdef uint32_t n = 0
+    pthread_mutex_lock(&g.lock)
+    for i in range(g.n_channels):
+        if g.channels[i].state != CHANNEL_FINISHED:
+            n += 1
+    channels[0] = g.n_channels
+    pthread_mutex_unlock(&g.lock)
+    return n
+
+
 cdef void gate_cancel(GateCore *g) noexcept nogil:
     """The reader wants no more: every open channel is cancelled, what is queued goes home."""
     cdef uint32_t i

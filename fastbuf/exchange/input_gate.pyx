@@ -27,6 +27,7 @@ from fastbuf.exchange.gate_core cimport (
     gate_release,
     gate_serve,
     gate_take_ready,
+    gate_unfinished,
 )
 from fastbuf.exchange.input_channel cimport CHANNEL_CANCELLED, CHANNEL_FINISHED, CHANNEL_OPEN, InputChannel
 from fastbuf.exchange.result_partition cimport ResultPartition
@@ -98,7 +99,7 @@ cdef class InputGate:
     def __dealloc__(self):
         # The normal way is close(); a gate that was never connected may just be forgotten.
         if self.core != NULL:
-            if self.pool is not None and self.pool.core != NULL:
+            if not self.freed and self.pool is not None and self.pool.core != NULL:
                 local_set_listener(self.pool.core, NULL)
             gate_free(self.core)
 
@@ -116,6 +117,7 @@ cdef class InputGate:
                 f"gate {self.gate_id}: channel {partition.channel} is there already, or the gate is closed")
         self.local_partitions.append((c.index, partition))
         partition.set_transport(index, "local", f"gate {self.gate_id}")
+        partition.notified.append(self)
 
     def seal(self, totals):
         """Say which channels there are in all, and how many buffers each sent: the gate ends when all of it is read.
@@ -246,23 +248,26 @@ cdef class InputGate:
 
     cdef bint complete(self) except -1:
         """Whether every channel has been read to its end of partition, and had what its producer said."""
-        cdef uint32_t i
+        cdef uint32_t i, n, expected
+        cdef uint32_t unfinished = gate_unfinished(self.core, &n)
         cdef InputChannel *c
-        cdef uint32_t ended = 0
         if self.channels is None and self.sealed is None:
             return False
-        for i in range(self.core.n_channels):
+        expected = <uint32_t> (len(self.sealed) if self.sealed is not None else self.channels)
+        if (unfinished or n < expected) and n <= expected:
+            return False
+        # All that came have ended, so nobody but us looks at them now; or there are more than were announced.
+        for i in range(n):
             c = self.core.channels[i]
-            if self.sealed is not None and c.number not in self.sealed:
+            if self.sealed is None:
+                continue
+            if c.number not in self.sealed:
                 raise SequenceError(f"gate {self.gate_id}: channel {c.number} is not among those that were announced")
-            if c.state != CHANNEL_FINISHED:
-                return False
-            if self.sealed is not None and self.sealed[c.number] != c.announced_total:
+            if not unfinished and self.sealed[c.number] != c.announced_total:
                 raise SequenceError(
                     f"gate {self.gate_id}: channel {c.number} sent {c.announced_total} buffers, "
                     f"{self.sealed[c.number]} were announced")
-            ended += 1
-        return ended == <uint32_t> (len(self.sealed) if self.sealed is not None else self.channels)
+        return not unfinished
 
     def poll(self, timeout=None):
         """What has arrived.
@@ -391,8 +396,10 @@ cdef class InputGate:
         self.final_stats = self.stats()
         self.freed = True
         local_set_listener(self.pool.core, NULL)
-        gate_free(self.core)
-        self.core = NULL
+        if not self.local_partitions:
+            gate_free(self.core)
+            self.core = NULL
+        # Else local writers may still notify this core: each keeps the gate, and the last to go frees it.
         self.local_partitions = []
         self.readers = []
         self.records = []

@@ -40,6 +40,7 @@ cdef class ResultPartition:
     cdef readonly object environment
     cdef readonly unsigned int channel
     cdef list transports        # who drains each subpartition, for messages and letting go
+    cdef list notified          # local gates: their cores must outlive this partition's last notify
     cdef readonly bint closed
     cdef bint ended
     cdef bint destroyed

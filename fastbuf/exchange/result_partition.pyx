@@ -70,6 +70,7 @@ cdef class ResultPartition:
         self.channel = channel
         self.config = config
         self.transports = [None] * subpartitions
+        self.notified = []
         self.segment_size = network.core.segment_size
         self.pool_core = network.core
         # One segment to fill per subpartition, and one on its way, so that filling never waits for itself.
@@ -201,8 +202,9 @@ cdef class ResultPartition:
         return (
             f"writer {self.channel} made no progress for {c.stall_timeout_s} s: channel {worst} "
             f"({self.transports[worst]}) has {queued[worst]} of {c.max_buffers_per_channel} buffers queued and no "
-            f"credit; pool: {self.pool.in_use} segments in use, limit {self.pool.limit}. The consumer is slow or stuck; "
-            f"raise stall_timeout_s ({c.stall_timeout_s}), or exclusive ({c.exclusive}) and floating ({c.floating})")
+            f"credit; pool: {self.pool.in_use} segments in use, limit {self.pool.limit}. The consumer is slow or "
+            f"stuck; raise stall_timeout_s ({c.stall_timeout_s}), or exclusive ({c.exclusive}) and floating "
+            f"({c.floating})")
 
     # ---- ending
 

@@ -36,6 +36,7 @@ class _Stranger:
         self.hello_bytes = b""
         self.nonce = b""
         self.gate: Any = None
+        self.watched = True
 
 
 class Listener:
@@ -116,9 +117,10 @@ class Listener:
                         self._accept(selector, strangers)
                     elif key.fileobj is not self._wake_in:
                         stranger = strangers[key.fileobj]  # type: ignore[index]
-                        if not self._advance(stranger):
-                            selector.unregister(stranger.sock)
+                        if not self._advance(stranger, selector):
                             del strangers[stranger.sock]
+                            if stranger.watched:
+                                selector.unregister(stranger.sock)
                             if stranger.gate is None:
                                 stranger.sock.close()
                 now = time.monotonic()
@@ -140,7 +142,7 @@ class Listener:
         strangers[sock] = _Stranger(sock, f"{address[0]}:{address[1]}")
         selector.register(sock, selectors.EVENT_READ)
 
-    def _advance(self, s: _Stranger) -> bool:
+    def _advance(self, s: _Stranger, selector: selectors.BaseSelector) -> bool:
         """Take in what came. False: done with, admitted (gate is set) or to be closed (gate is None)."""
         try:
             part = s.sock.recv(s.wanted - len(s.data))
@@ -157,7 +159,7 @@ class Listener:
         message = bytes(s.data)
         s.data.clear()
         try:
-            return self._hello(s, message) if s.hello is None else self._proof(s, message)
+            return self._hello(s, message) if s.hello is None else self._proof(s, message, selector)
         except (ExchangeError, OSError):
             self.refused += 1
             s.gate = None
@@ -175,10 +177,9 @@ class Listener:
         s.wanted = hs.PROOF_BYTES
         return True
 
-    def _proof(self, s: _Stranger, message: bytes) -> bool:
+    def _proof(self, s: _Stranger, message: bytes, selector: selectors.BaseSelector) -> bool:
         assert s.hello is not None
-        gate, s_gate = s.gate, s.gate
-        s.gate = None
+        gate, s.gate = s.gate, None
         if not hmac.compare_digest(message, hs.client_proof(gate.secret, s.hello_bytes, s.nonce)):
             self.refused += 1
             s.sock.send(hs.pack_verdict(hs.REFUSED_SECRET, "the secret was not proved"))
@@ -197,10 +198,13 @@ class Listener:
         if status != hs.WELCOME:
             s.sock.send(hs.pack_verdict(status, reason))
             return False
+        # Ours no longer from here on: the I/O thread may close the descriptor at any moment.
+        selector.unregister(s.sock)
+        s.watched = False
         try:
             self._admit(s.sock, s.hello, gate, s.peer)
         except ExchangeError as error:
             s.sock.send(hs.pack_verdict(hs.REFUSED_CHANNEL, str(error)))
             return False
-        s.gate = s_gate
+        s.gate = gate
         return False

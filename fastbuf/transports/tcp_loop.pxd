@@ -2,10 +2,11 @@
 #
 # Waking it, without a system call while it is awake (the eventcount's argument, with epoll in place
 # of the futex):
-#     waker   W1 push the connection on `dirty` (CAS, release)    loop  L1 sleeping = 1     (seq_cst)
-#             W2 fence (seq_cst)                                         L2 dirty empty? no -> do not sleep
-#             W3 sleeping == 1, and exchange it to 0 -> eventfd          L3 epoll_wait
-# Either W3 sees L1, or L2 sees W1.  Forbidden: a connection on the stack while the loop sleeps and
+#     waker   W1 push the connection on `dirty` (CAS, release)    loop  L1 exchange sleeping to 1
+#             W2 exchange sleeping to 0; it was 1 -> eventfd             L2 dirty empty? no -> do not sleep
+#                                                                        L3 epoll_wait
+# W2 and L1 are read-modify-writes of one word: either W2 sees L1's 1, or L1 reads what W2 wrote and L2
+# sees W1.  Forbidden: a connection on the stack while the loop sleeps and
 # no eventfd write is on its way.
 #
 # `dirty` is a Treiber stack that is only ever emptied whole (exchange with NULL), so it has no ABA

@@ -12,11 +12,9 @@ from fastbuf._native.atomics cimport (
     fb_event_notify,
     fb_event_prepare,
     fb_event_wait,
-    fb_fence_seq_cst,
     fb_now_ns,
     fb_u32_exchange_acq_rel,
     fb_u32_load_acquire,
-    fb_u32_load_relaxed,
     fb_u32_store_release,
     fb_u64_cas_acq_rel,
     fb_u64_load_acquire,
@@ -84,8 +82,7 @@ cdef enum:
 
 
 cdef inline void _wake(IoLoop *loop) noexcept nogil:
-    fb_fence_seq_cst()
-    if fb_u32_load_relaxed(&loop.sleeping) and fb_u32_exchange_acq_rel(&loop.sleeping, 0):
+    if fb_u32_exchange_acq_rel(&loop.sleeping, 0):
         eventfd_write(loop.event_fd, 1)
 
 
@@ -263,7 +260,6 @@ cdef void *_main(void *argument) noexcept nogil:
         now = fb_now_ns()
         timeout = _timeout_ms(loop, now)
         fb_u32_exchange_acq_rel(&loop.sleeping, 1)
-        fb_fence_seq_cst()
         if fb_u64_load_acquire(&loop.dirty) or _has_commands(loop):
             timeout = 0
         n = epoll_wait(loop.epoll_fd, events, EVENTS, timeout)
