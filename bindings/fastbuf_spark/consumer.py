@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -85,6 +86,7 @@ class Consumer:
 
     def _received(self, control: Control, gate: Any, received: Received) -> Iterator[Any]:
         """What the producers send, until all of them have said how much it was and all of it is here."""
+        sealed_at = 0.0
         while True:
             message = control.poll()
             if message is not None:
@@ -92,11 +94,19 @@ class Consumer:
                     raise ExchangeAborted(str(message["reason"]))
                 if message["op"] == "seal":
                     gate.seal({int(channel): int(buffers) for channel, buffers in message["totals"].items()})
+                    sealed_at = time.monotonic()
             polled = gate.poll(POLL_S)
             if polled is not None:
                 yield from received.opened(self.spec.codec, polled)
+                sealed_at = time.monotonic() if sealed_at else 0.0
             elif gate.finished:
                 return
+            elif sealed_at and time.monotonic() - sealed_at > self.spec.conf.stall_timeout:
+                # All producers have ended, so what was announced and is not here will never come
+                raise StallTimeout(
+                    f"nothing came for {self.spec.conf.stall_timeout:g} s (stall_timeout) though all has been sent: "
+                    f"{gate.describe_stall()}"
+                )
 
 
 def explained(control: Control, error: Exception, op: str = "abort") -> Exception | None:

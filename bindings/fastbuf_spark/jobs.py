@@ -92,10 +92,15 @@ class ProducersJob:
         moved, self._signs = signs != self._signs and signs > 0, signs
         return moved or running > 0
 
-    def tasks(self) -> int | None:
-        """Tasks of its last stage, once Spark knows."""
+    def tasks(self, stage: int) -> int | None:
+        """Tasks of a stage, once Spark knows.
+
+        Only its first attempt says so: a later one counts just the tasks that the first left.
+        """
         try:
-            stages = self._stages()
-            return int(max(stages, key=lambda stage: stage.stageId()).numTasks()) if stages else None
-        except Exception:
-            return None
+            info = self._sc._jsc.sc().statusTracker().getStageInfo(stage)
+            if info.isDefined() and info.get().currentAttemptId() == 0:
+                return int(info.get().numTasks())
+        except Exception as error:
+            log.debug("no status of stage %d: %s", stage, error)
+        return None

@@ -52,7 +52,15 @@ class Producer:
         assert context is not None, "runs in a Spark task"
         partition, attempt = context.partitionId(), context.taskAttemptId()
         with self.spec.connect() as control:
-            control.send({"op": "lease", "epoch": self.epoch, "partition": partition, "attempt": attempt})
+            control.send(
+                {
+                    "op": "lease",
+                    "epoch": self.epoch,
+                    "partition": partition,
+                    "attempt": attempt,
+                    "stage": context.stageId(),
+                }
+            )
             answer = None
             while answer is None:  # another attempt may be alive: Spark, or the run's end, decides how long
                 answer = control.poll(1.0)

@@ -310,7 +310,7 @@ class Rendezvous:
         for run in [*self._runs.values(), *self._ended]:
             if run.plan.exchange == connection.exchange and run.epoch == epoch:
                 connection.run = run
-                run.lease(connection, int(message["partition"]), int(message["attempt"]))
+                run.lease(connection, int(message["partition"]), int(message["attempt"]), int(message["stage"]))
                 return
         connection.send({"op": "stop"})
 

@@ -43,8 +43,8 @@ class Job(Protocol):
     def active(self) -> bool:
         """Whether Spark runs, or has finished, any task of it since the last call."""
 
-    def tasks(self) -> int | None:
-        """Producers in all, if Spark knows by now."""
+    def tasks(self, stage: int) -> int | None:
+        """Producers in all, if Spark knows by now; ``stage`` is theirs."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +103,7 @@ class Run:
         self._started = self._since = now
         self._cancelled_at = 0.0
         self._last_failure = ""
+        self._producers_stage: int | None = None
 
     # what others ask
 
@@ -199,8 +200,9 @@ class Run:
 
     # producers
 
-    def lease(self, peer: Peer, partition: int, attempt: int) -> None:
-        """A producer's attempt asks whether it may send partition ``partition``."""
+    def lease(self, peer: Peer, partition: int, attempt: int, stage: int) -> None:
+        """A producer's attempt asks whether it may send partition ``partition``; ``stage`` is its task's."""
+        self._producers_stage = stage
         if self.state == "ended":
             peer.send({"op": "stop"} if self.summary.outcome != "aborted" else _abort(self.summary.reason))
             return
@@ -316,17 +318,29 @@ class Run:
     def job_finished(self, error: str, now: float) -> None:
         """The producers' job ended; ``error`` is empty if it succeeded."""
         self.job_ended = True
-        if self.job is not None:
-            self.summary.tasks = self.job.tasks()
         if self.state == "ended":
             return
-        if error:
+        if error and not self._counted():
             self.abort(f"the producers' job of exchange '{self.plan.name}' failed:\n{self._last_failure or error}", now)
         else:
             self._seal(now)
 
+    def _all_sent(self) -> bool:
+        # Spark takes up to a second to tell of a job's end; where the number of producers is known, their count will do
+        done = all(lease.state == "done" for lease in self._leases.values())
+        return done and (self.job_ended or self._counted())
+
+    def _counted(self) -> bool:
+        self._count_tasks()
+        done = sum(lease.state == "done" for lease in self._leases.values())
+        return self.summary.tasks is not None and done >= self.summary.tasks
+
+    def _count_tasks(self) -> None:
+        if self.summary.tasks is None and self.job is not None and self._producers_stage is not None:
+            self.summary.tasks = self.job.tasks(self._producers_stage)
+
     def _seal(self, now: float) -> None:
-        if self.state != "running" or not self.job_ended or any(v.state != "done" for v in self._leases.values()):
+        if self.state != "running" or not self._all_sent():
             return
         self.state = "draining"
         self._since = now
@@ -388,8 +402,7 @@ class Run:
                 late = [c.partition for c in self._consumers.values() if c.address is None]
                 self.abort(f"consumers {late} do not listen after {self.plan.stall_timeout:g} s (stall_timeout)", now)
         elif self.state == "running" and self.job is not None:
-            if self.summary.tasks is None:
-                self.summary.tasks = self.job.tasks()
+            self._count_tasks()
             if not self._leases and waited > self.plan.start_timeout:
                 if self.job.active():
                     self._since = now

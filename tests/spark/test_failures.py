@@ -110,7 +110,7 @@ def test_a_worker_that_is_killed(spark: Any, mode: str, side: str) -> None:
 
 def test_two_pipelined_frames_joined_with_too_few_slots(spark: Any) -> None:
     left, right = shuffled(numbers(spark), "pipelined"), shuffled(numbers(spark), "pipelined")
-    joined = left.join(right.withColumnRenamed("id", "other"), "k")
+    joined = left.join(right.withColumnRenamed("id", "other").hint("merge"), "k")
     fails_soon(joined.count, "5 > 4 slots", "local[5]", "blocking")
     still_works(spark, "pipelined")
 

@@ -35,7 +35,7 @@ class Job:
     def active(self) -> bool:
         return False
 
-    def tasks(self) -> int | None:
+    def tasks(self, stage: int) -> int | None:
         return None
 
 
@@ -76,7 +76,7 @@ class Driver:
 
     def producer(self, epoch: int, partition: int, attempt: int = 50) -> Control:
         control = self.control()
-        control.send({"op": "lease", "epoch": epoch, "partition": partition, "attempt": attempt})
+        control.send({"op": "lease", "epoch": epoch, "partition": partition, "attempt": attempt, "stage": 2})
         return control
 
 

@@ -29,6 +29,7 @@ class FakeJob:
     def __init__(self) -> None:
         self.cancelled = 0
         self.busy = False
+        self.known: dict[int, int] = {}
 
     def cancel(self) -> None:
         self.cancelled += 1
@@ -36,17 +37,29 @@ class FakeJob:
     def active(self) -> bool:
         return self.busy
 
-    def tasks(self) -> int | None:
-        return 3
+    def tasks(self, stage: int) -> int | None:
+        return self.known.get(stage)
 
 
 class House:
     """A run with its fakes."""
 
-    def __init__(self, partitions: int = 2, trouble: str = "") -> None:
+    def __init__(self, partitions: int = 2, trouble: str = "", fused: bool = False) -> None:
+        self.limited = False
+        self.failures: list[tuple[str, bool]] = []
         self.job = FakeJob()
         self.targets: list[list[Any]] = []
-        plan = RunPlan("x1", "demo", partitions, 120.0, 60.0, self._submit, lambda run: trouble)
+        plan = RunPlan(
+            "x1",
+            "demo",
+            partitions,
+            120.0,
+            60.0,
+            None if fused else self._submit,
+            lambda run: trouble,
+            lambda: self.limited,
+            lambda run, reason, final: self.failures.append((reason, final)),
+        )
         self.run = Run(plan, 5, 0.0)
         self.consumers = [FakePeer() for _ in range(partitions)]
 
@@ -63,7 +76,7 @@ class House:
 
     def producer(self, partition: int, attempt: int, begin: bool = True) -> FakePeer:
         peer = FakePeer()
-        self.run.lease(peer, partition, attempt)
+        self.run.lease(peer, partition, attempt, 9)
         if begin:
             self.run.begin(peer)
         return peer
@@ -88,8 +101,21 @@ def test_a_whole_run_seals_every_consumer_with_its_own_totals() -> None:
     assert house.run.over
     assert house.run.summary.outcome == "ok"
     assert house.run.summary.records_sent == 30
-    assert house.run.summary.tasks == 3
     assert house.job.cancelled == 0
+
+
+def test_where_the_number_of_producers_is_known_nobody_waits_for_the_job() -> None:
+    house = House(1).started()
+    house.job.known[9] = 2
+    for partition in range(2):
+        assert house.consumers[0].ops == ["epoch"]
+        house.run.producer_done(house.producer(partition, 200 + partition), [1], {}, 1.0)
+    assert house.consumers[0].got[-1] == {"op": "seal", "totals": {"0": 1, "1": 1}}
+    house.run.consumer_done(house.consumers[0], {}, 2.0)
+    assert not house.run.over, "the job is still there"
+    house.run.job_finished("", 3.0)
+    assert house.run.over
+    assert house.run.summary.outcome == "ok"
 
 
 def test_a_job_without_producers_seals_with_nothing() -> None:
@@ -185,6 +211,7 @@ def test_too_few_slots_fail_every_consumer_at_once() -> None:
     for i, peer in enumerate(house.consumers):
         house.run.join(peer, i, 100 + i, 0.0)
     assert [p.reason for p in house.consumers] == ["5 > 4 slots"] * 2
+    assert house.failures == [("5 > 4 slots", True)], "to try it again cannot help"
 
 
 def test_consumers_of_two_attempts_do_not_make_a_run_before_the_newer_ones_had_time() -> None:
@@ -249,6 +276,31 @@ def test_a_consumer_lost_while_gating_aborts() -> None:
         house.run.join(peer, i, 10 + i, 0.0)
     house.run.lost(house.consumers[1], 0.0)
     assert "vanished" in house.consumers[0].reason
+
+
+def test_a_fused_stage_hands_out_the_targets_and_ends_with_its_tasks() -> None:
+    house = House(fused=True).started()
+    targets = [["127.0.0.1", 5000, 1], ["127.0.0.1", 5001, 2]]
+    assert [p.got[-1] for p in house.consumers] == [{"op": "targets", "targets": targets}] * 2
+    for peer in house.consumers:
+        house.run.consumer_done(peer, {"records": 3}, 1.0, {"records": 4})
+    assert house.run.over
+    summary = house.run.summary
+    assert (summary.mode, summary.outcome, summary.records_sent, summary.records_received) == ("fused", "ok", 8, 6)
+
+
+def test_a_fused_task_that_vanishes_is_a_failure_unless_a_limit_ended_it() -> None:
+    house = House(fused=True).started()
+    house.run.lost(house.consumers[0], 1.0)
+    assert "task 0 of the fused stage 'demo' vanished" in house.consumers[1].reason
+    assert house.failures
+    assert not house.failures[0][1]
+    house = House(fused=True)
+    house.limited = True
+    house.started().run.lost(house.consumers[0], 1.0)
+    assert house.consumers[1].ops[-1] == "stop"
+    assert house.run.summary.outcome == "cancelled"
+    assert not house.failures
 
 
 def test_totals_of_another_width_abort() -> None:

@@ -1,0 +1,123 @@
+"""What people do with a result: look at a few rows, cache it, join it, shuffle it again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import stages
+from conftest import in_time
+
+import fastbuf_spark as fbs
+
+pytestmark = pytest.mark.spark
+MODES = ["pipelined", "fused", "blocking"]
+SOON_S = 30.0
+
+
+def numbers(spark: Any, rows: int = 50_000, parts: int = 2) -> Any:
+    return spark.range(0, rows, 1, parts).selectExpr("id % 17 as k", "id")
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("rows", [1_000, 1_000_000])
+def test_a_few_rows(spark: Any, mode: str, rows: int, capsys: pytest.CaptureFixture[str]) -> None:
+    made = fbs.repartition(numbers(spark, rows), 2, "k", mode=mode)
+
+    def look() -> None:
+        made.show(3)
+        assert "only showing top 3 rows" in capsys.readouterr().out
+        assert len(made.take(5)) == 5
+        assert made.head() is not None
+        assert made.first() is not None
+        assert made.limit(7).count() == 7
+        assert len(made.limit(9).collect()) == 9
+        assert not made.isEmpty()
+
+    in_time(2 * SOON_S, look)
+    assert made.count() == rows
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_other_actions(spark: Any, mode: str) -> None:
+    made = fbs.repartition(numbers(spark, 5_000), 2, "k", mode=mode)
+    assert made.toArrow().num_rows == 5_000
+    assert made.orderBy("id").limit(3).collect()[2].id == 2
+    assert made.groupBy("k").count().count() == 17
+    cached = made.cache()
+    try:
+        assert cached.count() == 5_000
+        assert len(cached.take(3)) == 3
+    finally:
+        cached.unpersist()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_function_after_that_stops_early(spark: Any, mode: str) -> None:
+    df = numbers(spark, 200_000)
+    made = fbs.map_in_arrow(df, stages.first_batch_only, df.schema, keys="k", num_partitions=2, mode=mode)
+    assert in_time(SOON_S, made.count) == 2
+
+
+def test_a_reader_that_stops_early_ends_a_pipelined_run(spark: Any) -> None:
+    made = fbs.repartition(numbers(spark, 2_000_000), 2, "k", mode="pipelined")
+    first = made.mapInArrow(stages.first_batch_only, "k long, id long")
+    assert in_time(SOON_S, first.count) == 2
+
+
+def test_a_reader_that_stops_early_never_gets_a_wrong_result_from_a_fused_stage(spark: Any) -> None:
+    def stops_in_one(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context: Any = TaskContext.get()
+        for batch in batches:
+            yield batch
+            if context.partitionId() == 0:
+                return
+
+    from pyspark.sql import functions as F
+
+    df = numbers(spark, 1_000_000)
+    made = fbs.repartition(df, 2, "k", mode="fused").mapInArrow(stops_in_one, "k long, id long")
+    want = df.repartition(2, "k").groupBy(F.spark_partition_id().alias("p")).count().where("p = 1").collect()
+    got = in_time(SOON_S, made.groupBy(F.spark_partition_id().alias("p")).count().where("p = 1").collect)
+    assert got == want, "the partition that was read to its end lacks nothing"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_few_elements_of_an_rdd(spark: Any, mode: str) -> None:
+    rdd = spark.sparkContext.parallelize([(i, i) for i in range(20_000)], 2)
+    made = fbs.partition_by(rdd, 2, mode=mode)
+    assert len(made.take(5)) == 5
+    assert made.first() is not None
+    assert not made.isEmpty()
+    assert len(made.map(lambda pair: pair[1]).filter(lambda value: value % 2).take(3)) == 3
+    assert made.take(0) == []
+    assert made.count() == 20_000
+
+
+def test_shuffles_in_a_row(spark: Any, placed: Any) -> None:
+    df = numbers(spark, 20_000)
+    first = fbs.repartition(df, 1, "k", mode="pipelined")
+    both = fbs.repartition(first, 2, "id", mode="pipelined")
+    assert placed(both).equals(placed(df.repartition(2, "id")))
+
+
+def test_shuffles_in_a_row_with_too_few_slots_are_seen_before_they_run(spark: Any) -> None:
+    from fastbuf.errors import PreflightError
+
+    first = fbs.repartition(numbers(spark), 2, "k", mode="pipelined")
+    with pytest.raises(PreflightError, match="2 below, 2 here, one for producers: 5 > 4 slots"):
+        fbs.repartition(first, 2, "id", mode="pipelined")
+    mixed = fbs.repartition(first, 2, "id")
+    assert mixed.count() == 50_000
+
+
+def test_two_actions_at_once_are_two_runs(spark: Any) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    made = fbs.repartition(numbers(spark, 20_000), 1, "k", mode="pipelined")
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(lambda _: made.count(), range(2))) == [20_000, 20_000]
