@@ -23,8 +23,8 @@ log = logging.getLogger("fastbuf_spark")
 Producers = Callable[[ExchangeSpec, int, list[tuple[str, int, int]]], Callable[[], Any]]
 
 _CONSUMER = re.compile(r"fastbuf_consumer_([0-9a-f]{32})")
-#: Operators that hand rows on as they come, or stop at a limit: they compute nothing from a partial input.
-_HARMLESS = frozenset({"AdaptiveSparkPlan", "CollectLimit", "LocalLimit", "GlobalLimit", "Project", "ResultQueryStage"})
+#: Operators that hand rows on as they come: from the first rows of a partition they compute what they should.
+_HAND_ON = frozenset({"Project", "Filter", "ColumnarToRow", "InputAdapter"})
 _LIMITS = frozenset({"CollectLimit", "LocalLimit"})
 
 _chains: dict[str, int] = {}  # exchange -> slots that it and those it reads from hold at once
@@ -181,22 +181,23 @@ def limited(spark: Any, exchange: str) -> Callable[[], bool]:
 
 
 def only_limits_above(description: str, name: str) -> bool:
-    """Whether a formatted physical plan has a limit, and only operators that hand rows on, above the stage ``name``."""
-    described = re.search(
-        rf"^\((\d+)\) MapInArrow\b[^\n]*\n(?:[^\n]+\n)*?Arguments: {re.escape(name)}\(", description, re.M
+    """Whether a limit is the first thing above stage ``name`` in a formatted plan that does more than hand rows on.
+
+    What stands above that limit gets all the rows that the limit lets through, whatever the other tasks left out.
+    """
+    described = set(
+        re.findall(rf"^\((\d+)\) MapInArrow\b[^\n]*\n(?:[^\n]+\n)*?Arguments: {re.escape(name)}\(", description, re.M)
     )
-    if described is None:
-        return False
-    above: list[str] = []
+    above: list[tuple[int, str]] = []  # the line's ancestors: indent and operator
     for line in description.splitlines():
-        node = re.match(r"^([\s:+|-]*)(?:\* )?(\w+)(?: \((\d+)\))?", line)
-        if node is None or line.startswith("=="):
+        node = re.match(r"^([\s:+|-]*)(?:\* )?(\w+)(?: \((\d+)\))", line)
+        if node is None:
             continue
-        if node[3] == described[1]:
-            return bool(_LIMITS & set(above)) and set(above) <= _HARMLESS
-        above.append(node[2])
-        if ":-" in node[1]:
-            return False
+        indent = len(node[1])
+        above = [parent for parent in above if parent[0] < indent]
+        if node[3] in described:
+            return next((operator in _LIMITS for _, operator in reversed(above) if operator not in _HAND_ON), False)
+        above.append((indent, node[2]))
     return False
 
 

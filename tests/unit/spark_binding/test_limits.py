@@ -28,13 +28,29 @@ def test_a_bare_limit() -> None:
     assert only_limits_above(SHOWN, NAME)
 
 
+def test_an_aggregate_above_a_limit_while_it_runs() -> None:
+    tree = """== Physical Plan ==
+AdaptiveSparkPlan (16)
++- == Current Plan ==
+   HashAggregate (9)
+   +- GlobalLimit (8)
+      +- ShuffleQueryStage (7)
+         +- Exchange (6)
+            +- * LocalLimit (5)
+               +- * Project (4)
+                  +- MapInArrow (2)
+                     +- * Range (1)
+"""
+    assert only_limits_above(tree + BODY, NAME)
+
+
 @pytest.mark.parametrize(
     "tree",
     [
         "+- MapInArrow (2)\n   +- * Range (1)\n",
         "CollectLimit (3)\n+- MapInArrow (9)\n   +- MapInArrow (2)\n      +- * Range (1)\n",
         "CollectLimit (3)\n+- HashAggregate (9)\n   +- MapInArrow (2)\n      +- * Range (1)\n",
-        "CollectLimit (3)\n+- Union (9)\n   :- MapInArrow (2)\n   :  +- * Range (1)\n   +- * Range (5)\n",
+        "CollectLimit (3)\n+- Union (9)\n   :- * LocalLimit (7)\n   :  +- * Range (1)\n   +- MapInArrow (2)\n",
     ],
     ids=["no limit", "another stage", "an aggregate", "two branches"],
 )
