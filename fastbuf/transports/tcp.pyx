@@ -11,6 +11,7 @@ from fastbuf.exchange.gate_core cimport gate_disconnect, gate_fail, gate_open_ch
 from fastbuf.exchange.input_channel cimport InputChannel
 from fastbuf.exchange.input_gate cimport InputGate
 from fastbuf.exchange.result_partition cimport ResultPartition
+from fastbuf.exchange.result_subpartition cimport sub_close
 from fastbuf.transports.tcp_connection cimport (
     ROLE_RECEIVER,
     ROLE_SENDER,
@@ -100,10 +101,20 @@ cdef class TcpTransport:
         try:
             sock = socket.create_connection((host, port), timeout=partition.config.connect_timeout_s)
         except OSError as error:
+            # Nobody listens there any more: the consumer had enough before this producer began.
+            if channel["loss_is_cancel"] and isinstance(error, (ConnectionRefusedError, ConnectionResetError)):
+                sub_close(&partition.subs[index], True)
+                return
             raise PeerLost(f"{where} cannot be reached: {error}") from error
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            hs.greet(sock, hello, channel["secret"], where)
+            try:
+                hs.greet(sock, hello, channel["secret"], where)
+            except PeerLost as error:
+                if not channel["loss_is_cancel"] or isinstance(error.__cause__, TimeoutError):
+                    raise
+                sub_close(&partition.subs[index], True)
+                return
             sock.setblocking(False)
             name = f"{host}:{port}".encode()
             c = connection_new(sock.fileno(), ROLE_SENDER, partition.channel, partition.segment_size, name)
