@@ -56,7 +56,8 @@ class ShuffleEnvironment:
         self._gates: dict[int, InputGate] = {}
         self._partitions: list[ResultPartition] = []
         self._numbers = itertools.count(1)
-        self._closed = False
+        self._closed = False  # nothing new is made
+        self._ended = False  # all is let go of
 
     # ---- making
 
@@ -68,6 +69,7 @@ class ShuffleEnvironment:
 
     def _tcp(self) -> Transport:
         with self._lock:
+            self._check()
             if self._transport is None:
                 self._transport = make_transport("tcp", self)
             return self._transport
@@ -114,8 +116,8 @@ class ShuffleEnvironment:
         maximum
             Most segments the gate may hold.
         """
-        self._check()
         with self._lock:
+            self._check()
             gate = InputGate(
                 self, serializer, channels, next(self._numbers), epoch, secret, config or ExchangeConfig(), maximum
             )
@@ -161,8 +163,9 @@ class ShuffleEnvironment:
         if on_peer_loss not in ("error", "cancel"):
             raise ConfigError(f"on_peer_loss is {on_peer_loss!r}: 'error' or 'cancel'")
         config = config or ExchangeConfig()
-        partition = ResultPartition(self, len(targets), channel, config, maximum)
         with self._lock:
+            self._check()
+            partition = ResultPartition(self, len(targets), channel, config, maximum)
             self._partitions.append(partition)
         try:
             for index, target in enumerate(targets):
@@ -237,31 +240,37 @@ class ShuffleEnvironment:
 
     def release_gate(self, gate: InputGate) -> None:
         """Called by :meth:`InputGate.close`."""
-        with self._lock:
-            self._gates.pop(gate.gate_id, None)
-            transport = self._transport
+        transport = self._transport
         if transport is not None:
             transport.let_go_gate(gate)
         gate.free()
+        with self._lock:  # last: what an interrupt leaves half done is found again by close
+            self._gates.pop(gate.gate_id, None)
 
     def release_partition(self, partition: ResultPartition) -> None:
         """Called by the writer's ``close`` and ``abort``."""
+        partition.wait_idle()
         with self._lock:
             if partition not in self._partitions:
                 return
-            self._partitions.remove(partition)
-            transport = self._transport
+        transport = self._transport
         if transport is not None:
             transport.let_go_partition(partition)
         partition.destroy()
+        with self._lock:
+            if partition in self._partitions:
+                self._partitions.remove(partition)
 
     def close(self) -> None:
-        """End everything made here, in any state; the segments are home afterwards. Idempotent."""
-        if self._closed:
+        """End everything made here, in any state; the segments are home afterwards. Idempotent.
+
+        A call that was interrupted (Ctrl-C) is gone on with by the next one.
+        """
+        if self._ended or os.getpid() != self.pid:
+            self._closed = True
             return
-        self._closed = True
-        if os.getpid() != self.pid:
-            return
+        with self._lock:
+            self._closed = True
         for partition in list(self._partitions):
             partition.fail("the producer's ShuffleEnvironment was closed")
             partition.wait_aborted(0.5)
@@ -271,6 +280,12 @@ class ShuffleEnvironment:
         if self._transport is not None:
             self._transport.close()
         self.pool.destroy()
+        self._ended = True
+
+    def __del__(self) -> None:
+        # Before the collector takes the parts in no order: the I/O thread points into gates and partitions.
+        if hasattr(self, "_ended"):
+            self.close()
 
     def __enter__(self) -> ShuffleEnvironment:
         return self

@@ -113,6 +113,8 @@ cdef InputChannel *gate_open_channel(GateCore *g, uint32_t number, Subpartition 
             c.local = local
             g.channels[g.n_channels] = c
             g.n_channels += 1
+            if g.buffers.unopened > 0:
+                g.buffers.unopened -= 1
             if local != NULL:
                 g.n_local += 1
                 c.buffers.closed = True
@@ -205,8 +207,9 @@ cdef int gate_end_channel(GateCore *g, InputChannel *c, uint64_t total) noexcept
     cdef int rc = 0
     pthread_mutex_lock(&g.lock)
     if c.state == CHANNEL_OPEN:
-        c.announced_total = total
-        if total != c.received:
+        # The wire counts modulo 2**32, as its sequence numbers do.
+        c.announced_total = c.received
+        if <uint32_t> total != <uint32_t> c.received:
             rc = -1
         elif _push(g, c, -1, 0) == 0:
             c.state = CHANNEL_ENDED

@@ -28,7 +28,7 @@ cdef struct InputChannel:
     int state
     uint64_t received           # buffers that came
     uint64_t delivered          # buffers the reader is done with
-    uint64_t announced_total    # buffers the sender says it sent (set with CHANNEL_ENDED)
+    uint64_t announced_total    # buffers the sender sent, as both ends agree (set with CHANNEL_ENDED)
     Subpartition *local         # local channel: the queue itself; else NULL
     void *connection            # the transport's; NULL once it ended
     channel_fn announce         # credits in buffers.unannounced are to be told to the sender

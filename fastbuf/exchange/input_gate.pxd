@@ -36,6 +36,7 @@ cdef class InputGate:
     cdef BatchAssembler assembler           # columnar
     cdef list records                       # row, pickled
     cdef int64_t first_row_ns               # when the oldest row that waits to be given out came
+    cdef int64_t partial_ns                 # when local buffers were last read half full
     cdef uint32_t local_turn
     cdef readonly uint64_t records_in
     cdef uint64_t local_bytes

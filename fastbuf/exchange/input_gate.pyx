@@ -5,6 +5,7 @@ import threading
 
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.string cimport strlen
 
 from fastbuf._native.atomics cimport (
     fb_event_cancel,
@@ -15,7 +16,8 @@ from fastbuf._native.atomics cimport (
     fb_u32_exchange_acq_rel,
     fb_u32_load_acquire,
 )
-from fastbuf.exchange.failure cimport FAIL_ABORTED, failure_code, failure_raise
+from fastbuf.exchange.clock cimport seconds_ns
+from fastbuf.exchange.failure cimport FAIL_ABORTED, failure_code, failure_raise, failure_set
 from fastbuf.exchange.gate_core cimport (
     GateCore,
     ReadyBuffer,
@@ -94,6 +96,7 @@ cdef class InputGate:
         self.core = gate_new(network.core, self.pool.core, network.core.count, exclusive, config.floating)
         if self.core == NULL:
             raise MemoryError
+        self.core.buffers.unopened = channels if channels is not None else 0
         local_set_listener(self.pool.core, &self.core.event)
 
     def __dealloc__(self):
@@ -109,6 +112,8 @@ cdef class InputGate:
         """Read subpartition `index` of a partition of this process in place (a local channel)."""
         cdef Subpartition *s = &partition.subs[index]
         cdef InputChannel *c
+        if self.closed:
+            raise ExchangeClosed(f"gate {self.gate_id} is closed")
         s.notify = _notify_gate
         s.notify_context = self.core
         c = gate_open_channel(self.core, partition.channel, s)
@@ -135,8 +140,11 @@ cdef class InputGate:
     # ---- reading
 
     cdef SpanningReader reader(self, uint32_t index):
+        cdef Py_ssize_t most = self.config.max_record_bytes
+        if self.assembler is not None:
+            most = max(most, <Py_ssize_t> self.core.buffers.pool.segment_size)      # an element is a chunk of many rows
         while len(self.readers) <= <Py_ssize_t> index:
-            self.readers.append(SpanningReader(self.config.max_record_bytes))
+            self.readers.append(SpanningReader(most))
         return <SpanningReader> self.readers[index]
 
     cdef int take_in(self, InputChannel *c, const uint8_t *data, uint32_t length) except -1:
@@ -217,7 +225,7 @@ cdef class InputGate:
                 c.received += 1
                 self.local_buffers += 1
                 self.local_bytes += length
-            if asked and sub_queued(s):
+            if asked and self.enough() and sub_queued(s):
                 # What was asked to leave may not all have left yet (enough was taken in).
                 fb_u32_exchange_acq_rel(&s.flush_asked, 1)
             if sub_exhausted(s):
@@ -231,10 +239,18 @@ cdef class InputGate:
         return came
 
     cdef int drain(self, bint partial) except -1:
-        cdef int came = self.drain_remote()
-        if self.local_partitions:
-            came |= self.drain_local(partial)
-        return came
+        cdef int came
+        cdef bytes text
+        try:
+            came = self.drain_remote()
+            if self.local_partitions:
+                came |= self.drain_local(partial)
+            return came
+        except BaseException as error:
+            # Buffers were taken and not taken in: to read on would lose records and say nothing.
+            text = f"the consumer could not read on: {type(error).__name__}: {error}".encode("utf-8", "replace")
+            gate_fail(self.core, FAIL_ABORTED, text, len(text))
+            raise
 
     cdef object give_out(self):
         self.first_row_ns = 0
@@ -289,12 +305,13 @@ cdef class InputGate:
     def _poll(self, timeout):
         cdef int64_t now = fb_now_ns()
         cdef int64_t started = now
-        cdef int64_t deadline = -1 if timeout is None else now + <int64_t> (timeout * 1e9)
-        cdef int64_t linger = 0 if self.assembler is None else <int64_t> (max(0.0, self.config.buffer_timeout_s) * 1e9)
-        cdef int64_t stall = <int64_t> (self.config.stall_timeout_s * 1e9)
+        cdef int64_t deadline = -1 if timeout is None else now + seconds_ns(timeout)
+        cdef int64_t flush = -1 if self.config.buffer_timeout_s < 0 else seconds_ns(self.config.buffer_timeout_s)
+        cdef int64_t linger = 0 if self.assembler is None else max(<int64_t> 0, flush)
+        cdef int64_t stall = seconds_ns(self.config.stall_timeout_s)
         cdef int64_t until
         cdef uint32_t key
-        cdef bint partial = False
+        cdef bint partial
         cdef bint announced
         cdef int came
         if self.finished:
@@ -306,6 +323,12 @@ cdef class InputGate:
             # The eventcount's order: announce, look, sleep.
             key = fb_event_prepare(&self.core.event)
             announced = True
+            # Every buffer timeout, local buffers are read though they are not full: by the clock, not by how long this
+            # call waited, since whoever polls without waiting is owed them too.
+            now = fb_now_ns()
+            partial = self.local_partitions and 0 <= flush <= now - self.partial_ns
+            if partial:
+                self.partial_ns = now
             try:
                 came = self.drain(partial)
                 if self.enough():
@@ -326,8 +349,8 @@ cdef class InputGate:
                 until = now + SLICE_NS
                 if self.waiting():
                     until = min(until, self.first_row_ns + linger)
-                if self.local_partitions and linger > 0:
-                    until = min(until, now + linger)
+                if self.local_partitions and flush > 0:
+                    until = min(until, self.partial_ns + flush)
                 if deadline >= 0:
                     until = min(until, deadline)
                 if not self.closed and failure_code(&self.core.failure) == 0:
@@ -337,8 +360,6 @@ cdef class InputGate:
             finally:
                 if announced:
                     fb_event_cancel(&self.core.event)
-            # Nothing came for the buffer timeout: local buffers may be read half full.
-            partial = fb_now_ns() >= until
             self.wait_ns += fb_now_ns() - now
             PyErr_CheckSignals()
 
@@ -365,7 +386,7 @@ cdef class InputGate:
 
     def abort(self, reason="the consumer gave up"):
         """Give up, from any thread: whoever reads fails with `reason`, and every producer when the gate closes."""
-        cdef bytes text = str(reason).encode()
+        cdef bytes text = str(reason).encode("utf-8", "replace")
         if not self.closed:
             gate_fail(self.core, FAIL_ABORTED, text, len(text))
 
@@ -381,12 +402,17 @@ cdef class InputGate:
                 self.environment.release_gate(self)
 
     def _cancel(self):
-        # Cancels every open channel; queued segments go home, local producers drop what they write from now on.
+        # Cancels every open channel; queued segments go home, local producers drop what they write from now on, or fail
+        # as those of other processes do when the gate has failed.
         cdef InputChannel *c
+        cdef ResultPartition partition
         gate_cancel(self.core)
-        for index, _ in self.local_partitions:
+        for index, partition in self.local_partitions:
             c = self.core.channels[<uint32_t> index]
             if not fb_u32_load_acquire(&c.local.closed):
+                if failure_code(&self.core.failure):
+                    failure_set(&partition.core.failure, FAIL_ABORTED, self.core.failure.text,
+                                strlen(self.core.failure.text))
                 sub_close(c.local, True)
 
     def free(self):

@@ -26,6 +26,9 @@ cdef class RecordWriter:
     cdef int pump_spill(self) except -1
     cdef int pump_batch(self) except -1
     cdef int finish_pending(self) except -1
+    cdef bint _written(self, int done) except -1
+    cdef int refuse(self, Py_ssize_t n) except -1
     cdef int write_record(self, int part, object record) except -1
+    cdef int encode_into(self, int part, object record) except -1
     cdef int reserve(self, Py_ssize_t room) except -1
     cdef int spill(self, int part, Py_ssize_t length) except -1

@@ -100,6 +100,7 @@ cdef class RecordWriter:
         while True:
             giant = -1
             blocked = False
+            p.begin_writing()
             with nogil:
                 for i in range(p.subpartitions):
                     part = self.first + i
@@ -123,6 +124,7 @@ cdef class RecordWriter:
                             break
                     if giant >= 0:
                         break
+            p.writing = 0
             if giant < 0:
                 break
             n = scatter.next_row_bytes(giant)
@@ -170,9 +172,13 @@ cdef class RecordWriter:
         if self.in_batch or self.spill_left:
             raise ExchangeClosed("the batch before is not written yet: call resume() until it says True")
         self.partition.check()
+        # Asked before anything is begun; what has no num_rows (any other Arrow array of structs) is counted as written.
+        rows = getattr(batch, "num_rows", None)
         self.selector.begin(self.scatter, batch)
         self.in_batch = True
-        self.records += batch.num_rows
+        if rows is None:
+            rows = sum([self.scatter.rows_left(part) for part in range(self.partition.subpartitions)])
+        self.records += rows
 
     def emit_batch(self, batch):
         """Write a record batch (anything with ``__arrow_c_array__``), waiting without the GIL while there is no credit.
@@ -197,12 +203,25 @@ cdef class RecordWriter:
         self.partition.check()
         if self.in_batch:
             return self.pump_batch() == 1
-        return self.pump_spill() == 1
+        return self._written(self.pump_spill())
+
+    cdef bint _written(self, int done) except -1:
+        # With a buffer timeout of 0 the transport has no timer: who has written a record says so.
+        if done and self.flush_always:
+            self.partition.flush()
+        return done
 
     # ---- records
 
     cdef int write_record(self, int part, object record) except -1:
         """1: written, 0: begun (pump_spill finishes it)."""
+        self.partition.begin_writing()          # encoding may run anybody's code
+        try:
+            return self.encode_into(part, record)
+        finally:
+            self.partition.writing = 0
+
+    cdef int encode_into(self, int part, object record) except -1:
         cdef ResultPartition p = self.partition
         cdef OpenBuffer *b
         cdef Py_ssize_t n, room
@@ -214,6 +233,8 @@ cdef class RecordWriter:
             b = &p.buffers[part]
             room = <Py_ssize_t> p.segment_size - b.fill - 4
             n = self.serializer.encode_record(record, b.data + b.fill + 4, room) if room > 0 else -1
+            if n > p.config.max_record_bytes:
+                self.refuse(n)
             if room > 0 and n <= room:
                 length = <uint32_t> n
                 memcpy(b.data + b.fill, &length, 4)
@@ -228,13 +249,16 @@ cdef class RecordWriter:
             room = self.scratch_room - 4
             n = self.serializer.encode_record(record, self.scratch + 4, room)
             if n > p.config.max_record_bytes:
-                raise RecordTooLong(
-                    f"a record of {n} bytes is longer than max_record_bytes ({p.config.max_record_bytes})")
+                self.refuse(n)
             if n <= room:
                 break
         length = <uint32_t> n
         memcpy(self.scratch, &length, 4)
         return self.spill(part, n + 4)
+
+    cdef int refuse(self, Py_ssize_t n) except -1:
+        raise RecordTooLong(
+            f"a record of {n} bytes is longer than max_record_bytes ({self.partition.config.max_record_bytes})")
 
     def emit(self, record):
         """Write one record, waiting without the GIL while there is no credit.
@@ -279,8 +303,9 @@ cdef class RecordWriter:
         part = self.selector.select(record)
         if part == SELECT_ALL:
             raise TypeError("broadcast cannot be written without blocking: use emit")
+        cdef int done = self.write_record(part, record)
         self.records += 1
-        return self.write_record(part, record) == 1
+        return self._written(done)
 
     # ---- ending
 
@@ -346,7 +371,12 @@ cdef class RecordWriter:
 
     def __exit__(self, kind, value, traceback):
         if kind is None:
-            self.close()
+            try:
+                self.close()
+            except BaseException as error:
+                # Nobody is left to try again: its segments must not stay out.
+                self.abort(f"{type(error).__name__}: {error}")
+                raise
         else:
             self.abort(f"{kind.__name__}: {value}")
 

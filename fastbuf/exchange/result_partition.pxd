@@ -43,9 +43,11 @@ cdef class ResultPartition:
     cdef list notified          # local gates: their cores must outlive this partition's last notify
     cdef readonly bint closed
     cdef bint ended
+    cdef unsigned long writing  # thread that writes into segments just now, 0: none.  Set and read under the GIL
     cdef bint destroyed
     cdef int64_t wait_ns
 
+    cdef int begin_writing(self) except -1
     cdef WriteState open_buffer(self, int part, bint overdraft) noexcept nogil
     cdef void commit(self, int part, uint32_t n) noexcept nogil
     cdef void finish_buffer(self, int part) noexcept nogil

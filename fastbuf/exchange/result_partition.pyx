@@ -1,8 +1,10 @@
 """A result partition: what one producer writes for R consumers, in segments of its own pool."""
 
 import os
+import time
 
 from cpython.exc cimport PyErr_CheckSignals
+from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 
@@ -16,6 +18,7 @@ from fastbuf._native.atomics cimport (
     fb_u32_load_acquire,
     fb_u32_store_release,
 )
+from fastbuf.exchange.clock cimport seconds_ns
 from fastbuf.exchange.failure cimport FAIL_ABORTED, failure_code, failure_init, failure_raise, failure_set
 from fastbuf.exchange.result_subpartition cimport (
     sub_begin,
@@ -106,6 +109,27 @@ cdef class ResultPartition:
 
     # ---- writing (the writer's thread)
 
+    cdef int begin_writing(self) except -1:
+        """Until `writing` is 0 again, segments are written to though the GIL may change hands: none may go."""
+        if self.closed:
+            self.check()
+        self.writing = <unsigned long> PyThread_get_thread_ident()
+        return 0
+
+    def wait_idle(self):
+        """First step of letting go: no new write begins, and one that another thread is within (it never waits) ends.
+
+        Raises
+        ------
+        RuntimeError
+            This very thread is within one (a signal handler, or a record's own code): nothing is done.
+        """
+        if self.writing == <unsigned long> PyThread_get_thread_ident():
+            raise RuntimeError(f"writer {self.channel} is just encoding a record in this thread: close it afterwards")
+        self.closed = True
+        while self.writing:
+            time.sleep(0.0005)
+
     cdef WriteState open_buffer(self, int part, bint overdraft) noexcept nogil:
         """Sees to it that `part` has a buffer with room."""
         cdef OpenBuffer *b = &self.buffers[part]
@@ -168,7 +192,7 @@ cdef class ResultPartition:
         """
         cdef int64_t now = fb_now_ns()
         cdef int64_t until = now + SLICE_NS
-        cdef int64_t stall = <int64_t> (self.config.stall_timeout_s * 1e9)
+        cdef int64_t stall = seconds_ns(self.config.stall_timeout_s)
         cdef uint64_t sum = self.progress()
         if failure_code(&self.core.failure) or self.closed:
             fb_event_cancel(&self.core.event)
@@ -255,7 +279,7 @@ cdef class ResultPartition:
         """Wait until every remote consumer has ended; False when the time is over."""
         cdef int64_t since = 0
         cdef uint64_t seen = 0
-        cdef int64_t deadline = fb_now_ns() + <int64_t> (timeout_s * 1e9) if timeout_s >= 0 else -1
+        cdef int64_t deadline = fb_now_ns() + seconds_ns(timeout_s) if timeout_s >= 0 else -1
         cdef uint32_t key
         while True:
             key = fb_event_prepare(&self.core.event)
@@ -268,7 +292,7 @@ cdef class ResultPartition:
 
     def fail(self, str reason):
         """Give up: the reason goes to every consumer, and to whoever writes on."""
-        cdef bytes text = reason.encode()
+        cdef bytes text = reason.encode("utf-8", "replace")
         failure_set(&self.core.failure, FAIL_ABORTED, text, len(text))
         fb_u32_store_release(&self.core.abort_asked, 1)
         for i in range(self.subpartitions):
@@ -277,7 +301,7 @@ cdef class ResultPartition:
 
     def wait_aborted(self, double timeout_s):
         """Give the drainers a moment to say ABORT; never raises."""
-        cdef int64_t deadline = fb_now_ns() + <int64_t> (timeout_s * 1e9)
+        cdef int64_t deadline = fb_now_ns() + seconds_ns(timeout_s)
         cdef uint32_t key
         while fb_now_ns() < deadline:
             key = fb_event_prepare(&self.core.event)

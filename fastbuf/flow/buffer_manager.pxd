@@ -4,6 +4,11 @@
 # Owner of every field: the gate's lock; each function is called with it held and never waits.
 # A segment here is at any time in one of: its channel's `ready` list (announced as credit), the
 # reader's hands (between bm_take and bm_release), or the gate's LocalBufferPool.
+#
+# No channel goes without while another has two (SPEC: every channel has at least one exclusive
+# segment): the pool guarantees a gate one per channel only, so what goes beyond a channel's first
+# leaves one free for every channel that has none (`starved`) or has not come yet (`unopened`); and
+# when the limit fell meanwhile, an exclusive segment that comes back goes to the one who has none.
 from libc.stdint cimport int32_t, int64_t, uint32_t
 
 from fastbuf.flow.credit_ledger cimport CreditRow
@@ -18,6 +23,7 @@ cdef struct ChannelBuffers:
     uint32_t unannounced        # credits granted that the transport has not yet told the sender
     int32_t missing             # exclusive segments that the pool could not give yet
     bint waiting                # in the queue of waiters
+    bint starved                # has had no segment yet
     bint announcing             # in the list of channels with something to announce
     bint closed                 # wants no more segments
     ChannelBuffers *next_waiter
@@ -31,6 +37,9 @@ cdef struct GateBuffers:
     int32_t exclusive           # segments each channel gets for itself
     int32_t floating_limit
     int32_t floating_out        # floating segments that channels hold, ready or with the reader
+    int32_t unopened            # channels that are expected and not there yet
+    int32_t starved             # channels that have had no segment yet
+    int32_t missing             # sum of the channels'
     int32_t *link               # next segment in a ready list, by segment number
     int32_t segments            # length of link
     ChannelBuffers *first_waiter

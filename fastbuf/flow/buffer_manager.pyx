@@ -9,7 +9,19 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
 from fastbuf.flow.credit_ledger cimport credit_announce, credit_init, credit_required, credit_take
-from fastbuf.memory.pool_core cimport LocalCore, PoolCore, local_try_acquire, segment_recycle
+from fastbuf.memory.pool_core cimport (
+    LocalCore,
+    PoolCore,
+    local_in_use,
+    local_limit,
+    local_try_acquire,
+    segment_recycle,
+)
+
+cdef enum Fed:
+    FED = 1                     # has all it wants
+    FED_FLOATING_OUT = 0        # the floating segments are out
+    FED_POOL_DRY = -1           # the pool has none that it may have
 
 
 cdef int bm_init(GateBuffers *g, PoolCore *pool, LocalCore *local, int32_t segments, int32_t exclusive,
@@ -35,6 +47,9 @@ cdef inline void _grant(GateBuffers *g, ChannelBuffers *c, int32_t segment) noex
     c.ready_count += 1
     credit_announce(&c.credit, 1)
     c.unannounced += 1
+    if c.starved:
+        c.starved = False
+        g.starved -= 1
     if not c.announcing:
         c.announcing = True
         c.next_announce = g.announce
@@ -54,25 +69,36 @@ cdef inline bint _satisfied(ChannelBuffers *c) noexcept nogil:
     return c.missing == 0 and c.ready_count >= credit_required(&c.credit)
 
 
-cdef bint _feed(GateBuffers *g, ChannelBuffers *c) noexcept nogil:
-    # Gives c what it wants while the pool has it; False when the pool ran dry first.
+cdef int32_t _acquire(GateBuffers *g, ChannelBuffers *c) noexcept nogil:
+    # One segment for c, -1: none.  Only this gate takes from its pool, and with its lock held: in_use cannot grow.
+    cdef int64_t room
+    if not c.starved and g.starved + g.unopened > 0:
+        room = <int64_t> local_limit(g.local) - local_in_use(g.local)
+        if room <= g.starved + g.unopened:
+            return -1
+    return local_try_acquire(g.local)
+
+
+cdef Fed _feed(GateBuffers *g, ChannelBuffers *c) noexcept nogil:
+    # Gives c what it wants while the pool has it.
     cdef int32_t s
     while c.missing > 0:
-        s = local_try_acquire(g.local)
+        s = _acquire(g, c)
         if s < 0:
-            return False
+            return FED_POOL_DRY
         c.missing -= 1
+        g.missing -= 1
         _grant(g, c, s)
     while c.ready_count < credit_required(&c.credit):
         if g.floating_out >= g.floating_limit:
-            return False
-        s = local_try_acquire(g.local)
+            return FED_FLOATING_OUT
+        s = _acquire(g, c)
         if s < 0:
-            return False
+            return FED_POOL_DRY
         g.floating_out += 1
         c.credit.floating += 1
         _grant(g, c, s)
-    return True
+    return FED
 
 
 cdef inline void _enqueue(GateBuffers *g, ChannelBuffers *c) noexcept nogil:
@@ -93,7 +119,10 @@ cdef void bm_open(GateBuffers *g, ChannelBuffers *c, void *owner) noexcept nogil
     credit_init(&c.credit, g.exclusive)
     c.ready = -1
     c.missing = g.exclusive
-    if not _feed(g, c):
+    g.missing += g.exclusive
+    c.starved = True
+    g.starved += 1
+    if _feed(g, c) != FED:
         _enqueue(g, c)
 
 
@@ -106,7 +135,7 @@ cdef int32_t bm_take(GateBuffers *g, ChannelBuffers *c, uint32_t backlog) noexce
     c.ready_count -= 1
     c.with_reader += 1
     c.credit.backlog = backlog
-    if not _satisfied(c) and not _feed(g, c):
+    if not _satisfied(c) and _feed(g, c) != FED:
         _enqueue(g, c)
     return s
 
@@ -126,6 +155,12 @@ cdef void bm_release(GateBuffers *g, ChannelBuffers *c, int32_t segment) noexcep
         segment_recycle(g.pool, segment)
         if c.ready_count < credit_required(&c.credit):
             _enqueue(g, c)
+    elif g.starved and c.ready_count + c.with_reader > 0:
+        # It has another, somebody has none: that one is served first (bm_serve), and c again when there are more.
+        c.missing += 1
+        g.missing += 1
+        segment_recycle(g.pool, segment)
+        _enqueue(g, c)
     else:
         _grant(g, c, segment)
     bm_serve(g)
@@ -137,6 +172,11 @@ cdef void bm_close(GateBuffers *g, ChannelBuffers *c) noexcept nogil:
     cdef ChannelBuffers *w
     cdef ChannelBuffers *previous = NULL
     c.closed = True
+    g.missing -= c.missing
+    c.missing = 0
+    if c.starved:
+        c.starved = False
+        g.starved -= 1
     if c.waiting:
         w = g.first_waiter
         while w != NULL and w != c:
@@ -166,13 +206,36 @@ cdef void bm_close(GateBuffers *g, ChannelBuffers *c) noexcept nogil:
 
 
 cdef void bm_serve(GateBuffers *g) noexcept nogil:
-    """Hands what the pool can give to the channels that wait, in the order they came."""
-    cdef ChannelBuffers *c
-    while g.first_waiter != NULL:
-        c = g.first_waiter
-        if not _feed(g, c):
+    """Hands what the pool can give to the channels that wait: to those that have none, then in the order they came."""
+    cdef ChannelBuffers *c = g.first_waiter
+    cdef ChannelBuffers *previous = NULL
+    cdef ChannelBuffers *following
+    cdef int32_t s
+    cdef Fed fed
+    while c != NULL and g.starved > 0:
+        if c.starved:
+            s = local_try_acquire(g.local)
+            if s < 0:
+                return
+            c.missing -= 1
+            g.missing -= 1
+            _grant(g, c, s)
+        c = c.next_waiter
+    c = g.first_waiter
+    while c != NULL:
+        following = c.next_waiter
+        fed = _feed(g, c)
+        # Who waits for floating segments only must not keep the next from its exclusive ones.
+        if fed == FED_POOL_DRY or (fed == FED_FLOATING_OUT and g.missing == 0):
             return
-        g.first_waiter = c.next_waiter
-        if g.first_waiter == NULL:
-            g.last_waiter = NULL
-        c.waiting = False
+        if fed == FED:
+            if previous == NULL:
+                g.first_waiter = following
+            else:
+                previous.next_waiter = following
+            if g.last_waiter == c:
+                g.last_waiter = previous
+            c.waiting = False
+        else:
+            previous = c
+        c = following

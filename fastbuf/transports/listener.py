@@ -21,6 +21,7 @@ from fastbuf.transports import handshake as hs
 MAX_UNPROVEN = 64  #: connections that have not proved the secret yet; more wait in the kernel's backlog
 PROOF_TIME_S = 10.0
 BACKLOG = 128
+_PAUSE_S = 0.05
 
 
 class _Stranger:
@@ -135,10 +136,15 @@ class Listener:
     def _accept(self, selector: selectors.BaseSelector, strangers: dict[socket.socket, _Stranger]) -> None:
         try:
             sock, address = self._socket.accept()
+        except BlockingIOError:
+            return
         except OSError:
+            # Out of descriptors, most likely: who knocks stays in the backlog, and select would say so at once again.
+            time.sleep(_PAUSE_S)
             return
         sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with contextlib.suppress(OSError):  # gone again: reading says so
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         strangers[sock] = _Stranger(sock, f"{address[0]}:{address[1]}")
         selector.register(sock, selectors.EVENT_READ)
 

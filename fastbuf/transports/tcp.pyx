@@ -4,23 +4,24 @@ import socket
 import sys
 import threading
 
-from libc.stdint cimport int64_t
-
+from fastbuf.exchange.clock cimport seconds_ns
 from fastbuf.exchange.failure cimport FAIL_PEER_LOST
 from fastbuf.exchange.gate_core cimport gate_disconnect, gate_fail, gate_open_channel
 from fastbuf.exchange.input_channel cimport InputChannel
 from fastbuf.exchange.input_gate cimport InputGate
 from fastbuf.exchange.result_partition cimport ResultPartition
+from fastbuf.exchange.result_subpartition cimport sub_forget_drainer
 from fastbuf.exchange.result_subpartition cimport sub_close
 from fastbuf.transports.tcp_connection cimport (
     ROLE_RECEIVER,
     ROLE_SENDER,
     Connection,
+    connection_free,
     connection_new,
 )
 from fastbuf.transports.tcp_loop cimport COMMAND_ADD, COMMAND_LET_GO, IoThread, loop_mark
 
-from fastbuf.errors import ConfigError, PeerLost, SequenceError
+from fastbuf.errors import ConfigError, ExchangeClosed, PeerLost, SequenceError
 from fastbuf.exchange.connection import register_transport
 from fastbuf.transports import handshake as hs
 from fastbuf.transports.listener import Listener
@@ -87,7 +88,6 @@ cdef class TcpTransport:
 
     def connect(self, ResultPartition partition, int index, target, channel):
         """Blocks until the consumer has proved the secret and believes us; `connect_timeout_s` at most."""
-        cdef Connection *c
         host, port, gate_id = target
         where = f"consumer {host}:{port}"
         hello = hs.Hello(
@@ -116,24 +116,44 @@ cdef class TcpTransport:
                 sub_close(&partition.subs[index], True)
                 return
             sock.setblocking(False)
-            name = f"{host}:{port}".encode()
+            self._hand_over(sock, partition, index, target, channel["loss_is_cancel"])
+        finally:
+            sock.close()
+
+    def _hand_over(self, sock, ResultPartition partition, int index, target, bint loss_is_cancel):
+        """Give a greeted socket to the I/O thread; on an error it stays the caller's."""
+        cdef Connection *c
+        host, port, gate_id = target
+        cdef bytes name = f"{host}:{port}".encode()
+        cdef bint checksum = partition.config.checksum
+        cdef double timeout = partition.config.buffer_timeout_s
+        # Under the lock that let_go_partition and close take: the partition may have been ended (the environment was
+        # closed by another thread) while we talked, and then nothing of the transport may point to it any more.
+        with self.lock:
+            partition.check()
+            if self.closed:
+                raise ExchangeClosed("the environment was closed while it connected")
             c = connection_new(sock.fileno(), ROLE_SENDER, partition.channel, partition.segment_size, name)
             if c == NULL:
                 raise MemoryError
+            c.loop = self.io.loop
+            c.checksum = checksum
+            c.loss_is_cancel = loss_is_cancel
+            c.flush_interval_ns = -1 if timeout < 0 else seconds_ns(timeout)
+            c.writer_failure = &partition.core.failure
+            c.abort_asked = &partition.core.abort_asked
+            c.sub = &partition.subs[index]
+            partition.subs[index].notify = loop_mark
+            partition.subs[index].notify_context = c
+            try:
+                self.io.command(COMMAND_ADD, c)
+            except BaseException:       # it has not taken it
+                sub_forget_drainer(&partition.subs[index])
+                c.fd = -1
+                connection_free(c)
+                raise
             sock.detach()
-        finally:
-            sock.close()
-        c.loop = self.io.loop
-        c.checksum = partition.config.checksum
-        c.loss_is_cancel = channel["loss_is_cancel"]
-        c.flush_interval_ns = <int64_t> (partition.config.buffer_timeout_s * 1e9)
-        c.writer_failure = &partition.core.failure
-        c.abort_asked = &partition.core.abort_asked
-        c.sub = &partition.subs[index]
-        partition.subs[index].notify = loop_mark
-        partition.subs[index].notify_context = c
-        partition.set_transport(index, "tcp", f"{host}:{port} gate {gate_id}")
-        self.io.command(COMMAND_ADD, c)
+            partition.set_transport(index, "tcp", f"{host}:{port} gate {gate_id}")
 
     # ---- letting go
 

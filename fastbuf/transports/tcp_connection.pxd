@@ -37,6 +37,7 @@ cdef struct Connection:
     fb_au32 cancel_asked        # receiver: say CANCEL (or ABORT, when the gate has failed)
     # -- I/O thread
     int phase
+    int epoll_fd                # where it is watched, once epoll_mask is set
     uint32_t epoll_mask         # what the loop has asked epoll for
     bint blocked                # the socket took less than we had: wait for EPOLLOUT
     int64_t linger_until_ns     # PHASE_CLOSING ends here at the latest
@@ -82,3 +83,5 @@ cdef void connection_run(Connection *c, bint readable) noexcept nogil
 cdef void connection_let_go_of_gate(Connection *c) noexcept nogil
 cdef void connection_let_go_of_writer(Connection *c) noexcept nogil
 cdef void connection_kill(Connection *c) noexcept nogil
+# As connection_kill, and whoever still had something to get or to say is told.
+cdef void connection_lost(Connection *c, const char *why) noexcept nogil

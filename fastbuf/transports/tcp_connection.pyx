@@ -15,10 +15,13 @@ from libc.string cimport memcpy, strerror, strlen, strncpy
 from fastbuf._native.atomics cimport fb_now_ns, fb_u32_exchange_acq_rel, fb_u32_load_acquire
 from fastbuf._native.crc32c cimport fb_crc32c
 from fastbuf._native.sockets cimport (
+    EPOLL_CTL_DEL,
     MSG_DONTWAIT,
     MSG_NOSIGNAL,
     SHUT_WR,
     close,
+    epoll_ctl,
+    epoll_event,
     iovec,
     msghdr,
     readv,
@@ -100,10 +103,16 @@ cdef void connection_free(Connection *c) noexcept nogil:
 
 cdef void connection_kill(Connection *c) noexcept nogil:
     """Off the wire at once; lets go of its channel."""
+    cdef epoll_event ignored
     if c.phase == PHASE_DEAD:
         return
     c.phase = PHASE_DEAD
-    close(c.fd)                 # also takes it off epoll: no duplicate of the descriptor exists
+    # A forked child has a duplicate of the descriptor: then close alone would neither take it off epoll, which would
+    # go on to report a connection that is freed, nor tell the peer.
+    if c.epoll_mask:
+        epoll_ctl(c.epoll_fd, EPOLL_CTL_DEL, c.fd, &ignored)
+    shutdown(c.fd, SHUT_WR)
+    close(c.fd)
     c.fd = -1
     c.out_active = False
     _drop_incoming(c)
@@ -152,7 +161,7 @@ cdef void _gate_failed(Connection *c, int code, const char *text) noexcept nogil
         gate_fail(c.gate, code, text, strlen(text))
 
 
-cdef void _lost(Connection *c, const char *why) noexcept nogil:
+cdef void connection_lost(Connection *c, const char *why) noexcept nogil:
     """The connection ended without the last word having been said."""
     cdef char text[TEXT]
     if c.phase == PHASE_OPEN:
@@ -304,13 +313,13 @@ cdef void _read(Connection *c) noexcept nogil:
             n_iov += 1
         n = readv(c.fd, iov, n_iov)
         if n == 0:
-            _lost(c, b"the connection was closed")
+            connection_lost(c, b"the connection was closed")
             return
         if n < 0:
             if errno == EINTR:
                 continue
             if errno != EAGAIN:
-                _lost(c, strerror(errno))
+                connection_lost(c, strerror(errno))
             return
         wanted -= n
         if c.in_left:
@@ -406,8 +415,9 @@ cdef bint _next_of_sender(Connection *c) noexcept nogil:
         return True
     if fb_u32_exchange_acq_rel(&c.sub.flush_asked, 0):
         c.flush_pending = True
-    if c.credit:
-        if sub_sendable(c.sub, c.flush_pending, &data, &length, &last):
+    # Looked at without credit too: a last buffer of which all has left stands in no end's way.
+    if sub_sendable(c.sub, c.flush_pending, &data, &length, &last):
+        if c.credit:
             # The backlog is what waits behind this buffer, so the receiver can find segments for it.
             _say(c, FRAME_DATA, c.sequence, sub_queued(c.sub) - 1)
             c.out_header.length = length
@@ -421,6 +431,7 @@ cdef bint _next_of_sender(Connection *c) noexcept nogil:
             c.sequence += 1
             c.credit -= 1
             return True
+    else:
         c.flush_pending = False
     if sub_exhausted(c.sub):
         c.said_end = True
@@ -453,8 +464,7 @@ cdef bint _next_of_receiver(Connection *c) noexcept nogil:
 
 
 cdef void _write(Connection *c) noexcept nogil:
-    cdef int rc
-    cdef int kind
+    cdef int rc, kind, error
     c.blocked = False
     while c.phase == PHASE_OPEN:
         if c.out_active:
@@ -464,9 +474,10 @@ cdef void _write(Connection *c) noexcept nogil:
                 return
             if rc < 0:
                 # The peer may have said why before it went: hear that first.
+                error = errno
                 _read(c)
                 if c.phase == PHASE_OPEN:
-                    _lost(c, strerror(errno))
+                    connection_lost(c, strerror(error))
                 return
             c.out_active = False
             kind = c.out_header.type

@@ -59,6 +59,7 @@ from fastbuf.transports.tcp_connection cimport (
     connection_kill,
     connection_let_go_of_gate,
     connection_let_go_of_writer,
+    connection_lost,
     connection_run,
 )
 
@@ -118,7 +119,9 @@ cdef void _watch(IoLoop *loop, Connection *c) noexcept nogil:
     e.events = mask
     e.data.ptr = c
     if epoll_ctl(loop.epoll_fd, EPOLL_CTL_MOD if c.epoll_mask else EPOLL_CTL_ADD, c.fd, &e) != 0:
-        connection_kill(c)
+        connection_lost(c, b"epoll refuses it (see fs.epoll.max_user_watches)")
+        return
+    c.epoll_fd = loop.epoll_fd
     c.epoll_mask = mask
 
 
@@ -154,6 +157,9 @@ cdef void _flush(IoLoop *loop, int64_t now) noexcept nogil:
         loop.next_flush_ns = -1
     elif loop.next_flush_ns < 0 or now >= loop.next_flush_ns:
         loop.next_flush_ns = now + due
+    else:
+        # A connection with a shorter timeout has come.
+        loop.next_flush_ns = min(loop.next_flush_ns, now + due)
 
 
 cdef void _sweep(IoLoop *loop, int64_t now) noexcept nogil:
@@ -246,7 +252,9 @@ cdef int _timeout_ms(IoLoop *loop, int64_t now) noexcept nogil:
         until = loop.next_sweep_ns
     if until < 0:
         return -1
-    return <int> ((until - now + 999999) // 1000000) if until > now else 0
+    if until <= now:
+        return 0
+    return <int> min((until - now + 999999) // 1000000, <int64_t> 3600000)      # no int holds a month in ms
 
 
 cdef void *_main(void *argument) noexcept nogil:
