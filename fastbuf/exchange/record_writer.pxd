@@ -20,6 +20,7 @@ cdef class RecordWriter:
     cdef Py_ssize_t spill_left          # bytes of it still to write, to spill_part
     cdef int spill_part
     cdef readonly uint64_t records
+    cdef Py_ssize_t longest             # max_record_bytes
     cdef bint flush_always              # buffer timeout 0
     cdef bint in_batch
 
@@ -29,6 +30,6 @@ cdef class RecordWriter:
     cdef bint _written(self, int done) except -1
     cdef int refuse(self, Py_ssize_t n) except -1
     cdef int write_record(self, int part, object record) except -1
-    cdef int encode_into(self, int part, object record) except -1
+    cdef inline int encode_into(self, int part, object record) except -1
     cdef int reserve(self, Py_ssize_t room) except -1
     cdef int spill(self, int part, Py_ssize_t length) except -1

@@ -5,6 +5,7 @@ its place, so that a fused stage may take in what has arrived and call again (SP
 send).  The blocking calls pump and wait on the partition's event.
 """
 
+from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
@@ -37,6 +38,7 @@ cdef class RecordWriter:
         self.serializer = serializer
         self.selector = selector
         selector.bind(partition.subpartitions, serializer.schema)
+        self.longest = partition.config.max_record_bytes
         self.flush_always = partition.config.buffer_timeout_s == 0
         if serializer.kind == "columnar":
             self.scatter = (<ColumnarSerializer> serializer).scatter(partition.subpartitions)
@@ -128,8 +130,8 @@ cdef class RecordWriter:
             if giant < 0:
                 break
             n = scatter.next_row_bytes(giant)
-            if n - 4 > p.config.max_record_bytes:
-                raise RecordTooLong(f"a row of {n} bytes is longer than max_record_bytes ({p.config.max_record_bytes})")
+            if n - 4 > self.longest:
+                raise RecordTooLong(f"a row of {n} bytes is longer than max_record_bytes ({self.longest})")
             self.reserve(n)
             n = scatter.encode(giant, self.scratch, n)
             if n == 0:
@@ -215,13 +217,16 @@ cdef class RecordWriter:
 
     cdef int write_record(self, int part, object record) except -1:
         """1: written, 0: begun (pump_spill finishes it)."""
-        self.partition.begin_writing()          # encoding may run anybody's code
+        cdef ResultPartition p = self.partition
+        if p.closed:
+            p.check()
+        p.writing = <unsigned long> PyThread_get_thread_ident()     # as begin_writing: encoding may run anybody's code
         try:
             return self.encode_into(part, record)
         finally:
-            self.partition.writing = 0
+            p.writing = 0
 
-    cdef int encode_into(self, int part, object record) except -1:
+    cdef inline int encode_into(self, int part, object record) except -1:
         cdef ResultPartition p = self.partition
         cdef OpenBuffer *b
         cdef Py_ssize_t n, room
@@ -233,7 +238,7 @@ cdef class RecordWriter:
             b = &p.buffers[part]
             room = <Py_ssize_t> p.segment_size - b.fill - 4
             n = self.serializer.encode_record(record, b.data + b.fill + 4, room) if room > 0 else -1
-            if n > p.config.max_record_bytes:
+            if n > self.longest:
                 self.refuse(n)
             if room > 0 and n <= room:
                 length = <uint32_t> n
@@ -248,7 +253,7 @@ cdef class RecordWriter:
             self.reserve(n + 4)
             room = self.scratch_room - 4
             n = self.serializer.encode_record(record, self.scratch + 4, room)
-            if n > p.config.max_record_bytes:
+            if n > self.longest:
                 self.refuse(n)
             if n <= room:
                 break
@@ -258,7 +263,7 @@ cdef class RecordWriter:
 
     cdef int refuse(self, Py_ssize_t n) except -1:
         raise RecordTooLong(
-            f"a record of {n} bytes is longer than max_record_bytes ({self.partition.config.max_record_bytes})")
+            f"a record of {n} bytes is longer than max_record_bytes ({self.longest})")
 
     def emit(self, record):
         """Write one record, waiting without the GIL while there is no credit.
