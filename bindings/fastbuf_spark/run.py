@@ -25,6 +25,9 @@ from fastbuf_spark.wire import Message, clip
 
 SETTLE_S = 1.0  #: a set of consumers whose task ids have gaps may be of two attempts: wait so long for the newer ones
 RECANCEL_S = 1.0  #: a job that was not submitted yet when it was cancelled is cancelled again
+#: A job whose producers are all done has only to be told so by Spark; killing its last tasks now would kill workers too,
+#: and a new one costs most of a second
+LEAVE_S = 10.0
 
 
 class Peer(Protocol):
@@ -375,7 +378,10 @@ class Run:
             for peer in left:
                 # A producer that nobody listens to any more reads it when it next looks; its writer sees it first
                 peer.send(_abort(reason) if outcome == "aborted" else {"op": "stop"})
-        self._cancel_job(now)
+        if self._counted():
+            self._cancelled_at = now + LEAVE_S
+        else:
+            self._cancel_job(now)
 
     def _cancel_job(self, now: float) -> None:
         if self.job is not None and not self.job_ended:

@@ -82,3 +82,17 @@ def slowly_with_producers(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Reco
             "producer": pa.array([producers], pa.int64()),
         }
     )
+
+
+def with_pid(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A first stage that adds its worker's pid to every row."""
+    for batch in batches:
+        pid = pa.array([os.getpid()] * batch.num_rows, pa.int64())
+        yield pa.RecordBatch.from_arrays([*batch.columns, pid], names=[*batch.schema.names, "sender"])
+
+
+def both_pids(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What arrived of the senders' pids, beside the own."""
+    for batch in batches:
+        own = pa.array([os.getpid()] * batch.num_rows, pa.int64())
+        yield pa.RecordBatch.from_arrays([batch["sender"], own], names=["sender", "receiver"])

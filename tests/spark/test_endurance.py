@@ -67,3 +67,25 @@ def test_nothing_grows(spark: Any, mode: str) -> None:
         mode,
         {pid: (s[0]["rss_kib"], s[-1]["rss_kib"], s[-1]["fds"], s[-1]["threads"], len(s)) for pid, s in reused.items()},
     )
+
+
+@pytest.mark.spark
+def test_runs_end_so_that_their_workers_can_be_used_again(spark: Any) -> None:
+    data = spark.range(0, 20_000, 1, 2)
+    workers: set[int] = set()
+    for run in range(6):
+        made = fbs.map_in_arrow(
+            data,
+            probes.both_pids,
+            "sender long, receiver long",
+            keys="id",
+            num_partitions=2,
+            before=probes.with_pid,
+            before_schema="id long, sender long",
+            mode="pipelined",
+        )
+        rows = made.distinct().collect()
+        if run:
+            workers |= {r.sender for r in rows} | {r.receiver for r in rows}
+    # Two consumers and two producers at a time; twice as many if Spark gives a task out before the last one's worker is back
+    assert len(workers) <= 8, f"{len(workers)} workers for five runs of two producers and two consumers"

@@ -113,7 +113,12 @@ def test_where_the_number_of_producers_is_known_nobody_waits_for_the_job() -> No
     assert house.consumers[0].got[-1] == {"op": "seal", "totals": {"0": 1, "1": 1}}
     house.run.consumer_done(house.consumers[0], {}, 2.0)
     assert not house.run.over, "the job is still there"
-    house.run.job_finished("", 3.0)
+    assert house.job.cancelled == 0, "Spark would kill the workers of tasks that are about to end"
+    house.run.tick(4.0)
+    assert house.job.cancelled == 0
+    house.run.tick(20.0)
+    assert house.job.cancelled == 1, "it has not ended by itself"
+    house.run.job_finished("", 21.0)
     assert house.run.over
     assert house.run.summary.outcome == "ok"
 
