@@ -63,8 +63,11 @@ class Staging:
         self._turn = turn
         self.records = self.bytes = 0
 
-    def add(self, batch: pa.RecordBatch) -> Iterator[tuple[int, bytes]]:
-        """Take a batch in; gives (partition, block) for each buffer that is full."""
+    def add(self, batch: pa.RecordBatch) -> Iterator[tuple[int, np.ndarray]]:
+        """Take a batch in; gives (partition, block) for each buffer that is full.
+
+        A block is the staging buffer itself: it holds until the next one is asked for.
+        """
         scatter = self._scatter
         if self._hash is not None:
             scatter.start_hashed(batch, self._hash)
@@ -90,7 +93,7 @@ class Staging:
                     before[partition] -= 1
         scatter.stop_batch()
 
-    def rest(self) -> Iterator[tuple[int, bytes]]:
+    def rest(self) -> Iterator[tuple[int, np.ndarray]]:
         """What is left at the end."""
         for partition, rows in enumerate(self._rows):
             if rows:
@@ -103,13 +106,13 @@ class Staging:
         self._turn = (self._turn + rows) % self._partitions
         return pids
 
-    def _flush(self, partition: int) -> tuple[int, bytes]:
+    def _flush(self, partition: int) -> tuple[int, np.ndarray]:
         block = self._finish(self._buffers[partition, : self._filled[partition]], self._rows[partition])
         self._filled[partition] = HEADER_BYTES
         self._rows[partition] = 0
         return partition, block
 
-    def _long_row(self, partition: int) -> tuple[int, bytes]:
+    def _long_row(self, partition: int) -> tuple[int, np.ndarray]:
         """A row that no staging buffer holds goes alone."""
         import numpy as np
 
@@ -117,7 +120,7 @@ class Staging:
         written = self._scatter.encode_into(partition, buffer, HEADER_BYTES)
         return partition, self._finish(buffer[: HEADER_BYTES + written], 1)
 
-    def _finish(self, block: np.ndarray, rows: int) -> bytes:
+    def _finish(self, block: np.ndarray, rows: int) -> np.ndarray:
         import numpy as np
 
         from fastbuf.serializers.checksum import crc32c
@@ -127,7 +130,7 @@ class Staging:
         header = encode_header(KIND_COLUMNAR, flags, self._fingerprint, len(block) - HEADER_BYTES, rows, crc)
         block[:HEADER_BYTES] = np.frombuffer(header, np.uint8)
         self.bytes += len(block)
-        return block.tobytes()
+        return block
 
 
 @dataclass(frozen=True)
@@ -151,29 +154,40 @@ class MapSide:
         yield from _shipped(self._blocks(staging, source))
         self.spec.report("producer", partition, stage, {"records": staging.records, "bytes": staging.bytes})
 
-    def _blocks(self, staging: Staging, source: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
+    def _blocks(self, staging: Staging, source: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, np.ndarray]]:
         for batch in self.spec.codec.items(source):
             yield from staging.add(batch)
         yield from staging.rest()
 
 
-def _shipped(blocks: Iterable[tuple[int, bytes]]) -> Iterator[pa.RecordBatch]:
-    """(partition, block) pairs as batches of a few megabytes."""
+def _shipped(blocks: Iterable[tuple[int, np.ndarray]]) -> Iterator[pa.RecordBatch]:
+    """(partition, block) pairs as batches of a few megabytes; a block is copied, once, before the next is asked for."""
+    import numpy as np
+
+    pids: list[int] = []
+    ends = [0]
+    values = np.empty(OUT_BYTES, np.uint8)
+    for pid, block in blocks:
+        if ends[-1] + len(block) > len(values) and pids:
+            yield _shipment(pids, ends, values)
+            pids, ends = [], [0]
+            values = np.empty(OUT_BYTES, np.uint8)
+        if len(block) > len(values):
+            values = np.empty(len(block), np.uint8)
+        values[ends[-1] : ends[-1] + len(block)] = block
+        pids.append(pid)
+        ends.append(ends[-1] + len(block))
+    if pids:
+        yield _shipment(pids, ends, values)
+
+
+def _shipment(pids: list[int], ends: list[int], values: np.ndarray) -> pa.RecordBatch:
+    import numpy as np
     import pyarrow as pa
 
-    schema = pa.schema([(PID, pa.int32()), (BLOCK, pa.binary())])
-    pids: list[int] = []
-    data: list[bytes] = []
-    held = 0
-    for pid, block in blocks:
-        pids.append(pid)
-        data.append(block)
-        held += len(block)
-        if held >= OUT_BYTES:
-            yield pa.RecordBatch.from_arrays([pa.array(pids, pa.int32()), pa.array(data, pa.binary())], schema=schema)
-            pids, data, held = [], [], 0
-    if pids:
-        yield pa.RecordBatch.from_arrays([pa.array(pids, pa.int32()), pa.array(data, pa.binary())], schema=schema)
+    buffers = [None, pa.py_buffer(np.array(ends, np.int32)), pa.py_buffer(values[: ends[-1]])]
+    blocks = pa.Array.from_buffers(pa.binary(), len(pids), buffers)
+    return pa.RecordBatch.from_arrays([pa.array(pids, pa.int32()), blocks], names=[PID, BLOCK])
 
 
 @dataclass(frozen=True)

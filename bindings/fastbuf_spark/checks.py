@@ -100,13 +100,18 @@ def remedy(sc: Any, slots: int) -> str:
     return f"local[{slots}]" if str(sc.master).startswith("local") else f"executors with {slots} cores in all"
 
 
+def setting(sc: Any, name: str, default: Any = None) -> Any:
+    """One setting of a SparkContext; ``sc.getConf()`` would fetch all of them, each by a call into the JVM."""
+    return sc._conf.get(name, default)
+
+
 def slots_of(sc: Any) -> int | None:
     """Tasks that Spark runs at once, as far as it can be known.
 
     ``local[n]``: n.  Else the executors there are (or, while there are none, those asked for) times their cores.
     """
     master = str(sc.master)
-    task_cpus = max(1.0, float(sc.getConf().get("spark.task.cpus", "1")))
+    task_cpus = max(1.0, float(setting(sc, "spark.task.cpus", "1")))
     local = _LOCAL.match(master)
     if local:
         threads = local[1] or "1"
@@ -114,27 +119,26 @@ def slots_of(sc: Any) -> int | None:
     cluster = _LOCAL_CLUSTER.match(master)
     if cluster:
         return int(cluster[1]) * int(int(cluster[2]) // task_cpus)
-    conf = sc.getConf()
-    cores = conf.get("spark.executor.cores", None)
+    cores = setting(sc, "spark.executor.cores")
     try:
         executors = len(sc.statusTracker().getExecutorInfos()) - 1  # the driver is listed too
     except Exception:
         executors = 0
-    executors = max(executors, int(conf.get("spark.executor.instances", "0")))
+    executors = max(executors, int(setting(sc, "spark.executor.instances", "0")))
     if executors > 0 and cores is not None:
         return executors * int(int(cores) // task_cpus)
-    total = conf.get("spark.cores.max", None)
+    total = setting(sc, "spark.cores.max")
     return int(int(total) // task_cpus) if total is not None else None
 
 
 def attempts_of(sc: Any) -> int:
     """Attempts that Spark gives a task."""
     local = _LOCAL.match(str(sc.master))
-    return int(local[2] or 1) if local else int(sc.getConf().get("spark.task.maxFailures", "4"))
+    return int(local[2] or 1) if local else int(setting(sc, "spark.task.maxFailures", "4"))
 
 
 def _true(sc: Any, name: str) -> bool:
-    return str(sc.getConf().get(name, "false")).strip().lower() == "true"
+    return str(setting(sc, name, "false")).strip().lower() == "true"
 
 
 def partitions_of(df: Any) -> int | None:

@@ -146,6 +146,10 @@ class ShuffleConf:
     @classmethod
     def from_session(cls, spark: SparkSession) -> ShuffleConf:
         """Read the settings of a session (classic or Connect)."""
+        java = getattr(spark.conf, "_jconf", None)
+        # In a classic session each entry is a call into the JVM; their names together are one
+        if java is not None and PREFIX not in java.getAllAsJava().keySet().toString():
+            return cls()
         return cls.from_settings({str(k): str(v) for k, v in spark.conf.getAll.items()})
 
     @classmethod

@@ -47,8 +47,6 @@ class Consumer:
 
         import fastbuf as fb
 
-        for _ in source:  # a reader left behind could take the next task's input
-            pass
         spec, conf = self.spec, self.spec.conf
         context = TaskContext.get()
         assert context is not None, "runs in a Spark task"
@@ -72,6 +70,9 @@ class Consumer:
                     config=conf.exchange(),
                 )
                 control.send({"op": "ready", "host": host, "port": port, "gate": gate.gate_id})
+                # A reader left behind could take the next task's input.  Not before: Spark's few bytes can take 40 ms
+                for _ in source:
+                    pass
                 received = Received()
                 try:
                     yield from self.func(self._received(control, gate, received))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fastbuf_spark import rendezvous
-from fastbuf_spark.checks import attempts_of, remedy, slots_of
+from fastbuf_spark.checks import attempts_of, remedy, setting, slots_of
 from fastbuf_spark.codec import Codec
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.jobs import ProducersJob
@@ -121,8 +121,8 @@ def register_reports(
 def _server(sc: Any, conf: ShuffleConf) -> Rendezvous:
     if str(sc.master).startswith("local") and not str(sc.master).startswith("local-cluster"):
         return rendezvous.serve("127.0.0.1", "127.0.0.1", conf.driver_port)
-    host = sc.getConf().get("spark.driver.host", "127.0.0.1")
-    return rendezvous.serve(sc.getConf().get("spark.driver.bindAddress", host), host, conf.driver_port)
+    host = setting(sc, "spark.driver.host", "127.0.0.1")
+    return rendezvous.serve(setting(sc, "spark.driver.bindAddress", host), host, conf.driver_port)
 
 
 def _remember(sc: Any, server: Rendezvous, exchange: str) -> None:

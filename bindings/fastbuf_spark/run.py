@@ -25,8 +25,8 @@ from fastbuf_spark.wire import Message, clip
 
 SETTLE_S = 1.0  #: a set of consumers whose task ids have gaps may be of two attempts: wait so long for the newer ones
 RECANCEL_S = 1.0  #: a job that was not submitted yet when it was cancelled is cancelled again
-#: A job whose producers are all done has only to be told so by Spark; killing its last tasks now would kill workers too,
-#: and a new one costs most of a second
+#: A job whose producers are all done will end by itself; killing its last tasks would kill their workers too,
+#: and new ones cost most of a second
 LEAVE_S = 10.0
 
 

@@ -87,5 +87,5 @@ def test_runs_end_so_that_their_workers_can_be_used_again(spark: Any) -> None:
         rows = made.distinct().collect()
         if run:
             workers |= {r.sender for r in rows} | {r.receiver for r in rows}
-    # Two consumers and two producers at a time; twice as many if Spark gives a task out before the last one's worker is back
+    # Two consumers and two producers at a time; twice as many if a task starts before the last one's worker is back
     assert len(workers) <= 8, f"{len(workers)} workers for five runs of two producers and two consumers"
