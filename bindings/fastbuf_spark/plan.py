@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ConfigError, PreflightError
-from fastbuf_spark import exchanges
+from fastbuf_spark import exchanges, input_batches
 from fastbuf_spark.blocks import PID, SHIPPED, MapSide, ReduceSide
 from fastbuf_spark.checks import is_connect, partitions_of, preflight
 from fastbuf_spark.codec import BatchCodec
@@ -116,7 +116,14 @@ def map_in_arrow(
 
     def producers(spec: ExchangeSpec, epoch: int, targets: list[tuple[str, int, int]]) -> Callable[[], Any]:
         call = named(Producer(spec, epoch, targets).batches, f"fastbuf_producer_{exchange}")
-        return lambda: df.mapInArrow(call, RESULT).collect()
+
+        def action() -> Any:
+            # In the job's own thread, so that these properties are this job's alone
+            for key, value in input_batches.properties(df, spec.conf.max_row_bytes).items():
+                spark.sparkContext.setLocalProperty(key, value)
+            return df.mapInArrow(call, RESULT).collect()
+
+        return action
 
     spec = exchanges.register(spark.sparkContext, exchange, name, num_partitions, conf, codec, producers, below)
     tasks = spark.range(0, num_partitions, 1, num_partitions)

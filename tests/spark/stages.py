@@ -71,3 +71,18 @@ class FailingOnce:
             if fails and number == self.after:
                 raise ValueError(self.words)
             yield batch
+
+
+def with_batch_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A first stage that says of each row how many came in its batch."""
+    for batch in batches:
+        rows = pa.array([batch.num_rows] * batch.num_rows, pa.int64())
+        yield pa.RecordBatch.from_arrays([rows, batch["id"]], names=["rows", "id"])
+
+
+def largest(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The largest of the column ``rows``."""
+    import pyarrow.compute as pc
+
+    found = max(pc.max(batch["rows"]).as_py() for batch in batches)
+    yield pa.record_batch({"rows": pa.array([found], pa.int64())})
