@@ -44,6 +44,7 @@ def test_minus_one_is_a_buffer_timeout() -> None:
         ("spark.fastbuf.memoryBytes", "lots", "whole number"),
         ("spark.fastbuf.memoryBytes", "64k", "at least 8"),
         ("spark.fastbuf.checksum", "yes", "true or false"),
+        ("spark.fastbuf.maxRowBytes", "-1", "whole number"),
         ("spark.fastbuf.bufferTimeout", "soon", "seconds"),
         ("spark.fastbuf.transport", "pigeon", "one of auto"),
         ("spark.fastbuf.exclusive", "0", "exclusive"),
