@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import secrets
@@ -26,6 +27,7 @@ _CONSUMER = re.compile(r"fastbuf_consumer_([0-9a-f]{32})")
 #: Operators that hand rows on as they come: from the first rows of a partition they compute what they should.
 _HAND_ON = frozenset({"Project", "Filter", "ColumnarToRow", "InputAdapter"})
 _LIMITS = frozenset({"CollectLimit", "LocalLimit"})
+STATUS_WAIT_MS = 3000  #: how long the driver may take to hear of what Spark has begun
 
 _chains: dict[str, int] = {}  # exchange -> slots that it and those it reads from hold at once
 _planned: dict[str, list[str]] = {}  # application -> its exchanges
@@ -166,6 +168,9 @@ def limited(spark: Any, exchange: str) -> Callable[[], bool]:
     """
 
     def ask() -> bool:
+        # Spark tells its status store of an action some time after it has begun it
+        with contextlib.suppress(Exception):
+            spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(STATUS_WAIT_MS)
         try:
             listed = spark._jsparkSession.sharedState().statusStore().executionsList()
             for i in reversed(range(listed.size())):

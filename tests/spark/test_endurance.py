@@ -16,6 +16,7 @@ from fastbuf.cli.demo import flights
 
 RUNS = 200 if os.environ.get("FASTBUF_LONG") == "1" else 12
 WARM = 4  # the first runs load modules and grow heaps
+OFTEN = RUNS // 6  # Spark gives tasks to its idle workers by turns, and tests before this one may have left several
 
 
 def driver() -> tuple[int, int]:
@@ -54,7 +55,7 @@ def test_nothing_grows(spark: Any, mode: str) -> None:
     assert after[1] <= before[1] + 2, f"threads of the driver: {before[1]}, then {after[1]}"
     if Path("/dev/shm").exists():
         assert set(os.listdir("/dev/shm")) <= shared | {n for n in os.listdir("/dev/shm") if n.startswith("hsperf")}
-    reused = {pid: states for pid, states in by_worker.items() if len(states) > WARM}
+    reused = {pid: states for pid, states in by_worker.items() if len(states) > OFTEN}
     assert reused, "no worker was reused"
     for pid, states in reused.items():
         half = states[len(states) // 2]
