@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 PID, BLOCK = "pid", "block"
 SHIPPED = f"{PID} int, {BLOCK} binary"
-#: Long enough that Spark's cost for a row does not show; short enough to stage many, and that the 10,000 rows that Spark
-#: puts in a batch at most are bounded
+#: Long enough that Spark's cost for a row does not show; short enough to stage many, and for the 10,000 rows that Spark
+#: puts in a batch to be bounded
 BLOCK_BYTES = 32 << 10
 LEAST_BLOCK_BYTES = 2 << 10
 OUT_BYTES = 1 << 20  #: blocks are handed to Spark in batches of about this
@@ -163,7 +163,7 @@ class MapSide:
 
 
 def _shipped(blocks: Iterable[tuple[int, np.ndarray]]) -> Iterator[pa.RecordBatch]:
-    """(partition, block) pairs as batches of about a megabyte; a block is copied, once, before the next is asked for."""
+    """(partition, block) pairs in batches of about a megabyte; a block is copied, once, before the next is taken."""
     import numpy as np
 
     pids: list[int] = []

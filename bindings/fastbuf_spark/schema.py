@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import SchemaMismatch
@@ -42,8 +43,27 @@ def arrow_schema(schema: StructType, zone: str) -> pa.Schema:
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    made = to_arrow_schema(schema, timezone=zone)
+    if "timezone" in inspect.signature(to_arrow_schema).parameters:
+        made = to_arrow_schema(schema, timezone=zone)
+    else:  # before Spark 4.3 it always said UTC, though the JVM's batches carry the session's zone
+        made = pa.schema([_in_zone(field, zone) for field in to_arrow_schema(schema)])
     return pa.schema([field.remove_metadata() for field in made])
+
+
+def _in_zone(field: pa.Field, zone: str) -> pa.Field:
+    """A field whose instants, nested ones too, are shown in ``zone``."""
+    import pyarrow as pa
+
+    kind = field.type
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return field.with_type(pa.timestamp(kind.unit, tz=zone))
+    if pa.types.is_list(kind):
+        return field.with_type(pa.list_(_in_zone(kind.value_field, zone)))
+    if pa.types.is_map(kind):
+        return field.with_type(pa.map_(_in_zone(kind.key_field, zone), _in_zone(kind.item_field, zone)))
+    if pa.types.is_struct(kind):
+        return field.with_type(pa.struct([_in_zone(kind.field(i), zone) for i in range(kind.num_fields)]))
+    return field
 
 
 def session_zone(spark: Any) -> str:
