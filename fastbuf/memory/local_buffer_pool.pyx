@@ -6,10 +6,11 @@ from libc.stdint cimport int32_t, int64_t, uint32_t
 
 from fastbuf._native.atomics cimport fb_now_ns, fb_u32_load_relaxed, fb_u64_add_relaxed, fb_u64_load_relaxed
 from fastbuf.errors import ConfigError, FastbufError, PoolDestroyed, PoolTimeout
-from fastbuf.memory.memory_segment cimport segment_adopt
+from fastbuf.memory.memory_segment cimport segment_adopt, segments_adopt, segments_recycle
 from fastbuf.memory.pool_core cimport (
     LOCAL_DESTROYED,
     LOCAL_EMPTY,
+    MOST_AT_ONCE,
     LocalCore,
     list_depth,
     local_destroy,
@@ -18,6 +19,7 @@ from fastbuf.memory.pool_core cimport (
     local_in_use,
     local_limit,
     local_try_acquire,
+    local_try_acquire_many,
     local_try_acquire_overdraft,
     local_wait,
 )
@@ -126,6 +128,72 @@ cdef class LocalBufferPool:
                 raise PoolDestroyed(f"the pool {self.name!r} was destroyed")
             return None
         return segment_adopt(self.core.pool, self, i)
+
+    def request_many(self, n):
+        """Up to `n` segments, as many as there are now.  Never waits.
+
+        Parameters
+        ----------
+        n : int
+            How many are wanted; at least 0.
+
+        Returns
+        -------
+        list of MemorySegment
+            Each as `request` gives it; shorter than `n`, down to empty, where the pool has no more now.
+
+        Raises
+        ------
+        ConfigError
+            `n` is negative.
+        PoolDestroyed
+            The pool was destroyed.
+        FastbufError
+            This process is a fork of the one that made the pool.
+
+        Notes
+        -----
+        It is not all or nothing: two that each waited for the rest of their batch could wait for each other for ever.
+        """
+        cdef int32_t numbers[MOST_AT_ONCE]
+        cdef LocalCore *p = self.core
+        cdef list found
+        cdef uint32_t got, wanted
+        cdef Py_ssize_t left = n
+        if left < 0:
+            raise ConfigError(f"n is {n}: it must be at least 0")
+        if fork_count() != p.pool.forks:
+            self.refuse_fork()
+        wanted = MOST_AT_ONCE if left > MOST_AT_ONCE else <uint32_t>left
+        got = local_try_acquire_many(p, wanted, numbers)
+        if got == 0 and local_destroyed(p):
+            raise PoolDestroyed(f"the pool {self.name!r} was destroyed")
+        found = segments_adopt(p.pool, self, numbers, got)
+        while got == wanted and left > got:
+            left -= got
+            wanted = MOST_AT_ONCE if left > MOST_AT_ONCE else <uint32_t>left
+            got = local_try_acquire_many(p, wanted, numbers)
+            found += segments_adopt(p.pool, self, numbers, got)
+        return found
+
+    def recycle_many(self, segments):
+        """Give one reference of each segment back, as its `recycle` does; if one is refused, none is given back.
+
+        Parameters
+        ----------
+        segments : iterable of MemorySegment
+            Of any pool: each goes home to its own.  A handle that holds several references may stand in it as often.
+
+        Raises
+        ------
+        SegmentExported
+            Views of one are still held.
+        SegmentStateError
+            One was recycled already, or stands in `segments` more often than it holds references.
+        TypeError
+            One is not a MemorySegment.
+        """
+        segments_recycle(segments if type(segments) is list else list(segments))
 
     cdef object wait(self, object timeout):
         cdef LocalCore *p = self.core

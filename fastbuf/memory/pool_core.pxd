@@ -22,6 +22,7 @@ cdef enum:
     LOCAL_EMPTY = -1                # no segment now, or the deadline has passed
     LOCAL_DESTROYED = -2
     LOCAL_SIGNAL = -3               # a signal came: check signals, call again
+    MOST_AT_ONCE = 64               # segments that one CAS puts back
 
 
 cdef struct LocalCore               # below
@@ -95,11 +96,17 @@ cdef void segment_retain(PoolCore *g, int32_t i) noexcept nogil
 # One reference less.  1: it is home now, 0: others still hold it, -1: it was not out (double recycle; nothing was
 # done).
 cdef int segment_recycle(PoolCore *g, int32_t i) noexcept nogil
+# The same of each of n; those of one pool that stand together go home by one CAS (for each MOST_AT_ONCE).  Returns how
+# many were not out.
+cdef uint32_t segment_recycle_many(PoolCore *g, const int32_t *segments, uint32_t n) noexcept nogil
 
 # --- requests: the segment's number, with one reference that the caller owns ------------------------------------------
 cdef int32_t local_try_acquire(LocalCore *p) noexcept nogil                 # -1: none
 # Up to `overdraft` beyond the limit; -1: none.
 cdef int32_t local_try_acquire_overdraft(LocalCore *p) noexcept nogil
+# Up to n at once into segments[n], as many as there are now; returns how many.  What the pool has at home comes by one
+# CAS.  0 counts as a failed try for the listener.
+cdef uint32_t local_try_acquire_many(LocalCore *p, uint32_t n, int32_t *segments) noexcept nogil
 # Waits until CLOCK_MONOTONIC deadline_ns (negative: for ever): -1 timeout, -2 destroyed, -3 signal.
 cdef int32_t local_acquire(LocalCore *p, int64_t deadline_ns) noexcept nogil
 # As local_acquire, but counts neither the wait nor its time (for callers that wait in slices).

@@ -12,7 +12,7 @@ import pytest
 
 from fastbuf.errors import PoolDestroyed, PoolTimeout, ResourceError
 from fastbuf.memory import LocalBufferPool, NetworkBufferPool
-from fastbuf.memory._testing import Handover, churn, listen
+from fastbuf.memory._testing import Handover, churn, churn_many, listen
 
 pytestmark = pytest.mark.stress
 LONG = 20 if os.environ.get("FASTBUF_LONG") == "1" else 1
@@ -49,6 +49,18 @@ def test_one_pool(threads: int) -> None:
     steps = 8_000_000 * LONG // threads
     check(at_once(*(lambda k=k: churn(local, steps, 3, k + 1) for k in range(threads))))
     assert local.stats().peak <= threads
+    network.audit()
+
+
+@pytest.mark.parametrize("threads", [2, 6])
+def test_batches(threads: int) -> None:
+    network = network_of(9)
+    one, two = network.create_local_pool(1), network.create_local_pool(1)
+    steps = 1_000_000 * LONG // threads
+    calls = [lambda k=k: churn_many((one, two)[k % 2], steps, 5, 2 * k + 1) for k in range(threads)]
+    results = at_once(*calls, lambda: churn(one, steps, 3, 100))
+    check(results[-1:])
+    assert [(faults, refused) for faults, refused, _ in results[:-1]] == [(0, 0)] * threads
     network.audit()
 
 
