@@ -65,11 +65,12 @@ cdef struct LocalCore:
     # --- waiting
     fb_event available              # those inside local_acquire
     fb_au64 listener                # fb_event*, 0: none; set by local_set_listener only
-    fb_au32 listener_pins           # threads that are notifying the listener
+    fb_au32 listener_pins           # threads that are notifying the listener or writing to the signal
     uint32_t in_service             # 0: free for another pool; under the NetworkBufferPool's lock
     fb_au64 waits                   # requests that had to wait
     fb_au64 wait_ns                 # time they waited, sum
-    char room2[24]
+    fb_au32 signal                  # eventfd + 1 for tasks that wait, 0: none; set by local_set_signal only
+    char room2[20]
 
 
 cdef struct PoolCore:
@@ -119,6 +120,12 @@ cdef int32_t local_wait(LocalCore *p, int64_t deadline_ns) noexcept nogil
 # fb_event_cancel(e) loses nothing.  NULL takes the listener off; on return nobody touches the old event any more, so
 # it may be freed.
 cdef void local_set_listener(LocalCore *p, fb_event *e) noexcept nogil
+
+# As local_try_acquire, but arms whether there is a listener or not.
+cdef int32_t local_try_or_arm(LocalCore *p) noexcept nogil
+# An eventfd that is written to where the listener would be notified; -1 takes it off, and on return nobody touches the
+# old one any more, so it may be closed.
+cdef void local_set_signal(LocalCore *p, int fd) noexcept nogil
 
 # --- figures: exact at one moment within the call ---------------------------------------------------------------------
 cdef uint32_t list_depth(PoolCore *g, FreeList *stack) noexcept nogil

@@ -33,7 +33,7 @@ Three structures, all without a lock and all usable without the GIL:
        requester                                       releaser
        R1  global hungry += 1, pool's hungry = 1       L1  push / limit / destroyed bit
        R2  look again: list, limit, destroyed          L2  pool's hungry (own list), global hungry (global list)
-       R3  sleep on the event (or return -1)           L3  clear it, notify
+       R3  sleep on the event (or return -1)           L3  clear it, notify (event, listener, eventfd of the tasks)
 
    Either R2 sees L1, or L2 sees R1.  The global count goes up before the pool's flag is set and down after it is
    cleared: whoever sees the flag set may rely on its being counted.  The second pair is a push to a local list against
@@ -57,6 +57,7 @@ from fastbuf._native.atomics cimport (
     fb_event_cancel,
     fb_event_notify,
     fb_event_prepare,
+    fb_event_signal,
     fb_event_wait,
     fb_fence_seq_cst,
     fb_i64_add_seq_cst,
@@ -71,6 +72,7 @@ from fastbuf._native.atomics cimport (
     fb_u32_load_relaxed,
     fb_u32_load_seq_cst,
     fb_u32_store_relaxed,
+    fb_u32_store_release,
     fb_u32_sub_seq_cst,
     fb_u64_add_relaxed,
     fb_u64_add_seq_cst,
@@ -141,7 +143,7 @@ cdef void arm(LocalCore *p) noexcept nogil:
 
 # L3: notifies everybody who waits for p, once per arming.
 cdef void wake(LocalCore *p) noexcept nogil:
-    cdef uint32_t expected
+    cdef uint32_t expected, signal
     cdef fb_event *e
     while True:
         expected = 1
@@ -157,6 +159,9 @@ cdef void wake(LocalCore *p) noexcept nogil:
     e = <fb_event *><size_t>fb_u64_load_seq_cst(&p.listener)
     if e != NULL:
         fb_event_notify(e)
+    signal = fb_u32_load_seq_cst(&p.signal)
+    if signal != 0:
+        fb_event_signal(<int>signal - 1)
     fb_u32_sub_seq_cst(&p.listener_pins, 1)
 
 
@@ -180,6 +185,13 @@ cdef void pool_wake_hungry(PoolCore *g) noexcept nogil:
 
 cdef void local_set_listener(LocalCore *p, fb_event *e) noexcept nogil:
     fb_u64_store_release(&p.listener, <uint64_t><size_t>e)
+    fb_fence_seq_cst()
+    while fb_u32_load_seq_cst(&p.listener_pins) != 0:
+        fb_cpu_relax()
+
+
+cdef void local_set_signal(LocalCore *p, int fd) noexcept nogil:
+    fb_u32_store_release(&p.signal, <uint32_t>(fd + 1))
     fb_fence_seq_cst()
     while fb_u32_load_seq_cst(&p.listener_pins) != 0:
         fb_cpu_relax()
@@ -333,12 +345,18 @@ cdef inline int32_t take(LocalCore *p, uint32_t extra) noexcept nogil:
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 cdef int32_t take_or_arm(LocalCore *p, uint32_t extra) noexcept nogil:
-    cdef int32_t i
     if fb_u64_load_seq_cst(&p.listener) == 0:
         return -1
     arm(p)
-    i = take(p, extra)
-    return i
+    return take(p, extra)
+
+
+cdef int32_t local_try_or_arm(LocalCore *p) noexcept nogil:
+    cdef int32_t i = take(p, 0)
+    if i >= 0:
+        return i
+    arm(p)
+    return take(p, 0)
 
 
 cdef int32_t local_try_acquire(LocalCore *p) noexcept nogil:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import threading
@@ -153,6 +154,44 @@ def test_destroy_under_way() -> None:
         assert [t for _, t, _ in faults] == [0, 0, 0]
         assert network.available == 3
         network.audit()
+
+
+def test_tasks_that_are_cancelled_at_random() -> None:
+    network = network_of(3)
+    pools = [network.create_local_pool(1, maximum=2) for _ in range(2)]
+
+    async def one(local: LocalBufferPool, rng: random.Random) -> int:
+        got = 0
+        for _ in range(300 * LONG):
+            task = asyncio.create_task(local.request_async(timeout=30))
+            for _ in range(rng.randint(0, 6)):
+                await asyncio.sleep(0)
+            if rng.random() < 0.4:
+                task.cancel()
+            try:
+                segment = await task
+            except asyncio.CancelledError:
+                continue
+            got += 1
+            if rng.random() < 0.5:
+                await asyncio.sleep(0)
+            segment.recycle()
+        return got
+
+    async def main(seed: int) -> int:
+        rng = random.Random(seed)
+        return sum(await asyncio.gather(*(one(pools[k % 2], rng) for k in range(6))))
+
+    got = at_once(
+        lambda: asyncio.run(main(1)),
+        lambda: asyncio.run(main(2)),
+        lambda: churn(pools[0], 300_000 * LONG, 2, 1)[1],
+        lambda: churn(pools[1], 300_000 * LONG, 2, 2)[1],
+    )
+    assert min(got[:2]) > 500
+    assert got[2:] == [0, 0], "a thread slept for ever"
+    assert [p.in_use for p in pools] == [0, 0]
+    network.audit()
 
 
 def test_waiters_in_python() -> None:
