@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from fastbuf.memory import LocalBufferPool, NetworkBufferPool
-from fastbuf.memory._testing import Handover, pair_loop
+from fastbuf.memory._testing import Handover, batch_loop, pair_loop
 
 SMOKE = os.environ.get("FASTBUF_BENCH_SMOKE") == "1"
 N = 2_000 if SMOKE else 200_000
@@ -43,6 +43,11 @@ def test_memory_from_python(in_turn: InTurn, benchmark: Any, local: LocalBufferP
         request = local.request
         for _ in range(N):
             request().recycle()
+
+    def batches() -> None:
+        request_many, recycle_many = local.request_many, local.recycle_many
+        for _ in range(N // 32):
+            recycle_many(request_many(32))
 
     def segment_and_view() -> None:
         request = local.request
@@ -74,6 +79,7 @@ def test_memory_from_python(in_turn: InTurn, benchmark: Any, local: LocalBufferP
 
     ways = {
         "fastbuf request + recycle": segment,
+        "fastbuf request_many(32) + recycle_many": batches,
         "fastbuf request + view + recycle": segment_and_view,
         "numpy.empty(32768)": numpy_empty,
         "bytearray(32768)": make_bytearray,
@@ -89,6 +95,9 @@ def test_memory_native(in_turn: InTurn, benchmark: Any, local: LocalBufferPool) 
 
     def alone() -> None:
         pair_loop(local, NATIVE_N)
+
+    def batches() -> None:
+        batch_loop(local, NATIVE_N // 32, 32)
 
     def both(first: LocalBufferPool, second: LocalBufferPool) -> None:
         thread = threading.Thread(target=pair_loop, args=(second, NATIVE_N // 2))
@@ -108,6 +117,7 @@ def test_memory_native(in_turn: InTurn, benchmark: Any, local: LocalBufferPool) 
     with NetworkBufferPool(128, SIZE) as other, other.create_local_pool(64) as one, other.create_local_pool(64) as two:
         ways = {
             "one thread": alone,
+            "one thread, 32 at once": batches,
             "two threads, one pool": lambda: both(local, local),
             "two threads, a pool each": lambda: both(one, two),
             "one acquires, the other recycles": handover,

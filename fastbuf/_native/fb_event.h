@@ -25,6 +25,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <stdint.h>
+#include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -81,6 +82,16 @@ static inline void fb_event_notify(fb_event *e) {
     if (fb_u32_add_seq_cst(&e->waiters, 0) == 0) return;
     fb_u32_add_seq_cst(&e->epoch, 1);
     syscall(SYS_futex, &e->epoch.v, FUTEX_WAKE | FUTEX_PRIVATE_FLAG, INT_MAX, NULL, NULL, 0);
+}
+
+/* For those who wait in epoll or an event loop instead: -1 with errno set. */
+static inline int fb_event_fd(void) { return eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); }
+
+/* Readable from here on until it is read.  A counter that is full (EAGAIN) is readable already. */
+static inline void fb_event_signal(int fd) {
+    uint64_t one = 1;
+    ssize_t rc = write(fd, &one, sizeof one);
+    (void)rc;
 }
 
 #endif

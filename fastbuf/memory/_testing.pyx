@@ -25,9 +25,11 @@ from fastbuf.memory.pool_core cimport (
     local_destroyed,
     local_set_listener,
     local_try_acquire,
+    local_try_acquire_many,
     local_try_acquire_overdraft,
     segment_data,
     segment_recycle,
+    segment_recycle_many,
     segment_retain,
 )
 
@@ -71,6 +73,26 @@ def pair_loop(LocalBufferPool local, int64_t n):
         begin = fb_now_ns() - begin
     if i < 0:
         raise FastbufError("a request of the loop failed: the pool was empty")
+    return begin
+
+
+def batch_loop(LocalBufferPool local, int64_t n, uint32_t size):
+    """Acquire and recycle `size` segments at once, `n` times; returns nanoseconds."""
+    cdef int32_t held[MOST_HELD]
+    cdef int64_t begin, _
+    cdef uint32_t got = size
+    if not 1 <= size <= MOST_HELD:
+        raise ValueError(f"size is {size}")
+    with nogil:
+        begin = fb_now_ns()
+        for _ in range(n):
+            got = local_try_acquire_many(local.core, size, held)
+            segment_recycle_many(local.core.pool, held, got)
+            if got != size:
+                break
+        begin = fb_now_ns() - begin
+    if got != size:
+        raise FastbufError(f"a request of the loop had {got} of {size} segments")
     return begin
 
 
@@ -142,6 +164,48 @@ def churn(LocalBufferPool local, int64_t n, int most, uint64_t mark, bint wait=T
             mark_of(p, held[count])[0] = 0
             segment_recycle(p.pool, held[count])
     return faults, timeouts, got
+
+
+def churn_many(LocalBufferPool local, int64_t n, uint32_t most, uint64_t mark):
+    """As `churn`, in batches: up to `most` requested at once, and recycled at once, `n` times.
+
+    Every fourth time one of them has a second reference, so that the batch goes home in parts.
+
+    Returns
+    -------
+    tuple of int
+        Steps that found a segment marked by somebody else, references that were refused, segments requested.
+    """
+    cdef int32_t held[MOST_HELD]
+    cdef int64_t _, faults = 0, refused = 0, got = 0
+    cdef uint64_t seed = mark * 2654435761u
+    cdef uint32_t count, k
+    cdef LocalCore *p = local.core
+    if not 1 <= most <= MOST_HELD or mark == 0:
+        raise ValueError(f"most is {most}, mark {mark}")
+    with nogil:
+        for _ in range(n):
+            count = local_try_acquire_many(p, 1 + draw(&seed) % most, held)
+            if count == 0:
+                if local_destroyed(p):
+                    break
+                fb_cpu_relax()
+                continue
+            got += count
+            for k in range(count):
+                faults += mark_of(p, held[k])[0] != 0 and mark_of(p, held[k])[0] != POISONED
+                mark_of(p, held[k])[0] = mark
+            for k in range(count):
+                faults += mark_of(p, held[k])[0] != mark
+                mark_of(p, held[k])[0] = 0
+            if draw(&seed) & 3 == 0:
+                k = draw(&seed) % count
+                segment_retain(p.pool, held[k])
+                refused += segment_recycle_many(p.pool, held, count)
+                refused += segment_recycle_many(p.pool, &held[k], 1)
+            else:
+                refused += segment_recycle_many(p.pool, held, count)
+    return faults, refused, got
 
 
 def listen(LocalBufferPool local, int64_t n):
@@ -221,6 +285,17 @@ cdef class Handover:
 def recycle_behind(MemorySegment segment):
     """Recycle a reference that belongs to the handle `segment`, as faulty native code would; returns its result."""
     return segment_recycle(segment.core, segment.number)
+
+
+def recycle_many_behind(list segments):
+    """Recycle what the handles refer to in one call, as native code would; returns how many were refused."""
+    cdef int32_t numbers[MOST_HELD]
+    cdef MemorySegment segment
+    cdef uint32_t n = 0
+    for segment in segments[:MOST_HELD]:
+        numbers[n] = segment.number
+        n += 1
+    return segment_recycle_many(segment.core, numbers, n)
 
 
 def miscount(LocalBufferPool local, int64_t by):

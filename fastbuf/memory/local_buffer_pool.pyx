@@ -2,14 +2,25 @@
 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
+from libc.errno cimport errno
 from libc.stdint cimport int32_t, int64_t, uint32_t
+from posix.unistd cimport close
 
-from fastbuf._native.atomics cimport fb_now_ns, fb_u32_load_relaxed, fb_u64_add_relaxed, fb_u64_load_relaxed
-from fastbuf.errors import ConfigError, FastbufError, PoolDestroyed, PoolTimeout
-from fastbuf.memory.memory_segment cimport segment_adopt
+import os
+
+from fastbuf._native.atomics cimport (
+    fb_event_fd,
+    fb_now_ns,
+    fb_u32_load_relaxed,
+    fb_u64_add_relaxed,
+    fb_u64_load_relaxed,
+)
+from fastbuf.errors import ConfigError, FastbufError, PoolDestroyed, PoolTimeout, ResourceError
+from fastbuf.memory.memory_segment cimport segment_adopt, segments_adopt, segments_recycle
 from fastbuf.memory.pool_core cimport (
     LOCAL_DESTROYED,
     LOCAL_EMPTY,
+    MOST_AT_ONCE,
     LocalCore,
     list_depth,
     local_destroy,
@@ -17,8 +28,11 @@ from fastbuf.memory.pool_core cimport (
     local_held,
     local_in_use,
     local_limit,
+    local_set_signal,
     local_try_acquire,
+    local_try_acquire_many,
     local_try_acquire_overdraft,
+    local_try_or_arm,
     local_wait,
 )
 from fastbuf.memory.pool_setup cimport fork_count, local_abandon
@@ -50,7 +64,13 @@ cdef class LocalBufferPool:
         if self.core != NULL and not local_destroyed(self.core):
             self.destroy()
 
+    def __cinit__(self):
+        self.eventfd = -1
+
     def __dealloc__(self):
+        if self.eventfd >= 0:
+            local_set_signal(self.core, -1)
+            close(self.eventfd)
         if self.core != NULL:
             local_abandon(self.core)
 
@@ -127,6 +147,126 @@ cdef class LocalBufferPool:
             return None
         return segment_adopt(self.core.pool, self, i)
 
+    def request_async(self, timeout=None):
+        """As `request`, for tasks: ``segment = await pool.request_async()``, on any event loop of asyncio.
+
+        Tasks are served in the order in which they came, threads that wait in `request` in between.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait at most; None: for ever; 0: not at all.
+
+        Returns
+        -------
+        coroutine
+            Its result is a MemorySegment, as `request` gives it.  A task that is cancelled while it waits gets none,
+            and takes none from those behind it.
+
+        Raises
+        ------
+        PoolTimeout, PoolDestroyed, FastbufError
+            As `request`, from the coroutine.
+        ResourceError
+            There is no file descriptor left for the eventfd that wakes the tasks; each pool has one, once it is needed.
+        """
+        if fork_count() != self.core.pool.forks:
+            self.refuse_fork()
+        if self.eventfd < 0:
+            self.open_eventfd()
+        if self.tasks is None:
+            from fastbuf.memory.task_queue import TaskQueue     # here: asyncio takes longer to import than fastbuf
+            queue = TaskQueue(self.eventfd)
+            if self.tasks is None:                      # another thread may have been here meanwhile
+                self.tasks = queue
+        return self.tasks.request(self, timeout)
+
+    cdef open_eventfd(self):
+        cdef int fd = fb_event_fd()
+        if fd < 0:
+            raise ResourceError(f"no eventfd for the tasks that wait for pool {self.name!r}: {os.strerror(errno)}")
+        self.eventfd = fd
+        local_set_signal(self.core, fd)
+
+    def _try_or_arm(self):
+        # As try_request, but on None the eventfd will be written to as soon as there is one.
+        cdef int32_t i = local_try_or_arm(self.core)
+        if i < 0:
+            if local_destroyed(self.core):
+                raise PoolDestroyed(f"the pool {self.name!r} was destroyed while a segment was waited for")
+            return None
+        return segment_adopt(self.core.pool, self, i)
+
+    def _count_wait(self, int64_t ns):
+        fb_u64_add_relaxed(&self.core.waits, 1)
+        fb_u64_add_relaxed(&self.core.wait_ns, ns)
+
+    def request_many(self, n):
+        """Up to `n` segments, as many as there are now.  Never waits.
+
+        Parameters
+        ----------
+        n : int
+            How many are wanted; at least 0.
+
+        Returns
+        -------
+        list of MemorySegment
+            Each as `request` gives it; shorter than `n`, down to empty, where the pool has no more now.
+
+        Raises
+        ------
+        ConfigError
+            `n` is negative.
+        PoolDestroyed
+            The pool was destroyed.
+        FastbufError
+            This process is a fork of the one that made the pool.
+
+        Notes
+        -----
+        It is not all or nothing: two that each waited for the rest of their batch could wait for each other for ever.
+        """
+        cdef int32_t numbers[MOST_AT_ONCE]
+        cdef LocalCore *p = self.core
+        cdef list found
+        cdef uint32_t got, wanted
+        cdef Py_ssize_t left = n
+        if left < 0:
+            raise ConfigError(f"n is {n}: it must be at least 0")
+        if fork_count() != p.pool.forks:
+            self.refuse_fork()
+        wanted = MOST_AT_ONCE if left > MOST_AT_ONCE else <uint32_t>left
+        got = local_try_acquire_many(p, wanted, numbers)
+        if got == 0 and local_destroyed(p):
+            raise PoolDestroyed(f"the pool {self.name!r} was destroyed")
+        found = segments_adopt(p.pool, self, numbers, got)
+        while got == wanted and left > got:
+            left -= got
+            wanted = MOST_AT_ONCE if left > MOST_AT_ONCE else <uint32_t>left
+            got = local_try_acquire_many(p, wanted, numbers)
+            found += segments_adopt(p.pool, self, numbers, got)
+        return found
+
+    def recycle_many(self, segments):
+        """Give one reference of each segment back, as its `recycle` does; if one is refused, none is given back.
+
+        Parameters
+        ----------
+        segments : iterable of MemorySegment
+            Of any pool: each goes home to its own.  A handle that holds several references may stand in it as often.
+
+        Raises
+        ------
+        SegmentExported
+            Views of one are still held.
+        SegmentStateError
+            One was recycled already, or stands in `segments` more often than it holds references.
+        TypeError
+            One is not a MemorySegment.
+        """
+        segments_recycle(segments if type(segments) is list else list(segments))
+
     cdef object wait(self, object timeout):
         cdef LocalCore *p = self.core
         cdef int64_t begin = fb_now_ns()
@@ -141,7 +281,7 @@ cdef class LocalBufferPool:
             if seconds != seconds:
                 raise ConfigError("timeout is nan: it must be a number of seconds, or None")
             if seconds <= 0:
-                raise self.refusal(timeout)
+                raise self._refusal(timeout)
             if seconds < 1e9:                           # beyond 30 years: for ever
                 deadline = begin + <int64_t>(seconds * 1e9)
         fb_u64_add_relaxed(&p.waits, 1)
@@ -158,12 +298,12 @@ cdef class LocalBufferPool:
                     raise PoolDestroyed(f"the pool {self.name!r} was destroyed while a segment was waited for")
                 PyErr_CheckSignals()
                 if i == LOCAL_EMPTY and until == deadline:
-                    raise self.refusal(timeout)
+                    raise self._refusal(timeout)
         finally:
             fb_u64_add_relaxed(&p.wait_ns, fb_now_ns() - begin)
         return segment_adopt(p.pool, self, i)
 
-    cdef object refusal(self, object timeout):
+    def _refusal(self, timeout):
         cdef LocalCore *p = self.core
         stats = self.stats()
         total = p.pool.count

@@ -2,27 +2,48 @@
 
 cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
-from libc.stdint cimport int32_t
+from cpython.list cimport PyList_GET_SIZE, PyList_New
+from cpython.object cimport PyObject, PyTypeObject, destructor
+from cpython.ref cimport Py_INCREF
+from libc.stdint cimport int32_t, uint32_t
 
 import warnings
 
 import numpy
 
+from fastbuf._native.atomics cimport fb_u32_load_relaxed
 from fastbuf.errors import SegmentExported, SegmentStateError
 from fastbuf.memory.pool_core cimport (
+    MOST_AT_ONCE,
     PoolCore,
     segment_data,
-    segment_generation,
     segment_recycle,
+    segment_recycle_many,
     segment_refs,
     segment_retain,
 )
 
 
+# References are counted by hand where every nanosecond counts: as Python's C interface has it, not as cpython.ref has.
+cdef extern from *:
+    void Py_SET_REFCNT(PyObject *o, Py_ssize_t n)
+    void Py_XINCREF(PyObject *o)
+    void Py_XDECREF(PyObject *o)
+    PyTypeObject *type_of "Py_TYPE"(PyObject *o)
+    PyObject *item "PyList_GET_ITEM"(object, Py_ssize_t k)                  # borrowed
+    void put_item "PyList_SET_ITEM"(object, Py_ssize_t k, PyObject *)    # takes the reference over
+    object steal "(PyObject *)"(PyObject *)                              # takes the reference over
+
+
+# As pool_core's segment_generation, without the call.  Relaxed: it changes only when nobody holds a reference, and the
+# caller says he does.
+cdef inline uint32_t generation_of(PoolCore *core, int32_t number) noexcept:
+    return fb_u32_load_relaxed(&core.meta[number].generation)
+
+
 # no_gc: a handle refers to its pool alone, and no pool refers to a handle, so there is no cycle to find.
 @cython.final
 @cython.no_gc
-@cython.freelist(256)
 cdef class MemorySegment:
     """A fixed-size slice of the arena, reference-counted.
 
@@ -40,25 +61,31 @@ cdef class MemorySegment:
 
     def __dealloc__(self):
         # No view can be alive here: each holds this object.
-        if self.held == 0:
-            return
-        while self.held:
-            self.held -= 1
-            segment_recycle(self.core, self.number)
-        try:
-            warnings.warn(f"segment {self.number} was dropped, not recycled", ResourceWarning, stacklevel=1)
-        except Warning:                                 # warnings are errors here, and a destructor cannot raise
-            pass
+        if self.held != 0:
+            while self.held:
+                self.held -= 1
+                segment_recycle(self.core, self.number)
+            try:
+                warnings.warn(f"segment {self.number} was dropped, not recycled", ResourceWarning, stacklevel=1)
+            except Warning:                             # warnings are errors here, and a destructor cannot raise
+                pass
+        Py_XDECREF(self.home)
 
     cdef int check(self) except -1:
         if self.held == 0:
             raise SegmentStateError(f"segment {self.number} was recycled through this handle already: request another")
-        if self.generation != segment_generation(self.core, self.number):
+        if self.generation != generation_of(self.core, self.number):
             raise SegmentStateError(
                 f"segment {self.number} went home although this handle holds {self.held} references: "
                 f"somebody recycled a reference that was not his"
             )
         return 0
+
+    cdef int refuse_exported(self) except -1:
+        raise SegmentExported(
+            f"segment {self.number} has {self.exports} views still held: release them (memoryview.release, del) "
+            f"before recycle()"
+        )
 
     def view(self):
         """The segment's bytes, in place.
@@ -125,12 +152,10 @@ cdef class MemorySegment:
         SegmentStateError
             It was recycled already.
         """
-        self.check()
+        if not is_fine(<PyObject *>self):
+            self.check()
         if self.held == 1 and self.exports != 0:
-            raise SegmentExported(
-                f"segment {self.number} has {self.exports} views still held: release them (memoryview.release, del) "
-                f"before recycle()"
-            )
+            self.refuse_exported()
         self.held -= 1
         segment_recycle(self.core, self.number)
 
@@ -165,12 +190,112 @@ cdef class MemorySegment:
         self.exports -= 1
 
 
+# --- making and unmaking handles --------------------------------------------------------------------------------------
+# Handles come and go with every request, so they are kept and used again here.  Cython's own free list clears the
+# object, looks its type up and saves the thread's exception state each time, which costs more than the pool does.
+
+cdef enum:
+    MOST_KEPT = 256
+
+cdef PyObject *kept[MOST_KEPT]      # recycled handles without references; their type, table of methods stay.  GIL
+cdef int kept_count = 0
+cdef destructor dealloc             # what Cython made: runs __dealloc__ and frees
+
+
+cdef void keep_or_dealloc(PyObject *o) noexcept:
+    # No variable of a Python type here: a reference taken to `o` now, and given back, would end it twice.
+    global kept_count
+    cdef PyObject *home
+    if (<MemorySegment>o).held != 0 or kept_count == MOST_KEPT:
+        dealloc(o)
+        return
+    home = (<MemorySegment>o).home
+    kept[kept_count] = o
+    kept_count += 1
+    Py_XDECREF(home)                                    # last: it may run anything
+
+
+dealloc = (<PyTypeObject *>MemorySegment).tp_dealloc
+(<PyTypeObject *>MemorySegment).tp_dealloc = <destructor>keep_or_dealloc
+# What `check` raises over, without the call.
+cdef inline bint is_fine(PyObject *o) noexcept:
+    return (
+        (<MemorySegment>o).held != 0
+        and (<MemorySegment>o).generation == generation_of((<MemorySegment>o).core, (<MemorySegment>o).number)
+    )
+
+
+cdef inline PyObject *new_handle(PoolCore *core, PyObject *home, int32_t number) except NULL:
+    # A reference that the caller owns.
+    global kept_count
+    cdef PyObject *o
+    if kept_count != 0:
+        kept_count -= 1
+        o = kept[kept_count]
+        Py_SET_REFCNT(o, 1)
+    else:
+        segment = MemorySegment.__new__(MemorySegment)
+        Py_INCREF(segment)
+        o = <PyObject *>segment
+    Py_XINCREF(home)
+    (<MemorySegment>o).core = core
+    (<MemorySegment>o).home = home
+    (<MemorySegment>o).number = number
+    (<MemorySegment>o).generation = generation_of(core, number)
+    (<MemorySegment>o).held = 1
+    (<MemorySegment>o).exports = 0
+    return o
+
+
 cdef MemorySegment segment_adopt(PoolCore *core, object home, int32_t number):
-    cdef MemorySegment segment = MemorySegment.__new__(MemorySegment)
-    segment.core = core
-    segment.home = home
-    segment.number = number
-    segment.generation = segment_generation(core, number)
-    segment.held = 1
-    segment.exports = 0
-    return segment
+    return steal(new_handle(core, <PyObject *>home, number))
+
+
+cdef list segments_adopt(PoolCore *core, object home, const int32_t *numbers, uint32_t n):
+    cdef list made = PyList_New(n)
+    cdef uint32_t k = 0
+    try:
+        while k < n:
+            put_item(made, k, new_handle(core, <PyObject *>home, numbers[k]))
+            k += 1
+    except MemoryError:                                 # the handles that were made give theirs back themselves
+        segment_recycle_many(core, &numbers[k], n - k)
+        raise
+    return made
+
+
+cdef segments_recycle(list segments):
+    cdef PyObject *o
+    cdef PoolCore *core = NULL
+    cdef int32_t numbers[MOST_AT_ONCE]
+    cdef uint32_t n = 0
+    cdef Py_ssize_t count = PyList_GET_SIZE(segments)
+    cdef Py_ssize_t k = 0
+    # 1. Every reference is taken out of its handle, so that a handle that is listed too often is found too.  No Python
+    #    code runs from here to the end, so nobody sees a handle in between, and the list stays as it is.
+    try:
+        while k < count:
+            o = item(segments, k)
+            if type_of(o) != <PyTypeObject *>MemorySegment:
+                raise TypeError(f"item {k} is a {type(<object>o).__name__}: it must be a MemorySegment")
+            if not is_fine(o):
+                (<MemorySegment>o).check()
+            if (<MemorySegment>o).held == 1 and (<MemorySegment>o).exports != 0:
+                (<MemorySegment>o).refuse_exported()
+            (<MemorySegment>o).held -= 1
+            k += 1
+    except BaseException:
+        while k > 0:
+            k -= 1
+            (<MemorySegment>item(segments, k)).held += 1
+        raise
+    # 2. They go home.
+    for k in range(count):
+        o = item(segments, k)
+        if n == MOST_AT_ONCE or (<MemorySegment>o).core != core:
+            segment_recycle_many(core, numbers, n)
+            n = 0
+        core = (<MemorySegment>o).core
+        numbers[n] = (<MemorySegment>o).number
+        n += 1
+    segment_recycle_many(core, numbers, n)

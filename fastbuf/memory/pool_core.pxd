@@ -22,6 +22,7 @@ cdef enum:
     LOCAL_EMPTY = -1                # no segment now, or the deadline has passed
     LOCAL_DESTROYED = -2
     LOCAL_SIGNAL = -3               # a signal came: check signals, call again
+    MOST_AT_ONCE = 64               # segments that one CAS puts back
 
 
 cdef struct LocalCore               # below
@@ -64,11 +65,12 @@ cdef struct LocalCore:
     # --- waiting
     fb_event available              # those inside local_acquire
     fb_au64 listener                # fb_event*, 0: none; set by local_set_listener only
-    fb_au32 listener_pins           # threads that are notifying the listener
+    fb_au32 listener_pins           # threads that are notifying the listener or writing to the signal
     uint32_t in_service             # 0: free for another pool; under the NetworkBufferPool's lock
     fb_au64 waits                   # requests that had to wait
     fb_au64 wait_ns                 # time they waited, sum
-    char room2[24]
+    fb_au32 signal                  # eventfd + 1 for tasks that wait, 0: none; set by local_set_signal only
+    char room2[20]
 
 
 cdef struct PoolCore:
@@ -95,11 +97,17 @@ cdef void segment_retain(PoolCore *g, int32_t i) noexcept nogil
 # One reference less.  1: it is home now, 0: others still hold it, -1: it was not out (double recycle; nothing was
 # done).
 cdef int segment_recycle(PoolCore *g, int32_t i) noexcept nogil
+# The same of each of n; those of one pool that stand together go home by one CAS (for each MOST_AT_ONCE).  Returns how
+# many were not out.
+cdef uint32_t segment_recycle_many(PoolCore *g, const int32_t *segments, uint32_t n) noexcept nogil
 
 # --- requests: the segment's number, with one reference that the caller owns ------------------------------------------
 cdef int32_t local_try_acquire(LocalCore *p) noexcept nogil                 # -1: none
 # Up to `overdraft` beyond the limit; -1: none.
 cdef int32_t local_try_acquire_overdraft(LocalCore *p) noexcept nogil
+# Up to n at once into segments[n], as many as there are now; returns how many.  What the pool has at home comes by one
+# CAS.  0 counts as a failed try for the listener.
+cdef uint32_t local_try_acquire_many(LocalCore *p, uint32_t n, int32_t *segments) noexcept nogil
 # Waits until CLOCK_MONOTONIC deadline_ns (negative: for ever): -1 timeout, -2 destroyed, -3 signal.
 cdef int32_t local_acquire(LocalCore *p, int64_t deadline_ns) noexcept nogil
 # As local_acquire, but counts neither the wait nor its time (for callers that wait in slices).
@@ -112,6 +120,12 @@ cdef int32_t local_wait(LocalCore *p, int64_t deadline_ns) noexcept nogil
 # fb_event_cancel(e) loses nothing.  NULL takes the listener off; on return nobody touches the old event any more, so
 # it may be freed.
 cdef void local_set_listener(LocalCore *p, fb_event *e) noexcept nogil
+
+# As local_try_acquire, but arms whether there is a listener or not.
+cdef int32_t local_try_or_arm(LocalCore *p) noexcept nogil
+# An eventfd that is written to where the listener would be notified; -1 takes it off, and on return nobody touches the
+# old one any more, so it may be closed.
+cdef void local_set_signal(LocalCore *p, int fd) noexcept nogil
 
 # --- figures: exact at one moment within the call ---------------------------------------------------------------------
 cdef uint32_t list_depth(PoolCore *g, FreeList *stack) noexcept nogil

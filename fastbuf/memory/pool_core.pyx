@@ -6,7 +6,8 @@ Three structures, all without a lock and all usable without the GIL:
    that a segment is on one list at most.  Treiber's stack (R. K. Treiber, "Systems Programming: Coping with
    Parallelism", IBM RJ 5118, 1986) with a tag of 32 bits beside the index against ABA (IBM System/370 Principles of
    Operation, appendix A). Each node also keeps its depth.  What lies below a node cannot change while the node is on
-   the list, so the top's depth is the list's length: the number free costs no counter.
+   the list, so the top's depth is the list's length: the number free costs no counter.  Several are taken, or put
+   back, by one CAS (``free_list.pxd``).
 
    ======================== ===================================================================================
    atomic                   pairs with
@@ -32,7 +33,7 @@ Three structures, all without a lock and all usable without the GIL:
        requester                                       releaser
        R1  global hungry += 1, pool's hungry = 1       L1  push / limit / destroyed bit
        R2  look again: list, limit, destroyed          L2  pool's hungry (own list), global hungry (global list)
-       R3  sleep on the event (or return -1)           L3  clear it, notify
+       R3  sleep on the event (or return -1)           L3  clear it, notify (event, listener, eventfd of the tasks)
 
    Either R2 sees L1, or L2 sees R1.  The global count goes up before the pool's flag is set and down after it is
    cleared: whoever sees the flag set may rely on its being counted.  The second pair is a push to a local list against
@@ -56,6 +57,7 @@ from fastbuf._native.atomics cimport (
     fb_event_cancel,
     fb_event_notify,
     fb_event_prepare,
+    fb_event_signal,
     fb_event_wait,
     fb_fence_seq_cst,
     fb_i64_add_seq_cst,
@@ -70,15 +72,16 @@ from fastbuf._native.atomics cimport (
     fb_u32_load_relaxed,
     fb_u32_load_seq_cst,
     fb_u32_store_relaxed,
+    fb_u32_store_release,
     fb_u32_sub_seq_cst,
     fb_u64_add_relaxed,
     fb_u64_add_seq_cst,
     fb_u64_cas_seq_cst,
     fb_u64_load_relaxed,
     fb_u64_load_seq_cst,
-    fb_u64_store_relaxed,
     fb_u64_store_release,
 )
+from fastbuf.memory.free_list cimport empty, pop, pop_many, push, push_many
 from fastbuf.memory.pool_core cimport WORD_CLAIM, WORD_DESTROYED, FreeList, LocalCore, PoolCore, SegmentMeta
 
 
@@ -103,35 +106,6 @@ cdef inline uint32_t word_held(uint64_t w) noexcept nogil:
 
 cdef inline uint64_t word_total(uint64_t w) noexcept nogil:
     return <uint64_t><uint32_t>w + ((w >> 32) & 0x7FFFFFFF)
-
-
-# --- free lists -------------------------------------------------------------------------------------------------------
-
-cdef inline void push(PoolCore *g, FreeList *stack, int32_t i) noexcept nogil:
-    cdef uint64_t h = fb_u64_load_seq_cst(&stack.head)
-    cdef uint64_t depth
-    while True:
-        # The depth read here may be stale only if the head has moved meanwhile, and then the CAS fails.
-        depth = 0 if <uint32_t>h == 0 else fb_u64_load_relaxed(&g.meta[<uint32_t>h - 1].link) >> 32
-        fb_u64_store_relaxed(&g.meta[i].link, (depth + 1) << 32 | <uint32_t>h)
-        if fb_u64_cas_seq_cst(&stack.head, &h, ((h >> 32) + 1) << 32 | <uint64_t>(i + 1)):
-            return
-
-
-# left: how many remain on the list.
-cdef inline int32_t pop(PoolCore *g, FreeList *stack, uint32_t *left) noexcept nogil:
-    cdef uint64_t h = fb_u64_load_seq_cst(&stack.head)
-    cdef uint64_t link
-    while <uint32_t>h != 0:
-        link = fb_u64_load_relaxed(&g.meta[<uint32_t>h - 1].link)
-        if fb_u64_cas_seq_cst(&stack.head, &h, ((h >> 32) + 1) << 32 | <uint32_t>link):
-            left[0] = <uint32_t>(link >> 32) - 1
-            return <int32_t>(<uint32_t>h - 1)
-    return -1
-
-
-cdef inline bint empty(FreeList *stack) noexcept nogil:
-    return <uint32_t>fb_u64_load_seq_cst(&stack.head) == 0
 
 
 cdef uint32_t list_depth(PoolCore *g, FreeList *stack) noexcept nogil:
@@ -169,7 +143,7 @@ cdef void arm(LocalCore *p) noexcept nogil:
 
 # L3: notifies everybody who waits for p, once per arming.
 cdef void wake(LocalCore *p) noexcept nogil:
-    cdef uint32_t expected
+    cdef uint32_t expected, signal
     cdef fb_event *e
     while True:
         expected = 1
@@ -185,6 +159,9 @@ cdef void wake(LocalCore *p) noexcept nogil:
     e = <fb_event *><size_t>fb_u64_load_seq_cst(&p.listener)
     if e != NULL:
         fb_event_notify(e)
+    signal = fb_u32_load_seq_cst(&p.signal)
+    if signal != 0:
+        fb_event_signal(<int>signal - 1)
     fb_u32_sub_seq_cst(&p.listener_pins, 1)
 
 
@@ -208,6 +185,13 @@ cdef void pool_wake_hungry(PoolCore *g) noexcept nogil:
 
 cdef void local_set_listener(LocalCore *p, fb_event *e) noexcept nogil:
     fb_u64_store_release(&p.listener, <uint64_t><size_t>e)
+    fb_fence_seq_cst()
+    while fb_u32_load_seq_cst(&p.listener_pins) != 0:
+        fb_cpu_relax()
+
+
+cdef void local_set_signal(LocalCore *p, int fd) noexcept nogil:
+    fb_u32_store_release(&p.signal, <uint32_t>(fd + 1))
     fb_fence_seq_cst()
     while fb_u32_load_seq_cst(&p.listener_pins) != 0:
         fb_cpu_relax()
@@ -361,12 +345,18 @@ cdef inline int32_t take(LocalCore *p, uint32_t extra) noexcept nogil:
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 cdef int32_t take_or_arm(LocalCore *p, uint32_t extra) noexcept nogil:
-    cdef int32_t i
     if fb_u64_load_seq_cst(&p.listener) == 0:
         return -1
     arm(p)
-    i = take(p, extra)
-    return i
+    return take(p, extra)
+
+
+cdef int32_t local_try_or_arm(LocalCore *p) noexcept nogil:
+    cdef int32_t i = take(p, 0)
+    if i >= 0:
+        return i
+    arm(p)
+    return take(p, 0)
 
 
 cdef int32_t local_try_acquire(LocalCore *p) noexcept nogil:
@@ -378,6 +368,35 @@ cdef int32_t local_try_acquire_overdraft(LocalCore *p) noexcept nogil:
     cdef uint32_t extra = fb_u32_load_relaxed(&p.overdraft)
     cdef int32_t i = take(p, extra)
     return i if i >= 0 else take_or_arm(p, extra)
+
+
+cdef uint32_t local_try_acquire_many(LocalCore *p, uint32_t n, int32_t *segments) noexcept nogil:
+    cdef PoolCore *g = p.pool
+    cdef uint32_t left = 0
+    cdef uint32_t got, k
+    cdef uint64_t w
+    cdef int32_t i
+    if n == 0:
+        return 0
+    got = pop_many(g, &p.free, n, segments, &left)
+    if got != 0:
+        for k in range(got):
+            fb_u32_store_relaxed(&g.meta[segments[k]].refs, 1)
+        w = fb_u64_load_seq_cst(&p.word)
+        if w & WORD_DESTROYED:
+            segment_recycle_many(g, segments, got)
+            return 0
+        if word_held(w) - left > fb_u32_load_relaxed(&p.peak):
+            note_peak(p)
+    while got < n:                                      # each of these stays with p: the next batch finds them at home
+        i = take(p, 0)
+        if i < 0 and got == 0:
+            i = take_or_arm(p, 0)
+        if i < 0:
+            break
+        segments[got] = i
+        got += 1
+    return got
 
 
 cdef int32_t local_wait(LocalCore *p, int64_t deadline_ns) noexcept nogil:
@@ -445,9 +464,9 @@ cdef void segment_retain(PoolCore *g, int32_t i) noexcept nogil:
     fb_u32_add_relaxed(&g.meta[i].refs, 1)
 
 
-cdef int segment_recycle(PoolCore *g, int32_t i) noexcept nogil:
+# One reference less: 1 with the last one (the caller puts the segment on its owner's list), 0, or -1 if it was not out.
+cdef inline int let_go(PoolCore *g, int32_t i) noexcept nogil:
     cdef SegmentMeta *m = &g.meta[i]
-    cdef LocalCore *p
     cdef uint32_t r = fb_u32_load_acquire(&m.refs)
     # Whoever sees 1 and owns it is alone: nobody else has a reference to copy (as in Arc::get_mut).  The acquire pairs
     # with the release of those who left before.  The debug build counts down atomically all the same, to catch two
@@ -462,17 +481,54 @@ cdef int segment_recycle(PoolCore *g, int32_t i) noexcept nogil:
                 break
         if r > 1:
             return 0
-    p = m.owner
     fb_u32_store_relaxed(&m.generation, fb_u32_load_relaxed(&m.generation) + 1)
     if POOL_DEBUG:
         memset(segment_data(g, i), POISON, g.segment_size)
-    push(g, &p.free, i)
-    # From here on the segment is somebody else's, and p may even serve another pool: these looks then do harmless work.
+    return 1
+
+
+# After a push to p's list.  The segment is somebody else's by now, and p may even serve another pool: these looks then
+# do harmless work.
+cdef inline void after_push(LocalCore *p) noexcept nogil:
     if word_held(fb_u64_load_seq_cst(&p.word)) > fb_u32_load_seq_cst(&p.limit):
         trim(p)
     if fb_u32_load_seq_cst(&p.hungry) != 0:
         wake(p)
-    return 1
+
+
+cdef int segment_recycle(PoolCore *g, int32_t i) noexcept nogil:
+    cdef int last = let_go(g, i)
+    cdef LocalCore *p
+    if last == 1:
+        p = g.meta[i].owner
+        push(g, &p.free, i)
+        after_push(p)
+    return last
+
+
+cdef uint32_t segment_recycle_many(PoolCore *g, const int32_t *segments, uint32_t n) noexcept nogil:
+    cdef int32_t run[MOST_AT_ONCE]                      # those that go home together: one owner, one CAS
+    cdef LocalCore *owner = NULL
+    cdef uint32_t length = 0
+    cdef uint32_t refused = 0
+    cdef uint32_t k
+    cdef int last
+    for k in range(n):
+        last = let_go(g, segments[k])
+        if last != 1:
+            refused += last < 0
+            continue
+        if length != 0 and (g.meta[segments[k]].owner != owner or length == MOST_AT_ONCE):
+            push_many(g, &owner.free, run, length)
+            after_push(owner)
+            length = 0
+        owner = g.meta[segments[k]].owner
+        run[length] = segments[k]
+        length += 1
+    if length != 0:
+        push_many(g, &owner.free, run, length)
+        after_push(owner)
+    return refused
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------

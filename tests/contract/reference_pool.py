@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from fastbuf.errors import (
     ConfigError,
@@ -105,6 +105,30 @@ class ReferenceLocalPool:
     def try_request_overdraft(self) -> ReferenceSegment | None:
         with self.network.changed:
             return self._take(self.overdraft)
+
+    def request_many(self, n: int) -> list[ReferenceSegment]:
+        if n < 0:
+            raise ConfigError(f"n is {n}")
+        found: list[ReferenceSegment] = []
+        with self.network.changed:
+            while len(found) < n and (segment := self._take(0)) is not None:
+                found.append(segment)
+            if not n and self.destroyed:
+                raise PoolDestroyed("destroyed")
+        return found
+
+    def recycle_many(self, segments: Iterable[ReferenceSegment]) -> None:
+        segments = list(segments)
+        with self.network.changed:
+            for segment in segments:
+                if not isinstance(segment, ReferenceSegment):
+                    raise TypeError(f"{segment!r} is no segment")
+                if segment._held < segments.count(segment):
+                    raise SegmentStateError(f"segment {segment.index} was recycled")
+                if segment._held == segments.count(segment) and segment._exported():
+                    raise SegmentExported(f"segment {segment.index} has views")
+            for segment in segments:
+                segment.recycle()
 
     def request(self, timeout: float | None = None) -> ReferenceSegment:
         end = None if timeout is None else time.monotonic() + timeout

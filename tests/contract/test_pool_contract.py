@@ -193,6 +193,69 @@ def test_within_the_limit_others_guarantees_are_kept_from_borrowers(make: Make) 
     recycle(mine)
 
 
+def test_many_are_as_many_as_there_are(make: Make) -> None:
+    network = make(200)
+    local = network.create_local_pool(2, maximum=150)
+    assert local.request_many(0) == []
+    first = local.request_many(3)
+    assert (len(first), local.in_use) == (3, 3)
+    rest = local.request_many(1000)
+    assert len(rest) == 147
+    assert len({s.index for s in first + rest}) == 150
+    assert local.request_many(5) == []
+    local.recycle_many(first)
+    again = local.request_many(2)
+    assert (len(again), local.in_use) == (2, 149)
+    local.recycle_many(tuple(rest))
+    local.recycle_many(iter(again))
+    local.recycle_many([])
+    assert local.in_use == 0
+    with pytest.raises(ConfigError):
+        local.request_many(-1)
+    local.destroy()
+    for n in (0, 1):
+        with pytest.raises(PoolDestroyed):
+            local.request_many(n)
+
+
+def test_many_of_several_pools_go_home_each_to_its_own(make: Make) -> None:
+    network = make(8)
+    a = network.create_local_pool(1)
+    out = a.request_many(8)
+    b = network.create_local_pool(4)
+    assert b.request_many(4) == []
+    a.recycle_many(out[:4])  # a is over its limit
+    mine = b.request_many(4)
+    assert len(mine) == 4
+    b.recycle_many([mine[0], out[4], mine[1], out[5], mine[2], mine[3], out[6], out[7]])
+    assert (a.in_use, b.in_use) == (0, 0)
+    strange = make(2).create_local_pool(2)
+    mixed = [*strange.request_many(2), *a.request_many(1)]
+    a.recycle_many(mixed)
+    assert (a.in_use, strange.in_use) == (0, 0)
+
+
+def test_if_one_of_many_is_refused_none_is_recycled(make: Make) -> None:
+    local = make(4).create_local_pool(4)
+    out = local.request_many(4)
+    view = out[2].view()
+    with pytest.raises(SegmentExported):
+        local.recycle_many(out)
+    view.release()
+    with pytest.raises(SegmentStateError):
+        local.recycle_many([*out, out[1]])
+    with pytest.raises(TypeError):
+        local.recycle_many([out[0], 7])
+    assert ([s.refcount for s in out], local.in_use) == ([1] * 4, 4)
+    out[3].recycle()
+    with pytest.raises(SegmentStateError):
+        local.recycle_many(out)
+    assert ([s.refcount for s in out], local.in_use) == ([1, 1, 1, 0], 3)
+    out[0].retain()
+    local.recycle_many([out[0], out[1], out[0], out[2]])
+    assert local.in_use == 0
+
+
 def test_references(make: Make) -> None:
     local = make(4).create_local_pool(4)
     segment = local.request()
@@ -267,6 +330,17 @@ def test_a_waiter_is_woken_by_a_recycle(make: Make) -> None:
     out.pop().recycle()
     thread.join(10)
     recycle(out + got)
+
+
+def test_all_waiters_are_woken_by_a_recycle_of_many(make: Make) -> None:
+    local = make(3).create_local_pool(3)
+    out = local.request_many(3)
+    threads = [waiting(local) for _ in range(3)]
+    local.recycle_many(out)
+    for thread, got in threads:
+        thread.join(10)
+        assert len(got) == 1
+    local.recycle_many([got[0] for _, got in threads])
 
 
 def test_a_waiter_is_woken_by_another_pools_recycle(make: Make) -> None:

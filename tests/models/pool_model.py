@@ -28,6 +28,13 @@ class Pool:
     listener_epoch: int = 0
     listener_waiters: int = 0
     listening: bool = False
+    # request_async: the eventfd's count, the queue (task numbers), who serves it, and what each task was handed.
+    signal: int = 0
+    queue: tuple[int, ...] = ()
+    serving: int = 0
+    handed: tuple[int, ...] = ()
+    gone: tuple[int, ...] = ()
+    tasks: bool = False
 
     def __post_init__(self) -> None:
         self.word = (self.out + self.free, 0, False)
@@ -81,6 +88,9 @@ class PoolWorld:
         if p.listening and p.listener_waiters:
             yield
             p.listener_epoch += 1
+        if p.tasks:
+            yield
+            p.signal += 1
 
     def wake_hungry(self) -> Process:
         yield
@@ -325,6 +335,68 @@ class PoolWorld:
             yield lambda key=key: p.listener_epoch != key
             p.listener_waiters -= 1
         if got:
+            yield from self.recycle(k)
+
+    def serve(self, k: int) -> Process:
+        """``TaskQueue._serve``; its lock is one that sleeps until it is free."""
+        p = self.pools[k]
+        yield lambda: not p.serving
+        p.serving = 1
+        if self.without == "take the signal first":
+            yield from self.hand_out(k)
+            yield
+            p.signal = 0
+        else:
+            yield
+            p.signal = 0
+            yield from self.hand_out(k)
+        yield
+        p.serving = 0
+
+    def hand_out(self, k: int) -> Process:
+        p = self.pools[k]
+        mine = False
+        while True:
+            yield
+            if not p.queue:
+                break
+            task = p.queue[0]
+            if not mine:
+                mine = yield from self.take(k)
+            if not mine:
+                if self.without != "arm for the tasks":
+                    yield from self.arm(k)
+                    mine = yield from self.take(k)
+                if not mine:
+                    yield
+                    if not p.word[2]:
+                        return
+            yield
+            if task in p.queue:
+                p.queue = tuple(t for t in p.queue if t != task)
+                if task not in p.gone:
+                    if mine:
+                        p.handed = (*p.handed, task)
+                    mine = False
+        if mine:
+            yield from self.recycle(k)
+
+    def task(self, k: int, number: int, cancelled: bool = False) -> Process:
+        """``TaskQueue.request`` on a loop of its own, which watches the signal; cancelled at any moment, if so said."""
+        p = self.pools[k]
+        yield
+        p.queue = (*p.queue, number)
+        if self.without != "serve after entering":
+            yield from self.serve(k)
+        while True:
+            yield lambda: cancelled or number in p.handed or p.signal or p.word[2]
+            if number in p.handed or p.word[2] or cancelled:
+                break
+            yield from self.serve(k)
+        yield  # leaves: what was handed to it by now is its own to recycle
+        p.queue = tuple(t for t in p.queue if t != number)
+        p.gone = (*p.gone, number)
+        if number in p.handed and not (cancelled and self.without == "recycle when cancelled"):
             yield from self.recycle(k)
 
     def redistribution(self, limits: list[int]) -> Process:

@@ -54,13 +54,60 @@ class FreeListWorld:
                 return
             h = self.head
 
+    def pop_many(self, n: int) -> Process:
+        yield
+        h = self.head
+        while h[1]:
+            at, got, depth = h[1], (), 0
+            while at and len(got) < n:
+                got = (*got, at - 1)
+                yield
+                depth, at = self.link[at - 1]
+            yield
+            if self.swing(h, at):
+                self.out.extend(got)
+                return got, depth - 1
+            h = self.head
+        return (), 0
+
+    def push_many(self, many: tuple[int, ...]) -> Process:
+        yield
+        h = self.head
+        while True:
+            depth = 0
+            if h[1]:
+                yield
+                depth = self.link[h[1] - 1][0]
+            below, k = h[1], len(many)
+            while k:
+                k -= 1
+                depth += 1
+                yield
+                self.link[many[k]] = (depth, below)
+                below = many[k] + 1
+            yield
+            if h == self.head:
+                for i in many:
+                    self.out.remove(i)
+            if self.swing(h, below):
+                return
+            h = self.head
+
     def run(self, ops: str) -> Process:
+        # -: take one; +: put one back; a digit: take so many at once; *: put all back at once.
         mine: tuple[int, ...] = ()
         for n in range(len(ops)):  # n, not an iterator: local variables are part of the state, hidden positions are not
             if ops[n] == "-":
                 i, _ = yield from self.pop()
                 if i >= 0:
                     mine = (*mine, i)
+            elif ops[n].isdigit():
+                some, _ = yield from self.pop_many(int(ops[n]))
+                mine = (*mine, *some)
+            elif ops[n] == "*":
+                if mine:
+                    some, mine = mine, ()
+                    yield from self.push_many(some)
             elif mine:
                 i, mine = mine[0], mine[1:]
                 yield from self.push(i)
@@ -98,6 +145,11 @@ class FreeListWorld:
         (3, ["--+", "-+-+"]),
         (2, ["-+", "-+", "-+"]),
         (3, ["--++", "-", "-+"]),
+        (3, ["2*2*", "-+-+"]),
+        (3, ["2*", "2*2*"]),
+        (3, ["3*", "-+", "2*"]),
+        (4, ["3*", "2+*", "-+"]),
+        (2, ["3*", "3*", "-+"]),
     ],
 )
 def test_free_list(segments: int, work: list[str]) -> None:
@@ -109,3 +161,8 @@ def test_without_the_tag_the_model_finds_aba() -> None:
     with pytest.raises(Violation):
         explore(lambda: FreeListWorld(3, ["--+", "-"], tagged=False))
     explore(lambda: FreeListWorld(3, ["--+", "-"], tagged=True))
+
+
+def test_without_the_tag_the_model_finds_a_chain_that_has_changed() -> None:
+    with pytest.raises(Violation):
+        explore(lambda: FreeListWorld(3, ["--+", "2"], tagged=False))

@@ -145,6 +145,38 @@ def listening(without: str = "") -> PoolWorld:
     return w
 
 
+def tasks_and_a_thread(without: str = "") -> PoolWorld:
+    """A task and a blocked thread wait for the same segment."""
+    w = PoolWorld(1, [Pool(1, 1, out=1)], without)
+    w.pools[0].tasks = True
+    w.processes = [w.recycle(0), w.task(0, 1), w.user(0)]
+    return w
+
+
+def tasks_on_two_loops(without: str = "") -> PoolWorld:
+    """Two loops watch the signal; what one of them takes must reach the other's task too."""
+    w = PoolWorld(1, [Pool(1, 1, out=1)], without)
+    w.pools[0].tasks = True
+    w.processes = [w.recycle(0), w.task(0, 1), w.task(0, 2)]
+    return w
+
+
+def a_task_is_cancelled(without: str = "") -> PoolWorld:
+    """The first of two tasks is cancelled at any moment, also when its segment has come."""
+    w = PoolWorld(1, [Pool(1, 1, out=1)], without)
+    w.pools[0].tasks = True
+    w.processes = [w.recycle(0), w.task(0, 1, cancelled=True), w.task(0, 2)]
+    return w
+
+
+def destroyed_while_a_task_waits(without: str = "") -> PoolWorld:
+    """The pool is destroyed while a task waits in it."""
+    w = PoolWorld(1, [Pool(1, 1, out=1)], without)
+    w.pools[0].tasks = True
+    w.processes = [w.destroy(0), w.task(0, 1)]
+    return w
+
+
 def two_come_home(without: str = "") -> PoolWorld:
     """Two wait, one arming while the other looks, and two segments arrive."""
     w = PoolWorld(2, [Pool(2, 2)], without)
@@ -174,6 +206,10 @@ SCENARIOS: list[Scenario] = [
     destroyed_with_guarantee,
     destroyed_with_claim,
     listening,
+    tasks_and_a_thread,
+    tasks_on_two_loops,
+    a_task_is_cancelled,
+    destroyed_while_a_task_waits,
 ]
 if os.environ.get("FASTBUF_LONG") == "1":  # minutes each; the ones above have their parts
     SCENARIOS += [destroyed_while_all, destroyed_with_both, two_come_home]
@@ -197,6 +233,10 @@ def test_nothing_forbidden_can_happen(scenario: Scenario) -> None:
         ("pay for what is beyond", overdraft_against_guarantee),
         ("wake after putting back", putting_back),
         ("count before flag", two_come_home),
+        ("arm for the tasks", tasks_and_a_thread),
+        ("take the signal first", tasks_on_two_loops),
+        ("serve after entering", tasks_on_two_loops),
+        ("recycle when cancelled", a_task_is_cancelled),
     ],
 )
 def test_the_model_finds_what_is_left_out(without: str, scenario: Scenario) -> None:

@@ -27,6 +27,9 @@ class Account:
         return self.out + self.free
 
 
+Entry = tuple[MemorySegment, Account]
+
+
 def share(total: int, accounts: list[Account]) -> None:
     """The rule of SPEC section 1, worked out with a running total in exact integers."""
     spare = total - sum(a.required for a in accounts)
@@ -65,7 +68,8 @@ class PoolLimits(RuleBasedStateMachine):
         account = Account(required, maximum, overdraft, next(self.numbers))
         self.accounts.append(account)
         share(self.total, self.alive())
-        return self.network.create_local_pool(required, maximum, overdraft, name=str(account.number)), account
+        self.any_pool = self.network.create_local_pool(required, maximum, overdraft, name=str(account.number))
+        return self.any_pool, account
 
     def could(self, account: Account, extra: int) -> bool:
         """Whether a request must be met; does to the model what it does to the pools."""
@@ -115,12 +119,29 @@ class PoolLimits(RuleBasedStateMachine):
 
     @rule(target=segments, entry=pools, n=st.integers(2, 12))
     def request_several(self, entry: tuple[LocalBufferPool, Account], n: int) -> object:
-        got = []
-        for _ in range(n):
-            one = self.request(entry, "try")
-            if isinstance(one, tuple):
-                got.append(one)
-        return multiple(*got)
+        pool, account = entry
+        if account.destroyed:
+            with pytest.raises(PoolDestroyed):
+                pool.request_many(n)
+            return multiple()
+        wanted = 0
+        while wanted < n and self.could(account, 0):
+            wanted += 1
+        got = pool.request_many(n)
+        assert len(got) == wanted
+        return multiple(*[(segment, account) for segment in got])
+
+    @rule(first=consumes(segments), second=consumes(segments), third=consumes(segments))
+    def recycle_several(self, first: Entry, second: Entry, third: Entry) -> None:
+        entries = [first, second, third]
+        self.any_pool.recycle_many([segment for segment, _ in entries])
+        # Those that stand together and are of one pool come home first, and then what is beyond the limit leaves.
+        for _, group in itertools.groupby(entries, key=lambda entry: entry[1]):
+            some = list(group)
+            account = some[0][1]
+            account.out -= len(some)
+            account.free += len(some)
+            account.free -= min(account.free, max(0, account.held - account.limit))
 
     @rule(entry=consumes(segments), twice=st.booleans())
     def recycle(self, entry: tuple[MemorySegment, Account], twice: bool) -> None:

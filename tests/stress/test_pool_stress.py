@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import threading
@@ -12,7 +13,7 @@ import pytest
 
 from fastbuf.errors import PoolDestroyed, PoolTimeout, ResourceError
 from fastbuf.memory import LocalBufferPool, NetworkBufferPool
-from fastbuf.memory._testing import Handover, churn, listen
+from fastbuf.memory._testing import Handover, churn, churn_many, listen
 
 pytestmark = pytest.mark.stress
 LONG = 20 if os.environ.get("FASTBUF_LONG") == "1" else 1
@@ -49,6 +50,18 @@ def test_one_pool(threads: int) -> None:
     steps = 8_000_000 * LONG // threads
     check(at_once(*(lambda k=k: churn(local, steps, 3, k + 1) for k in range(threads))))
     assert local.stats().peak <= threads
+    network.audit()
+
+
+@pytest.mark.parametrize("threads", [2, 6])
+def test_batches(threads: int) -> None:
+    network = network_of(9)
+    one, two = network.create_local_pool(1), network.create_local_pool(1)
+    steps = 1_000_000 * LONG // threads
+    calls = [lambda k=k: churn_many((one, two)[k % 2], steps, 5, 2 * k + 1) for k in range(threads)]
+    results = at_once(*calls, lambda: churn(one, steps, 3, 100))
+    check(results[-1:])
+    assert [(faults, refused) for faults, refused, _ in results[:-1]] == [(0, 0)] * threads
     network.audit()
 
 
@@ -141,6 +154,44 @@ def test_destroy_under_way() -> None:
         assert [t for _, t, _ in faults] == [0, 0, 0]
         assert network.available == 3
         network.audit()
+
+
+def test_tasks_that_are_cancelled_at_random() -> None:
+    network = network_of(3)
+    pools = [network.create_local_pool(1, maximum=2) for _ in range(2)]
+
+    async def one(local: LocalBufferPool, rng: random.Random) -> int:
+        got = 0
+        for _ in range(300 * LONG):
+            task = asyncio.create_task(local.request_async(timeout=30))
+            for _ in range(rng.randint(0, 6)):
+                await asyncio.sleep(0)
+            if rng.random() < 0.4:
+                task.cancel()
+            try:
+                segment = await task
+            except asyncio.CancelledError:
+                continue
+            got += 1
+            if rng.random() < 0.5:
+                await asyncio.sleep(0)
+            segment.recycle()
+        return got
+
+    async def main(seed: int) -> int:
+        rng = random.Random(seed)
+        return sum(await asyncio.gather(*(one(pools[k % 2], rng) for k in range(6))))
+
+    got = at_once(
+        lambda: asyncio.run(main(1)),
+        lambda: asyncio.run(main(2)),
+        lambda: churn(pools[0], 300_000 * LONG, 2, 1)[1],
+        lambda: churn(pools[1], 300_000 * LONG, 2, 2)[1],
+    )
+    assert min(got[:2]) > 500
+    assert got[2:] == [0, 0], "a thread slept for ever"
+    assert [p.in_use for p in pools] == [0, 0]
+    network.audit()
 
 
 def test_waiters_in_python() -> None:

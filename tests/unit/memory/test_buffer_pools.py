@@ -13,7 +13,7 @@ import pytest
 
 from fastbuf.errors import ConfigError, FastbufError, PoolTimeout, SegmentStateError
 from fastbuf.memory import LocalBufferPool, NetworkBufferPool
-from fastbuf.memory._testing import miscount, pair_loop, recycle_behind
+from fastbuf.memory._testing import batch_loop, miscount, pair_loop, recycle_behind, recycle_many_behind
 
 
 @pytest.fixture
@@ -212,7 +212,12 @@ def test_a_forked_child_reads_but_may_not_request(memfd: bool) -> None:
         child = os.fork()
         if child == 0:
             refused = 0
-            for request in (local.request, local.try_request, local.try_request_overdraft):
+            for request in (
+                local.request,
+                local.try_request,
+                local.try_request_overdraft,
+                lambda: local.request_many(1),
+            ):
                 try:
                     request()
                 except FastbufError as error:
@@ -221,7 +226,7 @@ def test_a_forked_child_reads_but_may_not_request(memfd: bool) -> None:
                 network.create_local_pool(1)
             except FastbufError as error:
                 refused += "fork" in str(error)
-            os._exit(7 if refused == 4 and network.arena.array[segment.index, 0] == 42 else 1)
+            os._exit(7 if refused == 5 and network.arena.array[segment.index, 0] == 42 else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
         segment.recycle()
         local.request().recycle()
@@ -249,11 +254,45 @@ def test_a_reference_that_native_code_stole_is_noticed(network: NetworkBufferPoo
         del segment, use
 
 
+def test_native_batches_refuse_what_is_not_out(network: NetworkBufferPool) -> None:
+    local = network.create_local_pool(4)
+    out = local.request_many(4)
+    assert recycle_many_behind([out[0], out[1], out[0]]) == 1
+    assert (local.in_use, recycle_many_behind(out[2:]), recycle_many_behind(out)) == (2, 0, 4)
+    network.audit()
+    for segment in out:
+        with pytest.raises(SegmentStateError, match="not his"):
+            local.recycle_many([segment])
+    with pytest.warns(ResourceWarning):
+        del segment, out
+
+
+def test_handles_are_used_again(network: NetworkBufferPool) -> None:
+    # More handles than are kept, dropped in every order, some with a second reference and some with a view.
+    with NetworkBufferPool(1000, 64) as large:
+        local = large.create_local_pool(1000)
+        for _ in range(3):
+            out = local.request_many(1000)
+            views = [segment.retain().view() for segment in out[::7]]
+            local.recycle_many(out[::7])
+            assert sorted(segment.index for segment in out) == list(range(1000))
+            del views
+            local.recycle_many(out[500:] + out[:500])
+            for segment in out:
+                with pytest.raises(SegmentStateError):
+                    segment.view()
+            del out, segment
+        assert local.stats().peak == 1000
+
+
 def test_the_native_loop(network: NetworkBufferPool) -> None:
     local = network.create_local_pool(1)
     assert pair_loop(local, 1000) > 0
+    assert batch_loop(local, 1000, 8) > 0
     out = drain(local)
     with pytest.raises(FastbufError, match="empty"):
         pair_loop(local, 1)
+    with pytest.raises(FastbufError, match="0 of 2"):
+        batch_loop(local, 1, 2)
     for segment in out:
         segment.recycle()

@@ -1,0 +1,78 @@
+# The free list's four operations, inline.  Algorithm, pairing of the atomics: head of pool_core.pyx, 1.
+#
+# Taking or putting back several is one CAS too: what lies below the head cannot change while head (tag and index)
+# stands, so the chain that was walked is the list's if the CAS on head succeeds.  If it fails, all that was read is
+# thrown away; a stale link is still the number of a segment, or 0, so that a walk over stale links stays inside `meta`.
+from libc.stdint cimport int32_t, uint32_t, uint64_t
+
+from fastbuf._native.atomics cimport (
+    fb_u64_cas_seq_cst,
+    fb_u64_load_relaxed,
+    fb_u64_load_seq_cst,
+    fb_u64_store_relaxed,
+)
+from fastbuf.memory.pool_core cimport FreeList, PoolCore
+
+
+cdef inline bint empty(FreeList *stack) noexcept nogil:
+    return <uint32_t>fb_u64_load_seq_cst(&stack.head) == 0
+
+
+cdef inline void push(PoolCore *g, FreeList *stack, int32_t i) noexcept nogil:
+    cdef uint64_t h = fb_u64_load_seq_cst(&stack.head)
+    cdef uint64_t depth
+    while True:
+        # The depth read here may be stale only if the head has moved meanwhile, and then the CAS fails.
+        depth = 0 if <uint32_t>h == 0 else fb_u64_load_relaxed(&g.meta[<uint32_t>h - 1].link) >> 32
+        fb_u64_store_relaxed(&g.meta[i].link, (depth + 1) << 32 | <uint32_t>h)
+        if fb_u64_cas_seq_cst(&stack.head, &h, ((h >> 32) + 1) << 32 | <uint64_t>(i + 1)):
+            return
+
+
+# segments[0] comes to lie on top; n >= 1, and no two are the same.
+cdef inline void push_many(PoolCore *g, FreeList *stack, const int32_t *segments, uint32_t n) noexcept nogil:
+    cdef uint64_t h = fb_u64_load_seq_cst(&stack.head)
+    cdef uint64_t depth, below
+    cdef uint32_t k
+    while True:
+        depth = 0 if <uint32_t>h == 0 else fb_u64_load_relaxed(&g.meta[<uint32_t>h - 1].link) >> 32
+        below = <uint32_t>h
+        for k in range(n, 0, -1):
+            depth += 1
+            fb_u64_store_relaxed(&g.meta[segments[k - 1]].link, depth << 32 | below)
+            below = <uint64_t>(segments[k - 1] + 1)
+        if fb_u64_cas_seq_cst(&stack.head, &h, ((h >> 32) + 1) << 32 | below):
+            return
+
+
+# -1: empty.  left: how many remain on the list.
+cdef inline int32_t pop(PoolCore *g, FreeList *stack, uint32_t *left) noexcept nogil:
+    cdef uint64_t h = fb_u64_load_seq_cst(&stack.head)
+    cdef uint64_t link
+    while <uint32_t>h != 0:
+        link = fb_u64_load_relaxed(&g.meta[<uint32_t>h - 1].link)
+        if fb_u64_cas_seq_cst(&stack.head, &h, ((h >> 32) + 1) << 32 | <uint32_t>link):
+            left[0] = <uint32_t>(link >> 32) - 1
+            return <int32_t>(<uint32_t>h - 1)
+    return -1
+
+
+# Up to n into segments[n], the top first; returns how many.  left: how many remain on the list (unless none came).
+cdef inline uint32_t pop_many(
+    PoolCore *g, FreeList *stack, uint32_t n, int32_t *segments, uint32_t *left
+) noexcept nogil:
+    cdef uint64_t h = fb_u64_load_seq_cst(&stack.head)
+    cdef uint64_t link = 0
+    cdef uint32_t at, got
+    while <uint32_t>h != 0 and n != 0:
+        at = <uint32_t>h
+        got = 0
+        while at != 0 and got < n:
+            segments[got] = <int32_t>(at - 1)
+            got += 1
+            link = fb_u64_load_relaxed(&g.meta[at - 1].link)
+            at = <uint32_t>link
+        if fb_u64_cas_seq_cst(&stack.head, &h, ((h >> 32) + 1) << 32 | at):
+            left[0] = <uint32_t>(link >> 32) - 1
+            return got
+    return 0
