@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fastbuf.serializers.columnar import ColumnarSerializer
+    from fastbuf.serializers.lazy import LazyRow, LazyRows
     from fastbuf.serializers.murmur3 import murmur3_hash
     from fastbuf.serializers.partition import hash_partition
     from fastbuf.serializers.pickled import PickledSerializer
@@ -17,6 +18,8 @@ __all__ = [
     "ColumnarSerializer",
     "DataType",
     "Field",
+    "LazyRow",
+    "LazyRows",
     "PickledSerializer",
     "RowSerializer",
     "Schema",
@@ -30,6 +33,8 @@ _HOMES = {
     "ColumnarSerializer": "columnar",
     "DataType": "schema",
     "Field": "schema",
+    "LazyRow": "lazy",
+    "LazyRows": "lazy",
     "PickledSerializer": "pickled",
     "RowSerializer": "row",
     "Schema": "schema",
