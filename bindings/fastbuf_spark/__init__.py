@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from fastbuf_spark.exchanges import last_run, progress
     from fastbuf_spark.plan import map_in_arrow, repartition
     from fastbuf_spark.rdd import partition_by
+    from fastbuf_spark.serializer import ObjectSerializer
     from fastbuf_spark.stage import ShuffleStage
     from fastbuf_spark.summary import RunSummary
 
 __all__ = [
+    "ObjectSerializer",
     "Preflight",
     "RunSummary",
     "ShuffleConf",
@@ -35,6 +37,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "ObjectSerializer": "serializer",
     "Preflight": "checks",
     "RunSummary": "summary",
     "ShuffleConf": "conf",
