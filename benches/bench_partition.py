@@ -2,9 +2,9 @@
 
 Shapes.  Rows A: (int64 key, int64, float64, string "user-N"), about 35 bytes, batches of 10,000.  Rows L: (int64 key,
 list<float32> of 256, fixed_size_list<float32> of 256), 2,056 bytes, batches of 1,000.  20 batches a round (4 in a
-smoke run), P = 2, 16, 200.  Ours goes all the way into 32 KiB segments, Murmur3 as Spark's; a full segment is used
-again.  Beside it: pyarrow (the same Murmur3 from us, then ``take``), NumPy masks, polars where installed, and a memcpy
-of the batches' bytes that partitions nothing.
+smoke run), P = 2, 16, 200, 1,000.  Ours goes all the way into 32 KiB segments, Murmur3 as Spark's; a full segment
+is used again.  Beside it: pyarrow (the same Murmur3 from us, then ``take``), NumPy masks, polars where installed, and
+a memcpy of the batches' bytes that partitions nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SMOKE = os.environ.get("FASTBUF_BENCH_SMOKE") == "1"
 BATCHES = 4 if SMOKE else 20
 ROUNDS = 21
 SEGMENT = 32 * 1024
-PARTS = (2, 16, 200)
+PARTS = (2, 16, 200, 1000)
 
 
 def rows_a(batches: int = BATCHES, rows: int = 10_000) -> list[pa.RecordBatch]:

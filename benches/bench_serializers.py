@@ -126,3 +126,30 @@ def test_records(in_turn: Callable[..., dict[str, float]], benchmark: Any, shape
     benchmark.extra_info["ns_per_record"] = {
         name: round(median * 1e9 / (RECORDS * REPEATS), 1) for name, median in seconds.items()
     }
+
+
+@pytest.mark.parametrize("field", ["key", "name"])
+def test_one_field(in_turn: Callable[..., dict[str, float]], benchmark: Any, field: str) -> None:
+    """ns per record to read one field of record A out of a block: lazily in its ways, and by decoding all of it."""
+    rows, place = RowSerializer(SCHEMAS["A"]), SCHEMAS["A"].index(field)
+    records = [record_a(i) for i in range(RECORDS)]
+    block, wanted = rows.dumps(records), [record[place] for record in records]
+    found: dict[str, Callable[[Any], Any]] = {
+        "lazy rows, values()": lambda data: rows.view(data, key="id").values(field),
+        "lazy rows, row by row": lambda data: [row[place] for row in rows.view(data, key="id")],
+        "all decoded": lambda data: [record[place] for record in rows.loads(data)],
+    }
+    if field == "key":
+        found["lazy rows, array()"] = lambda data: rows.view(data, key="id").array(field)
+    for read in found.values():
+        assert list(read(block)) == wanted
+    seconds = in_turn(
+        {name: repeated(read, block) for name, read in found.items()},
+        rounds=2 if SMOKE else 21,
+        baselines=("all decoded",),
+        records=RECORDS,
+        field=field,
+    )
+    benchmark.extra_info["ns_per_record"] = {
+        name: round(median * 1e9 / (RECORDS * REPEATS), 1) for name, median in seconds.items()
+    }

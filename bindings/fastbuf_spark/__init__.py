@@ -18,10 +18,13 @@ if TYPE_CHECKING:
     from fastbuf_spark.exchanges import last_run, progress
     from fastbuf_spark.plan import map_in_arrow, repartition
     from fastbuf_spark.rdd import partition_by
+    from fastbuf_spark.schema import schema_of
+    from fastbuf_spark.serializer import ObjectSerializer
     from fastbuf_spark.stage import ShuffleStage
     from fastbuf_spark.summary import RunSummary
 
 __all__ = [
+    "ObjectSerializer",
     "Preflight",
     "RunSummary",
     "ShuffleConf",
@@ -32,9 +35,11 @@ __all__ = [
     "preflight",
     "progress",
     "repartition",
+    "schema_of",
 ]
 
 _HOMES = {
+    "ObjectSerializer": "serializer",
     "Preflight": "checks",
     "RunSummary": "summary",
     "ShuffleConf": "conf",
@@ -45,6 +50,7 @@ _HOMES = {
     "preflight": "checks",
     "progress": "exchanges",
     "repartition": "plan",
+    "schema_of": "schema",
 }
 
 

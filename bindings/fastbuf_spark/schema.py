@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from fastbuf.errors import SchemaMismatch
+from fastbuf.errors import SchemaError, SchemaMismatch
+from fastbuf.serializers.schema import Schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,6 +65,37 @@ def _in_zone(field: pa.Field, zone: str) -> pa.Field:
     if pa.types.is_struct(kind):
         return field.with_type(pa.struct([_in_zone(kind.field(i), zone) for i in range(kind.num_fields)]))
     return field
+
+
+def schema_of(schema: StructType | str, zone: str = DEFAULT_ZONE) -> Schema:
+    """The fastbuf schema of a Spark schema: for a RowSerializer of its Rows, or a ColumnarSerializer of its batches.
+
+    Parameters
+    ----------
+    schema
+        A StructType, or DDL text.
+    zone
+        Time zone of ``timestamp`` columns: a Row's datetimes must have one then.
+
+    Returns
+    -------
+    Schema
+
+    Raises
+    ------
+    SchemaError
+        A type that Arrow or fastbuf has not (variant, interval, user-defined); the message names the field.
+    """
+    from pyspark.errors import PySparkTypeError
+
+    wanted = struct_type(schema)
+    for field in wanted:
+        try:
+            arrow_schema(type(wanted)([field]), zone)
+        except PySparkTypeError as error:
+            kind = field.dataType.simpleString()
+            raise SchemaError(f"field {field.name!r} has Spark's type {kind}: {error}") from error
+    return Schema.from_arrow(arrow_schema(wanted, zone))
 
 
 def session_zone(spark: Any) -> str:

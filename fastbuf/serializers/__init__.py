@@ -6,36 +6,60 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fastbuf.serializers.columnar import ColumnarSerializer
+    from fastbuf.serializers.lazy import LazyRow, LazyRows
     from fastbuf.serializers.murmur3 import murmur3_hash
     from fastbuf.serializers.partition import hash_partition
+    from fastbuf.serializers.partitioners import (
+        CustomPartitioner,
+        RandomPartitioner,
+        RangePartitioner,
+        RoundRobinPartitioner,
+    )
     from fastbuf.serializers.pickled import PickledSerializer
+    from fastbuf.serializers.portable import portable_hash, portable_partition
     from fastbuf.serializers.row import RowSerializer
     from fastbuf.serializers.schema import DataType, Field, Schema
     from fastbuf.serializers.serializer import Serializer
 
 __all__ = [
     "ColumnarSerializer",
+    "CustomPartitioner",
     "DataType",
     "Field",
+    "LazyRow",
+    "LazyRows",
     "PickledSerializer",
+    "RandomPartitioner",
+    "RangePartitioner",
+    "RoundRobinPartitioner",
     "RowSerializer",
     "Schema",
     "Serializer",
     "hash_partition",
     "murmur3_hash",
+    "portable_hash",
+    "portable_partition",
 ]
 
 # Loaded when first asked for: who shuffles objects loads no columns.
 _HOMES = {
     "ColumnarSerializer": "columnar",
+    "CustomPartitioner": "partitioners",
     "DataType": "schema",
     "Field": "schema",
+    "LazyRow": "lazy",
+    "LazyRows": "lazy",
     "PickledSerializer": "pickled",
+    "RandomPartitioner": "partitioners",
+    "RangePartitioner": "partitioners",
+    "RoundRobinPartitioner": "partitioners",
     "RowSerializer": "row",
     "Schema": "schema",
     "Serializer": "serializer",
     "hash_partition": "partition",
     "murmur3_hash": "murmur3",
+    "portable_hash": "portable",
+    "portable_partition": "portable",
 }
 
 

@@ -24,6 +24,7 @@ from fastbuf.serializers.columns cimport (
 )
 
 from fastbuf.errors import BlockCorrupt, BlockTruncated, RecordTooLong
+from fastbuf.serializers.column_wire import from_wire
 
 # Below this an append is over before another thread could have taken the GIL and given it back.
 cdef Py_ssize_t GIL_BYTES = 256 * 1024
@@ -105,17 +106,18 @@ cdef class BatchAssembler:
         cdef ArrowArray array
         import pyarrow
 
-        schema = self.plan.arrow_schema()
+        schema = self.plan.arrow_schema() if self.plan.wire is None else self.plan.wire
         if fb_take(&self.c, &array):
             raise MemoryError(f"no memory to hand over a batch of {self.rows:,} rows")
         self.rows = 0
         self.nbytes = 0
         try:
-            return pyarrow.RecordBatch._import_from_c(<uintptr_t> &array, schema)
+            batch = pyarrow.RecordBatch._import_from_c(<uintptr_t> &array, schema)
         finally:
             # A successful import has moved the struct out.
             if array.release != NULL:
                 array.release(&array)
+        return batch if self.plan.wire is None else from_wire(batch, self.plan.arrow_schema())
 
     def add(self, payload):
         """Append one element's payload (without its length prefix).

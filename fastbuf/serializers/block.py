@@ -18,6 +18,7 @@ HEADER_BYTES = 32
 KIND_ROW, KIND_COLUMNAR, KIND_PICKLED = 1, 2, 3
 KIND_NAMES = {KIND_ROW: "row", KIND_COLUMNAR: "columnar", KIND_PICKLED: "pickled"}
 FLAG_CRC = 1
+FLAG_GROUPS = 2  #: of pickles: each is a list of records
 MAX_RECORDS = 0xFFFFFFFF
 
 _HEADER = struct.Struct("<4sHBBQQII")
@@ -32,7 +33,7 @@ def encode_header(kind: int, flags: int, fingerprint: int, body_bytes: int, reco
     kind
         One of ``KIND_ROW``, ``KIND_COLUMNAR``, ``KIND_PICKLED``.
     flags
-        ``FLAG_CRC`` when `crc` is the CRC32C of the body.
+        ``FLAG_CRC`` when `crc` is the CRC32C of the body; ``FLAG_GROUPS`` when a pickle is a list of records.
     fingerprint
         Of the schema, 64 bits; 0 without one.
     body_bytes
@@ -89,8 +90,9 @@ def check_block(buf: Any, kind: int, fingerprint: int) -> tuple[int, memoryview]
     if found_kind != kind:
         found = KIND_NAMES.get(found_kind, str(found_kind))
         raise BlockCorrupt(f"a block of kind {found} was given to the {KIND_NAMES[kind]} serializer")
-    if flags & ~FLAG_CRC:
-        raise BlockCorrupt(f"a block has the flags {flags:#04x}; only {FLAG_CRC:#04x} is known")
+    known = FLAG_CRC | (FLAG_GROUPS if kind == KIND_PICKLED else 0)
+    if flags & ~known:
+        raise BlockCorrupt(f"a block has the flags {flags:#04x}; only {known:#04x} are known")
     if found_print != fingerprint:
         raise SchemaMismatch(f"a block of schema {found_print:016x} was given to a serializer of {fingerprint:016x}")
     have = view.nbytes - HEADER_BYTES

@@ -12,6 +12,7 @@ cdef class ColumnPlan:
     cdef list paths                # of each node: "a", "a[]", "a.x": what errors call it
     cdef list formats              # of each node: Arrow's format string, as bytes
     cdef list names                # of each node: the field's name, as bytes
+    cdef object wire               # pyarrow.Schema of what travels, where it has other types (column_wire.py); or None
     cdef object arrow              # the schema given, until asked for; then the pyarrow.Schema
 
     cdef int _check(self, const ArrowSchema *s, int *at) except -1

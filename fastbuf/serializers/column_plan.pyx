@@ -43,6 +43,7 @@ from fastbuf.serializers.columns cimport (
 )
 
 from fastbuf.errors import SchemaError, SchemaMismatch
+from fastbuf.serializers.column_wire import plain_schema, to_wire
 
 cdef int MAX_DEPTH = 64
 
@@ -94,6 +95,17 @@ cdef const ArrowArray *array_of(object capsule) except NULL:
     return <const ArrowArray *> PyCapsule_GetPointer(capsule, "arrow_array")
 
 
+cdef bint travels_as_other(const ArrowSchema *s) noexcept:
+    # Whether there is a view or a dictionary anywhere in it.
+    cdef int64_t i
+    if s.dictionary != NULL or strcmp(s.format, "vu") == 0 or strcmp(s.format, "vz") == 0:
+        return True
+    for i in range(s.n_children):
+        if travels_as_other(s.children[i]):
+            return True
+    return False
+
+
 cdef class ColumnPlan:
     """The nodes of a schema, as the columnar kernels walk them.
 
@@ -121,6 +133,9 @@ cdef class ColumnPlan:
                 )
             self.arrow = schema.to_arrow()
         capsule = self.arrow.__arrow_c_schema__()
+        if travels_as_other(schema_of(capsule)):
+            self.wire = plain_schema(self.arrow_schema())
+            capsule = self.wire.__arrow_c_schema__()
         self.start(schema_of(capsule))
 
     def __dealloc__(self):
@@ -327,6 +342,9 @@ cdef class BoundBatch:
         if not hasattr(batch, "__arrow_c_array__"):
             raise TypeError(f"{type(batch).__name__} is no batch: give something with __arrow_c_array__")
         schema, array = batch.__arrow_c_array__()
+        if self.plan.wire is not None or travels_as_other(schema_of(schema)):
+            batch = to_wire(batch, self.plan.arrow_schema())
+            schema, array = batch.__arrow_c_array__()
         self.plan.check(schema_of(schema))
         self.held = array
         return self.bind_array(array_of(array))

@@ -13,10 +13,11 @@ One chunk, the payload of an element of the columnar kind; all numbers little-en
     bool                                   ceil(n / 8) bytes, bit i % 8 of byte i / 8
     numbers, dates, times, decimals,
     fixed_size_binary                      n values as Arrow stores them
-    string, binary, large_...              n x u32 end of the value in the bytes | bytes
+    string, binary, large_..., ..._view    n x u32 end of the value in the bytes | bytes
     list, large_list, map                  n x u32 end of the value in the child's rows | column of the child
     fixed_size_list(w)                     column of the child, n * w rows
     struct                                 columns of the fields, n rows each
+    dictionary (of a whole column)         as its value type
 
 Ends never fall; a null string or list has the end of the one before it.  The whole element (u32 length, then
 the chunk) is padded with zeros to a multiple of 8 bytes, so that a batch cut up for 200 partitions pays some

@@ -5,6 +5,7 @@ from libc.stdint cimport uint8_t, uint32_t
 from libc.string cimport memcpy
 
 from fastbuf._native.crc32c cimport fb_crc32c
+from fastbuf.serializers.lazy cimport LazyRows
 from fastbuf.serializers.objects cimport (
     Py_DECREF, Py_XDECREF, PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyGC_Disable, PyGC_Enable,
     PyList_CheckExact, PyList_New, PyList_SET_ITEM, PyTuple_New, _PyBytes_Resize,
@@ -201,6 +202,47 @@ cdef class RowSerializer(Serializer):
         iterator of tuple
         """
         return RowIterator(self, buf)
+
+    def view(self, buf, key=None):
+        """The records of a block as lazy rows: checked for their lengths now, decoded field by field when read.
+
+        Parameters
+        ----------
+        buf : bytes-like
+            A block.  It is read in place: its buffer stays exported until the view's ``release()``, or until the view
+            and its rows are gone.
+        key : str, int, or sequence of them, optional
+            Fields that rows are compared and hashed by.  Default: all, if all are of plain types.
+
+        Returns
+        -------
+        LazyRows
+            A sequence of LazyRow.
+
+        Raises
+        ------
+        BlockTruncated, BlockCorrupt, SchemaMismatch
+            As :meth:`loads`, except that values are looked at when they are read.
+        SchemaError
+            The key names no field, or one that is a list, struct or map.
+        """
+        records, body = check_block(buf, KIND_ROW, self.fingerprint)
+        return LazyRows(self._plan, body, records, key)
+
+    def lazy(self, payload, key=None):
+        """One record, as :meth:`Serializer.encode` gave it, as a lazy row; the rest as in :meth:`view`.
+
+        Parameters
+        ----------
+        payload : bytes-like
+            Read in place.
+        key : str, int, or sequence of them, optional
+
+        Returns
+        -------
+        LazyRow
+        """
+        return LazyRows(self._plan, memoryview(payload).cast("B"), -1, key)[0]
 
 
 cdef class RowIterator:

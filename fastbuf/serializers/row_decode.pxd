@@ -7,3 +7,8 @@ from fastbuf.serializers.row_plan cimport Node
 # Fills out, a new tuple of root.count NULLs, with the record that p[0:n] is; BlockTruncated or BlockCorrupt naming the
 # field, and then out is partly filled and fit for nothing but Py_DECREF.
 cdef int fill_record(Node *root, PyObject *out, const uint8_t *p, Py_ssize_t n) except -1
+# One value of p[0:n], which are f.slot bytes where its width is fixed; a new reference.
+cdef PyObject *read_value(Node *f, const uint8_t *p, Py_ssize_t n) except NULL
+# The errors of a var-length end that falls or lies outside, and of a null where none is allowed.
+cdef int bad_end(Node *f, Py_ssize_t end, Py_ssize_t before, Py_ssize_t n) except -1
+cdef int bad_null(Node *f) except -1

@@ -28,8 +28,13 @@ cdef PyObject *_corrupt(Node *f, object what) except NULL:
     raise BlockCorrupt(f"{where}: {what}")
 
 
-cdef int _corrupt_end(Node *f, Py_ssize_t end, Py_ssize_t before, Py_ssize_t n) except -1:
+cdef int bad_end(Node *f, Py_ssize_t end, Py_ssize_t before, Py_ssize_t n) except -1:
     _corrupt(f, f"ends at byte {end:,} of a var-length region of {n:,} bytes, of which {before:,} are taken")
+    return -1
+
+
+cdef int bad_null(Node *f) except -1:
+    _corrupt(f, "it is null and not nullable")
     return -1
 
 
@@ -157,6 +162,21 @@ cdef int _fill(Node *f, PyObject *out, const uint8_t *p, Py_ssize_t n) except -1
     return 0
 
 
+cdef PyObject *read_value(Node *f, const uint8_t *p, Py_ssize_t n) except NULL:
+    cdef PyObject *value
+    if not f.varlen:
+        return _read_fixed(f, p)
+    value = _begin(f, p, n)
+    if f.op < OP_PACKED:
+        return value
+    try:
+        _fill(f, value, p, n)
+    except BaseException:
+        Py_DECREF(value)
+        raise
+    return value
+
+
 cdef Py_ssize_t _packed_count(Node *f, Py_ssize_t n) except -1:
     cdef Py_ssize_t count = n // f.children.slot
     if count * f.children.slot != n:
@@ -211,7 +231,7 @@ cdef int _fill_list(Node *f, PyObject *out, const uint8_t *p, Py_ssize_t n) exce
             memcpy(&x, slots + 4 * i, 4)
             end = x
             if end < before or end > n:
-                _corrupt_end(item, end, before, n)
+                bad_end(item, end, before, n)
         if bits and p[4 + (i >> 3)] >> (i & 7) & 1:
             Py_INCREF(Py_None)
             PyList_SET_ITEM(out, i, Py_None)
@@ -243,10 +263,10 @@ cdef int fill_record(Node *root, PyObject *out, const uint8_t *p, Py_ssize_t n) 
             memcpy(&x, p + f.offset, 4)
             end = x
             if end < before or end > n:
-                _corrupt_end(f, end, before, n)
+                bad_end(f, end, before, n)
         if root.bitmap and p[i >> 3] >> (i & 7) & 1:
             if not f.nullable:
-                _corrupt(f, "it is null and not nullable")
+                bad_null(f)
             Py_INCREF(Py_None)
             PyTuple_SET_ITEM(out, i, Py_None)
         elif f.varlen:

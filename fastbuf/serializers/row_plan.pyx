@@ -43,6 +43,13 @@ def _zone(name, path):
         raise SchemaError(f"field {path!r}: no time zone {name!r} on this machine ({error})") from None
 
 
+cdef bint _nullable(object field):
+    # As _fill sees it: a dictionary is its values, which may be nullable where the field is not.
+    if field.nullable or field.type.kind == "null":
+        return True
+    return field.type.kind == "dictionary" and _nullable(field.type.children[1])
+
+
 cdef class RowPlan:
     """The compiled form of a schema.
 
@@ -90,7 +97,7 @@ cdef class RowPlan:
         node.type = self._keep("record" if not depth else "struct")
         node.children = self._allocate(node.count)
         node.atoms = True
-        if any(f.nullable or f.type.kind == "null" for f in fields):
+        if any(_nullable(f) for f in fields):
             node.bitmap = (node.count + 7) // 8
         at = node.bitmap
         for i in range(node.count):

@@ -242,6 +242,27 @@ class Schema:
 
         return cls(fields_from_numpy(dtype))
 
+    @classmethod
+    def from_class(cls, record: type) -> Schema:
+        """Schema of a dataclass, a named tuple, a TypedDict or a msgspec Struct, from its annotations.
+
+        Parameters
+        ----------
+        record : type
+            ``int`` is int64, ``float`` float64, ``str``, ``bytes``, ``bool`` themselves, ``date`` date32, ``datetime``
+            timestamp[us], ``time`` time64[us], ``timedelta`` duration[us]; ``T | None`` is nullable; ``list[T]``,
+            ``tuple[T, ...]`` are lists, ``tuple[T, T]`` a fixed_size_list, ``dict[K, V]`` a map, another such class a
+            struct. What else is wanted stands in the annotation: ``Annotated[Decimal, "decimal(10,2)"]``.
+
+        Raises
+        ------
+        SchemaError
+            An annotation that says no type; the message names the field.
+        """
+        from fastbuf.serializers.schema_classes import fields_from_class
+
+        return cls(fields_from_class(record))
+
     def to_arrow(self) -> Any:
         """The same as a ``pyarrow.Schema``."""
         import pyarrow as pa

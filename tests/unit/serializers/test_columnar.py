@@ -17,6 +17,7 @@ from fastbuf.errors import (
     BlockError,
     BlockTruncated,
     RecordError,
+    SchemaError,
     SchemaMismatch,
 )
 from fastbuf.serializers.block import HEADER_BYTES
@@ -221,3 +222,55 @@ def test_fuzz(seed: int) -> None:
             refused += 1
     assert accepted > 100  # else the fuzz does not get past the first check
     assert refused > 100
+
+
+VIEWS = {
+    "string_view": pa.array(["a", None, "", "longer than twelve bytes"], pa.string_view()),
+    "binary_view": pa.array([b"a", None, b"", b"longer than twelve bytes"], pa.binary_view()),
+    "dictionary": pa.array(["x", None, "y", "x"]).dictionary_encode(),
+    "small index": pa.array(["x", None, "y", "x"]).dictionary_encode().cast(pa.dictionary(pa.int8(), pa.string())),
+    "numbers": pa.array([7, 8, None, 7], pa.int16()).dictionary_encode(),
+    "list": pa.array([["a"], None, [], ["b", None]], pa.list_(pa.string_view())),
+    "large list": pa.array([["a"], None, [], ["b", None]], pa.large_list(pa.string_view())),
+    "fixed list": pa.array([["a", "b"], None, ["c", None], ["", ""]], pa.list_(pa.string_view(), 2)),
+    "struct": pa.array([{"v": "a", "i": 1}, None], pa.struct([("v", pa.string_view()), ("i", pa.int8())])),
+    "map": pa.array([[("k", "v")], None], pa.map_(pa.string(), pa.string_view())),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_views_and_dictionaries_come_back_as_they_were(name: str) -> None:
+    data = pa.record_batch({"i": pa.array(range(len(VIEWS[name]))), "c": VIEWS[name]})
+    for schema in (None, data.schema, Schema.from_arrow(data.schema)):
+        cols = ColumnarSerializer(schema)
+        for given_ in (data, data.slice(1), data.slice(0, 0)):
+            found = cols.loads(cols.dumps(given_))
+            found.validate(full=True)
+            assert found.schema == data.schema
+            assert found.to_pylist() == given_.to_pylist()
+
+
+def test_a_dictionary_within_another_type_is_refused_by_name() -> None:
+    with pytest.raises(SchemaError, match=r"column 'c' has a dictionary within list"):
+        ColumnarSerializer(pa.schema({"c": pa.list_(pa.dictionary(pa.int8(), pa.string()))}))
+
+
+def test_a_dictionary_is_decoded_where_the_schema_has_its_values() -> None:
+    plain = pa.record_batch({"c": pa.array(["x", None, "y", "x"])})
+    coded = pa.record_batch({"c": VIEWS["dictionary"]})
+    cols = ColumnarSerializer(plain.schema)
+    assert cols.loads(cols.dumps(coded)).equals(plain)
+    with pytest.raises(SchemaMismatch, match=r"column 'c' is string in the schema and dictionary.*int16"):
+        cols.dumps(pa.record_batch({"c": VIEWS["numbers"]}))
+    with pytest.raises(SchemaMismatch, match="columns"):
+        cols.dumps(pa.record_batch({"d": VIEWS["dictionary"]}))
+
+
+def test_an_index_that_is_too_narrow_for_what_comes_together() -> None:
+    kind = pa.dictionary(pa.int8(), pa.string())
+    first = pa.record_batch({"c": pa.array(map(str, range(100))).dictionary_encode().cast(kind)})
+    second = pa.record_batch({"c": pa.array(map(str, range(100, 200))).dictionary_encode().cast(kind)})
+    cols = ColumnarSerializer(first.schema)
+    assert cols.loads(cols.dumps(first)).equals(first)
+    with pytest.raises(RecordError, match=r"column 'c' cannot be dictionary.*wider index"):
+        cols.loads(cols.dumps(pa.Table.from_batches([first, second])))

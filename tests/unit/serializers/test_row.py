@@ -53,6 +53,11 @@ class TestRoundTrip:
         rows = RowSerializer(schema)
         assert rows.loads(rows.dumps(make(n))) == make(n)
 
+    def test_a_dictionary_of_nullable_values(self) -> None:
+        for kind in ("dictionary<int8, string?>", "dictionary<int8, null>"):
+            rows = RowSerializer(Schema.of(a="int64", d=kind))
+            assert rows.loads(rows.dumps([(0, None), (-1, None)])) == [(0, None), (-1, None)]
+
     def test_generator_and_long_record(self) -> None:
         rows = RowSerializer(Schema.of(text="string", raw="binary"))
         long = ("ü" * 500_000, b"x" * 3_000_000)

@@ -165,9 +165,6 @@ def test_encode_all_fills_every_buffer() -> None:
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
-        (pa.string_view(), "string_view"),
-        (pa.binary_view(), "binary_view"),
-        (pa.dictionary(pa.int8(), pa.string()), "dictionary-encoded"),
         (pa.list_view(pa.int8()), "list_view"),
         (pa.run_end_encoded(pa.int32(), pa.int8()), "run_end_encoded"),
         (pa.sparse_union([pa.field("a", pa.int8())]), "sparse_union"),

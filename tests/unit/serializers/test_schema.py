@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import collections
+import dataclasses
+import datetime as dt
 import pickle
+import re
 import subprocess
 import sys
+import typing
+from decimal import Decimal
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
@@ -13,7 +20,7 @@ from hypothesis import strategies as st
 from row_strategies import plain_types, schemas
 
 from fastbuf.errors import SchemaError
-from fastbuf.serializers import DataType, Field, Schema
+from fastbuf.serializers import DataType, Field, RowSerializer, Schema
 from fastbuf.serializers.schema import parse_type
 
 EVERY = {
@@ -178,3 +185,93 @@ class TestNumPy:
             Schema.from_numpy([("ok", "i4"), ("bad", dtype)])
         with pytest.raises(SchemaError, match="not structured"):
             Schema.from_numpy(dtype)
+
+
+class Inner(typing.NamedTuple):
+    x: int
+    y: float | None
+
+
+@dataclasses.dataclass
+class Everything:
+    b: bool
+    i: int
+    f: float
+    s: str | None
+    raw: bytes
+    day: dt.date
+    at: dt.datetime
+    clock: dt.time
+    long: dt.timedelta
+    price: Annotated[Decimal, "decimal(10,2)"]
+    small: Annotated[int | None, "int8"]
+    zoned: Annotated[dt.datetime, "timestamp[us,UTC]?"]
+    kind: Annotated[int, DataType("uint16")]
+    vec: list[float]
+    texts: tuple[str | None, ...]
+    pair: tuple[int, int]
+    table: dict[str, int]
+    inner: Inner
+
+
+class TestClasses:
+    SCHEMA = Schema.of(
+        b="bool", i="int64", f="float64", s="string?", raw="binary", day="date32", at="timestamp[us]",
+        clock="time64[us]", long="duration[us]", price="decimal(10,2)", small="int8?", zoned="timestamp[us,UTC]?",
+        kind="uint16", vec="list<float64>", texts="list<string?>", pair="fixed_size_list(2)<int64>",
+        table="map<string, int64>", inner="struct<x: int64, y: float64?>",
+    )  # fmt: skip
+
+    def test_dataclass_and_its_records(self) -> None:
+        assert Schema.from_class(Everything) == self.SCHEMA
+        when = dt.datetime(2026, 1, 2, 3, 4, 5)
+        values = (
+            True, 1, 2.5, None, b"raw", when.date(), when, when.time(), dt.timedelta(1), Decimal("1.25"), None, None,
+            7, [1.0], ["a", None], [3, 4], {"k": 5}, (6, None),
+        )  # fmt: skip
+        rows = RowSerializer(self.SCHEMA)
+        record = Everything(*values[:-1], inner=Inner(6, None))
+        assert rows.loads(rows.dumps([record, dataclasses.asdict(record), values])) == [values] * 3
+
+    def test_named_tuple_and_typed_dict(self) -> None:
+        class Pair(typing.TypedDict):
+            x: int
+            y: typing.Required[float | None]
+
+        wanted = Schema.of(x="int64", y="float64?")
+        assert Schema.from_class(Inner) == Schema.from_class(Pair) == wanted
+
+    def test_msgspec_struct(self) -> None:
+        msgspec = pytest.importorskip("msgspec", reason="Structs are msgspec's")
+        record = msgspec.defstruct("Record", [("x", int), ("y", float | None), ("vec", list[int])])
+        schema = Schema.from_class(record)
+        assert schema == Schema.of(x="int64", y="float64?", vec="list<int64>")
+        rows = RowSerializer(schema)
+        assert rows.loads(rows.dumps([record(1, None, [2])])) == [(1, None, [2])]
+
+    @pytest.mark.parametrize(
+        ("hint", "says"),
+        [(complex, "annotated as complex"), (int | str, "one type"), (Decimal, "Decimal"), (Any, "says no type"),
+         (list, "list"), (tuple[int, str], "not of one type"), (Annotated[int, "in64"], "in64"),
+         (list[list[object]], r"field 'bad\[\]\[\]'")],
+    )  # fmt: skip
+    def test_refused_by_name(self, hint: Any, says: str) -> None:
+        with pytest.raises(SchemaError, match="field 'bad") as raised:
+            Schema.from_class(dataclasses.make_dataclass("Record", [("ok", int), ("bad", hint)]))
+        assert re.search(says, str(raised.value))
+
+    def test_what_is_no_class_of_records(self) -> None:
+        for wrong in (int, object(), "Record"):
+            with pytest.raises(SchemaError, match="no dataclass"):
+                Schema.from_class(wrong)
+        Plain = collections.namedtuple("Plain", "x")
+        with pytest.raises(SchemaError, match="field 'x' of Plain has no annotation"):
+            Schema.from_class(Plain)
+        with pytest.raises(SchemaError, match="field 'next' is a Node within itself"):
+            Schema.from_class(Node)
+
+
+@dataclasses.dataclass
+class Node:
+    value: int
+    next: Node | None

@@ -1,0 +1,123 @@
+"""Types that travel as others: views as plain strings and binaries, dictionaries as their values.
+
+What arrives has the schema's types again: a view is made of the plain column, a dictionary is encoded anew. pyarrow's
+casts do both, so these columns cost more than those that travel as they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastbuf.errors import RecordError, SchemaError, SchemaMismatch
+
+
+def plain_type(kind: Any) -> Any:
+    """The pyarrow type that one travels as, at any depth."""
+    import pyarrow as pa
+
+    is_ = pa.types
+    if is_.is_string_view(kind):
+        return pa.string()
+    if is_.is_binary_view(kind):
+        return pa.binary()
+    if is_.is_map(kind):
+        return pa.map_(_plain_field(kind.key_field), _plain_field(kind.item_field), keys_sorted=kind.keys_sorted)
+    if is_.is_struct(kind):
+        return pa.struct([_plain_field(kind.field(i)) for i in range(kind.num_fields)])
+    if is_.is_list(kind):
+        return pa.list_(_plain_field(kind.value_field))
+    if is_.is_large_list(kind):
+        return pa.large_list(_plain_field(kind.value_field))
+    if is_.is_fixed_size_list(kind):
+        return pa.list_(_plain_field(kind.value_field), kind.list_size)
+    return kind
+
+
+def _plain_field(field: Any) -> Any:
+    return field.with_type(plain_type(field.type))
+
+
+def _plain_column(kind: Any) -> Any:
+    import pyarrow as pa
+
+    return plain_type(kind.value_type if pa.types.is_dictionary(kind) else kind)
+
+
+def plain_schema(schema: Any) -> Any:
+    """The ``pyarrow.Schema`` that one travels as; its metadata stays behind.
+
+    Raises
+    ------
+    SchemaError
+        A dictionary within another type.
+    """
+    import pyarrow as pa
+
+    for field in schema:
+        if _has_dictionary(field.type.value_type if pa.types.is_dictionary(field.type) else field.type):
+            raise SchemaError(
+                f"column {field.name!r} has a dictionary within {field.type}: only whole columns can be, cast it"
+            )
+    return pa.schema([field.with_type(_plain_column(field.type)) for field in schema])
+
+
+def _has_dictionary(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return pa.types.is_dictionary(kind) or any(_has_dictionary(kind.field(i).type) for i in range(kind.num_fields))
+
+
+def to_wire(batch: Any, schema: Any) -> Any:
+    """A batch as it travels.
+
+    Parameters
+    ----------
+    batch : pyarrow.RecordBatch, or anything with ``__arrow_c_array__``
+    schema : pyarrow.Schema
+        The serializer's. A column may have its type, or another that travels as the same: a dictionary is decoded where
+        the schema has the values' type.
+
+    Raises
+    ------
+    SchemaMismatch
+        Other columns.
+    """
+    import pyarrow as pa
+
+    if not isinstance(batch, pa.RecordBatch):
+        batch = pa.record_batch(batch)
+    if batch.schema.names != schema.names:
+        raise SchemaMismatch(f"the schema has the columns {schema.names}, the batch {batch.schema.names}")
+    wire, columns = plain_schema(schema), []
+    for column, field, plain in zip(batch.columns, schema, wire, strict=True):
+        if _plain_column(column.type) != plain.type:
+            raise SchemaMismatch(
+                f"column {field.name!r} is {field.type} in the schema and {column.type} in the batch: cast the batch "
+                "to the schema"
+            )
+        columns.append(column if column.type == plain.type else column.cast(plain.type))
+    return pa.RecordBatch.from_arrays(columns, schema=wire)
+
+
+def from_wire(batch: Any, schema: Any) -> Any:
+    """A batch that has arrived, with the types of the schema.
+
+    Raises
+    ------
+    RecordError
+        A dictionary's index type counts fewer values than have come together in one batch.
+    """
+    import pyarrow as pa
+
+    columns = []
+    for column, field in zip(batch.columns, schema, strict=True):
+        try:
+            if pa.types.is_dictionary(field.type):
+                column = column.dictionary_encode()
+            columns.append(column if column.type == field.type else column.cast(field.type))
+        except pa.ArrowInvalid as error:
+            raise RecordError(
+                f"column {field.name!r} cannot be {field.type} again ({error}): give its dictionary a wider index, or "
+                "take smaller batches"
+            ) from error
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

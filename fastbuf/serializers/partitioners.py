@@ -1,0 +1,267 @@
+"""Where the rows of batches go, other than by hash: by range, in turn, at random, or as the user says.
+
+Each is made for a number of partitions and gives an int32 array of shape (rows,) for a batch, which
+:class:`BatchScatter` takes; ``fb.custom(partitioner)`` makes a channel selector of it.  Ranges need pyarrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastbuf.errors import RecordError, SchemaError
+
+Ids = NDArray[np.int32]
+SAMPLE_PER_PARTITION = 100  #: rows that a range's bounds are chosen from, for each partition; Spark's default
+
+
+class BatchPartitioner:
+    """Base of the partitioners of batches.
+
+    Parameters
+    ----------
+    partitions : int
+        From 1 to 2**31 - 1.
+    """
+
+    def __init__(self, partitions: int) -> None:
+        if not 1 <= partitions <= 0x7FFFFFFF:
+            raise ValueError(f"partitions is {partitions}: it must be within 1 and {0x7FFFFFFF}")
+        self.partitions = partitions
+
+    def partition(self, batch: Any) -> Ids:
+        """Partition of each row of a batch: int32, of shape (rows,)."""
+        raise NotImplementedError
+
+    def __call__(self, batch: Any, n: int) -> Ids:
+        """As ``fb.custom`` calls it."""
+        if n != self.partitions:
+            raise ValueError(f"a partitioner into {self.partitions} partitions was given to {n} consumers")
+        return self.partition(batch)
+
+
+class RoundRobinPartitioner(BatchPartitioner):
+    """Row by row to the next partition, going on from batch to batch.
+
+    Parameters
+    ----------
+    partitions : int
+    start : int
+        Of the first row. Spark begins each task elsewhere, so that short tasks do not all fill partition 0.
+    """
+
+    def __init__(self, partitions: int, start: int = 0) -> None:
+        super().__init__(partitions)
+        self._next = start % partitions
+
+    def partition(self, batch: Any) -> Ids:
+        rows = batch.num_rows
+        found = (np.arange(self._next, self._next + rows, dtype=np.int64) % self.partitions).astype(np.int32)
+        self._next = (self._next + rows) % self.partitions
+        return found
+
+
+class RandomPartitioner(BatchPartitioner):
+    """Each row to any partition, all equally likely.
+
+    Parameters
+    ----------
+    partitions : int
+    seed : int, optional
+        The same seed gives the same partitions for the same batches; None: other ones each time.
+    """
+
+    def __init__(self, partitions: int, seed: int | None = None) -> None:
+        super().__init__(partitions)
+        self._random = np.random.default_rng(seed)
+
+    def partition(self, batch: Any) -> Ids:
+        return self._random.integers(0, self.partitions, batch.num_rows, dtype=np.int32)
+
+
+class CustomPartitioner(BatchPartitioner):
+    """As a function of the user's says, checked.
+
+    Parameters
+    ----------
+    func : callable
+        From a batch and the number of partitions to one integer for each row.
+    partitions : int
+    """
+
+    def __init__(self, func: Callable[[Any, int], Any], partitions: int) -> None:
+        super().__init__(partitions)
+        self._func = func
+
+    def partition(self, batch: Any) -> Ids:
+        found = np.asarray(self._func(batch, self.partitions))
+        if found.shape != (batch.num_rows,) or found.dtype.kind not in "iu":
+            raise RecordError(
+                f"the partition function gave {found.dtype} of shape {found.shape}: one integer for each of "
+                f"{batch.num_rows:,} rows is needed"
+            )
+        bad = np.flatnonzero((found < 0) | (found >= self.partitions))
+        if len(bad):
+            raise RecordError(
+                f"the partition function gave row {bad[0]} {found[bad[0]]} of {self.partitions} partitions"
+            )
+        return found.astype(np.int32)
+
+
+class RangePartitioner(BatchPartitioner):
+    """By ranges of key columns: every key of a partition is above those of the partitions before it.
+
+    Parameters
+    ----------
+    keys : str, or sequence of str
+        Names of the key columns, the most significant first.
+    bounds : pyarrow.RecordBatch
+        The key columns of the last row of every partition but the last one, ascending: partitions - 1 rows.
+    ascending : bool
+        False: the greatest keys go to partition 0.
+
+    Notes
+    -----
+    A row goes to the first partition whose bound is not less than its keys (Spark's rule). Nulls are less than
+    everything, NaN is more than every number. A row costs a binary search; numbers, dates and timestamps are compared
+    as they are, other types by their rank among the bounds and the batch.
+    """
+
+    def __init__(self, keys: str | Sequence[str], bounds: Any, *, ascending: bool = True) -> None:
+        super().__init__(bounds.num_rows + 1)
+        self.keys = (keys,) if isinstance(keys, str) else tuple(keys)
+        self.ascending = ascending
+        if not self.keys:
+            raise ValueError("at least one key column is needed")
+        self.bounds = _columns(bounds, self.keys)
+        if np.any(np.diff(_places(_columns(bounds, self.keys), self.bounds)) < 0):
+            raise ValueError("the bounds do not ascend")
+
+    @classmethod
+    def from_sample(
+        cls, sample: Any, keys: str | Sequence[str], partitions: int, *, ascending: bool = True, seed: int = 0
+    ) -> RangePartitioner:
+        """Bounds that part a sample evenly.
+
+        Parameters
+        ----------
+        sample : pyarrow.RecordBatch or Table, or iterable of batches
+            Rows of the data, or all of them: at most 100 a partition are drawn.
+        keys, ascending
+            As for the class.
+        partitions : int
+            Partitions that are wanted; there are fewer where the sample has fewer different keys.
+        seed : int
+            Of the drawing.
+
+        Raises
+        ------
+        SchemaError
+            No such column, or one that has no order.
+        RecordError
+            The sample is empty.
+        """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        names = (keys,) if isinstance(keys, str) else tuple(keys)
+        if partitions < 1:
+            raise ValueError(f"partitions is {partitions}: it must be at least 1")
+        table = sample if isinstance(sample, pa.Table) else pa.Table.from_batches(_batches(sample))
+        missing = [name for name in names if table.schema.names.count(name) != 1]
+        if missing:
+            raise SchemaError(f"no column, or more than one, {missing[0]!r}: the columns are {table.schema.names}")
+        table = table.select(list(names)).combine_chunks()
+        if not table.num_rows:
+            raise RecordError("the sample has no rows: bounds cannot be chosen")
+        most = SAMPLE_PER_PARTITION * partitions
+        if table.num_rows > most:
+            table = table.take(np.sort(np.random.default_rng(seed).choice(table.num_rows, most, replace=False)))
+        columns = [_whole(table.column(name)) for name in names]
+        order = np.lexsort([code for column in reversed(columns) for code in reversed(_codes(column, column)[0])])
+        cuts = order[np.arange(1, partitions) * len(order) // partitions]
+        batch = pa.RecordBatch.from_arrays([pc.take(column, pa.array(cuts)) for column in columns], names=list(names))
+        # A key that is so frequent that it spans several cuts bounds one partition.
+        places = _places(_columns(batch, names), _columns(batch, names))
+        return cls(names, batch.take(pa.array(np.unique(places, return_index=True)[1])), ascending=ascending)
+
+    def partition(self, batch: Any) -> Ids:
+        found = _places(_columns(batch, self.keys), self.bounds)
+        return found if self.ascending else (self.partitions - 1 - found).astype(np.int32)
+
+
+def _batches(sample: Any) -> list[Any]:
+    return [sample] if hasattr(sample, "num_rows") else list(sample)
+
+
+def _whole(column: Any) -> Any:
+    return column.combine_chunks() if hasattr(column, "combine_chunks") else column
+
+
+def _columns(batch: Any, keys: Iterable[str]) -> list[Any]:
+    names = batch.schema.names
+    for key in keys:
+        if names.count(key) != 1:
+            raise SchemaError(f"the batch has {names.count(key)} columns named {key!r}; its columns are {names}")
+    return [batch.column(names.index(key)) for key in keys]
+
+
+def _codes(column: Any, bounds: Any) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
+    """Arrays in the order of the column's values, and the bounds' likewise: whether a value is there, and it."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if column.type != bounds.type:
+        raise SchemaError(f"a key column is {column.type}, its bounds are {bounds.type}: cast one of them")
+    is_ = pa.types
+    kind = column.type
+    if is_.is_temporal(kind) and not is_.is_interval(kind):
+        wide = pa.int32() if kind.bit_width == 32 else pa.int64()
+        column, bounds = column.view(wide), bounds.view(wide)
+    elif not (is_.is_integer(kind) or is_.is_floating(kind) or is_.is_boolean(kind)):
+        try:
+            both = pa.concat_arrays([column, bounds])
+            ranks = pc.rank(both, sort_keys="ascending", tiebreaker="dense")
+        except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise SchemaError(f"a key column is {kind}, which has no order: {error}") from error
+        codes = ranks.to_numpy().astype(np.int64)
+        valid = np.asarray(both.is_valid())
+        codes[~valid] = 0
+        split = len(column)
+        return [valid[:split], codes[:split]], [valid[split:], codes[split:]]
+    return _numbers(column), _numbers(bounds)
+
+
+def _numbers(column: Any) -> list[NDArray[Any]]:
+    valid = np.asarray(column.is_valid())
+    values = column if column.null_count == 0 else column.fill_null(False if column.type == "bool" else 0)
+    return [valid, values.to_numpy(zero_copy_only=False)]
+
+
+def _places(columns: list[Any], bounds: list[Any]) -> Ids:
+    """How many bounds are less than each row: a binary search of all rows at once."""
+    rows, n = len(columns[0]), len(bounds[0])
+    pairs = [
+        pair for column, bound in zip(columns, bounds, strict=True) for pair in zip(*_codes(column, bound), strict=True)
+    ]
+    if len(columns) == 1 and bool(pairs[0][0].all()) and bool(pairs[0][1].all()):
+        return np.searchsorted(pairs[1][1], pairs[1][0], side="left").astype(np.int32)
+    low, high = np.zeros(rows, np.int64), np.full(rows, n, np.int64)
+    for _ in range(n.bit_length()):
+        middle = np.minimum((low + high) // 2, max(n - 1, 0))
+        less, same = np.zeros(rows, bool), np.ones(rows, bool)
+        for values, bound in pairs:
+            other = bound[middle]
+            below, equal = other < values, other == values
+            if values.dtype.kind == "f":
+                nan, other_nan = np.isnan(values), np.isnan(other)
+                below, equal = below | (nan & ~other_nan), equal | (nan & other_nan)
+            less |= same & below
+            same &= equal
+        open_ = low < high
+        low = np.where(open_ & less, middle + 1, low)
+        high = np.where(open_ & ~less, middle, high)
+    return low.astype(np.int32)

@@ -1,0 +1,104 @@
+"""Where PySpark's ``rdd.partitionBy(n)`` puts a key: ``portable_hash(key) % n``, exactly.
+
+Source: ``pyspark.core.rdd.portable_hash``, which is CPython 2.7's hash of tuples over Python's own hash of everything
+else; arithmetic modulo 2**64 gives the low 63 bits of its unbounded integers.
+"""
+
+import os
+
+import numpy as np
+
+from libc.stdint cimport int32_t, int64_t, uint64_t
+
+from fastbuf.errors import ConfigError, RecordError
+
+cdef enum:
+    DEEPEST = 500        # tuples within tuples: far below what C's stack holds
+
+cdef bint _seeded = False
+
+
+cdef int _check_seed() except -1:
+    global _seeded
+    if "PYTHONHASHSEED" not in os.environ:
+        raise ConfigError(
+            "PYTHONHASHSEED is not set: Python then hashes text differently in each process, and equal keys would "
+            "part; set it to one number everywhere (Spark sets 0 for its workers)"
+        )
+    _seeded = True
+    return 0
+
+
+cdef Py_hash_t _portable(object x, int depth) except? -1:
+    cdef uint64_t h
+    cdef Py_hash_t of
+    if x is None:
+        return 0
+    if not isinstance(x, tuple):
+        return hash(x)
+    if depth > DEEPEST:
+        raise RecordError(f"a key is nested deeper than {DEEPEST} tuples")
+    h = 0x345678
+    for item in <tuple> x:
+        of = _portable(item, depth + 1)
+        h = ((h ^ <uint64_t> of) * 1000003) & 0x7FFFFFFFFFFFFFFF
+    return <Py_hash_t> (h ^ <uint64_t> len(<tuple> x))
+
+
+cdef Py_hash_t portable(object x) except? -1:
+    if not _seeded:
+        _check_seed()
+    return _portable(x, 0)
+
+
+def portable_hash(x):
+    """PySpark's ``portable_hash``.
+
+    Parameters
+    ----------
+    x : hashable
+        None is 0; tuples (named ones and Rows too) are hashed item by item, anything else as Python does.
+
+    Returns
+    -------
+    int
+        64 bits, signed.
+
+    Raises
+    ------
+    ConfigError
+        PYTHONHASHSEED is not set.
+    TypeError
+        Something in it is not hashable.
+    """
+    return portable(x)
+
+
+def portable_partition(keys, n):
+    """Partition of each key: ``portable_hash(key) % n``.
+
+    Parameters
+    ----------
+    keys : iterable of hashable
+    n : int
+        Partitions, from 1 to 2**31 - 1.
+
+    Returns
+    -------
+    ndarray
+        int32, of shape (keys,), from 0 to n - 1.
+    """
+    cdef list found = keys if type(keys) is list else list(keys)
+    cdef Py_ssize_t i, count = len(found)
+    cdef int64_t parts = n, to
+    cdef int32_t[::1] out
+    if not 1 <= parts <= 0x7FFFFFFF:
+        raise ValueError(f"n is {n}: it must be within 1 and {0x7FFFFFFF}")
+    made = np.empty(count, np.int32)
+    out = made
+    for i in range(count):
+        if i >= len(found):
+            raise RecordError("the keys changed in number while they were hashed")
+        to = portable(found[i]) % parts
+        out[i] = <int32_t> (to + parts if to < 0 else to)
+    return made

@@ -1,0 +1,126 @@
+"""Fields of dataclasses, named tuples, typed dicts and msgspec Structs, from their annotations."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastbuf.errors import SchemaError
+from fastbuf.serializers.schema import DataType, Field, parse_type
+
+#: What an annotation says on its own; anything else is said by ``Annotated[T, "the type's text"]``.
+_PLAIN = {
+    bool: "bool",
+    int: "int64",
+    float: "float64",
+    str: "string",
+    bytes: "binary",
+    bytearray: "binary",
+    dt.date: "date32",
+    dt.datetime: "timestamp[us]",
+    dt.time: "time64[us]",
+    dt.timedelta: "duration[us]",
+    type(None): "null",
+}
+
+
+def fields_from_class(cls: Any) -> list[Field]:
+    """Fields of a class of records.
+
+    Raises
+    ------
+    SchemaError
+        Not such a class, or a field whose annotation says no type; the message names the field.
+    """
+    names = _names(cls)
+    if names is None:
+        raise SchemaError(f"{cls!r} is no dataclass, named tuple, TypedDict or msgspec Struct")
+    try:
+        hints = typing.get_type_hints(cls, include_extras=True)
+    except (NameError, TypeError) as error:
+        raise SchemaError(f"the annotations of {cls.__name__} cannot be read: {error}") from error
+    missing = [name for name in names if name not in hints]
+    if missing:
+        raise SchemaError(f"field {missing[0]!r} of {cls.__name__} has no annotation: give its type")
+    return [_field(name, hints[name], name, (cls,)) for name in names]
+
+
+def _names(cls: Any) -> list[str] | None:
+    if not isinstance(cls, type):
+        return None
+    if dataclasses.is_dataclass(cls):
+        return [field.name for field in dataclasses.fields(cls)]
+    if issubclass(cls, tuple) and hasattr(cls, "_fields"):
+        return list(cls._fields)
+    if typing.is_typeddict(cls):
+        return list(cls.__annotations__)
+    if hasattr(cls, "__struct_fields__"):
+        return list(cls.__struct_fields__)
+    return None
+
+
+def _field(name: str, hint: Any, path: str, outer: tuple[Any, ...]) -> Field:
+    kind, nullable = _type(hint, path, outer)
+    return Field(name, kind, nullable)
+
+
+def _type(hint: Any, path: str, outer: tuple[Any, ...]) -> tuple[DataType, bool]:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Required, typing.NotRequired):
+        return _type(args[0], path, outer)
+    if origin is typing.Annotated:
+        return _annotated(args, path, outer)
+    if origin in (typing.Union, types.UnionType):
+        kinds = [arg for arg in args if arg is not type(None)]
+        if len(kinds) == 1 and len(args) == 2:
+            return _type(kinds[0], path, outer)[0], True
+        raise SchemaError(f"field {path!r} is annotated as {hint}: a field has one type, or that or None")
+    if hint in _PLAIN:
+        return parse_type(_PLAIN[hint])
+    if origin in (list, Sequence):
+        return DataType("list", children=(_field("item", args[0], f"{path}[]", outer),)), False
+    if origin is tuple:
+        return _tuple(hint, args, path, outer), False
+    if origin in (dict, Mapping):
+        children = (_field("key", args[0], f"{path}.key", outer), _field("value", args[1], f"{path}.value", outer))
+        return DataType("map", children=children), False
+    names = _names(hint)
+    if names is not None:
+        if hint in outer:
+            raise SchemaError(f"field {path!r} is a {hint.__name__} within itself: records have a finite depth")
+        hints = typing.get_type_hints(hint, include_extras=True)
+        inner = (_field(name, hints[name], f"{path}.{name}", (*outer, hint)) for name in names)
+        return DataType("struct", children=tuple(inner)), False
+    shown = getattr(hint, "__name__", hint) if isinstance(hint, type) else hint
+    raise SchemaError(
+        f"field {path!r} is annotated as {shown}, which says no type: use Annotated[{shown}, 'int8'] or the like"
+    )
+
+
+def _annotated(args: tuple[Any, ...], path: str, outer: tuple[Any, ...]) -> tuple[DataType, bool]:
+    # The first text counts; other annotations are somebody else's.
+    inner = typing.get_args(args[0])
+    optional = typing.get_origin(args[0]) in (typing.Union, types.UnionType) and type(None) in inner
+    for said in args[1:]:
+        if isinstance(said, DataType):
+            return said, optional
+        if isinstance(said, str):
+            try:
+                kind, nullable = parse_type(said)
+            except SchemaError as error:
+                raise SchemaError(f"field {path!r}: {error}") from None
+            return kind, nullable or optional
+    return _type(args[0], path, outer)
+
+
+def _tuple(hint: Any, args: tuple[Any, ...], path: str, outer: tuple[Any, ...]) -> DataType:
+    if len(args) == 2 and args[1] is Ellipsis:
+        return DataType("list", children=(_field("item", args[0], f"{path}[]", outer),))
+    if args and all(arg == args[0] for arg in args):
+        item = _field("item", args[0], f"{path}[]", outer)
+        return DataType("fixed_size_list", width=len(args), children=(item,))
+    raise SchemaError(f"field {path!r} is annotated as {hint}: its items are not of one type; a struct is a NamedTuple")
