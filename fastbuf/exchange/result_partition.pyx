@@ -17,6 +17,7 @@ from fastbuf._native.atomics cimport (
     fb_u32_init,
     fb_u32_load_acquire,
     fb_u32_store_release,
+    fb_u64_load_relaxed,
 )
 from fastbuf.exchange.clock cimport seconds_ns
 from fastbuf.exchange.failure cimport FAIL_ABORTED, failure_code, failure_init, failure_raise, failure_set
@@ -334,12 +335,12 @@ cdef class ResultPartition:
 
     def totals(self):
         """Buffers that have left, per subpartition; final once the partition is closed."""
-        return [self.subs[i].buffers for i in range(self.subpartitions)]
+        return [fb_u64_load_relaxed(&self.subs[i].buffers) for i in range(self.subpartitions)]
 
     @property
     def bytes_out(self):
         """Bytes written to buffers so far."""
-        return sum([self.subs[i].bytes for i in range(self.subpartitions)])
+        return sum([fb_u64_load_relaxed(&self.subs[i].bytes) for i in range(self.subpartitions)])
 
     @property
     def wait_s(self):
