@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 
 import pytest
-from credit_model import Forbidden, Setting, explore
+from buffer_manager_model import Forbidden, Setting
+from credit_model import explore
 
 PRODUCER, CONSUMER = ("producer", 0), ("consumer", 0)
 
