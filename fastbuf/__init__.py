@@ -23,7 +23,7 @@ from fastbuf.errors import (
     SegmentStateError,
     StallTimeout,
 )
-from fastbuf.exchange.channel_selector import broadcast, custom, forward, hash_by, round_robin, shuffle
+from fastbuf.exchange.channel_selector import broadcast, custom, forward, hash_by, rescale, round_robin, shuffle
 from fastbuf.exchange.environment import ShuffleEnvironment
 from fastbuf.exchange.input_gate import InputGate
 from fastbuf.exchange.record_writer import RecordWriter
@@ -76,6 +76,7 @@ __all__ = [
     "hash_by",
     "hash_partition",
     "murmur3_hash",
+    "rescale",
     "round_robin",
     "shuffle",
 ]

@@ -16,6 +16,9 @@ def round_robin() -> ChannelSelector:
 def shuffle(seed: int | None = None) -> ChannelSelector:
     """Each record to a random consumer."""
 
+def rescale(producer: int, producers: int) -> ChannelSelector:
+    """Round robin among the consumers nearest to this producer."""
+
 def broadcast() -> ChannelSelector:
     """Every record to every consumer."""
 

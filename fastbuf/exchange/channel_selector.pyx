@@ -103,8 +103,43 @@ cdef class _Broadcast(ChannelSelector):
     def __reduce__(self):
         return broadcast, ()
 
+    cdef int bind(self, int n, object schema) except -1:
+        self.to_all = True
+        return ChannelSelector.bind(self, n, schema)
+
+
+cdef class _Rescale(ChannelSelector):
+    cdef int producer
+    cdef int producers
+    cdef int first              # consumers [first, first + span) are this producer's
+    cdef int span
+    cdef int at
+
+    def __init__(self, int producer, int producers):
+        if not 0 <= producer < producers:
+            raise ConfigError(f"rescale(producer={producer}, producers={producers}): producers count from 0")
+        self.producer = producer
+        self.producers = producers
+
+    def __reduce__(self):
+        return rescale, (self.producer, self.producers)
+
+    cdef int bind(self, int n, object schema) except -1:
+        cdef int64_t first = <int64_t> self.producer * n // self.producers
+        self.first = <int> first
+        self.span = max(1, <int> ((<int64_t> self.producer + 1) * n // self.producers - first))
+        self.at = -1
+        return ChannelSelector.bind(self, n, schema)
+
     cdef int select(self, object record) except -1:
-        return SELECT_ALL
+        self.at = (self.at + 1) % self.span
+        return self.first + self.at
+
+    cdef int begin(self, BatchScatter scatter, object batch) except -1:
+        cdef int rows = batch.num_rows
+        pids = (self.first + (np.arange(rows, dtype=np.int64) + self.at + 1) % self.span).astype(np.int32)
+        self.at = (self.at + rows) % self.span
+        return scatter.begin(batch, pids)
 
 
 cdef class _Custom(ChannelSelector):
@@ -248,8 +283,22 @@ def shuffle(seed=None):
     return _Shuffle(seed)
 
 
+def rescale(int producer, int producers):
+    """Round robin among the consumers nearest to this producer, so that few channels are used (Flink's rescale).
+
+    Parameters
+    ----------
+    producer : int
+        This producer's number, from 0.
+    producers : int
+        How many there are.  With more consumers than producers each producer has a share of its own of the consumers;
+        with fewer, neighbouring producers share one.
+    """
+    return _Rescale(producer, producers)
+
+
 def broadcast():
-    """Every record to every consumer."""
+    """Every record to every consumer: written once, into buffers that all of them read."""
     return _Broadcast()
 
 

@@ -10,6 +10,7 @@ from fastbuf.exchange.failure cimport Failure
 from fastbuf.exchange.input_channel cimport InputChannel, channel_fn
 from fastbuf.exchange.result_subpartition cimport Subpartition
 from fastbuf.flow.buffer_manager cimport GateBuffers
+from fastbuf.flow.credit_ledger cimport CreditRow
 from fastbuf.memory.pool_core cimport LocalCore, PoolCore
 
 
@@ -17,6 +18,15 @@ cdef struct ReadyBuffer:
     InputChannel *channel
     int32_t segment             # -1: end of partition
     uint32_t length
+
+
+cdef struct ChannelAccount:     # a copy of what a remote channel has at one moment; a local one has no account
+    CreditRow credit
+    int32_t ready
+    uint32_t number
+    int state
+    bint is_local
+    uint64_t received
 
 
 cdef struct GateCore:
@@ -60,4 +70,8 @@ cdef uint32_t gate_take_ready(GateCore *g, ReadyBuffer *out, uint32_t most) noex
 cdef void gate_release(GateCore *g, ReadyBuffer *done, uint32_t n) noexcept nogil
 cdef void gate_serve(GateCore *g) noexcept nogil
 cdef uint32_t gate_unfinished(GateCore *g, uint32_t *channels) noexcept nogil
+cdef uint32_t gate_channels(GateCore *g) noexcept nogil
+cdef InputChannel *gate_channel(GateCore *g, uint32_t index) noexcept nogil
+cdef void gate_figures(GateCore *g, uint64_t *bytes, uint64_t *received) noexcept nogil
+cdef uint32_t gate_accounts(GateCore *g, ChannelAccount *out, uint32_t most, int64_t *floating_out) noexcept nogil
 cdef void gate_cancel(GateCore *g) noexcept nogil

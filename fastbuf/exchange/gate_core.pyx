@@ -1,8 +1,8 @@
 """The native half of an input gate (C level; owners and lock order are in the ``.pxd``)."""
 
-from libc.stdint cimport int32_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 from fastbuf._native.atomics cimport fb_event_init, fb_event_notify, fb_now_ns
 from fastbuf._native.threads cimport (
@@ -311,6 +311,57 @@ cdef uint32_t gate_unfinished(GateCore *g, uint32_t *channels) noexcept nogil:
         if g.channels[i].state != CHANNEL_FINISHED:
             n += 1
     channels[0] = g.n_channels
+    pthread_mutex_unlock(&g.lock)
+    return n
+
+
+cdef uint32_t gate_channels(GateCore *g) noexcept nogil:
+    """How many channels there are so far."""
+    cdef uint32_t n
+    pthread_mutex_lock(&g.lock)
+    n = g.n_channels
+    pthread_mutex_unlock(&g.lock)
+    return n
+
+
+cdef InputChannel *gate_channel(GateCore *g, uint32_t index) noexcept nogil:
+    """The channel at that place: the list moves as it grows, the channels stay."""
+    cdef InputChannel *c
+    pthread_mutex_lock(&g.lock)
+    c = g.channels[index]
+    pthread_mutex_unlock(&g.lock)
+    return c
+
+
+cdef void gate_figures(GateCore *g, uint64_t *bytes, uint64_t *received) noexcept nogil:
+    pthread_mutex_lock(&g.lock)
+    bytes[0] = g.bytes
+    received[0] = g.received
+    pthread_mutex_unlock(&g.lock)
+
+
+cdef uint32_t gate_accounts(GateCore *g, ChannelAccount *out, uint32_t most, int64_t *floating_out) noexcept nogil:
+    """All channels, and the floating segments that are out, as they are at one moment; -> how many channels there are.
+
+    More than `most`: nothing was copied, call again with more room.
+    """
+    cdef InputChannel *c
+    cdef ChannelAccount *a
+    cdef uint32_t i, n
+    pthread_mutex_lock(&g.lock)
+    n = g.n_channels
+    floating_out[0] = g.buffers.floating_out
+    for i in range(n if n <= most else 0):
+        c = g.channels[i]
+        a = &out[i]
+        memset(a, 0, sizeof(ChannelAccount))
+        a.number = c.number
+        a.is_local = c.local != NULL
+        if not a.is_local:          # else its state is the reader's
+            a.credit = c.buffers.credit
+            a.ready = c.buffers.ready_count
+            a.state = c.state
+            a.received = c.received
     pthread_mutex_unlock(&g.lock)
     return n
 

@@ -3,7 +3,7 @@
 # One thread reads at a time (`lock` sees to it); any thread may abort or close.
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from fastbuf.exchange.gate_core cimport GateCore, ReadyBuffer
+from fastbuf.exchange.gate_core cimport ChannelAccount, GateCore, ReadyBuffer
 from fastbuf.exchange.input_channel cimport InputChannel
 from fastbuf.memory.local_buffer_pool cimport LocalBufferPool
 from fastbuf.serializers.assemble cimport BatchAssembler
@@ -53,3 +53,4 @@ cdef class InputGate:
     cdef object give_out(self)
     cdef bint complete(self) except -1
     cdef SpanningReader reader(self, uint32_t index)
+    cdef ChannelAccount *accounts(self, uint32_t *n, int64_t *floating_out) except NULL

@@ -4,7 +4,8 @@ import os
 import threading
 
 from cpython.exc cimport PyErr_CheckSignals
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, realloc
 from libc.string cimport strlen
 
 from fastbuf._native.atomics cimport (
@@ -15,14 +16,20 @@ from fastbuf._native.atomics cimport (
     fb_now_ns,
     fb_u32_exchange_acq_rel,
     fb_u32_load_acquire,
+    fb_u64_load_relaxed,
 )
 from fastbuf.exchange.clock cimport seconds_ns
 from fastbuf.exchange.failure cimport FAIL_ABORTED, failure_code, failure_raise, failure_set
 from fastbuf.exchange.gate_core cimport (
+    ChannelAccount,
     GateCore,
     ReadyBuffer,
+    gate_accounts,
     gate_cancel,
+    gate_channel,
+    gate_channels,
     gate_fail,
+    gate_figures,
     gate_free,
     gate_new,
     gate_open_channel,
@@ -41,6 +48,7 @@ from fastbuf.exchange.result_subpartition cimport (
     sub_queued,
     sub_sendable,
 )
+from fastbuf.flow.credit_ledger cimport credit_holds
 from fastbuf.memory.network_buffer_pool cimport NetworkBufferPool
 from fastbuf.memory.pool_core cimport local_set_listener, segment_data
 from fastbuf.serializers.columnar cimport ColumnarSerializer
@@ -206,7 +214,7 @@ cdef class InputGate:
         n = <uint32_t> len(self.local_partitions)
         for k in range(n):
             index, partition = self.local_partitions[(self.local_turn + k) % n]
-            c = self.core.channels[<uint32_t> index]
+            c = gate_channel(self.core, <uint32_t> index)
             s = c.local
             if c.state != CHANNEL_OPEN:
                 continue
@@ -231,7 +239,7 @@ cdef class InputGate:
             if sub_exhausted(s):
                 if not self.reader(c.index).clean():
                     raise BlockTruncated(f"channel {c.number} ended within a record")
-                c.announced_total = s.buffers
+                c.announced_total = fb_u64_load_relaxed(&s.buffers)
                 c.state = CHANNEL_FINISHED
                 sub_close(s, False)
                 came = 1
@@ -274,9 +282,9 @@ cdef class InputGate:
             return False
         # All that came have ended, so nobody but us looks at them now; or there are more than were announced.
         for i in range(n):
-            c = self.core.channels[i]
             if self.sealed is None:
                 continue
+            c = gate_channel(self.core, i)
             if c.number not in self.sealed:
                 raise SequenceError(f"gate {self.gate_id}: channel {c.number} is not among those that were announced")
             if not unfinished and self.sealed[c.number] != c.announced_total:
@@ -408,7 +416,7 @@ cdef class InputGate:
         cdef ResultPartition partition
         gate_cancel(self.core)
         for index, partition in self.local_partitions:
-            c = self.core.channels[<uint32_t> index]
+            c = gate_channel(self.core, <uint32_t> index)
             if not fb_u32_load_acquire(&c.local.closed):
                 if failure_code(&self.core.failure):
                     failure_set(&partition.core.failure, FAIL_ABORTED, self.core.failure.text,
@@ -443,59 +451,85 @@ cdef class InputGate:
 
     # ---- figures
 
+    cdef ChannelAccount *accounts(self, uint32_t *n, int64_t *floating_out) except NULL:
+        """What every channel has at one moment; the caller frees it."""
+        cdef ChannelAccount *out = NULL
+        cdef ChannelAccount *grown
+        cdef uint32_t room = gate_channels(self.core)
+        while True:
+            grown = <ChannelAccount *> realloc(out, (room + 1) * sizeof(ChannelAccount))
+            if grown == NULL:
+                free(out)
+                raise MemoryError
+            out = grown
+            n[0] = gate_accounts(self.core, out, room, floating_out)
+            if n[0] <= room:
+                return out
+            room = n[0]
+
     def describe_stall(self):
         """The state of a waiting gate, for people."""
-        cdef uint32_t i
-        cdef InputChannel *c
+        cdef uint32_t i, n
+        cdef int64_t floating_out
+        cdef ChannelAccount *accounts = self.accounts(&n, &floating_out)
         waiting = []
-        for i in range(self.core.n_channels):
-            c = self.core.channels[i]
-            if c.state == CHANNEL_OPEN:
+        for i in range(n):
+            a = accounts[i]
+            if a.is_local:
+                waiting.append(f"channel {a.number}, read in place")
+            elif a.state == CHANNEL_OPEN:
                 waiting.append(
-                    f"channel {c.number}: credit {c.buffers.credit.available}, backlog {c.buffers.credit.backlog}, "
-                    f"{c.received} buffers so far")
+                    f"channel {a.number}: credit {a.credit.available}, backlog {a.credit.backlog}, "
+                    f"{a.received} buffers so far")
+        free(accounts)
         expected = self.channels if self.channels is not None else "an unknown number of"
         return (
-            f"gate {self.gate_id} got nothing for {self.config.stall_timeout_s} s: {self.core.n_channels} of "
+            f"gate {self.gate_id} got nothing for {self.config.stall_timeout_s} s: {n} of "
             f"{expected} channels have connected; {'; '.join(waiting[:8]) or 'none is open'}; pool: {self.pool.in_use} "
             f"segments in use, limit {self.pool.limit}. The producers are slow or stuck; "
             f"raise stall_timeout_s ({self.config.stall_timeout_s})")
 
     def stats(self):
         """Figures so far: records, bytes, buffers, channels, peak_segments, segments (the cap), wait_s."""
+        cdef uint64_t received, n_bytes
         if self.freed:
             return dict(self.final_stats)
+        gate_figures(self.core, &n_bytes, &received)
         stats = self.pool.stats()
         return {
             "records": self.records_in,
-            "bytes": self.core.bytes + self.local_bytes,
-            "buffers": self.core.received + self.local_buffers,
-            "channels": self.core.n_channels,
+            "bytes": n_bytes + self.local_bytes,
+            "buffers": received + self.local_buffers,
+            "channels": gate_channels(self.core),
             "peak_segments": stats.peak,
             "segments": stats.maximum,
             "wait_s": self.wait_ns / 1e9,
         }
 
     def audit(self):
-        """Prove the credit invariants of every channel; raises naming the one that breaks them."""
-        cdef uint32_t i
-        cdef InputChannel *c
+        """Prove the credit invariants of every channel, at one moment; raises naming the one that breaks them."""
+        cdef uint32_t i, n
+        cdef int64_t floating_out
         cdef int64_t floating = 0
+        cdef ChannelAccount *accounts
         if self.freed:
             return True
-        for i in range(self.core.n_channels):
-            c = self.core.channels[i]
-            if c.local != NULL:
-                continue
-            if c.buffers.credit.announced != c.buffers.credit.used + c.buffers.credit.available or \
-                    c.buffers.ready_count != c.buffers.credit.available:
-                raise SequenceError(
-                    f"channel {c.number}: announced {c.buffers.credit.announced}, used {c.buffers.credit.used}, "
-                    f"available {c.buffers.credit.available}, ready {c.buffers.ready_count}")
-            floating += c.buffers.credit.floating
-        if floating != self.core.buffers.floating_out or floating > self.core.buffers.floating_limit:
+        accounts = self.accounts(&n, &floating_out)
+        try:
+            for i in range(n):
+                a = accounts[i]
+                if a.is_local:
+                    continue
+                if not credit_holds(&accounts[i].credit) or a.ready != a.credit.available:
+                    raise SequenceError(
+                        f"channel {a.number}: announced {a.credit.announced}, used {a.credit.used}, "
+                        f"available {a.credit.available}, ready {a.ready}, floating {a.credit.floating}")
+                floating += a.credit.floating
+        finally:
+            free(accounts)
+        if floating != floating_out or floating > self.core.buffers.floating_limit:
             raise SequenceError(
-                f"channels hold {floating} floating segments, {self.core.buffers.floating_out} are out of "
+                f"channels hold {floating} floating segments, {floating_out} are out of "
                 f"{self.core.buffers.floating_limit}")
         return True
 

@@ -23,6 +23,7 @@ cdef class RecordWriter:
     cdef Py_ssize_t longest             # max_record_bytes
     cdef bint flush_always              # buffer timeout 0
     cdef bint in_batch
+    cdef bint to_all                    # broadcast: every buffer is for all subpartitions
 
     cdef int pump_spill(self) except -1
     cdef int pump_batch(self) except -1

@@ -11,7 +11,7 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
 from fastbuf._native.atomics cimport fb_event_cancel, fb_event_prepare
-from fastbuf.exchange.channel_selector cimport SELECT_ALL, ChannelSelector
+from fastbuf.exchange.channel_selector cimport ChannelSelector
 from fastbuf.exchange.result_partition cimport (
     WRITE_BLOCKED,
     WRITE_DROPPED,
@@ -38,6 +38,7 @@ cdef class RecordWriter:
         self.serializer = serializer
         self.selector = selector
         selector.bind(partition.subpartitions, serializer.schema)
+        self.to_all = selector.to_all
         self.longest = partition.config.max_record_bytes
         self.flush_always = partition.config.buffer_timeout_s == 0
         if serializer.kind == "columnar":
@@ -94,7 +95,8 @@ cdef class RecordWriter:
         cdef OpenBuffer *b
         cdef WriteState state
         cdef Py_ssize_t n
-        cdef int part, i
+        cdef int part, i, to
+        cdef int targets = 1 if self.to_all else p.subpartitions
         cdef bint blocked = False
         cdef int giant = -1
         if self.spill_left and not self.pump_spill():
@@ -104,23 +106,24 @@ cdef class RecordWriter:
             blocked = False
             p.begin_writing()
             with nogil:
-                for i in range(p.subpartitions):
+                for i in range(targets):
                     part = self.first + i
-                    if part >= p.subpartitions:
-                        part -= p.subpartitions
+                    if part >= targets:
+                        part -= targets
+                    to = p.subpartitions if self.to_all else part
                     while scatter.rows_left(part) > 0:
-                        state = p.open_buffer(part, False)
+                        state = p.open_buffer(to, False)
                         if state == WRITE_BLOCKED:
                             blocked = True      # a channel without credit blocks no other channel
                             break
                         if state == WRITE_DROPPED:
                             break
-                        b = &p.buffers[part]
+                        b = &p.buffers[to]
                         n = scatter.encode(part, b.data + b.fill, p.segment_size - b.fill)
                         if n > 0:
-                            p.commit(part, <uint32_t> n)
+                            p.commit(to, <uint32_t> n)
                         elif b.fill > 0 and scatter.next_row_bytes(part) <= p.segment_size:
-                            p.finish_buffer(part)
+                            p.finish_buffer(to)
                         else:
                             giant = part
                             break
@@ -136,13 +139,13 @@ cdef class RecordWriter:
             n = scatter.encode(giant, self.scratch, n)
             if n == 0:
                 raise RecordTooLong("a row is longer than any element can be (2 GiB)")
-            if not self.spill(giant, n):
+            if not self.spill(p.subpartitions if self.to_all else giant, n):
                 return 0
         if blocked:
             return 0
         scatter.end()
         self.in_batch = False
-        self.first = (self.first + 1) % p.subpartitions
+        self.first = (self.first + 1) % targets
         if self.flush_always:
             p.flush()
         return 1
@@ -176,7 +179,10 @@ cdef class RecordWriter:
         self.partition.check()
         # Asked before anything is begun; what has no num_rows (any other Arrow array of structs) is counted as written.
         rows = getattr(batch, "num_rows", None)
-        self.selector.begin(self.scatter, batch)
+        if self.to_all:
+            self.scatter.begin(batch, None)     # one encoding, for all
+        else:
+            self.selector.begin(self.scatter, batch)
         self.in_batch = True
         if rows is None:
             rows = sum([self.scatter.rows_left(part) for part in range(self.partition.subpartitions)])
@@ -281,12 +287,8 @@ cdef class RecordWriter:
         if self.spill_left:
             self.finish_pending()
         self.partition.check()
-        part = self.selector.select(record)
-        if part == SELECT_ALL:
-            for part in range(self.partition.subpartitions):
-                if not self.write_record(part, record):
-                    self.finish_pending()
-        elif not self.write_record(part, record):
+        part = self.partition.subpartitions if self.to_all else self.selector.select(record)
+        if not self.write_record(part, record):
             self.finish_pending()
         self.records += 1
         if self.flush_always:
@@ -305,9 +307,7 @@ cdef class RecordWriter:
         if self.spill_left:
             raise ExchangeClosed("the record before is not written yet: call resume() until it says True")
         self.partition.check()
-        part = self.selector.select(record)
-        if part == SELECT_ALL:
-            raise TypeError("broadcast cannot be written without blocking: use emit")
+        part = self.partition.subpartitions if self.to_all else self.selector.select(record)
         cdef int done = self.write_record(part, record)
         self.records += 1
         return self._written(done)

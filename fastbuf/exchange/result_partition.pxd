@@ -16,6 +16,8 @@ cdef enum WriteState:
     WRITE_DROPPED = 2           # the consumer has cancelled: what is meant for it is dropped
 
 
+# A broadcast's buffer is filled once: place `subpartitions` of `buffers`.  It is queued for every consumer that has not
+# cancelled, each queue with a reference of its own, and the writer has one more until it is full.
 cdef struct OpenBuffer:         # writer only
     int32_t segment             # -1: none is open
     uint32_t fill
@@ -48,9 +50,13 @@ cdef class ResultPartition:
     cdef int64_t wait_ns
 
     cdef int begin_writing(self) except -1
+    # part: a subpartition, or `subpartitions` for all of them
     cdef WriteState open_buffer(self, int part, bint overdraft) noexcept nogil
+    cdef WriteState open_shared(self, bint overdraft) noexcept nogil
+    cdef int acquire(self, bint overdraft) noexcept nogil
     cdef void commit(self, int part, uint32_t n) noexcept nogil
     cdef void finish_buffer(self, int part) noexcept nogil
+    cdef void finish_shared(self) noexcept nogil
     cdef void drop(self, int part) noexcept nogil
     cdef uint64_t progress(self) noexcept nogil
     cdef int wait(self, uint32_t key, int64_t deadline_ns, int64_t *blocked_since, uint64_t *seen) except -1

@@ -17,6 +17,7 @@ from fastbuf._native.atomics cimport (
     fb_u32_init,
     fb_u32_load_acquire,
     fb_u32_store_release,
+    fb_u64_load_relaxed,
 )
 from fastbuf.exchange.clock cimport seconds_ns
 from fastbuf.exchange.failure cimport FAIL_ABORTED, failure_code, failure_init, failure_raise, failure_set
@@ -40,6 +41,8 @@ from fastbuf.memory.pool_core cimport (
     local_try_acquire,
     local_try_acquire_overdraft,
     segment_data,
+    segment_recycle,
+    segment_retain,
 )
 
 from fastbuf.errors import ExchangeClosed, StallTimeout
@@ -84,12 +87,13 @@ cdef class ResultPartition:
             required=required, maximum=max(required, maximum), overdraft=config.overdraft, name=f"partition {channel}")
         self.core = <PartitionCore *> calloc(1, sizeof(PartitionCore))
         self.subs = <Subpartition *> calloc(subpartitions, sizeof(Subpartition))
-        self.buffers = <OpenBuffer *> calloc(subpartitions, sizeof(OpenBuffer))
+        self.buffers = <OpenBuffer *> calloc(subpartitions + 1, sizeof(OpenBuffer))
         if self.core == NULL or self.subs == NULL or self.buffers == NULL:
             raise MemoryError
         fb_event_init(&self.core.event)
         failure_init(&self.core.failure)
         fb_u32_init(&self.core.abort_asked, 0)
+        self.buffers[subpartitions].segment = -1
         for i in range(subpartitions):
             self.buffers[i].segment = -1
             if sub_init(&self.subs[i], config.max_buffers_per_channel, self.pool_core, &self.core.event) != 0:
@@ -135,6 +139,8 @@ cdef class ResultPartition:
         cdef OpenBuffer *b = &self.buffers[part]
         cdef Subpartition *s = &self.subs[part]
         cdef int segment
+        if part == self.subpartitions:
+            return self.open_shared(overdraft)
         if fb_u32_load_acquire(&s.cancelled):
             self.drop(part)
             return WRITE_DROPPED
@@ -142,9 +148,7 @@ cdef class ResultPartition:
             return WRITE_OK
         if not sub_has_room(s):
             return WRITE_BLOCKED
-        segment = local_try_acquire(self.pool.core)
-        if segment < 0 and overdraft:
-            segment = local_try_acquire_overdraft(self.pool.core)
+        segment = self.acquire(overdraft)
         if segment < 0:
             return WRITE_BLOCKED
         b.segment = segment
@@ -153,15 +157,71 @@ cdef class ResultPartition:
         sub_begin(s, segment)
         return WRITE_OK
 
+    cdef int acquire(self, bint overdraft) noexcept nogil:
+        cdef int segment = local_try_acquire(self.pool.core)
+        if segment < 0 and overdraft:
+            segment = local_try_acquire_overdraft(self.pool.core)
+        return segment
+
+    cdef WriteState open_shared(self, bint overdraft) noexcept nogil:
+        """As open_buffer, for all consumers that have not cancelled; blocked while one of them is."""
+        cdef OpenBuffer *b = &self.buffers[self.subpartitions]
+        cdef int live = 0
+        cdef int segment, part
+        for part in range(self.subpartitions):
+            if fb_u32_load_acquire(&self.subs[part].cancelled):
+                self.drop(part)
+                continue
+            live += 1
+            if b.segment < 0 and not sub_has_room(&self.subs[part]):
+                return WRITE_BLOCKED
+        if live == 0:
+            self.finish_shared()
+            return WRITE_DROPPED
+        if b.segment >= 0:
+            return WRITE_OK
+        segment = self.acquire(overdraft)
+        if segment < 0:
+            return WRITE_BLOCKED
+        b.segment = segment
+        b.fill = 0
+        b.data = segment_data(self.pool_core, segment)
+        for part in range(self.subpartitions):
+            # Whoever cancels from here on discards it like any other buffer, once it is finished.
+            if not fb_u32_load_acquire(&self.subs[part].cancelled):
+                segment_retain(self.pool_core, segment)
+                self.buffers[part].segment = segment
+                sub_begin(&self.subs[part], segment)
+        return WRITE_OK
+
     cdef void commit(self, int part, uint32_t n) noexcept nogil:
         cdef OpenBuffer *b = &self.buffers[part]
+        cdef int each
         b.fill += n
-        sub_commit(&self.subs[part], b.fill)
+        if part == self.subpartitions:
+            for each in range(self.subpartitions):
+                if self.buffers[each].segment >= 0:
+                    sub_commit(&self.subs[each], b.fill)
+        else:
+            sub_commit(&self.subs[part], b.fill)
         if b.fill == self.segment_size:
             self.finish_buffer(part)
 
+    cdef void finish_shared(self) noexcept nogil:
+        cdef OpenBuffer *b = &self.buffers[self.subpartitions]
+        cdef int part
+        cdef int segment = b.segment
+        if segment < 0:
+            return
+        b.segment = -1
+        for part in range(self.subpartitions):
+            self.finish_buffer(part)
+        segment_recycle(self.pool_core, segment)
+
     cdef void finish_buffer(self, int part) noexcept nogil:
-        if self.buffers[part].segment >= 0:
+        if part == self.subpartitions:
+            self.finish_shared()
+        elif self.buffers[part].segment >= 0:
             self.buffers[part].segment = -1
             sub_finish(&self.subs[part])
             if fb_u32_load_acquire(&self.subs[part].closed):
@@ -244,6 +304,7 @@ cdef class ResultPartition:
         if self.ended:
             return 0
         self.ended = True
+        self.finish_shared()
         for i in range(self.subpartitions):
             self.finish_buffer(i)
             sub_end(&self.subs[i])
@@ -320,6 +381,7 @@ cdef class ResultPartition:
         if self.destroyed:
             return
         self.closed = True
+        self.finish_shared()
         for i in range(self.subpartitions):
             if not self._is_local(i):
                 sub_forget_drainer(&self.subs[i])
@@ -334,12 +396,12 @@ cdef class ResultPartition:
 
     def totals(self):
         """Buffers that have left, per subpartition; final once the partition is closed."""
-        return [self.subs[i].buffers for i in range(self.subpartitions)]
+        return [fb_u64_load_relaxed(&self.subs[i].buffers) for i in range(self.subpartitions)]
 
     @property
     def bytes_out(self):
         """Bytes written to buffers so far."""
-        return sum([self.subs[i].bytes for i in range(self.subpartitions)])
+        return sum([fb_u64_load_relaxed(&self.subs[i].bytes) for i in range(self.subpartitions)])
 
     @property
     def wait_s(self):

@@ -15,9 +15,9 @@
 #   cancelled, closed   drainer stores with release; writer loads with acquire; they only ever go up
 # Forbidden: bytes drained that were not committed; a slot reused while the drainer reads it; an
 # end-of-partition seen before the last buffer; more than `bound` buffers queued.
-from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, uint8_t, uint32_t
 
-from fastbuf._native.atomics cimport fb_au32, fb_event, fb_pad
+from fastbuf._native.atomics cimport fb_au32, fb_au64, fb_event, fb_pad
 from fastbuf.memory.pool_core cimport PoolCore
 
 ctypedef void (*notify_fn)(void *context) noexcept nogil
@@ -45,13 +45,13 @@ cdef struct Subpartition:
     fb_au32 ended
     fb_au32 flush_asked         # writer raises, drainer lowers: send what is committed
     uint32_t head_seen          # writer only: last head it read
-    uint64_t bytes              # writer only
+    fb_au64 bytes               # writer stores (relaxed), anybody may read: a figure
     # -- drainer
     fb_pad pad_drainer
     fb_au32 head
     fb_au32 cancelled           # the consumer wants no more
     fb_au32 closed              # the drainer is done with this subpartition (delivered, cancelled or failed)
-    uint64_t buffers            # drainer only: buffers that left
+    fb_au64 buffers             # drainer stores (relaxed), anybody may read: buffers that left
     fb_pad pad_end
 
 

@@ -12,6 +12,8 @@ from fastbuf._native.atomics cimport (
     fb_u32_load_relaxed,
     fb_u32_store_relaxed,
     fb_u32_store_release,
+    fb_u64_load_relaxed,
+    fb_u64_store_relaxed,
 )
 from fastbuf.memory.pool_core cimport PoolCore, segment_data, segment_recycle
 
@@ -76,7 +78,7 @@ cdef void sub_begin(Subpartition *s, int32_t segment) noexcept nogil:
 
 cdef void sub_commit(Subpartition *s, uint32_t position) noexcept nogil:
     cdef Slot *slot = &s.slots[(fb_u32_load_relaxed(&s.tail) - 1) & s.mask]
-    s.bytes += position - fb_u32_load_relaxed(&slot.committed)
+    fb_u64_store_relaxed(&s.bytes, fb_u64_load_relaxed(&s.bytes) + position - fb_u32_load_relaxed(&slot.committed))
     fb_u32_store_release(&slot.committed, position)
 
 
@@ -143,7 +145,7 @@ cdef bint sub_advance(Subpartition *s, uint32_t length, bint last) noexcept nogi
     cdef int32_t segment = slot.segment
     slot.drained += length
     if length:
-        s.buffers += 1
+        fb_u64_store_relaxed(&s.buffers, fb_u64_load_relaxed(&s.buffers) + 1)
     if not last:
         return False
     fb_u32_store_release(&s.head, head + 1)

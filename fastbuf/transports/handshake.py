@@ -133,7 +133,9 @@ def greet(sock: socket.socket, hello: Hello, secret: bytes, where: str) -> None:
             raise AuthenticationError(f"{where} could not prove the exchange's secret")
         sock.sendall(client_proof(secret, message, nonce))
         status, length = struct.unpack("<BH", _receive(sock, VERDICT_HEAD_BYTES, where))
-        reason = _receive(sock, min(length, REASON_BYTES), where).decode("utf-8", "replace")
+        if length > REASON_BYTES or (status != WELCOME and status not in _REFUSALS) or (status == WELCOME and length):
+            raise ProtocolError(f"{where} gave a verdict that there is not: status {status}, {length} bytes of reason")
+        reason = _receive(sock, length, where).decode("utf-8", "replace")
     except TimeoutError as error:
         raise PeerLost(f"{where} did not answer the handshake in time") from error
     except OSError as error:

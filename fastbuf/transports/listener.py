@@ -166,7 +166,7 @@ class Listener:
         s.data.clear()
         try:
             return self._hello(s, message) if s.hello is None else self._proof(s, message, selector)
-        except (ExchangeError, OSError):
+        except Exception:  # of whatever kind: one caller's trouble must not end the thread that serves all
             self.refused += 1
             s.gate = None
             return False

@@ -197,6 +197,20 @@ def test_a_consumer_that_has_enough_cancels_and_the_producer_carries_on(rig: Rig
         gates[0].poll(0)
 
 
+def test_a_broadcast_reaches_all_and_one_that_cancels_harms_none(rig: Rig) -> None:
+    writers, gates = rig.make(consumers=3, selector=fb.broadcast())
+    records = [(k, "b" * (k % 700)) for k in range(4000)]
+    readers = [in_thread(lambda g=g: list(g)) for g in gates[:2]]
+    sender, sent = in_thread(lambda: (writers[0].emit_many(records), writers[0].close()))
+    assert next(iter(gates[2])) == records[0]
+    gates[2].close()
+    sender.join(20)
+    assert not isinstance(sent[0], BaseException)
+    for thread, out in readers:
+        thread.join(20)
+        assert out == [records]
+
+
 def test_when_all_consumers_cancel_the_writer_says_so(rig: Rig) -> None:
     writers, gates = rig.make(consumers=2, selector=fb.round_robin())
     for gate in gates:

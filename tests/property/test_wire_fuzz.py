@@ -5,14 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import resource
 import socket
 import struct
 import threading
+import time
 
 import pytest
 
 import fastbuf as fb
 from fastbuf.transports import handshake as hs
+from fastbuf.transports import listener
 
 ROWS = fb.RowSerializer(fb.Schema.of(n="int64"))
 HEADER = struct.Struct("<IBBHIIII")
@@ -156,3 +159,89 @@ def test_mutated_streams_never_harm_an_honest_peer() -> None:
         assert outcomes["error"] > ROUNDS // 2
         honest_gate.close()
         assert env.pool.available == 256
+
+
+def knock(address: tuple[str, int], gate: fb.InputGate, rng: random.Random) -> bytes:
+    """A stranger: a greeting with faults, or noise; -> the last it heard."""
+    hello = hs.Hello(gate.gate_id, 0, 3, ROWS.fingerprint, 4096, rng.randbytes(32)).pack()
+    kind = rng.randrange(4)
+    first = hello if kind == 0 else mutate(rng, hello) if kind < 3 else rng.randbytes(rng.randint(1, 300))
+    heard = b""
+    with socket.create_connection(address, timeout=5) as sock:
+        try:
+            sock.sendall(first)
+            if len(first) < hs.HELLO_BYTES or kind == 1:
+                sock.shutdown(socket.SHUT_WR)
+            elif kind == 0:
+                challenge = sock.recv(hs.CHALLENGE_BYTES, socket.MSG_WAITALL)
+                assert challenge[0] == hs.WELCOME
+                sock.sendall(mutate(rng, hs.client_proof(b"s", hello, challenge[1 : 1 + hs.NONCE_BYTES])))
+                sock.shutdown(socket.SHUT_WR)
+            else:
+                sock.sendall(rng.randbytes(hs.PROOF_BYTES * 2))
+            while part := sock.recv(4096):
+                heard += part
+        except TimeoutError:
+            raise  # it was left to hang
+        except OSError:
+            pass  # thrown out while it spoke
+    return heard
+
+
+def test_mutated_greetings_never_harm_an_honest_peer() -> None:
+    """Before the secret is proved: dropped each time, nobody admitted, nothing kept, and the listener goes on."""
+    rng = random.Random(20260102)
+
+    def left() -> tuple[int, int]:
+        return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+
+    with (
+        fb.ShuffleEnvironment(segments=64, segment_size=4096) as env,
+        fb.ShuffleEnvironment(segments=64, segment_size=4096) as near,
+    ):
+        address = env.listen()
+        wanted = env.create_input_gate(ROWS, channels=1, epoch=3, secret=b"s")
+        honest_gate = env.create_input_gate(ROWS, channels=1, epoch=3, secret=b"t")
+        honest = near.create_result_partition(ROWS, [(*address, honest_gate.gate_id)], epoch=3, secret=b"t")
+        before, memory = left(), None
+        for k in range(ROUNDS * 2):
+            heard = knock(address, wanted, rng)
+            assert len(heard) <= hs.CHALLENGE_BYTES + hs.VERDICT_HEAD_BYTES + hs.REASON_BYTES
+            honest.emit((k,))
+            honest.flush()
+            assert honest_gate.poll(5) == [(k,)]
+            if k == ROUNDS // 2:
+                memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        assert wanted.stats()["channels"] == 0
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory < 8 << 10, "the process grew"  # KiB
+        end = time.monotonic() + 5
+        while left() != before and time.monotonic() < end:
+            time.sleep(0.005)  # the listener's own look at a connection that was closed
+        assert left() == before
+        # The gate that strangers knocked for is as it was.
+        writer = near.create_result_partition(ROWS, [(*address, wanted.gate_id)], epoch=3, secret=b"s")
+        writer.emit((7,))
+        writer.flush()
+        assert wanted.poll(5) == [(7,)]
+        writer.abort()
+        honest.abort()
+
+
+def test_who_speaks_slowly_has_no_more_time_than_who_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte now and then does not put the deadline off."""
+    monkeypatch.setattr(listener, "PROOF_TIME_S", 0.4)
+    with fb.ShuffleEnvironment(segments=16, segment_size=4096) as env:
+        gate = env.create_input_gate(ROWS, channels=1, epoch=3, secret=b"s")
+        with socket.create_connection(env.listen(), timeout=5) as sock:
+            hello = hs.Hello(gate.gate_id, 0, 3, ROWS.fingerprint, 4096, b"n" * 32).pack()
+            begin = time.monotonic()
+
+            def drip() -> None:
+                for k in range(len(hello)):
+                    sock.sendall(hello[k : k + 1])
+                    time.sleep(0.05)  # the stranger's slowness: 4 s for all of it
+
+            with pytest.raises(ConnectionError):
+                drip()
+            assert time.monotonic() - begin < 3
+        gate.close()

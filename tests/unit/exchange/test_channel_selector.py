@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import pickle
+import threading
 
 import numpy as np
 import pytest
@@ -64,6 +65,77 @@ def test_broadcast_gives_all_to_each() -> None:
     assert spread(fb.broadcast(), 3, items) == [items, items, items]
 
 
+def test_broadcast_of_batches_and_of_what_spans_buffers() -> None:
+    schema = pa.schema([("s", pa.string())])
+    batches = [pa.record_batch([[f"{i}-{j}" * (j % 30) for j in range(200)] + ["g" * 9000]], schema) for i in range(4)]
+    with fb.ShuffleEnvironment(segments=128, segment_size=4096) as env:
+        writer, gates = env.exchange(fb.ColumnarSerializer(schema), consumers=3, selector=fb.broadcast())
+        outs: list[list] = [[], [], []]
+        readers = [
+            threading.Thread(target=lambda g=g, out=out: out.extend(g)) for g, out in zip(gates, outs, strict=True)
+        ]
+        for reader in readers:
+            reader.start()
+        for batch in batches:
+            writer.emit_batch(batch)
+        writer.close()
+        for reader in readers:
+            reader.join(20)
+        for out in outs:
+            assert pa.Table.from_batches(out).equals(pa.Table.from_batches(batches).combine_chunks())
+
+
+def test_broadcast_writes_a_buffer_once_for_all() -> None:
+    """By reference count: eight consumers hold no more segments than one would."""
+    items = records(200)
+    with fb.ShuffleEnvironment(segments=128, segment_size=4096) as env:
+        writer, gates = env.exchange(fb.RowSerializer(SCHEMA), consumers=8, selector=fb.broadcast())
+        writer.emit_many(items)
+        written = len(fb.RowSerializer(SCHEMA).dumps(items))
+        assert 1 < writer.partition.pool.in_use <= written // 4096 + 1
+        gates[3].close()  # one that has enough lets go of its references only
+        writer.emit_many(items)
+        writer.close()
+        for i, gate in enumerate(gates):
+            if i != 3:
+                assert list(gate) == items * 2
+            gate.close()
+        assert env.pool.available == 128
+        env.pool.audit()
+
+
+def test_broadcast_to_consumers_that_have_all_cancelled() -> None:
+    with fb.ShuffleEnvironment(segments=64, segment_size=4096) as env:
+        writer, gates = env.exchange(fb.RowSerializer(SCHEMA), consumers=2, selector=fb.broadcast())
+        assert writer.try_emit(records(1)[0])
+        for gate in gates:
+            gate.close()
+        writer.emit_many(records(500))
+        assert writer.cancelled
+        writer.close()
+        assert env.pool.available == 64
+
+
+@pytest.mark.parametrize(("producers", "consumers"), [(1, 3), (2, 4), (2, 5), (3, 3), (4, 2), (5, 2)])
+def test_rescale_gives_each_producer_its_neighbours(producers: int, consumers: int) -> None:
+    used = []
+    for i in range(producers):
+        parts = spread(fb.rescale(i, producers), consumers, records(30))
+        used.append({k for k, part in enumerate(parts) if part})
+        sizes = [len(part) for part in parts if part]
+        assert max(sizes) - min(sizes) <= 1
+    assert set().union(*used) == set(range(consumers))
+    if producers <= consumers:
+        assert sum(len(u) for u in used) == consumers  # nobody's neighbours are another's
+    else:
+        assert all(len(u) == 1 for u in used)
+
+
+def test_an_impossible_rescale_is_refused() -> None:
+    with pytest.raises(ConfigError, match="count from 0"):
+        fb.rescale(2, 2)
+
+
 def test_random_keeps_every_record() -> None:
     items = records(50)
     parts = spread(fb.shuffle(seed=1), 4, items)
@@ -114,6 +186,8 @@ def test_objects_have_no_key_to_hash() -> None:
         assert [list(gate) for gate in gates] == [[], []]
 
 
-@pytest.mark.parametrize("selector", [fb.hash_by("id"), fb.forward(0), fb.round_robin(), fb.broadcast(), fb.shuffle(3)])
+@pytest.mark.parametrize(
+    "selector", [fb.hash_by("id"), fb.forward(0), fb.round_robin(), fb.broadcast(), fb.shuffle(3), fb.rescale(1, 2)]
+)
 def test_selectors_travel(selector: object) -> None:
     assert type(pickle.loads(pickle.dumps(selector))) is type(selector)

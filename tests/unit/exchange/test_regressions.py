@@ -161,6 +161,25 @@ def test_a_channel_that_comes_late_gets_a_segment_of_those_that_come_back() -> N
         late.abort()
 
 
+def test_an_audit_while_buffers_come_and_go_is_of_one_moment() -> None:
+    """It read the counters while the I/O thread changed them, and could find a fault that was not there."""
+    with remote(fb.ExchangeConfig(exclusive=2, floating=4)) as (env, gate, address):
+        writer = env.create_result_partition(ROWS, [address])
+        thread = threading.Thread(
+            target=lambda: (writer.emit_many((i, "x" * 900) for i in range(40_000)), writer.close())
+        )
+        thread.start()
+        got = audits = 0
+        while not gate.finished:
+            got += len(gate.poll(0.01) or [])
+            for _ in range(20):
+                assert gate.audit()
+                audits += gate.stats()["buffers"] > 0
+        thread.join(10)
+        assert got == 40_000
+        assert audits > 100
+
+
 # ---- writers
 
 

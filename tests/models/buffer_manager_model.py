@@ -1,0 +1,242 @@
+"""The functions of ``buffer_manager.pyx``, transcribed by name: exclusive and floating segments of a gate.
+
+What a state of ``credit_model`` is made of stands here too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+OPEN, ENDED, FINISHED, CANCELLED = range(4)
+
+
+class Forbidden(AssertionError):
+    """A forbidden outcome."""
+
+
+@dataclass
+class Channel:
+    """From one producer to one consumer; the sender's half first, then the wires, then the receiver's."""
+
+    queued: int = 0
+    credit: int = 0
+    sent: int = 0
+    said_end: bool = False
+    sub_closed: bool = False
+    cancelled: bool = False
+    there: tuple[Any, ...] = ()  # to the receiver: (sequence, backlog), DONE, ABORT, EOF
+    back: tuple[Any, ...] = ()  # to the sender: credits, DONE, CANCEL, ABORT, EOF
+    state: int = OPEN
+    ready: int = 0
+    with_reader: int = 0
+    floating: int = 0
+    missing: int = 0
+    backlog: int = 0
+    unannounced: int = 0
+    available: int = 0  # announced - used
+    waiting: bool = False
+    starved: bool = True
+    closed: bool = False
+    received: int = 0
+    delivered: int = 0
+
+
+@dataclass
+class Gate:
+    limit: int  # of its pool
+    in_use: int = 0
+    floating_out: int = 0
+    missing: int = 0
+    starved: int = 0
+    unopened: int = 0  # channels that have not come yet
+    waiters: tuple[int, ...] = ()
+    queue: tuple[tuple[int, bool], ...] = ()  # (producer, is the end of partition), in order of arrival
+    hand: int = -1  # whose buffer the reader decodes
+    phase: str = "reading"  # then failed -> raised; done; cancelled; dead
+
+
+@dataclass(frozen=True)
+class Setting:
+    """`plans[p]`: to whom producer p writes, buffer by buffer.  What else may happen, once each, at any moment."""
+
+    plans: tuple[tuple[int, ...], ...]
+    consumers: int = 2
+    exclusive: int = 1
+    floating: int = 1
+    bound: int = 2
+    segments: int = 3  # of a writer's pool
+    limits: tuple[int, ...] = (3, 3)  # of the gates' pools
+    moves: tuple[tuple[int, int], ...] = ()  # (gate, new limit), one after the other
+    cancels: tuple[int, ...] = ()
+    dies: tuple[tuple[str, int], ...] = ()  # ("producer", p) or ("consumer", g)
+    loss_is_cancel: bool = False
+    fused: bool = False  # process i is producer i and consumer i, in one thread
+    eager: bool = False  # see `eager_step`: fewer orders, the same outcomes
+    without: str = ""
+
+
+@dataclass
+class Buffers:
+    """The channels and gates of a state, and what their buffer managers do."""
+
+    setting: Setting
+    channels: list[list[Channel]] = field(default_factory=list)  # by gate, then producer
+    gates: list[Gate] = field(default_factory=list)
+
+    def _grant(self, g: int, p: int) -> None:
+        c = self.channels[g][p]
+        c.ready += 1
+        c.available += 1
+        c.unannounced += 1
+        if c.starved:
+            c.starved = False
+            self.gates[g].starved -= 1
+
+    def _try_acquire(self, g: int) -> bool:
+        gate = self.gates[g]
+        if gate.in_use >= gate.limit:
+            return False
+        gate.in_use += 1
+        return True
+
+    def _acquire(self, g: int, c: Channel) -> bool:
+        gate = self.gates[g]
+        behind = gate.starved + gate.unopened
+        kept = behind if self.setting.without != "leave one for who has none" else 0
+        if not c.starved and kept and gate.limit - gate.in_use <= kept:
+            return False
+        return self._try_acquire(g)
+
+    def _wanted(self, c: Channel) -> int:
+        return self.setting.exclusive + c.backlog
+
+    def _feed(self, g: int, p: int) -> str:
+        c, gate = self.channels[g][p], self.gates[g]
+        while c.missing > 0:
+            if not self._acquire(g, c):
+                return "dry"
+            c.missing -= 1
+            gate.missing -= 1
+            self._grant(g, p)
+        while c.ready < self._wanted(c):
+            if gate.floating_out >= self.setting.floating:
+                return "floating out"
+            if not self._acquire(g, c):
+                return "dry"
+            gate.floating_out += 1
+            c.floating += 1
+            self._grant(g, p)
+        return "fed"
+
+    def _enqueue(self, g: int, p: int) -> None:
+        c = self.channels[g][p]
+        if not c.waiting and not c.closed:
+            c.waiting = True
+            self.gates[g].waiters += (p,)
+
+    def bm_open(self, g: int, p: int) -> None:
+        c, gate = self.channels[g][p], self.gates[g]
+        gate.unopened -= 1
+        c.missing = self.setting.exclusive
+        gate.missing += self.setting.exclusive
+        gate.starved += 1
+        if self._feed(g, p) != "fed":
+            self._enqueue(g, p)
+
+    def bm_take(self, g: int, p: int, backlog: int) -> None:
+        c = self.channels[g][p]
+        if c.ready == 0 or c.available == 0:
+            raise Forbidden(f"F1: gate {g} has no segment for a buffer of producer {p}")
+        c.available -= 1
+        c.ready -= 1
+        c.with_reader += 1
+        c.backlog = backlog
+        if (c.missing or c.ready < self._wanted(c)) and self._feed(g, p) != "fed":
+            self._enqueue(g, p)
+
+    def _recycle(self, g: int) -> None:
+        self.gates[g].in_use -= 1
+
+    def _float_home(self, g: int, c: Channel) -> None:
+        c.floating -= 1
+        self.gates[g].floating_out -= 1
+
+    def bm_release(self, g: int, p: int) -> None:
+        c, gate = self.channels[g][p], self.gates[g]
+        c.with_reader -= 1
+        if c.closed:
+            if c.floating > 0:
+                self._float_home(g, c)
+            self._recycle(g)
+        elif c.floating > 0:
+            if self.setting.without != "a floating segment goes back to the gate":
+                self._float_home(g, c)
+                self._recycle(g)
+                if c.ready < self._wanted(c):
+                    self._enqueue(g, p)
+            else:
+                self._recycle(g)
+        elif gate.starved and c.ready + c.with_reader > 0:
+            c.missing += 1
+            gate.missing += 1
+            self._recycle(g)
+            self._enqueue(g, p)
+        elif self.setting.without != "what is released is credit again":
+            self._grant(g, p)
+        else:
+            self._recycle(g)
+        if self.setting.without != "who waits is served by a release":
+            self.bm_serve(g)
+
+    def bm_close(self, g: int, p: int) -> None:
+        c, gate = self.channels[g][p], self.gates[g]
+        c.closed = True
+        gate.missing -= c.missing
+        c.missing = 0
+        if c.starved:
+            c.starved = False
+            gate.starved -= 1
+        if c.waiting:
+            gate.waiters = tuple(w for w in gate.waiters if w != p)
+            c.waiting = False
+        while c.ready:
+            c.ready -= 1
+            if c.floating > 0:
+                self._float_home(g, c)
+            if self.setting.without != "a closed channel gives its segments back":
+                self._recycle(g)
+        c.available = 0
+        c.unannounced = 0
+        self.bm_serve(g)
+
+    def bm_serve(self, g: int) -> None:
+        gate = self.gates[g]
+        for p in gate.waiters:
+            c = self.channels[g][p]
+            if gate.starved and c.starved:
+                if not self._try_acquire(g):
+                    return
+                c.missing -= 1
+                gate.missing -= 1
+                self._grant(g, p)
+        for p in gate.waiters:
+            fed = self._feed(g, p)
+            if fed == "dry" or (fed == "floating out" and gate.missing == 0):
+                return
+            if fed == "fed":
+                gate.waiters = tuple(w for w in gate.waiters if w != p)
+                self.channels[g][p].waiting = False
+
+    def could_serve(self, g: int) -> bool:
+        """Whether somebody waits for a segment that the gate could give: what bm_serve would find."""
+        gate = self.gates[g]
+        room = gate.limit - gate.in_use
+        if room <= 0:
+            return False
+        for p in gate.waiters:
+            c = self.channels[g][p]
+            floats = c.ready < self._wanted(c) and gate.floating_out < self.setting.floating
+            if c.starved or (room > gate.starved and (c.missing or floats)):
+                return True
+        return False
