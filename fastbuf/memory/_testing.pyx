@@ -17,6 +17,7 @@ from fastbuf._native.atomics cimport (
     fb_u64_store_release,
 )
 from fastbuf.errors import FastbufError
+from fastbuf.memory.debug_checks cimport POOL_DEBUG
 from fastbuf.memory.local_buffer_pool cimport LocalBufferPool
 from fastbuf.memory.memory_segment cimport MemorySegment
 from fastbuf.memory.pool_core cimport (
@@ -41,18 +42,7 @@ cdef extern from "<sched.h>" nogil:
     int sched_yield()
 
 
-cdef extern from *:
-    """
-    #ifdef FASTBUF_DEBUG
-    #define FB_TESTING_DEBUG 1
-    #else
-    #define FB_TESTING_DEBUG 0
-    #endif
-    """
-    const bint FB_TESTING_DEBUG
-
-
-DEBUG_BUILD = bool(FB_TESTING_DEBUG)
+DEBUG_BUILD = bool(POOL_DEBUG)
 cdef uint64_t POISONED = 0xDBDBDBDBDBDBDBDBu    # what a debug build leaves in a segment that is home
 cdef uint64_t GIVEN_UP = <uint64_t>1 << 62
 cdef int64_t PATIENCE_NS = 30 * <int64_t>1_000_000_000
@@ -296,6 +286,11 @@ def recycle_many_behind(list segments):
         numbers[n] = segment.number
         n += 1
     return segment_recycle_many(segment.core, numbers, n)
+
+
+def write_beyond(MemorySegment segment):
+    """Write to the first byte after the segment, as faulty native code would."""
+    segment_data(segment.core, segment.number)[segment.core.segment_size] = 1
 
 
 def miscount(LocalBufferPool local, int64_t by):

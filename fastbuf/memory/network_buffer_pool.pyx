@@ -68,7 +68,7 @@ cdef class NetworkBufferPool:
         cdef Arena arena = Arena(segments, segment_size, memfd=memfd, prefault=prefault, huge_pages=huge_pages)
         self.arena = arena
         self.lock = threading.Lock()
-        self.core = pool_new(arena.base, segments, segment_size)
+        self.core = pool_new(arena.base, segments, segment_size, arena.stride)
         if self.core == NULL:
             raise ResourceError(f"no memory to keep account of {segments} segments: set segments= lower")
         _LIVE.add(self)
@@ -247,7 +247,7 @@ cdef class NetworkBufferPool:
         FastbufError
             The message lists what is wrong, segment by segment.
         """
-        faults = pool_faults(self.core)
+        faults = pool_faults(self.core, not self.arena.closed)
         if faults:
             shown = "; ".join(faults[:20])
             more = f"; and {len(faults) - 20} more" if len(faults) > 20 else ""
