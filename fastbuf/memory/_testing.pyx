@@ -18,6 +18,7 @@ from fastbuf._native.atomics cimport (
 )
 from fastbuf.errors import FastbufError
 from fastbuf.memory.debug_checks cimport POOL_DEBUG
+from fastbuf.memory.lending cimport Borrower
 from fastbuf.memory.local_buffer_pool cimport LocalBufferPool
 from fastbuf.memory.memory_segment cimport MemorySegment
 from fastbuf.memory.pool_core cimport (
@@ -270,6 +271,29 @@ cdef class Handover:
                     break
                 segment_recycle(local.core.pool, self.places[k & 1023])
                 fb_u64_store_release(&self.got, k + 1)
+
+
+def borrow_for_ever(Borrower borrower):
+    """Take loans, mark them and give them back, until killed: without the GIL, so that a kill falls anywhere."""
+    cdef uint64_t entry
+    cdef uint64_t *mark
+    cdef uint64_t kept = 0
+    cdef uint64_t step = 0
+    with nogil:
+        while True:
+            step += 1
+            entry = borrower.next_loan()
+            if entry == 0:
+                sched_yield()
+            else:
+                mark = <uint64_t *>(borrower.arena.base + <size_t><uint32_t>entry * <size_t>borrower.arena.stride)
+                mark[0] = entry
+                if kept != 0:                           # one loan is kept, so that it dies with some and without
+                    borrower.put_back(kept)
+                kept = entry
+            if step % 7 == 0 and kept != 0:
+                borrower.put_back(kept)
+                kept = 0
 
 
 def recycle_behind(MemorySegment segment):

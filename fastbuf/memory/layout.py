@@ -32,6 +32,27 @@ _F_GET_SEALS = getattr(fcntl, "F_GET_SEALS", 1034)
 _F_SEAL_SHRINK = 0x0002
 
 
+def require_sealed(fd: int, source: str) -> None:
+    """Check that nobody can cut the file short under whoever maps it, which would end a read in SIGBUS.
+
+    Raises
+    ------
+    ConfigError
+        It is not a memfd that is sealed against shrinking; the message says to pass what `source` gives.
+    """
+    try:
+        seals = fcntl.fcntl(fd, _F_GET_SEALS)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        seals = 0
+    if not seals & _F_SEAL_SHRINK:
+        raise ConfigError(
+            f"descriptor {fd} is not a memfd that is sealed against shrinking, so a read could end in SIGBUS: pass the "
+            f"descriptor that {source} gives"
+        )
+
+
 @dataclass(frozen=True)
 class ArenaLayout:
     """Where the segments of an arena lie; sizes in bytes.
@@ -78,18 +99,8 @@ class ArenaLayout:
         ConfigError
             It is no arena, one of another version, or one that could be cut short under whoever maps it.
         """
+        require_sealed(fd, "Arena.fileno()")
         size = os.fstat(fd).st_size
-        try:
-            seals = fcntl.fcntl(fd, _F_GET_SEALS)
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-            seals = 0
-        if not seals & _F_SEAL_SHRINK:
-            raise ConfigError(
-                f"descriptor {fd} is no arena: it is not a memfd that is sealed against shrinking, so a read could end "
-                f"in SIGBUS; pass the descriptor that Arena.fileno() gives"
-            )
         whole = _FIELDS.size + _CHECKSUM.size
         data = os.pread(fd, whole, size - PAGE) if size >= PAGE else b""
         if len(data) < whole or data[:8] != MAGIC:
