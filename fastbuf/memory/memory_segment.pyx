@@ -320,6 +320,7 @@ cdef segments_recycle(list segments):
     cdef uint32_t n = 0
     cdef Py_ssize_t count = PyList_GET_SIZE(segments)
     cdef Py_ssize_t k = 0
+    cdef bint one_pool = True
     # 1. Every reference is taken out of its handle, so that a handle that is listed too often is found too.  No Python
     #    code runs from here to the end, so nobody sees a handle in between, and the list stays as it is.
     try:
@@ -334,6 +335,11 @@ cdef segments_recycle(list segments):
             if POOL_DEBUG:
                 (<MemorySegment>o).debug_end()
             (<MemorySegment>o).held -= 1
+            if k < MOST_AT_ONCE:
+                numbers[k] = (<MemorySegment>o).number
+            if k == 0:
+                core = (<MemorySegment>o).core
+            one_pool = one_pool and (<MemorySegment>o).core == core
             k += 1
     except BaseException:
         while k > 0:
@@ -341,6 +347,9 @@ cdef segments_recycle(list segments):
             (<MemorySegment>item(segments, k)).held += 1
         raise
     # 2. They go home.
+    if count <= MOST_AT_ONCE and one_pool:
+        segment_recycle_many(core, numbers, <uint32_t>count)
+        return
     for k in range(count):
         o = item(segments, k)
         if n == MOST_AT_ONCE or (<MemorySegment>o).core != core:
