@@ -50,6 +50,12 @@ static inline void *fb_map(size_t length, int fd) {
     return p == MAP_FAILED ? NULL : p;
 }
 
+/* Another process's memfd. */
+static inline void *fb_map_shared(size_t length, int fd, int writable) {
+    void *p = mmap(NULL, length, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+
 static inline int fb_unmap(void *p, size_t length) { return munmap(p, length); }
 
 /* Advice only: 0, or errno.  Kernels without huge pages say EINVAL. */

@@ -17,6 +17,8 @@ from fastbuf._native.atomics cimport (
     fb_u64_store_release,
 )
 from fastbuf.errors import FastbufError
+from fastbuf.memory.debug_checks cimport POOL_DEBUG
+from fastbuf.memory.lending cimport Borrower
 from fastbuf.memory.local_buffer_pool cimport LocalBufferPool
 from fastbuf.memory.memory_segment cimport MemorySegment
 from fastbuf.memory.pool_core cimport (
@@ -41,18 +43,7 @@ cdef extern from "<sched.h>" nogil:
     int sched_yield()
 
 
-cdef extern from *:
-    """
-    #ifdef FASTBUF_DEBUG
-    #define FB_TESTING_DEBUG 1
-    #else
-    #define FB_TESTING_DEBUG 0
-    #endif
-    """
-    const bint FB_TESTING_DEBUG
-
-
-DEBUG_BUILD = bool(FB_TESTING_DEBUG)
+DEBUG_BUILD = bool(POOL_DEBUG)
 cdef uint64_t POISONED = 0xDBDBDBDBDBDBDBDBu    # what a debug build leaves in a segment that is home
 cdef uint64_t GIVEN_UP = <uint64_t>1 << 62
 cdef int64_t PATIENCE_NS = 30 * <int64_t>1_000_000_000
@@ -282,6 +273,29 @@ cdef class Handover:
                 fb_u64_store_release(&self.got, k + 1)
 
 
+def borrow_for_ever(Borrower borrower):
+    """Take loans, mark them and give them back, until killed: without the GIL, so that a kill falls anywhere."""
+    cdef uint64_t entry
+    cdef uint64_t *mark
+    cdef uint64_t kept = 0
+    cdef uint64_t step = 0
+    with nogil:
+        while True:
+            step += 1
+            entry = borrower.next_loan()
+            if entry == 0:
+                sched_yield()
+            else:
+                mark = <uint64_t *>(borrower.arena.base + <size_t><uint32_t>entry * <size_t>borrower.arena.stride)
+                mark[0] = entry
+                if kept != 0:                           # one loan is kept, so that it dies with some and without
+                    borrower.put_back(kept)
+                kept = entry
+            if step % 7 == 0 and kept != 0:
+                borrower.put_back(kept)
+                kept = 0
+
+
 def recycle_behind(MemorySegment segment):
     """Recycle a reference that belongs to the handle `segment`, as faulty native code would; returns its result."""
     return segment_recycle(segment.core, segment.number)
@@ -296,6 +310,11 @@ def recycle_many_behind(list segments):
         numbers[n] = segment.number
         n += 1
     return segment_recycle_many(segment.core, numbers, n)
+
+
+def write_beyond(MemorySegment segment):
+    """Write to the first byte after the segment, as faulty native code would."""
+    segment_data(segment.core, segment.number)[segment.core.segment_size] = 1
 
 
 def miscount(LocalBufferPool local, int64_t by):

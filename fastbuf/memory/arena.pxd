@@ -3,13 +3,16 @@ from libc.stdint cimport uint8_t
 
 cdef class Arena:
     cdef uint8_t *base              # the mapping; NULL: closed
-    cdef size_t length              # bytes mapped: segments * segment_size, rounded up to whole pages
+    cdef size_t length              # bytes mapped: segments * stride, rounded up to whole pages
     cdef int fd                     # memfd, -1: anonymous
     cdef readonly Py_ssize_t segments
     cdef readonly Py_ssize_t segment_size       # bytes
+    cdef Py_ssize_t stride          # bytes from one segment to the next; more than segment_size in a debug build
+    cdef bint writable
     cdef Py_ssize_t exports         # buffers exported.  Under the GIL
     cdef Py_ssize_t shape[2]        # what the exported buffers point at
     cdef Py_ssize_t strides[2]
     cdef object __weakref__
 
+    cdef void take(self, void *base, int fd, object layout, bint writable) noexcept
     cdef void unmap(self) noexcept

@@ -1,4 +1,5 @@
-from typing import Any
+import os
+from typing import Any, Self
 
 from numpy.typing import NDArray
 
@@ -12,6 +13,8 @@ class Arena:
         prefault: bool = False,
         huge_pages: bool = False,
     ) -> None: ...
+    @classmethod
+    def attach(cls, source: int | str | os.PathLike[str], *, writable: bool = False) -> Self: ...
     @property
     def segments(self) -> int: ...
     @property

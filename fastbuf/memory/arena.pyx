@@ -1,6 +1,6 @@
 """The arena: one block of memory, mapped once, that all segments are slices of."""
 
-from cpython.buffer cimport PyBUF_FORMAT, PyBUF_ND, PyBUF_STRIDES
+from cpython.buffer cimport PyBUF_FORMAT, PyBUF_ND, PyBUF_STRIDES, PyBUF_WRITABLE
 from libc.errno cimport errno
 from libc.stdint cimport uint8_t
 from posix.unistd cimport close as posix_close
@@ -8,18 +8,20 @@ from posix.unistd cimport close as posix_close
 import os
 
 from fastbuf.errors import ConfigError, FastbufError, ResourceError, SegmentExported
-from fastbuf.memory.limits import require_memory
+from fastbuf.memory.debug_checks cimport GUARD
+from fastbuf.memory.layout import ArenaLayout
+from fastbuf.memory.limits import memory_limits, require_memory
 
 
 cdef extern from "fb_map.h" nogil:
     int fb_memfd(const char *name, size_t length)
     void *fb_map(size_t length, int fd)
+    void *fb_map_shared(size_t length, int fd, int writable)
     int fb_unmap(void *p, size_t length)
     int fb_advise_huge(void *p, size_t length)
     int fb_populate(void *p, size_t length)
 
 
-cdef size_t PAGE = os.sysconf("SC_PAGESIZE")
 cdef char *FORMAT = "B"
 
 
@@ -33,7 +35,7 @@ cdef class Arena:
     segment_size : int
         Bytes of each; a multiple of 64, so that no two segments share a cache line.
     memfd : bool
-        Back it by a memfd, so that another process can map it; else by anonymous private memory.
+        Back it by a memfd, so that another process can map it (`attach`); else by anonymous private memory.
     prefault : bool
         Take every page now, so that none is missing later and the first use of a segment costs no page fault.
     huge_pages : bool
@@ -53,23 +55,27 @@ cdef class Arena:
     now. A child may not allocate from its parent's pool (see `NetworkBufferPool`).
     """
 
-    def __cinit__(self, segments, segment_size, *, memfd=False, prefault=False, huge_pages=False):
+    def __cinit__(self, *args, **kwargs):
+        self.fd = -1
+
+    def __init__(self, segments, segment_size, *, memfd=False, prefault=False, huge_pages=False):
         cdef int fd = -1
         cdef int rc
         cdef size_t length
         cdef void *base
-        self.fd = -1
+        if self.segments:
+            raise FastbufError("an Arena is made once")
         if not isinstance(segments, int) or not 1 <= segments < 1 << 31:
             raise ConfigError(f"segments is {segments!r}: it must be an integer from 1 to {(1 << 31) - 1}")
         if not isinstance(segment_size, int) or not 64 <= segment_size < 1 << 31 or segment_size % 64:
             raise ConfigError(
                 f"segment_size is {segment_size!r}: it must be a multiple of 64 from 64 to {(1 << 31) - 64} bytes"
             )
-        length = <size_t>segments * <size_t>segment_size
-        length = (length + PAGE - 1) // PAGE * PAGE
+        layout = ArenaLayout.of(segments, segment_size, GUARD)
+        length = layout.length
         require_memory(length, segments, segment_size)
         if memfd:
-            fd = fb_memfd("fastbuf", length)
+            fd = fb_memfd("fastbuf", layout.file_length)
             if fd < 0:
                 raise ResourceError(f"memfd of {length} bytes: {os.strerror(errno)}; use memfd=False to do without")
         base = fb_map(length, fd)
@@ -81,26 +87,77 @@ cdef class Arena:
                 f"mapping {segments} segments of {segment_size} bytes ({length} bytes): {os.strerror(rc)}; "
                 f"set segments= lower or raise the limit"
             )
+        self.take(base, fd, layout, True)
+        if fd >= 0:
+            layout.write(fd)
         if huge_pages:
             fb_advise_huge(base, length)                # advice: a kernel without them says EINVAL
         if prefault:
             with nogil:
                 rc = fb_populate(base, length)
             if rc != 0:
-                fb_unmap(base, length)
-                if fd >= 0:
-                    posix_close(fd)
+                self.unmap()
                 raise ResourceError(
                     f"prefault of {length} bytes: {os.strerror(rc)}; set segments= below {segments}, or prefault=False"
                 )
+
+    @classmethod
+    def attach(cls, source, *, writable=False):
+        """Map the memfd arena of another process.
+
+        Parameters
+        ----------
+        source : int or path
+            The descriptor that `fileno` gives there, received through a Unix socket; it is duplicated.  Or its path,
+            ``/proc/<pid>/fd/<number>``.
+        writable : bool
+            Map it for writing too; else whoever writes to `array` gets an error.
+
+        Returns
+        -------
+        Arena
+            The same memory: what one process writes, the other sees.  It lives until both have closed it.
+
+        Raises
+        ------
+        ConfigError
+            It is no arena, its description was altered, or it is not sealed against shrinking.
+        ResourceError
+            Address space (``RLIMIT_AS``) does not leave that much, or the mapping failed.
+        OSError
+            It cannot be opened or duplicated.
+        """
+        cdef Arena arena = cls.__new__(cls)
+        cdef void *base
+        cdef int fd
+        if isinstance(source, int):
+            fd = os.dup(source)
+        else:
+            fd = os.open(source, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+        try:
+            layout = ArenaLayout.read(fd)
+            # What it takes of memory is accounted to whoever made it.
+            require_memory(layout.length, layout.segments, layout.segment_size, memory_limits(address_only=True))
+            base = fb_map_shared(layout.length, fd, writable)
+            if base == NULL:
+                raise ResourceError(f"mapping {layout.length} bytes of another process's arena: {os.strerror(errno)}")
+        except BaseException:
+            os.close(fd)
+            raise
+        arena.take(base, fd, layout, writable)
+        return arena
+
+    cdef void take(self, void *base, int fd, object layout, bint writable) noexcept:
         self.base = <uint8_t *>base
-        self.length = length
+        self.length = layout.length
         self.fd = fd
-        self.segments = segments
-        self.segment_size = segment_size
-        self.shape[0] = segments
-        self.shape[1] = segment_size
-        self.strides[0] = segment_size
+        self.segments = layout.segments
+        self.segment_size = layout.segment_size
+        self.stride = layout.stride
+        self.writable = writable
+        self.shape[0] = self.segments
+        self.shape[1] = self.segment_size
+        self.strides[0] = self.stride
         self.strides[1] = 1
 
     def __dealloc__(self):
@@ -117,7 +174,10 @@ cdef class Arena:
 
     @property
     def array(self):
-        """numpy.ndarray of uint8, shape (segments, segment_size): the memory itself, writable; it holds the arena."""
+        """numpy.ndarray of uint8, shape (segments, segment_size): the memory itself; it holds the arena.
+
+        Writable, unless it was attached without ``writable=True``.
+        """
         import numpy
         return numpy.asarray(memoryview(self))
 
@@ -160,11 +220,15 @@ cdef class Arena:
     def __getbuffer__(self, Py_buffer *view, int flags):
         if self.base == NULL:
             raise FastbufError("the arena is closed")
+        if flags & PyBUF_WRITABLE and not self.writable:
+            raise BufferError("the arena was attached without writable=True")
+        if self.stride != self.segment_size and (flags & PyBUF_STRIDES) != PyBUF_STRIDES:
+            raise BufferError("the segments of a debug build lie apart: ask for strides, or use `array`")
         view.obj = self
         view.buf = self.base
         view.len = self.segments * self.segment_size
         view.itemsize = 1
-        view.readonly = 0
+        view.readonly = not self.writable
         view.ndim = 2 if flags & PyBUF_ND else 1
         view.format = FORMAT if flags & PyBUF_FORMAT else NULL
         view.shape = self.shape if flags & PyBUF_ND else NULL

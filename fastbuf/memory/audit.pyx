@@ -7,6 +7,7 @@ from fastbuf._native.atomics cimport (
     fb_u32_load_seq_cst,
     fb_u64_load_seq_cst,
 )
+from fastbuf.memory.debug_checks cimport POOL_DEBUG, debug_guard_intact, debug_poison_intact
 from fastbuf.memory.pool_core cimport FreeList, LocalCore, PoolCore, local_destroyed
 
 
@@ -35,7 +36,7 @@ cdef walk(PoolCore *g, FreeList *stack, str where, list places, list faults):
     return length
 
 
-cdef list pool_faults(PoolCore *g):
+cdef list pool_faults(PoolCore *g, bint mapped):
     cdef list faults = []
     cdef list places = [[] for _ in range(g.count)]
     cdef LocalCore *p = <LocalCore *><size_t>fb_u64_load_seq_cst(&g.locals)
@@ -91,6 +92,12 @@ cdef list pool_faults(PoolCore *g):
             faults.append(f"segment {k} is out with {refs} references, and also on {' and '.join(places[k])}")
         elif not refs and len(places[k]) != 1:
             faults.append(f"segment {k} is home, but on {' and '.join(places[k]) or 'no list'}")
+    if POOL_DEBUG and mapped:
+        for k in range(g.count):
+            if not debug_guard_intact(g, k):
+                faults.append(f"segment {k} was written to beyond its end")
+            if not fb_u32_load_seq_cst(&g.meta[k].refs) and not debug_poison_intact(g, k):
+                faults.append(f"segment {k} was written to after it was recycled")
     spare = fb_i64_load_seq_cst(&g.spare)
     if spare != global_free - unmet:
         faults.append(f"spare is {spare}, but {global_free} are free and {unmet} of them guaranteed")

@@ -7,12 +7,14 @@ from cpython.object cimport PyObject, PyTypeObject, destructor
 from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int32_t, uint32_t
 
+import sys
 import warnings
 
 import numpy
 
 from fastbuf._native.atomics cimport fb_u32_load_relaxed
 from fastbuf.errors import SegmentExported, SegmentStateError
+from fastbuf.memory.debug_checks cimport POOL_DEBUG, debug_guard_intact, debug_poison_intact, debug_set_guard
 from fastbuf.memory.pool_core cimport (
     MOST_AT_ONCE,
     PoolCore,
@@ -39,6 +41,9 @@ cdef extern from *:
 # caller says he does.
 cdef inline uint32_t generation_of(PoolCore *core, int32_t number) noexcept:
     return fb_u32_load_relaxed(&core.meta[number].generation)
+
+
+_LAST_RECYCLED = {}                 # debug build: (address of the core, segment) -> the line that recycled it last
 
 
 # no_gc: a handle refers to its pool alone, and no pool refers to a handle, so there is no cycle to find.
@@ -69,17 +74,46 @@ cdef class MemorySegment:
                 warnings.warn(f"segment {self.number} was dropped, not recycled", ResourceWarning, stacklevel=1)
             except Warning:                             # warnings are errors here, and a destructor cannot raise
                 pass
+        Py_XDECREF(self.ended)
         Py_XDECREF(self.home)
 
     cdef int check(self) except -1:
         if self.held == 0:
-            raise SegmentStateError(f"segment {self.number} was recycled through this handle already: request another")
+            raise SegmentStateError(
+                f"segment {self.number} was recycled through this handle already{self.debug_ended()}: request another"
+            )
         if self.generation != generation_of(self.core, self.number):
             raise SegmentStateError(
                 f"segment {self.number} went home although this handle holds {self.held} references: "
-                f"somebody recycled a reference that was not his"
+                f"somebody recycled a reference that was not his{self.debug_ended()}"
             )
         return 0
+
+    cdef int debug_end(self) except -1:
+        # Before the handle's last reference goes: who gives it back, and whether all is well behind the segment.
+        cdef object where
+        if self.held != 1:
+            return 0
+        frame = sys._getframe()                         # of the caller: compiled functions have none
+        where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        if not debug_guard_intact(self.core, self.number):
+            debug_set_guard(self.core, self.number)     # told once; the next recycle goes through
+            raise SegmentStateError(
+                f"segment {self.number} was written to beyond its end while it was out; found by its recycle at {where}"
+            )
+        Py_XDECREF(self.ended)
+        Py_XINCREF(<PyObject *>where)
+        self.ended = <PyObject *>where
+        _LAST_RECYCLED[<size_t>self.core, self.number] = where
+        return 0
+
+    cdef str debug_ended(self):
+        if not POOL_DEBUG:
+            return ""
+        if self.held == 0:
+            return f" at {<object>self.ended}" if self.ended != NULL else ""
+        where = _LAST_RECYCLED.get((<size_t>self.core, self.number))
+        return f"; it was last recycled from Python at {where}" if where else "; never from Python"
 
     cdef int refuse_exported(self) except -1:
         raise SegmentExported(
@@ -156,6 +190,8 @@ cdef class MemorySegment:
             self.check()
         if self.held == 1 and self.exports != 0:
             self.refuse_exported()
+        if POOL_DEBUG:
+            self.debug_end()
         self.held -= 1
         segment_recycle(self.core, self.number)
 
@@ -206,7 +242,7 @@ cdef void keep_or_dealloc(PyObject *o) noexcept:
     # No variable of a Python type here: a reference taken to `o` now, and given back, would end it twice.
     global kept_count
     cdef PyObject *home
-    if (<MemorySegment>o).held != 0 or kept_count == MOST_KEPT:
+    if (<MemorySegment>o).held != 0 or kept_count == MOST_KEPT or POOL_DEBUG:
         dealloc(o)
         return
     home = (<MemorySegment>o).home
@@ -229,12 +265,20 @@ cdef inline PyObject *new_handle(PoolCore *core, PyObject *home, int32_t number)
     # A reference that the caller owns.
     global kept_count
     cdef PyObject *o
+    if POOL_DEBUG and not debug_poison_intact(core, number):
+        segment_recycle(core, number)
+        where = _LAST_RECYCLED.get((<size_t>core, number), "a line that is not known, in native code")
+        raise SegmentStateError(f"segment {number} was written to after it was recycled at {where}")
     if kept_count != 0:
         kept_count -= 1
         o = kept[kept_count]
         Py_SET_REFCNT(o, 1)
     else:
-        segment = MemorySegment.__new__(MemorySegment)
+        try:
+            segment = MemorySegment.__new__(MemorySegment)
+        except MemoryError:
+            segment_recycle(core, number)
+            raise
         Py_INCREF(segment)
         o = <PyObject *>segment
     Py_XINCREF(home)
@@ -252,14 +296,19 @@ cdef MemorySegment segment_adopt(PoolCore *core, object home, int32_t number):
 
 
 cdef list segments_adopt(PoolCore *core, object home, const int32_t *numbers, uint32_t n):
-    cdef list made = PyList_New(n)
     cdef uint32_t k = 0
+    cdef list made
+    try:
+        made = PyList_New(n)
+    except MemoryError:
+        segment_recycle_many(core, numbers, n)
+        raise
     try:
         while k < n:
             put_item(made, k, new_handle(core, <PyObject *>home, numbers[k]))
             k += 1
-    except MemoryError:                                 # the handles that were made give theirs back themselves
-        segment_recycle_many(core, &numbers[k], n - k)
+    except BaseException:                               # the handles that were made give theirs back themselves
+        segment_recycle_many(core, &numbers[k + 1], n - k - 1)
         raise
     return made
 
@@ -271,6 +320,7 @@ cdef segments_recycle(list segments):
     cdef uint32_t n = 0
     cdef Py_ssize_t count = PyList_GET_SIZE(segments)
     cdef Py_ssize_t k = 0
+    cdef bint one_pool = True
     # 1. Every reference is taken out of its handle, so that a handle that is listed too often is found too.  No Python
     #    code runs from here to the end, so nobody sees a handle in between, and the list stays as it is.
     try:
@@ -282,7 +332,14 @@ cdef segments_recycle(list segments):
                 (<MemorySegment>o).check()
             if (<MemorySegment>o).held == 1 and (<MemorySegment>o).exports != 0:
                 (<MemorySegment>o).refuse_exported()
+            if POOL_DEBUG:
+                (<MemorySegment>o).debug_end()
             (<MemorySegment>o).held -= 1
+            if k < MOST_AT_ONCE:
+                numbers[k] = (<MemorySegment>o).number
+            if k == 0:
+                core = (<MemorySegment>o).core
+            one_pool = one_pool and (<MemorySegment>o).core == core
             k += 1
     except BaseException:
         while k > 0:
@@ -290,6 +347,9 @@ cdef segments_recycle(list segments):
             (<MemorySegment>item(segments, k)).held += 1
         raise
     # 2. They go home.
+    if count <= MOST_AT_ONCE and one_pool:
+        segment_recycle_many(core, numbers, <uint32_t>count)
+        return
     for k in range(count):
         o = item(segments, k)
         if n == MOST_AT_ONCE or (<MemorySegment>o).core != core:

@@ -9,5 +9,4 @@ cdef class NetworkBufferPool:
     cdef bint ended
     cdef object __weakref__
 
-    cdef list demands(self)
     cdef move_limits(self)

@@ -1,7 +1,8 @@
 """The pool of all segments of a process: it hands out limits to local pools, and segments within them."""
 
 cimport cython
-from libc.stdint cimport uint32_t
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdlib cimport free, malloc, qsort
 
 import threading
 import warnings
@@ -24,12 +25,42 @@ from fastbuf.memory.pool_core cimport (
     pool_wake_hungry,
 )
 from fastbuf.memory.pool_setup cimport fork_count, local_new, pool_free, pool_new
-from fastbuf.memory.redistribution import redistribute
+from fastbuf.memory.redistribution cimport share_out
 from fastbuf.memory.stats import NetworkPoolStats
 
 
 cdef inline LocalCore *first(NetworkBufferPool self) noexcept nogil:
     return <LocalCore *><size_t>fb_u64_load_seq_cst(&self.core.locals)
+
+
+# Segments that the pools which live are guaranteed.
+cdef uint64_t guaranteed(NetworkBufferPool self) noexcept:
+    cdef LocalCore *p = first(self)
+    cdef uint64_t sum = 0
+    while p != NULL:
+        if not local_destroyed(p):
+            sum += p.required
+        p = p.following
+    return sum
+
+
+cdef int older(const void *a, const void *b) noexcept nogil:
+    cdef uint64_t one = (<LocalCore **>a)[0].born
+    cdef uint64_t other = (<LocalCore **>b)[0].born
+    return (one > other) - (one < other)
+
+
+# The pools that live, oldest first, into pools[all there are]; returns how many.
+cdef size_t living(NetworkBufferPool self, LocalCore **pools) noexcept:
+    cdef LocalCore *p = first(self)
+    cdef size_t n = 0
+    while p != NULL:
+        if not local_destroyed(p):
+            pools[n] = p
+            n += 1
+        p = p.following
+    qsort(pools, n, sizeof(LocalCore *), older)
+    return n
 
 
 @cython.final
@@ -68,7 +99,7 @@ cdef class NetworkBufferPool:
         cdef Arena arena = Arena(segments, segment_size, memfd=memfd, prefault=prefault, huge_pages=huge_pages)
         self.arena = arena
         self.lock = threading.Lock()
-        self.core = pool_new(arena.base, segments, segment_size)
+        self.core = pool_new(arena.base, segments, segment_size, arena.stride)
         if self.core == NULL:
             raise ResourceError(f"no memory to keep account of {segments} segments: set segments= lower")
         _LIVE.add(self)
@@ -130,7 +161,7 @@ cdef class NetworkBufferPool:
         with self.lock:
             if self.ended:
                 raise PoolDestroyed("the network pool was destroyed")
-            taken = sum([demand[1] for demand in self.demands()])
+            taken = guaranteed(self)
             if taken + required > self.core.count:
                 raise ResourceError(
                     f"pool {name!r} requires {required} segments, but of {self.core.count} segments {taken} are "
@@ -143,17 +174,6 @@ cdef class NetworkBufferPool:
             pool = local_adopt(p, self, name)
         self.redistribute_limits()
         return pool
-
-    cdef list demands(self):
-        # (born, required, maximum, address of the LocalCore) of the pools that live, oldest first.
-        cdef LocalCore *p = first(self)
-        cdef list found = []
-        while p != NULL:
-            if not local_destroyed(p):
-                found.append((p.born, p.required, p.maximum, <size_t>p))
-            p = p.following
-        found.sort()
-        return found
 
     def redistribute_limits(self):
         """Work the limits out anew; done by itself whenever a local pool is created or destroyed.
@@ -172,19 +192,35 @@ cdef class NetworkBufferPool:
                 self.lock.release()
 
     cdef move_limits(self):
-        # A pool that is destroyed meanwhile is left out here, and sets `dirty`; its LocalCore cannot serve another pool
-        # meanwhile, since that takes the lock.
-        cdef list pools = self.demands()
-        cdef list limits = redistribute(self.core.count, [(required, maximum) for _, required, maximum, _ in pools])
-        cdef LocalCore *p
-        cdef size_t address
-        cdef uint32_t limit
+        # A pool that is destroyed meanwhile is left out below, and sets `dirty`; its LocalCore cannot serve another
+        # pool meanwhile, since that takes the lock.
+        cdef LocalCore **pools
+        cdef LocalCore *p = first(self)
+        cdef uint32_t *numbers
+        cdef size_t n = 0
+        cdef size_t k
         cdef int rising
-        for rising in range(2):                         # falling limits first: their sum never exceeds the segments
-            for (_, _, _, address), limit in zip(pools, limits, strict=True):
-                p = <LocalCore *>address
-                if not local_destroyed(p) and (limit > local_limit(p)) == rising:
-                    local_set_limit(p, limit)
+        while p != NULL:
+            n += 1
+            p = p.following
+        pools = <LocalCore **>malloc((n + 1) * sizeof(LocalCore *))
+        numbers = <uint32_t *>malloc((3 * n + 1) * sizeof(uint32_t))
+        try:
+            if pools == NULL or numbers == NULL:
+                raise ResourceError("no memory to work out the limits of the local pools")
+            n = living(self, pools)
+            for k in range(n):
+                numbers[k] = pools[k].required
+                numbers[n + k] = pools[k].maximum
+            share_out(self.core.count, n, numbers, numbers + n, numbers + 2 * n)
+            for rising in range(2):                     # falling limits first: their sum never exceeds the segments
+                for k in range(n):
+                    p = pools[k]
+                    if not local_destroyed(p) and (numbers[2 * n + k] > local_limit(p)) == rising:
+                        local_set_limit(p, numbers[2 * n + k])
+        finally:
+            free(pools)
+            free(numbers)
         pool_wake_hungry(self.core)
 
     @property
@@ -247,7 +283,7 @@ cdef class NetworkBufferPool:
         FastbufError
             The message lists what is wrong, segment by segment.
         """
-        faults = pool_faults(self.core)
+        faults = pool_faults(self.core, not self.arena.closed)
         if faults:
             shown = "; ".join(faults[:20])
             more = f"; and {len(faults) - 20} more" if len(faults) > 20 else ""

@@ -80,10 +80,11 @@ cdef struct PoolCore:
     fb_au32 hungry                  # how many LocalCores have `hungry` set
     uint32_t forks                  # fork_count() when it was made: a forked child must not allocate
     char room[48]
-    uint8_t *data                   # the arena; segment i begins at data + i * segment_size
+    uint8_t *data                   # the arena; segment i begins at data + i * stride
     SegmentMeta *meta
     uint32_t count                  # segments
     uint32_t segment_size           # bytes
+    size_t stride                   # bytes: segment_size, and in a debug build a guard
     uint64_t births                 # local_new calls; under the lock
     fb_au64 locals                  # LocalCore*: all of them, in use or not; grows at the front, never shrinks
 

@@ -49,7 +49,6 @@ Forbidden outcomes:
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memset
 
 from fastbuf._native.atomics cimport (
     fb_cpu_relax,
@@ -81,23 +80,13 @@ from fastbuf._native.atomics cimport (
     fb_u64_load_seq_cst,
     fb_u64_store_release,
 )
+from fastbuf.memory.debug_checks cimport POOL_DEBUG, debug_poison
 from fastbuf.memory.free_list cimport empty, pop, pop_many, push, push_many
 from fastbuf.memory.pool_core cimport WORD_CLAIM, WORD_DESTROYED, FreeList, LocalCore, PoolCore, SegmentMeta
 
 
-cdef extern from *:
-    """
-    #ifdef FASTBUF_DEBUG
-    #define FB_POOL_DEBUG 1
-    #else
-    #define FB_POOL_DEBUG 0
-    #endif
-    #define FB_POISON 0xDB
-    #define FB_SPINS 100
-    """
-    const bint POOL_DEBUG "FB_POOL_DEBUG"
-    const int POISON "FB_POISON"                    # what a recycled segment reads as in a debug build
-    const int SPINS "FB_SPINS"                      # looks before sleeping, some microseconds
+cdef enum:
+    SPINS = 100                     # looks before sleeping, some microseconds
 
 
 cdef inline uint32_t word_held(uint64_t w) noexcept nogil:
@@ -447,7 +436,7 @@ cdef int32_t local_acquire(LocalCore *p, int64_t deadline_ns) noexcept nogil:
 # --- segments ---------------------------------------------------------------------------------------------------------
 
 cdef uint8_t *segment_data(PoolCore *g, int32_t i) noexcept nogil:
-    return g.data + <size_t>i * g.segment_size
+    return g.data + <size_t>i * g.stride
 
 
 cdef uint32_t segment_refs(PoolCore *g, int32_t i) noexcept nogil:
@@ -483,7 +472,7 @@ cdef inline int let_go(PoolCore *g, int32_t i) noexcept nogil:
             return 0
     fb_u32_store_relaxed(&m.generation, fb_u32_load_relaxed(&m.generation) + 1)
     if POOL_DEBUG:
-        memset(segment_data(g, i), POISON, g.segment_size)
+        debug_poison(g, i)
     return 1
 
 

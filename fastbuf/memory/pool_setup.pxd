@@ -3,7 +3,8 @@ from libc.stdint cimport uint8_t, uint32_t
 
 from fastbuf.memory.pool_core cimport LocalCore, PoolCore
 
-cdef PoolCore *pool_new(uint8_t *data, uint32_t count, uint32_t segment_size) noexcept nogil      # NULL: no memory
+# `count` segments, each `stride` bytes behind the one before; NULL: no memory.
+cdef PoolCore *pool_new(uint8_t *data, uint32_t count, uint32_t segment_size, size_t stride) noexcept nogil
 cdef void pool_free(PoolCore *g) noexcept nogil
 # A pool with limit = required; NULL: no memory.  The sum of all `required` must not exceed the segments.
 cdef LocalCore *local_new(PoolCore *g, uint32_t required, uint32_t maximum, uint32_t overdraft) noexcept nogil

@@ -16,6 +16,7 @@ from fastbuf._native.atomics cimport (
     fb_u64_store_relaxed,
     fb_u64_store_release,
 )
+from fastbuf.memory.debug_checks cimport POOL_DEBUG, debug_set_guard
 from fastbuf.memory.pool_core cimport WORD_DESTROYED, LocalCore, PoolCore, SegmentMeta
 
 
@@ -36,7 +37,7 @@ cdef uint32_t fork_count() noexcept nogil:
     return fb_fork_count()
 
 
-cdef PoolCore *pool_new(uint8_t *data, uint32_t count, uint32_t segment_size) noexcept nogil:
+cdef PoolCore *pool_new(uint8_t *data, uint32_t count, uint32_t segment_size, size_t stride) noexcept nogil:
     cdef PoolCore *g = <PoolCore *>aligned_alloc(64, (sizeof(PoolCore) + 63) // 64 * 64)
     cdef uint32_t i
     if g == NULL:
@@ -50,9 +51,13 @@ cdef PoolCore *pool_new(uint8_t *data, uint32_t count, uint32_t segment_size) no
     g.data = data
     g.count = count
     g.segment_size = segment_size
+    g.stride = stride
     g.forks = fb_fork_count()
     for i in range(count):                              # segment 0 on top
         fb_u64_init(&g.meta[i].link, <uint64_t>(count - i) << 32 | (<uint64_t>(i + 2) if i + 1 < count else 0))
+    if POOL_DEBUG:
+        for i in range(count):
+            debug_set_guard(g, i)
     fb_u64_init(&g.free.head, 1)
     fb_i64_init(&g.spare, count)
     return g

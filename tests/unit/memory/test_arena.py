@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
+import re
 import resource
+import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -62,10 +67,117 @@ def test_close_is_refused_while_a_view_is_held() -> None:
 def test_a_memfd_is_shared_and_cannot_be_shrunk() -> None:
     arena = Arena(2, 4096, memfd=True)
     with mmap.mmap(arena.fileno(), 8192) as other:
-        other[4096] = 5
+        other[arena.array.strides[0]] = 5  # segments of a debug build lie apart
         assert arena.array[1, 0] == 5
     with pytest.raises(PermissionError):
         os.ftruncate(arena.fileno(), 0)
+
+
+def test_another_process_attaches_and_sees_the_same_memory() -> None:
+    arena = Arena(3, 4096, memfd=True)
+    arena.array[:] = np.arange(3, dtype=np.uint8)[:, None]
+    code = """
+import sys
+from fastbuf.memory import Arena
+arena = Arena.attach(sys.argv[1], writable=True)
+assert (arena.segments, arena.segment_size, arena.nbytes) == (3, 4096, 12288)
+assert arena.array.shape == (3, 4096)
+assert [set(row.tolist()) for row in arena.array] == [{0}, {1}, {2}]
+arena.array[2, 4095] = 77
+"""
+    path = f"/proc/{os.getpid()}/fd/{arena.fileno()}"
+    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert arena.array[2, 4095] == 77
+
+
+def test_attached_for_reading_only() -> None:
+    arena = Arena(2, 128, memfd=True)
+    other = Arena.attach(arena.fileno())
+    assert other.fileno() != arena.fileno()
+    assert not other.array.flags.writeable
+    with pytest.raises((BufferError, TypeError)):
+        struct.pack_into("B", other, 0, 1)
+    arena.array[1] = 5
+    assert other.array[1].tolist() == [5] * 128
+    arena.close()
+    assert other.array[1, 127] == 5
+    other.close()
+    assert other.closed
+
+
+def not_an_arena(data: bytes, seal: bool = True) -> int:
+    fd = os.memfd_create("other", os.MFD_ALLOW_SEALING)
+    os.write(fd, data)
+    if seal:
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    return fd
+
+
+def test_what_is_no_arena_is_refused(tmp_path: Path) -> None:
+    arena = Arena(2, 128, memfd=True)
+    whole = os.pread(arena.fileno(), 1 << 20, 0)
+    (tmp_path / "copy").write_bytes(whole)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(ConfigError, match="sealed"):
+        Arena.attach(tmp_path / "copy")
+    cases = {
+        "no description": b"",
+        "4000 bytes, and no description": whole[:4000],
+        "no description at their end": bytes(len(whole)),
+    }
+    for message, data in cases.items():
+        with pytest.raises(ConfigError, match=message):
+            Arena.attach(fd := not_an_arena(data))
+        os.close(fd)
+    with pytest.raises(ConfigError, match="sealed"):
+        Arena.attach(fd := not_an_arena(whole, seal=False))
+    os.close(fd)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        Arena.attach(1 << 20)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_an_altered_description_is_refused() -> None:
+    # Each byte of the description altered by itself, and a file that is longer than it says.
+    arena = Arena(2, 128, memfd=True)
+    whole = os.pread(arena.fileno(), 1 << 20, 0)
+    page = os.sysconf("SC_PAGESIZE")
+    begin = len(whole) - page
+    described = len(whole[begin:].rstrip(b"\0"))
+    for at in range(begin, begin + described):
+        data = bytearray(whole)
+        data[at] ^= 0x41
+        fd = not_an_arena(bytes(data))
+        with pytest.raises(ConfigError, match=r"altered|no description|version"):
+            Arena.attach(fd)
+        os.close(fd)
+    fd = not_an_arena(whole[:page] + whole)
+    with pytest.raises(ConfigError, match="altered"):
+        Arena.attach(fd)
+    os.close(fd)
+
+
+def test_attaching_looks_at_the_address_space() -> None:
+    arena = Arena(1024, 32768, memfd=True)
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + (8 << 20), hard))
+    try:
+        with pytest.raises(ResourceError, match="RLIMIT_AS"):
+            Arena.attach(arena.fileno())
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    assert Arena.attach(arena.fileno()).segments == 1024
+
+
+def test_an_arena_is_made_once() -> None:
+    arena = Arena(1, 64)
+    with pytest.raises(FastbufError, match="once"):
+        arena.__init__(2, 64)  # type: ignore[misc]
+    assert arena.array.shape == (1, 64)
+    with pytest.raises(FastbufError, match="closed"):
+        _ = Arena.__new__(Arena).array
 
 
 def test_no_memfd() -> None:
@@ -104,7 +216,9 @@ def test_address_space_limit() -> None:
             Arena(4096, 32768)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-    assert str(4096 * 32768) in str(caught.value)
+    takes = re.search(r"takes (\d+) bytes", str(caught.value))
+    assert takes
+    assert int(takes[1]) == 4096 * Arena(1, 32768).array.strides[0]
 
 
 GIB = 1 << 30

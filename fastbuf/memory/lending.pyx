@@ -1,0 +1,438 @@
+"""Lending segments of a memfd arena to another process, which may be killed at any instruction (see lending.pxd)."""
+
+cimport cython
+from cpython.buffer cimport PyBuffer_FillInfo
+from libc.errno cimport errno
+from libc.stdint cimport int32_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from posix.unistd cimport close as posix_close
+
+import os
+import select
+
+import numpy
+
+from fastbuf._native.atomics cimport (
+    fb_u64_init,
+    fb_u64_load_acquire,
+    fb_u64_load_relaxed,
+    fb_u64_store_release,
+)
+from fastbuf.errors import ConfigError, FastbufError, ResourceError, SegmentExported, SegmentStateError
+from fastbuf.memory.arena cimport Arena
+from fastbuf.memory.layout import require_sealed
+from fastbuf.memory.memory_segment cimport MemorySegment
+from fastbuf.memory.network_buffer_pool cimport NetworkBufferPool
+from fastbuf.memory.pool_core cimport segment_recycle, segment_retain
+
+
+cdef extern from "fb_map.h" nogil:
+    int fb_memfd(const char *name, size_t length)
+    void *fb_map_shared(size_t length, int fd, int writable)
+    int fb_unmap(void *p, size_t length)
+
+
+cdef uint64_t MAGIC = 0x31736e616f4c6266u               # "fbLoans1"
+cdef uint32_t VERSION = 1
+cdef enum:
+    MOST_CAPACITY = 1 << 20
+
+
+cdef inline uint64_t *lent_entries(LoanRings *r) noexcept nogil:
+    return <uint64_t *>(r + 1)
+
+
+cdef inline uint64_t *back_entries(LoanRings *r, uint32_t capacity) noexcept nogil:
+    return lent_entries(r) + capacity
+
+
+cdef size_t rings_length(uint32_t capacity):
+    return sizeof(LoanRings) + 2 * <size_t>capacity * sizeof(uint64_t)
+
+
+@cython.final
+@cython.no_gc_clear                 # __dealloc__ needs `network` alive, since core is its memory
+cdef class Lender:
+    """Lends segments of one pool to one other process.
+
+    Parameters
+    ----------
+    network : NetworkBufferPool
+        Made with ``memfd=True``.
+    pid : int
+        The borrower.  The process is watched from here on, so that its death is known for sure.
+    capacity : int
+        Most segments it may have at once.
+
+    Attributes
+    ----------
+    lent : int
+        Segments that it has now, as far as `collect` has seen.
+    refused : int
+        Entries of the borrower that named no loan: of a faulty one; they have no effect.
+
+    Raises
+    ------
+    ConfigError
+        `capacity` is out of range.
+    FastbufError
+        The pool has no memfd.
+    ProcessLookupError
+        There is no such process.
+    ResourceError
+        No memory or no descriptor for the rings.
+
+    Notes
+    -----
+    The two sides share memory and nothing else: that there is something to take, or to collect, one tells the other as
+    they speak with each other anyhow.  All methods are for one thread at a time.  A fork of the borrower that goes on
+    using the mapping is not watched.
+    """
+
+    def __cinit__(self, *args, **kwargs):
+        self.fd = self.pidfd = -1
+
+    def __init__(self, NetworkBufferPool network not None, pid, capacity=64):
+        cdef LoanRings *r
+        if self.rings != NULL:
+            raise FastbufError("a Lender is made once")
+        if not isinstance(capacity, int) or not 1 <= capacity <= MOST_CAPACITY:
+            raise ConfigError(f"capacity is {capacity!r}: it must be an integer from 1 to {MOST_CAPACITY}")
+        network.arena.fileno()                          # raises if there is none
+        self.pidfd = os.pidfd_open(pid)
+        self.capacity = capacity
+        self.length = rings_length(capacity)
+        self.loans = <uint32_t *>calloc(network.core.count, sizeof(uint32_t))
+        self.fd = fb_memfd("fastbuf-loans", self.length)
+        if self.loans == NULL or self.fd < 0:
+            raise ResourceError(f"no memory for the rings of {capacity} loans: {os.strerror(errno)}")
+        r = <LoanRings *>fb_map_shared(self.length, self.fd, True)
+        if r == NULL:
+            raise ResourceError(f"mapping the rings of {capacity} loans: {os.strerror(errno)}")
+        fb_u64_init(&r.lent_put, 0)
+        fb_u64_init(&r.lent_got, 0)
+        fb_u64_init(&r.back_put, 0)
+        fb_u64_init(&r.back_got, 0)
+        r.magic = MAGIC
+        r.version = VERSION
+        r.capacity = capacity
+        self.network = network
+        self.core = network.core
+        self.rings = r
+
+    def __dealloc__(self):
+        # Loans to a borrower that lives stay out for ever: its memory is not given to somebody else under it.  The pool
+        # tells of them when it goes.
+        if self.rings != NULL:
+            fb_unmap(self.rings, self.length)
+        free(self.loans)
+        for fd in (self.fd, self.pidfd):
+            if fd >= 0:
+                posix_close(fd)
+
+    def __del__(self):
+        if self.rings != NULL and self.lent and not self.borrower_lives:
+            self.take_back()
+
+    def fileno(self):
+        """The memfd of the rings, for `Borrower`; it stays the lender's own."""
+        return self.fd
+
+    @property
+    def sentinel(self):
+        """A descriptor that is readable once the borrower is dead, for ``select`` and event loops."""
+        return self.pidfd
+
+    @property
+    def borrower_lives(self):
+        """Whether the borrower has not ended yet."""
+        poll = select.poll()
+        poll.register(self.pidfd, select.POLLIN)
+        return not poll.poll(0)
+
+    def lend(self, MemorySegment segment not None):
+        """Lend a segment.
+
+        Parameters
+        ----------
+        segment : MemorySegment
+            The loan has a reference of its own: the handle may be recycled, or used on.
+
+        Returns
+        -------
+        bool
+            False: `capacity` loans stand already; nothing was done.
+
+        Raises
+        ------
+        SegmentStateError
+            The segment was recycled, is lent already, or belongs to another pool.
+        """
+        cdef uint32_t i = <uint32_t>segment.number
+        cdef uint64_t put = fb_u64_load_relaxed(&self.rings.lent_put)
+        segment.check()
+        if segment.core != self.core:
+            raise SegmentStateError(f"segment {i} is of another pool than the lender's")
+        if self.loans[i] != 0:
+            raise SegmentStateError(f"segment {i} is lent already: it can be lent again once it has come back")
+        if self.lent >= self.capacity:                  # so neither ring can overflow
+            return False
+        self.last_loan = self.last_loan + 1 if self.last_loan != 0xFFFFFFFFu else 1
+        segment_retain(self.core, i)
+        self.loans[i] = self.last_loan
+        self.lent += 1
+        lent_entries(self.rings)[put % self.capacity] = <uint64_t>self.last_loan << 32 | i
+        fb_u64_store_release(&self.rings.lent_put, put + 1)
+        return True
+
+    cdef uint32_t end_loan(self, uint32_t segment) noexcept:
+        self.loans[segment] = 0
+        self.lent -= 1
+        segment_recycle(self.core, <int32_t>segment)
+        return 1
+
+    def collect(self):
+        """Take home what the borrower has given back.
+
+        Returns
+        -------
+        int
+            How many loans ended.
+
+        Raises
+        ------
+        FastbufError
+            The borrower has overwritten its counters.  Nothing more is believed of it: end it, and `take_back`.
+        """
+        cdef LoanRings *r = self.rings
+        cdef uint64_t got = fb_u64_load_relaxed(&r.back_got)
+        cdef uint64_t put = fb_u64_load_acquire(&r.back_put)
+        cdef uint64_t entry
+        cdef uint32_t i
+        cdef uint32_t ended = 0
+        if put - got > self.capacity:
+            raise FastbufError(
+                f"the borrower says that it gave back {put} segments, after {got} that were collected; at most "
+                f"{self.capacity} can be new: end it and call take_back()"
+            )
+        while got != put:
+            entry = back_entries(r, self.capacity)[got % self.capacity]
+            i = <uint32_t>entry
+            if i < self.core.count and self.loans[i] != 0 and self.loans[i] == entry >> 32:
+                ended += self.end_loan(i)
+            else:
+                self.refused += 1
+            got += 1
+        fb_u64_store_release(&r.back_got, got)
+        return ended
+
+    def take_back(self):
+        """Take everything home that a dead borrower had.
+
+        Returns
+        -------
+        int
+            How many loans ended.  What it had given back in full, and nobody collected, is among them.
+
+        Raises
+        ------
+        FastbufError
+            The borrower lives: it may be reading what it has.
+        """
+        cdef uint32_t i
+        cdef uint32_t ended = 0
+        if self.borrower_lives:
+            raise FastbufError("the borrower lives, and may be using what it has: end it first, or collect()")
+        for i in range(self.core.count):
+            if self.loans[i] != 0:
+                ended += self.end_loan(i)
+        return ended
+
+
+@cython.final
+cdef class Borrower:
+    """The other end: takes what a `Lender` of another process lends.
+
+    Parameters
+    ----------
+    arena : int or path
+        Descriptor of the lender's arena, see `Arena.attach`.
+    rings : int or path
+        Descriptor of its rings: ``Lender.fileno()``.
+    writable : bool
+        Whether loans may be written to.
+
+    Attributes
+    ----------
+    arena : Arena
+        The lender's memory.
+
+    Raises
+    ------
+    ConfigError, ResourceError, OSError
+        See `Arena.attach`.
+
+    Notes
+    -----
+    All methods are for one thread at a time.
+    """
+
+    def __init__(self, arena, rings, *, writable=False):
+        cdef LoanRings *r
+        cdef int fd
+        if self.rings != NULL:
+            raise FastbufError("a Borrower is made once")
+        self.arena = Arena.attach(arena, writable=writable)
+        fd = os.dup(rings) if isinstance(rings, int) else os.open(rings, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            require_sealed(fd, "Lender.fileno()")
+            self.length = os.fstat(fd).st_size
+            if self.length < sizeof(LoanRings):
+                raise ConfigError(f"{self.length} bytes are no rings of a Lender")
+            r = <LoanRings *>fb_map_shared(self.length, fd, True)
+            if r == NULL:
+                raise ResourceError(f"mapping the rings of a Lender: {os.strerror(errno)}")
+        finally:
+            os.close(fd)
+        self.rings = r
+        self.capacity = r.capacity
+        if r.magic != MAGIC or r.version != VERSION or not 1 <= self.capacity <= MOST_CAPACITY:
+            raise ConfigError("these are no rings of a Lender, or those of another version")
+        if rings_length(self.capacity) != self.length:
+            raise ConfigError(f"the rings of {self.capacity} loans do not take {self.length} bytes: they were altered")
+
+    def __dealloc__(self):
+        if self.rings != NULL:
+            fb_unmap(self.rings, self.length)
+
+    cdef uint64_t next_loan(self) noexcept nogil:
+        cdef LoanRings *r = self.rings
+        cdef uint64_t got = fb_u64_load_relaxed(&r.lent_got)
+        cdef uint64_t entry
+        if fb_u64_load_acquire(&r.lent_put) == got:
+            return 0
+        entry = lent_entries(r)[got % self.capacity]
+        fb_u64_store_release(&r.lent_got, got + 1)
+        return entry
+
+    cdef void put_back(self, uint64_t entry) noexcept nogil:
+        cdef LoanRings *r = self.rings
+        cdef uint64_t put = fb_u64_load_relaxed(&r.back_put)
+        back_entries(r, self.capacity)[put % self.capacity] = entry
+        fb_u64_store_release(&r.back_put, put + 1)
+
+    def take(self):
+        """The next segment that was lent, or None.  Never waits.
+
+        Returns
+        -------
+        Loan or None
+
+        Raises
+        ------
+        FastbufError
+            The lender's entry names no segment of the arena.
+        """
+        cdef uint64_t entry = self.next_loan()
+        cdef Loan loan
+        if entry == 0:
+            return None
+        if <uint32_t>entry >= self.arena.segments:
+            raise FastbufError(f"the lender lends segment {<uint32_t>entry}, and there are {self.arena.segments}")
+        loan = Loan.__new__(Loan)
+        loan.borrower = self
+        loan.entry = entry
+        return loan
+
+
+# no_gc: it refers to its borrower alone, which knows no loans, so there is no cycle to find.
+@cython.final
+@cython.no_gc
+cdef class Loan:
+    """A borrowed segment: read (or written) in place, and given back.
+
+    A loan that is dropped is given back too.
+    """
+
+    def __init__(self):
+        raise TypeError("a Loan comes from Borrower.take")
+
+    def __dealloc__(self):
+        if self.entry != 0 and self.borrower is not None:
+            self.borrower.put_back(self.entry)          # no view can be alive here: each holds this object
+
+    @property
+    def index(self):
+        """Number of the segment in the arena."""
+        return <uint32_t>self.entry
+
+    @property
+    def size(self):
+        """Bytes."""
+        return self.borrower.arena.segment_size
+
+    def __len__(self):
+        return self.borrower.arena.segment_size
+
+    def view(self):
+        """The segment's bytes, in place; while it is held, `give_back` is refused.
+
+        Returns
+        -------
+        memoryview
+        """
+        return memoryview(self)
+
+    def array(self, dtype="uint8"):
+        """The segment as a NumPy array of shape (size // itemsize,), in place; as `view`.
+
+        Parameters
+        ----------
+        dtype : numpy dtype
+            Of the items.
+
+        Returns
+        -------
+        numpy.ndarray
+        """
+        kind = numpy.dtype(dtype)
+        return numpy.frombuffer(self, kind, len(self) // kind.itemsize)
+
+    def give_back(self):
+        """Give the segment back.
+
+        Raises
+        ------
+        SegmentExported
+            Views of it are still held.
+        SegmentStateError
+            It was given back already.
+        """
+        cdef uint64_t entry = self.entry
+        if entry == 0:
+            raise SegmentStateError("the segment was given back already")
+        if self.exports != 0:
+            raise SegmentExported(f"segment {self.index} has {self.exports} views still held: release them first")
+        self.entry = 0
+        self.borrower.put_back(entry)
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        cdef Arena arena = self.borrower.arena
+        if self.entry == 0:
+            raise SegmentStateError("the segment was given back already")
+        if arena.base == NULL:
+            raise FastbufError("the arena is closed")
+        PyBuffer_FillInfo(
+            view,
+            self,
+            arena.base + <size_t><uint32_t>self.entry * <size_t>arena.stride,
+            arena.segment_size,
+            not arena.writable,
+            flags,
+        )
+        self.exports += 1
+        arena.exports += 1                              # or it could be closed under the view
+
+    def __releasebuffer__(self, Py_buffer *view):
+        self.exports -= 1
+        self.borrower.arena.exports -= 1

@@ -1,0 +1,3 @@
+from collections.abc import Sequence
+
+def redistribute(total: int, pools: Sequence[tuple[int, int]]) -> list[int]: ...

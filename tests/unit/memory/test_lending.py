@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import gc
+import mmap
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fastbuf.errors import ConfigError, FastbufError, SegmentExported, SegmentStateError
+from fastbuf.memory import Borrower, Lender, LocalBufferPool, NetworkBufferPool
+
+LENT_PUT, BACK_PUT, LOANS = 64, 192, 320  # offsets of lending.pxd
+
+
+@pytest.fixture
+def network() -> Iterator[NetworkBufferPool]:
+    with NetworkBufferPool(4, 128, memfd=True) as pool:
+        yield pool
+    pool.audit()
+
+
+@pytest.fixture
+def local(network: NetworkBufferPool) -> LocalBufferPool:
+    return network.create_local_pool(4)
+
+
+@pytest.fixture
+def mortal() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that stands for the borrower, so that this one can play its part and yet let it die."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process
+        process.kill()
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait(30)
+
+
+def test_there_and_back(network: NetworkBufferPool, local: LocalBufferPool) -> None:
+    lender = Lender(network, os.getpid(), capacity=2)
+    borrower = Borrower(network.arena.fileno(), lender.fileno())
+    assert borrower.take() is None
+    for round_ in range(10):  # several times round the rings
+        one, two, three = local.request_many(3)
+        one.array()[:] = round_
+        assert [lender.lend(segment) for segment in (one, two, three)] == [True, True, False]
+        assert (one.refcount, lender.lent) == (2, 2)
+        numbers = [one.index, two.index]
+        local.recycle_many([one, two, three])
+        assert local.in_use == 2
+        first, second = borrower.take(), borrower.take()
+        assert first is not None
+        assert second is not None
+        assert borrower.take() is None
+        assert [first.index, second.index] == numbers
+        assert (set(first.array().tolist()), len(first), first.size) == ({round_}, 128, 128)
+        second.give_back()
+        assert lender.collect() == 1
+        first.give_back()
+        assert (lender.collect(), lender.collect(), lender.lent, local.in_use) == (1, 0, 0, 0)
+    assert lender.refused == 0
+
+
+def test_another_process_reads_and_writes_in_place(network: NetworkBufferPool, local: LocalBufferPool) -> None:
+    code = """
+import sys
+from fastbuf.memory import Borrower
+parent, arena = sys.argv[1:]
+rings = int(input())
+borrower = Borrower(f"/proc/{parent}/fd/{arena}", f"/proc/{parent}/fd/{rings}", writable=True)
+loan = borrower.take()
+loan.array("int64")[:] += 1
+loan.give_back()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(os.getpid()), str(network.arena.fileno())], stdin=subprocess.PIPE
+    ) as process:
+        lender = Lender(network, process.pid)
+        segment = local.request()
+        segment.array("int64")[:] = np.arange(16)
+        lender.lend(segment)
+        process.communicate(f"{lender.fileno()}\n".encode(), timeout=60)
+    assert process.returncode == 0
+    assert lender.collect() == 1
+    assert segment.array("int64").tolist() == list(range(1, 17))
+    segment.recycle()
+
+
+def test_a_dead_borrowers_loans_are_taken_back_once(
+    network: NetworkBufferPool, local: LocalBufferPool, mortal: subprocess.Popen[bytes]
+) -> None:
+    lender = Lender(network, mortal.pid)
+    borrower = Borrower(network.arena.fileno(), lender.fileno())
+    out = local.request_many(4)
+    for segment in out:
+        lender.lend(segment)
+    local.recycle_many(out)
+    returned, kept = borrower.take(), borrower.take()
+    assert returned is not None
+    returned.give_back()
+    assert lender.borrower_lives
+    with pytest.raises(FastbufError, match="lives"):
+        lender.take_back()
+    end(mortal)
+    assert not lender.borrower_lives
+    assert (lender.take_back(), lender.take_back(), local.in_use) == (4, 0, 0)
+    assert (lender.collect(), lender.refused) == (0, 1)  # it came late: its loan has ended
+    del kept
+    assert (lender.collect(), lender.refused) == (0, 2)
+
+
+def test_a_lender_that_is_dropped(
+    network: NetworkBufferPool, local: LocalBufferPool, mortal: subprocess.Popen[bytes]
+) -> None:
+    segment = local.request()
+    lender = Lender(network, mortal.pid)
+    lender.lend(segment)
+    segment.recycle()
+    before = len(os.listdir("/proc/self/fd"))
+    end(mortal)
+    del lender
+    gc.collect()
+    assert local.in_use == 0
+    assert len(os.listdir("/proc/self/fd")) == before - 2
+
+
+def test_what_cannot_be_lent(network: NetworkBufferPool, local: LocalBufferPool) -> None:
+    lender = Lender(network, os.getpid())
+    borrower = Borrower(network.arena.fileno(), lender.fileno())
+    segment = local.request()
+    lender.lend(segment)
+    with pytest.raises(SegmentStateError, match="lent already"):
+        lender.lend(segment)
+    with NetworkBufferPool(1, 128) as other:
+        strange = other.create_local_pool(1).request()
+        with pytest.raises(SegmentStateError, match="another pool"):
+            lender.lend(strange)
+        with pytest.raises(FastbufError, match="memfd=True"):
+            Lender(other, os.getpid())
+        strange.recycle()
+    segment.recycle()
+    with pytest.raises(SegmentStateError, match="recycled"):
+        lender.lend(segment)
+    loan = borrower.take()
+    assert loan is not None
+    view = loan.view()
+    with pytest.raises(SegmentExported):
+        loan.give_back()
+    with pytest.raises(SegmentExported):
+        borrower.arena.close()
+    with pytest.raises(TypeError):
+        view[0] = 1  # borrowed for reading
+    view.release()
+    loan.give_back()
+    for use in (loan.give_back, loan.view):
+        with pytest.raises(SegmentStateError, match="given back"):
+            use()
+    assert lender.collect() == 1
+
+
+@pytest.mark.parametrize("capacity", [0, -1, 1 << 21, 2.5])
+def test_numbers_out_of_range(network: NetworkBufferPool, capacity: int) -> None:
+    with pytest.raises(ConfigError):
+        Lender(network, os.getpid(), capacity)
+    with pytest.raises(ProcessLookupError):
+        Lender(network, 1 << 22)
+
+
+def test_a_faulty_borrower_ends_no_loan_but_its_own(network: NetworkBufferPool, local: LocalBufferPool) -> None:
+    lender = Lender(network, os.getpid(), capacity=8)
+    borrower = Borrower(network.arena.fileno(), lender.fileno())
+    segment = local.request()
+    lender.lend(segment)
+    segment.recycle()
+    loan = borrower.take()
+    assert loan is not None
+    with mmap.mmap(lender.fileno(), 0) as rings:
+        words = np.frombuffer(rings, np.uint64)
+        back = LOANS // 8 + 8
+        number = int(words[LOANS // 8]) >> 32
+        nonsense = [0, number << 32 | 99, (number + 1) << 32 | loan.index, 0xFFFFFFFFFFFFFFFF, loan.index]
+        words[back : back + len(nonsense)] = nonsense
+        words[BACK_PUT // 8] = len(nonsense)
+        assert (lender.collect(), lender.refused, lender.lent, local.in_use) == (0, len(nonsense), 1, 1)
+        loan.give_back()
+        assert (lender.collect(), lender.lent, local.in_use) == (1, 0, 0)
+        words[BACK_PUT // 8] += 9
+        with pytest.raises(FastbufError, match="end it"):
+            lender.collect()
+        words[LENT_PUT // 8] += 1
+        words[LOANS // 8 + 1] = 1 << 32 | 99
+        with pytest.raises(FastbufError, match="segment 99"):
+            borrower.take()
+        words[0] = 5
+        del words
+        with pytest.raises(ConfigError, match="no rings"):
+            Borrower(network.arena.fileno(), lender.fileno())
+
+
+def test_what_are_no_rings(network: NetworkBufferPool, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(4096))
+    with pytest.raises(ConfigError, match="sealed"):
+        Borrower(network.arena.fileno(), tmp_path / "file")
+    with pytest.raises(ConfigError, match="no rings"):
+        Borrower(network.arena.fileno(), network.arena.fileno())
