@@ -43,6 +43,7 @@ from fastbuf.serializers.block import (
     encode_header,
 )
 from fastbuf.serializers.checksum import crc32c
+from fastbuf.serializers.column_view import views
 from fastbuf.serializers.schema import Schema
 
 cdef Py_ssize_t HEAD = HEADER_BYTES
@@ -194,6 +195,33 @@ cdef class ColumnarSerializer(Serializer):
         if assembler.rows != records:
             raise count_mismatch(records, assembler.rows)
         return assembler.take()
+
+    def view(self, buf):
+        """The columns of a block as NumPy arrays that lie in it: zero-copy.
+
+        Parameters
+        ----------
+        buf : bytes-like
+            Every array holds an export of it: while one is in use a bytearray cannot be resized, and a segment not
+            recycled (``SegmentExported``). It should not be changed meanwhile.
+
+        Returns
+        -------
+        list of ColumnView
+            One for each chunk, which is each batch that was dumped.
+
+        Raises
+        ------
+        BlockTruncated, BlockCorrupt, SchemaMismatch
+            As :meth:`loads`.
+        """
+        self._known()
+        records, body = check_block(buf, KIND_COLUMNAR, self.fingerprint)
+        found = list(views(self.schema, body))
+        rows = sum([chunk.rows for chunk in found])
+        if rows != records:
+            raise count_mismatch(records, rows)
+        return found
 
     def iter(self, buf, max_rows=None, max_bytes=None):
         """Decode one block into batches of a wanted size.
