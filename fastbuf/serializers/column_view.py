@@ -1,8 +1,8 @@
 """Columns of a block as NumPy arrays that lie in the block: nothing is copied.
 
 Lifetime: every array holds an export of the bytes that the block was given as, so a bytearray cannot be resized and a
-segment not recycled (``SegmentExported``) while any of them is in use.  The arrays are read-only, and not aligned: NumPy
-computes with them as they are.
+segment not recycled (``SegmentExported``) while any of them is in use.  The arrays are read-only, and not aligned:
+NumPy computes with them as they are.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from fastbuf.serializers.schema import parse_type  # noqa: E402
 from fastbuf.serializers.spanning import SpanningReader  # noqa: E402
 
 LONG = os.environ.get("FASTBUF_LONG") == "1"
-ROUNDS = 4000
+ROUNDS = 2000
 LONG_S = 120.0
 SEED = int(os.environ.get("FASTBUF_FUZZ_SEED", "1"))
 INTERESTING = (0, 1, 2, 3, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
