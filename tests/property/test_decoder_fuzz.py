@@ -247,7 +247,7 @@ def test_under_address_sanitizer(tmp_path: Path) -> None:
     ).stdout.strip()
     assert Path(library).is_absolute(), "this gcc has no AddressSanitizer"
     ignore = shutil.ignore_patterns("*.so", "*.c", "__pycache__")
-    for name in ("fastbuf", "bindings", "tests"):
+    for name in ("fastbuf", "bindings", "tests", "docs"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=ignore)
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path)
