@@ -1,5 +1,5 @@
 # Blocks of Arrow batches, and what the exchange needs to carry them.
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint8_t
 
 from fastbuf.serializers.assemble cimport BatchAssembler
 from fastbuf.serializers.column_plan cimport ColumnPlan
@@ -17,3 +17,16 @@ cdef class ColumnarSerializer(Serializer):
     cdef BatchAssembler assembler(self)
     cdef ColumnPlan _known(self)
     cdef bytes _finish(self, list pieces, int64_t rows)
+
+
+cdef class BatchIterator:
+    cdef BatchAssembler _assembler
+    cdef const uint8_t[::1] _body      # keeps the block alive
+    cdef int64_t _at
+    cdef int64_t _number               # rows given out or ready
+    cdef int64_t _records              # as the header says
+    cdef int64_t _max_rows
+    cdef int64_t _max_bytes
+    cdef list _ready                   # pieces of what was taken last, the next one at the end
+
+    cdef list _cut(self, object batch)

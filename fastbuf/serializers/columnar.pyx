@@ -25,7 +25,7 @@ twelve bytes a chunk.  A chunk never ships more than its rows: slices are compac
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
 
 from fastbuf.serializers.assemble cimport BatchAssembler
@@ -33,7 +33,7 @@ from fastbuf.serializers.column_plan cimport ColumnPlan
 from fastbuf.serializers.scatter cimport BatchScatter
 from fastbuf.serializers.serializer cimport Serializer
 
-from fastbuf.errors import RecordError
+from fastbuf.errors import BlockTruncated, RecordError
 from fastbuf.serializers.block import (
     FLAG_CRC,
     HEADER_BYTES,
@@ -43,6 +43,7 @@ from fastbuf.serializers.block import (
     encode_header,
 )
 from fastbuf.serializers.checksum import crc32c
+from fastbuf.serializers.column_view import views
 from fastbuf.serializers.schema import Schema
 
 cdef Py_ssize_t HEAD = HEADER_BYTES
@@ -112,7 +113,7 @@ cdef class ColumnarSerializer(Serializer):
         Parameters
         ----------
         data : pyarrow.RecordBatch, pyarrow.Table, NumPy structured array, or anything with ``__arrow_c_array__``
-            A slice ships its own rows only.
+            A slice ships its own rows only.  A list of batches, all of one schema, becomes one block.
 
         Returns
         -------
@@ -132,6 +133,8 @@ cdef class ColumnarSerializer(Serializer):
         cdef list batches
         batches = _batches_of(data)
         if self.plan is None:
+            if not batches and not hasattr(data, "schema"):
+                raise RecordError("no batch, and no schema yet: give this ColumnarSerializer one")
             self.learn(_schema_of(data if hasattr(data, "schema") else batches[0]))
         # Taken out while it is in use: two threads may dump with one serializer.
         scatter, self._scatter = self._scatter or BatchScatter(self.plan, 1), None
@@ -193,6 +196,114 @@ cdef class ColumnarSerializer(Serializer):
             raise count_mismatch(records, assembler.rows)
         return assembler.take()
 
+    def view(self, buf):
+        """The columns of a block as NumPy arrays that lie in it: zero-copy.
+
+        Parameters
+        ----------
+        buf : bytes-like
+            Every array holds an export of it: while one is in use a bytearray cannot be resized, and a segment not
+            recycled (``SegmentExported``). It should not be changed meanwhile.
+
+        Returns
+        -------
+        list of ColumnView
+            One for each chunk, which is each batch that was dumped.
+
+        Raises
+        ------
+        BlockTruncated, BlockCorrupt, SchemaMismatch
+            As :meth:`loads`.
+        """
+        self._known()
+        records, body = check_block(buf, KIND_COLUMNAR, self.fingerprint)
+        found = list(views(self.schema, body))
+        rows = sum([chunk.rows for chunk in found])
+        if rows != records:
+            raise count_mismatch(records, rows)
+        return found
+
+    def iter(self, buf, max_rows=None, max_bytes=None):
+        """Decode one block into batches of a wanted size.
+
+        Parameters
+        ----------
+        buf : bytes-like
+            Kept alive by the iterator, not to be changed meanwhile; what it gives is copied out.
+        max_rows, max_bytes : int, optional
+            Most rows of a batch, and most bytes (``RecordBatch.nbytes``); a single row may take more. None: no bound.
+            Chunks of the block are put together up to the bounds, and cut where they pass them.
+
+        Returns
+        -------
+        iterator of pyarrow.RecordBatch
+            None of them without rows.
+
+        Raises
+        ------
+        BlockTruncated, BlockCorrupt, SchemaMismatch
+            As :meth:`loads`: of the header at once, of a chunk when it is reached.
+        """
+        for name, bound in (("max_rows", max_rows), ("max_bytes", max_bytes)):
+            if bound is not None and bound < 1:
+                raise ValueError(f"{name} is {bound}: it must be at least 1")
+        return BatchIterator(self, buf, max_rows or 0xFFFFFFFF, max_bytes or 0x7FFFFFFFFFFFFFFF)
+
+
+cdef class BatchIterator:
+    """Batches of a block, one at a time; made by :meth:`ColumnarSerializer.iter`."""
+
+    def __init__(self, ColumnarSerializer serializer not None, buf, int64_t max_rows, int64_t max_bytes):
+        self._assembler = BatchAssembler(serializer._known())
+        self._records, self._body = check_block(buf, KIND_COLUMNAR, serializer.fingerprint)
+        self._max_rows = max_rows
+        self._max_bytes = max_bytes
+        self._ready = []
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef int64_t left = self._body.shape[0] - self._at
+        cdef uint32_t size, rows
+        if self._ready:
+            return self._ready.pop()
+        while left:
+            if left < 8:
+                raise BlockTruncated(f"{left} bytes at byte {self._at:,} are too few for an element")
+            memcpy(&size, &self._body[self._at], 4)
+            memcpy(&rows, &self._body[self._at + 4], 4)
+            if size < 4 or size > left - 4:
+                raise BlockTruncated(
+                    f"an element at byte {self._at:,} announces {size:,} bytes and {left - 4:,} are left"
+                )
+            if self._assembler.rows and (
+                    self._assembler.rows + rows > self._max_rows or self._assembler.nbytes + size > self._max_bytes):
+                break
+            self._assembler.append(&self._body[self._at + 4], size)
+            self._at += 4 + <int64_t> size
+            left -= 4 + <int64_t> size
+        self._number += self._assembler.rows
+        if not self._assembler.rows or not left and self._number != self._records:
+            if self._number != self._records:
+                raise count_mismatch(self._records, self._number)
+            raise StopIteration
+        self._ready = self._cut(self._assembler.take())
+        return self._ready.pop()
+
+    cdef list _cut(self, object batch):
+        # Last piece first.  Rows may differ in size: what is still too long is halved.
+        cdef list found = [], left
+        left = [batch.slice(at, self._max_rows) for at in range(0, batch.num_rows, self._max_rows)]
+        while left:
+            piece = left.pop()
+            if piece.num_rows > 1 and piece.nbytes > self._max_bytes:
+                half = piece.num_rows // 2
+                left += [piece.slice(0, half), piece.slice(half)]
+            else:
+                found.append(piece)
+        return found
+
 
 cdef object _schema_of(object data):
     # What a pyarrow batch or table has, and an array of structs from elsewhere can be read as.
@@ -210,7 +321,10 @@ cdef list _batches_of(object data):
         return data.to_batches()
     if hasattr(data, "dtype") and data.dtype.names:
         return [from_numpy(data)]
-    raise TypeError(f"{type(data).__name__} is neither an Arrow batch or table nor a NumPy structured array")
+    if isinstance(data, (list, tuple)) and all(hasattr(batch, "__arrow_c_array__") for batch in data):
+        return list(data)
+    raise TypeError(f"{type(data).__name__} is neither an Arrow batch or table, a list of batches, nor a NumPy "
+                    "structured array")
 
 
 def from_numpy(array):

@@ -104,7 +104,10 @@ class _Parser:
             plain = None if quoted else self.match(_NAME)
             if quoted is None and plain is None:
                 raise self.fail("a field's name is expected")
-            name = json.loads(quoted[1]) if quoted else plain[1] if plain else ""
+            try:
+                name = json.loads(quoted[1]) if quoted else plain[1] if plain else ""
+            except ValueError as error:  # a control character, or an escape that JSON has not
+                raise self.fail(f"a field's name is no JSON string ({error})") from None
             if not self.take(":"):
                 raise self.fail(f"':' is expected after {name!r}")
             found.append(Field(name, *self.nullable(depth + 1)))

@@ -274,3 +274,56 @@ def test_an_index_that_is_too_narrow_for_what_comes_together() -> None:
     assert cols.loads(cols.dumps(first)).equals(first)
     with pytest.raises(RecordError, match=r"column 'c' cannot be dictionary.*wider index"):
         cols.loads(cols.dumps(pa.Table.from_batches([first, second])))
+
+
+class TestSizes:
+    def test_many_small_batches_become_one_block_and_one_batch(self) -> None:
+        data = batch(1000)
+        cols = ColumnarSerializer(data.schema)
+        block = cols.dumps([data.slice(at, 7) for at in range(0, 1000, 7)])
+        assert cols.loads(block).equals(data)
+        assert [found.num_rows for found in cols.iter(block)] == [1000]
+        assert cols.loads(cols.dumps([])).num_rows == 0
+        with pytest.raises(TypeError, match="list of batches"):
+            cols.dumps([data, 5])
+        with pytest.raises(RecordError, match="no schema yet"):
+            ColumnarSerializer().dumps([])
+
+    @pytest.mark.parametrize("cut", [1, 90])
+    @pytest.mark.parametrize("max_rows", [None, 1, 64])
+    @pytest.mark.parametrize("max_bytes", [None, 3000, 1 << 30])
+    def test_batches_keep_to_their_bounds(self, cut: int, max_rows: int | None, max_bytes: int | None) -> None:
+        data = batch(300)
+        cols = ColumnarSerializer(data.schema)
+        block = cols.dumps([data.slice(at, cut) for at in range(0, 300, cut)])
+        found = list(cols.iter(bytearray(block), max_rows, max_bytes))
+        assert pa.Table.from_batches(found).combine_chunks().equals(pa.Table.from_batches([data]).combine_chunks())
+        for piece in found:
+            assert 0 < piece.num_rows <= (max_rows or 300)
+            assert piece.num_rows == 1 or piece.nbytes <= (max_bytes or 1 << 40)
+        if cut == 1 and max_rows == 64 and max_bytes is None:
+            assert [piece.num_rows for piece in found] == [64, 64, 64, 64, 44]
+
+    def test_a_few_long_rows_among_short_ones(self) -> None:
+        data = pa.record_batch({"t": ["x" * (100_000 if i % 50 == 0 else 1) for i in range(200)]})
+        cols = ColumnarSerializer(data.schema)
+        found = list(cols.iter(cols.dumps(data), max_bytes=50_000))
+        assert [row for piece in found for row in piece["t"].to_pylist()] == data["t"].to_pylist()
+        assert [piece.num_rows for piece in found if piece.nbytes > 50_000] == [1] * 4
+
+    def test_what_is_wrong_is_found_on_the_way(self) -> None:
+        data = batch(10)
+        cols = ColumnarSerializer(data.schema)
+        assert list(cols.iter(cols.dumps(data.slice(0, 0)))) == []
+        block = bytearray(cols.dumps([data] * 5))
+        for count in (0, 49, 51):
+            block[24:28] = count.to_bytes(4, "little")
+            with pytest.raises(BlockCorrupt, match="50"):
+                list(cols.iter(block, max_rows=10))
+        block[24:28] = (50).to_bytes(4, "little")
+        block[HEADER_BYTES : HEADER_BYTES + 4] = b"\xff\xff\xff\x7f"
+        with pytest.raises(BlockTruncated, match="announces"):
+            next(cols.iter(block))
+        for wrong in ({"max_rows": 0}, {"max_bytes": -1}):
+            with pytest.raises(ValueError, match="at least 1"):
+                cols.iter(block, **wrong)

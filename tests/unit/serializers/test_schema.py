@@ -67,7 +67,8 @@ class TestText:
             "", "?", "int65", "int64??", "int64 x", "decimal", "decimal(0,0)", "decimal128(39,0)", "list", "list<>",
             "list<int8", "map<int8>", "map<int8?, int8>", "struct<a>", "struct<a: int8,>", "struct<a: int8, a: int8>",
             "timestamp[m]", "time32[us]", "time32", "duration[us,UTC]", "fixed_size_list<int8>", "fixed_size_binary",
-            "dictionary<string, string>", "list<" * 100 + "int8" + ">" * 100,
+            "dictionary<string, string>", 'struct<"\n": int8>', 'struct<"\\x": int8>',
+            "list<" * 100 + "int8" + ">" * 100,
         ],
     )  # fmt: skip
     def test_what_is_no_type(self, text: str) -> None:
