@@ -8,15 +8,22 @@ from fastbuf._native.atomics cimport fb_event
 from fastbuf._native.threads cimport pthread_mutex_t
 from fastbuf.exchange.failure cimport Failure
 from fastbuf.exchange.input_channel cimport InputChannel, channel_fn
-from fastbuf.exchange.result_subpartition cimport Subpartition
+from fastbuf.exchange.result_subpartition cimport EventBlob, Subpartition
 from fastbuf.flow.buffer_manager cimport GateBuffers
 from fastbuf.flow.credit_ledger cimport CreditRow
 from fastbuf.memory.pool_core cimport LocalCore, PoolCore
 
 
+cdef enum:
+    READY_END = -1              # end of partition
+    READY_EVENT = -2
+    EVENT_CREDIT = 16           # events of one channel that may be on their way or wait for the reader
+
+
 cdef struct ReadyBuffer:
     InputChannel *channel
-    int32_t segment             # -1: end of partition
+    EventBlob *event            # READY_EVENT: whoever takes it frees it
+    int32_t segment             # or READY_END, READY_EVENT
     uint32_t length
 
 
@@ -59,11 +66,12 @@ cdef void gate_connect(GateCore *g, InputChannel *c, void *connection, channel_f
                        channel_fn cancel) noexcept nogil
 cdef int32_t gate_segment(GateCore *g, InputChannel *c, uint32_t backlog) noexcept nogil
 cdef int gate_deliver(GateCore *g, InputChannel *c, int32_t segment, uint32_t length) noexcept nogil
+cdef int gate_deliver_event(GateCore *g, InputChannel *c, EventBlob *event) noexcept nogil
 cdef void gate_return(GateCore *g, InputChannel *c, int32_t segment) noexcept nogil
 cdef int gate_end_channel(GateCore *g, InputChannel *c, uint64_t total) noexcept nogil
 cdef bint gate_channel_is_open(GateCore *g, InputChannel *c) noexcept nogil
 cdef void gate_disconnect(GateCore *g, InputChannel *c) noexcept nogil
-cdef uint32_t gate_take_credit(GateCore *g, InputChannel *c) noexcept nogil
+cdef uint32_t gate_take_credit(GateCore *g, InputChannel *c, uint32_t *events) noexcept nogil
 cdef void gate_fail(GateCore *g, int code, const char *text, size_t length) noexcept nogil
 # reader
 cdef uint32_t gate_take_ready(GateCore *g, ReadyBuffer *out, uint32_t most) noexcept nogil

@@ -42,6 +42,7 @@ cdef class InputGate:
     cdef uint64_t local_bytes
     cdef uint64_t local_buffers
     cdef int64_t wait_ns
+    cdef object event                       # comes after what waits to be given out
     cdef object pending                     # iterator over records given out one by one
 
     cdef int take_in(self, InputChannel *c, const uint8_t *data, uint32_t length) except -1

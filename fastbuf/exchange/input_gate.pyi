@@ -38,7 +38,7 @@ class InputGate:
         """Say which channels there are in all, and how many buffers each sent."""
 
     def poll(self, timeout: float | None = None) -> Any:
-        """A record batch, a list of records, or ``None``."""
+        """A record batch, a list of records, an :class:`Event`, or ``None``."""
 
     def __iter__(self) -> Iterator[Any]: ...
     def __next__(self) -> Any: ...

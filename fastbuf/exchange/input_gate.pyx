@@ -23,6 +23,7 @@ from fastbuf.exchange.failure cimport FAIL_ABORTED, failure_code, failure_raise,
 from fastbuf.exchange.gate_core cimport (
     ChannelAccount,
     GateCore,
+    READY_EVENT,
     ReadyBuffer,
     gate_accounts,
     gate_cancel,
@@ -41,9 +42,12 @@ from fastbuf.exchange.gate_core cimport (
 from fastbuf.exchange.input_channel cimport CHANNEL_CANCELLED, CHANNEL_FINISHED, CHANNEL_OPEN, InputChannel
 from fastbuf.exchange.result_partition cimport ResultPartition
 from fastbuf.exchange.result_subpartition cimport (
+    EventBlob,
     Subpartition,
+    event_data,
     sub_advance,
     sub_close,
+    sub_event,
     sub_exhausted,
     sub_queued,
     sub_sendable,
@@ -56,6 +60,7 @@ from fastbuf.serializers.serializer cimport Serializer
 from fastbuf.serializers.spanning cimport SpanningReader
 
 from fastbuf.errors import BlockTruncated, ConfigError, ExchangeClosed, SequenceError, StallTimeout
+from fastbuf.exchange.events import Event, decode_event
 
 cdef enum:
     SLICE_NS = 200000000        # signals are looked at this often while waiting
@@ -172,6 +177,8 @@ cdef class InputGate:
         return 0
 
     cdef bint enough(self) noexcept:
+        if self.event is not None:      # what comes after it is given out after it
+            return True
         if self.assembler is not None:
             return self.assembler.rows >= <Py_ssize_t> self.config.batch_rows or \
                 self.assembler.nbytes >= <Py_ssize_t> self.config.batch_bytes
@@ -193,12 +200,17 @@ cdef class InputGate:
             came = 1
             try:
                 for i in range(n):
-                    if ready[i].segment >= 0:
+                    if ready[i].segment == READY_EVENT:
+                        self.event = decode_event(
+                            event_data(ready[i].event)[:ready[i].event.length], ready[i].channel.number)
+                    elif ready[i].segment >= 0:
                         self.take_in(ready[i].channel, segment_data(self.core.buffers.pool, ready[i].segment),
                                      ready[i].length)
                     elif not self.reader(ready[i].channel.index).clean():
                         raise BlockTruncated(f"channel {ready[i].channel.number} ended within a record")
             finally:
+                if ready[n - 1].segment == READY_EVENT:
+                    free(ready[n - 1].event)
                 gate_release(self.core, ready, n)
         return came
 
@@ -206,6 +218,7 @@ cdef class InputGate:
         """The same for local channels, which are read in place."""
         cdef InputChannel *c
         cdef Subpartition *s
+        cdef EventBlob *event
         cdef ResultPartition partition
         cdef uint8_t *data
         cdef uint32_t length, k, n
@@ -233,6 +246,13 @@ cdef class InputGate:
                 c.received += 1
                 self.local_buffers += 1
                 self.local_bytes += length
+            event = sub_event(s)
+            if event != NULL and not self.enough():
+                came = 1
+                try:
+                    self.event = decode_event(event_data(event)[:event.length], c.number)
+                finally:
+                    sub_advance(s, 0, True)
             if asked and self.enough() and sub_queued(s):
                 # What was asked to leave may not all have left yet (enough was taken in).
                 fb_u32_exchange_acq_rel(&s.flush_asked, 1)
@@ -303,9 +323,10 @@ cdef class InputGate:
 
         Returns
         -------
-        pyarrow.RecordBatch or list or None
+        pyarrow.RecordBatch or list or Event or None
             Up to about ``batch_rows`` rows or ``batch_bytes``; a smaller batch when its first row has waited for
-            ``buffer_timeout_s``. ``None``: nothing within the time, or all is read (then :attr:`finished` is true).
+            ``buffer_timeout_s``. An :class:`Event` by itself, after all records that its producer wrote before it.
+            ``None``: nothing within the time, or all is read (then :attr:`finished` is true).
         """
         with self.lock:
             return self._poll(timeout)
@@ -339,6 +360,9 @@ cdef class InputGate:
                 self.partial_ns = now
             try:
                 came = self.drain(partial)
+                if self.event is not None and not self.waiting():
+                    event, self.event = self.event, None
+                    return event
                 if self.enough():
                     return self.give_out()
                 if self.complete():
@@ -388,6 +412,8 @@ cdef class InputGate:
             got = self.poll()
             if got is None:
                 raise StopIteration
+            if isinstance(got, Event):
+                return got
             self.pending = iter(got)
 
     # ---- ending

@@ -5,7 +5,7 @@ import time
 
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.pythread cimport PyThread_get_thread_ident
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 
 from fastbuf._native.atomics cimport (
@@ -22,6 +22,8 @@ from fastbuf._native.atomics cimport (
 from fastbuf.exchange.clock cimport seconds_ns
 from fastbuf.exchange.failure cimport FAIL_ABORTED, failure_code, failure_init, failure_raise, failure_set
 from fastbuf.exchange.result_subpartition cimport (
+    EventBlob,
+    event_new,
     sub_begin,
     sub_close,
     sub_commit,
@@ -31,8 +33,10 @@ from fastbuf.exchange.result_subpartition cimport (
     sub_flush,
     sub_forget_drainer,
     sub_free,
+    sub_has_event_room,
     sub_has_room,
     sub_init,
+    sub_push_event,
     sub_queued,
 )
 from fastbuf.memory.network_buffer_pool cimport NetworkBufferPool
@@ -226,6 +230,29 @@ cdef class ResultPartition:
             sub_finish(&self.subs[part])
             if fb_u32_load_acquire(&self.subs[part].closed):
                 sub_discard(&self.subs[part])
+
+    cdef int queue_event(self, bytes data) except -1:
+        """Closes every open buffer and queues the event behind it, for all; 0: a queue is full, nothing was done."""
+        cdef EventBlob *event
+        cdef int part
+        cdef const uint8_t *bytes_ = <const uint8_t *> <const char *> data
+        cdef uint32_t n = <uint32_t> len(data)
+        self.check()
+        for part in range(self.subpartitions):
+            if not fb_u32_load_acquire(&self.subs[part].cancelled) and not sub_has_event_room(&self.subs[part]):
+                return 0
+        self.finish_shared()
+        for part in range(self.subpartitions):
+            self.finish_buffer(part)
+            if fb_u32_load_acquire(&self.subs[part].cancelled):
+                continue
+            event = event_new(bytes_, n)
+            if event == NULL:
+                raise MemoryError("an event")
+            sub_push_event(&self.subs[part], event)
+            if fb_u32_load_acquire(&self.subs[part].closed):
+                sub_discard(&self.subs[part])
+        return 1
 
     cdef void drop(self, int part) noexcept nogil:
         # After `closed` nobody drains any more: the writer clears the queue, its own open buffer with it.
