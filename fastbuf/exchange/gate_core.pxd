@@ -4,7 +4,7 @@
 # Notify (event) is done after the lock is let go.
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
-from fastbuf._native.atomics cimport fb_event
+from fastbuf._native.atomics cimport fb_au32, fb_event
 from fastbuf._native.threads cimport pthread_mutex_t
 from fastbuf.exchange.failure cimport Failure
 from fastbuf.exchange.input_channel cimport InputChannel, channel_fn
@@ -51,6 +51,8 @@ cdef struct GateCore:
     # -- lock-free
     fb_event event              # something came, or failed
     Failure failure
+    fb_au32 wake_armed          # 1: the next notice writes to wake_fd as well
+    int wake_fd                 # eventfd of a reader in an event loop, -1: there is none.  Set before it is armed
     # -- lock
     uint64_t bytes
     uint64_t received
@@ -59,6 +61,8 @@ cdef struct GateCore:
 
 cdef GateCore *gate_new(PoolCore *pool, LocalCore *local, int32_t segments, int32_t exclusive,
                         int32_t floating) noexcept nogil
+cdef void gate_notify(GateCore *g) noexcept nogil
+cdef void gate_arm(GateCore *g) noexcept nogil
 cdef void gate_free(GateCore *g) noexcept nogil
 cdef InputChannel *gate_open_channel(GateCore *g, uint32_t number, Subpartition *local) noexcept nogil
 # transport's thread

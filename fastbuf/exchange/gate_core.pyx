@@ -4,7 +4,8 @@ from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memset
 
-from fastbuf._native.atomics cimport fb_event_init, fb_event_notify, fb_now_ns
+from fastbuf._native.atomics cimport fb_event_init, fb_event_notify, fb_now_ns, fb_u32_exchange_acq_rel
+from fastbuf._native.sockets cimport eventfd_read, eventfd_write
 from fastbuf._native.threads cimport (
     pthread_mutex_destroy,
     pthread_mutex_init,
@@ -49,6 +50,7 @@ cdef GateCore *gate_new(PoolCore *pool, LocalCore *local, int32_t segments, int3
     pthread_mutex_init(&g.lock, NULL)
     fb_event_init(&g.event)
     failure_init(&g.failure)
+    g.wake_fd = -1
     g.last_arrival_ns = fb_now_ns()
     return g
 
@@ -75,6 +77,22 @@ cdef void gate_free(GateCore *g) noexcept nogil:
     bm_free(&g.buffers)
     pthread_mutex_destroy(&g.lock)
     free(g)
+
+
+cdef void gate_notify(GateCore *g) noexcept nogil:
+    """Something came, failed or ended: the reader looks again, whatever it waits on."""
+    fb_event_notify(&g.event)
+    # Pairs with gate_arm, two read-modify-writes of one word: either it reads what this one wrote, and with it what has
+    # come, or this one sees that it is armed.
+    if fb_u32_exchange_acq_rel(&g.wake_armed, 0):
+        eventfd_write(g.wake_fd, 1)
+
+
+cdef void gate_arm(GateCore *g) noexcept nogil:
+    """From now on the next notice makes `wake_fd` readable; the caller looks once more before it waits for that."""
+    cdef uint64_t ignored
+    eventfd_read(g.wake_fd, &ignored)
+    fb_u32_exchange_acq_rel(&g.wake_armed, 1)
 
 
 cdef void _announce(GateCore *g) noexcept nogil:
@@ -193,7 +211,7 @@ cdef int gate_deliver(GateCore *g, InputChannel *c, int32_t segment, uint32_t le
     g.last_arrival_ns = fb_now_ns()
     pthread_mutex_unlock(&g.lock)
     if rc == 0:
-        fb_event_notify(&g.event)
+        gate_notify(g)
     return rc
 
 
@@ -207,7 +225,7 @@ cdef int gate_deliver_event(GateCore *g, InputChannel *c, EventBlob *event) noex
         c.events_queued += 1
         g.last_arrival_ns = fb_now_ns()
         pthread_mutex_unlock(&g.lock)
-        fb_event_notify(&g.event)
+        gate_notify(g)
         return 0
     pthread_mutex_unlock(&g.lock)
     free(event)
@@ -239,7 +257,7 @@ cdef int gate_end_channel(GateCore *g, InputChannel *c, uint64_t total) noexcept
         else:
             rc = -1
     pthread_mutex_unlock(&g.lock)
-    fb_event_notify(&g.event)
+    gate_notify(g)
     return rc
 
 
@@ -260,7 +278,7 @@ cdef void gate_disconnect(GateCore *g, InputChannel *c) noexcept nogil:
         bm_close(&g.buffers, &c.buffers)
         _announce(g)
     pthread_mutex_unlock(&g.lock)
-    fb_event_notify(&g.event)
+    gate_notify(g)
 
 
 cdef uint32_t gate_take_credit(GateCore *g, InputChannel *c, uint32_t *events) noexcept nogil:
@@ -277,7 +295,7 @@ cdef uint32_t gate_take_credit(GateCore *g, InputChannel *c, uint32_t *events) n
 
 cdef void gate_fail(GateCore *g, int code, const char *text, size_t length) noexcept nogil:
     failure_set(&g.failure, <FailureCode> code, text, length)
-    fb_event_notify(&g.event)
+    gate_notify(g)
 
 
 # ---- reader
@@ -423,4 +441,4 @@ cdef void gate_cancel(GateCore *g) noexcept nogil:
             c.state = CHANNEL_FINISHED
     _announce(g)
     pthread_mutex_unlock(&g.lock)
-    fb_event_notify(&g.event)
+    gate_notify(g)

@@ -29,6 +29,7 @@ cdef class InputGate:
     cdef readonly bint freed
     cdef object final_stats
     cdef object __weakref__
+    cdef int wake_fd                        # eventfd for event loops, -1: not asked for yet
     cdef object lock
     cdef object sealed                      # {channel: buffers}
     cdef list readers                       # SpanningReader by channel index

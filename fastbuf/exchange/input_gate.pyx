@@ -10,7 +10,6 @@ from libc.string cimport strlen
 
 from fastbuf._native.atomics cimport (
     fb_event_cancel,
-    fb_event_notify,
     fb_event_prepare,
     fb_event_wait,
     fb_now_ns,
@@ -18,6 +17,7 @@ from fastbuf._native.atomics cimport (
     fb_u32_load_acquire,
     fb_u64_load_relaxed,
 )
+from fastbuf._native.sockets cimport EFD_CLOEXEC, EFD_NONBLOCK, close, eventfd
 from fastbuf.exchange.clock cimport seconds_ns
 from fastbuf.exchange.failure cimport FAIL_ABORTED, failure_code, failure_raise, failure_set
 from fastbuf.exchange.gate_core cimport (
@@ -26,6 +26,7 @@ from fastbuf.exchange.gate_core cimport (
     READY_EVENT,
     ReadyBuffer,
     gate_accounts,
+    gate_arm,
     gate_cancel,
     gate_channel,
     gate_channels,
@@ -33,6 +34,7 @@ from fastbuf.exchange.gate_core cimport (
     gate_figures,
     gate_free,
     gate_new,
+    gate_notify,
     gate_open_channel,
     gate_release,
     gate_serve,
@@ -59,7 +61,8 @@ from fastbuf.serializers.columnar cimport ColumnarSerializer
 from fastbuf.serializers.serializer cimport Serializer
 from fastbuf.serializers.spanning cimport SpanningReader
 
-from fastbuf.errors import BlockTruncated, ConfigError, ExchangeClosed, SequenceError, StallTimeout
+from fastbuf.errors import BlockTruncated, ConfigError, ExchangeClosed, ResourceError, SequenceError, StallTimeout
+from fastbuf.exchange import asynchronous
 from fastbuf.exchange.events import Event, decode_event
 
 cdef enum:
@@ -67,7 +70,7 @@ cdef enum:
 
 
 cdef void _notify_gate(void *context) noexcept nogil:
-    fb_event_notify(&(<GateCore *> context).event)
+    gate_notify(<GateCore *> context)
 
 
 cdef class InputGate:
@@ -76,6 +79,9 @@ cdef class InputGate:
     Iterate over it, or call :meth:`poll`. Gives out :class:`pyarrow.RecordBatch` for a columnar
     serializer, records otherwise. Nothing is ordered across channels.
     """
+
+    def __cinit__(self, *arguments, **named):
+        self.wake_fd = -1
 
     def __init__(self, environment, Serializer serializer, channels, unsigned int gate_id, unsigned long long epoch,
                  bytes secret, config, maximum=None):
@@ -118,6 +124,8 @@ cdef class InputGate:
             if not self.freed and self.pool is not None and self.pool.core != NULL:
                 local_set_listener(self.pool.core, NULL)
             gate_free(self.core)
+        if self.wake_fd >= 0:       # not before: an event loop may still watch it
+            close(self.wake_fd)
 
     # ---- channels
 
@@ -148,7 +156,7 @@ cdef class InputGate:
         if self.closed:
             return
         self.sealed = {int(channel): int(buffers) for channel, buffers in totals.items()}
-        fb_event_notify(&self.core.event)
+        gate_notify(self.core)
 
     # ---- reading
 
@@ -416,6 +424,28 @@ cdef class InputGate:
                 return got
             self.pending = iter(got)
 
+    # ---- in an event loop
+
+    def arm_wake(self):
+        """The descriptor that becomes readable when something comes from now on (see ``asynchronous``)."""
+        with self.lock:
+            if self.closed:
+                raise ExchangeClosed(f"gate {self.gate_id} is closed")
+            if self.wake_fd < 0:
+                self.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
+                if self.wake_fd < 0:
+                    raise ResourceError("no descriptor for a gate's eventfd (see ulimit -n)")
+                self.core.wake_fd = self.wake_fd
+            gate_arm(self.core)
+            return self.wake_fd
+
+    def poll_async(self, timeout=None):
+        """``await gate.poll_async()``: as :meth:`poll`, in a coroutine, while other coroutines run."""
+        return asynchronous.poll_async(self, timeout)
+
+    def __aiter__(self):
+        return asynchronous.AsyncReader(self)
+
     # ---- ending
 
     def abort(self, reason="the consumer gave up"):
@@ -429,7 +459,7 @@ cdef class InputGate:
         if self.freed:
             return
         self.closed = True
-        fb_event_notify(&self.core.event)       # a reader blocked in another thread leaves with ExchangeClosed
+        gate_notify(self.core)       # a reader blocked in another thread leaves with ExchangeClosed
         with self.lock:
             if not self.freed:
                 self._cancel()
