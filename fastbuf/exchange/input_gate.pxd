@@ -29,6 +29,7 @@ cdef class InputGate:
     cdef readonly bint freed
     cdef object final_stats
     cdef object __weakref__
+    cdef uint32_t forks                     # fork_count() when it was made
     cdef int wake_fd                        # eventfd for event loops, -1: not asked for yet
     cdef object lock
     cdef object sealed                      # {channel: buffers}
@@ -54,5 +55,6 @@ cdef class InputGate:
     cdef Py_ssize_t waiting(self) noexcept
     cdef object give_out(self)
     cdef bint complete(self) except -1
+    cdef int check_process(self) except -1
     cdef SpanningReader reader(self, uint32_t index)
     cdef ChannelAccount *accounts(self, uint32_t *n, int64_t *floating_out) except NULL

@@ -1,6 +1,5 @@
 """An input gate: takes in buffers of all its channels, gives out record batches or records."""
 
-import os
 import threading
 
 from cpython.exc cimport PyErr_CheckSignals
@@ -57,6 +56,7 @@ from fastbuf.exchange.result_subpartition cimport (
 from fastbuf.flow.credit_ledger cimport credit_holds
 from fastbuf.memory.network_buffer_pool cimport NetworkBufferPool
 from fastbuf.memory.pool_core cimport local_set_listener, segment_data
+from fastbuf.memory.pool_setup cimport fork_count
 from fastbuf.serializers.columnar cimport ColumnarSerializer
 from fastbuf.serializers.serializer cimport Serializer
 from fastbuf.serializers.spanning cimport SpanningReader
@@ -82,6 +82,7 @@ cdef class InputGate:
 
     def __cinit__(self, *arguments, **named):
         self.wake_fd = -1
+        self.forks = fork_count()
 
     def __init__(self, environment, Serializer serializer, channels, unsigned int gate_id, unsigned long long epoch,
                  bytes secret, config, maximum=None):
@@ -309,9 +310,7 @@ cdef class InputGate:
         if (unfinished or n < expected) and n <= expected:
             return False
         # All that came have ended, so nobody but us looks at them now; or there are more than were announced.
-        for i in range(n):
-            if self.sealed is None:
-                continue
+        for i in range(n if self.sealed is not None else 0):
             c = gate_channel(self.core, i)
             if c.number not in self.sealed:
                 raise SequenceError(f"gate {self.gate_id}: channel {c.number} is not among those that were announced")
@@ -353,6 +352,7 @@ cdef class InputGate:
         cdef int came
         if self.finished:
             return None
+        self.check_process()
         while True:
             if self.closed:
                 raise ExchangeClosed(f"gate {self.gate_id} is closed")
@@ -429,6 +429,7 @@ cdef class InputGate:
     def arm_wake(self):
         """The descriptor that becomes readable when something comes from now on (see ``asynchronous``)."""
         with self.lock:
+            self.check_process()
             if self.closed:
                 raise ExchangeClosed(f"gate {self.gate_id} is closed")
             if self.wake_fd < 0:
@@ -451,12 +452,12 @@ cdef class InputGate:
     def abort(self, reason="the consumer gave up"):
         """Give up, from any thread: whoever reads fails with `reason`, and every producer when the gate closes."""
         cdef bytes text = str(reason).encode("utf-8", "replace")
-        if not self.closed:
+        if not self.closed and not self.forked():
             gate_fail(self.core, FAIL_ABORTED, text, len(text))
 
     def close(self):
         """End the gate, from any thread: what is unfinished is cancelled, or aborted if the gate failed. Idempotent."""
-        if self.freed:
+        if self.freed or self.forked():
             return
         self.closed = True
         gate_notify(self.core)       # a reader blocked in another thread leaves with ExchangeClosed
@@ -591,4 +592,9 @@ cdef class InputGate:
 
     def forked(self):
         """Whether this is a forked child, which must not touch its parent's exchange."""
-        return os.getpid() != self.environment.pid
+        return fork_count() != self.forks
+
+    cdef int check_process(self) except -1:
+        if fork_count() != self.forks:
+            raise ExchangeClosed(f"gate {self.gate_id} belongs to the parent process: make one of your own")
+        return 0

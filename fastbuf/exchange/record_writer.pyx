@@ -390,8 +390,8 @@ cdef class RecordWriter:
         self._let_go()
 
     def abort(self, reason="the producer gave up"):
-        """Give up: every consumer fails with `reason`. A second call does nothing."""
-        if self.partition.closed:
+        """Give up: every consumer fails with `reason`. A second call does nothing, nor does one in a forked child."""
+        if self.partition.closed or self.partition.forked():
             return
         self.partition.fail(str(reason))
         self.partition.wait_aborted(1.0)

@@ -1,6 +1,5 @@
 """A result partition: what one producer writes for R consumers, in segments of its own pool."""
 
-import os
 import time
 
 from cpython.exc cimport PyErr_CheckSignals
@@ -48,6 +47,7 @@ from fastbuf.memory.pool_core cimport (
     segment_recycle,
     segment_retain,
 )
+from fastbuf.memory.pool_setup cimport fork_count
 
 from fastbuf.errors import ExchangeClosed, StallTimeout
 
@@ -300,7 +300,9 @@ cdef class ResultPartition:
         return 1 if 0 <= deadline_ns <= fb_now_ns() else 0
 
     def check(self):
-        """Raise what has failed, if anything has."""
+        """Raise what has failed, if anything has, or that this is a forked child, which has no part in it."""
+        if fork_count() != self.pool_core.forks:
+            raise ExchangeClosed(f"writer {self.channel} belongs to the parent process: make one of your own")
         failure_raise(&self.core.failure)
         if self.closed:
             raise ExchangeClosed(f"result partition {self.channel} is closed")
@@ -441,4 +443,4 @@ cdef class ResultPartition:
 
     def forked(self):
         """Whether this is a forked child, which must not touch its parent's exchange."""
-        return os.getpid() != self.environment.pid
+        return fork_count() != self.pool_core.forks
