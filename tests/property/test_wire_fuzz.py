@@ -184,7 +184,11 @@ def knock(address: tuple[str, int], gate: fb.InputGate, rng: random.Random) -> b
             elif kind == 0:
                 challenge = sock.recv(hs.CHALLENGE_BYTES, socket.MSG_WAITALL)
                 assert challenge[0] == hs.WELCOME
-                sock.sendall(mutate(rng, hs.client_proof(b"s", hello, challenge[1 : 1 + hs.NONCE_BYTES])))
+                proof = hs.client_proof(b"s", hello, challenge[1 : 1 + hs.NONCE_BYTES])
+                wrong = mutate(rng, proof)
+                while wrong[: len(proof)] == proof:  # one change may have undone another
+                    wrong = mutate(rng, proof)
+                sock.sendall(wrong)
                 sock.shutdown(socket.SHUT_WR)
             else:
                 sock.sendall(rng.randbytes(hs.PROOF_BYTES * 2))
