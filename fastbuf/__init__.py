@@ -25,6 +25,7 @@ from fastbuf.errors import (
 )
 from fastbuf.exchange.channel_selector import broadcast, custom, forward, hash_by, rescale, round_robin, shuffle
 from fastbuf.exchange.environment import ShuffleEnvironment
+from fastbuf.exchange.events import Barrier, Event, UserEvent, Watermark
 from fastbuf.exchange.input_gate import InputGate
 from fastbuf.exchange.record_writer import RecordWriter
 from fastbuf.flow.credit_ledger import CreditLedger
@@ -43,11 +44,13 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Arena",
+    "Barrier",
     "BlockCorrupt",
     "BlockError",
     "BlockTruncated",
     "ColumnarSerializer",
     "CreditLedger",
+    "Event",
     "ExchangeAborted",
     "ExchangeClosed",
     "ExchangeConfig",
@@ -70,6 +73,8 @@ __all__ = [
     "SegmentStateError",
     "ShuffleEnvironment",
     "StallTimeout",
+    "UserEvent",
+    "Watermark",
     "broadcast",
     "custom",
     "forward",

@@ -4,19 +4,26 @@
 # Notify (event) is done after the lock is let go.
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
-from fastbuf._native.atomics cimport fb_event
+from fastbuf._native.atomics cimport fb_au32, fb_event
 from fastbuf._native.threads cimport pthread_mutex_t
 from fastbuf.exchange.failure cimport Failure
 from fastbuf.exchange.input_channel cimport InputChannel, channel_fn
-from fastbuf.exchange.result_subpartition cimport Subpartition
+from fastbuf.exchange.result_subpartition cimport EventBlob, Subpartition
 from fastbuf.flow.buffer_manager cimport GateBuffers
 from fastbuf.flow.credit_ledger cimport CreditRow
 from fastbuf.memory.pool_core cimport LocalCore, PoolCore
 
 
+cdef enum:
+    READY_END = -1              # end of partition
+    READY_EVENT = -2
+    EVENT_CREDIT = 16           # events of one channel that may be on their way or wait for the reader
+
+
 cdef struct ReadyBuffer:
     InputChannel *channel
-    int32_t segment             # -1: end of partition
+    EventBlob *event            # READY_EVENT: whoever takes it frees it
+    int32_t segment             # or READY_END, READY_EVENT
     uint32_t length
 
 
@@ -44,6 +51,8 @@ cdef struct GateCore:
     # -- lock-free
     fb_event event              # something came, or failed
     Failure failure
+    fb_au32 wake_armed          # 1: the next notice writes to wake_fd as well
+    int wake_fd                 # eventfd of a reader in an event loop, -1: there is none.  Set before it is armed
     # -- lock
     uint64_t bytes
     uint64_t received
@@ -52,6 +61,8 @@ cdef struct GateCore:
 
 cdef GateCore *gate_new(PoolCore *pool, LocalCore *local, int32_t segments, int32_t exclusive,
                         int32_t floating) noexcept nogil
+cdef void gate_notify(GateCore *g) noexcept nogil
+cdef void gate_arm(GateCore *g) noexcept nogil
 cdef void gate_free(GateCore *g) noexcept nogil
 cdef InputChannel *gate_open_channel(GateCore *g, uint32_t number, Subpartition *local) noexcept nogil
 # transport's thread
@@ -59,11 +70,12 @@ cdef void gate_connect(GateCore *g, InputChannel *c, void *connection, channel_f
                        channel_fn cancel) noexcept nogil
 cdef int32_t gate_segment(GateCore *g, InputChannel *c, uint32_t backlog) noexcept nogil
 cdef int gate_deliver(GateCore *g, InputChannel *c, int32_t segment, uint32_t length) noexcept nogil
+cdef int gate_deliver_event(GateCore *g, InputChannel *c, EventBlob *event) noexcept nogil
 cdef void gate_return(GateCore *g, InputChannel *c, int32_t segment) noexcept nogil
 cdef int gate_end_channel(GateCore *g, InputChannel *c, uint64_t total) noexcept nogil
 cdef bint gate_channel_is_open(GateCore *g, InputChannel *c) noexcept nogil
 cdef void gate_disconnect(GateCore *g, InputChannel *c) noexcept nogil
-cdef uint32_t gate_take_credit(GateCore *g, InputChannel *c) noexcept nogil
+cdef uint32_t gate_take_credit(GateCore *g, InputChannel *c, uint32_t *events) noexcept nogil
 cdef void gate_fail(GateCore *g, int code, const char *text, size_t length) noexcept nogil
 # reader
 cdef uint32_t gate_take_ready(GateCore *g, ReadyBuffer *out, uint32_t most) noexcept nogil

@@ -2,9 +2,10 @@
 
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memset
 
-from fastbuf._native.atomics cimport fb_event_init, fb_event_notify, fb_now_ns
+from fastbuf._native.atomics cimport fb_event_init, fb_event_notify, fb_now_ns, fb_u32_exchange_acq_rel
+from fastbuf._native.sockets cimport eventfd_read, eventfd_write
 from fastbuf._native.threads cimport (
     pthread_mutex_destroy,
     pthread_mutex_init,
@@ -20,7 +21,7 @@ from fastbuf.exchange.input_channel cimport (
     InputChannel,
     channel_fn,
 )
-from fastbuf.exchange.result_subpartition cimport Subpartition
+from fastbuf.exchange.result_subpartition cimport EventBlob, Subpartition
 from fastbuf.flow.buffer_manager cimport (
     ChannelBuffers,
     bm_close,
@@ -49,6 +50,7 @@ cdef GateCore *gate_new(PoolCore *pool, LocalCore *local, int32_t segments, int3
     pthread_mutex_init(&g.lock, NULL)
     fb_event_init(&g.event)
     failure_init(&g.failure)
+    g.wake_fd = -1
     g.last_arrival_ns = fb_now_ns()
     return g
 
@@ -62,6 +64,8 @@ cdef void gate_free(GateCore *g) noexcept nogil:
         b = &g.ready[(g.head + i) & (g.capacity - 1)]
         if b.segment >= 0:
             segment_recycle(g.buffers.pool, b.segment)
+        elif b.segment == READY_EVENT:
+            free(b.event)
     for i in range(g.n_channels):
         c = g.channels[i]
         if c.local == NULL and not c.buffers.closed:
@@ -73,6 +77,22 @@ cdef void gate_free(GateCore *g) noexcept nogil:
     bm_free(&g.buffers)
     pthread_mutex_destroy(&g.lock)
     free(g)
+
+
+cdef void gate_notify(GateCore *g) noexcept nogil:
+    """Something came, failed or ended: the reader looks again, whatever it waits on."""
+    fb_event_notify(&g.event)
+    # Pairs with gate_arm, two read-modify-writes of one word: either it reads what this one wrote, and with it what has
+    # come, or this one sees that it is armed.
+    if fb_u32_exchange_acq_rel(&g.wake_armed, 0):
+        eventfd_write(g.wake_fd, 1)
+
+
+cdef void gate_arm(GateCore *g) noexcept nogil:
+    """From now on the next notice makes `wake_fd` readable; the caller looks once more before it waits for that."""
+    cdef uint64_t ignored
+    eventfd_read(g.wake_fd, &ignored)
+    fb_u32_exchange_acq_rel(&g.wake_armed, 1)
 
 
 cdef void _announce(GateCore *g) noexcept nogil:
@@ -154,7 +174,7 @@ cdef int32_t gate_segment(GateCore *g, InputChannel *c, uint32_t backlog) noexce
     return s
 
 
-cdef int _push(GateCore *g, InputChannel *c, int32_t segment, uint32_t length) noexcept nogil:
+cdef int _push(GateCore *g, InputChannel *c, int32_t segment, uint32_t length, EventBlob *event) noexcept nogil:
     cdef ReadyBuffer *grown
     cdef ReadyBuffer *b
     cdef uint32_t i
@@ -172,6 +192,7 @@ cdef int _push(GateCore *g, InputChannel *c, int32_t segment, uint32_t length) n
     b.channel = c
     b.segment = segment
     b.length = length
+    b.event = event
     g.count += 1
     return 0
 
@@ -183,14 +204,31 @@ cdef int gate_deliver(GateCore *g, InputChannel *c, int32_t segment, uint32_t le
         bm_release(&g.buffers, &c.buffers, segment)
         pthread_mutex_unlock(&g.lock)
         return 0
-    rc = _push(g, c, segment, length)
+    rc = _push(g, c, segment, length, NULL)
     c.received += 1
     g.received += 1
     g.bytes += length
     g.last_arrival_ns = fb_now_ns()
     pthread_mutex_unlock(&g.lock)
     if rc == 0:
-        fb_event_notify(&g.event)
+        gate_notify(g)
+    return rc
+
+
+cdef int gate_deliver_event(GateCore *g, InputChannel *c, EventBlob *event) noexcept nogil:
+    """The gate owns the event from here on.  -1: the sender had no place for it."""
+    cdef int rc = -1
+    pthread_mutex_lock(&g.lock)
+    if g.closed or c.state != CHANNEL_OPEN:
+        rc = 0
+    elif c.events_queued < EVENT_CREDIT and _push(g, c, READY_EVENT, event.length, event) == 0:
+        c.events_queued += 1
+        g.last_arrival_ns = fb_now_ns()
+        pthread_mutex_unlock(&g.lock)
+        gate_notify(g)
+        return 0
+    pthread_mutex_unlock(&g.lock)
+    free(event)
     return rc
 
 
@@ -211,7 +249,7 @@ cdef int gate_end_channel(GateCore *g, InputChannel *c, uint64_t total) noexcept
         c.announced_total = c.received
         if <uint32_t> total != <uint32_t> c.received:
             rc = -1
-        elif _push(g, c, -1, 0) == 0:
+        elif _push(g, c, READY_END, 0, NULL) == 0:
             c.state = CHANNEL_ENDED
             # What it still held for data serves the other channels from now on.
             bm_close(&g.buffers, &c.buffers)
@@ -219,7 +257,7 @@ cdef int gate_end_channel(GateCore *g, InputChannel *c, uint64_t total) noexcept
         else:
             rc = -1
     pthread_mutex_unlock(&g.lock)
-    fb_event_notify(&g.event)
+    gate_notify(g)
     return rc
 
 
@@ -240,35 +278,40 @@ cdef void gate_disconnect(GateCore *g, InputChannel *c) noexcept nogil:
         bm_close(&g.buffers, &c.buffers)
         _announce(g)
     pthread_mutex_unlock(&g.lock)
-    fb_event_notify(&g.event)
+    gate_notify(g)
 
 
-cdef uint32_t gate_take_credit(GateCore *g, InputChannel *c) noexcept nogil:
-    """Credits to tell the sender now."""
+cdef uint32_t gate_take_credit(GateCore *g, InputChannel *c, uint32_t *events) noexcept nogil:
+    """Credits to tell the sender now, and places of events."""
     cdef uint32_t n
     pthread_mutex_lock(&g.lock)
     n = c.buffers.unannounced
     c.buffers.unannounced = 0
+    events[0] = c.events_untold
+    c.events_untold = 0
     pthread_mutex_unlock(&g.lock)
     return n
 
 
 cdef void gate_fail(GateCore *g, int code, const char *text, size_t length) noexcept nogil:
     failure_set(&g.failure, <FailureCode> code, text, length)
-    fb_event_notify(&g.event)
+    gate_notify(g)
 
 
 # ---- reader
 
 
 cdef uint32_t gate_take_ready(GateCore *g, ReadyBuffer *out, uint32_t most) noexcept nogil:
-    cdef uint32_t n, first
+    """What has come, in its order; an event is the last of what is given, since what comes after it is later."""
+    cdef uint32_t n, i
     pthread_mutex_lock(&g.lock)
     n = min(most, g.count)
     if n:
-        first = min(n, g.capacity - g.head)
-        memcpy(out, &g.ready[g.head], first * sizeof(ReadyBuffer))
-        memcpy(out + first, g.ready, (n - first) * sizeof(ReadyBuffer))
+        for i in range(n):
+            out[i] = g.ready[(g.head + i) & (g.capacity - 1)]
+            if out[i].segment == READY_EVENT:
+                n = i + 1
+                break
         g.head = (g.head + n) & (g.capacity - 1)
         g.count -= n
     pthread_mutex_unlock(&g.lock)
@@ -287,6 +330,11 @@ cdef void gate_release(GateCore *g, ReadyBuffer *done, uint32_t n) noexcept nogi
         if done[i].segment >= 0:
             c.delivered += 1
             bm_release(&g.buffers, &c.buffers, done[i].segment)
+        elif done[i].segment == READY_EVENT:
+            c.events_queued -= 1
+            c.events_untold += 1
+            if c.connection != NULL and c.state == CHANNEL_OPEN:
+                c.announce(c.connection)
         elif c.state == CHANNEL_ENDED:
             c.state = CHANNEL_FINISHED
     _announce(g)
@@ -377,6 +425,8 @@ cdef void gate_cancel(GateCore *g) noexcept nogil:
         b = &g.ready[(g.head + i) & (g.capacity - 1)]
         if b.segment >= 0:
             bm_release(&g.buffers, &b.channel.buffers, b.segment)
+        elif b.segment == READY_EVENT:
+            free(b.event)
     g.count = 0
     for i in range(g.n_channels):
         c = g.channels[i]
@@ -391,4 +441,4 @@ cdef void gate_cancel(GateCore *g) noexcept nogil:
             c.state = CHANNEL_FINISHED
     _announce(g)
     pthread_mutex_unlock(&g.lock)
-    fb_event_notify(&g.event)
+    gate_notify(g)

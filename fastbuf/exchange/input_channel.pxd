@@ -29,6 +29,8 @@ cdef struct InputChannel:
     uint64_t received           # buffers that came
     uint64_t delivered          # buffers the reader is done with
     uint64_t announced_total    # buffers the sender sent, as both ends agree (set with CHANNEL_ENDED)
+    uint32_t events_queued      # events that came and the reader has not taken
+    uint32_t events_untold      # places of events that are free again and the sender has not heard of
     Subpartition *local         # local channel: the queue itself; else NULL
     void *connection            # the transport's; NULL once it ended
     channel_fn announce         # credits in buffers.unannounced are to be told to the sender

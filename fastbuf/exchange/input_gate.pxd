@@ -29,6 +29,8 @@ cdef class InputGate:
     cdef readonly bint freed
     cdef object final_stats
     cdef object __weakref__
+    cdef uint32_t forks                     # fork_count() when it was made
+    cdef int wake_fd                        # eventfd for event loops, -1: not asked for yet
     cdef object lock
     cdef object sealed                      # {channel: buffers}
     cdef list readers                       # SpanningReader by channel index
@@ -42,6 +44,7 @@ cdef class InputGate:
     cdef uint64_t local_bytes
     cdef uint64_t local_buffers
     cdef int64_t wait_ns
+    cdef object event                       # comes after what waits to be given out
     cdef object pending                     # iterator over records given out one by one
 
     cdef int take_in(self, InputChannel *c, const uint8_t *data, uint32_t length) except -1
@@ -52,5 +55,6 @@ cdef class InputGate:
     cdef Py_ssize_t waiting(self) noexcept
     cdef object give_out(self)
     cdef bint complete(self) except -1
+    cdef int check_process(self) except -1
     cdef SpanningReader reader(self, uint32_t index)
     cdef ChannelAccount *accounts(self, uint32_t *n, int64_t *floating_out) except NULL

@@ -1,4 +1,4 @@
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -38,8 +38,13 @@ class InputGate:
         """Say which channels there are in all, and how many buffers each sent."""
 
     def poll(self, timeout: float | None = None) -> Any:
-        """A record batch, a list of records, or ``None``."""
+        """A record batch, a list of records, an :class:`Event`, or ``None``."""
 
+    async def poll_async(self, timeout: float | None = None) -> Any:
+        """As :meth:`poll`, in a coroutine."""
+
+    def arm_wake(self) -> int: ...
+    def __aiter__(self) -> AsyncIterator[Any]: ...
     def __iter__(self) -> Iterator[Any]: ...
     def __next__(self) -> Any: ...
     def abort(self, reason: str = "the consumer gave up") -> None:

@@ -1,6 +1,5 @@
 """An input gate: takes in buffers of all its channels, gives out record batches or records."""
 
-import os
 import threading
 
 from cpython.exc cimport PyErr_CheckSignals
@@ -10,7 +9,6 @@ from libc.string cimport strlen
 
 from fastbuf._native.atomics cimport (
     fb_event_cancel,
-    fb_event_notify,
     fb_event_prepare,
     fb_event_wait,
     fb_now_ns,
@@ -18,13 +16,16 @@ from fastbuf._native.atomics cimport (
     fb_u32_load_acquire,
     fb_u64_load_relaxed,
 )
+from fastbuf._native.sockets cimport EFD_CLOEXEC, EFD_NONBLOCK, close, eventfd
 from fastbuf.exchange.clock cimport seconds_ns
 from fastbuf.exchange.failure cimport FAIL_ABORTED, failure_code, failure_raise, failure_set
 from fastbuf.exchange.gate_core cimport (
     ChannelAccount,
     GateCore,
+    READY_EVENT,
     ReadyBuffer,
     gate_accounts,
+    gate_arm,
     gate_cancel,
     gate_channel,
     gate_channels,
@@ -32,6 +33,7 @@ from fastbuf.exchange.gate_core cimport (
     gate_figures,
     gate_free,
     gate_new,
+    gate_notify,
     gate_open_channel,
     gate_release,
     gate_serve,
@@ -41,9 +43,12 @@ from fastbuf.exchange.gate_core cimport (
 from fastbuf.exchange.input_channel cimport CHANNEL_CANCELLED, CHANNEL_FINISHED, CHANNEL_OPEN, InputChannel
 from fastbuf.exchange.result_partition cimport ResultPartition
 from fastbuf.exchange.result_subpartition cimport (
+    EventBlob,
     Subpartition,
+    event_data,
     sub_advance,
     sub_close,
+    sub_event,
     sub_exhausted,
     sub_queued,
     sub_sendable,
@@ -51,18 +56,21 @@ from fastbuf.exchange.result_subpartition cimport (
 from fastbuf.flow.credit_ledger cimport credit_holds
 from fastbuf.memory.network_buffer_pool cimport NetworkBufferPool
 from fastbuf.memory.pool_core cimport local_set_listener, segment_data
+from fastbuf.memory.pool_setup cimport fork_count
 from fastbuf.serializers.columnar cimport ColumnarSerializer
 from fastbuf.serializers.serializer cimport Serializer
 from fastbuf.serializers.spanning cimport SpanningReader
 
-from fastbuf.errors import BlockTruncated, ConfigError, ExchangeClosed, SequenceError, StallTimeout
+from fastbuf.errors import BlockTruncated, ConfigError, ExchangeClosed, ResourceError, SequenceError, StallTimeout
+from fastbuf.exchange import asynchronous
+from fastbuf.exchange.events import Event, decode_event
 
 cdef enum:
     SLICE_NS = 200000000        # signals are looked at this often while waiting
 
 
 cdef void _notify_gate(void *context) noexcept nogil:
-    fb_event_notify(&(<GateCore *> context).event)
+    gate_notify(<GateCore *> context)
 
 
 cdef class InputGate:
@@ -71,6 +79,10 @@ cdef class InputGate:
     Iterate over it, or call :meth:`poll`. Gives out :class:`pyarrow.RecordBatch` for a columnar
     serializer, records otherwise. Nothing is ordered across channels.
     """
+
+    def __cinit__(self, *arguments, **named):
+        self.wake_fd = -1
+        self.forks = fork_count()
 
     def __init__(self, environment, Serializer serializer, channels, unsigned int gate_id, unsigned long long epoch,
                  bytes secret, config, maximum=None):
@@ -113,6 +125,8 @@ cdef class InputGate:
             if not self.freed and self.pool is not None and self.pool.core != NULL:
                 local_set_listener(self.pool.core, NULL)
             gate_free(self.core)
+        if self.wake_fd >= 0:       # not before: an event loop may still watch it
+            close(self.wake_fd)
 
     # ---- channels
 
@@ -143,7 +157,7 @@ cdef class InputGate:
         if self.closed:
             return
         self.sealed = {int(channel): int(buffers) for channel, buffers in totals.items()}
-        fb_event_notify(&self.core.event)
+        gate_notify(self.core)
 
     # ---- reading
 
@@ -172,6 +186,8 @@ cdef class InputGate:
         return 0
 
     cdef bint enough(self) noexcept:
+        if self.event is not None:      # what comes after it is given out after it
+            return True
         if self.assembler is not None:
             return self.assembler.rows >= <Py_ssize_t> self.config.batch_rows or \
                 self.assembler.nbytes >= <Py_ssize_t> self.config.batch_bytes
@@ -193,12 +209,17 @@ cdef class InputGate:
             came = 1
             try:
                 for i in range(n):
-                    if ready[i].segment >= 0:
+                    if ready[i].segment == READY_EVENT:
+                        self.event = decode_event(
+                            event_data(ready[i].event)[:ready[i].event.length], ready[i].channel.number)
+                    elif ready[i].segment >= 0:
                         self.take_in(ready[i].channel, segment_data(self.core.buffers.pool, ready[i].segment),
                                      ready[i].length)
                     elif not self.reader(ready[i].channel.index).clean():
                         raise BlockTruncated(f"channel {ready[i].channel.number} ended within a record")
             finally:
+                if ready[n - 1].segment == READY_EVENT:
+                    free(ready[n - 1].event)
                 gate_release(self.core, ready, n)
         return came
 
@@ -206,6 +227,7 @@ cdef class InputGate:
         """The same for local channels, which are read in place."""
         cdef InputChannel *c
         cdef Subpartition *s
+        cdef EventBlob *event
         cdef ResultPartition partition
         cdef uint8_t *data
         cdef uint32_t length, k, n
@@ -233,6 +255,13 @@ cdef class InputGate:
                 c.received += 1
                 self.local_buffers += 1
                 self.local_bytes += length
+            event = sub_event(s)
+            if event != NULL and not self.enough():
+                came = 1
+                try:
+                    self.event = decode_event(event_data(event)[:event.length], c.number)
+                finally:
+                    sub_advance(s, 0, True)
             if asked and self.enough() and sub_queued(s):
                 # What was asked to leave may not all have left yet (enough was taken in).
                 fb_u32_exchange_acq_rel(&s.flush_asked, 1)
@@ -281,9 +310,7 @@ cdef class InputGate:
         if (unfinished or n < expected) and n <= expected:
             return False
         # All that came have ended, so nobody but us looks at them now; or there are more than were announced.
-        for i in range(n):
-            if self.sealed is None:
-                continue
+        for i in range(n if self.sealed is not None else 0):
             c = gate_channel(self.core, i)
             if c.number not in self.sealed:
                 raise SequenceError(f"gate {self.gate_id}: channel {c.number} is not among those that were announced")
@@ -303,9 +330,10 @@ cdef class InputGate:
 
         Returns
         -------
-        pyarrow.RecordBatch or list or None
+        pyarrow.RecordBatch or list or Event or None
             Up to about ``batch_rows`` rows or ``batch_bytes``; a smaller batch when its first row has waited for
-            ``buffer_timeout_s``. ``None``: nothing within the time, or all is read (then :attr:`finished` is true).
+            ``buffer_timeout_s``. An :class:`Event` by itself, after all records that its producer wrote before it.
+            ``None``: nothing within the time, or all is read (then :attr:`finished` is true).
         """
         with self.lock:
             return self._poll(timeout)
@@ -324,6 +352,7 @@ cdef class InputGate:
         cdef int came
         if self.finished:
             return None
+        self.check_process()
         while True:
             if self.closed:
                 raise ExchangeClosed(f"gate {self.gate_id} is closed")
@@ -339,6 +368,9 @@ cdef class InputGate:
                 self.partial_ns = now
             try:
                 came = self.drain(partial)
+                if self.event is not None and not self.waiting():
+                    event, self.event = self.event, None
+                    return event
                 if self.enough():
                     return self.give_out()
                 if self.complete():
@@ -388,22 +420,47 @@ cdef class InputGate:
             got = self.poll()
             if got is None:
                 raise StopIteration
+            if isinstance(got, Event):
+                return got
             self.pending = iter(got)
+
+    # ---- in an event loop
+
+    def arm_wake(self):
+        """The descriptor that becomes readable when something comes from now on (see ``asynchronous``)."""
+        with self.lock:
+            self.check_process()
+            if self.closed:
+                raise ExchangeClosed(f"gate {self.gate_id} is closed")
+            if self.wake_fd < 0:
+                self.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
+                if self.wake_fd < 0:
+                    raise ResourceError("no descriptor for a gate's eventfd (see ulimit -n)")
+                self.core.wake_fd = self.wake_fd
+            gate_arm(self.core)
+            return self.wake_fd
+
+    def poll_async(self, timeout=None):
+        """``await gate.poll_async()``: as :meth:`poll`, in a coroutine, while other coroutines run."""
+        return asynchronous.poll_async(self, timeout)
+
+    def __aiter__(self):
+        return asynchronous.AsyncReader(self)
 
     # ---- ending
 
     def abort(self, reason="the consumer gave up"):
         """Give up, from any thread: whoever reads fails with `reason`, and every producer when the gate closes."""
         cdef bytes text = str(reason).encode("utf-8", "replace")
-        if not self.closed:
+        if not self.closed and not self.forked():
             gate_fail(self.core, FAIL_ABORTED, text, len(text))
 
     def close(self):
         """End the gate, from any thread: what is unfinished is cancelled, or aborted if the gate failed. Idempotent."""
-        if self.freed:
+        if self.freed or self.forked():
             return
         self.closed = True
-        fb_event_notify(&self.core.event)       # a reader blocked in another thread leaves with ExchangeClosed
+        gate_notify(self.core)       # a reader blocked in another thread leaves with ExchangeClosed
         with self.lock:
             if not self.freed:
                 self._cancel()
@@ -535,4 +592,9 @@ cdef class InputGate:
 
     def forked(self):
         """Whether this is a forked child, which must not touch its parent's exchange."""
-        return os.getpid() != self.environment.pid
+        return fork_count() != self.forks
+
+    cdef int check_process(self) except -1:
+        if fork_count() != self.forks:
+            raise ExchangeClosed(f"gate {self.gate_id} belongs to the parent process: make one of your own")
+        return 0

@@ -2,6 +2,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
 
+from fastbuf.exchange.events import Event
 from fastbuf.exchange.result_partition import ResultPartition
 from fastbuf.serializers.serializer import Serializer
 
@@ -31,6 +32,12 @@ class RecordWriter:
 
     def resume(self) -> bool:
         """Go on with what was begun; ``True`` when it is written."""
+
+    def emit_event(self, event: Event) -> None:
+        """Send an event to every consumer, behind all that was written so far; it takes no credit."""
+
+    def try_emit_event(self, event: Event) -> bool:
+        """As :meth:`emit_event` without waiting; ``False``: nothing was sent."""
 
     def flush(self) -> None:
         """Let everything written so far leave now."""

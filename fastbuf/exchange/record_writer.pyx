@@ -24,6 +24,7 @@ from fastbuf.serializers.scatter cimport BatchScatter
 from fastbuf.serializers.serializer cimport Serializer
 
 from fastbuf.errors import ExchangeClosed, RecordTooLong
+from fastbuf.exchange.events import encode_event
 
 
 cdef class RecordWriter:
@@ -312,6 +313,38 @@ cdef class RecordWriter:
         self.records += 1
         return self._written(done)
 
+    # ---- events
+
+    def emit_event(self, event):
+        """Send an event to every consumer, behind all that was written so far; it takes no credit.
+
+        Parameters
+        ----------
+        event : Barrier, Watermark or UserEvent
+        """
+        cdef bytes data = encode_event(event)
+        cdef int64_t since = 0
+        cdef uint64_t seen = 0
+        cdef uint32_t key
+        if self.in_batch or self.spill_left:
+            self.finish_pending()
+        while not self.partition.queue_event(data):
+            key = fb_event_prepare(&self.partition.core.event)
+            try:
+                if self.partition.queue_event(data):
+                    fb_event_cancel(&self.partition.core.event)
+                    return
+            except BaseException:
+                fb_event_cancel(&self.partition.core.event)
+                raise
+            self.partition.wait(key, -1, &since, &seen)
+
+    def try_emit_event(self, event):
+        """As :meth:`emit_event` without waiting; ``False``: a consumer has too many to read, nothing was sent."""
+        if self.in_batch or self.spill_left:
+            raise ExchangeClosed("what was begun is not written yet: call resume() until it says True")
+        return self.partition.queue_event(encode_event(event)) == 1
+
     # ---- ending
 
     def flush(self):
@@ -357,8 +390,8 @@ cdef class RecordWriter:
         self._let_go()
 
     def abort(self, reason="the producer gave up"):
-        """Give up: every consumer fails with `reason`. A second call does nothing."""
-        if self.partition.closed:
+        """Give up: every consumer fails with `reason`. A second call does nothing, nor does one in a forked child."""
+        if self.partition.closed or self.partition.forked():
             return
         self.partition.fail(str(reason))
         self.partition.wait_aborted(1.0)

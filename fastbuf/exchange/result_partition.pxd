@@ -57,6 +57,7 @@ cdef class ResultPartition:
     cdef void commit(self, int part, uint32_t n) noexcept nogil
     cdef void finish_buffer(self, int part) noexcept nogil
     cdef void finish_shared(self) noexcept nogil
+    cdef int queue_event(self, bytes data) except -1
     cdef void drop(self, int part) noexcept nogil
     cdef uint64_t progress(self) noexcept nogil
     cdef int wait(self, uint32_t key, int64_t deadline_ns, int64_t *blocked_since, uint64_t *seen) except -1

@@ -1,11 +1,10 @@
 """A result partition: what one producer writes for R consumers, in segments of its own pool."""
 
-import os
 import time
 
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.pythread cimport PyThread_get_thread_ident
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 
 from fastbuf._native.atomics cimport (
@@ -22,6 +21,8 @@ from fastbuf._native.atomics cimport (
 from fastbuf.exchange.clock cimport seconds_ns
 from fastbuf.exchange.failure cimport FAIL_ABORTED, failure_code, failure_init, failure_raise, failure_set
 from fastbuf.exchange.result_subpartition cimport (
+    EventBlob,
+    event_new,
     sub_begin,
     sub_close,
     sub_commit,
@@ -31,8 +32,10 @@ from fastbuf.exchange.result_subpartition cimport (
     sub_flush,
     sub_forget_drainer,
     sub_free,
+    sub_has_event_room,
     sub_has_room,
     sub_init,
+    sub_push_event,
     sub_queued,
 )
 from fastbuf.memory.network_buffer_pool cimport NetworkBufferPool
@@ -44,6 +47,7 @@ from fastbuf.memory.pool_core cimport (
     segment_recycle,
     segment_retain,
 )
+from fastbuf.memory.pool_setup cimport fork_count
 
 from fastbuf.errors import ExchangeClosed, StallTimeout
 
@@ -227,6 +231,29 @@ cdef class ResultPartition:
             if fb_u32_load_acquire(&self.subs[part].closed):
                 sub_discard(&self.subs[part])
 
+    cdef int queue_event(self, bytes data) except -1:
+        """Closes every open buffer and queues the event behind it, for all; 0: a queue is full, nothing was done."""
+        cdef EventBlob *event
+        cdef int part
+        cdef const uint8_t *bytes_ = <const uint8_t *> <const char *> data
+        cdef uint32_t n = <uint32_t> len(data)
+        self.check()
+        for part in range(self.subpartitions):
+            if not fb_u32_load_acquire(&self.subs[part].cancelled) and not sub_has_event_room(&self.subs[part]):
+                return 0
+        self.finish_shared()
+        for part in range(self.subpartitions):
+            self.finish_buffer(part)
+            if fb_u32_load_acquire(&self.subs[part].cancelled):
+                continue
+            event = event_new(bytes_, n)
+            if event == NULL:
+                raise MemoryError("an event")
+            sub_push_event(&self.subs[part], event)
+            if fb_u32_load_acquire(&self.subs[part].closed):
+                sub_discard(&self.subs[part])
+        return 1
+
     cdef void drop(self, int part) noexcept nogil:
         # After `closed` nobody drains any more: the writer clears the queue, its own open buffer with it.
         if self.buffers[part].segment >= 0:
@@ -273,7 +300,9 @@ cdef class ResultPartition:
         return 1 if 0 <= deadline_ns <= fb_now_ns() else 0
 
     def check(self):
-        """Raise what has failed, if anything has."""
+        """Raise what has failed, if anything has, or that this is a forked child, which has no part in it."""
+        if fork_count() != self.pool_core.forks:
+            raise ExchangeClosed(f"writer {self.channel} belongs to the parent process: make one of your own")
         failure_raise(&self.core.failure)
         if self.closed:
             raise ExchangeClosed(f"result partition {self.channel} is closed")
@@ -414,4 +443,4 @@ cdef class ResultPartition:
 
     def forked(self):
         """Whether this is a forked child, which must not touch its parent's exchange."""
-        return os.getpid() != self.environment.pid
+        return fork_count() != self.pool_core.forks

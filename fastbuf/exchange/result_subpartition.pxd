@@ -23,7 +23,17 @@ from fastbuf.memory.pool_core cimport PoolCore
 ctypedef void (*notify_fn)(void *context) noexcept nogil
 
 
+cdef enum:
+    EVENT_SLOTS = 8             # places beyond `bound` that are for events: they do not wait for a queue of data
+
+
+# An event of the stream: malloc'ed, `length` bytes follow.  Owned by its slot, then by whoever it is delivered to.
+cdef struct EventBlob:
+    uint32_t length
+
+
 cdef struct Slot:
+    EventBlob *event            # NULL: the slot is a buffer
     int32_t segment
     uint32_t drained            # drainer only: bytes of the segment that have gone
     fb_au32 committed
@@ -65,10 +75,16 @@ cdef void sub_commit(Subpartition *s, uint32_t position) noexcept nogil
 cdef void sub_finish(Subpartition *s) noexcept nogil
 cdef void sub_flush(Subpartition *s) noexcept nogil
 cdef void sub_end(Subpartition *s) noexcept nogil
+cdef bint sub_has_event_room(Subpartition *s) noexcept nogil
+cdef void sub_push_event(Subpartition *s, EventBlob *event) noexcept nogil
 cdef uint32_t sub_queued(Subpartition *s) noexcept nogil
 # drainer
 cdef Slot *sub_peek(Subpartition *s) noexcept nogil
 cdef bint sub_sendable(Subpartition *s, bint partial, uint8_t **data, uint32_t *length, bint *last) noexcept nogil
+cdef EventBlob *sub_event(Subpartition *s) noexcept nogil
+cdef EventBlob *event_new(const uint8_t *data, uint32_t length) noexcept nogil
+cdef inline uint8_t *event_data(EventBlob *e) noexcept nogil:
+    return <uint8_t *> (e + 1)
 cdef bint sub_advance(Subpartition *s, uint32_t length, bint last) noexcept nogil
 cdef bint sub_exhausted(Subpartition *s) noexcept nogil
 cdef void sub_discard(Subpartition *s) noexcept nogil

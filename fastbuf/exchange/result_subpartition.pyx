@@ -1,8 +1,8 @@
 """The queue of one subpartition (C level; algorithm, pairing and forbidden outcomes are in the ``.pxd``)."""
 
 from libc.stdint cimport int32_t, uint8_t, uint32_t
-from libc.stdlib cimport calloc, free
-from libc.string cimport memset
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy, memset
 
 from fastbuf._native.atomics cimport (
     fb_event,
@@ -25,7 +25,7 @@ cdef void _nobody(void *context) noexcept nogil:
 
 cdef int sub_init(Subpartition *s, uint32_t bound, PoolCore *pool, fb_event *writer_event) noexcept nogil:
     cdef uint32_t size = 2
-    while size < bound:
+    while size < bound + EVENT_SLOTS:
         size *= 2
     memset(s, 0, sizeof(Subpartition))
     s.slots = <Slot *> calloc(size, sizeof(Slot))
@@ -69,6 +69,7 @@ cdef void sub_begin(Subpartition *s, int32_t segment) noexcept nogil:
     # The caller has asked sub_has_room; the segment is the drainer's to recycle from here on.
     cdef uint32_t tail = fb_u32_load_relaxed(&s.tail)
     cdef Slot *slot = &s.slots[tail & s.mask]
+    slot.event = NULL
     slot.segment = segment
     slot.drained = 0
     fb_u32_store_relaxed(&slot.committed, 0)
@@ -97,6 +98,33 @@ cdef void sub_end(Subpartition *s) noexcept nogil:
     s.notify(s.notify_context)
 
 
+cdef EventBlob *event_new(const uint8_t *data, uint32_t length) noexcept nogil:
+    """An event with room for `length` bytes, copied from data unless that is NULL; NULL: no memory."""
+    cdef EventBlob *e = <EventBlob *> malloc(sizeof(EventBlob) + length)
+    if e != NULL:
+        e.length = length
+        if data != NULL:
+            memcpy(event_data(e), data, length)
+    return e
+
+
+cdef bint sub_has_event_room(Subpartition *s) noexcept nogil:
+    return fb_u32_load_relaxed(&s.tail) - fb_u32_load_acquire(&s.head) <= s.mask
+
+
+cdef void sub_push_event(Subpartition *s, EventBlob *event) noexcept nogil:
+    # The caller has asked sub_has_event_room, and finished the buffer before it: an event stands between buffers.
+    cdef uint32_t tail = fb_u32_load_relaxed(&s.tail)
+    cdef Slot *slot = &s.slots[tail & s.mask]
+    slot.event = event
+    slot.segment = -1
+    slot.drained = 0
+    fb_u32_store_relaxed(&slot.committed, 0)
+    fb_u32_store_relaxed(&slot.finished, 1)
+    fb_u32_store_release(&s.tail, tail + 1)
+    s.notify(s.notify_context)
+
+
 cdef uint32_t sub_queued(Subpartition *s) noexcept nogil:
     # Exact for writer and drainer, a moment's picture for anybody else.
     return fb_u32_load_acquire(&s.tail) - fb_u32_load_acquire(&s.head)
@@ -120,7 +148,7 @@ cdef bint sub_sendable(Subpartition *s, bint partial, uint8_t **data, uint32_t *
     cdef Slot *slot = sub_peek(s)
     cdef uint32_t finished
     cdef uint32_t committed
-    while slot != NULL:
+    while slot != NULL and slot.event == NULL:
         finished = fb_u32_load_acquire(&slot.finished)      # before committed: see the pairing
         committed = fb_u32_load_acquire(&slot.committed)
         if committed > slot.drained:
@@ -138,18 +166,28 @@ cdef bint sub_sendable(Subpartition *s, bint partial, uint8_t **data, uint32_t *
     return False
 
 
+cdef EventBlob *sub_event(Subpartition *s) noexcept nogil:
+    """The event that is next, if one is: asked when sub_sendable has said that no bytes are."""
+    cdef Slot *slot = sub_peek(s)
+    return slot.event if slot != NULL else NULL
+
+
 cdef bint sub_advance(Subpartition *s, uint32_t length, bint last) noexcept nogil:
     """`length` bytes have left; last: the buffer is done, its segment goes home."""
     cdef uint32_t head = fb_u32_load_relaxed(&s.head)
     cdef Slot *slot = &s.slots[head & s.mask]
     cdef int32_t segment = slot.segment
+    cdef EventBlob *event = slot.event
     slot.drained += length
     if length:
         fb_u64_store_relaxed(&s.buffers, fb_u64_load_relaxed(&s.buffers) + 1)
     if not last:
         return False
     fb_u32_store_release(&s.head, head + 1)
-    segment_recycle(s.pool, segment)
+    if event != NULL:
+        free(event)
+    else:
+        segment_recycle(s.pool, segment)
     fb_event_notify(s.writer_event)
     return True
 

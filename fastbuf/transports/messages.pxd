@@ -9,9 +9,10 @@
 #
 #   type    from      payload        sequence                 value
 #   DATA    sender    1..segment     number of this buffer    backlog: buffers queued behind it
+#   EVENT   sender    1..4096        number of the next buffer -
 #   DONE    sender    -              buffers sent, in all     -
 #   DONE    receiver  -              the same, acknowledged   -
-#   CREDIT  receiver  -              -                        credits granted
+#   CREDIT  receiver  -              places of events freed   credits granted
 #   CANCEL  receiver  -              -                        -
 #   ABORT   both      reason, UTF-8  -                        -
 #   PING    both      -              -                        -
@@ -33,6 +34,7 @@ cdef enum:
     FRAME_HEADER = 24
     FRAME_CRC = 1               # flag
     ABORT_BYTES = 8000          # longest reason
+    EVENT_BYTES = 4096          # longest event; exchange/events.py has the same bound
 
 
 cdef packed struct FrameHeader:
@@ -64,6 +66,8 @@ cdef inline bint frame_is_sane(FrameHeader *h, uint32_t segment_size, bint from_
         return False
     if h.type == FRAME_DATA:
         return from_sender and 0 < h.length <= segment_size
+    if h.type == FRAME_EVENT:
+        return from_sender and 0 < h.length <= EVENT_BYTES
     if h.type == FRAME_ABORT:
         return h.length <= ABORT_BYTES
     if h.type == FRAME_DONE or h.type == FRAME_PING:

@@ -8,7 +8,7 @@ from fastbuf._native.atomics cimport fb_au32
 from fastbuf.exchange.failure cimport Failure
 from fastbuf.exchange.gate_core cimport GateCore
 from fastbuf.exchange.input_channel cimport InputChannel
-from fastbuf.exchange.result_subpartition cimport Subpartition
+from fastbuf.exchange.result_subpartition cimport EventBlob, Subpartition
 from fastbuf.transports.messages cimport ABORT_BYTES, FrameHeader
 
 cdef enum ConnectionRole:
@@ -50,6 +50,7 @@ cdef struct Connection:
     uint32_t in_left            # payload bytes still to come
     uint8_t *in_data            # where the next one goes; NULL: dropped
     int32_t in_segment
+    EventBlob *in_event         # the event that is being read
     char in_text[ABORT_BYTES]
     # both: a frame that goes out
     FrameHeader out_header
@@ -68,6 +69,7 @@ cdef struct Connection:
     int64_t flush_interval_ns   # buffer timeout; 0: the writer asks after every record, negative: never
     bint flush_pending          # what is committed may leave, full or not
     uint32_t credit
+    uint32_t event_credit       # events that may leave; they take no credit, and this bounds what the receiver keeps
     uint32_t sequence
     # receiver
     GateCore *gate              # NULL once let go of

@@ -10,7 +10,7 @@ from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport uint8_t, uint32_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy, strerror, strlen, strncpy
+from libc.string cimport memcpy, memset, strerror, strlen, strncpy
 
 from fastbuf._native.atomics cimport fb_now_ns, fb_u32_exchange_acq_rel, fb_u32_load_acquire
 from fastbuf._native.crc32c cimport fb_crc32c
@@ -39,7 +39,9 @@ from fastbuf.exchange.failure cimport (
     failure_set,
 )
 from fastbuf.exchange.gate_core cimport (
+    EVENT_CREDIT,
     gate_deliver,
+    gate_deliver_event,
     gate_disconnect,
     gate_end_channel,
     gate_channel_is_open,
@@ -49,8 +51,12 @@ from fastbuf.exchange.gate_core cimport (
     gate_take_credit,
 )
 from fastbuf.exchange.result_subpartition cimport (
+    EventBlob,
+    event_data,
+    event_new,
     sub_advance,
     sub_close,
+    sub_event,
     sub_exhausted,
     sub_queued,
     sub_sendable,
@@ -64,6 +70,7 @@ from fastbuf.transports.messages cimport (
     FRAME_CREDIT,
     FRAME_DATA,
     FRAME_DONE,
+    FRAME_EVENT,
     FRAME_HEADER,
     frame_is_sane,
     frame_set,
@@ -88,6 +95,7 @@ cdef Connection *connection_new(int fd, int role, uint32_t number, uint32_t segm
     c.segment_size = segment_size
     c.in_segment = -1
     c.flush_interval_ns = -1
+    c.event_credit = EVENT_CREDIT
     strncpy(c.peer, peer, sizeof(c.peer) - 1)
     return c
 
@@ -130,6 +138,8 @@ cdef void _drop_incoming(Connection *c) noexcept nogil:
         gate_return(c.gate, c.channel, c.in_segment)
     c.in_segment = -1
     c.in_data = NULL
+    free(c.in_event)
+    c.in_event = NULL
 
 
 cdef void _linger(Connection *c) noexcept nogil:
@@ -190,17 +200,44 @@ cdef void _violated(Connection *c, const char *what) noexcept nogil:
 # ---- what comes in
 
 
-cdef void _start_data(Connection *c) noexcept nogil:
+cdef bint _in_sequence(Connection *c) noexcept nogil:
     cdef char text[TEXT]
+    if c.in_frame.sequence == c.channel.next_sequence:
+        return True
+    snprintf(text, TEXT, b"producer %s (channel %u): buffer %u came where %u was due",
+             c.peer, c.number, c.in_frame.sequence, c.channel.next_sequence)
+    _gate_failed(c, FAIL_SEQUENCE, text)
+    connection_kill(c)
+    return False
+
+
+cdef void _start_event(Connection *c) noexcept nogil:
+    c.in_data = NULL
+    if c.gate == NULL or not _in_sequence(c):
+        return
+    c.in_event = event_new(NULL, c.in_frame.length)
+    if c.in_event == NULL:
+        _violated(c, b"no memory for an event")
+    else:
+        c.in_data = event_data(c.in_event)
+
+
+cdef void _finish_event(Connection *c) noexcept nogil:
+    cdef EventBlob *event = c.in_event
+    c.in_event = NULL
+    c.in_data = NULL
+    if event == NULL:
+        return
+    if c.gate == NULL:
+        free(event)
+    elif gate_deliver_event(c.gate, c.channel, event) != 0:
+        _violated(c, b"an event was sent that there was no place for")
+
+
+cdef void _start_data(Connection *c) noexcept nogil:
     c.in_data = NULL
     c.in_segment = -1
-    if c.gate == NULL:
-        return
-    if c.in_frame.sequence != c.channel.next_sequence:
-        snprintf(text, TEXT, b"producer %s (channel %u): buffer %u came where %u was due",
-                 c.peer, c.number, c.in_frame.sequence, c.channel.next_sequence)
-        _gate_failed(c, FAIL_SEQUENCE, text)
-        connection_kill(c)
+    if c.gate == NULL or not _in_sequence(c):
         return
     c.channel.next_sequence += 1
     c.in_segment = gate_segment(c.gate, c.channel, c.in_frame.value)
@@ -245,6 +282,8 @@ cdef void _on_frame(Connection *c) noexcept nogil:
     cdef int kind = c.in_frame.type
     if kind == FRAME_DATA:
         _finish_data(c)
+    elif kind == FRAME_EVENT:
+        _finish_event(c)
     elif kind == FRAME_DONE:
         if c.role == ROLE_RECEIVER:
             _producer_done(c)
@@ -254,10 +293,11 @@ cdef void _on_frame(Connection *c) noexcept nogil:
         else:
             _violated(c, b"an end was acknowledged that had not been said")
     elif kind == FRAME_CREDIT:
-        if c.in_frame.value > 0x7fffffff - c.credit:
+        if c.in_frame.value > 0x7fffffff - c.credit or c.in_frame.sequence > EVENT_CREDIT - c.event_credit:
             _violated(c, b"more credit than can be counted")
         else:
             c.credit += c.in_frame.value
+            c.event_credit += c.in_frame.sequence
     elif kind == FRAME_CANCEL:
         # What was meant for this consumer is dropped; a frame that is half out may stay so, the peer drops it too.
         c.out_active = False
@@ -282,6 +322,8 @@ cdef void _on_header(Connection *c) noexcept nogil:
     c.in_left = c.in_frame.length
     if c.in_frame.type == FRAME_DATA:
         _start_data(c)
+    elif c.in_frame.type == FRAME_EVENT:
+        _start_event(c)
     elif c.in_frame.type == FRAME_ABORT:
         c.in_data = <uint8_t *> c.in_text
     if c.phase != PHASE_DEAD and c.in_left == 0:
@@ -377,10 +419,7 @@ cdef int _push_out(Connection *c) noexcept nogil:
 
 cdef inline ssize_t _sendmsg(int fd, iovec *iov, size_t n) noexcept nogil:
     cdef msghdr m
-    cdef uint8_t *p = <uint8_t *> &m
-    cdef size_t i
-    for i in range(sizeof(msghdr)):
-        p[i] = 0
+    memset(&m, 0, sizeof(msghdr))
     m.msg_iov = iov
     m.msg_iovlen = n
     return sendmsg(fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT)
@@ -408,6 +447,7 @@ cdef bint _next_of_sender(Connection *c) noexcept nogil:
     cdef uint8_t *data
     cdef uint32_t length
     cdef bint last
+    cdef EventBlob *event
     if c.sub == NULL or c.said_end:
         return False
     if c.abort_asked != NULL and fb_u32_load_acquire(c.abort_asked):
@@ -432,6 +472,16 @@ cdef bint _next_of_sender(Connection *c) noexcept nogil:
             c.credit -= 1
             return True
     else:
+        event = sub_event(c.sub)
+        if event != NULL:
+            if c.event_credit == 0:
+                return False
+            c.event_credit -= 1
+            _say(c, FRAME_EVENT, c.sequence, 0)
+            c.out_header.length = event.length
+            c.out_data = event_data(event)
+            c.out_left = event.length
+            return True
         c.flush_pending = False
     if sub_exhausted(c.sub):
         c.said_end = True
@@ -441,7 +491,7 @@ cdef bint _next_of_sender(Connection *c) noexcept nogil:
 
 
 cdef bint _next_of_receiver(Connection *c) noexcept nogil:
-    cdef uint32_t n
+    cdef uint32_t n, events
     if c.said_end:
         return False
     if c.want_done:
@@ -456,9 +506,9 @@ cdef bint _next_of_receiver(Connection *c) noexcept nogil:
             _say(c, FRAME_CANCEL, 0, 0)
         return True
     if c.gate != NULL:
-        n = gate_take_credit(c.gate, c.channel)
-        if n:
-            _say(c, FRAME_CREDIT, 0, n)
+        n = gate_take_credit(c.gate, c.channel, &events)
+        if n or events:
+            _say(c, FRAME_CREDIT, events, n)
             return True
     return False
 
@@ -484,6 +534,9 @@ cdef void _write(Connection *c) noexcept nogil:
             if kind == FRAME_DATA:
                 if c.sub != NULL:
                     sub_advance(c.sub, c.out_length, c.out_last)
+            elif kind == FRAME_EVENT:
+                if c.sub != NULL:
+                    sub_advance(c.sub, 0, True)
             elif kind == FRAME_ABORT:
                 _release_writer(c, True)
                 _linger(c)
@@ -528,7 +581,7 @@ cdef void connection_let_go_of_gate(Connection *c) noexcept nogil:
 
 cdef void connection_let_go_of_writer(Connection *c) noexcept nogil:
     """The writer is about to be freed, its queue with it; a frame that is half out cannot be finished."""
-    cdef bint half_out = c.out_active and c.out_header.type == FRAME_DATA
+    cdef bint half_out = c.out_active and (c.out_header.type == FRAME_DATA or c.out_header.type == FRAME_EVENT)
     if c.sub == NULL:
         c.writer_failure = NULL
         c.abort_asked = NULL

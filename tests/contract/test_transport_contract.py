@@ -306,6 +306,91 @@ def test_without_a_buffer_timeout_only_a_flush_sends_it(rig: Rig) -> None:
     writers[0].close()
 
 
+def test_events_come_in_order_with_the_records_of_their_channel(rig: Rig) -> None:
+    writers, gates = rig.make(producers=2, consumers=2, selector=fb.custom(lambda r, n: r[0] % n), batch_rows=7)
+
+    def send(i: int) -> None:
+        for k in range(600):
+            writers[i].emit((k, f"{i}" + "e" * (k % 900)))
+            if k % 50 == 49:
+                writers[i].emit_event(fb.Watermark(k))
+        writers[i].emit_event(fb.Barrier(3, timestamp_ms=-5))
+        writers[i].emit_event(fb.UserEvent(b"u" * 4095))
+        writers[i].close()
+
+    senders = [in_thread(lambda i=i: send(i)) for i in range(2)]
+    readers = [in_thread(lambda g=g: list(g)) for g in gates]
+    for thread, out in senders + readers:
+        thread.join(20)
+        assert not isinstance(out[0], BaseException), out
+    for part, (_, out) in enumerate(readers):
+        events = [item for item in out[0] if isinstance(item, fb.Event)]
+        assert sum(not isinstance(item, fb.Event) for item in out[0]) == 600
+        for i in range(2):
+            mine = [event for event in events if event.channel == i]
+            assert mine == [*map(fb.Watermark, range(49, 600, 50)), fb.Barrier(3, -5), fb.UserEvent(b"u" * 4095)]
+        seen: set[tuple[int, int]] = set()
+        for item in out[0]:
+            if isinstance(item, fb.Watermark):
+                assert all((item.channel, n) in seen for n in range(part, item.time_ms + 1, 2))
+                assert (item.channel, item.time_ms + 1 + (part + item.time_ms + 1) % 2) not in seen
+            elif not isinstance(item, fb.Event):
+                seen.add((int(item[1][0]), item[0]))
+
+
+def test_an_event_passes_where_data_has_no_credit(rig: Rig) -> None:
+    """It takes none; and is bounded all the same."""
+    writers, gates = rig.make(exclusive=1, floating=0, max_buffers_per_channel=1, buffer_timeout_s=0)
+    writers[0].emit((1, "f" * 100))
+    for k in range(4):
+        writers[0].emit_event(fb.Watermark(k))
+    assert gates[0].poll(5) == [(1, "f" * 100)]
+    assert [gates[0].poll(5) for _ in range(4)] == [fb.Watermark(k) for k in range(4)]
+    sent = 0
+    deadline = time.monotonic() + 10
+    while writers[0].try_emit_event(fb.Watermark(sent)) or sent < 8:  # nobody reads: there are places for so many
+        sent += 1
+        assert sent < 100
+        assert time.monotonic() < deadline
+        time.sleep(0.001)  # what the I/O thread can take away, it has
+    thread, _ = in_thread(lambda: (writers[0].emit_event(fb.Watermark(-1)), writers[0].close()))
+    assert list(gates[0]) == [fb.Watermark(k) for k in (*range(sent), -1)]
+    thread.join(10)
+
+
+def test_events_that_nobody_will_read(rig: Rig) -> None:
+    """Cancelled, aborted or forgotten: nothing hangs, and nothing is kept."""
+    writers, gates = rig.make(consumers=2)
+    for k in range(6):
+        writers[0].emit_event(fb.UserEvent(bytes(k)))
+    gates[0].close()
+    for k in range(40):
+        gates[1].poll(0)
+        writers[0].try_emit_event(fb.Watermark(k))
+    with pytest.raises(TypeError, match="UserEvent is wanted"):
+        writers[0].emit_event("no event")
+    with pytest.raises(ValueError, match="at most 4095"):
+        writers[0].emit_event(fb.UserEvent(bytes(5000)))
+    writers[0].abort("over")
+
+
+def test_events_between_batches(rig: Rig) -> None:
+    pa = pytest.importorskip("pyarrow")
+    batch = pa.record_batch([pa.array(range(100))], names=["n"])
+    writers, gates = rig.make(serializer=fb.ColumnarSerializer(batch.schema))
+    thread, _ = in_thread(
+        lambda: (
+            writers[0].emit_batch(batch),
+            writers[0].emit_event(fb.Barrier(1)),
+            writers[0].emit_batch(batch),
+            writers[0].close(),
+        )
+    )
+    got = list(gates[0])
+    thread.join(10)
+    assert [item if isinstance(item, fb.Event) else item.num_rows for item in got] == [100, fb.Barrier(1), 100]
+
+
 def test_records_of_any_python_object(rig: Rig) -> None:
     objects = [{"a": 1}, None, [1, 2, {3}], "text", b"bytes" * 5000, 3.5, (1, (2, (3,)))]
     writers, gates = rig.make(serializer=fb.PickledSerializer())

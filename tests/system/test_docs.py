@@ -79,6 +79,27 @@ def test_example_runs(name: str, outcomes: dict[str, str]) -> None:
     assert outcomes[name] == "", outcomes[name]
 
 
+TITLED = re.compile(r"^```python title=\"(spawned|forked)\.py\"\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("name", "printed"), [("spawned", "2000 records\n"), ("forked", None)], ids=["spawned", "forked"]
+)
+def test_the_programs_between_processes_print_what_the_page_says(
+    name: str, printed: str | None, tmp_path: Path
+) -> None:
+    page = (ROOT / "docs/howto/faster-than-a-queue.md").read_text()
+    programs = dict(TITLED.findall(page))
+    if printed is None:
+        printed = re.findall(r"^```text\n(.*?)^```", page, re.DOTALL | re.MULTILINE)[0]
+    (tmp_path / f"{name}.py").write_text(programs[name])
+    done = subprocess.run(
+        [sys.executable, f"{name}.py"], capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout == printed
+
+
 def test_links_between_pages_lead_somewhere() -> None:
     dead = []
     for page in PAGES:

@@ -383,6 +383,43 @@ def test_a_forked_child_keeps_no_connection_on_epoll() -> None:
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+@pytest.mark.parametrize("local", [True, False])
+def test_a_forked_child_has_no_part_in_its_parents_exchange(local: bool) -> None:
+    """It wrote into queues that nobody drains, and hung when they were full; and read what was the parent's."""
+    script = f"""
+        import os, threading
+        import fastbuf as fb
+        rows = fb.RowSerializer(fb.Schema.of(id="int64"))
+        a, b = fb.ShuffleEnvironment(segments=32), fb.ShuffleEnvironment(segments=32)
+        gate = a.create_input_gate(rows, channels=1)
+        target = gate if {local} else (*a.listen(), gate.gate_id)
+        writer = (a if {local} else b).create_result_partition(rows, [target])
+        writer.emit((1,))
+        writer.flush()
+        child = os.fork()
+        if not child:
+            refused = 0
+            for call in (lambda: writer.emit((2,)), writer.flush, writer.close, writer.try_close, gate.poll,
+                         lambda: writer.emit_event(fb.Watermark(1)), lambda: next(gate), gate.arm_wake):
+                try:
+                    call()
+                except fb.ExchangeClosed as error:
+                    refused += "belongs to the parent" in str(error)
+            for call in (writer.abort, gate.abort, gate.close, a.close, b.close):
+                call()      # nothing to do: they end what is the parent's
+            os._exit(refused)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 8
+        writer.emit((3,))
+        closer = threading.Thread(target=writer.close)
+        closer.start()
+        assert list(gate) == [(1,), (3,)]
+        closer.join()
+        gate.close(), a.close(), b.close()
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
 def test_a_listener_without_descriptors_does_not_spin() -> None:
     """Each accept failed at once, and select reported the same caller at once again."""
     script = """

@@ -1,0 +1,77 @@
+"""A gate read by a coroutine: no thread is made, and no other coroutine waits while it does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING, Any
+
+from fastbuf.errors import StallTimeout
+from fastbuf.exchange.events import Event
+
+if TYPE_CHECKING:
+    from fastbuf.exchange.input_gate import InputGate
+
+_SLICE_S = 0.05  # what has no descriptor to tell of it (the clock, a segment that comes free) is looked at this often
+
+
+async def poll_async(gate: InputGate, timeout: float | None = None) -> Any:
+    """As ``gate.poll``; a coroutine that is cancelled while it waits has taken nothing.
+
+    Raises
+    ------
+    StallTimeout
+        `timeout` is None and nothing came for ``stall_timeout_s``.
+    """
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    await asyncio.sleep(0)  # a producer that is never late must not keep the loop from the others; nothing is taken yet
+    while True:
+        # The eventcount's order: arm, look, sleep.  Whatever comes after the arming makes the descriptor readable.
+        descriptor = gate.arm_wake()
+        got = gate.poll(0)
+        if got is not None or gate.finished:
+            return got
+        waited = loop.time() - began
+        if timeout is None:
+            if waited > gate.config.stall_timeout_s:
+                raise StallTimeout(gate.describe_stall())
+        elif waited >= timeout:
+            return None
+        woken: asyncio.Future[None] = loop.create_future()
+
+        def wake(woken: asyncio.Future[None] = woken) -> None:
+            if not woken.done():
+                woken.set_result(None)
+
+        flush = gate.config.buffer_timeout_s
+        wait = min(_SLICE_S, flush) if flush > 0 else _SLICE_S
+        timer = loop.call_later(wait if timeout is None else min(wait, timeout - waited), wake)
+        loop.add_reader(descriptor, wake)
+        try:
+            await woken
+        finally:
+            timer.cancel()
+            loop.remove_reader(descriptor)
+
+
+class AsyncReader:
+    """What ``async for`` goes over: records, record batches or events, as iterating over the gate gives them."""
+
+    def __init__(self, gate: InputGate) -> None:
+        self._gate = gate
+        self._pending: Iterator[Any] = iter(())
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        while True:
+            for item in self._pending:
+                return item
+            got = await poll_async(self._gate)
+            if got is None:
+                raise StopAsyncIteration
+            if isinstance(got, Event) or self._gate.serializer.kind == "columnar":
+                return got
+            self._pending = iter(got)

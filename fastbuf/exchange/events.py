@@ -1,0 +1,92 @@
+"""What travels in a channel between the records: in their order, and without credit.
+
+::
+
+    barrier    1 | checkpoint u64 | timestamp_ms i64
+    watermark  2 | time_ms i64
+    user       3 | payload, at most USER_EVENT_BYTES
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+
+from fastbuf.errors import ConfigError, ProtocolError
+
+EVENT_BYTES = 4096  #: of one encoded event; messages.pxd has the same bound
+USER_EVENT_BYTES = EVENT_BYTES - 1
+_BARRIER = struct.Struct("<BQq")
+_WATERMARK = struct.Struct("<Bq")
+
+
+@dataclass(frozen=True)
+class Event:
+    """Base of all events; `channel`, set by the gate that gives it out, is the number of the producer it came from."""
+
+    channel: int = field(default=-1, kw_only=True, compare=False)
+
+
+@dataclass(frozen=True)
+class Barrier(Event):
+    """What came before it belongs to `checkpoint`, what comes after to a later one."""
+
+    checkpoint: int
+    timestamp_ms: int = 0
+
+
+@dataclass(frozen=True)
+class Watermark(Event):
+    """No record that comes after it is older than `time_ms`."""
+
+    time_ms: int
+
+
+@dataclass(frozen=True)
+class UserEvent(Event):
+    """The user's own: at most ``USER_EVENT_BYTES`` (4095) bytes."""
+
+    payload: bytes
+
+
+def encode_event(event: Event) -> bytes:
+    """The bytes of `event`.
+
+    Raises
+    ------
+    TypeError
+        It is no event.
+    ConfigError
+        A number is out of range, or the payload too long.
+    """
+    try:
+        if isinstance(event, Barrier):
+            return _BARRIER.pack(1, event.checkpoint, event.timestamp_ms)
+        if isinstance(event, Watermark):
+            return _WATERMARK.pack(2, event.time_ms)
+    except struct.error as error:
+        raise ConfigError(f"{event} cannot be sent: {error}") from error
+    if not isinstance(event, UserEvent):
+        raise TypeError(f"a Barrier, Watermark or UserEvent is wanted, not {event!r:.200}")
+    if len(event.payload) > USER_EVENT_BYTES:
+        raise ConfigError(
+            f"a user event of {len(event.payload)} bytes: at most {USER_EVENT_BYTES}, send it as a record"
+        )
+    return b"\x03" + bytes(event.payload)
+
+
+def decode_event(data: bytes, channel: int) -> Event:
+    """The event of these bytes.
+
+    Raises
+    ------
+    ProtocolError
+        They are not an event's; the message names the channel.
+    """
+    if data[:1] == b"\x01" and len(data) == _BARRIER.size:
+        return Barrier(*_BARRIER.unpack(data)[1:], channel=channel)
+    if data[:1] == b"\x02" and len(data) == _WATERMARK.size:
+        return Watermark(*_WATERMARK.unpack(data)[1:], channel=channel)
+    if data[:1] == b"\x03":
+        return UserEvent(data[1:], channel=channel)
+    raise ProtocolError(f"channel {channel}: {len(data)} bytes are no event: {data[:32]!r}")
