@@ -210,7 +210,9 @@ def _allow_limits(spark: Any, num_partitions: int) -> None:
     if int(spark.conf.get(LIMIT_SETTING, "1")) < num_partitions:
         spark.conf.set(LIMIT_SETTING, str(num_partitions))
         log.info(
-            "set %s=%d in this session, since a barrier stage runs all its partitions", LIMIT_SETTING, num_partitions
+            "set %s=%d in this Spark session, since a barrier stage runs all its partitions",
+            LIMIT_SETTING,
+            num_partitions,
         )
 
 
