@@ -8,8 +8,11 @@ import random
 
 import numpy as np
 
+from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.long cimport PyLong_AsLongLong
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
 from fastbuf.serializers.partition cimport HashPartitioner
@@ -185,13 +188,20 @@ _MICROSECOND = datetime.timedelta(microseconds=1)
 
 cdef class _Hash(ChannelSelector):
     cdef readonly tuple keys
-    cdef list fields            # (position, kind, name) of each key
+    cdef int *positions         # of each key's field, and how it is hashed; NULL until the first record asks
+    cdef int *kinds
+    cdef int n_keys
     cdef HashPartitioner partitioner
 
     def __init__(self, tuple keys):
         if not keys:
             raise ConfigError("hash_by() needs at least one key")
         self.keys = keys
+        self.n_keys = <int> len(keys)
+
+    def __dealloc__(self):
+        free(self.positions)
+        free(self.kinds)
 
     def __reduce__(self):
         return hash_by, self.keys
@@ -199,7 +209,8 @@ cdef class _Hash(ChannelSelector):
     cdef int bind(self, int n, object schema) except -1:
         ChannelSelector.bind(self, n, schema)
         self.partitioner = HashPartitioner(self.keys, n)
-        self.fields = None
+        free(self.positions)
+        self.positions = NULL
         return 0
 
     def _resolve(self):
@@ -212,8 +223,14 @@ cdef class _Hash(ChannelSelector):
             if kind is None or (field.type.kind == "timestamp" and field.type.unit != "us"):
                 raise SchemaError(
                     f"key {key!r} has type {field.type}: single records cannot be hashed by it; use batches")
-            fields.append((self.schema.index(key), kind, key))
-        self.fields = fields
+            fields.append((self.schema.index(key), kind))
+        free(self.kinds)
+        self.kinds = <int *> calloc(self.n_keys, sizeof(int))
+        self.positions = <int *> calloc(self.n_keys, sizeof(int))
+        if self.kinds == NULL or self.positions == NULL:
+            raise MemoryError
+        for i in range(self.n_keys):
+            self.positions[i], self.kinds[i] = fields[i]
 
     cdef int begin(self, BatchScatter scatter, object batch) except -1:
         return scatter.begin_hashed(batch, self.partitioner)
@@ -221,13 +238,18 @@ cdef class _Hash(ChannelSelector):
     cdef int select(self, object record) except -1:
         cdef uint32_t h = 42
         cdef int32_t signed
-        cdef int kind
-        if self.fields is None:
+        cdef int i
+        if self.positions == NULL:
             self._resolve()
-        for position, kind, name in self.fields:
-            value = record[name] if isinstance(record, dict) else record[position]
+        for i in range(self.n_keys):
+            if isinstance(record, tuple) and self.positions[i] < len(<tuple> record):
+                value = (<tuple> record)[self.positions[i]]
+            elif isinstance(record, dict):
+                value = record[self.keys[i]]
+            else:
+                value = record[self.positions[i]]
             if value is not None:
-                h = self.hash_value(kind, value, h)
+                h = self.hash_value(self.kinds[i], value, h)
         signed = <int32_t> h % self.n
         return signed + self.n if signed < 0 else signed
 
@@ -236,12 +258,17 @@ cdef class _Hash(ChannelSelector):
         cdef double d
         cdef uint32_t u32
         cdef uint64_t u64
-        cdef bytes text
+        cdef const char *text
+        cdef Py_ssize_t length
         if kind == HASH_LONG:
             return fb_hash_long(<uint64_t> PyLong_AsLongLong(value), h)
         if kind == HASH_BYTES:
-            text = value.encode() if isinstance(value, str) else bytes(value)
-            return fb_hash_bytes(<const uint8_t *> <const char *> text, len(text), h)
+            if isinstance(value, str):
+                text = PyUnicode_AsUTF8AndSize(value, &length)
+            else:
+                value = bytes(value)
+                text, length = PyBytes_AS_STRING(value), len(<bytes> value)
+            return fb_hash_bytes(<const uint8_t *> text, length, h)
         if kind == HASH_INT:
             return fb_hash_int(<uint32_t> <int32_t> PyLong_AsLongLong(value), h)
         if kind == HASH_BOOL:

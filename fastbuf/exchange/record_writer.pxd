@@ -30,6 +30,7 @@ cdef class RecordWriter:
     cdef int finish_pending(self) except -1
     cdef bint _written(self, int done) except -1
     cdef int refuse(self, Py_ssize_t n) except -1
+    cdef int emit_one(self, object record) except -1
     cdef int write_record(self, int part, object record) except -1
     cdef inline int encode_into(self, int part, object record) except -1
     cdef int reserve(self, Py_ssize_t room) except -1

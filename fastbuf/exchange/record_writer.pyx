@@ -272,6 +272,19 @@ cdef class RecordWriter:
         raise RecordTooLong(
             f"a record of {n} bytes is longer than max_record_bytes ({self.longest})")
 
+    cdef int emit_one(self, object record) except -1:
+        cdef int part
+        if self.spill_left:
+            self.finish_pending()
+        self.partition.check_quickly()
+        part = self.partition.subpartitions if self.to_all else self.selector.select(record)
+        if not self.write_record(part, record):
+            self.finish_pending()
+        self.records += 1
+        if self.flush_always:
+            self.partition.flush()
+        return 0
+
     def emit(self, record):
         """Write one record, waiting without the GIL while there is no credit.
 
@@ -282,23 +295,16 @@ cdef class RecordWriter:
         RecordTooLong
             It is longer than ``max_record_bytes``.
         """
-        cdef int part
         if self.scatter is not None:
             raise TypeError("a columnar writer takes record batches: use emit_batch")
-        if self.spill_left:
-            self.finish_pending()
-        self.partition.check()
-        part = self.partition.subpartitions if self.to_all else self.selector.select(record)
-        if not self.write_record(part, record):
-            self.finish_pending()
-        self.records += 1
-        if self.flush_always:
-            self.partition.flush()
+        self.emit_one(record)
 
     def emit_many(self, records):
         """Write every record of an iterable."""
+        if self.scatter is not None:
+            raise TypeError("a columnar writer takes record batches: use emit_batch")
         for record in records:
-            self.emit(record)
+            self.emit_one(record)
 
     def try_emit(self, record):
         """Write one record if segments allow; ``False``: it is begun, call :meth:`resume` until it says ``True``."""
