@@ -303,8 +303,8 @@ cdef class RecordWriter:
 
     cdef int refuse(self, Py_ssize_t n) except -1:
         raise RecordTooLong(
-            f"it takes {n} bytes, longer than max_record_bytes ({self.longest}): raise that on both sides, or leave the "
-            "record out")
+            f"it takes {n} bytes, longer than max_record_bytes ({self.longest}): raise that on both sides, or leave "
+            "the record out")
 
     cdef int begin_record(self, object record) except -1:
         """1: written, 0: begun.  What is wrong with a record is said with its number."""
