@@ -1,9 +1,9 @@
 """How the exchange grows with its channels: M producers x R consumers between two processes over TCP, 1 x 1 to 64 x 64.
 
 Shape: the same 20,000,000 records (int64, int64, float64, "user-N") in batches of 10,000, hashed by key; the M
-producers take turns in one process, the R gates are read in turn in another.  Told: CPU of both processes per record (throughput
-per core is its inverse) from the first record written to the last one read, connections made before and closed after;
-and the segments that were held at most beside the formula's::
+producers take turns in one process, the R gates are read in turn in another.  Told: CPU of both processes per record
+(throughput per core is its inverse) from the first record written to the last one read, connections made before and
+closed after; and the segments that were held at most beside the formula's::
 
     producers  M * (R * exclusive + floating)        gates  R * (M * exclusive + floating)
 """
