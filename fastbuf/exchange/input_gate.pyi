@@ -21,7 +21,8 @@ class InputGate:
     finished: bool
     closed: bool
     freed: bool
-    records_in: int
+    @property
+    def records_in(self) -> int: ...
     def __init__(
         self,
         environment: Any,
