@@ -318,6 +318,7 @@ cdef class InputGate:
                     failure_set(&partition.core.failure, FAIL_ABORTED, self.core.failure.text,
                                 strlen(self.core.failure.text))
                 sub_close(c.local, True)
+                partition.reader_ended()
 
     def free(self):
         """Last step of :meth:`close`, by the environment: no transport points here any more."""
