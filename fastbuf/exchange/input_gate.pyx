@@ -2,6 +2,7 @@
 
 import threading
 
+cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport strlen
@@ -36,6 +37,7 @@ from fastbuf.exchange.gate_report cimport audit_gate, stalled_channels
 from fastbuf.exchange.input_channel cimport InputChannel
 from fastbuf.exchange.result_partition cimport ResultPartition
 from fastbuf.exchange.result_subpartition cimport Subpartition, sub_close
+from fastbuf.flow.credit_ledger cimport ledger_of_gate
 from fastbuf.memory.network_buffer_pool cimport NetworkBufferPool
 from fastbuf.memory.pool_core cimport local_set_listener
 from fastbuf.memory.pool_setup cimport fork_count
@@ -47,12 +49,15 @@ from fastbuf.exchange.events import Event
 
 cdef enum:
     SLICE_NS = 200000000        # signals are looked at this often while waiting
+    OPEN_ROWS = 256             # of the ledger, when channels are not known; what comes beyond has rows of its own
 
 
 cdef void _notify_gate(void *context) noexcept nogil:
     gate_notify(<GateCore *> context)
 
 
+# no_gc_clear: the core's rows are the ledger's memory, to the last line of __dealloc__.
+@cython.no_gc_clear
 cdef class InputGate:
     """Where the buffers of all producers arrive; made by :meth:`ShuffleEnvironment.create_input_gate`.
 
@@ -89,7 +94,9 @@ cdef class InputGate:
         if channels is not None:
             # All channels get their exclusive segments, or fewer each, never some of them none.
             exclusive = max(1, min(exclusive, max(required, maximum) // channels))
-        self.core = gate_new(network.core, self.pool.core, network.core.count, exclusive, config.floating)
+        self.ledger = ledger_of_gate(channels if channels is not None else OPEN_ROWS, exclusive, config.floating)
+        self.core = gate_new(network.core, self.pool.core, network.core.count, exclusive, config.floating,
+                             self.ledger.rows, self.ledger.channels)
         if self.core == NULL:
             raise MemoryError
         self.intake.core = self.core
