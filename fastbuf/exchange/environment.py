@@ -18,6 +18,7 @@ from fastbuf.exchange.connection import Transport, make_transport
 from fastbuf.exchange.input_gate import InputGate
 from fastbuf.exchange.record_writer import RecordWriter
 from fastbuf.exchange.result_partition import ResultPartition
+from fastbuf.exchange.shared_wire import SharedWire, WireTarget
 from fastbuf.memory import NetworkBufferPool
 from fastbuf.serializers.serializer import Serializer
 
@@ -54,6 +55,7 @@ class ShuffleEnvironment:
         self.pool = NetworkBufferPool(segments=segments, segment_size=segment_size)
         self._lock = threading.RLock()
         self._transport: Transport | None = None
+        self._wires: list[SharedWire] = []
         self._gates: dict[int, InputGate] = {}
         self._partitions: list[ResultPartition] = []
         self._numbers = itertools.count(1)
@@ -130,7 +132,7 @@ class ShuffleEnvironment:
     def create_result_partition(
         self,
         serializer: Serializer,
-        targets: Sequence[InputGate | tuple[str, int, int] | None],
+        targets: Sequence[InputGate | WireTarget | tuple[str, int, int] | None],
         channel: int = 0,
         epoch: int = 0,
         secret: bytes = b"",
@@ -186,7 +188,7 @@ class ShuffleEnvironment:
         try:
             for index, target in enumerate(targets):
                 if target is not None:
-                    self._connect(partition, index, target)
+                    self._reach(partition, index, target)
             # A copy: selectors keep a place of their own in each writer.
             return RecordWriter(partition, serializer, copy.copy(selector) if selector is not None else forward(0))
         except BaseException as error:
@@ -194,14 +196,19 @@ class ShuffleEnvironment:
             self.release_partition(partition)
             raise
 
-    def _connect(self, partition: ResultPartition, index: int, target: InputGate | tuple[str, int, int]) -> None:
+    def _connect(self, partition: ResultPartition, index: int, target: Any, channel: dict[str, Any]) -> None:
+        host, port, gate_id = target
+        self._tcp().connect(partition, index, (host, int(port), int(gate_id)), channel)
+
+    def _reach(self, partition: ResultPartition, index: int, target: Any) -> None:
         if isinstance(target, InputGate):
             target.add_local(partition, index)
+        elif isinstance(target, WireTarget):
+            target.wire.connect(partition, index, target.gate)
         else:
-            host, port, gate_id = target
-            self._tcp().connect(partition, index, (host, int(port), int(gate_id)), partition.credentials)
+            self._connect(partition, index, target, partition.credentials)
 
-    def attach(self, partition: ResultPartition, index: int, target: InputGate | tuple[str, int, int]) -> None:
+    def attach(self, partition: ResultPartition, index: int, target: Any) -> None:
         """Called by :meth:`RecordWriter.attach`."""
         self._check()
         partition.check()
@@ -209,7 +216,21 @@ class ShuffleEnvironment:
             raise ConfigError(f"subpartition {index}: the writer has {partition.subpartitions}")
         if partition.attached(index):
             raise ConfigError(f"subpartition {index} has its consumer already")
-        self._connect(partition, index, target)
+        self._reach(partition, index, target)
+
+    def create_wire(self, flow_control: str = "credit") -> SharedWire:
+        """Make a wire that channels of this process share; ``wire.to(gate)`` is a target that is reached over it.
+
+        Parameters
+        ----------
+        flow_control
+            ``"credit"``, or ``"watermark"``: what came before it, to compare with.
+        """
+        with self._lock:
+            self._check()
+            wire = SharedWire(self, flow_control)
+            self._wires.append(wire)
+            return wire
 
     def exchange(
         self,
@@ -263,6 +284,8 @@ class ShuffleEnvironment:
         transport = self._transport
         if transport is not None:
             transport.let_go_gate(gate)
+        for wire in self._wires:
+            wire.let_go_gate(gate)
         gate.free()
         with self._lock:  # last: what an interrupt leaves half done is found again by close
             self._gates.pop(gate.gate_id, None)
@@ -276,6 +299,8 @@ class ShuffleEnvironment:
         transport = self._transport
         if transport is not None:
             transport.let_go_partition(partition)
+        for wire in self._wires:
+            wire.let_go_partition(partition)
         partition.destroy()
         with self._lock:
             if partition in self._partitions:
@@ -299,6 +324,8 @@ class ShuffleEnvironment:
             gate.close()
         if self._transport is not None:
             self._transport.close()
+        for wire in self._wires:
+            wire.close()
         self.pool.destroy()
         self._ended = True
 
