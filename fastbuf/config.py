@@ -44,6 +44,8 @@ class ExchangeConfig:
         Bounds of the record batches a gate gives out.
     checksum
         CRC32C over every buffer on the wire.
+    spill_directory
+        Where a blocking partition stores what is written; default: the system's directory for temporary files.
     """
 
     exclusive: int = EXCLUSIVE_SEGMENTS
@@ -57,6 +59,7 @@ class ExchangeConfig:
     batch_rows: int = BATCH_ROWS
     batch_bytes: int = BATCH_BYTES
     checksum: bool = False
+    spill_directory: str | None = None
 
     def __post_init__(self) -> None:
         for name, low in (

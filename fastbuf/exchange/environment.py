@@ -12,15 +12,17 @@ from typing import Any
 
 from fastbuf.config import POOL_SEGMENTS, SEGMENT_BYTES, ExchangeConfig
 from fastbuf.errors import ConfigError, ExchangeClosed
+from fastbuf.exchange.blocking_partition import BlockingPartition
 from fastbuf.exchange.channel_selector import ChannelSelector, forward
 from fastbuf.exchange.connection import Transport, make_transport
 from fastbuf.exchange.input_gate import InputGate
 from fastbuf.exchange.record_writer import RecordWriter
 from fastbuf.exchange.result_partition import ResultPartition
+from fastbuf.exchange.shared_wire import SharedWire, WireTarget
 from fastbuf.memory import NetworkBufferPool
 from fastbuf.serializers.serializer import Serializer
 
-_PARTITION_TYPES = ("pipelined",)
+_PARTITION_TYPES = {"pipelined": ResultPartition, "blocking": BlockingPartition}
 
 
 class ShuffleEnvironment:
@@ -53,6 +55,7 @@ class ShuffleEnvironment:
         self.pool = NetworkBufferPool(segments=segments, segment_size=segment_size)
         self._lock = threading.RLock()
         self._transport: Transport | None = None
+        self._wires: list[SharedWire] = []
         self._gates: dict[int, InputGate] = {}
         self._partitions: list[ResultPartition] = []
         self._numbers = itertools.count(1)
@@ -129,7 +132,7 @@ class ShuffleEnvironment:
     def create_result_partition(
         self,
         serializer: Serializer,
-        targets: Sequence[InputGate | tuple[str, int, int]],
+        targets: Sequence[InputGate | WireTarget | tuple[str, int, int] | None],
         channel: int = 0,
         epoch: int = 0,
         secret: bytes = b"",
@@ -137,6 +140,7 @@ class ShuffleEnvironment:
         config: ExchangeConfig | None = None,
         on_peer_loss: str = "error",
         maximum: int | None = None,
+        partition_type: str = "pipelined",
     ) -> RecordWriter:
         """Make the producing end of an exchange.
 
@@ -145,7 +149,8 @@ class ShuffleEnvironment:
         serializer
             As the consumers'.
         targets
-            One per subpartition: a gate of this environment (read in place), or ``(host, port, gate_id)``.
+            One per subpartition: a gate of this environment (read in place), or ``(host, port, gate_id)``. Of a
+            blocking partition ``None`` as well: :meth:`RecordWriter.attach` names it later.
         channel
             This producer's number; no other producer of the exchange has it.
         epoch, secret
@@ -156,8 +161,15 @@ class ShuffleEnvironment:
             ``"error"``: a consumer that vanishes fails the writer; ``"cancel"``: it counts as one that has enough.
         maximum
             Most segments the writer may hold.
+        partition_type
+            ``"pipelined"``: consumers read from the first buffer on. ``"blocking"``: what is written is stored in a
+            file (in ``ExchangeConfig.spill_directory``), and they read once the writer has finished or closed.
         """
         self._check()
+        if partition_type not in _PARTITION_TYPES:
+            raise ConfigError(f"partition_type is {partition_type!r}: one of {tuple(_PARTITION_TYPES)}")
+        if partition_type != "blocking" and None in targets:
+            raise ConfigError("a pipelined partition has its targets from the beginning: only a blocking one may wait")
         if not targets:
             raise ConfigError("a result partition without targets")
         if on_peer_loss not in ("error", "cancel"):
@@ -165,31 +177,60 @@ class ShuffleEnvironment:
         config = config or ExchangeConfig()
         with self._lock:
             self._check()
-            partition = ResultPartition(self, len(targets), channel, config, maximum)
+            partition = _PARTITION_TYPES[partition_type](self, len(targets), channel, config, maximum)
+            partition.credentials = {
+                "epoch": epoch,
+                "secret": secret,
+                "fingerprint": serializer.fingerprint,
+                "loss_is_cancel": on_peer_loss == "cancel",
+            }
             self._partitions.append(partition)
         try:
             for index, target in enumerate(targets):
-                if isinstance(target, InputGate):
-                    target.add_local(partition, index)
-                else:
-                    host, port, gate_id = target
-                    self._tcp().connect(
-                        partition,
-                        index,
-                        (host, int(port), int(gate_id)),
-                        {
-                            "epoch": epoch,
-                            "secret": secret,
-                            "fingerprint": serializer.fingerprint,
-                            "loss_is_cancel": on_peer_loss == "cancel",
-                        },
-                    )
+                if target is not None:
+                    self._reach(partition, index, target)
             # A copy: selectors keep a place of their own in each writer.
             return RecordWriter(partition, serializer, copy.copy(selector) if selector is not None else forward(0))
         except BaseException as error:
             partition.fail(f"producer {channel} could not be set up: {error}")
             self.release_partition(partition)
             raise
+
+    def _connect(self, partition: ResultPartition, index: int, target: Any, channel: dict[str, Any]) -> None:
+        host, port, gate_id = target
+        self._tcp().connect(partition, index, (host, int(port), int(gate_id)), channel)
+
+    def _reach(self, partition: ResultPartition, index: int, target: Any) -> None:
+        if isinstance(target, InputGate):
+            target.add_local(partition, index)
+        elif isinstance(target, WireTarget):
+            target.wire.connect(partition, index, target.gate)
+        else:
+            self._connect(partition, index, target, partition.credentials)
+
+    def attach(self, partition: ResultPartition, index: int, target: Any) -> None:
+        """Called by :meth:`RecordWriter.attach`."""
+        self._check()
+        partition.check()
+        if not 0 <= index < partition.subpartitions:
+            raise ConfigError(f"subpartition {index}: the writer has {partition.subpartitions}")
+        if partition.attached(index):
+            raise ConfigError(f"subpartition {index} has its consumer already")
+        self._reach(partition, index, target)
+
+    def create_wire(self, flow_control: str = "credit") -> SharedWire:
+        """Make a wire that channels of this process share; ``wire.to(gate)`` is a target that is reached over it.
+
+        Parameters
+        ----------
+        flow_control
+            ``"credit"``, or ``"watermark"``: what came before it, to compare with.
+        """
+        with self._lock:
+            self._check()
+            wire = SharedWire(self, flow_control)
+            self._wires.append(wire)
+            return wire
 
     def exchange(
         self,
@@ -213,8 +254,6 @@ class ShuffleEnvironment:
         Memory is bounded: a writer waits while its consumers do not read. One thread that both writes and reads must
         leave the writer's queues room (``max_buffers_per_channel``) or use ``try_emit``.
         """
-        if partition_type not in _PARTITION_TYPES:
-            raise ConfigError(f"partition_type is {partition_type!r}: one of {_PARTITION_TYPES}")
         if consumers < 1 or producers < 1:
             raise ConfigError(f"an exchange of {producers} producers and {consumers} consumers: at least 1 of each")
         config = config or ExchangeConfig()
@@ -223,7 +262,9 @@ class ShuffleEnvironment:
             config = ExchangeConfig(**{**values, "buffer_timeout_s": buffer_timeout})
         gates = [self.create_input_gate(serializer, channels=producers, config=config) for _ in range(consumers)]
         writers = [
-            self.create_result_partition(serializer, gates, channel=i, selector=selector, config=config)
+            self.create_result_partition(
+                serializer, gates, channel=i, selector=selector, config=config, partition_type=partition_type
+            )
             for i in range(producers)
         ]
         return (writers[0] if producers == 1 else writers), gates
@@ -243,6 +284,8 @@ class ShuffleEnvironment:
         transport = self._transport
         if transport is not None:
             transport.let_go_gate(gate)
+        for wire in self._wires:
+            wire.let_go_gate(gate)
         gate.free()
         with self._lock:  # last: what an interrupt leaves half done is found again by close
             self._gates.pop(gate.gate_id, None)
@@ -256,6 +299,8 @@ class ShuffleEnvironment:
         transport = self._transport
         if transport is not None:
             transport.let_go_partition(partition)
+        for wire in self._wires:
+            wire.let_go_partition(partition)
         partition.destroy()
         with self._lock:
             if partition in self._partitions:
@@ -279,6 +324,8 @@ class ShuffleEnvironment:
             gate.close()
         if self._transport is not None:
             self._transport.close()
+        for wire in self._wires:
+            wire.close()
         self.pool.destroy()
         self._ended = True
 

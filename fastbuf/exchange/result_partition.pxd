@@ -32,7 +32,8 @@ cdef struct PartitionCore:      # stays at its place while the partition lives: 
 
 cdef class ResultPartition:
     cdef PartitionCore *core
-    cdef Subpartition *subs
+    cdef Subpartition *subs     # what consumers drain
+    cdef Subpartition *stage    # what the writer fills: the same, but of a blocking partition, which stores it first
     cdef OpenBuffer *buffers
     cdef readonly int subpartitions
     cdef readonly uint32_t segment_size
@@ -41,11 +42,13 @@ cdef class ResultPartition:
     cdef readonly object config
     cdef readonly object environment
     cdef readonly unsigned int channel
+    cdef public object credentials      # what a transport connects its consumers with
     cdef list transports        # who drains each subpartition, for messages and letting go
     cdef list notified          # local gates: their cores must outlive this partition's last notify
     cdef readonly bint closed
-    cdef bint ended
+    cdef readonly bint ended    # the end of partition is written
     cdef unsigned long writing  # thread that writes into segments just now, 0: none.  Set and read under the GIL
+    cdef bint unlocked          # it writes without the GIL
     cdef bint destroyed
     cdef int64_t wait_ns
 
@@ -60,6 +63,12 @@ cdef class ResultPartition:
     cdef void finish_shared(self) noexcept nogil
     cdef int queue_event(self, bytes data) except -1
     cdef void drop(self, int part) noexcept nogil
+    # for partitions that store what is written before it may be read
+    cdef bint make_room(self) noexcept nogil
+    cdef int refill(self, int part) except -1
+    cdef int reader_ended(self) except -1
+    cdef uint64_t stored(self) noexcept nogil
+    cdef int refuse_write(self) except -1
     cdef uint64_t progress(self) noexcept nogil
     cdef int wait(self, uint32_t key, int64_t deadline_ns, int64_t *blocked_since, uint64_t *seen) except -1
     cdef int end(self) except -1
