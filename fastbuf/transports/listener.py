@@ -48,7 +48,8 @@ class Listener:
     find_gate
         The open gate of a number, or None.
     admit
-        Called with socket, hello, gate and peer once the secret is proved; raises to refuse, else owns the socket.
+        Called with socket, hello, gate, peer and offer once the secret is proved; raises to refuse, else it owns the
+        socket.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Listener:
         host: str,
         ports: tuple[int, int],
         find_gate: Callable[[int], Any],
-        admit: Callable[[socket.socket, hs.Hello, Any, str], None],
+        admit: Callable[[socket.socket, hs.Hello, Any, str, bytes], None],
     ) -> None:
         self._find_gate = find_gate
         self._admit = admit
@@ -180,13 +181,14 @@ class Listener:
             return False
         s.nonce = hs.fresh_nonce()
         s.sock.send(hs.pack_challenge(s.gate.secret, message, s.nonce))
-        s.wanted = hs.PROOF_BYTES
+        s.wanted = hs.PROOF_BYTES + s.hello.offer_bytes
         return True
 
     def _proof(self, s: _Stranger, message: bytes, selector: selectors.BaseSelector) -> bool:
         assert s.hello is not None
         gate, s.gate = s.gate, None
-        if not hmac.compare_digest(message, hs.client_proof(gate.secret, s.hello_bytes, s.nonce)):
+        proof, offer = message[: hs.PROOF_BYTES], message[hs.PROOF_BYTES :]
+        if not hmac.compare_digest(proof, hs.client_proof(gate.secret, s.hello_bytes, s.nonce, offer)):
             self.refused += 1
             s.sock.send(hs.pack_verdict(hs.REFUSED_SECRET, "the secret was not proved"))
             return False
@@ -208,7 +210,7 @@ class Listener:
         selector.unregister(s.sock)
         s.watched = False
         try:
-            self._admit(s.sock, s.hello, gate, s.peer)
+            self._admit(s.sock, s.hello, gate, s.peer, offer)
         except ExchangeError as error:
             s.sock.send(hs.pack_verdict(hs.REFUSED_CHANNEL, str(error)))
             return False

@@ -38,9 +38,15 @@ cdef class TcpTransport:
     cdef object listener
     cdef object lock
     cdef bint closed
+    cdef public object offers
 
     def __init__(self, environment):
         self.environment = environment
+        # Who knows a better way than this connection, or None:
+        #   make(partition, index, target) -> bytes       a producer's offer; empty: none.  The thread that connects
+        #   answered(partition, index, answer)            to an offer that was made.  The same thread
+        #   take(gate, hello, offer) -> bytes             the consumer's answer; empty: no.  The listener's thread
+        self.offers = None
         self.lock = threading.RLock()
         self.io = IoThread()
 
@@ -56,7 +62,7 @@ cdef class TcpTransport:
 
     # ---- a producer connects to us (listener's thread)
 
-    def _admit(self, sock, hello, InputGate gate, peer):
+    def _admit(self, sock, hello, InputGate gate, peer, offer):
         cdef InputChannel *channel
         cdef Connection *c
         cdef bytes name = peer.encode()
@@ -67,13 +73,14 @@ cdef class TcpTransport:
             if channel == NULL:
                 raise SequenceError(f"channel {hello.channel} is connected already")
             try:
-                sock.send(hs.pack_verdict(hs.WELCOME))
+                answer = self.offers.take(gate, hello, offer) if offer and self.offers is not None else b""
+                sock.send(hs.pack_verdict(hs.WELCOME, answer=answer))
                 size = gate.environment.pool.segment_size
                 c = connection_new(sock.fileno(), ROLE_RECEIVER, hello.channel, size, name)
                 if c == NULL:
                     raise MemoryError
                 sock.detach()
-            except (OSError, MemoryError) as error:
+            except Exception as error:      # of whatever kind: a channel that was opened must be heard of
                 text = f"producer {peer} (channel {hello.channel}) was lost as it connected: {error}".encode()
                 gate_disconnect(gate.core, channel)
                 gate_fail(gate.core, FAIL_PEER_LOST, text, len(text))
@@ -90,6 +97,7 @@ cdef class TcpTransport:
         """Blocks until the consumer has proved the secret and believes us; `connect_timeout_s` at most."""
         host, port, gate_id = target
         where = f"consumer {host}:{port}"
+        offer = self.offers.make(partition, index, target) if self.offers is not None else b""
         hello = hs.Hello(
             gate_id=gate_id,
             channel=partition.channel,
@@ -97,6 +105,7 @@ cdef class TcpTransport:
             fingerprint=channel["fingerprint"],
             segment_size=partition.segment_size,
             nonce=hs.fresh_nonce(),
+            offer_bytes=len(offer),
         )
         try:
             sock = socket.create_connection((host, port), timeout=partition.config.connect_timeout_s)
@@ -109,12 +118,14 @@ cdef class TcpTransport:
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             try:
-                hs.greet(sock, hello, channel["secret"], where)
+                answer = hs.greet(sock, hello, channel["secret"], where, offer)
             except PeerLost as error:
                 if not channel["loss_is_cancel"] or isinstance(error.__cause__, TimeoutError):
                     raise
                 sub_close(&partition.subs[index], True)
                 return
+            if offer:
+                self.offers.answered(partition, index, answer)
             sock.setblocking(False)
             self._hand_over(sock, partition, index, target, channel["loss_is_cancel"])
         finally:
