@@ -12,14 +12,14 @@ from fastbuf.exchange.input_gate cimport InputGate
 from fastbuf.exchange.result_partition cimport ResultPartition
 from fastbuf.exchange.result_subpartition cimport sub_forget_drainer
 from fastbuf.exchange.result_subpartition cimport sub_close
-from fastbuf.transports.tcp_connection cimport (
+from fastbuf.transports.tcp_loop cimport COMMAND_ADD, COMMAND_LET_GO, IoThread, loop_mark
+from fastbuf.transports.tcp_state cimport (
     ROLE_RECEIVER,
     ROLE_SENDER,
     Connection,
     connection_free,
     connection_new,
 )
-from fastbuf.transports.tcp_loop cimport COMMAND_ADD, COMMAND_LET_GO, IoThread, loop_mark
 
 from fastbuf.errors import ConfigError, ExchangeClosed, PeerLost, SequenceError
 from fastbuf.exchange.connection import register_transport

@@ -16,7 +16,7 @@ from libc.stdint cimport int64_t
 
 from fastbuf._native.atomics cimport fb_au32, fb_au64, fb_event
 from fastbuf._native.threads cimport pthread_mutex_t, pthread_t
-from fastbuf.transports.tcp_connection cimport Connection
+from fastbuf.transports.tcp_state cimport Connection
 
 cdef enum CommandKind:
     COMMAND_ADD = 1

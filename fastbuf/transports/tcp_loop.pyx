@@ -51,16 +51,18 @@ from fastbuf._native.threads cimport (
 )
 from fastbuf.exchange.gate_core cimport gate_connect
 from fastbuf.transports.tcp_connection cimport (
+    connection_let_go_of_gate,
+    connection_let_go_of_writer,
+    connection_run,
+)
+from fastbuf.transports.tcp_state cimport (
     PHASE_DEAD,
     PHASE_OPEN,
     ROLE_RECEIVER,
     ROLE_SENDER,
     connection_free,
     connection_kill,
-    connection_let_go_of_gate,
-    connection_let_go_of_writer,
     connection_lost,
-    connection_run,
 )
 
 from fastbuf.errors import ExchangeClosed, ResourceError
