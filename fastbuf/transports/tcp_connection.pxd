@@ -2,8 +2,9 @@
 from fastbuf.transports.tcp_state cimport Connection
 
 
-# Reads what has come (if readable) and says what there is to say; then `phase` and `blocked` tell the loop what to do.
-cdef void connection_run(Connection *c, bint readable) noexcept nogil
-# Letting go: asked for by Python, carried out by the I/O thread.
-cdef void connection_let_go_of_gate(Connection *c) noexcept nogil
-cdef void connection_let_go_of_writer(Connection *c) noexcept nogil
+# Reads what has come; whoever has something to say to it is ready afterwards.
+cdef void connection_read(Connection *c) noexcept nogil
+# Says what there is to say; `phase` and `blocked` then tell the loop what to do.
+cdef void connection_write(Connection *c) noexcept nogil
+# Once an interval: a peer that is silent is asked for a sign of life, and given up when it had an interval for that.
+cdef void connection_look(Connection *c) noexcept nogil

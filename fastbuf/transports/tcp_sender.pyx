@@ -1,8 +1,8 @@
-"""The sending half of a connection: what a subpartition has to say, and what its consumer answers."""
+"""The sending half of a stream: what a subpartition has to say, and what its consumer answers."""
 
 from libc.stdint cimport uint8_t, uint32_t
 
-from fastbuf._native.atomics cimport fb_now_ns, fb_u32_exchange_acq_rel, fb_u32_load_acquire
+from fastbuf._native.atomics cimport fb_u32_exchange_acq_rel, fb_u32_load_acquire
 from fastbuf._native.crc32c cimport fb_crc32c
 from fastbuf.exchange.failure cimport FAIL_ABORTED, failure_set
 from fastbuf.exchange.gate_core cimport EVENT_CREDIT
@@ -23,127 +23,116 @@ from fastbuf.transports.messages cimport (
     FRAME_DATA,
     FRAME_DONE,
     FRAME_EVENT,
+    frame_set,
 )
 from fastbuf.transports.tcp_state cimport (
-    LINGER_NS,
-    PHASE_OPEN,
-    Connection,
-    connection_kill,
-    connection_linger,
-    connection_release_writer,
-    connection_say,
-    connection_say_abort,
+    STREAM_OPEN,
+    OutFrame,
+    Stream,
     connection_violated,
+    stream_doom,
+    stream_part,
+    stream_ready,
+    stream_release_writer,
 )
 
 
-cdef bint sender_next(Connection *c) noexcept nogil:
+cdef bint sender_next(Stream *s, OutFrame *f) noexcept nogil:
     cdef uint8_t *data
     cdef uint32_t length
     cdef bint last
     cdef EventBlob *event
-    if c.sub == NULL or c.said_end:
+    if s.sub == NULL or s.state != STREAM_OPEN:
         return False
-    if c.abort_asked != NULL and fb_u32_load_acquire(c.abort_asked):
-        connection_say_abort(c, c.writer_failure.text)
-        return True
-    if fb_u32_exchange_acq_rel(&c.sub.flush_asked, 0):
-        c.flush_pending = True
+    if s.abort_asked != NULL and fb_u32_load_acquire(s.abort_asked):
+        stream_part(s, FRAME_ABORT, s.writer_failure.text)
+        return False
+    if fb_u32_exchange_acq_rel(&s.sub.flush_asked, 0):
+        s.flush_pending = True
     # Looked at without credit too: a last buffer of which all has left stands in no end's way.
-    if sub_sendable(c.sub, c.flush_pending, &data, &length, &last):
-        if c.credit:
+    if sub_sendable(s.sub, s.flush_pending, &data, &length, &last):
+        if s.credit:
             # The backlog is what waits behind this buffer, so the receiver can find segments for it.
-            connection_say(c, FRAME_DATA, c.sequence, sub_queued(c.sub) - 1)
-            c.out_header.length = length
-            c.out_data = data
-            c.out_left = length
-            c.out_length = length
-            c.out_last = last
-            if c.checksum:
-                c.out_header.flags = FRAME_CRC
-                c.out_header.crc = fb_crc32c(0, data, length)
-            c.sequence += 1
-            c.credit -= 1
+            frame_set(&f.header, FRAME_DATA, s.id, length, s.sequence, sub_queued(s.sub) - 1)
+            f.data = data
+            f.last = last
+            if s.checksum:
+                f.header.flags = FRAME_CRC
+                f.header.crc = fb_crc32c(0, data, length)
+            s.sequence += 1
+            s.credit -= 1
             return True
     else:
-        event = sub_event(c.sub)
+        event = sub_event(s.sub)
         if event != NULL:
-            if c.event_credit == 0:
+            if s.event_credit == 0:
                 return False
-            c.event_credit -= 1
-            connection_say(c, FRAME_EVENT, c.sequence, 0)
-            c.out_header.length = event.length
-            c.out_data = event_data(event)
-            c.out_left = event.length
+            s.event_credit -= 1
+            frame_set(&f.header, FRAME_EVENT, s.id, event.length, s.sequence, 0)
+            f.data = event_data(event)
             return True
-        c.flush_pending = False
-    if sub_exhausted(c.sub):
-        c.said_end = True
-        connection_say(c, FRAME_DONE, c.sequence, 0)
+        s.flush_pending = False
+    if sub_exhausted(s.sub):
+        s.said_end = True
+        frame_set(&f.header, FRAME_DONE, s.id, 0, s.sequence, 0)
         return True
     return False
 
 
-cdef void sender_said(Connection *c) noexcept nogil:
-    """The frame is out."""
-    cdef int kind = c.out_header.type
+cdef void sender_said(Stream *s, OutFrame *f) noexcept nogil:
+    cdef int kind = f.header.type
     if kind == FRAME_DATA:
-        if c.sub != NULL:
-            sub_advance(c.sub, c.out_length, c.out_last)
+        if s.sub != NULL:
+            sub_advance(s.sub, f.header.length, f.last)
     elif kind == FRAME_EVENT:
-        if c.sub != NULL:
-            sub_advance(c.sub, 0, True)
+        if s.sub != NULL:
+            sub_advance(s.sub, 0, True)
     elif kind == FRAME_ABORT:
-        connection_release_writer(c, True)
-        connection_linger(c)
+        stream_release_writer(s, True)
 
 
-cdef void sender_hears(Connection *c) noexcept nogil:
-    """A whole frame of the consumer's."""
-    cdef int kind = c.in_frame.type
+cdef void _end_heard(Stream *s, bint cancelled) noexcept nogil:
+    # What was meant for this consumer and has not left is dropped; the peer drops the rest.
+    stream_release_writer(s, cancelled)
+    s.heard_end = True
+    s.want_done = True
+    s.done_sequence = s.sequence
+    stream_ready(s)
+
+
+cdef void sender_hears(Stream *s) noexcept nogil:
+    cdef int kind = s.connection.in_frame.type
+    cdef uint32_t granted = s.connection.in_frame.value
+    cdef uint32_t places = s.connection.in_frame.sequence
     if kind == FRAME_DONE:
-        if c.said_end:
-            connection_release_writer(c, False)
-            connection_kill(c)
+        if s.said_end:
+            _end_heard(s, False)
         else:
-            connection_violated(c, b"an end was acknowledged that had not been said")
+            connection_violated(s.connection, s, b"an end was acknowledged that had not been said")
     elif kind == FRAME_CREDIT:
-        if c.in_frame.value > 0x7fffffff - c.credit or c.in_frame.sequence > EVENT_CREDIT - c.event_credit:
-            connection_violated(c, b"more credit than can be counted")
+        if granted > 0x7fffffff - s.credit or places > EVENT_CREDIT - s.event_credit:
+            connection_violated(s.connection, s, b"more credit than can be counted")
         else:
-            c.credit += c.in_frame.value
-            c.event_credit += c.in_frame.sequence
+            s.credit += granted
+            s.event_credit += places
+            stream_ready(s)
     elif kind == FRAME_CANCEL:
-        # What was meant for this consumer is dropped; a frame that is half out may stay so, the peer drops it too.
-        c.out_active = False
-        c.said_end = True
-        connection_release_writer(c, True)
-        connection_linger(c)
+        _end_heard(s, True)
     elif kind == FRAME_ABORT:
-        if c.writer_failure != NULL and c.sub != NULL:
-            failure_set(c.writer_failure, FAIL_ABORTED, c.in_text, c.in_frame.length)
-        connection_kill(c)
+        if s.writer_failure != NULL and s.sub != NULL:
+            failure_set(s.writer_failure, FAIL_ABORTED, s.connection.in_text, s.connection.in_frame.length)
+        _end_heard(s, True)
 
 
-cdef bint sender_let_go(Connection *c) noexcept nogil:
-    """The writer is about to be freed, its queue with it; a frame that is half out cannot be finished.
-
-    True: there is something to be said still.
-    """
-    cdef bint half_out = c.out_active and (c.out_header.type == FRAME_DATA or c.out_header.type == FRAME_EVENT)
-    if c.sub == NULL:
-        c.writer_failure = NULL
-        c.abort_asked = NULL
-        return False
-    if c.phase == PHASE_OPEN and not half_out and not c.said_end and c.abort_asked != NULL \
-            and fb_u32_load_acquire(c.abort_asked):
-        connection_say_abort(c, c.writer_failure.text)
-    connection_release_writer(c, True)
-    c.writer_failure = NULL
-    c.abort_asked = NULL
-    if half_out or not c.said_end:
-        connection_kill(c)
-    elif c.phase == PHASE_OPEN:
-        c.linger_until_ns = fb_now_ns() + LINGER_NS
-        return True
-    return False
+cdef void sender_let_go(Stream *s) noexcept nogil:
+    """The writer is about to be freed, its queue with it."""
+    cdef const char *text = b"let go without its end of partition"
+    if s.connection != NULL and s.sub != NULL and not s.said_end:
+        if s.abort_asked != NULL and fb_u32_load_acquire(s.abort_asked):
+            text = s.writer_failure.text
+        stream_part(s, FRAME_ABORT, text)
+        stream_ready(s)
+    stream_release_writer(s, True)
+    s.writer_failure = NULL
+    s.abort_asked = NULL
+    stream_doom(s)
