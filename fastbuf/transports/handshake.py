@@ -41,7 +41,8 @@ HELLO_BYTES = _HELLO.size
 CHALLENGE_BYTES = 1 + NONCE_BYTES + PROOF_BYTES
 VERDICT_HEAD_BYTES = 3
 
-WELCOME, REFUSED_SECRET, REFUSED_GATE, REFUSED_EPOCH, REFUSED_SCHEMA, REFUSED_CHANNEL, REFUSED_SIZE = range(7)
+WELCOME, REFUSED_SECRET, REFUSED_GATE, REFUSED_EPOCH, REFUSED_SCHEMA, REFUSED_CHANNEL = range(6)
+REFUSED_SIZE, REFUSED_PLAIN = 6, 7
 _REFUSALS: dict[int, type[Exception]] = {
     REFUSED_SECRET: AuthenticationError,
     REFUSED_GATE: PeerLost,
@@ -49,6 +50,7 @@ _REFUSALS: dict[int, type[Exception]] = {
     REFUSED_SCHEMA: SchemaMismatch,
     REFUSED_CHANNEL: SequenceError,
     REFUSED_SIZE: ProtocolError,
+    REFUSED_PLAIN: AuthenticationError,
 }
 
 
@@ -142,6 +144,10 @@ def prove(challenge: bytes, message: bytes, hello: Hello, secret: bytes, where: 
     AuthenticationError, ExchangeError
         It does not, or has no such gate.
     """
+    if challenge[0] == REFUSED_PLAIN:
+        raise AuthenticationError(
+            f"{where} speaks TLS alone: give this environment its certificates (tls=TlsConfig(...))"
+        )
     if challenge[0] != WELCOME:
         raise _REFUSALS.get(challenge[0], ExchangeError)(f"{where} has no gate {hello.gate_id} (any more)")
     nonce = challenge[1 : 1 + NONCE_BYTES]

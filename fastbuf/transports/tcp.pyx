@@ -46,7 +46,7 @@ from fastbuf.transports.tcp_state cimport (
 )
 from fastbuf.transports.tcp_thread cimport IoThread
 
-from fastbuf.errors import ConfigError, ExchangeClosed, PeerLost, SequenceError
+from fastbuf.errors import AuthenticationError, ConfigError, ExchangeClosed, PeerLost, SequenceError
 from fastbuf.exchange.connection import register_transport
 from fastbuf.transports import handshake as hs
 from fastbuf.transports.listener import Listener
@@ -75,6 +75,7 @@ cdef class TcpTransport:
     cdef object listener
     cdef object lock
     cdef dict routes
+    cdef object tls             # TlsEnds, or None
     cdef bint closed
     cdef public object offers
 
@@ -85,6 +86,11 @@ cdef class TcpTransport:
         #   answered(partition, index, answer)            to an offer that was made.  The same thread
         #   take(gate, hello, offer) -> bytes             the consumer's answer; empty: no.  The listener's thread
         self.offers = None
+        self.tls = None
+        if environment.tls is not None:
+            from fastbuf.transports.tls import TlsEnds
+
+            self.tls = TlsEnds(environment.tls)
         self.lock = threading.RLock()
         self.routes = {}
         self.io = IoThread()
@@ -93,7 +99,7 @@ cdef class TcpTransport:
         with self.lock:
             if self.listener is not None:
                 raise ConfigError(f"this environment listens on {self.listener.address} already")
-            self.listener = Listener(host, ports, self)
+            self.listener = Listener(host, ports, self, self.tls.server if self.tls is not None else None)
             return self.listener.address
 
     def register_gate(self, gate):
@@ -125,11 +131,15 @@ cdef class TcpTransport:
             k.ping_interval_ns = seconds_ns(gate.config.ping_interval_s)
             try:
                 welcome = self._welcome(applicant)
-                c = connection_new(sock.fileno(), False, network.core.segment_size, name)
+                c = connection_new(-1, False, network.core.segment_size, name)
                 k.stream = stream_new(ROLE_RECEIVER, applicant.hello.channel)
                 if c == NULL or k.stream == NULL:
                     raise MemoryError
                 sock.send(welcome)
+                if self.tls is not None:
+                    sock = self.tls.relay.add(sock)
+                    applicant.taken = True
+                c.fd = sock.fileno()
                 k.connection = c
                 k.stream.gate = gate.core
                 k.stream.channel = k.channel
@@ -137,6 +147,8 @@ cdef class TcpTransport:
                 self.io.command(&k)
                 sock.detach()
             except Exception as error:      # of whatever kind: a channel that was opened must be heard of
+                if applicant.taken:
+                    sock.close()
                 if c != NULL:
                     c.fd = -1
                     connection_free(c)
@@ -251,15 +263,21 @@ cdef class TcpTransport:
             raise PeerLost(f"{where} cannot be reached: {error}") from error
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self.tls is not None:
+                sock = self.tls.shake(sock, target[0], where)
             offer = self._offer(partition, index, target)
             try:
                 hello = self._hello(partition, target, channel, 0, offer)
                 answer = hs.greet(sock, hello, channel["secret"], where, offer)
             except PeerLost as error:
+                if self.tls is not None and self.tls.refused(error.__cause__):
+                    raise AuthenticationError(f"{where} refused this host's certificate: {error.__cause__}") from error
                 error.greeted = True
                 raise
             if offer:
                 self.offers.answered(partition, index, answer)
+            if self.tls is not None:
+                sock = self.tls.relay.add(sock)
             sock.setblocking(False)
             return self._hand_over(sock, partition, index, target, channel)
         finally:
@@ -430,6 +448,8 @@ cdef class TcpTransport:
         with self.lock:
             self.closed = True
             self.io.stop()
+        if self.tls is not None:
+            self.tls.relay.close()
 
 
 register_transport("tcp", TcpTransport)
