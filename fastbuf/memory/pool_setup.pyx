@@ -29,12 +29,24 @@ cdef extern from "fb_fork.h" nogil:
     uint32_t fb_fork_count()
 
 
+cdef extern from *:
+    """
+    #include "fb_magazine.h"
+    static _Alignas(128) fb_magazine fb_of_nobody[32];  /* FB_SLOTS */
+    """
+    void *fb_of_nobody
+
+
 if fb_fork_watch() != 0:
     raise MemoryError("pthread_atfork refused the handler that keeps forked children from allocating")
 
 
 cdef uint32_t fork_count() noexcept nogil:
     return fb_fork_count()
+
+
+cdef uint64_t magazines_of_nobody() noexcept nogil:
+    return <uint64_t><size_t>&fb_of_nobody
 
 
 cdef PoolCore *pool_new(uint8_t *data, uint32_t count, uint32_t segment_size, size_t stride) noexcept nogil:
@@ -68,6 +80,8 @@ cdef void pool_free(PoolCore *g) noexcept nogil:
     cdef LocalCore *following
     while p != NULL:
         following = p.following
+        if fb_u64_load_seq_cst(&p.magazines) != magazines_of_nobody():
+            free(<void *><size_t>fb_u64_load_seq_cst(&p.magazines))
         free(p)
         p = following
     free(g.meta)
@@ -84,6 +98,7 @@ cdef LocalCore *local_new(PoolCore *g, uint32_t required, uint32_t maximum, uint
             return NULL
         memset(p, 0, sizeof(LocalCore))
         fb_event_init(&p.available)
+        fb_u64_init(&p.magazines, magazines_of_nobody())
         fb_u64_init(&p.word, WORD_DESTROYED)
         p.pool = g
         p.following = <LocalCore *><size_t>fb_u64_load_seq_cst(&g.locals)
