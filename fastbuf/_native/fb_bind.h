@@ -13,8 +13,8 @@ typedef struct {
     int64_t rows;
     int64_t row_bits;     /* what every row takes */
     int64_t max_row_bits; /* what no row exceeds; -1: not known */
-    int64_t overhead;     /* bytes of a chunk besides its rows, the rounding of each bitmap included */
-    int64_t slack;        /* bitmaps that may be shipped */
+    int64_t overhead;     /* bytes of a chunk besides its rows, the padding of each part included */
+    int64_t slack;        /* of it: what the parts may take besides their rows' bits */
     int64_t max_element;  /* bytes that an element may have: its u32 ends must hold all elements of a list */
     int32_t bad_node;     /* of the error */
     int32_t needs_scratch;
@@ -56,6 +56,10 @@ static inline int fb_bad(fb_batch *b, int node, int error) {
     return error;
 }
 
+/* Most that parts take besides the bits of their rows: a bitmap is rounded up to bytes, all to a multiple of 8, and
+ * offsets are one more than rows. */
+enum { FB_SLACK_BITS = 8, FB_SLACK_OFFSETS = 8, FB_SLACK_BYTES = 7 };
+
 /* Row r of `node` is element a->offset + base + r of the array; rows lo <= r < hi are in use. */
 static int fb_bind(fb_batch *b, int node, const struct ArrowArray *a, int64_t base, int64_t lo, int64_t hi) {
     const fb_node *t = &b->nodes[node];
@@ -79,18 +83,19 @@ static int fb_bind(fb_batch *b, int node, const struct ArrowArray *a, int64_t ba
     if (t->no_nulls && (c->validity || (t->kind == FB_NULL && hi > lo))) return fb_bad(b, node, FB_BIND_NULLS);
     if (c->validity) {
         c->bits++;
-        b->slack++;
+        b->slack += FB_SLACK_BITS;
     }
     switch (t->kind) {
     case FB_NULL: break;
     case FB_BOOL:
         c->bits += 1;
-        b->slack++;
+        b->slack += FB_SLACK_BITS;
         c->values = (const uint8_t *)a->buffers[1];
         if (hi > lo && !c->values) return fb_bad(b, node, FB_BIND_SHAPE);
         break;
     case FB_FIXED:
         c->bits += 8 * (int64_t)t->width;
+        b->slack += t->width % 8 ? FB_SLACK_BYTES : 0;
         c->values = (const uint8_t *)a->buffers[1];
         if (c->values)
             c->values += first * t->width;
@@ -105,6 +110,7 @@ static int fb_bind(fb_batch *b, int node, const struct ArrowArray *a, int64_t ba
         const uint8_t *offsets = (const uint8_t *)a->buffers[1];
         int64_t from = 0, to = 0, longest = 0;
         c->bits += 32;
+        b->slack += FB_SLACK_OFFSETS;
         if (hi > lo) {
             if (!offsets) return fb_bad(b, node, FB_BIND_SHAPE);
             c->offsets = offsets + first * (wide ? 8 : 4);
@@ -114,6 +120,7 @@ static int fb_bind(fb_batch *b, int node, const struct ArrowArray *a, int64_t ba
             if (from < 0 || to < from || longest < 0) return fb_bad(b, node, FB_BIND_OFFSETS);
         }
         if (t->kind == FB_VAR32 || t->kind == FB_VAR64) {
+            b->slack += FB_SLACK_BYTES;
             c->data = (const uint8_t *)a->buffers[2];
             c->data_bytes = to;
             if (to > from && !c->data) return fb_bad(b, node, FB_BIND_SHAPE);
@@ -172,7 +179,7 @@ static int fb_bind_batch(fb_batch *b, const struct ArrowArray *a) {
         b->max_row_bits = most < 0 || most > (int64_t)1 << 40 ? -1 : b->max_row_bits + most;
     }
     b->flag_bytes = (b->n_nodes + 7) / 8;
-    b->overhead = 8 + b->flag_bytes + b->slack;
+    b->overhead = fb_whole(8 + b->flag_bytes) + b->slack;
     return FB_BIND_OK;
 }
 

@@ -61,6 +61,19 @@ static inline uint32_t fb_load32(const void *p) {
 
 static inline void fb_store32(void *p, uint32_t v) { memcpy(p, &v, 4); }
 
+static inline void fb_store64(void *p, uint64_t v) { memcpy(p, &v, 8); }
+
+/* Bytes that a part of a chunk takes with its padding: every part begins at a multiple of 8 of its element. */
+static inline int64_t fb_whole(int64_t bytes) { return (bytes + 7) & ~(int64_t)7; }
+
+/* Zeros behind a part of `bytes` bytes, up to the next one. What stands there is read, and masked: the bytes of a
+ * little-endian word come in the order of its bits. */
+static inline uint8_t *fb_fill_up(uint8_t *part, int64_t bytes) {
+    uint8_t *next = part + fb_whole(bytes);
+    if (bytes & 7) fb_store64(next - 8, fb_load64(next - 8) & ((UINT64_C(1) << (8 * (bytes & 7))) - 1));
+    return next;
+}
+
 /* Ones among `n` bits from bit `from` on. Reads only bytes that hold one of these bits. */
 static inline int64_t fb_count_bits(const uint8_t *bits, int64_t from, int64_t n) {
     int64_t ones = 0, i = 0;

@@ -96,7 +96,7 @@ static int64_t fb_element_bytes(const fb_batch *b, const uint32_t *idx, int64_t 
         for (int64_t i = 0; i < n; i++) bits += fb_range_bits(b->nodes, b->cols, 0, idx[i], 1);
     else
         bits += fb_range_bits(b->nodes, b->cols, 0, lo, n);
-    return (b->overhead + (bits + 7) / 8 + 7) & ~(int64_t)7;
+    return fb_whole(b->overhead + (bits + 7) / 8);
 }
 
 /* ---- gathering ----------------------------------------------------------------------------------------- */
@@ -190,49 +190,61 @@ static inline void fb_gather_fixed(const uint8_t *restrict src, int64_t width, c
 FB_DEFINE_VAR_BLOCK(fb_var_block32, int32_t)
 FB_DEFINE_VAR_BLOCK(fb_var_block64, int64_t)
 
-/* Strings: n u32 ends, then the bytes. `valid`: the validity bits just shipped, or NULL. */
+/* Offsets of a range: those of the batch less the first of them. */
+static uint8_t *fb_range_offsets(const fb_node *t, const fb_column *c, int64_t lo, int64_t n, uint8_t *dst) {
+    int64_t from = fb_var_start(t, c, lo);
+    if (t->kind == FB_VAR32 || t->kind == FB_LIST32) {
+        const int32_t *o = (const int32_t *)c->offsets + lo;
+        if (from)
+            for (int64_t i = 0; i <= n; i++) fb_store32(dst + 4 * i, (uint32_t)(o[i] - (int32_t)from));
+        else
+            memcpy(dst, o, (size_t)(4 * (n + 1)));
+    } else {
+        const int64_t *o = (const int64_t *)c->offsets + lo;
+        for (int64_t i = 0; i <= n; i++) fb_store32(dst + 4 * i, (uint32_t)(o[i] - from));
+    }
+    return fb_fill_up(dst, 4 * (n + 1));
+}
+
+/* Strings: n + 1 u32 offsets, then the bytes. `valid`: the validity bits just shipped, or NULL. */
 static uint8_t *fb_gather_var(const fb_gather_state *g, int node, const uint32_t *idx, int64_t lo, int64_t n,
                               const uint8_t *valid, uint8_t *dst) {
     const fb_node *t = &g->nodes[node];
     const fb_column *c = &g->cols[node];
-    uint8_t *start = dst + 4 * n, *o = start;
-    if (!idx && !valid) { /* a range: ends are the offsets less the first, the bytes one piece */
+    if (!idx && !valid) { /* the bytes of a range are one piece */
         int64_t from = fb_var_start(t, c, lo), bytes = fb_var_start(t, c, lo + n) - from;
-        if (t->kind == FB_VAR32)
-            for (int64_t i = 0; i < n; i++)
-                fb_store32(dst + 4 * i, (uint32_t)(((const int32_t *)c->offsets)[lo + i + 1] - from));
-        else
-            for (int64_t i = 0; i < n; i++)
-                fb_store32(dst + 4 * i, (uint32_t)(((const int64_t *)c->offsets)[lo + i + 1] - from));
+        uint8_t *start = fb_range_offsets(t, c, lo, n, dst);
         if (bytes) memcpy(start, c->data + from, (size_t)bytes);
-        return start + bytes;
+        return fb_fill_up(start, bytes);
     }
+    fb_store32(dst, 0);
+    uint8_t *ends = dst + 4, *start = fb_fill_up(dst, 4 * (n + 1)), *o = start;
     for (int64_t i = 0; i < n; i += FB_VAR_BLOCK) {
         int m = n - i < FB_VAR_BLOCK ? (int)(n - i) : FB_VAR_BLOCK;
         const uint32_t *rows = idx ? idx + i : NULL;
         if (t->kind == FB_VAR32)
-            o = fb_var_block32(g, c, rows, lo + i, m, valid, i, dst + 4 * i, (uint32_t)(o - start), o);
+            o = fb_var_block32(g, c, rows, lo + i, m, valid, i, ends + 4 * i, (uint32_t)(o - start), o);
         else
-            o = fb_var_block64(g, c, rows, lo + i, m, valid, i, dst + 4 * i, (uint32_t)(o - start), o);
+            o = fb_var_block64(g, c, rows, lo + i, m, valid, i, ends + 4 * i, (uint32_t)(o - start), o);
     }
-    return o;
+    return fb_fill_up(start, o - start);
 }
 
 static uint8_t *fb_gather(const fb_gather_state *g, int node, const uint32_t *idx, int64_t lo, int64_t n, uint8_t *dst);
 
-/* Lists: n u32 ends in elements, then the child with as many rows as the last end says. */
+/* Lists: n + 1 u32 offsets in elements, then the child with as many rows as the last one says. */
 static uint8_t *fb_gather_list(const fb_gather_state *g, int node, const uint32_t *idx, int64_t lo, int64_t n,
                                const uint8_t *valid, uint8_t *dst) {
     const fb_node *t = &g->nodes[node], *u = &g->nodes[node + 1];
     const fb_column *c = &g->cols[node], *child = &g->cols[node + 1];
-    uint8_t *o = dst + 4 * n;
     int straight = u->kind == FB_FIXED && !child->validity; /* a row's elements are one piece of memory */
     int64_t total = 0, width = u->width;
     if (!idx && !valid) {
-        int64_t from = fb_var_start(t, c, lo);
-        for (int64_t i = 0; i < n; i++) fb_store32(dst + 4 * i, (uint32_t)(fb_var_start(t, c, lo + i + 1) - from));
-        return fb_gather(g, node + 1, NULL, from, fb_var_start(t, c, lo + n) - from, o);
+        int64_t from = fb_var_start(t, c, lo), length = fb_var_start(t, c, lo + n) - from;
+        return fb_gather(g, node + 1, NULL, from, length, fb_range_offsets(t, c, lo, n, dst));
     }
+    fb_store32(dst, 0);
+    uint8_t *ends = dst + 4, *o = fb_fill_up(dst, 4 * (n + 1));
     for (int64_t i = 0; i < n; i++) {
         int64_t p = idx ? (int64_t)idx[i] : lo + i, s = fb_var_start(t, c, p), l = fb_var_start(t, c, p + 1) - s;
         if (valid && !fb_bit(valid, i)) l = 0;
@@ -241,9 +253,9 @@ static uint8_t *fb_gather_list(const fb_gather_state *g, int node, const uint32_
         } else
             for (int64_t k = 0; k < l; k++) c->scratch[total + k] = (uint32_t)(s + k);
         total += l;
-        fb_store32(dst + 4 * i, (uint32_t)total);
+        fb_store32(ends + 4 * i, (uint32_t)total);
     }
-    return straight ? o + total * width : fb_gather(g, node + 1, c->scratch, 0, total, o);
+    return straight ? fb_fill_up(o, total * width) : fb_gather(g, node + 1, c->scratch, 0, total, o);
 }
 
 static uint8_t *fb_gather(const fb_gather_state *g, int node, const uint32_t *idx, int64_t lo, int64_t n,
@@ -255,16 +267,16 @@ static uint8_t *fb_gather(const fb_gather_state *g, int node, const uint32_t *id
     if (c->validity && fb_gather_bits(c->validity, c->bit0, idx, lo, n, dst) < n) {
         g->flags[node >> 3] |= (uint8_t)(1 << (node & 7));
         valid = dst;
-        dst += (n + 7) >> 3;
+        dst = fb_fill_up(dst, (n + 7) >> 3);
     }
     switch (t->kind) {
-    case FB_BOOL: fb_gather_bits(c->values, c->bit0, idx, lo, n, dst); return dst + ((n + 7) >> 3);
+    case FB_BOOL: fb_gather_bits(c->values, c->bit0, idx, lo, n, dst); return fb_fill_up(dst, (n + 7) >> 3);
     case FB_FIXED:
         if (idx)
             fb_gather_fixed(c->values, t->width, idx, n, dst);
         else if (t->width)
             memcpy(dst, c->values + lo * t->width, (size_t)(n * t->width));
-        return dst + n * t->width;
+        return fb_fill_up(dst, n * t->width);
     case FB_VAR32:
     case FB_VAR64: return fb_gather_var(g, node, idx, lo, n, valid, dst);
     case FB_LIST32:
@@ -276,7 +288,7 @@ static uint8_t *fb_gather(const fb_gather_state *g, int node, const uint32_t *id
         if (u->kind == FB_FIXED && !child->validity) {
             int64_t bytes = (int64_t)t->width * u->width;
             if (bytes) fb_gather_fixed(child->values, bytes, idx, n, dst);
-            return dst + n * bytes;
+            return fb_fill_up(dst, n * bytes);
         }
         int64_t total = 0;
         for (int64_t i = 0; i < n; i++)
@@ -297,14 +309,13 @@ static int64_t fb_encode(const fb_batch *b, const uint32_t *idx, int64_t lo, int
     *rows = fit;
     if (!fit) return 0;
     fb_gather_state g = {b->nodes, b->cols, dst + 8, dst + room};
-    memset(g.flags, 0, (size_t)b->flag_bytes);
+    int64_t head = fb_whole(8 + b->flag_bytes);
+    memset(g.flags, 0, (size_t)(head - 8));
     fb_store32(dst + 4, (uint32_t)fit);
-    uint8_t *o = dst + 8 + b->flag_bytes;
+    uint8_t *o = dst + head;
     for (int k = 1; k < b->nodes[0].next; k = b->nodes[k].next) o = fb_gather(&g, k, idx, lo, fit, o);
-    int64_t bytes = o - dst, whole = (bytes + 7) & ~(int64_t)7;
-    memset(o, 0, (size_t)(whole - bytes));
-    fb_store32(dst, (uint32_t)(whole - 4));
-    return whole;
+    fb_store32(dst, (uint32_t)(o - dst - 4));
+    return o - dst;
 }
 
 #endif

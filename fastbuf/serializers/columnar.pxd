@@ -27,6 +27,7 @@ cdef class BatchIterator:
     cdef int64_t _records              # as the header says
     cdef int64_t _max_rows
     cdef int64_t _max_bytes
+    cdef bint _in_place                 # batches lie in the body
     cdef list _ready                   # pieces of what was taken last, the next one at the end
 
     cdef list _cut(self, object batch)

@@ -125,18 +125,21 @@ def test_rows(way: str) -> None:
     try_all(data, f"rows {way}", reads[way], block=way != "decode")
 
 
-@pytest.mark.parametrize("way", ["loads", "iter", "view", "nested"])
+@pytest.mark.parametrize("way", ["loads", "iter", "view", "nested", "in place"])
 def test_columns(way: str) -> None:
     pa = pytest.importorskip("pyarrow", reason="columns need pyarrow")
     data = batch() if way != "nested" else pa.record_batch({"l": [[["a"], None, []], None] * 9, "m": [{"x": [1]}] * 18})
     cols = ColumnarSerializer(data.schema)
-    block = cols.dumps([data, data.slice(1), data])
+    block = cols.dumps([data, data.slice(1), data] if way != "in place" else data)
 
     def read(given: bytes) -> None:
         if way == "view":
             cols.view(given)
             return
-        found = [cols.loads(given)] if way != "iter" else list(cols.iter(given, max_rows=1))
+        if way == "in place":
+            found = list(cols.iter(given, copy=False))
+        else:
+            found = [cols.loads(given)] if way != "iter" else list(cols.iter(given, max_rows=1))
         for piece in found:
             assert piece.nbytes <= BYTES_PER_BYTE * len(given) + BYTES_BESIDES
             for column in piece.columns:

@@ -97,12 +97,12 @@ def test_a_value_longer_than_the_room() -> None:
 
 
 def test_overhead_of_small_chunks() -> None:
-    """50 rows of (int64, int64, float64, string): no more than 16 bytes beside the values and the ends."""
+    """50 rows of (int64, int64, float64, string): no more than 32 bytes beside the values and the ends."""
     data = pa.record_batch({"k": np.arange(50), "v": np.arange(50), "d": np.ones(50), "s": pa.array(["user-1"] * 50)})
     scatter = BatchScatter(data.schema, 1)
     scatter.start(data)
     (payload,) = drain(scatter, 0, 4096)
-    assert len(payload) + 4 - 50 * (24 + 4 + 6) <= 16
+    assert len(payload) + 4 - 50 * (24 + 4 + 6) <= 32
 
 
 def test_slices_ship_only_their_rows() -> None:
