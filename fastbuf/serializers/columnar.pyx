@@ -418,19 +418,6 @@ def from_numpy(array):
     array : ndarray
         Of a structured dtype, shape (rows,).  A subarray becomes a fixed_size_list.
     """
-    import numpy as np
-    import pyarrow as pa
+    from fastbuf.serializers.structured import record_batch
 
-    if array.ndim != 1:
-        raise RecordError(f"a structured array of shape {array.shape}: rows have one dimension")
-    schema = Schema.from_numpy(array.dtype).to_arrow()
-    columns = []
-    for field in schema:
-        values = array[field.name]
-        values = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("="))
-        if pa.types.is_fixed_size_list(field.type):
-            inner = pa.array(values.reshape(-1), type=field.type.value_type)
-            columns.append(pa.FixedSizeListArray.from_arrays(inner, type=field.type))
-        else:
-            columns.append(pa.array(values, type=field.type))
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    return record_batch(array)
