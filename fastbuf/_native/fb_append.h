@@ -64,13 +64,6 @@ static inline int fb_refuse(fb_assembly *s, int node, int error, int64_t need) {
     return error;
 }
 
-/* Whether offset i + 1 is below offset i for an i < n. */
-static int fb_offsets_fall(const uint8_t *offsets, int64_t n) {
-    uint32_t falls = 0;
-    for (int64_t i = 0; i < n; i++) falls |= fb_load32(offsets + 4 * i + 4) < fb_load32(offsets + 4 * i);
-    return falls != 0;
-}
-
 /* Steps over a part of `bytes` bytes and its padding, and says where it begins. */
 static inline int fb_part(fb_assembly *s, int node, int64_t bytes, const uint8_t **part) {
     int64_t whole = fb_whole(bytes);
@@ -156,7 +149,7 @@ static int fb_reserve(fb_buffer *b, int64_t used, int64_t need) {
     bytes = (bytes + 63) & ~(int64_t)63;
     uint8_t *data = (uint8_t *)aligned_alloc(64, (size_t)bytes);
     if (!data) return -1;
-    if (b->data) memcpy(data, b->data, (size_t)used);
+    if (b->data) fb_copy(data, b->data, used);
     free(b->data);
     b->data = data;
     b->bytes = bytes;
@@ -198,7 +191,7 @@ static void fb_append_node(const fb_node *t, fb_out *o, const fb_piece *p) {
     case FB_NULL: o->nulls += n; break;
     case FB_BOOL: fb_copy_bits(o->values.data, now, p->body, 0, n); break;
     case FB_FIXED:
-        if (t->width) memcpy(o->values.data + now * t->width, p->body, (size_t)(n * t->width));
+        if (t->width) fb_copy(o->values.data + now * t->width, p->body, n * t->width);
         break;
     case FB_VAR32:
     case FB_LIST32: {
@@ -207,7 +200,7 @@ static void fb_append_node(const fb_node *t, fb_out *o, const fb_piece *p) {
         if (base)
             for (int64_t i = 1; i <= n; i++) fb_store32(off + 4 * i, fb_load32(p->body + 4 * i) + base);
         else
-            memcpy(off, p->body, (size_t)(4 * (n + 1)));
+            fb_copy(off, p->body, 4 * (n + 1));
         break;
     }
     case FB_VAR64:
@@ -217,7 +210,7 @@ static void fb_append_node(const fb_node *t, fb_out *o, const fb_piece *p) {
         break;
     }
     }
-    if (p->bytes && p->total) memcpy(o->values.data + o->end, p->bytes, (size_t)p->total);
+    if (p->bytes && p->total) fb_copy(o->values.data + o->end, p->bytes, p->total);
     o->end += p->total;
     o->rows = now + n;
 }

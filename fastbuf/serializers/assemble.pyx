@@ -19,6 +19,7 @@ from fastbuf.serializers.columns cimport (
     FB_APPEND_SHORT,
     fb_append,
     fb_assembly,
+    fb_copy,
     fb_free_outs,
     fb_out,
     fb_parse,
@@ -152,11 +153,11 @@ cdef class BatchAssembler:
         if copy == NULL:
             raise MemoryError(f"no memory to copy a chunk of {length:,} bytes")
         if length < GIL_BYTES:
-            memcpy(copy + 4, payload, length)
+            fb_copy(copy + 4, payload, length)
             error = fb_parse(&self.c, copy + 4, length)
         else:
             with nogil:
-                memcpy(copy + 4, payload, length)
+                fb_copy(copy + 4, payload, length)
                 error = fb_parse(&self.c, copy + 4, length)
         if error or fb_take_place(&self.c, drop_copy, copy, &array):
             free(copy)

@@ -16,7 +16,8 @@ cdef class ColumnarSerializer(Serializer):
     cdef BatchScatter scatter(self, int partitions)
     cdef BatchAssembler assembler(self)
     cdef ColumnPlan _known(self)
-    cdef bytes _finish(self, list pieces, int64_t rows)
+    cdef list _begin(self, object data)
+    cdef int _write_header(self, uint8_t *block, Py_ssize_t length, int64_t rows) except -1
 
 
 cdef class BatchIterator:

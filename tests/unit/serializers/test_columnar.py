@@ -17,6 +17,7 @@ from fastbuf.errors import (
     BlockError,
     BlockTruncated,
     RecordError,
+    RecordTooLong,
     SchemaError,
     SchemaMismatch,
 )
@@ -134,6 +135,34 @@ def test_structured_arrays() -> None:
         cols.dumps([1, 2])
     with pytest.raises(RecordError, match="one dimension"):
         cols.dumps(rows.reshape(5, 1))
+
+
+@pytest.mark.parametrize("checksum", [False, True])
+def test_dump_into_writes_what_dumps_gives(checksum: bool) -> None:
+    data = batch(200)
+    cols = ColumnarSerializer(data.schema, checksum)
+    buffer = bytearray(b"\xa5" * 1_000_000)
+    for given_ in (data, data.slice(3, 50), data.slice(0, 0), pa.Table.from_batches([data, data.slice(7)])):
+        wanted = cols.dumps(given_)
+        assert cols.dump_into(given_, buffer) == len(wanted)
+        assert buffer[: len(wanted)] == wanted
+        assert cols.dump_into(given_, memoryview(buffer)[8 : 8 + len(wanted) + 800]) == len(wanted)
+        assert buffer[8 : 8 + len(wanted)] == wanted
+    assert ColumnarSerializer().dump_into(data, np.zeros(1_000_000, np.uint8)) == len(cols.dumps(data))
+
+
+def test_dump_into_too_little() -> None:
+    data = batch(200)
+    cols = ColumnarSerializer(data.schema)
+    wanted = cols.dumps(data)
+    buffer = bytearray(b"\xa5" * len(wanted))
+    for room in (0, HEADER_BYTES - 1, HEADER_BYTES, HEADER_BYTES + 60, len(wanted) // 2, len(wanted) - 8):
+        with pytest.raises(RecordTooLong, match=rf"a buffer of {room:,} bytes"):
+            cols.dump_into(data, memoryview(buffer)[:room])
+        assert buffer[room:] == b"\xa5" * (len(buffer) - room)
+    assert cols.dumps(data) == wanted
+    with pytest.raises((BufferError, TypeError)):
+        cols.dump_into(data, bytes(len(wanted)))
 
 
 def test_single_records_are_no_business_of_a_columnar_serializer() -> None:
