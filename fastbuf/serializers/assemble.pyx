@@ -39,6 +39,9 @@ cdef extern from "Python.h":
     int Py_IsInitialized() nogil
 
 
+cdef object _import_from_c = None      # pyarrow's, once it was needed
+
+
 cdef void drop_copy(fb_place *place) noexcept nogil:
     free(place.owner)
 
@@ -134,11 +137,14 @@ cdef class BatchAssembler:
 
     cdef object _batch_of(self, ArrowArray *array):
         # Gives the array away, whatever happens.
-        import pyarrow
-
+        global _import_from_c
         try:
+            if _import_from_c is None:
+                import pyarrow
+
+                _import_from_c = pyarrow.RecordBatch._import_from_c
             schema = self.plan.arrow_schema() if self.plan.wire is None else self.plan.wire
-            batch = pyarrow.RecordBatch._import_from_c(<uintptr_t> array, schema)
+            batch = _import_from_c(<uintptr_t> array, schema)
         finally:
             # A successful import has moved the struct out.
             if array.release != NULL:
