@@ -151,6 +151,25 @@ def test_dump_into_writes_what_dumps_gives(checksum: bool) -> None:
     assert ColumnarSerializer().dump_into(data, np.zeros(1_000_000, np.uint8)) == len(cols.dumps(data))
 
 
+def test_long_copies_at_any_distance() -> None:
+    """Copies go another way where source and target lie next to each other within their pages."""
+    r = np.random.default_rng(1)
+    source = np.zeros(1 << 17, np.int64)
+    target = np.zeros(1 << 20, np.uint8)
+    for rows in (255, 256, 257, 1500):
+        for shift in (0, 8, 40):
+            values = source[shift // 8 : shift // 8 + rows]
+            values[:] = r.integers(0, 1 << 60, rows)
+            data = pa.record_batch({"n": values})
+            cols = ColumnarSerializer(data.schema)
+            # The first value of column n goes 48 bytes behind the block's first.
+            for distance in (8, 24, 56, 64, 4088):
+                first = values.__array_interface__["data"][0] + distance - 48
+                at = (first - target.__array_interface__["data"][0]) % 4096
+                size = cols.dump_into(data, target[at:])
+                assert cols.loads(target[at : at + size]).equals(data)
+
+
 def test_dump_into_too_little() -> None:
     data = batch(200)
     cols = ColumnarSerializer(data.schema)
