@@ -81,11 +81,9 @@ static int fb_check(fb_assembly *s, int node, int64_t n) {
     p->rows = n;
     if (!n) return FB_APPEND_OK;
     /* Also what keeps every product below in range: n * bits <= 8 * (a u32 length). */
-    if (t->bits && n > (s->end - s->cur) * 8 / t->bits) {
-        int64_t bits;
-        if (__builtin_mul_overflow(n, t->bits, &bits) || bits > INT64_MAX - 7) bits = INT64_MAX - 7;
-        return fb_refuse(s, node, FB_APPEND_SHORT, (bits + 7) / 8);
-    }
+    int64_t bits;
+    if (__builtin_mul_overflow(n, t->bits, &bits)) bits = INT64_MAX;
+    if (bits > (s->end - s->cur) * 8) return fb_refuse(s, node, FB_APPEND_SHORT, (bits >> 3) + ((bits & 7) != 0));
     if (fb_bit(s->flags, node)) {
         if (t->no_nulls) return fb_refuse(s, node, FB_APPEND_NULLS, 0);
         if (t->kind == FB_NULL) return fb_refuse(s, node, FB_APPEND_FLAGS, 0);
@@ -132,8 +130,8 @@ static int fb_parse(fb_assembly *s, const uint8_t *payload, int64_t bytes) {
     s->cur = payload + head;
     if (!s->nodes[0].bits && rows > FB_MAX_EMPTY_ROWS) return fb_refuse(s, 0, FB_APPEND_ROWS, rows);
     if (fb_bit(s->flags, 0)) return fb_refuse(s, 0, FB_APPEND_FLAGS, 0);
-    for (int k = s->n_nodes; k < 8 * (head - 4); k++)
-        if (fb_bit(s->flags, k)) return fb_refuse(s, 0, FB_APPEND_FLAGS, 0);
+    /* Bits of no node: the flags are whole words, and only the last one has any. */
+    if (s->n_nodes & 63 && fb_load64(s->cur - 8) >> (s->n_nodes & 63)) return fb_refuse(s, 0, FB_APPEND_FLAGS, 0);
     memset(s->pieces, 0, (size_t)s->n_nodes * sizeof(fb_piece)); /* the check stops above a list without elements */
     if ((error = fb_check(s, 0, rows))) return error;
     if (s->cur < s->end) return fb_refuse(s, 0, FB_APPEND_EXTRA, 0);
