@@ -11,6 +11,9 @@ from fastbuf._native.atomics cimport (
     fb_event_prepare,
     fb_event_wait,
     fb_now_ns,
+    fb_u32_load_relaxed,
+    fb_u32_load_seq_cst,
+    fb_u32_store_relaxed,
     fb_u64_add_seq_cst,
     fb_u64_init,
     fb_u64_load_acquire,
@@ -20,6 +23,7 @@ from fastbuf.errors import FastbufError
 from fastbuf.memory.debug_checks cimport POOL_DEBUG
 from fastbuf.memory.lending cimport Borrower
 from fastbuf.memory.local_buffer_pool cimport LocalBufferPool
+from fastbuf.memory.magazines cimport fb_fences_find_out, fb_magazine
 from fastbuf.memory.memory_segment cimport MemorySegment
 from fastbuf.memory.pool_core cimport (
     LocalCore,
@@ -44,6 +48,7 @@ cdef extern from "<sched.h>" nogil:
 
 
 DEBUG_BUILD = bool(POOL_DEBUG)
+MAGAZINES = bool(fb_fences_find_out())          # where membarrier is refused, pools have none
 cdef uint64_t POISONED = 0xDBDBDBDBDBDBDBDBu    # what a debug build leaves in a segment that is home
 cdef uint64_t GIVEN_UP = <uint64_t>1 << 62
 cdef int64_t PATIENCE_NS = 30 * <int64_t>1_000_000_000
@@ -315,6 +320,31 @@ def recycle_many_behind(list segments):
 def write_beyond(MemorySegment segment):
     """Write to the first byte after the segment, as faulty native code would."""
     segment_data(segment.core, segment.number)[segment.core.segment_size] = 1
+
+
+def parked(LocalBufferPool local):
+    """Segments in each magazine of the pool that has an owner, by its slot; at rest only."""
+    cdef fb_magazine *m
+    cdef uint32_t slots = fb_u32_load_seq_cst(&local.core.slots)
+    cdef int slot
+    found = {}
+    for slot in range(32):
+        if slots >> slot & 1:
+            m = <fb_magazine *><size_t>fb_u64_load_acquire(&local.core.magazines) + slot
+            found[slot] = (fb_u32_load_relaxed(&m.hot) != 0) + fb_u32_load_relaxed(&m.count)
+    return found
+
+
+def park_wrongly(LocalBufferPool local, MemorySegment segment):
+    """Put a segment that is out into a magazine that nobody owns, as faulty native code would."""
+    cdef fb_magazine *m = <fb_magazine *><size_t>fb_u64_load_acquire(&local.core.magazines) + 31
+    fb_u32_store_relaxed(&m.hot, <uint32_t>(segment.number + 1))
+
+
+def unpark_wrongly(LocalBufferPool local):
+    """Take back what `park_wrongly` did."""
+    cdef fb_magazine *m = <fb_magazine *><size_t>fb_u64_load_acquire(&local.core.magazines) + 31
+    fb_u32_store_relaxed(&m.hot, 0)
 
 
 def miscount(LocalBufferPool local, int64_t by):
