@@ -59,6 +59,45 @@ typedef struct {
 
 _Static_assert(sizeof(fb_magazine) == 128, "two cache lines, as they are fetched");
 
+/* --- where a thread's magazines are --------------------------------------------------------------------------------*/
+
+#define FB_SLOTS 32
+
+/* What a thread knows of itself: a variable of each thread in one module (fb_slot.h), the same distance from the thread
+ * pointer in all of them, so that code in any module gets at it without a call. */
+typedef struct {
+    fb_magazine *last; /* that something was put into */
+    uint32_t slot;     /* which of each pool's magazines are its own; 0: none */
+} fb_here;
+
+static inline fb_here *fb_here_at(int64_t distance) {
+#if defined(__x86_64__)
+    char *thread;
+    __asm__("mov %%fs:0, %0" : "=r"(thread)); /* __builtin_thread_pointer, which came with GCC 11 */
+#else
+    char *thread = (char *)__builtin_thread_pointer();
+#endif
+    return (fb_here *)(thread + distance);
+}
+
+/* The calling thread's among the magazines of a pool; if thread or pool have none, one that is empty and shut. */
+static inline fb_magazine *fb_magazine_here(uint64_t base, int64_t distance) {
+    return (fb_magazine *)(uintptr_t)base + fb_here_at(distance)->slot;
+}
+
+/* The same, for a `base` that was found by way of the segment itself.  A processor passes what was stored to the next
+ * load as soon as it knows both addresses; by this way it would know the magazine's only three loads after the segment's
+ * number, which costs more than all the rest.  So the address is the one used last, and whether that was right is a
+ * branch, which is predicted.  The empty asm keeps the compiler from concluding that the two are equal. */
+static inline fb_magazine *fb_magazine_again(uint64_t base, int64_t distance) {
+    fb_here *here = fb_here_at(distance);
+    fb_magazine *m = here->last;
+    uintptr_t known = (uintptr_t)m;
+    __asm__("" : "+r"(known));
+    if (fb_likely(known == (uintptr_t)((fb_magazine *)(uintptr_t)base + here->slot))) return m;
+    return here->last = (fb_magazine *)(uintptr_t)base + here->slot;
+}
+
 /* --- owner ---------------------------------------------------------------------------------------------------------*/
 
 static inline int fb_magazine_enter(fb_magazine *m, fb_au32 *gate) {

@@ -38,6 +38,7 @@ from fastbuf.memory.pool_core cimport (
     segment_recycle_many,
     segment_retain,
 )
+from fastbuf.memory.pool_fast cimport recycle_here, try_acquire_here
 
 
 cdef enum:
@@ -62,10 +63,10 @@ def pair_loop(LocalBufferPool local, int64_t n):
     with nogil:
         begin = fb_now_ns()
         for _ in range(n):
-            i = local_try_acquire(local.core)
+            i = try_acquire_here(local.core)
             if i < 0:
                 break
-            segment_recycle(local.core.pool, i)
+            recycle_here(local.core.pool, i)
         begin = fb_now_ns() - begin
     if i < 0:
         raise FastbufError("a request of the loop failed: the pool was empty")

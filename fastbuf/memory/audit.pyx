@@ -9,12 +9,8 @@ from fastbuf._native.atomics cimport (
     fb_u64_load_seq_cst,
 )
 from fastbuf.memory.debug_checks cimport POOL_DEBUG, debug_guard_intact, debug_poison_intact
-from fastbuf.memory.magazines cimport FB_MAGAZINE_ITEMS, fb_magazine
+from fastbuf.memory.magazines cimport FB_MAGAZINE_ITEMS, FB_SLOTS, fb_magazine
 from fastbuf.memory.pool_core cimport FB_CHUNK, FreeList, LocalCore, PoolCore, local_destroyed
-
-
-cdef enum:
-    SLOTS = 32                      # FB_SLOTS
 
 
 cdef place(PoolCore *g, int64_t segment, str where, list places, list faults):
@@ -65,7 +61,7 @@ cdef look_into_magazines(LocalCore *p, str name, list places, list faults):
         faults.append(f"{name} has its gate closed")
     if base == 0:
         return 0
-    for slot in range(SLOTS):
+    for slot in range(FB_SLOTS):
         m = <fb_magazine *><size_t>base + slot
         where = f"magazine {slot} of {name}"
         hot = fb_u32_load_acquire(&m.hot)

@@ -2,7 +2,7 @@
 #
 # The protocol, and what pairs with what: fb_magazine.h.  A magazine belongs to one thread and one LocalCore; the pool
 # counts what lies in it as held and home, like what is on its lists.
-from libc.stdint cimport int32_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
 from fastbuf._native.atomics cimport (
     fb_au32,
@@ -19,6 +19,7 @@ from fastbuf.memory.pool_core cimport LocalCore, PoolCore
 cdef extern from "fb_magazine.h" nogil:
     enum:
         FB_MAGAZINE_ITEMS
+        FB_SLOTS
     ctypedef struct fb_magazine:
         fb_au32 busy
         fb_au32 hot
@@ -28,6 +29,8 @@ cdef extern from "fb_magazine.h" nogil:
         uint32_t penalty
         fb_au64 thread
         int32_t items[22]           # FB_MAGAZINE_ITEMS
+    fb_magazine *fb_magazine_here(uint64_t base, int64_t distance)
+    fb_magazine *fb_magazine_again(uint64_t base, int64_t distance)
     bint fb_magazine_enter(fb_magazine *m, fb_au32 *gate)   # False: keep out; leave in either case
     void fb_magazine_leave(fb_magazine *m)
     void fb_magazine_quiet(fb_magazine *m)
@@ -101,7 +104,7 @@ cdef bint magazine_put_slowly(LocalCore *p, fb_magazine *m, int32_t i) noexcept 
 # As magazine_take, for an empty one: a chunk of the pool's comes first.
 cdef int32_t magazine_refill(LocalCore *p, fb_magazine *m) noexcept nogil
 # The calling thread becomes the owner of the magazine of its slot; NULL: it can have none.
-cdef fb_magazine *magazine_own(LocalCore *p, uint32_t slot) noexcept nogil
+cdef fb_magazine *magazine_own(LocalCore *p) noexcept nogil
 
 # --- everybody else ---------------------------------------------------------------------------------------------------
 

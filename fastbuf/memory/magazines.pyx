@@ -41,7 +41,7 @@ from fastbuf._native.atomics cimport (
 )
 from fastbuf.memory.free_list cimport depth_at, empty, pop, push, push_many
 from fastbuf.memory.pool_core cimport FB_CHUNK, LocalCore, PoolCore
-from fastbuf.memory.pool_setup cimport fork_count, magazines_of_nobody
+from fastbuf.memory.pool_setup cimport fork_count, magazines_of_nobody, slot_claim, slots_start
 
 
 cdef extern from "<stdlib.h>" nogil:
@@ -65,13 +65,11 @@ cdef extern from *:
     int fb_pools_watch_forks()
 
 
-cdef enum:
-    SLOTS = 32                      # FB_SLOTS
-
-
 cdef PoolCore *pools = NULL         # all there are; under fb_pools_lock
 
 cdef bint allowed = fb_fences_find_out()                # to have magazines
+if slots_start(slot_flush) != 0:
+    raise MemoryError("no thread key left: what ended threads kept could not be taken back")
 if fb_pools_watch_forks() != 0:
     raise MemoryError("pthread_atfork refused the handler that keeps the list of pools whole in forked children")
 
@@ -87,17 +85,18 @@ cdef inline bint orphaned(LocalCore *p) noexcept nogil:
 
 # --- the owner --------------------------------------------------------------------------------------------------------
 
-cdef fb_magazine *magazine_own(LocalCore *p, uint32_t slot) noexcept nogil:
+cdef fb_magazine *magazine_own(LocalCore *p) noexcept nogil:
+    cdef uint32_t slot = slot_claim()
     cdef uint64_t base = fb_u64_load_acquire(&p.magazines)
     cdef fb_magazine *made
     cdef fb_magazine *m
     if slot == 0 or not allowed:
         return NULL
     if base == magazines_of_nobody():
-        made = <fb_magazine *>aligned_alloc(sizeof(fb_magazine), SLOTS * sizeof(fb_magazine))
+        made = <fb_magazine *>aligned_alloc(sizeof(fb_magazine), FB_SLOTS * sizeof(fb_magazine))
         if made == NULL:
             return NULL
-        memset(made, 0, SLOTS * sizeof(fb_magazine))
+        memset(made, 0, FB_SLOTS * sizeof(fb_magazine))
         if not fb_u64_cas_strong(&p.magazines, &base, <uint64_t><size_t>made):
             free_memory(made)                           # another thread was first
     m = magazine_at(p, slot)
@@ -190,12 +189,12 @@ cdef uint32_t hush(LocalCore *p) noexcept nogil:
     cdef bint others = False
     if orphaned(p):
         return slots
-    for slot in range(1, SLOTS):
+    for slot in range(1, FB_SLOTS):
         if slots >> slot & 1 and fb_u64_load_relaxed(&magazine_at(p, slot).thread) != fb_thread_id():
             others = True
     if others:
         fb_fence_everybody()
-        for slot in range(1, SLOTS):
+        for slot in range(1, FB_SLOTS):
             if slots >> slot & 1:
                 fb_magazine_quiet(magazine_at(p, slot))
     return slots
@@ -224,7 +223,7 @@ cdef uint32_t gather_all(LocalCore *p) noexcept nogil:
     cdef uint32_t moved = 0
     cdef uint32_t slot, n
     cdef fb_magazine *m
-    for slot in range(1, SLOTS):
+    for slot in range(1, FB_SLOTS):
         if slots >> slot & 1:
             m = magazine_at(p, slot)
             n = gather(p, m)
@@ -262,7 +261,7 @@ cdef bint seems_loaded(LocalCore *p) noexcept nogil:
     cdef uint32_t slots = fb_u32_load_seq_cst(&p.slots)
     cdef uint32_t slot
     cdef fb_magazine *m
-    for slot in range(1, SLOTS):
+    for slot in range(1, FB_SLOTS):
         if slots >> slot & 1:
             m = magazine_at(p, slot)
             if (
@@ -306,7 +305,7 @@ cdef void local_figures(LocalCore *p, uint32_t *held, uint32_t *home) noexcept n
         if gated:
             close_gate(p)
             slots = hush(p)
-            for slot in range(1, SLOTS):
+            for slot in range(1, FB_SLOTS):
                 if slots >> slot & 1:
                     parked += fb_u32_load_relaxed(&magazine_at(p, slot).hot) != 0
                     parked += fb_u32_load_relaxed(&magazine_at(p, slot).count)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -175,7 +176,10 @@ def test_threads_end_under_way(threads: int) -> None:
         finally:
             stop.set()
         assert looks.result(timeout=60) > 0
-    assert (local.in_use, sum(parked(local).values())) == (0, 0)
+    deadline = time.monotonic() + 30
+    while parked(local) and time.monotonic() < deadline:
+        os.sched_yield()  # Python is done with a thread a little before the system is
+    assert (local.in_use, parked(local)) == (0, {})
     network.audit()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -43,7 +44,12 @@ class Worker:
     def end(self) -> None:
         self.call = None
         self.told.release()
+        tid = self.thread.native_id
         self.thread.join(30)
+        # Python is done with the thread then, the system only when it is off this list.
+        deadline = time.monotonic() + 30
+        while os.path.exists(f"/proc/self/task/{tid}") and time.monotonic() < deadline:
+            os.sched_yield()
 
 
 @pytest.fixture
