@@ -16,7 +16,9 @@
 
 #include "fb_magazine.h"
 
-static __thread fb_here fb_mine __attribute__((tls_model("initial-exec")));
+/* Where the threads of a pool look that has no magazines yet: shut ones. */
+static _Alignas(128) fb_magazine fb_of_nobody[FB_SLOTS];
+static __thread fb_here fb_mine __attribute__((tls_model("initial-exec"))) = {fb_of_nobody, 0};
 static fb_au32 fb_slots_taken;               /* a bit each; 1: slot 0 */
 static pthread_key_t fb_slot_key;            /* its destructor is what runs when a thread ends */
 static void (*fb_slot_flush)(uint32_t slot);
@@ -26,6 +28,7 @@ static inline int64_t fb_here_distance(void) { return (char *)&fb_mine - (char *
 static void fb_slot_give_back(void *slot) {
     uint32_t mine = (uint32_t)(uintptr_t)slot;
     fb_slot_flush(mine);
+    fb_mine.last = fb_of_nobody;
     fb_mine.slot = 0;
     atomic_fetch_and_explicit(&fb_slots_taken.v, ~(1u << mine), memory_order_acq_rel);
 }

@@ -23,10 +23,11 @@ from fastbuf.errors import FastbufError
 from fastbuf.memory.debug_checks cimport POOL_DEBUG
 from fastbuf.memory.lending cimport Borrower
 from fastbuf.memory.local_buffer_pool cimport LocalBufferPool
-from fastbuf.memory.magazines cimport fb_fences_find_out, fb_magazine
+from fastbuf.memory.magazines cimport NOTHING, fb_fences_find_out, fb_magazine
 from fastbuf.memory.memory_segment cimport MemorySegment
 from fastbuf.memory.pool_core cimport (
     LocalCore,
+    PoolCore,
     local_acquire,
     local_destroyed,
     local_set_listener,
@@ -60,13 +61,15 @@ def pair_loop(LocalBufferPool local, int64_t n):
     """Acquire and recycle one segment `n` times; returns nanoseconds."""
     cdef int64_t begin, _
     cdef int32_t i = 0
+    cdef LocalCore *p = local.core
+    cdef PoolCore *g = p.pool
     with nogil:
         begin = fb_now_ns()
         for _ in range(n):
-            i = try_acquire_here(local.core)
+            i = try_acquire_here(p)
             if i < 0:
                 break
-            recycle_here(local.core.pool, i)
+            recycle_here(g, i)
         begin = fb_now_ns() - begin
     if i < 0:
         raise FastbufError("a request of the loop failed: the pool was empty")
@@ -332,20 +335,20 @@ def parked(LocalBufferPool local):
     for slot in range(32):
         if slots >> slot & 1:
             m = <fb_magazine *><size_t>fb_u64_load_acquire(&local.core.magazines) + slot
-            found[slot] = (fb_u32_load_relaxed(&m.hot) != 0) + fb_u32_load_relaxed(&m.count)
+            found[slot] = (fb_u32_load_relaxed(&m.hot) != NOTHING) + fb_u32_load_relaxed(&m.count)
     return found
 
 
 def park_wrongly(LocalBufferPool local, MemorySegment segment):
     """Put a segment that is out into a magazine that nobody owns, as faulty native code would."""
     cdef fb_magazine *m = <fb_magazine *><size_t>fb_u64_load_acquire(&local.core.magazines) + 31
-    fb_u32_store_relaxed(&m.hot, <uint32_t>(segment.number + 1))
+    fb_u32_store_relaxed(&m.hot, <uint32_t>segment.number)
 
 
 def unpark_wrongly(LocalBufferPool local):
     """Take back what `park_wrongly` did."""
     cdef fb_magazine *m = <fb_magazine *><size_t>fb_u64_load_acquire(&local.core.magazines) + 31
-    fb_u32_store_relaxed(&m.hot, 0)
+    fb_u32_store_relaxed(&m.hot, NOTHING)
 
 
 def miscount(LocalBufferPool local, int64_t by):

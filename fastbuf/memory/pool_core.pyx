@@ -28,13 +28,14 @@ from fastbuf._native.atomics cimport (
     fb_u32_load_seq_cst,
     fb_u32_store_relaxed,
     fb_u64_add_relaxed,
+    fb_u64_load_acquire,
     fb_u64_load_seq_cst,
 )
 from fastbuf.memory.free_list cimport empty, pop_many, push_many
-from fastbuf.memory.magazines cimport GLANCE, LOOK, SURE, Look, local_figures
+from fastbuf.memory.magazines cimport GLANCE, LOOK, SURE, Look, fb_magazine_here, local_figures, magazine_take
 from fastbuf.memory.pool_claims cimport note_peak
 from fastbuf.memory.pool_core cimport WORD_DESTROYED, LocalCore, PoolCore
-from fastbuf.memory.pool_fast cimport recycle_here, take_here
+from fastbuf.memory.pool_fast cimport recycle_here
 from fastbuf.memory.pool_home cimport after_push, let_go, take_slowly
 from fastbuf.memory.pool_waking cimport arm, waking_set_listener, waking_set_signal
 
@@ -46,8 +47,11 @@ cdef enum:
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 cdef inline int32_t take(LocalCore *p, uint32_t extra, Look how) noexcept nogil:
-    cdef int32_t i = take_here(p)
-    return i if fb_likely(i >= 0) else take_slowly(p, extra, how)
+    cdef int32_t i = magazine_take(p, fb_magazine_here(fb_u64_load_acquire(&p.magazines), p.pool.here))
+    if fb_likely(i >= 0):
+        fb_u32_store_relaxed(&p.pool.meta[i].refs, 1)
+        return i
+    return take_slowly(p, extra, how)
 
 
 cdef int32_t take_or_arm(LocalCore *p, uint32_t extra) noexcept nogil:

@@ -9,26 +9,20 @@ from fastbuf._native.atomics cimport (
     fb_u32_load_acquire,
     fb_u32_load_relaxed,
     fb_u32_store_relaxed,
-    fb_u64_load_acquire,
 )
 from fastbuf.memory.debug_checks cimport POOL_DEBUG
-from fastbuf.memory.magazines cimport fb_magazine_again, fb_magazine_here, magazine_put, magazine_take
+from fastbuf.memory.magazines cimport fb_magazine_last, magazine_put, magazine_take
 from fastbuf.memory.pool_core cimport LocalCore, PoolCore, SegmentMeta, local_try_acquire
 from fastbuf.memory.pool_home cimport put_slowly, recycle_shared
 
 
-# From the calling thread's magazine, with one reference; -1: it is empty.
-cdef inline int32_t take_here(LocalCore *p) noexcept nogil:
+cdef inline int32_t try_acquire_here(LocalCore *p) noexcept nogil:
     cdef PoolCore *g = p.pool
-    cdef int32_t i = magazine_take(p, fb_magazine_here(fb_u64_load_acquire(&p.magazines), g.here))
+    cdef int32_t i = magazine_take(p, fb_magazine_last(g.here))
     if fb_likely(i >= 0):
         fb_u32_store_relaxed(&g.meta[i].refs, 1)        # published by whatever hands the segment on
-    return i
-
-
-cdef inline int32_t try_acquire_here(LocalCore *p) noexcept nogil:
-    cdef int32_t i = take_here(p)
-    return i if fb_likely(i >= 0) else local_try_acquire(p)
+        return i
+    return local_try_acquire(p)
 
 
 cdef inline int recycle_here(PoolCore *g, int32_t i) noexcept nogil:
@@ -41,6 +35,6 @@ cdef inline int recycle_here(PoolCore *g, int32_t i) noexcept nogil:
         return recycle_shared(g, i)
     fb_u32_store_relaxed(&s.refs, 0)                    # published by whatever takes it home
     fb_u32_store_relaxed(&s.generation, fb_u32_load_relaxed(&s.generation) + 1)
-    if fb_likely(magazine_put(p, fb_magazine_again(fb_u64_load_acquire(&p.magazines), g.here), i)):
+    if fb_likely(magazine_put(p, fb_magazine_last(g.here), i)):
         return 1
     return put_slowly(p, i)

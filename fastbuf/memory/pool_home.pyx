@@ -71,7 +71,10 @@ cdef int32_t take_slowly(LocalCore *p, uint32_t extra, Look how) noexcept nogil:
 
 
 cdef int put_slowly(LocalCore *p, int32_t i) noexcept nogil:
-    cdef fb_magazine *m = magazine_own(p)
+    cdef fb_magazine *m
+    if magazine_put(p, fb_magazine_here(fb_u64_load_acquire(&p.magazines), p.pool.here), i):
+        return 1                                        # the thread was at another pool last
+    m = magazine_own(p)
     if m == NULL or not magazine_put_slowly(p, m, i):
         push(p.pool, &p.free, i)
         after_push(p)
@@ -80,9 +83,6 @@ cdef int put_slowly(LocalCore *p, int32_t i) noexcept nogil:
 
 cdef int recycle_shared(PoolCore *g, int32_t i) noexcept nogil:
     cdef int last = let_go(g, i)
-    cdef LocalCore *p
     if last == 1:
-        p = g.meta[i].owner
-        if not magazine_put(p, fb_magazine_here(fb_u64_load_acquire(&p.magazines), g.here), i):
-            put_slowly(p, i)
+        put_slowly(g.meta[i].owner, i)
     return last

@@ -33,13 +33,9 @@ cdef extern from "fb_slot.h" nogil:
     int fb_slot_start(void (*flush)(uint32_t) noexcept nogil)
     uint32_t fb_slot_claim()
     int64_t fb_here_distance()
-
-
-cdef extern from *:
-    """
-    static _Alignas(128) fb_magazine fb_of_nobody[FB_SLOTS];
-    """
-    void *fb_of_nobody
+    ctypedef struct fb_magazine:
+        pass
+    fb_magazine fb_of_nobody[32]    # FB_SLOTS
 
 
 if fb_fork_watch() != 0:
@@ -51,7 +47,7 @@ cdef uint32_t fork_count() noexcept nogil:
 
 
 cdef uint64_t magazines_of_nobody() noexcept nogil:
-    return <uint64_t><size_t>&fb_of_nobody
+    return <uint64_t><size_t>&fb_of_nobody[0]
 
 
 cdef int slots_start(void (*flush)(uint32_t) noexcept nogil) noexcept nogil:
@@ -94,8 +90,6 @@ cdef void pool_free(PoolCore *g) noexcept nogil:
     cdef LocalCore *following
     while p != NULL:
         following = p.following
-        if fb_u64_load_seq_cst(&p.magazines) != magazines_of_nobody():
-            free(<void *><size_t>fb_u64_load_seq_cst(&p.magazines))
         free(p)
         p = following
     free(g.meta)
