@@ -6,7 +6,7 @@ pyarrow, the Spark stages (``fastbuf_spark``) pyspark.
 """
 
 import fastbuf.transports  # noqa: F401  (registers itself with the exchange)
-from fastbuf.config import ExchangeConfig
+from fastbuf.config import ExchangeConfig, TlsConfig
 from fastbuf.errors import (
     BlockCorrupt,
     BlockError,
@@ -73,6 +73,7 @@ __all__ = [
     "SegmentStateError",
     "ShuffleEnvironment",
     "StallTimeout",
+    "TlsConfig",
     "UserEvent",
     "Watermark",
     "broadcast",

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
-from fastbuf.config import POOL_SEGMENTS, SEGMENT_BYTES, ExchangeConfig
+from fastbuf.config import POOL_SEGMENTS, SEGMENT_BYTES, ExchangeConfig, TlsConfig
 from fastbuf.errors import ConfigError, ExchangeClosed
 from fastbuf.exchange.blocking_partition import BlockingPartition
 from fastbuf.exchange.channel_selector import ChannelSelector, forward
@@ -34,6 +34,9 @@ class ShuffleEnvironment:
         Segments of the pool; with `segment_size` the byte cap of all exchanges of this environment.
     segment_size
         Bytes of one segment.
+    tls
+        Certificates for the connections to other processes; ``None``: TCP without TLS. An end with TLS and one without
+        refuse each other.
 
     Examples
     --------
@@ -48,10 +51,13 @@ class ShuffleEnvironment:
     [(1, 'one'), (2, 'two')]
     """
 
-    def __init__(self, segments: int = POOL_SEGMENTS, segment_size: int = SEGMENT_BYTES) -> None:
+    def __init__(
+        self, segments: int = POOL_SEGMENTS, segment_size: int = SEGMENT_BYTES, tls: TlsConfig | None = None
+    ) -> None:
         if segment_size % 8 or segment_size < 512:
             raise ConfigError(f"segment_size is {segment_size}: a multiple of 8, at least 512 bytes")
         self.pid = os.getpid()
+        self.tls = tls
         self.pool = NetworkBufferPool(segments=segments, segment_size=segment_size)
         self._lock = threading.RLock()
         self._transport: Transport | None = None
