@@ -146,7 +146,7 @@ cdef void sender_hears(Stream *s) noexcept nogil:
 cdef void sender_let_go(Stream *s) noexcept nogil:
     """The writer is about to be freed, its queue with it."""
     cdef const char *text = b"let go without its end of partition"
-    if s.connection != NULL and s.sub != NULL and not s.said_end:
+    if s.connection != NULL and not s.said_end and not s.heard_end:
         if s.abort_asked != NULL and fb_u32_load_acquire(s.abort_asked):
             text = s.writer_failure.text
         stream_part(s, FRAME_ABORT, text)
