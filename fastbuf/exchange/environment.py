@@ -11,9 +11,9 @@ from types import TracebackType
 from typing import Any
 
 from fastbuf.config import POOL_SEGMENTS, SEGMENT_BYTES, ExchangeConfig
-from fastbuf.errors import ConfigError, ExchangeClosed
+from fastbuf.errors import ConfigError, ExchangeClosed, PeerLost
 from fastbuf.exchange.channel_selector import ChannelSelector, forward
-from fastbuf.exchange.connection import Transport, make_transport
+from fastbuf.exchange.connection import Refused, Transport, make_transport
 from fastbuf.exchange.input_gate import InputGate
 from fastbuf.exchange.record_writer import RecordWriter
 from fastbuf.exchange.result_partition import ResultPartition
@@ -32,6 +32,9 @@ class ShuffleEnvironment:
         Segments of the pool; with `segment_size` the byte cap of all exchanges of this environment.
     segment_size
         Bytes of one segment.
+    shared
+        The segments lie in memory that other processes of the host can map, so that they read in place what is written
+        here (``transport`` of :class:`ExchangeConfig`); else they get it through TCP.
 
     Examples
     --------
@@ -46,13 +49,15 @@ class ShuffleEnvironment:
     [(1, 'one'), (2, 'two')]
     """
 
-    def __init__(self, segments: int = POOL_SEGMENTS, segment_size: int = SEGMENT_BYTES) -> None:
+    def __init__(self, segments: int = POOL_SEGMENTS, segment_size: int = SEGMENT_BYTES, shared: bool = True) -> None:
         if segment_size % 8 or segment_size < 512:
             raise ConfigError(f"segment_size is {segment_size}: a multiple of 8, at least 512 bytes")
         self.pid = os.getpid()
-        self.pool = NetworkBufferPool(segments=segments, segment_size=segment_size)
+        self.shared = shared
+        self.pool = NetworkBufferPool(segments=segments, segment_size=segment_size, memfd=shared)
         self._lock = threading.RLock()
         self._transport: Transport | None = None
+        self._memfd: Any = None
         self._gates: dict[int, InputGate] = {}
         self._partitions: list[ResultPartition] = []
         self._numbers = itertools.count(1)
@@ -74,6 +79,29 @@ class ShuffleEnvironment:
                 self._transport = make_transport("tcp", self)
             return self._transport
 
+    def _shared_memory(self) -> Any:
+        with self._lock:
+            self._check()
+            if self._memfd is None:
+                self._memfd = make_transport("memfd", self)
+            return self._memfd
+
+    def _connect(self, partition: ResultPartition, index: int, target: Any, channel: dict[str, Any]) -> None:
+        """Connect to a gate of another process: through shared memory if it is of this host and can be mapped."""
+        host, port, gate_id = target
+        target = (host, int(port), int(gate_id))
+        if partition.config.transport != "tcp" and self.shared:
+            try:
+                self._shared_memory().connect(partition, index, target, channel)
+                return
+            except Refused as error:
+                if partition.config.transport == "memfd":
+                    raise PeerLost(f"transport='memfd': {error}") from error
+                partition.fallbacks += 1
+        elif partition.config.transport == "memfd":
+            raise ConfigError("transport is 'memfd' and this environment's memory is not shared: make it with shared=True")
+        self._tcp().connect(partition, index, target, channel)
+
     def listen(self, host: str = "127.0.0.1", ports: tuple[int, int] = (0, 0)) -> tuple[str, int]:
         """Let producers of other processes connect to this environment's gates; starts the I/O thread.
 
@@ -90,7 +118,10 @@ class ShuffleEnvironment:
             The address bound.
         """
         self._check()
-        return self._tcp().listen(host, ports)
+        address = self._tcp().listen(host, ports)
+        if self.shared:
+            self._shared_memory().listen(*address)
+        return address
 
     def create_input_gate(
         self,
@@ -172,11 +203,10 @@ class ShuffleEnvironment:
                 if isinstance(target, InputGate):
                     target.add_local(partition, index)
                 else:
-                    host, port, gate_id = target
-                    self._tcp().connect(
+                    self._connect(
                         partition,
                         index,
-                        (host, int(port), int(gate_id)),
+                        target,
                         {
                             "epoch": epoch,
                             "secret": secret,
@@ -240,9 +270,9 @@ class ShuffleEnvironment:
 
     def release_gate(self, gate: InputGate) -> None:
         """Called by :meth:`InputGate.close`."""
-        transport = self._transport
-        if transport is not None:
-            transport.let_go_gate(gate)
+        for transport in (self._transport, self._memfd):
+            if transport is not None:
+                transport.let_go_gate(gate)
         gate.free()
         with self._lock:  # last: what an interrupt leaves half done is found again by close
             self._gates.pop(gate.gate_id, None)
@@ -253,9 +283,9 @@ class ShuffleEnvironment:
         with self._lock:
             if partition not in self._partitions:
                 return
-        transport = self._transport
-        if transport is not None:
-            transport.let_go_partition(partition)
+        for transport in (self._transport, self._memfd):
+            if transport is not None:
+                transport.let_go_partition(partition)
         partition.destroy()
         with self._lock:
             if partition in self._partitions:
@@ -277,8 +307,9 @@ class ShuffleEnvironment:
             self.release_partition(partition)
         for gate in self.gates():
             gate.close()
-        if self._transport is not None:
-            self._transport.close()
+        for transport in (self._transport, self._memfd):
+            if transport is not None:
+                transport.close()
         self.pool.destroy()
         self._ended = True
 

@@ -160,13 +160,13 @@ cdef class RecordWriter:
             self.partition.check()
             if (self.pump_batch() if self.in_batch else self.pump_spill()):
                 return 0
-            key = fb_event_prepare(&self.partition.core.event)
+            key = fb_event_prepare(self.partition.core.event)
             try:
                 if (self.pump_batch() if self.in_batch else self.pump_spill()):
-                    fb_event_cancel(&self.partition.core.event)
+                    fb_event_cancel(self.partition.core.event)
                     return 0
             except BaseException:
-                fb_event_cancel(&self.partition.core.event)
+                fb_event_cancel(self.partition.core.event)
                 raise
             self.partition.wait(key, -1, &since, &seen)
 
@@ -329,13 +329,13 @@ cdef class RecordWriter:
         if self.in_batch or self.spill_left:
             self.finish_pending()
         while not self.partition.queue_event(data):
-            key = fb_event_prepare(&self.partition.core.event)
+            key = fb_event_prepare(self.partition.core.event)
             try:
                 if self.partition.queue_event(data):
-                    fb_event_cancel(&self.partition.core.event)
+                    fb_event_cancel(self.partition.core.event)
                     return
             except BaseException:
-                fb_event_cancel(&self.partition.core.event)
+                fb_event_cancel(self.partition.core.event)
                 raise
             self.partition.wait(key, -1, &since, &seen)
 
