@@ -48,6 +48,8 @@ class ExchangeConfig:
     transport
         ``"auto"``: shared memory between processes of one host where it can be had (both environments `shared`), else
         TCP; ``"memfd"``: shared memory or an error; ``"tcp"``.
+    spill_directory
+        Where a blocking partition stores what is written; default: the system's directory for temporary files.
     """
 
     exclusive: int = EXCLUSIVE_SEGMENTS
@@ -62,6 +64,7 @@ class ExchangeConfig:
     batch_bytes: int = BATCH_BYTES
     checksum: bool = False
     transport: str = "auto"
+    spill_directory: str | None = None
 
     def __post_init__(self) -> None:
         for name, low in (

@@ -12,6 +12,7 @@ from typing import Any
 
 from fastbuf.config import POOL_SEGMENTS, SEGMENT_BYTES, ExchangeConfig
 from fastbuf.errors import ConfigError, ExchangeClosed, PeerLost
+from fastbuf.exchange.blocking_partition import BlockingPartition
 from fastbuf.exchange.channel_selector import ChannelSelector, forward
 from fastbuf.exchange.connection import Refused, Transport, make_transport
 from fastbuf.exchange.input_gate import InputGate
@@ -20,7 +21,7 @@ from fastbuf.exchange.result_partition import ResultPartition
 from fastbuf.memory import NetworkBufferPool
 from fastbuf.serializers.serializer import Serializer
 
-_PARTITION_TYPES = ("pipelined",)
+_PARTITION_TYPES = {"pipelined": ResultPartition, "blocking": BlockingPartition}
 
 
 class ShuffleEnvironment:
@@ -86,22 +87,6 @@ class ShuffleEnvironment:
                 self._memfd = make_transport("memfd", self)
             return self._memfd
 
-    def _connect(self, partition: ResultPartition, index: int, target: Any, channel: dict[str, Any]) -> None:
-        """Connect to a gate of another process: through shared memory if it is of this host and can be mapped."""
-        host, port, gate_id = target
-        target = (host, int(port), int(gate_id))
-        if partition.config.transport != "tcp" and self.shared:
-            try:
-                self._shared_memory().connect(partition, index, target, channel)
-                return
-            except Refused as error:
-                if partition.config.transport == "memfd":
-                    raise PeerLost(f"transport='memfd': {error}") from error
-                partition.fallbacks += 1
-        elif partition.config.transport == "memfd":
-            raise ConfigError("transport is 'memfd' and this environment's memory is not shared: make it with shared=True")
-        self._tcp().connect(partition, index, target, channel)
-
     def listen(self, host: str = "127.0.0.1", ports: tuple[int, int] = (0, 0)) -> tuple[str, int]:
         """Let producers of other processes connect to this environment's gates; starts the I/O thread.
 
@@ -160,7 +145,7 @@ class ShuffleEnvironment:
     def create_result_partition(
         self,
         serializer: Serializer,
-        targets: Sequence[InputGate | tuple[str, int, int]],
+        targets: Sequence[InputGate | tuple[str, int, int] | None],
         channel: int = 0,
         epoch: int = 0,
         secret: bytes = b"",
@@ -168,6 +153,7 @@ class ShuffleEnvironment:
         config: ExchangeConfig | None = None,
         on_peer_loss: str = "error",
         maximum: int | None = None,
+        partition_type: str = "pipelined",
     ) -> RecordWriter:
         """Make the producing end of an exchange.
 
@@ -176,7 +162,8 @@ class ShuffleEnvironment:
         serializer
             As the consumers'.
         targets
-            One per subpartition: a gate of this environment (read in place), or ``(host, port, gate_id)``.
+            One per subpartition: a gate of this environment (read in place), or ``(host, port, gate_id)``. Of a
+            blocking partition ``None`` as well: :meth:`RecordWriter.attach` names it later.
         channel
             This producer's number; no other producer of the exchange has it.
         epoch, secret
@@ -187,8 +174,15 @@ class ShuffleEnvironment:
             ``"error"``: a consumer that vanishes fails the writer; ``"cancel"``: it counts as one that has enough.
         maximum
             Most segments the writer may hold.
+        partition_type
+            ``"pipelined"``: consumers read from the first buffer on. ``"blocking"``: what is written is stored in a
+            file (in ``ExchangeConfig.spill_directory``), and they read once the writer has finished or closed.
         """
         self._check()
+        if partition_type not in _PARTITION_TYPES:
+            raise ConfigError(f"partition_type is {partition_type!r}: one of {tuple(_PARTITION_TYPES)}")
+        if partition_type != "blocking" and None in targets:
+            raise ConfigError("a pipelined partition has its targets from the beginning: only a blocking one may wait")
         if not targets:
             raise ConfigError("a result partition without targets")
         if on_peer_loss not in ("error", "cancel"):
@@ -196,30 +190,63 @@ class ShuffleEnvironment:
         config = config or ExchangeConfig()
         with self._lock:
             self._check()
-            partition = ResultPartition(self, len(targets), channel, config, maximum)
+            partition = _PARTITION_TYPES[partition_type](self, len(targets), channel, config, maximum)
+            partition.credentials = {
+                "epoch": epoch,
+                "secret": secret,
+                "fingerprint": serializer.fingerprint,
+                "loss_is_cancel": on_peer_loss == "cancel",
+            }
             self._partitions.append(partition)
         try:
             for index, target in enumerate(targets):
-                if isinstance(target, InputGate):
-                    target.add_local(partition, index)
-                else:
-                    self._connect(
-                        partition,
-                        index,
-                        target,
-                        {
-                            "epoch": epoch,
-                            "secret": secret,
-                            "fingerprint": serializer.fingerprint,
-                            "loss_is_cancel": on_peer_loss == "cancel",
-                        },
-                    )
+                if target is not None:
+                    self._connect(partition, index, target)
             # A copy: selectors keep a place of their own in each writer.
             return RecordWriter(partition, serializer, copy.copy(selector) if selector is not None else forward(0))
         except BaseException as error:
             partition.fail(f"producer {channel} could not be set up: {error}")
             self.release_partition(partition)
             raise
+
+    def _connect(self, partition: ResultPartition, index: int, target: InputGate | tuple[str, int, int]) -> None:
+        if isinstance(target, InputGate):
+            target.add_local(partition, index)
+        else:
+            host, port, gate_id = target
+            address = (host, int(port), int(gate_id))
+            if not self._connect_shared(partition, index, address):
+                self._tcp().connect(partition, index, address, partition.credentials)
+
+    def _connect_shared(self, partition: ResultPartition, index: int, address: tuple[str, int, int]) -> bool:
+        """Through shared memory, if the gate is of this host and either can map the other's; else False."""
+        wanted = partition.config.transport
+        if wanted == "tcp":
+            return False
+        if not self.shared or isinstance(partition, BlockingPartition):
+            if wanted == "memfd":
+                raise ConfigError(
+                    "transport is 'memfd', which is for pipelined partitions of a ShuffleEnvironment(shared=True)"
+                )
+            return False
+        try:
+            self._shared_memory().connect(partition, index, address, partition.credentials)
+            return True
+        except Refused as error:
+            if wanted == "memfd":
+                raise PeerLost(f"transport is 'memfd': {error}") from error
+            partition.fallbacks += 1
+            return False
+
+    def attach(self, partition: ResultPartition, index: int, target: InputGate | tuple[str, int, int]) -> None:
+        """Called by :meth:`RecordWriter.attach`."""
+        self._check()
+        partition.check()
+        if not 0 <= index < partition.subpartitions:
+            raise ConfigError(f"subpartition {index}: the writer has {partition.subpartitions}")
+        if partition.attached(index):
+            raise ConfigError(f"subpartition {index} has its consumer already")
+        self._connect(partition, index, target)
 
     def exchange(
         self,
@@ -243,8 +270,6 @@ class ShuffleEnvironment:
         Memory is bounded: a writer waits while its consumers do not read. One thread that both writes and reads must
         leave the writer's queues room (``max_buffers_per_channel``) or use ``try_emit``.
         """
-        if partition_type not in _PARTITION_TYPES:
-            raise ConfigError(f"partition_type is {partition_type!r}: one of {_PARTITION_TYPES}")
         if consumers < 1 or producers < 1:
             raise ConfigError(f"an exchange of {producers} producers and {consumers} consumers: at least 1 of each")
         config = config or ExchangeConfig()
@@ -253,7 +278,9 @@ class ShuffleEnvironment:
             config = ExchangeConfig(**{**values, "buffer_timeout_s": buffer_timeout})
         gates = [self.create_input_gate(serializer, channels=producers, config=config) for _ in range(consumers)]
         writers = [
-            self.create_result_partition(serializer, gates, channel=i, selector=selector, config=config)
+            self.create_result_partition(
+                serializer, gates, channel=i, selector=selector, config=config, partition_type=partition_type
+            )
             for i in range(producers)
         ]
         return (writers[0] if producers == 1 else writers), gates

@@ -11,7 +11,7 @@ from fastbuf.exchange.failure cimport Failure
 from fastbuf.exchange.input_channel cimport InputChannel, channel_fn
 from fastbuf.exchange.result_subpartition cimport EventBlob, Subpartition
 from fastbuf.flow.buffer_manager cimport GateBuffers
-from fastbuf.flow.credit_ledger cimport CreditRow
+from fastbuf.flow.credit_ledger cimport CreditFigures, CreditRow
 from fastbuf.memory.pool_core cimport LocalCore, PoolCore
 
 
@@ -29,8 +29,11 @@ cdef struct ReadyBuffer:
 
 
 cdef struct ChannelAccount:     # a copy of what a remote channel has at one moment; a local one has no account
-    CreditRow credit
+    CreditFigures credit
     int32_t ready
+    int32_t with_reader
+    int32_t missing
+    bint closed                 # has given up its segments, but for those with the reader
     uint32_t number
     int state
     bint is_local
@@ -61,7 +64,7 @@ cdef struct GateCore:
 
 
 cdef GateCore *gate_new(PoolCore *pool, LocalCore *local, int32_t segments, int32_t exclusive, int32_t floating,
-                        Bell *bell) noexcept nogil
+                        CreditRow *rows, int32_t n_rows, Bell *bell) noexcept nogil
 cdef void gate_notify(GateCore *g) noexcept nogil
 cdef void gate_arm(GateCore *g) noexcept nogil
 cdef void gate_free(GateCore *g) noexcept nogil

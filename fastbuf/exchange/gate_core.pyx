@@ -34,17 +34,18 @@ from fastbuf.flow.buffer_manager cimport (
     bm_serve,
     bm_take,
 )
+from fastbuf.flow.credit_ledger cimport CreditRow, credit_look
 from fastbuf.memory.pool_core cimport LocalCore, PoolCore, segment_recycle
 
 
 cdef GateCore *gate_new(PoolCore *pool, LocalCore *local, int32_t segments, int32_t exclusive, int32_t floating,
-                        Bell *bell) noexcept nogil:
+                        CreditRow *rows, int32_t n_rows, Bell *bell) noexcept nogil:
     cdef GateCore *g = <GateCore *> calloc(1, sizeof(GateCore))
     if g == NULL:
         return NULL
     g.capacity = 256
     g.ready = <ReadyBuffer *> malloc(g.capacity * sizeof(ReadyBuffer))
-    if g.ready == NULL or bm_init(&g.buffers, pool, local, segments, exclusive, floating) != 0:
+    if g.ready == NULL or bm_init(&g.buffers, pool, local, segments, exclusive, floating, rows, n_rows) != 0:
         free(g.ready)
         free(g)
         return NULL
@@ -414,8 +415,11 @@ cdef uint32_t gate_accounts(GateCore *g, ChannelAccount *out, uint32_t most, int
         a.number = c.number
         a.is_local = c.in_place
         if not a.is_local:          # else its state is the reader's
-            a.credit = c.buffers.credit
+            credit_look(c.buffers.credit, &a.credit)
             a.ready = c.buffers.ready_count
+            a.with_reader = c.buffers.with_reader
+            a.missing = c.buffers.missing
+            a.closed = c.buffers.closed
             a.state = c.state
             a.received = c.received
     pthread_mutex_unlock(&g.lock)

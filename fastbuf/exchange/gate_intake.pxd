@@ -27,6 +27,7 @@ cdef class GateIntake:
     cdef int64_t first_row_ns               # when the oldest row that waits to be given out came
     cdef uint32_t local_turn
     cdef uint64_t records_in                # given out
+    cdef uint64_t stored                    # what blocking partitions had stored when last looked at
     cdef uint64_t local_bytes
     cdef uint64_t local_buffers
 

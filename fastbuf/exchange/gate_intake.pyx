@@ -1,6 +1,6 @@
 """A gate's intake: takes buffers of every channel in, and keeps what they held until it is given out."""
 
-from libc.stdint cimport uint8_t, uint32_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 
 from fastbuf._native.atomics cimport fb_now_ns, fb_u32_exchange_acq_rel, fb_u32_load_acquire, fb_u64_load_relaxed
@@ -120,6 +120,7 @@ cdef class GateIntake:
         cdef ResultPartition partition
         cdef uint8_t *data
         cdef uint32_t length, k, n
+        cdef uint64_t stored = 0
         cdef bint last, asked
         cdef int came = 0
         n = <uint32_t> len(self.local_partitions)
@@ -133,9 +134,15 @@ cdef class GateIntake:
                 gate_fail(self.core, FAIL_ABORTED, partition.core.failure.text, len(partition.core.failure.text))
                 sub_close(s, True)
                 c.state = CHANNEL_CANCELLED
+                partition.reader_ended()
                 return 1
             asked = fb_u32_exchange_acq_rel(&s.flush_asked, 0) != 0
-            while not self.enough() and sub_sendable(s, partial or asked, &data, &length, &last):
+            while not self.enough():
+                if not sub_sendable(s, partial or asked, &data, &length, &last):
+                    # A blocking partition that is finished has the next of its file.
+                    if sub_event(s) != NULL or not partition.refill(<int> (s - partition.subs)):
+                        break
+                    continue
                 came = 1
                 try:
                     self.take_in(c, data, length)
@@ -160,7 +167,12 @@ cdef class GateIntake:
                 c.announced_total = fb_u64_load_relaxed(&s.buffers)
                 c.state = CHANNEL_FINISHED
                 sub_close(s, False)
+                partition.reader_ended()
                 came = 1
+            stored += partition.stored()
+        if stored != self.stored:       # a producer that is not finished yet goes on
+            self.stored = stored
+            came = 1
         self.local_turn += 1
         return came
 

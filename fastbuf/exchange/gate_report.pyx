@@ -56,10 +56,14 @@ cdef int audit_gate(GateCore *core) except -1:
             a = accounts[i]
             if a.is_local:
                 continue
-            if not credit_holds(&accounts[i].credit) or a.ready != a.credit.available:
+            # What is ready or with the reader is all there is: nothing can be in flight beyond what has a place.
+            held = a.credit.floating + (0 if a.closed else a.credit.exclusive - a.missing)
+            if not credit_holds(&accounts[i].credit) or a.ready != a.credit.available or (
+                    a.ready + a.with_reader < held if a.closed else a.ready + a.with_reader != held):
                 raise SequenceError(
                     f"channel {a.number}: announced {a.credit.announced}, used {a.credit.used}, "
-                    f"available {a.credit.available}, ready {a.ready}, floating {a.credit.floating}")
+                    f"available {a.credit.available}, ready {a.ready}, with the reader {a.with_reader}, exclusive "
+                    f"{a.credit.exclusive} of which {a.missing} are missing, floating {a.credit.floating}")
             floating += a.credit.floating
     finally:
         free(accounts)

@@ -7,6 +7,7 @@ from libc.stdint cimport int64_t, uint32_t
 from fastbuf.exchange.doorbell cimport Doorbell
 from fastbuf.exchange.gate_core cimport GateCore
 from fastbuf.exchange.gate_intake cimport GateIntake
+from fastbuf.flow.credit_ledger cimport CreditLedger
 from fastbuf.memory.local_buffer_pool cimport LocalBufferPool
 from fastbuf.serializers.serializer cimport Serializer
 
@@ -14,6 +15,7 @@ cdef class InputGate:
     cdef GateCore *core
     cdef readonly Serializer serializer
     cdef readonly LocalBufferPool pool
+    cdef readonly CreditLedger ledger       # its channels' credit, in the order in which they came
     cdef readonly object environment
     cdef readonly object config
     cdef readonly object channels           # number expected, or None: open until sealed

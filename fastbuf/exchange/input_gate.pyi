@@ -4,6 +4,7 @@ from typing import Any
 
 from fastbuf.config import ExchangeConfig
 from fastbuf.exchange.result_partition import ResultPartition
+from fastbuf.flow.credit_ledger import CreditLedger
 from fastbuf.memory import LocalBufferPool
 from fastbuf.serializers.serializer import Serializer
 
@@ -12,6 +13,7 @@ class InputGate:
 
     serializer: Serializer
     pool: LocalBufferPool
+    ledger: CreditLedger
     environment: Any
     config: ExchangeConfig
     channels: int | None

@@ -2,6 +2,7 @@
 
 import threading
 
+cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF, Py_XDECREF
@@ -45,6 +46,7 @@ from fastbuf.exchange.result_partition cimport ResultPartition
 from fastbuf.exchange.result_subpartition cimport Subpartition, sub_close
 from fastbuf.exchange.shared_block cimport SHARED_ABORTED, SHARED_CANCELLED
 from fastbuf.exchange.shared_reader cimport SharedReader
+from fastbuf.flow.credit_ledger cimport ledger_of_gate
 from fastbuf.memory.network_buffer_pool cimport NetworkBufferPool
 from fastbuf.memory.pool_core cimport local_set_listener
 from fastbuf.memory.pool_setup cimport fork_count
@@ -58,12 +60,15 @@ cdef enum:
     SLICE_NS = 200000000        # signals are looked at this often while waiting
     SPIN_NS = 20000             # what a wake-up costs on an idle core; see SharedReader
     LEAST_SPIN_NS = 2000        # what is left of it for a reader that spun in vain
+    OPEN_ROWS = 256             # of the ledger, when channels are not known; what comes beyond has rows of its own
 
 
 cdef void _notify_gate(void *context) noexcept nogil:
     gate_notify(<GateCore *> context)
 
 
+# no_gc_clear: the core's rows are the ledger's memory, to the last line of __dealloc__.
+@cython.no_gc_clear
 cdef class InputGate:
     """Where the buffers of all producers arrive; made by :meth:`ShuffleEnvironment.create_input_gate`.
 
@@ -104,8 +109,9 @@ cdef class InputGate:
         if channels is not None:
             # All channels get their exclusive segments, or fewer each, never some of them none.
             exclusive = max(1, min(exclusive, max(required, maximum) // channels))
+        self.ledger = ledger_of_gate(channels if channels is not None else OPEN_ROWS, exclusive, config.floating)
         self.core = gate_new(network.core, self.pool.core, network.core.count, exclusive, config.floating,
-                             self.bell.bell)
+                             self.ledger.rows, self.ledger.channels, self.bell.bell)
         if self.core == NULL:
             raise MemoryError
         self.intake.core = self.core
@@ -366,6 +372,7 @@ cdef class InputGate:
                     failure_set(&partition.core.failure, FAIL_ABORTED, self.core.failure.text,
                                 strlen(self.core.failure.text))
                 sub_close(c.local, True)
+                partition.reader_ended()
         for reader in self.intake.shared:
             if failure_code(&self.core.failure):
                 (<SharedReader> reader).end(SHARED_ABORTED, self.core.failure.text, strlen(self.core.failure.text))

@@ -130,6 +130,7 @@ cdef class RecordWriter:
                             break
                     if giant >= 0:
                         break
+            p.unlocked = False
             p.writing = 0
             if giant < 0:
                 break
@@ -225,8 +226,8 @@ cdef class RecordWriter:
     cdef int write_record(self, int part, object record) except -1:
         """1: written, 0: begun (pump_spill finishes it)."""
         cdef ResultPartition p = self.partition
-        if p.closed:
-            p.check()
+        if p.closed or p.ended:
+            p.refuse_write()
         p.writing = <unsigned long> PyThread_get_thread_ident()     # as begin_writing: encoding may run anybody's code
         try:
             return self.encode_into(part, record)
@@ -344,6 +345,29 @@ cdef class RecordWriter:
         if self.in_batch or self.spill_left:
             raise ExchangeClosed("what was begun is not written yet: call resume() until it says True")
         return self.partition.queue_event(encode_event(event)) == 1
+
+    # ---- a blocking partition's consumers
+
+    def finish(self):
+        """Write the end of partition: consumers may read from here on. Of a blocking partition all is on disk then.
+
+        Nothing can be written afterwards; :meth:`close` sends what remote consumers are to have.
+        """
+        self.partition.check()
+        if self.in_batch or self.spill_left:
+            self.finish_pending()
+        self.partition.end()
+
+    def attach(self, index, target):
+        """Name the consumer of subpartition `index`, which was made without one (a blocking partition), at any time.
+
+        Parameters
+        ----------
+        index : int
+        target : InputGate or tuple
+            As in :meth:`ShuffleEnvironment.create_result_partition`.
+        """
+        self.partition.environment.attach(self.partition, index, target)
 
     # ---- ending
 

@@ -34,7 +34,8 @@ cdef struct PartitionCore:      # stays at its place while the partition lives: 
 
 cdef class ResultPartition:
     cdef PartitionCore *core
-    cdef Subpartition *subs
+    cdef Subpartition *subs     # what consumers drain
+    cdef Subpartition *stage    # what the writer fills: the same, but of a blocking partition, which stores it first
     cdef OpenBuffer *buffers
     cdef readonly int subpartitions
     cdef readonly uint32_t segment_size
@@ -47,11 +48,13 @@ cdef class ResultPartition:
     cdef readonly Doorbell bell # `core.event` is its
     cdef public int fallbacks   # channels that went to TCP since shared memory was not to be had
     cdef bint shares            # a subpartition is read in another process through shared memory
+    cdef public object credentials      # what a transport connects its consumers with
     cdef list transports        # who drains each subpartition, for messages and letting go
     cdef list notified          # local gates: their cores must outlive this partition's last notify
     cdef readonly bint closed
-    cdef bint ended
+    cdef readonly bint ended    # the end of partition is written
     cdef unsigned long writing  # thread that writes into segments just now, 0: none.  Set and read under the GIL
+    cdef bint unlocked          # it writes without the GIL
     cdef bint destroyed
     cdef int64_t wait_ns
 
@@ -60,12 +63,18 @@ cdef class ResultPartition:
     cdef WriteState open_buffer(self, int part, bint overdraft) noexcept nogil
     cdef WriteState open_shared(self, bint overdraft) noexcept nogil
     cdef int acquire(self, bint overdraft) noexcept nogil
-    cdef void collect(self) noexcept nogil
+    cdef void collect_shared(self) noexcept nogil
     cdef void commit(self, int part, uint32_t n) noexcept nogil
     cdef void finish_buffer(self, int part) noexcept nogil
     cdef void finish_shared(self) noexcept nogil
     cdef int queue_event(self, bytes data) except -1
     cdef void drop(self, int part) noexcept nogil
+    # for partitions that store what is written before it may be read
+    cdef bint make_room(self) noexcept nogil
+    cdef int refill(self, int part) except -1
+    cdef int reader_ended(self) except -1
+    cdef uint64_t stored(self) noexcept nogil
+    cdef int refuse_write(self) except -1
     cdef uint64_t progress(self) noexcept nogil
     cdef int wait(self, uint32_t key, int64_t deadline_ns, int64_t *blocked_since, uint64_t *seen) except -1
     cdef int end(self) except -1

@@ -107,6 +107,7 @@ cdef class ResultPartition:
             self.buffers[i].segment = -1
             if sub_init(&self.subs[i], config.max_buffers_per_channel, self.pool_core, self.core.event) != 0:
                 raise MemoryError
+        self.stage = self.subs
         local_set_listener(self.pool.core, self.core.event)
 
     def __dealloc__(self):
@@ -124,11 +125,19 @@ cdef class ResultPartition:
     # ---- writing (the writer's thread)
 
     cdef int begin_writing(self) except -1:
-        """Until `writing` is 0 again, segments are written to though the GIL may change hands: none may go."""
-        if self.closed:
-            self.check()
+        """Until `writing` is 0 again, segments are written to though the GIL may change hands: none may go.
+
+        The caller lets go of the GIL, and lowers `unlocked` when it has it again.
+        """
+        if self.closed or self.ended:
+            self.refuse_write()
         self.writing = <unsigned long> PyThread_get_thread_ident()
+        self.unlocked = True
         return 0
+
+    cdef int refuse_write(self) except -1:
+        self.check()
+        raise ExchangeClosed(f"writer {self.channel}: its end of partition is written")
 
     def wait_idle(self):
         """First step of letting go: no new write begins, and one that another thread is within (it never waits) ends.
@@ -156,7 +165,7 @@ cdef class ResultPartition:
             return WRITE_DROPPED
         if b.segment >= 0:
             return WRITE_OK
-        if not sub_has_room(s):
+        if not sub_has_room(&self.stage[part]) and not (self.make_room() and sub_has_room(&self.stage[part])):
             return WRITE_BLOCKED
         segment = self.acquire(overdraft)
         if segment < 0:
@@ -164,24 +173,30 @@ cdef class ResultPartition:
         b.segment = segment
         b.fill = 0
         b.data = segment_data(self.pool_core, segment)
-        sub_begin(s, segment)
+        sub_begin(&self.stage[part], segment)
         return WRITE_OK
 
     cdef int acquire(self, bint overdraft) noexcept nogil:
         cdef int segment = local_try_acquire(self.pool.core)
         if segment < 0 and self.shares:
-            self.collect()
+            self.collect_shared()
+            segment = local_try_acquire(self.pool.core)
+        if segment < 0 and self.make_room():
             segment = local_try_acquire(self.pool.core)
         if segment < 0 and overdraft:
             segment = local_try_acquire_overdraft(self.pool.core)
         return segment
 
-    cdef void collect(self) noexcept nogil:
+    cdef void collect_shared(self) noexcept nogil:
         """Takes home what readers in other processes are done with, and hears which have ended."""
         cdef int part
         for part in range(self.subpartitions):
             if self.subs[part].shared != NULL:
                 self.subs[part].shared.collect(self.subs[part].shared)
+
+    cdef bint make_room(self) noexcept nogil:
+        """Stores what is queued, if this partition does; False: there is nothing more to be had that way."""
+        return False
 
     cdef WriteState open_shared(self, bint overdraft) noexcept nogil:
         """As open_buffer, for all consumers that have not cancelled; blocked while one of them is."""
@@ -193,7 +208,8 @@ cdef class ResultPartition:
                 self.drop(part)
                 continue
             live += 1
-            if b.segment < 0 and not sub_has_room(&self.subs[part]):
+            if b.segment < 0 and not sub_has_room(&self.stage[part]) and \
+                    not (self.make_room() and sub_has_room(&self.stage[part])):
                 return WRITE_BLOCKED
         if live == 0:
             self.finish_shared()
@@ -211,7 +227,7 @@ cdef class ResultPartition:
             if not fb_u32_load_acquire(&self.subs[part].cancelled):
                 segment_retain(self.pool_core, segment)
                 self.buffers[part].segment = segment
-                sub_begin(&self.subs[part], segment)
+                sub_begin(&self.stage[part], segment)
         return WRITE_OK
 
     cdef void commit(self, int part, uint32_t n) noexcept nogil:
@@ -221,9 +237,9 @@ cdef class ResultPartition:
         if part == self.subpartitions:
             for each in range(self.subpartitions):
                 if self.buffers[each].segment >= 0:
-                    sub_commit(&self.subs[each], b.fill)
+                    sub_commit(&self.stage[each], b.fill)
         else:
-            sub_commit(&self.subs[part], b.fill)
+            sub_commit(&self.stage[part], b.fill)
         if b.fill == self.segment_size:
             self.finish_buffer(part)
 
@@ -243,9 +259,9 @@ cdef class ResultPartition:
             self.finish_shared()
         elif self.buffers[part].segment >= 0:
             self.buffers[part].segment = -1
-            sub_finish(&self.subs[part])
+            sub_finish(&self.stage[part])
             if fb_u32_load_acquire(&self.subs[part].closed):
-                sub_discard(&self.subs[part])
+                sub_discard(&self.stage[part])
 
     cdef int queue_event(self, bytes data) except -1:
         """Closes every open buffer and queues the event behind it, for all; 0: a queue is full, nothing was done."""
@@ -254,8 +270,12 @@ cdef class ResultPartition:
         cdef const uint8_t *bytes_ = <const uint8_t *> <const char *> data
         cdef uint32_t n = <uint32_t> len(data)
         self.check()
+        if self.ended:
+            self.refuse_write()
         for part in range(self.subpartitions):
-            if not fb_u32_load_acquire(&self.subs[part].cancelled) and not sub_has_event_room(&self.subs[part]):
+            if fb_u32_load_acquire(&self.subs[part].cancelled) or sub_has_event_room(&self.stage[part]):
+                continue
+            if not (self.make_room() and sub_has_event_room(&self.stage[part])):
                 return 0
         self.finish_shared()
         for part in range(self.subpartitions):
@@ -265,18 +285,32 @@ cdef class ResultPartition:
             event = event_new(bytes_, n)
             if event == NULL:
                 raise MemoryError("an event")
-            sub_push_event(&self.subs[part], event)
+            sub_push_event(&self.stage[part], event)
             if fb_u32_load_acquire(&self.subs[part].closed):
-                sub_discard(&self.subs[part])
+                sub_discard(&self.stage[part])
         return 1
 
     cdef void drop(self, int part) noexcept nogil:
         # After `closed` nobody drains any more: the writer clears the queue, its own open buffer with it.
         if self.buffers[part].segment >= 0:
             self.buffers[part].segment = -1
-            sub_finish(&self.subs[part])
+            sub_finish(&self.stage[part])
         if fb_u32_load_acquire(&self.subs[part].closed):
-            sub_discard(&self.subs[part])
+            sub_discard(&self.stage[part])
+
+    # ---- what a partition that stores has more to do
+
+    cdef int refill(self, int part) except -1:
+        """For a consumer that reads in place and found nothing: 1 when there is something now."""
+        return 0
+
+    cdef int reader_ended(self) except -1:
+        """A consumer that read in place has closed its subpartition."""
+        return 0
+
+    cdef uint64_t stored(self) noexcept nogil:
+        """Bytes that wait for the partition to be finished: what a consumer that waits for that takes for progress."""
+        return 0
 
     # ---- waiting
 
@@ -298,7 +332,7 @@ cdef class ResultPartition:
         cdef int64_t stall = seconds_ns(self.config.stall_timeout_s)
         cdef uint64_t sum
         if self.shares:
-            self.collect()
+            self.collect_shared()
         sum = self.progress()
         if failure_code(&self.core.failure) or self.closed:
             fb_event_cancel(self.core.event)
@@ -381,7 +415,7 @@ cdef class ResultPartition:
     def cancelled(self):
         """Whether every consumer has cancelled."""
         if self.shares:
-            self.collect()
+            self.collect_shared()
         for i in range(self.subpartitions):
             if not fb_u32_load_acquire(&self.subs[i].cancelled):
                 return False
@@ -453,7 +487,7 @@ cdef class ResultPartition:
     @property
     def bytes_out(self):
         """Bytes written to buffers so far."""
-        return sum([fb_u64_load_relaxed(&self.subs[i].bytes) for i in range(self.subpartitions)])
+        return sum([fb_u64_load_relaxed(&self.stage[i].bytes) for i in range(self.subpartitions)])
 
     @property
     def wait_s(self):
@@ -464,6 +498,10 @@ cdef class ResultPartition:
         """Note who drains `part` (a transport's name, and where it leads)."""
         self.transports[part] = (kind, where)
         self.shares = self.shares or kind == "memfd"
+
+    def attached(self, int part):
+        """Whether `part` has its consumer, or had one."""
+        return self.transports[part] is not None or fb_u32_load_acquire(&self.subs[part].closed) != 0
 
     def forked(self):
         """Whether this is a forked child, which must not touch its parent's exchange."""

@@ -16,7 +16,7 @@ from fastbuf.memory.pool_core cimport LocalCore, PoolCore
 
 
 cdef struct ChannelBuffers:
-    CreditRow credit
+    CreditRow *credit           # in the gate's ledger, or `own` when that has no row left
     int32_t ready               # head of the list of segments that wait for data, linked by GateBuffers.link; -1: empty
     int32_t ready_count
     int32_t with_reader         # segments delivered and not yet released
@@ -29,6 +29,7 @@ cdef struct ChannelBuffers:
     ChannelBuffers *next_waiter
     ChannelBuffers *next_announce
     void *owner                 # the exchange's InputChannel
+    CreditRow own
 
 
 cdef struct GateBuffers:
@@ -40,6 +41,9 @@ cdef struct GateBuffers:
     int32_t unopened            # channels that are expected and not there yet
     int32_t starved             # channels that have had no segment yet
     int32_t missing             # sum of the channels'
+    CreditRow *rows             # the gate's ledger
+    int32_t n_rows
+    int32_t rows_used
     int32_t *link               # next segment in a ready list, by segment number
     int32_t segments            # length of link
     ChannelBuffers *first_waiter
@@ -48,7 +52,7 @@ cdef struct GateBuffers:
 
 
 cdef int bm_init(GateBuffers *g, PoolCore *pool, LocalCore *local, int32_t segments, int32_t exclusive,
-                 int32_t floating) noexcept nogil
+                 int32_t floating, CreditRow *rows, int32_t n_rows) noexcept nogil
 cdef void bm_free(GateBuffers *g) noexcept nogil
 cdef void bm_open(GateBuffers *g, ChannelBuffers *c, void *owner) noexcept nogil
 cdef ChannelBuffers *bm_next_announce(GateBuffers *g) noexcept nogil
