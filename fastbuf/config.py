@@ -19,6 +19,7 @@ BATCH_ROWS = 10_000  #: Spark's own Arrow batch
 BATCH_BYTES = 16 << 20
 CONNECT_TIMEOUT_S = 20.0
 TRANSPORTS = ("auto", "memfd", "tcp")
+PING_INTERVAL_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,9 @@ class ExchangeConfig:
         A partly filled buffer leaves at the latest after this; 0: at once, -1: only when full.
     stall_timeout_s
         No progress for so long is an error.
+    ping_interval_s
+        A peer that is silent for so long is asked for a sign of life, and is lost when it gives none for as long again:
+        found within three intervals. A connection has the shortest of its channels' at either end.
     max_record_bytes
         A longer record is refused.
     batch_rows, batch_bytes
@@ -59,6 +63,7 @@ class ExchangeConfig:
     buffer_timeout_s: float = BUFFER_TIMEOUT_S
     stall_timeout_s: float = STALL_TIMEOUT_S
     connect_timeout_s: float = CONNECT_TIMEOUT_S
+    ping_interval_s: float = PING_INTERVAL_S
     max_record_bytes: int = MAX_RECORD_BYTES
     batch_rows: int = BATCH_ROWS
     batch_bytes: int = BATCH_BYTES
@@ -87,3 +92,5 @@ class ExchangeConfig:
             raise ConfigError(f"max_record_bytes is {self.max_record_bytes}: it must be below 2 GiB")
         if self.stall_timeout_s <= 0:
             raise ConfigError(f"stall_timeout_s is {self.stall_timeout_s}: it must be above 0")
+        if not self.ping_interval_s >= 0.01:
+            raise ConfigError(f"ping_interval_s is {self.ping_interval_s}: at least 0.01")

@@ -45,5 +45,13 @@ cdef extern from "<sys/eventfd.h>" nogil:
     int eventfd_write(int fd, uint64_t value)
 
 
+cdef extern from "<sys/ioctl.h>" nogil:
+    int ioctl(int fd, unsigned long request, ...)
+
+
+cdef extern from "<linux/sockios.h>" nogil:
+    unsigned long SIOCOUTQ
+
+
 cdef extern from "<unistd.h>" nogil:
     int close(int fd)

@@ -58,7 +58,7 @@ from fastbuf.exchange.events import Event
 
 cdef enum:
     SLICE_NS = 200000000        # signals are looked at this often while waiting
-    SPIN_NS = 20000             # what a wake-up costs on an idle core; see SharedReader
+    SPIN_NS = 20000             # about what a sleep and a wake-up cost
     LEAST_SPIN_NS = 2000        # what is left of it for a reader that spun in vain
     OPEN_ROWS = 256             # of the ledger, when channels are not known; what comes beyond has rows of its own
 

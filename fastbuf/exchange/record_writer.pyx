@@ -10,7 +10,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
-from fastbuf._native.atomics cimport fb_event_cancel, fb_event_prepare
+from fastbuf._native.atomics cimport fb_event_cancel, fb_event_epoch, fb_event_prepare
 from fastbuf.exchange.channel_selector cimport ChannelSelector
 from fastbuf.exchange.result_partition cimport (
     WRITE_BLOCKED,
@@ -157,10 +157,16 @@ cdef class RecordWriter:
         cdef int64_t since = 0
         cdef uint64_t seen = 0
         cdef uint32_t key
+        cdef bint news
         while True:
             self.partition.check()
+            key = fb_event_epoch(self.partition.core.event)
             if (self.pump_batch() if self.in_batch else self.pump_spill()):
                 return 0
+            with nogil:
+                news = self.partition.spin(key)
+            if news:
+                continue
             key = fb_event_prepare(self.partition.core.event)
             try:
                 if (self.pump_batch() if self.in_batch else self.pump_spill()):
@@ -459,7 +465,9 @@ cdef class RecordWriter:
         return self.partition.totals()
 
     def stats(self):
-        """Figures so far: records, bytes, buffers, peak_segments, segments (the cap), wait_s."""
+        """Figures so far: records, bytes, buffers, peak_segments, segments (the cap), wait_s; channels by transport, and
+        how many are TCP's since shared memory was tried in vain (fallbacks).
+        """
         stats = self.partition.pool.stats()
         return {
             "records": self.records,
@@ -468,4 +476,6 @@ cdef class RecordWriter:
             "peak_segments": stats.peak,
             "segments": stats.maximum,
             "wait_s": self.partition.wait_s,
+            "transports": self.partition.transports_used(),
+            "fallbacks": self.partition.fallbacks,
         }

@@ -46,6 +46,7 @@ cdef class ResultPartition:
     cdef readonly unsigned int channel
     cdef PyObject *bell_kept    # a reference of its own to `bell`: the collector may clear that one before the end
     cdef readonly Doorbell bell # `core.event` is its
+    cdef int64_t spin_ns        # how long to look before sleeping, where peers share memory
     cdef public int fallbacks   # channels that went to TCP since shared memory was not to be had
     cdef bint shares            # a subpartition is read in another process through shared memory
     cdef public object credentials      # what a transport connects its consumers with
@@ -64,6 +65,7 @@ cdef class ResultPartition:
     cdef WriteState open_shared(self, bint overdraft) noexcept nogil
     cdef int acquire(self, bint overdraft) noexcept nogil
     cdef void collect_shared(self) noexcept nogil
+    cdef bint spin(self, uint32_t epoch) noexcept nogil
     cdef void commit(self, int part, uint32_t n) noexcept nogil
     cdef void finish_buffer(self, int part) noexcept nogil
     cdef void finish_shared(self) noexcept nogil

@@ -11,6 +11,7 @@ from libc.stdlib cimport calloc, free
 
 from fastbuf._native.atomics cimport (
     fb_event_cancel,
+    fb_event_spin,
     fb_event_prepare,
     fb_event_wait,
     fb_now_ns,
@@ -55,6 +56,8 @@ from fastbuf.errors import ExchangeClosed, StallTimeout
 
 cdef enum:
     SLICE_NS = 200000000        # signals are looked at this often while blocked
+    SPIN_NS = 20000             # about what a sleep and a wake-up cost
+    LEAST_SPIN_NS = 2000        # what is left of it for a writer that spun in vain
 
 
 cdef class ResultPartition:
@@ -82,6 +85,7 @@ cdef class ResultPartition:
         self.channel = channel
         self.config = config
         self.transports = [None] * subpartitions
+        self.spin_ns = SPIN_NS
         self.notified = []
         self.segment_size = network.core.segment_size
         self.pool_core = network.core
@@ -186,6 +190,16 @@ cdef class ResultPartition:
         if segment < 0 and overdraft:
             segment = local_try_acquire_overdraft(self.pool.core)
         return segment
+
+    cdef bint spin(self, uint32_t epoch) noexcept nogil:
+        """Whether something came after `epoch`, within the little that a sleep would cost; peers that share memory."""
+        if not self.shares:
+            return False
+        if fb_event_spin(self.core.event, epoch, self.spin_ns):
+            self.spin_ns = SPIN_NS
+            return True
+        self.spin_ns = max(self.spin_ns // 2, LEAST_SPIN_NS)
+        return False
 
     cdef void collect_shared(self) noexcept nogil:
         """Takes home what readers in other processes are done with, and hears which have ended."""
@@ -498,6 +512,11 @@ cdef class ResultPartition:
         """Note who drains `part` (a transport's name, and where it leads)."""
         self.transports[part] = (kind, where)
         self.shares = self.shares or kind == "memfd"
+
+    def transports_used(self):
+        """How many subpartitions each transport drains."""
+        kinds = [transport[0] for transport in self.transports if transport is not None]
+        return {kind: kinds.count(kind) for kind in sorted(set(kinds))}
 
     def attached(self, int part):
         """Whether `part` has its consumer, or had one."""

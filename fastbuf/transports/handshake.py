@@ -6,12 +6,18 @@
     HELLO      magic, gate, channel, epoch,
                fingerprint, sizes, nonce c     ---->
                                                <----   CHALLENGE  status, nonce s, HMAC(secret, "server" hello s)
-    PROOF      HMAC(secret, "client" hello s)  ---->
-                                               <----   VERDICT    status, reason
+    PROOF      HMAC(secret, "client" hello s offer)
+    OFFER      as many bytes as HELLO said     ---->
+                                               <----   VERDICT    status, reason or answer
 
 HMAC-SHA256 and the constant-time comparison are the standard library's.  Every message has a fixed
-length (the reason's is bounded), so nothing is allocated on a stranger's word.  Neither side learns
-the secret from the other, and a recorded conversation proves nothing: both nonces are fresh.
+length (the offer's, the reason's and the answer's are bounded), so nothing is allocated on a stranger's
+word.  Neither side learns the secret from the other, and a recorded conversation proves nothing: both
+nonces are fresh.
+
+An *offer* is a producer's word about a better way than this connection (its memory, say); it is part of
+what is proved, and nobody reads it before that.  The consumer's answer comes with its welcome; an empty
+one: not taken.
 """
 
 from __future__ import annotations
@@ -24,12 +30,13 @@ from dataclasses import dataclass
 
 from fastbuf.errors import AuthenticationError, ExchangeError, PeerLost, ProtocolError, SchemaMismatch, SequenceError
 
-MAGIC = b"FASTBUF\x01"
+MAGIC = b"FASTBUF\x02"  #: the last byte is the version of the wire; 2: events, offers, PING that is answered
 NONCE_BYTES = 32
 PROOF_BYTES = 32
-REASON_BYTES = 1024
+REASON_BYTES = 1024  #: longest reason or answer
+OFFER_BYTES = 4096  #: longest offer
 
-_HELLO = struct.Struct("<8sIIQQII32s")
+_HELLO = struct.Struct("<8sIIQQIII32s")
 HELLO_BYTES = _HELLO.size
 CHALLENGE_BYTES = 1 + NONCE_BYTES + PROOF_BYTES
 VERDICT_HEAD_BYTES = 3
@@ -55,20 +62,32 @@ class Hello:
     fingerprint: int
     segment_size: int
     nonce: bytes
+    stream: int = 0  #: the channel's number on this connection
+    offer_bytes: int = 0  #: length of the offer that follows the proof
 
     def pack(self) -> bytes:
         """The message's bytes."""
         return _HELLO.pack(
-            MAGIC, self.gate_id, self.channel, self.epoch, self.fingerprint, self.segment_size, 0, self.nonce
+            MAGIC,
+            self.gate_id,
+            self.channel,
+            self.epoch,
+            self.fingerprint,
+            self.segment_size,
+            self.stream,
+            self.offer_bytes,
+            self.nonce,
         )
 
     @classmethod
     def unpack(cls, data: bytes) -> Hello:
         """Read the message; raises ProtocolError when it is none."""
-        magic, gate_id, channel, epoch, fingerprint, segment_size, _zero, nonce = _HELLO.unpack(data)
+        magic, gate_id, channel, epoch, fingerprint, segment_size, stream, offer_bytes, nonce = _HELLO.unpack(data)
         if magic != MAGIC:
             raise ProtocolError(f"a peer speaks another protocol or version: {magic!r}")
-        return cls(gate_id, channel, epoch, fingerprint, segment_size, nonce)
+        if offer_bytes > OFFER_BYTES:
+            raise ProtocolError(f"an offer of {offer_bytes} bytes: at most {OFFER_BYTES}")
+        return cls(gate_id, channel, epoch, fingerprint, segment_size, nonce, stream, offer_bytes)
 
 
 def server_proof(secret: bytes, hello: bytes, nonce: bytes) -> bytes:
@@ -76,9 +95,9 @@ def server_proof(secret: bytes, hello: bytes, nonce: bytes) -> bytes:
     return hmac.digest(secret, b"server" + hello + nonce, "sha256")
 
 
-def client_proof(secret: bytes, hello: bytes, nonce: bytes) -> bytes:
-    """What only a client with the secret can say."""
-    return hmac.digest(secret, b"client" + hello + nonce, "sha256")
+def client_proof(secret: bytes, hello: bytes, nonce: bytes, offer: bytes = b"") -> bytes:
+    """What only a client with the secret can say, and that the offer is its own."""
+    return hmac.digest(secret, b"client" + hello + nonce + offer, "sha256")
 
 
 def pack_challenge(secret: bytes, hello: bytes, nonce: bytes) -> bytes:
@@ -91,9 +110,12 @@ def pack_refusal(status: int) -> bytes:
     return bytes([status]) + bytes(NONCE_BYTES + PROOF_BYTES)
 
 
-def pack_verdict(status: int, reason: str = "") -> bytes:
-    """VERDICT; the reason is cut to REASON_BYTES."""
-    text = reason.encode()[:REASON_BYTES]
+def pack_verdict(status: int, reason: str = "", answer: bytes = b"") -> bytes:
+    """VERDICT; a reason is cut to REASON_BYTES, an answer to an offer goes with WELCOME alone."""
+    text = answer if status == WELCOME else reason.encode()
+    if status == WELCOME and len(text) > REASON_BYTES:
+        raise ValueError(f"an answer of {len(text)} bytes: at most {REASON_BYTES}")
+    text = text[:REASON_BYTES]
     return struct.pack("<BH", status, len(text)) + text
 
 
@@ -112,8 +134,56 @@ def _receive(sock: socket.socket, n: int, where: str) -> bytes:
     return bytes(data)
 
 
-def greet(sock: socket.socket, hello: Hello, secret: bytes, where: str) -> None:
+def prove(challenge: bytes, message: bytes, hello: Hello, secret: bytes, where: str, offer: bytes) -> bytes:
+    """The client's PROOF and OFFER, for a server whose CHALLENGE proves that it knows the secret.
+
+    Raises
+    ------
+    AuthenticationError, ExchangeError
+        It does not, or has no such gate.
+    """
+    if challenge[0] != WELCOME:
+        raise _REFUSALS.get(challenge[0], ExchangeError)(f"{where} has no gate {hello.gate_id} (any more)")
+    nonce = challenge[1 : 1 + NONCE_BYTES]
+    if not hmac.compare_digest(challenge[1 + NONCE_BYTES :], server_proof(secret, message, nonce)):
+        raise AuthenticationError(f"{where} could not prove the exchange's secret")
+    return client_proof(secret, message, nonce, offer) + offer
+
+
+def verdict_length(head: bytes, hello: Hello, where: str) -> int:
+    """How many bytes follow the head of a VERDICT; raises ProtocolError when it is none."""
+    status, length = struct.unpack("<BH", head)
+    if (
+        length > REASON_BYTES
+        or (status != WELCOME and status not in _REFUSALS)
+        or (status == WELCOME and length and not hello.offer_bytes)
+    ):
+        raise ProtocolError(f"{where} gave a verdict that there is not: status {status}, {length} bytes of reason")
+    return int(length)
+
+
+def take_verdict(status: int, rest: bytes, hello: Hello, where: str) -> bytes:
+    """The answer to the offer; raises what the server refuses with."""
+    if status != WELCOME:
+        reason = rest.decode("utf-8", "replace")
+        raise _REFUSALS.get(status, ExchangeError)(f"{where} refused channel {hello.channel}: {reason}")
+    return rest
+
+
+def greet(sock: socket.socket, hello: Hello, secret: bytes, where: str, offer: bytes = b"") -> bytes:
     """The client's side, on a blocking socket with a timeout.
+
+    Parameters
+    ----------
+    hello
+        Its `offer_bytes` is the length of `offer`.
+    offer
+        What the server may read once the secret is proved.
+
+    Returns
+    -------
+    bytes
+        The server's answer to the offer; empty: it was not taken.
 
     Raises
     ------
@@ -126,21 +196,13 @@ def greet(sock: socket.socket, hello: Hello, secret: bytes, where: str) -> None:
     try:
         sock.sendall(message)
         challenge = _receive(sock, CHALLENGE_BYTES, where)
-        if challenge[0] != WELCOME:
-            raise _REFUSALS.get(challenge[0], ExchangeError)(f"{where} has no gate {hello.gate_id} (any more)")
-        nonce = challenge[1 : 1 + NONCE_BYTES]
-        if not hmac.compare_digest(challenge[1 + NONCE_BYTES :], server_proof(secret, message, nonce)):
-            raise AuthenticationError(f"{where} could not prove the exchange's secret")
-        sock.sendall(client_proof(secret, message, nonce))
-        status, length = struct.unpack("<BH", _receive(sock, VERDICT_HEAD_BYTES, where))
-        if length > REASON_BYTES or (status != WELCOME and status not in _REFUSALS) or (status == WELCOME and length):
-            raise ProtocolError(f"{where} gave a verdict that there is not: status {status}, {length} bytes of reason")
-        reason = _receive(sock, length, where).decode("utf-8", "replace")
+        sock.sendall(prove(challenge, message, hello, secret, where, offer))
+        head = _receive(sock, VERDICT_HEAD_BYTES, where)
+        rest = _receive(sock, verdict_length(head, hello, where), where)
     except TimeoutError as error:
         raise PeerLost(f"{where} did not answer the handshake in time") from error
     except OSError as error:
         if isinstance(error, ExchangeError):
             raise
         raise PeerLost(f"{where}: {error}") from error
-    if status != WELCOME:
-        raise _REFUSALS.get(status, ExchangeError)(f"{where} refused channel {hello.channel}: {reason}")
+    return take_verdict(head[0], rest, hello, where)

@@ -1,22 +1,22 @@
 """The listener: accepts connections and has each prove the secret before the I/O thread sees it.
 
 One Python thread, asleep in ``select`` but while somebody connects.  Strangers cost little: a bound
-on how many may be unauthenticated at once, and on their time.
+on how many may be unauthenticated at once, and on their time.  Channels that join a connection which
+is there already prove theirs to the same thread, by letters that the I/O thread hands on.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hmac
 import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from fastbuf.errors import ConfigError, ExchangeError, ResourceError
 from fastbuf.transports import handshake as hs
+from fastbuf.transports.applicant import Applicant, Refused
 
 MAX_UNPROVEN = 64  #: connections that have not proved the secret yet; more wait in the kernel's backlog
 PROOF_TIME_S = 10.0
@@ -24,20 +24,36 @@ BACKLOG = 128
 _PAUSE_S = 0.05
 
 
+class Desk(Protocol):
+    """Who keeps the gates and the connections: the transport."""
+
+    def find_gate(self, gate_id: int) -> Any:
+        """The open gate of that number, or None."""
+
+    def admit(self, sock: socket.socket, applicant: Applicant) -> None:
+        """The secret is proved: owns the socket from now on, or raises ExchangeError to refuse."""
+
+    def letters_fd(self) -> int:
+        """Readable when there are letters."""
+
+    def letters(self) -> list[tuple[int, int, bytes, str]]:
+        """What channels that join have said: connection, stream, message, peer."""
+
+    def reply(self, connection: int, stream: int, message: bytes, last: bool) -> None:
+        """Answer one of them; `last`: it is refused (without a message: because its time is over)."""
+
+    def admit_stream(self, connection: int, applicant: Applicant) -> None:
+        """As `admit`, for a channel that joins; welcomes it."""
+
+
 class _Stranger:
     """A connection that has not proved the secret yet."""
 
-    def __init__(self, sock: socket.socket, peer: str) -> None:
+    def __init__(self, sock: socket.socket, applicant: Applicant) -> None:
         self.sock = sock
-        self.peer = peer
+        self.applicant = applicant
         self.deadline = time.monotonic() + PROOF_TIME_S
         self.data = bytearray()
-        self.wanted = hs.HELLO_BYTES
-        self.hello: hs.Hello | None = None
-        self.hello_bytes = b""
-        self.nonce = b""
-        self.gate: Any = None
-        self.watched = True
 
 
 class Listener:
@@ -45,25 +61,21 @@ class Listener:
 
     Parameters
     ----------
-    find_gate
-        The open gate of a number, or None.
-    admit
-        Called with socket, hello, gate and peer once the secret is proved; raises to refuse, else owns the socket.
+    host, ports
+        The address, and the first and last port to try.
+    desk
+        Who admits.
     """
 
-    def __init__(
-        self,
-        host: str,
-        ports: tuple[int, int],
-        find_gate: Callable[[int], Any],
-        admit: Callable[[socket.socket, hs.Hello, Any, str], None],
-    ) -> None:
-        self._find_gate = find_gate
-        self._admit = admit
+    def __init__(self, host: str, ports: tuple[int, int], desk: Desk) -> None:
+        self._desk = desk
         self._socket = self._bind(host, ports)
         self.address: tuple[str, int] = self._socket.getsockname()[:2]
         self._wake_in, self._wake_out = socket.socketpair()
+        self._letters_fd = desk.letters_fd()
         self._closing = False
+        self._strangers: dict[socket.socket, _Stranger] = {}
+        self._joining: dict[tuple[int, int], tuple[Applicant, float]] = {}
         self.refused = 0
         self._thread = threading.Thread(target=self._run, name="fastbuf-listener", daemon=True)
         self._thread.start()
@@ -102,38 +114,42 @@ class Listener:
     def _run(self) -> None:
         with selectors.DefaultSelector() as selector:
             selector.register(self._wake_in, selectors.EVENT_READ)
-            strangers: dict[socket.socket, _Stranger] = {}
+            selector.register(self._letters_fd, selectors.EVENT_READ)
             listening = False
             while not self._closing:
-                if not listening and len(strangers) < MAX_UNPROVEN:
+                if not listening and len(self._strangers) < MAX_UNPROVEN:
                     selector.register(self._socket, selectors.EVENT_READ)
                     listening = True
-                elif listening and len(strangers) >= MAX_UNPROVEN:
+                elif listening and len(self._strangers) >= MAX_UNPROVEN:
                     selector.unregister(self._socket)
                     listening = False
-                soonest = min((s.deadline for s in strangers.values()), default=None)
+                deadlines = [s.deadline for s in self._strangers.values()] + [d for _, d in self._joining.values()]
+                soonest = min(deadlines, default=None)
                 events = selector.select(None if soonest is None else max(0.0, soonest - time.monotonic()))
                 for key, _ in events:
                     if key.fileobj is self._socket:
-                        self._accept(selector, strangers)
+                        self._accept(selector)
+                    elif key.fileobj == self._letters_fd:
+                        self._read_letters()
                     elif key.fileobj is not self._wake_in:
-                        stranger = strangers[key.fileobj]  # type: ignore[index]
-                        if not self._advance(stranger, selector):
-                            del strangers[stranger.sock]
-                            if stranger.watched:
-                                selector.unregister(stranger.sock)
-                            if stranger.gate is None:
-                                stranger.sock.close()
-                now = time.monotonic()
-                for stranger in [s for s in strangers.values() if s.deadline <= now]:
-                    selector.unregister(stranger.sock)
-                    del strangers[stranger.sock]
-                    stranger.sock.close()
-                    self.refused += 1
-            for stranger in strangers.values():
+                        self._advance(self._strangers[key.fileobj], selector)  # type: ignore[index]
+                if soonest is not None:
+                    self._expire(selector)
+            for stranger in self._strangers.values():
                 stranger.sock.close()
 
-    def _accept(self, selector: selectors.BaseSelector, strangers: dict[socket.socket, _Stranger]) -> None:
+    def _expire(self, selector: selectors.BaseSelector) -> None:
+        now = time.monotonic()
+        for stranger in [s for s in self._strangers.values() if s.deadline <= now]:
+            self._send_away(stranger, selector)
+        for key in [key for key, (_, deadline) in self._joining.items() if deadline <= now]:
+            del self._joining[key]
+            self.refused += 1
+            self._desk.reply(*key, b"", True)
+
+    # ---- connections
+
+    def _accept(self, selector: selectors.BaseSelector) -> None:
         try:
             sock, address = self._socket.accept()
         except BlockingIOError:
@@ -145,72 +161,77 @@ class Listener:
         sock.setblocking(False)
         with contextlib.suppress(OSError):  # gone again: reading says so
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        strangers[sock] = _Stranger(sock, f"{address[0]}:{address[1]}")
+        self._strangers[sock] = _Stranger(sock, Applicant(self._desk.find_gate, 0, f"{address[0]}:{address[1]}"))
         selector.register(sock, selectors.EVENT_READ)
 
-    def _advance(self, s: _Stranger, selector: selectors.BaseSelector) -> bool:
-        """Take in what came. False: done with, admitted (gate is set) or to be closed (gate is None)."""
+    def _advance(self, s: _Stranger, selector: selectors.BaseSelector) -> None:
+        """Take in what came."""
         try:
-            part = s.sock.recv(s.wanted - len(s.data))
+            part = s.sock.recv(s.applicant.wanted - len(s.data))
         except BlockingIOError:
-            return True
+            return
         except OSError:
             part = b""
         if not part:
-            s.gate = None
-            return False
+            self._send_away(s, selector, counts=False)
+            return
         s.data += part
-        if len(s.data) < s.wanted:
-            return True
+        if len(s.data) < s.applicant.wanted:
+            return
         message = bytes(s.data)
         s.data.clear()
         try:
-            return self._hello(s, message) if s.hello is None else self._proof(s, message, selector)
+            reply = s.applicant.hear(message)
+            if not s.applicant.proved:
+                s.sock.send(reply)
+                return
+        except Refused as refusal:
+            self._send_away(s, selector, refusal.reply)
+            return
         except Exception:  # of whatever kind: one caller's trouble must not end the thread that serves all
-            self.refused += 1
-            s.gate = None
-            return False
-
-    def _hello(self, s: _Stranger, message: bytes) -> bool:
-        s.hello = hs.Hello.unpack(message)
-        s.hello_bytes = message
-        s.gate = self._find_gate(s.hello.gate_id)
-        if s.gate is None:
-            s.sock.send(hs.pack_refusal(hs.REFUSED_GATE))
-            return False
-        s.nonce = hs.fresh_nonce()
-        s.sock.send(hs.pack_challenge(s.gate.secret, message, s.nonce))
-        s.wanted = hs.PROOF_BYTES
-        return True
-
-    def _proof(self, s: _Stranger, message: bytes, selector: selectors.BaseSelector) -> bool:
-        assert s.hello is not None
-        gate, s.gate = s.gate, None
-        if not hmac.compare_digest(message, hs.client_proof(gate.secret, s.hello_bytes, s.nonce)):
-            self.refused += 1
-            s.sock.send(hs.pack_verdict(hs.REFUSED_SECRET, "the secret was not proved"))
-            return False
-        status, reason = hs.WELCOME, ""
-        if s.hello.epoch != gate.epoch:
-            status, reason = hs.REFUSED_EPOCH, f"its epoch {s.hello.epoch} is not this run's"
-        elif s.hello.fingerprint != gate.serializer.fingerprint:
-            status = hs.REFUSED_SCHEMA
-            reason = f"schema {s.hello.fingerprint:016x} is not the consumer's {gate.serializer.fingerprint:016x}"
-        elif s.hello.segment_size > gate.environment.pool.segment_size:
-            status = hs.REFUSED_SIZE
-            reason = (
-                f"segments of {s.hello.segment_size} bytes; the consumer's are {gate.environment.pool.segment_size}"
-            )
-        if status != hs.WELCOME:
-            s.sock.send(hs.pack_verdict(status, reason))
-            return False
+            self._send_away(s, selector)
+            return
         # Ours no longer from here on: the I/O thread may close the descriptor at any moment.
         selector.unregister(s.sock)
-        s.watched = False
+        del self._strangers[s.sock]
         try:
-            self._admit(s.sock, s.hello, gate, s.peer)
-        except ExchangeError as error:
-            s.sock.send(hs.pack_verdict(hs.REFUSED_CHANNEL, str(error)))
-            return False
-        s.gate = gate
-        return False
+            self._desk.admit(s.sock, s.applicant)
+        except Exception as error:
+            self.refused += 1
+            with contextlib.suppress(OSError):
+                s.sock.send(hs.pack_verdict(hs.REFUSED_CHANNEL, str(error) if isinstance(error, ExchangeError) else ""))
+            s.sock.close()
+
+    def _send_away(
+        self, s: _Stranger, selector: selectors.BaseSelector, reply: bytes = b"", counts: bool = True
+    ) -> None:
+        selector.unregister(s.sock)
+        del self._strangers[s.sock]
+        self.refused += counts
+        with contextlib.suppress(OSError):
+            if reply:
+                s.sock.send(reply)
+        s.sock.close()
+
+    # ---- channels that join a connection
+
+    def _read_letters(self) -> None:
+        for connection, stream, message, peer in self._desk.letters():
+            applicant, deadline = self._joining.pop((connection, stream), (None, 0.0))
+            if applicant is None:
+                applicant = Applicant(self._desk.find_gate, stream, peer)
+                deadline = time.monotonic() + PROOF_TIME_S
+            try:
+                reply = applicant.hear(message)
+                if applicant.proved:
+                    self._desk.admit_stream(connection, applicant)
+                    continue
+            except Exception as error:  # of whatever kind, as above
+                self.refused += 1
+                reply = error.reply if isinstance(error, Refused) else b""
+                if isinstance(error, ExchangeError) and applicant.proved:
+                    reply = hs.pack_verdict(hs.REFUSED_CHANNEL, str(error))
+                self._desk.reply(connection, stream, reply, True)
+                continue
+            self._joining[connection, stream] = applicant, deadline
+            self._desk.reply(connection, stream, reply, False)

@@ -1,10 +1,12 @@
 # The wire, once, for both ends.  All numbers little-endian (checked when the module is made).
 #
-# After the handshake (transports/handshake.py) a connection carries frames:
+# A connection is shared by all channels from one environment to another: each is a *stream* of it, with a number that
+# the one who dialled gives out, counting up from 0 and never again.  After the first channel's handshake
+# (transports/handshake.py) it carries frames:
 #
 #      0        4      5      6        8         12         16        20         24
 #      +--------+------+------+--------+---------+----------+---------+----------+----------...
-#      | length | type | flags| zero   | channel | sequence | value   | crc32c   | payload (length bytes)
+#      | length | type | flags| zero   | stream  | sequence | value   | crc32c   | payload (length bytes)
 #      +--------+------+------+--------+---------+----------+---------+----------+----------...
 #
 #   type    from      payload        sequence                 value
@@ -15,10 +17,20 @@
 #   CREDIT  receiver  -              places of events freed   credits granted
 #   CANCEL  receiver  -              -                        -
 #   ABORT   both      reason, UTF-8  -                        -
-#   PING    both      -              -                        -
+#   JOIN    both      one message of -                        receiver: 1: refused, the last word
+#                     the handshake
+#   PING    both      -              -                        0: are you there?  1: I am.  (Stream 0, of no meaning)
 #
 # flags: bit 0: crc32c of the payload is set (DATA).  A length is checked against the type's bound
 # before anything is read into anything.
+#
+# A further channel joins by JOIN frames, which carry the messages that the first one's handshake had for itself: its
+# secret may be another, and is proved before any other frame of that stream.
+#
+# Each side says one end of a stream, and nothing after it: a sender DONE or ABORT; a receiver DONE, CANCEL, ABORT or a
+# JOIN that refuses.  Whoever hears one and has not said its own answers with DONE.  A stream is over when both have
+# been said; what comes for a stream that is over, or never was, breaks the protocol, and the connection is closed.  The
+# one who dialled closes it after the last stream.
 from libc.stdint cimport uint8_t, uint16_t, uint32_t
 
 cdef enum FrameType:
@@ -29,12 +41,17 @@ cdef enum FrameType:
     FRAME_CANCEL = 5
     FRAME_ABORT = 6
     FRAME_PING = 7
+    FRAME_JOIN = 8
 
 cdef enum:
     FRAME_HEADER = 24
     FRAME_CRC = 1               # flag
     ABORT_BYTES = 8000          # longest reason
     EVENT_BYTES = 4096          # longest event; exchange/events.py has the same bound
+    JOIN_BYTES = 4128           # longest message of the handshake: a proof and an offer
+    PING_ASKS = 0
+    PING_ANSWERS = 1
+    JOIN_REFUSED = 1
 
 
 cdef packed struct FrameHeader:
@@ -42,19 +59,19 @@ cdef packed struct FrameHeader:
     uint8_t type
     uint8_t flags
     uint16_t zero
-    uint32_t channel
+    uint32_t stream
     uint32_t sequence
     uint32_t value
     uint32_t crc
 
 
-cdef inline void frame_set(FrameHeader *h, uint8_t type, uint32_t channel, uint32_t length, uint32_t sequence,
+cdef inline void frame_set(FrameHeader *h, uint8_t type, uint32_t stream, uint32_t length, uint32_t sequence,
                            uint32_t value) noexcept nogil:
     h.length = length
     h.type = type
     h.flags = 0
     h.zero = 0
-    h.channel = channel
+    h.stream = stream
     h.sequence = sequence
     h.value = value
     h.crc = 0
@@ -70,7 +87,11 @@ cdef inline bint frame_is_sane(FrameHeader *h, uint32_t segment_size, bint from_
         return from_sender and 0 < h.length <= EVENT_BYTES
     if h.type == FRAME_ABORT:
         return h.length <= ABORT_BYTES
-    if h.type == FRAME_DONE or h.type == FRAME_PING:
+    if h.type == FRAME_JOIN:
+        return 0 < h.length <= JOIN_BYTES and h.value <= (0 if from_sender else JOIN_REFUSED)
+    if h.type == FRAME_PING:
+        return h.length == 0 and h.stream == 0 and h.value <= PING_ANSWERS
+    if h.type == FRAME_DONE:
         return h.length == 0
     if h.type == FRAME_CREDIT or h.type == FRAME_CANCEL:
         return h.length == 0 and not from_sender

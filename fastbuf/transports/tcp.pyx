@@ -1,25 +1,50 @@
-"""The TCP transport: connects subpartitions to gates of other processes and has the I/O thread move the bytes."""
+"""The TCP transport: connects subpartitions to gates of other processes and has the I/O thread move the bytes.
+
+All channels from one environment to another share a connection.  The first one opens it and proves its
+secret on it; the others join, each with a proof of its own.
+"""
 
 import socket
 import sys
 import threading
+import time
 
+from libc.stdint cimport int64_t, uint64_t
+from libc.stdlib cimport free
+
+from fastbuf._native.atomics cimport fb_now_ns
 from fastbuf.exchange.clock cimport seconds_ns
 from fastbuf.exchange.failure cimport FAIL_PEER_LOST
 from fastbuf.exchange.gate_core cimport gate_disconnect, gate_fail, gate_open_channel
 from fastbuf.exchange.input_channel cimport InputChannel
 from fastbuf.exchange.input_gate cimport InputGate
 from fastbuf.exchange.result_partition cimport ResultPartition
-from fastbuf.exchange.result_subpartition cimport sub_forget_drainer
-from fastbuf.exchange.result_subpartition cimport sub_close
-from fastbuf.transports.tcp_connection cimport (
+from fastbuf.exchange.result_subpartition cimport sub_close, sub_forget_drainer
+from fastbuf.memory.network_buffer_pool cimport NetworkBufferPool
+from fastbuf.transports.tcp_loop cimport (
+    COMMAND_ADD,
+    COMMAND_JOIN,
+    COMMAND_LEAVE,
+    COMMAND_LETTER,
+    COMMAND_LET_GO,
+    COMMAND_OPEN,
+    COMMAND_REFUSE,
+    Command,
+    command_init,
+    loop_mark,
+)
+from fastbuf.transports.tcp_state cimport (
     ROLE_RECEIVER,
     ROLE_SENDER,
     Connection,
+    Stream,
     connection_free,
     connection_new,
+    letter_new,
+    stream_free,
+    stream_new,
 )
-from fastbuf.transports.tcp_loop cimport COMMAND_ADD, COMMAND_LET_GO, IoThread, loop_mark
+from fastbuf.transports.tcp_thread cimport IoThread
 
 from fastbuf.errors import ConfigError, ExchangeClosed, PeerLost, SequenceError
 from fastbuf.exchange.connection import register_transport
@@ -30,6 +55,18 @@ if sys.byteorder != "little":
     raise ConfigError("fastbuf's wire is little-endian and this machine is not")
 
 
+class _Route:
+    """The connection to one address, if there is one; `lock` is for whoever opens it."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.serial = 0
+
+
+class _Gone(Exception):
+    """The connection was closed, after its last channel, before another could join."""
+
+
 cdef class TcpTransport:
     """One I/O thread and, once :meth:`listen` is called, one listener."""
 
@@ -37,135 +74,352 @@ cdef class TcpTransport:
     cdef object environment
     cdef object listener
     cdef object lock
+    cdef dict routes
     cdef bint closed
+    cdef public object offers
 
     def __init__(self, environment):
         self.environment = environment
+        # Who knows a better way than this connection, or None:
+        #   make(partition, index, target) -> bytes       a producer's offer; empty: none.  The thread that connects
+        #   answered(partition, index, answer)            to an offer that was made.  The same thread
+        #   take(gate, hello, offer) -> bytes             the consumer's answer; empty: no.  The listener's thread
+        self.offers = None
         self.lock = threading.RLock()
+        self.routes = {}
         self.io = IoThread()
 
     def listen(self, host, ports):
         with self.lock:
             if self.listener is not None:
                 raise ConfigError(f"this environment listens on {self.listener.address} already")
-            self.listener = Listener(host, ports, self.environment.gate, self._admit)
+            self.listener = Listener(host, ports, self)
             return self.listener.address
 
     def register_gate(self, gate):
         """Gates are found through the environment: nothing to do."""
 
-    # ---- a producer connects to us (listener's thread)
+    # ---- a producer connects to us (the listener's thread; see listener.Desk)
 
-    def _admit(self, sock, hello, InputGate gate, peer):
-        cdef InputChannel *channel
-        cdef Connection *c
-        cdef bytes name = peer.encode()
+    def find_gate(self, gate_id):
+        return self.environment.gate(gate_id)
+
+    def letters_fd(self):
+        return self.io.open_inbox()
+
+    def letters(self):
+        return self.io.take_inbox()
+
+    def reply(self, connection, stream, message, last):
+        self._say(connection, stream, message, last)
+
+    def admit(self, sock, applicant):
+        cdef Connection *c = NULL
+        cdef Command k
+        cdef InputGate gate = applicant.gate
+        cdef NetworkBufferPool network = self.environment.pool
+        cdef bytes name = applicant.peer.encode()
+        command_init(&k, COMMAND_ADD)
         with self.lock:
-            if self.closed or gate.closed:
-                raise PeerLost("the consumer has ended")
-            channel = gate_open_channel(gate.core, hello.channel, NULL)
-            if channel == NULL:
-                raise SequenceError(f"channel {hello.channel} is connected already")
+            k.channel = self._open_channel(gate, applicant.hello)
+            k.ping_interval_ns = seconds_ns(gate.config.ping_interval_s)
             try:
-                sock.send(hs.pack_verdict(hs.WELCOME))
-                size = gate.environment.pool.segment_size
-                c = connection_new(sock.fileno(), ROLE_RECEIVER, hello.channel, size, name)
-                if c == NULL:
+                welcome = self._welcome(applicant)
+                c = connection_new(sock.fileno(), False, network.core.segment_size, name)
+                k.stream = stream_new(ROLE_RECEIVER, applicant.hello.channel)
+                if c == NULL or k.stream == NULL:
                     raise MemoryError
+                sock.send(welcome)
+                k.connection = c
+                k.stream.gate = gate.core
+                k.stream.channel = k.channel
+                # The I/O thread itself connects the channel, so that nobody marks a stream that it does not have yet.
+                self.io.command(&k)
                 sock.detach()
-            except (OSError, MemoryError) as error:
-                text = f"producer {peer} (channel {hello.channel}) was lost as it connected: {error}".encode()
-                gate_disconnect(gate.core, channel)
-                gate_fail(gate.core, FAIL_PEER_LOST, text, len(text))
-                raise PeerLost(text.decode()) from error
-            c.loop = self.io.loop
-            c.gate = gate.core
-            c.channel = channel
-            # The I/O thread itself connects the channel, so that nobody marks a connection it does not have yet.
-            self.io.command(COMMAND_ADD, c)
+            except Exception as error:      # of whatever kind: a channel that was opened must be heard of
+                if c != NULL:
+                    c.fd = -1
+                    connection_free(c)
+                if k.stream != NULL:
+                    stream_free(k.stream)
+                self._lost_as_it_connected(gate, k.channel, applicant, error)
+
+    def admit_stream(self, connection, applicant):
+        cdef Command k
+        cdef bytes welcome
+        cdef InputGate gate = applicant.gate
+        command_init(&k, COMMAND_LETTER)
+        with self.lock:
+            k.channel = self._open_channel(gate, applicant.hello)
+            k.ping_interval_ns = seconds_ns(gate.config.ping_interval_s)
+            k.gate = gate.core
+            k.serial = connection
+            k.id = applicant.stream
+            try:
+                welcome = self._welcome(applicant)
+                k.letter = letter_new(<char *> welcome, len(welcome))
+                if k.letter == NULL:
+                    raise MemoryError
+                self.io.command(&k)
+                if k.result != 0:
+                    raise PeerLost("the connection was closed")
+            except Exception as error:
+                free(k.letter)
+                self._lost_as_it_connected(gate, k.channel, applicant, error)
+
+    cdef InputChannel *_open_channel(self, InputGate gate, hello) except NULL:
+        cdef InputChannel *channel
+        if self.closed or gate.closed:
+            raise PeerLost("the consumer has ended")
+        channel = gate_open_channel(gate.core, hello.channel, NULL)
+        if channel == NULL:
+            raise SequenceError(f"channel {hello.channel} is connected already")
+        return channel
+
+    def _welcome(self, applicant):
+        offer = applicant.offer
+        answer = self.offers.take(applicant.gate, applicant.hello, offer) if offer and self.offers is not None else b""
+        return hs.pack_verdict(hs.WELCOME, answer=answer)
+
+    cdef int _lost_as_it_connected(self, InputGate gate, InputChannel *channel, applicant, error) except -1:
+        what = f"producer {applicant.peer} (channel {applicant.hello.channel}) was lost as it connected: {error}"
+        text = what.encode()
+        gate_disconnect(gate.core, channel)
+        gate_fail(gate.core, FAIL_PEER_LOST, text, len(text))
+        raise PeerLost(what) from error
 
     # ---- we connect to a consumer
 
     def connect(self, ResultPartition partition, int index, target, channel):
         """Blocks until the consumer has proved the secret and believes us; `connect_timeout_s` at most."""
-        host, port, gate_id = target
+        host, port = target[:2]
         where = f"consumer {host}:{port}"
-        hello = hs.Hello(
-            gate_id=gate_id,
+        deadline = time.monotonic() + partition.config.connect_timeout_s
+        with self.lock:
+            route = self.routes.setdefault((host, port), _Route())
+        try:
+            while True:
+                if not route.lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
+                    raise PeerLost(f"{where} cannot be reached: another channel has been trying since before")
+                try:
+                    serial = route.serial
+                    if serial == 0:
+                        route.serial = self._dial(partition, index, target, channel, where)
+                        return
+                finally:
+                    route.lock.release()
+                try:
+                    self._join(serial, partition, index, target, channel, where)
+                    return
+                except _Gone:
+                    with route.lock:
+                        if route.serial == serial:
+                            route.serial = 0
+        except PeerLost as error:
+            # Nobody listens there any more, or has no such gate: the consumer had enough before this producer began.
+            if not channel["loss_is_cancel"] or not self._had_enough(error):
+                raise
+            sub_close(&partition.subs[index], True)
+
+    @staticmethod
+    def _had_enough(error):
+        cause = error.__cause__
+        if getattr(error, "greeted", False):
+            return not isinstance(cause, TimeoutError)
+        return isinstance(cause, (ConnectionRefusedError, ConnectionResetError))
+
+    def _hello(self, ResultPartition partition, target, channel, stream, offer):
+        return hs.Hello(
+            gate_id=target[2],
             channel=partition.channel,
             epoch=channel["epoch"],
             fingerprint=channel["fingerprint"],
             segment_size=partition.segment_size,
             nonce=hs.fresh_nonce(),
+            stream=stream,
+            offer_bytes=len(offer),
         )
+
+    def _offer(self, partition, index, target):
+        return self.offers.make(partition, index, target) if self.offers is not None else b""
+
+    def _dial(self, ResultPartition partition, int index, target, channel, where):
+        """Opens the connection, with this channel as its first; -> its serial."""
         try:
-            sock = socket.create_connection((host, port), timeout=partition.config.connect_timeout_s)
+            sock = socket.create_connection(target[:2], timeout=partition.config.connect_timeout_s)
         except OSError as error:
-            # Nobody listens there any more: the consumer had enough before this producer began.
-            if channel["loss_is_cancel"] and isinstance(error, (ConnectionRefusedError, ConnectionResetError)):
-                sub_close(&partition.subs[index], True)
-                return
             raise PeerLost(f"{where} cannot be reached: {error}") from error
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            offer = self._offer(partition, index, target)
             try:
-                hs.greet(sock, hello, channel["secret"], where)
+                hello = self._hello(partition, target, channel, 0, offer)
+                answer = hs.greet(sock, hello, channel["secret"], where, offer)
             except PeerLost as error:
-                if not channel["loss_is_cancel"] or isinstance(error.__cause__, TimeoutError):
-                    raise
-                sub_close(&partition.subs[index], True)
-                return
+                error.greeted = True
+                raise
+            if offer:
+                self.offers.answered(partition, index, answer)
             sock.setblocking(False)
-            self._hand_over(sock, partition, index, target, channel["loss_is_cancel"])
+            return self._hand_over(sock, partition, index, target, channel)
         finally:
             sock.close()
 
-    def _hand_over(self, sock, ResultPartition partition, int index, target, bint loss_is_cancel):
-        """Give a greeted socket to the I/O thread; on an error it stays the caller's."""
-        cdef Connection *c
-        host, port, gate_id = target
-        cdef bytes name = f"{host}:{port}".encode()
+    cdef Stream *_stream(self, ResultPartition partition, int index, channel) except NULL:
+        # The lock is held, as let_go_partition and close hold it: the partition may have been ended while we talked
+        # (another thread closed the environment), and then nothing of the transport may point to it any more.
+        cdef Stream *s = NULL
         cdef bint checksum = partition.config.checksum
         cdef double timeout = partition.config.buffer_timeout_s
-        # Under the lock that let_go_partition and close take: the partition may have been ended (the environment was
-        # closed by another thread) while we talked, and then nothing of the transport may point to it any more.
+        cdef bint loss_is_cancel = channel["loss_is_cancel"]
+        partition.check()
+        if self.closed:
+            raise ExchangeClosed("the environment was closed while it connected")
+        s = stream_new(ROLE_SENDER, partition.channel)
+        if s == NULL:
+            raise MemoryError
+        s.checksum = checksum
+        s.loss_is_cancel = loss_is_cancel
+        s.flush_interval_ns = -1 if timeout < 0 else seconds_ns(timeout)
+        s.writer_failure = &partition.core.failure
+        s.abort_asked = &partition.core.abort_asked
+        s.sub = &partition.subs[index]
+        return s
+
+    cdef void _attach(self, ResultPartition partition, int index, Stream *s, target):
+        host, port, gate_id = target
+        partition.subs[index].notify = loop_mark
+        partition.subs[index].notify_context = s
+        partition.set_transport(index, "tcp", f"{host}:{port} gate {gate_id}")
+
+    def _hand_over(self, sock, ResultPartition partition, int index, target, channel):
+        """Give a greeted socket to the I/O thread; on an error it stays the caller's."""
+        cdef Connection *c
+        cdef Command k
+        cdef NetworkBufferPool network = self.environment.pool
+        cdef bytes name = f"{target[0]}:{target[1]}".encode()
+        command_init(&k, COMMAND_ADD)
+        k.ping_interval_ns = seconds_ns(partition.config.ping_interval_s)
         with self.lock:
-            partition.check()
-            if self.closed:
-                raise ExchangeClosed("the environment was closed while it connected")
-            c = connection_new(sock.fileno(), ROLE_SENDER, partition.channel, partition.segment_size, name)
+            k.stream = self._stream(partition, index, channel)
+            c = connection_new(sock.fileno(), True, network.core.segment_size, name)
             if c == NULL:
+                stream_free(k.stream)
                 raise MemoryError
-            c.loop = self.io.loop
-            c.checksum = checksum
-            c.loss_is_cancel = loss_is_cancel
-            c.flush_interval_ns = -1 if timeout < 0 else seconds_ns(timeout)
-            c.writer_failure = &partition.core.failure
-            c.abort_asked = &partition.core.abort_asked
-            c.sub = &partition.subs[index]
-            partition.subs[index].notify = loop_mark
-            partition.subs[index].notify_context = c
+            k.connection = c
+            k.stream.loop = self.io.loop
+            self._attach(partition, index, k.stream, target)
             try:
-                self.io.command(COMMAND_ADD, c)
+                self.io.command(&k)
             except BaseException:       # it has not taken it
                 sub_forget_drainer(&partition.subs[index])
                 c.fd = -1
                 connection_free(c)
+                stream_free(k.stream)
                 raise
             sock.detach()
-            partition.set_transport(index, "tcp", f"{host}:{port} gate {gate_id}")
+            return k.serial
+
+    def _say(self, uint64_t serial, unsigned int stream, bytes message, bint last=False):
+        """A message of a handshake, to the I/O thread; where nobody is left to hear it, it is dropped."""
+        cdef Command k
+        command_init(&k, COMMAND_REFUSE if last else COMMAND_LETTER)
+        k.serial = serial
+        k.id = stream
+        if message:
+            k.letter = letter_new(<char *> message, len(message))
+            if k.letter == NULL:
+                raise MemoryError
+        with self.lock:
+            try:
+                if self.closed:
+                    raise ExchangeClosed("the environment was closed while it connected")
+                self.io.command(&k)
+            except BaseException:
+                free(k.letter)
+                raise
+        if k.result != 0:
+            free(k.letter)
+
+    def _join(self, uint64_t serial, ResultPartition partition, int index, target, channel, where):
+        """One more channel on a connection that is there; raises _Gone when it is not."""
+        cdef Command k
+        cdef Stream *s = NULL
+        cdef unsigned int stream = 0
+        cdef int64_t deadline = fb_now_ns() + seconds_ns(partition.config.connect_timeout_s)
+        offer = self._offer(partition, index, target)
+        command_init(&k, COMMAND_JOIN)
+        k.serial = serial
+        k.ping_interval_ns = seconds_ns(partition.config.ping_interval_s)
+        with self.lock:
+            s = self._stream(partition, index, channel)
+            k.stream = s
+            try:
+                self.io.command(&k)
+            except BaseException:
+                stream_free(s)
+                raise
+            if k.result != 0:
+                stream_free(s)
+                raise _Gone
+            stream = s.id
+            command_init(&k, COMMAND_LEAVE)
+            k.stream = s
+            hello = self._hello(partition, target, channel, stream, offer)
+            message = hello.pack()
+            try:
+                self._say(serial, stream, message)      # under the same lock: the peer sees the numbers in their order
+            except BaseException:
+                self.io.command(&k)
+                raise
+        try:
+            challenge = self._hear(s, deadline, where, hs.CHALLENGE_BYTES)
+            self._say(serial, stream, hs.prove(challenge, message, hello, channel["secret"], where, offer))
+            verdict = self._hear(s, deadline, where, hs.VERDICT_HEAD_BYTES)
+            head, rest = verdict[:hs.VERDICT_HEAD_BYTES], verdict[hs.VERDICT_HEAD_BYTES:]
+            if len(rest) != hs.verdict_length(head, hello, where):
+                raise PeerLost(f"{where} gave half a verdict")
+            answer = hs.take_verdict(head[0], rest, hello, where)
+            if offer:
+                self.offers.answered(partition, index, answer)
+            with self.lock:
+                partition.check()
+                self._attach(partition, index, s, target)
+                k.kind = COMMAND_OPEN
+        except PeerLost as error:
+            error.greeted = True
+            raise
+        finally:
+            with self.lock:
+                if not self.closed:         # else it is freed
+                    self.io.command(&k)
+
+    cdef bytes _hear(self, Stream *s, int64_t deadline, where, Py_ssize_t least):
+        cdef bytes message = self.io.wait_letter(s, deadline)
+        if message is None:
+            raise PeerLost(f"{where} did not answer the handshake in time") from TimeoutError()
+        if not message:
+            raise PeerLost(f"{where} closed the connection during the handshake")
+        if len(message) < least:
+            raise PeerLost(f"{where} gave half a message of the handshake")
+        return message
 
     # ---- letting go
 
     def let_go_gate(self, InputGate gate):
-        with self.lock:
-            if not self.closed:
-                self.io.command(COMMAND_LET_GO, gate.core)
+        self._let_go(gate.core)
 
     def let_go_partition(self, ResultPartition partition):
+        self._let_go(partition.abort_key())
+
+    cdef int _let_go(self, void *whose) except -1:
+        cdef Command k
+        command_init(&k, COMMAND_LET_GO)
+        k.argument = whose
         with self.lock:
             if not self.closed:
-                self.io.command(COMMAND_LET_GO, partition.abort_key())
+                self.io.command(&k)
+        return 0
 
     def close(self):
         """Everything was let go of before: end the listener, then the I/O thread."""

@@ -2,57 +2,68 @@
 #
 # Waking it, without a system call while it is awake (the eventcount's argument, with epoll in place
 # of the futex):
-#     waker   W1 push the connection on `dirty` (CAS, release)    loop  L1 exchange sleeping to 1
+#     waker   W1 push the stream on `dirty` (CAS, release)    loop  L1 exchange sleeping to 1
 #             W2 exchange sleeping to 0; it was 1 -> eventfd             L2 dirty empty? no -> do not sleep
 #                                                                        L3 epoll_wait
 # W2 and L1 are read-modify-writes of one word: either W2 sees L1's 1, or L1 reads what W2 wrote and L2
-# sees W1.  Forbidden: a connection on the stack while the loop sleeps and
+# sees W1.  Forbidden: a stream on the stack while the loop sleeps and
 # no eventfd write is on its way.
 #
 # `dirty` is a Treiber stack that is only ever emptied whole (exchange with NULL), so it has no ABA
-# problem; a connection is on it at most once (its own `dirty` flag, set by the pusher, cleared by the
-# loop *before* it looks at the connection).
-from libc.stdint cimport int64_t
+# problem; a stream is on it at most once (its own `dirty` flag, set by the pusher, cleared by the
+# loop *before* it looks at the stream).
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from fastbuf._native.atomics cimport fb_au32, fb_au64, fb_event
-from fastbuf._native.threads cimport pthread_mutex_t, pthread_t
-from fastbuf.transports.tcp_connection cimport Connection
+from fastbuf._native.atomics cimport fb_au32, fb_au64
+from fastbuf._native.threads cimport pthread_t
+from fastbuf.exchange.gate_core cimport GateCore
+from fastbuf.exchange.input_channel cimport InputChannel
+from fastbuf.transports.tcp_state cimport Connection, Letter, Registry, Stream
 
 cdef enum CommandKind:
-    COMMAND_ADD = 1
-    COMMAND_LET_GO = 2          # of a gate or a subpartition
-    COMMAND_STOP = 3
+    COMMAND_ADD = 1             # connection and its first stream
+    COMMAND_JOIN = 2            # stream, held by the caller: the next of the connection's
+    COMMAND_LETTER = 3          # say that, in the handshake of the stream; with a gate: it is welcome
+    COMMAND_REFUSE = 4          # the same, and it is the last word; without a letter: ABORT
+    COMMAND_OPEN = 5            # stream: the handshake is over, the caller holds it no more
+    COMMAND_LEAVE = 6           # stream: so it is, and nothing came of it
+    COMMAND_LET_GO = 7          # of a gate or a subpartition
+    COMMAND_STOP = 8
 
 
 cdef struct Command:
     int kind
-    void *argument
+    void *argument              # what LET_GO lets go of
+    Connection *connection
+    Stream *stream
+    uint64_t serial             # names a connection, and
+    uint32_t id                 # a stream of it
+    Letter *letter              # the loop's from here on, if the result is 0
+    GateCore *gate
+    InputChannel *channel
+    int64_t ping_interval_ns
     Command *next
     fb_au32 done
-    int result
+    int result                  # -1: there is no such connection or stream any more
 
 
 cdef struct IoLoop:
+    Registry all                # first: `loop` of streams and connections points to it
     int epoll_fd
     int event_fd
     pthread_t thread
     fb_au32 sleeping
-    fb_au64 dirty               # Connection*
-    pthread_mutex_t lock        # commands
-    Command *commands
-    fb_event answered
+    fb_au64 dirty               # Stream*
+    Command *commands           # all.lock
     # -- I/O thread
-    Connection *connections
+    uint64_t last_serial
     int64_t next_flush_ns
     int64_t next_sweep_ns
-    bint stopping
+    int64_t next_ping_ns
+    int64_t stop_at_ns          # -1: not asked to; else when those that linger are cut
 
 
-cdef class IoThread:
-    cdef IoLoop *loop
-    cdef int pid
-    cdef int command(self, int kind, void *argument) except -1
-    cpdef stop(self)
-
-
-cdef void loop_mark(void *connection) noexcept nogil
+cdef void command_init(Command *k, int kind) noexcept nogil
+cdef void loop_mark(void *stream) noexcept nogil
+cdef void loop_wake(IoLoop *loop) noexcept nogil
+cdef void *loop_main(void *argument) noexcept nogil

@@ -1,17 +1,10 @@
 """The native I/O thread: epoll over every connection of an environment (C level; waking is in the ``.pxd``)."""
 
-import os
-
-from libc.errno cimport errno
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free
+from libc.string cimport memset
 
 from fastbuf._native.atomics cimport (
-    fb_event_cancel,
-    fb_event_init,
     fb_event_notify,
-    fb_event_prepare,
-    fb_event_wait,
     fb_now_ns,
     fb_u32_exchange_acq_rel,
     fb_u32_load_acquire,
@@ -21,90 +14,89 @@ from fastbuf._native.atomics cimport (
     fb_u64_load_relaxed,
 )
 from fastbuf._native.sockets cimport (
-    EFD_CLOEXEC,
-    EFD_NONBLOCK,
-    EPOLL_CLOEXEC,
     EPOLL_CTL_ADD,
     EPOLL_CTL_MOD,
     EPOLLIN,
     EPOLLOUT,
-    close,
-    epoll_create1,
     epoll_ctl,
     epoll_event,
     epoll_wait,
-    eventfd,
     eventfd_read,
     eventfd_write,
 )
-from fastbuf._native.threads cimport (
-    pthread_attr_destroy,
-    pthread_attr_init,
-    pthread_attr_setstacksize,
-    pthread_attr_t,
-    pthread_create,
-    pthread_join,
-    pthread_mutex_destroy,
-    pthread_mutex_init,
-    pthread_mutex_lock,
-    pthread_mutex_unlock,
-)
+from fastbuf._native.threads cimport pthread_mutex_lock, pthread_mutex_unlock
 from fastbuf.exchange.gate_core cimport gate_connect
-from fastbuf.transports.tcp_connection cimport (
+from fastbuf.transports.messages cimport FRAME_ABORT
+from fastbuf.transports.tcp_connection cimport connection_look, connection_read, connection_write
+from fastbuf.transports.tcp_receiver cimport receiver_let_go
+from fastbuf.transports.tcp_sender cimport sender_let_go
+from fastbuf.transports.tcp_state cimport (
+    PHASE_CLOSING,
     PHASE_DEAD,
     PHASE_OPEN,
     ROLE_RECEIVER,
     ROLE_SENDER,
+    STREAM_JOINING,
+    STREAM_OPEN,
+    Connection,
+    Stream,
+    connection_add,
+    connection_close,
+    connection_find,
     connection_free,
-    connection_kill,
-    connection_let_go_of_gate,
-    connection_let_go_of_writer,
     connection_lost,
-    connection_run,
+    connection_mark,
+    stream_doom,
+    stream_free,
+    stream_part,
+    stream_ready,
 )
-
-from fastbuf.errors import ExchangeClosed, ResourceError
 
 cdef extern from *:
     """
-    /* 64-bit exchange of a pointer-sized atomic: takes the whole stack of dirty connections. */
+    /* 64-bit exchange of a pointer-sized atomic: takes the whole stack of dirty streams. */
     #include "fb_atomic.h"
     static inline uint64_t fb_take_all(fb_au64 *a) { return fb_u64_exchange_acq_rel(a, 0); }
     """
     uint64_t fb_take_all(fb_au64 *a) nogil
 
 cdef enum:
-    STACK_BYTES = 256 * 1024    # small: RLIMIT_AS counts it
     EVENTS = 64
     SWEEP_NS = 200000000        # how often lingering connections are looked at
+    LAST_WORDS_NS = 200000000   # how long a loop that stops waits for peers to have heard
 
 
 # ---- other threads
 
 
-cdef inline void _wake(IoLoop *loop) noexcept nogil:
+cdef void loop_wake(IoLoop *loop) noexcept nogil:
     if fb_u32_exchange_acq_rel(&loop.sleeping, 0):
         eventfd_write(loop.event_fd, 1)
 
 
-cdef void loop_mark(void *connection) noexcept nogil:
-    """The connection has something to do; any thread."""
-    cdef Connection *c = <Connection *> connection
-    cdef IoLoop *loop = <IoLoop *> c.loop
+cdef void loop_mark(void *stream) noexcept nogil:
+    """The stream has something to do; any thread."""
+    cdef Stream *s = <Stream *> stream
+    cdef IoLoop *loop = <IoLoop *> s.loop
     cdef uint64_t head
-    if fb_u32_exchange_acq_rel(&c.dirty, 1):
+    if fb_u32_exchange_acq_rel(&s.dirty, 1):
         return
     head = fb_u64_load_relaxed(&loop.dirty)
     while True:
-        c.next_dirty = <Connection *> <size_t> head
-        if fb_u64_cas_acq_rel(&loop.dirty, &head, <uint64_t> <size_t> c):
+        s.next_dirty = <Stream *> <size_t> head
+        if fb_u64_cas_acq_rel(&loop.dirty, &head, <uint64_t> <size_t> s):
             break
-    _wake(loop)
+    loop_wake(loop)
 
 
-cdef void _cancel(void *connection) noexcept nogil:
-    fb_u32_store_release(&(<Connection *> connection).cancel_asked, 1)
-    loop_mark(connection)
+cdef void command_init(Command *k, int kind) noexcept nogil:
+    memset(k, 0, sizeof(Command))
+    k.kind = kind
+
+
+cdef void _cancel(void *stream) noexcept nogil:
+    fb_u32_store_release(&(<Stream *> stream).cancel_asked, 1)
+    loop_mark(stream)
 
 
 # ---- the I/O thread
@@ -125,100 +117,244 @@ cdef void _watch(IoLoop *loop, Connection *c) noexcept nogil:
     c.epoll_mask = mask
 
 
-cdef void _run(IoLoop *loop, Connection *c, bint readable) noexcept nogil:
-    connection_run(c, readable)
-    _watch(loop, c)
+cdef void _bury(IoLoop *loop, Connection *c) noexcept nogil:
+    if c.previous != NULL:
+        c.previous.next = c.next
+    else:
+        loop.all.connections = c.next
+    if c.next != NULL:
+        c.next.previous = c.previous
+    connection_free(c)
+
+
+cdef void _run(IoLoop *loop) noexcept nogil:
+    """Every connection that has something to say says it; those that died since the last time are freed."""
+    cdef Connection *c = loop.all.running
+    while c != NULL:
+        loop.all.running = c.next_running
+        c.running = False
+        if c.phase == PHASE_DEAD:
+            _bury(loop, c)
+        else:
+            connection_write(c)
+            _watch(loop, c)     # it, or the write, may have marked the connection again
+            if c.phase == PHASE_CLOSING and loop.next_sweep_ns < 0:
+                loop.next_sweep_ns = c.linger_until_ns
+        c = loop.all.running
 
 
 cdef void _run_dirty(IoLoop *loop) noexcept nogil:
-    cdef Connection *c = <Connection *> <size_t> fb_take_all(&loop.dirty)
-    cdef Connection *following
-    while c != NULL:
-        following = c.next_dirty
+    cdef Stream *s = <Stream *> <size_t> fb_take_all(&loop.dirty)
+    cdef Stream *following
+    while s != NULL:
+        following = s.next_dirty
         # Cleared before looking: what is asked from now on marks it again.
-        fb_u32_exchange_acq_rel(&c.dirty, 0)
-        _run(loop, c, False)
-        c = following
+        fb_u32_exchange_acq_rel(&s.dirty, 0)
+        stream_ready(s)
+        s = following
 
 
 cdef void _flush(IoLoop *loop, int64_t now) noexcept nogil:
     # Flink's OutputFlusher: every buffer timeout, what is committed may leave though its buffer is not full.
-    cdef Connection *c = loop.connections
+    cdef Stream *s = loop.all.streams
     cdef int64_t due = -1
+    if loop.next_flush_ns < 0 or now < loop.next_flush_ns:
+        return
+    while s != NULL:
+        if s.role == ROLE_SENDER and s.state == STREAM_OPEN and s.flush_interval_ns > 0 and s.sub != NULL:
+            s.flush_pending = True
+            stream_ready(s)
+            if due < 0 or s.flush_interval_ns < due:
+                due = s.flush_interval_ns
+        s = s.next
+    loop.next_flush_ns = -1 if due < 0 else now + due
+
+
+cdef void _flush_from(IoLoop *loop, Stream *s, int64_t now) noexcept nogil:
+    # A stream has opened, maybe one with a shorter timeout than all others.
+    if s.flush_interval_ns > 0 and (loop.next_flush_ns < 0 or now + s.flush_interval_ns < loop.next_flush_ns):
+        loop.next_flush_ns = now + s.flush_interval_ns
+
+
+cdef void _look(IoLoop *loop, int64_t now) noexcept nogil:
+    # Who is silent is asked for a sign of life; without one it is given up.
+    cdef Connection *c = loop.all.connections
+    if loop.next_ping_ns < 0 or now < loop.next_ping_ns:
+        return
+    loop.next_ping_ns = -1
     while c != NULL:
-        if c.role == ROLE_SENDER and c.phase == PHASE_OPEN and c.flush_interval_ns > 0:
-            if now >= loop.next_flush_ns:
-                c.flush_pending = True
-                _run(loop, c, False)
-            if due < 0 or c.flush_interval_ns < due:
-                due = c.flush_interval_ns
+        if c.phase == PHASE_OPEN:
+            if now >= c.ping_due_ns:
+                c.ping_due_ns = now + c.ping_interval_ns
+                connection_look(c)
+            if loop.next_ping_ns < 0 or c.ping_due_ns < loop.next_ping_ns:
+                loop.next_ping_ns = c.ping_due_ns
         c = c.next
-    if due < 0:
-        loop.next_flush_ns = -1
-    elif loop.next_flush_ns < 0 or now >= loop.next_flush_ns:
-        loop.next_flush_ns = now + due
-    else:
-        # A connection with a shorter timeout has come.
-        loop.next_flush_ns = min(loop.next_flush_ns, now + due)
+
+
+cdef void _look_from(IoLoop *loop, Connection *c, int64_t interval, int64_t now) noexcept nogil:
+    # A stream has come, maybe one with a shorter interval than all others of the connection.
+    if c.ping_interval_ns == 0 or interval < c.ping_interval_ns:
+        c.ping_interval_ns = interval
+        c.ping_due_ns = now + interval
+        if loop.next_ping_ns < 0 or c.ping_due_ns < loop.next_ping_ns:
+            loop.next_ping_ns = c.ping_due_ns
 
 
 cdef void _sweep(IoLoop *loop, int64_t now) noexcept nogil:
-    """Ends what has lingered long enough and frees what is dead and referred to by nobody."""
-    cdef Connection *c = loop.connections
-    cdef Connection *following
-    cdef bint lingering = False
+    """Ends what has lingered long enough."""
+    cdef Connection *c = loop.all.connections
+    if loop.next_sweep_ns < 0 or now < loop.next_sweep_ns:
+        return
+    loop.next_sweep_ns = -1
     while c != NULL:
-        following = c.next
-        if c.phase != PHASE_DEAD and c.linger_until_ns:
+        if c.phase == PHASE_CLOSING:
             if now >= c.linger_until_ns:
-                connection_kill(c)
+                connection_lost(c, b"it did not close its end")
             else:
-                lingering = True
-        if c.phase == PHASE_DEAD:
-            # A sender's memory stays until its writer has let go: the writer's notify points here.
-            if c.abort_asked == NULL and c.gate == NULL and not fb_u32_load_acquire(&c.dirty):
-                if c.previous != NULL:
-                    c.previous.next = c.next
-                else:
-                    loop.connections = c.next
-                if c.next != NULL:
-                    c.next.previous = c.previous
-                connection_free(c)
-        c = following
-    loop.next_sweep_ns = now + SWEEP_NS if lingering else -1
+                loop.next_sweep_ns = now + SWEEP_NS
+        c = c.next
+
+
+cdef void _free_doomed(IoLoop *loop) noexcept nogil:
+    """Streams that are over and that nobody points to any more."""
+    cdef Stream *s = loop.all.doomed
+    cdef Stream *following
+    loop.all.doomed = NULL
+    while s != NULL:
+        following = s.next_doomed
+        if s.ready or fb_u32_load_acquire(&s.dirty):
+            s.next_doomed = loop.all.doomed
+            loop.all.doomed = s
+        else:
+            if s.previous != NULL:
+                s.previous.next = s.next
+            else:
+                loop.all.streams = s.next
+            if s.next != NULL:
+                s.next.previous = s.previous
+            stream_free(s)
+        s = following
+
+
+# ---- commands
+
+
+cdef Connection *_connection(IoLoop *loop, uint64_t serial) noexcept nogil:
+    cdef Connection *c = loop.all.connections
+    while c != NULL and c.serial != serial:
+        c = c.next
+    return c if c != NULL and c.phase == PHASE_OPEN and loop.stop_at_ns < 0 else NULL
+
+
+cdef int _add(IoLoop *loop, Command *k, int64_t now) noexcept nogil:
+    cdef Connection *c = k.connection
+    loop.last_serial += 1
+    c.serial = loop.last_serial
+    k.serial = c.serial
+    c.loop = loop
+    c.next = loop.all.connections
+    if c.next != NULL:
+        c.next.previous = c
+    loop.all.connections = c
+    k.stream.state = STREAM_OPEN
+    connection_add(c, k.stream, 0)
+    _look_from(loop, c, k.ping_interval_ns, now)
+    _flush_from(loop, k.stream, now)
+    if k.stream.role == ROLE_RECEIVER:
+        gate_connect(k.stream.gate, k.stream.channel, k.stream, loop_mark, _cancel)
+    stream_ready(k.stream)
+    return 0
+
+
+cdef int _say(IoLoop *loop, Command *k, int64_t now) noexcept nogil:
+    """A message of a handshake; with a gate, the receiver's last one, and the channel is connected."""
+    cdef Connection *c = _connection(loop, k.serial)
+    cdef Stream *s = connection_find(c, k.id) if c != NULL else NULL
+    if s == NULL or s.state != STREAM_JOINING or s.heard_end or s.letter_out != NULL or s.parting:
+        return -1
+    s.letter_out = k.letter
+    s.refusing = k.kind == COMMAND_REFUSE
+    if s.refusing and k.letter == NULL:
+        stream_part(s, FRAME_ABORT, b"the secret was not proved in time")
+    if k.gate != NULL:
+        s.state = STREAM_OPEN
+        c.joining -= 1
+        s.gate = k.gate
+        s.channel = k.channel
+        s.number = k.channel.number
+        _look_from(loop, c, k.ping_interval_ns, now)
+        gate_connect(s.gate, s.channel, s, loop_mark, _cancel)
+    stream_ready(s)
+    return 0
+
+
+cdef int _join(IoLoop *loop, Command *k, int64_t now) noexcept nogil:
+    cdef Connection *c = _connection(loop, k.serial)
+    if c == NULL or not c.dialled or c.next_id == <uint32_t> -1:
+        return -1
+    k.stream.held = True
+    connection_add(c, k.stream, c.next_id)
+    _look_from(loop, c, k.ping_interval_ns, now)
+    return 0
+
+
+cdef void _leave(IoLoop *loop, Stream *s, bint opened, int64_t now) noexcept nogil:
+    s.held = False
+    if not opened:
+        sender_let_go(s)
+    elif s.connection == NULL:      # its writer has been told, and has let go of it or does so in its time
+        stream_doom(s)
+    else:
+        s.state = STREAM_OPEN
+        s.connection.joining -= 1
+        _flush_from(loop, s, now)
+        stream_ready(s)
+
+
+cdef void _let_go(IoLoop *loop, void *whose) noexcept nogil:
+    cdef Stream *s = loop.all.streams
+    while s != NULL:
+        if s.role == ROLE_RECEIVER:
+            if s.gate != NULL and <void *> s.gate == whose:
+                receiver_let_go(s)
+        elif s.abort_asked != NULL and <void *> s.abort_asked == whose:
+            sender_let_go(s)
+        s = s.next
+
+
+cdef void _stop(IoLoop *loop, int64_t now) noexcept nogil:
+    """Everything was let go of; what was said last shall be heard, if the peers are quick."""
+    cdef Connection *c
+    loop.stop_at_ns = now + LAST_WORDS_NS
+    _run(loop)
+    c = loop.all.connections
+    while c != NULL:
+        connection_close(c)
+        c = c.next
 
 
 cdef void _carry_out(IoLoop *loop, Command *k) noexcept nogil:
-    cdef Connection *c
+    cdef int64_t now = fb_now_ns()
     if k.kind == COMMAND_ADD:
-        c = <Connection *> k.argument
-        c.previous = NULL
-        c.next = loop.connections
-        if c.next != NULL:
-            c.next.previous = c
-        loop.connections = c
-        if c.role == ROLE_RECEIVER:
-            gate_connect(c.gate, c.channel, c, loop_mark, _cancel)
-        _run(loop, c, True)
+        k.result = _add(loop, k, now)
+    elif k.kind == COMMAND_JOIN:
+        k.result = _join(loop, k, now)
+    elif k.kind == COMMAND_LETTER or k.kind == COMMAND_REFUSE:
+        k.result = _say(loop, k, now)
+    elif k.kind == COMMAND_OPEN or k.kind == COMMAND_LEAVE:
+        _leave(loop, k.stream, k.kind == COMMAND_OPEN, now)
     elif k.kind == COMMAND_LET_GO:
-        c = loop.connections
-        while c != NULL:
-            if c.role == ROLE_RECEIVER and <void *> c.gate == k.argument:
-                connection_let_go_of_gate(c)
-                _watch(loop, c)
-            elif c.role == ROLE_SENDER and <void *> c.abort_asked == k.argument:
-                connection_let_go_of_writer(c)
-                _watch(loop, c)
-            c = c.next
+        _let_go(loop, k.argument)
     elif k.kind == COMMAND_STOP:
-        loop.stopping = True
+        _stop(loop, now)
 
 
 cdef bint _has_commands(IoLoop *loop) noexcept nogil:
     cdef bint there
-    pthread_mutex_lock(&loop.lock)
+    pthread_mutex_lock(&loop.all.lock)
     there = loop.commands != NULL
-    pthread_mutex_unlock(&loop.lock)
+    pthread_mutex_unlock(&loop.all.lock)
     return there
 
 
@@ -226,10 +362,10 @@ cdef void _run_commands(IoLoop *loop) noexcept nogil:
     cdef Command *k
     cdef Command *following
     cdef Command *first = NULL
-    pthread_mutex_lock(&loop.lock)
+    pthread_mutex_lock(&loop.all.lock)
     k = loop.commands
     loop.commands = NULL
-    pthread_mutex_unlock(&loop.lock)
+    pthread_mutex_unlock(&loop.all.lock)
     while k != NULL:            # they were pushed in front: turn them round
         following = k.next
         k.next = first
@@ -240,16 +376,17 @@ cdef void _run_commands(IoLoop *loop) noexcept nogil:
         following = k.next
         _carry_out(loop, k)
         fb_u32_store_release(&k.done, 1)        # the caller may free it from here on
-        fb_event_notify(&loop.answered)
+        fb_event_notify(&loop.all.answered)
         k = following
 
 
+cdef int64_t _sooner(int64_t a, int64_t b) noexcept nogil:
+    return b if a < 0 or 0 <= b < a else a
+
+
 cdef int _timeout_ms(IoLoop *loop, int64_t now) noexcept nogil:
-    cdef int64_t until = -1
-    if loop.next_flush_ns >= 0:
-        until = loop.next_flush_ns
-    if loop.next_sweep_ns >= 0 and (until < 0 or loop.next_sweep_ns < until):
-        until = loop.next_sweep_ns
+    cdef int64_t until = _sooner(_sooner(loop.next_flush_ns, loop.next_sweep_ns),
+                                 _sooner(loop.next_ping_ns, loop.stop_at_ns))
     if until < 0:
         return -1
     if until <= now:
@@ -257,14 +394,14 @@ cdef int _timeout_ms(IoLoop *loop, int64_t now) noexcept nogil:
     return <int> min((until - now + 999999) // 1000000, <int64_t> 3600000)      # no int holds a month in ms
 
 
-cdef void *_main(void *argument) noexcept nogil:
+cdef void *loop_main(void *argument) noexcept nogil:
     cdef IoLoop *loop = <IoLoop *> argument
     cdef epoll_event events[EVENTS]
     cdef uint64_t ignored
     cdef int n, i, timeout
-    cdef int64_t now
+    cdef int64_t now = 0
     cdef Connection *c
-    while not loop.stopping:
+    while loop.stop_at_ns < 0 or (loop.all.connections != NULL and now < loop.stop_at_ns):
         now = fb_now_ns()
         timeout = _timeout_ms(loop, now)
         fb_u32_exchange_acq_rel(&loop.sleeping, 1)
@@ -276,105 +413,21 @@ cdef void *_main(void *argument) noexcept nogil:
             c = <Connection *> events[i].data.ptr
             if c == NULL:
                 eventfd_read(loop.event_fd, &ignored)
-            elif c.phase != PHASE_DEAD:
-                _run(loop, c, True)
+                continue
+            if c.phase != PHASE_DEAD:
+                connection_read(c)
+            connection_mark(c)
         _run_commands(loop)
         _run_dirty(loop)
         now = fb_now_ns()
         _flush(loop, now)
+        _look(loop, now)
         _sweep(loop, now)
-    c = loop.connections
+        _run(loop)
+        _free_doomed(loop)
+    c = loop.all.connections
     while c != NULL:
-        connection_kill(c)
+        connection_lost(c, b"the environment was closed")
         c = c.next
     _run_commands(loop)
     return NULL
-
-
-# ---- Python
-
-
-cdef class IoThread:
-    """One native thread that moves every byte of an environment; started on creation, ended by :meth:`stop`."""
-
-    def __cinit__(self):
-        cdef epoll_event e
-        cdef pthread_attr_t attributes
-        cdef int rc
-        self.pid = os.getpid()
-        self.loop = <IoLoop *> calloc(1, sizeof(IoLoop))
-        if self.loop == NULL:
-            raise MemoryError
-        self.loop.next_flush_ns = -1
-        self.loop.next_sweep_ns = -1
-        fb_event_init(&self.loop.answered)
-        pthread_mutex_init(&self.loop.lock, NULL)
-        self.loop.epoll_fd = epoll_create1(EPOLL_CLOEXEC)
-        self.loop.event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
-        e.events = EPOLLIN
-        e.data.ptr = NULL
-        if self.loop.epoll_fd < 0 or self.loop.event_fd < 0 or \
-                epoll_ctl(self.loop.epoll_fd, EPOLL_CTL_ADD, self.loop.event_fd, &e) != 0:
-            error = errno
-            self._free()
-            raise ResourceError(f"the I/O thread's epoll cannot be made: {os.strerror(error)} (see ulimit -n)")
-        pthread_attr_init(&attributes)
-        pthread_attr_setstacksize(&attributes, STACK_BYTES)
-        rc = pthread_create(&self.loop.thread, &attributes, _main, self.loop)
-        pthread_attr_destroy(&attributes)
-        if rc != 0:
-            self._free()
-            raise ResourceError(f"the I/O thread cannot be started: {os.strerror(rc)}")
-
-    cdef int command(self, int kind, void *argument) except -1:
-        """Has the I/O thread do something and waits until it has."""
-        cdef Command k
-        cdef uint32_t key
-        if self.loop == NULL or self.pid != os.getpid():
-            raise ExchangeClosed("the environment's I/O thread has ended, or this is a forked child")
-        k.kind = kind
-        k.argument = argument
-        k.result = 0
-        fb_u32_store_release(&k.done, 0)
-        with nogil:
-            pthread_mutex_lock(&self.loop.lock)
-            k.next = self.loop.commands
-            self.loop.commands = &k
-            pthread_mutex_unlock(&self.loop.lock)
-            _wake(self.loop)
-            while True:
-                key = fb_event_prepare(&self.loop.answered)
-                if fb_u32_load_acquire(&k.done):
-                    fb_event_cancel(&self.loop.answered)
-                    break
-                fb_event_wait(&self.loop.answered, key, -1)
-        return 0
-
-    cpdef stop(self):
-        """End the thread: open connections are dropped.  A second call does nothing."""
-        if self.loop == NULL:
-            return
-        if self.pid == os.getpid():
-            self.command(COMMAND_STOP, NULL)
-            with nogil:
-                pthread_join(self.loop.thread, NULL)
-        self._free()
-
-    def _free(self):
-        cdef Connection *c = self.loop.connections
-        cdef Connection *following
-        while c != NULL:
-            following = c.next
-            connection_free(c)
-            c = following
-        if self.loop.epoll_fd >= 0:
-            close(self.loop.epoll_fd)
-        if self.loop.event_fd >= 0:
-            close(self.loop.event_fd)
-        pthread_mutex_destroy(&self.loop.lock)
-        free(self.loop)
-        self.loop = NULL
-
-    def __dealloc__(self):
-        if self.loop != NULL:
-            self.stop()

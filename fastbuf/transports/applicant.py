@@ -1,0 +1,87 @@
+"""The listener's side of a handshake, message by message, wherever they come from (order and proof: ``handshake``)."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable
+from typing import Any
+
+from fastbuf.transports import handshake as hs
+
+
+class Refused(Exception):
+    """The applicant is sent away; `reply` is what it is told, if anything."""
+
+    def __init__(self, reply: bytes) -> None:
+        super().__init__()
+        self.reply = reply
+
+
+class Applicant:
+    """One producer's channel that has not proved its gate's secret yet.
+
+    Parameters
+    ----------
+    find_gate
+        The open gate of a number, or None.
+    stream
+        The channel's number on its connection.
+    peer
+        Who speaks, for messages.
+    """
+
+    def __init__(self, find_gate: Callable[[int], Any], stream: int, peer: str) -> None:
+        self._find_gate = find_gate
+        self._hello_bytes = b""
+        self._nonce = b""
+        self.stream = stream
+        self.peer = peer
+        self.wanted = hs.HELLO_BYTES  #: length of the next message
+        self.hello: hs.Hello | None = None
+        self.gate: Any = None
+        self.offer = b""
+        self.proved = False
+
+    def hear(self, message: bytes) -> bytes:
+        """Take in a message; -> what to answer, empty once the secret is proved.
+
+        Raises
+        ------
+        Refused
+            It has no place here.
+        ProtocolError
+            That was no such message.
+        """
+        return self._hear_hello(message) if self.hello is None else self._hear_proof(self.hello, message)
+
+    def _hear_hello(self, message: bytes) -> bytes:
+        if len(message) != self.wanted:
+            raise Refused(b"")
+        hello = hs.Hello.unpack(message)
+        gate = self._find_gate(hello.gate_id)
+        if gate is None or hello.stream != self.stream:
+            raise Refused(hs.pack_refusal(hs.REFUSED_GATE))
+        self.hello, self.gate = hello, gate
+        self._hello_bytes = message
+        self._nonce = hs.fresh_nonce()
+        self.wanted = hs.PROOF_BYTES + hello.offer_bytes
+        return hs.pack_challenge(gate.secret, message, self._nonce)
+
+    def _hear_proof(self, hello: hs.Hello, message: bytes) -> bytes:
+        gate = self.gate
+        proof, offer = message[: hs.PROOF_BYTES], message[hs.PROOF_BYTES :]
+        due = hs.client_proof(gate.secret, self._hello_bytes, self._nonce, offer)
+        if len(message) != self.wanted or not hmac.compare_digest(proof, due):
+            raise Refused(hs.pack_verdict(hs.REFUSED_SECRET, "the secret was not proved"))
+        if hello.epoch != gate.epoch:
+            raise Refused(hs.pack_verdict(hs.REFUSED_EPOCH, f"its epoch {hello.epoch} is not this run's"))
+        if hello.fingerprint != gate.serializer.fingerprint:
+            reason = f"schema {hello.fingerprint:016x} is not the consumer's {gate.serializer.fingerprint:016x}"
+            raise Refused(hs.pack_verdict(hs.REFUSED_SCHEMA, reason))
+        size = gate.environment.pool.segment_size
+        if hello.segment_size > size:
+            reason = f"segments of {hello.segment_size} bytes; the consumer's are {size}"
+            raise Refused(hs.pack_verdict(hs.REFUSED_SIZE, reason))
+        self.offer = offer
+        self.proved = True
+        return b""

@@ -1,0 +1,138 @@
+"""The sending half of a stream: what a subpartition has to say, and what its consumer answers."""
+
+from libc.stdint cimport uint8_t, uint32_t
+
+from fastbuf._native.atomics cimport fb_u32_exchange_acq_rel, fb_u32_load_acquire
+from fastbuf._native.crc32c cimport fb_crc32c
+from fastbuf.exchange.failure cimport FAIL_ABORTED, failure_set
+from fastbuf.exchange.gate_core cimport EVENT_CREDIT
+from fastbuf.exchange.result_subpartition cimport (
+    EventBlob,
+    event_data,
+    sub_advance,
+    sub_event,
+    sub_exhausted,
+    sub_queued,
+    sub_sendable,
+)
+from fastbuf.transports.messages cimport (
+    FRAME_ABORT,
+    FRAME_CANCEL,
+    FRAME_CRC,
+    FRAME_CREDIT,
+    FRAME_DATA,
+    FRAME_DONE,
+    FRAME_EVENT,
+    frame_set,
+)
+from fastbuf.transports.tcp_state cimport (
+    STREAM_OPEN,
+    OutFrame,
+    Stream,
+    connection_violated,
+    stream_doom,
+    stream_part,
+    stream_ready,
+    stream_release_writer,
+)
+
+
+cdef bint sender_next(Stream *s, OutFrame *f) noexcept nogil:
+    cdef uint8_t *data
+    cdef uint32_t length
+    cdef bint last
+    cdef EventBlob *event
+    if s.sub == NULL or s.state != STREAM_OPEN:
+        return False
+    if s.abort_asked != NULL and fb_u32_load_acquire(s.abort_asked):
+        stream_part(s, FRAME_ABORT, s.writer_failure.text)
+        return False
+    if fb_u32_exchange_acq_rel(&s.sub.flush_asked, 0):
+        s.flush_pending = True
+    # Looked at without credit too: a last buffer of which all has left stands in no end's way.
+    if sub_sendable(s.sub, s.flush_pending, &data, &length, &last):
+        if s.credit:
+            # The backlog is what waits behind this buffer, so the receiver can find segments for it.
+            frame_set(&f.header, FRAME_DATA, s.id, length, s.sequence, sub_queued(s.sub) - 1)
+            f.data = data
+            f.last = last
+            if s.checksum:
+                f.header.flags = FRAME_CRC
+                f.header.crc = fb_crc32c(0, data, length)
+            s.sequence += 1
+            s.credit -= 1
+            return True
+    else:
+        event = sub_event(s.sub)
+        if event != NULL:
+            if s.event_credit == 0:
+                return False
+            s.event_credit -= 1
+            frame_set(&f.header, FRAME_EVENT, s.id, event.length, s.sequence, 0)
+            f.data = event_data(event)
+            return True
+        s.flush_pending = False
+    if sub_exhausted(s.sub):
+        s.said_end = True
+        frame_set(&f.header, FRAME_DONE, s.id, 0, s.sequence, 0)
+        return True
+    return False
+
+
+cdef void sender_said(Stream *s, OutFrame *f) noexcept nogil:
+    cdef int kind = f.header.type
+    if kind == FRAME_DATA:
+        if s.sub != NULL:
+            sub_advance(s.sub, f.header.length, f.last)
+    elif kind == FRAME_EVENT:
+        if s.sub != NULL:
+            sub_advance(s.sub, 0, True)
+    elif kind == FRAME_ABORT:
+        stream_release_writer(s, True)
+
+
+cdef void _end_heard(Stream *s, bint cancelled) noexcept nogil:
+    # What was meant for this consumer and has not left is dropped; the peer drops the rest.
+    stream_release_writer(s, cancelled)
+    s.heard_end = True
+    s.want_done = True
+    s.done_sequence = s.sequence
+    stream_ready(s)
+
+
+cdef void sender_hears(Stream *s) noexcept nogil:
+    cdef int kind = s.connection.in_frame.type
+    cdef uint32_t granted = s.connection.in_frame.value
+    cdef uint32_t places = s.connection.in_frame.sequence
+    if kind == FRAME_DONE:
+        if s.said_end:
+            _end_heard(s, False)
+        else:
+            connection_violated(s.connection, s, b"an end was acknowledged that had not been said")
+    elif kind == FRAME_CREDIT:
+        if granted > 0x7fffffff - s.credit or places > EVENT_CREDIT - s.event_credit:
+            connection_violated(s.connection, s, b"more credit than can be counted")
+        else:
+            s.credit += granted
+            s.event_credit += places
+            stream_ready(s)
+    elif kind == FRAME_CANCEL:
+        _end_heard(s, True)
+    elif kind == FRAME_ABORT:
+        if s.writer_failure != NULL and s.sub != NULL:
+            failure_set(s.writer_failure, FAIL_ABORTED, s.connection.in_text, s.connection.in_frame.length)
+        _end_heard(s, True)
+
+
+cdef void sender_let_go(Stream *s) noexcept nogil:
+    """The writer is about to be freed, its queue with it."""
+    cdef const char *text = b"let go without its end of partition"
+    if s.connection != NULL and s.sub != NULL and not s.said_end:
+        if s.abort_asked != NULL and fb_u32_load_acquire(s.abort_asked):
+            text = s.writer_failure.text
+        stream_part(s, FRAME_ABORT, text)
+        stream_ready(s)
+    stream_release_writer(s, True)
+    s.writer_failure = NULL
+    s.abort_asked = NULL
+    stream_doom(s)

@@ -1,0 +1,19 @@
+# Map of the I/O thread as Python's side sees it.
+from libc.stdint cimport int64_t
+
+from fastbuf.transports.tcp_loop cimport Command, IoLoop
+from fastbuf.transports.tcp_state cimport Stream
+
+
+cdef class IoThread:
+    cdef IoLoop *loop
+    cdef int pid
+    cdef int waiting            # threads in wait_letter; the GIL
+    cdef int check(self) except -1
+    cdef int command(self, Command *k) except -1
+    cdef int open_inbox(self) except -1
+    # (serial, stream, message, peer) of what has come for the listener's thread
+    cdef list take_inbox(self)
+    # The next message of a handshake, for the thread that holds the stream; empty: it is over; None: the time is.
+    cdef bytes wait_letter(self, Stream *s, int64_t deadline_ns)
+    cpdef stop(self)

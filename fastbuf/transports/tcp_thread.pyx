@@ -1,0 +1,217 @@
+"""One native I/O thread, and how Python's threads speak to it: commands that it answers, and letters of handshakes."""
+
+import os
+import time
+
+from cpython.exc cimport PyErr_CheckSignals
+from libc.errno cimport errno
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+
+from fastbuf._native.atomics cimport (
+    fb_event_cancel,
+    fb_event_init,
+    fb_event_prepare,
+    fb_event_wait,
+    fb_now_ns,
+    fb_u32_load_acquire,
+    fb_u32_store_release,
+)
+from fastbuf._native.sockets cimport (
+    EFD_CLOEXEC,
+    EFD_NONBLOCK,
+    EPOLL_CLOEXEC,
+    EPOLL_CTL_ADD,
+    EPOLLIN,
+    close,
+    epoll_create1,
+    epoll_ctl,
+    epoll_event,
+    eventfd,
+    eventfd_read,
+)
+from fastbuf._native.threads cimport (
+    pthread_attr_destroy,
+    pthread_attr_init,
+    pthread_attr_setstacksize,
+    pthread_attr_t,
+    pthread_create,
+    pthread_join,
+    pthread_mutex_destroy,
+    pthread_mutex_init,
+    pthread_mutex_lock,
+    pthread_mutex_unlock,
+)
+from fastbuf.transports.tcp_loop cimport COMMAND_STOP, Command, IoLoop, command_init, loop_main, loop_wake
+from fastbuf.transports.tcp_state cimport Connection, Letter, Stream, connection_free, letter_text, stream_free
+
+from fastbuf.errors import ExchangeClosed, ResourceError
+
+cdef enum:
+    STACK_BYTES = 256 * 1024    # small: RLIMIT_AS counts it
+    SLICE_NS = 200000000        # signals are looked at this often while waiting
+
+
+cdef class IoThread:
+    """One native thread that moves every byte of an environment; started on creation, ended by :meth:`stop`."""
+
+    def __cinit__(self):
+        cdef epoll_event e
+        cdef pthread_attr_t attributes
+        cdef int rc
+        self.pid = os.getpid()
+        self.loop = <IoLoop *> calloc(1, sizeof(IoLoop))
+        if self.loop == NULL:
+            raise MemoryError
+        self.loop.next_flush_ns = -1
+        self.loop.next_sweep_ns = -1
+        self.loop.next_ping_ns = -1
+        self.loop.stop_at_ns = -1
+        self.loop.all.inbox_fd = -1
+        fb_event_init(&self.loop.all.answered)
+        pthread_mutex_init(&self.loop.all.lock, NULL)
+        self.loop.epoll_fd = epoll_create1(EPOLL_CLOEXEC)
+        self.loop.event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
+        e.events = EPOLLIN
+        e.data.ptr = NULL
+        if self.loop.epoll_fd < 0 or self.loop.event_fd < 0 or \
+                epoll_ctl(self.loop.epoll_fd, EPOLL_CTL_ADD, self.loop.event_fd, &e) != 0:
+            error = errno
+            self._free()
+            raise ResourceError(f"the I/O thread's epoll cannot be made: {os.strerror(error)} (see ulimit -n)")
+        pthread_attr_init(&attributes)
+        pthread_attr_setstacksize(&attributes, STACK_BYTES)
+        rc = pthread_create(&self.loop.thread, &attributes, loop_main, self.loop)
+        pthread_attr_destroy(&attributes)
+        if rc != 0:
+            self._free()
+            raise ResourceError(f"the I/O thread cannot be started: {os.strerror(rc)}")
+
+    cdef int check(self) except -1:
+        if self.loop == NULL or self.pid != os.getpid():
+            raise ExchangeClosed("the environment's I/O thread has ended, or this is a forked child")
+        return 0
+
+    cdef int command(self, Command *k) except -1:
+        """Has the I/O thread do something and waits until it has; its answer is in the command."""
+        cdef uint32_t key
+        self.check()
+        k.result = 0
+        fb_u32_store_release(&k.done, 0)
+        with nogil:
+            pthread_mutex_lock(&self.loop.all.lock)
+            k.next = self.loop.commands
+            self.loop.commands = k
+            pthread_mutex_unlock(&self.loop.all.lock)
+            loop_wake(self.loop)
+            while True:
+                key = fb_event_prepare(&self.loop.all.answered)
+                if fb_u32_load_acquire(&k.done):
+                    fb_event_cancel(&self.loop.all.answered)
+                    break
+                fb_event_wait(&self.loop.all.answered, key, -1)
+        return 0
+
+    cdef int open_inbox(self) except -1:
+        """The descriptor that becomes readable when a stream that joins has said something."""
+        self.check()
+        if self.loop.all.inbox_fd < 0:
+            self.loop.all.inbox_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
+            if self.loop.all.inbox_fd < 0:
+                raise ResourceError("no descriptor for the listener's eventfd (see ulimit -n)")
+        return self.loop.all.inbox_fd
+
+    cdef list take_inbox(self):
+        cdef uint64_t ignored
+        cdef Letter *letter
+        cdef Letter *following
+        eventfd_read(self.loop.all.inbox_fd, &ignored)
+        pthread_mutex_lock(&self.loop.all.lock)
+        letter = self.loop.all.inbox
+        self.loop.all.inbox = NULL
+        pthread_mutex_unlock(&self.loop.all.lock)
+        taken = []
+        while letter != NULL:
+            following = letter.next
+            taken.append((letter.connection, letter.stream, <bytes> letter_text(letter)[:letter.length],
+                          (<bytes> letter.peer).decode()))
+            free(letter)
+            letter = following
+        return taken
+
+    cdef bytes wait_letter(self, Stream *s, int64_t deadline_ns):
+        cdef Letter *letter = NULL
+        cdef uint32_t key
+        cdef bint over = False
+        cdef int64_t now
+        self.check()
+        self.waiting += 1
+        try:
+            while letter == NULL and not over:
+                now = fb_now_ns()
+                if now >= deadline_ns:
+                    return None
+                with nogil:
+                    key = fb_event_prepare(&self.loop.all.answered)
+                    over = fb_u32_load_acquire(&s.gone)     # before the letter: the last may have come before the end
+                    pthread_mutex_lock(&self.loop.all.lock)
+                    letter = s.letter_in
+                    s.letter_in = NULL
+                    pthread_mutex_unlock(&self.loop.all.lock)
+                    if letter != NULL or over:
+                        fb_event_cancel(&self.loop.all.answered)
+                    else:
+                        fb_event_wait(&self.loop.all.answered, key, min(deadline_ns, now + SLICE_NS))
+                if letter == NULL:
+                    PyErr_CheckSignals()
+        finally:
+            self.waiting -= 1
+        if letter == NULL:
+            return b""
+        text = <bytes> letter_text(letter)[:letter.length]
+        free(letter)
+        return text
+
+    cpdef stop(self):
+        """End the thread: open connections are dropped.  A second call does nothing."""
+        cdef Command k
+        if self.loop == NULL:
+            return
+        if self.pid == os.getpid():
+            command_init(&k, COMMAND_STOP)
+            self.command(&k)
+            with nogil:
+                pthread_join(self.loop.thread, NULL)
+            while self.waiting:         # their streams are over, and they have been told
+                time.sleep(0.0005)
+        self._free()
+
+    def _free(self):
+        cdef Connection *c = self.loop.all.connections
+        cdef Connection *next_connection
+        cdef Stream *s = self.loop.all.streams
+        cdef Stream *next_stream
+        cdef Letter *letter = self.loop.all.inbox
+        cdef Letter *next_letter
+        while c != NULL:
+            next_connection = c.next
+            connection_free(c)
+            c = next_connection
+        while s != NULL:
+            next_stream = s.next
+            stream_free(s)
+            s = next_stream
+        while letter != NULL:
+            next_letter = letter.next
+            free(letter)
+            letter = next_letter
+        for fd in (self.loop.epoll_fd, self.loop.event_fd, self.loop.all.inbox_fd):
+            if fd >= 0:
+                close(fd)
+        pthread_mutex_destroy(&self.loop.all.lock)
+        free(self.loop)
+        self.loop = NULL
+
+    def __dealloc__(self):
+        if self.loop != NULL:
+            self.stop()

@@ -1,0 +1,255 @@
+"""All channels from one environment to another share one connection: counted, and that none harms another."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import fastbuf as fb
+from fastbuf.errors import AuthenticationError, ExchangeAborted, PeerLost, SequenceError
+from fastbuf.transports import listener
+
+ROWS = fb.RowSerializer(fb.Schema.of(n="int64", text="string"))
+SEGMENT = 1024
+Ends = tuple[fb.ShuffleEnvironment, fb.ShuffleEnvironment, tuple[str, int]]
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    with (
+        fb.ShuffleEnvironment(segments=4096, segment_size=SEGMENT) as far,
+        fb.ShuffleEnvironment(segments=4096, segment_size=SEGMENT) as near,
+    ):
+        yield near, far, far.listen()
+
+
+def connections(port: int) -> int:
+    """Established connections to that port, both ends of which are on this machine: counted at the listener's."""
+    with open("/proc/net/tcp") as table:
+        rows = [line.split() for line in table][1:]
+    return sum(row[1].endswith(f":{port:04X}") and row[3] == "01" for row in rows)
+
+
+def until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 5
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.002)  # another thread's deed is looked for
+
+
+def in_threads(jobs: list[Any]) -> list[Any]:
+    out: list[Any] = [None] * len(jobs)
+
+    def run(i: int) -> None:
+        try:
+            out[i] = jobs[i]()
+        except BaseException as error:
+            out[i] = error
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(jobs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive(), "hangs"
+    return out
+
+
+def gate_and_target(ends: Ends, secret: bytes = b"s", channels: int = 1, **config: Any) -> tuple[Any, Any]:
+    gate = ends[1].create_input_gate(
+        ROWS, channels=channels, epoch=4, secret=secret, config=fb.ExchangeConfig(**config)
+    )
+    return gate, (*ends[2], gate.gate_id)
+
+
+def writer_to(ends: Ends, targets: list[Any], secret: bytes = b"s", channel: int = 0, **how: Any) -> fb.RecordWriter:
+    config = fb.ExchangeConfig(**how.pop("config", {}))
+    return ends[0].create_result_partition(ROWS, targets, channel=channel, epoch=4, secret=secret, config=config, **how)
+
+
+def test_producers_times_consumers_use_one_connection(ends: Ends) -> None:
+    """8 x 8 channels, made by 8 threads at once."""
+    made = [gate_and_target(ends, channels=8) for _ in range(8)]
+    targets = [target for _, target in made]
+    writers = in_threads(
+        [lambda i=i: writer_to(ends, targets, channel=i, selector=fb.custom(lambda r, n: r[0] % n)) for i in range(8)]
+    )
+    assert all(isinstance(writer, fb.RecordWriter) for writer in writers), writers
+    assert connections(ends[2][1]) == 1
+
+    def send(writer: fb.RecordWriter, i: int) -> None:
+        writer.emit_many((k, f"{i}" + "x" * (k % 90)) for k in range(800))
+        writer.close()
+
+    got = in_threads(
+        [lambda w=w, i=i: send(w, i) for i, w in enumerate(writers)] + [lambda g=g: list(g) for g, _ in made]
+    )
+    assert got[:8] == [None] * 8
+    for part, records in enumerate(got[8:]):
+        assert len(records) == 800
+        for i in range(8):
+            assert [n for n, text in records if text[0] == str(i)] == list(range(part, 800, 8))
+    for gate, _ in made:
+        assert gate.audit()
+        gate.close()
+    until(lambda: connections(ends[2][1]) == 0)  # nobody needs it any more
+    # And the next channel opens another.
+    gate, target = gate_and_target(ends)
+    writer = writer_to(ends, [target])
+    assert connections(ends[2][1]) == 1
+    writer.abort("over")
+
+
+def test_64_channels_slow_and_fast(ends: Ends) -> None:
+    """Every second consumer reads nothing until all the others have had everything."""
+    made = [gate_and_target(ends, exclusive=2, floating=1) for _ in range(64)]
+    writers = [writer_to(ends, [target], config={"max_buffers_per_channel": 2}) for _, target in made]
+    assert connections(ends[2][1]) == 1
+    records = [(k, "y" * 100) for k in range(200)]
+    fast_done = threading.Event()
+    left = [32]
+    lock = threading.Lock()
+
+    def read(i: int) -> list[Any]:
+        if i % 2:
+            assert fast_done.wait(30), "a slow channel held up a fast one"
+        got = list(made[i][0])
+        with lock:
+            left[0] -= 1
+            if left[0] == 0:
+                fast_done.set()
+        return got
+
+    def send(writer: fb.RecordWriter) -> None:
+        writer.emit_many(records)
+        writer.close()
+
+    got = in_threads([lambda w=w: send(w) for w in writers] + [lambda i=i: read(i) for i in range(64)])
+    assert got[:64] == [None] * 64
+    assert all(records == part for part in got[64:])
+    assert connections(ends[2][1]) == 0
+
+
+def test_each_gate_has_its_own_secret_on_the_connection_of_all(ends: Ends) -> None:
+    gates = [gate_and_target(ends, secret=f"secret {i}".encode()) for i in range(3)]
+    first = writer_to(ends, [gates[0][1]], secret=b"secret 0")
+    for wrong in (b"secret 0", b"", b"secret 2"):
+        with pytest.raises(AuthenticationError, match="could not prove"):
+            writer_to(ends, [gates[1][1]], secret=wrong)
+    with pytest.raises(PeerLost, match="no gate 999"):
+        writer_to(ends, [(*ends[2], 999)])
+    with pytest.raises(SequenceError, match="channel 0 is connected already"):
+        writer_to(ends, [gates[0][1]], secret=b"secret 0")
+    rest = [writer_to(ends, [gates[i][1]], secret=f"secret {i}".encode()) for i in (1, 2)]
+    assert connections(ends[2][1]) == 1
+    for (gate, _), writer in zip(gates, [first, *rest], strict=True):
+        out = in_threads([lambda w=writer: (w.emit((1, "a")), w.close()), lambda g=gate: list(g)])
+        assert out[1] == [(1, "a")]
+
+
+def test_ends_of_one_channel_are_its_own(ends: Ends) -> None:
+    """Cancelled, aborted from either side, forgotten in the middle of a blocked write: the last channel goes on."""
+    names = ("cancelled", "consumer aborts", "producer aborts", "closed", "honest")
+    made = {name: gate_and_target(ends) for name in names}
+    writers = {name: writer_to(ends, [made[name][1]], config={"max_buffers_per_channel": 2}) for name in names}
+    for name in names:
+        while writers[name].try_emit((1, "z" * 300)):
+            pass
+    made["cancelled"][0].close()
+    made["consumer aborts"][0].abort("no more of this")
+    made["consumer aborts"][0].close()
+    writers["producer aborts"].abort("cannot go on")
+    writers["closed"].abort("let go")
+    ends[0].release_partition(writers["closed"].partition)
+    with pytest.raises(ExchangeAborted, match="no more of this"):
+        writers["consumer aborts"].emit_many((2, "z" * 300) for _ in range(10_000))
+    with pytest.raises(ExchangeAborted, match="cannot go on"):
+        list(made["producer aborts"][0])
+    with pytest.raises(ExchangeAborted, match="let go"):
+        list(made["closed"][0])
+    until(lambda: writers["cancelled"].cancelled)
+    honest, gate = writers["honest"], made["honest"][0]
+
+    def write_on() -> None:
+        while not honest.resume():
+            time.sleep(0.001)  # polling is the point: the non-blocking interface
+        honest.emit_many((3, "h") for _ in range(500))
+        honest.close()
+
+    blocked = in_threads([write_on, lambda: [n for n, _ in gate]])
+    assert blocked[1].count(3) == 500
+    assert connections(ends[2][1]) <= 1
+    for writer in writers.values():
+        with contextlib.suppress(fb.FastbufError):
+            writer.abort("over")
+    for other, _ in made.values():
+        other.close()
+    until(lambda: ends[0].pool.available == 4096 and ends[1].pool.available == 4096)
+    ends[0].pool.audit()
+    ends[1].pool.audit()
+
+
+def test_the_death_of_the_connection_is_that_of_all_its_channels(ends: Ends) -> None:
+    with fb.ShuffleEnvironment(segments=64, segment_size=SEGMENT) as dies:
+        made = [gate_and_target(ends) for _ in range(4)]
+        writers = [dies.create_result_partition(ROWS, [target], epoch=4, secret=b"s") for _, target in made]
+        assert connections(ends[2][1]) == 1
+        dies._tcp().close()  # its thread ends without a word on any channel
+        for gate, _ in made:
+            with pytest.raises(PeerLost, match="lost without its end of partition"):
+                list(gate)
+        for writer in writers:
+            writer.abort("over")
+
+
+def test_a_channel_joins_while_the_last_one_ends(ends: Ends) -> None:
+    """The connection is closed with its last channel: who comes at that moment gets another, never an error."""
+    for k in range(150):
+        gate, target = gate_and_target(ends)
+        writer = writer_to(ends, [target])
+        writer.emit((k, ""))
+        writer.flush()
+        assert gate.poll(5) == [(k, "")]
+        closer = threading.Thread(target=writer.close)
+        closer.start()
+        assert list(gate) == []
+        gate.close()
+        closer.join(5)
+    until(lambda: connections(ends[2][1]) == 0)
+
+
+def test_who_joins_and_proves_nothing_has_a_bounded_time(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "PROOF_TIME_S", 0.2)
+    gate, target = gate_and_target(ends, channels=1)
+    writer = writer_to(ends, [target])
+    other, far_target = gate_and_target(ends)
+    desk: Any = ends[1]._tcp()
+    refused: list[tuple[bytes, bool]] = []
+    reply = desk.reply
+
+    class Slow:
+        """The listener's desk, which loses what it would answer."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(desk, name)
+
+        def reply(self, connection: int, stream: int, message: bytes, last: bool) -> None:
+            refused.append((message, last))
+            if last:
+                reply(connection, stream, message, last)
+
+    desk_listener = next(t for t in threading.enumerate() if t.name == "fastbuf-listener")._target.__self__  # type: ignore[attr-defined]
+    monkeypatch.setattr(desk_listener, "_desk", Slow())
+    with pytest.raises(fb.ExchangeError, match="closed the connection during the handshake"):
+        writer_to(ends, [far_target])
+    assert [last for _, last in refused] == [False, True]
+    monkeypatch.undo()
+    second = writer_to(ends, [far_target])
+    assert connections(ends[2][1]) == 1
+    for made, at in ((writer, gate), (second, other)):
+        assert in_threads([made.close, lambda g=at: list(g)]) == [None, []]
