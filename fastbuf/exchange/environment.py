@@ -50,7 +50,7 @@ class ShuffleEnvironment:
     [(1, 'one'), (2, 'two')]
     """
 
-    def __init__(self, segments: int = POOL_SEGMENTS, segment_size: int = SEGMENT_BYTES, shared: bool = True) -> None:
+    def __init__(self, segments: int = POOL_SEGMENTS, segment_size: int = SEGMENT_BYTES, shared: bool = False) -> None:
         if segment_size % 8 or segment_size < 512:
             raise ConfigError(f"segment_size is {segment_size}: a multiple of 8, at least 512 bytes")
         self.pid = os.getpid()
@@ -105,7 +105,7 @@ class ShuffleEnvironment:
         self._check()
         address = self._tcp().listen(host, ports)
         if self.shared:
-            self._shared_memory().listen(*address)
+            self._shared_memory().listen(address[0], (address[1], address[1]))
         return address
 
     def create_input_gate(

@@ -219,7 +219,7 @@ cdef class GateIntake:
                 break
             if news == NEWS_BROKEN:
                 raise ProtocolError(
-                    f"producer {r.peer} (channel {c.number}) broke the protocol: it lends what its memory does not have")
+                    f"producer {r.peer} (channel {c.number}) broke the protocol: it lends what its memory has not")
             came = 1
             if news == NEWS_EVENT:
                 self.event = decode_event(data[:length], c.number)

@@ -465,8 +465,8 @@ cdef class RecordWriter:
         return self.partition.totals()
 
     def stats(self):
-        """Figures so far: records, bytes, buffers, peak_segments, segments (the cap), wait_s; channels by transport, and
-        how many are TCP's since shared memory was tried in vain (fallbacks).
+        """Figures so far: records, bytes, buffers, peak_segments, segments (the cap), wait_s; channels by transport,
+        and how many are TCP's since shared memory was tried in vain (fallbacks).
         """
         stats = self.partition.pool.stats()
         return {

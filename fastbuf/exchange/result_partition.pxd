@@ -45,7 +45,7 @@ cdef class ResultPartition:
     cdef readonly object environment
     cdef readonly unsigned int channel
     cdef PyObject *bell_kept    # a reference of its own to `bell`: the collector may clear that one before the end
-    cdef readonly Doorbell bell # `core.event` is its
+    cdef readonly Doorbell bell             # `core.event` is its
     cdef int64_t spin_ns        # how long to look before sleeping, where peers share memory
     cdef public int fallbacks   # channels that went to TCP since shared memory was not to be had
     cdef bint shares            # a subpartition is read in another process through shared memory

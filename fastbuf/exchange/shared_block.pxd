@@ -1,37 +1,38 @@
-# Map of a shared block: what a subpartition shows of itself to a reader in another process of the host (a memfd channel).
+# Map of a shared block: what a subpartition shows of itself to a reader in another process of the host (memfd channel).
 #
 # One memfd per channel, made and sealed by the writer's process; the reader's process maps it, and maps the writer's
-# arena for reading.  Segments are read in place.  Algorithm: Lamport's single-producer single-consumer ring (TOPLAS 5(2),
-# 1983), as in result_subpartition.pxd, of which this is the part that both sides need; each side writes lines of its own.
+# arena for reading.  Segments are read in place.  Algorithm: Lamport's single-producer single-consumer ring (TOPLAS
+# 5(2), 1983), as in result_subpartition.pxd, of which this is the part that both sides need; each side writes lines of
+# its own.
 #
 #   offset 0       64            128           192           256            2304          4352
-#   +-------------+-------------+-------------+-------------+--------------+-------------+-----------+-----------+
-#   | magic ...   | tail, ended | revoked     | head, ended | reason       | reason      | slots     | events    |
-#   |             | flush_mark  |             | reading     |              |             | 64 bytes  | 4 KiB     |
-#   +-------------+-------------+-------------+-------------+--------------+-------------+-----------+-----------+
-#     writer, once  writer        writer        reader        writer         reader        writer      writer      writes
+#   +-------------+-------------+-------------+-------------+--------------+-------------+----------+----------+
+#   | magic ...   | tail, ended | revoked     | head, ended | reason       | reason      | slots    | events   |
+#   |             | flush_mark  |             | reading     |              |             | 64 bytes | 4 KiB    |
+#   +-------------+-------------+-------------+-------------+--------------+-------------+----------+----------+
+#     writer, once  writer        writer        reader        writer         reader        writer     writer    writes
 #
-# The segments of the slots between head and tail are lent.  They come back in order, since a channel is read in order: so
-# the return ring of memory/lending.pxd is one counter here, `head`, and a return names no segment, which could be a wrong
-# one.  Who has what stands in the writer's own queue (Subpartition), which the reader cannot reach; what is between that
-# queue's head and this one goes home, once: by lender_collect, under its lock.  The return is the credit: a slot is free
-# for another buffer when the reader is done with the one before, so at most `bound` segments are lent.
+# The segments of the slots between head and tail are lent.  They come back in order, since a channel is read in order:
+# so the return ring of memory/lending.pxd is one counter here, `head`, and a return names no segment, which could be a
+# wrong one.  Who has what stands in the writer's own queue (Subpartition), which the reader cannot reach; what is
+# between that queue's head and this one goes home, once: by lender_collect, under its lock.  The return is the credit:
+# a slot is free for another buffer when the reader is done with the one before, so at most `bound` segments are lent.
 #
 # Pairing (writer W, reader R)
 #   tail         W stores with release after the slot is set; R loads with acquire (slot contents)
 #   committed    W stores with release after the bytes; R loads with acquire (the bytes)
 #   finished     W stores with release after the last `committed`; R reads it *before* committed
-#   flush_mark   W stores with release after `committed`: up to this place bytes may be read though the buffer is not full
+#   flush_mark   W stores with release after `committed`: so far bytes may be read though the buffer is not full
 #   ended        W stores with release after the last `tail` and after its reason; R reads it before tail
-#   head         R stores with release after its last look at the segment; W loads with acquire (it may be filled anew)
+#   head         R stores with release after its last look at the segment; W loads with acquire (it may fill it anew)
 #   reader_ended R stores with release after its reason, the last `head` and its last look at any segment; W loads it
 #                with acquire, before head
-#   reading,     Dekker's (R: reading = 1, revoked?  W: revoked = 1, reading?), all sequentially consistent: R looks into
-#   revoked      a segment only between reading = 1, revoked = 0 and reading = 0; so W, which has set revoked and then
-#                sees reading = 0, has every segment for itself again
+#   reading,     Dekker's (R: reading = 1, revoked?  W: revoked = 1, reading?), all sequentially consistent: R looks
+#   revoked      into a segment only between reading = 1, revoked = 0 and reading = 0; so W, which has set revoked and
+#                then sees reading = 0, has every segment for itself again
 # Wake-ups: each side rings the other's doorbell after its stores (eventcount, fb_event.h).
-# Death: nobody waits for a store of the other's.  When the control line ends, the peer is dead or has let go: the writer
-# takes back all that is between its own head and tail, under the lock, and believes this block no more.
+# Death: nobody waits for a store of the other's.  When the control line ends, the peer is dead or has let go: the
+# writer takes back all that is between its own head and tail, under the lock, and believes this block no more.
 #
 # Forbidden: a segment read that is not lent, or not any more; one that goes home twice, or never though the reader is
 # dead; bytes read that were not committed; more than `bound` buffers lent; an end seen before the last buffer.

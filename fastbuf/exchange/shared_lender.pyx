@@ -1,7 +1,7 @@
-"""The writer's end of a memfd channel: lends segments to a reader in another process (``shared_block.pxd`` is the map)."""
+"""The writer's end of a memfd channel: lends segments to a reader in another process (map: ``shared_block.pxd``)."""
 
 from libc.errno cimport errno
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t
 from libc.string cimport memcpy, strlen
 
 import os
@@ -23,7 +23,7 @@ from fastbuf._native.threads cimport (
     pthread_mutex_lock,
     pthread_mutex_unlock,
 )
-from fastbuf.exchange.doorbell cimport Bell, Doorbell, bell_ring
+from fastbuf.exchange.doorbell cimport Doorbell, bell_ring
 from fastbuf.exchange.failure cimport FAIL_ABORTED, FAIL_PEER_LOST, FAIL_PROTOCOL, failure_code, failure_set
 from fastbuf.exchange.result_partition cimport ResultPartition
 from fastbuf.exchange.result_subpartition cimport Slot, Subpartition, sub_advance, sub_close, sub_forget_drainer
@@ -36,7 +36,6 @@ from fastbuf.exchange.shared_block cimport (
     SHARED_REASON,
     SharedBlock,
     SharedLender,
-    SharedReason,
     SharedSlot,
 )
 

@@ -79,8 +79,8 @@ cdef class SharedReader:
         if not 2 <= self.slots <= SHARED_SLOTS or self.slots & (self.slots - 1) or \
                 block_length(self.slots) != self.length or block.segment_size != arena.segment_size:
             raise ConfigError(
-                f"the block of a channel with {self.slots} slots and segments of {block.segment_size} bytes does not fit "
-                f"{self.length} bytes and an arena with segments of {arena.segment_size}: it was altered")
+                f"the block of a channel with {self.slots} slots and segments of {block.segment_size} bytes does not "
+                f"fit {self.length} bytes and an arena with segments of {arena.segment_size}: it was altered")
         self.events = <const uint8_t *> block + <size_t> events_offset(self.slots)
         self.arena = arena
         self.bell = bell

@@ -1,8 +1,8 @@
 """The memfd transport: processes of one host read each other's segments in place.
 
-Data, events, ends and the return of segments go through shared memory (``exchange/shared_block.pxd``). A Unix socket per
-channel is the control line: the secret is proved on it, the descriptors of the memory are passed, and its end is the
-peer's death. One Python thread per environment, asleep but for greetings and ends, watches these lines.
+Data, events, ends and the return of segments go through shared memory (``exchange/shared_block.pxd``). A Unix socket
+per channel is the control line: the secret is proved on it, the descriptors of the memory are passed, and its end is
+the peer's death. One Python thread per environment, asleep but for greetings and ends, watches these lines.
 
 ::
 
@@ -14,8 +14,8 @@ peer's death. One Python thread per environment, asleep but for greetings and en
     OFFER; descriptors of arena, block, bell  ---->
                                               <----      ANSWER: mapped and connected, or why not
 
-Whatever does not succeed before the answer (no such socket, another host's address, memory that cannot be mapped) is found
-out by trying; the producer then connects through TCP.
+Whatever does not succeed before the answer (no such socket, another host's address, memory that cannot be mapped) is
+found out by trying; the producer then connects through TCP.
 """
 
 from __future__ import annotations
@@ -153,8 +153,9 @@ class MemfdTransport:
         with contextlib.suppress(OSError):
             self._wake_out.send(b"x")
 
-    def listen(self, host: str, port: int) -> bool:
-        """Let producers of this host connect, beside TCP on that address; False: the name is taken, TCP must do."""
+    def listen(self, host: str, ports: tuple[int, int]) -> tuple[str, int]:
+        """Let producers of this host connect, beside TCP on that address; port 0: the name is taken, TCP must do."""
+        port = ports[0]
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
             sock.bind(name_of(host, port))
@@ -162,11 +163,14 @@ class MemfdTransport:
             sock.setblocking(False)
         except OSError:
             sock.close()
-            return False
+            return host, 0
         with self._lock:
             self._listening = sock
             self._start()
-        return True
+        return host, port
+
+    def register_gate(self, gate: Any) -> None:
+        """Gates are found through the environment: nothing to do."""
 
     def connect(self, partition: Any, index: int, target: tuple[str, int, int], channel: dict[str, Any]) -> None:
         """Connect one subpartition.
@@ -223,7 +227,9 @@ class MemfdTransport:
             except OSError as error:
                 raise PeerLost(f"{where} was lost as it connected: {error}") from error
             if answer == IS_THERE:
-                raise SequenceError(f"{where} refused it: channel {hello.channel} is connected already, or its gate has ended")
+                raise SequenceError(
+                    f"{where} refused it: channel {hello.channel} is connected already, or its gate has ended"
+                )
             if answer != ANSWERED:
                 raise Refused(f"{where} could not map this process's memory")
             sock.setblocking(False)

@@ -29,14 +29,13 @@ class Rig:
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.stack = contextlib.ExitStack()
-        self.near = self.stack.enter_context(fb.ShuffleEnvironment(segments=512, segment_size=SEGMENT))
-        self.far = (
-            self.near
-            if kind == "local"
-            else self.stack.enter_context(fb.ShuffleEnvironment(segments=512, segment_size=SEGMENT))
-        )
+        self.near = self.stack.enter_context(self.environment())
+        self.far = self.near if kind == "local" else self.stack.enter_context(self.environment())
         self.address = None if kind == "local" else self.far.listen()
         self.transport = "auto" if kind == "local" else kind
+
+    def environment(self) -> fb.ShuffleEnvironment:
+        return fb.ShuffleEnvironment(segments=512, segment_size=SEGMENT, shared=self.kind == "memfd")
 
     def settings(self, **config: Any) -> fb.ExchangeConfig:
         return fb.ExchangeConfig(transport=self.transport, **config)
@@ -421,7 +420,9 @@ def test_a_gate_may_be_opened_without_knowing_its_producers(rig: Rig) -> None:
     totals: dict[int, int] = {}
     received: list[int] = []
     for wave in range(4):
-        writer = rig.near.create_result_partition(serializer, [target], channel=wave, epoch=5, secret=SECRET, config=rig.settings())
+        writer = rig.near.create_result_partition(
+            serializer, [target], channel=wave, epoch=5, secret=SECRET, config=rig.settings()
+        )
         for k in range(100):
             writer.emit((wave * 100 + k, None))
         if rig.address is None:
