@@ -4,14 +4,15 @@ from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memset
 
-from fastbuf._native.atomics cimport fb_event_init, fb_event_notify, fb_now_ns, fb_u32_exchange_acq_rel
-from fastbuf._native.sockets cimport eventfd_read, eventfd_write
+from fastbuf._native.atomics cimport fb_now_ns, fb_u32_exchange_acq_rel
+from fastbuf._native.sockets cimport eventfd_read
 from fastbuf._native.threads cimport (
     pthread_mutex_destroy,
     pthread_mutex_init,
     pthread_mutex_lock,
     pthread_mutex_unlock,
 )
+from fastbuf.exchange.doorbell cimport Bell, bell_ring
 from fastbuf.exchange.failure cimport FailureCode, failure_init, failure_set
 from fastbuf.exchange.input_channel cimport (
     CHANNEL_CANCELLED,
@@ -38,8 +39,8 @@ from fastbuf.flow.credit_ledger cimport CreditRow, credit_look
 from fastbuf.memory.pool_core cimport LocalCore, PoolCore, segment_recycle
 
 
-cdef GateCore *gate_new(PoolCore *pool, LocalCore *local, int32_t segments, int32_t exclusive,
-                        int32_t floating, CreditRow *rows, int32_t n_rows) noexcept nogil:
+cdef GateCore *gate_new(PoolCore *pool, LocalCore *local, int32_t segments, int32_t exclusive, int32_t floating,
+                        CreditRow *rows, int32_t n_rows, Bell *bell) noexcept nogil:
     cdef GateCore *g = <GateCore *> calloc(1, sizeof(GateCore))
     if g == NULL:
         return NULL
@@ -50,7 +51,8 @@ cdef GateCore *gate_new(PoolCore *pool, LocalCore *local, int32_t segments, int3
         free(g)
         return NULL
     pthread_mutex_init(&g.lock, NULL)
-    fb_event_init(&g.event)
+    g.bell = bell
+    g.event = &bell.event
     failure_init(&g.failure)
     g.wake_fd = -1
     g.last_arrival_ns = fb_now_ns()
@@ -83,18 +85,14 @@ cdef void gate_free(GateCore *g) noexcept nogil:
 
 cdef void gate_notify(GateCore *g) noexcept nogil:
     """Something came, failed or ended: the reader looks again, whatever it waits on."""
-    fb_event_notify(&g.event)
-    # Pairs with gate_arm, two read-modify-writes of one word: either it reads what this one wrote, and with it what has
-    # come, or this one sees that it is armed.
-    if fb_u32_exchange_acq_rel(&g.wake_armed, 0):
-        eventfd_write(g.wake_fd, 1)
+    bell_ring(g.bell, g.wake_fd)
 
 
 cdef void gate_arm(GateCore *g) noexcept nogil:
     """From now on the next notice makes `wake_fd` readable; the caller looks once more before it waits for that."""
     cdef uint64_t ignored
     eventfd_read(g.wake_fd, &ignored)
-    fb_u32_exchange_acq_rel(&g.wake_armed, 1)
+    fb_u32_exchange_acq_rel(&g.bell.armed, 1)
 
 
 cdef void _announce(GateCore *g) noexcept nogil:
@@ -126,6 +124,15 @@ cdef void _recall(GateCore *g) noexcept nogil:
 
 cdef InputChannel *gate_open_channel(GateCore *g, uint32_t number, Subpartition *local) noexcept nogil:
     """A new channel, or NULL: out of memory, the gate is closed, or the producer's number is there already."""
+    return _open(g, number, local, local != NULL)
+
+
+cdef InputChannel *gate_open_shared(GateCore *g, uint32_t number) noexcept nogil:
+    """As gate_open_channel, for a channel that is read in place in another process's memory (memfd)."""
+    return _open(g, number, NULL, True)
+
+
+cdef InputChannel *_open(GateCore *g, uint32_t number, Subpartition *local, bint in_place) noexcept nogil:
     cdef InputChannel *c = NULL
     cdef InputChannel **grown
     cdef uint32_t i
@@ -149,13 +156,14 @@ cdef InputChannel *gate_open_channel(GateCore *g, uint32_t number, Subpartition 
             c.index = g.n_channels
             c.state = CHANNEL_OPEN
             c.local = local
+            c.in_place = in_place
             g.channels[g.n_channels] = c
             g.n_channels += 1
             if g.buffers.unopened > 0:
                 g.buffers.unopened -= 1
-            if local != NULL:
+            if in_place:
                 g.n_local += 1
-                c.buffers.closed = True
+                c.buffers.closed = True         # it needs no segment of the gate's
             else:
                 # Credit is granted now and told when the connection is in place.
                 bm_open(&g.buffers, &c.buffers, c)
@@ -451,7 +459,7 @@ cdef uint32_t gate_accounts(GateCore *g, ChannelAccount *out, uint32_t most, int
         a = &out[i]
         memset(a, 0, sizeof(ChannelAccount))
         a.number = c.number
-        a.is_local = c.local != NULL
+        a.is_local = c.in_place
         if not a.is_local:          # else its state is the reader's
             credit_look(c.buffers.credit, &a.credit)
             a.ready = c.buffers.ready_count
