@@ -3,12 +3,14 @@
 # Lifetime.  LazyRows holds an export (Py_buffer) of the bytes from its making to release() or its end, and every
 # LazyRow holds its LazyRows: a bytearray cannot be resized, a segment not recycled, while either lives.  release()
 # gives the export back at once; whatever is read of a row after that raises SegmentStateError, and reads nothing.
+cimport cython
 from cpython.buffer cimport Py_buffer
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from fastbuf.serializers.row_plan cimport Node, RowPlan
 
 
+@cython.final
 cdef class LazyRows:
     cdef RowPlan _plan
     cdef Py_buffer _buffer
@@ -20,6 +22,7 @@ cdef class LazyRows:
     cdef int32_t _keys           # how many; -1: rows have no key
     cdef readonly tuple key      # their names; None without
     cdef dict _places            # name -> position
+    cdef dict _attributes        # the same without names of a row's methods
 
     cdef int _index(self, const uint8_t *p, Py_ssize_t left) except -1
     cdef int _choose(self, object key) except -1
@@ -33,12 +36,14 @@ cdef class LazyRows:
     cdef object _read(self, Py_ssize_t i, const uint8_t *p, Py_ssize_t n)
 
 
+@cython.final
 cdef class LazyRow:
     cdef LazyRows _rows
     cdef const uint8_t *_p       # its payload, valid while _rows is open
     cdef Py_ssize_t _n
 
 
+@cython.final
 cdef class LazyIterator:
     cdef LazyRows _rows
     cdef Py_ssize_t _at

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fastbuf.errors import SegmentStateError
 from fastbuf.serializers import RowSerializer, Schema
 
 LONG = 1 << 20
@@ -45,3 +46,21 @@ def test_a_field_is_read_without_the_others() -> None:
     assert peak(lambda: view.array("id")) < 4096
     assert peak(lambda: view.values("big")) < 4096
     assert peak(lambda: [row.id for row in view]) < 4096
+
+
+def test_attributes_are_fields_but_for_the_names_of_methods() -> None:
+    rows = RowSerializer(Schema.of({"a": "int64", "key": "string", "as_tuple": "float64", "b c": "bool?"}))
+    view = rows.view(rows.dumps([(1, "k", 0.5, None)]))
+    row = view[0]
+    assert (row.a, getattr(row, "b c")) == (1, None)
+    assert row.as_tuple() == row.key == (1, "k", 0.5, None)
+    assert (row["key"], row["as_tuple"]) == ("k", 0.5)
+    assert getattr(row, "missing", 7) == 7
+    with pytest.raises(AttributeError, match=r"'a', 'key', 'as_tuple', 'b c'\) has no 'missing'"):
+        _ = row.missing
+    with pytest.raises(AttributeError):
+        row.a = 5
+    view.release()
+    with pytest.raises(SegmentStateError, match="released"):
+        _ = row.a
+    assert type(row).__new__(type(row)).__class__ is type(row)  # an empty one has no fields, and does no harm
