@@ -29,12 +29,12 @@ from fastbuf.memory.pool_core cimport (
     local_in_use,
     local_limit,
     local_set_signal,
-    local_try_acquire,
     local_try_acquire_many,
     local_try_acquire_overdraft,
     local_try_or_arm,
     local_wait,
 )
+from fastbuf.memory.pool_fast cimport try_acquire_here
 from fastbuf.memory.pool_setup cimport fork_count, local_abandon
 from fastbuf.memory.stats import LocalPoolStats
 
@@ -99,7 +99,7 @@ cdef class LocalBufferPool:
         cdef int32_t i
         if fork_count() != self.core.pool.forks:
             self.refuse_fork()
-        i = local_try_acquire(self.core)
+        i = try_acquire_here(self.core)
         if i < 0:
             return self.wait(timeout)
         return segment_adopt(self.core.pool, self, i)
@@ -121,7 +121,7 @@ cdef class LocalBufferPool:
         cdef int32_t i
         if fork_count() != self.core.pool.forks:
             self.refuse_fork()
-        i = local_try_acquire(self.core)
+        i = try_acquire_here(self.core)
         if i < 0:
             if local_destroyed(self.core):
                 raise PoolDestroyed(f"the pool {self.name!r} was destroyed")

@@ -24,6 +24,7 @@ from fastbuf.memory.pool_core cimport (
     segment_refs,
     segment_retain,
 )
+from fastbuf.memory.pool_fast cimport recycle_here
 
 
 # References are counted by hand where every nanosecond counts: as Python's C interface has it, not as cpython.ref has.
@@ -193,7 +194,7 @@ cdef class MemorySegment:
         if POOL_DEBUG:
             self.debug_end()
         self.held -= 1
-        segment_recycle(self.core, self.number)
+        recycle_here(self.core, self.number)
 
     @property
     def refcount(self):
