@@ -12,6 +12,7 @@ from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 from fastbuf._native.atomics cimport fb_au32
 from fastbuf._native.sockets cimport iovec
 from fastbuf.exchange.result_partition cimport ResultPartition
+from fastbuf.exchange.result_subpartition cimport Subpartition
 from fastbuf.exchange.spill_file cimport SPILL_VECTORS, SpillFile
 
 
@@ -46,5 +47,6 @@ cdef class BlockingPartition(ResultPartition):
     cdef int write_batch(self) noexcept nogil
     cdef void failed(self, int error, const char *doing) noexcept nogil
     cdef int load(self, int part) noexcept nogil
+    cdef int loaded(self, Subpartition *s) noexcept nogil
     cdef void pump(self) noexcept nogil
     cdef bint read_in_place(self) noexcept

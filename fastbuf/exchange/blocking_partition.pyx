@@ -319,7 +319,7 @@ cdef class BlockingPartition(ResultPartition):
             error = spill_read(self.file, part, event_data(event), n)
             if error == 0:
                 sub_push_event(s, event)
-                return 1
+                return self.loaded(s)
             free(event)
         else:
             if not sub_has_room(s):
@@ -332,10 +332,17 @@ cdef class BlockingPartition(ResultPartition):
                 sub_begin(s, segment)
                 sub_commit(s, n)
                 sub_finish(s)
-                return 1
+                return self.loaded(s)
             segment_recycle(self.pool_core, segment)
         self.failed(error, b"reading")
         return -1
+
+    cdef int loaded(self, Subpartition *s) noexcept nogil:
+        # Its consumer may have gone meanwhile: after `closed` nobody drains any more but who writes.
+        if fb_u32_load_acquire(&s.closed):
+            sub_discard(s)
+            return 0
+        return 1
 
     cdef int refill(self, int part) except -1:
         cdef int got
@@ -426,6 +433,8 @@ cdef class BlockingPartition(ResultPartition):
                 sub_forget_drainer(&self.subs[part])
                 if not fb_u32_load_acquire(&self.subs[part].closed):
                     sub_close(&self.subs[part], True)
+            if fb_u32_load_acquire(&self.subs[part].closed):
+                sub_discard(&self.subs[part])       # loaded between its consumer's last look and `closed`
         if fb_u32_load_acquire(&self.finished) and self.read_in_place():
             self.writer_gone = True
             return

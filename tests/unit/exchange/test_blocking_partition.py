@@ -282,6 +282,34 @@ def test_a_consumer_that_has_enough(rig: Rig) -> None:
     assert closer() is None
 
 
+def test_a_consumer_that_goes_while_it_is_sent_to(tmp_path: Path) -> None:
+    """What was just being loaded for it stayed out, until the partition itself was collected.
+
+    Segments of a mebibyte, so that loading one takes long enough to be met in the middle.
+    """
+    objects = fb.PickledSerializer()
+    with (
+        fb.ShuffleEnvironment(segments=24, segment_size=1 << 20) as near,
+        fb.ShuffleEnvironment(segments=24, segment_size=1 << 20) as far,
+    ):
+        address = far.listen()
+        config = fb.ExchangeConfig(spill_directory=str(tmp_path), max_record_bytes=1 << 24)
+        for i in range(16):
+            gate = far.create_input_gate(objects, channels=1, config=config)
+            writer = near.create_result_partition(
+                objects, [(*address, gate.gate_id)], config=config, partition_type="blocking"
+            )
+            for _ in range(3):
+                writer.emit(b"g" * (4 << 20))
+            writer.finish()
+            closer = in_thread(writer.close)
+            time.sleep(0.0002 * i)  # somewhere within; the outcome is the same wherever it is
+            gate.close() if i % 2 else writer.abort("enough")
+            assert closer() is None or isinstance(closer(), fb.ExchangeError)
+            gate.close()
+            assert near.pool.stats().in_use == 0, i
+
+
 def test_when_nobody_wants_it_nothing_is_stored(rig: Rig) -> None:
     writer, gates = rig.make(consumers=2, selector=fb.round_robin())
     for gate in gates:
