@@ -23,7 +23,16 @@ from fastbuf.errors import (
     SegmentStateError,
     StallTimeout,
 )
-from fastbuf.exchange.channel_selector import broadcast, custom, forward, hash_by, rescale, round_robin, shuffle
+from fastbuf.exchange.channel_selector import (
+    broadcast,
+    custom,
+    forward,
+    hash_by,
+    range_by,
+    rescale,
+    round_robin,
+    shuffle,
+)
 from fastbuf.exchange.environment import ShuffleEnvironment
 from fastbuf.exchange.events import Barrier, Event, UserEvent, Watermark
 from fastbuf.exchange.input_gate import InputGate
@@ -82,6 +91,7 @@ __all__ = [
     "hash_by",
     "hash_partition",
     "murmur3_hash",
+    "range_by",
     "rescale",
     "round_robin",
     "shuffle",

@@ -11,16 +11,18 @@ from types import TracebackType
 from typing import Any
 
 from fastbuf.config import POOL_SEGMENTS, SEGMENT_BYTES, ExchangeConfig, TlsConfig
-from fastbuf.errors import ConfigError, ExchangeClosed
+from fastbuf.errors import ConfigError, ExchangeClosed, PeerLost
+from fastbuf.exchange.blocking_partition import BlockingPartition
 from fastbuf.exchange.channel_selector import ChannelSelector, forward
-from fastbuf.exchange.connection import Transport, make_transport
+from fastbuf.exchange.connection import Refused, Transport, make_transport
 from fastbuf.exchange.input_gate import InputGate
 from fastbuf.exchange.record_writer import RecordWriter
 from fastbuf.exchange.result_partition import ResultPartition
+from fastbuf.exchange.shared_wire import SharedWire, WireTarget
 from fastbuf.memory import NetworkBufferPool
 from fastbuf.serializers.serializer import Serializer
 
-_PARTITION_TYPES = ("pipelined",)
+_PARTITION_TYPES = {"pipelined": ResultPartition, "blocking": BlockingPartition}
 
 
 class ShuffleEnvironment:
@@ -35,6 +37,9 @@ class ShuffleEnvironment:
     tls
         Certificates for the connections to other processes; ``None``: TCP without TLS. An end with TLS and one without
         refuse each other.
+    shared
+        The segments lie in memory that other processes of the host can map, so that they read in place what is written
+        here (``transport`` of :class:`ExchangeConfig`); else they get it through TCP.
 
     Examples
     --------
@@ -50,15 +55,22 @@ class ShuffleEnvironment:
     """
 
     def __init__(
-        self, segments: int = POOL_SEGMENTS, segment_size: int = SEGMENT_BYTES, tls: TlsConfig | None = None
+        self,
+        segments: int = POOL_SEGMENTS,
+        segment_size: int = SEGMENT_BYTES,
+        tls: TlsConfig | None = None,
+        shared: bool = False,
     ) -> None:
         if segment_size % 8 or segment_size < 512:
             raise ConfigError(f"segment_size is {segment_size}: a multiple of 8, at least 512 bytes")
         self.pid = os.getpid()
         self.tls = tls
-        self.pool = NetworkBufferPool(segments=segments, segment_size=segment_size)
+        self.shared = shared
+        self.pool = NetworkBufferPool(segments=segments, segment_size=segment_size, memfd=shared)
         self._lock = threading.RLock()
         self._transport: Transport | None = None
+        self._memfd: Any = None
+        self._wires: list[SharedWire] = []
         self._gates: dict[int, InputGate] = {}
         self._partitions: list[ResultPartition] = []
         self._numbers = itertools.count(1)
@@ -80,6 +92,13 @@ class ShuffleEnvironment:
                 self._transport = make_transport("tcp", self)
             return self._transport
 
+    def _shared_memory(self) -> Any:
+        with self._lock:
+            self._check()
+            if self._memfd is None:
+                self._memfd = make_transport("memfd", self)
+            return self._memfd
+
     def listen(self, host: str = "127.0.0.1", ports: tuple[int, int] = (0, 0)) -> tuple[str, int]:
         """Let producers of other processes connect to this environment's gates; starts the I/O thread.
 
@@ -96,7 +115,10 @@ class ShuffleEnvironment:
             The address bound.
         """
         self._check()
-        return self._tcp().listen(host, ports)
+        address = self._tcp().listen(host, ports)
+        if self.shared:
+            self._shared_memory().listen(address[0], (address[1], address[1]))
+        return address
 
     def create_input_gate(
         self,
@@ -135,7 +157,7 @@ class ShuffleEnvironment:
     def create_result_partition(
         self,
         serializer: Serializer,
-        targets: Sequence[InputGate | tuple[str, int, int]],
+        targets: Sequence[InputGate | WireTarget | tuple[str, int, int] | None],
         channel: int = 0,
         epoch: int = 0,
         secret: bytes = b"",
@@ -143,6 +165,7 @@ class ShuffleEnvironment:
         config: ExchangeConfig | None = None,
         on_peer_loss: str = "error",
         maximum: int | None = None,
+        partition_type: str = "pipelined",
     ) -> RecordWriter:
         """Make the producing end of an exchange.
 
@@ -151,7 +174,8 @@ class ShuffleEnvironment:
         serializer
             As the consumers'.
         targets
-            One per subpartition: a gate of this environment (read in place), or ``(host, port, gate_id)``.
+            One per subpartition: a gate of this environment (read in place), or ``(host, port, gate_id)``. Of a
+            blocking partition ``None`` as well: :meth:`RecordWriter.attach` names it later.
         channel
             This producer's number; no other producer of the exchange has it.
         epoch, secret
@@ -162,8 +186,15 @@ class ShuffleEnvironment:
             ``"error"``: a consumer that vanishes fails the writer; ``"cancel"``: it counts as one that has enough.
         maximum
             Most segments the writer may hold.
+        partition_type
+            ``"pipelined"``: consumers read from the first buffer on. ``"blocking"``: what is written is stored in a
+            file (in ``ExchangeConfig.spill_directory``), and they read once the writer has finished or closed.
         """
         self._check()
+        if partition_type not in _PARTITION_TYPES:
+            raise ConfigError(f"partition_type is {partition_type!r}: one of {tuple(_PARTITION_TYPES)}")
+        if partition_type != "blocking" and None in targets:
+            raise ConfigError("a pipelined partition has its targets from the beginning: only a blocking one may wait")
         if not targets:
             raise ConfigError("a result partition without targets")
         if on_peer_loss not in ("error", "cancel"):
@@ -171,31 +202,79 @@ class ShuffleEnvironment:
         config = config or ExchangeConfig()
         with self._lock:
             self._check()
-            partition = ResultPartition(self, len(targets), channel, config, maximum)
+            partition = _PARTITION_TYPES[partition_type](self, len(targets), channel, config, maximum)
+            partition.credentials = {
+                "epoch": epoch,
+                "secret": secret,
+                "fingerprint": serializer.fingerprint,
+                "loss_is_cancel": on_peer_loss == "cancel",
+            }
             self._partitions.append(partition)
         try:
             for index, target in enumerate(targets):
-                if isinstance(target, InputGate):
-                    target.add_local(partition, index)
-                else:
-                    host, port, gate_id = target
-                    self._tcp().connect(
-                        partition,
-                        index,
-                        (host, int(port), int(gate_id)),
-                        {
-                            "epoch": epoch,
-                            "secret": secret,
-                            "fingerprint": serializer.fingerprint,
-                            "loss_is_cancel": on_peer_loss == "cancel",
-                        },
-                    )
+                if target is not None:
+                    self._reach(partition, index, target)
             # A copy: selectors keep a place of their own in each writer.
             return RecordWriter(partition, serializer, copy.copy(selector) if selector is not None else forward(0))
         except BaseException as error:
             partition.fail(f"producer {channel} could not be set up: {error}")
             self.release_partition(partition)
             raise
+
+    def _reach(self, partition: ResultPartition, index: int, target: Any) -> None:
+        if isinstance(target, InputGate):
+            target.add_local(partition, index)
+        elif isinstance(target, WireTarget):
+            target.wire.connect(partition, index, target.gate)
+        else:
+            host, port, gate_id = target
+            address = (host, int(port), int(gate_id))
+            if not self._connect_shared(partition, index, address):
+                self._tcp().connect(partition, index, address, partition.credentials)
+
+    def _connect_shared(self, partition: ResultPartition, index: int, address: tuple[str, int, int]) -> bool:
+        """Through shared memory, if the gate is of this host and either can map the other's; else False."""
+        wanted = partition.config.transport
+        if wanted == "tcp":
+            return False
+        if not self.shared or self.tls is not None or isinstance(partition, BlockingPartition):
+            if wanted == "memfd":
+                raise ConfigError(
+                    "transport is 'memfd': for pipelined partitions of a ShuffleEnvironment(shared=True) without TLS"
+                )
+            return False
+        try:
+            self._shared_memory().connect(partition, index, address, partition.credentials)
+            return True
+        except Refused as error:
+            if wanted == "memfd":
+                raise PeerLost(f"transport is 'memfd': {error}") from error
+            partition.fallbacks += 1
+            return False
+
+    def attach(self, partition: ResultPartition, index: int, target: Any) -> None:
+        """Called by :meth:`RecordWriter.attach`."""
+        self._check()
+        partition.check()
+        if not 0 <= index < partition.subpartitions:
+            raise ConfigError(f"subpartition {index}: the writer has {partition.subpartitions}")
+        if partition.attached(index):
+            raise ConfigError(f"subpartition {index} has its consumer already")
+        self._reach(partition, index, target)
+
+    def create_wire(self, flow_control: str = "credit") -> SharedWire:
+        """Make a wire that channels of this process share; ``wire.to(gate)`` is a target that is reached over it.
+
+        Parameters
+        ----------
+        flow_control
+            ``"credit"``, or ``"watermark"``: what came before it, to compare with.
+        """
+        with self._lock:
+            self._check()
+            wire = SharedWire(self, flow_control)
+            self._wires.append(wire)
+            return wire
 
     def exchange(
         self,
@@ -219,8 +298,6 @@ class ShuffleEnvironment:
         Memory is bounded: a writer waits while its consumers do not read. One thread that both writes and reads must
         leave the writer's queues room (``max_buffers_per_channel``) or use ``try_emit``.
         """
-        if partition_type not in _PARTITION_TYPES:
-            raise ConfigError(f"partition_type is {partition_type!r}: one of {_PARTITION_TYPES}")
         if consumers < 1 or producers < 1:
             raise ConfigError(f"an exchange of {producers} producers and {consumers} consumers: at least 1 of each")
         config = config or ExchangeConfig()
@@ -229,7 +306,9 @@ class ShuffleEnvironment:
             config = ExchangeConfig(**{**values, "buffer_timeout_s": buffer_timeout})
         gates = [self.create_input_gate(serializer, channels=producers, config=config) for _ in range(consumers)]
         writers = [
-            self.create_result_partition(serializer, gates, channel=i, selector=selector, config=config)
+            self.create_result_partition(
+                serializer, gates, channel=i, selector=selector, config=config, partition_type=partition_type
+            )
             for i in range(producers)
         ]
         return (writers[0] if producers == 1 else writers), gates
@@ -246,9 +325,9 @@ class ShuffleEnvironment:
 
     def release_gate(self, gate: InputGate) -> None:
         """Called by :meth:`InputGate.close`."""
-        transport = self._transport
-        if transport is not None:
-            transport.let_go_gate(gate)
+        for transport in (self._transport, self._memfd, *self._wires):
+            if transport is not None:
+                transport.let_go_gate(gate)
         gate.free()
         with self._lock:  # last: what an interrupt leaves half done is found again by close
             self._gates.pop(gate.gate_id, None)
@@ -259,9 +338,9 @@ class ShuffleEnvironment:
         with self._lock:
             if partition not in self._partitions:
                 return
-        transport = self._transport
-        if transport is not None:
-            transport.let_go_partition(partition)
+        for transport in (self._transport, self._memfd, *self._wires):
+            if transport is not None:
+                transport.let_go_partition(partition)
         partition.destroy()
         with self._lock:
             if partition in self._partitions:
@@ -283,8 +362,9 @@ class ShuffleEnvironment:
             self.release_partition(partition)
         for gate in self.gates():
             gate.close()
-        if self._transport is not None:
-            self._transport.close()
+        for transport in (self._transport, self._memfd, *self._wires):
+            if transport is not None:
+                transport.close()
         self.pool.destroy()
         self._ended = True
 

@@ -1,30 +1,30 @@
-"""An input gate: takes in buffers of all its channels, gives out record batches or records."""
+"""An input gate: where the buffers of all producers arrive, and record batches or records are given out."""
 
 import threading
 
+cimport cython
 from cpython.exc cimport PyErr_CheckSignals
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free, realloc
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF, Py_XDECREF
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport strlen
 
 from fastbuf._native.atomics cimport (
+    fb_event,
     fb_event_cancel,
+    fb_event_epoch,
     fb_event_prepare,
+    fb_event_spin,
     fb_event_wait,
     fb_now_ns,
-    fb_u32_exchange_acq_rel,
     fb_u32_load_acquire,
-    fb_u64_load_relaxed,
 )
 from fastbuf._native.sockets cimport EFD_CLOEXEC, EFD_NONBLOCK, close, eventfd
 from fastbuf.exchange.clock cimport seconds_ns
-from fastbuf.exchange.failure cimport FAIL_ABORTED, failure_code, failure_raise, failure_set
+from fastbuf.exchange.doorbell cimport Doorbell
+from fastbuf.exchange.failure cimport FAIL_ABORTED, FAIL_PEER_LOST, failure_code, failure_raise, failure_set
 from fastbuf.exchange.gate_core cimport (
-    ChannelAccount,
     GateCore,
-    READY_EVENT,
-    ReadyBuffer,
-    gate_accounts,
     gate_arm,
     gate_cancel,
     gate_channel,
@@ -35,44 +35,40 @@ from fastbuf.exchange.gate_core cimport (
     gate_new,
     gate_notify,
     gate_open_channel,
-    gate_release,
+    gate_open_shared,
     gate_serve,
-    gate_take_ready,
     gate_unfinished,
 )
-from fastbuf.exchange.input_channel cimport CHANNEL_CANCELLED, CHANNEL_FINISHED, CHANNEL_OPEN, InputChannel
+from fastbuf.exchange.gate_intake cimport GateIntake
+from fastbuf.exchange.gate_report cimport audit_gate, stalled_channels
+from fastbuf.exchange.input_channel cimport InputChannel
 from fastbuf.exchange.result_partition cimport ResultPartition
-from fastbuf.exchange.result_subpartition cimport (
-    EventBlob,
-    Subpartition,
-    event_data,
-    sub_advance,
-    sub_close,
-    sub_event,
-    sub_exhausted,
-    sub_queued,
-    sub_sendable,
-)
-from fastbuf.flow.credit_ledger cimport credit_holds
+from fastbuf.exchange.result_subpartition cimport Subpartition, sub_close
+from fastbuf.exchange.shared_block cimport SHARED_ABORTED, SHARED_CANCELLED
+from fastbuf.exchange.shared_reader cimport SharedReader
+from fastbuf.flow.credit_ledger cimport ledger_of_gate
 from fastbuf.memory.network_buffer_pool cimport NetworkBufferPool
-from fastbuf.memory.pool_core cimport local_set_listener, segment_data
+from fastbuf.memory.pool_core cimport local_set_listener
 from fastbuf.memory.pool_setup cimport fork_count
-from fastbuf.serializers.columnar cimport ColumnarSerializer
 from fastbuf.serializers.serializer cimport Serializer
-from fastbuf.serializers.spanning cimport SpanningReader
 
-from fastbuf.errors import BlockTruncated, ConfigError, ExchangeClosed, ResourceError, SequenceError, StallTimeout
+from fastbuf.errors import ConfigError, ExchangeClosed, ResourceError, SequenceError, StallTimeout
 from fastbuf.exchange import asynchronous
-from fastbuf.exchange.events import Event, decode_event
+from fastbuf.exchange.events import Event
 
 cdef enum:
     SLICE_NS = 200000000        # signals are looked at this often while waiting
+    SPIN_NS = 20000             # about what a sleep and a wake-up cost
+    LEAST_SPIN_NS = 2000        # what is left of it for a reader that spun in vain
+    OPEN_ROWS = 256             # of the ledger, when channels are not known; what comes beyond has rows of its own
 
 
 cdef void _notify_gate(void *context) noexcept nogil:
     gate_notify(<GateCore *> context)
 
 
+# no_gc_clear: the core's rows are the ledger's memory, to the last line of __dealloc__.
+@cython.no_gc_clear
 cdef class InputGate:
     """Where the buffers of all producers arrive; made by :meth:`ShuffleEnvironment.create_input_gate`.
 
@@ -82,6 +78,7 @@ cdef class InputGate:
 
     def __cinit__(self, *arguments, **named):
         self.wake_fd = -1
+        self.spin_ns = SPIN_NS
         self.forks = fork_count()
 
     def __init__(self, environment, Serializer serializer, channels, unsigned int gate_id, unsigned long long epoch,
@@ -97,11 +94,10 @@ cdef class InputGate:
         self.secret = secret
         self.config = config
         self.lock = threading.RLock()
-        self.readers = []
-        self.local_partitions = []
-        self.records = []
-        if serializer.kind == "columnar":
-            self.assembler = (<ColumnarSerializer> serializer).assembler()
+        self.intake = GateIntake(serializer, config)
+        self.bell = Doorbell(environment.shared)
+        self.bell_kept = <PyObject *> self.bell
+        Py_INCREF(self.bell)
         # Every channel has one segment at the least; an open gate must be able to serve one.
         required = channels if channels is not None else 1
         wanted = (channels if channels is not None else 1) * config.exclusive + config.floating
@@ -113,11 +109,14 @@ cdef class InputGate:
         if channels is not None:
             # All channels get their exclusive segments, or fewer each, never some of them none.
             exclusive = max(1, min(exclusive, max(required, maximum) // channels))
-        self.core = gate_new(network.core, self.pool.core, network.core.count, exclusive, config.floating)
+        self.ledger = ledger_of_gate(channels if channels is not None else OPEN_ROWS, exclusive, config.floating)
+        self.core = gate_new(network.core, self.pool.core, network.core.count, exclusive, config.floating,
+                             self.ledger.rows, self.ledger.channels, self.bell.bell)
         if self.core == NULL:
             raise MemoryError
+        self.intake.core = self.core
         self.core.buffers.unopened = channels if channels is not None else 0
-        local_set_listener(self.pool.core, &self.core.event)
+        local_set_listener(self.pool.core, self.core.event)
 
     def __dealloc__(self):
         # The normal way is close(); a gate that was never connected may just be forgotten.
@@ -125,6 +124,7 @@ cdef class InputGate:
             if not self.freed and self.pool is not None and self.pool.core != NULL:
                 local_set_listener(self.pool.core, NULL)
             gate_free(self.core)
+        Py_XDECREF(self.bell_kept)
         if self.wake_fd >= 0:       # not before: an event loop may still watch it
             close(self.wake_fd)
 
@@ -142,9 +142,27 @@ cdef class InputGate:
         if c == NULL:
             raise SequenceError(
                 f"gate {self.gate_id}: channel {partition.channel} is there already, or the gate is closed")
-        self.local_partitions.append((c.index, partition))
+        self.intake.local_partitions.append((c.index, partition))
         partition.set_transport(index, "local", f"gate {self.gate_id}")
         partition.notified.append(self)
+
+    def add_shared(self, SharedReader reader not None, unsigned int number):
+        """Read what another process lends (a memfd channel); called by the transport."""
+        cdef InputChannel *c
+        if self.closed:
+            raise ExchangeClosed(f"gate {self.gate_id} is closed")
+        c = gate_open_shared(self.core, number)
+        if c == NULL:
+            raise SequenceError(f"channel {number} is connected already")
+        reader.index = c.index
+        self.intake.shared.append(reader)
+        gate_notify(self.core)
+
+    def lose(self, str text):
+        """A producer was lost: whoever reads fails with `text`; called by the transport."""
+        cdef bytes told = text.encode("utf-8", "replace")
+        if not self.freed:
+            gate_fail(self.core, FAIL_PEER_LOST, told, len(told))
 
     def seal(self, totals):
         """Say which channels there are in all, and how many buffers each sent: the gate ends when all of it is read.
@@ -160,144 +178,6 @@ cdef class InputGate:
         gate_notify(self.core)
 
     # ---- reading
-
-    cdef SpanningReader reader(self, uint32_t index):
-        cdef Py_ssize_t most = self.config.max_record_bytes
-        if self.assembler is not None:
-            most = max(most, <Py_ssize_t> self.core.buffers.pool.segment_size)      # an element is a chunk of many rows
-        while len(self.readers) <= <Py_ssize_t> index:
-            self.readers.append(SpanningReader(most))
-        return <SpanningReader> self.readers[index]
-
-    cdef int take_in(self, InputChannel *c, const uint8_t *data, uint32_t length) except -1:
-        """All elements of one buffer."""
-        cdef SpanningReader reader = self.reader(c.index)
-        cdef const uint8_t *payload
-        cdef Py_ssize_t n
-        if self.first_row_ns == 0:
-            self.first_row_ns = fb_now_ns()
-        reader.feed(data, length)
-        if self.assembler is not None:
-            while reader.next(&payload, &n):
-                self.assembler.append(payload, n)
-        else:
-            while reader.next(&payload, &n):
-                self.records.append(self.serializer.decode_record(payload, n))
-        return 0
-
-    cdef bint enough(self) noexcept:
-        if self.event is not None:      # what comes after it is given out after it
-            return True
-        if self.assembler is not None:
-            return self.assembler.rows >= <Py_ssize_t> self.config.batch_rows or \
-                self.assembler.nbytes >= <Py_ssize_t> self.config.batch_bytes
-        return len(self.records) >= self.config.batch_rows
-
-    cdef Py_ssize_t waiting(self) noexcept:
-        return self.assembler.rows if self.assembler is not None else len(self.records)
-
-    cdef int drain_remote(self) except -1:
-        """Takes in what has arrived, until there is enough; 1 when something came."""
-        cdef ReadyBuffer ready[READY_BATCH]
-        cdef uint32_t n, i
-        cdef int came = 0
-        while not self.enough():
-            # A few at a time: what is taken is taken in, and its segments are credit again at once.
-            n = gate_take_ready(self.core, ready, READY_BATCH // 8)
-            if n == 0:
-                break
-            came = 1
-            try:
-                for i in range(n):
-                    if ready[i].segment == READY_EVENT:
-                        self.event = decode_event(
-                            event_data(ready[i].event)[:ready[i].event.length], ready[i].channel.number)
-                    elif ready[i].segment >= 0:
-                        self.take_in(ready[i].channel, segment_data(self.core.buffers.pool, ready[i].segment),
-                                     ready[i].length)
-                    elif not self.reader(ready[i].channel.index).clean():
-                        raise BlockTruncated(f"channel {ready[i].channel.number} ended within a record")
-            finally:
-                if ready[n - 1].segment == READY_EVENT:
-                    free(ready[n - 1].event)
-                gate_release(self.core, ready, n)
-        return came
-
-    cdef int drain_local(self, bint partial) except -1:
-        """The same for local channels, which are read in place."""
-        cdef InputChannel *c
-        cdef Subpartition *s
-        cdef EventBlob *event
-        cdef ResultPartition partition
-        cdef uint8_t *data
-        cdef uint32_t length, k, n
-        cdef bint last, asked
-        cdef int came = 0
-        n = <uint32_t> len(self.local_partitions)
-        for k in range(n):
-            index, partition = self.local_partitions[(self.local_turn + k) % n]
-            c = gate_channel(self.core, <uint32_t> index)
-            s = c.local
-            if c.state != CHANNEL_OPEN:
-                continue
-            if fb_u32_load_acquire(&partition.core.abort_asked):
-                gate_fail(self.core, FAIL_ABORTED, partition.core.failure.text, len(partition.core.failure.text))
-                sub_close(s, True)
-                c.state = CHANNEL_CANCELLED
-                return 1
-            asked = fb_u32_exchange_acq_rel(&s.flush_asked, 0) != 0
-            while not self.enough() and sub_sendable(s, partial or asked, &data, &length, &last):
-                came = 1
-                try:
-                    self.take_in(c, data, length)
-                finally:
-                    sub_advance(s, length, last)
-                c.received += 1
-                self.local_buffers += 1
-                self.local_bytes += length
-            event = sub_event(s)
-            if event != NULL and not self.enough():
-                came = 1
-                try:
-                    self.event = decode_event(event_data(event)[:event.length], c.number)
-                finally:
-                    sub_advance(s, 0, True)
-            if asked and self.enough() and sub_queued(s):
-                # What was asked to leave may not all have left yet (enough was taken in).
-                fb_u32_exchange_acq_rel(&s.flush_asked, 1)
-            if sub_exhausted(s):
-                if not self.reader(c.index).clean():
-                    raise BlockTruncated(f"channel {c.number} ended within a record")
-                c.announced_total = fb_u64_load_relaxed(&s.buffers)
-                c.state = CHANNEL_FINISHED
-                sub_close(s, False)
-                came = 1
-        self.local_turn += 1
-        return came
-
-    cdef int drain(self, bint partial) except -1:
-        cdef int came
-        cdef bytes text
-        try:
-            came = self.drain_remote()
-            if self.local_partitions:
-                came |= self.drain_local(partial)
-            return came
-        except BaseException as error:
-            # Buffers were taken and not taken in: to read on would lose records and say nothing.
-            text = f"the consumer could not read on: {type(error).__name__}: {error}".encode("utf-8", "replace")
-            gate_fail(self.core, FAIL_ABORTED, text, len(text))
-            raise
-
-    cdef object give_out(self):
-        self.first_row_ns = 0
-        if self.assembler is not None:
-            self.records_in += self.assembler.rows
-            return self.assembler.take()
-        records = self.records
-        self.records = []
-        self.records_in += len(records)
-        return records
 
     cdef bint complete(self) except -1:
         """Whether every channel has been read to its end of partition, and had what its producer said."""
@@ -343,12 +223,12 @@ cdef class InputGate:
         cdef int64_t started = now
         cdef int64_t deadline = -1 if timeout is None else now + seconds_ns(timeout)
         cdef int64_t flush = -1 if self.config.buffer_timeout_s < 0 else seconds_ns(self.config.buffer_timeout_s)
-        cdef int64_t linger = 0 if self.assembler is None else max(<int64_t> 0, flush)
+        cdef GateIntake intake = self.intake
+        cdef int64_t linger = 0 if intake.assembler is None else max(<int64_t> 0, flush)
         cdef int64_t stall = seconds_ns(self.config.stall_timeout_s)
         cdef int64_t until
         cdef uint32_t key
-        cdef bint partial
-        cdef bint announced
+        cdef bint partial, in_place, spin
         cdef int came
         if self.finished:
             return None
@@ -357,57 +237,64 @@ cdef class InputGate:
             if self.closed:
                 raise ExchangeClosed(f"gate {self.gate_id} is closed")
             failure_raise(&self.core.failure)
-            # The eventcount's order: announce, look, sleep.
-            key = fb_event_prepare(&self.core.event)
-            announced = True
+            # The eventcount's order for those who look first: epoch, look, announce, sleep.
+            key = fb_event_epoch(self.core.event)
             # Every buffer timeout, local buffers are read though they are not full: by the clock, not by how long this
             # call waited, since whoever polls without waiting is owed them too.
             now = fb_now_ns()
-            partial = self.local_partitions and 0 <= flush <= now - self.partial_ns
+            in_place = len(intake.local_partitions) + len(intake.shared) > 0
+            spin = len(intake.shared) > 0
+            partial = in_place and 0 <= flush <= now - self.partial_ns
             if partial:
                 self.partial_ns = now
-            try:
-                came = self.drain(partial)
-                if self.event is not None and not self.waiting():
-                    event, self.event = self.event, None
-                    return event
-                if self.enough():
-                    return self.give_out()
-                if self.complete():
-                    self.finished = True
-                    return self.give_out() if self.waiting() else None
-                now = fb_now_ns()
-                if came:
-                    started = now
-                if self.waiting() and now - self.first_row_ns >= linger:
-                    return self.give_out()
-                if 0 <= deadline <= now:
-                    return None
-                if deadline < 0 and now - started > stall:
-                    raise StallTimeout(self.describe_stall())
-                gate_serve(self.core)
-                until = now + SLICE_NS
-                if self.waiting():
-                    until = min(until, self.first_row_ns + linger)
-                if self.local_partitions and flush > 0:
-                    until = min(until, self.partial_ns + flush)
-                if deadline >= 0:
-                    until = min(until, deadline)
-                if not self.closed and failure_code(&self.core.failure) == 0:
-                    announced = False
-                    with nogil:
-                        fb_event_wait(&self.core.event, key, until)
-            finally:
-                if announced:
-                    fb_event_cancel(&self.core.event)
+            came = intake.drain(partial)
+            if intake.event is not None and not intake.waiting():
+                return intake.take_event()
+            if intake.enough():
+                return intake.give_out()
+            if self.complete():
+                self.finished = True
+                return intake.give_out() if intake.waiting() else None
+            now = fb_now_ns()
+            if came:
+                started = now
+            if intake.waiting() and now - intake.first_row_ns >= linger:
+                return intake.give_out()
+            if 0 <= deadline <= now:
+                return None
+            if deadline < 0 and now - started > stall:
+                raise StallTimeout(self.describe_stall())
+            gate_serve(self.core)
+            until = now + SLICE_NS
+            if intake.waiting():
+                until = min(until, intake.first_row_ns + linger)
+            if in_place and flush > 0:
+                until = min(until, self.partial_ns + flush)
+            if deadline >= 0:
+                until = min(until, deadline)
+            with nogil:
+                self.sleep(key, until, spin)
             self.wait_ns += fb_now_ns() - now
             PyErr_CheckSignals()
+
+    cdef void sleep(self, uint32_t key, int64_t until, bint spin) noexcept nogil:
+        """Until something comes after `key` was the event's epoch, or until then."""
+        cdef fb_event *e = self.core.event
+        # A peer in another process that is just writing is not waited for by a system call, as long as that pays.
+        if spin and self.spin_ns and fb_event_spin(e, key, min(self.spin_ns, until - fb_now_ns())):
+            self.spin_ns = SPIN_NS
+            return
+        self.spin_ns = max(self.spin_ns // 2, LEAST_SPIN_NS)
+        if fb_event_prepare(e) != key or self.closed or failure_code(&self.core.failure):
+            fb_event_cancel(e)
+        else:
+            fb_event_wait(e, key, until)
 
     def __iter__(self):
         return self
 
     def __next__(self):
-        if self.assembler is not None:
+        if self.intake.assembler is not None:
             got = self.poll()
             if got is None:
                 raise StopIteration
@@ -432,13 +319,19 @@ cdef class InputGate:
             self.check_process()
             if self.closed:
                 raise ExchangeClosed(f"gate {self.gate_id} is closed")
-            if self.wake_fd < 0:
-                self.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
-                if self.wake_fd < 0:
-                    raise ResourceError("no descriptor for a gate's eventfd (see ulimit -n)")
-                self.core.wake_fd = self.wake_fd
+            descriptor = self.wake_descriptor()
             gate_arm(self.core)
-            return self.wake_fd
+            return descriptor
+
+    def wake_descriptor(self):
+        """The eventfd of this gate, made when it is first asked for."""
+        # Without the gate's lock, which a reader holds while it waits: nothing here lets go of the GIL.
+        if self.wake_fd < 0:
+            self.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
+            if self.wake_fd < 0:
+                raise ResourceError("no descriptor for a gate's eventfd (see ulimit -n)")
+            self.core.wake_fd = self.wake_fd
+        return self.wake_fd
 
     def poll_async(self, timeout=None):
         """``await gate.poll_async()``: as :meth:`poll`, in a coroutine, while other coroutines run."""
@@ -472,13 +365,19 @@ cdef class InputGate:
         cdef InputChannel *c
         cdef ResultPartition partition
         gate_cancel(self.core)
-        for index, partition in self.local_partitions:
+        for index, partition in self.intake.local_partitions:
             c = gate_channel(self.core, <uint32_t> index)
             if not fb_u32_load_acquire(&c.local.closed):
                 if failure_code(&self.core.failure):
                     failure_set(&partition.core.failure, FAIL_ABORTED, self.core.failure.text,
                                 strlen(self.core.failure.text))
                 sub_close(c.local, True)
+                partition.reader_ended()
+        for reader in self.intake.shared:
+            if failure_code(&self.core.failure):
+                (<SharedReader> reader).end(SHARED_ABORTED, self.core.failure.text, strlen(self.core.failure.text))
+            else:
+                (<SharedReader> reader).end(SHARED_CANCELLED, b"", 0)
 
     def free(self):
         """Last step of :meth:`close`, by the environment: no transport points here any more."""
@@ -487,14 +386,12 @@ cdef class InputGate:
         self.final_stats = self.stats()
         self.freed = True
         local_set_listener(self.pool.core, NULL)
-        if not self.local_partitions:
+        if not self.intake.local_partitions:
             gate_free(self.core)
             self.core = NULL
         # Else local writers may still notify this core: each keeps the gate, and the last to go frees it.
-        self.local_partitions = []
-        self.readers = []
-        self.records = []
-        self.assembler = None
+        self.intake.forget()
+        self.bell.keep_to_ourselves()
         self.pending = None
         self.pool.destroy()
 
@@ -508,43 +405,20 @@ cdef class InputGate:
 
     # ---- figures
 
-    cdef ChannelAccount *accounts(self, uint32_t *n, int64_t *floating_out) except NULL:
-        """What every channel has at one moment; the caller frees it."""
-        cdef ChannelAccount *out = NULL
-        cdef ChannelAccount *grown
-        cdef uint32_t room = gate_channels(self.core)
-        while True:
-            grown = <ChannelAccount *> realloc(out, (room + 1) * sizeof(ChannelAccount))
-            if grown == NULL:
-                free(out)
-                raise MemoryError
-            out = grown
-            n[0] = gate_accounts(self.core, out, room, floating_out)
-            if n[0] <= room:
-                return out
-            room = n[0]
-
     def describe_stall(self):
         """The state of a waiting gate, for people."""
-        cdef uint32_t i, n
-        cdef int64_t floating_out
-        cdef ChannelAccount *accounts = self.accounts(&n, &floating_out)
-        waiting = []
-        for i in range(n):
-            a = accounts[i]
-            if a.is_local:
-                waiting.append(f"channel {a.number}, read in place")
-            elif a.state == CHANNEL_OPEN:
-                waiting.append(
-                    f"channel {a.number}: credit {a.credit.available}, backlog {a.credit.backlog}, "
-                    f"{a.received} buffers so far")
-        free(accounts)
+        n, waiting = stalled_channels(self.core)
         expected = self.channels if self.channels is not None else "an unknown number of"
         return (
             f"gate {self.gate_id} got nothing for {self.config.stall_timeout_s} s: {n} of "
             f"{expected} channels have connected; {'; '.join(waiting[:8]) or 'none is open'}; pool: {self.pool.in_use} "
             f"segments in use, limit {self.pool.limit}. The producers are slow or stuck; "
             f"raise stall_timeout_s ({self.config.stall_timeout_s})")
+
+    @property
+    def records_in(self):
+        """Records, or rows, given out so far."""
+        return self.intake.records_in
 
     def stats(self):
         """Figures so far: records, bytes, buffers, channels, peak_segments, segments (the cap), wait_s."""
@@ -554,9 +428,9 @@ cdef class InputGate:
         gate_figures(self.core, &n_bytes, &received)
         stats = self.pool.stats()
         return {
-            "records": self.records_in,
-            "bytes": n_bytes + self.local_bytes,
-            "buffers": received + self.local_buffers,
+            "records": self.intake.records_in,
+            "bytes": n_bytes + self.intake.local_bytes,
+            "buffers": received + self.intake.local_buffers,
             "channels": gate_channels(self.core),
             "peak_segments": stats.peak,
             "segments": stats.maximum,
@@ -565,29 +439,8 @@ cdef class InputGate:
 
     def audit(self):
         """Prove the credit invariants of every channel, at one moment; raises naming the one that breaks them."""
-        cdef uint32_t i, n
-        cdef int64_t floating_out
-        cdef int64_t floating = 0
-        cdef ChannelAccount *accounts
-        if self.freed:
-            return True
-        accounts = self.accounts(&n, &floating_out)
-        try:
-            for i in range(n):
-                a = accounts[i]
-                if a.is_local:
-                    continue
-                if not credit_holds(&accounts[i].credit) or a.ready != a.credit.available:
-                    raise SequenceError(
-                        f"channel {a.number}: announced {a.credit.announced}, used {a.credit.used}, "
-                        f"available {a.credit.available}, ready {a.ready}, floating {a.credit.floating}")
-                floating += a.credit.floating
-        finally:
-            free(accounts)
-        if floating != floating_out or floating > self.core.buffers.floating_limit:
-            raise SequenceError(
-                f"channels hold {floating} floating segments, {floating_out} are out of "
-                f"{self.core.buffers.floating_limit}")
+        if not self.freed:
+            audit_gate(self.core)
         return True
 
     def forked(self):

@@ -39,6 +39,12 @@ class RecordWriter:
     def try_emit_event(self, event: Event) -> bool:
         """As :meth:`emit_event` without waiting; ``False``: nothing was sent."""
 
+    def finish(self) -> None:
+        """Write the end of partition: consumers may read from here on."""
+
+    def attach(self, index: int, target: Any) -> None:
+        """Name the consumer of subpartition `index` of a blocking partition."""
+
     def flush(self) -> None:
         """Let everything written so far leave now."""
 

@@ -3,13 +3,15 @@
 import time
 
 from cpython.exc cimport PyErr_CheckSignals
+from cpython.object cimport PyObject
 from cpython.pythread cimport PyThread_get_thread_ident
+from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 
 from fastbuf._native.atomics cimport (
     fb_event_cancel,
-    fb_event_init,
+    fb_event_spin,
     fb_event_prepare,
     fb_event_wait,
     fb_now_ns,
@@ -19,6 +21,7 @@ from fastbuf._native.atomics cimport (
     fb_u64_load_relaxed,
 )
 from fastbuf.exchange.clock cimport seconds_ns
+from fastbuf.exchange.doorbell cimport Doorbell
 from fastbuf.exchange.failure cimport FAIL_ABORTED, failure_code, failure_init, failure_raise, failure_set
 from fastbuf.exchange.result_subpartition cimport (
     EventBlob,
@@ -53,6 +56,8 @@ from fastbuf.errors import ExchangeClosed, StallTimeout
 
 cdef enum:
     SLICE_NS = 200000000        # signals are looked at this often while blocked
+    SPIN_NS = 20000             # about what a sleep and a wake-up cost
+    LEAST_SPIN_NS = 2000        # what is left of it for a writer that spun in vain
 
 
 cdef class ResultPartition:
@@ -80,6 +85,7 @@ cdef class ResultPartition:
         self.channel = channel
         self.config = config
         self.transports = [None] * subpartitions
+        self.spin_ns = SPIN_NS
         self.notified = []
         self.segment_size = network.core.segment_size
         self.pool_core = network.core
@@ -94,15 +100,19 @@ cdef class ResultPartition:
         self.buffers = <OpenBuffer *> calloc(subpartitions + 1, sizeof(OpenBuffer))
         if self.core == NULL or self.subs == NULL or self.buffers == NULL:
             raise MemoryError
-        fb_event_init(&self.core.event)
+        self.bell = Doorbell(environment.shared)
+        self.bell_kept = <PyObject *> self.bell
+        Py_INCREF(self.bell)
+        self.core.event = &self.bell.bell.event
         failure_init(&self.core.failure)
         fb_u32_init(&self.core.abort_asked, 0)
         self.buffers[subpartitions].segment = -1
         for i in range(subpartitions):
             self.buffers[i].segment = -1
-            if sub_init(&self.subs[i], config.max_buffers_per_channel, self.pool_core, &self.core.event) != 0:
+            if sub_init(&self.subs[i], config.max_buffers_per_channel, self.pool_core, self.core.event) != 0:
                 raise MemoryError
-        local_set_listener(self.pool.core, &self.core.event)
+        self.stage = self.subs
+        local_set_listener(self.pool.core, self.core.event)
 
     def __dealloc__(self):
         # The normal way is destroy(); this serves an __init__ that failed half-way and forgotten objects.
@@ -114,15 +124,24 @@ cdef class ResultPartition:
         free(self.subs)
         free(self.buffers)
         free(self.core)
+        Py_XDECREF(self.bell_kept)
 
     # ---- writing (the writer's thread)
 
     cdef int begin_writing(self) except -1:
-        """Until `writing` is 0 again, segments are written to though the GIL may change hands: none may go."""
-        if self.closed:
-            self.check()
+        """Until `writing` is 0 again, segments are written to though the GIL may change hands: none may go.
+
+        The caller lets go of the GIL, and lowers `unlocked` when it has it again.
+        """
+        if self.closed or self.ended:
+            self.refuse_write()
         self.writing = <unsigned long> PyThread_get_thread_ident()
+        self.unlocked = True
         return 0
+
+    cdef int refuse_write(self) except -1:
+        self.check()
+        raise ExchangeClosed(f"writer {self.channel}: its end of partition is written")
 
     def wait_idle(self):
         """First step of letting go: no new write begins, and one that another thread is within (it never waits) ends.
@@ -150,7 +169,7 @@ cdef class ResultPartition:
             return WRITE_DROPPED
         if b.segment >= 0:
             return WRITE_OK
-        if not sub_has_room(s):
+        if not sub_has_room(&self.stage[part]) and not (self.make_room() and sub_has_room(&self.stage[part])):
             return WRITE_BLOCKED
         segment = self.acquire(overdraft)
         if segment < 0:
@@ -158,14 +177,40 @@ cdef class ResultPartition:
         b.segment = segment
         b.fill = 0
         b.data = segment_data(self.pool_core, segment)
-        sub_begin(s, segment)
+        sub_begin(&self.stage[part], segment)
         return WRITE_OK
 
     cdef int acquire(self, bint overdraft) noexcept nogil:
         cdef int segment = local_try_acquire(self.pool.core)
+        if segment < 0 and self.shares:
+            self.collect_shared()
+            segment = local_try_acquire(self.pool.core)
+        if segment < 0 and self.make_room():
+            segment = local_try_acquire(self.pool.core)
         if segment < 0 and overdraft:
             segment = local_try_acquire_overdraft(self.pool.core)
         return segment
+
+    cdef bint spin(self, uint32_t epoch) noexcept nogil:
+        """Whether something came after `epoch`, within the little that a sleep would cost; peers that share memory."""
+        if not self.shares:
+            return False
+        if fb_event_spin(self.core.event, epoch, self.spin_ns):
+            self.spin_ns = SPIN_NS
+            return True
+        self.spin_ns = max(self.spin_ns // 2, LEAST_SPIN_NS)
+        return False
+
+    cdef void collect_shared(self) noexcept nogil:
+        """Takes home what readers in other processes are done with, and hears which have ended."""
+        cdef int part
+        for part in range(self.subpartitions):
+            if self.subs[part].shared != NULL:
+                self.subs[part].shared.collect(self.subs[part].shared)
+
+    cdef bint make_room(self) noexcept nogil:
+        """Stores what is queued, if this partition does; False: there is nothing more to be had that way."""
+        return False
 
     cdef WriteState open_shared(self, bint overdraft) noexcept nogil:
         """As open_buffer, for all consumers that have not cancelled; blocked while one of them is."""
@@ -177,7 +222,8 @@ cdef class ResultPartition:
                 self.drop(part)
                 continue
             live += 1
-            if b.segment < 0 and not sub_has_room(&self.subs[part]):
+            if b.segment < 0 and not sub_has_room(&self.stage[part]) and \
+                    not (self.make_room() and sub_has_room(&self.stage[part])):
                 return WRITE_BLOCKED
         if live == 0:
             self.finish_shared()
@@ -195,7 +241,7 @@ cdef class ResultPartition:
             if not fb_u32_load_acquire(&self.subs[part].cancelled):
                 segment_retain(self.pool_core, segment)
                 self.buffers[part].segment = segment
-                sub_begin(&self.subs[part], segment)
+                sub_begin(&self.stage[part], segment)
         return WRITE_OK
 
     cdef void commit(self, int part, uint32_t n) noexcept nogil:
@@ -205,9 +251,9 @@ cdef class ResultPartition:
         if part == self.subpartitions:
             for each in range(self.subpartitions):
                 if self.buffers[each].segment >= 0:
-                    sub_commit(&self.subs[each], b.fill)
+                    sub_commit(&self.stage[each], b.fill)
         else:
-            sub_commit(&self.subs[part], b.fill)
+            sub_commit(&self.stage[part], b.fill)
         if b.fill == self.segment_size:
             self.finish_buffer(part)
 
@@ -227,9 +273,9 @@ cdef class ResultPartition:
             self.finish_shared()
         elif self.buffers[part].segment >= 0:
             self.buffers[part].segment = -1
-            sub_finish(&self.subs[part])
+            sub_finish(&self.stage[part])
             if fb_u32_load_acquire(&self.subs[part].closed):
-                sub_discard(&self.subs[part])
+                sub_discard(&self.stage[part])
 
     cdef int queue_event(self, bytes data) except -1:
         """Closes every open buffer and queues the event behind it, for all; 0: a queue is full, nothing was done."""
@@ -238,8 +284,12 @@ cdef class ResultPartition:
         cdef const uint8_t *bytes_ = <const uint8_t *> <const char *> data
         cdef uint32_t n = <uint32_t> len(data)
         self.check()
+        if self.ended:
+            self.refuse_write()
         for part in range(self.subpartitions):
-            if not fb_u32_load_acquire(&self.subs[part].cancelled) and not sub_has_event_room(&self.subs[part]):
+            if fb_u32_load_acquire(&self.subs[part].cancelled) or sub_has_event_room(&self.stage[part]):
+                continue
+            if not (self.make_room() and sub_has_event_room(&self.stage[part])):
                 return 0
         self.finish_shared()
         for part in range(self.subpartitions):
@@ -249,18 +299,32 @@ cdef class ResultPartition:
             event = event_new(bytes_, n)
             if event == NULL:
                 raise MemoryError("an event")
-            sub_push_event(&self.subs[part], event)
+            sub_push_event(&self.stage[part], event)
             if fb_u32_load_acquire(&self.subs[part].closed):
-                sub_discard(&self.subs[part])
+                sub_discard(&self.stage[part])
         return 1
 
     cdef void drop(self, int part) noexcept nogil:
         # After `closed` nobody drains any more: the writer clears the queue, its own open buffer with it.
         if self.buffers[part].segment >= 0:
             self.buffers[part].segment = -1
-            sub_finish(&self.subs[part])
+            sub_finish(&self.stage[part])
         if fb_u32_load_acquire(&self.subs[part].closed):
-            sub_discard(&self.subs[part])
+            sub_discard(&self.stage[part])
+
+    # ---- what a partition that stores has more to do
+
+    cdef int refill(self, int part) except -1:
+        """For a consumer that reads in place and found nothing: 1 when there is something now."""
+        return 0
+
+    cdef int reader_ended(self) except -1:
+        """A consumer that read in place has closed its subpartition."""
+        return 0
+
+    cdef uint64_t stored(self) noexcept nogil:
+        """Bytes that wait for the partition to be finished: what a consumer that waits for that takes for progress."""
+        return 0
 
     # ---- waiting
 
@@ -280,20 +344,23 @@ cdef class ResultPartition:
         cdef int64_t now = fb_now_ns()
         cdef int64_t until = now + SLICE_NS
         cdef int64_t stall = seconds_ns(self.config.stall_timeout_s)
-        cdef uint64_t sum = self.progress()
+        cdef uint64_t sum
+        if self.shares:
+            self.collect_shared()
+        sum = self.progress()
         if failure_code(&self.core.failure) or self.closed:
-            fb_event_cancel(&self.core.event)
+            fb_event_cancel(self.core.event)
             self.check()
         if blocked_since[0] == 0 or sum != seen[0]:
             blocked_since[0] = now
             seen[0] = sum
         elif now - blocked_since[0] > stall:
-            fb_event_cancel(&self.core.event)
+            fb_event_cancel(self.core.event)
             raise StallTimeout(self.describe_stall())
         if 0 <= deadline_ns < until:
             until = deadline_ns
         with nogil:
-            fb_event_wait(&self.core.event, key, until)
+            fb_event_wait(self.core.event, key, until)
         self.wait_ns += fb_now_ns() - now
         PyErr_CheckSignals()
         self.check()
@@ -306,6 +373,12 @@ cdef class ResultPartition:
         failure_raise(&self.core.failure)
         if self.closed:
             raise ExchangeClosed(f"result partition {self.channel} is closed")
+
+    cdef int check_quickly(self) except -1:
+        """As check, for every record."""
+        if self.closed or failure_code(&self.core.failure) or fork_count() != self.pool_core.forks:
+            self.check()
+        return 0
 
     def describe_stall(self):
         """The state of a blocked writer, for people: the fullest channel, the pool, and the settings to raise."""
@@ -354,12 +427,15 @@ cdef class ResultPartition:
         return True
 
     def _is_local(self, int part):
+        # Read in place: there is nothing to send, and the queue stays as long as it is read.
         transport = self.transports[part]
-        return transport is not None and transport[0] == "local"
+        return transport is not None and transport[0] in ("local", "memfd")
 
     @property
     def cancelled(self):
         """Whether every consumer has cancelled."""
+        if self.shares:
+            self.collect_shared()
         for i in range(self.subpartitions):
             if not fb_u32_load_acquire(&self.subs[i].cancelled):
                 return False
@@ -372,9 +448,9 @@ cdef class ResultPartition:
         cdef int64_t deadline = fb_now_ns() + seconds_ns(timeout_s) if timeout_s >= 0 else -1
         cdef uint32_t key
         while True:
-            key = fb_event_prepare(&self.core.event)
+            key = fb_event_prepare(self.core.event)
             if self.remote_closed():
-                fb_event_cancel(&self.core.event)
+                fb_event_cancel(self.core.event)
                 failure_raise(&self.core.failure)
                 return True
             if self.wait(key, deadline, &since, &seen):
@@ -394,12 +470,12 @@ cdef class ResultPartition:
         cdef int64_t deadline = fb_now_ns() + seconds_ns(timeout_s)
         cdef uint32_t key
         while fb_now_ns() < deadline:
-            key = fb_event_prepare(&self.core.event)
+            key = fb_event_prepare(self.core.event)
             if self.remote_closed():
-                fb_event_cancel(&self.core.event)
+                fb_event_cancel(self.core.event)
                 return
             with nogil:
-                fb_event_wait(&self.core.event, key, deadline)
+                fb_event_wait(self.core.event, key, deadline)
 
     cdef void *abort_key(self) noexcept nogil:
         # What a transport knows this partition by.
@@ -418,6 +494,7 @@ cdef class ResultPartition:
                     sub_close(&self.subs[i], True)
             self.drop(i)
         self.destroyed = True
+        self.bell.keep_to_ourselves()
         local_set_listener(self.pool.core, NULL)
         self.pool.destroy()
 
@@ -430,7 +507,7 @@ cdef class ResultPartition:
     @property
     def bytes_out(self):
         """Bytes written to buffers so far."""
-        return sum([fb_u64_load_relaxed(&self.subs[i].bytes) for i in range(self.subpartitions)])
+        return sum([fb_u64_load_relaxed(&self.stage[i].bytes) for i in range(self.subpartitions)])
 
     @property
     def wait_s(self):
@@ -440,6 +517,16 @@ cdef class ResultPartition:
     def set_transport(self, int part, kind, where):
         """Note who drains `part` (a transport's name, and where it leads)."""
         self.transports[part] = (kind, where)
+        self.shares = self.shares or kind == "memfd"
+
+    def transports_used(self):
+        """How many subpartitions each transport drains."""
+        kinds = [transport[0] for transport in self.transports if transport is not None]
+        return {kind: kinds.count(kind) for kind in sorted(set(kinds))}
+
+    def attached(self, int part):
+        """Whether `part` has its consumer, or had one."""
+        return self.transports[part] is not None or fb_u32_load_acquire(&self.subs[part].closed) != 0
 
     def forked(self):
         """Whether this is a forked child, which must not touch its parent's exchange."""

@@ -9,6 +9,10 @@
 # segment): the pool guarantees a gate one per channel only, so what goes beyond a channel's first
 # leaves one free for every channel that has none (`starved`) or has not come yet (`unopened`); and
 # when the limit fell meanwhile, an exclusive segment that comes back goes to the one who has none.
+#
+# An open gate may have more channels than segments, and those that have one may be idle for ever.  So when a channel
+# has none, the others are asked to give back what they do not need (`recall`), and from then on to say when they have
+# something and no credit (Flink's AddBacklog): a segment goes round among those that have something to send.
 from libc.stdint cimport int32_t, int64_t, uint32_t
 
 from fastbuf.flow.credit_ledger cimport CreditRow
@@ -16,19 +20,23 @@ from fastbuf.memory.pool_core cimport LocalCore, PoolCore
 
 
 cdef struct ChannelBuffers:
-    CreditRow credit
+    CreditRow *credit           # in the gate's ledger, or `own` when that has no row left
     int32_t ready               # head of the list of segments that wait for data, linked by GateBuffers.link; -1: empty
     int32_t ready_count
     int32_t with_reader         # segments delivered and not yet released
     uint32_t unannounced        # credits granted that the transport has not yet told the sender
     int32_t missing             # exclusive segments that the pool could not give yet
     bint waiting                # in the queue of waiters
-    bint starved                # has had no segment yet
+    bint starved                # has no segment, and is new or has said that it has something to send
+    bint recall                 # the sender is to be asked for what it does not need
+    bint recalled               # it was, since its last credit
+    bint poor                   # it was asked before, so it says when it has something and no credit
     bint announcing             # in the list of channels with something to announce
     bint closed                 # wants no more segments
     ChannelBuffers *next_waiter
     ChannelBuffers *next_announce
     void *owner                 # the exchange's InputChannel
+    CreditRow own
 
 
 cdef struct GateBuffers:
@@ -40,6 +48,9 @@ cdef struct GateBuffers:
     int32_t unopened            # channels that are expected and not there yet
     int32_t starved             # channels that have had no segment yet
     int32_t missing             # sum of the channels'
+    CreditRow *rows             # the gate's ledger
+    int32_t n_rows
+    int32_t rows_used
     int32_t *link               # next segment in a ready list, by segment number
     int32_t segments            # length of link
     ChannelBuffers *first_waiter
@@ -48,11 +59,12 @@ cdef struct GateBuffers:
 
 
 cdef int bm_init(GateBuffers *g, PoolCore *pool, LocalCore *local, int32_t segments, int32_t exclusive,
-                 int32_t floating) noexcept nogil
+                 int32_t floating, CreditRow *rows, int32_t n_rows) noexcept nogil
 cdef void bm_free(GateBuffers *g) noexcept nogil
 cdef void bm_open(GateBuffers *g, ChannelBuffers *c, void *owner) noexcept nogil
 cdef ChannelBuffers *bm_next_announce(GateBuffers *g) noexcept nogil
 cdef int32_t bm_take(GateBuffers *g, ChannelBuffers *c, uint32_t backlog) noexcept nogil
 cdef void bm_release(GateBuffers *g, ChannelBuffers *c, int32_t segment) noexcept nogil
+cdef void bm_take_back(GateBuffers *g, ChannelBuffers *c, uint32_t n, uint32_t backlog) noexcept nogil
 cdef void bm_close(GateBuffers *g, ChannelBuffers *c) noexcept nogil
 cdef void bm_serve(GateBuffers *g) noexcept nogil

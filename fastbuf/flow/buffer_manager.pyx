@@ -8,7 +8,18 @@ from libc.stdint cimport int32_t, uint32_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
-from fastbuf.flow.credit_ledger cimport credit_announce, credit_init, credit_required, credit_take
+from fastbuf._native.atomics cimport fb_i64_load_relaxed, fb_i64_store_release
+from fastbuf.flow.credit_ledger cimport (
+    CreditRow,
+    credit_announce,
+    credit_close,
+    credit_drop_floating,
+    credit_floating,
+    credit_init,
+    credit_required,
+    credit_return,
+    credit_take,
+)
 from fastbuf.memory.pool_core cimport (
     LocalCore,
     PoolCore,
@@ -25,13 +36,15 @@ cdef enum Fed:
 
 
 cdef int bm_init(GateBuffers *g, PoolCore *pool, LocalCore *local, int32_t segments, int32_t exclusive,
-                 int32_t floating) noexcept nogil:
+                 int32_t floating, CreditRow *rows, int32_t n_rows) noexcept nogil:
     memset(g, 0, sizeof(GateBuffers))
     g.pool = pool
     g.local = local
     g.segments = segments
     g.exclusive = exclusive
     g.floating_limit = floating
+    g.rows = rows
+    g.n_rows = n_rows
     g.link = <int32_t *> malloc(sizeof(int32_t) * <size_t> segments)
     return 0 if g.link != NULL else -1
 
@@ -41,12 +54,13 @@ cdef void bm_free(GateBuffers *g) noexcept nogil:
     g.link = NULL
 
 
-cdef inline void _grant(GateBuffers *g, ChannelBuffers *c, int32_t segment) noexcept nogil:
+cdef inline void _grant(GateBuffers *g, ChannelBuffers *c, int32_t segment, int32_t floating) noexcept nogil:
     g.link[segment] = c.ready
     c.ready = segment
     c.ready_count += 1
-    credit_announce(&c.credit, 1)
+    credit_announce(c.credit, 1, floating)
     c.unannounced += 1
+    c.recalled = False
     if c.starved:
         c.starved = False
         g.starved -= 1
@@ -66,7 +80,7 @@ cdef ChannelBuffers *bm_next_announce(GateBuffers *g) noexcept nogil:
 
 
 cdef inline bint _satisfied(ChannelBuffers *c) noexcept nogil:
-    return c.missing == 0 and c.ready_count >= credit_required(&c.credit)
+    return c.missing == 0 and c.ready_count >= credit_required(c.credit)
 
 
 cdef int32_t _acquire(GateBuffers *g, ChannelBuffers *c) noexcept nogil:
@@ -88,16 +102,15 @@ cdef Fed _feed(GateBuffers *g, ChannelBuffers *c) noexcept nogil:
             return FED_POOL_DRY
         c.missing -= 1
         g.missing -= 1
-        _grant(g, c, s)
-    while c.ready_count < credit_required(&c.credit):
+        _grant(g, c, s, 0)
+    while c.ready_count < credit_required(c.credit):
         if g.floating_out >= g.floating_limit:
             return FED_FLOATING_OUT
         s = _acquire(g, c)
         if s < 0:
             return FED_POOL_DRY
         g.floating_out += 1
-        c.credit.floating += 1
-        _grant(g, c, s)
+        _grant(g, c, s, 1)
     return FED
 
 
@@ -116,7 +129,11 @@ cdef inline void _enqueue(GateBuffers *g, ChannelBuffers *c) noexcept nogil:
 cdef void bm_open(GateBuffers *g, ChannelBuffers *c, void *owner) noexcept nogil:
     memset(c, 0, sizeof(ChannelBuffers))
     c.owner = owner
-    credit_init(&c.credit, g.exclusive)
+    c.credit = &c.own
+    if g.rows_used < g.n_rows:
+        c.credit = &g.rows[g.rows_used]
+        g.rows_used += 1
+    credit_init(c.credit, g.exclusive)
     c.ready = -1
     c.missing = g.exclusive
     g.missing += g.exclusive
@@ -129,12 +146,12 @@ cdef void bm_open(GateBuffers *g, ChannelBuffers *c, void *owner) noexcept nogil
 cdef int32_t bm_take(GateBuffers *g, ChannelBuffers *c, uint32_t backlog) noexcept nogil:
     """The segment for a buffer that has come, with the backlog behind it; -1: the sender had no credit."""
     cdef int32_t s = c.ready
-    if s < 0 or not credit_take(&c.credit):
+    if s < 0 or not credit_take(c.credit):
         return -1
     c.ready = g.link[s]
     c.ready_count -= 1
     c.with_reader += 1
-    c.credit.backlog = backlog
+    fb_i64_store_release(&c.credit.backlog, backlog)
     if not _satisfied(c) and _feed(g, c) != FED:
         _enqueue(g, c)
     return s
@@ -144,25 +161,58 @@ cdef void bm_release(GateBuffers *g, ChannelBuffers *c, int32_t segment) noexcep
     """The reader is done with `segment`: exclusive ones stay with their channel, floating ones go on to who waits."""
     c.with_reader -= 1
     if c.closed:
-        if c.credit.floating > 0:
-            c.credit.floating -= 1
+        if credit_floating(c.credit) > 0:
+            credit_drop_floating(c.credit)
             g.floating_out -= 1
         segment_recycle(g.pool, segment)
-    elif c.credit.floating > 0:
+    elif credit_floating(c.credit) > 0:
         # Segments of a channel are alike, so a floating one goes back as long as it holds any.
-        c.credit.floating -= 1
+        credit_drop_floating(c.credit)
         g.floating_out -= 1
         segment_recycle(g.pool, segment)
-        if c.ready_count < credit_required(&c.credit):
+        if c.ready_count < credit_required(c.credit):
             _enqueue(g, c)
-    elif g.starved and c.ready_count + c.with_reader > 0:
-        # It has another, somebody has none: that one is served first (bm_serve), and c again when there are more.
+    elif g.starved and (c.ready_count + c.with_reader > 0 or c.poor):
+        # It has another, or knows how to ask for one, and somebody has none: that one is served first (bm_serve), and c
+        # again when there are more.
         c.missing += 1
         g.missing += 1
         segment_recycle(g.pool, segment)
         _enqueue(g, c)
+        if c.ready_count + c.with_reader == 0 and fb_i64_load_relaxed(&c.credit.backlog) > 0:
+            _starve(g, c)
     else:
-        _grant(g, c, segment)
+        _grant(g, c, segment, 0)
+    bm_serve(g)
+
+
+cdef inline void _starve(GateBuffers *g, ChannelBuffers *c) noexcept nogil:
+    if not c.starved:
+        c.starved = True
+        g.starved += 1
+
+
+cdef void bm_take_back(GateBuffers *g, ChannelBuffers *c, uint32_t n, uint32_t backlog) noexcept nogil:
+    """The sender gives back `n` credits (it has them), and has `backlog` buffers that wait for one."""
+    cdef int32_t s
+    while n:
+        s = c.ready
+        c.ready = g.link[s]
+        c.ready_count -= 1
+        credit_return(c.credit)
+        if credit_floating(c.credit) > 0:
+            credit_drop_floating(c.credit)
+            g.floating_out -= 1
+        else:
+            c.missing += 1
+            g.missing += 1
+        segment_recycle(g.pool, s)
+        n -= 1
+    fb_i64_store_release(&c.credit.backlog, backlog)
+    if backlog and c.ready_count + c.with_reader == 0:
+        _starve(g, c)
+    if not _satisfied(c):
+        _enqueue(g, c)
     bm_serve(g)
 
 
@@ -190,17 +240,16 @@ cdef void bm_close(GateBuffers *g, ChannelBuffers *c) noexcept nogil:
             if g.last_waiter == c:
                 g.last_waiter = previous
         c.waiting = False
+    # The sender can no longer use its credit.  First: a row says at no moment that more may come than has a place.
+    credit_close(c.credit)
     while c.ready >= 0:
         s = c.ready
         c.ready = g.link[s]
         c.ready_count -= 1
-        if c.credit.floating > 0:
-            c.credit.floating -= 1
+        if credit_floating(c.credit) > 0:
+            credit_drop_floating(c.credit)
             g.floating_out -= 1
         segment_recycle(g.pool, s)
-    # The sender can no longer use them: close the account so that audit still holds.
-    c.credit.announced -= c.credit.available
-    c.credit.available = 0
     c.unannounced = 0
     bm_serve(g)
 
@@ -219,7 +268,7 @@ cdef void bm_serve(GateBuffers *g) noexcept nogil:
                 return
             c.missing -= 1
             g.missing -= 1
-            _grant(g, c, s)
+            _grant(g, c, s, 0)
         c = c.next_waiter
     c = g.first_waiter
     while c != NULL:

@@ -1,16 +1,60 @@
 """The credit ledger: who may send how much, in whole buffers.
 
-The policy is arithmetic on one row of counters a channel; the same inline functions serve the
-exchange (``flow.buffer_manager``) and this class.
+The policy is arithmetic on one row of counters a channel; the same rows serve the exchange
+(``flow.buffer_manager``) and this class.
 """
+
+from libc.stdint cimport int64_t
+from libc.stdlib cimport free, malloc
+
+from fastbuf._native.atomics cimport (
+    fb_cpu_relax,
+    fb_i64_add_acq_rel,
+    fb_i64_cas_acq_rel,
+    fb_i64_init,
+    fb_i64_load_acquire,
+    fb_i64_load_relaxed,
+    fb_i64_store_release,
+    fb_i64_sub_acq_rel,
+)
 
 import numpy as np
 
 from fastbuf.errors import ConfigError, FastbufError
 
+cdef extern from "<sched.h>" nogil:
+    int sched_yield()
+
+cdef enum:
+    SPIN = 64                   # looks at a busy ledger before the processor is given to those who are busy
+
+
+cdef CreditLedger ledger_of_gate(int channels, int exclusive, int floating):
+    """Rows for a gate, which opens them one by one."""
+    cdef CreditLedger ledger = CreditLedger.__new__(CreditLedger)
+    _make(ledger, channels, exclusive, floating)
+    ledger.of_gate = True
+    return ledger
+
+
+cdef int _make(CreditLedger ledger, int channels, int exclusive, int floating) except -1:
+    cdef int64_t[:, ::1] view
+    if channels < 1 or exclusive < 1 or floating < 0:
+        raise ConfigError(
+            f"CreditLedger(channels={channels}, exclusive={exclusive}, floating={floating}): "
+            "at least 1 channel, 1 exclusive and 0 floating segments")
+    ledger.channels = channels
+    ledger.exclusive = exclusive
+    ledger.floating = floating
+    fb_i64_init(&ledger.floating_out, 0)
+    ledger.counters = np.zeros((channels, sizeof(CreditRow) // 8), dtype=np.int64)
+    view = ledger.counters
+    ledger.rows = <CreditRow *> &view[0, 0]
+    return 0
+
 
 cdef class CreditLedger:
-    """Credits of a gate's channels.
+    """Credits of a gate's channels, in a NumPy array; no method waits, and none takes a lock.
 
     Parameters
     ----------
@@ -21,89 +65,160 @@ cdef class CreditLedger:
     floating : int
         Segments shared by all channels.
 
+    Attributes
+    ----------
+    counters : numpy.ndarray
+        int64, shape (channels, 8): announced, used, available, backlog, exclusive, floating, and two that tell a
+        reader whether a row was changed while it looked.  The counters themselves, not a copy; a gate's are in
+        ``gate.ledger.counters``, to be looked at and not written to.
+
     Notes
     -----
-    Invariants, checked by :meth:`audit`: for every channel ``announced == used + available``, and
-    the floating segments that channels hold are never more than `floating`.  Source: Flink's
-    credit-based flow control (1.5 and later).
+    Invariants, checked by :meth:`audit`: for every channel ``announced == used + available`` and
+    ``0 <= available <= exclusive + floating``, so that no buffer is in flight for which no segment was set aside; and
+    the floating segments that channels hold are never more than `floating`.  Source: Flink's credit-based flow control
+    (1.5 and later).
     """
 
     def __init__(self, int channels, int exclusive=2, int floating=8):
-        if channels < 1 or exclusive < 1 or floating < 0:
-            raise ConfigError(
-                f"CreditLedger(channels={channels}, exclusive={exclusive}, floating={floating}): "
-                "at least 1 channel, 1 exclusive and 0 floating segments")
-        self.channels = channels
-        self.exclusive = exclusive
-        self.floating = floating
-        self.floating_out = 0
-        self.counters = np.zeros((channels, sizeof(CreditRow) // 8), dtype=np.int64)
-        cdef int64_t[:, ::1] view = self.counters
-        self.rows = <CreditRow *> &view[0, 0]
+        _make(self, channels, exclusive, floating)
         for i in range(channels):
             credit_init(&self.rows[i], exclusive)
-            credit_announce(&self.rows[i], exclusive)
+            credit_announce(&self.rows[i], exclusive, 0)
 
     cdef CreditRow *row(self, int channel) except NULL:
         if channel < 0 or channel >= self.channels:
             raise IndexError(f"channel {channel} of {self.channels}")
         return &self.rows[channel]
 
+    cdef int64_t share(self, int64_t wanted) noexcept nogil:
+        """Claims floating segments: as many as are wanted and there are."""
+        cdef int64_t out = fb_i64_load_relaxed(&self.floating_out)
+        cdef int64_t n
+        while True:
+            n = min(wanted, self.floating - out)
+            if n <= 0:
+                return 0
+            if fb_i64_cas_acq_rel(&self.floating_out, &out, out + n):
+                return n
+
+    cdef int64_t grant(self, CreditRow *r, int64_t n) noexcept nogil:
+        # One thread at a time for a channel: its receiver.  A sender may take meanwhile, which lowers `available`, and
+        # `floating` after it: read in this order, what is missing of the exclusive ones is never found too much.
+        cdef int64_t available = fb_i64_load_acquire(&r.available)
+        cdef int64_t own = fb_i64_load_relaxed(&r.exclusive) - (available - fb_i64_load_acquire(&r.floating))
+        cdef int64_t shared
+        own = max(<int64_t> 0, min(own, n))
+        fb_i64_add_acq_rel(&r.begun, 1)
+        shared = self.share(n - own)
+        fb_i64_add_acq_rel(&r.floating, shared)
+        fb_i64_add_acq_rel(&r.announced, own + shared)
+        fb_i64_add_acq_rel(&r.available, own + shared)
+        fb_i64_add_acq_rel(&r.ended, 1)
+        return own + shared
+
+    cdef bint use(self, CreditRow *r) noexcept nogil:
+        # Any number of threads.
+        cdef int64_t n = fb_i64_load_acquire(&r.available)
+        cdef bint took = False
+        if n <= 0:
+            return False
+        fb_i64_add_acq_rel(&r.begun, 1)
+        while n > 0 and not took:
+            took = fb_i64_cas_acq_rel(&r.available, &n, n - 1)
+        if took:
+            fb_i64_add_acq_rel(&r.used, 1)
+            # What is above the exclusive segments was floating and is used first.
+            n = fb_i64_load_acquire(&r.floating)
+            while n > 0:
+                if fb_i64_cas_acq_rel(&r.floating, &n, n - 1):
+                    fb_i64_sub_acq_rel(&self.floating_out, 1)
+                    break
+        fb_i64_add_acq_rel(&r.ended, 1)
+        return took
+
     def announce(self, int channel, int n=1):
         """Announce `n` more segments to the sender; what goes beyond the exclusive ones is floating.
+
+        One thread at a time for each channel; senders may take meanwhile.
 
         Returns
         -------
         int
             Credits announced: fewer than `n` when the floating segments are out.
         """
-        cdef CreditRow *r = self.row(channel)
         if n < 0:
             raise ConfigError(f"announce({n}): not a number of segments")
-        cdef int64_t own = r.exclusive - (r.available - r.floating)
-        own = max(0, min(own, n))
-        cdef int64_t shared = max(0, min(<int64_t> n - own, self.floating - self.floating_out))
-        r.floating += shared
-        self.floating_out += shared
-        credit_announce(r, own + shared)
-        return own + shared
+        return self.grant(self.row(channel), n)
 
     def take(self, int channel):
-        """Use one credit: the sender sends a buffer.  ``False`` when there is none."""
-        cdef CreditRow *r = self.row(channel)
-        if not credit_take(r):
-            return False
-        # What is above the exclusive segments was floating and is used first.
-        if r.floating > 0:
-            r.floating -= 1
-            self.floating_out -= 1
-        return True
+        """Use one credit: the sender sends a buffer.  ``False`` when there is none.  Any number of threads."""
+        return self.use(self.row(channel))
 
     def available(self, int channel):
         """Credits the sender of `channel` may still use."""
-        return self.row(channel).available
+        return fb_i64_load_acquire(&self.row(channel).available)
 
     def backlog(self, int channel, queued=None):
         """Buffers queued at the sender; with `queued`, note that figure and return how many more credits are wanted."""
         cdef CreditRow *r = self.row(channel)
         if queued is None:
-            return r.backlog
+            return fb_i64_load_acquire(&r.backlog)
         if queued < 0:
             raise ConfigError(f"backlog({queued}): not a number of buffers")
-        r.backlog = queued
-        return max(0, credit_required(r) - r.available)
+        fb_i64_store_release(&r.backlog, queued)
+        return max(0, credit_required(r) - fb_i64_load_acquire(&r.available))
+
+    cdef bint snapshot(self, CreditFigures *out) noexcept nogil:
+        """All rows as they are at one moment; False: they changed meanwhile."""
+        cdef int64_t ended = 0
+        cdef int64_t begun = 0
+        cdef int i
+        for i in range(self.channels):
+            ended += fb_i64_load_acquire(&self.rows[i].ended)
+        for i in range(self.channels):
+            credit_look(&self.rows[i], &out[i])
+        for i in range(self.channels):
+            begun += fb_i64_load_acquire(&self.rows[i].begun)
+        return begun == ended
 
     def audit(self):
-        """Prove the invariants; raises :class:`~fastbuf.errors.FastbufError` naming the channel that breaks one."""
+        """Prove the invariants as of one moment, while other threads go on.
+
+        Raises
+        ------
+        FastbufError
+            One is broken; the message names the channel.
+        """
+        cdef CreditFigures *f = <CreditFigures *> malloc(self.channels * sizeof(CreditFigures))
         cdef int64_t shared = 0
-        for i in range(self.channels):
-            r = self.rows[i]
-            if not credit_holds(&self.rows[i]):
-                raise FastbufError(
-                    f"channel {i}: announced {r.announced} is not used {r.used} + available {r.available}, "
-                    f"floating {r.floating}")
-            shared += r.floating
-        if shared != self.floating_out or shared > self.floating:
-            raise FastbufError(
-                f"channels hold {shared} floating segments, {self.floating_out} are out of {self.floating}")
+        cdef int64_t out
+        cdef int tries
+        if f == NULL:
+            raise MemoryError
+        try:
+            while True:
+                with nogil:
+                    for tries in range(SPIN):
+                        if self.snapshot(f):
+                            break
+                        fb_cpu_relax()
+                    else:
+                        tries = -1
+                        sched_yield()
+                if tries >= 0:
+                    break
+            for i in range(self.channels):
+                if not credit_holds(&f[i]):
+                    raise FastbufError(
+                        f"channel {i}: announced {f[i].announced} is not used {f[i].used} + available "
+                        f"{f[i].available}, or that is more than exclusive {f[i].exclusive} + floating {f[i].floating}")
+                shared += f[i].floating
+        finally:
+            free(f)
+        if shared > self.floating:
+            raise FastbufError(f"channels hold {shared} floating segments of {self.floating}")
+        out = fb_i64_load_acquire(&self.floating_out)
+        if not self.of_gate and not 0 <= out <= self.floating:
+            raise FastbufError(f"{out} floating segments are claimed of {self.floating}")
         return True

@@ -15,6 +15,9 @@
 #   DONE    sender    -              buffers sent, in all     -
 #   DONE    receiver  -              the same, acknowledged   -
 #   CREDIT  receiver  -              places of events freed   credits granted
+#   RECALL  receiver  -              -                        -: give back the credit you do not need, and from now on
+#                                                             say RETURN when you have something and no credit
+#   RETURN  sender    -              backlog without credit   credits given back
 #   CANCEL  receiver  -              -                        -
 #   ABORT   both      reason, UTF-8  -                        -
 #   JOIN    both      one message of -                        receiver: 1: refused, the last word
@@ -42,6 +45,8 @@ cdef enum FrameType:
     FRAME_ABORT = 6
     FRAME_PING = 7
     FRAME_JOIN = 8
+    FRAME_RECALL = 9
+    FRAME_RETURN = 10
 
 cdef enum:
     FRAME_HEADER = 24
@@ -95,6 +100,8 @@ cdef inline bint frame_is_sane(FrameHeader *h, uint32_t segment_size, bint from_
         return h.length == 0
     if h.type == FRAME_CREDIT:      # one that grants nothing nobody says
         return h.length == 0 and not from_sender and (h.value != 0 or h.sequence != 0)
-    if h.type == FRAME_CANCEL:
+    if h.type == FRAME_CANCEL or h.type == FRAME_RECALL:
         return h.length == 0 and not from_sender
+    if h.type == FRAME_RETURN:
+        return h.length == 0 and from_sender
     return False

@@ -107,6 +107,9 @@ cdef struct Stream:
     int64_t flush_interval_ns   # buffer timeout; 0: the writer asks after every record, negative: never
     bint flush_pending          # what is committed may leave, full or not
     uint32_t credit
+    bint recalled               # the receiver wants back what is not needed
+    bint poor                   # it has, before: it is to hear of a buffer that waits for credit ...
+    bint asked                  # ... and has
     uint32_t event_credit       # events that may leave; they take no credit, and this bounds what the receiver keeps
     # receiver
     GateCore *gate              # NULL once let go of

@@ -19,7 +19,7 @@ from fastbuf.transports import listener
 
 ROWS = fb.RowSerializer(fb.Schema.of(n="int64"))
 HEADER = struct.Struct("<IBBHIIII")
-DATA, CREDIT, EVENT, DONE, CANCEL, ABORT, PING, JOIN = range(1, 9)
+DATA, CREDIT, EVENT, DONE, CANCEL, ABORT, PING, JOIN, RECALL, RETURN = range(1, 11)
 ROUNDS = 2000 if os.environ.get("FASTBUF_LONG") == "1" else 150
 
 
@@ -75,6 +75,12 @@ def frame(kind: int, stream: int, payload: bytes = b"", sequence: int = 0, value
         ([frame(JOIN, 2, b"no greeting"), frame(ABORT, 2), frame(ABORT, 2)], "after the last one|another channel"),
         ([frame(99, 0)], "unknown kind"),
         ([frame(CREDIT, 0, value=5)], "unknown kind"),
+        ([frame(RECALL, 0)], "unknown kind"),
+        ([frame(RETURN, 0, value=3)], "gave back more credit than it had"),
+        ([frame(RETURN, 0, value=1), frame(RETURN, 0, value=0xFFFFFFFF)], "gave back more credit than it had"),
+        ([frame(RETURN, 7, value=1)], "another channel"),
+        ([frame(RETURN, 0, b"?", value=1)], "impossible length"),
+        ([frame(JOIN, 1, greeting(1, 1)), frame(RETURN, 1, value=1)], "had not proved its secret"),
         ([frame(DATA, 0, element(1), zero=1)], "unknown kind"),
         ([frame(DATA, 0, element(1), flags=1, crc=1)], "has CRC32C"),
         ([frame(EVENT, 0, b"\x02" + bytes(8), sequence=1)], "buffer 1 came where 0 was due"),

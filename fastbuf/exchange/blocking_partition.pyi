@@ -1,0 +1,14 @@
+from typing import Any
+
+from fastbuf.config import ExchangeConfig
+from fastbuf.exchange.result_partition import ResultPartition
+
+class BlockingPartition(ResultPartition):
+    """A result partition that is stored in a file, and read when it is finished."""
+
+    directory: str
+    def __init__(
+        self, environment: Any, subpartitions: int, channel: int, config: ExchangeConfig, maximum: int | None = None
+    ) -> None: ...
+    @property
+    def spilled_bytes(self) -> int: ...

@@ -1,0 +1,434 @@
+"""A blocking partition: stored in a file as it is written, read when it is finished (map in the ``.pxd``)."""
+
+import os
+import tempfile
+
+from cpython.pystate cimport PyThreadState
+from libc.errno cimport ENOMEM
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdio cimport snprintf
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy, strerror, strlen
+
+from fastbuf._native.atomics cimport (
+    fb_u32_init,
+    fb_u32_load_acquire,
+    fb_u32_load_relaxed,
+    fb_u32_store_release,
+    fb_u64_load_relaxed,
+)
+from fastbuf._native.sockets cimport close
+from fastbuf.exchange.failure cimport FAIL_RESOURCE, failure_code, failure_raise, failure_set
+from fastbuf.exchange.result_partition cimport ResultPartition
+from fastbuf.exchange.result_subpartition cimport (
+    EventBlob,
+    Slot,
+    Subpartition,
+    event_data,
+    event_new,
+    sub_advance,
+    sub_begin,
+    sub_close,
+    sub_commit,
+    sub_discard,
+    sub_end,
+    sub_finish,
+    sub_forget_drainer,
+    sub_free,
+    sub_has_event_room,
+    sub_has_room,
+    sub_init,
+    sub_push_event,
+    sub_queued,
+)
+from fastbuf.exchange.spill_file cimport (
+    SPILL_END,
+    SPILL_IS_EVENT,
+    SPILL_VECTORS,
+    SpillKind,
+    spill_append,
+    spill_free,
+    spill_new,
+    spill_next,
+    spill_note,
+    spill_read,
+)
+from fastbuf.memory.pool_core cimport local_in_use, local_limit, local_try_acquire, segment_data, segment_recycle
+
+from fastbuf.errors import ResourceError
+
+cdef extern from "Python.h" nogil:
+    PyThreadState *PyEval_SaveThread()
+    void PyEval_RestoreThread(PyThreadState *state)
+    unsigned long PyThread_get_thread_ident()
+
+
+def nameless_file(directory):
+    """Descriptor of a new file in `directory` that no name leads to: it is gone with its last descriptor.
+
+    Raises
+    ------
+    ResourceError
+        There is none to be had there.
+    """
+    try:
+        try:
+            return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        except OSError:     # not every file system knows it; what is wrong with the directory itself is said below
+            fd, name = tempfile.mkstemp(prefix="fastbuf-", dir=directory)
+            os.unlink(name)
+            return fd
+    except OSError as error:
+        raise ResourceError(
+            f"a blocking partition cannot be stored in {directory!r}: {error.strerror}; name another directory with "
+            "ExchangeConfig(spill_directory=...)") from error
+
+
+cdef class BlockingPartition(ResultPartition):
+    """R subpartitions in one file without a name; consumers may read when the producer has finished.
+
+    Made by :meth:`ShuffleEnvironment.create_result_partition` with ``partition_type="blocking"``.  Finished buffers are
+    written from their segments when the writer needs room, many by one system call, and recycled; so the memory is the
+    pool's, as of a pipelined partition, and 16 bytes for each run of one subpartition's bytes in the file.
+
+    Raises
+    ------
+    ResourceError
+        The directory cannot be written to, or is full: the message names the setting.
+
+    Notes
+    -----
+    Source: Flink's sort-merge blocking shuffle (FLIP-148), one data file and an index for each partition.
+    """
+
+    def __init__(self, environment, int subpartitions, unsigned int channel, config, maximum=None):
+        cdef size_t slots
+        ResultPartition.__init__(self, environment, subpartitions, channel, config, maximum)
+        fb_u32_init(&self.finished, 0)
+        self.directory = os.fspath(config.spill_directory or tempfile.gettempdir())
+        name = self.directory.encode("utf-8", "replace")[:sizeof(self.where) - 1]
+        memcpy(self.where, <const char *> name, len(name))
+        stage = <Subpartition *> calloc(subpartitions, sizeof(Subpartition))
+        if stage == NULL:
+            raise MemoryError
+        self.stage = stage
+        for i in range(subpartitions):
+            if sub_init(&stage[i], config.max_buffers_per_channel, self.pool_core, self.core.event) != 0:
+                raise MemoryError
+        slots = stage[0].mask + 1
+        self.consumers = <uint8_t *> calloc(subpartitions, 1)
+        self.batch = <SpillBatch *> calloc(1, sizeof(SpillBatch))
+        if self.consumers == NULL or self.batch == NULL:
+            raise MemoryError
+        self.batch.taken = <uint32_t *> calloc(subpartitions, sizeof(uint32_t))
+        self.batch.segments = <int32_t *> calloc(slots, sizeof(int32_t))
+        self.batch.offsets = <uint64_t *> calloc(slots, sizeof(uint64_t))
+        if self.batch.taken == NULL or self.batch.segments == NULL or self.batch.offsets == NULL:
+            raise MemoryError
+        fd = nameless_file(self.directory)
+        self.file = spill_new(fd, subpartitions)
+        if self.file == NULL:
+            close(fd)
+            raise MemoryError
+
+    def __dealloc__(self):
+        if self.stage != NULL and self.stage != self.subs:
+            for i in range(self.subpartitions):
+                sub_free(&self.stage[i])
+            free(self.stage)
+            self.stage = NULL
+        if self.batch != NULL:
+            free(self.batch.taken)
+            free(self.batch.segments)
+            free(self.batch.offsets)
+            free(self.batch)
+        free(self.consumers)
+        spill_free(self.file)
+
+    # ---- writing
+
+    cdef bint make_room(self) noexcept nogil:
+        return self.store()
+
+    cdef bint store(self) noexcept nogil:
+        """Every finished buffer and event goes to the file, and its segment home; False: there was none, or it failed.
+        """
+        cdef int part
+        cdef bint first = True
+        cdef bint any = False
+        if failure_code(&self.core.failure) or self.file == NULL:
+            return False
+        self.batch.known = 0
+        for part in range(self.subpartitions):
+            if fb_u32_load_acquire(&self.subs[part].cancelled):
+                any = any or sub_queued(&self.stage[part]) > 0
+                sub_discard(&self.stage[part])
+                continue
+            if self.collect(part, first) != 0:
+                return False
+            any = any or self.batch.taken[part] > 0
+            first = False
+        return self.write_batch() == 0 and any
+
+    cdef int collect(self, int part, bint first) noexcept nogil:
+        """Puts what `part` has finished into the batch, and notes where it will stand; -1: failed."""
+        cdef SpillBatch *b = self.batch
+        cdef Subpartition *s = &self.stage[part]
+        cdef uint32_t left = sub_queued(s)
+        cdef uint32_t position = 0
+        cdef uint32_t n
+        cdef uint64_t at
+        cdef int error
+        cdef Slot *slot
+        while left:
+            slot = &s.slots[(fb_u32_load_relaxed(&s.head) + b.taken[part]) & s.mask]
+            if not fb_u32_load_acquire(&slot.finished):
+                break
+            n = slot.event.length if slot.event != NULL else fb_u32_load_acquire(&slot.committed)
+            at = 0
+            if slot.event == NULL and position < b.known and b.segments[position] == slot.segment:
+                at = b.offsets[position]
+            elif n:
+                if b.n == SPILL_VECTORS:
+                    if self.write_batch() != 0:
+                        return -1
+                    slot = &s.slots[fb_u32_load_relaxed(&s.head) & s.mask]
+                at = self.file.size + b.bytes
+                b.vectors[b.n].iov_base = event_data(slot.event) if slot.event != NULL \
+                    else segment_data(self.pool_core, slot.segment)
+                b.vectors[b.n].iov_len = n
+                b.n += 1
+                b.bytes += n
+            if n:
+                error = spill_note(self.file, part, at, n, slot.event != NULL)
+                if error:
+                    self.failed(error, b"an index entry of")
+                    return -1
+            if first:
+                b.segments[position] = slot.segment
+                b.offsets[position] = at
+                b.known = position + 1
+            b.taken[part] += 1
+            position += 1
+            left -= 1
+        return 0
+
+    cdef int write_batch(self) noexcept nogil:
+        """One system call, as a rule; -1: failed.  What it wrote from goes home."""
+        cdef SpillBatch *b = self.batch
+        cdef PyThreadState *state = NULL
+        cdef bint mine = False
+        cdef int part
+        cdef int error = 0
+        if b.n:
+            # A disk may take its time, and the writer may have come here with the GIL.  Nobody takes its segments
+            # meanwhile: `writing` is set, by the writer or here.
+            if not self.unlocked:
+                if not self.writing:
+                    self.writing = PyThread_get_thread_ident()
+                    mine = True
+                state = PyEval_SaveThread()
+            error = spill_append(self.file, b.vectors, b.n)
+            if state != NULL:
+                PyEval_RestoreThread(state)
+                if mine:
+                    self.writing = 0
+        for part in range(self.subpartitions):
+            while b.taken[part]:
+                sub_advance(&self.stage[part], 0, True)
+                b.taken[part] -= 1
+        b.n = 0
+        b.bytes = 0
+        if error:
+            self.failed(error, b"writing to")
+            return -1
+        return 0
+
+    cdef void failed(self, int error, const char *doing) noexcept nogil:
+        # To the writer, and to every consumer.
+        cdef char text[1024]
+        cdef int part
+        cdef const char *why = strerror(error)
+        if error < 0:
+            why = b"it ends before its index does"
+        snprintf(text, sizeof(text),
+                 b"%s the file of blocking partition %u in %s: %s, after %llu bytes; give it room, or name another "
+                 b"directory with ExchangeConfig(spill_directory=...)",
+                 doing, self.channel, self.where, why, <unsigned long long> self.file.size)
+        failure_set(&self.core.failure, FAIL_RESOURCE, text, strlen(text))
+        fb_u32_store_release(&self.core.abort_asked, 1)
+        for part in range(self.subpartitions):
+            if not fb_u32_load_acquire(&self.subs[part].closed):
+                self.subs[part].notify(self.subs[part].notify_context)
+
+    cdef int end(self) except -1:
+        """All of it goes to the file; from here on consumers may read."""
+        cdef int part
+        if self.ended:
+            return 0
+        self.begin_writing()
+        with nogil:
+            self.finish_shared()
+            for part in range(self.subpartitions):
+                self.finish_buffer(part)
+            self.store()
+        self.unlocked = False
+        self.writing = 0
+        failure_raise(&self.core.failure)
+        self.ended = True
+        fb_u32_store_release(&self.finished, 1)
+        for part in range(self.subpartitions):
+            self.subs[part].notify(self.subs[part].notify_context)
+        return 0
+
+    def flush(self):
+        """Nothing leaves before all of it may: only what has failed is raised."""
+        self.check()
+
+    cdef uint64_t stored(self) noexcept nogil:
+        cdef uint64_t sum = 0
+        cdef int part
+        if not fb_u32_load_acquire(&self.finished):
+            for part in range(self.subpartitions):
+                sum += fb_u64_load_relaxed(&self.stage[part].bytes)
+        return sum
+
+    # ---- reading
+
+    cdef int load(self, int part) noexcept nogil:
+        """The next of the file into the queue of `part`: 1, 0: no room, no segment or no more, -1: failed."""
+        cdef Subpartition *s = &self.subs[part]
+        cdef EventBlob *event
+        cdef uint32_t n
+        cdef int32_t segment
+        cdef int error
+        cdef SpillKind kind
+        if self.file == NULL or fb_u32_load_relaxed(&s.ended) or fb_u32_load_acquire(&s.cancelled):
+            return 0
+        kind = spill_next(self.file, part, self.segment_size, &n)
+        if kind == SPILL_END:
+            sub_end(s)
+            return 0
+        if kind == SPILL_IS_EVENT:
+            if not sub_has_event_room(s):
+                return 0
+            event = event_new(NULL, n)
+            if event == NULL:
+                self.failed(ENOMEM, b"reading")
+                return -1
+            error = spill_read(self.file, part, event_data(event), n)
+            if error == 0:
+                sub_push_event(s, event)
+                return 1
+            free(event)
+        else:
+            if not sub_has_room(s):
+                return 0
+            segment = local_try_acquire(self.pool.core)
+            if segment < 0:
+                return 0
+            error = spill_read(self.file, part, segment_data(self.pool_core, segment), n)
+            if error == 0:
+                sub_begin(s, segment)
+                sub_commit(s, n)
+                sub_finish(s)
+                return 1
+            segment_recycle(self.pool_core, segment)
+        self.failed(error, b"reading")
+        return -1
+
+    cdef int refill(self, int part) except -1:
+        cdef int got
+        if not fb_u32_load_acquire(&self.finished):
+            return 0
+        with nogil:
+            got = self.load(part)
+        if got < 0:
+            failure_raise(&self.core.failure)
+        return got
+
+    cdef void pump(self) noexcept nogil:
+        """What remote consumers have room for, while each subpartition that has nothing queued keeps a segment."""
+        cdef int part
+        cdef int64_t spare = <int64_t> local_limit(self.pool.core) - local_in_use(self.pool.core)
+        for part in range(self.subpartitions):
+            if not fb_u32_load_acquire(&self.subs[part].closed) and \
+                    (self.consumers[part] != CONSUMER_REMOTE or sub_queued(&self.subs[part]) == 0):
+                spare -= 1
+        for part in range(self.subpartitions):
+            if self.consumers[part] != CONSUMER_REMOTE or fb_u32_load_acquire(&self.subs[part].closed):
+                continue
+            if sub_queued(&self.subs[part]) == 0:
+                if self.load(part) < 0:
+                    return
+            while spare > 0:
+                if self.load(part) <= 0:
+                    break
+                spare -= 1
+
+    def remote_closed(self):
+        """Sends what there is room for; whether every remote consumer has acknowledged the end, or cancelled.
+
+        Who was never attached is not waited for.
+        """
+        if fb_u32_load_acquire(&self.finished) and not self.closed and not failure_code(&self.core.failure):
+            self.writing = PyThread_get_thread_ident()
+            with nogil:
+                self.pump()
+            self.writing = 0
+        for i in range(self.subpartitions):
+            if self.consumers[i] == CONSUMER_REMOTE and not fb_u32_load_acquire(&self.subs[i].closed):
+                return False
+        return True
+
+    def set_transport(self, int part, kind, where):
+        """Note who drains `part`, and let it know if there is something already."""
+        ResultPartition.set_transport(self, part, kind, where)
+        self.consumers[part] = CONSUMER_LOCAL if kind == "local" else CONSUMER_REMOTE
+        if fb_u32_load_acquire(&self.finished):
+            self.subs[part].notify(self.subs[part].notify_context)
+
+    @property
+    def spilled_bytes(self):
+        """Bytes in the file."""
+        return self.file.size if self.file != NULL and self.ended else 0
+
+    # ---- ending
+
+    cdef bint read_in_place(self) noexcept:
+        cdef int part
+        for part in range(self.subpartitions):
+            if self.consumers[part] == CONSUMER_LOCAL and not fb_u32_load_acquire(&self.subs[part].closed):
+                return True
+        return False
+
+    cdef int reader_ended(self) except -1:
+        if self.writer_gone:
+            if not self.read_in_place():
+                self.destroy()
+        elif self.ended and self.all_closed() and not self.writing:
+            spill_free(self.file)       # consumed
+            self.file = NULL
+        return 0
+
+    def destroy(self):
+        """Last step of the writer; a local gate that has not had everything goes on to read, and the last one ends it.
+        """
+        cdef int part
+        if self.destroyed:
+            return
+        self.closed = True
+        self.finish_shared()
+        for part in range(self.subpartitions):
+            self.drop(part)
+            sub_discard(&self.stage[part])
+            if self.consumers[part] != CONSUMER_LOCAL:
+                sub_forget_drainer(&self.subs[part])
+                if not fb_u32_load_acquire(&self.subs[part].closed):
+                    sub_close(&self.subs[part], True)
+        if fb_u32_load_acquire(&self.finished) and self.read_in_place():
+            self.writer_gone = True
+            return
+        spill_free(self.file)
+        self.file = NULL
+        ResultPartition.destroy(self)

@@ -1,0 +1,45 @@
+# Map of a gate's intake: buffers in, and the batch or the records that wait to be given out.
+#
+# Owner: the gate's reader, with the gate's lock (the Python one) held.
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+from fastbuf.exchange.gate_core cimport GateCore
+from fastbuf.exchange.input_channel cimport InputChannel
+from fastbuf.exchange.shared_reader cimport SharedReader
+from fastbuf.serializers.assemble cimport BatchAssembler
+from fastbuf.serializers.serializer cimport Serializer
+from fastbuf.serializers.spanning cimport SpanningReader
+
+cdef enum:
+    READY_BATCH = 64            # buffers taken from the queue, and given back, at a time
+
+
+cdef class GateIntake:
+    cdef GateCore *core                     # the gate's
+    cdef Serializer serializer
+    cdef object config
+    cdef list readers                       # SpanningReader by channel index
+    cdef list local_partitions              # (InputChannel index, ResultPartition), kept alive while read
+    cdef list shared                        # SharedReader of each memfd channel; the transport appends
+    cdef BatchAssembler assembler           # columnar
+    cdef list records                       # row, pickled
+    cdef object event                       # comes after what waits to be given out
+    cdef int64_t first_row_ns               # when the oldest row that waits to be given out came
+    cdef uint32_t local_turn
+    cdef uint64_t records_in                # given out
+    cdef uint64_t stored                    # what blocking partitions had stored when last looked at
+    cdef uint64_t local_bytes
+    cdef uint64_t local_buffers
+
+    cdef SpanningReader reader(self, uint32_t index)
+    cdef int take_in(self, InputChannel *c, const uint8_t *data, uint32_t length) except -1
+    cdef int drain(self, bint partial) except -1
+    cdef int drain_remote(self) except -1
+    cdef int drain_local(self, bint partial) except -1
+    cdef int drain_shared(self, bint partial) except -1
+    cdef int read_shared(self, SharedReader r, InputChannel *c, bint partial) except -1
+    cdef bint enough(self) noexcept
+    cdef Py_ssize_t waiting(self) noexcept
+    cdef object give_out(self)
+    cdef object take_event(self)
+    cdef void forget(self)

@@ -1,0 +1,280 @@
+"""A gate's intake: takes buffers of every channel in, and keeps what they held until it is given out."""
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free
+
+from fastbuf._native.atomics cimport fb_now_ns, fb_u32_exchange_acq_rel, fb_u32_load_acquire, fb_u64_load_relaxed
+from fastbuf.exchange.failure cimport FAIL_ABORTED
+from fastbuf.exchange.gate_core cimport (
+    READY_EVENT,
+    ReadyBuffer,
+    gate_channel,
+    gate_fail,
+    gate_release,
+    gate_take_ready,
+)
+from fastbuf.exchange.input_channel cimport CHANNEL_CANCELLED, CHANNEL_FINISHED, CHANNEL_OPEN, InputChannel
+from fastbuf.exchange.result_partition cimport ResultPartition
+from fastbuf.exchange.result_subpartition cimport (
+    EventBlob,
+    Subpartition,
+    event_data,
+    sub_advance,
+    sub_close,
+    sub_event,
+    sub_exhausted,
+    sub_queued,
+    sub_sendable,
+)
+from fastbuf.exchange.shared_block cimport SHARED_ABORTED, SHARED_CANCELLED, SHARED_DONE
+from fastbuf.exchange.shared_reader cimport NEWS_BROKEN, NEWS_EVENT, NEWS_NONE, SharedNews, SharedReader
+from fastbuf.memory.pool_core cimport segment_data
+from fastbuf.serializers.columnar cimport ColumnarSerializer
+from fastbuf.serializers.serializer cimport Serializer
+from fastbuf.serializers.spanning cimport SpanningReader
+
+from fastbuf.errors import BlockTruncated, ProtocolError
+from fastbuf.exchange.events import decode_event
+
+
+cdef class GateIntake:
+    """What an input gate has taken in and not given out; the gate sets `core`."""
+
+    def __init__(self, Serializer serializer, config):
+        self.serializer = serializer
+        self.config = config
+        self.readers = []
+        self.local_partitions = []
+        self.shared = []
+        self.records = []
+        if serializer.kind == "columnar":
+            self.assembler = (<ColumnarSerializer> serializer).assembler()
+
+    cdef SpanningReader reader(self, uint32_t index):
+        cdef Py_ssize_t most = self.config.max_record_bytes
+        if self.assembler is not None:
+            most = max(most, <Py_ssize_t> self.core.buffers.pool.segment_size)      # an element is a chunk of many rows
+        while len(self.readers) <= <Py_ssize_t> index:
+            self.readers.append(SpanningReader(most))
+        return <SpanningReader> self.readers[index]
+
+    cdef int take_in(self, InputChannel *c, const uint8_t *data, uint32_t length) except -1:
+        """All elements of one buffer."""
+        cdef SpanningReader reader = self.reader(c.index)
+        cdef const uint8_t *payload
+        cdef Py_ssize_t n
+        if self.first_row_ns == 0:
+            self.first_row_ns = fb_now_ns()
+        reader.feed(data, length)
+        if self.assembler is not None:
+            while reader.next(&payload, &n):
+                self.assembler.append(payload, n)
+        else:
+            while reader.next(&payload, &n):
+                self.records.append(self.serializer.decode_record(payload, n))
+        return 0
+
+    cdef bint enough(self) noexcept:
+        if self.event is not None:      # what comes after it is given out after it
+            return True
+        if self.assembler is not None:
+            return self.assembler.rows >= <Py_ssize_t> self.config.batch_rows or \
+                self.assembler.nbytes >= <Py_ssize_t> self.config.batch_bytes
+        return len(self.records) >= self.config.batch_rows
+
+    cdef Py_ssize_t waiting(self) noexcept:
+        return self.assembler.rows if self.assembler is not None else len(self.records)
+
+    cdef int drain_remote(self) except -1:
+        """Takes in what has arrived, until there is enough; 1 when something came."""
+        cdef ReadyBuffer ready[READY_BATCH]
+        cdef uint32_t n, i
+        cdef int came = 0
+        while not self.enough():
+            # A few at a time: what is taken is taken in, and its segments are credit again at once.
+            n = gate_take_ready(self.core, ready, READY_BATCH // 8)
+            if n == 0:
+                break
+            came = 1
+            try:
+                for i in range(n):
+                    if ready[i].segment == READY_EVENT:
+                        self.event = decode_event(
+                            event_data(ready[i].event)[:ready[i].event.length], ready[i].channel.number)
+                    elif ready[i].segment >= 0:
+                        self.take_in(ready[i].channel, segment_data(self.core.buffers.pool, ready[i].segment),
+                                     ready[i].length)
+                    elif not self.reader(ready[i].channel.index).clean():
+                        raise BlockTruncated(f"channel {ready[i].channel.number} ended within a record")
+            finally:
+                if ready[n - 1].segment == READY_EVENT:
+                    free(ready[n - 1].event)
+                gate_release(self.core, ready, n)
+        return came
+
+    cdef int drain_local(self, bint partial) except -1:
+        """The same for local channels, which are read in place."""
+        cdef InputChannel *c
+        cdef Subpartition *s
+        cdef EventBlob *event
+        cdef ResultPartition partition
+        cdef uint8_t *data
+        cdef uint32_t length, k, n
+        cdef uint64_t stored = 0
+        cdef bint last, asked
+        cdef int came = 0
+        n = <uint32_t> len(self.local_partitions)
+        for k in range(n):
+            index, partition = self.local_partitions[(self.local_turn + k) % n]
+            c = gate_channel(self.core, <uint32_t> index)
+            s = c.local
+            if c.state != CHANNEL_OPEN:
+                continue
+            if fb_u32_load_acquire(&partition.core.abort_asked):
+                gate_fail(self.core, FAIL_ABORTED, partition.core.failure.text, len(partition.core.failure.text))
+                sub_close(s, True)
+                c.state = CHANNEL_CANCELLED
+                partition.reader_ended()
+                return 1
+            asked = fb_u32_exchange_acq_rel(&s.flush_asked, 0) != 0
+            while not self.enough():
+                if not sub_sendable(s, partial or asked, &data, &length, &last):
+                    # A blocking partition that is finished has the next of its file.
+                    if sub_event(s) != NULL or not partition.refill(<int> (s - partition.subs)):
+                        break
+                    continue
+                came = 1
+                try:
+                    self.take_in(c, data, length)
+                finally:
+                    sub_advance(s, length, last)
+                c.received += 1
+                self.local_buffers += 1
+                self.local_bytes += length
+            event = sub_event(s)
+            if event != NULL and not self.enough():
+                came = 1
+                try:
+                    self.event = decode_event(event_data(event)[:event.length], c.number)
+                finally:
+                    sub_advance(s, 0, True)
+            if asked and self.enough() and sub_queued(s):
+                # What was asked to leave may not all have left yet (enough was taken in).
+                fb_u32_exchange_acq_rel(&s.flush_asked, 1)
+            if sub_exhausted(s):
+                if not self.reader(c.index).clean():
+                    raise BlockTruncated(f"channel {c.number} ended within a record")
+                c.announced_total = fb_u64_load_relaxed(&s.buffers)
+                c.state = CHANNEL_FINISHED
+                sub_close(s, False)
+                partition.reader_ended()
+                came = 1
+            stored += partition.stored()
+        if stored != self.stored:       # a producer that is not finished yet goes on
+            self.stored = stored
+            came = 1
+        self.local_turn += 1
+        return came
+
+    cdef int drain_shared(self, bint partial) except -1:
+        """The same for memfd channels, which are read in place in the producer's process's memory."""
+        cdef SharedReader r
+        cdef InputChannel *c
+        cdef bytes text
+        cdef uint32_t k
+        cdef uint32_t n = <uint32_t> len(self.shared)
+        cdef int came = 0
+        for k in range(n):
+            r = <SharedReader> self.shared[(self.local_turn + k) % n]
+            c = gate_channel(self.core, r.index)
+            if c.state != CHANNEL_OPEN:
+                continue
+            if r.writer_ended() == SHARED_ABORTED:
+                text = r.writer_reason()
+                gate_fail(self.core, FAIL_ABORTED, text, len(text))
+                r.end(SHARED_CANCELLED, b"", 0)
+                c.state = CHANNEL_CANCELLED
+                return 1
+            came |= self.read_shared(r, c, partial)
+            c.received = r.received
+            if r.exhausted():
+                if not self.reader(c.index).clean():
+                    raise BlockTruncated(f"channel {c.number} ended within a record")
+                c.announced_total = c.received
+                c.state = CHANNEL_FINISHED
+                r.end(SHARED_DONE, b"", 0)
+                came = 1
+        self.local_turn += 1
+        return came
+
+    cdef int read_shared(self, SharedReader r, InputChannel *c, bint partial) except -1:
+        cdef const uint8_t *data
+        cdef uint32_t length
+        cdef bint last
+        cdef SharedNews news
+        cdef int came = 0
+        while not self.enough():
+            news = r.next(partial, &data, &length, &last)
+            if news == NEWS_NONE:
+                break
+            if news == NEWS_BROKEN:
+                raise ProtocolError(
+                    f"producer {r.peer} (channel {c.number}) broke the protocol: it lends what its memory has not")
+            came = 1
+            if news == NEWS_EVENT:
+                self.event = decode_event(data[:length], c.number)
+                r.advance(0, True)
+                break
+            if not r.enter():
+                break               # taken back: the producer's reason is there, or the end of its control line is near
+            try:
+                self.take_in(c, data, length)
+            finally:
+                r.leave()
+            r.advance(length, last)
+            self.local_buffers += 1
+            self.local_bytes += length
+        return came
+
+    cdef int drain(self, bint partial) except -1:
+        cdef int came
+        cdef bytes text
+        try:
+            came = self.drain_remote()
+            if self.local_partitions:
+                came |= self.drain_local(partial)
+            if self.shared:
+                came |= self.drain_shared(partial)
+            return came
+        except BaseException as error:
+            # Buffers were taken and not taken in: to read on would lose records and say nothing.
+            text = f"the consumer could not read on: {type(error).__name__}: {error}".encode("utf-8", "replace")
+            gate_fail(self.core, FAIL_ABORTED, text, len(text))
+            raise
+
+    cdef object give_out(self):
+        self.first_row_ns = 0
+        if self.assembler is not None:
+            self.records_in += self.assembler.rows
+            return self.assembler.take()
+        records = self.records
+        self.records = []
+        self.records_in += len(records)
+        return records
+    cdef object take_event(self):
+        """The event that came after all that waited; None while something waits, or when there is none."""
+        event = None
+        if not self.waiting():
+            event = self.event
+            self.event = None
+        return event
+
+    cdef void forget(self):
+        """The gate is freed: nothing is kept that it held, and `core` is looked at no more."""
+        self.core = NULL
+        self.local_partitions = []
+        self.shared = []
+        self.shared = []
+        self.readers = []
+        self.records = []
+        self.assembler = None

@@ -1,0 +1,6 @@
+# What a gate's channels have at one moment: proved (audit), or told to people (a stall).
+from fastbuf.exchange.gate_core cimport GateCore
+
+
+cdef int audit_gate(GateCore *core) except -1
+cdef object stalled_channels(GateCore *core)

@@ -1,0 +1,74 @@
+"""What a gate's channels have at one moment: proved, or told to people."""
+
+from libc.stdint cimport int64_t, uint32_t
+from libc.stdlib cimport free, realloc
+
+from fastbuf.exchange.gate_core cimport ChannelAccount, GateCore, gate_accounts, gate_channels
+from fastbuf.exchange.input_channel cimport CHANNEL_OPEN
+from fastbuf.flow.credit_ledger cimport credit_holds
+
+from fastbuf.errors import SequenceError
+
+
+cdef ChannelAccount *_accounts(GateCore *core, uint32_t *n, int64_t *floating_out) except NULL:
+    """What every channel has at one moment; the caller frees it."""
+    cdef ChannelAccount *out = NULL
+    cdef ChannelAccount *grown
+    cdef uint32_t room = gate_channels(core)
+    while True:
+        grown = <ChannelAccount *> realloc(out, (room + 1) * sizeof(ChannelAccount))
+        if grown == NULL:
+            free(out)
+            raise MemoryError
+        out = grown
+        n[0] = gate_accounts(core, out, room, floating_out)
+        if n[0] <= room:
+            return out
+        room = n[0]
+
+
+cdef object stalled_channels(GateCore *core):
+    """-> (how many channels have connected, what each open one waits with, in words)."""
+    cdef uint32_t i, n
+    cdef int64_t floating_out
+    cdef ChannelAccount *accounts = _accounts(core, &n, &floating_out)
+    waiting = []
+    for i in range(n):
+        a = accounts[i]
+        if a.is_local:
+            waiting.append(f"channel {a.number}, read in place")
+        elif a.state == CHANNEL_OPEN:
+            waiting.append(
+                f"channel {a.number}: credit {a.credit.available}, backlog {a.credit.backlog}, "
+                f"{a.received} buffers so far")
+    free(accounts)
+    return n, waiting
+
+
+cdef int audit_gate(GateCore *core) except -1:
+    """Raises SequenceError naming the channel whose credits do not add up; -> 0."""
+    cdef uint32_t i, n
+    cdef int64_t floating_out
+    cdef int64_t floating = 0
+    cdef ChannelAccount *accounts = _accounts(core, &n, &floating_out)
+    try:
+        for i in range(n):
+            a = accounts[i]
+            if a.is_local:
+                continue
+            # What is ready or with the reader is all there is: nothing can be in flight beyond what has a place.
+            held = a.credit.floating + (0 if a.closed else a.credit.exclusive - a.missing)
+            if not credit_holds(&accounts[i].credit) or a.ready != a.credit.available or (
+                    a.ready + a.with_reader < held if a.closed else a.ready + a.with_reader != held):
+                raise SequenceError(
+                    f"channel {a.number}: announced {a.credit.announced}, used {a.credit.used}, "
+                    f"available {a.credit.available}, ready {a.ready}, with the reader {a.with_reader}, exclusive "
+                    f"{a.credit.exclusive} of which {a.missing} are missing, floating {a.credit.floating}")
+            floating += a.credit.floating
+    finally:
+        free(accounts)
+    if floating != floating_out or floating > core.buffers.floating_limit:
+        raise SequenceError(
+            f"channels hold {floating} floating segments, {floating_out} are out of "
+            f"{core.buffers.floating_limit}")
+    return 0

@@ -1,0 +1,41 @@
+"""What only tests call: a ledger's operations in loops without the GIL, so that threads do meet in them."""
+
+from libc.stdint cimport int64_t
+
+from fastbuf._native.atomics cimport fb_cpu_relax, fb_i64_load_acquire, fb_now_ns
+from fastbuf.flow.credit_ledger cimport CreditLedger
+
+cdef extern from "<sched.h>" nogil:
+    int sched_yield()
+
+cdef int64_t PATIENCE_NS = 30 * <int64_t> 1_000_000_000
+
+
+def announce_loop(CreditLedger ledger, int channel, int64_t wanted, int64_t total):
+    """The receiver: brings what may be outstanding back to `wanted` until `total` were announced; returns that."""
+    cdef int64_t done = fb_i64_load_acquire(&ledger.row(channel).announced)
+    cdef int64_t deadline = fb_now_ns() + PATIENCE_NS
+    cdef int64_t missing
+    with nogil:
+        while done < total and fb_now_ns() < deadline:
+            missing = min(wanted - fb_i64_load_acquire(&ledger.rows[channel].available), total - done)
+            if missing > 0:
+                done += ledger.grant(&ledger.rows[channel], missing)
+            else:
+                sched_yield()
+    return done
+
+
+def take_loop(CreditLedger ledger, int channel, int64_t total):
+    """A sender: takes until the channel's senders have taken `total`; returns how many this one did."""
+    cdef int64_t mine = 0
+    cdef int64_t deadline = fb_now_ns() + PATIENCE_NS
+    ledger.row(channel)
+    with nogil:
+        while fb_i64_load_acquire(&ledger.rows[channel].used) < total and fb_now_ns() < deadline:
+            if ledger.use(&ledger.rows[channel]):
+                mine += 1
+            else:
+                fb_cpu_relax()
+                sched_yield()
+    return mine
