@@ -86,9 +86,9 @@ class Hello:
     @classmethod
     def unpack(cls, data: bytes) -> Hello:
         """Read the message; raises ProtocolError when it is none."""
-        magic, gate_id, channel, epoch, fingerprint, segment_size, stream, offer_bytes, port, nonce = _HELLO.unpack(
-            data
-        )
+        fields = _HELLO.unpack(data)
+        magic, gate_id, channel, epoch = fields[:4]
+        fingerprint, segment_size, stream, offer_bytes, port, nonce = fields[4:]
         if magic != MAGIC:
             raise ProtocolError(f"a peer speaks another protocol or version: {magic!r}")
         if offer_bytes > OFFER_BYTES:

@@ -15,7 +15,7 @@ import threading
 import time
 from typing import Any, Protocol
 
-from fastbuf.errors import ConfigError, ExchangeError, ResourceError
+from fastbuf.errors import ConfigError, ExchangeError, PeerLost, ResourceError
 from fastbuf.transports import handshake as hs
 from fastbuf.transports.applicant import Applicant, Refused
 
@@ -46,6 +46,12 @@ class Desk(Protocol):
 
     def admit_stream(self, connection: int, applicant: Applicant) -> None:
         """As `admit`, for a channel that joins; welcomes it."""
+
+
+def _refusal(error: Exception) -> bytes:
+    """What one is told who proved the secret and was not admitted."""
+    status = hs.REFUSED_GATE if isinstance(error, PeerLost) else hs.REFUSED_CHANNEL
+    return hs.pack_verdict(status, str(error) if isinstance(error, ExchangeError) else "")
 
 
 class _Stranger:
@@ -244,7 +250,7 @@ class Listener:
             if s.applicant.taken:
                 return
             with contextlib.suppress(OSError):
-                s.sock.send(hs.pack_verdict(hs.REFUSED_CHANNEL, str(error) if isinstance(error, ExchangeError) else ""))
+                s.sock.send(_refusal(error))
             s.sock.close()
 
     def _send_away(
@@ -274,8 +280,8 @@ class Listener:
             except Exception as error:  # of whatever kind, as above
                 self.refused += 1
                 reply = error.reply if isinstance(error, Refused) else b""
-                if isinstance(error, ExchangeError) and applicant.proved:
-                    reply = hs.pack_verdict(hs.REFUSED_CHANNEL, str(error))
+                if applicant.proved:
+                    reply = _refusal(error)
                 self._desk.reply(connection, stream, reply, True)
                 continue
             self._joining[connection, stream] = applicant, deadline
