@@ -6,7 +6,7 @@ pyarrow, the Spark stages (``fastbuf_spark``) pyspark.
 """
 
 import fastbuf.transports  # noqa: F401  (registers itself with the exchange)
-from fastbuf.config import ExchangeConfig
+from fastbuf.config import ExchangeConfig, TlsConfig
 from fastbuf.errors import (
     BlockCorrupt,
     BlockError,
@@ -23,7 +23,16 @@ from fastbuf.errors import (
     SegmentStateError,
     StallTimeout,
 )
-from fastbuf.exchange.channel_selector import broadcast, custom, forward, hash_by, rescale, round_robin, shuffle
+from fastbuf.exchange.channel_selector import (
+    broadcast,
+    custom,
+    forward,
+    hash_by,
+    range_by,
+    rescale,
+    round_robin,
+    shuffle,
+)
 from fastbuf.exchange.environment import ShuffleEnvironment
 from fastbuf.exchange.events import Barrier, Event, UserEvent, Watermark
 from fastbuf.exchange.input_gate import InputGate
@@ -75,6 +84,7 @@ __all__ = [
     "SegmentStateError",
     "ShuffleEnvironment",
     "StallTimeout",
+    "TlsConfig",
     "UserEvent",
     "Watermark",
     "broadcast",
@@ -83,6 +93,7 @@ __all__ = [
     "hash_by",
     "hash_partition",
     "murmur3_hash",
+    "range_by",
     "rescale",
     "round_robin",
     "shuffle",

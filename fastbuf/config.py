@@ -23,6 +23,28 @@ PING_INTERVAL_S = 10.0
 
 
 @dataclass(frozen=True)
+class TlsConfig:
+    """TLS for an environment's connections to and from other processes; nothing is ever sent without it.
+
+    Both ends show a certificate that the same authority signed.
+
+    Parameters
+    ----------
+    certificate, key
+        Paths of this host's certificate (with what chains it to the authority's) and of its key, PEM.
+    authority
+        Path of the authority's certificate, PEM.
+    check_hostname
+        Whether a consumer's certificate must name the address it was reached by.
+    """
+
+    certificate: str
+    key: str
+    authority: str
+    check_hostname: bool = True
+
+
+@dataclass(frozen=True)
 class ExchangeConfig:
     """How one exchange behaves.
 

@@ -20,7 +20,7 @@ from fastbuf_spark.consumer import Consumer
 from fastbuf_spark.plan import MODES
 from fastbuf_spark.producer import Producer
 from fastbuf_spark.spec import ExchangeSpec
-from fastbuf_spark.stage import FusedTask, Placement, first_item
+from fastbuf_spark.stage import FusedTask, Placement, fastest, first_item
 
 log = logging.getLogger("fastbuf_spark")
 
@@ -92,8 +92,7 @@ def partition_by(
         raise ConfigError(f"num_partitions is {num_partitions!r}: it must be a number from 1 up, and is never guessed")
     sc = rdd.context
     conf = conf or ShuffleConf.from_context(sc)
-    function = partition_func or portable_hash
-    codec = RecordCodec(Placement(num_partitions, function, first_item))
+    codec = RecordCodec(Placement(num_partitions, fastest(partition_func), first_item))
     exchange, name = secrets.token_hex(16), "partition_by"
     chosen = _choose(rdd, num_partitions, mode)
     if chosen == "blocking":
@@ -110,7 +109,8 @@ def partition_by(
 
         spec = exchanges.register(sc, exchange, name, num_partitions, conf, codec, producers)
         made = _barrier(sc.parallelize(range(num_partitions), num_partitions), Consumer(spec, iter))
-    made.partitioner = Partitioner(num_partitions, function)
+    # Spark's own function: a join with what partitionBy has placed needs no shuffle more.
+    made.partitioner = Partitioner(num_partitions, partition_func or portable_hash)
     return made
 
 

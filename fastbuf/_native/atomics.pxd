@@ -55,6 +55,7 @@ cdef extern from "fb_atomic.h" nogil:
     bint fb_i64_cas_acq_rel(fb_ai64 *a, int64_t *expected, int64_t x)
     bint fb_i64_cas_seq_cst(fb_ai64 *a, int64_t *expected, int64_t x)
 
+    bint fb_likely(bint x)
     void fb_fence_seq_cst()
     void fb_cpu_relax()
 

@@ -1,6 +1,6 @@
 /* Elements into growing columns, and the columns out as an ArrowArray.
  *
- * A trust boundary: the payload may be anything. fb_check walks all of it and compares every length with
+ * A trust boundary: the payload may be anything. fb_parse walks all of it and compares every length with
  * what is left before anything is copied or allocated, so a refused payload leaves the columns as they were. */
 #ifndef FB_APPEND_H
 #define FB_APPEND_H
@@ -27,22 +27,23 @@ typedef struct {
 
 typedef struct {
     const uint8_t *validity; /* NULL: the chunk has no nulls in this column */
-    const uint8_t *body;     /* values, or ends */
-    const uint8_t *bytes;    /* FB_VAR: what the ends count in */
+    const uint8_t *body;     /* values, or offsets: rows + 1 of uint32, the first of them 0 */
+    const uint8_t *bytes;    /* FB_VAR: what the offsets count in */
     int64_t rows;
-    int64_t total; /* the last end */
+    int64_t total; /* the last offset */
 } fb_piece;
 
 enum fb_append_error {
     FB_APPEND_OK = 0,
     FB_APPEND_SHORT = -1,  /* a column needs more bytes than are left */
-    FB_APPEND_ENDS = -2,   /* the ends fall */
+    FB_APPEND_FALL = -2,   /* the offsets fall, or do not begin at 0 */
     FB_APPEND_NULLS = -3,  /* nulls where the schema allows none */
     FB_APPEND_FLAGS = -4,  /* a flag of a node that has no bitmap */
-    FB_APPEND_EXTRA = -5,  /* bytes after the last column, or padding that is not 0 */
+    FB_APPEND_EXTRA = -5,  /* bytes after the last column */
     FB_APPEND_ROWS = -6,   /* more rows than a chunk may claim */
     FB_APPEND_OFFSETS = -7, /* int32 offsets would pass 2 GiB */
-    FB_APPEND_MEMORY = -8
+    FB_APPEND_MEMORY = -8,
+    FB_APPEND_PADDING = -9 /* padding that is not 0 */
 };
 
 typedef struct {
@@ -63,10 +64,14 @@ static inline int fb_refuse(fb_assembly *s, int node, int error, int64_t need) {
     return error;
 }
 
-static int fb_ends_fall(const uint8_t *ends, int64_t n) {
-    uint32_t falls = 0;
-    for (int64_t i = 1; i < n; i++) falls |= fb_load32(ends + 4 * i) < fb_load32(ends + 4 * i - 4);
-    return falls != 0;
+/* Steps over a part of `bytes` bytes and its padding, and says where it begins. */
+static inline int fb_part(fb_assembly *s, int node, int64_t bytes, const uint8_t **part) {
+    int64_t whole = fb_whole(bytes);
+    if (s->end - s->cur < whole) return fb_refuse(s, node, FB_APPEND_SHORT, whole);
+    *part = s->cur;
+    s->cur += whole;
+    if ((bytes & 7) && fb_load64(s->cur - 8) >> (8 * (bytes & 7))) return fb_refuse(s, node, FB_APPEND_PADDING, 0);
+    return FB_APPEND_OK;
 }
 
 static int fb_check(fb_assembly *s, int node, int64_t n) {
@@ -76,51 +81,60 @@ static int fb_check(fb_assembly *s, int node, int64_t n) {
     p->rows = n;
     if (!n) return FB_APPEND_OK;
     /* Also what keeps every product below in range: n * bits <= 8 * (a u32 length). */
-    if (t->bits && n > (s->end - s->cur) * 8 / t->bits) {
-        int64_t bits;
-        if (__builtin_mul_overflow(n, t->bits, &bits) || bits > INT64_MAX - 7) bits = INT64_MAX - 7;
-        return fb_refuse(s, node, FB_APPEND_SHORT, (bits + 7) / 8);
-    }
+    int64_t bits;
+    if (__builtin_mul_overflow(n, t->bits, &bits)) bits = INT64_MAX;
+    if (bits > (s->end - s->cur) * 8) return fb_refuse(s, node, FB_APPEND_SHORT, (bits >> 3) + ((bits & 7) != 0));
     if (fb_bit(s->flags, node)) {
         if (t->no_nulls) return fb_refuse(s, node, FB_APPEND_NULLS, 0);
         if (t->kind == FB_NULL) return fb_refuse(s, node, FB_APPEND_FLAGS, 0);
-        if (s->end - s->cur < (n + 7) >> 3) return fb_refuse(s, node, FB_APPEND_SHORT, (n + 7) >> 3);
-        p->validity = s->cur;
-        s->cur += (n + 7) >> 3;
+        if ((error = fb_part(s, node, (n + 7) >> 3, &p->validity))) return error;
     }
-    int64_t fixed = t->kind == FB_FIXED                          ? n * t->width
-                    : t->kind == FB_BOOL                         ? (n + 7) >> 3
-                    : t->kind >= FB_VAR32 && t->kind <= FB_LIST64 ? 4 * n
-                                                                 : 0;
-    if (s->end - s->cur < fixed) return fb_refuse(s, node, FB_APPEND_SHORT, fixed);
-    p->body = s->cur;
-    s->cur += fixed;
     switch (t->kind) {
+    case FB_BOOL: return fb_part(s, node, (n + 7) >> 3, &p->body);
+    case FB_FIXED: return fb_part(s, node, n * t->width, &p->body);
     case FB_VAR32:
     case FB_VAR64:
     case FB_LIST32:
     case FB_LIST64: {
         int narrow = t->kind == FB_VAR32 || t->kind == FB_LIST32;
-        if (fb_ends_fall(p->body, n)) return fb_refuse(s, node, FB_APPEND_ENDS, 0);
-        p->total = fb_load32(p->body + 4 * (n - 1));
-        if (t->kind == FB_LIST32 || t->kind == FB_LIST64) {
-            if ((error = fb_check(s, node + 1, p->total))) return error;
-        } else {
-            if (s->end - s->cur < p->total) return fb_refuse(s, node, FB_APPEND_SHORT, p->total);
-            p->bytes = s->cur;
-            s->cur += p->total;
-        }
+        if ((error = fb_part(s, node, 4 * (n + 1), &p->body))) return error;
+        if (fb_load32(p->body) || fb_offsets_fall(p->body, n)) return fb_refuse(s, node, FB_APPEND_FALL, 0);
+        p->total = fb_load32(p->body + 4 * n);
+        if (t->kind == FB_LIST32 || t->kind == FB_LIST64)
+            error = fb_check(s, node + 1, p->total);
+        else
+            error = fb_part(s, node, p->total, &p->bytes);
+        if (error) return error;
         /* Last: a total that the bytes do not bear out is corrupt, and no reason to take batches sooner. */
         if (narrow && s->outs[node].end + p->total > INT32_MAX)
             return fb_refuse(s, node, FB_APPEND_OFFSETS, s->outs[node].end + p->total);
-        break;
+        return FB_APPEND_OK;
     }
     case FB_FSL: return fb_check(s, node + 1, n * t->width);
     case FB_STRUCT:
         for (int k = node + 1; k < t->next; k = s->nodes[k].next)
             if ((error = fb_check(s, k, n))) return error;
-        break;
     }
+    return FB_APPEND_OK;
+}
+
+/* Finds the parts of one payload (an element without its prefix), or what is wrong with it. */
+static int fb_parse(fb_assembly *s, const uint8_t *payload, int64_t bytes) {
+    int error, flag_bytes = (s->n_nodes + 7) / 8;
+    int64_t head = fb_whole(8 + flag_bytes) - 4;
+    s->cur = payload;
+    s->end = payload + bytes;
+    if (bytes < head) return fb_refuse(s, 0, FB_APPEND_SHORT, head);
+    int64_t rows = fb_load32(payload);
+    s->flags = payload + 4;
+    s->cur = payload + head;
+    if (!s->nodes[0].bits && rows > FB_MAX_EMPTY_ROWS) return fb_refuse(s, 0, FB_APPEND_ROWS, rows);
+    if (fb_bit(s->flags, 0)) return fb_refuse(s, 0, FB_APPEND_FLAGS, 0);
+    /* Bits of no node: the flags are whole words, and only the last one has any. */
+    if (s->n_nodes & 63 && fb_load64(s->cur - 8) >> (s->n_nodes & 63)) return fb_refuse(s, 0, FB_APPEND_FLAGS, 0);
+    memset(s->pieces, 0, (size_t)s->n_nodes * sizeof(fb_piece)); /* the check stops above a list without elements */
+    if ((error = fb_check(s, 0, rows))) return error;
+    if (s->cur < s->end) return fb_refuse(s, 0, FB_APPEND_EXTRA, 0);
     return FB_APPEND_OK;
 }
 
@@ -133,7 +147,7 @@ static int fb_reserve(fb_buffer *b, int64_t used, int64_t need) {
     bytes = (bytes + 63) & ~(int64_t)63;
     uint8_t *data = (uint8_t *)aligned_alloc(64, (size_t)bytes);
     if (!data) return -1;
-    if (b->data) memcpy(data, b->data, (size_t)used);
+    if (b->data) fb_copy(data, b->data, used);
     free(b->data);
     b->data = data;
     b->bytes = bytes;
@@ -175,45 +189,34 @@ static void fb_append_node(const fb_node *t, fb_out *o, const fb_piece *p) {
     case FB_NULL: o->nulls += n; break;
     case FB_BOOL: fb_copy_bits(o->values.data, now, p->body, 0, n); break;
     case FB_FIXED:
-        if (t->width) memcpy(o->values.data + now * t->width, p->body, (size_t)(n * t->width));
+        if (t->width) fb_copy(o->values.data + now * t->width, p->body, n * t->width);
         break;
     case FB_VAR32:
     case FB_LIST32: {
         uint32_t base = (uint32_t)o->end;
-        uint8_t *off = o->offsets.data + 4 * (now + 1);
-        for (int64_t i = 0; i < n; i++) fb_store32(off + 4 * i, fb_load32(p->body + 4 * i) + base);
+        uint8_t *off = o->offsets.data + 4 * now;
+        if (base)
+            for (int64_t i = 1; i <= n; i++) fb_store32(off + 4 * i, fb_load32(p->body + 4 * i) + base);
+        else
+            fb_copy(off, p->body, 4 * (n + 1));
         break;
     }
     case FB_VAR64:
     case FB_LIST64: {
-        int64_t base = o->end, *off = (int64_t *)o->offsets.data + now + 1;
-        for (int64_t i = 0; i < n; i++) off[i] = base + fb_load32(p->body + 4 * i);
+        int64_t base = o->end, *off = (int64_t *)o->offsets.data + now;
+        for (int64_t i = 1; i <= n; i++) off[i] = base + fb_load32(p->body + 4 * i);
         break;
     }
     }
-    if (p->bytes && p->total) memcpy(o->values.data + o->end, p->bytes, (size_t)p->total);
+    if (p->bytes && p->total) fb_copy(o->values.data + o->end, p->bytes, p->total);
     o->end += p->total;
     o->rows = now + n;
 }
 
-/* One payload (an element without its prefix). All or nothing. */
+/* Appends one payload. All or nothing. */
 static int fb_append(fb_assembly *s, const uint8_t *payload, int64_t bytes) {
-    int error, flag_bytes = (s->n_nodes + 7) / 8;
-    s->cur = payload;
-    s->end = payload + bytes;
-    if (bytes < 4 + flag_bytes) return fb_refuse(s, 0, FB_APPEND_SHORT, 4 + flag_bytes);
-    int64_t rows = fb_load32(payload);
-    s->flags = payload + 4;
-    s->cur = payload + 4 + flag_bytes;
-    if (!s->nodes[0].bits && rows > FB_MAX_EMPTY_ROWS) return fb_refuse(s, 0, FB_APPEND_ROWS, rows);
-    if (fb_bit(s->flags, 0)) return fb_refuse(s, 0, FB_APPEND_FLAGS, 0);
-    for (int k = s->n_nodes; k < 8 * flag_bytes; k++)
-        if (fb_bit(s->flags, k)) return fb_refuse(s, 0, FB_APPEND_FLAGS, 0);
-    memset(s->pieces, 0, (size_t)s->n_nodes * sizeof(fb_piece)); /* the check stops above a list without elements */
-    if ((error = fb_check(s, 0, rows))) return error;
-    if (s->end - s->cur >= 8) return fb_refuse(s, 0, FB_APPEND_EXTRA, 0);
-    for (; s->cur < s->end; s->cur++)
-        if (*s->cur) return fb_refuse(s, 0, FB_APPEND_EXTRA, 0);
+    int error = fb_parse(s, payload, bytes);
+    if (error) return error;
     for (int k = 0; k < s->n_nodes; k++)
         if (fb_reserve_node(&s->nodes[k], &s->outs[k], &s->pieces[k])) return fb_refuse(s, k, FB_APPEND_MEMORY, 0);
     for (int k = 0; k < s->n_nodes; k++) fb_append_node(&s->nodes[k], &s->outs[k], &s->pieces[k]);

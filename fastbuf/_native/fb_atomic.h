@@ -58,6 +58,9 @@ FB_DEFINE(u32, fb_au32, uint32_t)
 FB_DEFINE(u64, fb_au64, uint64_t)
 FB_DEFINE(i64, fb_ai64, int64_t)
 
+/* Keeps the way that is nearly always taken free of jumps. */
+static inline int fb_likely(int x) { return __builtin_expect(x != 0, 1); }
+
 static inline void fb_fence_seq_cst(void) { atomic_thread_fence(memory_order_seq_cst); }
 
 static inline void fb_cpu_relax(void) {

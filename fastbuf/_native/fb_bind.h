@@ -3,7 +3,7 @@
 #ifndef FB_BIND_H
 #define FB_BIND_H
 
-#include "fb_columns.h"
+#include "fb_offsets.h"
 
 typedef struct {
     const fb_node *nodes;
@@ -13,8 +13,9 @@ typedef struct {
     int64_t rows;
     int64_t row_bits;     /* what every row takes */
     int64_t max_row_bits; /* what no row exceeds; -1: not known */
-    int64_t overhead;     /* bytes of a chunk besides its rows, the rounding of each bitmap included */
-    int64_t slack;        /* bitmaps that may be shipped */
+    int64_t mean_row_bits; /* what a row takes on average, of top-level strings and fixed columns; for a guess only */
+    int64_t overhead;     /* bytes of a chunk besides its rows, the padding of each part included */
+    int64_t slack;        /* of it: what the parts may take besides their rows' bits */
     int64_t max_element;  /* bytes that an element may have: its u32 ends must hold all elements of a list */
     int32_t bad_node;     /* of the error */
     int32_t needs_scratch;
@@ -32,13 +33,7 @@ enum fb_bind_error {
 static inline int64_t fb_longest(const fb_node *t, const void *offsets, int64_t n) {
     uint64_t most = 0;
     if (t->kind == FB_VAR32 || t->kind == FB_LIST32) {
-        const int32_t *o = (const int32_t *)offsets;
-        uint32_t m = 0;
-        for (int64_t i = 0; i < n; i++) {
-            uint32_t l = (uint32_t)o[i + 1] - (uint32_t)o[i];
-            m = l > m ? l : m;
-        }
-        most = m;
+        most = fb_longest32((const int32_t *)offsets, n);
         if (most > INT32_MAX) return -1;
     } else {
         const int64_t *o = (const int64_t *)offsets;
@@ -55,6 +50,10 @@ static inline int fb_bad(fb_batch *b, int node, int error) {
     b->bad_node = node;
     return error;
 }
+
+/* Most that parts take besides the bits of their rows: a bitmap is rounded up to bytes, all to a multiple of 8, and
+ * offsets are one more than rows. */
+enum { FB_SLACK_BITS = 8, FB_SLACK_OFFSETS = 8, FB_SLACK_BYTES = 7 };
 
 /* Row r of `node` is element a->offset + base + r of the array; rows lo <= r < hi are in use. */
 static int fb_bind(fb_batch *b, int node, const struct ArrowArray *a, int64_t base, int64_t lo, int64_t hi) {
@@ -79,18 +78,19 @@ static int fb_bind(fb_batch *b, int node, const struct ArrowArray *a, int64_t ba
     if (t->no_nulls && (c->validity || (t->kind == FB_NULL && hi > lo))) return fb_bad(b, node, FB_BIND_NULLS);
     if (c->validity) {
         c->bits++;
-        b->slack++;
+        b->slack += FB_SLACK_BITS;
     }
     switch (t->kind) {
     case FB_NULL: break;
     case FB_BOOL:
         c->bits += 1;
-        b->slack++;
+        b->slack += FB_SLACK_BITS;
         c->values = (const uint8_t *)a->buffers[1];
         if (hi > lo && !c->values) return fb_bad(b, node, FB_BIND_SHAPE);
         break;
     case FB_FIXED:
         c->bits += 8 * (int64_t)t->width;
+        b->slack += t->width % 8 ? FB_SLACK_BYTES : 0;
         c->values = (const uint8_t *)a->buffers[1];
         if (c->values)
             c->values += first * t->width;
@@ -105,6 +105,7 @@ static int fb_bind(fb_batch *b, int node, const struct ArrowArray *a, int64_t ba
         const uint8_t *offsets = (const uint8_t *)a->buffers[1];
         int64_t from = 0, to = 0, longest = 0;
         c->bits += 32;
+        b->slack += FB_SLACK_OFFSETS;
         if (hi > lo) {
             if (!offsets) return fb_bad(b, node, FB_BIND_SHAPE);
             c->offsets = offsets + first * (wide ? 8 : 4);
@@ -114,6 +115,7 @@ static int fb_bind(fb_batch *b, int node, const struct ArrowArray *a, int64_t ba
             if (from < 0 || to < from || longest < 0) return fb_bad(b, node, FB_BIND_OFFSETS);
         }
         if (t->kind == FB_VAR32 || t->kind == FB_VAR64) {
+            b->slack += FB_SLACK_BYTES;
             c->data = (const uint8_t *)a->buffers[2];
             c->data_bytes = to;
             if (to > from && !c->data) return fb_bad(b, node, FB_BIND_SHAPE);
@@ -166,13 +168,22 @@ static int fb_bind_batch(fb_batch *b, const struct ArrowArray *a) {
     int error = fb_bind(b, 0, a, 0, 0, a->length);
     if (error) return error;
     b->row_bits = b->cols[0].bits;
-    b->max_row_bits = b->row_bits;
-    for (int k = 1; k < b->nodes[0].next && b->max_row_bits >= 0; k = b->nodes[k].next) {
-        int64_t most = b->cols[k].max_bits;
-        b->max_row_bits = most < 0 || most > (int64_t)1 << 40 ? -1 : b->max_row_bits + most;
+    b->max_row_bits = b->mean_row_bits = b->row_bits;
+    for (int k = 1; k < b->nodes[0].next; k = b->nodes[k].next) {
+        const fb_node *t = &b->nodes[k];
+        const fb_column *c = &b->cols[k];
+        if (b->max_row_bits >= 0)
+            b->max_row_bits = c->max_bits < 0 || c->max_bits > (int64_t)1 << 40 ? -1 : b->max_row_bits + c->max_bits;
+        if ((t->kind == FB_VAR32 || t->kind == FB_VAR64) && b->rows)
+            b->mean_row_bits += 8 * (c->data_bytes - fb_var_start(t, c, 0)) / b->rows;
+    }
+    for (int k = b->n_nodes - 1; k > 0; k--) {
+        int wide = b->nodes[k].kind == FB_FIXED && b->nodes[k].width == 8 && !b->cols[k].validity;
+        int next = k + 1 < b->n_nodes ? b->cols[k + 1].run : 0;
+        b->cols[k].run = !wide ? 0 : next < FB_MAX_RUN ? next + 1 : FB_MAX_RUN;
     }
     b->flag_bytes = (b->n_nodes + 7) / 8;
-    b->overhead = 8 + b->flag_bytes + b->slack;
+    b->overhead = fb_whole(8 + b->flag_bytes) + b->slack;
     return FB_BIND_OK;
 }
 

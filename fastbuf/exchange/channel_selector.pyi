@@ -7,6 +7,11 @@ class ChannelSelector:
 def hash_by(*keys: str) -> ChannelSelector:
     """Records with equal keys go to the consumer that ``df.repartition(n, keys)`` of Spark chooses."""
 
+def range_by(
+    *keys: str, sample: Any = None, bounds: Any = None, ascending: bool = True, seed: int = 0
+) -> ChannelSelector:
+    """Ranges of the keys' order, with bounds from a sample or given: consumer 0 gets the least keys."""
+
 def forward(to: int = 0) -> ChannelSelector:
     """Everything goes to consumer `to`."""
 

@@ -1,29 +1,19 @@
-"""Channel selectors: forward, hash, round robin, random, broadcast, and the user's own.
+"""Channel selectors: forward, hash, range, round robin, random, broadcast, and the user's own.
 
 ``select`` is called once a record, ``begin`` once a batch; both hold the GIL.
 """
 
-import datetime
 import random
 
 import numpy as np
 
-from cpython.long cimport PyLong_AsLongLong
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy
+from libc.stdint cimport int64_t
 
 from fastbuf.serializers.partition cimport HashPartitioner
+from fastbuf.serializers.record_hash cimport RecordHasher, field_of
 from fastbuf.serializers.scatter cimport BatchScatter
 
 from fastbuf.errors import ConfigError, RecordError, SchemaError
-
-cdef extern from "fb_murmur3.h" nogil:
-    uint32_t fb_hash_int(uint32_t v, uint32_t h)
-    uint32_t fb_hash_long(uint64_t v, uint32_t h)
-    uint32_t fb_hash_bytes(const uint8_t *p, int64_t n, uint32_t h)
-    uint32_t fb_float_bits(uint32_t u)
-    uint64_t fb_double_bits(uint64_t u)
-
 
 cdef class ChannelSelector:
     """Base of all selectors."""
@@ -38,6 +28,10 @@ cdef class ChannelSelector:
 
     cdef int begin(self, BatchScatter scatter, object batch) except -1:
         raise TypeError(f"{type(self).__name__} selects single records only")
+
+
+cdef object _rows(object batch):
+    return batch.num_rows if hasattr(batch, "num_rows") else len(batch)
 
 
 cdef class _Forward(ChannelSelector):
@@ -58,7 +52,7 @@ cdef class _Forward(ChannelSelector):
         return self.to
 
     cdef int begin(self, BatchScatter scatter, object batch) except -1:
-        return scatter.begin(batch, np.full(batch.num_rows, self.to, dtype=np.int32))
+        return scatter.begin(batch, np.full(_rows(batch), self.to, dtype=np.int32))
 
 
 cdef class _RoundRobin(ChannelSelector):
@@ -74,7 +68,7 @@ cdef class _RoundRobin(ChannelSelector):
         return self.at
 
     cdef int begin(self, BatchScatter scatter, object batch) except -1:
-        cdef int rows = batch.num_rows
+        cdef int rows = _rows(batch)
         pids = ((np.arange(rows, dtype=np.int64) + self.at + 1) % self.n).astype(np.int32)
         self.at = (self.at + rows) % self.n
         return scatter.begin(batch, pids)
@@ -96,7 +90,7 @@ cdef class _Shuffle(ChannelSelector):
 
     cdef int begin(self, BatchScatter scatter, object batch) except -1:
         rng = np.random.default_rng(self.source.getrandbits(64))
-        return scatter.begin(batch, rng.integers(0, self.n, batch.num_rows, dtype=np.int32))
+        return scatter.begin(batch, rng.integers(0, self.n, _rows(batch), dtype=np.int32))
 
 
 cdef class _Broadcast(ChannelSelector):
@@ -136,7 +130,7 @@ cdef class _Rescale(ChannelSelector):
         return self.first + self.at
 
     cdef int begin(self, BatchScatter scatter, object batch) except -1:
-        cdef int rows = batch.num_rows
+        cdef int rows = _rows(batch)
         pids = (self.first + (np.arange(rows, dtype=np.int64) + self.at + 1) % self.span).astype(np.int32)
         self.at = (self.at + rows) % self.span
         return scatter.begin(batch, pids)
@@ -161,31 +155,9 @@ cdef class _Custom(ChannelSelector):
         return scatter.begin(batch, np.asarray(self.func(batch, self.n), dtype=np.int32))
 
 
-# How a Python value of a field is hashed, by the field's type: as F.hash does it.
-cdef enum HashKind:
-    HASH_INT
-    HASH_LONG
-    HASH_FLOAT
-    HASH_DOUBLE
-    HASH_BYTES
-    HASH_BOOL
-    HASH_DATE
-    HASH_TIMESTAMP
-
-_KINDS = {
-    "bool": HASH_BOOL, "int8": HASH_INT, "int16": HASH_INT, "int32": HASH_INT, "int64": HASH_LONG,
-    "float32": HASH_FLOAT, "float64": HASH_DOUBLE, "string": HASH_BYTES, "large_string": HASH_BYTES,
-    "binary": HASH_BYTES, "large_binary": HASH_BYTES, "date32": HASH_DATE, "timestamp": HASH_TIMESTAMP,
-}
-_EPOCH = datetime.datetime(1970, 1, 1)
-_EPOCH_UTC = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-cdef int _EPOCH_DAY = datetime.date(1970, 1, 1).toordinal()
-_MICROSECOND = datetime.timedelta(microseconds=1)
-
-
 cdef class _Hash(ChannelSelector):
     cdef readonly tuple keys
-    cdef list fields            # (position, kind, name) of each key
+    cdef RecordHasher hasher
     cdef HashPartitioner partitioner
 
     def __init__(self, tuple keys):
@@ -199,65 +171,73 @@ cdef class _Hash(ChannelSelector):
     cdef int bind(self, int n, object schema) except -1:
         ChannelSelector.bind(self, n, schema)
         self.partitioner = HashPartitioner(self.keys, n)
-        self.fields = None
+        # Now, so that a type that has no hash is refused before there is a record.
+        self.hasher = None if schema is None else RecordHasher(schema, self.keys)
+        self.by_fields = True
         return 0
-
-    def _resolve(self):
-        if self.schema is None:
-            raise SchemaError("hash_by needs a serializer with a schema; for objects use custom(func)")
-        fields = []
-        for key in self.keys:
-            field = self.schema[key]
-            kind = _KINDS.get(field.type.kind)
-            if kind is None or (field.type.kind == "timestamp" and field.type.unit != "us"):
-                raise SchemaError(
-                    f"key {key!r} has type {field.type}: single records cannot be hashed by it; use batches")
-            fields.append((self.schema.index(key), kind, key))
-        self.fields = fields
 
     cdef int begin(self, BatchScatter scatter, object batch) except -1:
         return scatter.begin_hashed(batch, self.partitioner)
 
     cdef int select(self, object record) except -1:
-        cdef uint32_t h = 42
-        cdef int32_t signed
-        cdef int kind
-        if self.fields is None:
-            self._resolve()
-        for position, kind, name in self.fields:
-            value = record[name] if isinstance(record, dict) else record[position]
-            if value is not None:
-                h = self.hash_value(kind, value, h)
-        signed = <int32_t> h % self.n
-        return signed + self.n if signed < 0 else signed
+        if self.hasher is None:
+            _schema_for("hash_by", self.schema)
+        return self.hasher.partition(record, self.n)
 
-    cdef uint32_t hash_value(self, int kind, object value, uint32_t h) except? 0:
-        cdef float f
-        cdef double d
-        cdef uint32_t u32
-        cdef uint64_t u64
-        cdef bytes text
-        if kind == HASH_LONG:
-            return fb_hash_long(<uint64_t> PyLong_AsLongLong(value), h)
-        if kind == HASH_BYTES:
-            text = value.encode() if isinstance(value, str) else bytes(value)
-            return fb_hash_bytes(<const uint8_t *> <const char *> text, len(text), h)
-        if kind == HASH_INT:
-            return fb_hash_int(<uint32_t> <int32_t> PyLong_AsLongLong(value), h)
-        if kind == HASH_BOOL:
-            return fb_hash_int(1 if value else 0, h)
-        if kind == HASH_DOUBLE:
-            d = value
-            memcpy(&u64, &d, 8)
-            return fb_hash_long(fb_double_bits(u64), h)
-        if kind == HASH_FLOAT:
-            f = value
-            memcpy(&u32, &f, 4)
-            return fb_hash_int(fb_float_bits(u32), h)
-        if kind == HASH_DATE:
-            return fb_hash_int(<uint32_t> <int32_t> (value.toordinal() - _EPOCH_DAY), h)
-        since = value - (_EPOCH if value.tzinfo is None else _EPOCH_UTC)
-        return fb_hash_long(<uint64_t> <int64_t> (since // _MICROSECOND), h)
+
+cdef class _Range(ChannelSelector):
+    cdef readonly tuple keys
+    cdef object sample          # one of these two
+    cdef object bounds
+    cdef bint ascending
+    cdef object seed
+    cdef object partitioner     # a RangePartitioner
+    cdef list fields            # (position, name) of each key
+
+    def __init__(self, tuple keys, sample, bounds, bint ascending, seed):
+        if not keys:
+            raise ConfigError("range_by() needs at least one key")
+        if (sample is None) == (bounds is None):
+            raise ConfigError("range_by() takes its bounds from a sample, or is given them: one of sample and bounds")
+        self.keys = keys
+        self.sample = sample
+        self.bounds = bounds
+        self.ascending = ascending
+        self.seed = seed
+
+    def __reduce__(self):
+        return _Range, (self.keys, self.sample, self.bounds, self.ascending, self.seed)
+
+    cdef int bind(self, int n, object schema) except -1:
+        from fastbuf.serializers.partitioners import RangePartitioner
+
+        ChannelSelector.bind(self, n, schema)
+        if self.bounds is None:
+            self.partitioner = RangePartitioner.from_sample(
+                self.sample, self.keys, n, ascending=self.ascending, seed=self.seed)
+        else:
+            self.partitioner = RangePartitioner(self.keys, self.bounds, ascending=self.ascending)
+            if self.partitioner.partitions > n:
+                raise ConfigError(
+                    f"range_by() has {self.partitioner.partitions - 1} bounds for {n} subpartitions: {n - 1} at most")
+        self.fields = None
+        self.by_fields = True
+        return 0
+
+    cdef int begin(self, BatchScatter scatter, object batch) except -1:
+        return scatter.begin(batch, self.partitioner.partition(batch))
+
+    cdef int select(self, object record) except -1:
+        if self.fields is None:
+            schema = _schema_for("range_by", self.schema)
+            self.fields = [(schema.index(key), key) for key in self.keys]
+        return self.partitioner.place([field_of(record, place, name) for place, name in self.fields])
+
+
+cdef object _schema_for(str selector, object schema):
+    if schema is None:
+        raise SchemaError(f"{selector} needs a serializer with a schema; for objects use custom(func)")
+    return schema
 
 
 def hash_by(*keys):
@@ -266,6 +246,35 @@ def hash_by(*keys):
     Source: Spark's ``pmod(hash(keys), n)`` with Murmur3 x86_32, seed 42.
     """
     return _Hash(keys)
+
+
+def range_by(*keys, sample=None, bounds=None, ascending=True, seed=0):
+    """Ranges of the keys' order: consumer 0 gets the least ones, and no consumer has a key between two of another's.
+
+    Parameters
+    ----------
+    *keys : str
+        Key fields, the first one first.  None is less than everything, NaN more than every number.
+    sample : pyarrow.RecordBatch or Table, iterable of batches, or NumPy structured array, optional
+        Rows of the data: bounds are chosen that part it evenly.  All producers of an exchange must be given one sample
+        (or one set of bounds), else they send equal keys to different consumers.
+    bounds : pyarrow.RecordBatch, optional
+        Instead of a sample: the greatest key of each consumer but the last, ascending; its columns are the keys.
+    ascending : bool
+        False: consumer 0 gets the greatest keys.
+    seed : int
+        Of drawing from the sample.
+
+    Raises
+    ------
+    ConfigError
+        No key; neither a sample nor bounds, or both; and, when the writer is made, more bounds than consumers.
+
+    See Also
+    --------
+    fastbuf.serializers.RangePartitioner
+    """
+    return _Range(keys, sample, bounds, ascending, seed)
 
 
 def forward(int to=0):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
-from fastbuf.config import POOL_SEGMENTS, SEGMENT_BYTES, ExchangeConfig
+from fastbuf.config import POOL_SEGMENTS, SEGMENT_BYTES, ExchangeConfig, TlsConfig
 from fastbuf.errors import ConfigError, ExchangeClosed, PeerLost
 from fastbuf.exchange.blocking_partition import BlockingPartition
 from fastbuf.exchange.channel_selector import ChannelSelector, forward
@@ -18,6 +18,7 @@ from fastbuf.exchange.connection import Refused, Transport, make_transport
 from fastbuf.exchange.input_gate import InputGate
 from fastbuf.exchange.record_writer import RecordWriter
 from fastbuf.exchange.result_partition import ResultPartition
+from fastbuf.exchange.shared_wire import SharedWire, WireTarget
 from fastbuf.memory import NetworkBufferPool
 from fastbuf.serializers.serializer import Serializer
 
@@ -33,6 +34,9 @@ class ShuffleEnvironment:
         Segments of the pool; with `segment_size` the byte cap of all exchanges of this environment.
     segment_size
         Bytes of one segment.
+    tls
+        Certificates for the connections to other processes; ``None``: TCP without TLS. An end with TLS and one without
+        refuse each other.
     shared
         The segments lie in memory that other processes of the host can map, so that they read in place what is written
         here (``transport`` of :class:`ExchangeConfig`); else they get it through TCP.
@@ -50,15 +54,23 @@ class ShuffleEnvironment:
     [(1, 'one'), (2, 'two')]
     """
 
-    def __init__(self, segments: int = POOL_SEGMENTS, segment_size: int = SEGMENT_BYTES, shared: bool = False) -> None:
+    def __init__(
+        self,
+        segments: int = POOL_SEGMENTS,
+        segment_size: int = SEGMENT_BYTES,
+        tls: TlsConfig | None = None,
+        shared: bool = False,
+    ) -> None:
         if segment_size % 8 or segment_size < 512:
             raise ConfigError(f"segment_size is {segment_size}: a multiple of 8, at least 512 bytes")
         self.pid = os.getpid()
+        self.tls = tls
         self.shared = shared
         self.pool = NetworkBufferPool(segments=segments, segment_size=segment_size, memfd=shared)
         self._lock = threading.RLock()
         self._transport: Transport | None = None
         self._memfd: Any = None
+        self._wires: list[SharedWire] = []
         self._gates: dict[int, InputGate] = {}
         self._partitions: list[ResultPartition] = []
         self._numbers = itertools.count(1)
@@ -145,7 +157,7 @@ class ShuffleEnvironment:
     def create_result_partition(
         self,
         serializer: Serializer,
-        targets: Sequence[InputGate | tuple[str, int, int] | None],
+        targets: Sequence[InputGate | WireTarget | tuple[str, int, int] | None],
         channel: int = 0,
         epoch: int = 0,
         secret: bytes = b"",
@@ -201,7 +213,7 @@ class ShuffleEnvironment:
         try:
             for index, target in enumerate(targets):
                 if target is not None:
-                    self._connect(partition, index, target)
+                    self._reach(partition, index, target)
             # A copy: selectors keep a place of their own in each writer.
             return RecordWriter(partition, serializer, copy.copy(selector) if selector is not None else forward(0))
         except BaseException as error:
@@ -209,9 +221,11 @@ class ShuffleEnvironment:
             self.release_partition(partition)
             raise
 
-    def _connect(self, partition: ResultPartition, index: int, target: InputGate | tuple[str, int, int]) -> None:
+    def _reach(self, partition: ResultPartition, index: int, target: Any) -> None:
         if isinstance(target, InputGate):
             target.add_local(partition, index)
+        elif isinstance(target, WireTarget):
+            target.wire.connect(partition, index, target.gate)
         else:
             host, port, gate_id = target
             address = (host, int(port), int(gate_id))
@@ -223,10 +237,10 @@ class ShuffleEnvironment:
         wanted = partition.config.transport
         if wanted == "tcp":
             return False
-        if not self.shared or isinstance(partition, BlockingPartition):
+        if not self.shared or self.tls is not None or isinstance(partition, BlockingPartition):
             if wanted == "memfd":
                 raise ConfigError(
-                    "transport is 'memfd', which is for pipelined partitions of a ShuffleEnvironment(shared=True)"
+                    "transport is 'memfd': for pipelined partitions of a ShuffleEnvironment(shared=True) without TLS"
                 )
             return False
         try:
@@ -238,7 +252,7 @@ class ShuffleEnvironment:
             partition.fallbacks += 1
             return False
 
-    def attach(self, partition: ResultPartition, index: int, target: InputGate | tuple[str, int, int]) -> None:
+    def attach(self, partition: ResultPartition, index: int, target: Any) -> None:
         """Called by :meth:`RecordWriter.attach`."""
         self._check()
         partition.check()
@@ -246,7 +260,21 @@ class ShuffleEnvironment:
             raise ConfigError(f"subpartition {index}: the writer has {partition.subpartitions}")
         if partition.attached(index):
             raise ConfigError(f"subpartition {index} has its consumer already")
-        self._connect(partition, index, target)
+        self._reach(partition, index, target)
+
+    def create_wire(self, flow_control: str = "credit") -> SharedWire:
+        """Make a wire that channels of this process share; ``wire.to(gate)`` is a target that is reached over it.
+
+        Parameters
+        ----------
+        flow_control
+            ``"credit"``, or ``"watermark"``: what came before it, to compare with.
+        """
+        with self._lock:
+            self._check()
+            wire = SharedWire(self, flow_control)
+            self._wires.append(wire)
+            return wire
 
     def exchange(
         self,
@@ -297,7 +325,7 @@ class ShuffleEnvironment:
 
     def release_gate(self, gate: InputGate) -> None:
         """Called by :meth:`InputGate.close`."""
-        for transport in (self._transport, self._memfd):
+        for transport in (self._transport, self._memfd, *self._wires):
             if transport is not None:
                 transport.let_go_gate(gate)
         gate.free()
@@ -310,7 +338,7 @@ class ShuffleEnvironment:
         with self._lock:
             if partition not in self._partitions:
                 return
-        for transport in (self._transport, self._memfd):
+        for transport in (self._transport, self._memfd, *self._wires):
             if transport is not None:
                 transport.let_go_partition(partition)
         partition.destroy()
@@ -334,7 +362,7 @@ class ShuffleEnvironment:
             self.release_partition(partition)
         for gate in self.gates():
             gate.close()
-        for transport in (self._transport, self._memfd):
+        for transport in (self._transport, self._memfd, *self._wires):
             if transport is not None:
                 transport.close()
         self.pool.destroy()

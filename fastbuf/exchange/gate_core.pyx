@@ -33,6 +33,7 @@ from fastbuf.flow.buffer_manager cimport (
     bm_release,
     bm_serve,
     bm_take,
+    bm_take_back,
 )
 from fastbuf.flow.credit_ledger cimport CreditRow, credit_look
 from fastbuf.memory.pool_core cimport LocalCore, PoolCore, segment_recycle
@@ -105,6 +106,22 @@ cdef void _announce(GateCore *g) noexcept nogil:
         b = bm_next_announce(&g.buffers)
 
 
+cdef void _recall(GateCore *g) noexcept nogil:
+    # Lock held.  A channel has none, and the pool none for it: whoever has what it does not need is to give it back.
+    cdef uint32_t i
+    cdef InputChannel *c
+    if g.buffers.starved == 0:
+        return
+    for i in range(g.n_channels):
+        c = g.channels[i]
+        if c.local == NULL and c.state == CHANNEL_OPEN and c.connection != NULL and not c.buffers.starved and \
+                not c.buffers.recalled:
+            c.buffers.recalled = True
+            c.buffers.recall = True
+            c.buffers.poor = True
+            c.announce(c.connection)
+
+
 cdef InputChannel *gate_open_channel(GateCore *g, uint32_t number, Subpartition *local) noexcept nogil:
     """A new channel, or NULL: out of memory, the gate is closed, or the producer's number is there already."""
     return _open(g, number, local, local != NULL)
@@ -151,6 +168,7 @@ cdef InputChannel *_open(GateCore *g, uint32_t number, Subpartition *local, bint
                 # Credit is granted now and told when the connection is in place.
                 bm_open(&g.buffers, &c.buffers, c)
                 _announce(g)
+                _recall(g)
     pthread_mutex_unlock(&g.lock)
     return c
 
@@ -167,6 +185,8 @@ cdef void gate_connect(GateCore *g, InputChannel *c, void *connection, channel_f
     c.connection = connection
     if c.state == CHANNEL_CANCELLED:
         cancel(connection)
+    else:
+        _recall(g)
     pthread_mutex_unlock(&g.lock)
 
 
@@ -302,6 +322,31 @@ cdef uint32_t gate_take_credit(GateCore *g, InputChannel *c, uint32_t *events) n
     return n
 
 
+cdef bint gate_take_recall(GateCore *g, InputChannel *c) noexcept nogil:
+    """Whether the sender is to be asked now for the credit that it does not need."""
+    cdef bint asked
+    pthread_mutex_lock(&g.lock)
+    asked = c.buffers.recall and c.state == CHANNEL_OPEN
+    c.buffers.recall = False
+    pthread_mutex_unlock(&g.lock)
+    return asked
+
+
+cdef int gate_take_back(GateCore *g, InputChannel *c, uint32_t n, uint32_t backlog) noexcept nogil:
+    """The sender gives back `n` credits, and has `backlog` buffers that wait for one; -1: it never had so many."""
+    cdef int rc = 0
+    pthread_mutex_lock(&g.lock)
+    if c.state == CHANNEL_OPEN and not c.buffers.closed:
+        if n > <uint32_t> c.buffers.ready_count - c.buffers.unannounced:
+            rc = -1
+        else:
+            bm_take_back(&g.buffers, &c.buffers, n, backlog)
+            _announce(g)
+            _recall(g)
+    pthread_mutex_unlock(&g.lock)
+    return rc
+
+
 cdef void gate_fail(GateCore *g, int code, const char *text, size_t length) noexcept nogil:
     failure_set(&g.failure, <FailureCode> code, text, length)
     gate_notify(g)
@@ -347,6 +392,7 @@ cdef void gate_release(GateCore *g, ReadyBuffer *done, uint32_t n) noexcept nogi
         elif c.state == CHANNEL_ENDED:
             c.state = CHANNEL_FINISHED
     _announce(g)
+    _recall(g)
     pthread_mutex_unlock(&g.lock)
 
 

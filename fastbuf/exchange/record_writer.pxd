@@ -12,7 +12,6 @@ cdef class RecordWriter:
     cdef readonly Serializer serializer
     cdef ChannelSelector selector
     cdef BatchScatter scatter           # columnar only; holds the batch that is being written
-    cdef object batch_schema
     cdef int first                      # subpartition to begin with, so that none is always first
     cdef uint8_t *scratch               # an element longer than the open buffer has room for
     cdef Py_ssize_t scratch_room
@@ -30,6 +29,9 @@ cdef class RecordWriter:
     cdef int finish_pending(self) except -1
     cdef bint _written(self, int done) except -1
     cdef int refuse(self, Py_ssize_t n) except -1
+    cdef int emit_one(self, object record) except -1
+    cdef int begin_record(self, object record) except -1
+    cdef int check_longest(self) except -1
     cdef int write_record(self, int part, object record) except -1
     cdef inline int encode_into(self, int part, object record) except -1
     cdef int reserve(self, Py_ssize_t room) except -1

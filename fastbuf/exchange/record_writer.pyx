@@ -5,6 +5,8 @@ its place, so that a fused stage may take in what has arrived and call again (SP
 send).  The blocking calls pump and wait on the partition's event.
 """
 
+import numpy as np
+
 from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
@@ -20,11 +22,16 @@ from fastbuf.exchange.result_partition cimport (
     WriteState,
 )
 from fastbuf.serializers.columnar cimport ColumnarSerializer
+from fastbuf.serializers.columns cimport fb_element_bytes
 from fastbuf.serializers.scatter cimport BatchScatter
 from fastbuf.serializers.serializer cimport Serializer
 
-from fastbuf.errors import ExchangeClosed, RecordTooLong
+from fastbuf.errors import ExchangeClosed, RecordError, RecordTooLong, SchemaError
 from fastbuf.exchange.events import encode_event
+from fastbuf.serializers.columnar import from_numpy
+
+cdef enum:
+    PREFIX = 4                # bytes of the length before each record
 
 
 cdef class RecordWriter:
@@ -134,13 +141,9 @@ cdef class RecordWriter:
             p.writing = 0
             if giant < 0:
                 break
-            n = scatter.next_row_bytes(giant)
-            if n - 4 > self.longest:
-                raise RecordTooLong(f"a row of {n} bytes is longer than max_record_bytes ({self.longest})")
+            n = scatter.next_row_bytes(giant)       # as long as check_longest allows
             self.reserve(n)
             n = scatter.encode(giant, self.scratch, n)
-            if n == 0:
-                raise RecordTooLong("a row is longer than any element can be (2 GiB)")
             if not self.spill(p.subpartitions if self.to_all else giant, n):
                 return 0
         if blocked:
@@ -179,28 +182,58 @@ cdef class RecordWriter:
 
     # ---- batches
 
+    cdef int check_longest(self) except -1:
+        """No row of the batch is longer than may be sent: asked before the first one is, so that a batch goes whole
+        or not at all.  As good as free where all rows together are not too long."""
+        cdef BatchScatter scatter = self.scatter
+        cdef int64_t rows = scatter.batch.c.rows, row = 0, n
+        cdef int64_t most = min(self.longest + PREFIX, scatter.batch.c.max_element)
+        if fb_element_bytes(&scatter.batch.c, NULL, 0, rows) <= most:
+            return 0
+        with nogil:
+            while row < rows:
+                n = fb_element_bytes(&scatter.batch.c, NULL, row, 1)
+                if n > most:
+                    break
+                row += 1
+        if row < rows:
+            raise RecordTooLong(
+                f"row {row} of the batch takes {n - PREFIX:,} bytes, more than max_record_bytes={most - PREFIX:,}; "
+                "nothing of the batch was written: raise max_record_bytes on both sides, or leave the row out")
+        return 0
+
     def _begin_batch(self, batch):
         if self.scatter is None:
             raise TypeError(f"a {self.serializer.kind} writer takes records: use emit")
         if self.in_batch or self.spill_left:
             raise ExchangeClosed("the batch before is not written yet: call resume() until it says True")
         self.partition.check()
-        # Asked before anything is begun; what has no num_rows (any other Arrow array of structs) is counted as written.
-        rows = getattr(batch, "num_rows", None)
-        if self.to_all:
-            self.scatter.begin(batch, None)     # one encoding, for all
-        else:
-            self.selector.begin(self.scatter, batch)
+        if isinstance(batch, np.ndarray):
+            batch = from_numpy(batch)
+        try:
+            if self.to_all:
+                self.scatter.begin(batch, None)     # one encoding, for all
+            else:
+                self.selector.begin(self.scatter, batch)
+            self.check_longest()
+        except BaseException:
+            self.scatter.end()
+            raise
         self.in_batch = True
-        if rows is None:
-            rows = sum([self.scatter.rows_left(part) for part in range(self.partition.subpartitions)])
-        self.records += rows
+        self.records += self.scatter.batch.c.rows
 
     def emit_batch(self, batch):
-        """Write a record batch (anything with ``__arrow_c_array__``), waiting without the GIL while there is no credit.
+        """Write a record batch, waiting without the GIL while there is no credit.
+
+        Parameters
+        ----------
+        batch : pyarrow.RecordBatch, NumPy structured array, or anything with ``__arrow_c_array__``
 
         Raises
         ------
+        RecordTooLong
+            One of its rows is longer than ``max_record_bytes``; the message names it.  Nothing of the batch was
+            written, and the writer goes on as if it had not been given.
         StallTimeout
             No consumer took anything for ``stall_timeout_s``.
         ExchangeAborted, PeerLost
@@ -277,7 +310,38 @@ cdef class RecordWriter:
 
     cdef int refuse(self, Py_ssize_t n) except -1:
         raise RecordTooLong(
-            f"a record of {n} bytes is longer than max_record_bytes ({self.longest})")
+            f"it takes {n} bytes, longer than max_record_bytes ({self.longest}): raise that on both sides, or leave "
+            "the record out")
+
+    cdef int begin_record(self, object record) except -1:
+        """1: written, 0: begun.  What is wrong with a record is said with its number."""
+        cdef int part
+        try:
+            part = self.partition.subpartitions if self.to_all else self.selector.select(record)
+            return self.write_record(part, record)
+        except RecordError as error:
+            raise type(error)(f"record {self.records}: {error}") from error.__cause__
+        except SchemaError:
+            raise
+        except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
+            # A selector that looks at fields meets a wrong one first; the serializer has the words for it.
+            if self.serializer.schema is not None and self.selector.by_fields:
+                try:
+                    self.serializer.encode(record)
+                except RecordError as refused:
+                    raise type(refused)(f"record {self.records}: {refused}") from error
+            raise
+
+    cdef int emit_one(self, object record) except -1:
+        if self.spill_left:
+            self.finish_pending()
+        self.partition.check_quickly()
+        if not self.begin_record(record):
+            self.finish_pending()
+        self.records += 1
+        if self.flush_always:
+            self.partition.flush()
+        return 0
 
     def emit(self, record):
         """Write one record, waiting without the GIL while there is no credit.
@@ -285,38 +349,31 @@ cdef class RecordWriter:
         Raises
         ------
         RecordError
-            The record does not fit the schema; nothing of it was written.
+            The record does not fit the schema: the message names field, value and the record's number, which is how
+            many this writer has written before it.  Nothing of it was written, and the writer goes on.
         RecordTooLong
-            It is longer than ``max_record_bytes``.
+            It is longer than ``max_record_bytes``; likewise.
         """
-        cdef int part
         if self.scatter is not None:
             raise TypeError("a columnar writer takes record batches: use emit_batch")
-        if self.spill_left:
-            self.finish_pending()
-        self.partition.check()
-        part = self.partition.subpartitions if self.to_all else self.selector.select(record)
-        if not self.write_record(part, record):
-            self.finish_pending()
-        self.records += 1
-        if self.flush_always:
-            self.partition.flush()
+        self.emit_one(record)
 
     def emit_many(self, records):
-        """Write every record of an iterable."""
+        """Write every record of an iterable; the errors are those of :meth:`emit`, and what came before is written."""
+        if self.scatter is not None:
+            raise TypeError("a columnar writer takes record batches: use emit_batch")
         for record in records:
-            self.emit(record)
+            self.emit_one(record)
 
     def try_emit(self, record):
         """Write one record if segments allow; ``False``: it is begun, call :meth:`resume` until it says ``True``."""
-        cdef int part
+        cdef int done
         if self.scatter is not None:
             raise TypeError("a columnar writer takes record batches: use try_emit_batch")
         if self.spill_left:
             raise ExchangeClosed("the record before is not written yet: call resume() until it says True")
         self.partition.check()
-        part = self.partition.subpartitions if self.to_all else self.selector.select(record)
-        cdef int done = self.write_record(part, record)
+        done = self.begin_record(record)
         self.records += 1
         return self._written(done)
 

@@ -60,6 +60,7 @@ cdef class ResultPartition:
     cdef int64_t wait_ns
 
     cdef int begin_writing(self) except -1
+    cdef int check_quickly(self) except -1
     # part: a subpartition, or `subpartitions` for all of them
     cdef WriteState open_buffer(self, int part, bint overdraft) noexcept nogil
     cdef WriteState open_shared(self, bint overdraft) noexcept nogil

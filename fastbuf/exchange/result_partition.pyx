@@ -374,6 +374,12 @@ cdef class ResultPartition:
         if self.closed:
             raise ExchangeClosed(f"result partition {self.channel} is closed")
 
+    cdef int check_quickly(self) except -1:
+        """As check, for every record."""
+        if self.closed or failure_code(&self.core.failure) or fork_count() != self.pool_core.forks:
+            self.check()
+        return 0
+
     def describe_stall(self):
         """The state of a blocked writer, for people: the fullest channel, the pool, and the settings to raise."""
         queued = [sub_queued(&self.subs[i]) for i in range(self.subpartitions)]

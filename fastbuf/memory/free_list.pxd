@@ -1,4 +1,16 @@
-# The free list's four operations, inline.  Algorithm, pairing of the atomics: head of pool_core.pyx, 1.
+# The free list's operations, inline.
+#
+# Free lists (FreeList) are the global one and two per local pool, all threaded through SegmentMeta.link, so that a
+# segment is on one list at most.  Treiber's stack (R. K. Treiber, "Systems Programming: Coping with Parallelism", IBM
+# RJ 5118, 1986) with a tag of 32 bits beside the index against ABA (IBM System/370 Principles of Operation, appendix
+# A).  Each node also keeps its depth.  What lies below a node cannot change while the node is on the list, so the top's
+# depth is the list's length: the number free costs no counter.
+#
+#     atomic            pairs with
+#     head CAS in push  head load in pop: the popper sees the node's link, and all that the last user wrote
+#     link relaxed      nothing: a stale link is thrown away since the tag has moved and the CAS on head fails
+#
+# Forbidden: one segment on two lists, or on a list and out; a segment on none and not out.
 #
 # Taking or putting back several is one CAS too: what lies below the head cannot change while head (tag and index)
 # stands, so the chain that was walked is the list's if the CAS on head succeeds.  If it fails, all that was read is
@@ -16,6 +28,24 @@ from fastbuf.memory.pool_core cimport FreeList, PoolCore
 
 cdef inline bint empty(FreeList *stack) noexcept nogil:
     return <uint32_t>fb_u64_load_seq_cst(&stack.head) == 0
+
+
+# Exact at a moment within the call.
+cdef inline uint32_t list_depth(PoolCore *g, FreeList *stack) noexcept nogil:
+    cdef uint64_t h = fb_u64_load_seq_cst(&stack.head)
+    cdef uint64_t again
+    cdef uint32_t depth
+    while True:
+        depth = depth_at(g, h)
+        again = fb_u64_load_seq_cst(&stack.head)
+        if again == h:
+            return depth
+        h = again
+
+
+# What the list's length was when its head was h, if it still is.
+cdef inline uint32_t depth_at(PoolCore *g, uint64_t h) noexcept nogil:
+    return 0 if <uint32_t>h == 0 else <uint32_t>(fb_u64_load_relaxed(&g.meta[<uint32_t>h - 1].link) >> 32)
 
 
 cdef inline void push(PoolCore *g, FreeList *stack, int32_t i) noexcept nogil:

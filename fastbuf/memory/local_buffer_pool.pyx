@@ -16,16 +16,16 @@ from fastbuf._native.atomics cimport (
     fb_u64_load_relaxed,
 )
 from fastbuf.errors import ConfigError, FastbufError, PoolDestroyed, PoolTimeout, ResourceError
+from fastbuf.memory.free_list cimport list_depth
+from fastbuf.memory.magazines cimport local_figures
 from fastbuf.memory.memory_segment cimport segment_adopt, segments_adopt, segments_recycle
+from fastbuf.memory.pool_claims cimport local_destroy
 from fastbuf.memory.pool_core cimport (
     LOCAL_DESTROYED,
     LOCAL_EMPTY,
     MOST_AT_ONCE,
     LocalCore,
-    list_depth,
-    local_destroy,
     local_destroyed,
-    local_held,
     local_in_use,
     local_limit,
     local_set_signal,
@@ -365,7 +365,10 @@ cdef class LocalBufferPool:
     @property
     def available(self):
         """Segments that are home in this pool; the network pool may have more for it, up to `limit`."""
-        return list_depth(self.core.pool, &self.core.free)
+        cdef uint32_t held = 0
+        cdef uint32_t home = 0
+        local_figures(self.core, &held, &home)
+        return home
 
     @property
     def usage(self):
@@ -387,11 +390,9 @@ cdef class LocalBufferPool:
         LocalPoolStats
         """
         cdef LocalCore *p = self.core
-        cdef int64_t held = local_held(p)
-        cdef int64_t used = local_in_use(p)
-        while local_held(p) != held:                    # held and in use of one moment
-            held = local_held(p)
-            used = local_in_use(p)
+        cdef uint32_t held = 0
+        cdef uint32_t home = 0
+        local_figures(p, &held, &home)
         return LocalPoolStats(
             name=self.name,
             required=p.required,
@@ -399,8 +400,8 @@ cdef class LocalBufferPool:
             overdraft=fb_u32_load_relaxed(&p.overdraft),
             limit=local_limit(p),
             held=held,
-            in_use=used,
-            available=held - used,
+            in_use=held - home,
+            available=home,
             peak=fb_u32_load_relaxed(&p.peak),
             waits=fb_u64_load_relaxed(&p.waits),
             wait_s=fb_u64_load_relaxed(&p.wait_ns) / 1e9,

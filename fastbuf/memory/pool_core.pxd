@@ -3,10 +3,24 @@
 # Who owns what: a PoolCore belongs to its NetworkBufferPool, a LocalCore to the PoolCore (its memory stays until the
 # PoolCore goes and is used again for later pools, so that a stale look at a LocalCore reads wrong numbers, never freed
 # memory).  C code that calls these functions keeps the Python pool alive meanwhile.
-# The algorithms, the pairing of every atomic and the forbidden outcomes stand at the head of pool_core.pyx.
+# Who does what, each with its algorithm, the pairing of its atomics and the forbidden outcomes at its head:
+#     free_list.pxd       Treiber's stack, of segments or of chunks
+#     magazines.pyx       what a thread keeps for itself, and how everybody else gets at it
+#     pool_home.pyx       where segments come from and go to when the thread's own magazine does not do
+#     pool_claims.pyx     who may hold how many: claims, surplus, limits, peak
+#     pool_waking.pyx     who waits, and who wakes them
+#     pool_core.pyx       requests and recycles, made of these
+#     pool_fast.pxd       the two that are called most, inline
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
-from fastbuf._native.atomics cimport fb_ai64, fb_au32, fb_au64, fb_event
+from fastbuf._native.atomics cimport (
+    fb_ai64,
+    fb_au32,
+    fb_au64,
+    fb_event,
+    fb_u32_load_seq_cst,
+    fb_u64_load_seq_cst,
+)
 
 
 cdef extern from *:
@@ -17,6 +31,10 @@ cdef extern from *:
     const uint64_t WORD_DESTROYED "FB_WORD_DESTROYED"       # LocalCore.word: local_destroy has run
     const uint64_t WORD_CLAIM "FB_WORD_CLAIM"               # LocalCore.word: one claim in flight
 
+
+cdef extern from "fb_magazine.h" nogil:
+    enum:
+        FB_CHUNK                    # segments that change hands together
 
 cdef enum:
     LOCAL_EMPTY = -1                # no segment now, or the deadline has passed
@@ -37,31 +55,33 @@ cdef struct SegmentMeta:
     fb_au32 generation              # how often it has come home
     # The pool that counts it as held; NULL: on the global list.  Written by whoever moves it.
     LocalCore *owner
-    char room[40]
+    int32_t more[10]                # FB_CHUNK - 1: the other segments of the chunk, while it heads one on a list
 
 
-# Treiber stack of segments: head = tag << 32 | (index + 1), 0 in the low half: empty.
+# Treiber stack of segments, or of chunks by their first: head = tag << 32 | (index + 1), 0 in the low half: empty.
 cdef struct FreeList:
     fb_au64 head
     char room[56]
 
 
 cdef struct LocalCore:
-    FreeList free                   # home, and held by this pool
+    # Segments that are home, and held by this pool: here, in `chunks`, or in a magazine.
+    FreeList free
     # --- read by every operation, written seldom
-    fb_au64 word                    # destroyed bit | claims in flight | segments held (out + locally free)
+    fb_au64 word                    # destroyed bit | claims in flight | segments held (out + home)
     # Segments it may hold now; moved by redistribution, under the NetworkBufferPool's lock.
     fb_au32 limit
     fb_au32 hungry                  # 1: a request failed since the last wake-up
     fb_au32 peak                    # most segments out at once
+    fb_au32 gate                    # 1: somebody is at all magazines (magazines.pyx), and their owners keep out
     uint32_t required               # guaranteed; fixed while the pool lives
     uint32_t maximum                # cap of limit; fixed
     # May be lent beyond limit; fixed, but read by wakers when p may just be changing hands.
     fb_au32 overdraft
+    fb_au32 slots                   # a bit for each magazine in use
     PoolCore *pool
     LocalCore *following            # next of all the pool's LocalCores; fixed once it is in that list
-    uint64_t born                   # which local_new of the pool it was: the order of redistribution
-    char room[8]
+    fb_au64 magazines               # fb_magazine[FB_SLOTS]: nobody's, until a thread wants one
     # --- waiting
     fb_event available              # those inside local_acquire
     fb_au64 listener                # fb_event*, 0: none; set by local_set_listener only
@@ -69,8 +89,11 @@ cdef struct LocalCore:
     uint32_t in_service             # 0: free for another pool; under the NetworkBufferPool's lock
     fb_au64 waits                   # requests that had to wait
     fb_au64 wait_ns                 # time they waited, sum
+    uint64_t born                   # which local_new of the pool it was: the order of redistribution
     fb_au32 signal                  # eventfd + 1 for tasks that wait, 0: none; set by local_set_signal only
-    char room2[20]
+    char room2[12]
+    # --- between magazines
+    FreeList chunks                 # FB_CHUNK segments each; depth counts chunks
 
 
 cdef struct PoolCore:
@@ -85,8 +108,10 @@ cdef struct PoolCore:
     uint32_t count                  # segments
     uint32_t segment_size           # bytes
     size_t stride                   # bytes: segment_size, and in a debug build a guard
+    int64_t here                    # from the thread pointer to what a thread knows of itself (fb_magazine.h); fixed
     uint64_t births                 # local_new calls; under the lock
     fb_au64 locals                  # LocalCore*: all of them, in use or not; grows at the front, never shrinks
+    PoolCore *next_pool             # of all pools there are; under the lock of magazines.pyx
 
 
 # --- segments ---------------------------------------------------------------------------------------------------------
@@ -129,13 +154,16 @@ cdef int32_t local_try_or_arm(LocalCore *p) noexcept nogil
 cdef void local_set_signal(LocalCore *p, int fd) noexcept nogil
 
 # --- figures: exact at one moment within the call ---------------------------------------------------------------------
-cdef uint32_t list_depth(PoolCore *g, FreeList *stack) noexcept nogil
-cdef uint32_t local_held(LocalCore *p) noexcept nogil
 cdef uint32_t local_in_use(LocalCore *p) noexcept nogil
-cdef uint32_t local_limit(LocalCore *p) noexcept nogil
-cdef bint local_destroyed(LocalCore *p) noexcept nogil
 
-# --- limits and ends; the caller holds the NetworkBufferPool's lock ---------------------------------------------------
-cdef void local_set_limit(LocalCore *p, uint32_t limit) noexcept nogil      # then pool_wake_hungry, once for all limits
-cdef void local_destroy(LocalCore *p) noexcept nogil                        # may be called without the lock
-cdef void pool_wake_hungry(PoolCore *g) noexcept nogil
+
+cdef inline uint32_t local_held(LocalCore *p) noexcept nogil:
+    return <uint32_t>fb_u64_load_seq_cst(&p.word)
+
+
+cdef inline uint32_t local_limit(LocalCore *p) noexcept nogil:
+    return fb_u32_load_seq_cst(&p.limit)
+
+
+cdef inline bint local_destroyed(LocalCore *p) noexcept nogil:
+    return (fb_u64_load_seq_cst(&p.word) & WORD_DESTROYED) != 0

@@ -1,51 +1,15 @@
-"""The pool's C cores: lock-free free lists, claims under a limit, waiting and waking.
+"""Requests and recycles: the paths that run for every buffer.
 
-Three structures, all without a lock and all usable without the GIL:
+A request takes from the calling thread's magazine; else from the pool's chunks and list, from other threads' magazines
+(``magazines.pyx``), from the global list within the limit (``pool_claims.pyx``), in that order; else it fails or waits
+(``pool_waking.pyx``).  A recycle goes the other way.  All of it works without the GIL and without a lock; only who
+looks into another thread's magazine waits, for the few instructions that its owner may be at.
 
-1. *Free lists* (``FreeList``): the global one and one per local pool, all threaded through ``SegmentMeta.link``, so
-   that a segment is on one list at most.  Treiber's stack (R. K. Treiber, "Systems Programming: Coping with
-   Parallelism", IBM RJ 5118, 1986) with a tag of 32 bits beside the index against ABA (IBM System/370 Principles of
-   Operation, appendix A). Each node also keeps its depth.  What lies below a node cannot change while the node is on
-   the list, so the top's depth is the list's length: the number free costs no counter.  Several are taken, or put
-   back, by one CAS (``free_list.pxd``).
+    atomic            pairs with
+    ``refs`` release  ``refs`` acquire of the last reference: it sees what the other holders wrote
 
-   ======================== ===================================================================================
-   atomic                   pairs with
-   ======================== ===================================================================================
-   ``head`` CAS in push     ``head`` load in pop: the popper sees the node's link, and all that the last user wrote
-   ``link`` relaxed         nothing: a stale link is thrown away since the tag has moved and the CAS on head fails
-   ``refs`` release         ``refs`` acquire of the last reference: it sees what the other holders wrote
-   ======================== ===================================================================================
-
-2. *Claims*: ``LocalCore.word`` = destroyed bit | claims in flight (31) | held (32), and ``PoolCore.spare``, a
-   semaphore.  A pool that takes a segment from the global list first claims it in its word; beyond its ``required`` it
-   also has to take one from ``spare``.  At rest
-
-       spare = free on the global list - sum over pools of max(0, required - held)
-
-   so that what one pool takes beyond its guarantee (up to its limit, or as overdraft) never eats another's guarantee.
-   Every change of a word knows its total (held + in flight) before and after, which says whether ``spare`` has to move.
-
-3. *Waiting*: ``hungry`` of a pool is set by a request that failed, and cleared by whoever then makes a segment, a
-   limit or the end of the pool visible; ``PoolCore.hungry`` counts the pools in that state.  So a recycle that nobody
-   waits for pays one load and no system call.  All steps named here are seq_cst, and they form two Dekker pairs:
-
-       requester                                       releaser
-       R1  global hungry += 1, pool's hungry = 1       L1  push / limit / destroyed bit
-       R2  look again: list, limit, destroyed          L2  pool's hungry (own list), global hungry (global list)
-       R3  sleep on the event (or return -1)           L3  clear it, notify (event, listener, eventfd of the tasks)
-
-   Either R2 sees L1, or L2 sees R1.  The global count goes up before the pool's flag is set and down after it is
-   cleared: whoever sees the flag set may rely on its being counted.  The second pair is a push to a local list against
-   a falling limit: recycle pushes first and then reads ``limit``, redistribution stores ``limit`` first and then lists
-   are looked at (``reclaim``); so a surplus is seen by the one or by the other.
-
-Forbidden outcomes:
-- one segment on two lists, or on a list and out; a segment on none and not out;
-- held > limit + overdraft by an acquire (held > limit by a falling limit is allowed, and shrinks with each recycle);
-- sum of held + free on the global list != count, at rest;
-- a requester asleep although a segment it may have is free, and no wake-up is on its way;
-- a pool that cannot reach ``required`` once those over their limit have recycled.
+What a user wrote to a segment is seen by the next one because every way between them is ordered: a list's ``head``
+(``free_list.pxd``), a magazine's ``busy`` and the gate (``fb_magazine.h``), or one and the same thread.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -54,308 +18,65 @@ from fastbuf._native.atomics cimport (
     fb_cpu_relax,
     fb_event,
     fb_event_cancel,
-    fb_event_notify,
     fb_event_prepare,
-    fb_event_signal,
     fb_event_wait,
-    fb_fence_seq_cst,
-    fb_i64_add_seq_cst,
-    fb_i64_cas_seq_cst,
-    fb_i64_load_seq_cst,
+    fb_likely,
     fb_now_ns,
     fb_u32_add_relaxed,
-    fb_u32_add_seq_cst,
-    fb_u32_cas_acq_rel,
-    fb_u32_cas_seq_cst,
     fb_u32_load_acquire,
     fb_u32_load_relaxed,
     fb_u32_load_seq_cst,
     fb_u32_store_relaxed,
-    fb_u32_store_release,
-    fb_u32_sub_seq_cst,
     fb_u64_add_relaxed,
-    fb_u64_add_seq_cst,
-    fb_u64_cas_seq_cst,
-    fb_u64_load_relaxed,
+    fb_u64_load_acquire,
     fb_u64_load_seq_cst,
-    fb_u64_store_release,
 )
-from fastbuf.memory.debug_checks cimport POOL_DEBUG, debug_poison
-from fastbuf.memory.free_list cimport empty, pop, pop_many, push, push_many
-from fastbuf.memory.pool_core cimport WORD_CLAIM, WORD_DESTROYED, FreeList, LocalCore, PoolCore, SegmentMeta
+from fastbuf.memory.free_list cimport empty, pop_many, push_many
+from fastbuf.memory.magazines cimport GLANCE, LOOK, SURE, Look, fb_magazine_here, local_figures, magazine_take
+from fastbuf.memory.pool_claims cimport note_peak
+from fastbuf.memory.pool_core cimport WORD_DESTROYED, LocalCore, PoolCore
+from fastbuf.memory.pool_fast cimport recycle_here
+from fastbuf.memory.pool_home cimport after_push, let_go, take_slowly
+from fastbuf.memory.pool_waking cimport arm, waking_set_listener, waking_set_signal
 
 
 cdef enum:
     SPINS = 100                     # looks before sleeping, some microseconds
 
 
-cdef inline uint32_t word_held(uint64_t w) noexcept nogil:
-    return <uint32_t>w
-
-
-cdef inline uint64_t word_total(uint64_t w) noexcept nogil:
-    return <uint64_t><uint32_t>w + ((w >> 32) & 0x7FFFFFFF)
-
-
-cdef uint32_t list_depth(PoolCore *g, FreeList *stack) noexcept nogil:
-    cdef uint64_t h = fb_u64_load_seq_cst(&stack.head)
-    cdef uint64_t again
-    cdef uint32_t depth
-    while True:
-        depth = 0 if <uint32_t>h == 0 else <uint32_t>(fb_u64_load_relaxed(&g.meta[<uint32_t>h - 1].link) >> 32)
-        again = fb_u64_load_seq_cst(&stack.head)
-        if again == h:
-            return depth
-        h = again
-
-
-# --- waking -----------------------------------------------------------------------------------------------------------
-
-cdef inline LocalCore *first_local(PoolCore *g) noexcept nogil:
-    return <LocalCore *><size_t>fb_u64_load_seq_cst(&g.locals)
-
-
-# R1 of the head comment: from here on whoever makes something available to p will notify.
-cdef void arm(LocalCore *p) noexcept nogil:
-    cdef uint32_t expected
-    if fb_u32_load_seq_cst(&p.hungry) != 0:
-        return
-    fb_u32_add_seq_cst(&p.pool.hungry, 1)
-    while True:
-        expected = 0
-        if fb_u32_cas_seq_cst(&p.hungry, &expected, 1):
-            return
-        if expected != 0:                               # another thread was first, and is counted
-            fb_u32_sub_seq_cst(&p.pool.hungry, 1)
-            return
-
-
-# L3: notifies everybody who waits for p, once per arming.
-cdef void wake(LocalCore *p) noexcept nogil:
-    cdef uint32_t expected, signal
-    cdef fb_event *e
-    while True:
-        expected = 1
-        if fb_u32_cas_seq_cst(&p.hungry, &expected, 0):
-            break
-        if expected == 0:
-            return
-    fb_u32_sub_seq_cst(&p.pool.hungry, 1)
-    fb_event_notify(&p.available)
-    # The pin and the load pair (seq_cst) with local_set_listener's store and its look at the pins: either this sees
-    # the listener gone, or the setter waits until the pin is off.
-    fb_u32_add_seq_cst(&p.listener_pins, 1)
-    e = <fb_event *><size_t>fb_u64_load_seq_cst(&p.listener)
-    if e != NULL:
-        fb_event_notify(e)
-    signal = fb_u32_load_seq_cst(&p.signal)
-    if signal != 0:
-        fb_event_signal(<int>signal - 1)
-    fb_u32_sub_seq_cst(&p.listener_pins, 1)
-
-
-cdef void pool_wake_hungry(PoolCore *g) noexcept nogil:
-    # A pool that is at its limit is left asleep: what it holds falls only by its own recycle to the global list, which
-    # comes here after it, and its limit rises only in redistribution, which comes here too.  Claims in flight do not
-    # count in this look, since they may yet be undone.
-    cdef LocalCore *p
-    cdef uint64_t w, most
-    if fb_u32_load_seq_cst(&g.hungry) == 0:
-        return
-    p = first_local(g)
-    while p != NULL:
-        if fb_u32_load_seq_cst(&p.hungry) != 0:
-            w = fb_u64_load_seq_cst(&p.word)
-            most = <uint64_t>fb_u32_load_seq_cst(&p.limit) + fb_u32_load_relaxed(&p.overdraft)
-            if w & WORD_DESTROYED or word_held(w) < most:
-                wake(p)
-        p = p.following
-
-
-cdef void local_set_listener(LocalCore *p, fb_event *e) noexcept nogil:
-    fb_u64_store_release(&p.listener, <uint64_t><size_t>e)
-    fb_fence_seq_cst()
-    while fb_u32_load_seq_cst(&p.listener_pins) != 0:
-        fb_cpu_relax()
-
-
-cdef void local_set_signal(LocalCore *p, int fd) noexcept nogil:
-    fb_u32_store_release(&p.signal, <uint32_t>(fd + 1))
-    fb_fence_seq_cst()
-    while fb_u32_load_seq_cst(&p.listener_pins) != 0:
-        fb_cpu_relax()
-
-
-# --- claims -----------------------------------------------------------------------------------------------------------
-
-cdef bint spare_take(PoolCore *g) noexcept nogil:
-    cdef int64_t s = fb_i64_load_seq_cst(&g.spare)
-    while s > 0:
-        if fb_i64_cas_seq_cst(&g.spare, &s, s - 1):
-            return True
-    return False
-
-
-# What was claimed is claimed no more.  Somebody who looked meanwhile may have gone to sleep over it.
-cdef void spare_refund(PoolCore *g) noexcept nogil:
-    fb_i64_add_seq_cst(&g.spare, 1)
-    if not empty(&g.free):
-        pool_wake_hungry(g)
-
-
-# Moves p's surplus (held beyond limit, and free) to the global list; returns how many.
-cdef uint32_t trim(LocalCore *p) noexcept nogil:
-    cdef PoolCore *g = p.pool
-    cdef uint32_t moved = 0
-    cdef uint32_t left = 0
-    cdef uint32_t required
-    cdef uint64_t w
-    cdef int32_t i
-    while True:
-        w = fb_u64_load_seq_cst(&p.word)
-        if word_held(w) <= fb_u32_load_seq_cst(&p.limit):
-            break
-        i = pop(g, &p.free, &left)
-        if i < 0:
-            break
-        required = p.required                           # p cannot change hands while it counts this segment
-        while word_held(w) > fb_u32_load_seq_cst(&p.limit):
-            if fb_u64_cas_seq_cst(&p.word, &w, w - 1):
-                break
-        else:
-            # The limit rose.  A request that found the list empty meanwhile sleeps over this segment.
-            push(g, &p.free, i)
-            if fb_u32_load_seq_cst(&p.hungry) != 0:
-                wake(p)
-            break
-        # From here on p may be serving another pool: it is not touched again unless the loop finds a surplus.
-        g.meta[i].owner = NULL
-        push(g, &g.free, i)
-        if w & WORD_DESTROYED or word_total(w) - 1 >= required:
-            fb_i64_add_seq_cst(&g.spare, 1)
-        moved += 1
-    if moved != 0:
-        pool_wake_hungry(g)
-    return moved
-
-
-# A pool below its limit that finds nothing on the global list takes what others hold free beyond their limit: since the
-# sum of the limits is the sum of the segments, somebody then holds more than his limit.
-cdef uint32_t reclaim(PoolCore *g) noexcept nogil:
-    cdef uint32_t moved = 0
-    cdef LocalCore *p = first_local(g)
-    while p != NULL:
-        if word_held(fb_u64_load_seq_cst(&p.word)) > fb_u32_load_seq_cst(&p.limit):
-            moved += trim(p)
-        p = p.following
-    return moved
-
-
-cdef void note_peak(LocalCore *p) noexcept nogil:
-    cdef uint32_t used = local_in_use(p)
-    cdef uint32_t peak = fb_u32_load_relaxed(&p.peak)
-    while used > peak:
-        if fb_u32_cas_acq_rel(&p.peak, &peak, used):
-            return
-
-
-# The slow half of a request: the local list was empty.
-cdef int32_t take_global(LocalCore *p, uint32_t extra) noexcept nogil:
-    cdef PoolCore *g = p.pool
-    cdef uint64_t w, total
-    cdef uint32_t left = 0
-    cdef bint paid = False
-    cdef bint beyond
-    cdef int32_t i
-    while True:
-        # 1. Claim: word's claims + 1, and one of spare if that goes beyond what is guaranteed.
-        w = fb_u64_load_seq_cst(&p.word)
-        while True:
-            total = word_total(w)
-            if w & WORD_DESTROYED or total >= <uint64_t>fb_u32_load_seq_cst(&p.limit) + extra:
-                if paid:
-                    spare_refund(g)
-                return -1
-            beyond = total >= p.required
-            if beyond and not paid:
-                paid = not empty(&g.free) and spare_take(g)
-                if not paid:
-                    if reclaim(g) == 0:
-                        return -1
-                    w = fb_u64_load_seq_cst(&p.word)
-                    continue
-            elif paid and not beyond:
-                paid = False
-                spare_refund(g)
-            if fb_u64_cas_seq_cst(&p.word, &w, w + WORD_CLAIM):
-                break
-        # The payment now belongs to the word: who undoes the claim goes by the word's total, not by who paid.
-        paid = False
-        # 2. Take.
-        i = pop(g, &g.free, &left)
-        if i >= 0:
-            fb_u64_add_seq_cst(&p.word, 1 - WORD_CLAIM)
-            g.meta[i].owner = p
-            return i
-        # 3. Nothing there: undo.  A push since then may have been missed by those who saw this claim.
-        w = fb_u64_load_seq_cst(&p.word)
-        while not fb_u64_cas_seq_cst(&p.word, &w, w - WORD_CLAIM):
-            pass
-        if w & WORD_DESTROYED or word_total(w) - 1 >= p.required:
-            fb_i64_add_seq_cst(&g.spare, 1)
-        if not empty(&g.free):
-            pool_wake_hungry(g)
-        elif reclaim(g) == 0:
-            return -1
-
-
-cdef inline int32_t take(LocalCore *p, uint32_t extra) noexcept nogil:
-    cdef PoolCore *g = p.pool
-    cdef uint32_t left = 0
-    cdef uint64_t w
-    cdef int32_t i = pop(g, &p.free, &left)
-    if i < 0:
-        i = take_global(p, extra)
-        if i < 0:
-            return -1
-        fb_u32_store_relaxed(&g.meta[i].refs, 1)
-        note_peak(p)
-        return i
-    fb_u32_store_relaxed(&g.meta[i].refs, 1)            # published by whatever hands the segment on
-    w = fb_u64_load_seq_cst(&p.word)
-    if w & WORD_DESTROYED:
-        segment_recycle(g, i)
-        return -1
-    if word_held(w) - left > fb_u32_load_relaxed(&p.peak):
-        note_peak(p)
-    return i
-
-
 # --- requests ---------------------------------------------------------------------------------------------------------
+
+cdef inline int32_t take(LocalCore *p, uint32_t extra, Look how) noexcept nogil:
+    cdef int32_t i = magazine_take(p, fb_magazine_here(fb_u64_load_acquire(&p.magazines), p.pool.here))
+    if fb_likely(i >= 0):
+        fb_u32_store_relaxed(&p.pool.meta[i].refs, 1)
+        return i
+    return take_slowly(p, extra, how)
+
 
 cdef int32_t take_or_arm(LocalCore *p, uint32_t extra) noexcept nogil:
     if fb_u64_load_seq_cst(&p.listener) == 0:
         return -1
     arm(p)
-    return take(p, extra)
+    return take(p, extra, SURE)
 
 
 cdef int32_t local_try_or_arm(LocalCore *p) noexcept nogil:
-    cdef int32_t i = take(p, 0)
+    cdef int32_t i = take(p, 0, LOOK)
     if i >= 0:
         return i
     arm(p)
-    return take(p, 0)
+    return take(p, 0, SURE)
 
 
 cdef int32_t local_try_acquire(LocalCore *p) noexcept nogil:
-    cdef int32_t i = take(p, 0)
+    cdef int32_t i = take(p, 0, LOOK)
     return i if i >= 0 else take_or_arm(p, 0)
 
 
 cdef int32_t local_try_acquire_overdraft(LocalCore *p) noexcept nogil:
     cdef uint32_t extra = fb_u32_load_relaxed(&p.overdraft)
-    cdef int32_t i = take(p, extra)
+    cdef int32_t i = take(p, extra, LOOK)
     return i if i >= 0 else take_or_arm(p, extra)
 
 
@@ -375,10 +96,10 @@ cdef uint32_t local_try_acquire_many(LocalCore *p, uint32_t n, int32_t *segments
         if w & WORD_DESTROYED:
             segment_recycle_many(g, segments, got)
             return 0
-        if word_held(w) - left > fb_u32_load_relaxed(&p.peak):
+        if <uint32_t>w > fb_u32_load_relaxed(&p.peak):
             note_peak(p)
     while got < n:                                      # each of these stays with p: the next batch finds them at home
-        i = take(p, 0)
+        i = take(p, 0, LOOK)
         if i < 0 and got == 0:
             i = take_or_arm(p, 0)
         if i < 0:
@@ -388,20 +109,26 @@ cdef uint32_t local_try_acquire_many(LocalCore *p, uint32_t n, int32_t *segments
     return got
 
 
+# Whether a request that may wait should try now, or give those who recycle a moment.  Under the limit a look costs
+# less than waiting; at the limit it is better to leave magazines to fill and chunks to come.
+cdef inline bint at_limit(LocalCore *p) noexcept nogil:
+    return fb_u64_load_seq_cst(&p.word) >= fb_u32_load_seq_cst(&p.limit)
+
+
 cdef int32_t local_wait(LocalCore *p, int64_t deadline_ns) noexcept nogil:
     cdef int32_t i
     cdef uint32_t key
     cdef int rc, _
     for _ in range(SPINS):
-        if not empty(&p.free) or not empty(&p.pool.free):
-            i = take(p, 0)
+        if not empty(&p.free) or not empty(&p.chunks) or not empty(&p.pool.free):
+            i = take(p, 0, GLANCE if at_limit(p) else LOOK)
             if i >= 0:
                 return i
         fb_cpu_relax()
     while True:
         key = fb_event_prepare(&p.available)
         arm(p)
-        i = take(p, 0)
+        i = take(p, 0, SURE)
         if i >= 0:
             fb_event_cancel(&p.available)
             return i
@@ -412,7 +139,7 @@ cdef int32_t local_wait(LocalCore *p, int64_t deadline_ns) noexcept nogil:
         if rc == 1:
             continue
         if rc == 0:
-            i = take(p, 0)                              # what came with the deadline is not refused
+            i = take(p, 0, SURE)                        # what came with the deadline is not refused
             if i >= 0:
                 return i
             return LOCAL_DESTROYED if local_destroyed(p) else LOCAL_EMPTY
@@ -421,7 +148,7 @@ cdef int32_t local_wait(LocalCore *p, int64_t deadline_ns) noexcept nogil:
 
 cdef int32_t local_acquire(LocalCore *p, int64_t deadline_ns) noexcept nogil:
     cdef int64_t begin
-    cdef int32_t i = take(p, 0)
+    cdef int32_t i = take(p, 0, GLANCE if at_limit(p) else LOOK)
     if i >= 0:
         return i
     if local_destroyed(p):
@@ -453,46 +180,8 @@ cdef void segment_retain(PoolCore *g, int32_t i) noexcept nogil:
     fb_u32_add_relaxed(&g.meta[i].refs, 1)
 
 
-# One reference less: 1 with the last one (the caller puts the segment on its owner's list), 0, or -1 if it was not out.
-cdef inline int let_go(PoolCore *g, int32_t i) noexcept nogil:
-    cdef SegmentMeta *m = &g.meta[i]
-    cdef uint32_t r = fb_u32_load_acquire(&m.refs)
-    # Whoever sees 1 and owns it is alone: nobody else has a reference to copy (as in Arc::get_mut).  The acquire pairs
-    # with the release of those who left before.  The debug build counts down atomically all the same, to catch two
-    # threads that recycle one reference.
-    if r == 1 and not POOL_DEBUG:
-        fb_u32_store_relaxed(&m.refs, 0)                # published by push
-    else:
-        while True:
-            if r == 0:
-                return -1
-            if fb_u32_cas_acq_rel(&m.refs, &r, r - 1):
-                break
-        if r > 1:
-            return 0
-    fb_u32_store_relaxed(&m.generation, fb_u32_load_relaxed(&m.generation) + 1)
-    if POOL_DEBUG:
-        debug_poison(g, i)
-    return 1
-
-
-# After a push to p's list.  The segment is somebody else's by now, and p may even serve another pool: these looks then
-# do harmless work.
-cdef inline void after_push(LocalCore *p) noexcept nogil:
-    if word_held(fb_u64_load_seq_cst(&p.word)) > fb_u32_load_seq_cst(&p.limit):
-        trim(p)
-    if fb_u32_load_seq_cst(&p.hungry) != 0:
-        wake(p)
-
-
 cdef int segment_recycle(PoolCore *g, int32_t i) noexcept nogil:
-    cdef int last = let_go(g, i)
-    cdef LocalCore *p
-    if last == 1:
-        p = g.meta[i].owner
-        push(g, &p.free, i)
-        after_push(p)
-    return last
+    return recycle_here(g, i)
 
 
 cdef uint32_t segment_recycle_many(PoolCore *g, const int32_t *segments, uint32_t n) noexcept nogil:
@@ -522,53 +211,18 @@ cdef uint32_t segment_recycle_many(PoolCore *g, const int32_t *segments, uint32_
 
 # --- figures ----------------------------------------------------------------------------------------------------------
 
-cdef uint32_t local_held(LocalCore *p) noexcept nogil:
-    return word_held(fb_u64_load_seq_cst(&p.word))
-
-
-cdef uint32_t local_limit(LocalCore *p) noexcept nogil:
-    return fb_u32_load_seq_cst(&p.limit)
-
-
-cdef bint local_destroyed(LocalCore *p) noexcept nogil:
-    return (fb_u64_load_seq_cst(&p.word) & WORD_DESTROYED) != 0
-
-
 cdef uint32_t local_in_use(LocalCore *p) noexcept nogil:
-    # The list did not move between the two looks at its head (the tag says so), and held was read in between: both
-    # figures are of that moment.
-    cdef PoolCore *g = p.pool
-    cdef uint64_t h = fb_u64_load_seq_cst(&p.free.head)
-    cdef uint64_t again
-    cdef uint32_t held, depth
-    while True:
-        depth = 0 if <uint32_t>h == 0 else <uint32_t>(fb_u64_load_relaxed(&g.meta[<uint32_t>h - 1].link) >> 32)
-        held = local_held(p)
-        again = fb_u64_load_seq_cst(&p.free.head)
-        if again == h:
-            return held - depth
-        h = again
+    cdef uint32_t held = 0
+    cdef uint32_t home = 0
+    local_figures(p, &held, &home)
+    return held - home
 
 
-# --- limits and ends; the caller holds the NetworkBufferPool's lock ---------------------------------------------------
+# --- the listener -----------------------------------------------------------------------------------------------------
 
-cdef void local_set_limit(LocalCore *p, uint32_t limit) noexcept nogil:
-    # A read-modify-write for its order alone (head comment, second pair): only the holder of the lock moves limits.
-    fb_u32_add_seq_cst(&p.limit, limit - fb_u32_load_relaxed(&p.limit))
+cdef void local_set_listener(LocalCore *p, fb_event *e) noexcept nogil:
+    waking_set_listener(p, e)
 
 
-cdef void local_destroy(LocalCore *p) noexcept nogil:
-    cdef PoolCore *g = p.pool
-    cdef uint64_t w = fb_u64_load_seq_cst(&p.word)
-    while True:
-        if w & WORD_DESTROYED:
-            return
-        if fb_u64_cas_seq_cst(&p.word, &w, w | WORD_DESTROYED):
-            break
-    if word_total(w) < p.required:                      # its guarantee is free for all now
-        fb_i64_add_seq_cst(&g.spare, p.required - <int64_t>word_total(w))
-    local_set_limit(p, 0)
-    trim(p)
-    wake(p)
-    fb_event_notify(&p.available)
-    pool_wake_hungry(g)
+cdef void local_set_signal(LocalCore *p, int fd) noexcept nogil:
+    waking_set_signal(p, fd)

@@ -1,6 +1,6 @@
 """Tasks that wait for a segment: first come, first served, on any number of event loops.
 
-A failed try arms the pool (head of ``pool_core.pyx``, 3); whoever then makes a segment available writes to the pool's
+A failed try arms the pool (head of ``pool_waking.pyx``); whoever then makes a segment available writes to the pool's
 eventfd, which every loop with a waiting task watches.  Whichever loop sees it first serves the whole queue, so that a
 signal that one loop takes is not missed by another.  The order is the same as for a thread that waits: a task stands in
 the queue, and its loop watches, before the pool is tried and armed; the signal is taken before the pool is tried.

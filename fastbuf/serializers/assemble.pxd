@@ -1,6 +1,7 @@
 # Elements in: chunks of any size appended to growing columns, handed over as one batch.
 from libc.stdint cimport uint8_t
 
+from fastbuf.serializers.arrow_abi cimport ArrowArray
 from fastbuf.serializers.column_plan cimport ColumnPlan
 from fastbuf.serializers.columns cimport fb_assembly
 
@@ -16,4 +17,9 @@ cdef class BatchAssembler:
     # Whole elements, prefixes included.
     cdef int append_elements(self, const uint8_t *data, Py_ssize_t length) except -1
     cdef object take(self)
+    # One payload as a batch of its own, besides what was appended: of a copy, or of the bytes themselves, which are
+    # then 4 bytes behind a multiple of 8; they are kept by a reference on `owner` until the batch's last buffer goes.
+    cdef object copied(self, const uint8_t *payload, Py_ssize_t length)
+    cdef object placed(self, const uint8_t *payload, Py_ssize_t length, object owner)
+    cdef object _batch_of(self, ArrowArray *array)
     cdef int _refuse(self, int error, Py_ssize_t length) except -1

@@ -1,26 +1,32 @@
 """Assembles Arrow batches from elements of the columnar kind."""
 
+from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from libc.stdint cimport uint8_t, uint32_t, uintptr_t
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
 from fastbuf.serializers.arrow_abi cimport ArrowArray
 from fastbuf.serializers.column_plan cimport ColumnPlan
 from fastbuf.serializers.columns cimport (
-    FB_APPEND_ENDS,
     FB_APPEND_EXTRA,
+    FB_APPEND_FALL,
     FB_APPEND_FLAGS,
     FB_APPEND_MEMORY,
     FB_APPEND_NULLS,
     FB_APPEND_OFFSETS,
+    FB_APPEND_PADDING,
     FB_APPEND_ROWS,
     FB_APPEND_SHORT,
     fb_append,
     fb_assembly,
+    fb_copy,
     fb_free_outs,
     fb_out,
+    fb_parse,
     fb_piece,
+    fb_place,
     fb_take,
+    fb_take_place,
 )
 
 from fastbuf.errors import BlockCorrupt, BlockTruncated, RecordTooLong
@@ -28,6 +34,23 @@ from fastbuf.serializers.column_wire import from_wire
 
 # Below this an append is over before another thread could have taken the GIL and given it back.
 cdef Py_ssize_t GIL_BYTES = 256 * 1024
+
+cdef extern from "Python.h":
+    int Py_IsInitialized() nogil
+
+
+cdef object _import_from_c = None      # pyarrow's, once it was needed
+
+
+cdef void drop_copy(fb_place *place) noexcept nogil:
+    free(place.owner)
+
+
+cdef void drop_export(fb_place *place) noexcept nogil:
+    # A batch may outlive the interpreter; what it lies in does so as well then.
+    if Py_IsInitialized():
+        with gil:
+            Py_DECREF(<object> place.owner)
 
 
 cdef class BatchAssembler:
@@ -83,14 +106,16 @@ cdef class BatchAssembler:
         what = f"a columnar chunk of {length:,} bytes: {where}"
         if error == FB_APPEND_SHORT:
             raise BlockTruncated(f"{what} needs {self.c.need:,} bytes and {self.c.left:,} are left")
-        if error == FB_APPEND_ENDS:
-            raise BlockCorrupt(f"{what} has ends that fall")
+        if error == FB_APPEND_FALL:
+            raise BlockCorrupt(f"{what} has offsets that fall, or do not begin at 0")
         if error == FB_APPEND_NULLS:
             raise BlockCorrupt(f"{what} has nulls and the schema allows none")
         if error == FB_APPEND_FLAGS:
             raise BlockCorrupt(f"{what} has a flag that its type does not know")
         if error == FB_APPEND_EXTRA:
             raise BlockCorrupt(f"{what} is followed by {self.c.left:,} bytes that belong to no column")
+        if error == FB_APPEND_PADDING:
+            raise BlockCorrupt(f"{what} has padding that is not 0")
         if error == FB_APPEND_ROWS:
             raise BlockCorrupt(f"{what} claims {self.c.need:,} rows of no bytes")
         if error == FB_APPEND_OFFSETS:
@@ -104,20 +129,54 @@ cdef class BatchAssembler:
 
     cdef object take(self):
         cdef ArrowArray array
-        import pyarrow
-
-        schema = self.plan.arrow_schema() if self.plan.wire is None else self.plan.wire
         if fb_take(&self.c, &array):
             raise MemoryError(f"no memory to hand over a batch of {self.rows:,} rows")
         self.rows = 0
         self.nbytes = 0
+        return self._batch_of(&array)
+
+    cdef object _batch_of(self, ArrowArray *array):
+        # Gives the array away, whatever happens.
+        global _import_from_c
         try:
-            batch = pyarrow.RecordBatch._import_from_c(<uintptr_t> &array, schema)
+            if _import_from_c is None:
+                import pyarrow
+
+                _import_from_c = pyarrow.RecordBatch._import_from_c
+            schema = self.plan.arrow_schema() if self.plan.wire is None else self.plan.wire
+            batch = _import_from_c(<uintptr_t> array, schema)
         finally:
             # A successful import has moved the struct out.
             if array.release != NULL:
-                array.release(&array)
+                array.release(array)
         return batch if self.plan.wire is None else from_wire(batch, self.plan.arrow_schema())
+
+    cdef object copied(self, const uint8_t *payload, Py_ssize_t length):
+        # One piece of memory for all columns, and one copy; checked after it, so that nobody can alter it in between.
+        cdef ArrowArray array
+        cdef int error
+        cdef uint8_t *copy = <uint8_t *> malloc(length + 4)
+        if copy == NULL:
+            raise MemoryError(f"no memory to copy a chunk of {length:,} bytes")
+        if length < GIL_BYTES:
+            fb_copy(copy + 4, payload, length)
+            error = fb_parse(&self.c, copy + 4, length)
+        else:
+            with nogil:
+                fb_copy(copy + 4, payload, length)
+                error = fb_parse(&self.c, copy + 4, length)
+        if error or fb_take_place(&self.c, drop_copy, copy, &array):
+            free(copy)
+            self._refuse(error or FB_APPEND_MEMORY, length)
+        return self._batch_of(&array)
+
+    cdef object placed(self, const uint8_t *payload, Py_ssize_t length, object owner):
+        cdef ArrowArray array
+        cdef int error = fb_parse(&self.c, payload, length)
+        if error or fb_take_place(&self.c, drop_export, <PyObject *> owner, &array):
+            self._refuse(error or FB_APPEND_MEMORY, length)
+        Py_INCREF(owner)
+        return self._batch_of(&array)
 
     def add(self, payload):
         """Append one element's payload (without its length prefix).

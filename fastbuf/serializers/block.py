@@ -13,9 +13,9 @@ from fastbuf.errors import BlockCorrupt, BlockTruncated, SchemaMismatch
 from fastbuf.serializers.checksum import crc32c
 
 MAGIC = b"FBUF"
-VERSION = 1
 HEADER_BYTES = 32
 KIND_ROW, KIND_COLUMNAR, KIND_PICKLED = 1, 2, 3
+VERSIONS = {KIND_ROW: 1, KIND_COLUMNAR: 2, KIND_PICKLED: 1}  #: of each kind's layout
 KIND_NAMES = {KIND_ROW: "row", KIND_COLUMNAR: "columnar", KIND_PICKLED: "pickled"}
 FLAG_CRC = 1
 FLAG_GROUPS = 2  #: of pickles: each is a list of records
@@ -48,7 +48,7 @@ def encode_header(kind: int, flags: int, fingerprint: int, body_bytes: int, reco
     bytes
         32 of them.
     """
-    return _HEADER.pack(MAGIC, VERSION, kind, flags, fingerprint, body_bytes, records, crc)
+    return _HEADER.pack(MAGIC, VERSIONS[kind], kind, flags, fingerprint, body_bytes, records, crc)
 
 
 def check_block(buf: Any, kind: int, fingerprint: int) -> tuple[int, memoryview]:
@@ -85,11 +85,13 @@ def check_block(buf: Any, kind: int, fingerprint: int) -> tuple[int, memoryview]
     magic, version, found_kind, flags, found_print, body_bytes, records, crc = _HEADER.unpack_from(view)
     if magic != MAGIC:
         raise BlockCorrupt(f"a block begins with {magic!r}, not {MAGIC!r}: these bytes are no block")
-    if version != VERSION:
-        raise BlockCorrupt(f"a block of format version {version}; this fastbuf reads version {VERSION}")
     if found_kind != kind:
         found = KIND_NAMES.get(found_kind, str(found_kind))
         raise BlockCorrupt(f"a block of kind {found} was given to the {KIND_NAMES[kind]} serializer")
+    if version != VERSIONS[kind]:
+        raise BlockCorrupt(
+            f"a {KIND_NAMES[kind]} block of format version {version}; this fastbuf reads version {VERSIONS[kind]}"
+        )
     known = FLAG_CRC | (FLAG_GROUPS if kind == KIND_PICKLED else 0)
     if flags & ~known:
         raise BlockCorrupt(f"a block has the flags {flags:#04x}; only {known:#04x} are known")

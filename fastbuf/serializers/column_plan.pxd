@@ -14,6 +14,7 @@ cdef class ColumnPlan:
     cdef list names                # of each node: the field's name, as bytes
     cdef object wire               # pyarrow.Schema of what travels, where it has other types (column_wire.py); or None
     cdef object arrow              # the schema given, until asked for; then the pyarrow.Schema
+    cdef bint is_arrow             # it is that
 
     cdef int _check(self, const ArrowSchema *s, int *at) except -1
     cdef int start(self, const ArrowSchema *s) except -1
@@ -28,12 +29,15 @@ cdef class BoundBatch:
     cdef ColumnPlan plan
     cdef fb_batch c
     cdef object held               # the array capsule: what the columns point into
+    cdef ArrowArray own            # or this, of a pyarrow batch whose schema was
+    cdef object seen               # the pyarrow.Schema that was checked last
 
     cdef int bind(self, object batch) except -1
     cdef int bind_array(self, const ArrowArray *array) except -1   # who calls holds the array
     cdef void unbind(self)
     cdef int make_scratch(self) except -1
     cdef void _free_scratch(self)
+    cdef void _release(self)
 
 
 cdef ColumnPlan plan_of(const ArrowSchema *s)                     # of a struct that the caller holds; reads it once

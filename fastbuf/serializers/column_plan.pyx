@@ -1,7 +1,9 @@
 """The columnar plan of an Arrow schema, and batches bound to it through the Arrow C data interface."""
 
+import sys
+
 from cpython.pycapsule cimport PyCapsule_GetPointer
-from libc.stdint cimport int64_t, uint32_t
+from libc.stdint cimport int64_t, uint32_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memset, strcmp
 
@@ -284,10 +286,12 @@ cdef class ColumnPlan:
         return 0
 
     cdef object arrow_schema(self):
-        import pyarrow
+        if not self.is_arrow:
+            import pyarrow
 
-        if not isinstance(self.arrow, pyarrow.Schema):
-            self.arrow = pyarrow.schema(self.arrow)
+            if not isinstance(self.arrow, pyarrow.Schema):
+                self.arrow = pyarrow.schema(self.arrow)
+            self.is_arrow = True
         return self.arrow
 
     def __len__(self):
@@ -311,11 +315,23 @@ cdef ColumnPlan plan_of(const ArrowSchema *s):
     return plan
 
 
+cdef object _class_of_batches = None
+
+
+cdef object _record_batch():
+    # pyarrow.RecordBatch, if pyarrow is there at all: it is not imported for this.
+    global _class_of_batches
+    if _class_of_batches is None and "pyarrow" in sys.modules:
+        _class_of_batches = getattr(sys.modules["pyarrow"], "RecordBatch", None)
+    return _class_of_batches
+
+
 cdef class BoundBatch:
     """A batch whose buffers are bound to the nodes of a plan."""
 
     def __cinit__(self, ColumnPlan plan):
         memset(&self.c, 0, sizeof(fb_batch))
+        memset(&self.own, 0, sizeof(ArrowArray))
         self.plan = plan
         self.c.nodes = plan.nodes
         self.c.n_nodes = plan.n_nodes
@@ -325,8 +341,13 @@ cdef class BoundBatch:
             raise MemoryError
 
     def __dealloc__(self):
+        self._release()
         self._free_scratch()
         free(self.c.cols)
+
+    cdef void _release(self):
+        if self.own.release != NULL:
+            self.own.release(&self.own)
 
     cdef void _free_scratch(self):
         cdef int k
@@ -339,13 +360,21 @@ cdef class BoundBatch:
 
     cdef int bind(self, object batch) except -1:
         self.unbind()
+        if type(batch) is _record_batch() and self.seen is not None and self.seen.equals(batch.schema):
+            # No capsules, and no schema to check: a third of the time of what is to be done for a batch.
+            batch._export_to_c(<uintptr_t> &self.own)
+            return self.bind_array(&self.own)
         if not hasattr(batch, "__arrow_c_array__"):
             raise TypeError(f"{type(batch).__name__} is no batch: give something with __arrow_c_array__")
         schema, array = batch.__arrow_c_array__()
         if self.plan.wire is not None or travels_as_other(schema_of(schema)):
             batch = to_wire(batch, self.plan.arrow_schema())
             schema, array = batch.__arrow_c_array__()
-        self.plan.check(schema_of(schema))
+            self.plan.check(schema_of(schema))
+        else:
+            self.plan.check(schema_of(schema))
+            if type(batch) is _record_batch():
+                self.seen = batch.schema
         self.held = array
         return self.bind_array(array_of(array))
 
@@ -383,3 +412,4 @@ cdef class BoundBatch:
         self._free_scratch()
         self.c.rows = 0
         self.held = None
+        self._release()

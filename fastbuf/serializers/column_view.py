@@ -1,8 +1,8 @@
 """Columns of a block as NumPy arrays that lie in the block: nothing is copied.
 
 Lifetime: every array holds an export of the bytes that the block was given as, so a bytearray cannot be resized and a
-segment not recycled (``SegmentExported``) while any of them is in use.  The arrays are read-only, and not aligned:
-NumPy computes with them as they are.
+segment not recycled (``SegmentExported``) while any of them is in use.  The arrays are read-only, and aligned if the
+block begins at a multiple of 8 bytes in memory; NumPy computes with them either way.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Column:
         self.rows = rows
         self.bits: NDArray[np.uint8] | None = None
         self.values: NDArray[Any] | None = None
-        self.ends: NDArray[np.uint32] | None = None
+        self.ends: NDArray[np.uint32] | None = None  # all offsets but the first
         self.children: list[_Column] = []
 
 
@@ -69,9 +69,16 @@ class _Chunk:
         self.at += size
         return self.payload[self.at - size : self.at]
 
+    def part(self, path: str, size: int) -> memoryview:
+        """A part without the zeros up to a multiple of 8 that are behind it."""
+        raw = self.take(path, -(-size // 8) * 8)
+        if any(raw[size:]):
+            raise BlockCorrupt(f"a columnar chunk of {len(self.payload):,} bytes: {path} has padding that is not 0")
+        return raw[:size]
+
     def array(self, path: str, dtype: Any, rows: int) -> NDArray[Any]:
         dtype = np.dtype(dtype)
-        raw = self.take(path, rows * dtype.itemsize)
+        raw = self.part(path, rows * dtype.itemsize)
         if dtype.subdtype is None:
             return np.frombuffer(raw, dtype, rows) if rows else np.empty(0, dtype)
         width = dtype.itemsize
@@ -110,10 +117,14 @@ class _Chunk:
         return found
 
     def read_ends(self, path: str, rows: int) -> NDArray[np.uint32]:
-        ends = self.array(path, "<u4", rows)
-        if rows and bool((ends[1:] < ends[:-1]).any()):
-            raise BlockCorrupt(f"a columnar chunk of {len(self.payload):,} bytes: {path} has ends that fall")
-        return ends
+        if not rows:
+            return np.empty(0, "<u4")
+        offsets = self.array(path, "<u4", rows + 1)
+        if offsets[0] or bool((offsets[1:] < offsets[:-1]).any()):
+            raise BlockCorrupt(
+                f"a columnar chunk of {len(self.payload):,} bytes: {path} has offsets that fall, or do not begin at 0"
+            )
+        return offsets[1:]
 
 
 class ColumnView:
@@ -131,13 +142,16 @@ class ColumnView:
         self.rows = int.from_bytes(chunk.take("the chunk", 4), "little")
         self._columns: dict[str, _Column] = {}
         nodes = 1 + sum(_nodes(field.type) for field in schema)
-        chunk.flags = bytes(chunk.take("the chunk", (nodes + 7) // 8))
+        flags = bytes(chunk.take("the chunk", -(-(8 + (nodes + 7) // 8) // 8) * 8 - 8))
+        if int.from_bytes(flags, "little") >> nodes or flags[0] & 1:
+            raise BlockCorrupt(f"a columnar chunk of {len(payload):,} bytes has a flag that its type does not know")
+        chunk.flags = flags
         for field in schema:
             path = f"column {field.name!r}"
             self._columns[field.name] = chunk.read(field.type, field.nullable, self.rows, path)
-        rest = payload[chunk.at :]
-        if len(rest) >= 8 or any(rest):
-            raise BlockCorrupt(f"a columnar chunk of {len(payload):,} bytes: {len(rest):,} belong to no column")
+        rest = len(payload) - chunk.at
+        if rest:
+            raise BlockCorrupt(f"a columnar chunk of {len(payload):,} bytes: {rest:,} belong to no column")
 
     def __len__(self) -> int:
         return self.rows

@@ -1,39 +1,43 @@
 """Blocks of Arrow batches.
 
-One chunk, the payload of an element of the columnar kind; all numbers little-endian, nothing aligned::
+One element; all numbers little-endian::
 
-    chunk  := u32 rows | flags | columns | zeros
-    flags  := one bit for each node of the schema, in preorder, node 0 being the struct of all columns;
-              padded to whole bytes.  Bit k: node k ships a validity bitmap
-    column := [bitmap] body          the bitmap, ceil(rows / 8) bytes, only if its flag is set
+    element := u32 length of what follows | u32 rows | flags | zeros | parts
+    flags   := one bit for each node of the schema, in preorder, node 0 being the struct of all columns.
+               Bit k: node k ships a validity bitmap
+    part    := bytes | zeros, to a multiple of 8
 
-    type                                   body of n rows
-    ----                                   --------------
-    null                                   nothing
+Every part begins at a multiple of 8 from the element's first byte, so that a block can be read in place. The parts
+follow the columns in order: first the bitmap, if its flag is set (ceil(rows / 8) bytes), then those of the type.
+
+    type                                   parts of n rows; nothing for no rows
+    ----                                   ------------------------------------
+    null                                   none
     bool                                   ceil(n / 8) bytes, bit i % 8 of byte i / 8
     numbers, dates, times, decimals,
     fixed_size_binary                      n values as Arrow stores them
-    string, binary, large_..., ..._view    n x u32 end of the value in the bytes | bytes
-    list, large_list, map                  n x u32 end of the value in the child's rows | column of the child
-    fixed_size_list(w)                     column of the child, n * w rows
-    struct                                 columns of the fields, n rows each
+    string, binary, large_..., ..._view    n + 1 u32 offsets from 0, counted in bytes; the bytes
+    list, large_list, map                  n + 1 u32 offsets from 0, counted in the child's rows; parts of the child
+    fixed_size_list(w)                     parts of the child, n * w rows
+    struct                                 parts of the fields, n rows each
     dictionary (of a whole column)         as its value type
 
-Ends never fall; a null string or list has the end of the one before it.  The whole element (u32 length, then
-the chunk) is padded with zeros to a multiple of 8 bytes, so that a batch cut up for 200 partitions pays some
-twelve bytes a chunk.  A chunk never ships more than its rows: slices are compacted.
+Offsets never fall; a null string or list is empty.  A chunk, as an element's content is called, never ships more
+than its rows: slices are compacted.
 """
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport int64_t, uint8_t, uint32_t
-from libc.string cimport memcpy
+from cpython.bytes cimport PyBytes_AS_STRING
+from cpython.ref cimport Py_XDECREF, PyObject
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
+from libc.string cimport memcmp, memcpy
 
+from fastbuf._native.crc32c cimport fb_crc32c
 from fastbuf.serializers.assemble cimport BatchAssembler
 from fastbuf.serializers.column_plan cimport ColumnPlan
 from fastbuf.serializers.scatter cimport BatchScatter
 from fastbuf.serializers.serializer cimport Serializer
 
-from fastbuf.errors import BlockTruncated, RecordError
+from fastbuf.errors import BlockTruncated, RecordError, RecordTooLong
 from fastbuf.serializers.block import (
     FLAG_CRC,
     HEADER_BYTES,
@@ -42,11 +46,33 @@ from fastbuf.serializers.block import (
     count_mismatch,
     encode_header,
 )
-from fastbuf.serializers.checksum import crc32c
 from fastbuf.serializers.column_view import views
 from fastbuf.serializers.schema import Schema
 
 cdef Py_ssize_t HEAD = HEADER_BYTES
+
+cdef extern from "Python.h":
+    # By pointer: a bytes object can be shrunk only while there is one reference to it.
+    PyObject *PyBytes_FromStringAndSize(const char *, Py_ssize_t) except NULL
+    int _PyBytes_Resize(PyObject **, Py_ssize_t) except -1
+
+
+cdef bytes encode_rest(BatchScatter scatter, Py_ssize_t head):
+    # As many of the rows left as one element holds, behind `head` bytes that are left for a header.
+    cdef Py_ssize_t room = min(scatter.rest_bytes(0), <Py_ssize_t> 1 << 31), written
+    cdef PyObject *block = PyBytes_FromStringAndSize(NULL, head + room)
+    cdef uint8_t *dst = <uint8_t *> PyBytes_AS_STRING(<object> block) + head
+    try:
+        with nogil:
+            written = scatter.encode(0, dst, room)
+        if not written:
+            raise RecordError(f"a row takes {scatter.next_row_bytes(0):,} bytes; one element holds "
+                              f"{scatter.plan.max_element:,}")
+        if written < room:
+            _PyBytes_Resize(&block, head + written)
+        return <bytes> block
+    finally:
+        Py_XDECREF(block)
 
 
 cdef class ColumnarSerializer(Serializer):
@@ -87,6 +113,7 @@ cdef class ColumnarSerializer(Serializer):
         self._given = schema
         self.schema = schema if isinstance(schema, Schema) else Schema.from_arrow(self.plan.arrow_schema())
         self.fingerprint = self.schema.fingerprint
+        self._plain = encode_header(KIND_COLUMNAR, 0, self.fingerprint, 0, 0, 0)[:16]
         self._scatter = None
         return 0
 
@@ -101,6 +128,20 @@ cdef class ColumnarSerializer(Serializer):
     cdef BatchAssembler assembler(self):
         """An assembler of this schema; SchemaError while none is known."""
         return BatchAssembler(self._known())
+
+    cdef tuple _open(self, object buf):
+        # check_block, at once for what nearly all blocks are: whole, of this schema, without a checksum.
+        cdef uint64_t size
+        cdef uint32_t records, crc
+        cdef object whole = memoryview(buf).cast("B")
+        cdef const uint8_t[::1] view = whole
+        if view.shape[0] >= HEAD and memcmp(&view[0], PyBytes_AS_STRING(self._plain), 16) == 0:
+            memcpy(&size, &view[16], 8)
+            memcpy(&records, &view[24], 4)
+            memcpy(&crc, &view[28], 4)
+            if size == <uint64_t> (view.shape[0] - HEAD) and crc == 0:
+                return records, whole[HEAD:]
+        return check_block(buf, KIND_COLUMNAR, self.fingerprint)
 
     cdef ColumnPlan _known(self):
         if self.plan is None:
@@ -126,56 +167,102 @@ cdef class ColumnarSerializer(Serializer):
             Columns other than the schema's.
         """
         cdef BatchScatter scatter
-        cdef Py_ssize_t room, head, written
         cdef int64_t rows = 0
+        cdef list batches = self._begin(data), pieces = []
         cdef bytes block
-        cdef uint8_t *dst
-        cdef list batches
-        batches = _batches_of(data)
-        if self.plan is None:
-            if not batches and not hasattr(data, "schema"):
-                raise RecordError("no batch, and no schema yet: give this ColumnarSerializer one")
-            self.learn(_schema_of(data if hasattr(data, "schema") else batches[0]))
         # Taken out while it is in use: two threads may dump with one serializer.
         scatter, self._scatter = self._scatter or BatchScatter(self.plan, 1), None
-        pieces = []
         for batch in batches:
             scatter.begin(batch, None)
             rows += scatter.rows_left(0)
             while scatter.rows_left(0):
-                room = min(scatter.rest_bytes(0), <Py_ssize_t> 1 << 31)
-                head = 0 if pieces else HEAD
-                block = PyBytes_FromStringAndSize(NULL, head + room)
-                dst = <uint8_t *> PyBytes_AS_STRING(block) + head
-                with nogil:
-                    written = scatter.encode(0, dst, room)
-                if not written:
-                    raise RecordError(f"a row takes {scatter.next_row_bytes(0):,} bytes; one element holds "
-                                      f"{self.plan.max_element:,}")
-                pieces.append(block if written == room else block[:head + written])
+                pieces.append(encode_rest(scatter, 0 if pieces else HEAD))
             scatter.end()
         self._scatter = scatter
-        return self._finish(pieces, rows)
-
-    cdef bytes _finish(self, list pieces, int64_t rows):
-        cdef bytes block
         if not pieces:
             pieces.append(bytes(HEAD))
         block = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        crc = crc32c(memoryview(block)[HEAD:]) if self.checksum else 0
-        flags = FLAG_CRC if self.checksum else 0
-        header = encode_header(KIND_COLUMNAR, flags, self.fingerprint, len(block) - HEAD, rows, crc)
         # Nobody else has seen this bytes object yet.
-        memcpy(PyBytes_AS_STRING(block), PyBytes_AS_STRING(header), HEAD)
+        self._write_header(<uint8_t *> PyBytes_AS_STRING(block), len(block), rows)
         return block
 
-    def loads(self, buf):
-        """Decode one block.
+    def dump_into(self, data, buffer):
+        """Encode batches into memory that is there: a segment, a mapping, a bytearray that is used again and again.
+
+        Parameters
+        ----------
+        data
+            As for :meth:`dumps`.
+        buffer : writable bytes-like
+            Contiguous. What is behind the block may be written as well.
+
+        Returns
+        -------
+        int
+            Bytes of the block, which begins with the buffer's first byte.
+
+        Raises
+        ------
+        SchemaMismatch
+            Columns other than the schema's.
+        RecordTooLong
+            The block is longer than the buffer, whose content is then undefined.
+        """
+        cdef BatchScatter scatter
+        cdef int64_t rows = 0
+        cdef list batches = self._begin(data)
+        cdef uint8_t[::1] view = memoryview(buffer).cast("B")
+        cdef Py_ssize_t room = view.shape[0], at = HEAD, written
+        if room < HEAD:
+            raise RecordTooLong(f"a buffer of {room} bytes: the header of a block alone takes {HEAD}")
+        scatter, self._scatter = self._scatter or BatchScatter(self.plan, 1), None
+        for batch in batches:
+            scatter.begin(batch, None)
+            rows += scatter.rows_left(0)
+            while scatter.rows_left(0):
+                with nogil:
+                    written = scatter.encode(0, &view[0] + at, room - at)
+                if not written:
+                    raise RecordTooLong(
+                        f"a buffer of {room:,} bytes: {at:,} are written, and {scatter.rows_left(0):,} rows left "
+                        f"of a batch take up to {scatter.rest_bytes(0):,}"
+                    )
+                at += written
+            scatter.end()
+        self._scatter = scatter
+        self._write_header(&view[0], at, rows)
+        return at
+
+    cdef list _begin(self, object data):
+        cdef list batches = _batches_of(data)
+        if self.plan is None:
+            if not batches and not hasattr(data, "schema"):
+                raise RecordError("no batch, and no schema yet: give this ColumnarSerializer one")
+            self.learn(_schema_of(data if hasattr(data, "schema") else batches[0]))
+        return batches
+
+    cdef int _write_header(self, uint8_t *block, Py_ssize_t length, int64_t rows) except -1:
+        cdef uint32_t crc = 0
+        if self.checksum and length > HEAD:
+            with nogil:
+                crc = fb_crc32c(0, block + HEAD, length - HEAD)
+        flags = FLAG_CRC if self.checksum else 0
+        header = encode_header(KIND_COLUMNAR, flags, self.fingerprint, length - HEAD, rows, crc)
+        memcpy(block, PyBytes_AS_STRING(header), HEAD)
+        return 0
+
+    def loads(self, buf, copy=True):
+        """Decode one block into one batch.
 
         Parameters
         ----------
         buf : bytes-like
-            Copied out.
+        copy : bool, default True
+            False: the batch lies in `buf`, and nothing is copied but what is not stored as Arrow has it: the offsets of
+            large strings, binaries and lists, views, and dictionaries.  The batch's buffers hold an export of `buf`
+            until the last of them goes, in whatever column, slice or table it lives on: till then a bytearray cannot be
+            resized, and a segment not recycled (``SegmentExported``).  It should not be changed meanwhile: the batch
+            was checked as it was.
 
         Returns
         -------
@@ -185,16 +272,33 @@ cdef class ColumnarSerializer(Serializer):
         ------
         BlockTruncated, BlockCorrupt, SchemaMismatch
             What is wrong with it, with the figures.
+        ValueError
+            Without a copy only: a block of several chunks, which are no one batch in place (see :meth:`iter`), or one
+            that does not begin at a multiple of 8 bytes in memory.
         """
         cdef BatchAssembler assembler = BatchAssembler(self._known())
         cdef const uint8_t[::1] view
-        records, body = check_block(buf, KIND_COLUMNAR, self.fingerprint)
+        cdef int64_t rows
+        records, body = self._open(buf)
         view = body
-        if view.shape[0]:
-            assembler.append_elements(&view[0], view.shape[0])
-        if assembler.rows != records:
-            raise count_mismatch(records, assembler.rows)
-        return assembler.take()
+        if not is_one(view):
+            if not copy and view.shape[0]:
+                raise ValueError(f"a block of {count_elements(view)} chunks is no one batch in place: take iter(buf, "
+                                 "copy=False)")
+            if view.shape[0]:
+                assembler.append_elements(&view[0], view.shape[0])
+            rows = assembler.rows
+            batch = None
+        elif copy:
+            batch = assembler.copied(&view[4], view.shape[0] - 4)
+            rows = batch.num_rows
+        else:
+            check_aligned(&view[0])
+            batch = assembler.placed(&view[4], view.shape[0] - 4, body)
+            rows = batch.num_rows
+        if rows != records:
+            raise count_mismatch(records, rows)
+        return assembler.take() if batch is None else batch
 
     def view(self, buf):
         """The columns of a block as NumPy arrays that lie in it: zero-copy.
@@ -223,16 +327,18 @@ cdef class ColumnarSerializer(Serializer):
             raise count_mismatch(records, rows)
         return found
 
-    def iter(self, buf, max_rows=None, max_bytes=None):
+    def iter(self, buf, max_rows=None, max_bytes=None, copy=True):
         """Decode one block into batches of a wanted size.
 
         Parameters
         ----------
         buf : bytes-like
-            Kept alive by the iterator, not to be changed meanwhile; what it gives is copied out.
+            Kept alive by the iterator, not to be changed meanwhile.
         max_rows, max_bytes : int, optional
             Most rows of a batch, and most bytes (``RecordBatch.nbytes``); a single row may take more. None: no bound.
             Chunks of the block are put together up to the bounds, and cut where they pass them.
+        copy : bool, default True
+            False: batches lie in `buf` and keep it, as with :meth:`loads`; chunks are cut, but not put together.
 
         Returns
         -------
@@ -243,19 +349,25 @@ cdef class ColumnarSerializer(Serializer):
         ------
         BlockTruncated, BlockCorrupt, SchemaMismatch
             As :meth:`loads`: of the header at once, of a chunk when it is reached.
+        ValueError
+            A bound below 1; or, without a copy, a block that does not begin at a multiple of 8 bytes in memory.
         """
         for name, bound in (("max_rows", max_rows), ("max_bytes", max_bytes)):
             if bound is not None and bound < 1:
                 raise ValueError(f"{name} is {bound}: it must be at least 1")
-        return BatchIterator(self, buf, max_rows or 0xFFFFFFFF, max_bytes or 0x7FFFFFFFFFFFFFFF)
+        return BatchIterator(self, buf, max_rows or 0xFFFFFFFF, max_bytes or 0x7FFFFFFFFFFFFFFF, copy)
 
 
 cdef class BatchIterator:
     """Batches of a block, one at a time; made by :meth:`ColumnarSerializer.iter`."""
 
-    def __init__(self, ColumnarSerializer serializer not None, buf, int64_t max_rows, int64_t max_bytes):
+    def __init__(self, ColumnarSerializer serializer not None, buf, int64_t max_rows, int64_t max_bytes,
+                 bint copy):
         self._assembler = BatchAssembler(serializer._known())
         self._records, self._body = check_block(buf, KIND_COLUMNAR, serializer.fingerprint)
+        self._in_place = not copy
+        if not copy and self._body.shape[0]:
+            check_aligned(&self._body[0])
         self._max_rows = max_rows
         self._max_bytes = max_bytes
         self._ready = []
@@ -280,15 +392,23 @@ cdef class BatchIterator:
             if self._assembler.rows and (
                     self._assembler.rows + rows > self._max_rows or self._assembler.nbytes + size > self._max_bytes):
                 break
-            self._assembler.append(&self._body[self._at + 4], size)
             self._at += 4 + <int64_t> size
             left -= 4 + <int64_t> size
+            if self._in_place:
+                batch = self._assembler.placed(&self._body[self._at - size], size, self._body.base)
+                self._number += batch.num_rows
+                if batch.num_rows:
+                    self._ready = self._cut(batch)
+                    break
+            else:
+                self._assembler.append(&self._body[self._at - size], size)
         self._number += self._assembler.rows
-        if not self._assembler.rows or not left and self._number != self._records:
-            if self._number != self._records:
-                raise count_mismatch(self._records, self._number)
+        if self._assembler.rows:
+            self._ready = self._cut(self._assembler.take())
+        if not left and self._number != self._records:
+            raise count_mismatch(self._records, self._number)
+        if not self._ready:
             raise StopIteration
-        self._ready = self._cut(self._assembler.take())
         return self._ready.pop()
 
     cdef list _cut(self, object batch):
@@ -303,6 +423,37 @@ cdef class BatchIterator:
             else:
                 found.append(piece)
         return found
+
+
+cdef Py_ssize_t count_elements(const uint8_t[::1] body) except -1:
+    # As their lengths say; BlockTruncated if these do not end with the body.
+    cdef int64_t left = body.shape[0]
+    cdef Py_ssize_t count = 0
+    cdef uint32_t size = 0
+    while left:
+        if left >= 4:
+            memcpy(&size, &body[body.shape[0] - left], 4)
+        if left < 4 or size > left - 4:
+            raise BlockTruncated(f"element {count} announces {size:,} bytes and {max(left - 4, 0):,} are left")
+        left -= 4 + <int64_t> size
+        count += 1
+    return count
+
+
+cdef bint is_one(const uint8_t[::1] body) noexcept:
+    # Whether a body is one element, as its length says.
+    cdef uint32_t size
+    if body.shape[0] < 4:
+        return False
+    memcpy(&size, &body[0], 4)
+    return size == body.shape[0] - 4
+
+
+cdef int check_aligned(const uint8_t *element) except -1:
+    if <uintptr_t> element & 7:
+        raise ValueError(f"a block {<uintptr_t> element & 7} bytes behind a multiple of 8 in memory is not read in "
+                         "place: its values would not be aligned; move it, or take copy=True")
+    return 0
 
 
 cdef object _schema_of(object data):
@@ -335,19 +486,6 @@ def from_numpy(array):
     array : ndarray
         Of a structured dtype, shape (rows,).  A subarray becomes a fixed_size_list.
     """
-    import numpy as np
-    import pyarrow as pa
+    from fastbuf.serializers.structured import record_batch
 
-    if array.ndim != 1:
-        raise RecordError(f"a structured array of shape {array.shape}: rows have one dimension")
-    schema = Schema.from_numpy(array.dtype).to_arrow()
-    columns = []
-    for field in schema:
-        values = array[field.name]
-        values = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("="))
-        if pa.types.is_fixed_size_list(field.type):
-            inner = pa.array(values.reshape(-1), type=field.type.value_type)
-            columns.append(pa.FixedSizeListArray.from_arrays(inner, type=field.type))
-        else:
-            columns.append(pa.array(values, type=field.type))
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    return record_batch(array)

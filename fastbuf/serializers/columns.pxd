@@ -33,6 +33,8 @@ cdef extern from "fb_columns.h" nogil:
         int64_t bits
         uint32_t *scratch
 
+    void fb_copy(void *dst, const void *src, int64_t bytes)
+
 cdef extern from "fb_murmur3.h" nogil:
     enum:
         FB_HASH_NONE
@@ -93,13 +95,14 @@ cdef extern from "fb_group.h" nogil:
 cdef extern from "fb_append.h" nogil:
     enum:
         FB_APPEND_SHORT
-        FB_APPEND_ENDS
+        FB_APPEND_FALL
         FB_APPEND_NULLS
         FB_APPEND_FLAGS
         FB_APPEND_EXTRA
         FB_APPEND_ROWS
         FB_APPEND_OFFSETS
         FB_APPEND_MEMORY
+        FB_APPEND_PADDING
 
     ctypedef struct fb_out:
         int64_t rows
@@ -117,6 +120,13 @@ cdef extern from "fb_append.h" nogil:
         int64_t need
         int64_t left
 
+    int fb_parse(fb_assembly *s, const uint8_t *payload, int64_t bytes)
     int fb_append(fb_assembly *s, const uint8_t *payload, int64_t bytes)
     int fb_take(fb_assembly *s, ArrowArray *a)
     void fb_free_outs(fb_out *outs, int32_t n_nodes)
+
+cdef extern from "fb_place.h" nogil:
+    ctypedef struct fb_place:
+        void *owner
+
+    int fb_take_place(const fb_assembly *s, void (*drop)(fb_place *) noexcept nogil, void *owner, ArrowArray *a)

@@ -1,11 +1,13 @@
 """Where the rows of batches go, other than by hash: by range, in turn, at random, or as the user says.
 
-Each is made for a number of partitions and gives an int32 array of shape (rows,) for a batch, which
-:class:`BatchScatter` takes; ``fb.custom(partitioner)`` makes a channel selector of it.  Ranges need pyarrow.
+Each is made for a number of partitions and gives an int32 array of shape (rows,) for a batch (Arrow's, or a NumPy
+structured array), which :class:`BatchScatter` takes; ``fb.custom(partitioner)`` makes a channel selector of it, for
+ranges ``fb.range_by`` does.  Ranges need pyarrow.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -58,7 +60,7 @@ class RoundRobinPartitioner(BatchPartitioner):
         self._next = start % partitions
 
     def partition(self, batch: Any) -> Ids:
-        rows = batch.num_rows
+        rows = _rows(batch)
         found = (np.arange(self._next, self._next + rows, dtype=np.int64) % self.partitions).astype(np.int32)
         self._next = (self._next + rows) % self.partitions
         return found
@@ -79,7 +81,7 @@ class RandomPartitioner(BatchPartitioner):
         self._random = np.random.default_rng(seed)
 
     def partition(self, batch: Any) -> Ids:
-        return self._random.integers(0, self.partitions, batch.num_rows, dtype=np.int32)
+        return self._random.integers(0, self.partitions, _rows(batch), dtype=np.int32)
 
 
 class CustomPartitioner(BatchPartitioner):
@@ -98,10 +100,11 @@ class CustomPartitioner(BatchPartitioner):
 
     def partition(self, batch: Any) -> Ids:
         found = np.asarray(self._func(batch, self.partitions))
-        if found.shape != (batch.num_rows,) or found.dtype.kind not in "iu":
+        rows = _rows(batch)
+        if found.shape != (rows,) or found.dtype.kind not in "iu":
             raise RecordError(
                 f"the partition function gave {found.dtype} of shape {found.shape}: one integer for each of "
-                f"{batch.num_rows:,} rows is needed"
+                f"{rows:,} rows is needed"
             )
         bad = np.flatnonzero((found < 0) | (found >= self.partitions))
         if len(bad):
@@ -139,6 +142,8 @@ class RangePartitioner(BatchPartitioner):
         self.bounds = _columns(bounds, self.keys)
         if np.any(np.diff(_places(_columns(bounds, self.keys), self.bounds)) < 0):
             raise ValueError("the bounds do not ascend")
+        self._marks: list[tuple[Any, ...]] | None = None
+        self._widths = [_FLOATS.get(str(column.type)) for column in self.bounds]
 
     @classmethod
     def from_sample(
@@ -148,7 +153,7 @@ class RangePartitioner(BatchPartitioner):
 
         Parameters
         ----------
-        sample : pyarrow.RecordBatch or Table, or iterable of batches
+        sample : pyarrow.RecordBatch or Table, NumPy structured array, or iterable of batches
             Rows of the data, or all of them: at most 100 a partition are drawn.
         keys, ascending
             As for the class.
@@ -189,12 +194,80 @@ class RangePartitioner(BatchPartitioner):
         return cls(names, batch.take(pa.array(np.unique(places, return_index=True)[1])), ascending=ascending)
 
     def partition(self, batch: Any) -> Ids:
-        found = _places(_columns(batch, self.keys), self.bounds)
+        found = _places(_columns(_arrow(batch), self.keys), self.bounds)
         return found if self.ascending else (self.partitions - 1 - found).astype(np.int32)
+
+    def place(self, keys: Sequence[Any]) -> int:
+        """Partition of one record, where :meth:`partition` puts its row.
+
+        Parameters
+        ----------
+        keys : sequence
+            Python's values of its key fields.
+
+        Raises
+        ------
+        TypeError
+            A value that cannot be compared with the bounds.
+        """
+        if self._marks is None:
+            columns = (map(_mark, _values(column)) for column in self.bounds)
+            self._marks = list(zip(*columns, strict=True))
+        pairs = zip(keys, self._widths, strict=True)
+        marks = [_mark(key if width is None or key is None else width(key)) for key, width in pairs]
+        found = bisect_left(self._marks, tuple(marks))
+        return found if self.ascending else self.partitions - 1 - found
+
+
+#: Python's floats are rounded as their column rounds them before they are compared.
+_FLOATS = {"float": np.float32, "halffloat": np.float16}
+
+
+def _mark(value: Any) -> tuple[Any, ...]:
+    # In the order of values: None first, NaN last. A tuple is a value of more than one part.
+    parts = value if isinstance(value, tuple) else (value,)
+    if parts[0] is None:
+        return (0,)
+    return (2,) if parts[0] != parts[0] else (1, *parts)
+
+
+def _values(column: Any) -> list[Any]:
+    """Python's values of a column; nanoseconds, which Python has not, as a second part."""
+    import pyarrow as pa
+
+    if getattr(column.type, "unit", "") != "ns":
+        return list(column.to_pylist())
+    fine = np.asarray(column.view(pa.int64()).fill_null(0))
+    kind = pa.duration("us")
+    if pa.types.is_timestamp(column.type):
+        kind = pa.timestamp("us", column.type.tz)
+    elif pa.types.is_time(column.type):
+        kind = pa.time64("us")
+    whole = pa.array(fine // 1000, pa.int64(), mask=~np.asarray(column.is_valid())).view(kind).to_pylist()
+    return [(value, rest) if rest else value for value, rest in zip(whole, (fine % 1000).tolist(), strict=True)]
+
+
+def _rows(batch: Any) -> int:
+    return batch.num_rows if hasattr(batch, "num_rows") else len(batch)
+
+
+def _arrow(batch: Any) -> Any:
+    """A batch with Arrow's names and columns."""
+    if isinstance(batch, np.ndarray):
+        from fastbuf.serializers.columnar import from_numpy
+
+        return from_numpy(batch)
+    if hasattr(batch, "schema") and hasattr(batch, "column"):
+        return batch
+    import pyarrow as pa
+
+    return pa.record_batch(batch)
 
 
 def _batches(sample: Any) -> list[Any]:
-    return [sample] if hasattr(sample, "num_rows") else list(sample)
+    if isinstance(sample, np.ndarray) or hasattr(sample, "num_rows") or hasattr(sample, "__arrow_c_array__"):
+        return [_arrow(sample)]
+    return [_arrow(batch) for batch in sample]
 
 
 def _whole(column: Any) -> Any:

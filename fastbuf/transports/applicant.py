@@ -41,6 +41,7 @@ class Applicant:
         self.gate: Any = None
         self.offer = b""
         self.proved = False
+        self.taken = False  #: its connection is no longer the listener's, even if it is not admitted
 
     def hear(self, message: bytes) -> bytes:
         """Take in a message; -> what to answer, empty once the secret is proved.

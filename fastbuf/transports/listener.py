@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import selectors
 import socket
+import ssl
 import threading
 import time
 from typing import Any, Protocol
@@ -22,6 +23,7 @@ MAX_UNPROVEN = 64  #: connections that have not proved the secret yet; more wait
 PROOF_TIME_S = 10.0
 BACKLOG = 128
 _PAUSE_S = 0.05
+_WANT_READ, _WANT_WRITE = (ssl.SSLWantReadError,), (ssl.SSLWantWriteError,)
 
 
 class Desk(Protocol):
@@ -52,6 +54,7 @@ class _Stranger:
     def __init__(self, sock: socket.socket, applicant: Applicant) -> None:
         self.sock = sock
         self.applicant = applicant
+        self.shaken = True  # false while TLS shakes hands
         self.deadline = time.monotonic() + PROOF_TIME_S
         self.data = bytearray()
 
@@ -65,10 +68,13 @@ class Listener:
         The address, and the first and last port to try.
     desk
         Who admits.
+    tls
+        Everybody has to speak TLS; ``None``: nobody may.
     """
 
-    def __init__(self, host: str, ports: tuple[int, int], desk: Desk) -> None:
+    def __init__(self, host: str, ports: tuple[int, int], desk: Desk, tls: ssl.SSLContext | None = None) -> None:
         self._desk = desk
+        self._tls = tls
         self._socket = self._bind(host, ports)
         self.address: tuple[str, int] = self._socket.getsockname()[:2]
         self._wake_in, self._wake_out = socket.socketpair()
@@ -161,23 +167,60 @@ class Listener:
         sock.setblocking(False)
         with contextlib.suppress(OSError):  # gone again: reading says so
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._strangers[sock] = _Stranger(sock, Applicant(self._desk.find_gate, 0, f"{address[0]}:{address[1]}"))
+        stranger = _Stranger(sock, Applicant(self._desk.find_gate, 0, f"{address[0]}:{address[1]}"))
+        stranger.shaken = self._tls is None
+        self._strangers[sock] = stranger
         selector.register(sock, selectors.EVENT_READ)
+
+    def _shake(self, s: _Stranger, selector: selectors.BaseSelector) -> bool:
+        """One step of TLS's handshake; False: there is more to come, or the stranger was sent away."""
+        assert self._tls is not None
+        try:
+            if not hasattr(s.sock, "do_handshake"):
+                if hs.MAGIC.startswith(s.sock.recv(len(hs.MAGIC), socket.MSG_PEEK)[: len(hs.MAGIC) - 1]):
+                    self._send_away(s, selector, hs.pack_refusal(hs.REFUSED_PLAIN))
+                    return False
+                selector.unregister(s.sock)
+                del self._strangers[s.sock]
+                s.sock = self._tls.wrap_socket(s.sock, server_side=True, do_handshake_on_connect=False)
+                self._strangers[s.sock] = s
+                selector.register(s.sock, selectors.EVENT_READ)
+            s.sock.do_handshake()
+            s.shaken = True
+            selector.modify(s.sock, selectors.EVENT_READ)
+        except (BlockingIOError, *_WANT_READ):
+            selector.modify(s.sock, selectors.EVENT_READ)
+        except _WANT_WRITE:
+            selector.modify(s.sock, selectors.EVENT_WRITE)
+        except OSError:  # no TLS, or no certificate that the authority signed
+            self._send_away(s, selector)
+        return s.shaken
 
     def _advance(self, s: _Stranger, selector: selectors.BaseSelector) -> None:
         """Take in what came."""
+        if not s.shaken and not self._shake(s, selector):
+            return
+        while s.sock in self._strangers and self._take_in(s, selector):
+            pass  # TLS may hold more than one message of what the socket had, and select knows nothing of it
+
+    def _take_in(self, s: _Stranger, selector: selectors.BaseSelector) -> bool:
+        """False: nothing more has come."""
         try:
             part = s.sock.recv(s.applicant.wanted - len(s.data))
-        except BlockingIOError:
-            return
+        except (BlockingIOError, *_WANT_READ):
+            return False
         except OSError:
             part = b""
         if not part:
             self._send_away(s, selector, counts=False)
-            return
+            return False
         s.data += part
-        if len(s.data) < s.applicant.wanted:
-            return
+        if len(s.data) == s.applicant.wanted:
+            self._hear(s, selector)
+        return True
+
+    def _hear(self, s: _Stranger, selector: selectors.BaseSelector) -> None:
+        """A whole message has come."""
         message = bytes(s.data)
         s.data.clear()
         try:
@@ -198,6 +241,8 @@ class Listener:
             self._desk.admit(s.sock, s.applicant)
         except Exception as error:
             self.refused += 1
+            if s.applicant.taken:
+                return
             with contextlib.suppress(OSError):
                 s.sock.send(hs.pack_verdict(hs.REFUSED_CHANNEL, str(error) if isinstance(error, ExchangeError) else ""))
             s.sock.close()

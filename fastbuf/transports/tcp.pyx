@@ -1,7 +1,7 @@
 """The TCP transport: connects subpartitions to gates of other processes and has the I/O thread move the bytes.
 
-All channels from one environment to another share a connection.  The first one opens it and proves its
-secret on it; the others join, each with a proof of its own.
+All channels between two environments share a connection, in both directions.  The first one opens it
+and proves its secret on it; the others join, each with a proof of its own.
 """
 
 import socket
@@ -46,7 +46,7 @@ from fastbuf.transports.tcp_state cimport (
 )
 from fastbuf.transports.tcp_thread cimport IoThread
 
-from fastbuf.errors import ConfigError, ExchangeClosed, PeerLost, SequenceError
+from fastbuf.errors import AuthenticationError, ConfigError, ExchangeClosed, PeerLost, SequenceError
 from fastbuf.exchange.connection import register_transport
 from fastbuf.transports import handshake as hs
 from fastbuf.transports.listener import Listener
@@ -55,16 +55,20 @@ if sys.byteorder != "little":
     raise ConfigError("fastbuf's wire is little-endian and this machine is not")
 
 
+ROUTES = 1024       #: addresses that are remembered
+
+
 class _Route:
     """The connection to one address, if there is one; `lock` is for whoever opens it."""
 
     def __init__(self):
         self.lock = threading.Lock()
         self.serial = 0
+        self.borrowed = False       # the other end opened it, and said that it listens at this address
 
 
 class _Gone(Exception):
-    """The connection was closed, after its last channel, before another could join."""
+    """The connection was closed, after its last channel as a rule, before another could join."""
 
 
 cdef class TcpTransport:
@@ -75,6 +79,7 @@ cdef class TcpTransport:
     cdef object listener
     cdef object lock
     cdef dict routes
+    cdef object tls             # TlsEnds, or None
     cdef bint closed
     cdef public object offers
 
@@ -85,6 +90,11 @@ cdef class TcpTransport:
         #   answered(partition, index, answer)            to an offer that was made.  The same thread
         #   take(gate, hello, offer) -> bytes             the consumer's answer; empty: no.  The listener's thread
         self.offers = None
+        self.tls = None
+        if environment.tls is not None:
+            from fastbuf.transports.tls import TlsEnds
+
+            self.tls = TlsEnds(environment.tls)
         self.lock = threading.RLock()
         self.routes = {}
         self.io = IoThread()
@@ -93,7 +103,7 @@ cdef class TcpTransport:
         with self.lock:
             if self.listener is not None:
                 raise ConfigError(f"this environment listens on {self.listener.address} already")
-            self.listener = Listener(host, ports, self)
+            self.listener = Listener(host, ports, self, self.tls.server if self.tls is not None else None)
             return self.listener.address
 
     def register_gate(self, gate):
@@ -125,11 +135,15 @@ cdef class TcpTransport:
             k.ping_interval_ns = seconds_ns(gate.config.ping_interval_s)
             try:
                 welcome = self._welcome(applicant)
-                c = connection_new(sock.fileno(), False, network.core.segment_size, name)
+                c = connection_new(-1, False, network.core.segment_size, name)
                 k.stream = stream_new(ROLE_RECEIVER, applicant.hello.channel)
                 if c == NULL or k.stream == NULL:
                     raise MemoryError
                 sock.send(welcome)
+                if self.tls is not None:
+                    sock = self.tls.relay.add(sock)
+                    applicant.taken = True
+                c.fd = sock.fileno()
                 k.connection = c
                 k.stream.gate = gate.core
                 k.stream.channel = k.channel
@@ -137,12 +151,15 @@ cdef class TcpTransport:
                 self.io.command(&k)
                 sock.detach()
             except Exception as error:      # of whatever kind: a channel that was opened must be heard of
+                if applicant.taken:
+                    sock.close()
                 if c != NULL:
                     c.fd = -1
                     connection_free(c)
                 if k.stream != NULL:
                     stream_free(k.stream)
                 self._lost_as_it_connected(gate, k.channel, applicant, error)
+            self._borrow(applicant, k.serial)
 
     def admit_stream(self, connection, applicant):
         cdef Command k
@@ -192,19 +209,18 @@ cdef class TcpTransport:
 
     def connect(self, ResultPartition partition, int index, target, channel):
         """Blocks until the consumer has proved the secret and believes us; `connect_timeout_s` at most."""
-        host, port = target[:2]
-        where = f"consumer {host}:{port}"
+        where = f"consumer {target[0]}:{target[1]}"
         deadline = time.monotonic() + partition.config.connect_timeout_s
-        with self.lock:
-            route = self.routes.setdefault((host, port), _Route())
         try:
             while True:
+                route = self._route(target[:2])
                 if not route.lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
                     raise PeerLost(f"{where} cannot be reached: another channel has been trying since before")
                 try:
-                    serial = route.serial
+                    serial, borrowed = route.serial, route.borrowed
                     if serial == 0:
                         route.serial = self._dial(partition, index, target, channel, where)
+                        route.borrowed = False
                         return
                 finally:
                     route.lock.release()
@@ -212,9 +228,14 @@ cdef class TcpTransport:
                     self._join(serial, partition, index, target, channel, where)
                     return
                 except _Gone:
-                    with route.lock:
-                        if route.serial == serial:
-                            route.serial = 0
+                    partition.check()       # the consumer may have said why
+                except (AuthenticationError, PeerLost):
+                    if not borrowed:
+                        raise
+                    # Whoever dialled us may have claimed an address that is another's: see who is there.
+                with route.lock:
+                    if route.serial == serial:
+                        route.serial = 0
         except PeerLost as error:
             # Nobody listens there any more, or has no such gate: the consumer had enough before this producer began.
             if not channel["loss_is_cancel"] or not self._had_enough(error):
@@ -228,7 +249,33 @@ cdef class TcpTransport:
             return not isinstance(cause, TimeoutError)
         return isinstance(cause, (ConnectionRefusedError, ConnectionResetError))
 
-    def _hello(self, ResultPartition partition, target, channel, stream, offer):
+    def _route(self, address):
+        with self.lock:
+            if len(self.routes) >= ROUTES:      # of a long life; what is still in use is dialled again
+                self.routes = {key: route for key, route in self.routes.items() if route.lock.locked()}
+            return self.routes.setdefault(tuple(address), _Route())
+
+    def _claim(self, sock):
+        """Our own port, for a peer whose channels to us may use this connection too; 0: none that it could dial."""
+        host = sock.getsockname()[0]
+        if self.tls is not None or self.listener is None or self.listener.address[0] not in (host, "0.0.0.0", "::"):
+            return 0
+        return self.listener.address[1]
+
+    def _borrow(self, applicant, uint64_t serial):
+        """The other end of a claim: what is for there may go by this connection.  Not with TLS: no name was checked."""
+        if applicant.hello.port == 0 or self.tls is not None:
+            return
+        route = self._route((applicant.peer.rpartition(":")[0], applicant.hello.port))
+        if route.lock.acquire(blocking=False):      # else we are just dialling it ourselves
+            try:
+                if route.serial == 0:
+                    route.serial = serial
+                    route.borrowed = True
+            finally:
+                route.lock.release()
+
+    def _hello(self, ResultPartition partition, target, channel, stream, offer, port=0):
         return hs.Hello(
             gate_id=target[2],
             channel=partition.channel,
@@ -238,6 +285,7 @@ cdef class TcpTransport:
             nonce=hs.fresh_nonce(),
             stream=stream,
             offer_bytes=len(offer),
+            port=port,
         )
 
     def _offer(self, partition, index, target):
@@ -251,15 +299,21 @@ cdef class TcpTransport:
             raise PeerLost(f"{where} cannot be reached: {error}") from error
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self.tls is not None:
+                sock = self.tls.shake(sock, target[0], where)
             offer = self._offer(partition, index, target)
             try:
-                hello = self._hello(partition, target, channel, 0, offer)
+                hello = self._hello(partition, target, channel, 0, offer, self._claim(sock))
                 answer = hs.greet(sock, hello, channel["secret"], where, offer)
             except PeerLost as error:
+                if self.tls is not None and self.tls.refused(error.__cause__):
+                    raise AuthenticationError(f"{where} refused this host's certificate: {error.__cause__}") from error
                 error.greeted = True
                 raise
             if offer:
                 self.offers.answered(partition, index, answer)
+            if self.tls is not None:
+                sock = self.tls.relay.add(sock)
             sock.setblocking(False)
             return self._hand_over(sock, partition, index, target, channel)
         finally:
@@ -374,8 +428,12 @@ cdef class TcpTransport:
                 raise
         try:
             challenge = self._hear(s, deadline, where, hs.CHALLENGE_BYTES)
+            if not challenge:
+                raise _Gone
             self._say(serial, stream, hs.prove(challenge, message, hello, channel["secret"], where, offer))
             verdict = self._hear(s, deadline, where, hs.VERDICT_HEAD_BYTES)
+            if not verdict:
+                raise PeerLost(f"{where} closed the connection during the handshake")
             head, rest = verdict[:hs.VERDICT_HEAD_BYTES], verdict[hs.VERDICT_HEAD_BYTES:]
             if len(rest) != hs.verdict_length(head, hello, where):
                 raise PeerLost(f"{where} gave half a verdict")
@@ -395,12 +453,11 @@ cdef class TcpTransport:
                     self.io.command(&k)
 
     cdef bytes _hear(self, Stream *s, int64_t deadline, where, Py_ssize_t least):
+        # Empty: the connection is closed.
         cdef bytes message = self.io.wait_letter(s, deadline)
         if message is None:
             raise PeerLost(f"{where} did not answer the handshake in time") from TimeoutError()
-        if not message:
-            raise PeerLost(f"{where} closed the connection during the handshake")
-        if len(message) < least:
+        if 0 < len(message) < least:
             raise PeerLost(f"{where} gave half a message of the handshake")
         return message
 
@@ -430,6 +487,8 @@ cdef class TcpTransport:
         with self.lock:
             self.closed = True
             self.io.stop()
+        if self.tls is not None:
+            self.tls.relay.close()
 
 
 register_transport("tcp", TcpTransport)

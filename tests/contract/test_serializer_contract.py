@@ -12,7 +12,7 @@ import pytest
 
 from fastbuf.errors import BlockCorrupt, BlockError, BlockTruncated, SchemaMismatch
 from fastbuf.serializers import ColumnarSerializer, PickledSerializer, RowSerializer, Schema, Serializer
-from fastbuf.serializers.block import FLAG_CRC, FLAG_GROUPS, HEADER_BYTES, MAGIC, VERSION
+from fastbuf.serializers.block import FLAG_CRC, FLAG_GROUPS, HEADER_BYTES, MAGIC, VERSIONS
 from fastbuf.serializers.checksum import crc32c
 
 SCHEMA = Schema.of(id="int64", name="string?", value="float64")
@@ -72,8 +72,8 @@ def test_header(way: Way, checksum: bool) -> None:
     block = serializer.dumps(way.pack(RECORDS))
     body = block[HEADER_BYTES:]
     expected = (
-        MAGIC, VERSION, way.kind, checksum * FLAG_CRC | (way.kind == 3) * FLAG_GROUPS, serializer.fingerprint,
-        len(body), len(RECORDS),
+        MAGIC, VERSIONS[way.kind], way.kind, checksum * FLAG_CRC | (way.kind == 3) * FLAG_GROUPS,
+        serializer.fingerprint, len(body), len(RECORDS),
         crc32c(body) if checksum else 0,
     )  # fmt: skip
     assert struct.unpack("<4sHBBQQII", block[:HEADER_BYTES]) == expected

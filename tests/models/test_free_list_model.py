@@ -1,4 +1,4 @@
-"""Every interleaving of pushes and pops on the free list of ``pool_core.pyx``, one shared access a step."""
+"""Every interleaving of pushes and pops on the free list of ``free_list.pxd``, one shared access a step."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from fastbuf.transports import listener
 
 ROWS = fb.RowSerializer(fb.Schema.of(n="int64"))
 HEADER = struct.Struct("<IBBHIIII")
-DATA, CREDIT, EVENT, DONE, CANCEL, ABORT, PING = range(1, 8)
+DATA, CREDIT, EVENT, DONE, CANCEL, ABORT, PING, JOIN, RECALL, RETURN = range(1, 11)
 ROUNDS = 2000 if os.environ.get("FASTBUF_LONG") == "1" else 150
 
 
@@ -34,11 +34,16 @@ def join(address: tuple[str, int], gate: fb.InputGate, channel: int) -> socket.s
     return sock
 
 
-def frame(kind: int, channel: int, payload: bytes = b"", sequence: int = 0, value: int = 0, **other: int) -> bytes:
+def greeting(gate_id: int, stream: int, channel: int = 1) -> bytes:
+    """What a channel that would join says first."""
+    return hs.Hello(gate_id, channel, 3, ROWS.fingerprint, 4096, bytes(32), stream).pack()
+
+
+def frame(kind: int, stream: int, payload: bytes = b"", sequence: int = 0, value: int = 0, **other: int) -> bytes:
     length = other.get("length", len(payload))
     return (
         HEADER.pack(
-            length, kind, other.get("flags", 0), other.get("zero", 0), channel, sequence, value, other.get("crc", 0)
+            length, kind, other.get("flags", 0), other.get("zero", 0), stream, sequence, value, other.get("crc", 0)
         )
         + payload
     )
@@ -53,8 +58,29 @@ def frame(kind: int, channel: int, payload: bytes = b"", sequence: int = 0, valu
         ([frame(DATA, 0, element(1), length=1 << 31)], "impossible length"),
         ([frame(DATA, 0, b"", length=0)], "impossible length"),
         ([frame(DATA, 7, element(1))], "another channel"),
+        ([frame(ABORT, 7, b"who?")], "another channel"),
+        ([frame(PING, 7)], "unknown kind"),
+        ([frame(PING, 0, value=2)], "unknown kind"),
+        ([frame(PING, 0, b"?")], "impossible length"),
+        ([frame(JOIN, 0, greeting(1, 0))], "handshake that nobody is in"),
+        ([frame(JOIN, 2, greeting(1, 2), value=1)], "unknown kind"),
+        ([frame(JOIN, 1, greeting(1, 1))], "handshake that nobody is in"),
+        ([frame(JOIN, 1)], "impossible length"),
+        ([frame(JOIN, 1, bytes(4129))], "impossible length"),
+        ([frame(JOIN, 2, greeting(1, 2)), frame(DATA, 2, element(1))], "had not proved its secret"),
+        ([frame(JOIN, 2, greeting(1, 2)), frame(EVENT, 2, b"\x02" + bytes(8))], "had not proved its secret"),
+        ([frame(JOIN, 6, greeting(1, 6)), frame(JOIN, 4, greeting(1, 4))], "handshake that nobody is in"),
+        ([frame(JOIN, 2, greeting(1, 2)) for _ in range(3)], "handshake that nobody is in"),
+        ([frame(JOIN, k, greeting(1, k)) for k in range(2, 400, 2)], "handshake that nobody is in"),
+        ([frame(JOIN, 2, b"no greeting"), frame(ABORT, 2), frame(ABORT, 2)], "after the last one|another channel"),
         ([frame(99, 0)], "unknown kind"),
         ([frame(CREDIT, 0, value=5)], "unknown kind"),
+        ([frame(RECALL, 0)], "unknown kind"),
+        ([frame(RETURN, 0, value=3)], "gave back more credit than it had"),
+        ([frame(RETURN, 0, value=1), frame(RETURN, 0, value=0xFFFFFFFF)], "gave back more credit than it had"),
+        ([frame(RETURN, 7, value=1)], "another channel"),
+        ([frame(RETURN, 0, b"?", value=1)], "impossible length"),
+        ([frame(JOIN, 1, greeting(1, 1)), frame(RETURN, 1, value=1)], "had not proved its secret"),
         ([frame(DATA, 0, element(1), zero=1)], "unknown kind"),
         ([frame(DATA, 0, element(1), flags=1, crc=1)], "has CRC32C"),
         ([frame(EVENT, 0, b"\x02" + bytes(8), sequence=1)], "buffer 1 came where 0 was due"),
@@ -90,7 +116,23 @@ def test_each_violation_has_its_error(frames: list[bytes], error: str) -> None:
         assert env.pool.available == 64
 
 
-def test_an_end_acknowledged_that_was_never_said() -> None:
+@pytest.mark.parametrize(
+    ("frames", "error"),
+    [
+        (frame(DONE, 0), "had not been said"),
+        (frame(CREDIT, 0, value=0x7FFFFFFF) * 2, "more credit than"),
+        (frame(CREDIT, 0, sequence=1), "more credit than"),
+        (frame(CREDIT, 0), "unknown kind"),
+        (frame(CREDIT, 0, value=1, crc=2), "unknown kind"),
+        (frame(DATA, 0, element(1)), "unknown kind"),
+        (frame(CREDIT, 3, value=1), "another channel"),
+        (frame(JOIN, 0, b"again"), "handshake that nobody is in"),
+        (frame(JOIN, 9, b"new"), "handshake that nobody is in"),
+        (frame(PING, 1), "unknown kind"),
+        (frame(CREDIT, 0, value=1)[:-1], "the connection was closed|Connection reset"),
+    ],
+)
+def test_a_consumer_that_breaks_the_protocol(frames: bytes, error: str) -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         fb.ShuffleEnvironment(segments=64, segment_size=4096) as env,
@@ -102,16 +144,62 @@ def test_an_end_acknowledged_that_was_never_said() -> None:
                 hello = sock.recv(hs.HELLO_BYTES, socket.MSG_WAITALL)
                 sock.sendall(hs.pack_challenge(b"s", hello, b"n" * 32))
                 sock.recv(hs.PROOF_BYTES, socket.MSG_WAITALL)
-                sock.sendall(hs.pack_verdict(hs.WELCOME) + frame(DONE, 0))
-                sock.recv(1)
+                sock.sendall(hs.pack_verdict(hs.WELCOME) + frames)
+                if not error.startswith("the conn"):
+                    sock.recv(1)
 
         thread = threading.Thread(target=peer)
         thread.start()
         writer = env.create_result_partition(ROWS, [(*server.getsockname()[:2], 1)], epoch=3, secret=b"s")
-        with pytest.raises(fb.ExchangeError, match="had not been said"):
+        with pytest.raises(fb.ExchangeError, match=error):
             writer.emit_many((k,) for k in range(100_000_000))
         writer.abort("over")
         thread.join(5)
+
+
+def test_a_ping_is_answered_while_nobody_reads() -> None:
+    with fb.ShuffleEnvironment(segments=64, segment_size=4096) as env:
+        gate = env.create_input_gate(ROWS, channels=1, epoch=3, secret=b"s")
+        with join(env.listen(), gate, 0) as sock:
+            for _ in range(3):
+                sock.sendall(frame(PING, 0))
+            heard = b""
+            while heard.count(frame(PING, 0, value=1)) < 1:
+                part = sock.recv(4096)
+                assert part
+                heard += part
+        gate.close()
+
+
+@pytest.mark.parametrize("last", [b"nonsense", b"n" * hs.HELLO_BYTES])
+def test_one_that_joins_without_proof_is_refused_and_the_first_goes_on(last: bytes) -> None:
+    """On the wire: CHALLENGE, and for a wrong answer a refusal; the first channel's data comes through still."""
+    with fb.ShuffleEnvironment(segments=64, segment_size=4096) as env:
+        gate = env.create_input_gate(ROWS, channels=2, epoch=3, secret=b"s")
+        with join(env.listen(), gate, 0) as sock:
+            stream = sock.makefile("rb")
+
+            def hear() -> tuple[int, int, int, bytes]:
+                while True:
+                    head = HEADER.unpack(stream.read(HEADER.size))
+                    if head[1] != CREDIT:
+                        return head[1], head[4], head[6], stream.read(head[0])
+
+            sock.sendall(frame(JOIN, 2, greeting(gate.gate_id, 2)))
+            kind, number, refused, challenge = hear()
+            assert (kind, number, refused, len(challenge)) == (JOIN, 2, 0, hs.CHALLENGE_BYTES)
+            sock.sendall(frame(JOIN, 2, last))
+            kind, number, refused, verdict = hear()
+            assert (kind, number, refused, verdict[0]) == (JOIN, 2, 1, hs.REFUSED_SECRET)
+            sock.sendall(frame(DONE, 2) + frame(DATA, 0, element(5)) + frame(DONE, 0, sequence=1))
+            assert hear()[:2] == (DONE, 0)
+            assert gate.poll(5) == [(5,)]
+            # And the number it had is not given out again.
+            sock.sendall(frame(JOIN, 2, greeting(gate.gate_id, 2)))
+            assert stream.read() == b""
+            stream.close()
+        gate.close()
+        assert env.pool.available == 64
 
 
 def mutate(rng: random.Random, good: bytes) -> bytes:
@@ -135,7 +223,8 @@ def mutate(rng: random.Random, good: bytes) -> bytes:
 def test_mutated_streams_never_harm_an_honest_peer() -> None:
     """Each round: a mad peer and an honest one on the same environment, at different gates."""
     rng = random.Random(20260101)
-    good = frame(DATA, 0, element(0)) + frame(EVENT, 0, b"\x02" + bytes(8), sequence=1)
+    good = frame(PING, 0) + frame(DATA, 0, element(0)) + frame(JOIN, 2, greeting(1, 2)) + frame(ABORT, 2)
+    good += frame(EVENT, 0, b"\x02" + bytes(8), sequence=1)
     good += frame(DATA, 0, element(1), sequence=1) + frame(DONE, 0, sequence=2)
     with (
         fb.ShuffleEnvironment(segments=256, segment_size=4096) as env,
@@ -191,7 +280,7 @@ def knock(address: tuple[str, int], gate: fb.InputGate, rng: random.Random) -> b
                 sock.sendall(wrong)
                 sock.shutdown(socket.SHUT_WR)
             else:
-                sock.sendall(rng.randbytes(hs.PROOF_BYTES * 2))
+                sock.sendall(rng.randbytes(hs.PROOF_BYTES + hs.OFFER_BYTES))  # as much as it may have said
             while part := sock.recv(4096):
                 heard += part
         except TimeoutError:
@@ -216,7 +305,7 @@ def test_mutated_greetings_never_harm_an_honest_peer() -> None:
         wanted = env.create_input_gate(ROWS, channels=1, epoch=3, secret=b"s")
         honest_gate = env.create_input_gate(ROWS, channels=1, epoch=3, secret=b"t")
         honest = near.create_result_partition(ROWS, [(*address, honest_gate.gate_id)], epoch=3, secret=b"t")
-        before, memory = left(), None
+        before, memory = left(), 0
         for k in range(ROUNDS * 2):
             heard = knock(address, wanted, rng)
             assert len(heard) <= hs.CHALLENGE_BYTES + hs.VERDICT_HEAD_BYTES + hs.REASON_BYTES

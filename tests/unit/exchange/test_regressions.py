@@ -318,8 +318,9 @@ def test_a_forgotten_environment_ends_before_its_parts_do() -> None:
         writer.emit((1, "x"))
         del env, writer
         gc.collect()
+        # The record may still come: it leaves by itself when all of this has taken the buffer timeout.
         with pytest.raises(fb.errors.ExchangeAborted, match="ShuffleEnvironment was closed"):
-            gate.poll(3)
+            list(gate)
 
 
 # ---- the transport

@@ -7,7 +7,16 @@ import struct
 import pytest
 
 from fastbuf.errors import BlockCorrupt, BlockTruncated, SchemaMismatch
-from fastbuf.serializers.block import FLAG_CRC, HEADER_BYTES, KIND_PICKLED, KIND_ROW, check_block, encode_header
+from fastbuf.serializers.block import (
+    FLAG_CRC,
+    HEADER_BYTES,
+    KIND_COLUMNAR,
+    KIND_PICKLED,
+    KIND_ROW,
+    VERSIONS,
+    check_block,
+    encode_header,
+)
 from fastbuf.serializers.checksum import crc32c
 
 BODY = b"0123456789"
@@ -23,6 +32,14 @@ class TestHeader:
     def test_golden(self) -> None:
         header = encode_header(KIND_PICKLED, FLAG_CRC, PRINT, 0x0102030405, 7, 0xDEADBEEF)
         assert header.hex(" ", 4) == "46425546 01000301 88776655 44332211 05040302 01000000 07000000 efbeadde"
+
+    def test_each_kind_has_its_version(self) -> None:
+        assert VERSIONS == {KIND_ROW: 1, KIND_COLUMNAR: 2, KIND_PICKLED: 1}
+        header = encode_header(KIND_COLUMNAR, 0, PRINT, 0, 0, 0)
+        assert header[4:6] == b"\x02\x00"
+        assert check_block(header, KIND_COLUMNAR, PRINT)[0] == 0
+        with pytest.raises(BlockCorrupt, match="columnar block of format version 1; this fastbuf reads version 2"):
+            check_block(header[:4] + b"\x01" + header[5:], KIND_COLUMNAR, PRINT)
 
     @pytest.mark.parametrize("make", [bytes, bytearray, memoryview])
     def test_a_good_block(self, make: type) -> None:
@@ -45,9 +62,13 @@ class TestHeader:
         ("data", "error", "says"),
         [
             (b"NOPE" + block()[4:], BlockCorrupt, "begins with b'NOPE'"),
-            (block()[:4] + struct.pack("<H", 2) + block()[6:], BlockCorrupt, "version 2; this fastbuf reads version 1"),
+            (
+                block()[:4] + struct.pack("<H", 2) + block()[6:],
+                BlockCorrupt,
+                "row block of format version 2; .* version 1",
+            ),
             (block(kind=KIND_PICKLED), BlockCorrupt, "kind pickled was given to the row serializer"),
-            (block(kind=9), BlockCorrupt, "kind 9"),
+            (block()[:6] + b"\x09" + block()[7:], BlockCorrupt, "kind 9"),
             (block(flags=2), BlockCorrupt, "flags 0x02"),
             (block(fingerprint=5), SchemaMismatch, f"schema {5:016x} .* of {PRINT:016x}"),
             (block() + b"x", BlockCorrupt, "10 bytes of body and has 11: 1 too many"),

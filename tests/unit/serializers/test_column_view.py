@@ -49,8 +49,9 @@ def test_what_loads_gives() -> None:
         found = [bytes(piece).decode() for piece in cut] if name == "s" else [piece.tolist() for piece in cut]
         assert found == DATA[name].to_pylist()
     place = np.frombuffer(block, np.uint8)
-    for array in (first["i"], first["m"], first["x"], first.pieces("s")[0], *first.pieces("v")):
+    for array in (first["i"], first["f"], first["m"], first["x"], first.pieces("s")[0], *first.pieces("v")):
         assert np.shares_memory(array, place)
+        assert array.flags.aligned
         assert not array.flags.writeable
 
 
@@ -118,9 +119,16 @@ def test_truncated_and_altered() -> None:
         cols.view(block[:24] + b"\x13" + block[25:])
     text = ColumnarSerializer(Schema.of(s="string"))
     made = bytearray(text.dumps(pa.record_batch([["ab", "c"]], schema=Schema.of(s="string").to_arrow())))
-    made[HEADER_BYTES + 9] = 9
-    with pytest.raises(BlockCorrupt, match="column 's' has ends that fall"):
-        text.view(made)
-    made[HEADER_BYTES + 8] = 2
-    with pytest.raises(BlockCorrupt, match="column 's' has nulls"):
-        text.view(made)
+    first_end, flags, last = HEADER_BYTES + 16 + 4, HEADER_BYTES + 8, len(made) - 1
+    for at, to, says in (
+        (first_end, 9, "column 's' has offsets that fall"),
+        (first_end - 4, 1, "column 's' has offsets that fall, or do not begin at 0"),
+        (flags, 2, "column 's' has nulls"),
+        (flags, 1, "a flag that its type does not know"),
+        (flags + 7, 1, "a flag that its type does not know"),
+        (last, 1, "column 's' has padding that is not 0"),
+    ):
+        other = bytearray(made)
+        other[at] = to
+        with pytest.raises(BlockCorrupt, match=says):
+            text.view(other)

@@ -1,0 +1,76 @@
+"""One segment acquired and recycled in C, beside what C++ programs would take a buffer from.
+
+Shapes: one thread; two threads on one pool; one thread acquires and another recycles.  Ours is a LocalBufferPool with
+limit, reference counts and statistics on; the peers (``peers/pools.cpp``) have none of these.  A library that is not
+installed is named and left out (Debian: libboost-dev, libconcurrentqueue-dev).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from native_peers import compiled
+
+from fastbuf.memory import LocalBufferPool, NetworkBufferPool
+from fastbuf.memory._testing import Handover, pair_loop
+
+SMOKE = os.environ.get("FASTBUF_BENCH_SMOKE") == "1"
+SIZE = 32768
+PEERS = {
+    "malloc + free": 0,
+    "std::mutex + std::vector": 1,
+    "boost::lockfree::stack": 2,
+    "moodycamel::ConcurrentQueue, tokens": 3,
+}
+ABSENT = {2: "boost (libboost-dev)", 3: "moodycamel's queue (libconcurrentqueue-dev)"}
+
+
+def one_thread(local: LocalBufferPool, pairs: int) -> None:
+    pair_loop(local, pairs)
+
+
+def two_threads(local: LocalBufferPool, pairs: int) -> None:
+    thread = threading.Thread(target=pair_loop, args=(local, pairs // 2))
+    thread.start()
+    pair_loop(local, pairs // 2)
+    thread.join()
+
+
+def thread_to_thread(local: LocalBufferPool, pairs: int) -> None:
+    ring = Handover()
+    thread = threading.Thread(target=ring.take, args=(local, pairs))
+    thread.start()
+    assert ring.give(local, pairs) > 0
+    thread.join()
+
+
+@pytest.mark.parametrize("shape", [one_thread, two_threads, thread_to_thread])
+def test_memory_beside_cpp(in_turn: Any, benchmark: Any, shape: Callable[[LocalBufferPool, int], None]) -> None:
+    library = compiled("pools")
+    if library is None:
+        pytest.skip("no C++ compiler (g++ or clang++): the peers of this bench are C++")
+    number = (one_thread, two_threads, thread_to_thread).index(shape)
+    pairs = 10_000 if SMOKE else (4_000_000, 2_000_000, 250_000)[number]
+    benchmark.group = f"acquire + recycle, {shape.__name__.replace('_', ' ')}"
+
+    def peer(kind: int) -> Callable[[], None]:
+        return lambda: check(library.run(kind, number, pairs))
+
+    def check(result: int) -> None:
+        assert result == 0
+
+    with NetworkBufferPool(2048, SIZE) as network, network.create_local_pool(64, maximum=1024) as local:
+        ways: dict[str, Callable[[], None]] = {"fastbuf LocalBufferPool": lambda: shape(local, pairs)}
+        for way, kind in PEERS.items():
+            if library.run(kind, 0, 1) == 0:
+                ways[way] = peer(kind)
+            else:
+                print(f"left out: {way}, {ABSENT[kind]} is not installed")
+        seconds = in_turn(ways, rounds=15, baselines=("fastbuf LocalBufferPool",), pairs=pairs, segment_bytes=SIZE)
+        assert local.in_use == 0
+        network.audit()
+    benchmark.extra_info["ns_per_pair"] = {way: s / pairs * 1e9 for way, s in seconds.items()}

@@ -1,0 +1,181 @@
+// What C++ programs take their buffers from: one pair of "acquire" and "recycle", in the three shapes of bench_memory.py.
+//
+//   int run(kind, shape, pairs)   0: done, -1: this kind was not compiled in (its header is absent)
+//
+// kinds: 0 malloc(32768), one line written, free | 1 std::mutex + std::vector | 2 boost::lockfree::stack
+//        3 moodycamel::ConcurrentQueue with tokens
+// shapes: 0 one thread | 1 two threads on one pool, half of the pairs each | 2 one thread acquires, the other recycles,
+//         through a ring of 256 places (the same as ours has)
+//
+// A pool holds 1024 numbers, as the free list of a pool of 1024 segments does.  None of them has limits, reference counts
+// or statistics.
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#if __has_include(<boost/lockfree/stack.hpp>)
+#include <boost/lockfree/stack.hpp>
+#define HAS_BOOST 1
+#endif
+#if __has_include(<concurrentqueue/concurrentqueue.h>)
+#include <concurrentqueue/concurrentqueue.h>
+#define HAS_MOODYCAMEL 1
+#endif
+
+namespace {
+
+constexpr uint64_t SEGMENTS = 1024;
+constexpr size_t SIZE = 32768;
+
+// A pool is anything with a per-thread User that has `bool take(uint64_t &)` and `void give(uint64_t)`.
+
+struct Malloc {
+    struct User {
+        explicit User(Malloc &) {}
+        bool take(uint64_t &x) {
+            char *p = static_cast<char *>(std::malloc(SIZE));
+            *static_cast<volatile char *>(p) = 1;
+            x = reinterpret_cast<uint64_t>(p);
+            return p != nullptr;
+        }
+        void give(uint64_t x) { std::free(reinterpret_cast<void *>(x)); }
+    };
+};
+
+struct MutexVector {
+    std::mutex lock;
+    std::vector<uint64_t> free;
+    MutexVector() {
+        for (uint64_t i = 0; i < SEGMENTS; i++) free.push_back(i);
+    }
+    struct User {
+        MutexVector &pool;
+        explicit User(MutexVector &p) : pool(p) {}
+        bool take(uint64_t &x) {
+            std::lock_guard<std::mutex> held(pool.lock);
+            if (pool.free.empty()) return false;
+            x = pool.free.back();
+            pool.free.pop_back();
+            return true;
+        }
+        void give(uint64_t x) {
+            std::lock_guard<std::mutex> held(pool.lock);
+            pool.free.push_back(x);
+        }
+    };
+};
+
+#ifdef HAS_BOOST
+struct BoostStack {
+    boost::lockfree::stack<uint64_t, boost::lockfree::capacity<SEGMENTS>> free;
+    BoostStack() {
+        for (uint64_t i = 0; i < SEGMENTS; i++) free.bounded_push(i);
+    }
+    struct User {
+        BoostStack &pool;
+        explicit User(BoostStack &p) : pool(p) {}
+        bool take(uint64_t &x) { return pool.free.pop(x); }
+        void give(uint64_t x) { pool.free.bounded_push(x); }
+    };
+};
+#endif
+
+#ifdef HAS_MOODYCAMEL
+struct Moodycamel {
+    moodycamel::ConcurrentQueue<uint64_t> free{SEGMENTS * 4};
+    Moodycamel() {
+        for (uint64_t i = 0; i < SEGMENTS; i++) free.enqueue(i);
+    }
+    struct User {
+        Moodycamel &pool;
+        moodycamel::ConsumerToken taker;
+        moodycamel::ProducerToken giver;
+        explicit User(Moodycamel &p) : pool(p), taker(p.free), giver(p.free) {}
+        bool take(uint64_t &x) { return pool.free.try_dequeue(taker, x); }
+        void give(uint64_t x) { pool.free.enqueue(giver, x); }
+    };
+};
+#endif
+
+std::atomic<uint64_t> sink;
+
+template <class Pool> void pairs_of(Pool &pool, long pairs) {
+    typename Pool::User user(pool);
+    uint64_t x = 0, sum = 0;
+    for (long i = 0; i < pairs; i++) {
+        while (!user.take(x)) {
+        }
+        sum += x;
+        user.give(x);
+    }
+    sink += sum;  // the loop must not be thrown away
+}
+
+struct Ring {
+    static constexpr uint64_t PLACES = 256;
+    alignas(64) std::atomic<uint64_t> head{0};
+    alignas(64) std::atomic<uint64_t> tail{0};
+    alignas(64) uint64_t items[PLACES];
+};
+
+template <class Pool> void hand_over(Pool &pool, long pairs) {
+    Ring ring;
+    std::thread giver([&] {
+        typename Pool::User user(pool);
+        uint64_t tail = 0, head = 0;  // each side looks at the other's index only when what it knew is used up
+        for (long i = 0; i < pairs; i++, tail++) {
+            uint64_t x;
+            while (!user.take(x)) {
+            }
+            while (tail - head == Ring::PLACES) head = ring.head.load(std::memory_order_acquire);
+            ring.items[tail % Ring::PLACES] = x;
+            ring.tail.store(tail + 1, std::memory_order_release);
+        }
+    });
+    typename Pool::User user(pool);
+    uint64_t head = 0, tail = 0;
+    for (long i = 0; i < pairs; i++, head++) {
+        while (head == tail) tail = ring.tail.load(std::memory_order_acquire);
+        user.give(ring.items[head % Ring::PLACES]);
+        ring.head.store(head + 1, std::memory_order_release);
+    }
+    giver.join();
+}
+
+template <class Pool> int measured(int shape, long pairs) {
+    Pool pool;
+    if (shape == 0) {
+        pairs_of(pool, pairs);
+    } else if (shape == 1) {
+        std::thread other([&] { pairs_of(pool, pairs / 2); });
+        pairs_of(pool, pairs / 2);
+        other.join();
+    } else {
+        hand_over(pool, pairs);
+    }
+    return 0;
+}
+
+}  // namespace
+
+extern "C" int run(int kind, int shape, long pairs) {
+    switch (kind) {
+    case 0:
+        return measured<Malloc>(shape, pairs);
+    case 1:
+        return measured<MutexVector>(shape, pairs);
+#ifdef HAS_BOOST
+    case 2:
+        return measured<BoostStack>(shape, pairs);
+#endif
+#ifdef HAS_MOODYCAMEL
+    case 3:
+        return measured<Moodycamel>(shape, pairs);
+#endif
+    default:
+        return -1;
+    }
+}

@@ -1,0 +1,410 @@
+"""The seldom side of magazines: chunks, seizing, counting, and the end of a thread.
+
+A pool's free segments lie on its list ``free``, in ``chunks``, and in the magazines of the threads that use it.  A
+request looks in its own magazine, then at ``chunks`` and ``free``, then into the other magazines, and only then to the
+global list: so magazines change nothing about how many segments a pool holds.
+
+*Chunks.*  A magazine that is full gives ``FB_CHUNK`` segments away at once, and one that is empty takes as many: one
+CAS for all of them, and their numbers stand beside the link of the first, so that they come in one cache line instead
+of one each.
+
+*Gate.*  Whoever looks into other threads' magazines closes the pool's gate first (``fb_magazine.h``).  It is a lock
+among those who do so, and nobody else waits for it: while it is closed, owners use the lists.  All that moves between
+the places above moves behind it, or inside an owner's busy section; so a request that sees it open and nobody busy
+has seen every segment that is home.
+
+*Penalty.*  A thread whose magazine was emptied by another one puts the next segments on the list, more of them each
+time, until chunks flow: two threads that live off each other's segments should not pay for a fence each time.
+
+Forbidden outcomes, beside those of ``fb_magazine.h``: a request that fails, or goes to the global list, while a segment
+that was put into a magazine before lies there; a segment in the magazine of a thread that has ended, or of a pool that
+was destroyed; one that `local_figures` counts twice or not at all.
+"""
+
+from libc.stdint cimport int32_t, uint32_t, uint64_t
+from libc.string cimport memset
+
+from fastbuf._native.atomics cimport (
+    fb_u32_add_seq_cst,
+    fb_u32_cas_seq_cst,
+    fb_u32_load_relaxed,
+    fb_u32_load_seq_cst,
+    fb_u32_store_relaxed,
+    fb_u32_store_release,
+    fb_u32_sub_seq_cst,
+    fb_u64_load_acquire,
+    fb_u64_load_relaxed,
+    fb_u64_load_seq_cst,
+    fb_u64_store_relaxed,
+    fb_u64_store_release,
+)
+from fastbuf.memory.free_list cimport depth_at, empty, pop, push, push_many
+from fastbuf.memory.pool_core cimport FB_CHUNK, LocalCore, PoolCore
+from fastbuf.memory.pool_setup cimport fork_count, magazines_of_nobody, slot_claim, slots_start
+
+
+cdef extern from "<stdlib.h>" nogil:
+    void *aligned_alloc(size_t alignment, size_t size)
+
+
+cdef extern from *:
+    """
+    #include <pthread.h>
+
+    /* Held to put a pool on the list of all pools, to take it off, and while a thread that ends goes through it. */
+    static pthread_mutex_t fb_pools_mutex = PTHREAD_MUTEX_INITIALIZER;
+    static void fb_pools_lock(void) { pthread_mutex_lock(&fb_pools_mutex); }
+    static void fb_pools_unlock(void) { pthread_mutex_unlock(&fb_pools_mutex); }
+    /* A child whose parent's other thread held it could never have it. */
+    static int fb_pools_watch_forks(void) {
+        return pthread_atfork(fb_pools_lock, fb_pools_unlock, fb_pools_unlock); }
+    """
+    void fb_pools_lock() nogil
+    void fb_pools_unlock() nogil
+    int fb_pools_watch_forks()
+
+
+cdef PoolCore *pools = NULL         # all there are; under fb_pools_lock
+# Magazines whose pools have gone, one pool's each, linked by `thread` of slot 0; under fb_pools_lock.  They stay what
+# they are: a thread may have one for its last (fb_magazine_last).
+cdef fb_magazine *kept_memory = NULL
+
+cdef bint allowed = fb_fences_find_out()                # to have magazines
+if slots_start(slot_flush) != 0:
+    raise MemoryError("no thread key left: what ended threads kept could not be taken back")
+if fb_pools_watch_forks() != 0:
+    raise MemoryError("pthread_atfork refused the handler that keeps the list of pools whole in forked children")
+
+
+cdef inline fb_magazine *magazine_at(LocalCore *p, uint32_t slot) noexcept nogil:
+    return <fb_magazine *><size_t>fb_u64_load_acquire(&p.magazines) + slot
+
+
+# In a fork of the process that made the pool: the threads that were at it, or had the gate, are not there.
+cdef inline bint orphaned(LocalCore *p) noexcept nogil:
+    return fork_count() != p.pool.forks
+
+
+# --- the owner --------------------------------------------------------------------------------------------------------
+
+# False: no memory.
+cdef bint have_magazines(LocalCore *p) noexcept nogil:
+    global kept_memory
+    cdef uint64_t base = fb_u64_load_acquire(&p.magazines)
+    cdef fb_magazine *made = NULL
+    cdef int slot
+    if base != magazines_of_nobody():
+        return True
+    fb_pools_lock()
+    if fb_u64_load_acquire(&p.magazines) == magazines_of_nobody():     # nobody was first
+        made = kept_memory
+        if made != NULL:
+            kept_memory = <fb_magazine *><size_t>fb_u64_load_relaxed(&made.thread)
+        else:
+            made = <fb_magazine *>aligned_alloc(sizeof(fb_magazine), FB_SLOTS * sizeof(fb_magazine))
+            if made != NULL:
+                memset(made, 0, FB_SLOTS * sizeof(fb_magazine))
+                for slot in range(FB_SLOTS):
+                    fb_u32_store_relaxed(&made[slot].hot, NOTHING)
+        if made != NULL:
+            fb_u64_store_release(&p.magazines, <uint64_t><size_t>made)
+    fb_pools_unlock()
+    return fb_u64_load_acquire(&p.magazines) != base
+
+
+cdef fb_magazine *magazine_own(LocalCore *p) noexcept nogil:
+    cdef uint32_t slot = slot_claim()
+    cdef fb_magazine *m
+    if slot == 0 or not allowed or not have_magazines(p):
+        return NULL
+    m = magazine_at(p, slot)
+    if fb_u64_load_relaxed(&m.thread) != fb_thread_id():
+        # No seizer looks at it before its bit is set; its last owner has gone (slot_flush).  The bit and the owner's
+        # look at `hungry` behind it pair with a seizer's `hungry` and its look at the bits (all seq_cst).
+        m.cool = 0
+        m.penalty = LEAST_PENALTY
+        fb_u64_store_relaxed(&m.pool, <uint64_t><size_t>p)
+        fb_u64_store_relaxed(&m.thread, fb_thread_id())
+        fb_u32_add_seq_cst(&p.slots, <uint32_t>1 << slot)
+    return m
+
+
+cdef inline void relent(fb_magazine *m) noexcept nogil:
+    if m.penalty > LEAST_PENALTY:
+        m.penalty //= 2
+
+
+cdef bint magazine_put_slowly(LocalCore *p, fb_magazine *m, int32_t i) noexcept nogil:
+    cdef PoolCore *g = p.pool
+    cdef bint put = False
+    cdef uint32_t k, at
+    cdef int32_t first
+    if fb_magazine_enter(m, &p.gate) and may_keep(p):
+        at = fb_u32_load_relaxed(&m.count)
+        if not is_open(p, m):
+            if m.cool != 0:
+                m.cool -= 1
+            else:
+                fb_u64_store_relaxed(&m.pool, <uint64_t><size_t>p)
+        else:
+            if at == FB_MAGAZINE_ITEMS:                 # the lower half goes: it was put first
+                first = m.items[0]
+                for k in range(FB_CHUNK - 1):
+                    g.meta[first].more[k] = m.items[k + 1]
+                at -= FB_CHUNK
+                for k in range(at):
+                    m.items[k] = m.items[k + FB_CHUNK]
+                push(g, &p.chunks, first)
+                relent(m)
+            m.items[at] = i
+            fb_u32_store_relaxed(&m.count, at + 1)
+            put = True
+    fb_magazine_leave(m)
+    return put
+
+
+cdef int32_t magazine_refill(LocalCore *p, fb_magazine *m) noexcept nogil:
+    cdef PoolCore *g = p.pool
+    cdef uint32_t left = 0
+    cdef int32_t i = -1
+    cdef uint32_t k
+    # It may hold something after all, if the gate was closed when it was looked at.
+    if fb_magazine_enter(m, &p.gate) and is_open(p, m) and fb_u32_load_relaxed(&m.count) == 0 and may_keep(p):
+        i = pop(g, &p.chunks, &left)
+        if i >= 0:
+            for k in range(FB_CHUNK - 1):
+                m.items[k] = g.meta[i].more[k]
+            fb_u32_store_relaxed(&m.count, FB_CHUNK - 1)
+            relent(m)
+    fb_magazine_leave(m)
+    return i
+
+
+# --- seizing ----------------------------------------------------------------------------------------------------------
+
+# S1: also keeps the other seizers out.
+cdef void close_gate(LocalCore *p) noexcept nogil:
+    cdef uint32_t turn = 0
+    cdef uint32_t expected = 0
+    while not fb_u32_cas_seq_cst(&p.gate, &expected, 1):
+        if expected != 0 and orphaned(p):
+            return
+        expected = 0
+        fb_wait_turn(turn)
+        turn += 1
+
+
+# S5.
+cdef inline void open_gate(LocalCore *p) noexcept nogil:
+    fb_u32_store_release(&p.gate, 0)
+
+
+# S2 and S3, with the gate closed: afterwards no owner is at a magazine.  Returns the bits of those in use.
+cdef uint32_t hush(LocalCore *p) noexcept nogil:
+    cdef uint32_t slots = fb_u32_load_seq_cst(&p.slots)
+    cdef uint32_t slot
+    cdef bint others = False
+    if orphaned(p):
+        return slots
+    for slot in range(1, FB_SLOTS):
+        if slots >> slot & 1 and fb_u64_load_relaxed(&magazine_at(p, slot).thread) != fb_thread_id():
+            others = True
+    if others:
+        fb_fence_everybody()
+        for slot in range(1, FB_SLOTS):
+            if slots >> slot & 1:
+                fb_magazine_quiet(magazine_at(p, slot))
+    return slots
+
+
+# Empties a magazine that is quiet; returns how many there were.
+cdef uint32_t gather(LocalCore *p, fb_magazine *m) noexcept nogil:
+    cdef int32_t found[23]                              # FB_MAGAZINE_ITEMS + 1
+    cdef uint32_t n = 0
+    cdef uint32_t k
+    if fb_u32_load_relaxed(&m.hot) != NOTHING:
+        found[0] = <int32_t>fb_u32_load_relaxed(&m.hot)
+        n = 1
+    for k in range(fb_u32_load_relaxed(&m.count), 0, -1):
+        found[n] = m.items[k - 1]
+        n += 1
+    if n != 0:
+        fb_u32_store_relaxed(&m.hot, NOTHING)
+        fb_u32_store_relaxed(&m.count, 0)
+        push_many(p.pool, &p.free, found, n)
+    return n
+
+
+cdef uint32_t gather_all(LocalCore *p) noexcept nogil:
+    cdef uint32_t slots = hush(p)
+    cdef uint32_t moved = 0
+    cdef uint32_t slot, n
+    cdef fb_magazine *m
+    for slot in range(1, FB_SLOTS):
+        if slots >> slot & 1:
+            m = magazine_at(p, slot)
+            n = gather(p, m)
+            moved += n
+            if n != 0 and fb_u64_load_relaxed(&m.thread) != fb_thread_id():
+                m.cool = m.penalty
+                fb_u64_store_relaxed(&m.pool, 0)
+                if m.penalty < MOST_PENALTY:
+                    m.penalty *= 2
+    return moved
+
+
+cdef bint break_chunk(LocalCore *p) noexcept nogil:
+    cdef PoolCore *g = p.pool
+    cdef int32_t all[11]                                # FB_CHUNK
+    cdef uint32_t left = 0
+    cdef uint32_t k
+    all[0] = pop(g, &p.chunks, &left)
+    if all[0] < 0:
+        return False
+    for k in range(FB_CHUNK - 1):
+        all[k + 1] = g.meta[all[0]].more[k]
+    push_many(g, &p.free, all, FB_CHUNK)
+    return True
+
+
+cdef void seize(LocalCore *p) noexcept nogil:
+    close_gate(p)
+    gather_all(p)
+    open_gate(p)
+
+
+# Whether a magazine holds something, or its owner is at it just now.
+cdef bint seems_loaded(LocalCore *p) noexcept nogil:
+    cdef uint32_t slots = fb_u32_load_seq_cst(&p.slots)
+    cdef uint32_t slot
+    cdef fb_magazine *m
+    for slot in range(1, FB_SLOTS):
+        if slots >> slot & 1:
+            m = magazine_at(p, slot)
+            if (
+                fb_u32_load_relaxed(&m.busy) != 0
+                or fb_u32_load_relaxed(&m.hot) != NOTHING
+                or fb_u32_load_relaxed(&m.count) != 0
+            ):
+                return True
+    return False
+
+
+cdef bint fetch(LocalCore *p, Look how) noexcept nogil:
+    cdef bint found
+    if empty(&p.chunks) and (
+        how == GLANCE
+        or fb_u32_load_seq_cst(&p.slots) == 0
+        or (how == LOOK and not seems_loaded(p))
+    ):
+        # What moved while this looked at one place after the other is on the list by now, or the gate is closed.
+        if fb_u32_load_seq_cst(&p.gate) == 0:
+            return not empty(&p.free)
+    close_gate(p)
+    found = not empty(&p.free) or break_chunk(p)
+    if not found and how != GLANCE:
+        found = gather_all(p) != 0 or break_chunk(p) or not empty(&p.free)
+    open_gate(p)
+    return found
+
+
+# --- counting ---------------------------------------------------------------------------------------------------------
+
+cdef void local_figures(LocalCore *p, uint32_t *held, uint32_t *home) noexcept nogil:
+    # The lists did not move between the two looks at their heads (the tags say so), the magazines do not while the gate
+    # is closed, and `held` was read in between: all figures are of that moment.
+    cdef PoolCore *g = p.pool
+    cdef uint32_t parked, slots, slot
+    cdef uint64_t one, many
+    cdef bint gated = fb_u32_load_seq_cst(&p.slots) != 0
+    while True:
+        parked = 0
+        if gated:
+            close_gate(p)
+            slots = hush(p)
+            for slot in range(1, FB_SLOTS):
+                if slots >> slot & 1:
+                    parked += fb_u32_load_relaxed(&magazine_at(p, slot).hot) != NOTHING
+                    parked += fb_u32_load_relaxed(&magazine_at(p, slot).count)
+        while True:
+            one = fb_u64_load_seq_cst(&p.free.head)
+            many = fb_u64_load_seq_cst(&p.chunks.head)
+            home[0] = parked + depth_at(g, one) + FB_CHUNK * depth_at(g, many)
+            held[0] = <uint32_t>fb_u64_load_seq_cst(&p.word)
+            if fb_u64_load_seq_cst(&p.free.head) == one and fb_u64_load_seq_cst(&p.chunks.head) == many:
+                break
+        if gated:
+            open_gate(p)
+            return
+        gated = fb_u32_load_seq_cst(&p.slots) != 0      # the first magazine came meanwhile
+        if not gated:
+            return
+
+
+cdef uint32_t local_spread(LocalCore *p) noexcept nogil:
+    cdef PoolCore *g = p.pool
+    cdef uint64_t one, many
+    cdef uint32_t spread
+    while True:
+        one = fb_u64_load_seq_cst(&p.free.head)
+        many = fb_u64_load_seq_cst(&p.chunks.head)
+        spread = <uint32_t>fb_u64_load_seq_cst(&p.word) - depth_at(g, one) - FB_CHUNK * depth_at(g, many)
+        if fb_u64_load_seq_cst(&p.free.head) == one and fb_u64_load_seq_cst(&p.chunks.head) == many:
+            return spread
+
+
+# --- threads and pools come and go ------------------------------------------------------------------------------------
+
+cdef void slot_flush(uint32_t slot) noexcept nogil:
+    cdef PoolCore *g
+    cdef LocalCore *p
+    cdef fb_magazine *m
+    fb_pools_lock()
+    g = pools
+    while g != NULL:
+        p = <LocalCore *><size_t>fb_u64_load_seq_cst(&g.locals)
+        while p != NULL:
+            if fb_u32_load_seq_cst(&p.slots) >> slot & 1:
+                # Behind the gate, for the seizers' sake.  Nobody who sleeps needs to be told: what lies here was put
+                # before he looked (SURE), or he was not hungry.
+                close_gate(p)
+                m = magazine_at(p, slot)
+                gather(p, m)
+                fb_u64_store_relaxed(&m.pool, 0)
+                fb_u64_store_relaxed(&m.thread, 0)
+                fb_u32_sub_seq_cst(&p.slots, <uint32_t>1 << slot)
+                open_gate(p)
+            p = p.following
+        g = g.next_pool
+    fb_pools_unlock()
+
+
+cdef void pools_add(PoolCore *g) noexcept nogil:
+    global pools
+    fb_pools_lock()
+    g.next_pool = pools
+    pools = g
+    fb_pools_unlock()
+
+
+cdef void pools_remove(PoolCore *g) noexcept nogil:
+    global kept_memory
+    cdef PoolCore **at
+    cdef LocalCore *p
+    cdef uint32_t slot
+    fb_pools_lock()
+    at = &pools
+    while at[0] != NULL and at[0] != g:
+        at = &at[0].next_pool
+    if at[0] == g:
+        at[0] = g.next_pool
+    p = <LocalCore *><size_t>fb_u64_load_seq_cst(&g.locals)
+    while p != NULL:
+        if fb_u64_load_acquire(&p.magazines) != magazines_of_nobody():
+            for slot in range(FB_SLOTS):
+                fb_u64_store_relaxed(&magazine_at(p, slot).pool, 0)
+                fb_u64_store_relaxed(&magazine_at(p, slot).thread, 0)
+            fb_u64_store_relaxed(&magazine_at(p, 0).thread, <uint64_t><size_t>kept_memory)
+            kept_memory = magazine_at(p, 0)
+        p = p.following
+    fb_pools_unlock()

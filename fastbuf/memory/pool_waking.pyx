@@ -1,0 +1,110 @@
+"""Who waits for a segment, and who wakes them.
+
+``hungry`` of a pool is set by a request that failed, and cleared by whoever then makes a segment, a limit or the end of
+the pool visible; ``PoolCore.hungry`` counts the pools in that state.  So a recycle that nobody waits for pays one load
+and no system call.  All steps named here are seq_cst, and they form two Dekker pairs:
+
+    requester                                       releaser
+    R1  global hungry += 1, pool's hungry = 1       L1  push / limit / destroyed bit
+    R2  look again: lists, magazines, limit         L2  pool's hungry (own list), global hungry (global list)
+    R3  sleep on the event (or return -1)           L3  clear it, notify (event, listener, eventfd of the tasks)
+
+Either R2 sees L1, or L2 sees R1.  The global count goes up before the pool's flag is set and down after it is cleared:
+whoever sees the flag set may rely on its being counted.  A segment that is put into a magazine instead of pushed falls
+under ``fb_magazine.h``: its owner looks at ``hungry`` behind O3, and R2 of whoever set it seizes.  Who found it set
+already need not: what the one who set it finds, he makes visible to all, and wakes them.
+
+The second pair is a push to a local list against a falling limit: recycle pushes first and then reads ``limit``,
+redistribution stores ``limit`` first and then lists are looked at (``reclaim``); so a surplus is seen by the one or by
+the other.
+
+Forbidden outcome: a requester asleep although a segment it may have is free, and no wake-up is on its way.
+"""
+
+from libc.stdint cimport uint32_t, uint64_t
+
+from fastbuf._native.atomics cimport (
+    fb_cpu_relax,
+    fb_event,
+    fb_event_notify,
+    fb_event_signal,
+    fb_fence_seq_cst,
+    fb_u32_add_seq_cst,
+    fb_u32_cas_seq_cst,
+    fb_u32_load_relaxed,
+    fb_u32_load_seq_cst,
+    fb_u32_store_release,
+    fb_u32_sub_seq_cst,
+    fb_u64_load_seq_cst,
+    fb_u64_store_release,
+)
+from fastbuf.memory.pool_core cimport WORD_DESTROYED, LocalCore, PoolCore
+
+
+cdef bint arm(LocalCore *p) noexcept nogil:
+    cdef uint32_t expected
+    if fb_u32_load_seq_cst(&p.hungry) != 0:
+        return False
+    fb_u32_add_seq_cst(&p.pool.hungry, 1)
+    while True:
+        expected = 0
+        if fb_u32_cas_seq_cst(&p.hungry, &expected, 1):
+            return True
+        if expected != 0:                               # another thread was first, and is counted
+            fb_u32_sub_seq_cst(&p.pool.hungry, 1)
+            return False
+
+
+cdef void wake(LocalCore *p) noexcept nogil:
+    cdef uint32_t expected, signal
+    cdef fb_event *e
+    while True:
+        expected = 1
+        if fb_u32_cas_seq_cst(&p.hungry, &expected, 0):
+            break
+        if expected == 0:
+            return
+    fb_u32_sub_seq_cst(&p.pool.hungry, 1)
+    fb_event_notify(&p.available)
+    # The pin and the load pair (seq_cst) with waking_set_listener's store and its look at the pins: either this sees
+    # the listener gone, or the setter waits until the pin is off.
+    fb_u32_add_seq_cst(&p.listener_pins, 1)
+    e = <fb_event *><size_t>fb_u64_load_seq_cst(&p.listener)
+    if e != NULL:
+        fb_event_notify(e)
+    signal = fb_u32_load_seq_cst(&p.signal)
+    if signal != 0:
+        fb_event_signal(<int>signal - 1)
+    fb_u32_sub_seq_cst(&p.listener_pins, 1)
+
+
+cdef void pool_wake_hungry(PoolCore *g) noexcept nogil:
+    # A pool that is at its limit is left asleep: what it holds falls only by its own recycle to the global list, which
+    # comes here after it, and its limit rises only in redistribution, which comes here too.  Claims in flight do not
+    # count in this look, since they may yet be undone.
+    cdef LocalCore *p
+    cdef uint64_t w, most
+    if fb_u32_load_seq_cst(&g.hungry) == 0:
+        return
+    p = <LocalCore *><size_t>fb_u64_load_seq_cst(&g.locals)
+    while p != NULL:
+        if fb_u32_load_seq_cst(&p.hungry) != 0:
+            w = fb_u64_load_seq_cst(&p.word)
+            most = <uint64_t>fb_u32_load_seq_cst(&p.limit) + fb_u32_load_relaxed(&p.overdraft)
+            if w & WORD_DESTROYED or <uint32_t>w < most:
+                wake(p)
+        p = p.following
+
+
+cdef void waking_set_listener(LocalCore *p, fb_event *e) noexcept nogil:
+    fb_u64_store_release(&p.listener, <uint64_t><size_t>e)
+    fb_fence_seq_cst()
+    while fb_u32_load_seq_cst(&p.listener_pins) != 0:
+        fb_cpu_relax()
+
+
+cdef void waking_set_signal(LocalCore *p, int fd) noexcept nogil:
+    fb_u32_store_release(&p.signal, <uint32_t>(fd + 1))
+    fb_fence_seq_cst()
+    while fb_u32_load_seq_cst(&p.listener_pins) != 0:
+        fb_cpu_relax()

@@ -1,0 +1,185 @@
+"""Where Spark's ``repartition(n, keys)`` puts a single record: ``pmod(murmur3(keys, seed=42), n)``."""
+
+import datetime
+import decimal
+
+cimport cython
+from cpython.long cimport PyLong_AsLongLong
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+from fastbuf.errors import SchemaError
+
+cdef extern from "fb_murmur3.h" nogil:
+    uint32_t fb_hash_int(uint32_t v, uint32_t h)
+    uint32_t fb_hash_long(uint64_t v, uint32_t h)
+    uint32_t fb_hash_bytes(const uint8_t *p, int64_t n, uint32_t h)
+    uint32_t fb_float_bits(uint32_t u)
+    uint64_t fb_double_bits(uint64_t u)
+
+cdef enum Kind:
+    INT
+    LONG
+    FLOAT
+    DOUBLE
+    BYTES
+    BOOL
+    DATE
+    TIMESTAMP
+    DURATION
+    TIME
+    DECIMAL_LONG
+    DECIMAL_BIG
+    NULL_ONLY
+    LIST
+    STRUCT
+
+cdef dict _KINDS = {
+    "bool": BOOL, "int8": INT, "int16": INT, "int32": INT, "int64": LONG, "uint8": INT, "uint16": INT, "uint32": LONG,
+    "float32": FLOAT, "float64": DOUBLE, "string": BYTES, "large_string": BYTES, "string_view": BYTES,
+    "binary": BYTES, "large_binary": BYTES, "binary_view": BYTES, "fixed_size_binary": BYTES, "date32": DATE,
+    "timestamp[us]": TIMESTAMP, "duration[us]": DURATION, "time64[ns]": TIME, "null": NULL_ONLY, "list": LIST,
+    "large_list": LIST, "fixed_size_list": LIST, "struct": STRUCT,
+}
+_EPOCH = datetime.datetime(1970, 1, 1)
+_EPOCH_UTC = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+cdef int _EPOCH_DAY = datetime.date(1970, 1, 1).toordinal()
+_MICROSECOND = datetime.timedelta(microseconds=1)
+# Of 38 digits at the most; what would round raises.
+_EXACT = decimal.Context(prec=100, traps=[decimal.Inexact, decimal.InvalidOperation, decimal.Overflow])
+
+
+@cython.boundscheck(True)               # a record may be short: the encoder, which says so, comes later
+cdef object field_of(object record, Py_ssize_t place, str name):
+    if isinstance(record, tuple):
+        return (<tuple> record)[place]
+    if isinstance(record, list):
+        return (<list> record)[place]
+    if isinstance(record, dict):
+        return record[name]
+    return getattr(record, name)
+
+
+cdef _Field _field(object field, Py_ssize_t place, str path):
+    cdef _Field made = _Field.__new__(_Field)
+    kind = field.type
+    if kind.kind == "dictionary":
+        kind = kind.children[1].type
+    made.place = place
+    made.name = field.name
+    if kind.kind == "decimal128":
+        made.kind = DECIMAL_LONG if kind.precision <= 18 else DECIMAL_BIG
+        made.scale = kind.scale
+        return made
+    found = _KINDS.get(f"{kind.kind}[{kind.unit}]" if kind.unit else kind.kind)
+    if found is None:
+        why = "Spark hashes no maps" if kind.kind == "map" else "cast it to a type that Spark has"
+        raise SchemaError(f"key {path!r} has the type {kind}, which cannot be hashed as Spark does: {why}")
+    made.kind = found
+    if made.kind == LIST or made.kind == STRUCT:
+        made.children = [
+            _field(child, i, f"{path}.{child.name}" if made.kind == STRUCT else f"{path}[]")
+            for i, child in enumerate(kind.children)
+        ]
+    return made
+
+
+cdef class _Field:
+    """One field of a key, and what is below it."""
+
+    cdef uint32_t hashed(self, object value, uint32_t h) except? 0:
+        cdef float f
+        cdef double d
+        cdef uint32_t u32
+        cdef uint64_t u64
+        cdef bytes text
+        cdef const char *chars
+        cdef Py_ssize_t length
+        if value is None:
+            return h
+        if self.kind == LONG:
+            return fb_hash_long(<uint64_t> PyLong_AsLongLong(value), h)
+        if self.kind == BYTES:
+            if isinstance(value, str):      # in place: the string keeps its UTF-8
+                chars = PyUnicode_AsUTF8AndSize(value, &length)
+                return fb_hash_bytes(<const uint8_t *> chars, length, h)
+            text = bytes(value)
+            return fb_hash_bytes(<const uint8_t *> <const char *> text, len(text), h)
+        if self.kind == INT:
+            return fb_hash_int(<uint32_t> <int32_t> PyLong_AsLongLong(value), h)
+        if self.kind == DOUBLE:
+            d = value
+            memcpy(&u64, &d, 8)
+            return fb_hash_long(fb_double_bits(u64), h)
+        if self.kind == FLOAT:
+            f = value
+            memcpy(&u32, &f, 4)
+            return fb_hash_int(fb_float_bits(u32), h)
+        return self.other(value, h)
+
+    cdef uint32_t other(self, object value, uint32_t h) except? 0:
+        cdef bytes text
+        cdef _Field found
+        if self.kind == BOOL:
+            return fb_hash_int(1 if value else 0, h)
+        if self.kind == DATE:
+            return fb_hash_int(<uint32_t> <int32_t> (value.toordinal() - _EPOCH_DAY), h)
+        if self.kind == TIMESTAMP:
+            since = value - (_EPOCH if value.tzinfo is None else _EPOCH_UTC)
+            return fb_hash_long(<uint64_t> <int64_t> (since // _MICROSECOND), h)
+        if self.kind == DURATION:
+            return fb_hash_long(<uint64_t> <int64_t> (value // _MICROSECOND), h)
+        if self.kind == TIME:
+            micros = ((value.hour * 60 + value.minute) * 60 + value.second) * 1_000_000 + value.microsecond
+            return fb_hash_long(<uint64_t> <int64_t> (micros * 1000), h)
+        if self.kind == DECIMAL_LONG or self.kind == DECIMAL_BIG:
+            unscaled = int(decimal.Decimal(value).scaleb(self.scale, _EXACT))
+            if self.kind == DECIMAL_LONG:
+                return fb_hash_long(<uint64_t> PyLong_AsLongLong(unscaled), h)
+            # Java's BigInteger.toByteArray: the fewest bytes that hold the sign too.
+            bits = (unscaled if unscaled >= 0 else ~unscaled).bit_length()
+            text = unscaled.to_bytes(bits // 8 + 1, "big", signed=True)
+            return fb_hash_bytes(<const uint8_t *> <const char *> text, len(text), h)
+        if self.kind == LIST:
+            for item in value:
+                h = (<_Field> self.children[0]).hashed(item, h)
+            return h
+        if self.kind == STRUCT:
+            for child in self.children:
+                found = <_Field> child
+                h = found.hashed(field_of(value, found.place, found.name), h)
+            return h
+        raise TypeError("only None is possible")
+
+
+cdef class RecordHasher:
+    """Partitions of single records by the hash of key fields, as Spark computes it.
+
+    Parameters
+    ----------
+    schema : Schema
+    keys : tuple of str or int
+        Names or positions of the key fields, in the order in which Spark gets them.
+
+    Raises
+    ------
+    SchemaError
+        No such field, or a type that Spark does not hash; the message names it.
+    """
+
+    def __init__(self, schema, tuple keys):
+        self.keys = keys
+        self.fields = [_field(schema[key], schema.index(schema[key].name), schema[key].name) for key in keys]
+
+    def __reduce__(self):
+        raise TypeError("a RecordHasher is made where it is used: pickle schema and keys")
+
+    cdef int32_t partition(self, object record, int32_t n) except -1:
+        cdef uint32_t h = 42
+        cdef int32_t to
+        cdef _Field field
+        for field in self.fields:
+            h = field.hashed(field_of(record, field.place, field.name), h)
+        to = <int32_t> h % n
+        return to + n if to < 0 else to

@@ -1,0 +1,254 @@
+"""TLS for connections between hosts, by the standard library's ``ssl``: contexts, and a relay to the I/O thread.
+
+The I/O thread knows nothing of TLS.  It gets one end of a socket pair; a Python thread hands on what
+comes between the other end and the TLS connection.  An end of either stream is handed on as an end,
+after all that came before it, so closing and death mean what they mean without TLS.  This costs a
+copy, a system call or two and the GIL for every piece: it is for networks that need it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import ssl
+import threading
+import time
+from collections import deque
+
+from fastbuf.config import TlsConfig
+from fastbuf.errors import AuthenticationError, ConfigError, PeerLost
+
+_PIECE = 1 << 16
+_MOST = 1 << 18  # bytes that wait in one direction; then its source is not read
+_LAST_WORDS_S = 1.0
+
+
+def context(tls: TlsConfig, server: bool) -> ssl.SSLContext:
+    """What both ends demand: TLS 1.3, and a certificate of the other's that the authority signed.
+
+    Raises
+    ------
+    ConfigError
+        A file is missing, or is no certificate or key.
+    """
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+    made.minimum_version = ssl.TLSVersion.TLSv1_3
+    try:
+        made.load_cert_chain(tls.certificate, tls.key)
+        made.load_verify_locations(tls.authority)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"TLS with certificate {tls.certificate}, key {tls.key}, authority {tls.authority}: {error}"
+        ) from error
+    made.check_hostname = not server and tls.check_hostname
+    made.verify_mode = ssl.CERT_REQUIRED
+    return made
+
+
+class _Link:
+    """A TLS connection and the near end of the I/O thread's socket."""
+
+    def __init__(self, tls: ssl.SSLSocket, plain: socket.socket) -> None:
+        self.tls = tls
+        self.plain = plain
+        self.to_tls = bytearray()
+        self.to_plain = bytearray()
+        self.plain_ended = self.tls_ended = False  # no more comes from there
+        self.told_plain = self.told_tls = False  # that no more comes from the other
+        self.watched: dict[socket.socket, int] = {}
+
+    def pump(self) -> bool:
+        """Hand on what can be handed on without waiting; False: both directions have ended."""
+        moved = True
+        while moved:
+            moved = self._from_plain() | self._into_tls() | self._from_tls() | self._into_plain()
+        return not (self.told_plain and self.told_tls)
+
+    def _from_plain(self) -> bool:
+        if self.plain_ended or len(self.to_tls) >= _MOST:
+            return False
+        try:
+            piece = self.plain.recv(_PIECE)
+        except BlockingIOError:
+            return False
+        self.to_tls += piece
+        self.plain_ended = not piece
+        return True
+
+    def _into_tls(self) -> bool:
+        if self.to_tls:
+            try:
+                sent = self.tls.send(self.to_tls)
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return False
+            del self.to_tls[:sent]
+            return sent > 0
+        if self.plain_ended and not self.told_tls:
+            # Our close_notify, then our half of TCP; what the peer still says is read.  Not SSLSocket.shutdown: that
+            # one ends TLS in both directions.
+            with contextlib.suppress(ssl.SSLError):
+                self.tls.unwrap()
+            socket.socket.shutdown(self.tls, socket.SHUT_WR)
+            self.told_tls = True
+            return True
+        return False
+
+    def _from_tls(self) -> bool:
+        if self.tls_ended or len(self.to_plain) >= _MOST:
+            return False
+        try:
+            piece = self.tls.recv(_PIECE)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return False
+        except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+            piece = b""
+        self.to_plain += piece
+        self.tls_ended = not piece
+        return True
+
+    def _into_plain(self) -> bool:
+        if self.to_plain:
+            try:
+                sent = self.plain.send(self.to_plain)
+            except BlockingIOError:
+                return False
+            del self.to_plain[:sent]
+            return sent > 0
+        if self.tls_ended and not self.told_plain:
+            self.plain.shutdown(socket.SHUT_WR)
+            self.told_plain = True
+            return True
+        return False
+
+    def wanted(self) -> dict[socket.socket, int]:
+        """What to wait for, by socket."""
+        masks: dict[socket.socket, int] = {}
+        for sock, ended, to_it, from_it in (
+            (self.plain, self.plain_ended, self.to_plain, self.to_tls),
+            (self.tls, self.tls_ended, self.to_tls, self.to_plain),
+        ):
+            if not ended and len(from_it) < _MOST:
+                masks[sock] = selectors.EVENT_READ
+            if to_it:
+                masks[sock] = masks.get(sock, 0) | selectors.EVENT_WRITE
+        return masks
+
+    def close(self) -> None:
+        self.plain.close()
+        socket.socket.close(self.tls)
+
+
+class Relay:
+    """One thread that hands on the bytes of all TLS connections of an environment; begins with the first."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._new: deque[_Link] = deque()
+        self._links: set[_Link] = set()
+        self._wake_in, self._wake_out = socket.socketpair()
+        self._closing_at: float | None = None
+        self._thread: threading.Thread | None = None
+
+    def add(self, tls: ssl.SSLSocket) -> socket.socket:
+        """Take over a TLS connection after its handshake; -> the I/O thread's socket."""
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        tls.setblocking(False)
+        with self._lock:
+            self._new.append(_Link(tls, ours))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="fastbuf-tls", daemon=True)
+                self._thread.start()
+        self._wake_out.send(b"x")
+        return theirs
+
+    def close(self) -> None:
+        """The I/O thread has closed its ends: what is still to be handed on has a bounded time. Idempotent."""
+        self._closing_at = time.monotonic() + _LAST_WORDS_S
+        with contextlib.suppress(OSError):
+            self._wake_out.send(b"x")
+        if self._thread is not None:
+            self._thread.join(2 * _LAST_WORDS_S)
+        for sock in (self._wake_in, self._wake_out):
+            sock.close()
+
+    # ---- the thread
+
+    def _run(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._wake_in, selectors.EVENT_READ)
+            while True:
+                wait = None
+                if self._closing_at is not None:
+                    wait = self._closing_at - time.monotonic()
+                    if wait <= 0 or not (self._links or self._new):
+                        break
+                ready = {key.data for key, _ in selector.select(wait)}
+                if None in ready:
+                    self._wake_in.recv(64)
+                    while self._new:
+                        link = self._new.popleft()
+                        self._links.add(link)
+                        ready.add(link)
+                for link in ready - {None}:
+                    self._serve(link, selector)
+            for link in [*self._links, *self._new]:
+                link.close()
+
+    def _serve(self, link: _Link, selector: selectors.BaseSelector) -> None:
+        try:
+            goes_on = link.pump()
+        except (
+            OSError
+        ):  # TLS was broken or ended in the midst, or the I/O thread has closed: the other side sees an end
+            goes_on = False
+        wanted = link.wanted() if goes_on else {}
+        for sock in link.watched.keys() - wanted.keys():
+            selector.unregister(sock)
+        for sock, mask in wanted.items():
+            if sock not in link.watched:
+                selector.register(sock, mask, link)
+            elif link.watched[sock] != mask:
+                selector.modify(sock, mask, link)
+        link.watched = wanted
+        if not goes_on:
+            self._links.discard(link)
+            link.close()
+
+
+class TlsEnds:
+    """What an environment needs to speak TLS, at either end."""
+
+    def __init__(self, tls: TlsConfig) -> None:
+        self.server = context(tls, server=True)
+        self.client = context(tls, server=False)
+        self.relay = Relay()
+
+    @staticmethod
+    def refused(error: BaseException | None) -> bool:
+        """Whether the peer ended TLS with an alert: it does so after our side of the handshake has passed."""
+        return isinstance(error, ssl.SSLError)
+
+    def shake(self, sock: socket.socket, host: str, where: str) -> ssl.SSLSocket:
+        """The client's handshake, on a blocking socket with a timeout; closes it when that fails.
+
+        Raises
+        ------
+        AuthenticationError
+            The peer speaks no TLS, or shows no certificate that fits.
+        PeerLost
+            It does not answer in time.
+        """
+        try:
+            return self.client.wrap_socket(sock, server_hostname=host)
+        except TimeoutError as error:
+            sock.close()
+            raise PeerLost(f"{where} did not answer TLS's handshake in time") from error
+        except (OSError, ValueError) as error:
+            sock.close()
+            raise AuthenticationError(
+                f"{where} did not pass TLS's handshake ({error}): a consumer without TLS, or whose certificate is of "
+                "another authority or name, is refused"
+            ) from error

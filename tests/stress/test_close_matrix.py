@@ -1,0 +1,129 @@
+"""Close in any order, from any thread, twice, in the middle of any blocked call: it ends, and nothing is left.
+
+Every order of ending the writer, the gate and the environments, for every way to exchange and every call that may just
+be waiting.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fastbuf as fb
+
+pytestmark = pytest.mark.stress
+ROWS = fb.RowSerializer(fb.Schema.of(n="int64", text="string"))
+KINDS = ("local", "tcp", "wire", "watermark", "blocking local", "blocking tcp")
+CALLS = ("nothing", "emit", "emit_event", "poll", "close", "poll_async")
+PATIENCE_S = 20.0
+
+
+class Exchange:
+    """One writer and one gate, with environments that are known by name."""
+
+    def __init__(self, kind: str, directory: Path) -> None:
+        remote = kind.endswith("tcp")
+        config = fb.ExchangeConfig(max_buffers_per_channel=2, exclusive=1, floating=1, spill_directory=str(directory))
+        self.ends: dict[str, Callable[[], Any]] = {}
+        self.envs = [fb.ShuffleEnvironment(segments=16, segment_size=1024) for _ in range(2 if remote else 1)]
+        near, far = self.envs[0], self.envs[-1]
+        self.gate = far.create_input_gate(ROWS, channels=1, config=config)
+        target: Any = self.gate
+        if remote:
+            target = (*far.listen(), self.gate.gate_id)
+        elif kind in ("wire", "watermark"):
+            target = near.create_wire("credit" if kind == "wire" else "watermark").to(self.gate)
+        self.writer = near.create_result_partition(
+            ROWS, [target], config=config, partition_type="blocking" if "blocking" in kind else "pipelined"
+        )
+        self.ends = {"writer": self.writer.abort, "gate": self.gate.close, "near": near.close}
+        if remote:
+            self.ends["far"] = far.close
+
+    def blocked(self, call: str) -> None:
+        """Waits until somebody else ends it."""
+        if call == "emit":
+            self.writer.emit_many((k, "x" * 300) for k in itertools.count())
+        elif call == "emit_event":
+            while True:
+                self.writer.emit_event(fb.Watermark(1))
+        elif call == "poll":
+            list(self.gate)
+        elif call == "close":
+            self.writer.emit_many((k, "x" * 300) for k in range(3))
+            self.writer.close()
+            list(self.gate)  # where close need not wait for the consumer
+        elif call == "poll_async":
+            import asyncio
+
+            async def read() -> None:
+                async for _ in self.gate:
+                    pass
+
+            asyncio.run(read())
+
+
+def in_thread(func: Callable[[], Any]) -> threading.Thread:
+    """Runs func, which may end with an error of ours and with no other."""
+
+    def run() -> None:
+        with contextlib.suppress(fb.FastbufError):
+            func()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def join(thread: threading.Thread, what: str) -> None:
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive(), f"hangs: {what}"
+
+
+def left(directory: Path) -> dict[str, Any]:
+    """What an exchange could leave behind."""
+    files = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
+    with open("/proc/self/maps") as maps:
+        return {
+            "descriptors": len(files),
+            "stored": [name for name in files if name.startswith(str(directory))],
+            "threads": len(os.listdir("/proc/self/task")),
+            "memfds": sum("memfd:" in line for line in maps),
+        }
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_order(kind: str, call: str, tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    def once(order: tuple[str, ...]) -> None:
+        exchange = Exchange(kind, tmp_path)
+        waiting = in_thread(lambda: exchange.blocked(call))
+        deadline = time.monotonic() + 0.003
+        while waiting.is_alive() and time.monotonic() < deadline:
+            time.sleep(0.0005)  # it is to be within its wait, as a rule; where it is makes no difference to what is due
+        for name in order:
+            for _ in range(2):
+                join(in_thread(exchange.ends[name]), f"{kind}: {name} of {order}, while {call} waits")
+        join(waiting, f"{kind}: {call}, after {order}")
+        for env in exchange.envs:
+            assert env.pool.stats().in_use == 0, f"{kind}, {call}, {order}"
+            env.pool.audit()
+
+    names = ("writer", "gate", "near", "far") if kind.endswith("tcp") else ("writer", "gate", "near")
+    once(names)  # what is made once and stays is there now
+    gc.collect()
+    before = left(tmp_path)
+    for order in itertools.permutations(names):
+        once(order)
+    gc.collect()
+    assert left(tmp_path) == before | {"stored": []}
+    assert not [w for w in recwarn if issubclass(w.category, ResourceWarning)]

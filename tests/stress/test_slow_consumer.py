@@ -1,0 +1,107 @@
+"""A consumer far slower than its producer, for long: nothing grows, the producer keeps its pace, both recover at once.
+
+8 seconds of it; FASTBUF_LONG=1 makes it ten minutes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+
+import pytest
+
+import fastbuf as fb
+
+LONG = os.environ.get("FASTBUF_LONG") == "1"
+SLOW_S = 600.0 if LONG else 8.0
+SLOW_RATE = 5000  # records a second: a producer alone makes some hundred thousand
+EXCLUSIVE, FLOATING = 2, 8
+ROWS = fb.RowSerializer(fb.Schema.of(n="int64", text="string"))
+TEXT = "x" * 200
+
+
+def resident_bytes() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+class Run:
+    """A producer that never rests, over TCP, and the consumer's side of it."""
+
+    def __init__(self, near: fb.ShuffleEnvironment, far: fb.ShuffleEnvironment) -> None:
+        config = fb.ExchangeConfig(exclusive=EXCLUSIVE, floating=FLOATING, batch_rows=20)
+        self.gate = far.create_input_gate(ROWS, channels=1, config=config)
+        self.writer = near.create_result_partition(ROWS, [(*far.listen(), self.gate.gate_id)], config=config)
+        self.stop = threading.Event()
+        self.consumed = 0
+        self.thread = threading.Thread(target=self.produce)
+        self.thread.start()
+
+    def produce(self) -> None:
+        for k in itertools.count():
+            if k % 100 == 0 and self.stop.is_set():
+                break
+            self.writer.emit((k, TEXT))
+        self.writer.close()
+
+    def take(self) -> None:
+        records = self.gate.poll(10)
+        assert records, "nothing came"
+        assert records[0][0] == self.consumed, "lost or out of order"
+        self.consumed += len(records)
+
+    def check(self) -> None:
+        """What holds at every moment."""
+        sent = self.writer.totals()[0]
+        announced = int(self.gate.ledger.counters[0, 0])  # read later, and it only grows
+        assert sent <= announced, "a buffer was sent that there was no credit for"
+        assert self.gate.pool.in_use <= EXCLUSIVE + FLOATING
+        assert self.writer.stats()["peak_segments"] <= self.writer.stats()["segments"] + 5  # and the overdraft
+        assert self.gate.ledger.audit()
+        assert self.gate.audit()
+
+    def for_a_second(self) -> int:
+        """As fast as it goes; records."""
+        before = self.consumed
+        deadline = time.monotonic() + 1
+        while time.monotonic() < deadline:
+            self.take()
+        return self.consumed - before
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(900)
+def test_a_slow_consumer_for_long() -> None:
+    with (
+        fb.ShuffleEnvironment(segments=64, segment_size=4096) as near,
+        fb.ShuffleEnvironment(segments=64, segment_size=4096) as far,
+    ):
+        run = Run(near, far)
+        assert run.for_a_second() > 4 * SLOW_RATE, "this machine cannot tell slow from fast"
+        # From here on at a fixed pace: by the clock, so that a late record does not slow the average.
+        began, first = time.monotonic(), run.consumed
+        begin = end = (0, 0, 0)  # produced, consumed, resident bytes
+        while (now := time.monotonic() - began) < SLOW_S:
+            while run.consumed - first < now * SLOW_RATE:
+                run.take()
+            run.check()
+            if now > SLOW_S / 4:  # what there was room for has been filled long ago
+                end = (run.writer.records, run.consumed, resident_bytes())
+                begin = begin if any(begin) else end
+            time.sleep(0.005)  # this is what makes it slow
+        produced, consumed, resident = (b - a for a, b in zip(begin, end, strict=True))
+        assert abs(produced - consumed) <= 0.05 * consumed, f"{produced} were written while {consumed} were read"
+        assert abs(consumed - SLOW_RATE * SLOW_S * 3 / 4) <= 0.1 * SLOW_RATE * SLOW_S, "the consumer was not that slow"
+        assert resident < 4 << 20, f"{resident} bytes more than at the beginning"
+        # And it recovers within a second.
+        assert run.for_a_second() > 4 * SLOW_RATE
+        run.stop.set()
+        while not run.gate.finished:
+            run.consumed += len(run.gate.poll(10) or [])
+        run.thread.join(10)
+        assert run.consumed == run.writer.records
+        run.gate.close()
+        for env in (near, far):
+            assert env.pool.stats().in_use == 0

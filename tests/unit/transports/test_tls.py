@@ -1,0 +1,282 @@
+"""TLS between environments: what it lets through, whom it refuses, and that its ends are the exchange's ends."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fastbuf as fb
+from fastbuf.errors import AuthenticationError, ConfigError, ExchangeAborted, PeerLost
+
+ROWS = fb.RowSerializer(fb.Schema.of(n="int64", text="string"))
+OPENSSL = shutil.which("openssl")
+
+pytestmark = pytest.mark.skipif(OPENSSL is None, reason="the openssl command makes the certificates")
+
+
+def openssl(*arguments: str) -> None:
+    subprocess.run([str(OPENSSL), *arguments], check=True, capture_output=True, timeout=30)
+
+
+def authority(folder: Path, name: str) -> tuple[Path, Path]:
+    key, certificate = folder / f"{name}.key", folder / f"{name}.pem"
+    openssl(
+        *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"),
+        *("-subj", f"/CN={name}", "-keyout", str(key), "-out", str(certificate)),
+    )
+    return key, certificate
+
+
+def host(folder: Path, name: str, signer: tuple[Path, Path], names: str) -> fb.TlsConfig:
+    """A certificate for a host of those names."""
+    key, request, certificate, extra = (folder / f"{name}.{end}" for end in ("key", "csr", "pem", "ext"))
+    openssl(
+        *("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", f"/CN={name}"),
+        *("-keyout", str(key), "-out", str(request)),
+    )
+    extra.write_text(f"subjectAltName={names}\n")
+    openssl(
+        *("x509", "-req", "-in", str(request), "-CA", str(signer[1]), "-CAkey", str(signer[0]), "-CAcreateserial"),
+        *("-days", "2", "-extfile", str(extra), "-out", str(certificate)),
+    )
+    return fb.TlsConfig(str(certificate), str(key), str(signer[1]))
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, fb.TlsConfig]:
+    folder = tmp_path_factory.mktemp("certificates")
+    ours, others = authority(folder, "ours"), authority(folder, "others")
+    here = "IP:127.0.0.1,IP:::1,DNS:localhost"
+    return {
+        "near": host(folder, "near", ours, here),
+        "far": host(folder, "far", ours, here),
+        "elsewhere": host(folder, "elsewhere", ours, "IP:127.0.0.2"),
+        "stranger": (stranger := host(folder, "stranger", others, here)),
+        "impostor": fb.TlsConfig(stranger.certificate, stranger.key, str(ours[1])),
+    }
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    def count() -> tuple[int, int]:
+        return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+
+    before = count()
+    yield
+    end = time.monotonic() + 5
+    while count() != before and time.monotonic() < end:
+        time.sleep(0.005)  # the kernel lists a thread for a moment after it was joined
+    assert count() == before
+
+
+def environment(tls: fb.TlsConfig | None) -> fb.ShuffleEnvironment:
+    return fb.ShuffleEnvironment(segments=256, segment_size=4096, tls=tls)
+
+
+def write_all(writer: fb.RecordWriter, records: list[Any]) -> threading.Thread:
+    def write() -> None:
+        writer.emit_many(records)
+        writer.close()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_channels_share_a_connection_that_speaks_tls(hosts: dict[str, fb.TlsConfig], address: str) -> None:
+    records = [(k, "s" * (k % 3000)) for k in range(3000)]  # 4.5 MB: more than all that lies between the ends
+    with environment(hosts["far"]) as far, environment(hosts["near"]) as near:
+        gates = [far.create_input_gate(ROWS, channels=2, secret=b"t") for _ in range(2)]
+        host_, port = far.listen(address)
+        targets = [(host_, port, gate.gate_id) for gate in gates]
+        writers = [
+            near.create_result_partition(ROWS, targets, channel=i, secret=b"t", selector=fb.broadcast())
+            for i in range(2)
+        ]
+        threads = [write_all(writer, records) for writer in writers]
+        got: list[list[Any]] = [[], []]
+        readers = [threading.Thread(target=lambda i=i: got[i].extend(gates[i])) for i in range(2)]
+        for thread in readers:
+            thread.start()
+        for thread in threads + readers:
+            thread.join(30)
+        for part in got:
+            assert len(part) == 6000
+            assert sorted(part) == sorted(records * 2)
+        for gate in gates:
+            gate.close()
+
+
+def test_the_bytes_are_not_to_be_read_on_the_way(hosts: dict[str, fb.TlsConfig]) -> None:
+    seen = bytearray()
+    with environment(hosts["far"]) as far, environment(hosts["near"]) as near:
+        gate = far.create_input_gate(ROWS, channels=1, secret=b"t")
+        target = far.listen()
+        server = socket.create_server(("127.0.0.1", 0))
+
+        def tap() -> None:
+            one, _ = server.accept()
+            with one, socket.create_connection(target) as two:
+
+                def pass_on(source: socket.socket, sink: socket.socket) -> None:
+                    while data := source.recv(65536):
+                        seen.extend(data)
+                        sink.sendall(data)
+                    sink.shutdown(socket.SHUT_WR)
+
+                back = threading.Thread(target=pass_on, args=(two, one))
+                back.start()
+                pass_on(one, two)
+                back.join(10)
+
+        thread = threading.Thread(target=tap)
+        thread.start()
+        address = server.getsockname()[:2]
+        writer = near.create_result_partition(ROWS, [(*address, gate.gate_id)], secret=b"t")
+        sender = write_all(writer, [(1, "a word that nobody else is to hear" * 20)])
+        assert len(list(gate)) == 1
+        sender.join(10)
+        thread.join(10)
+        server.close()
+        gate.close()
+    assert len(seen) > 1000
+    assert b"nobody else" not in seen
+    assert b"FASTBUF" not in seen
+
+
+@pytest.mark.parametrize(
+    ("consumer", "producer", "text"),
+    [
+        ("far", None, "speaks TLS alone"),
+        (None, "near", "did not pass TLS's handshake"),
+        ("stranger", "near", "did not pass TLS's handshake"),
+        ("far", "stranger", "did not pass TLS's handshake"),
+        ("far", "impostor", "refused this host's certificate"),
+        ("elsewhere", "near", "did not pass TLS's handshake .*127.0.0.1"),
+    ],
+)
+def test_who_is_refused_and_nothing_falls_back(
+    hosts: dict[str, fb.TlsConfig], consumer: str | None, producer: str | None, text: str
+) -> None:
+    with (
+        environment(hosts[consumer] if consumer else None) as far,
+        environment(hosts[producer] if producer else None) as near,
+        environment(hosts["near"] if consumer else None) as honest,
+    ):
+        gate = far.create_input_gate(ROWS, channels=1, secret=b"t")
+        target = (*far.listen(), gate.gate_id)
+        with pytest.raises(AuthenticationError, match=text):
+            near.create_result_partition(ROWS, [target], secret=b"t")
+        assert gate.stats()["channels"] == 0
+        if consumer != "stranger" and consumer != "elsewhere":  # the listener serves on whom it should
+            writer = honest.create_result_partition(ROWS, [target], secret=b"t")
+            writer.emit((1, "honest"))
+            writer.flush()
+            assert gate.poll(5) == [(1, "honest")]
+            writer.abort("over")
+
+
+def test_a_certificate_for_another_name_where_names_are_not_looked_at(hosts: dict[str, fb.TlsConfig]) -> None:
+    near_files = hosts["near"]
+    relaxed = fb.TlsConfig(near_files.certificate, near_files.key, near_files.authority, check_hostname=False)
+    with environment(hosts["elsewhere"]) as far, environment(relaxed) as near:
+        gate = far.create_input_gate(ROWS, channels=1, secret=b"t")
+        writer = near.create_result_partition(ROWS, [(*far.listen(), gate.gate_id)], secret=b"t")
+        sender = write_all(writer, [(1, "one")])
+        assert list(gate) == [(1, "one")]
+        sender.join(10)
+
+
+def test_files_that_are_not_there_are_named(hosts: dict[str, fb.TlsConfig]) -> None:
+    near = hosts["near"]
+    with (
+        environment(fb.TlsConfig("/nowhere.pem", near.key, near.authority)) as env,
+        pytest.raises(ConfigError, match=r"/nowhere\.pem"),
+    ):
+        env.listen()
+
+
+def test_strangers_on_a_tls_listener(hosts: dict[str, fb.TlsConfig]) -> None:
+    """Silence, noise, and a TLS greeting that stops in its midst: an honest peer comes through all the same."""
+    with environment(hosts["far"]) as far, environment(hosts["near"]) as near:
+        gate = far.create_input_gate(ROWS, channels=1, secret=b"t")
+        address = far.listen()
+        noise = (b"", b"\x16\x03\x01\x02\x00\x01", b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 500, b"FASTB")
+        strangers = [socket.create_connection(address, timeout=5) for _ in noise]
+        for sock, data in zip(strangers, noise, strict=True):
+            sock.sendall(data)
+        writer = near.create_result_partition(ROWS, [(*address, gate.gate_id)], secret=b"t")
+        sender = write_all(writer, [(1, "one")])
+        assert list(gate) == [(1, "one")]
+        sender.join(10)
+        for sock in strangers:
+            sock.close()
+
+
+def test_aborts_and_cancels_pass(hosts: dict[str, fb.TlsConfig]) -> None:
+    with environment(hosts["far"]) as far, environment(hosts["near"]) as near:
+        gates = [far.create_input_gate(ROWS, channels=1, secret=b"t") for _ in range(3)]
+        address = far.listen()
+        a, b, c = (
+            near.create_result_partition(ROWS, [(*address, gate.gate_id)], secret=b"t", on_peer_loss="error")
+            for gate in gates
+        )
+        a.abort("cannot go on")
+        with pytest.raises(ExchangeAborted, match="cannot go on"):
+            list(gates[0])
+        gates[1].abort("no more of this")
+        gates[1].close()
+        with pytest.raises(ExchangeAborted, match="no more of this"):
+            b.emit_many((k, "t" * 100) for k in range(10_000_000))
+        gates[2].close()
+        while not c.cancelled:
+            c.emit((1, "nobody wants this"))
+        c.close()
+        b.abort("over")
+
+
+CHILD = """
+import sys, fastbuf as fb
+files, host, port, gate = sys.argv[1:4], *sys.argv[4:]
+with fb.ShuffleEnvironment(segments=64, segment_size=4096, tls=fb.TlsConfig(*files)) as env:
+    rows = fb.RowSerializer(fb.Schema.of(n="int64", text="string"))
+    writer = env.create_result_partition(rows, [(host, int(port), int(gate))], secret=b"t")
+    writer.emit_many((k, "t" * 50) for k in range(1_000_000_000))
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_the_death_of_a_peer_is_named(hosts: dict[str, fb.TlsConfig], how: signal.Signals) -> None:
+    config = fb.ExchangeConfig(ping_interval_s=0.3)
+    near = hosts["near"]
+    with environment(hosts["far"]) as far:
+        gate = far.create_input_gate(ROWS, channels=1, secret=b"t", config=config)
+        address, port = far.listen()
+        arguments = [near.certificate, near.key, near.authority, address, str(port), str(gate.gate_id)]
+        child = subprocess.Popen([sys.executable, "-c", textwrap.dedent(CHILD), *arguments])
+        try:
+            assert next(iter(gate))[0] == 0
+            os.kill(child.pid, how)
+            at = time.monotonic()
+            with pytest.raises(PeerLost, match=r"producer 127\.0\.0\.1"):
+                for _ in gate:
+                    pass
+            assert time.monotonic() - at < 2.0
+        finally:
+            child.kill()
+            child.wait(10)
+        gate.close()
+        assert far.pool.available == 256
