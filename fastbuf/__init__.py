@@ -38,7 +38,7 @@ from fastbuf.exchange.events import Barrier, Event, UserEvent, Watermark
 from fastbuf.exchange.input_gate import InputGate
 from fastbuf.exchange.record_writer import RecordWriter
 from fastbuf.flow.credit_ledger import CreditLedger
-from fastbuf.memory import Arena, LocalBufferPool, MemorySegment, NetworkBufferPool
+from fastbuf.memory import Arena, Borrower, Lender, LocalBufferPool, MemorySegment, NetworkBufferPool
 from fastbuf.serializers import (
     ColumnarSerializer,
     Field,
@@ -57,6 +57,7 @@ __all__ = [
     "BlockCorrupt",
     "BlockError",
     "BlockTruncated",
+    "Borrower",
     "ColumnarSerializer",
     "CreditLedger",
     "Event",
@@ -67,6 +68,7 @@ __all__ = [
     "FastbufError",
     "Field",
     "InputGate",
+    "Lender",
     "LocalBufferPool",
     "MemorySegment",
     "NetworkBufferPool",

@@ -182,18 +182,18 @@ cdef class GateIntake:
         cdef InputChannel *c
         cdef bytes text
         cdef uint32_t k
-        cdef uint32_t n = <uint32_t> len(self.shared)
+        cdef list readers = list(self.shared)           # those that end leave the list
+        cdef uint32_t n = <uint32_t> len(readers)
         cdef int came = 0
         for k in range(n):
-            r = <SharedReader> self.shared[(self.local_turn + k) % n]
+            r = <SharedReader> readers[(self.local_turn + k) % n]
             c = gate_channel(self.core, r.index)
-            if c.state != CHANNEL_OPEN:
-                continue
             if r.writer_ended() == SHARED_ABORTED:
                 text = r.writer_reason()
                 gate_fail(self.core, FAIL_ABORTED, text, len(text))
                 r.end(SHARED_CANCELLED, b"", 0)
                 c.state = CHANNEL_CANCELLED
+                self.shared.remove(r)
                 return 1
             came |= self.read_shared(r, c, partial)
             c.received = r.received
@@ -203,6 +203,7 @@ cdef class GateIntake:
                 c.announced_total = c.received
                 c.state = CHANNEL_FINISHED
                 r.end(SHARED_DONE, b"", 0)
+                self.shared.remove(r)           # an ended process's arena is not kept for as long as the gate lives
                 came = 1
         self.local_turn += 1
         return came

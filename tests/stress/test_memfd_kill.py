@@ -176,3 +176,47 @@ def test_a_killed_consumer_of_a_writer_that_does_nothing() -> None:
             env.pool.audit()
             child.join(10)
             child.close()
+
+
+def consume_with_a_child(pipe: Any) -> None:
+    """Reads for ever, and so does its child live, with a duplicate of every descriptor."""
+    with fb.ShuffleEnvironment(segments=SEGMENTS, segment_size=4096, shared=True) as env:
+        gate = env.create_input_gate(ROWS, channels=1, epoch=1, secret=b"k", config=CONFIG)
+        pipe.send((env.listen(), gate.gate_id))
+        assert gate.poll(10)
+        child = os.fork()
+        if child == 0:
+            signal.pause()
+        pipe.send(child)
+        for _ in gate:
+            pass
+
+
+def test_a_killed_consumer_whose_child_lives() -> None:
+    """The control line does not end then: the child has it too."""
+    context = server()
+    ours, theirs = context.Pipe()
+    process = context.Process(target=consume_with_a_child, args=(theirs,), daemon=True)
+    process.start()
+    address, gate_id = ours.recv()
+    with fb.ShuffleEnvironment(segments=SEGMENTS, segment_size=4096, shared=True) as env:
+        writer = env.create_result_partition(ROWS, [(*address, gate_id)], epoch=1, secret=b"k", config=CONFIG)
+        writer.emit((1, "1"))
+        writer.flush()
+        child = ours.recv()
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGKILL)
+        killed = time.monotonic()
+        lost = ""
+        try:
+            while time.monotonic() - killed < 5:
+                writer.emit((1, "1" * 300))
+        except PeerLost as error:
+            lost = str(error)
+        finally:
+            os.kill(child, signal.SIGKILL)
+        assert "the process has ended" in lost
+        assert time.monotonic() - killed < 1.0
+        writer.abort("over")
+        assert env.pool.available == SEGMENTS
+    process.join(10)

@@ -5,6 +5,8 @@ import mmap
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -113,6 +115,65 @@ def test_a_dead_borrowers_loans_are_taken_back_once(
     assert (lender.collect(), lender.refused) == (0, 1)  # it came late: its loan has ended
     del kept
     assert (lender.collect(), lender.refused) == (0, 2)
+
+
+def test_each_sleeps_until_the_other_has_something(network: NetworkBufferPool, local: LocalBufferPool) -> None:
+    """Across a fork: what wakes is in the memory they share."""
+    lender_is_there, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            rings = int.from_bytes(os.read(lender_is_there, 4), "little")
+            borrower = Borrower(network.arena.fileno(), f"/proc/{os.getppid()}/fd/{rings}")
+            while borrower.wait(10):
+                loan = borrower.take()
+                if loan is None or loan.view()[0] == 255:
+                    os._exit(0)
+                loan.give_back()
+        finally:
+            os._exit(1)
+    lender = Lender(network, child)
+    os.write(tell, lender.fileno().to_bytes(4, "little"))
+    try:
+        assert not lender.wait(0.01)
+        for number in range(100):
+            segment = local.request()
+            segment.view()[0] = number
+            lender.lend(segment)
+            segment.recycle()
+            assert lender.wait(10)
+            assert lender.collect() == 1
+        segment = local.request()
+        segment.view()[0] = 255
+        lender.lend(segment)
+        segment.recycle()
+        began = time.monotonic()
+        assert not lender.wait(20)  # it ended with the loan in its hand
+        assert time.monotonic() - began < 5
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert lender.take_back() == 1
+    finally:
+        os.close(lender_is_there)
+        os.close(tell)
+
+
+def test_a_wait_has_an_end(network: NetworkBufferPool, local: LocalBufferPool) -> None:
+    lender = Lender(network, os.getpid())
+    borrower = Borrower(network.arena.fileno(), lender.fileno())
+    assert not borrower.wait(0)
+    assert not borrower.wait(0.02)
+    with pytest.raises(ConfigError, match="timeout"):
+        borrower.wait(-1)
+    timer = threading.Timer(0.02, lambda: lender.lend(local.request()))
+    timer.start()
+    assert borrower.wait()
+    timer.join()
+    loan = borrower.take()
+    assert loan is not None
+    assert not lender.wait(0.01)
+    loan.give_back()
+    assert lender.wait()
+    lender.collect()
 
 
 def test_a_lender_that_is_dropped(

@@ -1,0 +1,169 @@
+"""What tests and benches need of the exchange without records: buffers as they are, at the speed of C."""
+
+import time
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy, memset
+
+from fastbuf._native.atomics cimport (
+    fb_au64,
+    fb_cpu_relax,
+    fb_event_cancel,
+    fb_event_epoch,
+    fb_event_prepare,
+    fb_event_wait,
+    fb_now_ns,
+    fb_u64_load_acquire,
+    fb_u64_store_release,
+)
+from fastbuf.exchange.input_gate cimport InputGate
+from fastbuf.exchange.record_writer cimport RecordWriter
+from fastbuf.exchange.result_partition cimport WRITE_BLOCKED, WRITE_DROPPED, ResultPartition, WriteState
+from fastbuf.exchange.shared_reader cimport NEWS_BYTES, SharedNews, SharedReader
+from fastbuf.memory.arena cimport Arena
+
+cdef enum:
+    SLICE_NS = 200000000
+
+
+cdef extern from *:
+    """
+    #include <stdint.h>
+    static inline uint64_t fb_sum(const uint8_t *p, uint32_t n) {
+        const uint64_t *w = (const uint64_t *)p;
+        uint64_t a = 0, b = 0, c = 0, d = 0;
+        for (uint32_t i = 0; i + 4 <= n / 8; i += 4) { a += w[i]; b += w[i + 1]; c += w[i + 2]; d += w[i + 3]; }
+        return a + b + c + d;
+    }
+    """
+    uint64_t fb_sum(const uint8_t *p, uint32_t n) nogil
+
+
+def write_raw(RecordWriter writer not None, uint64_t buffers, bint fill):
+    """Queue so many full buffers for the first consumer; fill: each with bytes copied in, else as it is."""
+    cdef ResultPartition p = writer.partition
+    cdef uint64_t done = 0
+    cdef uint32_t epoch
+    cdef WriteState state
+    cdef uint8_t *source = <uint8_t *> malloc(p.segment_size)
+    if source == NULL:
+        raise MemoryError
+    memset(source, 1, p.segment_size)
+    p.begin_writing()
+    try:
+        with nogil:
+            while done < buffers:
+                epoch = fb_event_epoch(p.core.event)
+                state = p.open_buffer(0, False)
+                if state == WRITE_DROPPED:
+                    break
+                if state == WRITE_BLOCKED:
+                    if not p.spin(epoch):
+                        if fb_event_prepare(p.core.event) == epoch:
+                            fb_event_wait(p.core.event, epoch, fb_now_ns() + SLICE_NS)
+                        else:
+                            fb_event_cancel(p.core.event)
+                    continue
+                if fill:
+                    memcpy(p.buffers[0].data, source, p.segment_size)
+                p.commit(0, p.segment_size)
+                done += 1
+    finally:
+        p.writing = 0
+        free(source)
+    return done
+
+
+def read_raw(InputGate gate not None, uint64_t buffers, int look):
+    """Take so many buffers of the one memfd channel, in place; look: 0: at nothing, 1: at a word, 2: at every byte.
+
+    Returns
+    -------
+    int
+        What the looks added up to.
+    """
+    cdef SharedReader r
+    cdef uint64_t sum = 0
+    cdef uint64_t done = 0
+    cdef const uint8_t *data
+    cdef uint32_t length, epoch
+    cdef bint last
+    cdef SharedNews news
+    while not gate.intake.shared:
+        time.sleep(0.001)       # the producer is about to connect; a poll would take what is to be measured
+    r = <SharedReader> gate.intake.shared[0]
+    with nogil:
+        while done < buffers:
+            epoch = fb_event_epoch(gate.core.event)
+            news = r.next(False, &data, &length, &last)
+            if news != NEWS_BYTES:
+                if news < 0:
+                    break
+                gate.sleep(epoch, fb_now_ns() + SLICE_NS, True)
+                continue
+            if not r.enter():
+                break
+            if look == 1:
+                sum += (<const uint64_t *> data)[0]
+            elif look == 2:
+                sum += fb_sum(data, length)
+            r.leave()
+            r.advance(length, last)
+            done += 1
+    return sum
+
+
+# ---- the limit: the same hand-over by hand, two processes that spin on two counters and share an arena.  Segment 0 has
+# ---- the counters, a cache line each; the rest go round.
+
+
+cdef inline fb_au64 *_counter(Arena arena, int which) noexcept nogil:
+    return <fb_au64 *> (arena.base + which * 64)
+
+
+def limit_write(Arena arena not None, uint64_t buffers, bint fill):
+    """The writer of `limit_read`: hands over so many segments."""
+    cdef uint64_t ring = arena.segments - 1
+    cdef uint64_t done = 0
+    cdef uint64_t head = 0
+    cdef uint8_t *source = <uint8_t *> malloc(arena.segment_size)
+    if source == NULL:
+        raise MemoryError
+    memset(source, 1, arena.segment_size)
+    with nogil:
+        while done < buffers:
+            while done - head >= ring:
+                head = fb_u64_load_acquire(_counter(arena, 1))
+                if done - head >= ring:
+                    fb_cpu_relax()
+            if fill:
+                memcpy(arena.base + (1 + done % ring) * <uint64_t> arena.stride, source, arena.segment_size)
+            done += 1
+            fb_u64_store_release(_counter(arena, 0), done)
+        while fb_u64_load_acquire(_counter(arena, 1)) != buffers:
+            fb_cpu_relax()
+    free(source)
+
+
+def limit_read(Arena arena not None, uint64_t buffers, int look):
+    """Takes so many segments from `limit_write`; looks as `read_raw` does."""
+    cdef uint64_t ring = arena.segments - 1
+    cdef uint64_t done = 0
+    cdef uint64_t tail = 0
+    cdef uint64_t sum = 0
+    cdef const uint8_t *data
+    with nogil:
+        while done < buffers:
+            while tail == done:
+                tail = fb_u64_load_acquire(_counter(arena, 0))
+                if tail == done:
+                    fb_cpu_relax()
+            data = arena.base + (1 + done % ring) * <uint64_t> arena.stride
+            if look == 1:
+                sum += (<const uint64_t *> data)[0]
+            elif look == 2:
+                sum += fb_sum(data, <uint32_t> arena.segment_size)
+            done += 1
+            fb_u64_store_release(_counter(arena, 1), done)
+    return sum
