@@ -23,7 +23,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 # cython-lint calls pycodestyle by name.
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: help build demo test debug-test lint format bench bench-smoke wheel docs clean distclean need-build need-java
+.PHONY: help build demo test debug-test tsan-test asan-test lint format bench bench-smoke wheel docs clean distclean need-build need-java
 
 help:
 	@sed -n '1,6p' Makefile
@@ -63,6 +63,13 @@ debug-test: $(BUILT)
 	cd build/debug && FASTBUF_DEBUG=1 $(abspath $(BIN))/python setup.py --quiet build_ext --inplace
 	cd build/debug && PYTHONPATH=bindings $(abspath $(BIN))/python -m pytest -p no:cacheprovider \
 	    $$(ls -d tests/unit tests/contract tests/property 2>/dev/null) $(PYTEST_ARGS)
+
+# The shipped extensions under ThreadSanitizer and AddressSanitizer; FASTBUF_LONG=1 for the nightly size.
+tsan-test: $(BUILT)
+	PYTHON=$(BIN)/python .ci/sanitize thread $(PYTEST_ARGS)
+
+asan-test: $(BUILT)
+	PYTHON=$(BIN)/python .ci/sanitize address $(PYTEST_ARGS)
 
 lint: need-build $(BUILT)
 	$(BIN)/ruff check .

@@ -23,7 +23,9 @@ ONLY = tuple(p for p in os.environ.get("FASTBUF_ONLY", "").split(",") if p)
 
 COMPILE = ["-std=c11", "-fvisibility=hidden", "-Wall", "-Wno-unused-function", "-Wno-unreachable-code"]
 LINK = ["-pthread"]
-if DEBUG or SANITIZE:
+if SANITIZE:
+    COMPILE += ["-O1", "-g1", "-fno-omit-frame-pointer"]  # lines are all that its reports name
+elif DEBUG:
     COMPILE += ["-O1", "-g", "-fno-omit-frame-pointer"]
 else:
     COMPILE += ["-O3", "-g0"]

@@ -1,16 +1,21 @@
-"""Blocks of Arrow batches: dumps and loads, ns per row, beside pyarrow IPC, pickle, and memcpy of the same bytes.
+"""Blocks of Arrow batches written and read, ns per row, beside pyarrow IPC, pickle, and memcpy of the same bytes.
 
 Shapes.  Rows A: (int64 key, int64, float64, string "user-N"), about 35 bytes, batches of 10,000.  Rows L: (int64 key,
 list<float32> of 256, fixed_size_list<float32> of 256), 2,056 bytes, batches of 1,000.  20 batches a round (4 in a
-smoke run), each dumped and loaded for itself.  The memcpy makes a new array each time, as dumps must; pyarrow's
-IPC reads in place and copies nothing when it loads.
+smoke run), each written or read for itself and let go of before the next.
+
+Memory is had in the same way by all that are compared: *new*, where each result is made and let go of (bytes by dumps
+and memcpy, a buffer of pyarrow's own pool by IPC), and *into*, where one buffer is written again and again.  Read, a
+batch is either copied out, beside a memcpy, or lies in what it was read from, as IPC's do; "schema known" is IPC's
+record batch message alone, without the schema that its stream repeats.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +25,7 @@ from bench_partition import ROUNDS, report, rows_a, rows_l
 from fastbuf.serializers.columnar import ColumnarSerializer
 
 SMOKE = os.environ.get("FASTBUF_BENCH_SMOKE") == "1"
+SHAPES: dict[str, Callable[[], list[pa.RecordBatch]]] = {"A": rows_a, "L": rows_l}
 
 
 def ipc_dumps(batch: pa.RecordBatch) -> pa.Buffer:
@@ -29,44 +35,96 @@ def ipc_dumps(batch: pa.RecordBatch) -> pa.Buffer:
     return sink.getvalue()
 
 
+def ipc_dump_into(batch: pa.RecordBatch, buffer: pa.Buffer) -> None:
+    sink = pa.FixedSizeBufferWriter(buffer)
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+
+
 def ipc_loads(block: pa.Buffer) -> pa.RecordBatch:
     return pa.ipc.open_stream(block).read_next_batch()
 
 
-SHAPES: dict[str, Callable[[], list[pa.RecordBatch]]] = {"A": rows_a, "L": rows_l}
+def each(work: Callable[[Any], Any], given: Iterable[Any]) -> Callable[[], None]:
+    """Does it for one after the other; a result is gone before the next is made."""
+
+    def run() -> None:
+        for one in given:
+            work(one)
+
+    return run
+
+
+def sizes(batch: pa.RecordBatch) -> dict[str, float]:
+    """Bytes per row of each format."""
+    made = {
+        "fastbuf": len(ColumnarSerializer(batch.schema).dumps(batch)),
+        "pyarrow IPC": ipc_dumps(batch).size,
+        "pickle 5": len(pickle.dumps(batch, 5)),
+        "Arrow in memory": batch.nbytes,
+    }
+    return {name: round(size / batch.num_rows, 2) for name, size in made.items()}
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_dumps(in_turn: Callable[..., dict[str, float]], shape: str) -> None:
     batches = SHAPES[shape]()
     cols, summed = ColumnarSerializer(batches[0].schema), ColumnarSerializer(batches[0].schema, checksum=True)
-    blocks = [np.frombuffer(cols.dumps(batch), np.uint8) for batch in batches]
+    blocks = [cols.dumps(batch) for batch in batches]
+    views, arrays = [memoryview(block) for block in blocks], [np.frombuffer(block, np.uint8) for block in blocks]
+    room = np.zeros(2 * max(map(len, blocks)), np.uint8)
+    target = pa.py_buffer(room)
     ways = {
-        "fastbuf": lambda: [cols.dumps(batch) for batch in batches],
-        "fastbuf, checksum": lambda: [summed.dumps(batch) for batch in batches],
-        "pyarrow IPC": lambda: [ipc_dumps(batch) for batch in batches],
-        "pickle 5": lambda: [pickle.dumps(batch, 5) for batch in batches],
-        "memcpy": lambda: [block.copy() for block in blocks],
+        "fastbuf, new": each(cols.dumps, batches),
+        "fastbuf with checksum, new": each(summed.dumps, batches),
+        "pyarrow IPC, new": each(ipc_dumps, batches),
+        "pickle 5, new": each(lambda batch: pickle.dumps(batch, 5), batches),
+        "memcpy, new": each(bytes, views),
+        "fastbuf, into": each(lambda batch: cols.dump_into(batch, room), batches),
+        "pyarrow IPC, into": each(lambda batch: ipc_dump_into(batch, target), batches),
+        "memcpy, into": each(lambda array: np.copyto(room[: len(array)], array), arrays),
     }
+    assert ipc_loads(ipc_dumps(batches[0])).equals(cols.loads(blocks[0]))
     rows = sum(batch.num_rows for batch in batches)
-    bytes_ = sum(map(len, blocks))
-    report(in_turn(ways, rounds=ROUNDS, baselines=("fastbuf", "memcpy"), rows=rows, bytes=bytes_), rows)
+    medians = in_turn(
+        ways,
+        rounds=ROUNDS,
+        baselines=("memcpy, new", "memcpy, into", "fastbuf, new", "fastbuf, into"),
+        rows=rows,
+        bytes=sum(map(len, blocks)),
+        bytes_per_row=sizes(batches[0]),
+    )
+    report(medians, rows)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_loads(in_turn: Callable[..., dict[str, float]], shape: str) -> None:
     batches = SHAPES[shape]()
-    cols, summed = ColumnarSerializer(batches[0].schema), ColumnarSerializer(batches[0].schema, checksum=True)
+    schema = batches[0].schema
+    cols, summed = ColumnarSerializer(schema), ColumnarSerializer(schema, checksum=True)
     blocks, checked = [cols.dumps(batch) for batch in batches], [summed.dumps(batch) for batch in batches]
-    arrays = [np.frombuffer(block, np.uint8) for block in blocks]
     streams, pickles = [ipc_dumps(batch) for batch in batches], [pickle.dumps(batch, 5) for batch in batches]
+    messages = [batch.serialize() for batch in batches]
     ways = {
-        "fastbuf": lambda: [cols.loads(block) for block in blocks],
-        "fastbuf, checksum": lambda: [summed.loads(block) for block in checked],
-        "pyarrow IPC": lambda: [ipc_loads(stream) for stream in streams],
-        "pickle 5": lambda: [pickle.loads(data) for data in pickles],
-        "memcpy": lambda: [array.copy() for array in arrays],
+        "fastbuf, copied": each(cols.loads, blocks),
+        "fastbuf with checksum, copied": each(summed.loads, checked),
+        "pickle 5, copied": each(pickle.loads, pickles),
+        "memcpy": each(bytes, [memoryview(block) for block in blocks]),
+        "fastbuf, in place": each(lambda block: cols.loads(block, copy=False), blocks),
+        "pyarrow IPC, in place": each(ipc_loads, streams),
+        "pyarrow IPC, schema known": each(lambda message: pa.ipc.read_record_batch(message, schema), messages),
     }
+    for batch, block, message in zip(batches, blocks, messages, strict=True):
+        assert cols.loads(block).equals(batch)
+        assert cols.loads(block, copy=False).equals(batch)
+        assert pa.ipc.read_record_batch(message, schema).equals(batch)
     rows = sum(batch.num_rows for batch in batches)
-    bytes_ = sum(map(len, blocks))
-    report(in_turn(ways, rounds=ROUNDS, baselines=("fastbuf", "memcpy"), rows=rows, bytes=bytes_), rows)
+    medians = in_turn(
+        ways,
+        rounds=ROUNDS,
+        baselines=("memcpy", "fastbuf, copied", "fastbuf, in place"),
+        rows=rows,
+        bytes=sum(map(len, blocks)),
+        bytes_per_row=sizes(batches[0]),
+    )
+    report(medians, rows)

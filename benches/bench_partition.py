@@ -66,6 +66,21 @@ def ours(batches: list[pa.RecordBatch], parts: int) -> Callable[[], None]:
     return run
 
 
+def bytes_per_row(batch: pa.RecordBatch, parts: int) -> dict[str, float]:
+    """What a row takes in its partition's chunks, beside Arrow's own buffers."""
+    scatter, keys = BatchScatter(batch.schema, parts), HashPartitioner("k", parts)
+    segments, filled, written, left = np.zeros((parts, SEGMENT), np.uint8), np.zeros(parts, np.int64), 0, 1
+    scatter.start_hashed(batch, keys)
+    while left:
+        filled[:] = 0
+        left = scatter.encode_all(segments, filled)
+        written += int(filled.sum())
+    return {
+        "fastbuf": round(written / batch.num_rows, 2),
+        "Arrow in memory": round(batch.nbytes / batch.num_rows, 2),
+    }
+
+
 def with_pyarrow(batches: list[pa.RecordBatch], parts: int) -> Callable[[], None]:
     keys = HashPartitioner("k", parts)
 
@@ -140,7 +155,8 @@ def test_partition_rows_a(in_turn: Callable[..., dict[str, float]], parts: int) 
     if importlib.util.find_spec("polars"):
         ways["polars"] = with_polars(batches, parts)
     rows = sum(batch.num_rows for batch in batches)
-    medians = in_turn(ways, rounds=ROUNDS, baselines=("fastbuf", "memcpy"), rows=rows, parts=parts)
+    size = bytes_per_row(batches[0], parts)
+    medians = in_turn(ways, rounds=ROUNDS, baselines=("fastbuf", "memcpy"), rows=rows, parts=parts, bytes_per_row=size)
     report(medians, rows)
     assert SMOKE or medians["fastbuf"] < medians["pyarrow"]
 

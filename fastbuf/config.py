@@ -18,6 +18,7 @@ MAX_RECORD_BYTES = 256 << 20
 BATCH_ROWS = 10_000  #: Spark's own Arrow batch
 BATCH_BYTES = 16 << 20
 CONNECT_TIMEOUT_S = 20.0
+TRANSPORTS = ("auto", "memfd", "tcp")
 PING_INTERVAL_S = 10.0
 
 
@@ -70,6 +71,9 @@ class ExchangeConfig:
         Bounds of the record batches a gate gives out.
     checksum
         CRC32C over every buffer on the wire.
+    transport
+        ``"auto"``: shared memory between processes of one host where it can be had (both environments `shared`), else
+        TCP; ``"memfd"``: shared memory or an error; ``"tcp"``.
     spill_directory
         Where a blocking partition stores what is written; default: the system's directory for temporary files.
     """
@@ -86,6 +90,7 @@ class ExchangeConfig:
     batch_rows: int = BATCH_ROWS
     batch_bytes: int = BATCH_BYTES
     checksum: bool = False
+    transport: str = "auto"
     spill_directory: str | None = None
 
     def __post_init__(self) -> None:
@@ -103,6 +108,8 @@ class ExchangeConfig:
                 raise ConfigError(f"{name} is {value!r}: it must be an integer of at least {low}")
         if self.max_buffers_per_channel > 1024:
             raise ConfigError(f"max_buffers_per_channel is {self.max_buffers_per_channel}: at most 1024")
+        if self.transport not in TRANSPORTS:
+            raise ConfigError(f"transport is {self.transport!r}: it must be one of {', '.join(TRANSPORTS)}")
         if self.max_record_bytes >= 1 << 31:
             raise ConfigError(f"max_record_bytes is {self.max_record_bytes}: it must be below 2 GiB")
         if self.stall_timeout_s <= 0:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fastbuf_spark.exchanges import last_run, progress
     from fastbuf_spark.plan import map_in_arrow, repartition
     from fastbuf_spark.rdd import partition_by
-    from fastbuf_spark.schema import schema_of
+    from fastbuf_spark.schema import schema_of, struct_type_of
     from fastbuf_spark.serializer import ObjectSerializer
     from fastbuf_spark.stage import ShuffleStage
     from fastbuf_spark.summary import RunSummary
@@ -36,6 +36,7 @@ __all__ = [
     "progress",
     "repartition",
     "schema_of",
+    "struct_type_of",
 ]
 
 _HOMES = {
@@ -51,6 +52,7 @@ _HOMES = {
     "progress": "exchanges",
     "repartition": "plan",
     "schema_of": "schema",
+    "struct_type_of": "schema",
 }
 
 

@@ -6,7 +6,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import SchemaError, SchemaMismatch
-from fastbuf.serializers.schema import Schema
+from fastbuf.serializers.schema import Field, Schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -96,6 +96,44 @@ def schema_of(schema: StructType | str, zone: str = DEFAULT_ZONE) -> Schema:
             kind = field.dataType.simpleString()
             raise SchemaError(f"field {field.name!r} has Spark's type {kind}: {error}") from error
     return Schema.from_arrow(arrow_schema(wanted, zone))
+
+
+def struct_type_of(schema: Schema) -> StructType:
+    """The Spark schema of a fastbuf schema: what a DataFrame of its records or batches has.
+
+    Parameters
+    ----------
+    schema
+        Times of any unit are Spark's microseconds, and lists, strings and binaries of any kind Spark's only one.
+
+    Returns
+    -------
+    StructType
+
+    Raises
+    ------
+    SchemaError
+        A type that Spark has not (unsigned, float16, decimal of more than 38 digits); the message names the field.
+    """
+    from pyspark.errors import PySparkTypeError
+    from pyspark.sql.pandas.types import from_arrow_type
+    from pyspark.sql.types import StructType
+
+    made = StructType()
+    for field, arrow in zip(schema, schema.to_arrow(), strict=True):
+        if _has_wide_decimal(field):
+            raise SchemaError(f"field {field.name!r} has the type {field.type}: Spark's decimals end at 38 digits")
+        try:
+            made.add(field.name, from_arrow_type(arrow.type), arrow.nullable)
+        except PySparkTypeError as error:
+            raise SchemaError(
+                f"field {field.name!r} has the type {field.type}, which Spark has not: {error}"
+            ) from error
+    return made
+
+
+def _has_wide_decimal(field: Field) -> bool:
+    return field.type.precision > 38 or any(map(_has_wide_decimal, field.type.children))
 
 
 def session_zone(spark: Any) -> str:

@@ -64,13 +64,6 @@ static inline int fb_refuse(fb_assembly *s, int node, int error, int64_t need) {
     return error;
 }
 
-/* Whether offset i + 1 is below offset i for an i < n. */
-static int fb_offsets_fall(const uint8_t *offsets, int64_t n) {
-    uint32_t falls = 0;
-    for (int64_t i = 0; i < n; i++) falls |= fb_load32(offsets + 4 * i + 4) < fb_load32(offsets + 4 * i);
-    return falls != 0;
-}
-
 /* Steps over a part of `bytes` bytes and its padding, and says where it begins. */
 static inline int fb_part(fb_assembly *s, int node, int64_t bytes, const uint8_t **part) {
     int64_t whole = fb_whole(bytes);
@@ -88,11 +81,9 @@ static int fb_check(fb_assembly *s, int node, int64_t n) {
     p->rows = n;
     if (!n) return FB_APPEND_OK;
     /* Also what keeps every product below in range: n * bits <= 8 * (a u32 length). */
-    if (t->bits && n > (s->end - s->cur) * 8 / t->bits) {
-        int64_t bits;
-        if (__builtin_mul_overflow(n, t->bits, &bits) || bits > INT64_MAX - 7) bits = INT64_MAX - 7;
-        return fb_refuse(s, node, FB_APPEND_SHORT, (bits + 7) / 8);
-    }
+    int64_t bits;
+    if (__builtin_mul_overflow(n, t->bits, &bits)) bits = INT64_MAX;
+    if (bits > (s->end - s->cur) * 8) return fb_refuse(s, node, FB_APPEND_SHORT, (bits >> 3) + ((bits & 7) != 0));
     if (fb_bit(s->flags, node)) {
         if (t->no_nulls) return fb_refuse(s, node, FB_APPEND_NULLS, 0);
         if (t->kind == FB_NULL) return fb_refuse(s, node, FB_APPEND_FLAGS, 0);
@@ -139,8 +130,8 @@ static int fb_parse(fb_assembly *s, const uint8_t *payload, int64_t bytes) {
     s->cur = payload + head;
     if (!s->nodes[0].bits && rows > FB_MAX_EMPTY_ROWS) return fb_refuse(s, 0, FB_APPEND_ROWS, rows);
     if (fb_bit(s->flags, 0)) return fb_refuse(s, 0, FB_APPEND_FLAGS, 0);
-    for (int k = s->n_nodes; k < 8 * (head - 4); k++)
-        if (fb_bit(s->flags, k)) return fb_refuse(s, 0, FB_APPEND_FLAGS, 0);
+    /* Bits of no node: the flags are whole words, and only the last one has any. */
+    if (s->n_nodes & 63 && fb_load64(s->cur - 8) >> (s->n_nodes & 63)) return fb_refuse(s, 0, FB_APPEND_FLAGS, 0);
     memset(s->pieces, 0, (size_t)s->n_nodes * sizeof(fb_piece)); /* the check stops above a list without elements */
     if ((error = fb_check(s, 0, rows))) return error;
     if (s->cur < s->end) return fb_refuse(s, 0, FB_APPEND_EXTRA, 0);
@@ -156,7 +147,7 @@ static int fb_reserve(fb_buffer *b, int64_t used, int64_t need) {
     bytes = (bytes + 63) & ~(int64_t)63;
     uint8_t *data = (uint8_t *)aligned_alloc(64, (size_t)bytes);
     if (!data) return -1;
-    if (b->data) memcpy(data, b->data, (size_t)used);
+    if (b->data) fb_copy(data, b->data, used);
     free(b->data);
     b->data = data;
     b->bytes = bytes;
@@ -198,7 +189,7 @@ static void fb_append_node(const fb_node *t, fb_out *o, const fb_piece *p) {
     case FB_NULL: o->nulls += n; break;
     case FB_BOOL: fb_copy_bits(o->values.data, now, p->body, 0, n); break;
     case FB_FIXED:
-        if (t->width) memcpy(o->values.data + now * t->width, p->body, (size_t)(n * t->width));
+        if (t->width) fb_copy(o->values.data + now * t->width, p->body, n * t->width);
         break;
     case FB_VAR32:
     case FB_LIST32: {
@@ -207,7 +198,7 @@ static void fb_append_node(const fb_node *t, fb_out *o, const fb_piece *p) {
         if (base)
             for (int64_t i = 1; i <= n; i++) fb_store32(off + 4 * i, fb_load32(p->body + 4 * i) + base);
         else
-            memcpy(off, p->body, (size_t)(4 * (n + 1)));
+            fb_copy(off, p->body, 4 * (n + 1));
         break;
     }
     case FB_VAR64:
@@ -217,7 +208,7 @@ static void fb_append_node(const fb_node *t, fb_out *o, const fb_piece *p) {
         break;
     }
     }
-    if (p->bytes && p->total) memcpy(o->values.data + o->end, p->bytes, (size_t)p->total);
+    if (p->bytes && p->total) fb_copy(o->values.data + o->end, p->bytes, p->total);
     o->end += p->total;
     o->rows = now + n;
 }

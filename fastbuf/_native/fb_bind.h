@@ -3,7 +3,7 @@
 #ifndef FB_BIND_H
 #define FB_BIND_H
 
-#include "fb_columns.h"
+#include "fb_offsets.h"
 
 typedef struct {
     const fb_node *nodes;
@@ -13,6 +13,7 @@ typedef struct {
     int64_t rows;
     int64_t row_bits;     /* what every row takes */
     int64_t max_row_bits; /* what no row exceeds; -1: not known */
+    int64_t mean_row_bits; /* what a row takes on average, of top-level strings and fixed columns; for a guess only */
     int64_t overhead;     /* bytes of a chunk besides its rows, the padding of each part included */
     int64_t slack;        /* of it: what the parts may take besides their rows' bits */
     int64_t max_element;  /* bytes that an element may have: its u32 ends must hold all elements of a list */
@@ -32,13 +33,7 @@ enum fb_bind_error {
 static inline int64_t fb_longest(const fb_node *t, const void *offsets, int64_t n) {
     uint64_t most = 0;
     if (t->kind == FB_VAR32 || t->kind == FB_LIST32) {
-        const int32_t *o = (const int32_t *)offsets;
-        uint32_t m = 0;
-        for (int64_t i = 0; i < n; i++) {
-            uint32_t l = (uint32_t)o[i + 1] - (uint32_t)o[i];
-            m = l > m ? l : m;
-        }
-        most = m;
+        most = fb_longest32((const int32_t *)offsets, n);
         if (most > INT32_MAX) return -1;
     } else {
         const int64_t *o = (const int64_t *)offsets;
@@ -173,10 +168,19 @@ static int fb_bind_batch(fb_batch *b, const struct ArrowArray *a) {
     int error = fb_bind(b, 0, a, 0, 0, a->length);
     if (error) return error;
     b->row_bits = b->cols[0].bits;
-    b->max_row_bits = b->row_bits;
-    for (int k = 1; k < b->nodes[0].next && b->max_row_bits >= 0; k = b->nodes[k].next) {
-        int64_t most = b->cols[k].max_bits;
-        b->max_row_bits = most < 0 || most > (int64_t)1 << 40 ? -1 : b->max_row_bits + most;
+    b->max_row_bits = b->mean_row_bits = b->row_bits;
+    for (int k = 1; k < b->nodes[0].next; k = b->nodes[k].next) {
+        const fb_node *t = &b->nodes[k];
+        const fb_column *c = &b->cols[k];
+        if (b->max_row_bits >= 0)
+            b->max_row_bits = c->max_bits < 0 || c->max_bits > (int64_t)1 << 40 ? -1 : b->max_row_bits + c->max_bits;
+        if ((t->kind == FB_VAR32 || t->kind == FB_VAR64) && b->rows)
+            b->mean_row_bits += 8 * (c->data_bytes - fb_var_start(t, c, 0)) / b->rows;
+    }
+    for (int k = b->n_nodes - 1; k > 0; k--) {
+        int wide = b->nodes[k].kind == FB_FIXED && b->nodes[k].width == 8 && !b->cols[k].validity;
+        int next = k + 1 < b->n_nodes ? b->cols[k + 1].run : 0;
+        b->cols[k].run = !wide ? 0 : next < FB_MAX_RUN ? next + 1 : FB_MAX_RUN;
     }
     b->flag_bytes = (b->n_nodes + 7) / 8;
     b->overhead = fb_whole(8 + b->flag_bytes) + b->slack;

@@ -1,22 +1,26 @@
-/* EventCount: waiting without a lock and without a lost wake-up.
+/* EventCount: waiting without a lock and without a lost wake-up, between threads and, in shared memory, processes.
  *
  * Algorithm: eventcount of Reed and Kanodia (CACM 22(2), 1979), in the form folly::EventCount and
- * Vyukov's description have it: the waiter announces itself, reads the epoch, looks at its
- * condition again and only then sleeps on the epoch; the notifier changes the condition first and
- * then looks for waiters.
+ * Vyukov's description have it: epoch and number of waiters are one word, so that a notifier moves the epoch
+ * and learns whether anybody sleeps by one read-modify-write.
  *
- *   waiter                                notifier
- *   W1  waiters += 1      (seq_cst)       N1  condition = true     (any store)
- *   W2  key = epoch       (seq_cst)       N2  waiters += 0 == 0 ?  (seq_cst) -> return, no system call
- *   W3  condition? -> no                  N3  epoch += 1; futex_wake
- *   W4  futex_wait(epoch, key)
- *   W5  waiters -= 1
+ *   waiter                                        notifier
+ *   W1  key = (word += 1 waiter).epoch (seq_cst)  N1  condition = true             (any store)
+ *   W2  condition? -> no                          N2  old = (word += 1 epoch)      (seq_cst)
+ *   W3  futex_wait(epoch, key)                    N3  old.waiters == 0 -> return, no system call
+ *   W4  word -= 1 waiter                          N4  futex_wake
  *
  * Pairing: W1 with N2, two read-modify-writes of one word, so one comes first.  W1 first: N2 sees the
- * waiter.  N2 first: W1 reads what N2 wrote, so N1 happens before W3, which sees the condition.
- * (A read-modify-write that adds nothing costs what a fence costs, and the thread sanitizer knows it.)
- * N3's epoch += 1 makes W4 return at once when it came after W2.
+ * waiter and moves the epoch, so W3 returns at once or is woken.  N2 first: W1 reads what N2 wrote, so N1
+ * happens before W2, which sees the condition.
+ * A waiter that may find something before it sleeps (or spins first) reads the epoch at W0 by fb_event_epoch (acquire),
+ * looks (W2), and announces itself only then: it sleeps if W1 gives the epoch of W0, which says that no N2 came
+ * between; one that came before W0 is in the release sequence that W0 reads from, so W2 saw its N1.
  * Forbidden: the condition holds, the waiter sleeps, and no wake-up is on its way.
+ *
+ * An event in memory that processes share (fb_event_init_shared) has a bit of the word for it: its futex is then keyed by
+ * the page, not by the address.  What another process writes into the word can delay a wake-up and do nothing else, so
+ * whoever waits on such an event waits in slices.
  */
 #ifndef FB_EVENT_H
 #define FB_EVENT_H
@@ -33,9 +37,11 @@
 #include "fb_atomic.h"
 
 typedef struct {
-    fb_au32 epoch;
-    fb_au32 waiters;
+    fb_au64 word; /* epoch << 32 | FB_EVENT_SHARED or 0 | waiters */
 } fb_event;
+
+#define FB_EVENT_SHARED 0x80000000u
+#define FB_EVENT_ONE_EPOCH 0x100000000ull
 
 static inline int64_t fb_now_ns(void) {
     struct timespec t;
@@ -43,23 +49,32 @@ static inline int64_t fb_now_ns(void) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-static inline void fb_event_init(fb_event *e) {
-    fb_u32_init(&e->epoch, 0);
-    fb_u32_init(&e->waiters, 0);
+static inline void fb_event_init(fb_event *e) { fb_u64_init(&e->word, 0); }
+
+/* In memory that other processes map too. */
+static inline void fb_event_init_shared(fb_event *e) { fb_u64_init(&e->word, FB_EVENT_SHARED); }
+
+/* The futex is the word's upper half. */
+static inline uint32_t *fb_event_futex(fb_event *e) {
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    return (uint32_t *)&e->word + 1;
+#else
+    return (uint32_t *)&e->word;
+#endif
 }
 
-static inline uint32_t fb_event_prepare(fb_event *e) {
-    fb_u32_add_seq_cst(&e->waiters, 1);
-    return fb_u32_load_seq_cst(&e->epoch);
-}
+static inline uint32_t fb_event_epoch(fb_event *e) { return (uint32_t)(fb_u64_load_acquire(&e->word) >> 32); }
 
-static inline void fb_event_cancel(fb_event *e) { fb_u32_sub_seq_cst(&e->waiters, 1); }
+static inline uint32_t fb_event_prepare(fb_event *e) { return (uint32_t)(fb_u64_add_seq_cst(&e->word, 1) >> 32); }
+
+static inline void fb_event_cancel(fb_event *e) { fb_u64_add_seq_cst(&e->word, (uint64_t)-1); }
 
 /* Sleeps until notified or until deadline_ns (CLOCK_MONOTONIC; negative: for ever).
  * Returns 1 when woken (or by chance), 0 when the deadline has passed, -1 when a signal came. */
 static inline int fb_event_wait(fb_event *e, uint32_t key, int64_t deadline_ns) {
     int result = 1;
-    if (fb_u32_load_seq_cst(&e->epoch) == key) {
+    uint64_t word = fb_u64_load_seq_cst(&e->word);
+    if ((uint32_t)(word >> 32) == key) {
         struct timespec t, *tp = NULL;
         if (deadline_ns >= 0) {
             t.tv_sec = deadline_ns / 1000000000;
@@ -67,21 +82,38 @@ static inline int fb_event_wait(fb_event *e, uint32_t key, int64_t deadline_ns) 
             tp = &t;
         }
         /* WAIT_BITSET takes an absolute CLOCK_MONOTONIC time, so a wake by chance costs no drift. */
-        long rc = syscall(SYS_futex, &e->epoch.v, FUTEX_WAIT_BITSET | FUTEX_PRIVATE_FLAG, key, tp, NULL,
+        long rc = syscall(SYS_futex, fb_event_futex(e),
+                          FUTEX_WAIT_BITSET | (word & FB_EVENT_SHARED ? 0 : FUTEX_PRIVATE_FLAG), key, tp, NULL,
                           FUTEX_BITSET_MATCH_ANY);
         if (rc == -1) {
             if (errno == ETIMEDOUT) result = 0;
             else if (errno == EINTR) result = -1;
         }
     }
-    fb_u32_sub_seq_cst(&e->waiters, 1);
+    fb_event_cancel(e);
     return result;
 }
 
 static inline void fb_event_notify(fb_event *e) {
-    if (fb_u32_add_seq_cst(&e->waiters, 0) == 0) return;
-    fb_u32_add_seq_cst(&e->epoch, 1);
-    syscall(SYS_futex, &e->epoch.v, FUTEX_WAKE | FUTEX_PRIVATE_FLAG, INT_MAX, NULL, NULL, 0);
+    uint64_t word = fb_u64_add_seq_cst(&e->word, FB_EVENT_ONE_EPOCH);
+    if ((word & (FB_EVENT_SHARED - 1)) == 0) return;
+    syscall(SYS_futex, fb_event_futex(e), FUTEX_WAKE | (word & FB_EVENT_SHARED ? 0 : FUTEX_PRIVATE_FLAG), INT_MAX, NULL,
+            NULL, 0);
+}
+
+/* Looks for at most `limit_ns` whether the epoch is no longer `epoch`: 1 if so.  A short wait of a few microseconds costs
+ * less than a sleep and a wake-up. */
+static inline int fb_event_spin(fb_event *e, uint32_t epoch, int64_t limit_ns) {
+    int64_t until = -1;
+    for (;;) {
+        for (int k = 0; k < 64; k++) {
+            if (fb_event_epoch(e) != epoch) return 1;
+            fb_cpu_relax();
+        }
+        int64_t now = fb_now_ns();
+        if (until < 0) until = now + limit_ns;
+        else if (now >= until) return 0;
+    }
 }
 
 /* For those who wait in epoll or an event loop instead: -1 with errno set. */

@@ -5,10 +5,7 @@
 #ifndef FB_GATHER_H
 #define FB_GATHER_H
 
-#include "fb_bind.h"
-
-/* A schema whose rows take no bits at all (nulls only) could claim any number of rows in a few bytes. */
-#define FB_MAX_EMPTY_ROWS ((int64_t)1 << 20)
+#include "fb_fit.h"
 
 typedef struct {
     const fb_node *nodes;
@@ -16,88 +13,6 @@ typedef struct {
     uint8_t *flags;
     uint8_t *limit; /* end of the room: copies of 16 bytes may run on to here, later columns overwrite it */
 } fb_gather_state;
-
-/* ---- what rows take ------------------------------------------------------------------------------------ */
-
-/* Bits of the variable part of rows lo .. lo + n of `node`: of a range, offsets tell by their two ends. */
-static int64_t fb_range_bits(const fb_node *nodes, const fb_column *cols, int node, int64_t lo, int64_t n) {
-    const fb_node *t = &nodes[node];
-    int64_t sum = 0;
-    if (!t->dynamic || n <= 0) return 0;
-    switch (t->kind) {
-    case FB_VAR32:
-    case FB_VAR64: return 8 * (fb_var_start(t, &cols[node], lo + n) - fb_var_start(t, &cols[node], lo));
-    case FB_LIST32:
-    case FB_LIST64: {
-        int64_t from = fb_var_start(t, &cols[node], lo), length = fb_var_start(t, &cols[node], lo + n) - from;
-        return length * cols[node + 1].bits + fb_range_bits(nodes, cols, node + 1, from, length);
-    }
-    case FB_FSL: return fb_range_bits(nodes, cols, node + 1, lo * t->width, n * t->width);
-    case FB_STRUCT:
-        for (int k = node + 1; k < t->next; k = nodes[k].next) sum += fb_range_bits(nodes, cols, k, lo, n);
-        return sum;
-    }
-    return 0;
-}
-
-/* cost[i] += the variable bits of the rows idx[0..n). */
-static inline void fb_add_costs(const fb_batch *b, int node, const uint32_t *idx, int n, int64_t *cost) {
-    const fb_node *t = &b->nodes[node];
-    const fb_column *c = &b->cols[node];
-    if (t->kind == FB_VAR32 || (t->kind == FB_LIST32 && !b->nodes[node + 1].dynamic)) {
-        const int32_t *o = (const int32_t *)c->offsets;
-        int64_t unit = t->kind == FB_VAR32 ? 8 : b->cols[node + 1].bits;
-        for (int i = 0; i < n; i++) cost[i] += unit * (o[(int64_t)idx[i] + 1] - o[idx[i]]);
-        return;
-    }
-    for (int i = 0; i < n; i++) cost[i] += fb_range_bits(b->nodes, b->cols, node, idx[i], 1);
-}
-
-#define FB_FIT_BLOCK 64
-
-/* How many of the n rows fit in `room` bytes. */
-static int64_t fb_fit(const fb_batch *b, const uint32_t *idx, int64_t lo, int64_t n, int64_t room) {
-    if (room > b->max_element) room = b->max_element;
-    int64_t budget = ((room & ~(int64_t)7) - b->overhead) * 8;
-    if (budget < 0 || n <= 0) return 0;
-    if (b->max_row_bits >= 0) {
-        if (b->max_row_bits == 0) return n < FB_MAX_EMPTY_ROWS ? n : FB_MAX_EMPTY_ROWS;
-        if (budget / b->max_row_bits >= n) return n;
-        if (b->max_row_bits == b->row_bits) return budget / b->row_bits;
-    }
-    if (!idx) { /* the most rows that fit: all, or found by halving */
-        int64_t fits = 0, over = n + 1;
-        for (int64_t m = n; over - fits > 1; m = fits + (over - fits) / 2)
-            if (m * b->row_bits + fb_range_bits(b->nodes, b->cols, 0, lo, m) <= budget)
-                fits = m;
-            else
-                over = m;
-        return fits;
-    }
-    int64_t cost[FB_FIT_BLOCK], done = 0;
-    while (done < n) {
-        int m = n - done < FB_FIT_BLOCK ? (int)(n - done) : FB_FIT_BLOCK;
-        for (int i = 0; i < m; i++) cost[i] = b->row_bits;
-        for (int k = 1; k < b->nodes[0].next; k = b->nodes[k].next)
-            if (b->nodes[k].dynamic) fb_add_costs(b, k, idx + done, m, cost);
-        for (int i = 0; i < m; i++) {
-            budget -= cost[i];
-            if (budget < 0) return done + i;
-        }
-        done += m;
-    }
-    return n;
-}
-
-/* Bytes of the element that holds just these rows: never less than what fb_encode writes for them. */
-static int64_t fb_element_bytes(const fb_batch *b, const uint32_t *idx, int64_t lo, int64_t n) {
-    int64_t bits = n * b->row_bits;
-    if (idx)
-        for (int64_t i = 0; i < n; i++) bits += fb_range_bits(b->nodes, b->cols, 0, idx[i], 1);
-    else
-        bits += fb_range_bits(b->nodes, b->cols, 0, lo, n);
-    return fb_whole(b->overhead + (bits + 7) / 8);
-}
 
 /* ---- gathering ----------------------------------------------------------------------------------------- */
 
@@ -141,11 +56,58 @@ static inline void fb_gather_fixed(const uint8_t *restrict src, int64_t width, c
     case 8: FB_GATHER_LOOP(uint64_t);
     case 16: FB_GATHER_LOOP(fb_pair);
     default:
-        for (int64_t i = 0; i < n; i++) memcpy(dst + i * width, src + (int64_t)idx[i] * width, (size_t)width);
+        for (int64_t i = 0; i < n; i++) fb_copy(dst + i * width, src + (int64_t)idx[i] * width, width);
     }
 }
 
+/* Columns of 8 bytes that stand side by side, all at once: each row number is read once, and the end of so short a loop
+ * is guessed wrong once. */
+static inline __attribute__((always_inline)) void fb_gather_eights_body(const fb_column *cols, int m,
+                                                                        const uint32_t *restrict idx, int64_t n,
+                                                                        uint8_t *restrict dst) {
+    const uint8_t *src[FB_MAX_RUN];
+    for (int j = 0; j < m; j++) src[j] = cols[j].values;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t at = (int64_t)idx[i] * 8;
+        for (int j = 0; j < m; j++) memcpy(dst + 8 * (j * n + i), src[j] + at, 8);
+    }
+}
+
+static uint8_t *fb_gather_eights(const fb_column *cols, int m, const uint32_t *idx, int64_t n, uint8_t *dst) {
+    switch (m) {
+    case 2: fb_gather_eights_body(cols, 2, idx, n, dst); break;
+    case 3: fb_gather_eights_body(cols, 3, idx, n, dst); break;
+    default: fb_gather_eights_body(cols, FB_MAX_RUN, idx, n, dst);
+    }
+    return dst + 8 * n * m;
+}
+
 #define FB_VAR_BLOCK 64
+
+/* Values of at most `width` bytes by copies of just as many, which may be read and written: no branch, and where the
+ * next one goes waits for one addition. */
+static inline __attribute__((always_inline)) uint8_t *fb_short_body(const fb_column *c, const uint32_t *restrict idx,
+                                                                    int n, int width, uint8_t *restrict ends,
+                                                                    uint32_t base, uint8_t *restrict o) {
+    const uint8_t *offsets = (const uint8_t *)c->offsets, *data = c->data;
+    for (int i = 0; i < n; i++) {
+        uint64_t two = fb_load64(offsets + 4 * (int64_t)idx[i]);
+        uint32_t from = (uint32_t)two, length = (uint32_t)(two >> 32) - from;
+        memcpy(o, data + from, (size_t)width);
+        o += length;
+        base += length;
+        fb_store32(ends + 4 * i, base);
+    }
+    return o;
+}
+
+/* What fb_short_body may take of these rows: 16 or 32; 0 if neither. Rows ascend: the last one lies furthest. */
+static inline int fb_short_width(const fb_gather_state *g, const fb_column *c, const uint32_t *idx, int n,
+                                 const uint8_t *o) {
+    int64_t room = g->limit - o, behind = c->data_bytes - ((const int32_t *)c->offsets)[idx[n - 1]];
+    if ((uint64_t)c->max_bits <= 8 * 16 && room >= 16 * n && behind >= 16) return 16;
+    return (uint64_t)c->max_bits <= 8 * 32 && room >= 32 * n && behind >= 32 ? 32 : 0;
+}
 
 /* The bytes of up to FB_VAR_BLOCK values. First where they lie and their ends, so that the loads run ahead of
  * the copies; then the copies, without a branch when all are short and 16 bytes may be read and written. */
@@ -181,7 +143,7 @@ static inline void fb_gather_fixed(const uint8_t *restrict src, int64_t width, c
                 memcpy(o, data + s, 16);                                                                         \
                 memcpy(o + 16, data + s + 16, 16);                                                               \
             } else if (l)                                                                                        \
-                memcpy(o, data + s, (size_t)l);                                                                  \
+                fb_copy(o, data + s, l);                                                                         \
             o += l;                                                                                              \
         }                                                                                                        \
         return o;                                                                                                \
@@ -198,7 +160,7 @@ static uint8_t *fb_range_offsets(const fb_node *t, const fb_column *c, int64_t l
         if (from)
             for (int64_t i = 0; i <= n; i++) fb_store32(dst + 4 * i, (uint32_t)(o[i] - (int32_t)from));
         else
-            memcpy(dst, o, (size_t)(4 * (n + 1)));
+            fb_copy(dst, o, 4 * (n + 1));
     } else {
         const int64_t *o = (const int64_t *)c->offsets + lo;
         for (int64_t i = 0; i <= n; i++) fb_store32(dst + 4 * i, (uint32_t)(o[i] - from));
@@ -214,7 +176,7 @@ static uint8_t *fb_gather_var(const fb_gather_state *g, int node, const uint32_t
     if (!idx && !valid) { /* the bytes of a range are one piece */
         int64_t from = fb_var_start(t, c, lo), bytes = fb_var_start(t, c, lo + n) - from;
         uint8_t *start = fb_range_offsets(t, c, lo, n, dst);
-        if (bytes) memcpy(start, c->data + from, (size_t)bytes);
+        if (bytes) fb_copy(start, c->data + from, bytes);
         return fb_fill_up(start, bytes);
     }
     fb_store32(dst, 0);
@@ -222,7 +184,12 @@ static uint8_t *fb_gather_var(const fb_gather_state *g, int node, const uint32_t
     for (int64_t i = 0; i < n; i += FB_VAR_BLOCK) {
         int m = n - i < FB_VAR_BLOCK ? (int)(n - i) : FB_VAR_BLOCK;
         const uint32_t *rows = idx ? idx + i : NULL;
-        if (t->kind == FB_VAR32)
+        int width = t->kind == FB_VAR32 && rows && !valid ? fb_short_width(g, c, rows, m, o) : 0;
+        if (width == 16)
+            o = fb_short_body(c, rows, m, 16, ends + 4 * i, (uint32_t)(o - start), o);
+        else if (width)
+            o = fb_short_body(c, rows, m, 32, ends + 4 * i, (uint32_t)(o - start), o);
+        else if (t->kind == FB_VAR32)
             o = fb_var_block32(g, c, rows, lo + i, m, valid, i, ends + 4 * i, (uint32_t)(o - start), o);
         else
             o = fb_var_block64(g, c, rows, lo + i, m, valid, i, ends + 4 * i, (uint32_t)(o - start), o);
@@ -249,7 +216,7 @@ static uint8_t *fb_gather_list(const fb_gather_state *g, int node, const uint32_
         int64_t p = idx ? (int64_t)idx[i] : lo + i, s = fb_var_start(t, c, p), l = fb_var_start(t, c, p + 1) - s;
         if (valid && !fb_bit(valid, i)) l = 0;
         if (straight) {
-            if (l) memcpy(o + total * width, child->values + s * width, (size_t)(l * width));
+            if (l) fb_copy(o + total * width, child->values + s * width, l * width);
         } else
             for (int64_t k = 0; k < l; k++) c->scratch[total + k] = (uint32_t)(s + k);
         total += l;
@@ -275,7 +242,7 @@ static uint8_t *fb_gather(const fb_gather_state *g, int node, const uint32_t *id
         if (idx)
             fb_gather_fixed(c->values, t->width, idx, n, dst);
         else if (t->width)
-            memcpy(dst, c->values + lo * t->width, (size_t)(n * t->width));
+            fb_copy(dst, c->values + lo * t->width, n * t->width);
         return fb_fill_up(dst, n * t->width);
     case FB_VAR32:
     case FB_VAR64: return fb_gather_var(g, node, idx, lo, n, valid, dst);
@@ -313,7 +280,16 @@ static int64_t fb_encode(const fb_batch *b, const uint32_t *idx, int64_t lo, int
     memset(g.flags, 0, (size_t)(head - 8));
     fb_store32(dst + 4, (uint32_t)fit);
     uint8_t *o = dst + head;
-    for (int k = 1; k < b->nodes[0].next; k = b->nodes[k].next) o = fb_gather(&g, k, idx, lo, fit, o);
+    for (int k = 1; k < b->nodes[0].next;) {
+        int run = b->cols[k].run;
+        if (idx && run > 1) {
+            o = fb_gather_eights(&b->cols[k], run, idx, fit, o);
+            k += run;
+        } else {
+            o = fb_gather(&g, k, idx, lo, fit, o);
+            k = b->nodes[k].next;
+        }
+    }
     fb_store32(dst, (uint32_t)(o - dst - 4));
     return o - dst;
 }

@@ -46,18 +46,53 @@
 typedef struct {
     fb_au32 busy;      /* the owner is between O1 and O5; written by the owner alone */
     /* From here on: the owner between O1 and O5, or a seizer between S3 and S5; who only counts reads it at any time. */
-    fb_au32 hot;       /* index + 1 of the segment put last; 0: none.  Its own word, so that a put and the next take do
-                        * not wait for each other's count */
+    fb_au32 hot;       /* the segment put last, -1: none.  Its own word, so that a put and the next take do not wait for
+                        * each other's count */
+    fb_au64 pool;      /* LocalCore*: what is recycled there may be put here; 0: shut, and empty */
     fb_au32 count;     /* in items */
-    fb_au32 open;      /* 1: what is recycled may be put here */
     uint32_t cool;     /* puts that are still to be refused after a seizure */
-    uint32_t penalty;  /* what cool begins with next time */
     fb_au64 thread;    /* pthread_self() of the owner; 0: it has ended */
     int32_t items[FB_MAGAZINE_ITEMS];
-    char room[8];
+    uint32_t penalty;  /* what cool begins with next time */
+    char room[4];
 } fb_magazine;
 
 _Static_assert(sizeof(fb_magazine) == 128, "two cache lines, as they are fetched");
+
+/* --- where a thread's magazines are --------------------------------------------------------------------------------*/
+
+#define FB_SLOTS 32
+
+/* What a thread knows of itself: a variable of each thread in one module (fb_slot.h), the same distance from the thread
+ * pointer in all of them, so that code in any module gets at it without a call. */
+typedef struct {
+    fb_magazine *last; /* that it was at */
+    uint32_t slot;     /* which of each pool's magazines are its own; 0: none */
+} fb_here;
+
+static inline fb_here *fb_here_at(int64_t distance) {
+#if defined(__x86_64__)
+    char *thread;
+    __asm__("mov %%fs:0, %0" : "=r"(thread)); /* __builtin_thread_pointer, which came with GCC 11 */
+#else
+    char *thread = (char *)__builtin_thread_pointer();
+#endif
+    return (fb_here *)(thread + distance);
+}
+
+/* The calling thread's magazine of the pool that it used last: whether that is the one asked for says m->pool, and a
+ * branch on that is predicted.  Found by way of the pool, and the pool by way of the segment, the address would be known
+ * only three loads after the segment's number, and a processor passes what was stored on to the next load only once it
+ * knows both addresses: that cost more than all the rest.
+ * Read by its own thread alone, and the memory of magazines stays when a pool goes (magazines.pyx): so it may point to
+ * those of a pool that is no more, which are shut. */
+static inline fb_magazine *fb_magazine_last(int64_t distance) { return fb_here_at(distance)->last; }
+
+/* The calling thread's among the magazines of a pool, to be the last one; if thread or pool have none, one that is shut. */
+static inline fb_magazine *fb_magazine_here(uint64_t base, int64_t distance) {
+    fb_here *here = fb_here_at(distance);
+    return here->last = (fb_magazine *)(uintptr_t)base + here->slot;
+}
 
 /* --- owner ---------------------------------------------------------------------------------------------------------*/
 

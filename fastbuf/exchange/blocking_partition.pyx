@@ -113,7 +113,7 @@ cdef class BlockingPartition(ResultPartition):
             raise MemoryError
         self.stage = stage
         for i in range(subpartitions):
-            if sub_init(&stage[i], config.max_buffers_per_channel, self.pool_core, &self.core.event) != 0:
+            if sub_init(&stage[i], config.max_buffers_per_channel, self.pool_core, self.core.event) != 0:
                 raise MemoryError
         slots = stage[0].mask + 1
         self.consumers = <uint8_t *> calloc(subpartitions, 1)

@@ -9,6 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from fastbuf.errors import FastbufError
+
+
+class Refused(FastbufError, ConnectionError):
+    """A channel is not to be had through this transport; another may do."""
+
 
 class Transport(Protocol):
     """Moves buffers between subpartitions and gates of different processes."""

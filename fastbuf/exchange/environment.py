@@ -11,10 +11,10 @@ from types import TracebackType
 from typing import Any
 
 from fastbuf.config import POOL_SEGMENTS, SEGMENT_BYTES, ExchangeConfig, TlsConfig
-from fastbuf.errors import ConfigError, ExchangeClosed
+from fastbuf.errors import ConfigError, ExchangeClosed, PeerLost
 from fastbuf.exchange.blocking_partition import BlockingPartition
 from fastbuf.exchange.channel_selector import ChannelSelector, forward
-from fastbuf.exchange.connection import Transport, make_transport
+from fastbuf.exchange.connection import Refused, Transport, make_transport
 from fastbuf.exchange.input_gate import InputGate
 from fastbuf.exchange.record_writer import RecordWriter
 from fastbuf.exchange.result_partition import ResultPartition
@@ -37,6 +37,9 @@ class ShuffleEnvironment:
     tls
         Certificates for the connections to other processes; ``None``: TCP without TLS. An end with TLS and one without
         refuse each other.
+    shared
+        The segments lie in memory that other processes of the host can map, so that they read in place what is written
+        here (``transport`` of :class:`ExchangeConfig`); else they get it through TCP.
 
     Examples
     --------
@@ -52,15 +55,21 @@ class ShuffleEnvironment:
     """
 
     def __init__(
-        self, segments: int = POOL_SEGMENTS, segment_size: int = SEGMENT_BYTES, tls: TlsConfig | None = None
+        self,
+        segments: int = POOL_SEGMENTS,
+        segment_size: int = SEGMENT_BYTES,
+        tls: TlsConfig | None = None,
+        shared: bool = False,
     ) -> None:
         if segment_size % 8 or segment_size < 512:
             raise ConfigError(f"segment_size is {segment_size}: a multiple of 8, at least 512 bytes")
         self.pid = os.getpid()
         self.tls = tls
-        self.pool = NetworkBufferPool(segments=segments, segment_size=segment_size)
+        self.shared = shared
+        self.pool = NetworkBufferPool(segments=segments, segment_size=segment_size, memfd=shared)
         self._lock = threading.RLock()
         self._transport: Transport | None = None
+        self._memfd: Any = None
         self._wires: list[SharedWire] = []
         self._gates: dict[int, InputGate] = {}
         self._partitions: list[ResultPartition] = []
@@ -83,6 +92,13 @@ class ShuffleEnvironment:
                 self._transport = make_transport("tcp", self)
             return self._transport
 
+    def _shared_memory(self) -> Any:
+        with self._lock:
+            self._check()
+            if self._memfd is None:
+                self._memfd = make_transport("memfd", self)
+            return self._memfd
+
     def listen(self, host: str = "127.0.0.1", ports: tuple[int, int] = (0, 0)) -> tuple[str, int]:
         """Let producers of other processes connect to this environment's gates; starts the I/O thread.
 
@@ -99,7 +115,10 @@ class ShuffleEnvironment:
             The address bound.
         """
         self._check()
-        return self._tcp().listen(host, ports)
+        address = self._tcp().listen(host, ports)
+        if self.shared:
+            self._shared_memory().listen(address[0], (address[1], address[1]))
+        return address
 
     def create_input_gate(
         self,
@@ -202,17 +221,36 @@ class ShuffleEnvironment:
             self.release_partition(partition)
             raise
 
-    def _connect(self, partition: ResultPartition, index: int, target: Any, channel: dict[str, Any]) -> None:
-        host, port, gate_id = target
-        self._tcp().connect(partition, index, (host, int(port), int(gate_id)), channel)
-
     def _reach(self, partition: ResultPartition, index: int, target: Any) -> None:
         if isinstance(target, InputGate):
             target.add_local(partition, index)
         elif isinstance(target, WireTarget):
             target.wire.connect(partition, index, target.gate)
         else:
-            self._connect(partition, index, target, partition.credentials)
+            host, port, gate_id = target
+            address = (host, int(port), int(gate_id))
+            if not self._connect_shared(partition, index, address):
+                self._tcp().connect(partition, index, address, partition.credentials)
+
+    def _connect_shared(self, partition: ResultPartition, index: int, address: tuple[str, int, int]) -> bool:
+        """Through shared memory, if the gate is of this host and either can map the other's; else False."""
+        wanted = partition.config.transport
+        if wanted == "tcp":
+            return False
+        if not self.shared or self.tls is not None or isinstance(partition, BlockingPartition):
+            if wanted == "memfd":
+                raise ConfigError(
+                    "transport is 'memfd': for pipelined partitions of a ShuffleEnvironment(shared=True) without TLS"
+                )
+            return False
+        try:
+            self._shared_memory().connect(partition, index, address, partition.credentials)
+            return True
+        except Refused as error:
+            if wanted == "memfd":
+                raise PeerLost(f"transport is 'memfd': {error}") from error
+            partition.fallbacks += 1
+            return False
 
     def attach(self, partition: ResultPartition, index: int, target: Any) -> None:
         """Called by :meth:`RecordWriter.attach`."""
@@ -287,11 +325,9 @@ class ShuffleEnvironment:
 
     def release_gate(self, gate: InputGate) -> None:
         """Called by :meth:`InputGate.close`."""
-        transport = self._transport
-        if transport is not None:
-            transport.let_go_gate(gate)
-        for wire in self._wires:
-            wire.let_go_gate(gate)
+        for transport in (self._transport, self._memfd, *self._wires):
+            if transport is not None:
+                transport.let_go_gate(gate)
         gate.free()
         with self._lock:  # last: what an interrupt leaves half done is found again by close
             self._gates.pop(gate.gate_id, None)
@@ -302,11 +338,9 @@ class ShuffleEnvironment:
         with self._lock:
             if partition not in self._partitions:
                 return
-        transport = self._transport
-        if transport is not None:
-            transport.let_go_partition(partition)
-        for wire in self._wires:
-            wire.let_go_partition(partition)
+        for transport in (self._transport, self._memfd, *self._wires):
+            if transport is not None:
+                transport.let_go_partition(partition)
         partition.destroy()
         with self._lock:
             if partition in self._partitions:
@@ -328,10 +362,9 @@ class ShuffleEnvironment:
             self.release_partition(partition)
         for gate in self.gates():
             gate.close()
-        if self._transport is not None:
-            self._transport.close()
-        for wire in self._wires:
-            wire.close()
+        for transport in (self._transport, self._memfd, *self._wires):
+            if transport is not None:
+                transport.close()
         self.pool.destroy()
         self._ended = True
 

@@ -4,8 +4,9 @@
 # Notify (event) is done after the lock is let go.
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
-from fastbuf._native.atomics cimport fb_au32, fb_event
+from fastbuf._native.atomics cimport fb_event
 from fastbuf._native.threads cimport pthread_mutex_t
+from fastbuf.exchange.doorbell cimport Bell
 from fastbuf.exchange.failure cimport Failure
 from fastbuf.exchange.input_channel cimport InputChannel, channel_fn
 from fastbuf.exchange.result_subpartition cimport EventBlob, Subpartition
@@ -52,22 +53,23 @@ cdef struct GateCore:
     uint32_t n_local
     bint closed
     # -- lock-free
-    fb_event event              # something came, or failed
+    Bell *bell                  # something came, or failed; the gate's, set once
+    fb_event *event             # the bell's
     Failure failure
-    fb_au32 wake_armed          # 1: the next notice writes to wake_fd as well
-    int wake_fd                 # eventfd of a reader in an event loop, -1: there is none.  Set before it is armed
+    int wake_fd                 # eventfd of a reader in an event loop, -1: there is none.  Set before the bell is armed
     # -- lock
     uint64_t bytes
     uint64_t received
     int64_t last_arrival_ns
 
 
-cdef GateCore *gate_new(PoolCore *pool, LocalCore *local, int32_t segments, int32_t exclusive,
-                        int32_t floating, CreditRow *rows, int32_t n_rows) noexcept nogil
+cdef GateCore *gate_new(PoolCore *pool, LocalCore *local, int32_t segments, int32_t exclusive, int32_t floating,
+                        CreditRow *rows, int32_t n_rows, Bell *bell) noexcept nogil
 cdef void gate_notify(GateCore *g) noexcept nogil
 cdef void gate_arm(GateCore *g) noexcept nogil
 cdef void gate_free(GateCore *g) noexcept nogil
 cdef InputChannel *gate_open_channel(GateCore *g, uint32_t number, Subpartition *local) noexcept nogil
+cdef InputChannel *gate_open_shared(GateCore *g, uint32_t number) noexcept nogil
 # transport's thread
 cdef void gate_connect(GateCore *g, InputChannel *c, void *connection, channel_fn announce,
                        channel_fn cancel) noexcept nogil
@@ -79,6 +81,8 @@ cdef int gate_end_channel(GateCore *g, InputChannel *c, uint64_t total) noexcept
 cdef bint gate_channel_is_open(GateCore *g, InputChannel *c) noexcept nogil
 cdef void gate_disconnect(GateCore *g, InputChannel *c) noexcept nogil
 cdef uint32_t gate_take_credit(GateCore *g, InputChannel *c, uint32_t *events) noexcept nogil
+cdef bint gate_take_recall(GateCore *g, InputChannel *c) noexcept nogil
+cdef int gate_take_back(GateCore *g, InputChannel *c, uint32_t n, uint32_t backlog) noexcept nogil
 cdef void gate_fail(GateCore *g, int code, const char *text, size_t length) noexcept nogil
 # reader
 cdef uint32_t gate_take_ready(GateCore *g, ReadyBuffer *out, uint32_t most) noexcept nogil

@@ -4,14 +4,15 @@ from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memset
 
-from fastbuf._native.atomics cimport fb_event_init, fb_event_notify, fb_now_ns, fb_u32_exchange_acq_rel
-from fastbuf._native.sockets cimport eventfd_read, eventfd_write
+from fastbuf._native.atomics cimport fb_now_ns, fb_u32_exchange_acq_rel
+from fastbuf._native.sockets cimport eventfd_read
 from fastbuf._native.threads cimport (
     pthread_mutex_destroy,
     pthread_mutex_init,
     pthread_mutex_lock,
     pthread_mutex_unlock,
 )
+from fastbuf.exchange.doorbell cimport Bell, bell_ring
 from fastbuf.exchange.failure cimport FailureCode, failure_init, failure_set
 from fastbuf.exchange.input_channel cimport (
     CHANNEL_CANCELLED,
@@ -32,13 +33,14 @@ from fastbuf.flow.buffer_manager cimport (
     bm_release,
     bm_serve,
     bm_take,
+    bm_take_back,
 )
 from fastbuf.flow.credit_ledger cimport CreditRow, credit_look
 from fastbuf.memory.pool_core cimport LocalCore, PoolCore, segment_recycle
 
 
-cdef GateCore *gate_new(PoolCore *pool, LocalCore *local, int32_t segments, int32_t exclusive,
-                        int32_t floating, CreditRow *rows, int32_t n_rows) noexcept nogil:
+cdef GateCore *gate_new(PoolCore *pool, LocalCore *local, int32_t segments, int32_t exclusive, int32_t floating,
+                        CreditRow *rows, int32_t n_rows, Bell *bell) noexcept nogil:
     cdef GateCore *g = <GateCore *> calloc(1, sizeof(GateCore))
     if g == NULL:
         return NULL
@@ -49,7 +51,8 @@ cdef GateCore *gate_new(PoolCore *pool, LocalCore *local, int32_t segments, int3
         free(g)
         return NULL
     pthread_mutex_init(&g.lock, NULL)
-    fb_event_init(&g.event)
+    g.bell = bell
+    g.event = &bell.event
     failure_init(&g.failure)
     g.wake_fd = -1
     g.last_arrival_ns = fb_now_ns()
@@ -82,18 +85,14 @@ cdef void gate_free(GateCore *g) noexcept nogil:
 
 cdef void gate_notify(GateCore *g) noexcept nogil:
     """Something came, failed or ended: the reader looks again, whatever it waits on."""
-    fb_event_notify(&g.event)
-    # Pairs with gate_arm, two read-modify-writes of one word: either it reads what this one wrote, and with it what has
-    # come, or this one sees that it is armed.
-    if fb_u32_exchange_acq_rel(&g.wake_armed, 0):
-        eventfd_write(g.wake_fd, 1)
+    bell_ring(g.bell, g.wake_fd)
 
 
 cdef void gate_arm(GateCore *g) noexcept nogil:
     """From now on the next notice makes `wake_fd` readable; the caller looks once more before it waits for that."""
     cdef uint64_t ignored
     eventfd_read(g.wake_fd, &ignored)
-    fb_u32_exchange_acq_rel(&g.wake_armed, 1)
+    fb_u32_exchange_acq_rel(&g.bell.armed, 1)
 
 
 cdef void _announce(GateCore *g) noexcept nogil:
@@ -107,8 +106,33 @@ cdef void _announce(GateCore *g) noexcept nogil:
         b = bm_next_announce(&g.buffers)
 
 
+cdef void _recall(GateCore *g) noexcept nogil:
+    # Lock held.  A channel has none, and the pool none for it: whoever has what it does not need is to give it back.
+    cdef uint32_t i
+    cdef InputChannel *c
+    if g.buffers.starved == 0:
+        return
+    for i in range(g.n_channels):
+        c = g.channels[i]
+        if c.local == NULL and c.state == CHANNEL_OPEN and c.connection != NULL and not c.buffers.starved and \
+                not c.buffers.recalled:
+            c.buffers.recalled = True
+            c.buffers.recall = True
+            c.buffers.poor = True
+            c.announce(c.connection)
+
+
 cdef InputChannel *gate_open_channel(GateCore *g, uint32_t number, Subpartition *local) noexcept nogil:
     """A new channel, or NULL: out of memory, the gate is closed, or the producer's number is there already."""
+    return _open(g, number, local, local != NULL)
+
+
+cdef InputChannel *gate_open_shared(GateCore *g, uint32_t number) noexcept nogil:
+    """As gate_open_channel, for a channel that is read in place in another process's memory (memfd)."""
+    return _open(g, number, NULL, True)
+
+
+cdef InputChannel *_open(GateCore *g, uint32_t number, Subpartition *local, bint in_place) noexcept nogil:
     cdef InputChannel *c = NULL
     cdef InputChannel **grown
     cdef uint32_t i
@@ -132,17 +156,19 @@ cdef InputChannel *gate_open_channel(GateCore *g, uint32_t number, Subpartition 
             c.index = g.n_channels
             c.state = CHANNEL_OPEN
             c.local = local
+            c.in_place = in_place
             g.channels[g.n_channels] = c
             g.n_channels += 1
             if g.buffers.unopened > 0:
                 g.buffers.unopened -= 1
-            if local != NULL:
+            if in_place:
                 g.n_local += 1
-                c.buffers.closed = True
+                c.buffers.closed = True         # it needs no segment of the gate's
             else:
                 # Credit is granted now and told when the connection is in place.
                 bm_open(&g.buffers, &c.buffers, c)
                 _announce(g)
+                _recall(g)
     pthread_mutex_unlock(&g.lock)
     return c
 
@@ -159,6 +185,8 @@ cdef void gate_connect(GateCore *g, InputChannel *c, void *connection, channel_f
     c.connection = connection
     if c.state == CHANNEL_CANCELLED:
         cancel(connection)
+    else:
+        _recall(g)
     pthread_mutex_unlock(&g.lock)
 
 
@@ -294,6 +322,31 @@ cdef uint32_t gate_take_credit(GateCore *g, InputChannel *c, uint32_t *events) n
     return n
 
 
+cdef bint gate_take_recall(GateCore *g, InputChannel *c) noexcept nogil:
+    """Whether the sender is to be asked now for the credit that it does not need."""
+    cdef bint asked
+    pthread_mutex_lock(&g.lock)
+    asked = c.buffers.recall and c.state == CHANNEL_OPEN
+    c.buffers.recall = False
+    pthread_mutex_unlock(&g.lock)
+    return asked
+
+
+cdef int gate_take_back(GateCore *g, InputChannel *c, uint32_t n, uint32_t backlog) noexcept nogil:
+    """The sender gives back `n` credits, and has `backlog` buffers that wait for one; -1: it never had so many."""
+    cdef int rc = 0
+    pthread_mutex_lock(&g.lock)
+    if c.state == CHANNEL_OPEN and not c.buffers.closed:
+        if n > <uint32_t> c.buffers.ready_count - c.buffers.unannounced:
+            rc = -1
+        else:
+            bm_take_back(&g.buffers, &c.buffers, n, backlog)
+            _announce(g)
+            _recall(g)
+    pthread_mutex_unlock(&g.lock)
+    return rc
+
+
 cdef void gate_fail(GateCore *g, int code, const char *text, size_t length) noexcept nogil:
     failure_set(&g.failure, <FailureCode> code, text, length)
     gate_notify(g)
@@ -339,6 +392,7 @@ cdef void gate_release(GateCore *g, ReadyBuffer *done, uint32_t n) noexcept nogi
         elif c.state == CHANNEL_ENDED:
             c.state = CHANNEL_FINISHED
     _announce(g)
+    _recall(g)
     pthread_mutex_unlock(&g.lock)
 
 
@@ -405,7 +459,7 @@ cdef uint32_t gate_accounts(GateCore *g, ChannelAccount *out, uint32_t most, int
         a = &out[i]
         memset(a, 0, sizeof(ChannelAccount))
         a.number = c.number
-        a.is_local = c.local != NULL
+        a.is_local = c.in_place
         if not a.is_local:          # else its state is the reader's
             credit_look(c.buffers.credit, &a.credit)
             a.ready = c.buffers.ready_count

@@ -5,6 +5,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from fastbuf.exchange.gate_core cimport GateCore
 from fastbuf.exchange.input_channel cimport InputChannel
+from fastbuf.exchange.shared_reader cimport SharedReader
 from fastbuf.serializers.assemble cimport BatchAssembler
 from fastbuf.serializers.serializer cimport Serializer
 from fastbuf.serializers.spanning cimport SpanningReader
@@ -19,6 +20,7 @@ cdef class GateIntake:
     cdef object config
     cdef list readers                       # SpanningReader by channel index
     cdef list local_partitions              # (InputChannel index, ResultPartition), kept alive while read
+    cdef list shared                        # SharedReader of each memfd channel; the transport appends
     cdef BatchAssembler assembler           # columnar
     cdef list records                       # row, pickled
     cdef object event                       # comes after what waits to be given out
@@ -34,6 +36,8 @@ cdef class GateIntake:
     cdef int drain(self, bint partial) except -1
     cdef int drain_remote(self) except -1
     cdef int drain_local(self, bint partial) except -1
+    cdef int drain_shared(self, bint partial) except -1
+    cdef int read_shared(self, SharedReader r, InputChannel *c, bint partial) except -1
     cdef bint enough(self) noexcept
     cdef Py_ssize_t waiting(self) noexcept
     cdef object give_out(self)

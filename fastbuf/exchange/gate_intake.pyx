@@ -26,12 +26,14 @@ from fastbuf.exchange.result_subpartition cimport (
     sub_queued,
     sub_sendable,
 )
+from fastbuf.exchange.shared_block cimport SHARED_ABORTED, SHARED_CANCELLED, SHARED_DONE
+from fastbuf.exchange.shared_reader cimport NEWS_BROKEN, NEWS_EVENT, NEWS_NONE, SharedNews, SharedReader
 from fastbuf.memory.pool_core cimport segment_data
 from fastbuf.serializers.columnar cimport ColumnarSerializer
 from fastbuf.serializers.serializer cimport Serializer
 from fastbuf.serializers.spanning cimport SpanningReader
 
-from fastbuf.errors import BlockTruncated
+from fastbuf.errors import BlockTruncated, ProtocolError
 from fastbuf.exchange.events import decode_event
 
 
@@ -43,6 +45,7 @@ cdef class GateIntake:
         self.config = config
         self.readers = []
         self.local_partitions = []
+        self.shared = []
         self.records = []
         if serializer.kind == "columnar":
             self.assembler = (<ColumnarSerializer> serializer).assembler()
@@ -173,6 +176,66 @@ cdef class GateIntake:
         self.local_turn += 1
         return came
 
+    cdef int drain_shared(self, bint partial) except -1:
+        """The same for memfd channels, which are read in place in the producer's process's memory."""
+        cdef SharedReader r
+        cdef InputChannel *c
+        cdef bytes text
+        cdef uint32_t k
+        cdef uint32_t n = <uint32_t> len(self.shared)
+        cdef int came = 0
+        for k in range(n):
+            r = <SharedReader> self.shared[(self.local_turn + k) % n]
+            c = gate_channel(self.core, r.index)
+            if c.state != CHANNEL_OPEN:
+                continue
+            if r.writer_ended() == SHARED_ABORTED:
+                text = r.writer_reason()
+                gate_fail(self.core, FAIL_ABORTED, text, len(text))
+                r.end(SHARED_CANCELLED, b"", 0)
+                c.state = CHANNEL_CANCELLED
+                return 1
+            came |= self.read_shared(r, c, partial)
+            c.received = r.received
+            if r.exhausted():
+                if not self.reader(c.index).clean():
+                    raise BlockTruncated(f"channel {c.number} ended within a record")
+                c.announced_total = c.received
+                c.state = CHANNEL_FINISHED
+                r.end(SHARED_DONE, b"", 0)
+                came = 1
+        self.local_turn += 1
+        return came
+
+    cdef int read_shared(self, SharedReader r, InputChannel *c, bint partial) except -1:
+        cdef const uint8_t *data
+        cdef uint32_t length
+        cdef bint last
+        cdef SharedNews news
+        cdef int came = 0
+        while not self.enough():
+            news = r.next(partial, &data, &length, &last)
+            if news == NEWS_NONE:
+                break
+            if news == NEWS_BROKEN:
+                raise ProtocolError(
+                    f"producer {r.peer} (channel {c.number}) broke the protocol: it lends what its memory has not")
+            came = 1
+            if news == NEWS_EVENT:
+                self.event = decode_event(data[:length], c.number)
+                r.advance(0, True)
+                break
+            if not r.enter():
+                break               # taken back: the producer's reason is there, or the end of its control line is near
+            try:
+                self.take_in(c, data, length)
+            finally:
+                r.leave()
+            r.advance(length, last)
+            self.local_buffers += 1
+            self.local_bytes += length
+        return came
+
     cdef int drain(self, bint partial) except -1:
         cdef int came
         cdef bytes text
@@ -180,6 +243,8 @@ cdef class GateIntake:
             came = self.drain_remote()
             if self.local_partitions:
                 came |= self.drain_local(partial)
+            if self.shared:
+                came |= self.drain_shared(partial)
             return came
         except BaseException as error:
             # Buffers were taken and not taken in: to read on would lose records and say nothing.
@@ -208,6 +273,8 @@ cdef class GateIntake:
         """The gate is freed: nothing is kept that it held, and `core` is looked at no more."""
         self.core = NULL
         self.local_partitions = []
+        self.shared = []
+        self.shared = []
         self.readers = []
         self.records = []
         self.assembler = None

@@ -32,6 +32,7 @@ cdef struct InputChannel:
     uint32_t events_queued      # events that came and the reader has not taken
     uint32_t events_untold      # places of events that are free again and the sender has not heard of
     Subpartition *local         # local channel: the queue itself; else NULL
+    bint in_place               # local or memfd: read where the producer wrote it, in segments of the producer's
     void *connection            # the transport's; NULL once it ended
     channel_fn announce         # credits in buffers.unannounced are to be told to the sender
     channel_fn cancel           # the sender is to be told that no more is wanted

@@ -1,8 +1,10 @@
 # Map of an input gate: what R producers sent, as record batches or records.
 #
 # One thread reads at a time (`lock` sees to it); any thread may abort or close.
+from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint32_t
 
+from fastbuf.exchange.doorbell cimport Doorbell
 from fastbuf.exchange.gate_core cimport GateCore
 from fastbuf.exchange.gate_intake cimport GateIntake
 from fastbuf.flow.credit_ledger cimport CreditLedger
@@ -27,6 +29,9 @@ cdef class InputGate:
     cdef object __weakref__
     cdef uint32_t forks                     # fork_count() when it was made
     cdef int wake_fd                        # eventfd for event loops, -1: not asked for yet
+    cdef PyObject *bell_kept    # a reference of its own to `bell`: the collector may clear that one before the end
+    cdef readonly Doorbell bell             # `core.bell` is its
+    cdef int64_t spin_ns                    # how long to look before sleeping, where peers share memory
     cdef object lock
     cdef object sealed                      # {channel: buffers}
     cdef GateIntake intake                  # what has been taken in and not given out
@@ -34,5 +39,6 @@ cdef class InputGate:
     cdef int64_t wait_ns
     cdef object pending                     # iterator over records given out one by one
 
+    cdef void sleep(self, uint32_t key, int64_t until, bint spin) noexcept nogil
     cdef bint complete(self) except -1
     cdef int check_process(self) except -1

@@ -3,7 +3,9 @@ from types import TracebackType
 from typing import Any
 
 from fastbuf.config import ExchangeConfig
+from fastbuf.exchange.doorbell import Doorbell
 from fastbuf.exchange.result_partition import ResultPartition
+from fastbuf.exchange.shared_reader import SharedReader
 from fastbuf.flow.credit_ledger import CreditLedger
 from fastbuf.memory import LocalBufferPool
 from fastbuf.serializers.serializer import Serializer
@@ -19,6 +21,7 @@ class InputGate:
     channels: int | None
     gate_id: int
     epoch: int
+    bell: Doorbell
     secret: bytes
     finished: bool
     closed: bool
@@ -37,6 +40,9 @@ class InputGate:
         maximum: int | None = None,
     ) -> None: ...
     def add_local(self, partition: ResultPartition, index: int) -> None: ...
+    def add_shared(self, reader: SharedReader, number: int) -> None: ...
+    def lose(self, text: str) -> None: ...
+    def wake_descriptor(self) -> int: ...
     def seal(self, totals: Mapping[int, int]) -> None:
         """Say which channels there are in all, and how many buffers each sent."""
 

@@ -4,19 +4,25 @@ import threading
 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport strlen
 
 from fastbuf._native.atomics cimport (
+    fb_event,
     fb_event_cancel,
+    fb_event_epoch,
     fb_event_prepare,
+    fb_event_spin,
     fb_event_wait,
     fb_now_ns,
     fb_u32_load_acquire,
 )
 from fastbuf._native.sockets cimport EFD_CLOEXEC, EFD_NONBLOCK, close, eventfd
 from fastbuf.exchange.clock cimport seconds_ns
-from fastbuf.exchange.failure cimport FAIL_ABORTED, failure_code, failure_raise, failure_set
+from fastbuf.exchange.doorbell cimport Doorbell
+from fastbuf.exchange.failure cimport FAIL_ABORTED, FAIL_PEER_LOST, failure_code, failure_raise, failure_set
 from fastbuf.exchange.gate_core cimport (
     GateCore,
     gate_arm,
@@ -29,6 +35,7 @@ from fastbuf.exchange.gate_core cimport (
     gate_new,
     gate_notify,
     gate_open_channel,
+    gate_open_shared,
     gate_serve,
     gate_unfinished,
 )
@@ -37,6 +44,8 @@ from fastbuf.exchange.gate_report cimport audit_gate, stalled_channels
 from fastbuf.exchange.input_channel cimport InputChannel
 from fastbuf.exchange.result_partition cimport ResultPartition
 from fastbuf.exchange.result_subpartition cimport Subpartition, sub_close
+from fastbuf.exchange.shared_block cimport SHARED_ABORTED, SHARED_CANCELLED
+from fastbuf.exchange.shared_reader cimport SharedReader
 from fastbuf.flow.credit_ledger cimport ledger_of_gate
 from fastbuf.memory.network_buffer_pool cimport NetworkBufferPool
 from fastbuf.memory.pool_core cimport local_set_listener
@@ -49,6 +58,8 @@ from fastbuf.exchange.events import Event
 
 cdef enum:
     SLICE_NS = 200000000        # signals are looked at this often while waiting
+    SPIN_NS = 20000             # about what a sleep and a wake-up cost
+    LEAST_SPIN_NS = 2000        # what is left of it for a reader that spun in vain
     OPEN_ROWS = 256             # of the ledger, when channels are not known; what comes beyond has rows of its own
 
 
@@ -67,6 +78,7 @@ cdef class InputGate:
 
     def __cinit__(self, *arguments, **named):
         self.wake_fd = -1
+        self.spin_ns = SPIN_NS
         self.forks = fork_count()
 
     def __init__(self, environment, Serializer serializer, channels, unsigned int gate_id, unsigned long long epoch,
@@ -83,6 +95,9 @@ cdef class InputGate:
         self.config = config
         self.lock = threading.RLock()
         self.intake = GateIntake(serializer, config)
+        self.bell = Doorbell(environment.shared)
+        self.bell_kept = <PyObject *> self.bell
+        Py_INCREF(self.bell)
         # Every channel has one segment at the least; an open gate must be able to serve one.
         required = channels if channels is not None else 1
         wanted = (channels if channels is not None else 1) * config.exclusive + config.floating
@@ -96,12 +111,12 @@ cdef class InputGate:
             exclusive = max(1, min(exclusive, max(required, maximum) // channels))
         self.ledger = ledger_of_gate(channels if channels is not None else OPEN_ROWS, exclusive, config.floating)
         self.core = gate_new(network.core, self.pool.core, network.core.count, exclusive, config.floating,
-                             self.ledger.rows, self.ledger.channels)
+                             self.ledger.rows, self.ledger.channels, self.bell.bell)
         if self.core == NULL:
             raise MemoryError
         self.intake.core = self.core
         self.core.buffers.unopened = channels if channels is not None else 0
-        local_set_listener(self.pool.core, &self.core.event)
+        local_set_listener(self.pool.core, self.core.event)
 
     def __dealloc__(self):
         # The normal way is close(); a gate that was never connected may just be forgotten.
@@ -109,6 +124,7 @@ cdef class InputGate:
             if not self.freed and self.pool is not None and self.pool.core != NULL:
                 local_set_listener(self.pool.core, NULL)
             gate_free(self.core)
+        Py_XDECREF(self.bell_kept)
         if self.wake_fd >= 0:       # not before: an event loop may still watch it
             close(self.wake_fd)
 
@@ -129,6 +145,24 @@ cdef class InputGate:
         self.intake.local_partitions.append((c.index, partition))
         partition.set_transport(index, "local", f"gate {self.gate_id}")
         partition.notified.append(self)
+
+    def add_shared(self, SharedReader reader not None, unsigned int number):
+        """Read what another process lends (a memfd channel); called by the transport."""
+        cdef InputChannel *c
+        if self.closed:
+            raise ExchangeClosed(f"gate {self.gate_id} is closed")
+        c = gate_open_shared(self.core, number)
+        if c == NULL:
+            raise SequenceError(f"channel {number} is connected already")
+        reader.index = c.index
+        self.intake.shared.append(reader)
+        gate_notify(self.core)
+
+    def lose(self, str text):
+        """A producer was lost: whoever reads fails with `text`; called by the transport."""
+        cdef bytes told = text.encode("utf-8", "replace")
+        if not self.freed:
+            gate_fail(self.core, FAIL_PEER_LOST, told, len(told))
 
     def seal(self, totals):
         """Say which channels there are in all, and how many buffers each sent: the gate ends when all of it is read.
@@ -194,8 +228,7 @@ cdef class InputGate:
         cdef int64_t stall = seconds_ns(self.config.stall_timeout_s)
         cdef int64_t until
         cdef uint32_t key
-        cdef bint partial
-        cdef bint announced
+        cdef bint partial, in_place, spin
         cdef int came
         if self.finished:
             return None
@@ -204,50 +237,58 @@ cdef class InputGate:
             if self.closed:
                 raise ExchangeClosed(f"gate {self.gate_id} is closed")
             failure_raise(&self.core.failure)
-            # The eventcount's order: announce, look, sleep.
-            key = fb_event_prepare(&self.core.event)
-            announced = True
+            # The eventcount's order for those who look first: epoch, look, announce, sleep.
+            key = fb_event_epoch(self.core.event)
             # Every buffer timeout, local buffers are read though they are not full: by the clock, not by how long this
             # call waited, since whoever polls without waiting is owed them too.
             now = fb_now_ns()
-            partial = intake.local_partitions and 0 <= flush <= now - self.partial_ns
+            in_place = len(intake.local_partitions) + len(intake.shared) > 0
+            spin = len(intake.shared) > 0
+            partial = in_place and 0 <= flush <= now - self.partial_ns
             if partial:
                 self.partial_ns = now
-            try:
-                came = intake.drain(partial)
-                if intake.event is not None and not intake.waiting():
-                    return intake.take_event()
-                if intake.enough():
-                    return intake.give_out()
-                if self.complete():
-                    self.finished = True
-                    return intake.give_out() if intake.waiting() else None
-                now = fb_now_ns()
-                if came:
-                    started = now
-                if intake.waiting() and now - intake.first_row_ns >= linger:
-                    return intake.give_out()
-                if 0 <= deadline <= now:
-                    return None
-                if deadline < 0 and now - started > stall:
-                    raise StallTimeout(self.describe_stall())
-                gate_serve(self.core)
-                until = now + SLICE_NS
-                if intake.waiting():
-                    until = min(until, intake.first_row_ns + linger)
-                if intake.local_partitions and flush > 0:
-                    until = min(until, self.partial_ns + flush)
-                if deadline >= 0:
-                    until = min(until, deadline)
-                if not self.closed and failure_code(&self.core.failure) == 0:
-                    announced = False
-                    with nogil:
-                        fb_event_wait(&self.core.event, key, until)
-            finally:
-                if announced:
-                    fb_event_cancel(&self.core.event)
+            came = intake.drain(partial)
+            if intake.event is not None and not intake.waiting():
+                return intake.take_event()
+            if intake.enough():
+                return intake.give_out()
+            if self.complete():
+                self.finished = True
+                return intake.give_out() if intake.waiting() else None
+            now = fb_now_ns()
+            if came:
+                started = now
+            if intake.waiting() and now - intake.first_row_ns >= linger:
+                return intake.give_out()
+            if 0 <= deadline <= now:
+                return None
+            if deadline < 0 and now - started > stall:
+                raise StallTimeout(self.describe_stall())
+            gate_serve(self.core)
+            until = now + SLICE_NS
+            if intake.waiting():
+                until = min(until, intake.first_row_ns + linger)
+            if in_place and flush > 0:
+                until = min(until, self.partial_ns + flush)
+            if deadline >= 0:
+                until = min(until, deadline)
+            with nogil:
+                self.sleep(key, until, spin)
             self.wait_ns += fb_now_ns() - now
             PyErr_CheckSignals()
+
+    cdef void sleep(self, uint32_t key, int64_t until, bint spin) noexcept nogil:
+        """Until something comes after `key` was the event's epoch, or until then."""
+        cdef fb_event *e = self.core.event
+        # A peer in another process that is just writing is not waited for by a system call, as long as that pays.
+        if spin and self.spin_ns and fb_event_spin(e, key, min(self.spin_ns, until - fb_now_ns())):
+            self.spin_ns = SPIN_NS
+            return
+        self.spin_ns = max(self.spin_ns // 2, LEAST_SPIN_NS)
+        if fb_event_prepare(e) != key or self.closed or failure_code(&self.core.failure):
+            fb_event_cancel(e)
+        else:
+            fb_event_wait(e, key, until)
 
     def __iter__(self):
         return self
@@ -278,13 +319,19 @@ cdef class InputGate:
             self.check_process()
             if self.closed:
                 raise ExchangeClosed(f"gate {self.gate_id} is closed")
-            if self.wake_fd < 0:
-                self.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
-                if self.wake_fd < 0:
-                    raise ResourceError("no descriptor for a gate's eventfd (see ulimit -n)")
-                self.core.wake_fd = self.wake_fd
+            descriptor = self.wake_descriptor()
             gate_arm(self.core)
-            return self.wake_fd
+            return descriptor
+
+    def wake_descriptor(self):
+        """The eventfd of this gate, made when it is first asked for."""
+        # Without the gate's lock, which a reader holds while it waits: nothing here lets go of the GIL.
+        if self.wake_fd < 0:
+            self.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
+            if self.wake_fd < 0:
+                raise ResourceError("no descriptor for a gate's eventfd (see ulimit -n)")
+            self.core.wake_fd = self.wake_fd
+        return self.wake_fd
 
     def poll_async(self, timeout=None):
         """``await gate.poll_async()``: as :meth:`poll`, in a coroutine, while other coroutines run."""
@@ -326,6 +373,11 @@ cdef class InputGate:
                                 strlen(self.core.failure.text))
                 sub_close(c.local, True)
                 partition.reader_ended()
+        for reader in self.intake.shared:
+            if failure_code(&self.core.failure):
+                (<SharedReader> reader).end(SHARED_ABORTED, self.core.failure.text, strlen(self.core.failure.text))
+            else:
+                (<SharedReader> reader).end(SHARED_CANCELLED, b"", 0)
 
     def free(self):
         """Last step of :meth:`close`, by the environment: no transport points here any more."""
@@ -339,6 +391,7 @@ cdef class InputGate:
             self.core = NULL
         # Else local writers may still notify this core: each keeps the gate, and the last to go frees it.
         self.intake.forget()
+        self.bell.keep_to_ourselves()
         self.pending = None
         self.pool.destroy()
 

@@ -12,7 +12,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
-from fastbuf._native.atomics cimport fb_event_cancel, fb_event_prepare
+from fastbuf._native.atomics cimport fb_event_cancel, fb_event_epoch, fb_event_prepare
 from fastbuf.exchange.channel_selector cimport ChannelSelector
 from fastbuf.exchange.result_partition cimport (
     WRITE_BLOCKED,
@@ -160,17 +160,23 @@ cdef class RecordWriter:
         cdef int64_t since = 0
         cdef uint64_t seen = 0
         cdef uint32_t key
+        cdef bint news
         while True:
             self.partition.check()
+            key = fb_event_epoch(self.partition.core.event)
             if (self.pump_batch() if self.in_batch else self.pump_spill()):
                 return 0
-            key = fb_event_prepare(&self.partition.core.event)
+            with nogil:
+                news = self.partition.spin(key)
+            if news:
+                continue
+            key = fb_event_prepare(self.partition.core.event)
             try:
                 if (self.pump_batch() if self.in_batch else self.pump_spill()):
-                    fb_event_cancel(&self.partition.core.event)
+                    fb_event_cancel(self.partition.core.event)
                     return 0
             except BaseException:
-                fb_event_cancel(&self.partition.core.event)
+                fb_event_cancel(self.partition.core.event)
                 raise
             self.partition.wait(key, -1, &since, &seen)
 
@@ -387,13 +393,13 @@ cdef class RecordWriter:
         if self.in_batch or self.spill_left:
             self.finish_pending()
         while not self.partition.queue_event(data):
-            key = fb_event_prepare(&self.partition.core.event)
+            key = fb_event_prepare(self.partition.core.event)
             try:
                 if self.partition.queue_event(data):
-                    fb_event_cancel(&self.partition.core.event)
+                    fb_event_cancel(self.partition.core.event)
                     return
             except BaseException:
-                fb_event_cancel(&self.partition.core.event)
+                fb_event_cancel(self.partition.core.event)
                 raise
             self.partition.wait(key, -1, &since, &seen)
 
@@ -516,7 +522,9 @@ cdef class RecordWriter:
         return self.partition.totals()
 
     def stats(self):
-        """Figures so far: records, bytes, buffers, peak_segments, segments (the cap), wait_s."""
+        """Figures so far: records, bytes, buffers, peak_segments, segments (the cap), wait_s; channels by transport,
+        and how many are TCP's since shared memory was tried in vain (fallbacks).
+        """
         stats = self.partition.pool.stats()
         return {
             "records": self.records,
@@ -525,4 +533,6 @@ cdef class RecordWriter:
             "peak_segments": stats.peak,
             "segments": stats.maximum,
             "wait_s": self.partition.wait_s,
+            "transports": self.partition.transports_used(),
+            "fallbacks": self.partition.fallbacks,
         }

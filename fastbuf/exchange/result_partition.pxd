@@ -2,9 +2,11 @@
 #
 # One thread writes at a time (the record writer's); drainers (I/O thread, local readers) touch the
 # subpartitions only, as result_subpartition.pxd says.
+from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from fastbuf._native.atomics cimport fb_au32, fb_event
+from fastbuf.exchange.doorbell cimport Doorbell
 from fastbuf.exchange.failure cimport Failure
 from fastbuf.exchange.result_subpartition cimport Subpartition
 from fastbuf.memory.local_buffer_pool cimport LocalBufferPool
@@ -25,7 +27,7 @@ cdef struct OpenBuffer:         # writer only
 
 
 cdef struct PartitionCore:      # stays at its place while the partition lives: other threads point here
-    fb_event event              # a slot or a segment came free, a consumer ended, or something failed
+    fb_event *event             # a slot or a segment came free, a consumer ended, or something failed; the bell's
     Failure failure
     fb_au32 abort_asked         # drainers: say ABORT(failure.text) to the consumers
 
@@ -42,6 +44,11 @@ cdef class ResultPartition:
     cdef readonly object config
     cdef readonly object environment
     cdef readonly unsigned int channel
+    cdef PyObject *bell_kept    # a reference of its own to `bell`: the collector may clear that one before the end
+    cdef readonly Doorbell bell             # `core.event` is its
+    cdef int64_t spin_ns        # how long to look before sleeping, where peers share memory
+    cdef public int fallbacks   # channels that went to TCP since shared memory was not to be had
+    cdef bint shares            # a subpartition is read in another process through shared memory
     cdef public object credentials      # what a transport connects its consumers with
     cdef list transports        # who drains each subpartition, for messages and letting go
     cdef list notified          # local gates: their cores must outlive this partition's last notify
@@ -58,6 +65,8 @@ cdef class ResultPartition:
     cdef WriteState open_buffer(self, int part, bint overdraft) noexcept nogil
     cdef WriteState open_shared(self, bint overdraft) noexcept nogil
     cdef int acquire(self, bint overdraft) noexcept nogil
+    cdef void collect_shared(self) noexcept nogil
+    cdef bint spin(self, uint32_t epoch) noexcept nogil
     cdef void commit(self, int part, uint32_t n) noexcept nogil
     cdef void finish_buffer(self, int part) noexcept nogil
     cdef void finish_shared(self) noexcept nogil

@@ -1,6 +1,7 @@
 from typing import Any
 
 from fastbuf.config import ExchangeConfig
+from fastbuf.exchange.doorbell import Doorbell
 from fastbuf.memory import LocalBufferPool
 
 class ResultPartition:
@@ -13,6 +14,8 @@ class ResultPartition:
     config: ExchangeConfig
     environment: Any
     credentials: Any
+    bell: Doorbell
+    fallbacks: int
     ended: bool
     closed: bool
     cancelled: bool
@@ -31,6 +34,7 @@ class ResultPartition:
     def destroy(self) -> None: ...
     def totals(self) -> list[int]: ...
     def set_transport(self, part: int, kind: str, where: str) -> None: ...
+    def transports_used(self) -> dict[str, int]: ...
     def attached(self, part: int) -> bool: ...
     def describe_stall(self) -> str: ...
     def forked(self) -> bool: ...

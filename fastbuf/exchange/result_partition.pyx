@@ -3,13 +3,15 @@
 import time
 
 from cpython.exc cimport PyErr_CheckSignals
+from cpython.object cimport PyObject
 from cpython.pythread cimport PyThread_get_thread_ident
+from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 
 from fastbuf._native.atomics cimport (
     fb_event_cancel,
-    fb_event_init,
+    fb_event_spin,
     fb_event_prepare,
     fb_event_wait,
     fb_now_ns,
@@ -19,6 +21,7 @@ from fastbuf._native.atomics cimport (
     fb_u64_load_relaxed,
 )
 from fastbuf.exchange.clock cimport seconds_ns
+from fastbuf.exchange.doorbell cimport Doorbell
 from fastbuf.exchange.failure cimport FAIL_ABORTED, failure_code, failure_init, failure_raise, failure_set
 from fastbuf.exchange.result_subpartition cimport (
     EventBlob,
@@ -53,6 +56,8 @@ from fastbuf.errors import ExchangeClosed, StallTimeout
 
 cdef enum:
     SLICE_NS = 200000000        # signals are looked at this often while blocked
+    SPIN_NS = 20000             # about what a sleep and a wake-up cost
+    LEAST_SPIN_NS = 2000        # what is left of it for a writer that spun in vain
 
 
 cdef class ResultPartition:
@@ -80,6 +85,7 @@ cdef class ResultPartition:
         self.channel = channel
         self.config = config
         self.transports = [None] * subpartitions
+        self.spin_ns = SPIN_NS
         self.notified = []
         self.segment_size = network.core.segment_size
         self.pool_core = network.core
@@ -94,16 +100,19 @@ cdef class ResultPartition:
         self.buffers = <OpenBuffer *> calloc(subpartitions + 1, sizeof(OpenBuffer))
         if self.core == NULL or self.subs == NULL or self.buffers == NULL:
             raise MemoryError
-        fb_event_init(&self.core.event)
+        self.bell = Doorbell(environment.shared)
+        self.bell_kept = <PyObject *> self.bell
+        Py_INCREF(self.bell)
+        self.core.event = &self.bell.bell.event
         failure_init(&self.core.failure)
         fb_u32_init(&self.core.abort_asked, 0)
         self.buffers[subpartitions].segment = -1
         for i in range(subpartitions):
             self.buffers[i].segment = -1
-            if sub_init(&self.subs[i], config.max_buffers_per_channel, self.pool_core, &self.core.event) != 0:
+            if sub_init(&self.subs[i], config.max_buffers_per_channel, self.pool_core, self.core.event) != 0:
                 raise MemoryError
         self.stage = self.subs
-        local_set_listener(self.pool.core, &self.core.event)
+        local_set_listener(self.pool.core, self.core.event)
 
     def __dealloc__(self):
         # The normal way is destroy(); this serves an __init__ that failed half-way and forgotten objects.
@@ -115,6 +124,7 @@ cdef class ResultPartition:
         free(self.subs)
         free(self.buffers)
         free(self.core)
+        Py_XDECREF(self.bell_kept)
 
     # ---- writing (the writer's thread)
 
@@ -172,11 +182,31 @@ cdef class ResultPartition:
 
     cdef int acquire(self, bint overdraft) noexcept nogil:
         cdef int segment = local_try_acquire(self.pool.core)
+        if segment < 0 and self.shares:
+            self.collect_shared()
+            segment = local_try_acquire(self.pool.core)
         if segment < 0 and self.make_room():
             segment = local_try_acquire(self.pool.core)
         if segment < 0 and overdraft:
             segment = local_try_acquire_overdraft(self.pool.core)
         return segment
+
+    cdef bint spin(self, uint32_t epoch) noexcept nogil:
+        """Whether something came after `epoch`, within the little that a sleep would cost; peers that share memory."""
+        if not self.shares:
+            return False
+        if fb_event_spin(self.core.event, epoch, self.spin_ns):
+            self.spin_ns = SPIN_NS
+            return True
+        self.spin_ns = max(self.spin_ns // 2, LEAST_SPIN_NS)
+        return False
+
+    cdef void collect_shared(self) noexcept nogil:
+        """Takes home what readers in other processes are done with, and hears which have ended."""
+        cdef int part
+        for part in range(self.subpartitions):
+            if self.subs[part].shared != NULL:
+                self.subs[part].shared.collect(self.subs[part].shared)
 
     cdef bint make_room(self) noexcept nogil:
         """Stores what is queued, if this partition does; False: there is nothing more to be had that way."""
@@ -314,20 +344,23 @@ cdef class ResultPartition:
         cdef int64_t now = fb_now_ns()
         cdef int64_t until = now + SLICE_NS
         cdef int64_t stall = seconds_ns(self.config.stall_timeout_s)
-        cdef uint64_t sum = self.progress()
+        cdef uint64_t sum
+        if self.shares:
+            self.collect_shared()
+        sum = self.progress()
         if failure_code(&self.core.failure) or self.closed:
-            fb_event_cancel(&self.core.event)
+            fb_event_cancel(self.core.event)
             self.check()
         if blocked_since[0] == 0 or sum != seen[0]:
             blocked_since[0] = now
             seen[0] = sum
         elif now - blocked_since[0] > stall:
-            fb_event_cancel(&self.core.event)
+            fb_event_cancel(self.core.event)
             raise StallTimeout(self.describe_stall())
         if 0 <= deadline_ns < until:
             until = deadline_ns
         with nogil:
-            fb_event_wait(&self.core.event, key, until)
+            fb_event_wait(self.core.event, key, until)
         self.wait_ns += fb_now_ns() - now
         PyErr_CheckSignals()
         self.check()
@@ -394,12 +427,15 @@ cdef class ResultPartition:
         return True
 
     def _is_local(self, int part):
+        # Read in place: there is nothing to send, and the queue stays as long as it is read.
         transport = self.transports[part]
-        return transport is not None and transport[0] == "local"
+        return transport is not None and transport[0] in ("local", "memfd")
 
     @property
     def cancelled(self):
         """Whether every consumer has cancelled."""
+        if self.shares:
+            self.collect_shared()
         for i in range(self.subpartitions):
             if not fb_u32_load_acquire(&self.subs[i].cancelled):
                 return False
@@ -412,9 +448,9 @@ cdef class ResultPartition:
         cdef int64_t deadline = fb_now_ns() + seconds_ns(timeout_s) if timeout_s >= 0 else -1
         cdef uint32_t key
         while True:
-            key = fb_event_prepare(&self.core.event)
+            key = fb_event_prepare(self.core.event)
             if self.remote_closed():
-                fb_event_cancel(&self.core.event)
+                fb_event_cancel(self.core.event)
                 failure_raise(&self.core.failure)
                 return True
             if self.wait(key, deadline, &since, &seen):
@@ -434,12 +470,12 @@ cdef class ResultPartition:
         cdef int64_t deadline = fb_now_ns() + seconds_ns(timeout_s)
         cdef uint32_t key
         while fb_now_ns() < deadline:
-            key = fb_event_prepare(&self.core.event)
+            key = fb_event_prepare(self.core.event)
             if self.remote_closed():
-                fb_event_cancel(&self.core.event)
+                fb_event_cancel(self.core.event)
                 return
             with nogil:
-                fb_event_wait(&self.core.event, key, deadline)
+                fb_event_wait(self.core.event, key, deadline)
 
     cdef void *abort_key(self) noexcept nogil:
         # What a transport knows this partition by.
@@ -458,6 +494,7 @@ cdef class ResultPartition:
                     sub_close(&self.subs[i], True)
             self.drop(i)
         self.destroyed = True
+        self.bell.keep_to_ourselves()
         local_set_listener(self.pool.core, NULL)
         self.pool.destroy()
 
@@ -480,6 +517,12 @@ cdef class ResultPartition:
     def set_transport(self, int part, kind, where):
         """Note who drains `part` (a transport's name, and where it leads)."""
         self.transports[part] = (kind, where)
+        self.shares = self.shares or kind == "memfd"
+
+    def transports_used(self):
+        """How many subpartitions each transport drains."""
+        kinds = [transport[0] for transport in self.transports if transport is not None]
+        return {kind: kinds.count(kind) for kind in sorted(set(kinds))}
 
     def attached(self, int part):
         """Whether `part` has its consumer, or had one."""

@@ -13,11 +13,16 @@
 #              committed, so that finished = 1 means that committed is final
 #   ended      writer stores with release after the last `finished`; drainer reads it before it looks at tail
 #   cancelled, closed   drainer stores with release; writer loads with acquire; they only ever go up
+# A queue whose reader is in another process (memfd channel) is shown to it as it is written (`shared`,
+# shared_block.pxd); its drainer here is whoever collects what the reader is done with: the writer when it finds no
+# room, or the transport.
+#
 # Forbidden: bytes drained that were not committed; a slot reused while the drainer reads it; an
 # end-of-partition seen before the last buffer; more than `bound` buffers queued.
 from libc.stdint cimport int32_t, uint8_t, uint32_t
 
 from fastbuf._native.atomics cimport fb_au32, fb_au64, fb_event, fb_pad
+from fastbuf.exchange.shared_block cimport SharedLender
 from fastbuf.memory.pool_core cimport PoolCore
 
 ctypedef void (*notify_fn)(void *context) noexcept nogil
@@ -49,6 +54,7 @@ cdef struct Subpartition:
     notify_fn notify            # tells the drainer that there is something; set before the first buffer
     void *notify_context
     fb_event *writer_event      # tells the writer that a slot came free, or that the drainer has ended
+    SharedLender *shared        # memfd channel: what the reader in another process sees of this queue; else NULL
     # -- writer
     fb_pad pad_writer
     fb_au32 tail
@@ -61,7 +67,9 @@ cdef struct Subpartition:
     fb_au32 head
     fb_au32 cancelled           # the consumer wants no more
     fb_au32 closed              # the drainer is done with this subpartition (delivered, cancelled or failed)
-    fb_au64 buffers             # drainer stores (relaxed), anybody may read: buffers that left
+    # Buffers that left: drainer stores (relaxed), anybody may read.  With `shared` the writer does: buffers that are
+    # finished, so that the reader may have all of them.
+    fb_au64 buffers
     fb_pad pad_end
 
 

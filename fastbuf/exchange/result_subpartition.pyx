@@ -15,6 +15,15 @@ from fastbuf._native.atomics cimport (
     fb_u64_load_relaxed,
     fb_u64_store_relaxed,
 )
+from fastbuf.exchange.shared_block cimport (
+    lender_begin,
+    lender_commit,
+    lender_end,
+    lender_event,
+    lender_finish,
+    lender_flush,
+    lender_has_event_room,
+)
 from fastbuf.memory.pool_core cimport PoolCore, segment_data, segment_recycle
 
 
@@ -61,6 +70,8 @@ cdef bint sub_has_room(Subpartition *s) noexcept nogil:
     cdef uint32_t tail = fb_u32_load_relaxed(&s.tail)
     if tail - s.head_seen < s.bound:
         return True
+    if s.shared != NULL:
+        s.shared.collect(s.shared)
     s.head_seen = fb_u32_load_acquire(&s.head)
     return tail - s.head_seen < s.bound
 
@@ -75,26 +86,40 @@ cdef void sub_begin(Subpartition *s, int32_t segment) noexcept nogil:
     fb_u32_store_relaxed(&slot.committed, 0)
     fb_u32_store_relaxed(&slot.finished, 0)
     fb_u32_store_release(&s.tail, tail + 1)
+    if s.shared != NULL:
+        lender_begin(s.shared, tail, <uint32_t> segment)
 
 
 cdef void sub_commit(Subpartition *s, uint32_t position) noexcept nogil:
     cdef Slot *slot = &s.slots[(fb_u32_load_relaxed(&s.tail) - 1) & s.mask]
     fb_u64_store_relaxed(&s.bytes, fb_u64_load_relaxed(&s.bytes) + position - fb_u32_load_relaxed(&slot.committed))
     fb_u32_store_release(&slot.committed, position)
+    if s.shared != NULL:
+        lender_commit(s.shared, fb_u32_load_relaxed(&s.tail) - 1, position)
 
 
 cdef void sub_finish(Subpartition *s) noexcept nogil:
-    fb_u32_store_release(&s.slots[(fb_u32_load_relaxed(&s.tail) - 1) & s.mask].finished, 1)
+    cdef uint32_t number = fb_u32_load_relaxed(&s.tail) - 1
+    fb_u32_store_release(&s.slots[number & s.mask].finished, 1)
+    if s.shared != NULL:
+        if fb_u32_load_relaxed(&s.slots[number & s.mask].committed):
+            fb_u64_store_relaxed(&s.buffers, fb_u64_load_relaxed(&s.buffers) + 1)
+        lender_finish(s.shared, number)
     s.notify(s.notify_context)
 
 
 cdef void sub_flush(Subpartition *s) noexcept nogil:
+    cdef uint32_t number = fb_u32_load_relaxed(&s.tail) - 1
     fb_u32_store_release(&s.flush_asked, 1)
+    if s.shared != NULL:
+        lender_flush(s.shared, number, fb_u32_load_relaxed(&s.slots[number & s.mask].committed))
     s.notify(s.notify_context)
 
 
 cdef void sub_end(Subpartition *s) noexcept nogil:
     fb_u32_store_release(&s.ended, 1)
+    if s.shared != NULL:
+        lender_end(s.shared)
     s.notify(s.notify_context)
 
 
@@ -109,6 +134,10 @@ cdef EventBlob *event_new(const uint8_t *data, uint32_t length) noexcept nogil:
 
 
 cdef bint sub_has_event_room(Subpartition *s) noexcept nogil:
+    if s.shared != NULL:
+        s.shared.collect(s.shared)
+        if not lender_has_event_room(s.shared):
+            return False
     return fb_u32_load_relaxed(&s.tail) - fb_u32_load_acquire(&s.head) <= s.mask
 
 
@@ -122,6 +151,8 @@ cdef void sub_push_event(Subpartition *s, EventBlob *event) noexcept nogil:
     fb_u32_store_relaxed(&slot.committed, 0)
     fb_u32_store_relaxed(&slot.finished, 1)
     fb_u32_store_release(&s.tail, tail + 1)
+    if s.shared != NULL:
+        lender_event(s.shared, tail, event_data(event), event.length)
     s.notify(s.notify_context)
 
 

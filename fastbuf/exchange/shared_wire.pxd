@@ -42,6 +42,8 @@ cdef struct WireChannel:
     bint said_end
     uint32_t credit
     uint32_t event_credit
+    bint poor                   # has been asked for what it does not need: says when it has something and no credit
+    bint asked
     fb_au32 announced           # any thread: the gate has credit to tell
     fb_au32 cancel_asked        # any thread
 

@@ -42,7 +42,9 @@ from fastbuf.exchange.gate_core cimport (
     gate_fail,
     gate_open_channel,
     gate_segment,
+    gate_take_back,
     gate_take_credit,
+    gate_take_recall,
 )
 from fastbuf.exchange.input_gate cimport InputGate
 from fastbuf.exchange.result_partition cimport ResultPartition
@@ -130,13 +132,22 @@ cdef void _release_writer(WireChannel *c, bint cancelled) noexcept nogil:
 cdef bint _send(Wire *w, WireChannel *c) noexcept nogil:
     """One frame of this channel, if it has one that may leave."""
     cdef uint8_t *data
-    cdef uint32_t length, events
+    cdef uint32_t length, events, sendable, granted
     cdef bint last
     cdef EventBlob *event
     cdef EventBlob *copy
     if c.gate != NULL and fb_u32_exchange_acq_rel(&c.announced, 0):
-        c.credit += gate_take_credit(c.gate, c.channel, &events)
+        granted = gate_take_credit(c.gate, c.channel, &events)
+        c.credit += granted
         c.event_credit += events
+        if granted:
+            c.asked = False
+        if w.by_credit and gate_take_recall(c.gate, c.channel):
+            c.poor = True
+            sendable = c.sub != NULL and sub_sendable(c.sub, c.flush_pending, &data, &length, &last)
+            if c.credit > sendable:
+                gate_take_back(c.gate, c.channel, c.credit - sendable, 0)
+                c.credit = sendable
     if c.sub == NULL or c.said_end:
         return False
     if fb_u32_load_acquire(c.abort_asked):      # overtakes what is on the wire: it may be stopped
@@ -156,6 +167,9 @@ cdef bint _send(Wire *w, WireChannel *c) noexcept nogil:
     if sub_sendable(c.sub, c.flush_pending, &data, &length, &last):
         if w.by_credit:
             if c.credit == 0:
+                if c.poor and not c.asked and c.gate != NULL:
+                    c.asked = True
+                    gate_take_back(c.gate, c.channel, 0, sub_queued(c.sub))
                 return False
             c.credit -= 1
         _put(w, c, WIRE_DATA, data, length, NULL)

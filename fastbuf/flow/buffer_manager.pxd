@@ -9,6 +9,10 @@
 # segment): the pool guarantees a gate one per channel only, so what goes beyond a channel's first
 # leaves one free for every channel that has none (`starved`) or has not come yet (`unopened`); and
 # when the limit fell meanwhile, an exclusive segment that comes back goes to the one who has none.
+#
+# An open gate may have more channels than segments, and those that have one may be idle for ever.  So when a channel
+# has none, the others are asked to give back what they do not need (`recall`), and from then on to say when they have
+# something and no credit (Flink's AddBacklog): a segment goes round among those that have something to send.
 from libc.stdint cimport int32_t, int64_t, uint32_t
 
 from fastbuf.flow.credit_ledger cimport CreditRow
@@ -23,7 +27,10 @@ cdef struct ChannelBuffers:
     uint32_t unannounced        # credits granted that the transport has not yet told the sender
     int32_t missing             # exclusive segments that the pool could not give yet
     bint waiting                # in the queue of waiters
-    bint starved                # has had no segment yet
+    bint starved                # has no segment, and is new or has said that it has something to send
+    bint recall                 # the sender is to be asked for what it does not need
+    bint recalled               # it was, since its last credit
+    bint poor                   # it was asked before, so it says when it has something and no credit
     bint announcing             # in the list of channels with something to announce
     bint closed                 # wants no more segments
     ChannelBuffers *next_waiter
@@ -58,5 +65,6 @@ cdef void bm_open(GateBuffers *g, ChannelBuffers *c, void *owner) noexcept nogil
 cdef ChannelBuffers *bm_next_announce(GateBuffers *g) noexcept nogil
 cdef int32_t bm_take(GateBuffers *g, ChannelBuffers *c, uint32_t backlog) noexcept nogil
 cdef void bm_release(GateBuffers *g, ChannelBuffers *c, int32_t segment) noexcept nogil
+cdef void bm_take_back(GateBuffers *g, ChannelBuffers *c, uint32_t n, uint32_t backlog) noexcept nogil
 cdef void bm_close(GateBuffers *g, ChannelBuffers *c) noexcept nogil
 cdef void bm_serve(GateBuffers *g) noexcept nogil

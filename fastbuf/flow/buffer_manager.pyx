@@ -8,7 +8,7 @@ from libc.stdint cimport int32_t, uint32_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
-from fastbuf._native.atomics cimport fb_i64_store_release
+from fastbuf._native.atomics cimport fb_i64_load_relaxed, fb_i64_store_release
 from fastbuf.flow.credit_ledger cimport (
     CreditRow,
     credit_announce,
@@ -17,6 +17,7 @@ from fastbuf.flow.credit_ledger cimport (
     credit_floating,
     credit_init,
     credit_required,
+    credit_return,
     credit_take,
 )
 from fastbuf.memory.pool_core cimport (
@@ -59,6 +60,7 @@ cdef inline void _grant(GateBuffers *g, ChannelBuffers *c, int32_t segment, int3
     c.ready_count += 1
     credit_announce(c.credit, 1, floating)
     c.unannounced += 1
+    c.recalled = False
     if c.starved:
         c.starved = False
         g.starved -= 1
@@ -170,14 +172,47 @@ cdef void bm_release(GateBuffers *g, ChannelBuffers *c, int32_t segment) noexcep
         segment_recycle(g.pool, segment)
         if c.ready_count < credit_required(c.credit):
             _enqueue(g, c)
-    elif g.starved and c.ready_count + c.with_reader > 0:
-        # It has another, somebody has none: that one is served first (bm_serve), and c again when there are more.
+    elif g.starved and (c.ready_count + c.with_reader > 0 or c.poor):
+        # It has another, or knows how to ask for one, and somebody has none: that one is served first (bm_serve), and c
+        # again when there are more.
         c.missing += 1
         g.missing += 1
         segment_recycle(g.pool, segment)
         _enqueue(g, c)
+        if c.ready_count + c.with_reader == 0 and fb_i64_load_relaxed(&c.credit.backlog) > 0:
+            _starve(g, c)
     else:
         _grant(g, c, segment, 0)
+    bm_serve(g)
+
+
+cdef inline void _starve(GateBuffers *g, ChannelBuffers *c) noexcept nogil:
+    if not c.starved:
+        c.starved = True
+        g.starved += 1
+
+
+cdef void bm_take_back(GateBuffers *g, ChannelBuffers *c, uint32_t n, uint32_t backlog) noexcept nogil:
+    """The sender gives back `n` credits (it has them), and has `backlog` buffers that wait for one."""
+    cdef int32_t s
+    while n:
+        s = c.ready
+        c.ready = g.link[s]
+        c.ready_count -= 1
+        credit_return(c.credit)
+        if credit_floating(c.credit) > 0:
+            credit_drop_floating(c.credit)
+            g.floating_out -= 1
+        else:
+            c.missing += 1
+            g.missing += 1
+        segment_recycle(g.pool, s)
+        n -= 1
+    fb_i64_store_release(&c.credit.backlog, backlog)
+    if backlog and c.ready_count + c.with_reader == 0:
+        _starve(g, c)
+    if not _satisfied(c):
+        _enqueue(g, c)
     bm_serve(g)
 
 

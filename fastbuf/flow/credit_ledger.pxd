@@ -112,6 +112,14 @@ cdef inline void credit_close(CreditRow *r) noexcept nogil:
     credit_end(r)
 
 
+cdef inline void credit_return(CreditRow *r) noexcept nogil:
+    """The sender gives one back that it did not use."""
+    credit_begin(r)
+    credit_add(&r.available, -1)
+    credit_add(&r.announced, -1)
+    credit_end(r)
+
+
 # ---- any thread
 
 

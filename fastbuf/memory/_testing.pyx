@@ -11,6 +11,9 @@ from fastbuf._native.atomics cimport (
     fb_event_prepare,
     fb_event_wait,
     fb_now_ns,
+    fb_u32_load_relaxed,
+    fb_u32_load_seq_cst,
+    fb_u32_store_relaxed,
     fb_u64_add_seq_cst,
     fb_u64_init,
     fb_u64_load_acquire,
@@ -20,9 +23,11 @@ from fastbuf.errors import FastbufError
 from fastbuf.memory.debug_checks cimport POOL_DEBUG
 from fastbuf.memory.lending cimport Borrower
 from fastbuf.memory.local_buffer_pool cimport LocalBufferPool
+from fastbuf.memory.magazines cimport NOTHING, fb_fences_find_out, fb_magazine
 from fastbuf.memory.memory_segment cimport MemorySegment
 from fastbuf.memory.pool_core cimport (
     LocalCore,
+    PoolCore,
     local_acquire,
     local_destroyed,
     local_set_listener,
@@ -34,6 +39,7 @@ from fastbuf.memory.pool_core cimport (
     segment_recycle_many,
     segment_retain,
 )
+from fastbuf.memory.pool_fast cimport recycle_here, try_acquire_here
 
 
 cdef enum:
@@ -44,6 +50,7 @@ cdef extern from "<sched.h>" nogil:
 
 
 DEBUG_BUILD = bool(POOL_DEBUG)
+MAGAZINES = bool(fb_fences_find_out())          # where membarrier is refused, pools have none
 cdef uint64_t POISONED = 0xDBDBDBDBDBDBDBDBu    # what a debug build leaves in a segment that is home
 cdef uint64_t GIVEN_UP = <uint64_t>1 << 62
 cdef int64_t PATIENCE_NS = 30 * <int64_t>1_000_000_000
@@ -54,13 +61,15 @@ def pair_loop(LocalBufferPool local, int64_t n):
     """Acquire and recycle one segment `n` times; returns nanoseconds."""
     cdef int64_t begin, _
     cdef int32_t i = 0
+    cdef LocalCore *p = local.core
+    cdef PoolCore *g = p.pool
     with nogil:
         begin = fb_now_ns()
         for _ in range(n):
-            i = local_try_acquire(local.core)
+            i = try_acquire_here(p)
             if i < 0:
                 break
-            segment_recycle(local.core.pool, i)
+            recycle_here(g, i)
         begin = fb_now_ns() - begin
     if i < 0:
         raise FastbufError("a request of the loop failed: the pool was empty")
@@ -315,6 +324,31 @@ def recycle_many_behind(list segments):
 def write_beyond(MemorySegment segment):
     """Write to the first byte after the segment, as faulty native code would."""
     segment_data(segment.core, segment.number)[segment.core.segment_size] = 1
+
+
+def parked(LocalBufferPool local):
+    """Segments in each magazine of the pool that has an owner, by its slot; at rest only."""
+    cdef fb_magazine *m
+    cdef uint32_t slots = fb_u32_load_seq_cst(&local.core.slots)
+    cdef int slot
+    found = {}
+    for slot in range(32):
+        if slots >> slot & 1:
+            m = <fb_magazine *><size_t>fb_u64_load_acquire(&local.core.magazines) + slot
+            found[slot] = (fb_u32_load_relaxed(&m.hot) != NOTHING) + fb_u32_load_relaxed(&m.count)
+    return found
+
+
+def park_wrongly(LocalBufferPool local, MemorySegment segment):
+    """Put a segment that is out into a magazine that nobody owns, as faulty native code would."""
+    cdef fb_magazine *m = <fb_magazine *><size_t>fb_u64_load_acquire(&local.core.magazines) + 31
+    fb_u32_store_relaxed(&m.hot, <uint32_t>segment.number)
+
+
+def unpark_wrongly(LocalBufferPool local):
+    """Take back what `park_wrongly` did."""
+    cdef fb_magazine *m = <fb_magazine *><size_t>fb_u64_load_acquire(&local.core.magazines) + 31
+    fb_u32_store_relaxed(&m.hot, NOTHING)
 
 
 def miscount(LocalBufferPool local, int64_t by):

@@ -9,12 +9,9 @@ from fastbuf._native.atomics cimport (
     fb_u64_load_seq_cst,
 )
 from fastbuf.memory.debug_checks cimport POOL_DEBUG, debug_guard_intact, debug_poison_intact
-from fastbuf.memory.magazines cimport FB_MAGAZINE_ITEMS, fb_magazine
+from fastbuf.memory.magazines cimport FB_MAGAZINE_ITEMS, FB_SLOTS, NOTHING, fb_magazine
 from fastbuf.memory.pool_core cimport FB_CHUNK, FreeList, LocalCore, PoolCore, local_destroyed
-
-
-cdef enum:
-    SLOTS = 32                      # FB_SLOTS
+from fastbuf.memory.pool_setup cimport magazines_of_nobody
 
 
 cdef place(PoolCore *g, int64_t segment, str where, list places, list faults):
@@ -63,25 +60,25 @@ cdef look_into_magazines(LocalCore *p, str name, list places, list faults):
     cdef int64_t found = 0
     if fb_u32_load_seq_cst(&p.gate):
         faults.append(f"{name} has its gate closed")
-    if base == 0:
+    if base == magazines_of_nobody():
         return 0
-    for slot in range(SLOTS):
+    for slot in range(FB_SLOTS):
         m = <fb_magazine *><size_t>base + slot
         where = f"magazine {slot} of {name}"
         hot = fb_u32_load_acquire(&m.hot)
         count = fb_u32_load_acquire(&m.count)
-        if hot == 0 and count == 0:
+        if hot == NOTHING and count == 0:
             continue
         if not slots >> slot & 1:
             faults.append(f"{where} is nobody's, and not empty")
         if count > FB_MAGAZINE_ITEMS:
             faults.append(f"{where} says it has {count} segments, and has room for {FB_MAGAZINE_ITEMS}")
             continue
-        if hot != 0:
-            place(p.pool, <int64_t>hot - 1, where, places, faults)
+        if hot != NOTHING:
+            place(p.pool, hot, where, places, faults)
         for k in range(count):
             place(p.pool, m.items[k], where, places, faults)
-        found += (hot != 0) + <int64_t>count
+        found += (hot != NOTHING) + <int64_t>count
     return found
 
 

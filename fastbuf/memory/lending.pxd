@@ -2,15 +2,18 @@
 # Correctness of Multiprocess Programs", IEEE TSE 3(2), 1977): the lender writes loans, the borrower writes what it
 # gives back.  An entry is loan number << 32 | segment.
 #
-#   offset 0     64          128         192         256         320               320 + 8 * capacity
-#   ┌───────────┬───────────┬───────────┬───────────┬───────────┬─────────────────┬─────────────────┐
-#   │ magic ... │ lent_put  │ lent_got  │ back_put  │ back_got  │ loans           │ what came back  │
-#   └───────────┴───────────┴───────────┴───────────┴───────────┴─────────────────┴─────────────────┘
-#                 lender      borrower    borrower    lender      lender            borrower          writes it
+#   offset 0     64         128        192        256        320      384      448       448 + 8 * capacity
+#   ┌───────────┬──────────┬──────────┬──────────┬──────────┬────────┬────────┬─────────┬────────────────┐
+#   │ magic ... │ lent_put │ lent_got │ back_put │ back_got │ lent   │ back   │ loans   │ what came back │
+#   └───────────┴──────────┴──────────┴──────────┴──────────┴────────┴────────┴─────────┴────────────────┘
+#                 lender     borrower   borrower   lender     both     both     lender    borrower         writes
 #
 #   lent_put release (lender)    pairs with    the borrower's acquire of lent_put: it sees the entry and the segment
 #   back_put release (borrower)  pairs with    the lender's acquire of back_put: it sees the entry, and that the
 #                                              borrower has read its last of the segment
+#
+# lent and back are events (fb_event.h): the borrower sleeps on the one and the lender rings it, the other is reversed.
+# What the other side writes into them can delay a wake-up and do nothing else, so each sleeps in slices.
 #
 # The truth about who has what stands with the lender alone (`loans` of Lender: the loan number of each segment that is
 # lent), where the borrower cannot reach it.  An entry that comes back counts if it names a loan that stands, once.  So
@@ -21,7 +24,7 @@
 # the borrower lives and has not given it back.
 from libc.stdint cimport uint32_t, uint64_t
 
-from fastbuf._native.atomics cimport fb_au64
+from fastbuf._native.atomics cimport fb_au64, fb_event
 from fastbuf.memory.arena cimport Arena
 from fastbuf.memory.pool_core cimport PoolCore
 
@@ -39,6 +42,10 @@ cdef struct LoanRings:
     char room3[56]
     fb_au64 back_got                # read so far, by the lender
     char room4[56]
+    fb_event lent                   # the borrower sleeps
+    char room5[56]
+    fb_event back                   # the lender sleeps
+    char room6[56]
 
 
 cdef class Lender:

@@ -2,8 +2,9 @@
 
 cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
+from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport errno
-from libc.stdint cimport int32_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from posix.unistd cimport close as posix_close
 
@@ -13,6 +14,15 @@ import select
 import numpy
 
 from fastbuf._native.atomics cimport (
+    fb_event,
+    fb_event_cancel,
+    fb_event_epoch,
+    fb_event_init_shared,
+    fb_event_notify,
+    fb_event_prepare,
+    fb_event_spin,
+    fb_event_wait,
+    fb_now_ns,
     fb_u64_init,
     fb_u64_load_acquire,
     fb_u64_load_relaxed,
@@ -33,9 +43,11 @@ cdef extern from "fb_map.h" nogil:
 
 
 cdef uint64_t MAGIC = 0x31736e616f4c6266u               # "fbLoans1"
-cdef uint32_t VERSION = 1
+cdef uint32_t VERSION = 2
 cdef enum:
     MOST_CAPACITY = 1 << 20
+    SLICE_NS = 200000000            # signals and the other's death are looked at this often while waiting
+    SPIN_NS = 20000                 # about what a sleep and a wake-up cost
 
 
 cdef inline uint64_t *lent_entries(LoanRings *r) noexcept nogil:
@@ -44,6 +56,32 @@ cdef inline uint64_t *lent_entries(LoanRings *r) noexcept nogil:
 
 cdef inline uint64_t *back_entries(LoanRings *r, uint32_t capacity) noexcept nogil:
     return lent_entries(r) + capacity
+
+
+cdef int doze(fb_event *e, uint32_t epoch, int64_t deadline_ns) except -1:
+    """A slice of a wait for what came after `epoch`; 1: the deadline has passed."""
+    cdef int64_t now = fb_now_ns()
+    cdef int64_t until = now + SLICE_NS
+    if 0 <= deadline_ns <= now:
+        return 1
+    if 0 <= deadline_ns < until:
+        until = deadline_ns
+    with nogil:
+        if not fb_event_spin(e, epoch, min(<int64_t>SPIN_NS, until - now)):
+            if fb_event_prepare(e) == epoch:
+                fb_event_wait(e, epoch, until)
+            else:
+                fb_event_cancel(e)
+    PyErr_CheckSignals()
+    return 0
+
+
+cdef int64_t deadline_of(timeout) except? -1:
+    if timeout is None:
+        return -1
+    if timeout < 0:
+        raise ConfigError(f"timeout is {timeout}: seconds of at least 0, or None")
+    return fb_now_ns() + <int64_t>min(timeout * 1e9, 4e18)
 
 
 cdef size_t rings_length(uint32_t capacity):
@@ -84,8 +122,8 @@ cdef class Lender:
 
     Notes
     -----
-    The two sides share memory and nothing else: that there is something to take, or to collect, one tells the other as
-    they speak with each other anyhow.  All methods are for one thread at a time.  A fork of the borrower that goes on
+    The two sides share memory and nothing else: neither makes a system call to lend, to take or to give back, unless
+    the other sleeps in its `wait`.  All methods are for one thread at a time.  A fork of the borrower that goes on
     using the mapping is not watched.
     """
 
@@ -113,6 +151,8 @@ cdef class Lender:
         fb_u64_init(&r.lent_got, 0)
         fb_u64_init(&r.back_put, 0)
         fb_u64_init(&r.back_got, 0)
+        fb_event_init_shared(&r.lent)
+        fb_event_init_shared(&r.back)
         r.magic = MAGIC
         r.version = VERSION
         r.capacity = capacity
@@ -183,7 +223,31 @@ cdef class Lender:
         self.lent += 1
         lent_entries(self.rings)[put % self.capacity] = <uint64_t>self.last_loan << 32 | i
         fb_u64_store_release(&self.rings.lent_put, put + 1)
+        fb_event_notify(&self.rings.lent)
         return True
+
+    def wait(self, timeout=None):
+        """Wait until there is something to collect, without the GIL.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds; None: for as long as the borrower lives.
+
+        Returns
+        -------
+        bool
+            True: `collect` will find something.  False: the time is over, or the borrower is dead.
+        """
+        cdef LoanRings *r = self.rings
+        cdef int64_t deadline = deadline_of(timeout)
+        cdef uint32_t epoch
+        while True:
+            epoch = fb_event_epoch(&r.back)
+            if fb_u64_load_acquire(&r.back_put) != fb_u64_load_relaxed(&r.back_got):
+                return True
+            if doze(&r.back, epoch, deadline) or not self.borrower_lives:
+                return fb_u64_load_acquire(&r.back_put) != fb_u64_load_relaxed(&r.back_got)
 
     cdef uint32_t end_loan(self, uint32_t segment) noexcept:
         self.loans[segment] = 0
@@ -320,6 +384,31 @@ cdef class Borrower:
         cdef uint64_t put = fb_u64_load_relaxed(&r.back_put)
         back_entries(r, self.capacity)[put % self.capacity] = entry
         fb_u64_store_release(&r.back_put, put + 1)
+        fb_event_notify(&r.back)
+
+    def wait(self, timeout=None):
+        """Wait until there is something to take, without the GIL.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds; None: for ever.  A lender that has died rings no more: who cannot tell from elsewhere waits for a
+            while at a time.
+
+        Returns
+        -------
+        bool
+            False: the time is over.
+        """
+        cdef LoanRings *r = self.rings
+        cdef int64_t deadline = deadline_of(timeout)
+        cdef uint32_t epoch
+        while True:
+            epoch = fb_event_epoch(&r.lent)
+            if fb_u64_load_acquire(&r.lent_put) != fb_u64_load_relaxed(&r.lent_got):
+                return True
+            if doze(&r.lent, epoch, deadline):
+                return False
 
     def take(self):
         """The next segment that was lent, or None.  Never waits.

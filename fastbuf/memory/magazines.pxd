@@ -2,7 +2,7 @@
 #
 # The protocol, and what pairs with what: fb_magazine.h.  A magazine belongs to one thread and one LocalCore; the pool
 # counts what lies in it as held and home, like what is on its lists.
-from libc.stdint cimport int32_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
 from fastbuf._native.atomics cimport (
     fb_au32,
@@ -11,6 +11,7 @@ from fastbuf._native.atomics cimport (
     fb_u32_load_relaxed,
     fb_u32_load_seq_cst,
     fb_u32_store_relaxed,
+    fb_u64_load_relaxed,
     fb_u64_load_seq_cst,
 )
 from fastbuf.memory.pool_core cimport LocalCore, PoolCore
@@ -19,15 +20,18 @@ from fastbuf.memory.pool_core cimport LocalCore, PoolCore
 cdef extern from "fb_magazine.h" nogil:
     enum:
         FB_MAGAZINE_ITEMS
+        FB_SLOTS
     ctypedef struct fb_magazine:
         fb_au32 busy
         fb_au32 hot
+        fb_au64 pool
         fb_au32 count
-        fb_au32 open
         uint32_t cool
-        uint32_t penalty
         fb_au64 thread
         int32_t items[22]           # FB_MAGAZINE_ITEMS
+        uint32_t penalty
+    fb_magazine *fb_magazine_here(uint64_t base, int64_t distance)
+    fb_magazine *fb_magazine_last(int64_t distance)
     bint fb_magazine_enter(fb_magazine *m, fb_au32 *gate)   # False: keep out; leave in either case
     void fb_magazine_leave(fb_magazine *m)
     void fb_magazine_quiet(fb_magazine *m)
@@ -40,6 +44,13 @@ cdef extern from "fb_magazine.h" nogil:
 cdef enum:
     LEAST_PENALTY = 32              # puts that go to the list after a seizure,
     MOST_PENALTY = 1024             # doubled by each that follows before a chunk has come or gone
+
+
+cdef extern from *:
+    """
+    #define FB_NOTHING 0xFFFFFFFFu
+    """
+    const uint32_t NOTHING "FB_NOTHING"         # in hot
 
 
 cdef enum Look:                     # how a request looks for what is home
@@ -59,30 +70,37 @@ cdef inline bint may_keep(LocalCore *p) noexcept nogil:
     )
 
 
-# -1: nothing here, or kept out.
+# Whether what p's users recycle may be put here: False too where m is of another pool.
+cdef inline bint is_open(LocalCore *p, fb_magazine *m) noexcept nogil:
+    return fb_u64_load_relaxed(&m.pool) == <uint64_t><size_t>p
+
+
+# -1: nothing here, another pool's, or kept out.
 cdef inline int32_t magazine_take(LocalCore *p, fb_magazine *m) noexcept nogil:
-    cdef int32_t i = -1
+    cdef int32_t i
     cdef uint32_t at
-    if fb_magazine_enter(m, &p.gate):
-        at = fb_u32_load_relaxed(&m.hot)
-        if fb_likely(at != 0):
-            fb_u32_store_relaxed(&m.hot, 0)
-            i = <int32_t>(at - 1)
-        else:
-            at = fb_u32_load_relaxed(&m.count)
-            if at != 0:
-                fb_u32_store_relaxed(&m.count, at - 1)
-                i = m.items[at - 1]
+    if fb_likely(fb_magazine_enter(m, &p.gate) and is_open(p, m)):
+        i = <int32_t>fb_u32_load_relaxed(&m.hot)
+        if fb_likely(i >= 0):
+            fb_u32_store_relaxed(&m.hot, NOTHING)
+            fb_magazine_leave(m)
+            return i
+        at = fb_u32_load_relaxed(&m.count)
+        if at != 0:
+            fb_u32_store_relaxed(&m.count, at - 1)
+            i = m.items[at - 1]
+            fb_magazine_leave(m)
+            return i
     fb_magazine_leave(m)
-    return i
+    return -1
 
 
-# False: full, shut, or kept out.
+# False: full, shut, another pool's, or kept out.
 cdef inline bint magazine_put(LocalCore *p, fb_magazine *m, int32_t i) noexcept nogil:
     cdef uint32_t at
-    if fb_likely(fb_magazine_enter(m, &p.gate) and fb_u32_load_relaxed(&m.open) != 0 and may_keep(p)):
-        if fb_likely(fb_u32_load_relaxed(&m.hot) == 0):
-            fb_u32_store_relaxed(&m.hot, <uint32_t>(i + 1))
+    if fb_likely(fb_magazine_enter(m, &p.gate) and is_open(p, m) and may_keep(p)):
+        if fb_likely(fb_u32_load_relaxed(&m.hot) == NOTHING):
+            fb_u32_store_relaxed(&m.hot, <uint32_t>i)
             fb_magazine_leave(m)
             return True
         at = fb_u32_load_relaxed(&m.count)
@@ -101,7 +119,7 @@ cdef bint magazine_put_slowly(LocalCore *p, fb_magazine *m, int32_t i) noexcept 
 # As magazine_take, for an empty one: a chunk of the pool's comes first.
 cdef int32_t magazine_refill(LocalCore *p, fb_magazine *m) noexcept nogil
 # The calling thread becomes the owner of the magazine of its slot; NULL: it can have none.
-cdef fb_magazine *magazine_own(LocalCore *p, uint32_t slot) noexcept nogil
+cdef fb_magazine *magazine_own(LocalCore *p) noexcept nogil
 
 # --- everybody else ---------------------------------------------------------------------------------------------------
 
@@ -115,6 +133,6 @@ cdef void local_figures(LocalCore *p, uint32_t *held, uint32_t *home) noexcept n
 cdef uint32_t local_spread(LocalCore *p) noexcept nogil
 # When the thread of that slot ends: what it kept, in all pools, goes to the lists.
 cdef void slot_flush(uint32_t slot) noexcept nogil
-# Pools whose magazines slot_flush looks at; to be taken off before the memory goes.
+# Pools whose magazines slot_flush looks at; to be taken off before the memory goes, with all segments home.
 cdef void pools_add(PoolCore *g) noexcept nogil
 cdef void pools_remove(PoolCore *g) noexcept nogil

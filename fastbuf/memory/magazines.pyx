@@ -22,7 +22,6 @@ was destroyed; one that `local_figures` counts twice or not at all.
 """
 
 from libc.stdint cimport int32_t, uint32_t, uint64_t
-from libc.stdlib cimport free as free_memory
 from libc.string cimport memset
 
 from fastbuf._native.atomics cimport (
@@ -33,15 +32,15 @@ from fastbuf._native.atomics cimport (
     fb_u32_store_relaxed,
     fb_u32_store_release,
     fb_u32_sub_seq_cst,
-    fb_u64_cas_strong,
     fb_u64_load_acquire,
     fb_u64_load_relaxed,
     fb_u64_load_seq_cst,
     fb_u64_store_relaxed,
+    fb_u64_store_release,
 )
 from fastbuf.memory.free_list cimport depth_at, empty, pop, push, push_many
 from fastbuf.memory.pool_core cimport FB_CHUNK, LocalCore, PoolCore
-from fastbuf.memory.pool_setup cimport fork_count, magazines_of_nobody
+from fastbuf.memory.pool_setup cimport fork_count, magazines_of_nobody, slot_claim, slots_start
 
 
 cdef extern from "<stdlib.h>" nogil:
@@ -65,13 +64,14 @@ cdef extern from *:
     int fb_pools_watch_forks()
 
 
-cdef enum:
-    SLOTS = 32                      # FB_SLOTS
-
-
 cdef PoolCore *pools = NULL         # all there are; under fb_pools_lock
+# Magazines whose pools have gone, one pool's each, linked by `thread` of slot 0; under fb_pools_lock.  They stay what
+# they are: a thread may have one for its last (fb_magazine_last).
+cdef fb_magazine *kept_memory = NULL
 
 cdef bint allowed = fb_fences_find_out()                # to have magazines
+if slots_start(slot_flush) != 0:
+    raise MemoryError("no thread key left: what ended threads kept could not be taken back")
 if fb_pools_watch_forks() != 0:
     raise MemoryError("pthread_atfork refused the handler that keeps the list of pools whole in forked children")
 
@@ -87,26 +87,43 @@ cdef inline bint orphaned(LocalCore *p) noexcept nogil:
 
 # --- the owner --------------------------------------------------------------------------------------------------------
 
-cdef fb_magazine *magazine_own(LocalCore *p, uint32_t slot) noexcept nogil:
+# False: no memory.
+cdef bint have_magazines(LocalCore *p) noexcept nogil:
+    global kept_memory
     cdef uint64_t base = fb_u64_load_acquire(&p.magazines)
-    cdef fb_magazine *made
+    cdef fb_magazine *made = NULL
+    cdef int slot
+    if base != magazines_of_nobody():
+        return True
+    fb_pools_lock()
+    if fb_u64_load_acquire(&p.magazines) == magazines_of_nobody():     # nobody was first
+        made = kept_memory
+        if made != NULL:
+            kept_memory = <fb_magazine *><size_t>fb_u64_load_relaxed(&made.thread)
+        else:
+            made = <fb_magazine *>aligned_alloc(sizeof(fb_magazine), FB_SLOTS * sizeof(fb_magazine))
+            if made != NULL:
+                memset(made, 0, FB_SLOTS * sizeof(fb_magazine))
+                for slot in range(FB_SLOTS):
+                    fb_u32_store_relaxed(&made[slot].hot, NOTHING)
+        if made != NULL:
+            fb_u64_store_release(&p.magazines, <uint64_t><size_t>made)
+    fb_pools_unlock()
+    return fb_u64_load_acquire(&p.magazines) != base
+
+
+cdef fb_magazine *magazine_own(LocalCore *p) noexcept nogil:
+    cdef uint32_t slot = slot_claim()
     cdef fb_magazine *m
-    if slot == 0 or not allowed:
+    if slot == 0 or not allowed or not have_magazines(p):
         return NULL
-    if base == magazines_of_nobody():
-        made = <fb_magazine *>aligned_alloc(sizeof(fb_magazine), SLOTS * sizeof(fb_magazine))
-        if made == NULL:
-            return NULL
-        memset(made, 0, SLOTS * sizeof(fb_magazine))
-        if not fb_u64_cas_strong(&p.magazines, &base, <uint64_t><size_t>made):
-            free_memory(made)                           # another thread was first
     m = magazine_at(p, slot)
     if fb_u64_load_relaxed(&m.thread) != fb_thread_id():
         # No seizer looks at it before its bit is set; its last owner has gone (slot_flush).  The bit and the owner's
         # look at `hungry` behind it pair with a seizer's `hungry` and its look at the bits (all seq_cst).
         m.cool = 0
         m.penalty = LEAST_PENALTY
-        fb_u32_store_relaxed(&m.open, 1)
+        fb_u64_store_relaxed(&m.pool, <uint64_t><size_t>p)
         fb_u64_store_relaxed(&m.thread, fb_thread_id())
         fb_u32_add_seq_cst(&p.slots, <uint32_t>1 << slot)
     return m
@@ -124,11 +141,11 @@ cdef bint magazine_put_slowly(LocalCore *p, fb_magazine *m, int32_t i) noexcept 
     cdef int32_t first
     if fb_magazine_enter(m, &p.gate) and may_keep(p):
         at = fb_u32_load_relaxed(&m.count)
-        if fb_u32_load_relaxed(&m.open) == 0:
+        if not is_open(p, m):
             if m.cool != 0:
                 m.cool -= 1
             else:
-                fb_u32_store_relaxed(&m.open, 1)
+                fb_u64_store_relaxed(&m.pool, <uint64_t><size_t>p)
         else:
             if at == FB_MAGAZINE_ITEMS:                 # the lower half goes: it was put first
                 first = m.items[0]
@@ -152,8 +169,7 @@ cdef int32_t magazine_refill(LocalCore *p, fb_magazine *m) noexcept nogil:
     cdef int32_t i = -1
     cdef uint32_t k
     # It may hold something after all, if the gate was closed when it was looked at.
-    if fb_magazine_enter(m, &p.gate) and fb_u32_load_relaxed(&m.open) != 0 and fb_u32_load_relaxed(&m.count) == 0 \
-            and may_keep(p):
+    if fb_magazine_enter(m, &p.gate) and is_open(p, m) and fb_u32_load_relaxed(&m.count) == 0 and may_keep(p):
         i = pop(g, &p.chunks, &left)
         if i >= 0:
             for k in range(FB_CHUNK - 1):
@@ -190,12 +206,12 @@ cdef uint32_t hush(LocalCore *p) noexcept nogil:
     cdef bint others = False
     if orphaned(p):
         return slots
-    for slot in range(1, SLOTS):
+    for slot in range(1, FB_SLOTS):
         if slots >> slot & 1 and fb_u64_load_relaxed(&magazine_at(p, slot).thread) != fb_thread_id():
             others = True
     if others:
         fb_fence_everybody()
-        for slot in range(1, SLOTS):
+        for slot in range(1, FB_SLOTS):
             if slots >> slot & 1:
                 fb_magazine_quiet(magazine_at(p, slot))
     return slots
@@ -206,14 +222,14 @@ cdef uint32_t gather(LocalCore *p, fb_magazine *m) noexcept nogil:
     cdef int32_t found[23]                              # FB_MAGAZINE_ITEMS + 1
     cdef uint32_t n = 0
     cdef uint32_t k
-    if fb_u32_load_relaxed(&m.hot) != 0:
-        found[0] = <int32_t>(fb_u32_load_relaxed(&m.hot) - 1)
+    if fb_u32_load_relaxed(&m.hot) != NOTHING:
+        found[0] = <int32_t>fb_u32_load_relaxed(&m.hot)
         n = 1
     for k in range(fb_u32_load_relaxed(&m.count), 0, -1):
         found[n] = m.items[k - 1]
         n += 1
     if n != 0:
-        fb_u32_store_relaxed(&m.hot, 0)
+        fb_u32_store_relaxed(&m.hot, NOTHING)
         fb_u32_store_relaxed(&m.count, 0)
         push_many(p.pool, &p.free, found, n)
     return n
@@ -224,14 +240,14 @@ cdef uint32_t gather_all(LocalCore *p) noexcept nogil:
     cdef uint32_t moved = 0
     cdef uint32_t slot, n
     cdef fb_magazine *m
-    for slot in range(1, SLOTS):
+    for slot in range(1, FB_SLOTS):
         if slots >> slot & 1:
             m = magazine_at(p, slot)
             n = gather(p, m)
             moved += n
             if n != 0 and fb_u64_load_relaxed(&m.thread) != fb_thread_id():
                 m.cool = m.penalty
-                fb_u32_store_relaxed(&m.open, 0)
+                fb_u64_store_relaxed(&m.pool, 0)
                 if m.penalty < MOST_PENALTY:
                     m.penalty *= 2
     return moved
@@ -262,12 +278,12 @@ cdef bint seems_loaded(LocalCore *p) noexcept nogil:
     cdef uint32_t slots = fb_u32_load_seq_cst(&p.slots)
     cdef uint32_t slot
     cdef fb_magazine *m
-    for slot in range(1, SLOTS):
+    for slot in range(1, FB_SLOTS):
         if slots >> slot & 1:
             m = magazine_at(p, slot)
             if (
                 fb_u32_load_relaxed(&m.busy) != 0
-                or fb_u32_load_relaxed(&m.hot) != 0
+                or fb_u32_load_relaxed(&m.hot) != NOTHING
                 or fb_u32_load_relaxed(&m.count) != 0
             ):
                 return True
@@ -306,9 +322,9 @@ cdef void local_figures(LocalCore *p, uint32_t *held, uint32_t *home) noexcept n
         if gated:
             close_gate(p)
             slots = hush(p)
-            for slot in range(1, SLOTS):
+            for slot in range(1, FB_SLOTS):
                 if slots >> slot & 1:
-                    parked += fb_u32_load_relaxed(&magazine_at(p, slot).hot) != 0
+                    parked += fb_u32_load_relaxed(&magazine_at(p, slot).hot) != NOTHING
                     parked += fb_u32_load_relaxed(&magazine_at(p, slot).count)
         while True:
             one = fb_u64_load_seq_cst(&p.free.head)
@@ -354,7 +370,7 @@ cdef void slot_flush(uint32_t slot) noexcept nogil:
                 close_gate(p)
                 m = magazine_at(p, slot)
                 gather(p, m)
-                fb_u32_store_relaxed(&m.open, 0)
+                fb_u64_store_relaxed(&m.pool, 0)
                 fb_u64_store_relaxed(&m.thread, 0)
                 fb_u32_sub_seq_cst(&p.slots, <uint32_t>1 << slot)
                 open_gate(p)
@@ -372,11 +388,23 @@ cdef void pools_add(PoolCore *g) noexcept nogil:
 
 
 cdef void pools_remove(PoolCore *g) noexcept nogil:
+    global kept_memory
     cdef PoolCore **at
+    cdef LocalCore *p
+    cdef uint32_t slot
     fb_pools_lock()
     at = &pools
     while at[0] != NULL and at[0] != g:
         at = &at[0].next_pool
     if at[0] == g:
         at[0] = g.next_pool
+    p = <LocalCore *><size_t>fb_u64_load_seq_cst(&g.locals)
+    while p != NULL:
+        if fb_u64_load_acquire(&p.magazines) != magazines_of_nobody():
+            for slot in range(FB_SLOTS):
+                fb_u64_store_relaxed(&magazine_at(p, slot).pool, 0)
+                fb_u64_store_relaxed(&magazine_at(p, slot).thread, 0)
+            fb_u64_store_relaxed(&magazine_at(p, 0).thread, <uint64_t><size_t>kept_memory)
+            kept_memory = magazine_at(p, 0)
+        p = p.following
     fb_pools_unlock()

@@ -10,6 +10,7 @@
 #     pool_claims.pyx     who may hold how many: claims, surplus, limits, peak
 #     pool_waking.pyx     who waits, and who wakes them
 #     pool_core.pyx       requests and recycles, made of these
+#     pool_fast.pxd       the two that are called most, inline
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from fastbuf._native.atomics cimport (
@@ -107,6 +108,7 @@ cdef struct PoolCore:
     uint32_t count                  # segments
     uint32_t segment_size           # bytes
     size_t stride                   # bytes: segment_size, and in a debug build a guard
+    int64_t here                    # from the thread pointer to what a thread knows of itself (fb_magazine.h); fixed
     uint64_t births                 # local_new calls; under the lock
     fb_au64 locals                  # LocalCore*: all of them, in use or not; grows at the front, never shrinks
     PoolCore *next_pool             # of all pools there are; under the lock of magazines.pyx

@@ -31,50 +31,27 @@ from fastbuf._native.atomics cimport (
     fb_u64_load_acquire,
     fb_u64_load_seq_cst,
 )
-from fastbuf.memory.debug_checks cimport POOL_DEBUG
 from fastbuf.memory.free_list cimport empty, pop_many, push_many
-from fastbuf.memory.magazines cimport (
-    GLANCE,
-    LOOK,
-    SURE,
-    Look,
-    fb_magazine,
-    local_figures,
-    magazine_put,
-    magazine_take,
-    slot_flush,
-)
+from fastbuf.memory.magazines cimport GLANCE, LOOK, SURE, Look, fb_magazine_here, local_figures, magazine_take
 from fastbuf.memory.pool_claims cimport note_peak
-from fastbuf.memory.pool_core cimport WORD_DESTROYED, LocalCore, PoolCore, SegmentMeta
-from fastbuf.memory.pool_home cimport after_push, let_go, put_slowly, recycle_shared, take_slowly
+from fastbuf.memory.pool_core cimport WORD_DESTROYED, LocalCore, PoolCore
+from fastbuf.memory.pool_fast cimport recycle_here
+from fastbuf.memory.pool_home cimport after_push, let_go, take_slowly
 from fastbuf.memory.pool_waking cimport arm, waking_set_listener, waking_set_signal
-
-
-cdef extern from "fb_slot.h" nogil:
-    int fb_slot_start(void (*flush)(uint32_t) noexcept nogil)
-    uint32_t fb_slot_get()
-    fb_magazine *fb_magazine_here(uint64_t base)
-    fb_magazine *fb_magazine_again(uint64_t base)
 
 
 cdef enum:
     SPINS = 100                     # looks before sleeping, some microseconds
 
 
-if fb_slot_start(slot_flush) != 0:
-    raise MemoryError("no thread key left: what ended threads kept could not be taken back")
-
-
 # --- requests ---------------------------------------------------------------------------------------------------------
 
-cdef inline int32_t given(LocalCore *p, int32_t i) noexcept nogil:
-    fb_u32_store_relaxed(&p.pool.meta[i].refs, 1)       # published by whatever hands the segment on
-    return i
-
-
 cdef inline int32_t take(LocalCore *p, uint32_t extra, Look how) noexcept nogil:
-    cdef int32_t i = magazine_take(p, fb_magazine_here(fb_u64_load_acquire(&p.magazines)))
-    return given(p, i) if fb_likely(i >= 0) else take_slowly(p, fb_slot_get(), extra, how)
+    cdef int32_t i = magazine_take(p, fb_magazine_here(fb_u64_load_acquire(&p.magazines), p.pool.here))
+    if fb_likely(i >= 0):
+        fb_u32_store_relaxed(&p.pool.meta[i].refs, 1)
+        return i
+    return take_slowly(p, extra, how)
 
 
 cdef int32_t take_or_arm(LocalCore *p, uint32_t extra) noexcept nogil:
@@ -114,7 +91,7 @@ cdef uint32_t local_try_acquire_many(LocalCore *p, uint32_t n, int32_t *segments
     got = pop_many(g, &p.free, n, segments, &left)
     if got != 0:
         for k in range(got):
-            given(p, segments[k])
+            fb_u32_store_relaxed(&g.meta[segments[k]].refs, 1)
         w = fb_u64_load_seq_cst(&p.word)
         if w & WORD_DESTROYED:
             segment_recycle_many(g, segments, got)
@@ -204,20 +181,7 @@ cdef void segment_retain(PoolCore *g, int32_t i) noexcept nogil:
 
 
 cdef int segment_recycle(PoolCore *g, int32_t i) noexcept nogil:
-    cdef SegmentMeta *s = &g.meta[i]
-    cdef LocalCore *p = s.owner
-    cdef fb_magazine *m
-    # Whoever sees 1 and owns it is alone: nobody else has a reference to copy (as in Arc::get_mut).  The acquire pairs
-    # with the release of those who left before.  The debug build counts down atomically all the same (recycle_shared),
-    # to catch two threads that recycle one reference.
-    if POOL_DEBUG or not fb_likely(fb_u32_load_acquire(&s.refs) == 1):
-        return recycle_shared(g, i, fb_slot_get())
-    fb_u32_store_relaxed(&s.refs, 0)                    # published by whatever takes it home
-    fb_u32_store_relaxed(&s.generation, fb_u32_load_relaxed(&s.generation) + 1)
-    m = fb_magazine_again(fb_u64_load_acquire(&p.magazines))
-    if fb_likely(magazine_put(p, m, i)):
-        return 1
-    return put_slowly(p, fb_slot_get(), i)
+    return recycle_here(g, i)
 
 
 cdef uint32_t segment_recycle_many(PoolCore *g, const int32_t *segments, uint32_t n) noexcept nogil:

@@ -1,6 +1,6 @@
-# The slow half of requests and recycles; `slot`: the calling thread's, 0: it has none.
+# The slow half of requests and recycles.
 #
-# A module of its own, so that the fast half in pool_core.pyx saves no registers for it.
+# A module of its own, so that the fast half in pool_fast.pxd saves no registers for it.
 from libc.stdint cimport int32_t, uint32_t
 
 from fastbuf._native.atomics cimport (
@@ -14,11 +14,11 @@ from fastbuf.memory.magazines cimport Look
 from fastbuf.memory.pool_core cimport LocalCore, PoolCore, SegmentMeta
 
 # The magazine was empty, or there is none.  The segment has its one reference; -1: none.
-cdef int32_t take_slowly(LocalCore *p, uint32_t slot, uint32_t extra, Look how) noexcept nogil
+cdef int32_t take_slowly(LocalCore *p, uint32_t extra, Look how) noexcept nogil
 # The magazine is full or shut, or there is none.  The segment has no reference any more.  Returns 1.
-cdef int put_slowly(LocalCore *p, uint32_t slot, int32_t i) noexcept nogil
+cdef int put_slowly(LocalCore *p, int32_t i) noexcept nogil
 # One reference less, of a segment that has more than one, or none, or in a debug build; as segment_recycle.
-cdef int recycle_shared(PoolCore *g, int32_t i, uint32_t slot) noexcept nogil
+cdef int recycle_shared(PoolCore *g, int32_t i) noexcept nogil
 # To be called after a push to p.free: gives a surplus up, and wakes who waits.
 cdef void after_push(LocalCore *p) noexcept nogil
 
@@ -27,7 +27,7 @@ cdef void after_push(LocalCore *p) noexcept nogil
 cdef inline int let_go(PoolCore *g, int32_t i) noexcept nogil:
     cdef SegmentMeta *m = &g.meta[i]
     cdef uint32_t r = fb_u32_load_acquire(&m.refs)
-    if r == 1 and not POOL_DEBUG:                       # as in segment_recycle
+    if r == 1 and not POOL_DEBUG:                       # as in recycle_here
         fb_u32_store_relaxed(&m.refs, 0)
     else:
         while True:

@@ -14,6 +14,7 @@ from fastbuf.memory.magazines cimport (
     LOOK,
     Look,
     fb_magazine,
+    fb_magazine_here,
     fetch,
     magazine_own,
     magazine_put,
@@ -48,8 +49,8 @@ cdef int32_t taken(LocalCore *p, int32_t i) noexcept nogil:
     return i
 
 
-cdef int32_t take_slowly(LocalCore *p, uint32_t slot, uint32_t extra, Look how) noexcept nogil:
-    cdef fb_magazine *m = magazine_own(p, slot)
+cdef int32_t take_slowly(LocalCore *p, uint32_t extra, Look how) noexcept nogil:
+    cdef fb_magazine *m = magazine_own(p)
     cdef uint32_t left = 0
     cdef int32_t i
     if m != NULL and not empty(&p.chunks):
@@ -69,19 +70,19 @@ cdef int32_t take_slowly(LocalCore *p, uint32_t slot, uint32_t extra, Look how) 
     return i
 
 
-cdef int put_slowly(LocalCore *p, uint32_t slot, int32_t i) noexcept nogil:
-    cdef fb_magazine *m = magazine_own(p, slot)
+cdef int put_slowly(LocalCore *p, int32_t i) noexcept nogil:
+    cdef fb_magazine *m
+    if magazine_put(p, fb_magazine_here(fb_u64_load_acquire(&p.magazines), p.pool.here), i):
+        return 1                                        # the thread was at another pool last
+    m = magazine_own(p)
     if m == NULL or not magazine_put_slowly(p, m, i):
         push(p.pool, &p.free, i)
         after_push(p)
     return 1
 
 
-cdef int recycle_shared(PoolCore *g, int32_t i, uint32_t slot) noexcept nogil:
+cdef int recycle_shared(PoolCore *g, int32_t i) noexcept nogil:
     cdef int last = let_go(g, i)
-    cdef LocalCore *p
     if last == 1:
-        p = g.meta[i].owner
-        if not magazine_put(p, <fb_magazine *><size_t>fb_u64_load_acquire(&p.magazines) + slot, i):
-            put_slowly(p, slot, i)
+        put_slowly(g.meta[i].owner, i)
     return last

@@ -14,3 +14,7 @@ cdef void local_abandon(LocalCore *p) noexcept nogil
 cdef uint32_t fork_count() noexcept nogil                   # forks between this process and its import of this module
 # Where the threads of a pool look that has no magazines yet: empty ones, into which nothing is put.
 cdef uint64_t magazines_of_nobody() noexcept nogil
+# The calling thread's slot; 0: there is none left for it.
+cdef uint32_t slot_claim() noexcept nogil
+# Before the first claim: what is to run when a thread that has a slot ends.  Not 0: it cannot be known.
+cdef int slots_start(void (*flush)(uint32_t) noexcept nogil) noexcept nogil

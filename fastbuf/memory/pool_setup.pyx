@@ -1,6 +1,6 @@
 """Making and unmaking the pool's C cores, and the memory they stand in."""
 
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memset
 
@@ -29,12 +29,13 @@ cdef extern from "fb_fork.h" nogil:
     uint32_t fb_fork_count()
 
 
-cdef extern from *:
-    """
-    #include "fb_magazine.h"
-    static _Alignas(128) fb_magazine fb_of_nobody[32];  /* FB_SLOTS */
-    """
-    void *fb_of_nobody
+cdef extern from "fb_slot.h" nogil:
+    int fb_slot_start(void (*flush)(uint32_t) noexcept nogil)
+    uint32_t fb_slot_claim()
+    int64_t fb_here_distance()
+    ctypedef struct fb_magazine:
+        pass
+    fb_magazine fb_of_nobody[32]    # FB_SLOTS
 
 
 if fb_fork_watch() != 0:
@@ -46,7 +47,15 @@ cdef uint32_t fork_count() noexcept nogil:
 
 
 cdef uint64_t magazines_of_nobody() noexcept nogil:
-    return <uint64_t><size_t>&fb_of_nobody
+    return <uint64_t><size_t>&fb_of_nobody[0]
+
+
+cdef int slots_start(void (*flush)(uint32_t) noexcept nogil) noexcept nogil:
+    return fb_slot_start(flush)
+
+
+cdef uint32_t slot_claim() noexcept nogil:
+    return fb_slot_claim()
 
 
 cdef PoolCore *pool_new(uint8_t *data, uint32_t count, uint32_t segment_size, size_t stride) noexcept nogil:
@@ -65,6 +74,7 @@ cdef PoolCore *pool_new(uint8_t *data, uint32_t count, uint32_t segment_size, si
     g.segment_size = segment_size
     g.stride = stride
     g.forks = fb_fork_count()
+    g.here = fb_here_distance()
     for i in range(count):                              # segment 0 on top
         fb_u64_init(&g.meta[i].link, <uint64_t>(count - i) << 32 | (<uint64_t>(i + 2) if i + 1 < count else 0))
     if POOL_DEBUG:
@@ -80,8 +90,6 @@ cdef void pool_free(PoolCore *g) noexcept nogil:
     cdef LocalCore *following
     while p != NULL:
         following = p.following
-        if fb_u64_load_seq_cst(&p.magazines) != magazines_of_nobody():
-            free(<void *><size_t>fb_u64_load_seq_cst(&p.magazines))
         free(p)
         p = following
     free(g.meta)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fastbuf.serializers.row import RowSerializer
     from fastbuf.serializers.schema import DataType, Field, Schema
     from fastbuf.serializers.serializer import Serializer
+    from fastbuf.serializers.structured import structured_array
 
 __all__ = [
     "ColumnarSerializer",
@@ -39,6 +40,7 @@ __all__ = [
     "murmur3_hash",
     "portable_hash",
     "portable_partition",
+    "structured_array",
 ]
 
 # Loaded when first asked for: who shuffles objects loads no columns.
@@ -60,6 +62,7 @@ _HOMES = {
     "murmur3_hash": "murmur3",
     "portable_hash": "portable",
     "portable_partition": "portable",
+    "structured_array": "structured",
 }
 
 

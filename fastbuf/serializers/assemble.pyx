@@ -19,6 +19,7 @@ from fastbuf.serializers.columns cimport (
     FB_APPEND_SHORT,
     fb_append,
     fb_assembly,
+    fb_copy,
     fb_free_outs,
     fb_out,
     fb_parse,
@@ -36,6 +37,9 @@ cdef Py_ssize_t GIL_BYTES = 256 * 1024
 
 cdef extern from "Python.h":
     int Py_IsInitialized() nogil
+
+
+cdef object _import_from_c = None      # pyarrow's, once it was needed
 
 
 cdef void drop_copy(fb_place *place) noexcept nogil:
@@ -133,11 +137,14 @@ cdef class BatchAssembler:
 
     cdef object _batch_of(self, ArrowArray *array):
         # Gives the array away, whatever happens.
-        import pyarrow
-
+        global _import_from_c
         try:
+            if _import_from_c is None:
+                import pyarrow
+
+                _import_from_c = pyarrow.RecordBatch._import_from_c
             schema = self.plan.arrow_schema() if self.plan.wire is None else self.plan.wire
-            batch = pyarrow.RecordBatch._import_from_c(<uintptr_t> array, schema)
+            batch = _import_from_c(<uintptr_t> array, schema)
         finally:
             # A successful import has moved the struct out.
             if array.release != NULL:
@@ -152,11 +159,11 @@ cdef class BatchAssembler:
         if copy == NULL:
             raise MemoryError(f"no memory to copy a chunk of {length:,} bytes")
         if length < GIL_BYTES:
-            memcpy(copy + 4, payload, length)
+            fb_copy(copy + 4, payload, length)
             error = fb_parse(&self.c, copy + 4, length)
         else:
             with nogil:
-                memcpy(copy + 4, payload, length)
+                fb_copy(copy + 4, payload, length)
                 error = fb_parse(&self.c, copy + 4, length)
         if error or fb_take_place(&self.c, drop_copy, copy, &array):
             free(copy)

@@ -11,12 +11,15 @@ cdef class ColumnarSerializer(Serializer):
     cdef readonly ColumnPlan plan      # None until the schema is known
     cdef object _given                 # the schema as it was given: what is pickled
     cdef BatchScatter _scatter         # kept between dumps
+    cdef bytes _plain                  # how a block of this schema without a checksum begins
 
     cdef int learn(self, object schema) except -1      # also called by the exchange, with the first batch's schema
     cdef BatchScatter scatter(self, int partitions)
     cdef BatchAssembler assembler(self)
+    cdef tuple _open(self, object buf)                 # count of records, and the body
     cdef ColumnPlan _known(self)
-    cdef bytes _finish(self, list pieces, int64_t rows)
+    cdef list _begin(self, object data)
+    cdef int _write_header(self, uint8_t *block, Py_ssize_t length, int64_t rows) except -1
 
 
 cdef class BatchIterator:

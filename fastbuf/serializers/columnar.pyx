@@ -28,15 +28,16 @@ than its rows: slices are compacted.
 
 from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.ref cimport Py_XDECREF, PyObject
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uintptr_t
-from libc.string cimport memcpy
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
+from libc.string cimport memcmp, memcpy
 
+from fastbuf._native.crc32c cimport fb_crc32c
 from fastbuf.serializers.assemble cimport BatchAssembler
 from fastbuf.serializers.column_plan cimport ColumnPlan
 from fastbuf.serializers.scatter cimport BatchScatter
 from fastbuf.serializers.serializer cimport Serializer
 
-from fastbuf.errors import BlockTruncated, RecordError
+from fastbuf.errors import BlockTruncated, RecordError, RecordTooLong
 from fastbuf.serializers.block import (
     FLAG_CRC,
     HEADER_BYTES,
@@ -45,7 +46,6 @@ from fastbuf.serializers.block import (
     count_mismatch,
     encode_header,
 )
-from fastbuf.serializers.checksum import crc32c
 from fastbuf.serializers.column_view import views
 from fastbuf.serializers.schema import Schema
 
@@ -113,6 +113,7 @@ cdef class ColumnarSerializer(Serializer):
         self._given = schema
         self.schema = schema if isinstance(schema, Schema) else Schema.from_arrow(self.plan.arrow_schema())
         self.fingerprint = self.schema.fingerprint
+        self._plain = encode_header(KIND_COLUMNAR, 0, self.fingerprint, 0, 0, 0)[:16]
         self._scatter = None
         return 0
 
@@ -127,6 +128,20 @@ cdef class ColumnarSerializer(Serializer):
     cdef BatchAssembler assembler(self):
         """An assembler of this schema; SchemaError while none is known."""
         return BatchAssembler(self._known())
+
+    cdef tuple _open(self, object buf):
+        # check_block, at once for what nearly all blocks are: whole, of this schema, without a checksum.
+        cdef uint64_t size
+        cdef uint32_t records, crc
+        cdef object whole = memoryview(buf).cast("B")
+        cdef const uint8_t[::1] view = whole
+        if view.shape[0] >= HEAD and memcmp(&view[0], PyBytes_AS_STRING(self._plain), 16) == 0:
+            memcpy(&size, &view[16], 8)
+            memcpy(&records, &view[24], 4)
+            memcpy(&crc, &view[28], 4)
+            if size == <uint64_t> (view.shape[0] - HEAD) and crc == 0:
+                return records, whole[HEAD:]
+        return check_block(buf, KIND_COLUMNAR, self.fingerprint)
 
     cdef ColumnPlan _known(self):
         if self.plan is None:
@@ -153,15 +168,10 @@ cdef class ColumnarSerializer(Serializer):
         """
         cdef BatchScatter scatter
         cdef int64_t rows = 0
-        cdef list batches
-        batches = _batches_of(data)
-        if self.plan is None:
-            if not batches and not hasattr(data, "schema"):
-                raise RecordError("no batch, and no schema yet: give this ColumnarSerializer one")
-            self.learn(_schema_of(data if hasattr(data, "schema") else batches[0]))
+        cdef list batches = self._begin(data), pieces = []
+        cdef bytes block
         # Taken out while it is in use: two threads may dump with one serializer.
         scatter, self._scatter = self._scatter or BatchScatter(self.plan, 1), None
-        pieces = []
         for batch in batches:
             scatter.begin(batch, None)
             rows += scatter.rows_left(0)
@@ -169,19 +179,77 @@ cdef class ColumnarSerializer(Serializer):
                 pieces.append(encode_rest(scatter, 0 if pieces else HEAD))
             scatter.end()
         self._scatter = scatter
-        return self._finish(pieces, rows)
-
-    cdef bytes _finish(self, list pieces, int64_t rows):
-        cdef bytes block
         if not pieces:
             pieces.append(bytes(HEAD))
         block = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        crc = crc32c(memoryview(block)[HEAD:]) if self.checksum else 0
-        flags = FLAG_CRC if self.checksum else 0
-        header = encode_header(KIND_COLUMNAR, flags, self.fingerprint, len(block) - HEAD, rows, crc)
         # Nobody else has seen this bytes object yet.
-        memcpy(PyBytes_AS_STRING(block), PyBytes_AS_STRING(header), HEAD)
+        self._write_header(<uint8_t *> PyBytes_AS_STRING(block), len(block), rows)
         return block
+
+    def dump_into(self, data, buffer):
+        """Encode batches into memory that is there: a segment, a mapping, a bytearray that is used again and again.
+
+        Parameters
+        ----------
+        data
+            As for :meth:`dumps`.
+        buffer : writable bytes-like
+            Contiguous. What is behind the block may be written as well.
+
+        Returns
+        -------
+        int
+            Bytes of the block, which begins with the buffer's first byte.
+
+        Raises
+        ------
+        SchemaMismatch
+            Columns other than the schema's.
+        RecordTooLong
+            The block is longer than the buffer, whose content is then undefined.
+        """
+        cdef BatchScatter scatter
+        cdef int64_t rows = 0
+        cdef list batches = self._begin(data)
+        cdef uint8_t[::1] view = memoryview(buffer).cast("B")
+        cdef Py_ssize_t room = view.shape[0], at = HEAD, written
+        if room < HEAD:
+            raise RecordTooLong(f"a buffer of {room} bytes: the header of a block alone takes {HEAD}")
+        scatter, self._scatter = self._scatter or BatchScatter(self.plan, 1), None
+        for batch in batches:
+            scatter.begin(batch, None)
+            rows += scatter.rows_left(0)
+            while scatter.rows_left(0):
+                with nogil:
+                    written = scatter.encode(0, &view[0] + at, room - at)
+                if not written:
+                    raise RecordTooLong(
+                        f"a buffer of {room:,} bytes: {at:,} are written, and {scatter.rows_left(0):,} rows left "
+                        f"of a batch take up to {scatter.rest_bytes(0):,}"
+                    )
+                at += written
+            scatter.end()
+        self._scatter = scatter
+        self._write_header(&view[0], at, rows)
+        return at
+
+    cdef list _begin(self, object data):
+        cdef list batches = _batches_of(data)
+        if self.plan is None:
+            if not batches and not hasattr(data, "schema"):
+                raise RecordError("no batch, and no schema yet: give this ColumnarSerializer one")
+            self.learn(_schema_of(data if hasattr(data, "schema") else batches[0]))
+        return batches
+
+    cdef int _write_header(self, uint8_t *block, Py_ssize_t length, int64_t rows) except -1:
+        cdef uint32_t crc = 0
+        if self.checksum and length > HEAD:
+            with nogil:
+                crc = fb_crc32c(0, block + HEAD, length - HEAD)
+        flags = FLAG_CRC if self.checksum else 0
+        header = encode_header(KIND_COLUMNAR, flags, self.fingerprint, length - HEAD, rows, crc)
+        memcpy(block, PyBytes_AS_STRING(header), HEAD)
+        return 0
 
     def loads(self, buf, copy=True):
         """Decode one block into one batch.
@@ -211,7 +279,7 @@ cdef class ColumnarSerializer(Serializer):
         cdef BatchAssembler assembler = BatchAssembler(self._known())
         cdef const uint8_t[::1] view
         cdef int64_t rows
-        records, body = check_block(buf, KIND_COLUMNAR, self.fingerprint)
+        records, body = self._open(buf)
         view = body
         if not is_one(view):
             if not copy and view.shape[0]:
@@ -418,19 +486,6 @@ def from_numpy(array):
     array : ndarray
         Of a structured dtype, shape (rows,).  A subarray becomes a fixed_size_list.
     """
-    import numpy as np
-    import pyarrow as pa
+    from fastbuf.serializers.structured import record_batch
 
-    if array.ndim != 1:
-        raise RecordError(f"a structured array of shape {array.shape}: rows have one dimension")
-    schema = Schema.from_numpy(array.dtype).to_arrow()
-    columns = []
-    for field in schema:
-        values = array[field.name]
-        values = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("="))
-        if pa.types.is_fixed_size_list(field.type):
-            inner = pa.array(values.reshape(-1), type=field.type.value_type)
-            columns.append(pa.FixedSizeListArray.from_arrays(inner, type=field.type))
-        else:
-            columns.append(pa.array(values, type=field.type))
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    return record_batch(array)

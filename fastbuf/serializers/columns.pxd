@@ -33,6 +33,8 @@ cdef extern from "fb_columns.h" nogil:
         int64_t bits
         uint32_t *scratch
 
+    void fb_copy(void *dst, const void *src, int64_t bytes)
+
 cdef extern from "fb_murmur3.h" nogil:
     enum:
         FB_HASH_NONE

@@ -133,6 +133,7 @@ cdef extern from "Python.h":
     int PyGC_Disable()
     int PyGC_Enable()
     PyObject *PyTuple_New(Py_ssize_t n) except NULL
+    void PyObject_GC_Track(PyObject *o)
     void PyObject_GC_UnTrack(void *o)
     Py_ssize_t PyList_GET_SIZE(PyObject *o)
     PyObject *PyList_GET_ITEM(PyObject *o, Py_ssize_t i)

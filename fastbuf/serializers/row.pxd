@@ -10,6 +10,7 @@ cdef class RowSerializer(Serializer):
     cdef Py_ssize_t _bytes_per_record      # of the last dumps: the next one's first guess
 
     cdef object _dump(self, object records)
+    cdef object _load(self, const uint8_t *p, Py_ssize_t left, Py_ssize_t records)
 
 
 cdef class RowIterator:

@@ -1,31 +1,33 @@
 """Records of a schema as compact rows: to and from tuples, named tuples, dicts, PySpark Rows."""
 
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.object cimport PyObject
-from libc.stdint cimport uint8_t, uint32_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
 
-from fastbuf._native.crc32c cimport fb_crc32c
+from fastbuf.serializers.block_head cimport HEAD_BYTES, put_head, records_of
 from fastbuf.serializers.lazy cimport LazyRows
 from fastbuf.serializers.objects cimport (
     Py_DECREF, Py_XDECREF, PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyGC_Disable, PyGC_Enable,
-    PyList_CheckExact, PyList_New, PyList_SET_ITEM, PyTuple_New, _PyBytes_Resize,
+    PyList_CheckExact, PyList_New, PyObject_GC_Track, PyObject_GC_UnTrack, PyTuple_New, _PyBytes_Resize,
 )
-from fastbuf.serializers.row_decode cimport fill_record
+from fastbuf.serializers.row_decode cimport fill_record, fill_records
 from fastbuf.serializers.row_encode cimport Writer, write_elements, write_record
 from fastbuf.serializers.row_plan cimport RowPlan
 from fastbuf.serializers.serializer cimport Serializer
 
 from fastbuf.errors import BlockCorrupt, BlockError, RecordError, SchemaError
 from fastbuf.serializers.block import (
-    FLAG_CRC, HEADER_BYTES, KIND_ROW, MAX_RECORDS, check_block, count_mismatch, encode_header,
+    HEADER_BYTES, KIND_ROW, MAX_RECORDS, check_block, count_mismatch,
 )
 from fastbuf.serializers.schema import Schema
 
 cdef enum:
-    HEADER = 32
+    HEADER = HEAD_BYTES
     PREFIX = 4
+    ROWS = 1                  # KIND_ROW
 
-assert HEADER_BYTES == HEADER
+assert HEADER_BYTES == HEADER and KIND_ROW == ROWS
 
 
 cdef class RowSerializer(Serializer):
@@ -121,9 +123,7 @@ cdef class RowSerializer(Serializer):
                 self._bytes_per_record = (w.at - HEADER) // i + 1 + (w.at - HEADER) // i // 16
             _PyBytes_Resize(&w.owner, w.at)
             w.buf = <uint8_t *> PyBytes_AS_STRING(w.owner)
-            crc = fb_crc32c(0, w.buf + HEADER, w.at - HEADER) if self.checksum else 0
-            header = encode_header(KIND_ROW, FLAG_CRC if self.checksum else 0, self.fingerprint, w.at - HEADER, i, crc)
-            memcpy(w.buf, PyBytes_AS_STRING(<PyObject *> header), HEADER)
+            put_head(w.buf, w.at, ROWS, self.fingerprint, <uint32_t> i, self.checksum)
             return <object> w.owner
         except RecordError as error:
             raise type(error)(f"record {i}: {error}") from None
@@ -146,41 +146,36 @@ cdef class RowSerializer(Serializer):
         BlockTruncated, BlockCorrupt, SchemaMismatch
             The block is cut short, altered, or of another schema.
         """
-        cdef const uint8_t[::1] body
-        cdef const uint8_t *p
-        cdef Py_ssize_t records, i = 0, left
-        cdef uint32_t size
+        cdef Py_buffer view
+        cdef int64_t records
+        PyObject_GetBuffer(buf, &view, PyBUF_SIMPLE)
+        try:
+            records = records_of(<const uint8_t *> view.buf, view.len, ROWS, self.fingerprint)
+            if records < 0:
+                check_block(buf, KIND_ROW, self.fingerprint)          # which raises
+                raise BlockCorrupt("a block changed while it was read")
+            return self._load(<const uint8_t *> view.buf + HEADER, view.len - HEADER, records)
+        finally:
+            PyBuffer_Release(&view)
+
+    cdef object _load(self, const uint8_t *p, Py_ssize_t left, Py_ssize_t records):
+        cdef Py_ssize_t i = 0
         cdef bint collecting
         cdef PyObject *out
-        cdef PyObject *record
-        records, found = check_block(buf, KIND_ROW, self.fingerprint)
-        left = len(found)
         if records > left // PREFIX:
             raise BlockCorrupt(f"a block counts {records:,} records, its body has {left:,} bytes")
         if records == 0:
             if left:
                 raise count_mismatch(0, 1)
             return []
-        body = found
-        p = &body[0]
         out = PyList_New(records)
         # All that is made here stays in use until this returns: a collection could find nothing, and would look at
-        # every list again.  The GIL is held throughout.
+        # the list, and at every one within, again.  The GIL is held throughout.
+        PyObject_GC_UnTrack(out)
         collecting = PyGC_Disable() if not self._plan.root.atoms else False
         try:
-            for i in range(records):
-                if left < PREFIX:
-                    raise count_mismatch(records, i)
-                memcpy(&size, p, PREFIX)
-                if size > left - PREFIX:
-                    raise BlockCorrupt(f"its length is {size:,} bytes, and {left - PREFIX:,} are left")
-                record = PyTuple_New(self._plan.root.count)
-                PyList_SET_ITEM(out, i, record)
-                fill_record(self._plan.root, record, p + PREFIX, size)
-                p += PREFIX + <Py_ssize_t> size
-                left -= PREFIX + <Py_ssize_t> size
-            if left:
-                raise BlockCorrupt(f"{left:,} bytes are left over after {records:,} records")
+            fill_records(self._plan.root, out, p, left, &i)
+            PyObject_GC_Track(out)
             return <object> out
         except BlockError as error:
             raise type(error)(f"record {i}: {error}") from None

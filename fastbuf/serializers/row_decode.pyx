@@ -21,6 +21,10 @@ from fastbuf.serializers.row_plan cimport (
 from fastbuf.serializers.row_scalars cimport decimal_from_bytes, scalar_from_int
 
 from fastbuf.errors import BlockCorrupt, BlockTruncated
+from fastbuf.serializers.block import count_mismatch
+
+cdef enum:
+    PREFIX = 4                             # u32 length before each payload
 
 
 cdef PyObject *_corrupt(Node *f, object what) except NULL:
@@ -248,38 +252,76 @@ cdef int _fill_list(Node *f, PyObject *out, const uint8_t *p, Py_ssize_t n) exce
     return 0
 
 
-cdef int fill_record(Node *root, PyObject *out, const uint8_t *p, Py_ssize_t n) except -1:
+cdef inline int _fill_record(Node *root, PyObject *out, const uint8_t *p, Py_ssize_t n) except -1:
     cdef Py_ssize_t i, before = 0, end
     cdef Node *f = root.children
     cdef const uint8_t *start = p + root.head
     cdef PyObject *value
-    cdef uint32_t x
+    cdef bint nulls = root.bitmap != 0
+    cdef int64_t x
+    cdef double d
+    cdef uint32_t u
     if n < root.head:
         _truncated(root, root.head, n)
     n -= root.head
     for i in range(root.count):
-        end = before
-        if f.varlen:
-            memcpy(&x, p + f.offset, 4)
-            end = x
-            if end < before or end > n:
-                bad_end(f, end, before, n)
-        if root.bitmap and p[i >> 3] >> (i & 7) & 1:
+        if nulls and p[i >> 3] >> (i & 7) & 1:
+            if f.varlen:
+                memcpy(&u, p + f.offset, 4)
+                end = u
+                if end < before or end > n:
+                    bad_end(f, end, before, n)
+                before = end
             if not f.nullable:
                 bad_null(f)
             Py_INCREF(Py_None)
             PyTuple_SET_ITEM(out, i, Py_None)
+        elif f.op == OP_INT64:
+            memcpy(&x, p + f.offset, 8)
+            PyTuple_SET_ITEM(out, i, PyLong_FromLongLong(x))
+        elif f.op == OP_FLOAT64:
+            memcpy(&d, p + f.offset, 8)
+            PyTuple_SET_ITEM(out, i, PyFloat_FromDouble(d))
         elif f.varlen:
+            memcpy(&u, p + f.offset, 4)
+            end = u
+            if end < before or end > n:
+                bad_end(f, end, before, n)
             value = _begin(f, start + before, end - before)
             PyTuple_SET_ITEM(out, i, value)
             if f.op >= OP_PACKED:
                 _fill(f, value, start + before, end - before)
+            before = end
         else:
             PyTuple_SET_ITEM(out, i, _read_fixed(f, p + f.offset))
-        before = end
         f += 1
     if before != n:
         _corrupt(root, f"{n - before:,} bytes are left over")
     if root.atoms:
         PyObject_GC_UnTrack(out)                  # as the collector would do itself, had it to look at it
+    return 0
+
+
+cdef int fill_record(Node *root, PyObject *out, const uint8_t *p, Py_ssize_t n) except -1:
+    return _fill_record(root, out, p, n)
+
+
+cdef int fill_records(Node *root, PyObject *out, const uint8_t *p, Py_ssize_t left, Py_ssize_t *done) except -1:
+    cdef Py_ssize_t records = PyList_GET_SIZE(out), i
+    cdef PyObject *record
+    cdef uint32_t size
+    for i in range(records):
+        done[0] = i
+        if left < PREFIX:
+            raise count_mismatch(records, i)
+        memcpy(&size, p, PREFIX)
+        if size > left - PREFIX:
+            raise BlockCorrupt(f"its length is {size:,} bytes, and {left - PREFIX:,} are left")
+        record = PyTuple_New(root.count)
+        PyList_SET_ITEM(out, i, record)
+        _fill_record(root, record, p + PREFIX, size)
+        p += PREFIX + <Py_ssize_t> size
+        left -= PREFIX + <Py_ssize_t> size
+    if left:
+        raise BlockCorrupt(f"{left:,} bytes are left over after {records:,} records")
     return 0

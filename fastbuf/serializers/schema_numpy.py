@@ -1,13 +1,14 @@
-"""Fields of a structured NumPy dtype."""
+"""Fields of a structured NumPy dtype, and the dtype of fields."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from fastbuf.errors import SchemaError
-from fastbuf.serializers.schema import DataType, Field
+from fastbuf.serializers.schema import FLOATS, INTEGERS, DataType, Field
 
 
 def fields_from_numpy(dtype: Any) -> list[Field]:
@@ -53,3 +54,39 @@ def _type(dtype: np.dtype[Any], path: str) -> DataType:
         if count == 1 and unit == "D" and dtype.kind == "M":
             return DataType("date32")
     raise SchemaError(f"field {path!r} has the dtype {dtype}, which fastbuf does not carry")
+
+
+def dtype_from_fields(fields: Iterable[Field], path: str = "") -> np.dtype[Any]:
+    """The structured dtype of fields, which must have one width each and no nulls.
+
+    Raises
+    ------
+    SchemaError
+        A field that no dtype holds; the message names it.
+    """
+    return np.dtype([(field.name, _dtype(field, f"{path}.{field.name}" if path else field.name)) for field in fields])
+
+
+def _dtype(field: Field, path: str) -> Any:
+    kind = field.type
+    if field.nullable or kind.kind == "null":
+        raise SchemaError(f"field {path!r} is nullable, and NumPy has no null: fill it, and say so in the schema")
+    if kind.kind == "dictionary":
+        return _dtype(Field(field.name, kind.children[1].type, kind.children[1].nullable), path)
+    if kind.kind == "bool":
+        return np.dtype("?")
+    if kind.kind in INTEGERS or kind.kind in FLOATS:
+        return np.dtype(kind.kind).newbyteorder("<")
+    if kind.kind in ("date32", "date64"):
+        return np.dtype("<M8[D]" if kind.kind == "date32" else "<M8[ms]")
+    if kind.kind in ("timestamp", "duration"):
+        return np.dtype(f"<{'M' if kind.kind == 'timestamp' else 'm'}8[{kind.unit}]")
+    if kind.kind == "fixed_size_binary":
+        return np.dtype(f"V{kind.width}")
+    if kind.kind == "fixed_size_list":
+        inner = _dtype(kind.children[0], f"{path}[]")
+        base, shape = inner.subdtype or (inner, ())
+        return np.dtype((base, (kind.width, *shape)))
+    if kind.kind == "struct":
+        return dtype_from_fields(kind.children, path)
+    raise SchemaError(f"field {path!r} has the type {kind}, which has no width that a dtype could have")

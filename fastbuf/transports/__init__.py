@@ -1,3 +1,4 @@
 """Transports: what moves buffers between a subpartition and a gate of another process."""
 
-import fastbuf.transports.tcp  # noqa: F401  (registers itself)
+import fastbuf.transports.memfd
+import fastbuf.transports.tcp  # noqa: F401  (they register themselves)

@@ -36,7 +36,7 @@ PROOF_BYTES = 32
 REASON_BYTES = 1024  #: longest reason or answer
 OFFER_BYTES = 4096  #: longest offer
 
-_HELLO = struct.Struct("<8sIIQQIII32s")
+_HELLO = struct.Struct("<8sIIQQIIII32s")
 HELLO_BYTES = _HELLO.size
 CHALLENGE_BYTES = 1 + NONCE_BYTES + PROOF_BYTES
 VERDICT_HEAD_BYTES = 3
@@ -66,6 +66,7 @@ class Hello:
     nonce: bytes
     stream: int = 0  #: the channel's number on this connection
     offer_bytes: int = 0  #: length of the offer that follows the proof
+    port: int = 0  #: where whoever speaks listens itself, at the address it speaks from; 0: nowhere
 
     def pack(self) -> bytes:
         """The message's bytes."""
@@ -78,18 +79,21 @@ class Hello:
             self.segment_size,
             self.stream,
             self.offer_bytes,
+            self.port,
             self.nonce,
         )
 
     @classmethod
     def unpack(cls, data: bytes) -> Hello:
         """Read the message; raises ProtocolError when it is none."""
-        magic, gate_id, channel, epoch, fingerprint, segment_size, stream, offer_bytes, nonce = _HELLO.unpack(data)
+        magic, gate_id, channel, epoch, fingerprint, segment_size, stream, offer_bytes, port, nonce = _HELLO.unpack(
+            data
+        )
         if magic != MAGIC:
             raise ProtocolError(f"a peer speaks another protocol or version: {magic!r}")
         if offer_bytes > OFFER_BYTES:
             raise ProtocolError(f"an offer of {offer_bytes} bytes: at most {OFFER_BYTES}")
-        return cls(gate_id, channel, epoch, fingerprint, segment_size, nonce, stream, offer_bytes)
+        return cls(gate_id, channel, epoch, fingerprint, segment_size, nonce, stream, offer_bytes, port)
 
 
 def server_proof(secret: bytes, hello: bytes, nonce: bytes) -> bytes:

@@ -1,8 +1,8 @@
 # The wire, once, for both ends.  All numbers little-endian (checked when the module is made).
 #
-# A connection is shared by all channels from one environment to another: each is a *stream* of it, with a number that
-# the one who dialled gives out, counting up from 0 and never again.  After the first channel's handshake
-# (transports/handshake.py) it carries frames:
+# A connection is shared by all channels between two environments: each is a *stream* of it, with a number that its
+# producer's side gives out, never twice: 0, 2, 4... by the one who dialled, 1, 3, 5... by the other.  After the first
+# channel's handshake (transports/handshake.py) it carries frames:
 #
 #      0        4      5      6        8         12         16        20         24
 #      +--------+------+------+--------+---------+----------+---------+----------+----------...
@@ -15,6 +15,9 @@
 #   DONE    sender    -              buffers sent, in all     -
 #   DONE    receiver  -              the same, acknowledged   -
 #   CREDIT  receiver  -              places of events freed   credits granted
+#   RECALL  receiver  -              -                        -: give back the credit you do not need, and from now on
+#                                                             say RETURN when you have something and no credit
+#   RETURN  sender    -              backlog without credit   credits given back
 #   CANCEL  receiver  -              -                        -
 #   ABORT   both      reason, UTF-8  -                        -
 #   JOIN    both      one message of -                        receiver: 1: refused, the last word
@@ -42,6 +45,8 @@ cdef enum FrameType:
     FRAME_ABORT = 6
     FRAME_PING = 7
     FRAME_JOIN = 8
+    FRAME_RECALL = 9
+    FRAME_RETURN = 10
 
 cdef enum:
     FRAME_HEADER = 24
@@ -79,7 +84,7 @@ cdef inline void frame_set(FrameHeader *h, uint8_t type, uint32_t stream, uint32
 
 cdef inline bint frame_is_sane(FrameHeader *h, uint32_t segment_size, bint from_sender) noexcept nogil:
     # The bound of each type, before anything is allocated or read.
-    if h.zero != 0 or h.flags & ~FRAME_CRC:
+    if h.zero != 0 or h.flags & ~FRAME_CRC or (h.crc != 0 and h.flags == 0):
         return False
     if h.type == FRAME_DATA:
         return from_sender and 0 < h.length <= segment_size
@@ -93,6 +98,10 @@ cdef inline bint frame_is_sane(FrameHeader *h, uint32_t segment_size, bint from_
         return h.length == 0 and h.stream == 0 and h.value <= PING_ANSWERS
     if h.type == FRAME_DONE:
         return h.length == 0
-    if h.type == FRAME_CREDIT or h.type == FRAME_CANCEL:
+    if h.type == FRAME_CREDIT:      # one that grants nothing nobody says
+        return h.length == 0 and not from_sender and (h.value != 0 or h.sequence != 0)
+    if h.type == FRAME_CANCEL or h.type == FRAME_RECALL:
         return h.length == 0 and not from_sender
+    if h.type == FRAME_RETURN:
+        return h.length == 0 and from_sender
     return False

@@ -1,7 +1,7 @@
 """The TCP transport: connects subpartitions to gates of other processes and has the I/O thread move the bytes.
 
-All channels from one environment to another share a connection.  The first one opens it and proves its
-secret on it; the others join, each with a proof of its own.
+All channels between two environments share a connection, in both directions.  The first one opens it
+and proves its secret on it; the others join, each with a proof of its own.
 """
 
 import socket
@@ -55,16 +55,20 @@ if sys.byteorder != "little":
     raise ConfigError("fastbuf's wire is little-endian and this machine is not")
 
 
+ROUTES = 1024       #: addresses that are remembered
+
+
 class _Route:
     """The connection to one address, if there is one; `lock` is for whoever opens it."""
 
     def __init__(self):
         self.lock = threading.Lock()
         self.serial = 0
+        self.borrowed = False       # the other end opened it, and said that it listens at this address
 
 
 class _Gone(Exception):
-    """The connection was closed, after its last channel, before another could join."""
+    """The connection was closed, after its last channel as a rule, before another could join."""
 
 
 cdef class TcpTransport:
@@ -155,6 +159,7 @@ cdef class TcpTransport:
                 if k.stream != NULL:
                     stream_free(k.stream)
                 self._lost_as_it_connected(gate, k.channel, applicant, error)
+            self._borrow(applicant, k.serial)
 
     def admit_stream(self, connection, applicant):
         cdef Command k
@@ -204,19 +209,18 @@ cdef class TcpTransport:
 
     def connect(self, ResultPartition partition, int index, target, channel):
         """Blocks until the consumer has proved the secret and believes us; `connect_timeout_s` at most."""
-        host, port = target[:2]
-        where = f"consumer {host}:{port}"
+        where = f"consumer {target[0]}:{target[1]}"
         deadline = time.monotonic() + partition.config.connect_timeout_s
-        with self.lock:
-            route = self.routes.setdefault((host, port), _Route())
         try:
             while True:
+                route = self._route(target[:2])
                 if not route.lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
                     raise PeerLost(f"{where} cannot be reached: another channel has been trying since before")
                 try:
-                    serial = route.serial
+                    serial, borrowed = route.serial, route.borrowed
                     if serial == 0:
                         route.serial = self._dial(partition, index, target, channel, where)
+                        route.borrowed = False
                         return
                 finally:
                     route.lock.release()
@@ -224,9 +228,14 @@ cdef class TcpTransport:
                     self._join(serial, partition, index, target, channel, where)
                     return
                 except _Gone:
-                    with route.lock:
-                        if route.serial == serial:
-                            route.serial = 0
+                    partition.check()       # the consumer may have said why
+                except (AuthenticationError, PeerLost):
+                    if not borrowed:
+                        raise
+                    # Whoever dialled us may have claimed an address that is another's: see who is there.
+                with route.lock:
+                    if route.serial == serial:
+                        route.serial = 0
         except PeerLost as error:
             # Nobody listens there any more, or has no such gate: the consumer had enough before this producer began.
             if not channel["loss_is_cancel"] or not self._had_enough(error):
@@ -240,7 +249,33 @@ cdef class TcpTransport:
             return not isinstance(cause, TimeoutError)
         return isinstance(cause, (ConnectionRefusedError, ConnectionResetError))
 
-    def _hello(self, ResultPartition partition, target, channel, stream, offer):
+    def _route(self, address):
+        with self.lock:
+            if len(self.routes) >= ROUTES:      # of a long life; what is still in use is dialled again
+                self.routes = {key: route for key, route in self.routes.items() if route.lock.locked()}
+            return self.routes.setdefault(tuple(address), _Route())
+
+    def _claim(self, sock):
+        """Our own port, for a peer whose channels to us may use this connection too; 0: none that it could dial."""
+        host = sock.getsockname()[0]
+        if self.tls is not None or self.listener is None or self.listener.address[0] not in (host, "0.0.0.0", "::"):
+            return 0
+        return self.listener.address[1]
+
+    def _borrow(self, applicant, uint64_t serial):
+        """The other end of a claim: what is for there may go by this connection.  Not with TLS: no name was checked."""
+        if applicant.hello.port == 0 or self.tls is not None:
+            return
+        route = self._route((applicant.peer.rpartition(":")[0], applicant.hello.port))
+        if route.lock.acquire(blocking=False):      # else we are just dialling it ourselves
+            try:
+                if route.serial == 0:
+                    route.serial = serial
+                    route.borrowed = True
+            finally:
+                route.lock.release()
+
+    def _hello(self, ResultPartition partition, target, channel, stream, offer, port=0):
         return hs.Hello(
             gate_id=target[2],
             channel=partition.channel,
@@ -250,6 +285,7 @@ cdef class TcpTransport:
             nonce=hs.fresh_nonce(),
             stream=stream,
             offer_bytes=len(offer),
+            port=port,
         )
 
     def _offer(self, partition, index, target):
@@ -267,7 +303,7 @@ cdef class TcpTransport:
                 sock = self.tls.shake(sock, target[0], where)
             offer = self._offer(partition, index, target)
             try:
-                hello = self._hello(partition, target, channel, 0, offer)
+                hello = self._hello(partition, target, channel, 0, offer, self._claim(sock))
                 answer = hs.greet(sock, hello, channel["secret"], where, offer)
             except PeerLost as error:
                 if self.tls is not None and self.tls.refused(error.__cause__):
@@ -392,8 +428,12 @@ cdef class TcpTransport:
                 raise
         try:
             challenge = self._hear(s, deadline, where, hs.CHALLENGE_BYTES)
+            if not challenge:
+                raise _Gone
             self._say(serial, stream, hs.prove(challenge, message, hello, channel["secret"], where, offer))
             verdict = self._hear(s, deadline, where, hs.VERDICT_HEAD_BYTES)
+            if not verdict:
+                raise PeerLost(f"{where} closed the connection during the handshake")
             head, rest = verdict[:hs.VERDICT_HEAD_BYTES], verdict[hs.VERDICT_HEAD_BYTES:]
             if len(rest) != hs.verdict_length(head, hello, where):
                 raise PeerLost(f"{where} gave half a verdict")
@@ -413,12 +453,11 @@ cdef class TcpTransport:
                     self.io.command(&k)
 
     cdef bytes _hear(self, Stream *s, int64_t deadline, where, Py_ssize_t least):
+        # Empty: the connection is closed.
         cdef bytes message = self.io.wait_letter(s, deadline)
         if message is None:
             raise PeerLost(f"{where} did not answer the handshake in time") from TimeoutError()
-        if not message:
-            raise PeerLost(f"{where} closed the connection during the handshake")
-        if len(message) < least:
+        if 0 < len(message) < least:
             raise PeerLost(f"{where} gave half a message of the handshake")
         return message
 

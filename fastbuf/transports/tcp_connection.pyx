@@ -81,7 +81,8 @@ cdef uint8_t _dropped[65536]    # bytes nobody wants; written, never read
 cdef void _joins(Connection *c) noexcept nogil:
     """The header of a handshake's message: by another stream that would join, or one that does."""
     cdef Stream *s = c.in_stream
-    if s == NULL and not c.dialled and c.in_frame.stream >= c.next_id and c.joining < JOINS:
+    if s == NULL and c.in_frame.stream >= c.peer_id and (c.in_frame.stream ^ c.peer_id) & 1 == 0 \
+            and c.joining < JOINS and (<Registry *> c.loop).inbox_fd >= 0:
         s = stream_new(ROLE_RECEIVER, 0)
         if s != NULL:
             connection_add(c, s, c.in_frame.stream)
@@ -123,6 +124,7 @@ cdef void _on_letter(Connection *c, Stream *s) noexcept nogil:
         free(letter)
         connection_violated(c, s, b"it spoke out of turn in the handshake")
     elif c.in_frame.value == JOIN_REFUSED:
+        s.sub = NULL            # nothing has been sent: its queue is as it was
         s.heard_end = True
         s.want_done = True
         stream_ready(s)
@@ -155,15 +157,17 @@ cdef void _on_header(Connection *c) noexcept nogil:
     c.in_stream = NULL
     c.in_data = NULL
     c.in_segment = -1
-    if not frame_is_sane(&c.in_frame, c.segment_size, not c.dialled):
+    if kind != FRAME_PING:
+        c.in_stream = connection_find(c, c.in_frame.stream)
+        if c.in_stream == NULL and kind != FRAME_JOIN:
+            connection_violated(c, NULL, b"a frame of another channel")
+            return
+    if not frame_is_sane(&c.in_frame, c.segment_size, c.in_stream == NULL or c.in_stream.role == ROLE_RECEIVER):
         connection_violated(c, NULL, b"a frame of unknown kind or impossible length")
         return
     if kind != FRAME_PING:
-        c.in_stream = connection_find(c, c.in_frame.stream)
         if kind == FRAME_JOIN:
             _joins(c)
-        elif c.in_stream == NULL:
-            connection_violated(c, NULL, b"a frame of another channel")
         elif c.in_stream.heard_end:
             connection_violated(c, NULL, b"a frame after the last one of its channel")
         elif kind == FRAME_ABORT:

@@ -1,7 +1,7 @@
 """The native I/O thread: epoll over every connection of an environment (C level; waking is in the ``.pxd``)."""
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from libc.string cimport memset
+from libc.string cimport memset, strlen
 
 from fastbuf._native.atomics cimport (
     fb_event_notify,
@@ -28,6 +28,7 @@ from fastbuf._native.sockets cimport (
     eventfd_write,
 )
 from fastbuf._native.threads cimport pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock
+from fastbuf.exchange.failure cimport FAIL_PEER_LOST, failure_set
 from fastbuf.exchange.gate_core cimport gate_connect
 from fastbuf.transports.messages cimport FRAME_ABORT
 from fastbuf.transports.tcp_connection cimport connection_look, connection_read, connection_write
@@ -53,6 +54,7 @@ from fastbuf.transports.tcp_state cimport (
     stream_free,
     stream_part,
     stream_ready,
+    stream_release_writer,
 )
 
 cdef extern from *:
@@ -67,6 +69,8 @@ cdef enum:
     EVENTS = 64
     SWEEP_NS = 200000000        # how often lingering connections are looked at
     LAST_WORDS_NS = 200000000   # how long a loop that stops waits for peers to have heard
+
+cdef const char *LOST = b"the consumer was lost as it welcomed the channel"
 
 
 # ---- other threads
@@ -333,7 +337,7 @@ cdef int _say(IoLoop *loop, Command *k, int64_t now) noexcept nogil:
 
 cdef int _join(IoLoop *loop, Command *k, int64_t now) noexcept nogil:
     cdef Connection *c = _connection(loop, k.serial)
-    if c == NULL or not c.dialled or c.next_id == <uint32_t> -1:
+    if c == NULL or c.next_id >= <uint32_t> -2:
         return -1
     k.stream.held = True
     connection_add(c, k.stream, c.next_id)
@@ -344,8 +348,14 @@ cdef int _join(IoLoop *loop, Command *k, int64_t now) noexcept nogil:
 cdef void _leave(IoLoop *loop, Stream *s, bint opened, int64_t now) noexcept nogil:
     s.held = False
     if not opened:
+        if not s.heard_end:
+            s.sub = NULL            # nothing has been sent: its queue is as it was
         sender_let_go(s)
-    elif s.connection == NULL:      # its writer has been told, and has let go of it or does so in its time
+    elif s.connection == NULL:
+        # Over between its welcome and now.  If no end was heard, it was lost, and nobody has been told yet.
+        if s.sub != NULL and not s.loss_is_cancel:
+            failure_set(s.writer_failure, FAIL_PEER_LOST, LOST, strlen(LOST))
+        stream_release_writer(s, True)
         stream_doom(s)
     else:
         s.state = STREAM_OPEN

@@ -14,7 +14,9 @@ from fastbuf.exchange.gate_core cimport (
     gate_end_channel,
     gate_fail,
     gate_segment,
+    gate_take_back,
     gate_take_credit,
+    gate_take_recall,
 )
 from fastbuf.exchange.result_subpartition cimport EventBlob, event_data, event_new
 from fastbuf.memory.pool_core cimport segment_data
@@ -26,6 +28,8 @@ from fastbuf.transports.messages cimport (
     FRAME_DATA,
     FRAME_DONE,
     FRAME_EVENT,
+    FRAME_RECALL,
+    FRAME_RETURN,
     frame_set,
 )
 from fastbuf.transports.tcp_state cimport (
@@ -61,12 +65,12 @@ cdef bint _in_sequence(Stream *s) noexcept nogil:
 
 cdef void receiver_starts(Stream *s) noexcept nogil:
     cdef Connection *c = s.connection
-    if c.in_frame.type != FRAME_DATA and c.in_frame.type != FRAME_EVENT:
+    if c.in_frame.type != FRAME_DATA and c.in_frame.type != FRAME_EVENT and c.in_frame.type != FRAME_RETURN:
         return
     if s.state == STREAM_JOINING:
         connection_violated(c, NULL, b"a channel that had not proved its secret spoke")
         return
-    if s.gate == NULL or not _in_sequence(s):
+    if s.gate == NULL or c.in_frame.type == FRAME_RETURN or not _in_sequence(s):
         return
     if c.in_frame.type == FRAME_EVENT:
         c.in_event = event_new(NULL, c.in_frame.length)
@@ -135,6 +139,9 @@ cdef void receiver_hears(Stream *s) noexcept nogil:
         _hear_data(s)
     elif kind == FRAME_EVENT:
         _hear_event(s)
+    elif kind == FRAME_RETURN:
+        if s.gate != NULL and gate_take_back(s.gate, s.channel, c.in_frame.value, c.in_frame.sequence) != 0:
+            connection_violated(c, s, b"it gave back more credit than it had")
     elif kind == FRAME_DONE:
         _hear_done(s)
     elif kind == FRAME_ABORT:
@@ -160,6 +167,9 @@ cdef bint receiver_next(Stream *s, OutFrame *f) noexcept nogil:
         return False
     n = gate_take_credit(s.gate, s.channel, &events)
     if n == 0 and events == 0:
+        if gate_take_recall(s.gate, s.channel):
+            frame_set(&f.header, FRAME_RECALL, s.id, 0, 0, 0)
+            return True
         return False
     frame_set(&f.header, FRAME_CREDIT, s.id, 0, events, n)
     return True

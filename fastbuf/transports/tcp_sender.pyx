@@ -23,6 +23,8 @@ from fastbuf.transports.messages cimport (
     FRAME_DATA,
     FRAME_DONE,
     FRAME_EVENT,
+    FRAME_RECALL,
+    FRAME_RETURN,
     frame_set,
 )
 from fastbuf.transports.tcp_state cimport (
@@ -41,6 +43,7 @@ cdef bint sender_next(Stream *s, OutFrame *f) noexcept nogil:
     cdef uint8_t *data
     cdef uint32_t length
     cdef bint last
+    cdef uint32_t sendable
     cdef EventBlob *event
     if s.sub == NULL or s.state != STREAM_OPEN:
         return False
@@ -50,7 +53,14 @@ cdef bint sender_next(Stream *s, OutFrame *f) noexcept nogil:
     if fb_u32_exchange_acq_rel(&s.sub.flush_asked, 0):
         s.flush_pending = True
     # Looked at without credit too: a last buffer of which all has left stands in no end's way.
-    if sub_sendable(s.sub, s.flush_pending, &data, &length, &last):
+    sendable = sub_sendable(s.sub, s.flush_pending, &data, &length, &last)
+    if s.recalled:
+        s.recalled = False
+        if s.credit > sendable:
+            frame_set(&f.header, FRAME_RETURN, s.id, 0, 0, s.credit - sendable)
+            s.credit = sendable
+            return True
+    if sendable:
         if s.credit:
             # The backlog is what waits behind this buffer, so the receiver can find segments for it.
             frame_set(&f.header, FRAME_DATA, s.id, length, s.sequence, sub_queued(s.sub) - 1)
@@ -61,6 +71,10 @@ cdef bint sender_next(Stream *s, OutFrame *f) noexcept nogil:
                 f.header.crc = fb_crc32c(0, data, length)
             s.sequence += 1
             s.credit -= 1
+            return True
+        if s.poor and not s.asked:
+            s.asked = True
+            frame_set(&f.header, FRAME_RETURN, s.id, 0, sub_queued(s.sub), 0)
             return True
     else:
         event = sub_event(s.sub)
@@ -114,8 +128,13 @@ cdef void sender_hears(Stream *s) noexcept nogil:
             connection_violated(s.connection, s, b"more credit than can be counted")
         else:
             s.credit += granted
+            s.asked = False
             s.event_credit += places
             stream_ready(s)
+    elif kind == FRAME_RECALL:
+        s.recalled = True
+        s.poor = True
+        stream_ready(s)
     elif kind == FRAME_CANCEL:
         _end_heard(s, True)
     elif kind == FRAME_ABORT:
@@ -127,7 +146,7 @@ cdef void sender_hears(Stream *s) noexcept nogil:
 cdef void sender_let_go(Stream *s) noexcept nogil:
     """The writer is about to be freed, its queue with it."""
     cdef const char *text = b"let go without its end of partition"
-    if s.connection != NULL and s.sub != NULL and not s.said_end:
+    if s.connection != NULL and not s.said_end and not s.heard_end:
         if s.abort_asked != NULL and fb_u32_load_acquire(s.abort_asked):
             text = s.writer_failure.text
         stream_part(s, FRAME_ABORT, text)

@@ -107,6 +107,9 @@ cdef struct Stream:
     int64_t flush_interval_ns   # buffer timeout; 0: the writer asks after every record, negative: never
     bint flush_pending          # what is committed may leave, full or not
     uint32_t credit
+    bint recalled               # the receiver wants back what is not needed
+    bint poor                   # it has, before: it is to hear of a buffer that waits for credit ...
+    bint asked                  # ... and has
     uint32_t event_credit       # events that may leave; they take no credit, and this bounds what the receiver keeps
     # receiver
     GateCore *gate              # NULL once let go of
@@ -125,7 +128,7 @@ cdef struct Connection:
     # -- set once
     int fd
     uint64_t serial             # what Python knows it by
-    bint dialled                # we opened it: we give out the streams' numbers, and close it after the last
+    bint dialled                # we opened it: we close it after the last stream
     void *loop
     uint32_t segment_size       # longest DATA that may come
     char peer[80]               # for messages
@@ -153,7 +156,8 @@ cdef struct Connection:
     uint32_t n_buckets          # a power of two
     uint32_t streams
     uint32_t joining
-    uint32_t next_id            # dialled: to be given out; else the least that may come
+    uint32_t next_id            # of the next stream that we open: even if we dialled, else odd
+    uint32_t peer_id            # the least that a stream that the peer opens may have
     Stream *first_ready
     Stream *last_ready
     # what comes in

@@ -35,6 +35,8 @@ cdef Connection *connection_new(int fd, bint dialled, uint32_t segment_size, con
     c.n_buckets = FIRST_BUCKETS
     c.fd = fd
     c.dialled = dialled
+    c.next_id = 0 if dialled else 1
+    c.peer_id = 1 - c.next_id
     c.segment_size = segment_size
     c.in_segment = -1
     strncpy(c.peer, peer, sizeof(c.peer) - 1)
@@ -112,7 +114,10 @@ cdef int connection_add(Connection *c, Stream *s, uint32_t id) noexcept nogil:
     c.streams += 1
     if s.state == STREAM_JOINING:
         c.joining += 1
-    c.next_id = max(c.next_id, id + 1)
+    if (id ^ c.next_id) & 1:
+        c.peer_id = id + 2
+    else:
+        c.next_id = id + 2
     s.previous = NULL
     s.next = all.streams
     if s.next != NULL:
@@ -213,7 +218,9 @@ cdef void stream_over(Stream *s) noexcept nogil:
     cdef Stream **at
     if c == NULL:
         return
-    stream_release_writer(s, True)
+    # Whoever joins may try again on another connection, with the same queue.
+    if s.state != STREAM_JOINING or s.heard_end:
+        stream_release_writer(s, True)
     stream_detach(s)
     stream_drop_incoming(s)
     if c.in_stream == s:
@@ -287,7 +294,7 @@ cdef void _tell(Connection *c, Stream *s, int code, const char *why) noexcept no
     cdef char text[TEXT]
     cdef bint lost = code == FAIL_PEER_LOST
     if s.role == ROLE_SENDER:
-        if s.sub == NULL or s.writer_failure == NULL or (lost and s.loss_is_cancel):
+        if s.sub == NULL or s.writer_failure == NULL or s.state == STREAM_JOINING or (lost and s.loss_is_cancel):
             return
         if lost:
             snprintf(text, TEXT, b"consumer %s (channel %u) was lost before it acknowledged the end of partition: %s",

@@ -1,7 +1,8 @@
 """What every transport promises: order within a channel, nothing lost, nothing twice, memory bounded, ends heard.
 
 ``local`` reads the producer's segments in place; ``tcp`` goes through a socket between two environments, with the
-native thread, credits and frames that other processes get.
+native thread, credits and frames that other processes get; ``memfd`` through the shared memory that other processes of
+the host get.
 """
 
 from __future__ import annotations
@@ -28,18 +29,21 @@ class Rig:
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.stack = contextlib.ExitStack()
-        self.near = self.stack.enter_context(fb.ShuffleEnvironment(segments=512, segment_size=SEGMENT))
-        self.far = (
-            self.near
-            if kind == "local"
-            else self.stack.enter_context(fb.ShuffleEnvironment(segments=512, segment_size=SEGMENT))
-        )
-        self.address = self.far.listen() if kind == "tcp" else None
+        self.near = self.stack.enter_context(self.environment())
+        self.far = self.near if kind == "local" else self.stack.enter_context(self.environment())
+        self.address = None if kind == "local" else self.far.listen()
+        self.transport = "auto" if kind == "local" else kind
+
+    def environment(self) -> fb.ShuffleEnvironment:
+        return fb.ShuffleEnvironment(segments=512, segment_size=SEGMENT, shared=self.kind == "memfd")
+
+    def settings(self, **config: Any) -> fb.ExchangeConfig:
+        return fb.ExchangeConfig(transport=self.transport, **config)
 
     def make(
         self, producers: int = 1, consumers: int = 1, serializer: Any = ROWS, selector: Any = None, **config: Any
     ) -> tuple[list[fb.RecordWriter], list[fb.InputGate]]:
-        settings = fb.ExchangeConfig(**config)
+        settings = self.settings(**config)
         gates = [
             self.far.create_input_gate(serializer, channels=producers, epoch=5, secret=SECRET, config=settings)
             for _ in range(consumers)
@@ -55,9 +59,12 @@ class Rig:
 
     def close(self) -> None:
         self.stack.close()
+        for env in (self.near, self.far):
+            env.pool.audit()
+            assert env.pool.available == env.pool.total
 
 
-@pytest.fixture(params=["local", "tcp"])
+@pytest.fixture(params=["local", "tcp", "memfd"])
 def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
     before = {t.name for t in threading.enumerate()}
     rig = Rig(request.param)
@@ -240,7 +247,7 @@ def test_an_abort_of_the_consumer_reaches_a_blocked_producer(rig: Rig) -> None:
         next(iter(gates[0]))
     gates[0].abort("model exploded")
     gates[0].close()
-    if rig.kind == "tcp":
+    if rig.kind != "local":
         thread.join(5)
         assert isinstance(out[0], ExchangeAborted)
         assert "model exploded" in str(out[0])
@@ -299,7 +306,7 @@ def test_the_buffer_timeout_sends_a_partly_filled_buffer(rig: Rig, timeout: floa
 def test_without_a_buffer_timeout_only_a_flush_sends_it(rig: Rig) -> None:
     writers, gates = rig.make(buffer_timeout_s=-1)
     writers[0].emit((1, "alone"))
-    if rig.kind == "tcp":
+    if rig.kind != "local":
         assert gates[0].poll(0.3) is None
     writers[0].flush()
     assert gates[0].poll(5) == [(1, "alone")]
@@ -413,7 +420,9 @@ def test_a_gate_may_be_opened_without_knowing_its_producers(rig: Rig) -> None:
     totals: dict[int, int] = {}
     received: list[int] = []
     for wave in range(4):
-        writer = rig.near.create_result_partition(serializer, [target], channel=wave, epoch=5, secret=SECRET)
+        writer = rig.near.create_result_partition(
+            serializer, [target], channel=wave, epoch=5, secret=SECRET, config=rig.settings()
+        )
         for k in range(100):
             writer.emit((wave * 100 + k, None))
         if rig.address is None:
@@ -436,7 +445,7 @@ def test_a_gate_may_be_opened_without_knowing_its_producers(rig: Rig) -> None:
 def test_a_gate_that_was_promised_more_says_which_channel(rig: Rig) -> None:
     gate = rig.far.create_input_gate(ROWS, channels=None, epoch=5, secret=SECRET, maximum=64)
     target = gate if rig.address is None else (*rig.address, gate.gate_id)
-    writer = rig.near.create_result_partition(ROWS, [target], channel=9, epoch=5, secret=SECRET)
+    writer = rig.near.create_result_partition(ROWS, [target], channel=9, epoch=5, secret=SECRET, config=rig.settings())
     writer.emit((1, None))
     thread, _ = in_thread(writer.close)
     assert gate.poll(5) == [(1, None)]

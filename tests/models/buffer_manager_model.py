@@ -1,6 +1,8 @@
 """The functions of ``buffer_manager.pyx``, transcribed by name: exclusive and floating segments of a gate.
 
 What a state of ``credit_model`` is made of stands here too.
+
+Recall (``bm_take_back``, ``poor``) is not in it: the model's gates have a segment for each of their channels.
 """
 
 from __future__ import annotations

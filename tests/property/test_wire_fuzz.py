@@ -19,7 +19,7 @@ from fastbuf.transports import listener
 
 ROWS = fb.RowSerializer(fb.Schema.of(n="int64"))
 HEADER = struct.Struct("<IBBHIIII")
-DATA, CREDIT, EVENT, DONE, CANCEL, ABORT, PING, JOIN = range(1, 9)
+DATA, CREDIT, EVENT, DONE, CANCEL, ABORT, PING, JOIN, RECALL, RETURN = range(1, 11)
 ROUNDS = 2000 if os.environ.get("FASTBUF_LONG") == "1" else 150
 
 
@@ -63,17 +63,24 @@ def frame(kind: int, stream: int, payload: bytes = b"", sequence: int = 0, value
         ([frame(PING, 0, value=2)], "unknown kind"),
         ([frame(PING, 0, b"?")], "impossible length"),
         ([frame(JOIN, 0, greeting(1, 0))], "handshake that nobody is in"),
-        ([frame(JOIN, 1, greeting(1, 1), value=1)], "unknown kind"),
+        ([frame(JOIN, 2, greeting(1, 2), value=1)], "unknown kind"),
+        ([frame(JOIN, 1, greeting(1, 1))], "handshake that nobody is in"),
         ([frame(JOIN, 1)], "impossible length"),
         ([frame(JOIN, 1, bytes(4129))], "impossible length"),
-        ([frame(JOIN, 1, greeting(1, 1)), frame(DATA, 1, element(1))], "had not proved its secret"),
-        ([frame(JOIN, 1, greeting(1, 1)), frame(EVENT, 1, b"\x02" + bytes(8))], "had not proved its secret"),
-        ([frame(JOIN, 5, greeting(1, 5)), frame(JOIN, 4, greeting(1, 4))], "handshake that nobody is in"),
-        ([frame(JOIN, 1, greeting(1, 1)) for _ in range(3)], "handshake that nobody is in"),
-        ([frame(JOIN, k, greeting(1, k)) for k in range(1, 200)], "handshake that nobody is in"),
-        ([frame(JOIN, 1, b"no greeting"), frame(ABORT, 1), frame(ABORT, 1)], "after the last one|another channel"),
+        ([frame(JOIN, 2, greeting(1, 2)), frame(DATA, 2, element(1))], "had not proved its secret"),
+        ([frame(JOIN, 2, greeting(1, 2)), frame(EVENT, 2, b"\x02" + bytes(8))], "had not proved its secret"),
+        ([frame(JOIN, 6, greeting(1, 6)), frame(JOIN, 4, greeting(1, 4))], "handshake that nobody is in"),
+        ([frame(JOIN, 2, greeting(1, 2)) for _ in range(3)], "handshake that nobody is in"),
+        ([frame(JOIN, k, greeting(1, k)) for k in range(2, 400, 2)], "handshake that nobody is in"),
+        ([frame(JOIN, 2, b"no greeting"), frame(ABORT, 2), frame(ABORT, 2)], "after the last one|another channel"),
         ([frame(99, 0)], "unknown kind"),
         ([frame(CREDIT, 0, value=5)], "unknown kind"),
+        ([frame(RECALL, 0)], "unknown kind"),
+        ([frame(RETURN, 0, value=3)], "gave back more credit than it had"),
+        ([frame(RETURN, 0, value=1), frame(RETURN, 0, value=0xFFFFFFFF)], "gave back more credit than it had"),
+        ([frame(RETURN, 7, value=1)], "another channel"),
+        ([frame(RETURN, 0, b"?", value=1)], "impossible length"),
+        ([frame(JOIN, 1, greeting(1, 1)), frame(RETURN, 1, value=1)], "had not proved its secret"),
         ([frame(DATA, 0, element(1), zero=1)], "unknown kind"),
         ([frame(DATA, 0, element(1), flags=1, crc=1)], "has CRC32C"),
         ([frame(EVENT, 0, b"\x02" + bytes(8), sequence=1)], "buffer 1 came where 0 was due"),
@@ -115,6 +122,8 @@ def test_each_violation_has_its_error(frames: list[bytes], error: str) -> None:
         (frame(DONE, 0), "had not been said"),
         (frame(CREDIT, 0, value=0x7FFFFFFF) * 2, "more credit than"),
         (frame(CREDIT, 0, sequence=1), "more credit than"),
+        (frame(CREDIT, 0), "unknown kind"),
+        (frame(CREDIT, 0, value=1, crc=2), "unknown kind"),
         (frame(DATA, 0, element(1)), "unknown kind"),
         (frame(CREDIT, 3, value=1), "another channel"),
         (frame(JOIN, 0, b"again"), "handshake that nobody is in"),
@@ -176,17 +185,17 @@ def test_one_that_joins_without_proof_is_refused_and_the_first_goes_on(last: byt
                     if head[1] != CREDIT:
                         return head[1], head[4], head[6], stream.read(head[0])
 
-            sock.sendall(frame(JOIN, 1, greeting(gate.gate_id, 1)))
+            sock.sendall(frame(JOIN, 2, greeting(gate.gate_id, 2)))
             kind, number, refused, challenge = hear()
-            assert (kind, number, refused, len(challenge)) == (JOIN, 1, 0, hs.CHALLENGE_BYTES)
-            sock.sendall(frame(JOIN, 1, last))
+            assert (kind, number, refused, len(challenge)) == (JOIN, 2, 0, hs.CHALLENGE_BYTES)
+            sock.sendall(frame(JOIN, 2, last))
             kind, number, refused, verdict = hear()
-            assert (kind, number, refused, verdict[0]) == (JOIN, 1, 1, hs.REFUSED_SECRET)
-            sock.sendall(frame(DONE, 1) + frame(DATA, 0, element(5)) + frame(DONE, 0, sequence=1))
+            assert (kind, number, refused, verdict[0]) == (JOIN, 2, 1, hs.REFUSED_SECRET)
+            sock.sendall(frame(DONE, 2) + frame(DATA, 0, element(5)) + frame(DONE, 0, sequence=1))
             assert hear()[:2] == (DONE, 0)
             assert gate.poll(5) == [(5,)]
             # And the number it had is not given out again.
-            sock.sendall(frame(JOIN, 1, greeting(gate.gate_id, 1)))
+            sock.sendall(frame(JOIN, 2, greeting(gate.gate_id, 2)))
             assert stream.read() == b""
             stream.close()
         gate.close()
@@ -214,7 +223,7 @@ def mutate(rng: random.Random, good: bytes) -> bytes:
 def test_mutated_streams_never_harm_an_honest_peer() -> None:
     """Each round: a mad peer and an honest one on the same environment, at different gates."""
     rng = random.Random(20260101)
-    good = frame(PING, 0) + frame(DATA, 0, element(0)) + frame(JOIN, 1, greeting(1, 1)) + frame(ABORT, 1)
+    good = frame(PING, 0) + frame(DATA, 0, element(0)) + frame(JOIN, 2, greeting(1, 2)) + frame(ABORT, 2)
     good += frame(EVENT, 0, b"\x02" + bytes(8), sequence=1)
     good += frame(DATA, 0, element(1), sequence=1) + frame(DONE, 0, sequence=2)
     with (
@@ -271,7 +280,7 @@ def knock(address: tuple[str, int], gate: fb.InputGate, rng: random.Random) -> b
                 sock.sendall(wrong)
                 sock.shutdown(socket.SHUT_WR)
             else:
-                sock.sendall(rng.randbytes(hs.PROOF_BYTES * 2))
+                sock.sendall(rng.randbytes(hs.PROOF_BYTES + hs.OFFER_BYTES))  # as much as it may have said
             while part := sock.recv(4096):
                 heard += part
         except TimeoutError:

@@ -157,6 +157,78 @@ def through(deed: Deed, reset: bool = False, checksum: bool = False) -> tuple[li
 SENT = [(k, "t" * (k % 97)) for k in range(RECORDS)]
 
 
+def shared(deed: Deed, reset: bool = False, channels: int = 4) -> tuple[list[list[Any]], list[Any], Proxy]:
+    """As `through`, for channels that share the connection: what each consumer had."""
+    config = fb.ExchangeConfig(checksum=True, buffer_timeout_s=0.005, stall_timeout_s=20, connect_timeout_s=5)
+    got: list[list[Any]] = [[] for _ in range(channels)]
+    errors: list[Any] = []
+    with (
+        fb.ShuffleEnvironment(segments=256, segment_size=SEGMENT) as far,
+        fb.ShuffleEnvironment(segments=256, segment_size=SEGMENT) as near,
+    ):
+        gates = [far.create_input_gate(ROWS, channels=1, epoch=9, secret=b"p", config=config) for _ in range(channels)]
+        proxy = Proxy(far.listen(), deed, reset)
+
+        def read(i: int) -> None:
+            try:
+                got[i].extend(iter(gates[i]))
+            except fb.FastbufError as error:
+                errors.append((f"consumer {i}", time.monotonic(), error))
+            finally:
+                gates[i].close()
+
+        def write(i: int) -> None:
+            writer = None
+            try:
+                target = (*proxy.address, gates[i].gate_id)
+                writer = near.create_result_partition(ROWS, [target], epoch=9, secret=b"p", config=config)
+                writer.emit_many(SENT)
+                writer.close()
+            except fb.FastbufError as error:
+                errors.append((f"producer {i}", time.monotonic(), error))
+                if writer is None:
+                    gates[i].abort("the producer could not connect")
+                else:
+                    writer.abort("over")
+
+        threads = [threading.Thread(target=deed, args=(i,)) for i in range(channels) for deed in (read, write)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+            assert not thread.is_alive(), "somebody hangs"
+        proxy.close()
+        assert near.pool.available == 256
+        assert far.pool.available == 256
+        near.pool.audit()
+        far.pool.audit()
+    return got, errors, proxy
+
+
+@pytest.mark.timeout(600)
+def test_channels_of_one_connection_split_and_cut() -> None:
+    rng = random.Random(11)
+    for place in [10**9] + [rng.randrange(300, 60_000) for _ in range(ROUNDS - 1)]:
+
+        def tear(way: int, at: int, data: bytes, place: int = place) -> list[bytes] | None:
+            if at + len(data) > place:
+                return None
+            middle = rng.randrange(len(data))
+            return [data[:middle], data[middle:]]
+
+        with nothing_left():
+            got, errors, proxy = shared(tear, reset=bool(place & 1))
+        assert all(part == SENT[: len(part)] for part in got)
+        if proxy.cut_at is None:
+            assert errors == []
+            assert got == [SENT] * 4
+        failed = {who for who, _, _ in errors}
+        for i, part in enumerate(got):
+            assert len(part) == RECORDS or f"consumer {i}" in failed, "records were lost, and nobody said so"
+        for who, _, error in errors:
+            assert isinstance(error, fb.ExchangeError), (who, error)
+
+
 def test_split_at_every_place() -> None:
     rng = random.Random(1)
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,7 +14,7 @@ import pytest
 
 from fastbuf.errors import PoolDestroyed, PoolTimeout, ResourceError
 from fastbuf.memory import LocalBufferPool, NetworkBufferPool
-from fastbuf.memory._testing import Handover, churn, churn_many, listen
+from fastbuf.memory._testing import Handover, churn, churn_many, listen, parked
 
 pytestmark = pytest.mark.stress
 LONG = 20 if os.environ.get("FASTBUF_LONG") == "1" else 1
@@ -142,6 +143,44 @@ def test_limits_move_under_way() -> None:
     for local in steady:
         local.destroy()
     assert network.available == 12
+
+
+@pytest.mark.parametrize("threads", [2, 5])
+def test_threads_end_under_way(threads: int) -> None:
+    # What they kept goes back as they end, while others wait for it and figures are asked for.
+    network = network_of(threads + 1)
+    local = network.create_local_pool(threads + 1)
+    stop = threading.Event()
+
+    def short_lives(seed: int) -> tuple[int, int, int]:
+        total = (0, 0, 0)
+        for _ in range(150 * LONG):
+            (one,) = at_once(lambda: churn(local, 2_000, 3, seed))
+            total = total[0] + one[0], total[1] + one[1], total[2] + one[2]
+        return total
+
+    def look() -> int:
+        looks = 0
+        while not stop.is_set():
+            s = local.stats()
+            assert s.held == s.in_use + s.available <= threads + 1
+            assert s.in_use <= s.peak <= threads + 1
+            looks += 1
+        return looks
+
+    with ThreadPoolExecutor(1) as observer:
+        looks = observer.submit(look)
+        try:
+            steady = lambda: churn(local, 400_000 * LONG, 2, 100)  # noqa: E731
+            check(at_once(*(lambda k=k: short_lives(k + 1) for k in range(threads)), steady))
+        finally:
+            stop.set()
+        assert looks.result(timeout=60) > 0
+    deadline = time.monotonic() + 30
+    while parked(local) and time.monotonic() < deadline:
+        os.sched_yield()  # Python is done with a thread a little before the system is
+    assert (local.in_use, parked(local)) == (0, {})
+    network.audit()
 
 
 def test_destroy_under_way() -> None:

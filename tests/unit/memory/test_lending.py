@@ -14,7 +14,7 @@ import pytest
 from fastbuf.errors import ConfigError, FastbufError, SegmentExported, SegmentStateError
 from fastbuf.memory import Borrower, Lender, LocalBufferPool, NetworkBufferPool
 
-LENT_PUT, BACK_PUT, LOANS = 64, 192, 320  # offsets of lending.pxd
+LENT_PUT, BACK_PUT, LOANS = 64, 192, 448  # offsets of lending.pxd
 
 
 @pytest.fixture

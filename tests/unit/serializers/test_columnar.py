@@ -17,6 +17,7 @@ from fastbuf.errors import (
     BlockError,
     BlockTruncated,
     RecordError,
+    RecordTooLong,
     SchemaError,
     SchemaMismatch,
 )
@@ -134,6 +135,53 @@ def test_structured_arrays() -> None:
         cols.dumps([1, 2])
     with pytest.raises(RecordError, match="one dimension"):
         cols.dumps(rows.reshape(5, 1))
+
+
+@pytest.mark.parametrize("checksum", [False, True])
+def test_dump_into_writes_what_dumps_gives(checksum: bool) -> None:
+    data = batch(200)
+    cols = ColumnarSerializer(data.schema, checksum)
+    buffer = bytearray(b"\xa5" * 1_000_000)
+    for given_ in (data, data.slice(3, 50), data.slice(0, 0), pa.Table.from_batches([data, data.slice(7)])):
+        wanted = cols.dumps(given_)
+        assert cols.dump_into(given_, buffer) == len(wanted)
+        assert buffer[: len(wanted)] == wanted
+        assert cols.dump_into(given_, memoryview(buffer)[8 : 8 + len(wanted) + 800]) == len(wanted)
+        assert buffer[8 : 8 + len(wanted)] == wanted
+    assert ColumnarSerializer().dump_into(data, np.zeros(1_000_000, np.uint8)) == len(cols.dumps(data))
+
+
+def test_long_copies_at_any_distance() -> None:
+    """Copies go another way where source and target lie next to each other within their pages."""
+    r = np.random.default_rng(1)
+    source = np.zeros(1 << 17, np.int64)
+    target = np.zeros(1 << 20, np.uint8)
+    for rows in (255, 256, 257, 1500):
+        for shift in (0, 8, 40):
+            values = source[shift // 8 : shift // 8 + rows]
+            values[:] = r.integers(0, 1 << 60, rows)
+            data = pa.record_batch({"n": values})
+            cols = ColumnarSerializer(data.schema)
+            # The first value of column n goes 48 bytes behind the block's first.
+            for distance in (8, 24, 56, 64, 4088):
+                first = values.__array_interface__["data"][0] + distance - 48
+                at = (first - target.__array_interface__["data"][0]) % 4096
+                size = cols.dump_into(data, target[at:])
+                assert cols.loads(target[at : at + size]).equals(data)
+
+
+def test_dump_into_too_little() -> None:
+    data = batch(200)
+    cols = ColumnarSerializer(data.schema)
+    wanted = cols.dumps(data)
+    buffer = bytearray(b"\xa5" * len(wanted))
+    for room in (0, HEADER_BYTES - 1, HEADER_BYTES, HEADER_BYTES + 60, len(wanted) // 2, len(wanted) - 8):
+        with pytest.raises(RecordTooLong, match=rf"a buffer of {room:,} bytes"):
+            cols.dump_into(data, memoryview(buffer)[:room])
+        assert buffer[room:] == b"\xa5" * (len(buffer) - room)
+    assert cols.dumps(data) == wanted
+    with pytest.raises((BufferError, TypeError)):
+        cols.dump_into(data, bytes(len(wanted)))
 
 
 def test_single_records_are_no_business_of_a_columnar_serializer() -> None:

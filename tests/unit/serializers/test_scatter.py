@@ -51,6 +51,41 @@ def test_all_types_in_one_batch(room: int, partitions: int) -> None:
     scattered(data, None, partitions, room)
 
 
+@pytest.mark.parametrize("columns", range(1, 11))
+@pytest.mark.parametrize("longest", [1, 16, 17, 32, 33])
+def test_wide_columns_side_by_side_and_short_strings(columns: int, longest: int) -> None:
+    """Columns of 8 bytes are gathered up to four at once, strings of up to 16 and 32 bytes by copies of as many."""
+    r = np.random.default_rng(columns)
+    for nulls in (None, columns // 2):
+        arrays = {}
+        for k in range(columns):
+            values = r.integers(0, 1 << 60, 500)
+            arrays[f"c{k}"] = pa.array(values, mask=values % 3 == 0 if k == nulls else None)
+        texts = ["x" * int(n) for n in r.integers(0, longest + 1, 499)] + ["y" * longest]
+        data = pa.record_batch({"first": texts, **arrays, "last": texts})
+        for partitions in (2, 61):
+            scattered(data, r.integers(0, partitions, 500).astype(np.int32), partitions, 8192)
+
+
+@pytest.mark.parametrize("length", [10, 11])
+def test_rows_that_are_much_alike_fill_the_room(length: int) -> None:
+    """The rows that surely fit are taken without a look at each; what they leave of the room is little."""
+    r = np.random.default_rng(1)
+    texts = ["x" * int(n) for n in r.integers(length - 1, length + 1, 5000)]
+    data = pa.record_batch({"k": np.arange(5000), "s": texts})
+    scatter = BatchScatter(data.schema, 2)
+    scatter.start(data, np.arange(5000, dtype=np.int32) % 2)
+    buffer = np.zeros((1, 32768), np.uint8)
+    at, pieces = 0, []
+    while written := scatter.encode_into(0, buffer[0], at):
+        pieces.append(bytes(buffer[0, at + 4 : at + written]))
+        at += written
+    assert 32768 - at < 128
+    assert len(pieces) <= 4
+    rows = assemble(data.schema, pieces).num_rows
+    assert assemble(data.schema, pieces).equals(data.take(pa.array(np.arange(0, 2 * rows, 2))))
+
+
 @settings(max_examples=150, deadline=None)
 @given(batches(), st.integers(1, 9), st.sampled_from([0, 8, 17, 100, 1000, 100_000]), st.randoms(use_true_random=False))
 def test_any_batch(data: pa.RecordBatch, partitions: int, room: int, r: object) -> None:

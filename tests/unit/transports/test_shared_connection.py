@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ import pytest
 
 import fastbuf as fb
 from fastbuf.errors import AuthenticationError, ExchangeAborted, PeerLost, SequenceError
+from fastbuf.transports import handshake as hs
 from fastbuf.transports import listener
 
 ROWS = fb.RowSerializer(fb.Schema.of(n="int64", text="string"))
@@ -28,11 +30,14 @@ def ends() -> Iterator[Ends]:
         yield near, far, far.listen()
 
 
-def connections(port: int) -> int:
-    """Established connections to that port, both ends of which are on this machine: counted at the listener's."""
-    with open("/proc/net/tcp") as table:
-        rows = [line.split() for line in table][1:]
-    return sum(row[1].endswith(f":{port:04X}") and row[3] == "01" for row in rows)
+def connections(*ports: int) -> int:
+    """Established connections to these ports, both ends of which are on this machine: counted at the listener's."""
+    n = 0
+    for family in ("tcp", "tcp6"):
+        with open(f"/proc/net/{family}") as table:
+            rows = [line.split() for line in table][1:]
+        n += sum(int(row[1].rpartition(":")[2], 16) in ports and row[3] == "01" for row in rows)
+    return n
 
 
 def until(true: Callable[[], bool]) -> None:
@@ -102,6 +107,98 @@ def test_producers_times_consumers_use_one_connection(ends: Ends) -> None:
     gate, target = gate_and_target(ends)
     writer = writer_to(ends, [target])
     assert connections(ends[2][1]) == 1
+    writer.abort("over")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_who_both_produces_and_consumes_needs_no_second_connection(host: str) -> None:
+    """3 x 3 channels in either direction between two environments that both listen."""
+    environments = [fb.ShuffleEnvironment(segments=1024, segment_size=SEGMENT) for _ in range(2)]
+    with environments[0], environments[1]:
+        addresses = [env.listen(host) for env in environments]
+        gates = [[env.create_input_gate(ROWS, channels=3, secret=b"s") for _ in range(3)] for env in environments]
+        writers = [
+            environments[side].create_result_partition(
+                ROWS,
+                [(*addresses[1 - side], gate.gate_id) for gate in gates[1 - side]],
+                channel=i,
+                secret=b"s",
+                selector=fb.broadcast(),
+            )
+            for i in range(3)
+            for side in range(2)
+        ]
+        assert connections(addresses[0][1], addresses[1][1]) == 1
+        records = [(k, "b" * (k % 200)) for k in range(500)]
+
+        def send(writer: fb.RecordWriter) -> None:
+            writer.emit_many(records)
+            writer.close()
+
+        readers = [lambda g=gate: list(g) for side in gates for gate in side]
+        got = in_threads([lambda w=w: send(w) for w in writers] + readers)
+        assert got[:6] == [None] * 6
+        for part in got[6:]:
+            assert sorted(part) == sorted(records * 3)
+        until(lambda: connections(addresses[0][1], addresses[1][1]) == 0)
+        for side in gates:
+            for gate in side:
+                gate.close()
+
+
+def test_environments_that_dial_each_other_at_once() -> None:
+    """One connection or two, as it falls out: never an error, nothing lost."""
+    for _ in range(20):
+        environments = [fb.ShuffleEnvironment(segments=256, segment_size=SEGMENT) for _ in range(2)]
+        with environments[0], environments[1]:
+            addresses = [env.listen() for env in environments]
+            gates = [env.create_input_gate(ROWS, channels=1, secret=b"s") for env in environments]
+            together = threading.Barrier(2)
+
+            def take_part(
+                side: int,
+                environments: Any = environments,
+                addresses: Any = addresses,
+                gates: Any = gates,
+                together: Any = together,
+            ) -> list[Any]:
+                target = (*addresses[1 - side], gates[1 - side].gate_id)
+                together.wait(5)
+                writer = environments[side].create_result_partition(ROWS, [target], secret=b"s")
+                writer.emit((side, ""))
+                writer.flush()
+                first = gates[side].poll(5)
+                closer = threading.Thread(target=writer.close)
+                closer.start()
+                rest = list(gates[side])
+                closer.join(5)
+                return [*first, *rest]
+
+            assert in_threads([lambda: take_part(0), lambda: take_part(1)]) == [[(1, "")], [(0, "")]]
+
+
+def test_who_claims_the_address_of_another_gains_nothing(ends: Ends) -> None:
+    """A peer with a secret says that it listens where another does: what is for that other goes there all the same."""
+    near, far, address = ends
+    host, port = near.listen()
+    gate = near.create_input_gate(ROWS, channels=1, epoch=4, secret=b"of near")
+    lure, _ = gate_and_target(ends)
+    hello = hs.Hello(lure.gate_id, 0, 4, ROWS.fingerprint, SEGMENT, hs.fresh_nonce(), port=port)
+    with socket.create_connection(address, timeout=5) as claimant:
+        hs.greet(claimant, hello, b"s", "far")
+        writer = far.create_result_partition(
+            ROWS,
+            [(host, port, gate.gate_id)],
+            epoch=4,
+            secret=b"of near",
+            config=fb.ExchangeConfig(connect_timeout_s=0.5),
+        )
+        assert connections(port) == 1
+        writer.emit((1, "for near"))
+        writer.flush()
+        assert gate.poll(5) == [(1, "for near")]
+        claimant.setblocking(False)
+        assert b"for near" not in claimant.recv(1 << 16)
     writer.abort("over")
 
 
@@ -245,7 +342,7 @@ def test_who_joins_and_proves_nothing_has_a_bounded_time(ends: Ends, monkeypatch
 
     desk_listener = next(t for t in threading.enumerate() if t.name == "fastbuf-listener")._target.__self__  # type: ignore[attr-defined]
     monkeypatch.setattr(desk_listener, "_desk", Slow())
-    with pytest.raises(fb.ExchangeError, match="closed the connection during the handshake"):
+    with pytest.raises(fb.ExchangeError, match="secret was not proved in time"):
         writer_to(ends, [far_target])
     assert [last for _, last in refused] == [False, True]
     monkeypatch.undo()

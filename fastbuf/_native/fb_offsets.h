@@ -1,0 +1,54 @@
+/* Scans over offsets: whether they fall, and how long the longest value is. Whoever reads a batch or a chunk looks at
+ * all of them, so each scan exists for AVX2 and for the baseline, chosen at run time. */
+#ifndef FB_OFFSETS_H
+#define FB_OFFSETS_H
+
+#include "fb_columns.h"
+
+/* Whether one of n + 1 offsets, anywhere in memory, is below the one before it. While all are below 2^31, a difference
+ * is negative exactly if they fall; only with others among them, of lists of bits, is each pair compared. */
+static inline __attribute__((always_inline)) int fb_fall_body(const uint8_t *offsets, int64_t n) {
+    uint32_t high = fb_load32(offsets), falls = 0;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t a = fb_load32(offsets + 4 * i), b = fb_load32(offsets + 4 * i + 4);
+        high |= b | (b - a);
+    }
+    if (!(high >> 31)) return 0;
+    for (int64_t i = 0; i < n; i++) falls |= fb_load32(offsets + 4 * i + 4) < fb_load32(offsets + 4 * i);
+    return falls != 0;
+}
+
+/* The longest of n values as an unsigned difference of their offsets: of a falling pair it is huge. */
+static inline __attribute__((always_inline)) uint32_t fb_longest_body(const int32_t *offsets, int64_t n) {
+    uint32_t most = 0;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t length = (uint32_t)offsets[i + 1] - (uint32_t)offsets[i];
+        most = length > most ? length : most;
+    }
+    return most;
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) static int fb_fall_avx2(const uint8_t *offsets, int64_t n) {
+    return fb_fall_body(offsets, n);
+}
+__attribute__((target("avx2"))) static uint32_t fb_longest_avx2(const int32_t *offsets, int64_t n) {
+    return fb_longest_body(offsets, n);
+}
+#endif
+
+static inline int fb_offsets_fall(const uint8_t *offsets, int64_t n) {
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2")) return fb_fall_avx2(offsets, n);
+#endif
+    return fb_fall_body(offsets, n);
+}
+
+static inline uint32_t fb_longest32(const int32_t *offsets, int64_t n) {
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2")) return fb_longest_avx2(offsets, n);
+#endif
+    return fb_longest_body(offsets, n);
+}
+
+#endif

@@ -1,0 +1,306 @@
+"""The writer's end of a memfd channel: lends segments to a reader in another process (map: ``shared_block.pxd``)."""
+
+from libc.errno cimport errno
+from libc.stdint cimport uint8_t, uint32_t
+from libc.string cimport memcpy, strlen
+
+import os
+
+from fastbuf._native.atomics cimport (
+    fb_au32,
+    fb_fence_seq_cst,
+    fb_u32_exchange_acq_rel,
+    fb_u32_init,
+    fb_u32_load_acquire,
+    fb_u32_load_relaxed,
+    fb_u32_load_seq_cst,
+    fb_u32_store_release,
+)
+from fastbuf._native.sockets cimport close
+from fastbuf._native.threads cimport (
+    pthread_mutex_destroy,
+    pthread_mutex_init,
+    pthread_mutex_lock,
+    pthread_mutex_unlock,
+)
+from fastbuf.exchange.doorbell cimport Doorbell, bell_ring
+from fastbuf.exchange.failure cimport FAIL_ABORTED, FAIL_PEER_LOST, FAIL_PROTOCOL, failure_code, failure_set
+from fastbuf.exchange.result_partition cimport ResultPartition
+from fastbuf.exchange.result_subpartition cimport Slot, Subpartition, sub_advance, sub_close, sub_forget_drainer
+from fastbuf.exchange.shared_block cimport (
+    SHARED_ABORTED,
+    SHARED_DONE,
+    SHARED_EVENT_BYTES,
+    SHARED_EVENTS,
+    SHARED_OPEN,
+    SHARED_REASON,
+    SharedBlock,
+    SharedLender,
+    SharedSlot,
+)
+
+from fastbuf.errors import ResourceError
+from fastbuf.memory.layout import PAGE
+
+
+cdef extern from "fb_map.h" nogil:
+    int fb_memfd(const char *name, size_t length)
+    void *fb_map_shared(size_t length, int fd, int writable)
+    int fb_unmap(void *p, size_t length)
+
+
+MAGIC = 0x316b636f6c426266              # "fbBlock1"
+VERSION = 1
+
+
+def block_length(slots):
+    """Bytes of the memfd of a channel with so many slots; the events begin at the page before which the slots end."""
+    return events_offset(slots) + SHARED_EVENTS * SHARED_EVENT_BYTES
+
+
+def events_offset(slots):
+    """Where the events begin."""
+    head = sizeof(SharedBlock) - sizeof(SharedSlot)
+    return (head + slots * sizeof(SharedSlot) + PAGE - 1) // PAGE * PAGE
+
+
+# ---- C level
+
+
+cdef void _fail(SharedLender *x, int code, const char *text) noexcept nogil:
+    if x.failure != NULL:
+        if code == FAIL_PROTOCOL:
+            failure_set(x.failure, FAIL_PROTOCOL, text, strlen(text))
+        else:
+            failure_set(x.failure, FAIL_PEER_LOST, text, strlen(text))
+
+
+cdef void _hear_reason(SharedLender *x) noexcept nogil:
+    cdef char text[SHARED_REASON]
+    cdef uint32_t n = fb_u32_load_acquire(&x.block.reader_reason.length)
+    if n > SHARED_REASON:
+        n = SHARED_REASON
+    memcpy(text, x.block.reader_reason.text, n)
+    if x.failure != NULL:
+        failure_set(x.failure, FAIL_ABORTED, text, n)
+
+
+cdef bint _take_home(SharedLender *x, Subpartition *s) noexcept nogil:
+    """What the reader is done with; False: it says what cannot be."""
+    cdef uint32_t done = fb_u32_load_acquire(&x.block.head)
+    cdef uint32_t head = fb_u32_load_relaxed(&s.head)
+    cdef uint32_t tail = fb_u32_load_acquire(&s.tail)
+    cdef Slot *slot
+    cdef bint event
+    if done - head > tail - head:
+        return False
+    while head != done:
+        slot = &s.slots[head & s.mask]
+        if not fb_u32_load_acquire(&slot.finished):     # the writer is still filling it
+            return False
+        event = slot.event != NULL
+        sub_advance(s, 0, True)         # the writer has counted it
+        if event:
+            fb_u32_store_release(&x.events_home, fb_u32_load_relaxed(&x.events_home) + 1)
+        head += 1
+    return True
+
+
+cdef void _collect(SharedLender *x, Subpartition *s) noexcept nogil:
+    # Under the lock.  `reader_ended` before `head`: who sees that it has ended sees all that it had given back.
+    cdef uint32_t how
+    if fb_u32_load_relaxed(&s.closed) or x.broken:
+        return
+    how = fb_u32_load_acquire(&x.block.reader_ended)
+    if not _take_home(x, s) or (how == SHARED_DONE and not _had_everything(s)) or how > SHARED_ABORTED:
+        x.broken = True
+        fb_u32_store_release(&x.block.revoked, 1)
+        _fail(x, FAIL_PROTOCOL, b"a consumer of this host broke the protocol: it gave back what it was not lent")
+        # What it has comes home when it dies, or lets go of the channel.
+    elif how == SHARED_DONE:
+        sub_close(s, False)
+    elif how != SHARED_OPEN:
+        if how == SHARED_ABORTED:
+            _hear_reason(x)
+        sub_close(s, True)
+
+
+cdef bint _had_everything(Subpartition *s) noexcept nogil:
+    return fb_u32_load_acquire(&s.ended) != 0 and fb_u32_load_relaxed(&s.head) == fb_u32_load_acquire(&s.tail)
+
+
+cdef void lender_collect(void *lender) noexcept nogil:
+    """Takes home what the reader is done with, and hears whether it has ended; any thread."""
+    cdef SharedLender *x = <SharedLender *> lender
+    pthread_mutex_lock(&x.lock)
+    if x.sub != NULL:
+        _collect(x, <Subpartition *> x.sub)
+    pthread_mutex_unlock(&x.lock)
+
+
+cdef void _say_abort(SharedLender *x, const char *text) noexcept nogil:
+    # Under the lock.  A second reason is an echo of the first.
+    cdef size_t n = min(strlen(text), <size_t> SHARED_REASON)
+    if fb_u32_load_relaxed(&x.block.ended) != SHARED_ABORTED:
+        memcpy(x.block.writer_reason.text, text, n)
+        fb_u32_store_release(&x.block.writer_reason.length, <uint32_t> n)
+        fb_u32_store_release(&x.block.ended, SHARED_ABORTED)
+
+
+cdef void lender_notify(void *lender) noexcept nogil:
+    """Something was queued, ended or failed: the reader looks again; any thread."""
+    cdef SharedLender *x = <SharedLender *> lender
+    cdef fb_au32 *asked = x.abort_asked         # may be let go of meanwhile; what it points to stays
+    if asked != NULL and fb_u32_load_acquire(asked):
+        pthread_mutex_lock(&x.lock)
+        if x.abort_asked != NULL and x.failure != NULL and failure_code(x.failure):
+            _say_abort(x, x.failure.text)
+        pthread_mutex_unlock(&x.lock)
+    bell_ring(x.reader_bell, x.reader_fd)
+
+
+# ---- Python
+
+
+cdef class SharedWriter:
+    """Lends what one subpartition queues to one reader; made by the memfd transport.
+
+    Parameters
+    ----------
+    partition : ResultPartition
+    index : int
+        The subpartition.
+    """
+
+    def __cinit__(self, ResultPartition partition not None, int index):
+        cdef Subpartition *s = &partition.subs[index]
+        cdef uint32_t slots = s.mask + 1
+        cdef SharedBlock *block
+        pthread_mutex_init(&self.x.lock, NULL)
+        self.x.reader_fd = -1
+        self.index = index
+        self.length = block_length(slots)
+        self.fd = fb_memfd("fastbuf-channel", self.length)
+        block = <SharedBlock *> fb_map_shared(self.length, self.fd, True) if self.fd >= 0 else NULL
+        if block == NULL:
+            raise ResourceError(f"no memory for a channel's shared block: {os.strerror(errno)}")
+        block.magic = MAGIC
+        block.version = VERSION
+        block.slots = slots
+        block.segment_size = partition.segment_size
+        self.x.block = block
+        self.x.events = <uint8_t *> block + <size_t> events_offset(slots)
+        self.x.mask = slots - 1
+        self.x.collect = lender_collect
+        fb_u32_init(&self.x.events_home, 0)
+
+    def __dealloc__(self):
+        # Connected, it is held by the transport until it is over.
+        if self.x.block != NULL:
+            fb_unmap(self.x.block, self.length)
+        if self.x.reader_fd >= 0:
+            close(self.x.reader_fd)
+        if self.fd >= 0:
+            close(self.fd)
+        pthread_mutex_destroy(&self.x.lock)
+
+    def connect(self, ResultPartition partition not None, Doorbell reader_bell not None, int reader_fd, peer,
+                bint loss_is_cancel):
+        """The reader has the block: what is queued from now on is lent to it.  Owns `reader_fd` from here on."""
+        cdef Subpartition *s = &partition.subs[self.index]
+        self.partition = partition
+        self.reader_bell = reader_bell
+        self.peer = peer
+        self.x.reader_bell = reader_bell.bell
+        self.x.reader_fd = reader_fd
+        self.x.abort_asked = &partition.core.abort_asked
+        self.x.failure = &partition.core.failure
+        self.x.loss_is_cancel = loss_is_cancel
+        self.x.sub = s
+        s.notify = lender_notify
+        s.notify_context = &self.x
+        s.shared = &self.x
+        # Its own process holds it no longer by number: one descriptor less.
+        close(self.fd)
+        self.fd = -1
+
+    def is_of(self, partition):
+        """Whether this is a channel of `partition`."""
+        return self.partition is partition
+
+    def collect(self):
+        """Take home what the reader is done with; -> whether it is over: nothing is lent any more, or can be."""
+        lender_collect(&self.x)
+        return self.partition is None or (self.let_go and self._is_home())
+
+    def _is_home(self):
+        cdef Subpartition *s = <Subpartition *> self.x.sub
+        if not fb_u32_load_acquire(&s.closed):
+            if fb_u32_load_acquire(&self.x.block.revoked) and not self.x.broken:
+                self._revoke()
+        return fb_u32_load_acquire(&s.closed) != 0
+
+    def release(self):
+        """The partition is about to end (no writer is within it): it points here no longer.
+
+        What it had finished may still be read; what it had not is taken back once the reader does not look at it.
+        """
+        cdef Subpartition *s
+        if self.partition is None or self.let_go:
+            return
+        s = &self.partition.subs[self.index]
+        s.shared = NULL
+        sub_forget_drainer(s)
+        self.let_go = True
+        pthread_mutex_lock(&self.x.lock)
+        _collect(&self.x, s)
+        if not fb_u32_load_acquire(&s.ended) or fb_u32_load_acquire(&self.partition.core.abort_asked):
+            if failure_code(&self.partition.core.failure):
+                _say_abort(&self.x, self.partition.core.failure.text)
+            else:
+                _say_abort(&self.x, b"the producer gave up")
+        self.x.abort_asked = NULL
+        self.x.failure = NULL
+        pthread_mutex_unlock(&self.x.lock)
+        if fb_u32_load_acquire(&self.x.block.ended) == SHARED_ABORTED:
+            self._revoke()
+        bell_ring(self.x.reader_bell, self.x.reader_fd)
+
+    def _revoke(self):
+        # Dekker's: see the pairing.
+        fb_u32_exchange_acq_rel(&self.x.block.revoked, 1)
+        fb_fence_seq_cst()
+        if fb_u32_load_seq_cst(&self.x.block.reading) == 0 and not self.x.broken:
+            self._take_back()
+
+    def _take_back(self):
+        cdef Subpartition *s = <Subpartition *> self.x.sub
+        pthread_mutex_lock(&self.x.lock)
+        if not fb_u32_load_acquire(&s.closed):
+            sub_close(s, True)
+        pthread_mutex_unlock(&self.x.lock)
+
+    def lost(self, why):
+        """The control line has ended: the reader is dead or has let go, so all is taken back, exactly once."""
+        cdef bytes text
+        cdef Subpartition *s = <Subpartition *> self.x.sub
+        if self.partition is None:
+            return
+        lender_collect(&self.x)                 # what it had said before it went
+        if not fb_u32_load_acquire(&s.closed):
+            text = (
+                f"consumer {self.peer} (channel {self.partition.channel}) was lost before it acknowledged the end of "
+                f"partition: {why}").encode("utf-8", "replace")
+            pthread_mutex_lock(&self.x.lock)
+            if not self.x.loss_is_cancel:
+                _fail(&self.x, FAIL_PEER_LOST, text)
+            pthread_mutex_unlock(&self.x.lock)
+            self._take_back()
+
+    def drop(self):
+        """Last step: lets go of the partition; the pool that its segments belong to ends, or they are all home."""
+        if self.partition is not None:
+            self.release()
+            self._take_back()
+            self.partition = None
+            self.x.sub = NULL

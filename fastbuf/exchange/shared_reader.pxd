@@ -1,0 +1,39 @@
+# The reader's end of a memfd channel (layout, pairing and forbidden outcomes: shared_block.pxd).
+#
+# Owner of every field: the gate's reader, or who closes the gate, with the gate's lock (the Python one) held; but for
+# what is marked.
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
+from fastbuf.exchange.doorbell cimport Doorbell
+from fastbuf.exchange.shared_block cimport SharedBlock, SharedEnd
+from fastbuf.memory.arena cimport Arena
+
+cdef enum SharedNews:
+    NEWS_BROKEN = -1            # the writer's process has written what cannot be
+    NEWS_NONE = 0
+    NEWS_BYTES = 1
+    NEWS_EVENT = 2
+
+
+cdef class SharedReader:
+    cdef SharedBlock *block     # set once
+    cdef size_t length          # bytes mapped
+    cdef const uint8_t *events
+    cdef Arena arena            # the writer's
+    cdef Doorbell bell          # the writer's
+    cdef uint32_t slots         # as checked when it was mapped
+    cdef uint32_t head
+    cdef uint32_t drained       # bytes of the slot at head
+    cdef SharedEnd over         # what has been said to the writer
+    cdef uint64_t received      # buffers that were read to their end
+    cdef readonly object peer   # for messages
+    cdef public uint32_t index  # of its InputChannel; set once
+
+    cdef SharedNews next(self, bint partial, const uint8_t **data, uint32_t *length, bint *last) noexcept nogil
+    cdef void advance(self, uint32_t length, bint last) noexcept nogil
+    cdef bint enter(self) noexcept nogil
+    cdef void leave(self) noexcept nogil
+    cdef SharedEnd writer_ended(self) noexcept nogil
+    cdef bint exhausted(self) noexcept nogil
+    cdef void end(self, SharedEnd how, const char *reason, size_t length) noexcept nogil
+    cdef bytes writer_reason(self)

@@ -1,0 +1,191 @@
+"""The reader's end of a memfd channel: reads a writer's segments in place (``shared_block.pxd`` is the map)."""
+
+from libc.errno cimport errno
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+import os
+
+from fastbuf._native.atomics cimport (
+    fb_event_notify,
+    fb_fence_seq_cst,
+    fb_u32_exchange_acq_rel,
+    fb_u32_load_acquire,
+    fb_u32_load_relaxed,
+    fb_u32_load_seq_cst,
+    fb_u32_store_release,
+    fb_u64_load_acquire,
+)
+from fastbuf.exchange.doorbell cimport Doorbell
+from fastbuf.exchange.shared_block cimport (
+    SHARED_ABORTED,
+    SHARED_DONE,
+    SHARED_EVENT_BYTES,
+    SHARED_EVENTS,
+    SHARED_OPEN,
+    SHARED_REASON,
+    SHARED_SLOTS,
+    SharedBlock,
+    SharedEnd,
+    SharedSlot,
+)
+from fastbuf.memory.arena cimport Arena
+
+from fastbuf.errors import ConfigError, ResourceError
+from fastbuf.exchange.shared_lender import MAGIC, VERSION, block_length, events_offset
+from fastbuf.memory.layout import require_sealed
+
+
+cdef extern from "fb_map.h" nogil:
+    void *fb_map_shared(size_t length, int fd, int writable)
+    int fb_unmap(void *p, size_t length)
+
+
+cdef class SharedReader:
+    """Reads what one subpartition of another process lends; made by the memfd transport.
+
+    Parameters
+    ----------
+    fd : int
+        The memfd of the channel's block; it stays the caller's.
+    arena : Arena
+        The writer's, attached.
+    bell : Doorbell
+        The writer's, attached.
+    peer : str
+        For messages.
+
+    Raises
+    ------
+    ConfigError
+        It is no block of a channel, one of another version, or its description was altered.
+    ResourceError
+        It cannot be mapped.
+    """
+
+    def __cinit__(self, int fd, Arena arena not None, Doorbell bell not None, peer):
+        cdef SharedBlock *block
+        require_sealed(fd, "a channel")
+        self.length = os.fstat(fd).st_size
+        if self.length < sizeof(SharedBlock):
+            raise ConfigError(f"{self.length} bytes are no block of a channel")
+        block = <SharedBlock *> fb_map_shared(self.length, fd, True)
+        if block == NULL:
+            raise ResourceError(f"mapping the block of a channel: {os.strerror(errno)}")
+        self.block = block
+        self.slots = block.slots
+        if block.magic != <uint64_t> MAGIC or block.version != <uint32_t> VERSION:
+            raise ConfigError("this is no block of a channel, or one of another version")
+        if not 2 <= self.slots <= SHARED_SLOTS or self.slots & (self.slots - 1) or \
+                block_length(self.slots) != self.length or block.segment_size != arena.segment_size:
+            raise ConfigError(
+                f"the block of a channel with {self.slots} slots and segments of {block.segment_size} bytes does not "
+                f"fit {self.length} bytes and an arena with segments of {arena.segment_size}: it was altered")
+        self.events = <const uint8_t *> block + <size_t> events_offset(self.slots)
+        self.arena = arena
+        self.bell = bell
+        self.peer = peer
+
+    def __dealloc__(self):
+        if self.block != NULL:
+            fb_unmap(self.block, self.length)
+
+    cdef SharedNews next(self, bint partial, const uint8_t **data, uint32_t *length, bint *last) noexcept nogil:
+        """What may be read now; partial: bytes of a buffer that the writer still fills as well.
+
+        Bytes are looked at between `enter` and `leave`, and then advanced over.
+        """
+        cdef SharedSlot *slot
+        cdef uint32_t segment, finished, committed, place, n
+        cdef uint32_t tail = fb_u32_load_acquire(&self.block.tail)
+        cdef uint64_t mark
+        if tail - self.head > self.slots:
+            return NEWS_BROKEN
+        while self.head != tail:
+            slot = &self.block.slot[0] + (self.head & (self.slots - 1))
+            n = fb_u32_load_relaxed(&slot.event_length)
+            if n:
+                place = fb_u32_load_relaxed(&slot.event_place)
+                if n > SHARED_EVENT_BYTES or place >= SHARED_EVENTS:
+                    return NEWS_BROKEN
+                data[0] = self.events + place * SHARED_EVENT_BYTES
+                length[0] = n
+                last[0] = True
+                return NEWS_EVENT
+            finished = fb_u32_load_acquire(&slot.finished)      # before committed: see the pairing
+            committed = fb_u32_load_acquire(&slot.committed)
+            segment = fb_u32_load_relaxed(&slot.segment)
+            if segment >= <size_t> self.arena.segments or committed > <size_t> self.arena.segment_size or \
+                    committed < self.drained:
+                return NEWS_BROKEN
+            if committed > self.drained:
+                if not finished and not partial:
+                    mark = fb_u64_load_acquire(&self.block.flush_mark)
+                    if <uint32_t> (mark >> 32) != self.head or <uint32_t> mark <= self.drained:
+                        return NEWS_NONE
+                data[0] = self.arena.base + <size_t> segment * <size_t> self.arena.stride + self.drained
+                length[0] = committed - self.drained
+                last[0] = finished != 0
+                return NEWS_BYTES
+            if not finished:
+                return NEWS_NONE
+            self.advance(0, True)       # all of it was read before the writer closed it
+        return NEWS_NONE
+
+    cdef void advance(self, uint32_t length, bint last) noexcept nogil:
+        """The reader is done with `length` bytes; last: with the slot, whose segment goes back."""
+        self.drained += length
+        if last:
+            self.received += self.drained != 0
+            self.drained = 0
+            self.head += 1
+            fb_u32_store_release(&self.block.head, self.head)
+            fb_event_notify(&self.bell.bell.event)
+
+    cdef bint enter(self) noexcept nogil:
+        """Segments may be looked at until `leave`; False: the writer has taken them back."""
+        fb_u32_exchange_acq_rel(&self.block.reading, 1)
+        fb_fence_seq_cst()
+        if fb_u32_load_seq_cst(&self.block.revoked) == 0:
+            return True
+        self.leave()
+        return False
+
+    cdef void leave(self) noexcept nogil:
+        fb_u32_store_release(&self.block.reading, 0)
+
+    cdef SharedEnd writer_ended(self) noexcept nogil:
+        cdef uint32_t how = fb_u32_load_acquire(&self.block.ended)
+        return <SharedEnd> how if how == SHARED_DONE or how == SHARED_ABORTED else SHARED_OPEN
+
+    cdef bint exhausted(self) noexcept nogil:
+        # ended before tail: whoever sees the end sees every buffer that was queued before it.
+        cdef bint ended = self.writer_ended() == SHARED_DONE
+        return ended and self.head == fb_u32_load_acquire(&self.block.tail)
+
+    cdef void end(self, SharedEnd how, const char *reason, size_t length) noexcept nogil:
+        """The reader's last word, after its last look at a segment; said once."""
+        if self.over != SHARED_OPEN:
+            return
+        self.over = how
+        length = min(length, <size_t> SHARED_REASON)
+        memcpy(self.block.reader_reason.text, reason, length)
+        fb_u32_store_release(&self.block.reader_reason.length, <uint32_t> length)
+        fb_u32_store_release(&self.block.reader_ended, how)
+        fb_event_notify(&self.bell.bell.event)
+
+    cdef bytes writer_reason(self):
+        cdef char text[SHARED_REASON]
+        cdef uint32_t n = fb_u32_load_acquire(&self.block.writer_reason.length)
+        if n > SHARED_REASON:
+            n = SHARED_REASON
+        memcpy(text, self.block.writer_reason.text, n)
+        return text[:n]
+
+    def received_so_far(self):
+        """Buffers that were read to their end."""
+        return self.received
+
+    def has_ended(self):
+        """Whether an end of the control line now is no loss: the writer, or the reader, has said its last word."""
+        return self.over != SHARED_OPEN or self.writer_ended() != SHARED_OPEN

@@ -1,0 +1,40 @@
+# Taking one segment and recycling it, inline for whoever does it for every buffer.
+#
+# What pool_core.pxd has under local_try_acquire and segment_recycle, without the call into another module, which costs
+# about as much as what is done there.
+from libc.stdint cimport int32_t
+
+from fastbuf._native.atomics cimport (
+    fb_likely,
+    fb_u32_load_acquire,
+    fb_u32_load_relaxed,
+    fb_u32_store_relaxed,
+)
+from fastbuf.memory.debug_checks cimport POOL_DEBUG
+from fastbuf.memory.magazines cimport fb_magazine_last, magazine_put, magazine_take
+from fastbuf.memory.pool_core cimport LocalCore, PoolCore, SegmentMeta, local_try_acquire
+from fastbuf.memory.pool_home cimport put_slowly, recycle_shared
+
+
+cdef inline int32_t try_acquire_here(LocalCore *p) noexcept nogil:
+    cdef PoolCore *g = p.pool
+    cdef int32_t i = magazine_take(p, fb_magazine_last(g.here))
+    if fb_likely(i >= 0):
+        fb_u32_store_relaxed(&g.meta[i].refs, 1)        # published by whatever hands the segment on
+        return i
+    return local_try_acquire(p)
+
+
+cdef inline int recycle_here(PoolCore *g, int32_t i) noexcept nogil:
+    cdef SegmentMeta *s = &g.meta[i]
+    cdef LocalCore *p = s.owner
+    # Whoever sees 1 and owns it is alone: nobody else has a reference to copy (as in Arc::get_mut).  The acquire pairs
+    # with the release of those who left before.  The debug build counts down atomically all the same (recycle_shared),
+    # to catch two threads that recycle one reference.
+    if POOL_DEBUG or not fb_likely(fb_u32_load_acquire(&s.refs) == 1):
+        return recycle_shared(g, i)
+    fb_u32_store_relaxed(&s.refs, 0)                    # published by whatever takes it home
+    fb_u32_store_relaxed(&s.generation, fb_u32_load_relaxed(&s.generation) + 1)
+    if fb_likely(magazine_put(p, fb_magazine_last(g.here), i)):
+        return 1
+    return put_slowly(p, i)
