@@ -31,7 +31,7 @@ from fastbuf.transports.tcp_loop cimport (
     COMMAND_REFUSE,
     Command,
     command_init,
-    loop_mark,
+    loop_mark_now,
 )
 from fastbuf.transports.tcp_state cimport (
     ROLE_RECEIVER,
@@ -342,7 +342,7 @@ cdef class TcpTransport:
 
     cdef void _attach(self, ResultPartition partition, int index, Stream *s, target):
         host, port, gate_id = target
-        partition.subs[index].notify = loop_mark
+        partition.subs[index].notify = loop_mark_now
         partition.subs[index].notify_context = s
         partition.set_transport(index, "tcp", f"{host}:{port} gate {gate_id}")
 

@@ -12,10 +12,22 @@
 # `dirty` is a Treiber stack that is only ever emptied whole (exchange with NULL), so it has no ABA
 # problem; a stream is on it at most once (its own `dirty` flag, set by the pusher, cleared by the
 # loop *before* it looks at the stream).
+#
+# The turn: whoever has it works on connections and streams, the I/O thread whenever it is not in epoll_wait.  A writer
+# that marks its stream takes it if it is free, so that a record leaves by one system call and no change of threads
+# (flat combining: Hendler et al., SPAA 2010; the stack of dirty streams is the publication list).  Nobody else has to be
+# woken: a stream that is pushed while another has the turn is found by that one, which looks again after it.
+#     pusher  T1 push the stream (CAS)                        holder  T3 unlock the turn; fence
+#             T2 fence; try the turn: it is taken -> go               T4 dirty empty? no -> try again (the I/O
+#                                                                        thread: do not sleep)
+# Of the two fences one comes first: T2's, then T4 sees the stream; T3's, then T2 finds the turn free.
+# Forbidden: a stream on the stack, nobody has the turn, and the I/O thread sleeps.
+# Only the I/O thread frees connections (epoll may have told it of one) and streams, carries out commands and looks
+# at the clock; a guest that leaves it something of that wakes it.  The loop's memory stays until the guests are gone.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from fastbuf._native.atomics cimport fb_au32, fb_au64
-from fastbuf._native.threads cimport pthread_t
+from fastbuf._native.threads cimport pthread_mutex_t, pthread_t
 from fastbuf.exchange.gate_core cimport GateCore
 from fastbuf.exchange.input_channel cimport InputChannel
 from fastbuf.transports.tcp_state cimport Connection, Letter, Registry, Stream
@@ -53,6 +65,8 @@ cdef struct IoLoop:
     int event_fd
     pthread_t thread
     fb_au32 sleeping
+    fb_au32 guests              # threads within loop_mark_now
+    pthread_mutex_t turn        # all that follows but `dirty` and `commands`, and every connection and stream
     fb_au64 dirty               # Stream*
     Command *commands           # all.lock
     # -- I/O thread
@@ -65,5 +79,6 @@ cdef struct IoLoop:
 
 cdef void command_init(Command *k, int kind) noexcept nogil
 cdef void loop_mark(void *stream) noexcept nogil
+cdef void loop_mark_now(void *stream) noexcept nogil
 cdef void loop_wake(IoLoop *loop) noexcept nogil
 cdef void *loop_main(void *argument) noexcept nogil

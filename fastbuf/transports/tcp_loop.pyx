@@ -5,10 +5,13 @@ from libc.string cimport memset, strlen
 
 from fastbuf._native.atomics cimport (
     fb_event_notify,
+    fb_fence_seq_cst,
     fb_now_ns,
+    fb_u32_add_acq_rel,
     fb_u32_exchange_acq_rel,
     fb_u32_load_acquire,
     fb_u32_store_release,
+    fb_u32_sub_acq_rel,
     fb_u64_cas_acq_rel,
     fb_u64_load_acquire,
     fb_u64_load_relaxed,
@@ -24,7 +27,7 @@ from fastbuf._native.sockets cimport (
     eventfd_read,
     eventfd_write,
 )
-from fastbuf._native.threads cimport pthread_mutex_lock, pthread_mutex_unlock
+from fastbuf._native.threads cimport pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock
 from fastbuf.exchange.failure cimport FAIL_PEER_LOST, failure_set
 from fastbuf.exchange.gate_core cimport gate_connect
 from fastbuf.transports.messages cimport FRAME_ABORT
@@ -78,19 +81,45 @@ cdef void loop_wake(IoLoop *loop) noexcept nogil:
         eventfd_write(loop.event_fd, 1)
 
 
-cdef void loop_mark(void *stream) noexcept nogil:
-    """The stream has something to do; any thread."""
-    cdef Stream *s = <Stream *> stream
-    cdef IoLoop *loop = <IoLoop *> s.loop
+cdef bint _push(IoLoop *loop, Stream *s) noexcept nogil:
     cdef uint64_t head
     if fb_u32_exchange_acq_rel(&s.dirty, 1):
-        return
+        return False
     head = fb_u64_load_relaxed(&loop.dirty)
     while True:
         s.next_dirty = <Stream *> <size_t> head
         if fb_u64_cas_acq_rel(&loop.dirty, &head, <uint64_t> <size_t> s):
-            break
-    loop_wake(loop)
+            return True
+
+
+cdef void loop_mark(void *stream) noexcept nogil:
+    """The stream has something to do; any thread, whatever locks it holds."""
+    cdef Stream *s = <Stream *> stream
+    cdef IoLoop *loop = <IoLoop *> s.loop
+    if _push(loop, s):
+        loop_wake(loop)
+
+
+cdef void loop_mark_now(void *stream) noexcept nogil:
+    """As loop_mark, by a thread that holds no lock of a gate: it takes the turn if it is free, and does what is to do.
+
+    A record then leaves by one system call of the thread that wrote it, and not two threads later.
+    """
+    cdef Stream *s = <Stream *> stream
+    cdef IoLoop *loop = <IoLoop *> s.loop
+    cdef bint ending = False
+    fb_u32_add_acq_rel(&loop.guests, 1)
+    if _push(loop, s):
+        while True:
+            fb_fence_seq_cst()          # T2 and T4 of the .pxd
+            if not fb_u64_load_acquire(&loop.dirty) or pthread_mutex_trylock(&loop.turn) != 0:
+                break
+            _run_dirty(loop)
+            ending = _run(loop, False)
+            pthread_mutex_unlock(&loop.turn)
+            if ending:
+                loop_wake(loop)         # there is a time to look at, or a connection to bury
+    fb_u32_sub_acq_rel(&loop.guests, 1)
 
 
 cdef void command_init(Command *k, int kind) noexcept nogil:
@@ -131,20 +160,33 @@ cdef void _bury(IoLoop *loop, Connection *c) noexcept nogil:
     connection_free(c)
 
 
-cdef void _run(IoLoop *loop) noexcept nogil:
-    """Every connection that has something to say says it; those that died since the last time are freed."""
+cdef bint _run(IoLoop *loop, bint bury) noexcept nogil:
+    """Every connection that has something to say says it; True: one is ending, which is the I/O thread's business.
+
+    bury: those that died since the last time are freed.  Only the I/O thread may, which has no event of theirs left.
+    """
     cdef Connection *c = loop.all.running
+    cdef Connection *dead = NULL
+    cdef bint ending = False
     while c != NULL:
         loop.all.running = c.next_running
-        c.running = False
-        if c.phase == PHASE_DEAD:
-            _bury(loop, c)
+        if c.phase == PHASE_DEAD and not bury:
+            c.next_running = dead       # stays marked
+            dead = c
+            ending = True
         else:
-            connection_write(c)
-            _watch(loop, c)     # it, or the write, may have marked the connection again
-            if c.phase == PHASE_CLOSING and loop.next_sweep_ns < 0:
-                loop.next_sweep_ns = c.linger_until_ns
+            c.running = False
+            if c.phase == PHASE_DEAD:
+                _bury(loop, c)
+            else:
+                connection_write(c)
+                _watch(loop, c)         # it, or the write, may have marked the connection again
+                if c.phase == PHASE_CLOSING and loop.next_sweep_ns < 0:
+                    loop.next_sweep_ns = c.linger_until_ns
+                    ending = True
         c = loop.all.running
+    loop.all.running = dead
+    return ending
 
 
 cdef void _run_dirty(IoLoop *loop) noexcept nogil:
@@ -337,7 +379,7 @@ cdef void _stop(IoLoop *loop, int64_t now) noexcept nogil:
     """Everything was let go of; what was said last shall be heard, if the peers are quick."""
     cdef Connection *c
     loop.stop_at_ns = now + LAST_WORDS_NS
-    _run(loop)
+    _run(loop, True)
     c = loop.all.connections
     while c != NULL:
         connection_close(c)
@@ -411,14 +453,18 @@ cdef void *loop_main(void *argument) noexcept nogil:
     cdef int n, i, timeout
     cdef int64_t now = 0
     cdef Connection *c
+    pthread_mutex_lock(&loop.turn)
     while loop.stop_at_ns < 0 or (loop.all.connections != NULL and now < loop.stop_at_ns):
         now = fb_now_ns()
         timeout = _timeout_ms(loop, now)
+        pthread_mutex_unlock(&loop.turn)
         fb_u32_exchange_acq_rel(&loop.sleeping, 1)
+        fb_fence_seq_cst()              # T3
         if fb_u64_load_acquire(&loop.dirty) or _has_commands(loop):
             timeout = 0
         n = epoll_wait(loop.epoll_fd, events, EVENTS, timeout)
         fb_u32_exchange_acq_rel(&loop.sleeping, 0)
+        pthread_mutex_lock(&loop.turn)
         for i in range(n):
             c = <Connection *> events[i].data.ptr
             if c == NULL:
@@ -433,11 +479,12 @@ cdef void *loop_main(void *argument) noexcept nogil:
         _flush(loop, now)
         _look(loop, now)
         _sweep(loop, now)
-        _run(loop)
+        _run(loop, True)
         _free_doomed(loop)
     c = loop.all.connections
     while c != NULL:
         connection_lost(c, b"the environment was closed")
         c = c.next
     _run_commands(loop)
+    pthread_mutex_unlock(&loop.turn)
     return NULL

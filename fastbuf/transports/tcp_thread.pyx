@@ -69,6 +69,7 @@ cdef class IoThread:
         self.loop.stop_at_ns = -1
         self.loop.all.inbox_fd = -1
         fb_event_init(&self.loop.all.answered)
+        pthread_mutex_init(&self.loop.turn, NULL)
         pthread_mutex_init(&self.loop.all.lock, NULL)
         self.loop.epoll_fd = epoll_create1(EPOLL_CLOEXEC)
         self.loop.event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
@@ -182,7 +183,8 @@ cdef class IoThread:
             self.command(&k)
             with nogil:
                 pthread_join(self.loop.thread, NULL)
-            while self.waiting:         # their streams are over, and they have been told
+            # Those who wait: their streams are over, and they have been told.  Guests are within one turn.
+            while self.waiting or fb_u32_load_acquire(&self.loop.guests):
                 time.sleep(0.0005)
         self._free()
 
@@ -209,6 +211,7 @@ cdef class IoThread:
             if fd >= 0:
                 close(fd)
         pthread_mutex_destroy(&self.loop.all.lock)
+        pthread_mutex_destroy(&self.loop.turn)
         free(self.loop)
         self.loop = NULL
 
