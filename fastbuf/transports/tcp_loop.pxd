@@ -15,7 +15,7 @@
 #
 # The turn: whoever has it works on connections and streams, the I/O thread whenever it is not in epoll_wait.  A writer
 # that marks its stream takes it if it is free, so that a record leaves by one system call and no change of threads
-# (flat combining: Hendler et al., SPAA 2010; the stack of dirty streams is the publication list).  Nobody else has to be
+# (flat combining: Hendler et al., SPAA 2010; the stack of dirty streams is the publication list).  Nobody has to be
 # woken: a stream that is pushed while another has the turn is found by that one, which looks again after it.
 #     pusher  T1 push the stream (CAS)                        holder  T3 unlock the turn; fence
 #             T2 fence; try the turn: it is taken -> go               T4 dirty empty? no -> try again (the I/O
@@ -23,7 +23,8 @@
 # Of the two fences one comes first: T2's, then T4 sees the stream; T3's, then T2 finds the turn free.
 # Forbidden: a stream on the stack, nobody has the turn, and the I/O thread sleeps.
 # Only the I/O thread frees connections (epoll may have told it of one) and streams, carries out commands and looks
-# at the clock; a guest that leaves it something of that wakes it.  The loop's memory stays until the guests are gone.
+# at the clock; a guest that leaves it something of that says so in `left`, and wakes it.  The loop's memory stays until
+# the guests are gone.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from fastbuf._native.atomics cimport fb_au32, fb_au64
@@ -65,6 +66,7 @@ cdef struct IoLoop:
     int event_fd
     pthread_t thread
     fb_au32 sleeping
+    fb_au32 left                # 1: a guest has left something to the I/O thread; looked at after L1, as `dirty` is
     fb_au32 guests              # threads within loop_mark_now
     pthread_mutex_t turn        # all that follows but `dirty` and `commands`, and every connection and stream
     fb_au64 dirty               # Stream*

@@ -117,8 +117,9 @@ cdef void loop_mark_now(void *stream) noexcept nogil:
             _run_dirty(loop)
             ending = _run(loop, False)
             pthread_mutex_unlock(&loop.turn)
-            if ending:
-                loop_wake(loop)         # there is a time to look at, or a connection to bury
+            if ending:                  # there is a time to look at, or a connection to bury
+                fb_u32_store_release(&loop.left, 1)
+                loop_wake(loop)
     fb_u32_sub_acq_rel(&loop.guests, 1)
 
 
@@ -460,7 +461,7 @@ cdef void *loop_main(void *argument) noexcept nogil:
         pthread_mutex_unlock(&loop.turn)
         fb_u32_exchange_acq_rel(&loop.sleeping, 1)
         fb_fence_seq_cst()              # T3
-        if fb_u64_load_acquire(&loop.dirty) or _has_commands(loop):
+        if fb_u64_load_acquire(&loop.dirty) or fb_u32_exchange_acq_rel(&loop.left, 0) or _has_commands(loop):
             timeout = 0
         n = epoll_wait(loop.epoll_fd, events, EVENTS, timeout)
         fb_u32_exchange_acq_rel(&loop.sleeping, 0)
