@@ -80,7 +80,7 @@ def frame(kind: int, stream: int, payload: bytes = b"", sequence: int = 0, value
         ([frame(RETURN, 0, value=1), frame(RETURN, 0, value=0xFFFFFFFF)], "gave back more credit than it had"),
         ([frame(RETURN, 7, value=1)], "another channel"),
         ([frame(RETURN, 0, b"?", value=1)], "impossible length"),
-        ([frame(JOIN, 1, greeting(1, 1)), frame(RETURN, 1, value=1)], "had not proved its secret"),
+        ([frame(JOIN, 2, greeting(1, 2)), frame(RETURN, 2, value=1)], "had not proved its secret"),
         ([frame(DATA, 0, element(1), zero=1)], "unknown kind"),
         ([frame(DATA, 0, element(1), flags=1, crc=1)], "has CRC32C"),
         ([frame(EVENT, 0, b"\x02" + bytes(8), sequence=1)], "buffer 1 came where 0 was due"),
