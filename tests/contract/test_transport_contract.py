@@ -31,6 +31,7 @@ class Rig:
         self.stack = contextlib.ExitStack()
         self.near = self.stack.enter_context(self.environment())
         self.far = self.near if kind == "local" else self.stack.enter_context(self.environment())
+        self.environments = {self.near, self.far}
         self.address = None if kind == "local" else self.far.listen()
         self.transport = "auto" if kind == "local" else kind
 
@@ -59,7 +60,7 @@ class Rig:
 
     def close(self) -> None:
         self.stack.close()
-        for env in (self.near, self.far):
+        for env in self.environments:
             env.pool.audit()
             assert env.pool.available == env.pool.total
 
