@@ -18,6 +18,7 @@ from fastbuf._native.atomics cimport (
 from fastbuf.errors import ConfigError, FastbufError, PoolDestroyed, PoolTimeout, ResourceError
 from fastbuf.memory.free_list cimport list_depth
 from fastbuf.memory.magazines cimport local_figures
+from fastbuf.memory.pool_claims cimport raise_peak
 from fastbuf.memory.memory_segment cimport segment_adopt, segments_adopt, segments_recycle
 from fastbuf.memory.pool_claims cimport local_destroy
 from fastbuf.memory.pool_core cimport (
@@ -393,6 +394,7 @@ cdef class LocalBufferPool:
         cdef uint32_t held = 0
         cdef uint32_t home = 0
         local_figures(p, &held, &home)
+        raise_peak(p, held - home)          # whoever took the last one may not have come to note it
         return LocalPoolStats(
             name=self.name,
             required=p.required,

@@ -11,6 +11,8 @@ cdef int32_t take_global(LocalCore *p, uint32_t extra, Look how) noexcept nogil
 cdef uint32_t trim(LocalCore *p, Look how) noexcept nogil
 # To be called after a segment was taken from a list while peak < held.
 cdef void note_peak(LocalCore *p) noexcept nogil
+# So many were out at one moment.
+cdef void raise_peak(LocalCore *p, uint32_t used) noexcept nogil
 
 # --- limits and ends; the caller holds the NetworkBufferPool's lock ---------------------------------------------------
 cdef void local_set_limit(LocalCore *p, uint32_t limit) noexcept nogil      # then pool_wake_hungry, once for all limits

@@ -110,6 +110,13 @@ cdef uint32_t reclaim(PoolCore *g, Look how) noexcept nogil:
     return moved
 
 
+cdef void raise_peak(LocalCore *p, uint32_t used) noexcept nogil:
+    cdef uint32_t peak = fb_u32_load_relaxed(&p.peak)
+    while used > peak:
+        if fb_u32_cas_acq_rel(&p.peak, &peak, used):
+            return
+
+
 cdef void note_peak(LocalCore *p) noexcept nogil:
     # While held - (on the lists) <= peak, segments may come and go through magazines as they like: no more can be out.
     # So this is called by whoever takes from a list, or from the global one, and empties the magazines if that is not
@@ -121,9 +128,7 @@ cdef void note_peak(LocalCore *p) noexcept nogil:
     if fb_u32_load_seq_cst(&p.slots) != 0:
         seize(p)
         used = local_spread(p)
-    while used > peak:
-        if fb_u32_cas_acq_rel(&p.peak, &peak, used):
-            return
+    raise_peak(p, used)
 
 
 cdef int32_t take_global(LocalCore *p, uint32_t extra, Look how) noexcept nogil:

@@ -39,7 +39,6 @@ class Applicant:
         self.wanted = hs.HELLO_BYTES  #: length of the next message
         self.hello: hs.Hello | None = None
         self.gate: Any = None
-        self.offer = b""
         self.proved = False
         self.taken = False  #: its connection is no longer the listener's, even if it is not admitted
 
@@ -65,14 +64,13 @@ class Applicant:
         self.hello, self.gate = hello, gate
         self._hello_bytes = message
         self._nonce = hs.fresh_nonce()
-        self.wanted = hs.PROOF_BYTES + hello.offer_bytes
+        self.wanted = hs.PROOF_BYTES
         return hs.pack_challenge(gate.secret, message, self._nonce)
 
     def _hear_proof(self, hello: hs.Hello, message: bytes) -> bytes:
         gate = self.gate
-        proof, offer = message[: hs.PROOF_BYTES], message[hs.PROOF_BYTES :]
-        due = hs.client_proof(gate.secret, self._hello_bytes, self._nonce, offer)
-        if len(message) != self.wanted or not hmac.compare_digest(proof, due):
+        due = hs.client_proof(gate.secret, self._hello_bytes, self._nonce)
+        if len(message) != self.wanted or not hmac.compare_digest(message, due):
             raise Refused(hs.pack_verdict(hs.REFUSED_SECRET, "the secret was not proved"))
         if hello.epoch != gate.epoch:
             raise Refused(hs.pack_verdict(hs.REFUSED_EPOCH, f"its epoch {hello.epoch} is not this run's"))
@@ -83,6 +81,5 @@ class Applicant:
         if hello.segment_size > size:
             reason = f"segments of {hello.segment_size} bytes; the consumer's are {size}"
             raise Refused(hs.pack_verdict(hs.REFUSED_SIZE, reason))
-        self.offer = offer
         self.proved = True
         return b""

@@ -6,18 +6,12 @@
     HELLO      magic, gate, channel, epoch,
                fingerprint, sizes, nonce c     ---->
                                                <----   CHALLENGE  status, nonce s, HMAC(secret, "server" hello s)
-    PROOF      HMAC(secret, "client" hello s offer)
-    OFFER      as many bytes as HELLO said     ---->
-                                               <----   VERDICT    status, reason or answer
+    PROOF      HMAC(secret, "client" hello s)  ---->
+                                               <----   VERDICT    status, reason
 
 HMAC-SHA256 and the constant-time comparison are the standard library's.  Every message has a fixed
-length (the offer's, the reason's and the answer's are bounded), so nothing is allocated on a stranger's
-word.  Neither side learns the secret from the other, and a recorded conversation proves nothing: both
-nonces are fresh.
-
-An *offer* is a producer's word about a better way than this connection (its memory, say); it is part of
-what is proved, and nobody reads it before that.  The consumer's answer comes with its welcome; an empty
-one: not taken.
+length (the reason's is bounded), so nothing is allocated on a stranger's word.  Neither side learns the
+secret from the other, and a recorded conversation proves nothing: both nonces are fresh.
 """
 
 from __future__ import annotations
@@ -30,13 +24,12 @@ from dataclasses import dataclass
 
 from fastbuf.errors import AuthenticationError, ExchangeError, PeerLost, ProtocolError, SchemaMismatch, SequenceError
 
-MAGIC = b"FASTBUF\x02"  #: the last byte is the version of the wire; 2: events, offers, PING that is answered
+MAGIC = b"FASTBUF\x02"  #: the last byte is the version of the wire; 2: events, streams, PING that is answered
 NONCE_BYTES = 32
 PROOF_BYTES = 32
-REASON_BYTES = 1024  #: longest reason or answer
-OFFER_BYTES = 4096  #: longest offer
+REASON_BYTES = 1024  #: longest reason
 
-_HELLO = struct.Struct("<8sIIQQIIII32s")
+_HELLO = struct.Struct("<8sIIQQIII32s")
 HELLO_BYTES = _HELLO.size
 CHALLENGE_BYTES = 1 + NONCE_BYTES + PROOF_BYTES
 VERDICT_HEAD_BYTES = 3
@@ -65,7 +58,6 @@ class Hello:
     segment_size: int
     nonce: bytes
     stream: int = 0  #: the channel's number on this connection
-    offer_bytes: int = 0  #: length of the offer that follows the proof
     port: int = 0  #: where whoever speaks listens itself, at the address it speaks from; 0: nowhere
 
     def pack(self) -> bytes:
@@ -78,7 +70,6 @@ class Hello:
             self.fingerprint,
             self.segment_size,
             self.stream,
-            self.offer_bytes,
             self.port,
             self.nonce,
         )
@@ -86,14 +77,10 @@ class Hello:
     @classmethod
     def unpack(cls, data: bytes) -> Hello:
         """Read the message; raises ProtocolError when it is none."""
-        fields = _HELLO.unpack(data)
-        magic, gate_id, channel, epoch = fields[:4]
-        fingerprint, segment_size, stream, offer_bytes, port, nonce = fields[4:]
+        magic, gate_id, channel, epoch, fingerprint, segment_size, stream, port, nonce = _HELLO.unpack(data)
         if magic != MAGIC:
             raise ProtocolError(f"a peer speaks another protocol or version: {magic!r}")
-        if offer_bytes > OFFER_BYTES:
-            raise ProtocolError(f"an offer of {offer_bytes} bytes: at most {OFFER_BYTES}")
-        return cls(gate_id, channel, epoch, fingerprint, segment_size, nonce, stream, offer_bytes, port)
+        return cls(gate_id, channel, epoch, fingerprint, segment_size, nonce, stream, port)
 
 
 def server_proof(secret: bytes, hello: bytes, nonce: bytes) -> bytes:
@@ -101,9 +88,9 @@ def server_proof(secret: bytes, hello: bytes, nonce: bytes) -> bytes:
     return hmac.digest(secret, b"server" + hello + nonce, "sha256")
 
 
-def client_proof(secret: bytes, hello: bytes, nonce: bytes, offer: bytes = b"") -> bytes:
-    """What only a client with the secret can say, and that the offer is its own."""
-    return hmac.digest(secret, b"client" + hello + nonce + offer, "sha256")
+def client_proof(secret: bytes, hello: bytes, nonce: bytes) -> bytes:
+    """What only a client with the secret can say."""
+    return hmac.digest(secret, b"client" + hello + nonce, "sha256")
 
 
 def pack_challenge(secret: bytes, hello: bytes, nonce: bytes) -> bytes:
@@ -116,12 +103,9 @@ def pack_refusal(status: int) -> bytes:
     return bytes([status]) + bytes(NONCE_BYTES + PROOF_BYTES)
 
 
-def pack_verdict(status: int, reason: str = "", answer: bytes = b"") -> bytes:
-    """VERDICT; a reason is cut to REASON_BYTES, an answer to an offer goes with WELCOME alone."""
-    text = answer if status == WELCOME else reason.encode()
-    if status == WELCOME and len(text) > REASON_BYTES:
-        raise ValueError(f"an answer of {len(text)} bytes: at most {REASON_BYTES}")
-    text = text[:REASON_BYTES]
+def pack_verdict(status: int, reason: str = "") -> bytes:
+    """VERDICT; a reason is cut to REASON_BYTES."""
+    text = reason.encode()[:REASON_BYTES]
     return struct.pack("<BH", status, len(text)) + text
 
 
@@ -140,8 +124,8 @@ def _receive(sock: socket.socket, n: int, where: str) -> bytes:
     return bytes(data)
 
 
-def prove(challenge: bytes, message: bytes, hello: Hello, secret: bytes, where: str, offer: bytes) -> bytes:
-    """The client's PROOF and OFFER, for a server whose CHALLENGE proves that it knows the secret.
+def prove(challenge: bytes, message: bytes, hello: Hello, secret: bytes, where: str) -> bytes:
+    """The client's PROOF, for a server whose CHALLENGE proves that it knows the secret.
 
     Raises
     ------
@@ -157,43 +141,26 @@ def prove(challenge: bytes, message: bytes, hello: Hello, secret: bytes, where: 
     nonce = challenge[1 : 1 + NONCE_BYTES]
     if not hmac.compare_digest(challenge[1 + NONCE_BYTES :], server_proof(secret, message, nonce)):
         raise AuthenticationError(f"{where} could not prove the exchange's secret")
-    return client_proof(secret, message, nonce, offer) + offer
+    return client_proof(secret, message, nonce)
 
 
-def verdict_length(head: bytes, hello: Hello, where: str) -> int:
+def verdict_length(head: bytes, where: str) -> int:
     """How many bytes follow the head of a VERDICT; raises ProtocolError when it is none."""
     status, length = struct.unpack("<BH", head)
-    if (
-        length > REASON_BYTES
-        or (status != WELCOME and status not in _REFUSALS)
-        or (status == WELCOME and length and not hello.offer_bytes)
-    ):
+    if length > REASON_BYTES or (status != WELCOME and status not in _REFUSALS) or (status == WELCOME and length):
         raise ProtocolError(f"{where} gave a verdict that there is not: status {status}, {length} bytes of reason")
     return int(length)
 
 
-def take_verdict(status: int, rest: bytes, hello: Hello, where: str) -> bytes:
-    """The answer to the offer; raises what the server refuses with."""
+def take_verdict(status: int, rest: bytes, hello: Hello, where: str) -> None:
+    """Raises what the server refuses with."""
     if status != WELCOME:
         reason = rest.decode("utf-8", "replace")
         raise _REFUSALS.get(status, ExchangeError)(f"{where} refused channel {hello.channel}: {reason}")
-    return rest
 
 
-def greet(sock: socket.socket, hello: Hello, secret: bytes, where: str, offer: bytes = b"") -> bytes:
+def greet(sock: socket.socket, hello: Hello, secret: bytes, where: str) -> None:
     """The client's side, on a blocking socket with a timeout.
-
-    Parameters
-    ----------
-    hello
-        Its `offer_bytes` is the length of `offer`.
-    offer
-        What the server may read once the secret is proved.
-
-    Returns
-    -------
-    bytes
-        The server's answer to the offer; empty: it was not taken.
 
     Raises
     ------
@@ -206,13 +173,13 @@ def greet(sock: socket.socket, hello: Hello, secret: bytes, where: str, offer: b
     try:
         sock.sendall(message)
         challenge = _receive(sock, CHALLENGE_BYTES, where)
-        sock.sendall(prove(challenge, message, hello, secret, where, offer))
+        sock.sendall(prove(challenge, message, hello, secret, where))
         head = _receive(sock, VERDICT_HEAD_BYTES, where)
-        rest = _receive(sock, verdict_length(head, hello, where), where)
+        rest = _receive(sock, verdict_length(head, where), where)
     except TimeoutError as error:
         raise PeerLost(f"{where} did not answer the handshake in time") from error
     except OSError as error:
         if isinstance(error, ExchangeError):
             raise
         raise PeerLost(f"{where}: {error}") from error
-    return take_verdict(head[0], rest, hello, where)
+    take_verdict(head[0], rest, hello, where)

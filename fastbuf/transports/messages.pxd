@@ -53,7 +53,7 @@ cdef enum:
     FRAME_CRC = 1               # flag
     ABORT_BYTES = 8000          # longest reason
     EVENT_BYTES = 4096          # longest event; exchange/events.py has the same bound
-    JOIN_BYTES = 4128           # longest message of the handshake: a proof and an offer
+    JOIN_BYTES = 1027           # longest message of the handshake: a VERDICT with its reason
     PING_ASKS = 0
     PING_ANSWERS = 1
     JOIN_REFUSED = 1

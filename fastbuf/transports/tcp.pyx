@@ -81,15 +81,9 @@ cdef class TcpTransport:
     cdef dict routes
     cdef object tls             # TlsEnds, or None
     cdef bint closed
-    cdef public object offers
 
     def __init__(self, environment):
         self.environment = environment
-        # Who knows a better way than this connection, or None:
-        #   make(partition, index, target) -> bytes       a producer's offer; empty: none.  The thread that connects
-        #   answered(partition, index, answer)            to an offer that was made.  The same thread
-        #   take(gate, hello, offer) -> bytes             the consumer's answer; empty: no.  The listener's thread
-        self.offers = None
         self.tls = None
         if environment.tls is not None:
             from fastbuf.transports.tls import TlsEnds
@@ -134,7 +128,7 @@ cdef class TcpTransport:
             k.channel = self._open_channel(gate, applicant.hello)
             k.ping_interval_ns = seconds_ns(gate.config.ping_interval_s)
             try:
-                welcome = self._welcome(applicant)
+                welcome = hs.pack_verdict(hs.WELCOME)
                 c = connection_new(-1, False, network.core.segment_size, name)
                 k.stream = stream_new(ROLE_RECEIVER, applicant.hello.channel)
                 if c == NULL or k.stream == NULL:
@@ -173,7 +167,7 @@ cdef class TcpTransport:
             k.serial = connection
             k.id = applicant.stream
             try:
-                welcome = self._welcome(applicant)
+                welcome = hs.pack_verdict(hs.WELCOME)
                 k.letter = letter_new(<char *> welcome, len(welcome))
                 if k.letter == NULL:
                     raise MemoryError
@@ -192,11 +186,6 @@ cdef class TcpTransport:
         if channel == NULL:
             raise SequenceError(f"channel {hello.channel} is connected already")
         return channel
-
-    def _welcome(self, applicant):
-        offer = applicant.offer
-        answer = self.offers.take(applicant.gate, applicant.hello, offer) if offer and self.offers is not None else b""
-        return hs.pack_verdict(hs.WELCOME, answer=answer)
 
     cdef int _lost_as_it_connected(self, InputGate gate, InputChannel *channel, applicant, error) except -1:
         what = f"producer {applicant.peer} (channel {applicant.hello.channel}) was lost as it connected: {error}"
@@ -275,7 +264,7 @@ cdef class TcpTransport:
             finally:
                 route.lock.release()
 
-    def _hello(self, ResultPartition partition, target, channel, stream, offer, port=0):
+    def _hello(self, ResultPartition partition, target, channel, stream, port=0):
         return hs.Hello(
             gate_id=target[2],
             channel=partition.channel,
@@ -284,12 +273,8 @@ cdef class TcpTransport:
             segment_size=partition.segment_size,
             nonce=hs.fresh_nonce(),
             stream=stream,
-            offer_bytes=len(offer),
             port=port,
         )
-
-    def _offer(self, partition, index, target):
-        return self.offers.make(partition, index, target) if self.offers is not None else b""
 
     def _dial(self, ResultPartition partition, int index, target, channel, where):
         """Opens the connection, with this channel as its first; -> its serial."""
@@ -301,17 +286,14 @@ cdef class TcpTransport:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self.tls is not None:
                 sock = self.tls.shake(sock, target[0], where)
-            offer = self._offer(partition, index, target)
             try:
-                hello = self._hello(partition, target, channel, 0, offer, self._claim(sock))
-                answer = hs.greet(sock, hello, channel["secret"], where, offer)
+                hello = self._hello(partition, target, channel, 0, self._claim(sock))
+                hs.greet(sock, hello, channel["secret"], where)
             except PeerLost as error:
                 if self.tls is not None and self.tls.refused(error.__cause__):
                     raise AuthenticationError(f"{where} refused this host's certificate: {error.__cause__}") from error
                 error.greeted = True
                 raise
-            if offer:
-                self.offers.answered(partition, index, answer)
             if self.tls is not None:
                 sock = self.tls.relay.add(sock)
             sock.setblocking(False)
@@ -401,7 +383,6 @@ cdef class TcpTransport:
         cdef Stream *s = NULL
         cdef unsigned int stream = 0
         cdef int64_t deadline = fb_now_ns() + seconds_ns(partition.config.connect_timeout_s)
-        offer = self._offer(partition, index, target)
         command_init(&k, COMMAND_JOIN)
         k.serial = serial
         k.ping_interval_ns = seconds_ns(partition.config.ping_interval_s)
@@ -419,7 +400,7 @@ cdef class TcpTransport:
             stream = s.id
             command_init(&k, COMMAND_LEAVE)
             k.stream = s
-            hello = self._hello(partition, target, channel, stream, offer)
+            hello = self._hello(partition, target, channel, stream)
             message = hello.pack()
             try:
                 self._say(serial, stream, message)      # under the same lock: the peer sees the numbers in their order
@@ -430,16 +411,14 @@ cdef class TcpTransport:
             challenge = self._hear(s, deadline, where, hs.CHALLENGE_BYTES)
             if not challenge:
                 raise _Gone
-            self._say(serial, stream, hs.prove(challenge, message, hello, channel["secret"], where, offer))
+            self._say(serial, stream, hs.prove(challenge, message, hello, channel["secret"], where))
             verdict = self._hear(s, deadline, where, hs.VERDICT_HEAD_BYTES)
             if not verdict:
                 raise PeerLost(f"{where} closed the connection during the handshake")
             head, rest = verdict[:hs.VERDICT_HEAD_BYTES], verdict[hs.VERDICT_HEAD_BYTES:]
-            if len(rest) != hs.verdict_length(head, hello, where):
+            if len(rest) != hs.verdict_length(head, where):
                 raise PeerLost(f"{where} gave half a verdict")
-            answer = hs.take_verdict(head[0], rest, hello, where)
-            if offer:
-                self.offers.answered(partition, index, answer)
+            hs.take_verdict(head[0], rest, hello, where)
             with self.lock:
                 partition.check()
                 self._attach(partition, index, s, target)

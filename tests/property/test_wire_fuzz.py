@@ -280,7 +280,7 @@ def knock(address: tuple[str, int], gate: fb.InputGate, rng: random.Random) -> b
                 sock.sendall(wrong)
                 sock.shutdown(socket.SHUT_WR)
             else:
-                sock.sendall(rng.randbytes(hs.PROOF_BYTES + hs.OFFER_BYTES))  # as much as it may have said
+                sock.sendall(rng.randbytes(hs.PROOF_BYTES))
             while part := sock.recv(4096):
                 heard += part
         except TimeoutError:

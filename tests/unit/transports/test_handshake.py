@@ -128,62 +128,6 @@ def test_strangers_leave_honest_peers_alone(ends: tuple, noise: bytes) -> None:
     exchange_one(connect(near, (*address, gate.gate_id)), gate)
 
 
-class Offers:
-    """What a better transport hooks in: notes what it is asked."""
-
-    def __init__(self, offer: bytes = b"", answer: bytes = b"") -> None:
-        self.offer, self.answer = offer, answer
-        self.heard: list[object] = []
-
-    def make(self, partition: object, index: int, target: tuple[str, int, int]) -> bytes:
-        return self.offer
-
-    def take(self, gate: fb.InputGate, hello: hs.Hello, offer: bytes) -> bytes:
-        self.heard.append((gate.gate_id, hello.channel, offer))
-        return self.answer
-
-    def answered(self, partition: object, index: int, answer: bytes) -> None:
-        self.heard.append((index, answer))
-
-
-@pytest.mark.parametrize("answer", [b"", b"taken", b"a" * hs.REASON_BYTES])
-def test_an_offer_is_answered_after_the_proof(ends: tuple, answer: bytes) -> None:
-    far, near, gate, address = ends
-    offer = b"o" * hs.OFFER_BYTES
-    near._tcp().offers, far._tcp().offers = Offers(offer), Offers(answer=answer)
-    writer = connect(near, (*address, gate.gate_id))
-    assert far._tcp().offers.heard == [(gate.gate_id, 0, offer)]
-    assert near._tcp().offers.heard == [(0, answer)]
-    exchange_one(writer, gate)
-
-
-def test_an_offer_without_the_proof_is_not_read(ends: tuple) -> None:
-    far, near, gate, address = ends
-    far._tcp().offers = Offers(answer=b"yes")
-    for offer, said in ((b"offer", b"offed"), (b"offer", b"offer")):
-        hello = hs.Hello(gate.gate_id, 0, 11, ROWS.fingerprint, 4096, b"c" * 32, offer_bytes=len(offer)).pack()
-        with socket.create_connection(address, timeout=5) as sock:
-            sock.sendall(hello)
-            challenge = sock.recv(hs.CHALLENGE_BYTES, socket.MSG_WAITALL)
-            secret = b"right" if said != offer else b"wrong"
-            sock.sendall(hs.client_proof(secret, hello, challenge[1 : 1 + hs.NONCE_BYTES], offer) + said)
-            assert sock.recv(1)[0] == hs.REFUSED_SECRET
-    too_long = hs.Hello(gate.gate_id, 0, 11, ROWS.fingerprint, 4096, b"c" * 32, offer_bytes=hs.OFFER_BYTES + 1)
-    with socket.create_connection(address, timeout=5) as sock:
-        sock.sendall(too_long.pack())
-        assert sock.recv(1) == b"", "a stranger's length was believed"
-    assert far._tcp().offers.heard == []
-    exchange_one(connect(near, (*address, gate.gate_id)), gate)
-
-
-def test_an_offer_that_nobody_knows_changes_nothing(ends: tuple) -> None:
-    _, near, gate, address = ends
-    near._tcp().offers = Offers(b"unheard of")
-    writer = connect(near, (*address, gate.gate_id))
-    assert near._tcp().offers.heard == [(0, b"")]
-    exchange_one(writer, gate)
-
-
 def test_a_replayed_proof_proves_nothing(ends: tuple) -> None:
     _, near, gate, address = ends
     hello = hs.Hello(gate.gate_id, 0, 11, ROWS.fingerprint, 4096, b"c" * 32).pack()
