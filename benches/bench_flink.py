@@ -1,9 +1,10 @@
 """The exchange between two processes beside Flink's between two JVMs: the same records, keyed by their first field.
 
-Throughput: records (int64, int64, float64, "user-N") from one process to another over TCP, one at a time made and sent
-by Flink (object reuse on, buffer timeout 100 ms), as tuples and as ready record batches of 10,000 by fastbuf, hashed by
-key with Spark's Murmur3 to two gates of the other process.  The receiver counts the records and adds up a field.
-Seconds run from the first record to the last one counted; CPU is that of both processes, whole.
+Throughput: records (int64, int64, float64, "user-N") from one process to another over TCP (and, ours, through shared
+memory too): made one at a time and sent by Flink (object reuse on, buffer timeout 100 ms); as tuples and as ready record
+batches of 10,000 by fastbuf, hashed by key with Spark's Murmur3 to two gates of the other process.  The receiver counts
+the records and adds up a field.  Seconds run from the first record to the last one counted; CPU is that of both
+processes, whole.
 
 Latency: one record every millisecond, buffer timeout 0, from made to received (one way, one clock).
 
@@ -64,9 +65,9 @@ def count(gate: fb.InputGate, into: list[tuple[int, int]]) -> None:
     into.append((records, total))
 
 
-def receiver(control: Any) -> None:
+def receiver(control: Any, shared: bool) -> None:
     """A process with two gates, each read by a thread of its own; or with one that measures ages."""
-    with fb.ShuffleEnvironment(segments=4096) as env:
+    with fb.ShuffleEnvironment(segments=4096, shared=shared) as env:
         address = env.listen()
         control.send("ready")
         while (order := control.recv()) != "stop":
@@ -94,16 +95,18 @@ def receiver(control: Any) -> None:
 class Ours:
     """This process sends, another receives."""
 
-    def __init__(self) -> None:
+    def __init__(self, transport: str = "tcp") -> None:
+        self.transport = transport
         self.control, far = CONTEXT.Pipe()
-        self.process = CONTEXT.Process(target=receiver, args=(far,), daemon=True)
+        self.process = CONTEXT.Process(target=receiver, args=(far, transport == "memfd"), daemon=True)
         self.process.start()
         assert self.control.recv() == "ready"
-        self.env = fb.ShuffleEnvironment(segments=4096)
+        self.env = fb.ShuffleEnvironment(segments=4096, shared=transport == "memfd")
 
     def writer(self, kind: Any, **settings: Any) -> fb.RecordWriter:
+        config = fb.ExchangeConfig(transport=self.transport, **settings)
         return self.env.create_result_partition(
-            kind, self.control.recv(), secret=SECRET, selector=fb.hash_by("f0"), config=fb.ExchangeConfig(**settings)
+            kind, self.control.recv(), secret=SECRET, selector=fb.hash_by("f0"), config=config
         )
 
     def run(self, what: str, sent: list[Any], repeats: int, expected: tuple[int, int]) -> tuple[float, float]:
@@ -153,13 +156,14 @@ def test_flink_throughput(in_turn: Any, benchmark: Any) -> None:
         return seconds / records * RECORDS  # all ways are told as seconds for the same number of records
 
     with ExitStack() as stack:
-        ours = Ours()
+        ours, shared = Ours(), Ours("memfd")
         stack.callback(ours.close)
+        stack.callback(shared.close)
         cluster = stack.enter_context(flink_cluster.FlinkCluster())
 
-        def from_batches() -> float:
+        def from_batches(way: str, end: Ours) -> float:
             expected = (RECORDS, repeats * sum(range(20 * BATCH)))
-            return note("fastbuf batches", RECORDS, *ours.run("batches", made, repeats, expected))
+            return note(way, RECORDS, *end.run("batches", made, repeats, expected))
 
         def from_tuples() -> float:
             times = TUPLES // len(tuples)
@@ -172,7 +176,12 @@ def test_flink_throughput(in_turn: Any, benchmark: Any) -> None:
             assert (records, total) == (RECORDS, RECORDS * (RECORDS - 1) // 2)
             return note("Flink", RECORDS, seconds, cluster.cpu_s() - before)
 
-        ways = {"fastbuf batches": from_batches, "fastbuf tuples": from_tuples, "Flink": flink}
+        ways = {
+            "fastbuf batches": lambda: from_batches("fastbuf batches", ours),
+            "fastbuf batches, memfd": lambda: from_batches("fastbuf batches, memfd", shared),
+            "fastbuf tuples": from_tuples,
+            "Flink": flink,
+        }
         in_turn(ways, rounds=5, baselines=("Flink",), speed_up_over="Flink", rows=RECORDS)
     keep = slice(0 if SMOKE else 1, None)  # the first is the warm-up
     benchmark.extra_info["million_records_per_s"] = {way: median(all_[keep]) for way, all_ in rates.items()}

@@ -58,9 +58,9 @@ class Fastbuf:
 
     ROWS = fb.RowSerializer(fb.Schema.of(data="binary"))
 
-    def __init__(self, control: Any, timeout_s: float, **settings: Any) -> None:
-        self.env = fb.ShuffleEnvironment(segments=512)
-        config = fb.ExchangeConfig(buffer_timeout_s=timeout_s, **settings)
+    def __init__(self, control: Any, timeout_s: float, transport: str) -> None:
+        self.env = fb.ShuffleEnvironment(segments=512, shared=transport == "memfd")
+        config = fb.ExchangeConfig(buffer_timeout_s=timeout_s, transport=transport)
         self.gate = self.env.create_input_gate(self.ROWS, channels=1, secret=SECRET, config=config)
         control.send((*self.env.listen(), self.gate.gate_id))
         self.writer = self.env.create_result_partition(
@@ -206,7 +206,8 @@ def addresses() -> tuple[tuple[Any, ...], tuple[Any, ...]]:
 
 #: way -> the class of both ends, and what makes their arguments from the size of a message
 WAYS: dict[str, tuple[Callable[..., End], Callable[[int], tuple[tuple[Any, ...], tuple[Any, ...]]]]] = {
-    "fastbuf tcp": (Fastbuf, lambda size: ((), ())),
+    "fastbuf tcp": (Fastbuf, lambda size: (("tcp",), ("tcp",))),
+    "fastbuf memfd": (Fastbuf, lambda size: (("memfd",), ("memfd",))),
     "multiprocessing.Queue": (Queue, lambda size: crossed(CONTEXT.Queue(PENDING), CONTEXT.Queue(PENDING))),
     "multiprocessing.Pipe": (Pipe, lambda size: tuple((end,) for end in CONTEXT.Pipe())),
     "socketpair": (SocketPair, sockets),
