@@ -1,7 +1,7 @@
 """The exchange between two processes beside Flink's between two JVMs: the same records, keyed by their first field.
 
 Throughput: records (int64, int64, float64, "user-N") from one process to another over TCP (and, ours, through shared
-memory too): made one at a time and sent by Flink (object reuse on, buffer timeout 100 ms); as tuples and as ready record
+memory too): made one at a time and sent by Flink (object reuse on, buffer timeout 100 ms), as tuples and ready record
 batches of 10,000 by fastbuf, hashed by key with Spark's Murmur3 to two gates of the other process.  The receiver counts
 the records and adds up a field.  Seconds run from the first record to the last one counted; CPU is that of both
 processes, whole.
