@@ -42,12 +42,17 @@ cdef inline uint8_t *debug_data(PoolCore *g, int32_t i) noexcept nogil:
 
 
 cdef inline void debug_poison(PoolCore *g, int32_t i) noexcept nogil:
-    fill(debug_data(g, i), POISON, g.segment_size)
+    if not g.left_to_readers:
+        fill(debug_data(g, i), POISON, g.segment_size)
 
 
 # Only for a segment that nobody holds.  One that was never recycled has whatever the arena began with.
 cdef inline bint debug_poison_intact(PoolCore *g, int32_t i) noexcept nogil:
-    return fb_u32_load_relaxed(&g.meta[i].generation) == 0 or all_are(debug_data(g, i), g.segment_size, POISON)
+    return (
+        g.left_to_readers
+        or fb_u32_load_relaxed(&g.meta[i].generation) == 0
+        or all_are(debug_data(g, i), g.segment_size, POISON)
+    )
 
 
 cdef inline void debug_set_guard(PoolCore *g, int32_t i) noexcept nogil:

@@ -270,6 +270,10 @@ cdef class NetworkBufferPool:
             wait_s=wait_ns / 1e9,
         )
 
+    def leave_to_readers(self):
+        """The pool is about to end, and other processes may read on in what comes home: nothing is written there."""
+        self.core.left_to_readers = True
+
     def audit(self):
         """Prove that every segment is in exactly one place, and that all accounts agree.
 

@@ -112,6 +112,7 @@ cdef struct PoolCore:
     uint64_t births                 # local_new calls; under the lock
     fb_au64 locals                  # LocalCore*: all of them, in use or not; grows at the front, never shrinks
     PoolCore *next_pool             # of all pools there are; under the lock of magazines.pyx
+    bint left_to_readers            # debug build: what is recycled from here on is not poisoned
 
 
 # --- segments ---------------------------------------------------------------------------------------------------------

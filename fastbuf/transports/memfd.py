@@ -267,6 +267,7 @@ class MemfdTransport:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(5.0)
         with self._lock:
+            self._environment.pool.leave_to_readers()
             for line in list(self._lines):
                 self._end(line)
             for stranger in list(self._strangers.values()):
