@@ -100,7 +100,7 @@ class TaskQueue:
         with self._serving:
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self._eventfd)
-            while (waiter := next(iter(self._waiting), None)) is not None:
+            while (waiter := self._first()) is not None:
                 try:
                     segment = segment or pool._try_or_arm()
                 except PoolDestroyed as error:
@@ -112,6 +112,13 @@ class TaskQueue:
                     segment = None
         if segment is not None:  # it was for one whose loop has been closed
             segment.recycle()
+
+    def _first(self) -> Waiter | None:
+        while True:
+            try:
+                return next(iter(self._waiting), None)
+            except RuntimeError:  # between iter and next a task of another thread came or went
+                continue
 
     def _settle(self, waiter: Waiter, outcome: MemorySegment | PoolDestroyed) -> bool:
         """Take a waiter from the queue and let it have its outcome; False if it does not want it any more."""

@@ -13,6 +13,7 @@ import pytest
 
 from fastbuf.errors import ConfigError, FastbufError, PoolDestroyed, PoolTimeout
 from fastbuf.memory import LocalBufferPool, MemorySegment, NetworkBufferPool
+from fastbuf.memory.task_queue import TaskQueue
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 PATIENCE = 20.0
@@ -311,3 +312,21 @@ def test_in_a_forked_child(network: NetworkBufferPool) -> None:
             os._exit(7 if "fork" in str(error) else 1)
         os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_the_first_is_found_while_tasks_of_other_threads_come() -> None:
+    class Restless(dict[str, None]):
+        """Another task comes just after the iterator was made, twice."""
+
+        coming = ["third", "second"]  # noqa: RUF012
+
+        def __iter__(self) -> Iterator[str]:
+            made = super().__iter__()
+            if self.coming:
+                self[self.coming.pop()] = None
+            return made
+
+    queue = TaskQueue(-1)
+    queue._waiting = Restless(first=None)  # type: ignore[assignment]
+    assert queue._first() == "first"
+    assert list(dict.keys(queue._waiting)) == ["first", "second", "third"]
