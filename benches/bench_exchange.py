@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import multiprocessing as mp
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -77,7 +78,7 @@ def queue_consumer(control: Any, data: Any) -> None:
         control.send(counted(iter(data.get, None)))
 
 
-class Way:
+class Way(ABC):
     """Consumer processes that stay, and a producer that is this process."""
 
     def __init__(self, target: Any, channels: list[Any], batches: list[pa.RecordBatch]) -> None:
@@ -106,8 +107,8 @@ class Way:
         expected = sum(int(np.asarray(b["id"]).sum()) for b in self.batches) * (BATCHES // len(self.batches))
         assert sum(total for _, total in found) == expected
 
-    def produce(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def produce(self) -> None: ...
 
     def close(self) -> None:
         for control, process in zip(self.controls, self.processes, strict=True):

@@ -131,7 +131,7 @@ class Ours:
             due = time.monotonic_ns()
             for i in range(n):
                 due += PAUSE_US * 1000
-                time.sleep(max(0.0, (due - time.monotonic_ns()) / 1e9))
+                time.sleep(max(0.0, (due - time.monotonic_ns()) / 1e9))  # the pace is the measurement's shape
                 writer.emit((i, time.monotonic_ns(), i * 0.25, "user-1"))
         ages = sorted(self.control.recv()[n // 5 :])
         return [ages[len(ages) // 2] / 1e3, ages[len(ages) * 99 // 100] / 1e3]

@@ -1,8 +1,8 @@
-"""Two processes of one host that share memory: segments by reference, bytes in place, a record there and back.
+"""Two processes of one host that share memory: segments by reference, bytes in place, records.
 
 Shape: this process writes, another reads, each on a core of its own where there are two; segments of 32 KiB. Beside
-it, in the same run: the same hand-over by hand, which spins and does nothing else (the limit), TCP with the same
-records, and ``multiprocessing.Pipe`` for the way there and back.
+it, in the same run: the same hand-over by hand, which spins and does nothing else (the limit), and TCP with the same
+records.  A message there and back is in ``bench_messages.py``.
 """
 
 from __future__ import annotations
@@ -71,28 +71,16 @@ def serve(control: Any) -> None:
                 control.send("ready")
                 limit_read(arena, buffers, look)
                 arena.close()
-            elif kind == "pipe":
-                for _ in range(arguments[0]):
-                    control.send_bytes(control.recv_bytes())
             else:
                 config, serializer = arguments[:2]
                 gate = env.create_input_gate(serializer, channels=1, config=config)
                 control.send((*address, gate.gate_id))
                 if kind == "raw":
                     read_raw(gate, *arguments[2:])
-                elif kind == "echo":
-                    echo(env, gate, control.recv(), config)
                 else:
                     began = cpu_s()
                     control.send((counted(gate), cpu_s() - began))
                 gate.close()
-
-
-def echo(env: fb.ShuffleEnvironment, gate: fb.InputGate, target: Any, config: fb.ExchangeConfig) -> None:
-    with env.create_result_partition(ROWS, [target], config=config) as writer:
-        while (got := gate.poll()) is not None:
-            for record in got:
-                writer.emit(record)
 
 
 # ---- this one
@@ -161,35 +149,6 @@ class Bench:
         assert rows == sum(batch.num_rows for batch in batches) * times
         return cpu_s() - began + theirs
 
-    def there_and_back(self, transport: str, times: int) -> list[int]:
-        """Nanoseconds of each round trip of one record, buffer timeout 0."""
-        config = settings(transport, buffer_timeout_s=0)
-        gate = self.env.create_input_gate(ROWS, channels=1, config=config)
-        self.control.send(("echo", config, ROWS))
-        target = self.control.recv()
-        self.control.send((*self.address, gate.gate_id))
-        taken = []
-        with self.env.create_result_partition(ROWS, [target], config=config) as writer:
-            record = (1, 2, 3.0, "x" * 32)
-            for _ in range(times):
-                began = time.perf_counter_ns()
-                writer.emit(record)
-                assert gate.poll()[0][0] == 1
-                taken.append(time.perf_counter_ns() - began)
-        assert gate.poll() is None
-        gate.close()
-        return taken
-
-    def pipe(self, times: int) -> list[int]:
-        self.control.send(("pipe", times))
-        taken = []
-        for _ in range(times):
-            began = time.perf_counter_ns()
-            self.control.send_bytes(b"x" * 64)
-            self.control.recv_bytes()
-            taken.append(time.perf_counter_ns() - began)
-        return taken
-
     def close(self) -> None:
         self.control.send(None)
         self.env.close()
@@ -250,23 +209,3 @@ def test_records(bench: Bench, in_turn: Any, benchmark: Any, what: str) -> None:
     for way, seconds in cpu.items():
         benchmark.extra_info["ways"][way]["cpu_ns_a_row"] = min(seconds) / rows * 1e9
         benchmark.extra_info["ways"][way]["M_rows_per_s"] = rows / benchmark.extra_info["ways"][way]["best_s"] / 1e6
-
-
-@pytest.mark.timeout(600)
-def test_there_and_back(bench: Bench, in_turn: Any, benchmark: Any) -> None:
-    times = 100 if SMOKE else 5000
-    taken: dict[str, list[list[int]]] = {"fastbuf memfd": [], "fastbuf tcp": [], "Pipe": []}
-    benchmark.group = f"one record there and back, {times:,} times, buffer timeout 0"
-    in_turn(
-        {
-            "fastbuf memfd": lambda: taken["fastbuf memfd"].append(sorted(bench.there_and_back("memfd", times))),
-            "fastbuf tcp": lambda: taken["fastbuf tcp"].append(sorted(bench.there_and_back("tcp", times))),
-            "Pipe": lambda: taken["Pipe"].append(sorted(bench.pipe(times))),
-        },
-        rounds=5,
-        baselines=("Pipe",),
-        trips=times,
-    )
-    for way, runs in taken.items():
-        benchmark.extra_info["ways"][way]["p50_us"] = min(run[times // 2] for run in runs) / 1e3
-        benchmark.extra_info["ways"][way]["p99_us"] = min(run[times * 99 // 100] for run in runs) / 1e3

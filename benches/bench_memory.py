@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 from fastbuf.memory import LocalBufferPool, NetworkBufferPool
-from fastbuf.memory._testing import Handover, LockedStack, batch_loop, malloc_loop, pair_loop
+from fastbuf.memory._testing import Handover, batch_loop, pair_loop
 
 SMOKE = os.environ.get("FASTBUF_BENCH_SMOKE") == "1"
 N = 2_000 if SMOKE else 200_000
@@ -99,7 +99,7 @@ def test_memory_from_python(in_turn: InTurn, benchmark: Any, local: LocalBufferP
 def test_memory_native(in_turn: InTurn, benchmark: Any, local: LocalBufferPool) -> None:
     """Acquire and recycle in C: alone, two threads on one pool or with a pool each, and from thread to thread.
 
-    Beside them what C has: malloc and free, and a stack under a mutex, neither of which has limits or figures.
+    C++ peers are beside the first, the third and the last in ``bench_memory_peers.py``.
     """
 
     def alone() -> None:
@@ -108,19 +108,11 @@ def test_memory_native(in_turn: InTurn, benchmark: Any, local: LocalBufferPool) 
     def batches() -> None:
         batch_loop(local, NATIVE_N // 32, 32)
 
-    def at_once(first: Callable[[int], object], second: Callable[[int], object]) -> None:
-        thread = threading.Thread(target=second, args=(NATIVE_N // 2,))
-        thread.start()
-        first(NATIVE_N // 2)
-        thread.join()
-
     def both(first: LocalBufferPool, second: LocalBufferPool) -> None:
-        at_once(lambda n: pair_loop(first, n), lambda n: pair_loop(second, n))
-
-    def malloc_and_free(n: int) -> None:
-        malloc_loop(n, SIZE)
-
-    stack = LockedStack()
+        thread = threading.Thread(target=pair_loop, args=(second, NATIVE_N // 2))
+        thread.start()
+        pair_loop(first, NATIVE_N // 2)
+        thread.join()
 
     handed = NATIVE_N // 20
 
@@ -138,10 +130,6 @@ def test_memory_native(in_turn: InTurn, benchmark: Any, local: LocalBufferPool) 
             "two threads, one pool": lambda: both(local, local),
             "two threads, a pool each": lambda: both(one, two),
             "one acquires, the other recycles": handover,
-            "malloc + free": lambda: malloc_and_free(NATIVE_N),
-            "malloc + free, two threads": lambda: at_once(malloc_and_free, malloc_and_free),
-            "mutex + stack": lambda: stack.loop(NATIVE_N),
-            "mutex + stack, two threads": lambda: at_once(stack.loop, stack.loop),
         }
         seconds = in_turn(ways, rounds=ROUNDS, baselines=("one thread",), pairs=NATIVE_N, pairs_handed_over=handed)
     pairs = dict.fromkeys(ways, NATIVE_N) | {"one acquires, the other recycles": handed}

@@ -65,7 +65,7 @@ def test_timeouts(in_turn: Any, benchmark: Any) -> None:
                 due = time.monotonic_ns()
                 for i in range(PACED):
                     due += PAUSE_NS
-                    time.sleep(max(0.0, (due - time.monotonic_ns()) / 1e9))
+                    time.sleep(max(0.0, (due - time.monotonic_ns()) / 1e9))  # the pace, as the shape says
                     out.emit((i, time.monotonic_ns(), i * 0.25, "user-1"))
             ages.setdefault(way, []).extend(control.recv()[PACED // 5 :])
             with writer("throughput", timeout_s) as out:

@@ -1,7 +1,6 @@
 """What only tests and benches call: loops over the C cores without the GIL, and deliberate damage."""
 
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc
 
 from fastbuf._native.atomics cimport (
     fb_au64,
@@ -19,13 +18,6 @@ from fastbuf._native.atomics cimport (
     fb_u64_init,
     fb_u64_load_acquire,
     fb_u64_store_release,
-)
-from fastbuf._native.threads cimport (
-    pthread_mutex_destroy,
-    pthread_mutex_init,
-    pthread_mutex_lock,
-    pthread_mutex_t,
-    pthread_mutex_unlock,
 )
 from fastbuf.errors import FastbufError
 from fastbuf.memory.debug_checks cimport POOL_DEBUG
@@ -57,10 +49,6 @@ cdef extern from "<sched.h>" nogil:
     int sched_yield()
 
 
-cdef extern from *:
-    ctypedef char volatile_char "volatile char"
-
-
 DEBUG_BUILD = bool(POOL_DEBUG)
 MAGAZINES = bool(fb_fences_find_out())          # where membarrier is refused, pools have none
 cdef uint64_t POISONED = 0xDBDBDBDBDBDBDBDBu    # what a debug build leaves in a segment that is home
@@ -86,58 +74,6 @@ def pair_loop(LocalBufferPool local, int64_t n):
     if i < 0:
         raise FastbufError("a request of the loop failed: the pool was empty")
     return begin
-
-
-def malloc_loop(int64_t n, size_t size):
-    """``malloc`` and ``free`` of `size` bytes, the first of them written to, `n` times; returns nanoseconds."""
-    cdef int64_t begin, _
-    cdef char *block = NULL
-    with nogil:
-        begin = fb_now_ns()
-        for _ in range(n):
-            block = <char *>malloc(size)
-            if block == NULL:
-                break
-            (<volatile_char *>block)[0] = 1
-            free(block)
-        begin = fb_now_ns() - begin
-    if block == NULL:
-        raise MemoryError
-    return begin
-
-
-cdef class LockedStack:
-    """Numbers 0 to 1023 on a stack under a mutex: what a pool without limits and figures would be with a lock."""
-    cdef pthread_mutex_t mutex
-    cdef int32_t numbers[1024]
-    cdef uint32_t count
-
-    def __cinit__(self):
-        pthread_mutex_init(&self.mutex, NULL)
-        self.count = 1024
-        for k in range(1024):
-            self.numbers[k] = k
-
-    def __dealloc__(self):
-        pthread_mutex_destroy(&self.mutex)
-
-    def loop(self, int64_t n):
-        """Take and put back, `n` times; returns nanoseconds."""
-        cdef int64_t begin, _
-        cdef int32_t i
-        with nogil:
-            begin = fb_now_ns()
-            for _ in range(n):
-                pthread_mutex_lock(&self.mutex)
-                self.count -= 1
-                i = self.numbers[self.count]
-                pthread_mutex_unlock(&self.mutex)
-                pthread_mutex_lock(&self.mutex)
-                self.numbers[self.count] = i
-                self.count += 1
-                pthread_mutex_unlock(&self.mutex)
-            begin = fb_now_ns() - begin
-        return begin
 
 
 def batch_loop(LocalBufferPool local, int64_t n, uint32_t size):
