@@ -10,8 +10,8 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from fastbuf.serializers.objects cimport (
-    Py_DECREF, Py_INCREF, Py_None, PyFloat_FromDouble, PyList_New, PyList_SET_ITEM,
-    PyLong_CheckExact, PyLong_FromLongLong, PyTuple_New, fb_exact_int64,
+    Py_DECREF, Py_INCREF, Py_None, PyList_New, PyList_SET_ITEM, PyLong_CheckExact, PyTuple_New, fb_exact_int64,
+    fb_float, fb_int64,
 )
 from fastbuf.serializers.row_decode cimport bad_end, bad_null, fill_record, read_value
 from fastbuf.serializers.row_order cimport hash_of, mixed, order_of
@@ -200,10 +200,10 @@ cdef class LazyRows:
             return None
         if f.op == OP_INT64:
             memcpy(&x, value, 8)
-            made = PyLong_FromLongLong(x)
+            made = fb_int64(x)
         elif f.op == OP_FLOAT64:
             memcpy(&d, value, 8)
-            made = PyFloat_FromDouble(d)
+            made = fb_float(d)
         else:
             made = read_value(f, value, length)
         found = <object> made
@@ -261,11 +261,11 @@ cdef class LazyRows:
             if plain and f.op == OP_INT64:
                 for i in range(self._records):
                     memcpy(&x, start + self._starts[i] + f.offset, 8)
-                    PyList_SET_ITEM(out, i, PyLong_FromLongLong(x))
+                    PyList_SET_ITEM(out, i, fb_int64(x))
             elif plain and f.op == OP_FLOAT64:
                 for i in range(self._records):
                     memcpy(&d, start + self._starts[i] + f.offset, 8)
-                    PyList_SET_ITEM(out, i, PyFloat_FromDouble(d))
+                    PyList_SET_ITEM(out, i, fb_float(d))
             else:
                 for i in range(self._records):
                     value = start + self._starts[i]
