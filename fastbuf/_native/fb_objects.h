@@ -7,6 +7,7 @@
 #define FB_OBJECTS_H
 
 #include <Python.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
