@@ -5,29 +5,30 @@
 # gives the export back at once; whatever is read of a row after that raises SegmentStateError, and reads nothing.
 cimport cython
 from cpython.buffer cimport Py_buffer
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int64_t, uint8_t
 
-from fastbuf.serializers.row_plan cimport Node, RowPlan
+from fastbuf.serializers.lazy_plan cimport LazyKey, LazyPlan
 
 
 @cython.final
 cdef class LazyRows:
-    cdef RowPlan _plan
+    cdef LazyPlan _plan
     cdef Py_buffer _buffer
     cdef bint _open              # the export is held; all that reads asks for it first
+    cdef const uint8_t *_bytes   # its body: the elements; valid while it is open
+    cdef Py_ssize_t _size        # of the body
     cdef Py_ssize_t _records
     cdef int64_t *_starts        # of each payload, records + 1 of them; it ends 4 bytes before the next one's start
-    cdef int32_t *_before        # per field: offset of the slot of the var-length field before it, -1 for none
-    cdef int32_t *_key           # positions of the key's fields
-    cdef int32_t _keys           # how many; -1: rows have no key
-    cdef readonly tuple key      # their names; None without
-    cdef dict _places            # name -> position
-    cdef dict _attributes        # the same without names of a row's methods
+    cdef LazyKey _key            # None: rows have no key
+    cdef readonly tuple key      # its fields' names; None without
 
-    cdef int _index(self, const uint8_t *p, Py_ssize_t left) except -1
-    cdef int _choose(self, object key) except -1
+    cdef int _hold(self, object buf, Py_ssize_t head) except -1
+    cdef int _set_key(self, object wanted) except -1
+    cdef int _index(self, Py_ssize_t records) except -1
+    cdef int _reserve(self, Py_ssize_t records) except -1
     cdef int _check(self) except -1
-    cdef Py_ssize_t _place(self, object field) except -1
+    cdef bint _none(self, Py_ssize_t place, Py_ssize_t i) except -1
+    cdef Py_ssize_t _gather(self, Py_ssize_t place, uint8_t *to) noexcept
     cdef LazyRow _row(self, Py_ssize_t i)
     # Where field i of the record p[0:n] stands; 1: there, 0: it is None.  Bounds are checked at each call: the bytes
     # may be somebody's bytearray.
@@ -47,3 +48,8 @@ cdef class LazyRow:
 cdef class LazyIterator:
     cdef LazyRows _rows
     cdef Py_ssize_t _at
+
+
+# The records of a block (its errors as RowSerializer.view has them), and one record without its length.
+cdef LazyRows view_block(LazyPlan plan, object buf, object fingerprint, object key)
+cdef LazyRow view_payload(LazyPlan plan, object payload, object key)

@@ -3,33 +3,34 @@
 import numpy as np
 
 cimport cython
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport Py_buffer, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.object cimport Py_EQ, Py_GT, Py_LE, Py_LT, Py_NE, PyObject, PyObject_GenericGetAttr
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
+from fastbuf.serializers.block_head cimport HEAD_BYTES, records_of
+from fastbuf.serializers.lazy_plan cimport LazyPlan
 from fastbuf.serializers.objects cimport (
-    Py_DECREF, Py_INCREF, Py_None, PyFloat_FromDouble, PyList_New, PyList_SET_ITEM,
-    PyLong_CheckExact, PyLong_FromLongLong, PyTuple_New, fb_exact_int64,
+    Py_DECREF, Py_INCREF, Py_None, PyList_New, PyList_SET_ITEM, PyLong_CheckExact, PyTuple_New, fb_exact_int64,
+    fb_float, fb_int64,
 )
 from fastbuf.serializers.row_decode cimport bad_end, bad_null, fill_record, read_value
 from fastbuf.serializers.row_order cimport hash_of, mixed, order_of
-from fastbuf.serializers.row_plan cimport OP_FLOAT64, OP_INT64, OP_PACKED, Node, RowPlan
+from fastbuf.serializers.row_plan cimport OP_BOOL, OP_FLOAT64, OP_INT64, Node
 
-from fastbuf.errors import BlockCorrupt, BlockError, BlockTruncated, RecordError, SchemaError, SegmentStateError
-from fastbuf.serializers.block import count_mismatch
+from fastbuf.errors import BlockCorrupt, BlockError, BlockTruncated, RecordError, SegmentStateError
+from fastbuf.serializers.block import KIND_ROW, check_block, count_mismatch
 
 cdef enum:
     PREFIX = 4
+    ROWS = 1                  # KIND_ROW
+
+assert KIND_ROW == ROWS
 
 # As unlike from process to process as Python's own hashes of text are: keys of strangers cannot be made to collide.
 cdef uint64_t SEED = <uint64_t> <int64_t> hash("fastbuf rows")
-
-# NumPy's type of a column, by the field's kind; those with a unit are completed by it.
-cdef dict ARRAYS = {"bool": "?", "date32": "M8[D]", "date64": "M8[ms]", "timestamp": "M8", "duration": "m8"}
-cdef tuple NUMBERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32",
-                      "float64")
+cdef object EMPTY = np.empty
 
 
 @cython.final
@@ -52,92 +53,57 @@ cdef class LazyRows:
     After :meth:`release` its rows raise ``SegmentStateError``.
     """
 
-    def __init__(self, RowPlan plan not None, body, Py_ssize_t records, key=None):
-        cdef Py_ssize_t i, last = -1
-        if self._starts != NULL or self._open:
-            raise TypeError("LazyRows is made by RowSerializer.view")
-        self._plan = plan
-        self._places = {name: place for place, name in enumerate(<object> plan.root.names)}
-        self._attributes = {name: place for name, place in self._places.items() if not hasattr(LazyRow, name)}
-        self._before = <int32_t *> malloc(max(plan.root.count, 1) * sizeof(int32_t))
-        self._key = <int32_t *> malloc(max(plan.root.count, 1) * sizeof(int32_t))
-        if self._before == NULL or self._key == NULL:
-            raise MemoryError
-        for i in range(plan.root.count):
-            self._before[i] = <int32_t> last
-            if plan.root.children[i].varlen:
-                last = plan.root.children[i].offset
-        self._choose(key)
-        PyObject_GetBuffer(body, &self._buffer, PyBUF_SIMPLE)
-        self._open = True
-        if records < 0:
-            # One payload without its length.
-            self._records = 1
-        else:
-            self._records = records
-            if records > self._buffer.len // PREFIX:
-                raise BlockCorrupt(f"a block counts {records:,} records, its body has {self._buffer.len:,} bytes")
-        self._starts = <int64_t *> malloc((self._records + 1) * sizeof(int64_t))
-        if self._starts == NULL:
-            raise MemoryError(f"no memory to index {self._records:,} records")
-        if records < 0:
-            self._starts[0], self._starts[1] = 0, self._buffer.len + PREFIX
-            if self._buffer.len < plan.root.head:
-                raise BlockTruncated(f"the record needs {plan.root.head:,} bytes and has {self._buffer.len:,}")
-        else:
-            self._index(<const uint8_t *> self._buffer.buf, self._buffer.len)
+    def __init__(self):
+        raise TypeError("LazyRows is made by RowSerializer.view")
 
     def __dealloc__(self):
         if self._open:
             PyBuffer_Release(&self._buffer)
         free(self._starts)
-        free(self._before)
-        free(self._key)
 
-    cdef int _index(self, const uint8_t *p, Py_ssize_t left) except -1:
-        cdef Py_ssize_t i, at = 0
-        cdef uint32_t size
-        for i in range(self._records):
-            if left < PREFIX:
-                raise count_mismatch(self._records, i)
-            memcpy(&size, p + at, PREFIX)
-            left -= PREFIX
-            if size > left:
-                raise BlockCorrupt(f"record {i}: its length is {size:,} bytes, and {left:,} are left")
-            if size < <uint32_t> self._plan.root.head:
-                raise BlockTruncated(f"record {i}: the record needs {self._plan.root.head:,} bytes and has {size:,}")
-            at += PREFIX
-            self._starts[i] = at
-            at += size
-            left -= size
-        self._starts[self._records] = at + PREFIX
-        if left:
-            raise BlockCorrupt(f"{left:,} bytes are left over after {self._records:,} records")
+    cdef int _hold(self, object buf, Py_ssize_t head) except -1:
+        PyObject_GetBuffer(buf, &self._buffer, PyBUF_SIMPLE)
+        self._open = True
+        self._bytes = <const uint8_t *> self._buffer.buf + head
+        self._size = self._buffer.len - head
         return 0
 
-    cdef int _choose(self, object key) except -1:
-        cdef Node *root = self._plan.root
-        cdef int32_t place
-        names = <object> root.names
-        if key is None:
-            if any(root.children[place].op >= OP_PACKED for place in range(root.count)):
-                self._keys = -1
-                return 0
-            chosen = names
-        else:
-            chosen = (key,) if isinstance(key, (str, int)) else tuple(key)
-            if not chosen:
-                raise SchemaError("a key has one field at least")
-        if len(chosen) > root.count:
-            raise SchemaError(f"a key of {len(chosen)} fields of a schema of {root.count}")
-        for field in chosen:
-            place = <int32_t> self._place(field)
-            if root.children[place].op >= OP_PACKED:
-                raise SchemaError(f"field {names[place]!r} ({<object> root.children[place].type}) cannot be in a key: "
-                                  "lists, structs and maps have no order")
-            self._key[self._keys] = place
-            self._keys += 1
-        self.key = tuple([names[self._key[place]] for place in range(self._keys)])
+    cdef int _set_key(self, object wanted) except -1:
+        self._key = self._plan.key(wanted)
+        self.key = None if self._key is None else self._key.names
+        return 0
+
+    cdef int _index(self, Py_ssize_t records) except -1:
+        # All that _find relies on: each record lies within the bytes, and is no shorter than its fixed part.
+        cdef const uint8_t *p = self._bytes
+        cdef Py_ssize_t i, at = 0, n = self._size, head = self._plan.root.head
+        cdef int64_t *starts
+        cdef uint32_t size
+        if records > n // PREFIX:
+            raise BlockCorrupt(f"a block counts {records:,} records, its body has {n:,} bytes")
+        self._reserve(records)
+        starts = self._starts
+        for i in range(records):
+            if n - at < PREFIX:
+                raise count_mismatch(records, i)
+            memcpy(&size, p + at, PREFIX)
+            at += PREFIX
+            if size > n - at:
+                raise BlockCorrupt(f"record {i}: its length is {size:,} bytes, and {n - at:,} are left")
+            if size < head:
+                raise BlockTruncated(f"record {i}: the record needs {head:,} bytes and has {size:,}")
+            starts[i] = at
+            at += size
+        starts[records] = at + PREFIX
+        if at != n:
+            raise BlockCorrupt(f"{n - at:,} bytes are left over after {records:,} records")
+        return 0
+
+    cdef int _reserve(self, Py_ssize_t records) except -1:
+        self._starts = <int64_t *> malloc((records + 1) * sizeof(int64_t))
+        if self._starts == NULL:
+            raise MemoryError(f"no memory to index {records:,} records")
+        self._records = records
         return 0
 
     cdef int _check(self) except -1:
@@ -145,24 +111,10 @@ cdef class LazyRows:
             raise SegmentStateError("these rows were released: what they lay in may be in use for something else")
         return 0
 
-    cdef Py_ssize_t _place(self, object field) except -1:
-        cdef Py_ssize_t place
-        if isinstance(field, str):
-            found = self._places.get(field)
-            if found is None:
-                raise SchemaError(f"no field {field!r}: the fields are {<object> self._plan.root.names}")
-            return found
-        place = field
-        if place < 0:
-            place += self._plan.root.count
-        if not 0 <= place < self._plan.root.count:
-            raise IndexError(f"field {field} of {self._plan.root.count}")
-        return place
-
     cdef inline LazyRow _row(self, Py_ssize_t i):
         cdef LazyRow row = LazyRow.__new__(LazyRow)
         row._rows = self
-        row._p = <const uint8_t *> self._buffer.buf + self._starts[i]
+        row._p = self._bytes + self._starts[i]
         row._n = self._starts[i + 1] - PREFIX - self._starts[i]
         return row
 
@@ -181,8 +133,8 @@ cdef class LazyRows:
             return 1
         n -= root.head
         memcpy(&end, p + f.offset, 4)
-        if self._before[i] >= 0:
-            memcpy(&before, p + self._before[i], 4)
+        if self._plan.before[i] >= 0:
+            memcpy(&before, p + self._plan.before[i], 4)
         if end < before or end > <size_t> n:
             bad_end(f, end, before, n)
         value[0] = p + root.head + before
@@ -200,10 +152,10 @@ cdef class LazyRows:
             return None
         if f.op == OP_INT64:
             memcpy(&x, value, 8)
-            made = PyLong_FromLongLong(x)
+            made = fb_int64(x)
         elif f.op == OP_FLOAT64:
             memcpy(&d, value, 8)
-            made = PyFloat_FromDouble(d)
+            made = fb_float(d)
         else:
             made = read_value(f, value, length)
         found = <object> made
@@ -245,31 +197,30 @@ cdef class LazyRows:
         BlockCorrupt
             A value that no encoder writes; the message names the record.
         """
-        cdef Py_ssize_t place = self._place(field), i, length
+        self._check()
+        cdef Py_ssize_t place = self._plan.place(field), i = 0, length
         cdef Node *f = &self._plan.root.children[place]
-        cdef const uint8_t *start
+        cdef const uint8_t *p
         cdef const uint8_t *value
         cdef PyObject *made
+        cdef PyObject *out
         cdef bint plain = not f.varlen and not self._plan.root.bitmap
         cdef int64_t x
         cdef double d
-        self._check()
-        start = <const uint8_t *> self._buffer.buf
-        cdef PyObject *out = PyList_New(self._records)
-        i = 0
+        out = PyList_New(self._records)
         try:
             if plain and f.op == OP_INT64:
                 for i in range(self._records):
-                    memcpy(&x, start + self._starts[i] + f.offset, 8)
-                    PyList_SET_ITEM(out, i, PyLong_FromLongLong(x))
+                    memcpy(&x, self._bytes + self._starts[i] + f.offset, 8)
+                    PyList_SET_ITEM(out, i, fb_int64(x))
             elif plain and f.op == OP_FLOAT64:
                 for i in range(self._records):
-                    memcpy(&d, start + self._starts[i] + f.offset, 8)
-                    PyList_SET_ITEM(out, i, PyFloat_FromDouble(d))
+                    memcpy(&d, self._bytes + self._starts[i] + f.offset, 8)
+                    PyList_SET_ITEM(out, i, fb_float(d))
             else:
                 for i in range(self._records):
-                    value = start + self._starts[i]
-                    if self._find(place, value, self._starts[i + 1] - PREFIX - self._starts[i], &value, &length):
+                    p = self._bytes + self._starts[i]
+                    if self._find(place, p, self._starts[i + 1] - PREFIX - self._starts[i], &value, &length):
                         made = read_value(f, value, length)
                     else:
                         made = Py_None
@@ -301,40 +252,61 @@ cdef class LazyRows:
             A field of another type.
         RecordError
             The field is None somewhere; the message names the record.
+        BlockCorrupt
+            A value that no encoder writes.
         """
-        cdef Py_ssize_t place = self._place(field), i, length, slot
-        cdef Node *f = &self._plan.root.children[place]
-        cdef const uint8_t *p
-        cdef const uint8_t *start
-        cdef uint8_t[::1] view
-        cdef uint8_t *to
-        made = np.empty(self._records, _dtype(self._plan.schema.fields[place]))
         self._check()
-        if self._records == 0:
+        cdef Py_ssize_t place = self._plan.place(field), failed
+        cdef Node *f = &self._plan.root.children[place]
+        cdef Py_buffer view
+        slots, wanted = self._plan.array_types(place)
+        made = EMPTY(self._records, slots)
+        PyObject_GetBuffer(made, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
+        try:
+            failed = self._gather(place, <uint8_t *> view.buf)
+        finally:
+            PyBuffer_Release(&view)
+        if failed >= 0:
+            if self._plan.root.bitmap and self._none(place, failed):
+                raise RecordError(f"record {failed}: field {<object> f.path!r} is None, which an array cannot hold: "
+                                  "take values()")
+            raise BlockCorrupt(f"record {failed}: field {<object> f.path!r}: a bool is neither 0 nor 1")
+        if wanted is None:
             return made
-        view = made.view(np.uint8)
-        to = &view[0]
-        slot = f.slot
-        start = <const uint8_t *> self._buffer.buf + f.offset
+        return made.view(wanted) if f.slot == 8 else made.astype(wanted)
+
+    cdef bint _none(self, Py_ssize_t place, Py_ssize_t i) except -1:
+        if not self._bytes[self._starts[i] + (place >> 3)] >> (place & 7) & 1:
+            return False
+        if not self._plan.root.children[place].nullable:
+            bad_null(&self._plan.root.children[place])
+        return True
+
+    cdef Py_ssize_t _gather(self, Py_ssize_t place, uint8_t *to) noexcept:
+        # The slots of a field, one after the other; -1, or the first record that has none, or no bool there.
+        cdef Node *f = &self._plan.root.children[place]
+        cdef const uint8_t *start = self._bytes + f.offset
+        cdef const uint8_t *bits = self._bytes + (place >> 3)
+        cdef int64_t *starts = self._starts
+        cdef Py_ssize_t i, n = self._records, slot = f.slot
         if self._plan.root.bitmap:
-            for i in range(self._records):
-                p = <const uint8_t *> self._buffer.buf + self._starts[i]
-                if not self._find(place, p, self._starts[i + 1] - PREFIX - self._starts[i], &p, &length):
-                    raise RecordError(f"record {i}: field {<object> f.path!r} is None, which an array cannot hold: "
-                                      "take values()")
-                memcpy(to + i * slot, p, slot)
-        elif slot == 8:
-            for i in range(self._records):
-                memcpy(to + 8 * i, start + self._starts[i], 8)
+            for i in range(n):
+                if bits[starts[i]] >> (place & 7) & 1:
+                    return i
+        if slot == 8:
+            for i in range(n):
+                memcpy(to + 8 * i, start + starts[i], 8)
         elif slot == 4:
-            for i in range(self._records):
-                memcpy(to + 4 * i, start + self._starts[i], 4)
+            for i in range(n):
+                memcpy(to + 4 * i, start + starts[i], 4)
         else:
-            for i in range(self._records):
-                memcpy(to + i * slot, start + self._starts[i], slot)
-        if made.dtype.kind == "b" and (made.view(np.uint8) > 1).any():
-            raise BlockCorrupt(f"field {<object> f.path!r}: a bool is neither 0 nor 1")
-        return made
+            for i in range(n):
+                memcpy(to + i * slot, start + starts[i], slot)
+        if f.op == OP_BOOL:
+            for i in range(n):
+                if to[i] > 1:
+                    return i
+        return -1
 
     def release(self):
         """Let go of the bytes now; a second time does nothing."""
@@ -347,21 +319,6 @@ cdef class LazyRows:
 
     def __exit__(self, *error):
         self.release()
-
-
-cdef object _dtype(object field):
-    # The slot's type: NumPy's where it has one.
-    kind = field.type.kind
-    if kind == "dictionary":
-        kind = field.type.children[1].type.kind
-        unit = field.type.children[1].type.unit
-    else:
-        unit = field.type.unit
-    if kind in NUMBERS:
-        return np.dtype(kind).newbyteorder("<")
-    if kind not in ARRAYS:
-        raise SchemaError(f"field {field.name!r} ({field.type}) cannot be an array: take values()")
-    return np.dtype(f"{ARRAYS[kind]}[{unit}]" if kind in ("timestamp", "duration") else ARRAYS[kind])
 
 
 @cython.freelist(64)
@@ -379,24 +336,24 @@ cdef class LazyRow:
         raise TypeError("rows come from RowSerializer.view")
 
     def __len__(self):
-        return self._rows._plan.root.count
+        return _held(self)._plan.root.count
 
     def __getitem__(self, field):
-        cdef LazyRows rows = self._rows
+        cdef LazyRows rows = _held(self)
         cdef int64_t place
         if not rows._open:
             rows._check()
         if PyLong_CheckExact(<PyObject *> field) and fb_exact_int64(<PyObject *> field, &place) == 0:
             if 0 <= place < rows._plan.root.count:
                 return rows._read(place, self._p, self._n)
-        return rows._read(rows._place(field), self._p, self._n)
+        return rows._read(rows._plan.place(field), self._p, self._n)
 
     def __getattribute__(self, name):
         # Fields first, since looking for an attribute in vain costs ten times what reading a field does.
         cdef LazyRows rows = self._rows
         if rows is None:                    # one that Python made, with nothing in it
             return PyObject_GenericGetAttr(self, name)
-        place = rows._attributes.get(name)
+        place = rows._plan.attributes.get(name)
         if place is None:
             try:
                 return PyObject_GenericGetAttr(self, name)
@@ -410,7 +367,7 @@ cdef class LazyRow:
 
     def as_tuple(self):
         """All fields, decoded."""
-        cdef LazyRows rows = self._rows
+        cdef LazyRows rows = _held(self)
         cdef PyObject *record
         rows._check()
         record = PyTuple_New(rows._plan.root.count)
@@ -426,24 +383,24 @@ cdef class LazyRow:
     @property
     def key(self):
         """The key's fields, decoded: a tuple."""
-        cdef LazyRows rows = self._rows
+        cdef LazyRows rows = _held(self)
         cdef int32_t k
-        if rows._keys < 0:
+        if rows._key is None:
             raise TypeError(_keyless(rows))
         rows._check()
-        return tuple([rows._read(rows._key[k], self._p, self._n) for k in range(rows._keys)])
+        return tuple([rows._read(rows._key.places[k], self._p, self._n) for k in range(rows._key.count)])
 
     def __hash__(self):
-        cdef LazyRows rows = self._rows
+        cdef LazyRows rows = _held(self)
         cdef const uint8_t *value
         cdef Py_ssize_t length
         cdef uint64_t h = SEED
         cdef int32_t k, i
-        if rows._keys < 0:
+        if rows._key is None:
             raise TypeError(_keyless(rows))
         rows._check()
-        for k in range(rows._keys):
-            i = rows._key[k]
+        for k in range(rows._key.count):
+            i = rows._key.places[k]
             if rows._find(i, self._p, self._n, &value, &length):
                 h = hash_of(&rows._plan.root.children[i], value, length, h)
             else:
@@ -452,7 +409,7 @@ cdef class LazyRow:
 
     def __richcmp__(self, other, int how):
         cdef int c
-        if not isinstance(other, LazyRow) or not _alike(self._rows, (<LazyRow> other)._rows):
+        if not isinstance(other, LazyRow) or not _alike(_held(self), _held(<LazyRow> other)):
             return NotImplemented
         c = _compare(self, <LazyRow> other)
         if how == Py_EQ:
@@ -468,10 +425,42 @@ cdef class LazyRow:
         return c >= 0
 
     def __repr__(self):
-        if not self._rows._open:
+        if not _held(self)._open:
             return "LazyRow(released)"
         fields = zip(<object> self._rows._plan.root.names, self.as_tuple())
         return f"LazyRow({', '.join(f'{name}={value!r}' for name, value in fields)})"
+
+
+cdef LazyRows view_block(LazyPlan plan, object buf, object fingerprint, object key):
+    cdef LazyRows rows = LazyRows.__new__(LazyRows)
+    cdef int64_t records
+    rows._plan = plan
+    rows._hold(buf, HEAD_BYTES)
+    records = records_of(rows._bytes - HEAD_BYTES, rows._size + HEAD_BYTES, ROWS, fingerprint)
+    if records < 0:
+        check_block(buf, KIND_ROW, fingerprint)               # which raises
+        raise BlockCorrupt("a block changed while it was read")
+    rows._set_key(key)
+    rows._index(records)
+    return rows
+
+
+cdef LazyRow view_payload(LazyPlan plan, object payload, object key):
+    cdef LazyRows rows = LazyRows.__new__(LazyRows)
+    rows._plan = plan
+    rows._hold(payload, 0)
+    rows._set_key(key)
+    if rows._size < plan.root.head:
+        raise BlockTruncated(f"the record needs {plan.root.head:,} bytes and has {rows._size:,}")
+    rows._reserve(1)
+    rows._starts[0], rows._starts[1] = 0, rows._size + PREFIX
+    return rows._row(0)
+
+
+cdef inline LazyRows _held(LazyRow row):
+    if row._rows is None:                   # one that Python made, with nothing in it
+        raise TypeError("rows come from RowSerializer.view")
+    return row._rows
 
 
 cdef str _keyless(LazyRows rows):
@@ -482,7 +471,7 @@ cdef str _keyless(LazyRows rows):
 cdef bint _alike(LazyRows a, LazyRows b):
     if a is b:
         return True
-    return a.key == b.key and (a._plan is b._plan or a._plan.schema == b._plan.schema)
+    return a.key == b.key and (a._plan is b._plan or a._plan.plan.schema == b._plan.plan.schema)
 
 
 cdef int _compare(LazyRow a, LazyRow b) except -2:
@@ -493,12 +482,12 @@ cdef int _compare(LazyRow a, LazyRow b) except -2:
     cdef Py_ssize_t n, m
     cdef int32_t k, i
     cdef int here, there, c
-    if rows._keys < 0:
+    if rows._key is None:
         raise TypeError(_keyless(rows))
     rows._check()
     others._check()
-    for k in range(rows._keys):
-        i = rows._key[k]
+    for k in range(rows._key.count):
+        i = rows._key.places[k]
         here = rows._find(i, a._p, a._n, &x, &n)
         there = others._find(i, b._p, b._n, &y, &m)
         c = here - there
@@ -518,7 +507,7 @@ cdef class LazyIterator:
 
     def __next__(self):
         cdef LazyRows rows = self._rows
-        if self._at >= rows._records:
+        if rows is None or self._at >= rows._records:
             raise StopIteration
         if not rows._open:
             rows._check()

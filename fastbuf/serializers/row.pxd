@@ -1,14 +1,17 @@
 # Records of a schema as rows: see row_plan.pxd for the layout, row_encode.pxd and row_decode.pxd for the work.
 from libc.stdint cimport uint8_t
 
+from fastbuf.serializers.lazy_plan cimport LazyPlan
 from fastbuf.serializers.row_plan cimport RowPlan
 from fastbuf.serializers.serializer cimport Serializer
 
 
 cdef class RowSerializer(Serializer):
     cdef RowPlan _plan
+    cdef LazyPlan _lazy                    # None before the first view
     cdef Py_ssize_t _bytes_per_record      # of the last dumps: the next one's first guess
 
+    cdef LazyPlan _lazy_plan(self)
     cdef object _dump(self, object records)
     cdef object _load(self, const uint8_t *p, Py_ssize_t left, Py_ssize_t records)
 

@@ -6,7 +6,8 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
 
 from fastbuf.serializers.block_head cimport HEAD_BYTES, put_head, records_of
-from fastbuf.serializers.lazy cimport LazyRows
+from fastbuf.serializers.lazy cimport LazyRow, view_block, view_payload
+from fastbuf.serializers.lazy_plan cimport LazyPlan
 from fastbuf.serializers.objects cimport (
     Py_DECREF, Py_XDECREF, PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyGC_Disable, PyGC_Enable,
     PyList_CheckExact, PyList_New, PyObject_GC_Track, PyObject_GC_UnTrack, PyTuple_New, _PyBytes_Resize,
@@ -221,8 +222,7 @@ cdef class RowSerializer(Serializer):
         SchemaError
             The key names no field, or one that is a list, struct or map.
         """
-        records, body = check_block(buf, KIND_ROW, self.fingerprint)
-        return LazyRows(self._plan, body, records, key)
+        return view_block(self._lazy_plan(), buf, self.fingerprint, key)
 
     def lazy(self, payload, key=None):
         """One record, as :meth:`Serializer.encode` gave it, as a lazy row; the rest as in :meth:`view`.
@@ -237,7 +237,12 @@ cdef class RowSerializer(Serializer):
         -------
         LazyRow
         """
-        return LazyRows(self._plan, memoryview(payload).cast("B"), -1, key)[0]
+        return view_payload(self._lazy_plan(), payload, key)
+
+    cdef LazyPlan _lazy_plan(self):
+        if self._lazy is None:
+            self._lazy = LazyPlan(self._plan, LazyRow)
+        return self._lazy
 
 
 cdef class RowIterator:

@@ -9,9 +9,9 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from fastbuf.serializers.objects cimport (
-    PyErr_Clear, Py_DECREF, Py_False, Py_INCREF, Py_None, Py_True, PyBytes_FromStringAndSize, PyFloat_FromDouble,
-    PyFloat_Unpack2, PyList_GET_SIZE, PyList_New, PyList_SET_ITEM, PyLong_FromLongLong, PyLong_FromUnsignedLongLong,
-    PyObject_GC_UnTrack, PyTuple_New, PyTuple_SET_ITEM, fb_str,
+    PyErr_Clear, Py_DECREF, Py_False, Py_INCREF, Py_None, Py_True, PyFloat_Unpack2, PyList_GET_SIZE, PyList_New,
+    PyList_SET_ITEM, PyLong_FromUnsignedLongLong, PyObject_GC_UnTrack, PyTuple_New, PyTuple_SET_ITEM, fb_bytes,
+    fb_float, fb_int64, fb_str,
 )
 from fastbuf.serializers.row_plan cimport (
     OP_BINARY, OP_BOOL, OP_DECIMAL, OP_FIXED_BINARY, OP_FLOAT16, OP_FLOAT32, OP_FLOAT64, OP_INT8, OP_INT16, OP_INT32,
@@ -62,9 +62,9 @@ cdef PyObject *_read_other(Node *f, const uint8_t *p) except NULL:
         Py_INCREF(Py_True if p[0] else Py_False)
         return Py_True if p[0] else Py_False
     if f.op == OP_FLOAT16:
-        return PyFloat_FromDouble(PyFloat_Unpack2(<const char *> p, 1))
+        return fb_float(PyFloat_Unpack2(<const char *> p, 1))
     if f.op == OP_FIXED_BINARY:
-        return PyBytes_FromStringAndSize(<const char *> p, f.slot)
+        return fb_bytes(p, f.slot)
     try:
         if f.op == OP_DECIMAL:
             return _own(decimal_from_bytes(f.precision, f.scale, f.slot, p))
@@ -89,27 +89,27 @@ cdef inline PyObject *_read_fixed(Node *f, const uint8_t *p) except NULL:
     cdef float single
     if f.op == OP_INT64:
         memcpy(&x, p, 8)
-        return PyLong_FromLongLong(x)
+        return fb_int64(x)
     if f.op == OP_FLOAT64:
         memcpy(&d, p, 8)
-        return PyFloat_FromDouble(d)
+        return fb_float(d)
     if f.op == OP_INT32:
         memcpy(&x32, p, 4)
-        return PyLong_FromLongLong(x32)
+        return fb_int64(x32)
     if f.op == OP_FLOAT32:
         memcpy(&single, p, 4)
-        return PyFloat_FromDouble(single)
+        return fb_float(single)
     if f.op == OP_INT16:
-        return PyLong_FromLongLong((<int> (<signed char> p[1]) * 256) | p[0])
+        return fb_int64((<int> (<signed char> p[1]) * 256) | p[0])
     if f.op == OP_INT8:
-        return PyLong_FromLongLong(<signed char> p[0])
+        return fb_int64(<signed char> p[0])
     if f.op == OP_UINT8:
-        return PyLong_FromLongLong(p[0])
+        return fb_int64(p[0])
     if f.op == OP_UINT16:
-        return PyLong_FromLongLong(p[0] | <int> p[1] << 8)
+        return fb_int64(p[0] | <int> p[1] << 8)
     if f.op == OP_UINT32:
         memcpy(&u32, p, 4)
-        return PyLong_FromLongLong(u32)
+        return fb_int64(u32)
     if f.op == OP_UINT64:
         memcpy(&u, p, 8)
         return PyLong_FromUnsignedLongLong(u)
@@ -139,7 +139,7 @@ cdef inline PyObject *_begin(Node *f, const uint8_t *p, Py_ssize_t n) except NUL
         out = fb_str(p, n)
         return out if out != NULL else _bad_text(f, p, n)
     if f.op == OP_BINARY:
-        return PyBytes_FromStringAndSize(<const char *> p, n)
+        return fb_bytes(p, n)
     if f.op == OP_PACKED:
         return PyList_New(_packed_count(f, n))
     if f.op == OP_LIST:
@@ -197,7 +197,7 @@ cdef int _fill_packed(Node *f, PyObject *out, const uint8_t *p) except -1:
     if item.op == OP_FLOAT64:
         for i in range(PyList_GET_SIZE(out)):
             memcpy(&d, p + 8 * i, 8)
-            PyList_SET_ITEM(out, i, PyFloat_FromDouble(d))
+            PyList_SET_ITEM(out, i, fb_float(d))
     else:
         for i in range(PyList_GET_SIZE(out)):
             PyList_SET_ITEM(out, i, _read_fixed(item, p + i * item.slot))
@@ -278,10 +278,10 @@ cdef inline int _fill_record(Node *root, PyObject *out, const uint8_t *p, Py_ssi
             PyTuple_SET_ITEM(out, i, Py_None)
         elif f.op == OP_INT64:
             memcpy(&x, p + f.offset, 8)
-            PyTuple_SET_ITEM(out, i, PyLong_FromLongLong(x))
+            PyTuple_SET_ITEM(out, i, fb_int64(x))
         elif f.op == OP_FLOAT64:
             memcpy(&d, p + f.offset, 8)
-            PyTuple_SET_ITEM(out, i, PyFloat_FromDouble(d))
+            PyTuple_SET_ITEM(out, i, fb_float(d))
         elif f.varlen:
             memcpy(&u, p + f.offset, 4)
             end = u

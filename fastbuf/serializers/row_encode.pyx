@@ -18,6 +18,7 @@ from fastbuf.serializers.objects cimport (
     PyFloat_CheckExact, PyFloat_Pack2, PyList_Check, PyList_CheckExact, PyList_GET_ITEM, PyList_GET_SIZE,
     PyLong_AsUnsignedLongLong, PyLong_CheckExact, PyNumber_Index, PyObject_CheckBuffer, PyTuple_Check,
     PyErr_Clear, PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyUnicode_Check, _PyBytes_Resize, fb_copy, fb_exact_int64, fb_utf8,
+    FB_LOOK, fb_list_doubles, fb_scattered, fb_send_for,
 )
 from fastbuf.serializers.row_plan cimport (
     OP_BINARY, OP_BOOL, OP_DECIMAL, OP_FIXED_BINARY, OP_FLOAT16, OP_FLOAT32, OP_FLOAT64, OP_INT8, OP_INT64, OP_MAP,
@@ -307,20 +308,16 @@ cdef int _write_items(Node *f, PyObject *items, Writer *w) except -1:
     cdef PyObject *value
     cdef uint8_t *at
     cdef uint32_t x
-    cdef double d
     if f.count >= 0 and n != f.count:
         return _refuse(f, items, f"it has {n} items, not {f.count}")
-    if n > LONGEST // item.slot:
+    if n > LONGEST or n * item.slot > LONGEST:
         return _too_long(f, n * item.slot)
     if f.op == OP_PACKED:
         if w.at + n * item.slot > w.room:
             writer_reserve(w, n * item.slot)
         at = w.buf + w.at
         if item.op == OP_FLOAT64:
-            while i < n and PyFloat_CheckExact(PyList_GET_ITEM(items, i)):      # runs no Python code
-                d = PyFloat_AS_DOUBLE(PyList_GET_ITEM(items, i))
-                memcpy(at + 8 * i, &d, 8)
-                i += 1
+            i = fb_list_doubles(items, at)                # runs no Python code
         while i < n:
             value = _item(f, items, i, n)
             if value == Py_None:
@@ -448,6 +445,8 @@ cdef inline int _write_tuple(Node *root, PyObject *record, Writer *w) except -1:
         elif f.varlen:
             if f.op == OP_STRING:
                 _write_string(f, value, w)
+            elif f.op == OP_BINARY and PyBytes_Check(value):
+                _append(w, PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value))
             elif f.op == OP_PACKED and PyList_CheckExact(value):
                 _write_items(f, value, w)
             else:
@@ -474,9 +473,14 @@ cdef int write_elements(Node *root, PyObject *records, Writer *w, Py_ssize_t *do
     cdef PyObject *record
     cdef Py_ssize_t base, size
     cdef uint32_t prefix
+    cdef bint scattered = False
     done[0] = 0
     while done[0] < PyList_GET_SIZE(records):          # Python code of a record may change the list
         record = PyList_GET_ITEM(records, done[0])
+        if done[0] % FB_LOOK == 0:
+            scattered = fb_scattered(records, done[0])
+        if scattered:
+            fb_send_for(records, done[0])
         base = w.at
         if base + PREFIX > w.room:
             writer_reserve(w, PREFIX)

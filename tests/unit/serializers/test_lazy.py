@@ -78,8 +78,8 @@ class TestReading:
         assert list(rows.view(rows.dumps([]), key=0)) == []
         with pytest.raises(TypeError, match="view"):
             LazyRow()
-        with pytest.raises(TypeError, match="RowPlan"):
-            LazyRows(None, b"", 0)
+        with pytest.raises(TypeError, match="view"):
+            LazyRows()
 
     @pytest.mark.parametrize("kind", ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"])
     @pytest.mark.parametrize("before", ["bool", "string", "int8?"])
@@ -107,6 +107,66 @@ class TestReading:
         assert found["t"][0] == np.datetime64("2026-01-02T03:04:05")
         assert found["d"][0] == found["m"][0] == np.datetime64("2026-01-02")
         assert found["e"][0] == np.timedelta64(2, "s")
+
+    @pytest.mark.parametrize("kind", ["date32", "date64", "timestamp[s]", "timestamp[ns]", "duration[us]"])
+    @pytest.mark.parametrize("before", ["int8", "int8?"])
+    def test_arrays_of_many_times(self, kind: str, before: str) -> None:
+        days = [0, 1, -1, 20_000, -20_000, 365]
+        values: list[Any] = [dt.timedelta(days=day) for day in days]
+        if "duration" not in kind:
+            values = [dt.datetime(1970, 1, 1) + value for value in values]
+        if "date" in kind:
+            values = [value.date() for value in values]
+        rows = RowSerializer(Schema.of(first=before, x=kind))
+        found = rows.view(rows.dumps([(1, value) for value in values])).array("x")
+        assert found.shape == (len(days),)
+        assert found.astype("m8[D]" if "duration" in kind else "M8[D]").astype(int).tolist() == days
+
+    def test_arrays_of_bools(self) -> None:
+        rows = RowSerializer(Schema.of(x="int8?", b="bool"))
+        block = bytearray(rows.dumps([(1, i % 3 == 0) for i in range(50)]))
+        assert rows.view(block).array("b").tolist() == [i % 3 == 0 for i in range(50)]
+        block[-1] = 2
+        with pytest.raises(BlockCorrupt, match="record 49: field 'b': a bool"):
+            rows.view(block).array("b")
+
+    def test_an_array_of_a_field_that_may_be_none_and_is_not(self) -> None:
+        rows = RowSerializer(Schema.of(x="int16?", y="string?"))
+        records = [(i, None) for i in range(300)]
+        view = rows.view(rows.dumps(records))
+        assert view.array("x").tolist() == list(range(300))
+        with pytest.raises(RecordError, match="record 299: field 'x' is None"):
+            rows.view(rows.dumps([*records[:299], (None, "x")])).array("x")
+
+    def test_a_null_where_none_is_allowed_is_no_array(self) -> None:
+        rows = RowSerializer(Schema.of(x="int16", y="string?"))
+        block = bytearray(rows.dumps([(1, "a")]))
+        block[HEADER_BYTES + 4] |= 1  # the bit of x
+        for read in (rows.view(block, key="y").array, rows.view(block, key="y").values):
+            with pytest.raises(BlockCorrupt, match=r"field 'x'.*not nullable"):
+                read("x")
+
+    def test_those_that_python_makes_are_empty(self) -> None:
+        for act in (
+            lambda row: row[0],
+            len,
+            hash,
+            repr,
+            list,
+            lambda row: row.key,
+            lambda row: row.as_tuple(),
+            lambda row: row == row,
+        ):
+            with pytest.raises(TypeError, match="view"):
+                act(LazyRow.__new__(LazyRow))
+        view = LazyRows.__new__(LazyRows)
+        assert (len(view), list(view)) == (0, [])
+        for act in (lambda: view.values("x"), lambda: view.array("x")):
+            with pytest.raises(SegmentStateError):
+                act()
+        view.release()
+        iterator = iter(view)
+        assert list(type(iterator).__new__(type(iterator))) == []
 
     def test_what_no_array_holds(self) -> None:
         rows = RowSerializer(S)
@@ -178,6 +238,18 @@ class TestKeys:
         for i, name, value in records:
             expected[i, name] = expected.get((i, name), 0.0) + value
         assert {row.key: total for row, total in totals.items()} == expected
+
+    def test_a_key_is_the_same_however_it_is_named_and_however_often(self) -> None:
+        rows = RowSerializer(S)
+        block = rows.dumps(RECORDS)
+        for _ in range(2):
+            for key in ("id", 0, -6, ["id"], ("id",), iter(["id"]), [np.int64(-6)]):
+                found = rows.view(block, key=key)
+                assert found.key == ("id",)
+                assert found[3] == rows.lazy(rows.encode(RECORDS[3]), key="id")
+        for i in range(200):  # more than are remembered
+            key = [S.names[j] for j in (0, 1, 3, 4, 5) if i >> j & 1] or ["id"]
+            assert rows.view(block, key=key + ["id"] * (i % 2)).key == (*key, *["id"] * (i % 2))
 
     def test_what_is_no_key(self) -> None:
         rows = RowSerializer(S)
