@@ -57,6 +57,7 @@ cdef extern from "fb_atomic.h" nogil:
 
     bint fb_likely(bint x)
     void fb_fence_seq_cst()
+    void fb_prefetch_write(const void *p)
     void fb_cpu_relax()
 
 

@@ -61,6 +61,15 @@ FB_DEFINE(i64, fb_ai64, int64_t)
 /* Keeps the way that is nearly always taken free of jumps. */
 static inline int fb_likely(int x) { return __builtin_expect(x != 0, 1); }
 
+/* The line will be written soon, and is likely to be in another core's cache. */
+static inline void fb_prefetch_write(const void *p) {
+#if defined(__x86_64__)
+    __asm__ volatile("prefetchw %0" : : "m"(*(const char *)p)); /* the builtin reads, without -mprfchw */
+#else
+    __builtin_prefetch(p, 1);
+#endif
+}
+
 static inline void fb_fence_seq_cst(void) { atomic_thread_fence(memory_order_seq_cst); }
 
 static inline void fb_cpu_relax(void) {

@@ -6,25 +6,37 @@
  * M. Yang, "Asymmetric Dekker Synchronization", Sun 2001; membarrier(2), MEMBARRIER_CMD_PRIVATE_EXPEDITED):
  *
  *   owner (each take and put)                        seizer (holds the pool's gate, a lock among seizers)
- *   O1  busy = 1           (relaxed)                 S1  gate = 1          (seq_cst read-modify-write)
+ *   O1  busy = 1           (relaxed)                 S1  gate = 1          (seq_cst read-modify-write); open = 0
  *   O2  nothing but a compiler barrier               S2  membarrier: a full fence in every thread that runs
- *   O3  gate == 0 ?        (acquire)                 S3  until busy == 0   (acquire)
+ *   O3  open ?             (acquire)                 S3  until busy == 0   (acquire)
  *   O4  take or put        (plain)                   S4  count or empty the magazine (plain)
- *   O5  busy = 0           (release)                 S5  gate = 0          (release)
+ *   O5  busy = 0           (release)                 S5  open = 1, or not  (release); gate = 0 (release)
  *
+ * `open` is the magazine's own word (it has the address of the pool, or 0), so that its owner, who looks at it each time,
+ * looks at nothing that all owners share.
  * Pairing: O1/O3 with S1/S3.  The fence of S2 falls somewhere in the owner's run.  Before O1: O3 comes after it and
  * sees S1.  After O1: S3 sees O1, and waits for O5.  So never are both at O4 and S4.  O5 with S3: the seizer sees what
- * the owner did; S5 with O3: the owner sees what the seizer did.  A thread that does not run has been through a fence
- * when it was taken off its core.
- * Whatever else the owner looks at between O3 and O5 (hungry, limit) is in the same pair: who writes it and then seizes
- * either finds what was put meanwhile, or the owner saw what he wrote.
+ * the owner did; S5 with O3 or O6: the owner sees what the seizer did.  A thread that does not run has been through a
+ * fence when it was taken off its core.
+ *
+ * What was shut stays so while segments are wanted elsewhere, and then its owner opens it:
+ *
+ *   O1  busy = 1
+ *   O6  gate == 0, and nothing is wanted elsewhere ? (seq_cst)
+ *   O7  open = 1           (seq_cst read-modify-write)
+ *   O8  O6 once more: if not, open = 0               (seq_cst)
+ *   O5  busy = 0           (release)
+ *
+ * Pairing: O7/O8 with S1: either O8 sees the gate closed, or S1 comes after O7, and shuts it.  O7/O8 with whoever makes
+ * segments wanted elsewhere (seq_cst), and then looks, with the gate closed, whether a magazine is open: he finds this
+ * one open, and shuts it, or O8 sees what he wrote.
  *
  * Where membarrier is refused (old kernels, sandboxes; found out once, by trying) there are no magazines: a fence at O2
  * would cost the owner what the lists cost.  In a build for the thread sanitizer, which knows nothing of membarrier, O1
  * is a read-modify-write and S2 a fence; everything else that the sanitizer checks is what ships.
  *
- * Forbidden: a segment that owner and seizer both have; one that neither has; a put that a seizer who wrote
- * `hungry` first neither finds nor prevents.
+ * Forbidden: a segment that owner and seizer both have; one that neither has; a put that a seizer neither finds nor
+ * prevents although what made him seize was there first.
  */
 #ifndef FB_MAGAZINE_H
 #define FB_MAGAZINE_H
@@ -45,10 +57,11 @@
 
 typedef struct {
     fb_au32 busy;      /* the owner is between O1 and O5; written by the owner alone */
-    /* From here on: the owner between O1 and O5, or a seizer between S3 and S5; who only counts reads it at any time. */
     fb_au32 hot;       /* the segment put last, -1: none.  Its own word, so that a put and the next take do not wait for
                         * each other's count */
-    fb_au64 pool;      /* LocalCore*: what is recycled there may be put here; 0: shut, and empty */
+    fb_au64 open;      /* LocalCore*: what is recycled there may be put here; 0: shut */
+    /* `hot`, and from here on: the owner between O1 and O5, or a seizer between S3 and S5; who only counts reads it at any
+     * time. */
     fb_au32 count;     /* in items */
     uint32_t cool;     /* puts that are still to be refused after a seizure */
     fb_au64 thread;    /* pthread_self() of the owner; 0: it has ended */
@@ -80,7 +93,7 @@ static inline fb_here *fb_here_at(int64_t distance) {
     return (fb_here *)(thread + distance);
 }
 
-/* The calling thread's magazine of the pool that it used last: whether that is the one asked for says m->pool, and a
+/* The calling thread's magazine of the pool that it used last: whether that is the one asked for says m->open, and a
  * branch on that is predicted.  Found by way of the pool, and the pool by way of the segment, the address would be known
  * only three loads after the segment's number, and a processor passes what was stored on to the next load only once it
  * knows both addresses: that cost more than all the rest.
@@ -96,15 +109,29 @@ static inline fb_magazine *fb_magazine_here(uint64_t base, int64_t distance) {
 
 /* --- owner ---------------------------------------------------------------------------------------------------------*/
 
-static inline int fb_magazine_enter(fb_magazine *m, fb_au32 *gate) {
+/* O1, O2. */
+static inline void fb_magazine_busy(fb_magazine *m) {
 #ifdef __SANITIZE_THREAD__
     atomic_exchange_explicit(&m->busy.v, 1, memory_order_seq_cst);
-    return fb_u32_load_seq_cst(gate) == 0;
 #else
     fb_u32_store_relaxed(&m->busy, 1);
     atomic_signal_fence(memory_order_seq_cst);
-    return __builtin_expect(fb_u32_load_acquire(gate) == 0, 1);
 #endif
+}
+
+/* O1 to O3: whether it is open to what is recycled in that pool. */
+static inline int fb_magazine_enter(fb_magazine *m, uint64_t pool) {
+    fb_magazine_busy(m);
+#ifdef __SANITIZE_THREAD__
+    return fb_u64_load_seq_cst(&m->open) == pool;
+#else
+    return __builtin_expect(fb_u64_load_acquire(&m->open) == pool, 1);
+#endif
+}
+
+/* O7. */
+static inline void fb_magazine_open(fb_magazine *m, uint64_t pool) {
+    atomic_exchange_explicit(&m->open.v, pool, memory_order_seq_cst);
 }
 
 static inline void fb_magazine_leave(fb_magazine *m) { fb_u32_store_release(&m->busy, 0); }

@@ -9,10 +9,7 @@ from fastbuf._native.atomics cimport (
     fb_au64,
     fb_likely,
     fb_u32_load_relaxed,
-    fb_u32_load_seq_cst,
     fb_u32_store_relaxed,
-    fb_u64_load_relaxed,
-    fb_u64_load_seq_cst,
 )
 from fastbuf.memory.pool_core cimport LocalCore, PoolCore
 
@@ -23,7 +20,7 @@ cdef extern from "fb_magazine.h" nogil:
     ctypedef struct fb_magazine:
         fb_au32 busy
         fb_au32 hot
-        fb_au64 pool
+        fb_au64 open
         fb_au32 count
         uint32_t cool
         fb_au64 thread
@@ -31,7 +28,9 @@ cdef extern from "fb_magazine.h" nogil:
         uint32_t penalty
     fb_magazine *fb_magazine_here(uint64_t base, int64_t distance)
     fb_magazine *fb_magazine_last(int64_t distance)
-    bint fb_magazine_enter(fb_magazine *m, fb_au32 *gate)   # False: keep out; leave in either case
+    bint fb_magazine_enter(fb_magazine *m, uint64_t pool)   # False: keep out; leave in either case
+    void fb_magazine_busy(fb_magazine *m)
+    void fb_magazine_open(fb_magazine *m, uint64_t pool)
     void fb_magazine_leave(fb_magazine *m)
     void fb_magazine_quiet(fb_magazine *m)
     bint fb_fences_find_out()
@@ -55,30 +54,16 @@ cdef extern from *:
 cdef enum Look:                     # how a request looks for what is home
     GLANCE = 0                      # at the lists: magazines are left alone
     LOOK = 1                        # into magazines that seem to hold something
-    SURE = 2                        # into all of them: finds whatever was put before, or prevents it (R2)
+    SURE = 2                        # into all of them: finds whatever was put before, and shuts them (R2)
 
 
 # --- the owner, between enter and leave -------------------------------------------------------------------------------
 
-# What is put here must not be wanted elsewhere: nobody waits, and the pool lives and is within its limit (a claim in
-# flight looks like more).
-cdef inline bint may_keep(LocalCore *p) noexcept nogil:
-    return (
-        fb_u32_load_seq_cst(&p.hungry) == 0
-        and fb_u64_load_seq_cst(&p.word) <= fb_u32_load_seq_cst(&p.limit)
-    )
-
-
-# Whether what p's users recycle may be put here: False too where m is of another pool.
-cdef inline bint is_open(LocalCore *p, fb_magazine *m) noexcept nogil:
-    return fb_u64_load_relaxed(&m.pool) == <uint64_t><size_t>p
-
-
-# -1: nothing here, another pool's, or kept out.
+# -1: nothing here, another pool's, or shut.
 cdef inline int32_t magazine_take(LocalCore *p, fb_magazine *m) noexcept nogil:
     cdef int32_t i
     cdef uint32_t at
-    if fb_likely(fb_magazine_enter(m, &p.gate) and is_open(p, m)):
+    if fb_likely(fb_magazine_enter(m, <uint64_t><size_t>p)):
         i = <int32_t>fb_u32_load_relaxed(&m.hot)
         if fb_likely(i >= 0):
             fb_u32_store_relaxed(&m.hot, NOTHING)
@@ -94,10 +79,11 @@ cdef inline int32_t magazine_take(LocalCore *p, fb_magazine *m) noexcept nogil:
     return -1
 
 
-# False: full, shut, another pool's, or kept out.
+# False: full, another pool's, or shut.  What is put into an open one is not wanted elsewhere: nobody waits, and the
+# pool lives and is within its limit, or whoever knows better has not come to shut it yet.
 cdef inline bint magazine_put(LocalCore *p, fb_magazine *m, int32_t i) noexcept nogil:
     cdef uint32_t at
-    if fb_likely(fb_magazine_enter(m, &p.gate) and is_open(p, m) and may_keep(p)):
+    if fb_likely(fb_magazine_enter(m, <uint64_t><size_t>p)):
         if fb_likely(fb_u32_load_relaxed(&m.hot) == NOTHING):
             fb_u32_store_relaxed(&m.hot, <uint32_t>i)
             fb_magazine_leave(m)
@@ -112,8 +98,8 @@ cdef inline bint magazine_put(LocalCore *p, fb_magazine *m, int32_t i) noexcept 
     return False
 
 
-# As magazine_put, for a full one: a chunk of it goes to the pool first.  A magazine that is shut after a seizure counts
-# down to when it opens.
+# As magazine_put, for a full one: a chunk of it goes to the pool first; and for one that is shut: it opens, unless
+# segments are wanted elsewhere, or were not long ago.
 cdef bint magazine_put_slowly(LocalCore *p, fb_magazine *m, int32_t i) noexcept nogil
 # As magazine_take, for an empty one: a chunk of the pool's comes first.
 cdef int32_t magazine_refill(LocalCore *p, fb_magazine *m) noexcept nogil
@@ -126,6 +112,8 @@ cdef fb_magazine *magazine_own(LocalCore *p) noexcept nogil
 cdef bint fetch(LocalCore *p, Look how) noexcept nogil
 # All that magazines hold goes to p.free.
 cdef void seize(LocalCore *p) noexcept nogil
+# To be called when p holds more than its limit: from here on nothing is put into a magazine until that has changed.
+cdef void shut(LocalCore *p) noexcept nogil
 # Segments held, and how many of them are home, of one moment.
 cdef void local_figures(LocalCore *p, uint32_t *held, uint32_t *home) noexcept nogil
 # The lists alone: what is in magazines counts as out.

@@ -8,10 +8,15 @@ global list: so magazines change nothing about how many segments a pool holds.
 CAS for all of them, and their numbers stand beside the link of the first, so that they come in one cache line instead
 of one each.
 
-*Gate.*  Whoever looks into other threads' magazines closes the pool's gate first (``fb_magazine.h``).  It is a lock
-among those who do so, and nobody else waits for it: while it is closed, owners use the lists.  All that moves between
-the places above moves behind it, or inside an owner's busy section; so a request that sees it open and nobody busy
-has seen every segment that is home.
+*Gate.*  Whoever looks into other threads' magazines closes the pool's gate first, and shuts them (``fb_magazine.h``).
+It is a lock among those who do so, and nobody else waits for it: while it is closed, owners use the lists.  All that
+moves between the places above moves behind it, or inside an owner's busy section; so a request that sees it open and
+nobody busy has seen every segment that is home.
+
+*Open and shut.*  An owner looks at its magazine's `open` alone.  So whatever makes a pool's segments wanted elsewhere
+shuts all its magazines: a request that failed (``SURE``, with ``hungry`` set before), a pool that holds more than its
+limit (``shut``), destruction (``SURE``, from ``trim``).  They open one by one, each by its owner's next put or refill,
+once all of that is over (``may_keep``).
 
 *Penalty.*  A thread whose magazine was emptied by another one puts the next segments on the list, more of them each
 time, until chunks flow: two threads that live off each other's segments should not pay for a fence each time.
@@ -25,6 +30,7 @@ from libc.stdint cimport int32_t, uint32_t, uint64_t
 from libc.string cimport memset
 
 from fastbuf._native.atomics cimport (
+    fb_prefetch_write,
     fb_u32_add_seq_cst,
     fb_u32_cas_seq_cst,
     fb_u32_load_relaxed,
@@ -119,14 +125,41 @@ cdef fb_magazine *magazine_own(LocalCore *p) noexcept nogil:
         return NULL
     m = magazine_at(p, slot)
     if fb_u64_load_relaxed(&m.thread) != fb_thread_id():
-        # No seizer looks at it before its bit is set; its last owner has gone (slot_flush).  The bit and the owner's
-        # look at `hungry` behind it pair with a seizer's `hungry` and its look at the bits (all seq_cst).
+        # No seizer looks at it before its bit is set; its last owner has gone (slot_flush), and left it shut.  The bit
+        # and what may_keep looks at behind it pair with what makes somebody seize, and his look at the bits (seq_cst).
         m.cool = 0
         m.penalty = LEAST_PENALTY
-        fb_u64_store_relaxed(&m.pool, <uint64_t><size_t>p)
         fb_u64_store_relaxed(&m.thread, fb_thread_id())
         fb_u32_add_seq_cst(&p.slots, <uint32_t>1 << slot)
     return m
+
+
+# Nothing of p is wanted elsewhere: nobody waits, and p lives and is within its limit (a claim in flight looks like
+# more).
+cdef inline bint may_keep(LocalCore *p) noexcept nogil:
+    return (
+        fb_u32_load_seq_cst(&p.hungry) == 0
+        and fb_u64_load_seq_cst(&p.word) <= fb_u32_load_seq_cst(&p.limit)
+    )
+
+
+# O1, O6 to O8: True once the magazine is open, and its owner alone at it.  To be left in either case.
+cdef bint enter_seldom(LocalCore *p, fb_magazine *m) noexcept nogil:
+    fb_magazine_busy(m)
+    if fb_u32_load_seq_cst(&p.gate) != 0:
+        return False
+    if fb_u64_load_relaxed(&m.open) != 0:
+        return True
+    if m.cool != 0:
+        m.cool -= 1
+        return False
+    if not may_keep(p):
+        return False
+    fb_magazine_open(m, <uint64_t><size_t>p)
+    if fb_u32_load_seq_cst(&p.gate) == 0 and may_keep(p):
+        return True
+    fb_u64_store_relaxed(&m.open, 0)
+    return False
 
 
 cdef inline void relent(fb_magazine *m) noexcept nogil:
@@ -139,26 +172,20 @@ cdef bint magazine_put_slowly(LocalCore *p, fb_magazine *m, int32_t i) noexcept 
     cdef bint put = False
     cdef uint32_t k, at
     cdef int32_t first
-    if fb_magazine_enter(m, &p.gate) and may_keep(p):
+    if enter_seldom(p, m):
         at = fb_u32_load_relaxed(&m.count)
-        if not is_open(p, m):
-            if m.cool != 0:
-                m.cool -= 1
-            else:
-                fb_u64_store_relaxed(&m.pool, <uint64_t><size_t>p)
-        else:
-            if at == FB_MAGAZINE_ITEMS:                 # the lower half goes: it was put first
-                first = m.items[0]
-                for k in range(FB_CHUNK - 1):
-                    g.meta[first].more[k] = m.items[k + 1]
-                at -= FB_CHUNK
-                for k in range(at):
-                    m.items[k] = m.items[k + FB_CHUNK]
-                push(g, &p.chunks, first)
-                relent(m)
-            m.items[at] = i
-            fb_u32_store_relaxed(&m.count, at + 1)
-            put = True
+        if at == FB_MAGAZINE_ITEMS:                     # the lower half goes: it was put first
+            first = m.items[0]
+            for k in range(FB_CHUNK - 1):
+                g.meta[first].more[k] = m.items[k + 1]
+            at -= FB_CHUNK
+            for k in range(at):
+                m.items[k] = m.items[k + FB_CHUNK]
+            push(g, &p.chunks, first)
+            relent(m)
+        m.items[at] = i
+        fb_u32_store_relaxed(&m.count, at + 1)
+        put = True
     fb_magazine_leave(m)
     return put
 
@@ -168,12 +195,13 @@ cdef int32_t magazine_refill(LocalCore *p, fb_magazine *m) noexcept nogil:
     cdef uint32_t left = 0
     cdef int32_t i = -1
     cdef uint32_t k
-    # It may hold something after all, if the gate was closed when it was looked at.
-    if fb_magazine_enter(m, &p.gate) and is_open(p, m) and fb_u32_load_relaxed(&m.count) == 0 and may_keep(p):
+    # It may hold something after all, if it was shut when it was looked at.
+    if enter_seldom(p, m) and fb_u32_load_relaxed(&m.count) == 0:
         i = pop(g, &p.chunks, &left)
         if i >= 0:
             for k in range(FB_CHUNK - 1):
                 m.items[k] = g.meta[i].more[k]
+                fb_prefetch_write(&g.meta[m.items[k]])  # where each request will write, and another core did last
             fb_u32_store_relaxed(&m.count, FB_CHUNK - 1)
             relent(m)
     fb_magazine_leave(m)
@@ -199,22 +227,45 @@ cdef inline void open_gate(LocalCore *p) noexcept nogil:
     fb_u32_store_release(&p.gate, 0)
 
 
-# S2 and S3, with the gate closed: afterwards no owner is at a magazine.  Returns the bits of those in use.
-cdef uint32_t hush(LocalCore *p) noexcept nogil:
+# The rest of S1, S2 and S3, with the gate closed: afterwards all magazines are shut, and no owner is at his.  Returns
+# the bits of those in use; `were_open`: of those that were open.
+cdef uint32_t hush(LocalCore *p, uint32_t *were_open) noexcept nogil:
     cdef uint32_t slots = fb_u32_load_seq_cst(&p.slots)
     cdef uint32_t slot
     cdef bint others = False
+    were_open[0] = 0
     if orphaned(p):
         return slots
     for slot in range(1, FB_SLOTS):
-        if slots >> slot & 1 and fb_u64_load_relaxed(&magazine_at(p, slot).thread) != fb_thread_id():
-            others = True
+        if slots >> slot & 1:
+            were_open[0] |= close_magazine(p, slot)
+            others = others or fb_u64_load_relaxed(&magazine_at(p, slot).thread) != fb_thread_id()
     if others:
         fb_fence_everybody()
         for slot in range(1, FB_SLOTS):
             if slots >> slot & 1:
                 fb_magazine_quiet(magazine_at(p, slot))
     return slots
+
+
+cdef inline uint32_t close_magazine(LocalCore *p, uint32_t slot) noexcept nogil:
+    cdef fb_magazine *m = magazine_at(p, slot)
+    if fb_u64_load_relaxed(&m.open) == 0:
+        return 0
+    fb_u64_store_relaxed(&m.open, 0)
+    return <uint32_t>1 << slot
+
+
+# S5, of those whose owners may go on as before.  What makes segments wanted elsewhere from here on waits for the gate,
+# and shuts them.  What did so before may have found one shut that hush found open, at its owner's O7 (and O8 took that
+# back, since the gate was closed): so that is looked at.
+cdef void open_magazines(LocalCore *p, uint32_t slots) noexcept nogil:
+    cdef uint32_t slot
+    if slots == 0 or not may_keep(p):
+        return
+    for slot in range(1, FB_SLOTS):
+        if slots >> slot & 1:
+            fb_u64_store_release(&magazine_at(p, slot).open, <uint64_t><size_t>p)
 
 
 # Empties a magazine that is quiet; returns how many there were.
@@ -235,8 +286,9 @@ cdef uint32_t gather(LocalCore *p, fb_magazine *m) noexcept nogil:
     return n
 
 
-cdef uint32_t gather_all(LocalCore *p) noexcept nogil:
-    cdef uint32_t slots = hush(p)
+cdef uint32_t gather_all(LocalCore *p, Look how) noexcept nogil:
+    cdef uint32_t open_again = 0
+    cdef uint32_t slots = hush(p, &open_again)
     cdef uint32_t moved = 0
     cdef uint32_t slot, n
     cdef fb_magazine *m
@@ -246,10 +298,12 @@ cdef uint32_t gather_all(LocalCore *p) noexcept nogil:
             n = gather(p, m)
             moved += n
             if n != 0 and fb_u64_load_relaxed(&m.thread) != fb_thread_id():
+                open_again &= ~(<uint32_t>1 << slot)
                 m.cool = m.penalty
-                fb_u64_store_relaxed(&m.pool, 0)
                 if m.penalty < MOST_PENALTY:
                     m.penalty *= 2
+    if how != SURE:
+        open_magazines(p, open_again)
     return moved
 
 
@@ -269,7 +323,21 @@ cdef bint break_chunk(LocalCore *p) noexcept nogil:
 
 cdef void seize(LocalCore *p) noexcept nogil:
     close_gate(p)
-    gather_all(p)
+    gather_all(p, LOOK)
+    open_gate(p)
+
+
+cdef void shut(LocalCore *p) noexcept nogil:
+    cdef uint32_t slots, slot, _
+    if fb_u32_load_seq_cst(&p.slots) == 0:
+        return
+    close_gate(p)
+    slots = fb_u32_load_seq_cst(&p.slots)
+    for slot in range(1, FB_SLOTS):
+        # One that is shut stays shut: O8 sees the surplus, and nobody but the owner opens it while the gate is closed.
+        if slots >> slot & 1 and fb_u64_load_seq_cst(&magazine_at(p, slot).open) != 0:
+            hush(p, &_)
+            break
     open_gate(p)
 
 
@@ -303,7 +371,7 @@ cdef bint fetch(LocalCore *p, Look how) noexcept nogil:
     close_gate(p)
     found = not empty(&p.free) or break_chunk(p)
     if not found and how != GLANCE:
-        found = gather_all(p) != 0 or break_chunk(p) or not empty(&p.free)
+        found = gather_all(p, how) != 0 or break_chunk(p) or not empty(&p.free)
     open_gate(p)
     return found
 
@@ -315,13 +383,14 @@ cdef void local_figures(LocalCore *p, uint32_t *held, uint32_t *home) noexcept n
     # is closed, and `held` was read in between: all figures are of that moment.
     cdef PoolCore *g = p.pool
     cdef uint32_t parked, slots, slot
+    cdef uint32_t were_open = 0
     cdef uint64_t one, many
     cdef bint gated = fb_u32_load_seq_cst(&p.slots) != 0
     while True:
         parked = 0
         if gated:
             close_gate(p)
-            slots = hush(p)
+            slots = hush(p, &were_open)
             for slot in range(1, FB_SLOTS):
                 if slots >> slot & 1:
                     parked += fb_u32_load_relaxed(&magazine_at(p, slot).hot) != NOTHING
@@ -334,6 +403,7 @@ cdef void local_figures(LocalCore *p, uint32_t *held, uint32_t *home) noexcept n
             if fb_u64_load_seq_cst(&p.free.head) == one and fb_u64_load_seq_cst(&p.chunks.head) == many:
                 break
         if gated:
+            open_magazines(p, were_open)
             open_gate(p)
             return
         gated = fb_u32_load_seq_cst(&p.slots) != 0      # the first magazine came meanwhile
@@ -370,7 +440,7 @@ cdef void slot_flush(uint32_t slot) noexcept nogil:
                 close_gate(p)
                 m = magazine_at(p, slot)
                 gather(p, m)
-                fb_u64_store_relaxed(&m.pool, 0)
+                fb_u64_store_relaxed(&m.open, 0)
                 fb_u64_store_relaxed(&m.thread, 0)
                 fb_u32_sub_seq_cst(&p.slots, <uint32_t>1 << slot)
                 open_gate(p)
@@ -402,7 +472,7 @@ cdef void pools_remove(PoolCore *g) noexcept nogil:
     while p != NULL:
         if fb_u64_load_acquire(&p.magazines) != magazines_of_nobody():
             for slot in range(FB_SLOTS):
-                fb_u64_store_relaxed(&magazine_at(p, slot).pool, 0)
+                fb_u64_store_relaxed(&magazine_at(p, slot).open, 0)
                 fb_u64_store_relaxed(&magazine_at(p, slot).thread, 0)
             fb_u64_store_relaxed(&magazine_at(p, 0).thread, <uint64_t><size_t>kept_memory)
             kept_memory = magazine_at(p, 0)

@@ -33,7 +33,7 @@ from fastbuf._native.atomics cimport (
     fb_u64_load_seq_cst,
 )
 from fastbuf.memory.free_list cimport empty, pop, push
-from fastbuf.memory.magazines cimport SURE, Look, fetch, local_spread, seize
+from fastbuf.memory.magazines cimport SURE, Look, fetch, local_spread, seize, shut
 from fastbuf.memory.pool_core cimport WORD_CLAIM, WORD_DESTROYED, LocalCore, PoolCore
 from fastbuf.memory.pool_waking cimport pool_wake_hungry, wake
 
@@ -165,8 +165,11 @@ cdef int32_t take_global(LocalCore *p, uint32_t extra, Look how) noexcept nogil:
         # 2. Take.
         i = pop(g, &g.free, &left)
         if i >= 0:
-            fb_u64_add_seq_cst(&p.word, 1 - WORD_CLAIM)
+            w = fb_u64_add_seq_cst(&p.word, 1 - WORD_CLAIM)
             g.meta[i].owner = p
+            # By overdraft, or as the limit fell meanwhile: this sees the limit, or local_set_limit sees this claim.
+            if word_held(w) >= fb_u32_load_seq_cst(&p.limit):
+                shut(p)
             return i
         # 3. Nothing there: undo.  A push since then may have been missed by those who saw this claim.
         w = fb_u64_load_seq_cst(&p.word)
@@ -185,6 +188,8 @@ cdef int32_t take_global(LocalCore *p, uint32_t extra, Look how) noexcept nogil:
 cdef void local_set_limit(LocalCore *p, uint32_t limit) noexcept nogil:
     # A read-modify-write for its order alone (head comment, second pair): only the holder of the lock moves limits.
     fb_u32_add_seq_cst(&p.limit, limit - fb_u32_load_relaxed(&p.limit))
+    if word_total(fb_u64_load_seq_cst(&p.word)) > limit:
+        shut(p)
 
 
 cdef void local_destroy(LocalCore *p) noexcept nogil:

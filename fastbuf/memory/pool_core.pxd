@@ -67,33 +67,36 @@ cdef struct FreeList:
 cdef struct LocalCore:
     # Segments that are home, and held by this pool: here, in `chunks`, or in a magazine.
     FreeList free
-    # --- read by every operation, written seldom
+    # --- who holds how many, and who waits for one
     fb_au64 word                    # destroyed bit | claims in flight | segments held (out + home)
     # Segments it may hold now; moved by redistribution, under the NetworkBufferPool's lock.
     fb_au32 limit
     fb_au32 hungry                  # 1: a request failed since the last wake-up
     fb_au32 peak                    # most segments out at once
     fb_au32 gate                    # 1: somebody is at all magazines (magazines.pyx), and their owners keep out
-    uint32_t required               # guaranteed; fixed while the pool lives
-    uint32_t maximum                # cap of limit; fixed
-    # May be lent beyond limit; fixed, but read by wakers when p may just be changing hands.
-    fb_au32 overdraft
     fb_au32 slots                   # a bit for each magazine in use
-    PoolCore *pool
-    LocalCore *following            # next of all the pool's LocalCores; fixed once it is in that list
-    fb_au64 magazines               # fb_magazine[FB_SLOTS]: nobody's, until a thread wants one
-    # --- waiting
+    fb_au32 listener_pins           # threads that are notifying the listener or writing to the signal
     fb_event available              # those inside local_acquire
     fb_au64 listener                # fb_event*, 0: none; set by local_set_listener only
-    fb_au32 listener_pins           # threads that are notifying the listener or writing to the signal
-    uint32_t in_service             # 0: free for another pool; under the NetworkBufferPool's lock
-    fb_au64 waits                   # requests that had to wait
-    fb_au64 wait_ns                 # time they waited, sum
-    uint64_t born                   # which local_new of the pool it was: the order of redistribution
     fb_au32 signal                  # eventfd + 1 for tasks that wait, 0: none; set by local_set_signal only
-    char room2[12]
+    # May be lent beyond limit; fixed, but read by wakers when p may just be changing hands.
+    fb_au32 overdraft
+    fb_au64 waits                   # requests that had to wait
+    # --- fixed while the pool lives: all that a request in the thread's own magazine looks at
+    PoolCore *pool
+    int64_t here                    # the PoolCore's: to go there for it costs more than the rest of the request
+    SegmentMeta *meta               # the PoolCore's
+    fb_au64 magazines               # fb_magazine[FB_SLOTS]: nobody's, until a thread wants one
+    LocalCore *following            # next of all the pool's LocalCores; fixed once it is in that list
+    uint32_t required               # guaranteed
+    uint32_t maximum                # cap of limit
+    uint64_t born                   # which local_new of the pool it was: the order of redistribution
+    uint32_t in_service             # 0: free for another pool; under the NetworkBufferPool's lock
+    char room[4]
     # --- between magazines
     FreeList chunks                 # FB_CHUNK segments each; depth counts chunks
+    fb_au64 wait_ns                 # time that requests waited, sum
+    char room2[56]
 
 
 cdef struct PoolCore:

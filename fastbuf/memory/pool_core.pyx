@@ -22,6 +22,7 @@ from fastbuf._native.atomics cimport (
     fb_event_wait,
     fb_likely,
     fb_now_ns,
+    fb_prefetch_write,
     fb_u32_add_relaxed,
     fb_u32_load_acquire,
     fb_u32_load_relaxed,
@@ -48,9 +49,9 @@ cdef enum:
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 cdef inline int32_t take(LocalCore *p, uint32_t extra, Look how) noexcept nogil:
-    cdef int32_t i = magazine_take(p, fb_magazine_here(fb_u64_load_acquire(&p.magazines), p.pool.here))
+    cdef int32_t i = magazine_take(p, fb_magazine_here(fb_u64_load_acquire(&p.magazines), p.here))
     if fb_likely(i >= 0):
-        fb_u32_store_relaxed(&p.pool.meta[i].refs, 1)
+        fb_u32_store_relaxed(&p.meta[i].refs, 1)
         return i
     return take_slowly(p, extra, how)
 
@@ -183,6 +184,7 @@ cdef void segment_retain(PoolCore *g, int32_t i) noexcept nogil:
 
 
 cdef int segment_recycle(PoolCore *g, int32_t i) noexcept nogil:
+    fb_prefetch_write(&g.meta[i])                       # most often another thread acquired it: one transfer, not two
     return recycle_here(g, i)
 
 

@@ -17,10 +17,9 @@ from fastbuf.memory.pool_home cimport put_slowly, recycle_shared
 
 
 cdef inline int32_t try_acquire_here(LocalCore *p) noexcept nogil:
-    cdef PoolCore *g = p.pool
-    cdef int32_t i = magazine_take(p, fb_magazine_last(g.here))
+    cdef int32_t i = magazine_take(p, fb_magazine_last(p.here))
     if fb_likely(i >= 0):
-        fb_u32_store_relaxed(&g.meta[i].refs, 1)        # published by whatever hands the segment on
+        fb_u32_store_relaxed(&p.meta[i].refs, 1)        # published by whatever hands the segment on
         return i
     return local_try_acquire(p)
 

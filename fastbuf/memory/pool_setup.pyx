@@ -109,6 +109,8 @@ cdef LocalCore *local_new(PoolCore *g, uint32_t required, uint32_t maximum, uint
         fb_u64_init(&p.magazines, magazines_of_nobody())
         fb_u64_init(&p.word, WORD_DESTROYED)
         p.pool = g
+        p.here = g.here
+        p.meta = g.meta
         p.following = <LocalCore *><size_t>fb_u64_load_seq_cst(&g.locals)
         fb_u64_store_release(&g.locals, <uint64_t><size_t>p)
     # Used again or new, it looks destroyed, empty and without limit to everybody until the word is stored.  Tags and

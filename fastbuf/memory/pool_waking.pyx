@@ -11,12 +11,12 @@ and no system call.  All steps named here are seq_cst, and they form two Dekker 
 
 Either R2 sees L1, or L2 sees R1.  The global count goes up before the pool's flag is set and down after it is cleared:
 whoever sees the flag set may rely on its being counted.  A segment that is put into a magazine instead of pushed falls
-under ``fb_magazine.h``: its owner looks at ``hungry`` behind O3, and R2 of whoever set it seizes.  Who found it set
-already need not: what the one who set it finds, he makes visible to all, and wakes them.
+under ``fb_magazine.h``: an R2 that finds nothing has emptied all magazines of the pool and left them shut, and none
+opens while ``hungry`` is set.
 
 The second pair is a push to a local list against a falling limit: recycle pushes first and then reads ``limit``,
 redistribution stores ``limit`` first and then lists are looked at (``reclaim``); so a surplus is seen by the one or by
-the other.
+the other.  Magazines are shut by whoever brings a pool beyond its limit.
 
 Forbidden outcome: a requester asleep although a segment it may have is free, and no wake-up is on its way.
 """

@@ -22,16 +22,20 @@ CHUNK = ITEMS = 2
 
 
 class MagazineWorld:
-    """One pool with a magazine for each process, and a global list that another pool's waiter lives on.
+    """One pool with a magazine for each process, or for the first `magazines` of them, and a global list that another
+    pool's waiter lives on.
 
     Segments are numbered from 1.  ``memory`` holds what plain loads and stores touch.
     """
 
-    def __init__(self, processes: int, out: dict[int, tuple[int, ...]], without: str = "", limit: int = 9) -> None:
+    def __init__(
+        self, processes: int, out: dict[int, tuple[int, ...]], without: str = "", limit: int = 9, magazines: int = 0
+    ) -> None:
         self.n, self.without = processes, without
+        self.magazines = magazines or processes
         self.memory: dict[str, object] = {"gate": 0, "limit": limit, "hungry": 0}
-        for k in range(processes):
-            self.memory |= {f"busy{k}": 0, f"hot{k}": 0, f"items{k}": ()}
+        for k in range(self.magazines):
+            self.memory |= {f"open{k}": 1, f"busy{k}": 0, f"hot{k}": 0, f"items{k}": ()}
         self.buffers: list[tuple[tuple[str, object], ...]] = [()] * processes
         self.free: tuple[int, ...] = ()
         self.chunks: tuple[tuple[int, ...], ...] = ()
@@ -42,7 +46,7 @@ class MagazineWorld:
         self.waiters = self.epoch = 0
         self.others_hungry = self.others_epoch = 0
         self.ended: tuple[int, ...] = ()
-        self.destroyed = False
+        self.destroyed = self.settled = False
         self.fault = ""
         self.processes: list[Process] = []
 
@@ -78,10 +82,10 @@ class MagazineWorld:
 
     def enter(self, k: int) -> Process:
         self.store(k, f"busy{k}", 1)
-        if self.without == "gate":
+        if self.without == "look at open":
             return True
         yield
-        return self.load(k, "gate") == 0
+        return self.load(k, f"open{k}") == 1
 
     def may_keep(self, k: int) -> Process:
         if self.without != "hungry":
@@ -92,6 +96,28 @@ class MagazineWorld:
             return True
         yield
         return not self.destroyed and self.held <= self.load(k, "limit")
+
+    def enter_seldom(self, k: int) -> Process:
+        self.store(k, f"busy{k}", 1)
+        if self.without != "gate":
+            yield
+            if self.load(k, "gate"):
+                return False
+        yield
+        if self.load(k, f"open{k}"):
+            return True
+        if not (yield from self.may_keep(k)):
+            return False
+        yield
+        self.fence(k)
+        self.memory[f"open{k}"] = 1
+        if self.without == "second look":
+            return True
+        yield
+        if (self.without == "gate" or not self.load(k, "gate")) and (yield from self.may_keep(k)):
+            return True
+        self.store(k, f"open{k}", 0)
+        return False
 
     def magazine_take(self, k: int) -> Process:
         i = 0
@@ -111,7 +137,7 @@ class MagazineWorld:
 
     def magazine_put(self, k: int, i: int) -> Process:
         put = False
-        if (yield from self.enter(k)) and (yield from self.may_keep(k)):
+        if (yield from self.enter(k)):
             yield
             if not self.load(k, f"hot{k}"):
                 self.store(k, f"hot{k}", i)
@@ -119,21 +145,31 @@ class MagazineWorld:
             else:
                 yield
                 items = self.load(k, f"items{k}")
-                if len(items) == ITEMS:  # magazine_put_slowly; shipped it enters anew
-                    yield
-                    self.fence(k)
-                    self.chunks = (items[:CHUNK], *self.chunks)
-                    items = items[CHUNK:]
-                self.store(k, f"items{k}", (*items, i))
-                put = True
+                if len(items) < ITEMS:
+                    self.store(k, f"items{k}", (*items, i))
+                    put = True
+        self.store(k, f"busy{k}", 0)
+        return put
+
+    def magazine_put_slowly(self, k: int, i: int) -> Process:
+        put = yield from self.enter_seldom(k)
+        if put:
+            yield
+            items = self.load(k, f"items{k}")
+            if len(items) == ITEMS:
+                yield
+                self.fence(k)
+                self.chunks = (items[:CHUNK], *self.chunks)
+                items = items[CHUNK:]
+            self.store(k, f"items{k}", (*items, i))
         self.store(k, f"busy{k}", 0)
         return put
 
     def magazine_refill(self, k: int) -> Process:
         i = 0
-        if (yield from self.enter(k)):
+        if (yield from self.enter_seldom(k)):
             yield
-            if not self.load(k, f"items{k}") and (yield from self.may_keep(k)):
+            if not self.load(k, f"items{k}"):
                 yield
                 self.fence(k)
                 if self.chunks:
@@ -154,14 +190,46 @@ class MagazineWorld:
         self.store(k, "gate", 0)
 
     def hush(self, k: int) -> Process:
+        """Returns, as bits, whose magazines were open."""
+        were_open = 0
+        if self.without != "shut":
+            for j in tuple(range(self.magazines)):
+                were_open |= yield from self.close_magazine(k, j)
         if self.without != "membarrier":
-            for j in tuple(range(self.n)):
+            yield
+            self.fence(k)  # the kernel's first step
+            for j in tuple(range(self.magazines)):  # it does the same to the others, who do not matter here
                 yield
                 self.fence(j)
-        if self.without != "busy":
-            for j in tuple(range(self.n)):
-                if j != k:
-                    yield lambda j=j: self.memory[f"busy{j}"] == 0
+        for j in tuple(range(self.magazines)):
+            if j != k and self.without != "busy":
+                yield lambda j=j: self.memory[f"busy{j}"] == 0
+        return were_open
+
+    def close_magazine(self, k: int, j: int) -> Process:
+        yield
+        if not self.load(k, f"open{j}"):
+            return 0
+        self.store(k, f"open{j}", 0)
+        return 1 << j
+
+    def open_magazines(self, k: int, which: int) -> Process:
+        if which and (self.without == "look before opening" or (yield from self.may_keep(k))):
+            for j in tuple(range(self.magazines)):
+                if which >> j & 1:
+                    yield
+                    self.store(k, f"open{j}", 1)
+
+    def shut(self, k: int) -> Process:
+        if self.without == "shut at the limit":
+            return
+        yield from self.close_gate(k)
+        for j in tuple(range(self.magazines)):
+            yield
+            if self.load(k, f"open{j}"):
+                yield from self.hush(k)
+                break
+        self.open_gate(k)
 
     def gather(self, k: int, j: int) -> Process:
         yield
@@ -188,7 +256,7 @@ class MagazineWorld:
         return True
 
     def seems_loaded(self) -> Process:
-        for j in tuple(range(self.n)):
+        for j in tuple(range(self.magazines)):
             for name in ("busy", "hot", "items"):
                 yield
                 if self.memory[f"{name}{j}"]:
@@ -206,10 +274,15 @@ class MagazineWorld:
         yield
         found = bool(self.free) or (yield from self.break_chunk(k))
         if not found and how != GLANCE:
-            yield from self.hush(k)
+            open_again = yield from self.hush(k)
             moved = 0
-            for j in tuple(range(self.n)):
-                moved += yield from self.gather(k, j)
+            for j in tuple(range(self.magazines)):
+                n = yield from self.gather(k, j)
+                moved += n
+                if n and j != k:
+                    open_again &= ~(1 << j)
+            if how != SURE:
+                yield from self.open_magazines(k, open_again)
             found = moved > 0 or (yield from self.break_chunk(k)) or bool(self.free)
         self.open_gate(k)
         return found
@@ -223,14 +296,15 @@ class MagazineWorld:
         return True
 
     def take(self, k: int, how: int) -> Process:
-        i = yield from self.magazine_take(k)
-        if i:
-            return self.got(k, i)
-        yield
-        if self.chunks:
-            i = yield from self.magazine_refill(k)
+        if k < self.magazines:
+            i = yield from self.magazine_take(k)
             if i:
                 return self.got(k, i)
+            yield
+            if self.chunks:
+                i = yield from self.magazine_refill(k)
+                if i:
+                    return self.got(k, i)
         while True:
             yield
             self.fence(k)
@@ -258,8 +332,15 @@ class MagazineWorld:
     def recycle(self, k: int) -> Process:
         i, *rest = self.out[k]
         self.out[k] = tuple(rest)
-        if not (yield from self.magazine_put(k, i)):
+        beyond = self.is_beyond(k)
+        if not (yield from self.magazine_put(k, i)) and not (yield from self.magazine_put_slowly(k, i)):
             yield from self.push(k, i)
+        elif beyond and self.is_beyond(k):
+            self.fault = f"segment {i} was kept, and the pool was beyond its limit when it was recycled"
+
+    def is_beyond(self, k: int) -> bool:
+        """Whether somebody has brought the pool beyond its limit, and is through with it; ghost."""
+        return self.settled and self.held > self.memory["limit"]  # type: ignore[operator]
 
     def trim(self, k: int, how: int) -> Process:
         moved = False
@@ -316,6 +397,7 @@ class MagazineWorld:
         if self.without != "flush":
             yield from self.close_gate(k)
             yield from self.gather(k, k)
+            self.store(k, f"open{k}", 0)
             self.open_gate(k)
         self.ended = (*self.ended, k)
 
@@ -363,7 +445,25 @@ class MagazineWorld:
         yield
         self.fence(k)
         self.memory["limit"] = limit
+        yield
+        if self.held > limit:
+            yield from self.shut(k)
+        self.settled = True
         yield from self.wake_others()
+
+    def overdraw(self, k: int) -> Process:
+        """``take_global``, beyond the limit: of a global list that has one."""
+        yield
+        self.fence(k)
+        self.held += 1
+        yield
+        if self.held > self.load(k, "limit"):
+            yield from self.shut(k)
+        self.fence(k)
+        self.settled = True
+        i, *rest = self.everywhere
+        self.everywhere = tuple(rest)
+        self.out[k] = (*self.out[k], i)
 
     def destroy(self, k: int) -> Process:
         yield
@@ -371,17 +471,27 @@ class MagazineWorld:
         self.destroyed = True
         yield
         self.memory["limit"] = 0
+        yield
+        if self.held:
+            yield from self.shut(k)
         yield from self.trim(k, LOOK if self.without == "sure" else SURE)
         yield from self.wake(k)
         yield
         self.epoch += 1
 
+    def look_in(self, k: int) -> Process:
+        """What ``local_figures`` does with gate and magazines, without the counting."""
+        yield from self.close_gate(k)
+        were_open = yield from self.hush(k)
+        yield from self.open_magazines(k, were_open)
+        self.open_gate(k)
+
     def count(self, k: int) -> Process:
         """``local_figures``: what it says was so when it looked at the list for the last time."""
         yield from self.close_gate(k)
-        yield from self.hush(k)
+        were_open = yield from self.hush(k)
         parked = 0
-        for j in tuple(range(self.n)):
+        for j in tuple(range(self.magazines)):
             yield
             parked += bool(self.load(k, f"hot{j}"))
             yield
@@ -395,6 +505,7 @@ class MagazineWorld:
         home = parked + len(free) + CHUNK * len(chunks)
         if home != len(self.at_home()):
             self.fault = f"{home} were counted, and {self.at_home()} are home"
+        yield from self.open_magazines(k, were_open)
         self.open_gate(k)
 
     # --- what must hold -----------------------------------------------------------------------------------------------
@@ -402,7 +513,7 @@ class MagazineWorld:
     def kept(self) -> list[int]:
         """What is in magazines, as their owners see it."""
         found: list[int] = []
-        for k in range(self.n):
+        for k in range(self.magazines):
             hot = self.load(k, f"hot{k}")
             found += [*([hot] if hot else []), *self.load(k, f"items{k}")]
         return found
@@ -415,7 +526,8 @@ class MagazineWorld:
             tuple(self.memory.values()),
             tuple(self.buffers),
             (self.free, self.chunks, self.everywhere, tuple(self.out)),
-            (self.held, self.waiters, self.epoch, self.others_hungry, self.others_epoch, self.ended, self.destroyed),
+            (self.held, self.waiters, self.epoch, self.others_hungry, self.others_epoch),
+            (self.ended, self.destroyed, self.settled, self.fault),
         )
 
     def check(self) -> None:

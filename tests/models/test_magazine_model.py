@@ -25,19 +25,19 @@ def a_waiter_and_a_parked_segment(without: str = "") -> MagazineWorld:
 
 def a_waiter_and_one_who_takes_again(without: str = "") -> MagazineWorld:
     """The same, and the other takes and puts once more: what he took back he brings back."""
-    w = MagazineWorld(2, {0: (1,)}, without)
+    w = MagazineWorld(2, {0: (1,)}, without, magazines=1)
     return w.begin(w.user(0, "+-+"), w.waiter(1))
 
 
 def a_surplus_in_a_magazine(without: str = "") -> MagazineWorld:
     """The limit falls while a thread puts; somebody in another pool waits for what is beyond it."""
-    w = MagazineWorld(3, {0: (1,)}, without, limit=1)
+    w = MagazineWorld(3, {0: (1,)}, without, limit=1, magazines=1)
     return w.begin(w.user(0, "+"), w.other(1), w.lower(2, 0))
 
 
 def destroyed_while_putting(without: str = "") -> MagazineWorld:
     """The pool is destroyed while a thread puts."""
-    w = MagazineWorld(2, {0: (1,)}, without)
+    w = MagazineWorld(2, {0: (1,)}, without, magazines=1)
     return w.begin(w.user(0, "+-+"), w.destroy(1))
 
 
@@ -73,6 +73,41 @@ def two_want_what_a_third_keeps(without: str = "") -> MagazineWorld:
     return w.begin(w.waiter(1), w.waiter(2))
 
 
+def a_waiter_and_a_magazine_that_opens(without: str = "") -> MagazineWorld:
+    """A thread's magazine is shut, and opens with what another one waits for."""
+    w = MagazineWorld(2, {0: (1,)}, without, magazines=1)
+    w.memory["open0"] = 0
+    return w.begin(w.user(0, "+-+"), w.waiter(1))
+
+
+def overdrawn_while_putting(without: str = "") -> MagazineWorld:
+    """The pool is lent one more than its limit while a thread, whose magazine is open, puts."""
+    w = MagazineWorld(2, {0: (1,)}, without, limit=1, magazines=1)
+    w.segments, w.everywhere = (1, 2), (2,)
+    return w.begin(w.user(0, "+-+"), w.overdraw(1))
+
+
+def overdrawn_while_opening(without: str = "") -> MagazineWorld:
+    """The same, and the magazine opens meanwhile."""
+    w = overdrawn_while_putting(without)
+    w.memory["open0"] = 0
+    return w
+
+
+def counted_while_the_limit_falls(without: str = "") -> MagazineWorld:
+    """A magazine opens, the limit falls, and the figures are asked for: who counts opens again what was open."""
+    w = MagazineWorld(3, {0: (1, 2)}, without, limit=2, magazines=1)
+    w.memory["open0"] = 0
+    return w.begin(w.user(0, "++"), w.lower(1, 0), w.look_in(2))
+
+
+def counted_while_opening(without: str = "") -> MagazineWorld:
+    """The figures are asked for while a magazine opens."""
+    w = counted_while_moving(without)
+    w.memory["open0"] = 0
+    return w
+
+
 def counted_while_moving(without: str = "") -> MagazineWorld:
     """The figures are asked for while a thread puts and takes."""
     w = MagazineWorld(2, {0: (1,)}, without)
@@ -89,6 +124,11 @@ SCENARIOS: list[Scenario] = [
     chunks_come_and_go,
     a_waiter_and_a_chunk,
     two_want_what_a_third_keeps,
+    a_waiter_and_a_magazine_that_opens,
+    overdrawn_while_putting,
+    overdrawn_while_opening,
+    counted_while_the_limit_falls,
+    counted_while_opening,
     counted_while_moving,
 ]
 
@@ -103,15 +143,21 @@ def test_nothing_forbidden_can_happen(scenario: Scenario) -> None:
     [
         ("membarrier", one_takes_what_another_keeps),
         ("busy", one_takes_what_another_keeps),
-        ("gate", one_takes_what_another_keeps),
+        ("look at open", one_takes_what_another_keeps),
+        ("shut", one_takes_what_another_keeps),
         ("membarrier", a_waiter_and_a_parked_segment),
         ("busy", a_waiter_and_a_parked_segment),
         ("hungry", a_waiter_and_a_parked_segment),
         ("sure", a_waiter_and_a_parked_segment),
         ("limit", a_surplus_in_a_magazine),
-        ("sure", a_surplus_in_a_magazine),
         ("membarrier", destroyed_while_putting),
-        ("sure", destroyed_while_putting),
+        ("shut", a_waiter_and_a_parked_segment),
+        ("gate", counted_while_opening),
+        ("hungry", a_waiter_and_a_magazine_that_opens),
+        ("shut at the limit", overdrawn_while_putting),
+        ("limit", overdrawn_while_opening),
+        ("second look", overdrawn_while_opening),
+        ("look before opening", counted_while_the_limit_falls),
         ("flush", the_thread_ends),
         ("membarrier", counted_while_moving),
         ("busy", counted_while_moving),
