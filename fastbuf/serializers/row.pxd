@@ -10,8 +10,11 @@ cdef class RowSerializer(Serializer):
     cdef RowPlan _plan
     cdef LazyPlan _lazy                    # None before the first view
     cdef Py_ssize_t _bytes_per_record      # of the last dumps: the next one's first guess
+    cdef object _record                    # what records come out as; None: tuples
+    cdef bint _named                       # that is a named tuple's class
 
     cdef LazyPlan _lazy_plan(self)
+    cdef object _shaped(self, tuple values)
     cdef object _dump(self, object records)
     cdef object _load(self, const uint8_t *p, Py_ssize_t left, Py_ssize_t records)
 
