@@ -112,7 +112,7 @@ cdef inline PyObject *_read_fixed(Node *f, const uint8_t *p) except NULL:
         return fb_int64(u32)
     if f.op == OP_UINT64:
         memcpy(&u, p, 8)
-        return PyLong_FromUnsignedLongLong(u)
+        return PyLong_FromUnsignedLongLong(u) if u >> 63 else fb_int64(<int64_t> u)
     return _read_other(f, p)
 
 
