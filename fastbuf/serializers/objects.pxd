@@ -20,6 +20,8 @@ cdef extern from "fb_objects.h":
 
 
 cdef extern from "Python.h":
+    ctypedef struct PyTypeObject:
+        PyObject *(*tp_alloc)(PyTypeObject *cls, Py_ssize_t n) except NULL
     PyObject *Py_None
     PyObject *Py_True
     PyObject *Py_False
@@ -57,6 +59,7 @@ cdef extern from "Python.h":
     int PyGC_Enable()
     PyObject *PyTuple_New(Py_ssize_t n) except NULL
     void PyObject_GC_Track(PyObject *o)
+    bint PyObject_GC_IsTracked(PyObject *o)
     void PyObject_GC_UnTrack(void *o)
     Py_ssize_t PyList_GET_SIZE(PyObject *o)
     PyObject *PyList_GET_ITEM(PyObject *o, Py_ssize_t i)

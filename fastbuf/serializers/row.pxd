@@ -1,4 +1,5 @@
 # Records of a schema as rows: see row_plan.pxd for the layout, row_encode.pxd and row_decode.pxd for the work.
+from cpython.object cimport PyObject
 from libc.stdint cimport uint8_t
 
 from fastbuf.serializers.lazy_plan cimport LazyPlan
@@ -10,6 +11,8 @@ cdef class RowSerializer(Serializer):
     cdef RowPlan _plan
     cdef LazyPlan _lazy                    # None before the first view
     cdef Py_ssize_t _bytes_per_record      # of the last dumps: the next one's first guess
+    cdef object _record                    # what records come out as; None: tuples
+    cdef bint _named                       # that is a named tuple's class
     # The last var-length field, if that is bytes: a record's tail (serializer.pxd).
     cdef Py_ssize_t _tail_field
     cdef Py_ssize_t _tail_slot             # offset of its slot
@@ -17,6 +20,8 @@ cdef class RowSerializer(Serializer):
 
     cdef LazyPlan _lazy_plan(self)
     cdef void _find_tail(self, Node *root) noexcept
+    cdef object _decode(self, const uint8_t *src, Py_ssize_t length, PyObject *tail)
+    cdef object _shaped(self, tuple values)
     cdef object _dump(self, object records)
     cdef object _load(self, const uint8_t *p, Py_ssize_t left, Py_ssize_t records)
 

@@ -11,9 +11,9 @@ from fastbuf.serializers.lazy_plan cimport LazyPlan
 from fastbuf.serializers.objects cimport (
     Py_DECREF, Py_INCREF, Py_XDECREF, PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize,
     PyBytes_GET_SIZE, PyGC_Disable, PyGC_Enable, PyList_CheckExact, PyList_New, PyObject_GC_Track, PyObject_GC_UnTrack,
-    PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_New, PyTuple_SET_ITEM, _PyBytes_Resize,
+    PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_SET_ITEM, PyTypeObject, _PyBytes_Resize,
 )
-from fastbuf.serializers.row_decode cimport fill_record, fill_records
+from fastbuf.serializers.row_decode cimport fill_record, fill_records, new_record, track_record
 from fastbuf.serializers.row_encode cimport Writer, write_elements, write_record
 from fastbuf.serializers.row_plan cimport OP_BINARY, Node, RowPlan
 from fastbuf.serializers.serializer cimport LEAST_TAIL, Serializer
@@ -32,6 +32,18 @@ cdef enum:
 assert HEADER_BYTES == HEADER and KIND_ROW == ROWS
 
 
+cdef bint _is_named(object record, Py_ssize_t fields) except -1:
+    if record is None or record is dict:
+        return False
+    if not isinstance(record, type) or not issubclass(record, tuple) or not hasattr(record, "_fields"):
+        if not callable(record):
+            raise SchemaError(f"records come out as a class or by a callable, not as {record!r}")
+        return False
+    if len(record._fields) != fields:
+        raise SchemaError(f"{record.__qualname__} has {len(record._fields)} fields, the schema has {fields}")
+    return True
+
+
 cdef class RowSerializer(Serializer):
     """Serializer of records of a fixed schema.
 
@@ -41,23 +53,28 @@ cdef class RowSerializer(Serializer):
         Any of its types but those that nest deeper than 64, and maps with nested keys.
     checksum : bool, optional
         Put a CRC32C into each block.
+    record : type or callable, optional
+        What records come out as.  Default: tuple.  A named tuple's class; ``dict``, keyed by the fields' names; or
+        whatever is called with the fields' values in their order: a dataclass, a Struct of msgspec,
+        ``pyspark.sql.Row("id", "name")``.  Structs within a record are tuples, and lazy rows are as they are.
 
     Raises
     ------
     SchemaError
-        The schema has a type that rows cannot carry; the message names the field.
+        The schema has a type that rows cannot carry, the message names the field; or `record` is a named tuple of
+        another number of fields.
 
     Notes
     -----
     A record goes in as a tuple (of any subclass), a list, a dict with exactly the fields' names, or an object with
-    them as attributes, and comes out as a plain tuple.  Numbers of NumPy go in and come out as Python's.  Types are
-    strict: no bool for an int, no text for a number, no naive datetime for a field with a time zone, no decimal that
-    would lose digits.  A dictionary type is carried as its values.
+    them as attributes, and comes out as a plain tuple, or as `record` says.  Numbers of NumPy go in and come out as
+    Python's.  Types are strict: no bool for an int, no text for a number, no naive datetime for a field with a time
+    zone, no decimal that would lose digits.  A dictionary type is carried as its values.
 
     A serializer holds no state of a record: any thread may use it.
     """
 
-    def __init__(self, schema, checksum=False):
+    def __init__(self, schema, checksum=False, record=None):
         if not isinstance(schema, Schema):
             raise SchemaError(f"a Schema is needed, not {schema!r}")
         self.kind = "row"
@@ -66,6 +83,8 @@ cdef class RowSerializer(Serializer):
         self.checksum = checksum
         self._plan = RowPlan(schema)
         self._bytes_per_record = PREFIX + self._plan.root.head + 16
+        self._record = None if record is tuple else record
+        self._named = _is_named(self._record, self._plan.root.count)
         self._find_tail(self._plan.root)
 
     cdef void _find_tail(self, Node *root) noexcept:
@@ -81,10 +100,11 @@ cdef class RowSerializer(Serializer):
             self.tail_head = root.head
 
     def __reduce__(self):
-        return RowSerializer, (self.schema, self.checksum)
+        return RowSerializer, (self.schema, self.checksum, self._record)
 
     def __repr__(self):
-        return f"RowSerializer({self.schema!r}{', checksum=True' if self.checksum else ''})"
+        wanted = "" if self._record is None else f", record={getattr(self._record, '__qualname__', self._record)}"
+        return f"RowSerializer({self.schema!r}{', checksum=True' if self.checksum else ''}{wanted})"
 
     cdef Py_ssize_t encode_record(self, object record, uint8_t *dst, Py_ssize_t room) except -1:
         cdef Writer w
@@ -98,12 +118,32 @@ cdef class RowSerializer(Serializer):
         return w.at
 
     cdef object decode_record(self, const uint8_t *src, Py_ssize_t length):
-        cdef PyObject *record = PyTuple_New(self._plan.root.count)
+        return self._decode(src, length, NULL)
+
+    cdef object _decode(self, const uint8_t *src, Py_ssize_t length, PyObject *tail):
+        cdef PyObject *empty
+        cdef PyTypeObject *named = <PyTypeObject *> self._record if self._named else NULL
+        cdef PyObject *record = new_record(self._plan.root, named)
         try:
             fill_record(self._plan.root, record, src, length)
+            if tail != NULL:
+                empty = PyTuple_GET_ITEM(record, self._tail_field)
+                Py_INCREF(tail)
+                PyTuple_SET_ITEM(record, self._tail_field, tail)
+                Py_DECREF(empty)
+            if named != NULL:
+                track_record(record)
+            elif self._record is not None:
+                return self._shaped(<tuple> record)
             return <object> record
         finally:
             Py_DECREF(record)
+
+    cdef object _shaped(self, tuple values):
+        # Code of the user's may run here: nothing is half made.
+        if self._record is dict:
+            return dict(zip(<tuple> self._plan.root.names, values))
+        return self._record(*values)
 
     # ---- many at once, and records whose last field is long bytes (serializer.pxd)
 
@@ -144,31 +184,18 @@ cdef class RowSerializer(Serializer):
     cdef object decode_with_tail(self, uint8_t *head, Py_ssize_t length, bytes tail):
         # Read as if the field were empty, and then it is put in.
         cdef uint32_t before = <uint32_t> (length - self.tail_head)
-        cdef PyObject *empty
         memcpy(head + self._tail_slot, &before, 4)
-        record = self.decode_record(head, length)
-        empty = PyTuple_GET_ITEM(<PyObject *> record, self._tail_field)
-        Py_INCREF(<PyObject *> tail)
-        PyTuple_SET_ITEM(<PyObject *> record, self._tail_field, <PyObject *> tail)
-        Py_DECREF(empty)
-        return record
+        return self._decode(head, length, <PyObject *> tail)
 
     cdef Py_ssize_t decode_elements(self, const uint8_t *src, Py_ssize_t length, Py_ssize_t longest,
                                     list records) except -1:
-        cdef Node *root = self._plan.root
         cdef const uint8_t *p = src
-        cdef PyObject *record
         cdef uint32_t size
         while length >= PREFIX:
             memcpy(&size, p, PREFIX)
             if size > <size_t> longest or length - PREFIX < <Py_ssize_t> size:
                 break
-            record = PyTuple_New(root.count)
-            try:
-                fill_record(root, record, p + PREFIX, size)
-                records.append(<object> record)
-            finally:
-                Py_DECREF(record)
+            records.append(self._decode(p + PREFIX, size, NULL))
             p += PREFIX + <Py_ssize_t> size
             length -= PREFIX + <Py_ssize_t> size
         return p - src
@@ -223,6 +250,7 @@ cdef class RowSerializer(Serializer):
         Returns
         -------
         list of tuple
+            Or of what `record` made of them.
 
         Raises
         ------
@@ -245,6 +273,7 @@ cdef class RowSerializer(Serializer):
         cdef Py_ssize_t i = 0
         cdef bint collecting
         cdef PyObject *out
+        cdef PyTypeObject *named = <PyTypeObject *> self._record if self._named else NULL
         if records > left // PREFIX:
             raise BlockCorrupt(f"a block counts {records:,} records, its body has {left:,} bytes")
         if records == 0:
@@ -255,17 +284,20 @@ cdef class RowSerializer(Serializer):
         # All that is made here stays in use until this returns: a collection could find nothing, and would look at
         # the list, and at every one within, again.  The GIL is held throughout.
         PyObject_GC_UnTrack(out)
-        collecting = PyGC_Disable() if not self._plan.root.atoms else False
+        collecting = PyGC_Disable() if not self._plan.root.atoms or named != NULL else False
         try:
-            fill_records(self._plan.root, out, p, left, &i)
+            fill_records(self._plan.root, named, out, p, left, &i)
             PyObject_GC_Track(out)
-            return <object> out
+            found = <object> out
         except BlockError as error:
             raise type(error)(f"record {i}: {error}") from None
         finally:
             if collecting:
                 PyGC_Enable()
             Py_DECREF(out)
+        if self._record is None or named != NULL:
+            return found
+        return [self._shaped(<tuple> values) for values in <list> found]
 
     def iter(self, buf):
         """Decode a block record by record.
@@ -278,6 +310,7 @@ cdef class RowSerializer(Serializer):
         Returns
         -------
         iterator of tuple
+            Or of what `record` made of them.
         """
         return RowIterator(self, buf)
 

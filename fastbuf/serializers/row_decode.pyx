@@ -10,8 +10,8 @@ from libc.string cimport memcpy
 
 from fastbuf.serializers.objects cimport (
     PyErr_Clear, Py_DECREF, Py_False, Py_INCREF, Py_None, Py_True, PyFloat_Unpack2, PyList_GET_SIZE, PyList_New,
-    PyList_SET_ITEM, PyLong_FromUnsignedLongLong, PyObject_GC_UnTrack, PyTuple_New, PyTuple_SET_ITEM, fb_bytes,
-    fb_float, fb_int64, fb_str,
+    PyList_SET_ITEM, PyLong_FromUnsignedLongLong, PyObject_GC_IsTracked, PyObject_GC_Track, PyObject_GC_UnTrack,
+    PyTuple_New, PyTuple_SET_ITEM, PyTypeObject, fb_bytes, fb_float, fb_int64, fb_str,
 )
 from fastbuf.serializers.row_plan cimport (
     OP_BINARY, OP_BOOL, OP_DECIMAL, OP_FIXED_BINARY, OP_FLOAT16, OP_FLOAT32, OP_FLOAT64, OP_INT8, OP_INT16, OP_INT32,
@@ -112,7 +112,7 @@ cdef inline PyObject *_read_fixed(Node *f, const uint8_t *p) except NULL:
         return fb_int64(u32)
     if f.op == OP_UINT64:
         memcpy(&u, p, 8)
-        return PyLong_FromUnsignedLongLong(u)
+        return PyLong_FromUnsignedLongLong(u) if u >> 63 else fb_int64(<int64_t> u)
     return _read_other(f, p)
 
 
@@ -306,7 +306,21 @@ cdef int fill_record(Node *root, PyObject *out, const uint8_t *p, Py_ssize_t n) 
     return _fill_record(root, out, p, n)
 
 
-cdef int fill_records(Node *root, PyObject *out, const uint8_t *p, Py_ssize_t left, Py_ssize_t *done) except -1:
+cdef inline PyObject *_new_record(Node *root, PyTypeObject *named) except NULL:
+    return PyTuple_New(root.count) if named == NULL else named.tp_alloc(named, root.count)
+
+
+cdef PyObject *new_record(Node *root, PyTypeObject *named) except NULL:
+    return _new_record(root, named)
+
+
+cdef void track_record(PyObject *record) noexcept:
+    if not PyObject_GC_IsTracked(record):
+        PyObject_GC_Track(record)
+
+
+cdef int fill_records(Node *root, PyTypeObject *named, PyObject *out, const uint8_t *p, Py_ssize_t left,
+                      Py_ssize_t *done) except -1:
     cdef Py_ssize_t records = PyList_GET_SIZE(out), i
     cdef PyObject *record
     cdef uint32_t size
@@ -317,9 +331,11 @@ cdef int fill_records(Node *root, PyObject *out, const uint8_t *p, Py_ssize_t le
         memcpy(&size, p, PREFIX)
         if size > left - PREFIX:
             raise BlockCorrupt(f"its length is {size:,} bytes, and {left - PREFIX:,} are left")
-        record = PyTuple_New(root.count)
+        record = _new_record(root, named)
         PyList_SET_ITEM(out, i, record)
         _fill_record(root, record, p + PREFIX, size)
+        if named != NULL:
+            track_record(record)
         p += PREFIX + <Py_ssize_t> size
         left -= PREFIX + <Py_ssize_t> size
     if left:

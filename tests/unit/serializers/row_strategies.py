@@ -18,9 +18,12 @@ FIRST, LAST = (dt.datetime.min - EPOCH) // US, (dt.datetime.max - EPOCH) // US
 PER = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 1}
 NS_BOUND = (2**63 - 1) // 1000
 
+HUGE = st.integers(1000, 20_000)
+
 PLAIN = [
     *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
-    *("bool", "null", "float16", "float32", "float64", "string", "large_string", "binary", "date32", "date64"),
+    *("bool", "null", "float16", "float32", "float64", "string", "large_string", "string_view", "date32", "date64"),
+    *("binary", "large_binary", "binary_view"),
 ]
 
 
@@ -44,6 +47,11 @@ def plain_types() -> st.SearchStrategy[DataType]:
             st.sampled_from(["", "UTC", "+05:30"]),
         ),
         st.integers(1, 9).map(lambda width: DataType("fixed_size_binary", width=width)),
+        st.builds(
+            lambda kind, null: DataType("dictionary", children=(Field("index", "int8"), Field("value", kind, null))),
+            st.sampled_from(["string", "int32", "float64", "date32"]),
+            st.booleans(),
+        ),
     )
 
 
@@ -92,14 +100,16 @@ def values(kind: DataType) -> st.SearchStrategy[Any]:
     if name.startswith("float"):
         return st.floats(width=int(name[5:]))
     if "string" in name:
-        return st.text(max_size=20)
+        return st.one_of(st.text(max_size=20), HUGE.map(lambda n: "x" * n), HUGE.map(lambda n: "x" * n + "\U0001f600"))
     if name == "fixed_size_binary":
         return st.binary(min_size=kind.width, max_size=kind.width)
     if "binary" in name:
-        return st.binary(max_size=40)
+        return st.one_of(st.binary(max_size=40), HUGE.map(bytes))
     if name.startswith("decimal"):
         most = 10**kind.precision - 1
         return st.integers(-most, most).map(lambda n: decimal.Decimal(n).scaleb(-kind.scale, EXACT))
+    if name == "dictionary":
+        return cells(kind.children[1])
     if name.startswith("date"):
         return st.dates()
     if name.startswith(("time3", "time6")):

@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
-from row_strategies import same, schemas_and_records
+from hypothesis import strategies as st
+from row_strategies import cells, plain_types, same, schemas_and_records
 
 from fastbuf.errors import (
     BlockCorrupt,
@@ -26,7 +27,7 @@ from fastbuf.errors import (
     SegmentStateError,
 )
 from fastbuf.memory import NetworkBufferPool
-from fastbuf.serializers import RowSerializer, Schema
+from fastbuf.serializers import Field, RowSerializer, Schema
 from fastbuf.serializers.block import HEADER_BYTES
 from fastbuf.serializers.lazy import LazyRow, LazyRows
 
@@ -214,6 +215,25 @@ class TestKeys:
         assert len({hash(row) for row in first}) == len(first)
         shuffled = random.Random(1).sample(second, len(second))
         assert [row.x for row in sorted(shuffled)] == values
+
+    @given(st.data())
+    @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+    def test_rows_are_compared_as_their_keys_are(self, data: st.DataObject) -> None:
+        kinds = data.draw(st.lists(plain_types(), min_size=1, max_size=3))
+        schema = Schema([Field(f"f{i}", kind, data.draw(st.booleans())) for i, kind in enumerate(kinds)])
+        few = [data.draw(st.lists(cells(field), min_size=1, max_size=3)) for field in schema]
+        records = data.draw(st.lists(st.tuples(*map(st.sampled_from, few)), min_size=2, max_size=6))
+
+        def order(record: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+            # None before everything, NaN after it.
+            return [(0,) if x is None else (2,) if x != x else (1, x) for x in record]
+
+        rows = RowSerializer(schema)
+        view = rows.view(rows.dumps(records), key=schema.names)
+        for (i, a), (j, b) in itertools.product(enumerate(view), enumerate(view)):
+            left, right = order(records[i]), order(records[j])
+            assert (a == b, a < b, a > b) == (left == right, left < right, left > right)
+            assert a != b or hash(a) == hash(b)
 
     @pytest.mark.parametrize("kind", ["float16", "float32", "float64"])
     def test_zeros_are_one_and_nan_is_itself(self, kind: str) -> None:

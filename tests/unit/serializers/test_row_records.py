@@ -1,0 +1,142 @@
+"""What records come out as: tuples, named tuples, dicts, Rows, objects of a class."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import pickle
+import sys
+import weakref
+from typing import Any, NamedTuple
+
+import pytest
+
+from fastbuf.errors import BlockCorrupt, SchemaError
+from fastbuf.serializers import RowSerializer, Schema
+
+SCHEMA = Schema.of(id="int64", name="string?", at="struct<x: int8, y: int8>")
+ATOMS = Schema.of(id="int64", name="string")
+RECORDS = [(i << 20, None if i % 3 else f"n{i}", (i % 100, 1)) for i in range(2500)]
+
+
+class Point(NamedTuple):
+    id: int
+    name: str | None
+    at: tuple[int, int]
+
+    def double(self) -> int:
+        return self.id * 2
+
+
+class Pair(NamedTuple):
+    id: int
+    name: str
+
+
+class Loose(Pair):
+    """A named tuple with attributes of its own."""
+
+
+@dataclasses.dataclass
+class Item:
+    id: int
+    name: str | None
+    at: tuple[int, int]
+
+
+def ways(rows: RowSerializer, records: list[Any]) -> list[list[Any]]:
+    block = rows.dumps(records)
+    return [rows.loads(block), list(rows.iter(block)), [rows.decode(rows.encode(record)) for record in records]]
+
+
+@pytest.mark.parametrize("make", [Point, dict, Item, None, tuple, lambda *values: list(values)])
+def test_each_way_gives_what_was_asked_for(make: Any) -> None:
+    wanted: list[Any] = {
+        Point: [Point(*record) for record in RECORDS],
+        dict: [dict(zip(SCHEMA.names, record, strict=True)) for record in RECORDS],
+        Item: [Item(*record) for record in RECORDS],
+        None: RECORDS,
+        tuple: RECORDS,
+    }.get(make, [list(record) for record in RECORDS])
+    rows = RowSerializer(SCHEMA, record=make)
+    for found in ways(rows, RECORDS):
+        assert found == wanted
+        assert {type(record) for record in found} == {type(wanted[0])}
+    for found in ways(rows, wanted):  # and what came out goes in
+        assert found == wanted
+    assert rows.loads(rows.dumps([])) == []
+
+
+def test_named_tuples_are_whole() -> None:
+    rows = RowSerializer(SCHEMA, record=Point)
+    first, *_ = rows.loads(rows.dumps(RECORDS))
+    assert (first.id, first.name, first.at, first.double()) == (0, "n0", (0, 1), 0)
+    assert first._replace(id=5) == Point(5, "n0", (0, 1))
+    assert pickle.loads(pickle.dumps(first)) == first
+    assert hash(first) == hash(tuple(first))
+
+
+def test_spark_rows() -> None:
+    sql = pytest.importorskip("pyspark.sql", reason="its Rows need PySpark")
+    rows = RowSerializer(SCHEMA, record=sql.Row(*SCHEMA.names))
+    for found in ways(rows, RECORDS[:5]):
+        assert found == [sql.Row(id=i, name=name, at=at) for i, name, at in RECORDS[:5]]
+        assert found[3].asDict() == dict(zip(SCHEMA.names, RECORDS[3], strict=True))
+    assert ways(rows, rows.loads(rows.dumps(RECORDS[:5])))[0] == rows.loads(rows.dumps(RECORDS[:5]))
+
+
+def test_structs_of_msgspec() -> None:
+    msgspec = pytest.importorskip("msgspec", reason="its Structs need msgspec")
+    struct = msgspec.defstruct("Record", [("id", int), ("name", str)])
+    rows = RowSerializer(Schema.from_class(struct), record=struct)
+    wanted = [struct(i, f"n{i}") for i in range(100)]
+    for found in ways(rows, wanted):
+        assert found == wanted
+
+
+def test_a_cycle_through_an_attribute_is_found() -> None:
+    rows = RowSerializer(ATOMS, record=Loose)
+    block, payload = rows.dumps([(1 << 40, "a")]), rows.encode((1 << 40, "a"))
+    for read in (lambda: rows.loads(block)[0], lambda: next(rows.iter(block)), lambda: rows.decode(payload)):
+        record = read()
+        assert gc.is_tracked(record)
+        record.itself, record.witness = record, Item(1, None, (0, 0))
+        witness = weakref.ref(record.witness)
+        del record
+        gc.collect()
+        assert witness() is None
+
+
+def test_references_to_the_class_are_given_back() -> None:
+    rows = RowSerializer(ATOMS, record=Pair)
+    block = rows.dumps([(i, "x") for i in range(100)])
+    before = sys.getrefcount(Pair)
+    for _ in range(10):
+        rows.loads(block)
+        with pytest.raises(BlockCorrupt):
+            rows.loads(block[:-1] + b"\xff")
+    assert abs(sys.getrefcount(Pair) - before) < 10
+
+
+def test_an_error_of_what_is_called_comes_through() -> None:
+    def refuse(*values: Any) -> Any:
+        raise LookupError(f"no {values[0]}")
+
+    rows = RowSerializer(ATOMS, record=refuse)
+    for read in (rows.loads, lambda block: next(rows.iter(block))):
+        with pytest.raises(LookupError, match="no 7"):
+            read(rows.dumps([(7, "x")]))
+
+
+def test_it_travels_with_the_serializer() -> None:
+    rows = pickle.loads(pickle.dumps(RowSerializer(SCHEMA, True, Point)))
+    assert isinstance(rows.loads(rows.dumps(RECORDS[:1]))[0], Point)
+    assert repr(rows).endswith("checksum=True, record=Point)")
+    assert rows.fingerprint == RowSerializer(SCHEMA).fingerprint
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(SchemaError, match="Pair has 2 fields, the schema has 3"):
+        RowSerializer(SCHEMA, record=Pair)
+    with pytest.raises(SchemaError, match="not as 'dict'"):
+        RowSerializer(SCHEMA, record="dict")  # type: ignore[arg-type]
