@@ -196,15 +196,14 @@ static void fb_append_node(const fb_node *t, fb_out *o, const fb_piece *p) {
         uint32_t base = (uint32_t)o->end;
         uint8_t *off = o->offsets.data + 4 * now;
         if (base)
-            for (int64_t i = 1; i <= n; i++) fb_store32(off + 4 * i, fb_load32(p->body + 4 * i) + base);
+            fb_shift_offsets(off + 4, p->body + 4, n, base);
         else
             fb_copy(off, p->body, 4 * (n + 1));
         break;
     }
     case FB_VAR64:
     case FB_LIST64: {
-        int64_t base = o->end, *off = (int64_t *)o->offsets.data + now;
-        for (int64_t i = 1; i <= n; i++) off[i] = base + fb_load32(p->body + 4 * i);
+        fb_widen_offsets((int64_t *)o->offsets.data + now + 1, p->body + 4, n, o->end);
         break;
     }
     }

@@ -7,9 +7,8 @@
 
 /* A column by partition: fb_sort.h. */
 typedef struct {
-    uint8_t *values;  /* slots of `slot` bytes, one for each row; NULL: the column is gathered */
-    uint8_t *lengths; /* FB_VAR: bytes in use of each */
-    int64_t slot;
+    uint8_t *values; /* slots of `slot` bytes, one for each row; NULL: the column is gathered */
+    int64_t slot;    /* FB_VAR: its last byte says how many of those before it are in use */
 } fb_sorted;
 
 typedef struct {

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "fb_arrow_abi.h"
+#include "fb_copy.h"
 
 enum fb_kind { FB_NULL, FB_BOOL, FB_FIXED, FB_VAR32, FB_VAR64, FB_LIST32, FB_LIST64, FB_FSL, FB_STRUCT };
 
@@ -65,17 +66,6 @@ static inline uint32_t fb_load32(const void *p) {
 static inline void fb_store32(void *p, uint32_t v) { memcpy(p, &v, 4); }
 
 static inline void fb_store64(void *p, uint64_t v) { memcpy(p, &v, 8); }
-
-/* memcpy for what may be long. glibc copies 2 KiB and more by `rep movsb`, which AMD's Zen 3 does ten times slower
- * where the target's place in its page is 1 to 31 bytes behind the source's: parts begin at any multiple of 8, so that
- * is common here. Pieces of 1 KiB are copied by vectors, as fast as ever. */
-static inline void fb_copy(void *dst, const void *src, int64_t bytes) {
-    uint8_t *d = (uint8_t *)dst;
-    const uint8_t *s = (const uint8_t *)src;
-    if (bytes >= 2048 && (((uintptr_t)d - (uintptr_t)s) & 4095) - 1 < 63)
-        for (; bytes > 1024; bytes -= 1024, d += 1024, s += 1024) memcpy(d, s, 1024);
-    memcpy(d, s, (size_t)bytes);
-}
 
 /* Bytes that a part of a chunk takes with its padding: every part begins at a multiple of 8 of its element. */
 static inline int64_t fb_whole(int64_t bytes) { return (bytes + 7) & ~(int64_t)7; }

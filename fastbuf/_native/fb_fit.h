@@ -65,12 +65,15 @@ static int64_t fb_fit_blind(const fb_batch *b, int by_number, int64_t n, int64_t
     return -1;
 }
 
-/* How many of the n rows at place lo of columns by partition fit: their lengths stand side by side. */
+/* How many of the n rows at place lo of columns by partition fit. */
 static int64_t fb_fit_sorted(const fb_batch *b, int64_t lo, int64_t n, int64_t budget) {
     for (int64_t i = 0; i < n; i++) {
         budget -= b->row_bits;
         for (int k = 1; k < b->nodes[0].next; k = b->nodes[k].next)
-            if (b->nodes[k].dynamic) budget -= 8 * (int64_t)b->sorted[k].lengths[lo + i];
+            if (b->nodes[k].dynamic) {
+                const fb_sorted *s = &b->sorted[k];
+                budget -= 8 * (int64_t)s->values[(lo + i + 1) * s->slot - 1];
+            }
         if (budget < 0) return i;
     }
     return n;

@@ -160,7 +160,7 @@ static uint8_t *fb_range_offsets(const fb_gather_state *g, const fb_node *t, con
     if (t->kind == FB_VAR32 || t->kind == FB_LIST32) {
         const int32_t *o = (const int32_t *)c->offsets + lo;
         if (from)
-            for (int64_t i = 0; i <= n; i++) fb_store32(dst + 4 * i, (uint32_t)(o[i] - (int32_t)from));
+            fb_shift_offsets(dst, (const uint8_t *)o, n + 1, (uint32_t)-from);
         else
             fb_copy(dst, o, 4 * (n + 1));
     } else {
@@ -287,20 +287,19 @@ static inline void fb_copy_over(uint8_t *restrict dst, const uint8_t *restrict s
     }
 }
 
-static inline __attribute__((always_inline)) uint8_t *fb_close_up(const uint8_t *restrict slots,
-                                                                  const uint8_t *restrict lengths, int slot, int64_t n,
+static inline __attribute__((always_inline)) uint8_t *fb_close_up(const uint8_t *restrict slots, int slot, int64_t n,
                                                                   uint8_t *restrict ends, uint8_t *restrict start,
                                                                   const uint8_t *limit) {
     uint8_t *o = start;
     int64_t i = 0;
-    for (; i < n && limit - o >= slot; i++) {
-        memcpy(o, slots + i * slot, (size_t)slot);
-        o += lengths[i];
+    for (; i < n && limit - o >= slot; i++, slots += slot) {
+        memcpy(o, slots, (size_t)slot);
+        o += slots[slot - 1];
         fb_store32(ends + 4 * i, (uint32_t)(o - start));
     }
-    for (; i < n; i++) {
-        memcpy(o, slots + i * slot, lengths[i]);
-        o += lengths[i];
+    for (; i < n; i++, slots += slot) {
+        memcpy(o, slots, slots[slot - 1]);
+        o += slots[slot - 1];
         fb_store32(ends + 4 * i, (uint32_t)(o - start));
     }
     return o;
@@ -321,8 +320,8 @@ static uint8_t *fb_put_sorted(const fb_gather_state *g, const fb_sorted *s, int 
     }
     fb_store32(dst, 0);
     uint8_t *ends = dst + 4, *start = fb_fill_up(dst, 4 * (n + 1), g->limit);
-    uint8_t *o = s->slot == 16 ? fb_close_up(slots, s->lengths + lo, 16, n, ends, start, g->limit)
-                               : fb_close_up(slots, s->lengths + lo, 32, n, ends, start, g->limit);
+    uint8_t *o = s->slot == 16 ? fb_close_up(slots, 16, n, ends, start, g->limit)
+                               : fb_close_up(slots, 32, n, ends, start, g->limit);
     return fb_fill_up(start, o - start, g->limit);
 }
 

@@ -1,5 +1,5 @@
-/* Scans over offsets: whether they fall, and how long the longest value is. Whoever reads a batch or a chunk looks at
- * all of them, so each scan exists for AVX2 and for the baseline, chosen at run time. */
+/* Loops over offsets: whether they fall, how long the longest value is, and all of them moved. Whoever reads a batch or a
+ * chunk looks at all of them, so each scan exists for AVX2 and for the baseline, chosen at run time. */
 #ifndef FB_OFFSETS_H
 #define FB_OFFSETS_H
 
@@ -26,6 +26,15 @@ static inline __attribute__((always_inline)) uint32_t fb_longest_body(const int3
         most = length > most ? length : most;
     }
     return most;
+}
+
+/* n offsets of a chunk, each moved by `base`. That the two do not overlap lets the compiler do several at once. */
+static inline void fb_shift_offsets(uint8_t *restrict dst, const uint8_t *restrict src, int64_t n, uint32_t base) {
+    for (int64_t i = 0; i < n; i++) fb_store32(dst + 4 * i, fb_load32(src + 4 * i) + base);
+}
+
+static inline void fb_widen_offsets(int64_t *restrict dst, const uint8_t *restrict src, int64_t n, int64_t base) {
+    for (int64_t i = 0; i < n; i++) dst[i] = base + fb_load32(src + 4 * i);
 }
 
 #if defined(__x86_64__)

@@ -47,7 +47,7 @@ static int64_t fb_nulls_of(const fb_node *t, const fb_piece *p) {
 /* Widens a piece's offsets to *free_from, which is moved on. */
 static const void *fb_wide_offsets(const fb_piece *p, int64_t **free_from) {
     int64_t *wide = *free_from;
-    for (int64_t i = 0; i <= p->rows; i++) wide[i] = fb_load32(p->body + 4 * i);
+    fb_widen_offsets(wide, p->body, p->rows + 1, 0);
     *free_from = wide + p->rows + 1;
     return wide;
 }

@@ -2,8 +2,9 @@
  *
  * A gather of one partition after the other reads every cache line of the batch once for each of its values: with eight
  * partitions or more that is the whole batch eight times over. Here all is read in order, once, and written to as many
- * places as there are partitions, whose lines stay in the first cache while there are a few hundred. Strings of up to 32
- * bytes go to slots of 16 or 32, and close up when they are copied out. What has no slot here is gathered.
+ * places as there are partitions, whose lines stay in the first cache while there are a few hundred. Strings of up to 31
+ * bytes go to slots of 16 or 32 with their length in the last byte, on the same line, and close up when they are copied
+ * out. What has no slot here is gathered.
  *
  * The place of a row among all rows by partition is `places[row]`; fb_spell_order makes the row numbers that a gather
  * walks of it, where one is needed. */
@@ -25,18 +26,18 @@ static inline int fb_slot_of(const fb_batch *b, int k) {
     if (t->kind == FB_FIXED) return t->width == 1 || t->width == 2 || t->width == 4 || t->width == 8 || t->width == 16
                                         ? t->width
                                         : 0;
-    return t->kind != FB_VAR32 || bits < 0 || bits > 8 * 32 ? 0 : bits <= 8 * 16 ? 16 : 32;
+    return t->kind != FB_VAR32 || bits < 0 || bits >= 8 * 32 ? 0 : bits < 8 * 16 ? 16 : 32;
 }
 
-static inline int64_t fb_room_of(const fb_node *t, int slot, int64_t rows) {
-    return (rows * (slot + (t->kind == FB_VAR32)) + FB_SORT_SLACK + 63) & ~(int64_t)63;
+static inline int64_t fb_room_of(int slot, int64_t rows) {
+    return (rows * slot + FB_SORT_SLACK + 63) & ~(int64_t)63;
 }
 
 /* Bytes that all slots of a batch take; 0: no column has any. */
 static int64_t fb_sort_bytes(const fb_batch *b) {
     int64_t bytes = 0;
     for (int k = 1; k < b->nodes[0].next; k = b->nodes[k].next)
-        if (fb_slot_of(b, k)) bytes += fb_room_of(&b->nodes[k], fb_slot_of(b, k), b->rows);
+        if (fb_slot_of(b, k)) bytes += fb_room_of(fb_slot_of(b, k), b->rows);
     return bytes;
 }
 
@@ -81,23 +82,25 @@ static void fb_sort_fixed(const uint8_t *restrict src, int width, int64_t n, con
 
 static inline __attribute__((always_inline)) void fb_sort_var_body(const fb_column *c, int slot, int64_t n,
                                                                    const uint32_t *restrict places,
-                                                                   uint8_t *restrict to, uint8_t *restrict lengths) {
+                                                                   uint8_t *restrict to) {
     const int32_t *o = (const int32_t *)c->offsets;
     const uint8_t *data = c->data;
     int64_t whole = n; /* rows before this one have `slot` bytes that may be read, whatever their length */
     while (whole && o[whole - 1] + (int64_t)slot > c->data_bytes) whole--;
     for (int64_t i = 0; i < whole; i++) {
-        memcpy(to + (int64_t)places[i] * slot, data + o[i], (size_t)slot);
-        lengths[places[i]] = (uint8_t)(o[i + 1] - o[i]);
+        uint8_t *at = to + (int64_t)places[i] * slot;
+        memcpy(at, data + o[i], (size_t)slot);
+        at[slot - 1] = (uint8_t)(o[i + 1] - o[i]);
     }
     for (int64_t i = whole; i < n; i++) {
+        uint8_t *at = to + (int64_t)places[i] * slot;
         int32_t length = o[i + 1] - o[i];
-        if (length) memcpy(to + (int64_t)places[i] * slot, data + o[i], (size_t)length);
-        lengths[places[i]] = (uint8_t)length;
+        if (length) memcpy(at, data + o[i], (size_t)length);
+        at[slot - 1] = (uint8_t)length;
     }
     if (c->validity) /* a null string ships nothing */
         for (int64_t i = 0; i < n; i++)
-            if (!fb_bit(c->validity, c->bit0 + i)) lengths[places[i]] = 0;
+            if (!fb_bit(c->validity, c->bit0 + i)) to[((int64_t)places[i] + 1) * slot - 1] = 0;
 }
 
 /* Fills `room`, of fb_sort_bytes(b), and makes b->sorted point into it. Returns whether all columns are there, none with
@@ -111,9 +114,8 @@ static int fb_sort(const fb_batch *b, const uint32_t *places, uint8_t *room, fb_
         sorted[k].values = NULL;
         if (!slot || c->validity) all = 0;
         if (!slot) continue;
-        int64_t bytes = fb_room_of(t, slot, b->rows);
+        int64_t bytes = fb_room_of(slot, b->rows);
         sorted[k].values = room;
-        sorted[k].lengths = room + b->rows * slot + FB_SORT_SLACK / 2;
         sorted[k].slot = slot;
         if (t->kind == FB_FIXED && c->run > 1) {
             fb_sort_eights(c, c->run, b->rows, places, room, bytes);
@@ -125,9 +127,9 @@ static int fb_sort(const fb_batch *b, const uint32_t *places, uint8_t *room, fb_
         } else if (t->kind == FB_FIXED)
             fb_sort_fixed(c->values, slot, b->rows, places, room);
         else if (slot == 16)
-            fb_sort_var_body(c, 16, b->rows, places, room, sorted[k].lengths);
+            fb_sort_var_body(c, 16, b->rows, places, room);
         else
-            fb_sort_var_body(c, 32, b->rows, places, room, sorted[k].lengths);
+            fb_sort_var_body(c, 32, b->rows, places, room);
         room += bytes;
     }
     return all;

@@ -21,5 +21,8 @@ cdef class BatchAssembler:
     # then 4 bytes behind a multiple of 8; they are kept by a reference on `owner` until the batch's last buffer goes.
     cdef object copied(self, const uint8_t *payload, Py_ssize_t length)
     cdef object placed(self, const uint8_t *payload, Py_ssize_t length, object owner)
+    # As placed; *export, which is malloc'ed, is released and freed in the end. It is NULL once it is not the caller's.
+    cdef object placed_in(self, const uint8_t *payload, Py_ssize_t length, Py_buffer **export)
+    cdef Py_ssize_t piece_rows(self) noexcept                  # of the payload given out last
     cdef object _batch_of(self, ArrowArray *array)
     cdef int _refuse(self, int error, Py_ssize_t length) except -1

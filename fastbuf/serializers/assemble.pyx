@@ -1,5 +1,6 @@
 """Assembles Arrow batches from elements of the columnar kind."""
 
+from cpython.buffer cimport PyBuffer_Release
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from libc.stdint cimport uint8_t, uint32_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
@@ -51,6 +52,13 @@ cdef void drop_export(fb_place *place) noexcept nogil:
     if Py_IsInitialized():
         with gil:
             Py_DECREF(<object> place.owner)
+
+
+cdef void drop_buffer(fb_place *place) noexcept nogil:
+    if Py_IsInitialized():
+        with gil:
+            PyBuffer_Release(<Py_buffer *> place.owner)
+            free(place.owner)
 
 
 cdef class BatchAssembler:
@@ -177,6 +185,17 @@ cdef class BatchAssembler:
             self._refuse(error or FB_APPEND_MEMORY, length)
         Py_INCREF(owner)
         return self._batch_of(&array)
+
+    cdef object placed_in(self, const uint8_t *payload, Py_ssize_t length, Py_buffer **export):
+        cdef ArrowArray array
+        cdef int error = fb_parse(&self.c, payload, length)
+        if error or fb_take_place(&self.c, drop_buffer, export[0], &array):
+            self._refuse(error or FB_APPEND_MEMORY, length)
+        export[0] = NULL
+        return self._batch_of(&array)
+
+    cdef Py_ssize_t piece_rows(self) noexcept:
+        return self.c.pieces[0].rows
 
     def add(self, payload):
         """Append one element's payload (without its length prefix).

@@ -43,3 +43,4 @@ cdef class BoundBatch:
 cdef ColumnPlan plan_of(const ArrowSchema *s)                     # of a struct that the caller holds; reads it once
 cdef const ArrowSchema *schema_of(object capsule) except NULL
 cdef const ArrowArray *array_of(object capsule) except NULL
+cdef bint is_record_batch(object data)                            # pyarrow's, and no class made of it

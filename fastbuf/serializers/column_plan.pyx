@@ -326,6 +326,10 @@ cdef object _record_batch():
     return _class_of_batches
 
 
+cdef bint is_record_batch(object data):
+    return type(data) is _record_batch()
+
+
 cdef class BoundBatch:
     """A batch whose buffers are bound to the nodes of a plan."""
 

@@ -11,12 +11,15 @@ cdef class ColumnarSerializer(Serializer):
     cdef readonly ColumnPlan plan      # None until the schema is known
     cdef object _given                 # the schema as it was given: what is pickled
     cdef BatchScatter _scatter         # kept between dumps
+    cdef BatchAssembler _assembler     # and between loads
     cdef bytes _plain                  # how a block of this schema without a checksum begins
 
     cdef int learn(self, object schema) except -1      # also called by the exchange, with the first batch's schema
     cdef BatchScatter scatter(self, int partitions)
     cdef BatchAssembler assembler(self)
-    cdef tuple _open(self, object buf)                 # count of records, and the body
+    cdef object _load_plain(self, object buf, bint copy)        # None: another block than nearly all are
+    cdef object _load(self, object buf, bint copy)
+    cdef int _dump_to(self, list batches, uint8_t *block, Py_ssize_t room, Py_ssize_t *length) except -1
     cdef ColumnPlan _known(self)
     cdef list _begin(self, object data)
     cdef int _write_header(self, uint8_t *block, Py_ssize_t length, int64_t rows) except -1

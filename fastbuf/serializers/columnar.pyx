@@ -26,14 +26,16 @@ Offsets never fall; a null string or list is empty.  A chunk, as an element's co
 than its rows: slices are compacted.
 """
 
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.ref cimport Py_XDECREF, PyObject
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy
 
 from fastbuf._native.crc32c cimport fb_crc32c
 from fastbuf.serializers.assemble cimport BatchAssembler
-from fastbuf.serializers.column_plan cimport ColumnPlan
+from fastbuf.serializers.column_plan cimport ColumnPlan, is_record_batch
 from fastbuf.serializers.scatter cimport BatchScatter
 from fastbuf.serializers.serializer cimport Serializer
 
@@ -42,6 +44,7 @@ from fastbuf.serializers.block import (
     FLAG_CRC,
     HEADER_BYTES,
     KIND_COLUMNAR,
+    MAX_RECORDS,
     check_block,
     count_mismatch,
     encode_header,
@@ -50,6 +53,7 @@ from fastbuf.serializers.column_view import views
 from fastbuf.serializers.schema import Schema
 
 cdef Py_ssize_t HEAD = HEADER_BYTES
+cdef int HEAD_FLAGS = 7            # the flags' place in it
 
 cdef extern from "Python.h":
     # By pointer: a bytes object can be shrunk only while there is one reference to it.
@@ -115,6 +119,7 @@ cdef class ColumnarSerializer(Serializer):
         self.fingerprint = self.schema.fingerprint
         self._plain = encode_header(KIND_COLUMNAR, 0, self.fingerprint, 0, 0, 0)[:16]
         self._scatter = None
+        self._assembler = None
         return 0
 
     @property
@@ -128,20 +133,6 @@ cdef class ColumnarSerializer(Serializer):
     cdef BatchAssembler assembler(self):
         """An assembler of this schema; SchemaError while none is known."""
         return BatchAssembler(self._known())
-
-    cdef tuple _open(self, object buf):
-        # check_block, at once for what nearly all blocks are: whole, of this schema, without a checksum.
-        cdef uint64_t size
-        cdef uint32_t records, crc
-        cdef object whole = memoryview(buf).cast("B")
-        cdef const uint8_t[::1] view = whole
-        if view.shape[0] >= HEAD and memcmp(&view[0], PyBytes_AS_STRING(self._plain), 16) == 0:
-            memcpy(&size, &view[16], 8)
-            memcpy(&records, &view[24], 4)
-            memcpy(&crc, &view[28], 4)
-            if size == <uint64_t> (view.shape[0] - HEAD) and crc == 0:
-                return records, whole[HEAD:]
-        return check_block(buf, KIND_COLUMNAR, self.fingerprint)
 
     cdef ColumnPlan _known(self):
         if self.plan is None:
@@ -208,11 +199,20 @@ cdef class ColumnarSerializer(Serializer):
         RecordTooLong
             The block is longer than the buffer, whose content is then undefined.
         """
+        cdef Py_buffer export
+        cdef Py_ssize_t length = 0
+        cdef list batches = self._begin(data)
+        PyObject_GetBuffer(buffer, &export, PyBUF_WRITABLE)
+        try:
+            self._dump_to(batches, <uint8_t *> export.buf, export.len, &length)
+        finally:
+            PyBuffer_Release(&export)
+        return length
+
+    cdef int _dump_to(self, list batches, uint8_t *block, Py_ssize_t room, Py_ssize_t *length) except -1:
         cdef BatchScatter scatter
         cdef int64_t rows = 0
-        cdef list batches = self._begin(data)
-        cdef uint8_t[::1] view = memoryview(buffer).cast("B")
-        cdef Py_ssize_t room = view.shape[0], at = HEAD, written
+        cdef Py_ssize_t at = HEAD, written
         if room < HEAD:
             raise RecordTooLong(f"a buffer of {room} bytes: the header of a block alone takes {HEAD}")
         scatter, self._scatter = self._scatter or BatchScatter(self.plan, 1), None
@@ -221,7 +221,7 @@ cdef class ColumnarSerializer(Serializer):
             rows += scatter.rows_left(0)
             while scatter.rows_left(0):
                 with nogil:
-                    written = scatter.encode(0, &view[0] + at, room - at)
+                    written = scatter.encode(0, block + at, room - at)
                 if not written:
                     raise RecordTooLong(
                         f"a buffer of {room:,} bytes: {at:,} are written, and {scatter.rows_left(0):,} rows left "
@@ -230,8 +230,9 @@ cdef class ColumnarSerializer(Serializer):
                 at += written
             scatter.end()
         self._scatter = scatter
-        self._write_header(&view[0], at, rows)
-        return at
+        self._write_header(block, at, rows)
+        length[0] = at
+        return 0
 
     cdef list _begin(self, object data):
         cdef list batches = _batches_of(data)
@@ -246,9 +247,16 @@ cdef class ColumnarSerializer(Serializer):
         if self.checksum and length > HEAD:
             with nogil:
                 crc = fb_crc32c(0, block + HEAD, length - HEAD)
-        flags = FLAG_CRC if self.checksum else 0
-        header = encode_header(KIND_COLUMNAR, flags, self.fingerprint, length - HEAD, rows, crc)
-        memcpy(block, PyBytes_AS_STRING(header), HEAD)
+        if rows > MAX_RECORDS:
+            raise RecordError(f"{rows:,} rows in one block: its header counts up to {MAX_RECORDS:,}")
+        # As encode_header makes it.
+        cdef uint64_t body = <uint64_t> (length - HEAD)
+        cdef uint32_t records = <uint32_t> rows
+        memcpy(block, PyBytes_AS_STRING(self._plain), 16)
+        block[HEAD_FLAGS] = FLAG_CRC if self.checksum else 0
+        memcpy(block + 16, &body, 8)
+        memcpy(block + 24, &records, 4)
+        memcpy(block + 28, &crc, 4)
         return 0
 
     def loads(self, buf, copy=True):
@@ -276,11 +284,54 @@ cdef class ColumnarSerializer(Serializer):
             Without a copy only: a block of several chunks, which are no one batch in place (see :meth:`iter`), or one
             that does not begin at a multiple of 8 bytes in memory.
         """
-        cdef BatchAssembler assembler = BatchAssembler(self._known())
+        self._known()
+        batch = self._load_plain(buf, copy)
+        return self._load(buf, copy) if batch is None else batch
+
+    cdef object _load_plain(self, object buf, bint copy):
+        # What nearly all blocks are: whole, of this schema, one chunk, without a checksum.
+        cdef BatchAssembler assembler
+        cdef const uint8_t *block
+        cdef uint64_t size
+        cdef uint32_t records, crc, chunk
+        cdef object batch = None
+        cdef Py_buffer *export = <Py_buffer *> calloc(1, sizeof(Py_buffer))
+        if export == NULL:
+            raise MemoryError
+        try:
+            PyObject_GetBuffer(buf, export, PyBUF_SIMPLE)
+            block = <const uint8_t *> export.buf
+            if export.len < HEAD + 4 or memcmp(block, PyBytes_AS_STRING(self._plain), 16):
+                return None
+            memcpy(&size, block + 16, 8)
+            memcpy(&records, block + 24, 4)
+            memcpy(&crc, block + 28, 4)
+            memcpy(&chunk, block + HEAD, 4)
+            if size != <uint64_t> (export.len - HEAD) or crc or <uint64_t> chunk + 4 != size:
+                return None
+            # Taken out while it is in use: two threads may load with one serializer.
+            assembler, self._assembler = self._assembler or BatchAssembler(self.plan), None
+            if copy:
+                batch = assembler.copied(block + HEAD + 4, chunk)
+            else:
+                check_aligned(block + HEAD)
+                batch = assembler.placed_in(block + HEAD + 4, chunk, &export)
+            if assembler.piece_rows() != records:
+                raise count_mismatch(records, assembler.piece_rows())
+            self._assembler = assembler
+            return batch
+        finally:
+            if export != NULL:
+                PyBuffer_Release(export)
+                free(export)
+
+    cdef object _load(self, object buf, bint copy):
+        cdef BatchAssembler assembler = BatchAssembler(self.plan)
         cdef const uint8_t[::1] view
         cdef int64_t rows
-        records, body = self._open(buf)
+        records, body = check_block(buf, KIND_COLUMNAR, self.fingerprint)
         view = body
+        batch = None
         if not is_one(view):
             if not copy and view.shape[0]:
                 raise ValueError(f"a block of {count_elements(view)} chunks is no one batch in place: take iter(buf, "
@@ -288,14 +339,13 @@ cdef class ColumnarSerializer(Serializer):
             if view.shape[0]:
                 assembler.append_elements(&view[0], view.shape[0])
             rows = assembler.rows
-            batch = None
-        elif copy:
-            batch = assembler.copied(&view[4], view.shape[0] - 4)
-            rows = batch.num_rows
         else:
-            check_aligned(&view[0])
-            batch = assembler.placed(&view[4], view.shape[0] - 4, body)
-            rows = batch.num_rows
+            if copy:
+                batch = assembler.copied(&view[4], view.shape[0] - 4)
+            else:
+                check_aligned(&view[0])
+                batch = assembler.placed(&view[4], view.shape[0] - 4, body)
+            rows = assembler.piece_rows()
         if rows != records:
             raise count_mismatch(records, rows)
         return assembler.take() if batch is None else batch
@@ -466,7 +516,7 @@ cdef object _schema_of(object data):
 
 
 cdef list _batches_of(object data):
-    if hasattr(data, "__arrow_c_array__"):
+    if is_record_batch(data) or hasattr(data, "__arrow_c_array__"):
         return [data]
     if hasattr(data, "to_batches"):
         return data.to_batches()

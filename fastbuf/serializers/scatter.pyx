@@ -25,7 +25,7 @@ from fastbuf.serializers.columns cimport (
 from fastbuf.serializers.partition cimport HashPartitioner
 
 # Partitions ahead of the one that is written whose memory is asked for.
-cdef int AHEAD = 2
+cdef int AHEAD = 4
 
 
 cdef class BatchScatter:

@@ -52,7 +52,7 @@ def test_all_types_in_one_batch(room: int, partitions: int) -> None:
 
 
 @pytest.mark.parametrize("columns", range(1, 11))
-@pytest.mark.parametrize("longest", [1, 16, 17, 32, 33])
+@pytest.mark.parametrize("longest", [1, 15, 16, 31, 32, 33])
 def test_wide_columns_side_by_side_and_short_strings(columns: int, longest: int) -> None:
     """Columns of 8 bytes are gathered up to four at once, strings of up to 16 and 32 bytes by copies of as many."""
     r = np.random.default_rng(columns)
@@ -177,13 +177,14 @@ def test_columns_of_every_width_by_partition(partitions: int) -> None:
     """More than four partitions: columns with slots are laid out by partition at once, the others gathered."""
     r = np.random.default_rng(partitions)
     rows = 2003
-    texts = [["x" * int(n) for n in r.integers(0, longest + 1, rows)] for longest in (0, 3, 16, 32, 33)]
+    texts = [["x" * int(n) for n in r.integers(0, longest + 1, rows)] for longest in (0, 3, 15, 16, 31, 32, 33)]
     fixed = {f"i{bits}": r.integers(-100, 100, rows).astype(f"i{bits}") for bits in (1, 2, 4, 8)}
     wide = pa.array(r.integers(0, 1 << 40, rows)).cast(pa.decimal128(25, 0))
     gaps = r.integers(0, 5, rows) == 0
-    plain = {**fixed, "d": wide, **{f"s{k}": pa.array(text) for k, text in enumerate(texts[:4])}}
+    plain = {**fixed, "d": wide, **{f"s{k}": pa.array(text) for k, text in enumerate(texts[:5])}}
     holes = {f"h{n}": pa.array(column, mask=gaps) for n, column in enumerate([fixed["i8"], fixed["i4"], texts[2]])}
-    mixed = {"long": texts[4], "bits": fixed["i1"] > 0, "list": [[n] * (n % 3) for n in range(rows)]}
+    lists = [[n] * (n % 3) for n in range(rows)]
+    mixed = {"long": texts[5], "longer": texts[6], "bits": fixed["i1"] > 0, "list": lists}
     pids = r.integers(0, partitions, rows).astype(np.int32)
     for columns in (plain, {**plain, **holes}, {**mixed, **holes, **plain}, mixed):
         whole = pa.record_batch(columns)
