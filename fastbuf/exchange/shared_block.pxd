@@ -29,8 +29,10 @@
 #                with acquire, before head
 #   reading,     Dekker's (R: reading = 1, revoked?  W: revoked = 1, reading?), all sequentially consistent: R looks
 #   revoked      into a segment only between reading = 1, revoked = 0 and reading = 0; so W, which has set revoked and
-#                then sees reading = 0, has every segment for itself again
-# Wake-ups: each side rings the other's doorbell after its stores (eventcount, fb_event.h).
+#                then sees reading = 0, has every segment for itself again.  R sets reading once for all that is there,
+#                and looks at revoked before each segment
+# Wake-ups: each side rings the other's doorbell after its stores (eventcount, fb_event.h): W after every buffer, R
+# after every TELL_EVERY that it gives back and after the last one that was there.
 # Death: nobody waits for a store of the other's.  When the control line ends, the peer is dead or has let go: the
 # writer takes back all that is between its own head and tail, under the lock, and believes this block no more.
 #
@@ -61,6 +63,7 @@ cdef enum:
     SHARED_EVENTS = 16          # events of one channel that may be on their way
     SHARED_EVENT_BYTES = 4096   # longest event; exchange/events.py has the same bound
     SHARED_REASON = 2040        # longest reason
+    COLLECT_EVERY = 4           # buffers between two looks at what has come back: the last one filled is still in cache
     SHARED_SLOTS = 2048         # most slots: max_buffers_per_channel is at most 1024
 
 cdef enum SharedEnd:
@@ -114,6 +117,7 @@ cdef struct SharedLender:
     SharedBlock *block
     uint8_t *events
     uint32_t mask               # slots - 1; set once
+    uint32_t collected          # number of the buffer before which the writer last looked at what has come back
     uint32_t events_out         # pushed so far
     fb_au32 events_home         # of which the reader has had so many; stored under the lock
     Bell *reader_bell           # set once
