@@ -40,8 +40,8 @@
 # dead; bytes read that were not committed; more than `bound` buffers lent; an end seen before the last buffer.
 # tests/models/test_shared_block_model.py looks at every interleaving.
 #
-# There is no RECALL as over TCP: the gate gives a memfd channel no segment in advance, so an idle one holds nothing that
-# another could use.  What a slow reader keeps is at most `bound` segments of the one subpartition it reads.
+# There is no RECALL as over TCP: the gate gives a memfd channel no segment in advance, so an idle one holds nothing
+# that another could use.  What a slow reader keeps is at most `bound` segments of the one subpartition it reads.
 #
 # Nothing of this depends on the other side behaving: each side keeps its own places, takes a value of the other's once,
 # checks it, and uses what it has checked.  Not guarded against: a writer that alters bytes it has committed while they

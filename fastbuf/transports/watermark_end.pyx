@@ -8,7 +8,6 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, strlen
 
 from fastbuf._native.atomics cimport fb_now_ns, fb_u32_init, fb_u32_load_acquire
-from fastbuf._native.sockets cimport SHUT_WR, shutdown
 from fastbuf._native.threads cimport pthread_mutex_lock, pthread_mutex_unlock
 from fastbuf.exchange.clock cimport seconds_ns
 from fastbuf.exchange.gate_core cimport gate_connect, gate_open_channel
@@ -26,6 +25,7 @@ from fastbuf.transports.watermark_wire cimport (
     wire_cancel,
     wire_close,
     wire_free,
+    wire_hang_up,
     wire_let_go_gate,
     wire_new,
     wire_notify,
@@ -86,6 +86,7 @@ cdef class WatermarkEnd:
                 result = wire_work(self.end)
             if result == PASS_JOIN:
                 self._join()
+        wire_hang_up(self.end)
 
     # ---- channels
 
@@ -239,6 +240,5 @@ cdef class WatermarkEnd:
             pthread_mutex_unlock(&self.end.lock)
             wire_poke(self.end)
             thread.join()
-            shutdown(self.end.fd, SHUT_WR)      # a forked child may hold a duplicate
             # Nobody pokes any more: gates and partitions were let go of under the lock.
             wire_close(self.end)

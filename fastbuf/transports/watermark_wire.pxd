@@ -116,3 +116,4 @@ cdef void wire_let_go_gate(WireEnd *e, WireStream *s) noexcept nogil
 cdef void wire_tend(WireEnd *e, WireStream *s) noexcept nogil
 # the wire's thread
 cdef PassResult wire_work(WireEnd *e) noexcept nogil
+cdef void wire_hang_up(WireEnd *e) noexcept nogil

@@ -27,6 +27,7 @@ from fastbuf._native.sockets cimport (
     msghdr,
     readv,
     sendmsg,
+    shutdown,
 )
 from fastbuf._native.threads cimport (
     pthread_mutex_destroy,
@@ -87,6 +88,7 @@ from fastbuf.transports.messages cimport (
 )
 
 cdef enum:
+    SHUT_RDWR = 2
     SLICE_NS = 500000000        # an idle end looks at itself this often
     TEXT = 512
 
@@ -533,6 +535,13 @@ cdef PassResult wire_work(WireEnd *e) noexcept nogil:
         if result == PASS_IDLE:
             # A stopped end does not look whether its peer has gone: what that one sent before is still to be read.
             poll(fds, 2 if fds[1].events else 1, <int> (patience // 1000000 + 1))
+
+
+cdef void wire_hang_up(WireEnd *e) noexcept nogil:
+    """The socket is closed as soon as the connection is over; `wake` stays for whoever is not let go of yet."""
+    shutdown(e.fd, SHUT_RDWR)           # a forked child may hold a duplicate
+    close(e.fd)
+    e.fd = -1
 
 
 # ---- making and freeing

@@ -5,6 +5,10 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import random
+import resource
+import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +28,7 @@ from fastbuf.errors import (
     SchemaMismatch,
     SequenceError,
 )
+from fastbuf.transports import handshake as hs
 
 ROWS = fb.RowSerializer(fb.Schema.of(n="int64", text="string"))
 SECRET = b"watermarks"
@@ -189,6 +194,94 @@ def test_strangers_are_refused(rig: Rig) -> None:
         writer.emit((1, "one of us"))
         reader = run(lambda: list(gate))
     reader.join(10)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+@pytest.mark.parametrize("listen", ["listen", "listen_wire"])
+def test_it_listens_on_the_address_asked_for_and_no_other(listen: str, host: str) -> None:
+    with (
+        fb.ShuffleEnvironment(segments=64, segment_size=SEGMENT) as far,
+        fb.ShuffleEnvironment(segments=64, segment_size=SEGMENT) as near,
+    ):
+        with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as taken:
+            first = min(taken.getsockname()[1], 65000)
+            address = getattr(far, listen)(host, (first, first + 50))
+        assert address[0] == host
+        assert first < address[1] <= first + 50
+        for elsewhere in {"127.0.0.1", "127.0.0.2", "::1"} - {host}:
+            with pytest.raises(OSError, match="refused"):
+                socket.create_connection((elsewhere, address[1]), timeout=5)
+        gate = far.create_input_gate(ROWS, channels=1)
+        target = (*address, gate.gate_id)
+        if listen == "listen_wire":
+            target = near.create_wire("watermark", address).to(gate.gate_id)
+        writer = near.create_result_partition(ROWS, [target])
+        reader = run(lambda: writer.emit((1, "here")))
+        reader.join(10)
+        writer.flush()
+        assert gate.poll(5) == [(1, "here")]
+        writer.abort()
+
+
+def mutate(rng: random.Random, data: bytes) -> bytes:
+    """A few bytes changed, cut, put in, or said twice."""
+    changed = bytearray(data)
+    for _ in range(rng.randint(1, 4)):
+        place = rng.randrange(len(changed) + 1)
+        kind = rng.randrange(4)
+        if kind == 0 and place < len(changed):
+            changed[place] ^= 1 << rng.randrange(8)
+        elif kind == 1:
+            changed[place:place] = rng.randbytes(rng.randint(1, 30))
+        elif kind == 2:
+            del changed[place : place + rng.randint(1, 30)]
+        else:
+            changed[place:place] = changed[place : place + rng.randint(1, 60)]
+    return bytes(changed)
+
+
+def frames(gate: fb.InputGate) -> bytes:
+    """What an honest producer would send: two buffers, an event, a channel that joins, ends."""
+
+    def frame(kind: int, stream: int, payload: bytes, sequence: int = 0) -> bytes:
+        return struct.pack("<IBBHIIII", len(payload), kind, 0, 0, stream, sequence, 0, 0) + payload
+
+    hello = hs.Hello(gate.gate_id, 1, 0, ROWS.fingerprint, SEGMENT, bytes(32), 1).pack()
+    return (
+        frame(1, 0, bytes(100)) + frame(3, 0, b"x" * 20, 1) + frame(8, 1, hello) + frame(1, 1, bytes(200))
+        + frame(1, 0, bytes(2048), 1) + frame(4, 1, b"", 1) + frame(6, 0, b"enough")
+    )  # fmt: skip
+
+
+def test_whoever_has_the_secret_and_breaks_the_protocol_harms_itself_alone(rig: Rig) -> None:
+    """Mutated frames and noise after the handshake: dropped, no crash, no growth, other wires unharmed."""
+    rng = random.Random(3)
+    honest_gate = rig.gate()
+    honest = rig.writer(honest_gate)
+    before = 0
+    for k in range(int(os.environ.get("FASTBUF_LONG", "0")) * 2000 + 150):
+        gate = rig.gate(channels=2)
+        with socket.create_connection(rig.address, timeout=5) as sock:
+            hello = hs.Hello(gate.gate_id, 0, 0, ROWS.fingerprint, SEGMENT, hs.fresh_nonce())
+            hs.greet(sock, hello, SECRET, "here")
+            said = frames(gate)
+            with contextlib.suppress(OSError):  # thrown out while it spoke
+                sock.sendall(mutate(rng, said) if rng.random() < 0.8 else rng.randbytes(500))
+                sock.shutdown(socket.SHUT_WR)
+                while sock.recv(4096):
+                    pass
+        with contextlib.suppress(fb.FastbufError):
+            while gate.poll(5):
+                pass
+        gate.close()
+        honest.emit((k, "still here"))
+        honest.flush()
+        assert honest_gate.poll(5) == [(k, "still here")]
+        if k == 50:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 8 << 10, "the process grew"  # KiB
+    assert rig.far.pool.stats().in_use <= 10
+    honest.abort()
 
 
 def test_who_joins_is_looked_at_too(rig: Rig) -> None:
