@@ -70,7 +70,7 @@ class ExchangeConfig:
     batch_rows, batch_bytes
         Bounds of the record batches a gate gives out.
     checksum
-        CRC32C over every buffer on the wire.
+        CRC32C over every buffer on the wire, and in a blocking partition's file.
     transport
         ``"auto"``: shared memory between processes of one host where it can be had (both environments `shared`), else
         TCP; ``"memfd"``: shared memory or an error; ``"tcp"``.

@@ -20,7 +20,7 @@ from fastbuf._native.atomics cimport (
 from fastbuf.exchange.input_gate cimport InputGate
 from fastbuf.exchange.record_writer cimport RecordWriter
 from fastbuf.exchange.result_partition cimport WRITE_BLOCKED, WRITE_DROPPED, ResultPartition, WriteState
-from fastbuf.exchange.shared_reader cimport NEWS_BYTES, SharedNews, SharedReader
+from fastbuf.exchange.shared_reader cimport NEWS_BYTES, NEWS_NONE, SharedNews, SharedReader
 from fastbuf.memory.arena cimport Arena
 
 cdef enum:
@@ -54,8 +54,11 @@ def write_raw(RecordWriter writer not None, uint64_t buffers, bint fill):
     try:
         with nogil:
             while done < buffers:
-                epoch = fb_event_epoch(p.core.event)
+                # First a look without the epoch: the other side writes to its line, which is then to be fetched.
                 state = p.open_buffer(0, False)
+                if state == WRITE_BLOCKED:
+                    epoch = fb_event_epoch(p.core.event)
+                    state = p.open_buffer(0, False)
                 if state == WRITE_DROPPED:
                     break
                 if state == WRITE_BLOCKED:
@@ -95,22 +98,23 @@ def read_raw(InputGate gate not None, uint64_t buffers, int look):
     r = <SharedReader> gate.intake.shared[0]
     with nogil:
         while done < buffers:
-            epoch = fb_event_epoch(gate.core.event)
             news = r.next(False, &data, &length, &last)
-            if news != NEWS_BYTES:
-                if news < 0:
-                    break
+            if news == NEWS_NONE:
+                r.leave()
+                epoch = fb_event_epoch(gate.core.event)
+                news = r.next(False, &data, &length, &last)
+            if news == NEWS_NONE:
                 gate.sleep(epoch, fb_now_ns() + SLICE_NS, True)
                 continue
-            if not r.enter():
+            if news != NEWS_BYTES or not r.enter():
                 break
             if look == 1:
                 sum += (<const uint64_t *> data)[0]
             elif look == 2:
                 sum += fb_sum(data, length)
-            r.leave()
             r.advance(length, last)
             done += 1
+        r.leave()
     return sum
 
 

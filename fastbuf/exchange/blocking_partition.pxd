@@ -30,6 +30,7 @@ cdef struct SpillBatch:         # writer only: what one system call writes
     # The first queue's slots, in order: a broadcast's buffers stand in every queue, and are written once.
     int32_t *segments
     uint64_t *offsets
+    uint32_t *crcs              # of these, if checksums are wanted
     uint32_t known
 
 

@@ -17,8 +17,9 @@ from fastbuf._native.atomics cimport (
     fb_u32_store_release,
     fb_u64_load_relaxed,
 )
+from fastbuf._native.crc32c cimport fb_crc32c
 from fastbuf._native.sockets cimport close
-from fastbuf.exchange.failure cimport FAIL_RESOURCE, failure_code, failure_raise, failure_set
+from fastbuf.exchange.failure cimport FAIL_CORRUPT, FAIL_RESOURCE, failure_code, failure_raise, failure_set
 from fastbuf.exchange.result_partition cimport ResultPartition
 from fastbuf.exchange.result_subpartition cimport (
     EventBlob,
@@ -42,6 +43,8 @@ from fastbuf.exchange.result_subpartition cimport (
     sub_queued,
 )
 from fastbuf.exchange.spill_file cimport (
+    SPILL_ALTERED,
+    SPILL_CUT,
     SPILL_END,
     SPILL_IS_EVENT,
     SPILL_VECTORS,
@@ -94,7 +97,9 @@ cdef class BlockingPartition(ResultPartition):
     Raises
     ------
     ResourceError
-        The directory cannot be written to, or is full: the message names the setting.
+        The directory cannot be written to, or is full: the message names the setting. Or the file was cut.
+    BlockCorrupt
+        With ``ExchangeConfig(checksum=True)``: the file holds other bytes than were written. The consumers are told.
 
     Notes
     -----
@@ -123,10 +128,12 @@ cdef class BlockingPartition(ResultPartition):
         self.batch.taken = <uint32_t *> calloc(subpartitions, sizeof(uint32_t))
         self.batch.segments = <int32_t *> calloc(slots, sizeof(int32_t))
         self.batch.offsets = <uint64_t *> calloc(slots, sizeof(uint64_t))
-        if self.batch.taken == NULL or self.batch.segments == NULL or self.batch.offsets == NULL:
+        self.batch.crcs = <uint32_t *> calloc(slots, sizeof(uint32_t))
+        if self.batch.taken == NULL or self.batch.segments == NULL or self.batch.offsets == NULL or \
+                self.batch.crcs == NULL:
             raise MemoryError
         fd = nameless_file(self.directory)
-        self.file = spill_new(fd, subpartitions)
+        self.file = spill_new(fd, subpartitions, config.checksum)
         if self.file == NULL:
             close(fd)
             raise MemoryError
@@ -141,6 +148,7 @@ cdef class BlockingPartition(ResultPartition):
             free(self.batch.taken)
             free(self.batch.segments)
             free(self.batch.offsets)
+            free(self.batch.crcs)
             free(self.batch)
         free(self.consumers)
         spill_free(self.file)
@@ -178,6 +186,7 @@ cdef class BlockingPartition(ResultPartition):
         cdef uint32_t position = 0
         cdef uint32_t n
         cdef uint64_t at
+        cdef uint32_t crc
         cdef int error
         cdef Slot *slot
         while left:
@@ -186,8 +195,10 @@ cdef class BlockingPartition(ResultPartition):
                 break
             n = slot.event.length if slot.event != NULL else fb_u32_load_acquire(&slot.committed)
             at = 0
+            crc = 0
             if slot.event == NULL and position < b.known and b.segments[position] == slot.segment:
                 at = b.offsets[position]
+                crc = b.crcs[position]
             elif n:
                 if b.n == SPILL_VECTORS:
                     if self.write_batch() != 0:
@@ -197,16 +208,19 @@ cdef class BlockingPartition(ResultPartition):
                 b.vectors[b.n].iov_base = event_data(slot.event) if slot.event != NULL \
                     else segment_data(self.pool_core, slot.segment)
                 b.vectors[b.n].iov_len = n
+                if self.file.checksum:
+                    crc = fb_crc32c(0, b.vectors[b.n].iov_base, n)
                 b.n += 1
                 b.bytes += n
             if n:
-                error = spill_note(self.file, part, at, n, slot.event != NULL)
+                error = spill_note(self.file, part, at, n, slot.event != NULL, crc)
                 if error:
                     self.failed(error, b"an index entry of")
                     return -1
             if first:
                 b.segments[position] = slot.segment
                 b.offsets[position] = at
+                b.crcs[position] = crc
                 b.known = position + 1
             b.taken[part] += 1
             position += 1
@@ -248,14 +262,21 @@ cdef class BlockingPartition(ResultPartition):
         # To the writer, and to every consumer.
         cdef char text[1024]
         cdef int part
-        cdef const char *why = strerror(error)
-        if error < 0:
-            why = b"it ends before its index does"
-        snprintf(text, sizeof(text),
-                 b"%s the file of blocking partition %u in %s: %s, after %llu bytes; give it room, or name another "
-                 b"directory with ExchangeConfig(spill_directory=...)",
-                 doing, self.channel, self.where, why, <unsigned long long> self.file.size)
-        failure_set(&self.core.failure, FAIL_RESOURCE, text, strlen(text))
+        cdef const char *why = b"it ends before its index does"
+        if error == SPILL_ALTERED:
+            snprintf(text, sizeof(text),
+                     b"%s the file of blocking partition %u in %s: a buffer of it does not have the CRC32C that it was "
+                     b"written with; the disk, or whoever can write there, has altered it",
+                     doing, self.channel, self.where)
+            failure_set(&self.core.failure, FAIL_CORRUPT, text, strlen(text))
+        else:
+            if error != SPILL_CUT:
+                why = strerror(error)
+            snprintf(text, sizeof(text),
+                     b"%s the file of blocking partition %u in %s: %s, after %llu bytes; give it room, or name another "
+                     b"directory with ExchangeConfig(spill_directory=...)",
+                     doing, self.channel, self.where, why, <unsigned long long> self.file.size)
+            failure_set(&self.core.failure, FAIL_RESOURCE, text, strlen(text))
         fb_u32_store_release(&self.core.abort_asked, 1)
         for part in range(self.subpartitions):
             if not fb_u32_load_acquire(&self.subs[part].closed):

@@ -12,6 +12,7 @@ cdef struct Bell:
 
 
 cdef void bell_ring(Bell *bell, int wake_fd) noexcept nogil
+cdef void bell_arm(Bell *bell) noexcept nogil
 
 
 cdef class Doorbell:

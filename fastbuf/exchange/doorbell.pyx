@@ -6,11 +6,15 @@ from libc.stdlib cimport calloc, free
 import os
 
 from fastbuf._native.atomics cimport (
+    fb_event_cancel,
     fb_event_init,
     fb_event_init_shared,
     fb_event_notify,
+    fb_event_prepare,
     fb_u32_exchange_acq_rel,
     fb_u32_init,
+    fb_u32_load_acquire,
+    fb_u32_store_relaxed,
 )
 from fastbuf._native.sockets cimport close, eventfd_write
 
@@ -27,10 +31,17 @@ cdef extern from "fb_map.h" nogil:
 cdef void bell_ring(Bell *bell, int wake_fd) noexcept nogil:
     """Whoever sleeps on it looks again; wake_fd: its eventfd, -1: it has none."""
     fb_event_notify(&bell.event)
-    # Pairs with gate_arm, two read-modify-writes of one word: either it reads what this one wrote, and with it what has
-    # come, or this one sees that it is armed.
-    if fb_u32_exchange_acq_rel(&bell.armed, 0) and wake_fd >= 0:
+    # Pairs with bell_arm, by the event's word, which both have just moved: the later one reads what the other wrote. If
+    # that is this one, it sees `armed`; else the one who arms sees what has come.
+    if fb_u32_load_acquire(&bell.armed) and fb_u32_exchange_acq_rel(&bell.armed, 0) and wake_fd >= 0:
         eventfd_write(wake_fd, 1)
+
+
+cdef void bell_arm(Bell *bell) noexcept nogil:
+    """From now on the next ring writes to the eventfd as well; the caller looks once more before it waits for that."""
+    fb_u32_store_relaxed(&bell.armed, 1)
+    fb_event_prepare(&bell.event)           # the pairing: see bell_ring
+    fb_event_cancel(&bell.event)
 
 
 cdef class Doorbell:

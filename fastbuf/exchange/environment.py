@@ -70,7 +70,8 @@ class ShuffleEnvironment:
         self._lock = threading.RLock()
         self._transport: Transport | None = None
         self._memfd: Any = None
-        self._wires: list[SharedWire] = []
+        self._watermark: Any = None
+        self._wires: list[Any] = []
         self._gates: dict[int, InputGate] = {}
         self._partitions: list[ResultPartition] = []
         self._numbers = itertools.count(1)
@@ -262,14 +263,35 @@ class ShuffleEnvironment:
             raise ConfigError(f"subpartition {index} has its consumer already")
         self._reach(partition, index, target)
 
-    def create_wire(self, flow_control: str = "credit") -> SharedWire:
-        """Make a wire that channels of this process share; ``wire.to(gate)`` is a target that is reached over it.
+    def _watermarks(self) -> Any:
+        with self._lock:
+            self._check()
+            if self._watermark is None:
+                self._watermark = make_transport("watermark", self)
+                self._wires.append(self._watermark)
+            return self._watermark
+
+    def listen_wire(self, host: str = "127.0.0.1", ports: tuple[int, int] = (0, 0)) -> tuple[str, int]:
+        """Let other environments reach this one's gates by wires under watermarks; arguments as of :meth:`listen`."""
+        self._check()
+        address: tuple[str, int] = self._watermarks().listen(host, ports)
+        return address
+
+    def create_wire(self, flow_control: str = "credit", address: tuple[str, int] | None = None) -> Any:
+        """Make a wire that channels share, to compare flow controls; ``wire.to(gate)`` is a target reached over it.
 
         Parameters
         ----------
         flow_control
             ``"credit"``, or ``"watermark"``: what came before it, to compare with.
+        address
+            Where another environment listens for wires (:meth:`listen_wire`), under watermarks alone: the wire is a
+            TCP connection to it, and ``wire.to(gate_id)`` names a gate of it. Default: a wire within this process.
         """
+        if address is not None:
+            if flow_control != "watermark":
+                raise ConfigError(f"flow_control is {flow_control!r}: a wire to another environment is 'watermark'")
+            return self._watermarks().wire(address)
         with self._lock:
             self._check()
             wire = SharedWire(self, flow_control)

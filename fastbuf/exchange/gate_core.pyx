@@ -4,7 +4,7 @@ from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memset
 
-from fastbuf._native.atomics cimport fb_now_ns, fb_u32_exchange_acq_rel
+from fastbuf._native.atomics cimport fb_now_ns
 from fastbuf._native.sockets cimport eventfd_read
 from fastbuf._native.threads cimport (
     pthread_mutex_destroy,
@@ -12,7 +12,7 @@ from fastbuf._native.threads cimport (
     pthread_mutex_lock,
     pthread_mutex_unlock,
 )
-from fastbuf.exchange.doorbell cimport Bell, bell_ring
+from fastbuf.exchange.doorbell cimport Bell, bell_arm, bell_ring
 from fastbuf.exchange.failure cimport FailureCode, failure_init, failure_set
 from fastbuf.exchange.input_channel cimport (
     CHANNEL_CANCELLED,
@@ -92,7 +92,7 @@ cdef void gate_arm(GateCore *g) noexcept nogil:
     """From now on the next notice makes `wake_fd` readable; the caller looks once more before it waits for that."""
     cdef uint64_t ignored
     eventfd_read(g.wake_fd, &ignored)
-    fb_u32_exchange_acq_rel(&g.bell.armed, 1)
+    bell_arm(g.bell)
 
 
 cdef void _announce(GateCore *g) noexcept nogil:

@@ -213,27 +213,27 @@ cdef class GateIntake:
         cdef bint last
         cdef SharedNews news
         cdef int came = 0
-        while not self.enough():
-            news = r.next(partial, &data, &length, &last)
-            if news == NEWS_NONE:
-                break
-            if news == NEWS_BROKEN:
-                raise ProtocolError(
-                    f"producer {r.peer} (channel {c.number}) broke the protocol: it lends what its memory has not")
-            came = 1
-            if news == NEWS_EVENT:
-                self.event = decode_event(data[:length], c.number)
-                r.advance(0, True)
-                break
-            if not r.enter():
-                break               # taken back: the producer's reason is there, or the end of its control line is near
-            try:
+        try:
+            while not self.enough():
+                news = r.next(partial, &data, &length, &last)
+                if news == NEWS_NONE:
+                    break
+                if news == NEWS_BROKEN:
+                    raise ProtocolError(
+                        f"producer {r.peer} (channel {c.number}) broke the protocol: it lends what its memory has not")
+                came = 1
+                if news == NEWS_EVENT:
+                    self.event = decode_event(data[:length], c.number)
+                    r.advance(0, True)
+                    break
+                if not r.enter():
+                    break           # taken back: the producer's reason is there, or the end of its control line is near
                 self.take_in(c, data, length)
-            finally:
-                r.leave()
-            r.advance(length, last)
-            self.local_buffers += 1
-            self.local_bytes += length
+                r.advance(length, last)
+                self.local_buffers += 1
+                self.local_bytes += length
+        finally:
+            r.leave()
         return came
 
     cdef int drain(self, bint partial) except -1:

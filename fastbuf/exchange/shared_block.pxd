@@ -29,14 +29,19 @@
 #                with acquire, before head
 #   reading,     Dekker's (R: reading = 1, revoked?  W: revoked = 1, reading?), all sequentially consistent: R looks
 #   revoked      into a segment only between reading = 1, revoked = 0 and reading = 0; so W, which has set revoked and
-#                then sees reading = 0, has every segment for itself again
-# Wake-ups: each side rings the other's doorbell after its stores (eventcount, fb_event.h).
+#                then sees reading = 0, has every segment for itself again.  R sets reading once for all that is there,
+#                and looks at revoked before each segment
+# Wake-ups: each side rings the other's doorbell after its stores (eventcount, fb_event.h): W after every buffer, R
+# after every TELL_EVERY that it gives back and after the last one that was there.
 # Death: nobody waits for a store of the other's.  When the control line ends, the peer is dead or has let go: the
 # writer takes back all that is between its own head and tail, under the lock, and believes this block no more.
 #
 # Forbidden: a segment read that is not lent, or not any more; one that goes home twice, or never though the reader is
 # dead; bytes read that were not committed; more than `bound` buffers lent; an end seen before the last buffer.
 # tests/models/test_shared_block_model.py looks at every interleaving.
+#
+# There is no RECALL as over TCP: the gate gives a memfd channel no segment in advance, so an idle one holds nothing
+# that another could use.  What a slow reader keeps is at most `bound` segments of the one subpartition it reads.
 #
 # Nothing of this depends on the other side behaving: each side keeps its own places, takes a value of the other's once,
 # checks it, and uses what it has checked.  Not guarded against: a writer that alters bytes it has committed while they
@@ -61,6 +66,7 @@ cdef enum:
     SHARED_EVENTS = 16          # events of one channel that may be on their way
     SHARED_EVENT_BYTES = 4096   # longest event; exchange/events.py has the same bound
     SHARED_REASON = 2040        # longest reason
+    COLLECT_EVERY = 4           # buffers between two looks at what has come back: the last one filled is still in cache
     SHARED_SLOTS = 2048         # most slots: max_buffers_per_channel is at most 1024
 
 cdef enum SharedEnd:
@@ -114,6 +120,7 @@ cdef struct SharedLender:
     SharedBlock *block
     uint8_t *events
     uint32_t mask               # slots - 1; set once
+    uint32_t collected          # number of the buffer before which the writer last looked at what has come back
     uint32_t events_out         # pushed so far
     fb_au32 events_home         # of which the reader has had so many; stored under the lock
     Bell *reader_bell           # set once

@@ -14,6 +14,9 @@ cdef enum SharedNews:
     NEWS_BYTES = 1
     NEWS_EVENT = 2
 
+cdef enum:
+    TELL_EVERY = 4              # slots given back between two rings of the writer's doorbell while there is more
+
 
 cdef class SharedReader:
     cdef SharedBlock *block     # set once
@@ -23,7 +26,10 @@ cdef class SharedReader:
     cdef Doorbell bell          # the writer's
     cdef uint32_t slots         # as checked when it was mapped
     cdef uint32_t head
+    cdef uint32_t tail_seen     # the writer's tail, when it was last looked at
     cdef uint32_t drained       # bytes of the slot at head
+    cdef bint inside            # between `enter` and `leave`
+    cdef uint32_t told          # head at which the writer's doorbell was last rung
     cdef SharedEnd over         # what has been said to the writer
     cdef uint64_t received      # buffers that were read to their end
     cdef readonly object peer   # for messages
@@ -33,6 +39,7 @@ cdef class SharedReader:
     cdef void advance(self, uint32_t length, bint last) noexcept nogil
     cdef bint enter(self) noexcept nogil
     cdef void leave(self) noexcept nogil
+    cdef void tell(self) noexcept nogil
     cdef SharedEnd writer_ended(self) noexcept nogil
     cdef bint exhausted(self) noexcept nogil
     cdef void end(self, SharedEnd how, const char *reason, size_t length) noexcept nogil

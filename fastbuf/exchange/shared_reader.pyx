@@ -97,11 +97,14 @@ cdef class SharedReader:
         """
         cdef SharedSlot *slot
         cdef uint32_t segment, finished, committed, place, n
-        cdef uint32_t tail = fb_u32_load_acquire(&self.block.tail)
+        cdef uint32_t tail
         cdef uint64_t mark
-        if tail - self.head > self.slots:
-            return NEWS_BROKEN
-        while self.head != tail:
+        if self.head == self.tail_seen:         # else its line is left to the writer
+            tail = fb_u32_load_acquire(&self.block.tail)
+            if tail - self.head > self.slots:
+                return NEWS_BROKEN
+            self.tail_seen = tail
+        while self.head != self.tail_seen:
             slot = &self.block.slot[0] + (self.head & (self.slots - 1))
             n = fb_u32_load_relaxed(&slot.event_length)
             if n:
@@ -140,19 +143,33 @@ cdef class SharedReader:
             self.drained = 0
             self.head += 1
             fb_u32_store_release(&self.block.head, self.head)
-            fb_event_notify(&self.bell.bell.event)
+            # A writer that sleeps has `bound` slots to fill: it is woken for a few of them at a time, and for what is
+            # left by `leave`.  One that looks by itself sees `head` at once.
+            if self.head - self.told >= TELL_EVERY:
+                self.tell()
+
+    cdef void tell(self) noexcept nogil:
+        self.told = self.head
+        fb_event_notify(&self.bell.bell.event)
 
     cdef bint enter(self) noexcept nogil:
-        """Segments may be looked at until `leave`; False: the writer has taken them back."""
-        fb_u32_exchange_acq_rel(&self.block.reading, 1)
-        fb_fence_seq_cst()
-        if fb_u32_load_seq_cst(&self.block.revoked) == 0:
-            return True
-        self.leave()
-        return False
+        """A segment may be looked at until `leave`; False: the writer has taken them back, or waits for them.
+
+        Asked before each segment, and left when there is no other: the fence is paid for once.
+        """
+        if not self.inside:
+            fb_u32_exchange_acq_rel(&self.block.reading, 1)
+            fb_fence_seq_cst()
+            self.inside = True
+        return fb_u32_load_seq_cst(&self.block.revoked) == 0
 
     cdef void leave(self) noexcept nogil:
-        fb_u32_store_release(&self.block.reading, 0)
+        """After the last look; the writer is told what it has not been told of yet."""
+        if self.inside:
+            fb_u32_store_release(&self.block.reading, 0)
+            self.inside = False
+        if self.head != self.told:
+            self.tell()
 
     cdef SharedEnd writer_ended(self) noexcept nogil:
         cdef uint32_t how = fb_u32_load_acquire(&self.block.ended)

@@ -11,6 +11,9 @@
 # Owner: `fd`, `size` and the runs are the writer's until the partition is finished, and nobody's to change afterwards;
 # `next` and `at` of a list are the one's who reads that subpartition.  The index takes sizeof(SpillRun) bytes a run:
 # 1 in 2,000 of what is written when every buffer of 32 KiB is a run of its own.
+#
+# With checksums every buffer is one, and has its CRC32C beside it in the index: it is read as a whole, and compared
+# before anybody sees it.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from fastbuf._native.sockets cimport iovec
@@ -27,6 +30,7 @@ cdef struct SpillRun:
 
 cdef struct SpillList:          # of one subpartition, in the order of its stream
     SpillRun *runs
+    uint32_t *crcs              # of each run; NULL without checksums
     uint64_t count
     uint64_t capacity
     uint64_t next               # reader: the run it is at
@@ -36,6 +40,7 @@ cdef struct SpillList:          # of one subpartition, in the order of its strea
 cdef struct SpillFile:
     int fd
     uint32_t parts
+    bint checksum
     uint64_t size               # bytes written
     SpillList *lists
 
@@ -46,12 +51,18 @@ cdef enum SpillKind:
     SPILL_IS_EVENT = 2
 
 
-cdef SpillFile *spill_new(int fd, uint32_t parts) noexcept nogil
+cdef enum:
+    SPILL_CUT = -1              # what spill_read may say but an errno: the file ends before its index does
+    SPILL_ALTERED = -2          # these are not the bytes that were written
+
+
+cdef SpillFile *spill_new(int fd, uint32_t parts, bint checksum) noexcept nogil
 cdef void spill_free(SpillFile *f) noexcept nogil
 # Both return an errno, 0: done.  What is appended belongs to nobody until spill_note says whose it is.
 cdef int spill_append(SpillFile *f, iovec *vectors, int n) noexcept nogil
-cdef int spill_note(SpillFile *f, uint32_t part, uint64_t offset, uint32_t length, bint event) noexcept nogil
+cdef int spill_note(SpillFile *f, uint32_t part, uint64_t offset, uint32_t length, bint event,
+                    uint32_t crc) noexcept nogil
 # What is next, and its length: of an event all of it, of bytes at most `most`.
 cdef SpillKind spill_next(SpillFile *f, uint32_t part, uint32_t most, uint32_t *length) noexcept nogil
-# Reads what spill_next has told into data; -> errno, 0: read and passed, -1: the file ends before.
+# Reads what spill_next has told into data; -> errno, 0: read and passed, SPILL_CUT, SPILL_ALTERED.
 cdef int spill_read(SpillFile *f, uint32_t part, uint8_t *data, uint32_t length) noexcept nogil

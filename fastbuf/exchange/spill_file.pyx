@@ -5,13 +5,14 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from posix.types cimport off_t
 
+from fastbuf._native.crc32c cimport fb_crc32c
 from fastbuf._native.files cimport pread, pwritev
 from fastbuf._native.sockets cimport close, iovec
 
 cdef uint64_t SPILL_EVENT = <uint64_t> 1 << 63
 
 
-cdef SpillFile *spill_new(int fd, uint32_t parts) noexcept nogil:
+cdef SpillFile *spill_new(int fd, uint32_t parts, bint checksum) noexcept nogil:
     """Owns the descriptor; NULL: no memory, and the descriptor stays the caller's."""
     cdef SpillFile *f = <SpillFile *> calloc(1, sizeof(SpillFile))
     if f == NULL:
@@ -22,6 +23,7 @@ cdef SpillFile *spill_new(int fd, uint32_t parts) noexcept nogil:
         return NULL
     f.fd = fd
     f.parts = parts
+    f.checksum = checksum
     return f
 
 
@@ -32,6 +34,7 @@ cdef void spill_free(SpillFile *f) noexcept nogil:
     close(f.fd)
     for part in range(f.parts):
         free(f.lists[part].runs)
+        free(f.lists[part].crcs)
     free(f.lists)
     free(f)
 
@@ -56,12 +59,14 @@ cdef int spill_append(SpillFile *f, iovec *vectors, int n) noexcept nogil:
     return 0
 
 
-cdef int spill_note(SpillFile *f, uint32_t part, uint64_t offset, uint32_t length, bint event) noexcept nogil:
+cdef int spill_note(SpillFile *f, uint32_t part, uint64_t offset, uint32_t length, bint event,
+                    uint32_t crc) noexcept nogil:
     cdef SpillList *mine = &f.lists[part]
     cdef SpillRun *last
     cdef SpillRun *grown
+    cdef uint32_t *crcs
     cdef uint64_t capacity
-    if mine.count and not event:
+    if mine.count and not event and not f.checksum:
         last = &mine.runs[mine.count - 1]
         if not last.length & SPILL_EVENT and last.offset + last.length == offset:
             last.length += length
@@ -72,9 +77,16 @@ cdef int spill_note(SpillFile *f, uint32_t part, uint64_t offset, uint32_t lengt
         if grown == NULL:
             return ENOMEM
         mine.runs = grown
+        if f.checksum:
+            crcs = <uint32_t *> realloc(mine.crcs, capacity * sizeof(uint32_t))
+            if crcs == NULL:
+                return ENOMEM
+            mine.crcs = crcs
         mine.capacity = capacity
     mine.runs[mine.count].offset = offset
     mine.runs[mine.count].length = length | (SPILL_EVENT if event else 0)
+    if f.checksum:
+        mine.crcs[mine.count] = crc
     mine.count += 1
     return 0
 
@@ -104,8 +116,10 @@ cdef int spill_read(SpillFile *f, uint32_t part, uint8_t *data, uint32_t length)
                 continue
             return errno
         if got == 0:
-            return -1
+            return SPILL_CUT
         have += <uint32_t> got
+    if f.checksum and fb_crc32c(0, data, length) != mine.crcs[mine.next]:
+        return SPILL_ALTERED
     mine.at += length
     if mine.at == run.length & ~SPILL_EVENT:
         mine.next += 1

@@ -1,8 +1,6 @@
 """The functions of ``buffer_manager.pyx``, transcribed by name: exclusive and floating segments of a gate.
 
 What a state of ``credit_model`` is made of stands here too.
-
-Recall (``bm_take_back``, ``poor``) is not in it: the model's gates have a segment for each of their channels.
 """
 
 from __future__ import annotations
@@ -27,8 +25,11 @@ class Channel:
     said_end: bool = False
     sub_closed: bool = False
     cancelled: bool = False
-    there: tuple[Any, ...] = ()  # to the receiver: (sequence, backlog), DONE, ABORT, EOF
-    back: tuple[Any, ...] = ()  # to the sender: credits, DONE, CANCEL, ABORT, EOF
+    asked_back: bool = False  # a RECALL was heard and not yet answered
+    says: bool = False  # one was heard ever: so it says when it has something and no credit
+    has_said: bool = False  # it did, since its last credit
+    there: tuple[Any, ...] = ()  # to the receiver: (sequence, backlog), (RETURN, credits, backlog), DONE, ABORT, EOF
+    back: tuple[Any, ...] = ()  # to the sender: credits, RECALL, DONE, CANCEL, ABORT, EOF
     state: int = OPEN
     ready: int = 0
     with_reader: int = 0
@@ -40,6 +41,9 @@ class Channel:
     waiting: bool = False
     starved: bool = True
     closed: bool = False
+    recall: bool = False
+    recalled: bool = False
+    poor: bool = False
     received: int = 0
     delivered: int = 0
 
@@ -69,6 +73,8 @@ class Setting:
     bound: int = 2
     segments: int = 3  # of a writer's pool
     limits: tuple[int, ...] = (3, 3)  # of the gates' pools
+    open: bool = False  # the gates do not know how many channels will come: they may be more than the segments
+    waits: tuple[tuple[int, int, int, int], ...] = ()  # (p, n, q, m): p is idle after n buffers till m of q's are read
     moves: tuple[tuple[int, int], ...] = ()  # (gate, new limit), one after the other
     cancels: tuple[int, ...] = ()
     dies: tuple[tuple[str, int], ...] = ()  # ("producer", p) or ("consumer", g)
@@ -91,6 +97,8 @@ class Buffers:
         c.ready += 1
         c.available += 1
         c.unannounced += 1
+        if self.setting.without != "a channel is asked again after its next credit":
+            c.recalled = False
         if c.starved:
             c.starved = False
             self.gates[g].starved -= 1
@@ -139,7 +147,7 @@ class Buffers:
 
     def bm_open(self, g: int, p: int) -> None:
         c, gate = self.channels[g][p], self.gates[g]
-        gate.unopened -= 1
+        gate.unopened = max(0, gate.unopened - 1)
         c.missing = self.setting.exclusive
         gate.missing += self.setting.exclusive
         gate.starved += 1
@@ -179,16 +187,42 @@ class Buffers:
                     self._enqueue(g, p)
             else:
                 self._recycle(g)
-        elif gate.starved and c.ready + c.with_reader > 0:
+        elif gate.starved and (c.ready + c.with_reader > 0 or c.poor):
             c.missing += 1
             gate.missing += 1
             self._recycle(g)
             self._enqueue(g, p)
+            if c.ready + c.with_reader == 0 and c.backlog > 0:
+                self._starve(g, c)
         elif self.setting.without != "what is released is credit again":
             self._grant(g, p)
         else:
             self._recycle(g)
         if self.setting.without != "who waits is served by a release":
+            self.bm_serve(g)
+
+    def _starve(self, g: int, c: Channel) -> None:
+        if not c.starved:
+            c.starved = True
+            self.gates[g].starved += 1
+
+    def bm_take_back(self, g: int, p: int, n: int, backlog: int) -> None:
+        c, gate = self.channels[g][p], self.gates[g]
+        for _ in range(n):
+            c.ready -= 1
+            c.available -= 1
+            if c.floating > 0:
+                self._float_home(g, c)
+            else:
+                c.missing += 1
+                gate.missing += 1
+            self._recycle(g)
+        c.backlog = backlog
+        if backlog and c.ready + c.with_reader == 0:
+            self._starve(g, c)
+        if c.missing or c.ready < self._wanted(c):
+            self._enqueue(g, p)
+        if self.setting.without != "who waits is served by what is given back":
             self.bm_serve(g)
 
     def bm_close(self, g: int, p: int) -> None:

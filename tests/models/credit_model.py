@@ -1,4 +1,4 @@
-"""The credit protocol as a whole: M producers, R consumers, exclusive and floating segments, cancel, abort and death.
+"""The credit protocol as a whole: producers, consumers, exclusive and floating segments, recall, cancel, abort, death.
 
 One step is what one thread does in one go: what stands under the gate's lock in ``gate_core.pyx``, one turn of a
 connection in ``tcp_connection.pyx``, one buffer of a writer.  The functions of ``buffer_manager.pyx`` are transcribed
@@ -27,7 +27,7 @@ from typing import Any
 
 from buffer_manager_model import CANCELLED, ENDED, FINISHED, OPEN, Buffers, Channel, Forbidden, Gate, Setting
 
-EOF, DONE, ABORT, CANCEL = "eof", "done", "abort", "cancel"
+EOF, DONE, ABORT, CANCEL, RECALL, RETURN = "eof", "done", "abort", "cancel", "recall", "return"
 
 Step = tuple[str, Callable[[Any], None]]  # its name, and what it does to a state
 
@@ -56,11 +56,12 @@ class Credits(Buffers):
     def begin(cls, setting: Setting) -> Credits:
         new = cls(setting)
         new.producers = [Producer() for _ in setting.plans]
-        new.gates = [Gate(limit, unopened=len(setting.plans)) for limit in setting.limits]
+        new.gates = [Gate(limit, unopened=0 if setting.open else len(setting.plans)) for limit in setting.limits]
         new.channels = [[Channel() for _ in setting.plans] for _ in new.gates]
         for g in range(len(new.gates)):
             for p in range(len(setting.plans)):
                 new.bm_open(g, p)
+                new.recall(g)
         return new
 
     def clone(self) -> Credits:
@@ -80,7 +81,9 @@ class Credits(Buffers):
     def gate_close(self, g: int, word: str) -> None:
         """gate_cancel and what its connections say then."""
         gate = self.gates[g]
-        self.release(g)
+        if gate.hand >= 0:
+            self.bm_release(g, gate.hand)
+        gate.hand = -1
         for p, is_end in gate.queue:
             if not is_end:
                 self.bm_release(g, p)
@@ -100,6 +103,24 @@ class Credits(Buffers):
         if gate.hand >= 0:
             self.bm_release(g, gate.hand)
         gate.hand = -1
+        self.recall(g)
+
+    def recall(self, g: int) -> None:
+        """_recall: a channel has none, and the pool none for it."""
+        if not self.gates[g].starved or self.setting.without == "who has what it does not need is asked for it":
+            return
+        for c in self.channels[g]:
+            if c.state == OPEN and not c.starved and not c.recalled:
+                c.recalled = c.recall = c.poor = True
+
+    def take_back(self, g: int, p: int, n: int, backlog: int) -> None:
+        """gate_take_back."""
+        c = self.channels[g][p]
+        if not c.closed:
+            if n > c.ready - c.unannounced:
+                raise Forbidden(f"F3: producer {p} gives back {n} credits and never had so many")
+            self.bm_take_back(g, p, n, backlog)
+            self.recall(g)
 
     def say_back(self, c: Channel, word: Any) -> None:
         if not c.sub_closed:
@@ -124,6 +145,8 @@ class Credits(Buffers):
             c.state = CANCELLED
             c.there = ()
             self.bm_close(g, p)
+        elif word[0] == RETURN:
+            self.take_back(g, p, word[1], word[2])
         else:
             sequence, backlog = word
             if sequence != c.received:
@@ -164,6 +187,7 @@ class Credits(Buffers):
 
     def sub_close(self, c: Channel, cancelled: bool) -> None:
         c.sub_closed = True
+        c.asked_back = False
         c.back = ()
         c.credit = 0
         c.cancelled = c.cancelled or cancelled
@@ -175,6 +199,9 @@ class Credits(Buffers):
         word, c.back = c.back[0], c.back[1:]
         if isinstance(word, int):
             c.credit += word
+            c.has_said = False
+        elif word == RECALL:
+            c.asked_back = c.says = True
         elif word == DONE:
             self.sub_close(c, False)
         elif word == CANCEL or (word == EOF and self.setting.loss_is_cancel):
@@ -225,7 +252,7 @@ class Credits(Buffers):
             yield at_once
             return
         for p, producer in enumerate(self.producers):
-            if producer.phase == "writing":
+            if producer.phase == "writing" and not self.idle(p):
                 g = s.plans[p][producer.at]
                 c = self.channels[g][p]
                 out = sum(row[p].queued for row in self.channels)
@@ -265,6 +292,8 @@ class Credits(Buffers):
                 return f"producer {p} is done", lambda w, p=p: w.finish(p)
         for g, row in enumerate(self.channels):
             for p, c in enumerate(row):
+                if c.poor or c.says:  # what it gives back depends on what it has heard
+                    continue
                 if c.back and not c.sub_closed:
                     word = c.back[0]
                     if isinstance(word, int) or (consumers_live and word in (DONE, CANCEL)):
@@ -279,12 +308,30 @@ class Credits(Buffers):
         return None
 
     def may_say_end(self, p: int, c: Channel) -> bool:
-        return self.producers[p].phase == "closing" and not (c.queued or c.said_end or c.sub_closed)
+        over = c.queued or c.said_end or c.sub_closed or c.asked_back
+        return self.producers[p].phase == "closing" and not over and not self.idle(p)
+
+    def idle(self, p: int) -> bool:
+        """Whether it waits for others to get on; those that have ended are not waited for."""
+        return any(
+            p == who
+            and self.producers[p].at == at
+            and self.producers[q].phase in ("writing", "closing")
+            and sum(row[q].delivered for row in self.channels) < most
+            and all(gate.phase == "reading" for gate in self.gates)
+            for who, at, q, most in self.setting.waits
+        )
 
     def connection_steps(self, g: int, p: int, c: Channel) -> Iterator[Step]:
         s, producer = self.setting, self.producers[p]
         if not c.sub_closed and producer.phase in ("writing", "closing"):
-            if c.queued and (c.credit or s.without == "no buffer without credit"):
+            if c.asked_back:
+                yield f"{p} gives back to {g}", lambda w: w.give_back(g, p)
+            elif c.queued and not c.credit and c.says and not c.has_said:
+                yield f"{p} says to {g} that it has something", lambda w: w.say_backlog(g, p)
+            if c.asked_back:
+                pass
+            elif c.queued and (c.credit or s.without == "no buffer without credit"):
                 yield f"{p} sends to {g}", lambda w: w.send(g, p)
             elif self.may_say_end(p, c):
                 yield f"{p} says end to {g}", lambda w: w.say_end(g, p)
@@ -294,6 +341,8 @@ class Credits(Buffers):
             yield f"{p} hears {g}", lambda w: w.hear_back(g, p)
         if c.unannounced and c.state == OPEN:
             yield f"{g} announces to {p}", lambda w: w.announce(g, p)
+        elif c.recall and c.state == OPEN:
+            yield f"{g} recalls from {p}", lambda w: w.say_recall(g, p)
 
     def reader_steps(self, g: int, gate: Gate) -> Iterator[Step]:
         if gate.phase == "failed":
@@ -326,6 +375,27 @@ class Credits(Buffers):
         c = self.channels[g][p]
         n, c.unannounced = c.unannounced, 0
         self.say_back(c, n)
+
+    def say_recall(self, g: int, p: int) -> None:
+        c = self.channels[g][p]
+        c.recall = False
+        self.say_back(c, RECALL)
+
+    def give_back(self, g: int, p: int) -> None:
+        """sender_next, after a RECALL: all but what the next buffer needs."""
+        c = self.channels[g][p]
+        c.asked_back = False
+        needed = 1 if c.queued else 0
+        if c.credit > needed:
+            self.say_there(c, (RETURN, c.credit - needed, 0))
+            if self.setting.without != "what is given back is the sender's no longer":
+                c.credit = needed
+
+    def say_backlog(self, g: int, p: int) -> None:
+        c = self.channels[g][p]
+        c.has_said = True
+        if self.setting.without != "who was asked says when it has something":
+            self.say_there(c, (RETURN, 0, c.queued))
 
     def gate_raises(self, g: int) -> None:
         self.gate_close(g, ABORT)
@@ -361,7 +431,7 @@ class Credits(Buffers):
                 assert c.queued <= s.bound, f"F1: {c.queued} buffers queued"
                 if c.state != OPEN or c.sub_closed:
                     continue
-                flying = sum(1 for word in c.there if isinstance(word, tuple))
+                flying = sum(word[1] if word[0] == RETURN else 1 for word in c.there if isinstance(word, tuple))
                 told = sum(word for word in c.back if isinstance(word, int))
                 known = c.credit + flying + told + c.unannounced
                 assert c.available == c.ready == known, (
@@ -370,7 +440,10 @@ class Credits(Buffers):
             if not s.moves and gate.phase == "reading":
                 assert not self.could_serve(g), f"F5: gate {g} lets a channel wait and has segments"
                 most = max(c.ready + c.with_reader for c in row)
-                assert not gate.starved or most < 2, f"F5: a channel of gate {g} has none while another has {most}"
+                asked = s.open and all(c.recalled for c in row if c.state == OPEN and c.ready + c.with_reader > 1)
+                assert not gate.starved or most < 2 or asked, (
+                    f"F5: a channel of gate {g} has none while another has {most}, and was not asked for it"
+                )
         for p in range(len(self.producers)):
             out = sum(row[p].queued for row in self.channels)
             assert out <= s.segments, f"F1: producer {p} has {out} segments out"

@@ -29,8 +29,36 @@ SCENARIOS: dict[str, Setting] = {
         ((1, 1, 0), (0, 0)), fused=True, bound=1, floating=0, limits=(2, 2), eager=True
     ),
 }
-if os.environ.get("FASTBUF_LONG") == "1":  # about a minute in all; the ones above have their parts
+# An open gate with one segment for two channels: producer 0 has the credit, and nothing to send until a buffer of
+# producer 1 is read, who then waits for producer 0 in its turn.
+TURNS = Setting(((0, 0), (0, 0)), limits=(1,), floating=0, open=True, waits=((0, 0, 1, 1), (1, 1, 0, 1), (0, 1, 1, 2)))
+SCENARIOS |= {
+    "one segment goes round": TURNS,
+    "one segment, one cancels": Setting(**{**vars(TURNS), "cancels": (0,)}),
+    "one segment, its holder dies": Setting(**{**vars(TURNS), "dies": (PRODUCER,)}),
+    "one segment, the consumer dies": Setting(((0,), (0,)), limits=(1,), floating=0, open=True, dies=(CONSUMER,)),
+    "two exclusive ones, both with the first": Setting(
+        ((0, 0), (0,)), limits=(2,), exclusive=2, floating=0, open=True, waits=((0, 0, 1, 1),)
+    ),
+    "a floating one is asked back": Setting(((0, 0, 0), (0,)), limits=(2,), bound=3, open=True, waits=((0, 2, 1, 1),)),
+    "two by two, one segment each": Setting(((0,), (1,)), limits=(1, 1), floating=0, open=True, eager=True),
+}
+if os.environ.get("FASTBUF_LONG") == "1":  # a few minutes in all; the ones above have their parts
     SCENARIOS |= {
+        "one segment, no turns": Setting(((0, 0), (0, 0)), limits=(1,), floating=0, open=True),
+        "one segment, who waits for it dies": Setting(**{**vars(TURNS), "dies": (("producer", 1),)}),
+        "a floating one is asked back of a producer that dies": Setting(
+            ((0, 0, 0), (0,)), limits=(2,), bound=3, open=True, waits=((0, 2, 1, 1),), dies=(PRODUCER,)
+        ),
+        "two by two, one segment each, one cancels": Setting(
+            ((0,), (1,)), limits=(1, 1), floating=0, open=True, cancels=(1,), eager=True
+        ),
+        "two by two, one segment each, one dies": Setting(
+            ((0,), (1,)), limits=(1, 1), floating=0, open=True, dies=(PRODUCER,), eager=True
+        ),
+        "two by two, one segment each, and turns": Setting(
+            ((0, 1), (1,)), limits=(1, 1), floating=0, open=True, waits=((0, 0, 1, 1),), eager=True
+        ),
         "two by two, a producer dies in the middle": Setting(((0, 1), (1,)), dies=(PRODUCER,), eager=True),
         "two by two, a consumer dies in the middle": Setting(((0, 1), (0,)), dies=(CONSUMER,), eager=True),
         "two by two, one cancels and one dies": Setting(((0, 1), (0,)), cancels=(0,), dies=(PRODUCER,), eager=True),
@@ -62,6 +90,11 @@ ONE = Setting(((0, 0),), limits=(1,), floating=0)
         ("a cancel drops what is queued", Setting(((0, 1), (0,)), cancels=(0,), eager=True), "F7"),
         ("an end without end of partition is a failure", Setting(((0, 0),), limits=(2,), dies=(PRODUCER,)), "F7"),
         ("an error of one reaches the others", Setting(((0, 1),), dies=(CONSUMER,), eager=True), "F7"),
+        ("who has what it does not need is asked for it", TURNS, "F7"),
+        ("who was asked says when it has something", TURNS, "F7"),
+        ("a channel is asked again after its next credit", TURNS, "F7"),
+        ("who waits is served by what is given back", TURNS, "F5|F7"),
+        ("what is given back is the sender's no longer", TURNS, "F1|F3"),
         (
             "take in while a send is blocked",
             Setting(((1, 1, 1, 1), (0, 0, 0, 0)), fused=True, bound=1, floating=0, limits=(2, 2), eager=True),

@@ -109,62 +109,26 @@ def nothing_left() -> Iterator[None]:
     assert count() == before
 
 
-def through(deed: Deed, reset: bool = False, checksum: bool = False) -> tuple[list[Any], list[Any], Proxy]:
-    """One exchange through the proxy: what the consumer had, the errors as (who, when, error), and the proxy."""
-    config = fb.ExchangeConfig(checksum=checksum, buffer_timeout_s=0.005, stall_timeout_s=20, connect_timeout_s=5)
-    got: list[Any] = []
-    errors: list[Any] = []
-    with (
-        fb.ShuffleEnvironment(segments=64, segment_size=SEGMENT) as far,
-        fb.ShuffleEnvironment(segments=64, segment_size=SEGMENT) as near,
-    ):
-        gate = far.create_input_gate(ROWS, channels=1, epoch=9, secret=b"proxied", config=config)
-        proxy = Proxy(far.listen(), deed, reset)
-
-        def read() -> None:
-            try:
-                got.extend(iter(gate))
-            except fb.FastbufError as error:
-                errors.append(("consumer", time.monotonic(), error))
-            finally:
-                gate.close()
-
-        reader = threading.Thread(target=read)
-        reader.start()
-        writer = None
-        try:
-            target = (*proxy.address, gate.gate_id)
-            writer = near.create_result_partition(ROWS, [target], epoch=9, secret=b"proxied", config=config)
-            for k in range(RECORDS):
-                writer.emit((k, "t" * (k % 97)))
-            writer.close()
-        except fb.FastbufError as error:
-            errors.append(("producer", time.monotonic(), error))
-            if writer is None:  # nobody will come
-                gate.abort("the producer could not connect")
-            else:
-                writer.abort("over")
-        reader.join(20)
-        assert not reader.is_alive(), "the consumer hangs"
-        proxy.close()
-        assert near.pool.available == 64
-        assert far.pool.available == 64
-        near.pool.audit()
-        far.pool.audit()
-    return got, errors, proxy
-
-
 SENT = [(k, "t" * (k % 97)) for k in range(RECORDS)]
 
 
-def shared(deed: Deed, reset: bool = False, channels: int = 4) -> tuple[list[list[Any]], list[Any], Proxy]:
-    """As `through`, for channels that share the connection: what each consumer had."""
-    config = fb.ExchangeConfig(checksum=True, buffer_timeout_s=0.005, stall_timeout_s=20, connect_timeout_s=5)
+def through(
+    deed: Deed, reset: bool = False, checksum: bool = False, channels: int = 1
+) -> tuple[list[list[Any]], list[Any], Proxy]:
+    """Channels of one connection through the proxy.
+
+    Returns
+    -------
+    tuple
+        What each consumer had; the errors as (who, when, error); the proxy.
+    """
+    config = fb.ExchangeConfig(checksum=checksum, buffer_timeout_s=0.005, stall_timeout_s=20, connect_timeout_s=5)
+    segments = 64 * channels
     got: list[list[Any]] = [[] for _ in range(channels)]
     errors: list[Any] = []
     with (
-        fb.ShuffleEnvironment(segments=256, segment_size=SEGMENT) as far,
-        fb.ShuffleEnvironment(segments=256, segment_size=SEGMENT) as near,
+        fb.ShuffleEnvironment(segments=segments, segment_size=SEGMENT) as far,
+        fb.ShuffleEnvironment(segments=segments, segment_size=SEGMENT) as near,
     ):
         gates = [far.create_input_gate(ROWS, channels=1, epoch=9, secret=b"p", config=config) for _ in range(channels)]
         proxy = Proxy(far.listen(), deed, reset)
@@ -182,26 +146,26 @@ def shared(deed: Deed, reset: bool = False, channels: int = 4) -> tuple[list[lis
             try:
                 target = (*proxy.address, gates[i].gate_id)
                 writer = near.create_result_partition(ROWS, [target], epoch=9, secret=b"p", config=config)
-                writer.emit_many(SENT)
+                for record in SENT:
+                    writer.emit(record)
                 writer.close()
             except fb.FastbufError as error:
                 errors.append((f"producer {i}", time.monotonic(), error))
-                if writer is None:
+                if writer is None:  # nobody will come
                     gates[i].abort("the producer could not connect")
                 else:
                     writer.abort("over")
 
-        threads = [threading.Thread(target=deed, args=(i,)) for i in range(channels) for deed in (read, write)]
+        threads = [threading.Thread(target=part, args=(i,)) for i in range(channels) for part in (read, write)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(20)
             assert not thread.is_alive(), "somebody hangs"
         proxy.close()
-        assert near.pool.available == 256
-        assert far.pool.available == 256
-        near.pool.audit()
-        far.pool.audit()
+        for env in (near, far):
+            assert env.pool.available == segments
+            env.pool.audit()
     return got, errors, proxy
 
 
@@ -217,7 +181,7 @@ def test_channels_of_one_connection_split_and_cut() -> None:
             return [data[:middle], data[middle:]]
 
         with nothing_left():
-            got, errors, proxy = shared(tear, reset=bool(place & 1))
+            got, errors, proxy = through(tear, bool(place & 1), checksum=True, channels=4)
         assert all(part == SENT[: len(part)] for part in got)
         if proxy.cut_at is None:
             assert errors == []
@@ -241,7 +205,7 @@ def test_split_at_every_place() -> None:
         return pieces
 
     with nothing_left():
-        assert through(split)[:2] == (SENT, [])
+        assert through(split)[:2] == ([SENT], [])
 
 
 def test_delayed() -> None:
@@ -252,7 +216,7 @@ def test_delayed() -> None:
         return [data]
 
     with nothing_left():
-        assert through(delay)[:2] == (SENT, [])
+        assert through(delay)[:2] == ([SENT], [])
 
 
 def places(seed: int, direction: int, total: int) -> list[int]:
@@ -274,7 +238,7 @@ def test_cut_at_any_place(direction: int, reset: bool) -> None:
             return [data]
 
         with nothing_left():
-            got, errors, proxy = through(cut, reset)
+            (got,), errors, proxy = through(cut, reset)
         assert got == SENT[: len(got)]
         if proxy.cut_at is None:  # the exchange was over before so much had passed
             assert (got, errors) == (SENT, [])
@@ -284,7 +248,7 @@ def test_cut_at_any_place(direction: int, reset: bool) -> None:
             assert isinstance(error, fb.ExchangeError), (who, error)
             assert when - proxy.cut_at < 1.0, f"{who} took {when - proxy.cut_at:.1f} s"
         if len(errors) == 1:  # all that was to come had come: only the acknowledgement was lost
-            assert errors[0][0] == "producer"
+            assert errors[0][0] == "producer 0"
             assert got == SENT
 
 
@@ -305,7 +269,7 @@ def test_bytes_that_come_twice(direction: int) -> None:
             return [data[:n], data[:n], data[n:]]
 
         with nothing_left():
-            got, errors, _ = through(twice, checksum=True)
+            (got,), errors, _ = through(twice, checksum=True)
         noticed += bool(errors)
         assert got == SENT[: len(got)]
         assert errors or got == SENT

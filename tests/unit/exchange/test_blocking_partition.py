@@ -17,7 +17,15 @@ from typing import Any
 import pytest
 
 import fastbuf as fb
-from fastbuf.errors import ConfigError, ExchangeAborted, ExchangeClosed, ResourceError, StallTimeout
+from fastbuf.errors import (
+    BlockCorrupt,
+    ConfigError,
+    ExchangeAborted,
+    ExchangeClosed,
+    FastbufError,
+    ResourceError,
+    StallTimeout,
+)
 
 SEGMENT = 4096
 SECRET = b"blocking"
@@ -482,19 +490,79 @@ def test_killed_in_the_middle_it_leaves_no_file(tmp_path: Path, nameless: bool) 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_was_cut_is_noticed(tmp_path: Path) -> None:
-    config = fb.ExchangeConfig(spill_directory=str(tmp_path))
+def its_files(directory: Path) -> Iterator[str]:
+    """Paths of this process's open files there, which have no name."""
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{fd}").startswith(str(directory)):
+                yield f"/proc/self/fd/{fd}"
+
+
+@pytest.mark.parametrize("checksum", [False, True])
+def test_a_file_that_was_cut_is_noticed(tmp_path: Path, checksum: bool) -> None:
+    config = fb.ExchangeConfig(spill_directory=str(tmp_path), checksum=checksum)
     with fb.ShuffleEnvironment(segments=64, segment_size=SEGMENT) as env:
         writer, (gate,) = env.exchange(ROWS, partition_type="blocking", config=config)
         writer.emit_many((k, "x" * 90) for k in range(5000))
         writer.finish()
-        for fd in os.listdir("/proc/self/fd"):
-            with contextlib.suppress(OSError):
-                if os.readlink(f"/proc/self/fd/{fd}").startswith(str(tmp_path)):
-                    os.truncate(f"/proc/self/fd/{fd}", 100_000)
+        for path in its_files(tmp_path):
+            os.truncate(path, 100_000)
         with pytest.raises(ResourceError, match="ends before"):
             list(gate)
         writer.abort()
+
+
+@pytest.mark.parametrize("broadcast", [False, True])
+@pytest.mark.parametrize("place", [0.0, 0.5, 1.0])
+def test_with_checksums_a_file_that_was_altered_is_noticed(rig: Rig, place: float, broadcast: bool) -> None:
+    selector = fb.broadcast() if broadcast else fb.round_robin()
+    writer, gates = rig.make(2, checksum=True, selector=selector)
+    writer.emit_many((k, "x" * 90) for k in range(3000))
+    writer.emit_event(fb.UserEvent(b"in between"))
+    writer.emit_many((k, "y" * 90) for k in range(3000))
+    writer.finish()
+    (path,) = its_files(rig.directory)
+    with open(path, "r+b") as file:
+        where = int((os.fstat(file.fileno()).st_size - 1) * place)
+        file.seek(where)
+        byte = file.read(1)
+        file.seek(where)
+        file.write(bytes([byte[0] ^ 1]))
+    errors: list[Exception] = []
+
+    def read(gate: fb.InputGate) -> None:
+        try:
+            list(gate)
+        except FastbufError as error:
+            errors.append(error)
+
+    readers = [threading.Thread(target=read, args=(gate,)) for gate in gates]
+    for reader in readers:
+        reader.start()
+    with contextlib.suppress(FastbufError):
+        writer.close()
+    for reader in readers:
+        reader.join(20)
+        assert not reader.is_alive()
+    assert errors
+    assert all("CRC32C" in str(error) for error in errors)
+    with pytest.raises(BlockCorrupt, match="CRC32C"):
+        writer.partition.check()
+
+
+@pytest.mark.parametrize("broadcast", [False, True])
+def test_with_checksums_all_of_it_is_read(rig: Rig, broadcast: bool) -> None:
+    writer, gates = rig.make(2, checksum=True, selector=fb.broadcast() if broadcast else fb.forward(0))
+    got: list[list[Any]] = [[], []]
+    records = [(k, "x" * (k % 300)) for k in range(5000)]
+    readers = [threading.Thread(target=lambda i=i: got[i].extend(gates[i])) for i in range(2)]
+    for reader in readers:
+        reader.start()
+    writer.emit_many(records)
+    writer.close()
+    for reader in readers:
+        reader.join(20)
+    assert got == [records, records if broadcast else []]
 
 
 def test_a_forked_child_has_no_part_in_it(tmp_path: Path) -> None:

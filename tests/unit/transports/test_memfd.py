@@ -116,6 +116,29 @@ def test_an_address_of_another_host_is_not_looked_for_here() -> None:
     assert memfd.names_for("127.0.0.1", 5) == ["\0fastbuf/127.0.0.1/5", "\0fastbuf/0.0.0.0/5"]
 
 
+def test_over_ipv6_the_same_host_is_known_too() -> None:
+    with (
+        fb.ShuffleEnvironment(segments=64, segment_size=SEGMENT, shared=True) as producer,
+        fb.ShuffleEnvironment(segments=64, segment_size=SEGMENT, shared=True) as consumer,
+    ):
+        address = consumer.listen("::1")
+        assert memfd.names_for(*address) == [f"\0fastbuf/::1/{address[1]}", f"\0fastbuf/::/{address[1]}"]
+        exchange_some(*pair(producer, consumer, address, transport="memfd"))
+
+
+def test_lines_that_prove_nothing_are_bounded_in_number_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memfd, "GREETING_S", 0.3)
+    with two() as (producer, consumer, address), contextlib.ExitStack() as idle:
+        for _ in range(memfd.MAX_UNPROVEN + 10):
+            line = idle.enter_context(socket.socket(socket.AF_UNIX))
+            line.settimeout(5)
+            line.connect(memfd.name_of(*address))
+        # All places are taken by strangers who say nothing; they are dropped and the honest one gets in.
+        writer, gate = pair(producer, consumer, address, transport="memfd")
+        exchange_some(writer, gate)
+        assert consumer._memfd.refused >= memfd.MAX_UNPROVEN
+
+
 def test_it_may_be_insisted_on() -> None:
     with two(far=False) as (producer, consumer, address), pytest.raises(PeerLost, match="transport is 'memfd'"):
         pair(producer, consumer, address, transport="memfd")
