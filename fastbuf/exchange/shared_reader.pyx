@@ -134,13 +134,17 @@ cdef class SharedReader:
 
     cdef void advance(self, uint32_t length, bint last) noexcept nogil:
         """The reader is done with `length` bytes; last: with the slot, whose segment goes back."""
+        cdef uint32_t patience
         self.drained += length
         if last:
             self.received += self.drained != 0
             self.drained = 0
             self.head += 1
             fb_u32_store_release(&self.block.head, self.head)
-            fb_event_notify(&self.bell.bell.event)
+            fb_fence_seq_cst()          # patience after head: see the wake-ups
+            patience = fb_u32_load_relaxed(&self.block.patience)
+            if patience == 0 or fb_u32_load_relaxed(&self.block.tail) - self.head <= patience:
+                fb_event_notify(&self.bell.bell.event)
 
     cdef bint enter(self) noexcept nogil:
         """Segments may be looked at until `leave`; False: the writer has taken them back."""
