@@ -41,6 +41,8 @@ typedef struct { char bytes[FB_CACHE_LINE]; } fb_pad;
         return atomic_fetch_sub_explicit(&a->v, x, memory_order_acq_rel); }                           \
     static inline T fb_##NAME##_sub_seq_cst(A *a, T x) {                                              \
         return atomic_fetch_sub_explicit(&a->v, x, memory_order_seq_cst); }                           \
+    static inline T fb_##NAME##_or_seq_cst(A *a, T x) {                                               \
+        return atomic_fetch_or_explicit(&a->v, x, memory_order_seq_cst); }                            \
     static inline T fb_##NAME##_exchange_acq_rel(A *a, T x) {                                         \
         return atomic_exchange_explicit(&a->v, x, memory_order_acq_rel); }                            \
     /* On failure *expected holds the value seen. */                                                  \

@@ -1,18 +1,22 @@
 /* EventCount: waiting without a lock and without a lost wake-up, between threads and, in shared memory, processes.
  *
  * Algorithm: eventcount of Reed and Kanodia (CACM 22(2), 1979), in the form folly::EventCount and
- * Vyukov's description have it: epoch and number of waiters are one word, so that a notifier moves the epoch
- * and learns whether anybody sleeps by one read-modify-write.
+ * Vyukov's description have it, with a bit in place of the number of waiters: the epoch, and whether anybody may sleep,
+ * are one word, so that a notifier moves the one and learns and clears the other by one read-modify-write.
  *
  *   waiter                                        notifier
- *   W1  key = (word += 1 waiter).epoch (seq_cst)  N1  condition = true             (any store)
- *   W2  condition? -> no                          N2  old = (word += 1 epoch)      (seq_cst)
- *   W3  futex_wait(epoch, key)                    N3  old.waiters == 0 -> return, no system call
- *   W4  word -= 1 waiter                          N4  futex_wake
+ *   W1  key = (word |= ASLEEP).epoch (seq_cst)    N1  condition = true                             (any store)
+ *   W2  condition? -> no                          N2  old = word, word = old + 1 epoch - ASLEEP    (seq_cst)
+ *   W3  futex_wait(epoch, key)                    N3  not old.ASLEEP -> return, no system call
+ *                                                 N4  futex_wake, all
  *
- * Pairing: W1 with N2, two read-modify-writes of one word, so one comes first.  W1 first: N2 sees the
- * waiter and moves the epoch, so W3 returns at once or is woken.  N2 first: W1 reads what N2 wrote, so N1
+ * Pairing: W1 with N2, two read-modify-writes of one word, so one comes first.  W1 first: N2, or a notifier between
+ * them, sees the bit and moves the epoch, so W3 returns at once or is woken.  N2 first: W1 reads what N2 wrote, so N1
  * happens before W2, which sees the condition.
+ * Of many notices to a sleeper only the first one makes a system call: a woken thread takes long to run again, and those
+ * that come meanwhile find no bit.  The bit is cleared by the read-modify-write that moves the epoch: cleared by one of
+ * its own, it could be that of a waiter that came between the two, and whom nobody wakes then.  A waiter that does not
+ * sleep after all, or that wakes by itself, leaves the bit behind, which costs the next notice a system call in vain.
  * A waiter that may find something before it sleeps (or spins first) reads the epoch at W0 by fb_event_epoch (acquire),
  * looks (W2), and announces itself only then: it sleeps if W1 gives the epoch of W0, which says that no N2 came
  * between; one that came before W0 is in the release sequence that W0 reads from, so W2 saw its N1.
@@ -37,10 +41,11 @@
 #include "fb_atomic.h"
 
 typedef struct {
-    fb_au64 word; /* epoch << 32 | FB_EVENT_SHARED or 0 | waiters */
+    fb_au64 word; /* epoch << 32 | FB_EVENT_SHARED or 0 | FB_EVENT_ASLEEP or 0 */
 } fb_event;
 
 #define FB_EVENT_SHARED 0x80000000u
+#define FB_EVENT_ASLEEP 1u
 #define FB_EVENT_ONE_EPOCH 0x100000000ull
 
 static inline int64_t fb_now_ns(void) {
@@ -65,9 +70,12 @@ static inline uint32_t *fb_event_futex(fb_event *e) {
 
 static inline uint32_t fb_event_epoch(fb_event *e) { return (uint32_t)(fb_u64_load_acquire(&e->word) >> 32); }
 
-static inline uint32_t fb_event_prepare(fb_event *e) { return (uint32_t)(fb_u64_add_seq_cst(&e->word, 1) >> 32); }
+static inline uint32_t fb_event_prepare(fb_event *e) {
+    return (uint32_t)(fb_u64_or_seq_cst(&e->word, FB_EVENT_ASLEEP) >> 32);
+}
 
-static inline void fb_event_cancel(fb_event *e) { fb_u64_add_seq_cst(&e->word, (uint64_t)-1); }
+/* Instead of fb_event_wait after all: there is nothing to take back. */
+static inline void fb_event_cancel(fb_event *e) { (void)e; }
 
 /* Sleeps until notified or until deadline_ns (CLOCK_MONOTONIC; negative: for ever).
  * Returns 1 when woken (or by chance), 0 when the deadline has passed, -1 when a signal came. */
@@ -90,13 +98,14 @@ static inline int fb_event_wait(fb_event *e, uint32_t key, int64_t deadline_ns) 
             else if (errno == EINTR) result = -1;
         }
     }
-    fb_event_cancel(e);
     return result;
 }
 
 static inline void fb_event_notify(fb_event *e) {
-    uint64_t word = fb_u64_add_seq_cst(&e->word, FB_EVENT_ONE_EPOCH);
-    if ((word & (FB_EVENT_SHARED - 1)) == 0) return;
+    uint64_t word = fb_u64_load_relaxed(&e->word);
+    while (!fb_u64_cas_seq_cst(&e->word, &word, (word + FB_EVENT_ONE_EPOCH) & ~(uint64_t)FB_EVENT_ASLEEP)) {
+    }
+    if (!(word & FB_EVENT_ASLEEP)) return;
     syscall(SYS_futex, fb_event_futex(e), FUTEX_WAKE | (word & FB_EVENT_SHARED ? 0 : FUTEX_PRIVATE_FLAG), INT_MAX, NULL,
             NULL, 0);
 }

@@ -343,7 +343,7 @@ cdef class BlockingPartition(ResultPartition):
                 return self.loaded(s)
             free(event)
         else:
-            if not sub_has_room(s):
+            if not sub_has_room(s, False):
                 return 0
             segment = local_try_acquire(self.pool.core)
             if segment < 0:

@@ -12,6 +12,7 @@ from fastbuf.serializers.spanning cimport SpanningReader
 
 cdef enum:
     READY_BATCH = 64            # buffers taken from the queue, and given back, at a time
+    LIST_BYTES = 65536          # a list of records made from so many is given out: while it is in the cache
 
 
 cdef class GateIntake:
@@ -23,6 +24,8 @@ cdef class GateIntake:
     cdef list shared                        # SharedReader of each memfd channel; the transport appends
     cdef BatchAssembler assembler           # columnar
     cdef list records                       # row, pickled
+    cdef Py_ssize_t list_bytes              # a list made from so many bytes is given out
+    cdef Py_ssize_t record_bytes            # that they came from
     cdef object event                       # comes after what waits to be given out
     cdef int64_t first_row_ns               # when the oldest row that waits to be given out came
     cdef uint32_t local_turn

@@ -47,6 +47,7 @@ cdef class GateIntake:
         self.local_partitions = []
         self.shared = []
         self.records = []
+        self.list_bytes = min(<Py_ssize_t> LIST_BYTES, <Py_ssize_t> config.batch_bytes)
         if serializer.kind == "columnar":
             self.assembler = (<ColumnarSerializer> serializer).assembler()
 
@@ -71,6 +72,7 @@ cdef class GateIntake:
                 self.assembler.append(payload, n)
         else:
             reader.collect(self.serializer, <list> self.records)
+            self.record_bytes += length
         return 0
 
     cdef bint enough(self) noexcept:
@@ -79,7 +81,9 @@ cdef class GateIntake:
         if self.assembler is not None:
             return self.assembler.rows >= <Py_ssize_t> self.config.batch_rows or \
                 self.assembler.nbytes >= <Py_ssize_t> self.config.batch_bytes
-        return len(self.records) >= self.config.batch_rows
+        # What has come of a long record that is not whole yet is nothing to be given out.
+        return len(self.records) > 0 and (
+            self.record_bytes >= self.list_bytes or len(self.records) >= <Py_ssize_t> self.config.batch_rows)
 
     cdef Py_ssize_t waiting(self) noexcept:
         return self.assembler.rows if self.assembler is not None else len(self.records)
@@ -259,6 +263,7 @@ cdef class GateIntake:
             return self.assembler.take()
         records = self.records
         self.records = []
+        self.record_bytes = 0
         self.records_in += len(records)
         return records
     cdef object take_event(self):

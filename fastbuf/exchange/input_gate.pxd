@@ -31,6 +31,7 @@ cdef class InputGate:
     cdef int wake_fd                        # eventfd for event loops, -1: not asked for yet
     cdef PyObject *bell_kept    # a reference of its own to `bell`: the collector may clear that one before the end
     cdef readonly Doorbell bell             # `core.bell` is its
+    cdef int64_t spin_most                  # the longest it looks; 0: there is one core
     cdef int64_t spin_ns                    # how long to look before sleeping, where peers share memory
     cdef object lock
     cdef object sealed                      # {channel: buffers}

@@ -1,5 +1,6 @@
 """An input gate: where the buffers of all producers arrive, and record batches or records are given out."""
 
+import os
 import threading
 
 cimport cython
@@ -79,7 +80,7 @@ cdef class InputGate:
     def __cinit__(self, *arguments, **named):
         self.wake_fd = -1
         self.pending = []
-        self.spin_ns = SPIN_NS
+        self.spin_ns = self.spin_most = SPIN_NS if len(os.sched_getaffinity(0)) > 1 else 0
         self.forks = fork_count()
 
     def __init__(self, environment, Serializer serializer, channels, unsigned int gate_id, unsigned long long epoch,
@@ -282,10 +283,11 @@ cdef class InputGate:
         """Until something comes after `key` was the event's epoch, or until then."""
         cdef fb_event *e = self.core.event
         # A peer in another process that is just writing is not waited for by a system call, as long as that pays.
-        if spin and self.spin_ns and fb_event_spin(e, key, min(self.spin_ns, until - fb_now_ns())):
-            self.spin_ns = SPIN_NS
-            return
-        self.spin_ns = max(self.spin_ns // 2, LEAST_SPIN_NS)
+        if spin and self.spin_most:
+            if fb_event_spin(e, key, min(self.spin_ns, until - fb_now_ns())):
+                self.spin_ns = self.spin_most
+                return
+            self.spin_ns = max(self.spin_ns // 2, LEAST_SPIN_NS)
         if fb_event_prepare(e) != key or self.closed or failure_code(&self.core.failure):
             fb_event_cancel(e)
         else:

@@ -48,6 +48,8 @@ cdef class ResultPartition:
     cdef readonly Doorbell bell             # `core.event` is its
     cdef int64_t spin_ns        # how long to look before sleeping, where peers share memory
     cdef public int fallbacks   # channels that went to TCP since shared memory was not to be had
+    cdef int64_t spin_most      # the longest it looks; 0: there is one core
+    cdef bint short             # no segment was to be had when it last asked for one
     cdef bint shares            # a subpartition is read in another process through shared memory
     cdef public object credentials      # what a transport connects its consumers with
     cdef list transports        # who drains each subpartition, for messages and letting go
@@ -65,6 +67,7 @@ cdef class ResultPartition:
     cdef WriteState open_buffer(self, int part, bint overdraft) noexcept nogil
     cdef WriteState open_shared(self, bint overdraft) noexcept nogil
     cdef int acquire(self, bint overdraft) noexcept nogil
+    cdef bint has_room(self, int part) noexcept nogil
     cdef void collect_shared(self) noexcept nogil
     cdef bint spin(self, uint32_t epoch) noexcept nogil
     cdef void commit(self, int part, uint32_t n) noexcept nogil

@@ -1,5 +1,6 @@
 """A result partition: what one producer writes for R consumers, in segments of its own pool."""
 
+import os
 import time
 
 from cpython.exc cimport PyErr_CheckSignals
@@ -40,6 +41,7 @@ from fastbuf.exchange.result_subpartition cimport (
     sub_init,
     sub_push_event,
     sub_queued,
+    sub_wait_for_any,
 )
 from fastbuf.memory.network_buffer_pool cimport NetworkBufferPool
 from fastbuf.memory.pool_core cimport (
@@ -85,7 +87,7 @@ cdef class ResultPartition:
         self.channel = channel
         self.config = config
         self.transports = [None] * subpartitions
-        self.spin_ns = SPIN_NS
+        self.spin_ns = self.spin_most = SPIN_NS if len(os.sched_getaffinity(0)) > 1 else 0
         self.notified = []
         self.segment_size = network.core.segment_size
         self.pool_core = network.core
@@ -169,7 +171,7 @@ cdef class ResultPartition:
             return WRITE_DROPPED
         if b.segment >= 0:
             return WRITE_OK
-        if not sub_has_room(&self.stage[part]) and not (self.make_room() and sub_has_room(&self.stage[part])):
+        if not self.has_room(part):
             return WRITE_BLOCKED
         segment = self.acquire(overdraft)
         if segment < 0:
@@ -180,23 +182,33 @@ cdef class ResultPartition:
         sub_begin(&self.stage[part], segment)
         return WRITE_OK
 
+    cdef bint has_room(self, int part) noexcept nogil:
+        # Who waits for a segment is to hear of the first that comes back, from whichever reader of another process.
+        cdef bint patient = not (self.short and self.shares)
+        return sub_has_room(&self.stage[part], patient) or \
+            (self.make_room() and sub_has_room(&self.stage[part], patient))
+
     cdef int acquire(self, bint overdraft) noexcept nogil:
+        cdef int part
         cdef int segment = local_try_acquire(self.pool.core)
         if segment < 0 and self.shares:
+            for part in range(self.subpartitions):
+                sub_wait_for_any(&self.stage[part])
             self.collect_shared()
             segment = local_try_acquire(self.pool.core)
         if segment < 0 and self.make_room():
             segment = local_try_acquire(self.pool.core)
+        self.short = segment < 0
         if segment < 0 and overdraft:
             segment = local_try_acquire_overdraft(self.pool.core)
         return segment
 
     cdef bint spin(self, uint32_t epoch) noexcept nogil:
         """Whether something came after `epoch`, within the little that a sleep would cost; peers that share memory."""
-        if not self.shares:
+        if not self.shares or self.spin_most == 0:
             return False
         if fb_event_spin(self.core.event, epoch, self.spin_ns):
-            self.spin_ns = SPIN_NS
+            self.spin_ns = self.spin_most
             return True
         self.spin_ns = max(self.spin_ns // 2, LEAST_SPIN_NS)
         return False
@@ -222,8 +234,7 @@ cdef class ResultPartition:
                 self.drop(part)
                 continue
             live += 1
-            if b.segment < 0 and not sub_has_room(&self.stage[part]) and \
-                    not (self.make_room() and sub_has_room(&self.stage[part])):
+            if b.segment < 0 and not self.has_room(part):
                 return WRITE_BLOCKED
         if live == 0:
             self.finish_shared()

@@ -7,6 +7,7 @@ from libc.string cimport memcpy, memset
 from fastbuf._native.atomics cimport (
     fb_event,
     fb_event_notify,
+    fb_fence_seq_cst,
     fb_u32_exchange_acq_rel,
     fb_u32_load_acquire,
     fb_u32_load_relaxed,
@@ -24,6 +25,7 @@ from fastbuf.exchange.shared_block cimport (
     lender_finish,
     lender_flush,
     lender_has_event_room,
+    lender_set_patience,
 )
 from fastbuf.memory.pool_core cimport PoolCore, segment_data, segment_recycle
 
@@ -67,19 +69,45 @@ cdef void sub_forget_drainer(Subpartition *s) noexcept nogil:
 # ---- writer
 
 
-cdef bint sub_has_room(Subpartition *s) noexcept nogil:
+cdef bint sub_has_room(Subpartition *s, bint patient) noexcept nogil:
+    """Whether a buffer may be begun: the queue is not full; patient: and was not since it was half empty."""
     cdef uint32_t tail = fb_u32_load_relaxed(&s.tail)
     if s.shared != NULL and tail - s.shared.collected >= COLLECT_EVERY:
         # Before there is need: a segment that came back is filled again while it is in this core's cache.
         s.shared.collected = tail
         s.shared.collect(s.shared)
         s.head_seen = fb_u32_load_acquire(&s.head)
-    if tail - s.head_seen < s.bound:
+    if not s.full and tail - s.head_seen < s.bound:
         return True
     if s.shared != NULL:
         s.shared.collect(s.shared)
     s.head_seen = fb_u32_load_acquire(&s.head)
-    return tail - s.head_seen < s.bound
+    if tail - s.head_seen <= s.bound // 2:
+        sub_wait_for_any(s)
+        return True
+    if not patient:
+        sub_wait_for_any(s)
+    if not s.full:
+        if tail - s.head_seen < s.bound:
+            return True
+        if patient:
+            s.full = True
+            _set_patience(s, s.bound // 2)
+    return False
+
+
+cdef void _set_patience(Subpartition *s, uint32_t queued) noexcept nogil:
+    fb_u32_store_relaxed(&s.patience, queued)
+    if s.shared != NULL:
+        lender_set_patience(s.shared, queued)
+
+
+cdef void sub_wait_for_any(Subpartition *s) noexcept nogil:
+    """From here on the drainer tells of every buffer that leaves: asked before looking for what may come so."""
+    if s.full:
+        s.full = False
+        _set_patience(s, 0)
+        fb_fence_seq_cst()      # before the look: see the wake-ups
 
 
 cdef void sub_begin(Subpartition *s, int32_t segment) noexcept nogil:
@@ -140,6 +168,7 @@ cdef EventBlob *event_new(const uint8_t *data, uint32_t length) noexcept nogil:
 
 
 cdef bint sub_has_event_room(Subpartition *s) noexcept nogil:
+    sub_wait_for_any(s)
     if s.shared != NULL:
         s.shared.collect(s.shared)
         if not lender_has_event_room(s.shared):
@@ -215,6 +244,7 @@ cdef bint sub_advance(Subpartition *s, uint32_t length, bint last) noexcept nogi
     cdef Slot *slot = &s.slots[head & s.mask]
     cdef int32_t segment = slot.segment
     cdef EventBlob *event = slot.event
+    cdef uint32_t patience
     slot.drained += length
     if length:
         fb_u64_store_relaxed(&s.buffers, fb_u64_load_relaxed(&s.buffers) + 1)
@@ -225,7 +255,10 @@ cdef bint sub_advance(Subpartition *s, uint32_t length, bint last) noexcept nogi
         free(event)
     else:
         segment_recycle(s.pool, segment)
-    fb_event_notify(s.writer_event)
+    fb_fence_seq_cst()          # patience after head: see the wake-ups
+    patience = fb_u32_load_relaxed(&s.patience)
+    if patience == 0 or fb_u32_load_relaxed(&s.tail) - head - 1 <= patience:
+        fb_event_notify(s.writer_event)
     return True
 
 

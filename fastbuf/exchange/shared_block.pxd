@@ -31,8 +31,9 @@
 #   revoked      into a segment only between reading = 1, revoked = 0 and reading = 0; so W, which has set revoked and
 #                then sees reading = 0, has every segment for itself again.  R sets reading once for all that is there,
 #                and looks at revoked before each segment
+#   patience     W stores, fence; R stores head, fence, loads it: the wake-ups of result_subpartition.pxd
 # Wake-ups: each side rings the other's doorbell after its stores (eventcount, fb_event.h): W after every buffer, R
-# after every TELL_EVERY that it gives back and after the last one that was there.
+# after every TELL_EVERY that it gives back and after the last one that was there, if W's patience says so.
 # Death: nobody waits for a store of the other's.  When the control line ends, the peer is dead or has let go: the
 # writer takes back all that is between its own head and tail, under the lock, and believes this block no more.
 #
@@ -102,7 +103,8 @@ cdef struct SharedBlock:
     fb_au32 tail
     fb_au32 ended               # SharedEnd
     fb_au64 flush_mark          # slot number << 32 | bytes
-    char room1[48]
+    fb_au32 patience
+    char room1[44]
     fb_au32 revoked             # the writer takes everything back: look into no segment any more
     char room2[60]
     # -- reader
@@ -159,6 +161,10 @@ cdef inline void lender_finish(SharedLender *x, uint32_t number) noexcept nogil:
 cdef inline void lender_flush(SharedLender *x, uint32_t number, uint32_t position) noexcept nogil:
     # Only the last slot can be half full.
     fb_u64_store_release(&x.block.flush_mark, <uint64_t> number << 32 | position)
+
+
+cdef inline void lender_set_patience(SharedLender *x, uint32_t queued) noexcept nogil:
+    fb_u32_store_relaxed(&x.block.patience, queued)
 
 
 cdef inline bint lender_has_event_room(SharedLender *x) noexcept nogil:

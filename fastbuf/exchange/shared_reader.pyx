@@ -149,8 +149,12 @@ cdef class SharedReader:
                 self.tell()
 
     cdef void tell(self) noexcept nogil:
+        cdef uint32_t patience
         self.told = self.head
-        fb_event_notify(&self.bell.bell.event)
+        fb_fence_seq_cst()              # patience after head: see the wake-ups
+        patience = fb_u32_load_relaxed(&self.block.patience)
+        if patience == 0 or fb_u32_load_relaxed(&self.block.tail) - self.head <= patience:
+            fb_event_notify(&self.bell.bell.event)
 
     cdef bint enter(self) noexcept nogil:
         """A segment may be looked at until `leave`; False: the writer has taken them back, or waits for them.

@@ -24,8 +24,8 @@ cdef class Serializer:
     # The record of one payload.  Copies out: src may be recycled as soon as this returns.
     cdef object decode_record(self, const uint8_t *src, Py_ssize_t length)
 
-    # As encode_record, but without the record's tail, if it has one: `tail`, which the caller has set to NULL, is then a
-    # new reference to it, and its bytes come behind those that the result counts.
+    # As encode_record, but without the record's tail, if it has one: `tail`, which the caller has set to NULL, is then
+    # a new reference to it, and its bytes come behind those that the result counts.
     cdef Py_ssize_t encode_head(self, object record, uint8_t *dst, Py_ssize_t room, PyObject **tail) except -1
     # Appends the records of the elements (u32 length | payload) that are whole in src; -> how many bytes those are.
     # Stops before one that is not whole, or longer than `longest`.

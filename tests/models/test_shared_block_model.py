@@ -1,7 +1,7 @@
 """Every interleaving of a memfd channel: a writer, a reader in another process and its death (``shared_block.pxd``).
 
-One shared access a step; the eventcount on which both sleep (``fb_event.h``) is a model of its own: here the writer
-sleeps until its doorbell is rung after it looked.
+One shared access a step; the eventcount on which both sleep (``fb_event.h``), and what a writer is woken for, have
+models of their own (``test_event_model.py``).
 """
 
 from __future__ import annotations
@@ -221,69 +221,6 @@ def test_a_shared_block(segments: int, bound: int, buffers: int, enough: int, en
 def test_the_model_finds_what_is_left_out(without: str, ends: str, bound: int) -> None:
     with pytest.raises(Violation):
         explore(lambda: SharedBlockWorld(bound, bound, 4, ends, False, 99, without))
-
-
-class EventWorld:
-    """A waiter that looks before it announces itself, and notifiers; the futex is the kernel's: compare, then sleep."""
-
-    def __init__(self, notices: int, without: str = "") -> None:
-        self.without = without
-        self.epoch = self.waiters = self.condition = self.seen = 0
-        self.woken = 0  # wake-ups that have come to who sleeps
-        self.sleeping = False
-        self.notices = notices
-        self.processes: list[Process] = [self.waiter(), *(self.notifier() for _ in range(notices))]
-
-    def waiter(self) -> Process:
-        while True:
-            yield
-            key = self.epoch  # W0
-            yield
-            self.seen = self.condition  # W2
-            if self.seen == self.notices:
-                return
-            yield
-            self.waiters += 1  # W1: one word, one step
-            if self.epoch != key and self.without != "the epoch of before":
-                yield
-                self.waiters -= 1
-                continue
-            if self.without == "the epoch of before":
-                key = self.epoch
-            yield  # W3: the kernel compares and sleeps under its lock
-            if self.epoch == key:
-                self.sleeping = True
-                yield lambda: not self.sleeping
-            yield
-            self.waiters -= 1
-
-    def notifier(self) -> Process:
-        yield
-        self.condition += 1  # N1
-        yield
-        waiters = self.waiters  # N2: one word, one step
-        self.epoch += 1
-        if waiters:
-            yield
-            self.sleeping = False
-
-    def key(self) -> Hashable:
-        return self.epoch, self.waiters, self.condition, self.seen, self.sleeping
-
-    def check(self) -> None:
-        pass
-
-    def check_end(self, asleep: list[int]) -> None:
-        assert not asleep, "the condition holds, and the waiter sleeps"
-
-
-def test_the_eventcount_loses_no_wake_up() -> None:
-    assert explore(lambda: EventWorld(3)) > 100
-
-
-def test_the_model_finds_a_lost_wake_up() -> None:
-    with pytest.raises(Violation):
-        explore(lambda: EventWorld(2, "the epoch of before"))
 
 
 class ArmWorld:
