@@ -59,7 +59,7 @@ def write_raw(RecordWriter writer not None, uint64_t buffers, bint fill):
                 if state == WRITE_DROPPED:
                     break
                 if state == WRITE_BLOCKED:
-                    if not p.spin(epoch):
+                    if not p.spin(epoch, NULL):
                         if fb_event_prepare(p.core.event) == epoch:
                             fb_event_wait(p.core.event, epoch, fb_now_ns() + SLICE_NS)
                         else:
@@ -100,7 +100,7 @@ def read_raw(InputGate gate not None, uint64_t buffers, int look):
             if news != NEWS_BYTES:
                 if news < 0:
                     break
-                gate.sleep(epoch, fb_now_ns() + SLICE_NS, True)
+                gate.sleep(epoch, fb_now_ns() + SLICE_NS, True, NULL, False)
                 continue
             if not r.enter():
                 break
