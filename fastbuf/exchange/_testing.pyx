@@ -62,7 +62,7 @@ def write_raw(RecordWriter writer not None, uint64_t buffers, bint fill):
                 if state == WRITE_DROPPED:
                     break
                 if state == WRITE_BLOCKED:
-                    if not p.spin(epoch):
+                    if not p.spin(epoch, NULL):
                         if fb_event_prepare(p.core.event) == epoch:
                             fb_event_wait(p.core.event, epoch, fb_now_ns() + SLICE_NS)
                         else:
@@ -104,7 +104,7 @@ def read_raw(InputGate gate not None, uint64_t buffers, int look):
                 epoch = fb_event_epoch(gate.core.event)
                 news = r.next(False, &data, &length, &last)
             if news == NEWS_NONE:
-                gate.sleep(epoch, fb_now_ns() + SLICE_NS, True)
+                gate.sleep(epoch, fb_now_ns() + SLICE_NS, True, NULL, False)
                 continue
             if news != NEWS_BYTES or not r.enter():
                 break

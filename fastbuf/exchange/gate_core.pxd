@@ -7,6 +7,7 @@ from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from fastbuf._native.atomics cimport fb_event
 from fastbuf._native.threads cimport pthread_mutex_t
 from fastbuf.exchange.doorbell cimport Bell
+from fastbuf.exchange.driver cimport Driver
 from fastbuf.exchange.failure cimport Failure
 from fastbuf.exchange.input_channel cimport InputChannel, channel_fn
 from fastbuf.exchange.result_subpartition cimport EventBlob, Subpartition
@@ -52,6 +53,10 @@ cdef struct GateCore:
     uint32_t channels_capacity
     uint32_t n_local
     bint closed
+    bint serving                # the reader gives back: it serves the transport itself, so none has to be woken
+    bint served                 # it is to
+    # -- the GIL
+    Driver *driver              # of the transport that its channels come by, or NULL
     # -- lock-free
     Bell *bell                  # something came, or failed; the gate's, set once
     fb_event *event             # the bell's

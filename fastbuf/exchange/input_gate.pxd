@@ -5,6 +5,7 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint32_t
 
 from fastbuf.exchange.doorbell cimport Doorbell
+from fastbuf.exchange.driver cimport Driver, DriveState
 from fastbuf.exchange.gate_core cimport GateCore
 from fastbuf.exchange.gate_intake cimport GateIntake
 from fastbuf.flow.credit_ledger cimport CreditLedger
@@ -31,6 +32,7 @@ cdef class InputGate:
     cdef int wake_fd                        # eventfd for event loops, -1: not asked for yet
     cdef PyObject *bell_kept    # a reference of its own to `bell`: the collector may clear that one before the end
     cdef readonly Doorbell bell             # `core.bell` is its
+    cdef DriveState drive                   # how fetching it oneself has paid
     cdef int64_t spin_most                  # the longest it looks; 0: there is one core
     cdef int64_t spin_ns                    # how long to look before sleeping, where peers share memory
     cdef object lock
@@ -41,6 +43,6 @@ cdef class InputGate:
     cdef list pending                       # records to be given out one by one: those from pending_at on
     cdef Py_ssize_t pending_at
 
-    cdef void sleep(self, uint32_t key, int64_t until, bint spin) noexcept nogil
+    cdef void sleep(self, uint32_t key, int64_t until, bint spin, Driver *driver, bint alone) noexcept nogil
     cdef bint complete(self) except -1
     cdef int check_process(self) except -1

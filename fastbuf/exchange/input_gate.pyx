@@ -23,6 +23,7 @@ from fastbuf._native.atomics cimport (
 from fastbuf._native.sockets cimport EFD_CLOEXEC, EFD_NONBLOCK, close, eventfd
 from fastbuf.exchange.clock cimport seconds_ns
 from fastbuf.exchange.doorbell cimport Doorbell
+from fastbuf.exchange.driver cimport Driver
 from fastbuf.exchange.failure cimport FAIL_ABORTED, FAIL_PEER_LOST, failure_code, failure_raise, failure_set
 from fastbuf.exchange.gate_core cimport (
     GateCore,
@@ -231,6 +232,7 @@ cdef class InputGate:
         cdef int64_t until
         cdef uint32_t key
         cdef bint partial, in_place, spin
+        cdef Driver *driver
         cdef int came
         if self.finished:
             return None
@@ -274,24 +276,36 @@ cdef class InputGate:
                 until = min(until, self.partial_ns + flush)
             if deadline >= 0:
                 until = min(until, deadline)
+            driver = self.core.driver
+            if driver != NULL:
+                driver.enter(driver)
             with nogil:
-                self.sleep(key, until, spin)
+                self.sleep(key, until, spin, driver, not in_place)
             self.wait_ns += fb_now_ns() - now
             PyErr_CheckSignals()
 
-    cdef void sleep(self, uint32_t key, int64_t until, bint spin) noexcept nogil:
-        """Until something comes after `key` was the event's epoch, or until then."""
+    cdef void sleep(self, uint32_t key, int64_t until, bint spin, Driver *driver, bint alone) noexcept nogil:
+        """Until something comes after `key` was the event's epoch, or until then; alone: all comes by the driver."""
         cdef fb_event *e = self.core.event
+        if driver != NULL:
+            if driver.drive(driver, &self.drive, e, key, until, alone):
+                driver.leave(driver, False)
+                return
+            driver.sleeps(driver)
         # A peer in another process that is just writing is not waited for by a system call, as long as that pays.
         if spin and self.spin_most:
             if fb_event_spin(e, key, min(self.spin_ns, until - fb_now_ns())):
                 self.spin_ns = self.spin_most
+                if driver != NULL:
+                    driver.leave(driver, True)
                 return
             self.spin_ns = max(self.spin_ns // 2, LEAST_SPIN_NS)
         if fb_event_prepare(e) != key or self.closed or failure_code(&self.core.failure):
             fb_event_cancel(e)
         else:
             fb_event_wait(e, key, until)
+        if driver != NULL:
+            driver.leave(driver, True)
 
     def __iter__(self):
         return self

@@ -17,6 +17,7 @@ from libc.string cimport memcpy
 
 from fastbuf._native.atomics cimport fb_event_cancel, fb_event_epoch, fb_event_prepare
 from fastbuf.exchange.channel_selector cimport ChannelSelector
+from fastbuf.exchange.driver cimport Driver
 from fastbuf.exchange.result_partition cimport (
     WRITE_BLOCKED,
     WRITE_DROPPED,
@@ -186,13 +187,17 @@ cdef class RecordWriter:
         cdef uint64_t seen = 0
         cdef uint32_t key
         cdef bint news
+        cdef Driver *driver
         while True:
             self.partition.check()
             key = fb_event_epoch(self.partition.core.event)
             if (self.pump_batch() if self.in_batch else self.pump_spill()):
                 return 0
+            driver = self.partition.core.driver if not self.partition.closed else NULL
+            if driver != NULL:          # with the GIL since `closed` was seen: the transport is there, and stays
+                driver.enter(driver)
             with nogil:
-                news = self.partition.spin(key)
+                news = self.partition.spin(key, driver)
             if news:
                 continue
             key = fb_event_prepare(self.partition.core.event)

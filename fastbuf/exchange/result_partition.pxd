@@ -7,6 +7,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from fastbuf._native.atomics cimport fb_au32, fb_event
 from fastbuf.exchange.doorbell cimport Doorbell
+from fastbuf.exchange.driver cimport Driver, DriveState
 from fastbuf.exchange.failure cimport Failure
 from fastbuf.exchange.result_subpartition cimport Subpartition
 from fastbuf.memory.local_buffer_pool cimport LocalBufferPool
@@ -30,6 +31,7 @@ cdef struct PartitionCore:      # stays at its place while the partition lives: 
     fb_event *event             # a slot or a segment came free, a consumer ended, or something failed; the bell's
     Failure failure
     fb_au32 abort_asked         # drainers: say ABORT(failure.text) to the consumers
+    Driver *driver              # of the transport that drains it, or NULL.  The GIL
 
 
 cdef class ResultPartition:
@@ -46,6 +48,7 @@ cdef class ResultPartition:
     cdef readonly unsigned int channel
     cdef PyObject *bell_kept    # a reference of its own to `bell`: the collector may clear that one before the end
     cdef readonly Doorbell bell             # `core.event` is its
+    cdef DriveState drive       # how fetching its credit itself has paid
     cdef int64_t spin_ns        # how long to look before sleeping, where peers share memory
     cdef public int fallbacks   # channels that went to TCP since shared memory was not to be had
     cdef int64_t spin_most      # the longest it looks; 0: there is one core
@@ -69,7 +72,7 @@ cdef class ResultPartition:
     cdef int acquire(self, bint overdraft) noexcept nogil
     cdef bint has_room(self, int part) noexcept nogil
     cdef void collect_shared(self) noexcept nogil
-    cdef bint spin(self, uint32_t epoch) noexcept nogil
+    cdef bint spin(self, uint32_t epoch, Driver *driver) noexcept nogil
     cdef void commit(self, int part, uint32_t n) noexcept nogil
     cdef void finish_buffer(self, int part) noexcept nogil
     cdef void finish_shared(self) noexcept nogil
@@ -83,6 +86,7 @@ cdef class ResultPartition:
     cdef int refuse_write(self) except -1
     cdef uint64_t progress(self) noexcept nogil
     cdef int wait(self, uint32_t key, int64_t deadline_ns, int64_t *blocked_since, uint64_t *seen) except -1
+    cdef void sleep(self, uint32_t key, int64_t until) noexcept
     cdef int end(self) except -1
     cdef bint all_closed(self) noexcept nogil
     cdef void *abort_key(self) noexcept nogil

@@ -23,6 +23,7 @@ from fastbuf._native.atomics cimport (
 )
 from fastbuf.exchange.clock cimport seconds_ns
 from fastbuf.exchange.doorbell cimport Doorbell
+from fastbuf.exchange.driver cimport Driver
 from fastbuf.exchange.failure cimport FAIL_ABORTED, failure_code, failure_init, failure_raise, failure_set
 from fastbuf.exchange.result_subpartition cimport (
     EventBlob,
@@ -60,6 +61,7 @@ cdef enum:
     SLICE_NS = 200000000        # signals are looked at this often while blocked
     SPIN_NS = 20000             # about what a sleep and a wake-up cost
     LEAST_SPIN_NS = 2000        # what is left of it for a writer that spun in vain
+    DRIVE_NS = 6000000          # most that a writer looks after the I/O itself before it sleeps
 
 
 cdef class ResultPartition:
@@ -203,8 +205,15 @@ cdef class ResultPartition:
             segment = local_try_acquire_overdraft(self.pool.core)
         return segment
 
-    cdef bint spin(self, uint32_t epoch) noexcept nogil:
-        """Whether something came after `epoch`, within the little that a sleep would cost; peers that share memory."""
+    cdef bint spin(self, uint32_t epoch, Driver *driver) noexcept nogil:
+        """Whether something came after `epoch`, within the little that a sleep would cost; the driver was entered."""
+        cdef bint came
+        if driver != NULL:
+            # What has sent nothing for a while is asked of again soon: other threads notify, and wake nobody here.
+            came = driver.drive(driver, &self.drive, self.core.event, epoch, fb_now_ns() + DRIVE_NS, not self.shares)
+            driver.leave(driver, False)
+            if came:
+                return True
         if not self.shares or self.spin_most == 0:
             return False
         if fb_event_spin(self.core.event, epoch, self.spin_ns):
@@ -370,12 +379,21 @@ cdef class ResultPartition:
             raise StallTimeout(self.describe_stall())
         if 0 <= deadline_ns < until:
             until = deadline_ns
-        with nogil:
-            fb_event_wait(self.core.event, key, until)
+        self.sleep(key, until)
         self.wait_ns += fb_now_ns() - now
         PyErr_CheckSignals()
         self.check()
         return 1 if 0 <= deadline_ns <= fb_now_ns() else 0
+
+    cdef void sleep(self, uint32_t key, int64_t until) noexcept:
+        cdef Driver *driver = self.core.driver if not self.closed else NULL
+        if driver != NULL:
+            driver.enter(driver)
+            driver.sleeps(driver)
+        with nogil:
+            fb_event_wait(self.core.event, key, until)
+            if driver != NULL:
+                driver.leave(driver, True)
 
     def check(self):
         """Raise what has failed, if anything has, or that this is a forked child, which has no part in it."""
@@ -485,8 +503,7 @@ cdef class ResultPartition:
             if self.remote_closed():
                 fb_event_cancel(self.core.event)
                 return
-            with nogil:
-                fb_event_wait(self.core.event, key, deadline)
+            self.sleep(key, deadline)
 
     cdef void *abort_key(self) noexcept nogil:
         # What a transport knows this partition by.

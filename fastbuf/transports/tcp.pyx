@@ -21,6 +21,7 @@ from fastbuf.exchange.input_gate cimport InputGate
 from fastbuf.exchange.result_partition cimport ResultPartition
 from fastbuf.exchange.result_subpartition cimport sub_close, sub_forget_drainer
 from fastbuf.memory.network_buffer_pool cimport NetworkBufferPool
+from fastbuf.transports.tcp_guest cimport loop_mark_now
 from fastbuf.transports.tcp_loop cimport (
     COMMAND_ADD,
     COMMAND_JOIN,
@@ -31,7 +32,6 @@ from fastbuf.transports.tcp_loop cimport (
     COMMAND_REFUSE,
     Command,
     command_init,
-    loop_mark_now,
 )
 from fastbuf.transports.tcp_state cimport (
     ROLE_RECEIVER,
@@ -185,6 +185,7 @@ cdef class TcpTransport:
         channel = gate_open_channel(gate.core, hello.channel, NULL)
         if channel == NULL:
             raise SequenceError(f"channel {hello.channel} is connected already")
+        gate.core.driver = &self.io.loop.driver
         return channel
 
     cdef int _lost_as_it_connected(self, InputGate gate, InputChannel *channel, applicant, error) except -1:
@@ -326,6 +327,7 @@ cdef class TcpTransport:
         host, port, gate_id = target
         partition.subs[index].notify = loop_mark_now
         partition.subs[index].notify_context = s
+        partition.core.driver = &self.io.loop.driver
         partition.set_transport(index, "tcp", f"{host}:{port} gate {gate_id}")
 
     def _hand_over(self, sock, ResultPartition partition, int index, target, channel):

@@ -1,4 +1,4 @@
-"""Input and output of one TCP connection; runs on the I/O thread alone, never takes the GIL, never waits.
+"""Input and output of one TCP connection; runs with the turn, never takes the GIL, never waits.
 
 Every stream that may have something to say stands in the connection's queue, and puts down one frame
 when its turn comes; what the queue gives is written at once, gathered.  A frame leaves against its own
@@ -46,6 +46,8 @@ from fastbuf.transports.tcp_state cimport (
     PHASE_CLOSING,
     PHASE_DEAD,
     PHASE_OPEN,
+    READS_A_LOOK,
+    READS_A_TURN,
     ROLE_RECEIVER,
     ROLE_SENDER,
     STREAM_JOINING,
@@ -68,7 +70,6 @@ from fastbuf.transports.tcp_state cimport (
 )
 
 cdef enum:
-    READS_A_TURN = 32           # then the other connections have their turn
     SILENT = 2                  # looks without a sign of life: the second comes an interval after the PING
     TEXT = 160
 
@@ -203,13 +204,13 @@ cdef void _take_ahead(Connection *c) noexcept nogil:
             _on_frame(c)
 
 
-cdef void connection_read(Connection *c) noexcept nogil:
-    """Payload straight into its segment, and in the same call what follows it."""
+cdef void connection_read(Connection *c, int most) noexcept nogil:
+    """Payload straight into its segment, and in the same call what follows it; `most` calls, then others may."""
     cdef iovec iov[2]
     cdef int n_iov
     cdef ssize_t n
     cdef size_t wanted, part
-    for _ in range(READS_A_TURN):
+    for _ in range(most):
         n_iov = 0
         wanted = 0
         if c.phase == PHASE_CLOSING:
@@ -383,14 +384,20 @@ cdef void _sent(Connection *c, size_t n) noexcept nogil:
     c.out_sent = <uint32_t> n
 
 
-cdef void connection_write(Connection *c) noexcept nogil:
+cdef void connection_write(Connection *c, bint eager) noexcept nogil:
+    """Says what there is to say; eager: credit that is wanted for that may have come, and nobody else looks now."""
     cdef ssize_t n
     cdef int error
     cdef bint was_blocked = c.blocked
     c.blocked = False
     while c.phase == PHASE_OPEN:
+        c.hungry = False
         _gather(c)
         if c.out_count == 0:
+            if eager and c.hungry:
+                eager = False
+                connection_read(c, READS_A_LOOK)
+                continue
             if c.dialled and c.streams == 0:
                 connection_close(c)
             return
@@ -404,7 +411,7 @@ cdef void connection_write(Connection *c) noexcept nogil:
         elif errno != EINTR:
             # The peer may have said why before it went: hear that first.
             error = errno
-            connection_read(c)
+            connection_read(c, READS_A_TURN)
             if c.phase == PHASE_OPEN:
                 connection_lost(c, strerror(error))
             return

@@ -22,13 +22,33 @@
 #                                                                        thread: do not sleep)
 # Of the two fences one comes first: T2's, then T4 sees the stream; T3's, then T2 finds the turn free.
 # Forbidden: a stream on the stack, nobody has the turn, and the I/O thread sleeps.
-# Only the I/O thread frees connections (epoll may have told it of one) and streams, carries out commands and looks
-# at the clock; a guest that leaves it something of that says so in `left`, and wakes it.  The loop's memory stays until
-# the guests are gone.
+#
+# The seat: whoever has it asks epoll, so that nobody else has events in hand; the I/O thread, unless a guest wants it.
+# A guest is a thread that would wait for what comes (a reader for a buffer, a writer for credit): it drives the loop
+# itself, looks without sleeping for a while if that pays, sleeps in epoll otherwise, and goes when its event has moved.
+# The I/O thread is parked meanwhile (a futex), and looks once a millisecond; when no guest has driven for a few looks,
+# or a thread sleeps that the loop is to wake (`asleep`), it takes the seat and sleeps in epoll itself.
+#     guest   G1 seat FREE to GUEST (CAS)                     marker  W1 push the stream
+#             G3 seat to FREE; fence                                  W2 sleeping was 1 -> eventfd: whoever is in epoll
+#             G4 dirty? -> the turn, as T2                            G2 fence; seat is not GUEST -> wake who is parked
+#             G5 asleep? -> wake who is parked
+#     I/O     P1 announce itself at `parked`; fence           sleeper P3 asleep += 1; wake who is parked
+#             P2 command, `left`; seat is not GUEST and           (a thread that gives up waiting for the seat, or drove
+#                (dirty or asleep) -> take the seat                in vain, does so before it sleeps on its event)
+# Of the fences of G2 and G3 one comes first, so the marker finds the seat free or the guest finds the stream; and
+# P1 with the wake-ups is an eventcount (fb_event.h).  What nobody waits for (a PING, credit for one who computes) may
+# wait for a look.  A guest asks the I/O thread for the seat by `driven` and the eventfd; another guest is not asked.
+# Forbidden: a thread is asleep, or a stream on the stack, when nobody is in epoll, nobody has the turn and the I/O
+# thread is parked.
+# Only who has the seat frees connections, and only the I/O thread frees streams, carries out commands and looks at the
+# clock; a guest that leaves it something of that says so in `left`, and wakes it.  The loop's memory stays until the
+# guests are gone.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from fastbuf._native.atomics cimport fb_au32, fb_au64
+from fastbuf._native.atomics cimport fb_au32, fb_au64, fb_event
+from fastbuf._native.sockets cimport epoll_event
 from fastbuf._native.threads cimport pthread_mutex_t, pthread_t
+from fastbuf.exchange.driver cimport Driver
 from fastbuf.exchange.gate_core cimport GateCore
 from fastbuf.exchange.input_channel cimport InputChannel
 from fastbuf.transports.tcp_state cimport Connection, Letter, Registry, Stream
@@ -60,6 +80,12 @@ cdef struct Command:
     int result                  # -1: there is no such connection or stream any more
 
 
+cdef enum Seat:
+    SEAT_FREE = 0
+    SEAT_IO = 1
+    SEAT_GUEST = 2
+
+
 cdef struct IoLoop:
     Registry all                # first: `loop` of streams and connections points to it
     int epoll_fd
@@ -67,11 +93,18 @@ cdef struct IoLoop:
     pthread_t thread
     fb_au32 sleeping
     fb_au32 left                # 1: a guest has left something to the I/O thread; looked at after L1, as `dirty` is
-    fb_au32 guests              # threads within loop_mark_now
+    fb_au32 guests              # threads within loop_mark_now, or that wait and may drive
+    fb_au32 seat                # who may ask epoll
+    fb_au32 driven              # 1: a guest has driven, or wants to, since the I/O thread looked last
+    fb_au32 asleep              # threads that sleep until the loop brings them something
+    fb_event parked             # the I/O thread, while guests do its work
+    Driver driver               # what guests call
+    int cpus                    # that this process may use
     pthread_mutex_t turn        # all that follows but `dirty` and `commands`, and every connection and stream
     fb_au64 dirty               # Stream*
     Command *commands           # all.lock
     # -- I/O thread
+    uint32_t looks              # at what guests left, in a row, without one that drove
     uint64_t last_serial
     int64_t next_flush_ns
     int64_t next_sweep_ns
@@ -81,6 +114,11 @@ cdef struct IoLoop:
 
 cdef void command_init(Command *k, int kind) noexcept nogil
 cdef void loop_mark(void *stream) noexcept nogil
-cdef void loop_mark_now(void *stream) noexcept nogil
+cdef bint loop_push(IoLoop *loop, Stream *s) noexcept nogil     # True: it was not on the stack
+# with the turn
+cdef bint loop_run(IoLoop *loop, bint bury, bint eager) noexcept nogil
+cdef void loop_run_dirty(IoLoop *loop) noexcept nogil
+cdef void loop_events(IoLoop *loop, epoll_event *events, int n, int reads) noexcept nogil
+# any thread
 cdef void loop_wake(IoLoop *loop) noexcept nogil
 cdef void *loop_main(void *argument) noexcept nogil

@@ -4,14 +4,16 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memset, strlen
 
 from fastbuf._native.atomics cimport (
+    fb_event_cancel,
     fb_event_notify,
+    fb_event_prepare,
+    fb_event_wait,
     fb_fence_seq_cst,
     fb_now_ns,
-    fb_u32_add_acq_rel,
+    fb_u32_cas_strong,
     fb_u32_exchange_acq_rel,
     fb_u32_load_acquire,
     fb_u32_store_release,
-    fb_u32_sub_acq_rel,
     fb_u64_cas_acq_rel,
     fb_u64_load_acquire,
     fb_u64_load_relaxed,
@@ -27,7 +29,7 @@ from fastbuf._native.sockets cimport (
     eventfd_read,
     eventfd_write,
 )
-from fastbuf._native.threads cimport pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock
+from fastbuf._native.threads cimport pthread_mutex_lock, pthread_mutex_unlock
 from fastbuf.exchange.failure cimport FAIL_PEER_LOST, failure_set
 from fastbuf.exchange.gate_core cimport gate_connect
 from fastbuf.transports.messages cimport FRAME_ABORT
@@ -38,6 +40,8 @@ from fastbuf.transports.tcp_state cimport (
     PHASE_CLOSING,
     PHASE_DEAD,
     PHASE_OPEN,
+    READS_A_LOOK,
+    READS_A_TURN,
     ROLE_RECEIVER,
     ROLE_SENDER,
     STREAM_JOINING,
@@ -68,6 +72,8 @@ cdef extern from *:
 cdef enum:
     EVENTS = 64
     SWEEP_NS = 200000000        # how often lingering connections are looked at
+    LOOK_NS = 1000000           # how often the I/O thread looks while guests do its work
+    LOOKS = 4                   # looks in a row without one of them: it does it itself again
     LAST_WORDS_NS = 200000000   # how long a loop that stops waits for peers to have heard
 
 cdef const char *LOST = b"the consumer was lost as it welcomed the channel"
@@ -77,11 +83,13 @@ cdef const char *LOST = b"the consumer was lost as it welcomed the channel"
 
 
 cdef void loop_wake(IoLoop *loop) noexcept nogil:
+    """The I/O thread looks again, wherever it sleeps."""
     if fb_u32_exchange_acq_rel(&loop.sleeping, 0):
         eventfd_write(loop.event_fd, 1)
+    fb_event_notify(&loop.parked)
 
 
-cdef bint _push(IoLoop *loop, Stream *s) noexcept nogil:
+cdef bint loop_push(IoLoop *loop, Stream *s) noexcept nogil:
     cdef uint64_t head
     if fb_u32_exchange_acq_rel(&s.dirty, 1):
         return False
@@ -96,31 +104,23 @@ cdef void loop_mark(void *stream) noexcept nogil:
     """The stream has something to do; any thread, whatever locks it holds."""
     cdef Stream *s = <Stream *> stream
     cdef IoLoop *loop = <IoLoop *> s.loop
-    if _push(loop, s):
-        loop_wake(loop)
+    if loop_push(loop, s):
+        if fb_u32_exchange_acq_rel(&loop.sleeping, 0):
+            eventfd_write(loop.event_fd, 1)
+            return
+        fb_fence_seq_cst()              # G2
+        if fb_u32_load_acquire(&loop.seat) != SEAT_GUEST:
+            fb_event_notify(&loop.parked)
 
 
-cdef void loop_mark_now(void *stream) noexcept nogil:
-    """As loop_mark, by a thread that holds no lock of a gate: it takes the turn if it is free, and does what is to do.
-
-    A record then leaves by one system call of the thread that wrote it, and not two threads later.
-    """
+cdef void _announce(void *stream) noexcept nogil:
+    # The gate's lock is held.  A reader that gives buffers back serves its streams itself, after it has let go of that.
     cdef Stream *s = <Stream *> stream
-    cdef IoLoop *loop = <IoLoop *> s.loop
-    cdef bint ending = False
-    fb_u32_add_acq_rel(&loop.guests, 1)
-    if _push(loop, s):
-        while True:
-            fb_fence_seq_cst()          # T2 and T4 of the .pxd
-            if not fb_u64_load_acquire(&loop.dirty) or pthread_mutex_trylock(&loop.turn) != 0:
-                break
-            _run_dirty(loop)
-            ending = _run(loop, False)
-            pthread_mutex_unlock(&loop.turn)
-            if ending:                  # there is a time to look at, or a connection to bury
-                fb_u32_store_release(&loop.left, 1)
-                loop_wake(loop)
-    fb_u32_sub_acq_rel(&loop.guests, 1)
+    if s.gate.serving:
+        loop_push(<IoLoop *> s.loop, s)
+        s.gate.served = True
+    else:
+        loop_mark(stream)
 
 
 cdef void command_init(Command *k, int kind) noexcept nogil:
@@ -161,10 +161,10 @@ cdef void _bury(IoLoop *loop, Connection *c) noexcept nogil:
     connection_free(c)
 
 
-cdef bint _run(IoLoop *loop, bint bury) noexcept nogil:
+cdef bint loop_run(IoLoop *loop, bint bury, bint eager) noexcept nogil:
     """Every connection that has something to say says it; True: one is ending, which is the I/O thread's business.
 
-    bury: those that died since the last time are freed.  Only the I/O thread may, which has no event of theirs left.
+    bury: those that died since the last time are freed.  Only who has the seat may, and no event of theirs left.
     """
     cdef Connection *c = loop.all.running
     cdef Connection *dead = NULL
@@ -180,7 +180,7 @@ cdef bint _run(IoLoop *loop, bint bury) noexcept nogil:
             if c.phase == PHASE_DEAD:
                 _bury(loop, c)
             else:
-                connection_write(c)
+                connection_write(c, eager)
                 _watch(loop, c)         # it, or the write, may have marked the connection again
                 if c.phase == PHASE_CLOSING and loop.next_sweep_ns < 0:
                     loop.next_sweep_ns = c.linger_until_ns
@@ -190,7 +190,7 @@ cdef bint _run(IoLoop *loop, bint bury) noexcept nogil:
     return ending
 
 
-cdef void _run_dirty(IoLoop *loop) noexcept nogil:
+cdef void loop_run_dirty(IoLoop *loop) noexcept nogil:
     cdef Stream *s = <Stream *> <size_t> fb_take_all(&loop.dirty)
     cdef Stream *following
     while s != NULL:
@@ -309,7 +309,7 @@ cdef int _add(IoLoop *loop, Command *k, int64_t now) noexcept nogil:
     _look_from(loop, c, k.ping_interval_ns, now)
     _flush_from(loop, k.stream, now)
     if k.stream.role == ROLE_RECEIVER:
-        gate_connect(k.stream.gate, k.stream.channel, k.stream, loop_mark, _cancel)
+        gate_connect(k.stream.gate, k.stream.channel, k.stream, _announce, _cancel)
     stream_ready(k.stream)
     return 0
 
@@ -331,7 +331,7 @@ cdef int _say(IoLoop *loop, Command *k, int64_t now) noexcept nogil:
         s.channel = k.channel
         s.number = k.channel.number
         _look_from(loop, c, k.ping_interval_ns, now)
-        gate_connect(s.gate, s.channel, s, loop_mark, _cancel)
+        gate_connect(s.gate, s.channel, s, _announce, _cancel)
     stream_ready(s)
     return 0
 
@@ -380,7 +380,7 @@ cdef void _stop(IoLoop *loop, int64_t now) noexcept nogil:
     """Everything was let go of; what was said last shall be heard, if the peers are quick."""
     cdef Connection *c
     loop.stop_at_ns = now + LAST_WORDS_NS
-    _run(loop, True)
+    loop_run(loop, True, False)
     c = loop.all.connections
     while c != NULL:
         connection_close(c)
@@ -447,41 +447,92 @@ cdef int _timeout_ms(IoLoop *loop, int64_t now) noexcept nogil:
     return <int> min((until - now + 999999) // 1000000, <int64_t> 3600000)      # no int holds a month in ms
 
 
+cdef void loop_events(IoLoop *loop, epoll_event *events, int n, int reads) noexcept nogil:
+    """What epoll has told: with the seat, and the turn."""
+    cdef int i
+    cdef uint64_t ignored
+    cdef Connection *c
+    for i in range(n):
+        c = <Connection *> events[i].data.ptr
+        if c == NULL:
+            eventfd_read(loop.event_fd, &ignored)
+            continue
+        if c.phase != PHASE_DEAD:
+            connection_read(c, reads)
+        connection_mark(c)
+
+
+cdef bint _sit(IoLoop *loop) noexcept nogil:
+    cdef uint32_t seat = SEAT_FREE
+    return fb_u32_cas_strong(&loop.seat, &seat, SEAT_IO)
+
+
+cdef int _park(IoLoop *loop, epoll_event *events, int timeout, bint *seated) noexcept nogil:
+    """Guests do the work, or will in a moment: a look now and then at what they leave."""
+    cdef int64_t now = fb_now_ns()
+    cdef int64_t until = now + (LOOKS * LOOK_NS if timeout < 0 else min(timeout * 1000000, LOOKS * LOOK_NS))
+    cdef uint32_t key
+    cdef bint asked = False
+    while not asked and now < until and not seated[0]:
+        key = fb_event_prepare(&loop.parked)
+        fb_fence_seq_cst()              # T3, P1
+        asked = fb_u32_exchange_acq_rel(&loop.left, 0) or _has_commands(loop) or (
+            fb_u32_load_acquire(&loop.seat) != SEAT_GUEST
+            and (fb_u64_load_acquire(&loop.dirty) or fb_u32_load_acquire(&loop.asleep)))
+        if asked:
+            fb_event_cancel(&loop.parked)
+        else:
+            fb_event_wait(&loop.parked, key, min(now + LOOK_NS, until))
+        seated[0] = _sit(loop)
+        now = fb_now_ns()
+    return epoll_wait(loop.epoll_fd, events, EVENTS, 0) if seated[0] else 0
+
+
+cdef int _await(IoLoop *loop, epoll_event *events, int timeout, bint *seated) noexcept nogil:
+    """Sleeps until there is something to do; -> how many events epoll has told, if it was asked: then `seated`."""
+    if fb_u32_exchange_acq_rel(&loop.driven, 0):
+        loop.looks = 0
+    else:
+        loop.looks += 1
+    seated[0] = (loop.looks > LOOKS or fb_u32_load_acquire(&loop.asleep)) and _sit(loop)
+    if not seated[0]:
+        return _park(loop, events, timeout, seated)
+    fb_u32_exchange_acq_rel(&loop.sleeping, 1)
+    fb_fence_seq_cst()                  # T3
+    if fb_u64_load_acquire(&loop.dirty) or fb_u32_exchange_acq_rel(&loop.left, 0) or _has_commands(loop) \
+            or fb_u32_load_acquire(&loop.driven):
+        timeout = 0
+    timeout = epoll_wait(loop.epoll_fd, events, EVENTS, timeout)
+    fb_u32_exchange_acq_rel(&loop.sleeping, 0)
+    return timeout
+
+
 cdef void *loop_main(void *argument) noexcept nogil:
     cdef IoLoop *loop = <IoLoop *> argument
     cdef epoll_event events[EVENTS]
-    cdef uint64_t ignored
-    cdef int n, i, timeout
+    cdef bint seated = False
+    cdef int n, timeout
     cdef int64_t now = 0
     cdef Connection *c
+    loop.looks = LOOKS                  # nobody has driven yet
     pthread_mutex_lock(&loop.turn)
     while loop.stop_at_ns < 0 or (loop.all.connections != NULL and now < loop.stop_at_ns):
         now = fb_now_ns()
         timeout = _timeout_ms(loop, now)
         pthread_mutex_unlock(&loop.turn)
-        fb_u32_exchange_acq_rel(&loop.sleeping, 1)
-        fb_fence_seq_cst()              # T3
-        if fb_u64_load_acquire(&loop.dirty) or fb_u32_exchange_acq_rel(&loop.left, 0) or _has_commands(loop):
-            timeout = 0
-        n = epoll_wait(loop.epoll_fd, events, EVENTS, timeout)
-        fb_u32_exchange_acq_rel(&loop.sleeping, 0)
+        n = _await(loop, events, timeout, &seated)
         pthread_mutex_lock(&loop.turn)
-        for i in range(n):
-            c = <Connection *> events[i].data.ptr
-            if c == NULL:
-                eventfd_read(loop.event_fd, &ignored)
-                continue
-            if c.phase != PHASE_DEAD:
-                connection_read(c)
-            connection_mark(c)
+        loop_events(loop, events, n, READS_A_TURN if loop.looks > LOOKS else READS_A_LOOK)
         _run_commands(loop)
-        _run_dirty(loop)
+        loop_run_dirty(loop)
         now = fb_now_ns()
         _flush(loop, now)
         _look(loop, now)
         _sweep(loop, now)
-        _run(loop, True)
+        loop_run(loop, seated, False)
         _free_doomed(loop)
+        if seated:
+            fb_u32_store_release(&loop.seat, SEAT_FREE)
     c = loop.all.connections
     while c != NULL:
         connection_lost(c, b"the environment was closed")

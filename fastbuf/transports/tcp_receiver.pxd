@@ -1,4 +1,4 @@
-# Map of the receiving half of a stream; every function runs on the I/O thread.
+# Map of the receiving half of a stream; every function runs with the turn (tcp_loop.pxd).
 from fastbuf.transports.tcp_state cimport OutFrame, Stream
 
 

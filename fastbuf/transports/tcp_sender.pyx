@@ -72,6 +72,7 @@ cdef bint sender_next(Stream *s, OutFrame *f) noexcept nogil:
             s.sequence += 1
             s.credit -= 1
             return True
+        s.connection.hungry = True
         if s.poor and not s.asked:
             s.asked = True
             frame_set(&f.header, FRAME_RETURN, s.id, 0, sub_queued(s.sub), 0)

@@ -1,6 +1,6 @@
 # Map of a TCP connection and of its streams, one for each channel between a subpartition and a gate.
 #
-# Owner of every field: the I/O thread, but for what is marked.  Both are made by Python after the handshake (a stream
+# Owner of every field: who has the turn, but for what is marked.  Both are made by Python after the handshake (a stream
 # that joins: before its own), handed to the loop, and freed by the loop.
 #
 # Life of a stream: JOINING (its secret is being proved) -> OPEN -> OVER, when both sides have said their end, or the
@@ -23,6 +23,8 @@ from fastbuf.transports.messages cimport ABORT_BYTES, FrameHeader
 cdef enum:
     OUT_FRAMES = 16             # most frames of one gather write
     AHEAD_BYTES = 1024          # read beyond what is wanted: small frames need fewer calls
+    READS_A_TURN = 32           # calls of one connection, then the others have their turn
+    READS_A_LOOK = 4            # by one who waits, and goes on with what has come while the rest is on its way
     JOINS = 64                  # streams of one connection that have not proved their secret yet
     LETTERS = 2                 # messages that each side says in a handshake
 
@@ -78,7 +80,7 @@ cdef struct Stream:
     fb_au32 gone                # 1: over; for the thread that holds it
     # -- the loop's lock
     Letter *letter_in           # of a stream that is held: what has come of the handshake
-    # -- I/O thread
+    # -- the turn
     Connection *connection      # NULL: over
     int state
     bint held                   # a thread that connects has a pointer to it
@@ -132,7 +134,7 @@ cdef struct Connection:
     void *loop
     uint32_t segment_size       # longest DATA that may come
     char peer[80]               # for messages
-    # -- I/O thread
+    # -- the turn
     int phase
     Connection *next
     Connection *previous
@@ -140,6 +142,7 @@ cdef struct Connection:
     Connection *next_running
     int epoll_fd                # where it is watched, once epoll_mask is set
     uint32_t epoll_mask         # what the loop has asked epoll for
+    bint hungry                 # a stream has something to send and no credit
     bint blocked                # the socket took less than we had: wait for EPOLLOUT
     int64_t linger_until_ns     # PHASE_CLOSING ends here at the latest
     # is the peer alive?

@@ -42,6 +42,7 @@ from fastbuf._native.threads cimport (
     pthread_mutex_lock,
     pthread_mutex_unlock,
 )
+from fastbuf.transports.tcp_guest cimport guest_init
 from fastbuf.transports.tcp_loop cimport COMMAND_STOP, Command, IoLoop, command_init, loop_main, loop_wake
 from fastbuf.transports.tcp_state cimport Connection, Letter, Stream, connection_free, letter_text, stream_free
 
@@ -69,6 +70,9 @@ cdef class IoThread:
         self.loop.stop_at_ns = -1
         self.loop.all.inbox_fd = -1
         fb_event_init(&self.loop.all.answered)
+        fb_event_init(&self.loop.parked)
+        guest_init(self.loop)
+        self.loop.cpus = len(os.sched_getaffinity(0))
         pthread_mutex_init(&self.loop.turn, NULL)
         pthread_mutex_init(&self.loop.all.lock, NULL)
         self.loop.epoll_fd = epoll_create1(EPOLL_CLOEXEC)

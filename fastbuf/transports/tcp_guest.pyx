@@ -1,0 +1,205 @@
+"""Guests of the I/O loop: writers that send what they wrote, readers and writers that fetch what they wait for."""
+
+from libc.stdint cimport int64_t, uint32_t
+
+from fastbuf._native.atomics cimport (
+    fb_cpu_relax,
+    fb_event,
+    fb_event_epoch,
+    fb_event_notify,
+    fb_fence_seq_cst,
+    fb_now_ns,
+    fb_u32_add_acq_rel,
+    fb_u32_cas_strong,
+    fb_u32_exchange_acq_rel,
+    fb_u32_load_acquire,
+    fb_u32_store_release,
+    fb_u32_sub_acq_rel,
+    fb_u64_load_acquire,
+)
+from fastbuf._native.sockets cimport epoll_event, epoll_wait, eventfd_write
+from fastbuf._native.threads cimport pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock
+from fastbuf.exchange.driver cimport Driver, DriveState
+from fastbuf.transports.tcp_loop cimport (
+    SEAT_FREE,
+    SEAT_GUEST,
+    IoLoop,
+    loop_events,
+    loop_push,
+    loop_run,
+    loop_run_dirty,
+    loop_wake,
+)
+from fastbuf.transports.tcp_state cimport READS_A_LOOK, Stream
+
+cdef enum:
+    EVENTS = 16
+    SPIN_NS = 40000             # waits of less than this by and large are spun through: a sleep and a wake-up cost more
+    LEAST_SPIN_NS = 3000        # what is left of it where waits are longer
+    # ... but for 2 ms in 33, the same in all processes of a host.  Where both ends sleep, each waits for the other's
+    # wake-up and nothing else, and would do so for ever: then both spin for longer than that takes, and find out.
+    PROBE_MASK = 0x1e00000
+    PROBE_NS = 200000
+    SEAT_NS = 200000            # how long the I/O thread, asked for the seat, is waited for
+    BLOCK_NS = 5000000          # how long one who drives sleeps in epoll: other threads' notices may wait for that
+    IN_VAIN = 4                 # times in a row, then not every wait begins with it
+    MOST_SKIPS = 16
+
+
+# ---- whoever marks a stream and holds no lock of a gate
+
+
+cdef inline void _combine(IoLoop *loop) noexcept nogil:
+    # T2 and T4 of the .pxd: as long as there is something, and nobody else is at it.
+    cdef bint ending
+    while True:
+        fb_fence_seq_cst()
+        if not fb_u64_load_acquire(&loop.dirty) or pthread_mutex_trylock(&loop.turn) != 0:
+            return
+        loop_run_dirty(loop)
+        ending = loop_run(loop, False, True)
+        pthread_mutex_unlock(&loop.turn)
+        if ending:                  # there is a time to look at, or a connection to bury
+            fb_u32_store_release(&loop.left, 1)
+            loop_wake(loop)
+
+
+cdef void loop_mark_now(void *stream) noexcept nogil:
+    """As loop_mark, by a thread that holds no lock of a gate: it takes the turn if it is free, and does what is to do.
+
+    A record then leaves by one system call of the thread that wrote it, and not two threads later.
+    """
+    cdef Stream *s = <Stream *> stream
+    cdef IoLoop *loop = <IoLoop *> s.loop
+    fb_u32_add_acq_rel(&loop.guests, 1)
+    if loop_push(loop, s):
+        _combine(loop)
+    fb_u32_sub_acq_rel(&loop.guests, 1)
+
+
+cdef void _serve(Driver *d) noexcept nogil:
+    cdef IoLoop *loop = <IoLoop *> d.loop
+    fb_u32_add_acq_rel(&loop.guests, 1)
+    _combine(loop)
+    fb_u32_sub_acq_rel(&loop.guests, 1)
+
+
+# ---- whoever waits
+
+
+cdef void _enter(Driver *d) noexcept nogil:
+    fb_u32_add_acq_rel(&(<IoLoop *> d.loop).guests, 1)
+
+
+cdef void _sleeps(Driver *d) noexcept nogil:
+    cdef IoLoop *loop = <IoLoop *> d.loop
+    fb_u32_add_acq_rel(&loop.asleep, 1)
+    fb_event_notify(&loop.parked)       # P3
+
+
+cdef void _leave(Driver *d, bint slept) noexcept nogil:
+    cdef IoLoop *loop = <IoLoop *> d.loop
+    if slept:
+        fb_u32_sub_acq_rel(&loop.asleep, 1)
+    fb_u32_sub_acq_rel(&loop.guests, 1)
+
+
+cdef bint _sit(IoLoop *loop, fb_event *e, uint32_t key) noexcept nogil:
+    """Takes the seat; the I/O thread is asked for it, another guest is not."""
+    cdef uint32_t seat
+    cdef int64_t until = -1
+    while True:
+        seat = SEAT_FREE
+        if fb_u32_cas_strong(&loop.seat, &seat, SEAT_GUEST):
+            return True
+        if seat == SEAT_GUEST or fb_event_epoch(e) != key or fb_u32_load_acquire(&loop.asleep):
+            return False
+        if fb_u32_exchange_acq_rel(&loop.sleeping, 0):
+            eventfd_write(loop.event_fd, 1)
+        if until < 0:
+            until = fb_now_ns() + SEAT_NS
+        elif fb_now_ns() >= until:
+            return False
+        for _ in range(32):
+            fb_cpu_relax()
+
+
+cdef bint _look(IoLoop *loop, int timeout_ms) noexcept nogil:
+    """One look at what has come, with the seat."""
+    cdef epoll_event events[EVENTS]
+    cdef int n = epoll_wait(loop.epoll_fd, events, EVENTS, timeout_ms)
+    if timeout_ms:
+        fb_u32_exchange_acq_rel(&loop.sleeping, 0)
+    if n <= 0 and not fb_u64_load_acquire(&loop.dirty):
+        return False
+    pthread_mutex_lock(&loop.turn)
+    loop_events(loop, events, n, READS_A_LOOK)
+    loop_run_dirty(loop)
+    loop_run(loop, True, False)        # it may bury: nobody else has events of epoll in hand
+    pthread_mutex_unlock(&loop.turn)
+    return True
+
+
+cdef bint _drive(Driver *d, DriveState *t, fb_event *e, uint32_t key, int64_t until_ns, bint block) noexcept nogil:
+    """Moves bytes until the event's epoch is no longer `key`; False: it sleeps like anybody else from here on.
+
+    Spins first, as long as that pays, then sleeps in epoll; neither for long, since notices of other threads move the
+    epoch and wake nobody here.
+    """
+    cdef IoLoop *loop = <IoLoop *> d.loop
+    cdef int64_t started, now, spin_until, block_until
+    cdef int timeout = 0
+    cdef bint came = False
+    if loop.cpus < 2 or fb_u32_load_acquire(&loop.asleep):
+        return fb_event_epoch(e) != key
+    if t.skip:
+        t.skip -= 1
+        return fb_event_epoch(e) != key
+    fb_u32_store_release(&loop.driven, 1)
+    if not _sit(loop, e, key):
+        return fb_event_epoch(e) != key
+    started = fb_now_ns()
+    now = started
+    spin_until = started + (SPIN_NS if t.wait_ns < SPIN_NS else LEAST_SPIN_NS if started & PROBE_MASK else PROBE_NS)
+    spin_until = min(spin_until, until_ns)
+    block_until = min(spin_until + BLOCK_NS, until_ns)
+    while True:
+        came = fb_event_epoch(e) != key
+        if came:
+            break
+        timeout = 0
+        if now >= spin_until:
+            # What wakes it may be for others: then it goes on.
+            if not block or now + 1000000 > block_until:
+                break
+            timeout = <int> ((block_until - now) // 1000000)
+            # L1 and L2 of the .pxd, and as good for the epoch, which those who mark streams move before.
+            fb_u32_exchange_acq_rel(&loop.sleeping, 1)
+            fb_fence_seq_cst()
+            if fb_u64_load_acquire(&loop.dirty) or fb_event_epoch(e) != key:
+                fb_u32_exchange_acq_rel(&loop.sleeping, 0)
+                timeout = 0
+        _look(loop, timeout)
+        now = fb_now_ns()
+    fb_u32_store_release(&loop.seat, SEAT_FREE)
+    _combine(loop)                      # G3: its fence is between the seat and the looks at `dirty` and `asleep`
+    if fb_u32_load_acquire(&loop.asleep):
+        fb_event_notify(&loop.parked)
+    # One that waits long now and then, since its peer was not given a core, is none that waits long.
+    t.wait_ns += (min(now - started, <int64_t> 2 * SPIN_NS) - t.wait_ns) // 8
+    if came:
+        t.vain = 0
+    elif block:
+        t.vain += 1
+        if t.vain >= IN_VAIN:
+            t.skip = min(t.vain - IN_VAIN + 1, MOST_SKIPS)
+    return came
+
+
+cdef void guest_init(IoLoop *loop) noexcept nogil:
+    loop.driver.loop = loop
+    loop.driver.enter = _enter
+    loop.driver.drive = _drive
+    loop.driver.sleeps = _sleeps
+    loop.driver.leave = _leave
+    loop.driver.serve = _serve
