@@ -7,6 +7,7 @@ from libc.stdint cimport int32_t, int64_t, uint32_t
 from posix.unistd cimport close
 
 import os
+import threading
 
 from fastbuf._native.atomics cimport (
     fb_event_fd,
@@ -40,7 +41,8 @@ from fastbuf.memory.pool_setup cimport fork_count, local_abandon
 from fastbuf.memory.stats import LocalPoolStats
 
 
-# A signal that comes just before the thread falls asleep does not end the sleep: so the sleep is not longer than this.
+# A signal that comes just before the main thread falls asleep does not end the sleep: so its sleep is not longer than
+# this.  Python handles signals in no other thread, and those sleep without a timer.
 cdef int64_t SLICE_NS = 250_000_000
 
 
@@ -275,6 +277,7 @@ cdef class LocalBufferPool:
         cdef int64_t begin = fb_now_ns()
         cdef int64_t deadline = -1
         cdef int64_t until
+        cdef bint in_slices = threading.get_ident() == threading.main_thread().ident
         cdef double seconds
         cdef int32_t i = LOCAL_EMPTY
         if local_destroyed(p):
@@ -290,7 +293,7 @@ cdef class LocalBufferPool:
         fb_u64_add_relaxed(&p.waits, 1)
         try:
             while i < 0:
-                until = fb_now_ns() + SLICE_NS
+                until = fb_now_ns() + SLICE_NS if in_slices else deadline
                 if 0 <= deadline < until:
                     until = deadline
                 with nogil:

@@ -38,7 +38,7 @@ from fastbuf.memory.pool_claims cimport note_peak
 from fastbuf.memory.debug_checks cimport POOL_DEBUG
 from fastbuf.memory.pool_core cimport WORD_DESTROYED, LocalCore, PoolCore, SegmentMeta
 from fastbuf.memory.pool_fast cimport recycle_here
-from fastbuf.memory.pool_home cimport after_push, let_go, take_slowly
+from fastbuf.memory.pool_home cimport after_push, let_go, take_listed, take_slowly
 from fastbuf.memory.pool_waking cimport arm, waking_set_listener, waking_set_signal
 
 
@@ -140,6 +140,9 @@ cdef int32_t local_wait(LocalCore *p, int64_t deadline_ns) noexcept nogil:
             return LOCAL_DESTROYED
         rc = fb_event_wait(&p.available, key, deadline_ns)
         if rc == 1:
+            i = take_listed(p)                          # most often that is where what it was woken for lies
+            if i >= 0:
+                return i
             continue
         if rc == 0:
             i = take(p, 0, SURE)                        # what came with the deadline is not refused

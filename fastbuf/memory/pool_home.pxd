@@ -15,6 +15,8 @@ from fastbuf.memory.pool_core cimport LocalCore, PoolCore, SegmentMeta
 
 # The magazine was empty, or there is none.  The segment has its one reference; -1: none.
 cdef int32_t take_slowly(LocalCore *p, uint32_t extra, Look how) noexcept nogil
+# The same from p's list alone; -1: it is empty, or p was destroyed.
+cdef int32_t take_listed(LocalCore *p) noexcept nogil
 # The magazine is full or shut, or there is none.  The segment has no reference any more.  Returns 1.
 cdef int put_slowly(LocalCore *p, int32_t i) noexcept nogil
 # One reference less, of a segment that has more than one, or none, or in a debug build; as segment_recycle.

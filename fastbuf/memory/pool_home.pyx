@@ -49,6 +49,12 @@ cdef int32_t taken(LocalCore *p, int32_t i) noexcept nogil:
     return i
 
 
+cdef int32_t take_listed(LocalCore *p) noexcept nogil:
+    cdef uint32_t left = 0
+    cdef int32_t i = pop(p.pool, &p.free, &left)
+    return taken(p, i) if i >= 0 else -1
+
+
 cdef int32_t take_slowly(LocalCore *p, uint32_t extra, Look how) noexcept nogil:
     cdef fb_magazine *m = magazine_own(p)
     cdef uint32_t left = 0
@@ -72,6 +78,10 @@ cdef int32_t take_slowly(LocalCore *p, uint32_t extra, Look how) noexcept nogil:
 
 cdef int put_slowly(LocalCore *p, int32_t i) noexcept nogil:
     cdef fb_magazine *m
+    if fb_u32_load_relaxed(&p.hungry) != 0:             # straight to whoever waits
+        push(p.pool, &p.free, i)
+        after_push(p)
+        return 1
     if magazine_put(p, fb_magazine_here(fb_u64_load_acquire(&p.magazines), p.pool.here), i):
         return 1                                        # the thread was at another pool last
     m = magazine_own(p)

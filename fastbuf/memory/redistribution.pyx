@@ -22,14 +22,21 @@ cdef void share_out(
     cdef uint64_t capacity = 0
     cdef uint64_t share, parts = 0, given = 0, end
     cdef size_t k
+    cdef bint narrow
     for k in range(n):
         spare -= required[k]
     for k in range(n):
         capacity += room_of(required[k], maximum[k], spare)
     share = spare if spare < capacity else capacity
+    narrow = share == 0 or capacity <= <uint64_t>-1 // share   # nearly always; a wide division costs much more
     for k in range(n):
         parts += room_of(required[k], maximum[k], spare)
-        end = <uint64_t>(<fb_u128>share * parts // capacity) if capacity != 0 else 0
+        if capacity == 0:
+            end = 0
+        elif narrow:
+            end = share * parts // capacity
+        else:
+            end = <uint64_t>(<fb_u128>share * parts // capacity)
         limits[k] = required[k] + <uint32_t>(end - given)
         given = end
 

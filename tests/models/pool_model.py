@@ -224,17 +224,24 @@ class PoolWorld:
             elif not (yield from self.reclaim()):
                 return False
 
-    def take(self, k: int, extra: int = 0) -> Process:
+    def take_listed(self, k: int) -> Process:
+        """1: taken, 0: there was none, -1: the pool was destroyed."""
         p = self.pools[k]
         yield
-        if p.free:
-            p.free -= 1
-            p.out += 1
-            yield
-            if p.word[2]:
-                yield from self.recycle(k)
-                return False
-            return True
+        if not p.free:
+            return 0
+        p.free -= 1
+        p.out += 1
+        yield
+        if p.word[2]:
+            yield from self.recycle(k)
+            return -1
+        return 1
+
+    def take(self, k: int, extra: int = 0) -> Process:
+        got = yield from self.take_listed(k)
+        if got:
+            return got > 0
         return (yield from self.take_global(k, extra))
 
     def recycle(self, k: int) -> Process:
@@ -297,6 +304,8 @@ class PoolWorld:
                 return False
             yield lambda key=key: p.epoch != key
             p.waiters -= 1
+            if (yield from self.take_listed(k)) > 0:
+                return True
 
     def arrive(self) -> Process:
         """A segment comes to the global list out of a destroyed pool that is not modelled: the end of trim."""

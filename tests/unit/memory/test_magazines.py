@@ -194,6 +194,33 @@ def test_a_surplus_that_is_parked_is_found(worker: Worker) -> None:
     network.audit()
 
 
+def test_nothing_is_parked_beyond_the_limit(worker: Worker) -> None:
+    network = NetworkBufferPool(8, 64)
+    local = network.create_local_pool(2, maximum=2, overdraft=2)
+    worker(request_and_recycle(local, 1))
+    assert sum(parked(local).values()) == 1  # its magazine is open
+    mine = [local.request(), local.request(), local.try_request_overdraft()]
+    assert None not in mine
+    for segment, held in zip(mine, (2, 2, 2), strict=True):
+        assert segment is not None
+        worker(segment.recycle)
+        assert local.stats().held == held
+    assert network.available == 6
+    network.audit()
+
+
+def test_what_a_falling_limit_leaves_over_goes_with_the_next_recycle(worker: Worker) -> None:
+    network = NetworkBufferPool(8, 64)
+    one = network.create_local_pool(0)
+    worker(request_and_recycle(one, 4))
+    assert sum(parked(one).values()) == 4
+    two = network.create_local_pool(6)
+    assert (one.limit, one.stats().held, two.limit) == (1, 4, 7)  # only limits move
+    worker(request_and_recycle(one, 1))
+    assert one.stats().held == 1
+    network.audit()
+
+
 def test_peak_is_exact_when_threads_take_turns(worker: Worker) -> None:
     # Each has what the other left behind: no more than three were ever out at once, wherever they lay in between.
     network = NetworkBufferPool(64, 64)

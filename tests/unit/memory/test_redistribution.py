@@ -19,6 +19,8 @@ from fastbuf.memory.redistribution import redistribute
         (10, [(0, 1_000_000), (0, 10)], [5, 5]),  # room counts up to what there is to share
         (7, [(1, 7), (1, 7), (1, 7)], [2, 2, 3]),  # the rest of the rounding is not lost
         (10, [(0, 3), (0, 0), (0, 3)], [3, 0, 3]),
+        # products beyond 64 bits
+        (2_000_000_003, [(0, 2_000_000_003)] * 5, [400_000_000, 400_000_001, 400_000_000, 400_000_001, 400_000_001]),
     ],
 )
 def test_shares(total: int, pools: list[tuple[int, int]], limits: list[int]) -> None:
