@@ -5,9 +5,18 @@
 
 #include "fb_offsets.h"
 
+/* A column by partition: fb_sort.h. */
+typedef struct {
+    uint8_t *values;  /* slots of `slot` bytes, one for each row; NULL: the column is gathered */
+    uint8_t *lengths; /* FB_VAR: bytes in use of each */
+    int64_t slot;
+} fb_sorted;
+
 typedef struct {
     const fb_node *nodes;
     fb_column *cols;
+    const fb_sorted *sorted; /* of each node; NULL: all columns are gathered */
+    int32_t all_sorted;      /* none is, and none has a bitmap: no row numbers are read */
     int32_t n_nodes;
     int32_t flag_bytes;   /* one bit for each node: it ships a validity bitmap */
     int64_t rows;

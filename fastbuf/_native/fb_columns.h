@@ -80,11 +80,15 @@ static inline void fb_copy(void *dst, const void *src, int64_t bytes) {
 /* Bytes that a part of a chunk takes with its padding: every part begins at a multiple of 8 of its element. */
 static inline int64_t fb_whole(int64_t bytes) { return (bytes + 7) & ~(int64_t)7; }
 
-/* Zeros behind a part of `bytes` bytes, up to the next one. What stands there is read, and masked: the bytes of a
- * little-endian word come in the order of its bits. */
-static inline uint8_t *fb_fill_up(uint8_t *part, int64_t bytes) {
+/* Zeros behind a part of `bytes` bytes, up to the next one. A whole word of them where there is room before `limit`: what
+ * follows overwrites it. Nothing is read back: a load of what many small stores have just written would wait until all
+ * of them are in the cache, and with it the next part. */
+static inline uint8_t *fb_fill_up(uint8_t *part, int64_t bytes, const uint8_t *limit) {
     uint8_t *next = part + fb_whole(bytes);
-    if (bytes & 7) fb_store64(next - 8, fb_load64(next - 8) & ((UINT64_C(1) << (8 * (bytes & 7))) - 1));
+    if (limit - next >= 8)
+        fb_store64(part + bytes, 0);
+    else
+        for (uint8_t *p = part + bytes; p < next; p++) *p = 0;
     return next;
 }
 

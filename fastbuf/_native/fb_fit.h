@@ -45,21 +45,42 @@ static inline void fb_add_costs(const fb_batch *b, int node, const uint32_t *idx
 /* Chunks of as many rows are not made much longer by one more in the same room. */
 #define FB_MANY_ROWS 64
 
+static inline int64_t fb_budget(const fb_batch *b, int64_t room) {
+    if (room > b->max_element) room = b->max_element;
+    return ((room & ~(int64_t)7) - b->overhead) * 8;
+}
+
+/* How many of n rows fit in `room` bytes, where that is known without a look at them; else -1. */
+static int64_t fb_fit_blind(const fb_batch *b, int by_number, int64_t n, int64_t room) {
+    int64_t all, budget = fb_budget(b, room);
+    if (budget < 0 || n <= 0) return 0;
+    if (b->max_row_bits < 0) return -1;
+    if (b->max_row_bits == 0) return n < FB_MAX_EMPTY_ROWS ? n : FB_MAX_EMPTY_ROWS;
+    if (!__builtin_mul_overflow(n, b->max_row_bits, &all) && all <= budget) return n;
+    if (b->max_row_bits == b->row_bits) return budget / b->row_bits;
+    /* Where rows are much alike, those that surely fit are nearly all that do: the rest of the room is for the next
+     * chunk, and no row is looked at for its length. */
+    int64_t sure = budget / b->max_row_bits;
+    if (by_number && sure >= FB_MANY_ROWS && b->max_row_bits - b->mean_row_bits <= b->max_row_bits / 8) return sure;
+    return -1;
+}
+
+/* How many of the n rows at place lo of columns by partition fit: their lengths stand side by side. */
+static int64_t fb_fit_sorted(const fb_batch *b, int64_t lo, int64_t n, int64_t budget) {
+    for (int64_t i = 0; i < n; i++) {
+        budget -= b->row_bits;
+        for (int k = 1; k < b->nodes[0].next; k = b->nodes[k].next)
+            if (b->nodes[k].dynamic) budget -= 8 * (int64_t)b->sorted[k].lengths[lo + i];
+        if (budget < 0) return i;
+    }
+    return n;
+}
+
 /* How many of the n rows fit in `room` bytes. */
 static int64_t fb_fit(const fb_batch *b, const uint32_t *idx, int64_t lo, int64_t n, int64_t room) {
-    if (room > b->max_element) room = b->max_element;
-    int64_t budget = ((room & ~(int64_t)7) - b->overhead) * 8;
-    if (budget < 0 || n <= 0) return 0;
-    if (b->max_row_bits >= 0) {
-        int64_t all;
-        if (b->max_row_bits == 0) return n < FB_MAX_EMPTY_ROWS ? n : FB_MAX_EMPTY_ROWS;
-        if (!__builtin_mul_overflow(n, b->max_row_bits, &all) && all <= budget) return n;
-        if (b->max_row_bits == b->row_bits) return budget / b->row_bits;
-        /* Where rows are much alike, those that surely fit are nearly all that do: the rest of the room is for the next
-         * chunk, and no row is looked at for its length. */
-        int64_t sure = budget / b->max_row_bits;
-        if (idx && sure >= FB_MANY_ROWS && b->max_row_bits - b->mean_row_bits <= b->max_row_bits / 8) return sure;
-    }
+    int64_t blind = fb_fit_blind(b, idx != NULL, n, room), budget = fb_budget(b, room);
+    if (blind >= 0) return blind;
+    if (idx && b->sorted && b->all_sorted) return fb_fit_sorted(b, lo, n, budget);
     if (!idx) { /* the most rows that fit: all, or found by halving */
         int64_t fits = 0, over = n + 1;
         for (int64_t m = n; over - fits > 1; m = fits + (over - fits) / 2)

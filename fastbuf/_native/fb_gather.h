@@ -83,6 +83,8 @@ static uint8_t *fb_gather_eights(const fb_column *cols, int m, const uint32_t *i
 }
 
 #define FB_VAR_BLOCK 64
+/* Up to here a call of memcpy costs more than a loop. */
+#define FB_SHORT_COPY 1024
 
 /* Values of at most `width` bytes by copies of just as many, which may be read and written: no branch, and where the
  * next one goes waits for one addition. */
@@ -153,7 +155,7 @@ FB_DEFINE_VAR_BLOCK(fb_var_block32, int32_t)
 FB_DEFINE_VAR_BLOCK(fb_var_block64, int64_t)
 
 /* Offsets of a range: those of the batch less the first of them. */
-static uint8_t *fb_range_offsets(const fb_node *t, const fb_column *c, int64_t lo, int64_t n, uint8_t *dst) {
+static uint8_t *fb_range_offsets(const fb_gather_state *g, const fb_node *t, const fb_column *c, int64_t lo, int64_t n, uint8_t *dst) {
     int64_t from = fb_var_start(t, c, lo);
     if (t->kind == FB_VAR32 || t->kind == FB_LIST32) {
         const int32_t *o = (const int32_t *)c->offsets + lo;
@@ -165,7 +167,7 @@ static uint8_t *fb_range_offsets(const fb_node *t, const fb_column *c, int64_t l
         const int64_t *o = (const int64_t *)c->offsets + lo;
         for (int64_t i = 0; i <= n; i++) fb_store32(dst + 4 * i, (uint32_t)(o[i] - from));
     }
-    return fb_fill_up(dst, 4 * (n + 1));
+    return fb_fill_up(dst, 4 * (n + 1), g->limit);
 }
 
 /* Strings: n + 1 u32 offsets, then the bytes. `valid`: the validity bits just shipped, or NULL. */
@@ -175,12 +177,12 @@ static uint8_t *fb_gather_var(const fb_gather_state *g, int node, const uint32_t
     const fb_column *c = &g->cols[node];
     if (!idx && !valid) { /* the bytes of a range are one piece */
         int64_t from = fb_var_start(t, c, lo), bytes = fb_var_start(t, c, lo + n) - from;
-        uint8_t *start = fb_range_offsets(t, c, lo, n, dst);
+        uint8_t *start = fb_range_offsets(g, t, c, lo, n, dst);
         if (bytes) fb_copy(start, c->data + from, bytes);
-        return fb_fill_up(start, bytes);
+        return fb_fill_up(start, bytes, g->limit);
     }
     fb_store32(dst, 0);
-    uint8_t *ends = dst + 4, *start = fb_fill_up(dst, 4 * (n + 1)), *o = start;
+    uint8_t *ends = dst + 4, *start = fb_fill_up(dst, 4 * (n + 1), g->limit), *o = start;
     for (int64_t i = 0; i < n; i += FB_VAR_BLOCK) {
         int m = n - i < FB_VAR_BLOCK ? (int)(n - i) : FB_VAR_BLOCK;
         const uint32_t *rows = idx ? idx + i : NULL;
@@ -194,7 +196,7 @@ static uint8_t *fb_gather_var(const fb_gather_state *g, int node, const uint32_t
         else
             o = fb_var_block64(g, c, rows, lo + i, m, valid, i, ends + 4 * i, (uint32_t)(o - start), o);
     }
-    return fb_fill_up(start, o - start);
+    return fb_fill_up(start, o - start, g->limit);
 }
 
 static uint8_t *fb_gather(const fb_gather_state *g, int node, const uint32_t *idx, int64_t lo, int64_t n, uint8_t *dst);
@@ -208,10 +210,10 @@ static uint8_t *fb_gather_list(const fb_gather_state *g, int node, const uint32_
     int64_t total = 0, width = u->width;
     if (!idx && !valid) {
         int64_t from = fb_var_start(t, c, lo), length = fb_var_start(t, c, lo + n) - from;
-        return fb_gather(g, node + 1, NULL, from, length, fb_range_offsets(t, c, lo, n, dst));
+        return fb_gather(g, node + 1, NULL, from, length, fb_range_offsets(g, t, c, lo, n, dst));
     }
     fb_store32(dst, 0);
-    uint8_t *ends = dst + 4, *o = fb_fill_up(dst, 4 * (n + 1));
+    uint8_t *ends = dst + 4, *o = fb_fill_up(dst, 4 * (n + 1), g->limit);
     for (int64_t i = 0; i < n; i++) {
         int64_t p = idx ? (int64_t)idx[i] : lo + i, s = fb_var_start(t, c, p), l = fb_var_start(t, c, p + 1) - s;
         if (valid && !fb_bit(valid, i)) l = 0;
@@ -222,7 +224,7 @@ static uint8_t *fb_gather_list(const fb_gather_state *g, int node, const uint32_
         total += l;
         fb_store32(ends + 4 * i, (uint32_t)total);
     }
-    return straight ? fb_fill_up(o, total * width) : fb_gather(g, node + 1, c->scratch, 0, total, o);
+    return straight ? fb_fill_up(o, total * width, g->limit) : fb_gather(g, node + 1, c->scratch, 0, total, o);
 }
 
 static uint8_t *fb_gather(const fb_gather_state *g, int node, const uint32_t *idx, int64_t lo, int64_t n,
@@ -234,16 +236,16 @@ static uint8_t *fb_gather(const fb_gather_state *g, int node, const uint32_t *id
     if (c->validity && fb_gather_bits(c->validity, c->bit0, idx, lo, n, dst) < n) {
         g->flags[node >> 3] |= (uint8_t)(1 << (node & 7));
         valid = dst;
-        dst = fb_fill_up(dst, (n + 7) >> 3);
+        dst = fb_fill_up(dst, (n + 7) >> 3, g->limit);
     }
     switch (t->kind) {
-    case FB_BOOL: fb_gather_bits(c->values, c->bit0, idx, lo, n, dst); return fb_fill_up(dst, (n + 7) >> 3);
+    case FB_BOOL: fb_gather_bits(c->values, c->bit0, idx, lo, n, dst); return fb_fill_up(dst, (n + 7) >> 3, g->limit);
     case FB_FIXED:
         if (idx)
             fb_gather_fixed(c->values, t->width, idx, n, dst);
         else if (t->width)
             fb_copy(dst, c->values + lo * t->width, n * t->width);
-        return fb_fill_up(dst, n * t->width);
+        return fb_fill_up(dst, n * t->width, g->limit);
     case FB_VAR32:
     case FB_VAR64: return fb_gather_var(g, node, idx, lo, n, valid, dst);
     case FB_LIST32:
@@ -255,7 +257,7 @@ static uint8_t *fb_gather(const fb_gather_state *g, int node, const uint32_t *id
         if (u->kind == FB_FIXED && !child->validity) {
             int64_t bytes = (int64_t)t->width * u->width;
             if (bytes) fb_gather_fixed(child->values, bytes, idx, n, dst);
-            return fb_fill_up(dst, n * bytes);
+            return fb_fill_up(dst, n * bytes, g->limit);
         }
         int64_t total = 0;
         for (int64_t i = 0; i < n; i++)
@@ -269,7 +271,64 @@ static uint8_t *fb_gather(const fb_gather_state *g, int node, const uint32_t *id
     return dst; /* FB_NULL: its rows are nothing */
 }
 
-/* One element with as many of the n rows as fit in `room`; returns its bytes (0: not one row fits) and the rows. */
+/* Copies from `src`, of which 31 bytes more may be read. */
+static inline void fb_copy_over(uint8_t *restrict dst, const uint8_t *restrict src, int64_t bytes,
+                                const uint8_t *limit) {
+    if (bytes > FB_SHORT_COPY || limit - dst < bytes + 31) {
+        fb_copy(dst, src, bytes);
+        return;
+    }
+    for (int64_t i = 0; i < bytes; i += 32) {
+        fb_pair low, high;
+        memcpy(&low, src + i, 16);
+        memcpy(&high, src + i + 16, 16);
+        memcpy(dst + i, &low, 16);
+        memcpy(dst + i + 16, &high, 16);
+    }
+}
+
+static inline __attribute__((always_inline)) uint8_t *fb_close_up(const uint8_t *restrict slots,
+                                                                  const uint8_t *restrict lengths, int slot, int64_t n,
+                                                                  uint8_t *restrict ends, uint8_t *restrict start,
+                                                                  const uint8_t *limit) {
+    uint8_t *o = start;
+    int64_t i = 0;
+    for (; i < n && limit - o >= slot; i++) {
+        memcpy(o, slots + i * slot, (size_t)slot);
+        o += lengths[i];
+        fb_store32(ends + 4 * i, (uint32_t)(o - start));
+    }
+    for (; i < n; i++) {
+        memcpy(o, slots + i * slot, lengths[i]);
+        o += lengths[i];
+        fb_store32(ends + 4 * i, (uint32_t)(o - start));
+    }
+    return o;
+}
+
+/* As fb_gather, of a column that lies by partition: rows lo .. lo + n of it. `idx` is read for a bitmap only. */
+static uint8_t *fb_put_sorted(const fb_gather_state *g, const fb_sorted *s, int node, const uint32_t *idx, int64_t lo,
+                              int64_t n, uint8_t *dst) {
+    const fb_column *c = &g->cols[node];
+    if (c->validity && fb_gather_bits(c->validity, c->bit0, idx, 0, n, dst) < n) {
+        g->flags[node >> 3] |= (uint8_t)(1 << (node & 7));
+        dst = fb_fill_up(dst, (n + 7) >> 3, g->limit);
+    }
+    const uint8_t *slots = s->values + lo * s->slot;
+    if (g->nodes[node].kind == FB_FIXED) {
+        fb_copy_over(dst, slots, n * s->slot, g->limit);
+        return fb_fill_up(dst, n * s->slot, g->limit);
+    }
+    fb_store32(dst, 0);
+    uint8_t *ends = dst + 4, *start = fb_fill_up(dst, 4 * (n + 1), g->limit);
+    uint8_t *o = s->slot == 16 ? fb_close_up(slots, s->lengths + lo, 16, n, ends, start, g->limit)
+                               : fb_close_up(slots, s->lengths + lo, 32, n, ends, start, g->limit);
+    return fb_fill_up(start, o - start, g->limit);
+}
+
+/* One element with as many of the n rows as fit in `room`; returns its bytes (0: not one row fits) and the rows. The rows
+ * are those that `idx` names, and if it is NULL, lo and those behind it. With columns by partition, idx[0] is the row at
+ * place lo of them, and is not read if all of them are. */
 static int64_t fb_encode(const fb_batch *b, const uint32_t *idx, int64_t lo, int64_t n, uint8_t *dst, int64_t room,
                          int64_t *rows) {
     int64_t fit = fb_fit(b, idx, lo, n, room);
@@ -277,12 +336,15 @@ static int64_t fb_encode(const fb_batch *b, const uint32_t *idx, int64_t lo, int
     if (!fit) return 0;
     fb_gather_state g = {b->nodes, b->cols, dst + 8, dst + room};
     int64_t head = fb_whole(8 + b->flag_bytes);
-    memset(g.flags, 0, (size_t)(head - 8));
+    for (uint8_t *p = g.flags; p < dst + head; p += 8) fb_store64(p, 0);
     fb_store32(dst + 4, (uint32_t)fit);
     uint8_t *o = dst + head;
     for (int k = 1; k < b->nodes[0].next;) {
         int run = b->cols[k].run;
-        if (idx && run > 1) {
+        if (idx && b->sorted && b->sorted[k].values) {
+            o = fb_put_sorted(&g, &b->sorted[k], k, idx, lo, fit, o);
+            k = b->nodes[k].next;
+        } else if (idx && run > 1) {
             o = fb_gather_eights(&b->cols[k], run, idx, fit, o);
             k += run;
         } else {

@@ -41,11 +41,10 @@ static int64_t fb_group_passes(const int32_t *restrict pids, int64_t rows, int32
     return -1;
 }
 
-/* counts: FB_LANES * parts of uint32, overwritten. order: the rows, grouped (rows + 1 of it are written).
- * at[p], stop[p]: p's place in it. Returns the partition that has all rows, or -1. */
-static int64_t fb_group(const int32_t *restrict pids, int64_t rows, int32_t parts, uint32_t *restrict counts,
-                        uint32_t *restrict order, int64_t *restrict at, int64_t *restrict stop) {
-    if (parts <= FB_PASSES) return fb_group_passes(pids, rows, parts, order, at, stop);
+/* Counts, and where each partition begins and ends: counts[l * parts + p] is then the first place of stretch l's rows of p.
+ * Returns the partition that has all rows, or -1. */
+static inline int64_t fb_count_rows(const int32_t *restrict pids, int64_t rows, int32_t parts, uint32_t *restrict counts,
+                                    int64_t *restrict at, int64_t *restrict stop) {
     uint32_t *c0 = counts, *c1 = c0 + parts, *c2 = c1 + parts, *c3 = c2 + parts;
     int64_t lane = rows / FB_LANES;
     const int32_t *p0 = pids, *p1 = p0 + lane, *p2 = p1 + lane, *p3 = p2 + lane;
@@ -68,6 +67,19 @@ static int64_t fb_group(const int32_t *restrict pids, int64_t rows, int32_t part
         stop[p] = sum;
         if (sum - at[p] == rows && rows) return p;
     }
+    return -1;
+}
+
+/* counts: FB_LANES * parts of uint32, overwritten. order: the rows, grouped (rows + 1 of it are written).
+ * at[p], stop[p]: p's place in it. Returns the partition that has all rows, or -1. */
+static int64_t fb_group(const int32_t *restrict pids, int64_t rows, int32_t parts, uint32_t *restrict counts,
+                        uint32_t *restrict order, int64_t *restrict at, int64_t *restrict stop) {
+    if (parts <= FB_PASSES) return fb_group_passes(pids, rows, parts, order, at, stop);
+    int64_t all_in = fb_count_rows(pids, rows, parts, counts, at, stop);
+    if (all_in >= 0) return all_in;
+    uint32_t *c0 = counts, *c1 = c0 + parts, *c2 = c1 + parts, *c3 = c2 + parts;
+    int64_t lane = rows / FB_LANES;
+    const int32_t *p0 = pids, *p1 = p0 + lane, *p2 = p1 + lane, *p3 = p2 + lane;
     uint32_t r0 = 0, r1 = (uint32_t)lane, r2 = (uint32_t)(2 * lane), r3 = (uint32_t)(3 * lane);
     for (int64_t i = 0; i < lane; i++) {
         order[c0[p0[i]]++] = r0++;
@@ -76,6 +88,25 @@ static int64_t fb_group(const int32_t *restrict pids, int64_t rows, int32_t part
         order[c3[p3[i]]++] = r3++;
     }
     for (int64_t i = lane; i < rows - 3 * lane; i++) order[c3[p3[i]]++] = r3++;
+    return -1;
+}
+
+/* As fb_group, but places[row] says where in that order a row is: written front to back. */
+static int64_t fb_group_places(const int32_t *restrict pids, int64_t rows, int32_t parts, uint32_t *restrict counts,
+                               uint32_t *restrict places, int64_t *restrict at, int64_t *restrict stop) {
+    int64_t all_in = fb_count_rows(pids, rows, parts, counts, at, stop);
+    if (all_in >= 0) return all_in;
+    uint32_t *c0 = counts, *c1 = c0 + parts, *c2 = c1 + parts, *c3 = c2 + parts;
+    int64_t lane = rows / FB_LANES;
+    const int32_t *p0 = pids, *p1 = p0 + lane, *p2 = p1 + lane, *p3 = p2 + lane;
+    uint32_t *q0 = places, *q1 = q0 + lane, *q2 = q1 + lane, *q3 = q2 + lane;
+    for (int64_t i = 0; i < lane; i++) {
+        q0[i] = c0[p0[i]]++;
+        q1[i] = c1[p1[i]]++;
+        q2[i] = c2[p2[i]]++;
+        q3[i] = c3[p3[i]]++;
+    }
+    for (int64_t i = lane; i < rows - 3 * lane; i++) q3[i] = c3[p3[i]]++;
     return -1;
 }
 

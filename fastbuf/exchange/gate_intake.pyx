@@ -70,8 +70,7 @@ cdef class GateIntake:
             while reader.next(&payload, &n):
                 self.assembler.append(payload, n)
         else:
-            while reader.next(&payload, &n):
-                self.records.append(self.serializer.decode_record(payload, n))
+            reader.collect(self.serializer, <list> self.records)
         return 0
 
     cdef bint enough(self) noexcept:

@@ -37,7 +37,8 @@ cdef class InputGate:
     cdef GateIntake intake                  # what has been taken in and not given out
     cdef int64_t partial_ns                 # when local buffers were last read half full
     cdef int64_t wait_ns
-    cdef object pending                     # iterator over records given out one by one
+    cdef list pending                       # records to be given out one by one: those from pending_at on
+    cdef Py_ssize_t pending_at
 
     cdef void sleep(self, uint32_t key, int64_t until, bint spin) noexcept nogil
     cdef bint complete(self) except -1

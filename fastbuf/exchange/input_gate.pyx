@@ -78,6 +78,7 @@ cdef class InputGate:
 
     def __cinit__(self, *arguments, **named):
         self.wake_fd = -1
+        self.pending = []
         self.spin_ns = SPIN_NS
         self.forks = fork_count()
 
@@ -300,16 +301,19 @@ cdef class InputGate:
                 raise StopIteration
             return got
         while True:
-            if self.pending is not None:
-                for record in self.pending:
-                    return record
-                self.pending = None
+            if self.pending_at < len(self.pending):
+                record = self.pending[self.pending_at]
+                self.pending[self.pending_at] = None        # given out: it is the caller's alone
+                self.pending_at += 1
+                return record
             got = self.poll()
             if got is None:
+                self.pending = []
                 raise StopIteration
             if isinstance(got, Event):
                 return got
-            self.pending = iter(got)
+            self.pending = <list> got
+            self.pending_at = 0
 
     # ---- in an event loop
 
@@ -392,7 +396,7 @@ cdef class InputGate:
         # Else local writers may still notify this core: each keeps the gate, and the last to go frees it.
         self.intake.forget()
         self.bell.keep_to_ourselves()
-        self.pending = None
+        self.pending = []
         self.pool.destroy()
 
     def __enter__(self):

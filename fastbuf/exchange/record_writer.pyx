@@ -7,7 +7,10 @@ send).  The blocking calls pump and wait on the partition's event.
 
 import numpy as np
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.object cimport PyObject
 from cpython.pythread cimport PyThread_get_thread_ident
+from cpython.ref cimport Py_DECREF
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
@@ -67,19 +70,37 @@ cdef class RecordWriter:
             self.scratch_room = room
         return 0
 
-    cdef int spill(self, int part, Py_ssize_t length) except -1:
-        """The first `length` bytes of scratch go to `part`, over as many buffers as they need."""
+    cdef int spill(self, int part, Py_ssize_t length, PyObject *tail) except -1:
+        """The first `length` bytes of scratch go to `part`, over as many buffers as they need, and then the tail.
+
+        `tail` is a reference that becomes the writer's, or NULL.
+        """
         self.spill_part = part
-        self.spill_at = 0
+        self.spill_begun = False
+        self.spill_next = self.scratch
         self.spill_left = length
+        self.take_tail(tail)
         return self.pump_spill()
+
+    cdef void take_tail(self, PyObject *tail) noexcept:
+        self.spilling_tail = False
+        self.spill_tail = None
+        if tail != NULL:
+            self.spill_tail = <bytes> tail
+            Py_DECREF(self.spill_tail)
+
+    cdef int spill_from_tail(self) noexcept:
+        self.spilling_tail = True
+        self.spill_next = <const uint8_t *> PyBytes_AS_STRING(self.spill_tail)
+        self.spill_left = PyBytes_GET_SIZE(self.spill_tail)
+        return 0
 
     cdef int pump_spill(self) except -1:
         cdef OpenBuffer *b
         cdef WriteState state
         cdef uint32_t n
         while self.spill_left:
-            state = self.partition.open_buffer(self.spill_part, self.spill_at > 0)
+            state = self.partition.open_buffer(self.spill_part, self.spill_begun)
             if state == WRITE_BLOCKED:
                 return 0
             if state == WRITE_DROPPED:
@@ -87,10 +108,14 @@ cdef class RecordWriter:
                 break
             b = &self.partition.buffers[self.spill_part]
             n = <uint32_t> min(self.spill_left, <Py_ssize_t> (self.partition.segment_size - b.fill))
-            memcpy(b.data + b.fill, self.scratch + self.spill_at, n)
-            self.spill_at += n
+            memcpy(b.data + b.fill, self.spill_next, n)
+            self.spill_begun = True
+            self.spill_next += n
             self.spill_left -= n
             self.partition.commit(self.spill_part, n)
+            if self.spill_left == 0 and self.spill_tail is not None and not self.spilling_tail:
+                self.spill_from_tail()
+        self.spill_tail = None
         if self.scratch_room > 1 << 20:     # a giant's memory is not kept
             free(self.scratch)
             self.scratch = NULL
@@ -144,7 +169,7 @@ cdef class RecordWriter:
             n = scatter.next_row_bytes(giant)       # as long as check_longest allows
             self.reserve(n)
             n = scatter.encode(giant, self.scratch, n)
-            if not self.spill(p.subpartitions if self.to_all else giant, n):
+            if not self.spill(p.subpartitions if self.to_all else giant, n, NULL):
                 return 0
         if blocked:
             return 0
@@ -276,37 +301,62 @@ cdef class RecordWriter:
     cdef inline int encode_into(self, int part, object record) except -1:
         cdef ResultPartition p = self.partition
         cdef OpenBuffer *b
-        cdef Py_ssize_t n, room
+        cdef Py_ssize_t n = 64, room
         cdef uint32_t length
+        cdef PyObject *tail = NULL
         cdef WriteState state = p.open_buffer(part, False)
         if state == WRITE_DROPPED:
             return 1
         if state != WRITE_BLOCKED:
             b = &p.buffers[part]
-            room = <Py_ssize_t> p.segment_size - b.fill - 4
-            n = self.serializer.encode_record(record, b.data + b.fill + 4, room) if room > 0 else -1
-            if n > self.longest:
-                self.refuse(n)
-            if room > 0 and n <= room:
-                length = <uint32_t> n
-                memcpy(b.data + b.fill, &length, 4)
-                p.commit(part, length + 4)
-                return 1
-            if room <= 0:
-                n = 64
-        else:
-            n = 64
+            room = <Py_ssize_t> p.segment_size - b.fill - PREFIX
+            if room > 0:
+                n = self.serializer.encode_head(record, b.data + b.fill + PREFIX, room, &tail)
+                if tail != NULL:
+                    return self.put_tail(part, n, tail)
+                if n > self.longest:
+                    self.refuse(n)
+                if n <= room:
+                    length = <uint32_t> n
+                    memcpy(b.data + b.fill, &length, PREFIX)
+                    p.commit(part, length + PREFIX)
+                    return 1
         while True:
-            self.reserve(n + 4)
-            room = self.scratch_room - 4
-            n = self.serializer.encode_record(record, self.scratch + 4, room)
+            self.reserve(n + PREFIX)
+            room = self.scratch_room - PREFIX
+            n = self.serializer.encode_head(record, self.scratch + PREFIX, room, &tail)
+            if tail != NULL:
+                break
             if n > self.longest:
                 self.refuse(n)
             if n <= room:
                 break
-        length = <uint32_t> n
-        memcpy(self.scratch, &length, 4)
-        return self.spill(part, n + 4)
+        length = <uint32_t> self.whole(n, tail)
+        memcpy(self.scratch, &length, PREFIX)
+        return self.spill(part, n + PREFIX, tail)
+
+    cdef Py_ssize_t whole(self, Py_ssize_t n, PyObject *tail) except -1:
+        """Bytes of a payload with `n` before its tail, if that may be sent; lets go of the tail if not."""
+        cdef object held
+        if tail != NULL:
+            n += PyBytes_GET_SIZE(<object> tail)
+            if n > self.longest:
+                held = <object> tail
+                Py_DECREF(held)
+                self.refuse(n)
+        return n
+
+    cdef int put_tail(self, int part, Py_ssize_t n, PyObject *tail) except -1:
+        """The open buffer has a payload's `n` bytes behind a prefix's room: commits them, and goes on with the tail."""
+        cdef OpenBuffer *b = &self.partition.buffers[part]
+        cdef uint32_t length = <uint32_t> self.whole(n, tail)
+        memcpy(b.data + b.fill, &length, PREFIX)
+        self.spill_part = part
+        self.spill_begun = True
+        self.take_tail(tail)
+        self.spill_from_tail()
+        self.partition.commit(part, <uint32_t> n + PREFIX)
+        return self.pump_spill()
 
     cdef int refuse(self, Py_ssize_t n) except -1:
         raise RecordTooLong(
@@ -319,18 +369,24 @@ cdef class RecordWriter:
         try:
             part = self.partition.subpartitions if self.to_all else self.selector.select(record)
             return self.write_record(part, record)
-        except RecordError as error:
-            raise type(error)(f"record {self.records}: {error}") from error.__cause__
-        except SchemaError:
+        except Exception as error:
+            self.explain(record, error)
             raise
-        except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
+
+    cdef int explain(self, object record, object error) except -1:
+        """Raises what is wrong with a record in words that name it, if the error does not do so already."""
+        if isinstance(error, RecordError):
+            raise type(error)(f"record {self.records}: {error}") from error.__cause__
+        if isinstance(error, SchemaError):
+            return 0
+        if isinstance(error, (TypeError, ValueError, ArithmeticError, LookupError, AttributeError)):
             # A selector that looks at fields meets a wrong one first; the serializer has the words for it.
             if self.serializer.schema is not None and self.selector.by_fields:
                 try:
                     self.serializer.encode(record)
                 except RecordError as refused:
                     raise type(refused)(f"record {self.records}: {refused}") from error
-            raise
+        return 0
 
     cdef int emit_one(self, object record) except -1:
         if self.spill_left:
@@ -362,8 +418,45 @@ cdef class RecordWriter:
         """Write every record of an iterable; the errors are those of :meth:`emit`, and what came before is written."""
         if self.scatter is not None:
             raise TypeError("a columnar writer takes record batches: use emit_batch")
+        if type(records) is list and not self.flush_always:
+            self.emit_list(<list> records)
+            return
         for record in records:
             self.emit_one(record)
+
+    cdef int emit_list(self, list records) except -1:
+        cdef ResultPartition p = self.partition
+        cdef Py_ssize_t i = 0
+        while i < len(records):                 # code of a record may change the list
+            if self.spill_left:
+                self.finish_pending()
+            p.check_quickly()
+            if p.ended:
+                p.refuse_write()
+            p.writing = <unsigned long> PyThread_get_thread_ident()     # as write_record
+            try:
+                i = self.emit_run(records, i)
+            finally:
+                p.writing = 0
+        if self.spill_left:
+            self.finish_pending()
+        return 0
+
+    cdef Py_ssize_t emit_run(self, list records, Py_ssize_t i) except -1:
+        """Writes records from number `i` on, as long as none has to wait; -> the next one's number."""
+        cdef ResultPartition p = self.partition
+        cdef bint done = True
+        cdef object record = None
+        try:
+            while done and i < len(records) and not p.closed:
+                record = records[i]
+                done = self.encode_into(p.subpartitions if self.to_all else self.selector.select(record), record)
+                self.records += 1
+                i += 1
+        except Exception as error:
+            self.explain(record, error)
+            raise
+        return i
 
     def try_emit(self, record):
         """Write one record if segments allow; ``False``: it is begun, call :meth:`resume` until it says ``True``."""
@@ -489,6 +582,7 @@ cdef class RecordWriter:
             self.scatter.end()
         self.in_batch = False
         self.spill_left = 0
+        self.spill_tail = None
         self.partition.environment.release_partition(self.partition)
 
     def __enter__(self):

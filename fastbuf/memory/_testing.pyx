@@ -11,6 +11,7 @@ from fastbuf._native.atomics cimport (
     fb_event_prepare,
     fb_event_wait,
     fb_now_ns,
+    fb_pad,
     fb_u32_load_relaxed,
     fb_u32_load_seq_cst,
     fb_u32_store_relaxed,
@@ -238,11 +239,27 @@ def listen(LocalBufferPool local, int64_t n):
     return lost
 
 
+cdef enum:
+    PLACES = 256                    # of a Handover; a power of 2
+
+# The other one may have no core.
+cdef inline uint32_t waited(uint32_t turn) noexcept nogil:
+    if turn >= 1000:
+        sched_yield()
+    return turn + 1
+
+
 cdef class Handover:
-    """A ring of 1024 places through which one thread hands segments to another."""
-    cdef int32_t places[1024]
+    """A ring of 256 places through which one thread hands segments to another: the one of ``benches/peers/pools.cpp``.
+
+    Each side keeps what it knows of the other's index, and looks again only when that is used up.
+    """
+    cdef fb_pad room
     cdef fb_au64 put                # release by the giver, acquire by the taker
+    cdef fb_pad room_of_put
     cdef fb_au64 got                # the other way round
+    cdef fb_pad room_of_got
+    cdef int32_t places[256]        # PLACES
 
     def __cinit__(self):
         fb_u64_init(&self.put, 0)
@@ -250,35 +267,39 @@ cdef class Handover:
 
     def give(self, LocalBufferPool local, int64_t n):
         """Acquire `n` segments and hand them over; returns nanoseconds, -1 if a segment did not come within 30 s."""
-        cdef int64_t begin, k
+        cdef uint64_t k, got = 0
+        cdef uint32_t turn
+        cdef int64_t begin
         cdef int32_t i = 0
         with nogil:
             begin = fb_now_ns()
-            for k in range(n):
-                while k - <int64_t>fb_u64_load_acquire(&self.got) >= 1024:
-                    sched_yield()                       # the other one may have no core
+            for k in range(<uint64_t>n):
+                turn = 0
+                while k - got == PLACES:
+                    got = fb_u64_load_acquire(&self.got)
+                    turn = waited(turn)
                 i = local_acquire(local.core, begin + PATIENCE_NS)
                 if i < 0:
                     fb_u64_store_release(&self.put, GIVEN_UP)
                     break
-                self.places[k & 1023] = i
+                self.places[k % PLACES] = i
                 fb_u64_store_release(&self.put, k + 1)
             begin = fb_now_ns() - begin
         return begin if i >= 0 else -1
 
     def take(self, LocalBufferPool local, int64_t n):
         """Recycle `n` segments that were handed over; fewer if the giver gave up."""
-        cdef int64_t k
-        cdef uint64_t put
+        cdef uint64_t k, put = 0
+        cdef uint32_t turn
         with nogil:
-            for k in range(n):
-                put = fb_u64_load_acquire(&self.put)
-                while k >= <int64_t>put:
-                    sched_yield()
+            for k in range(<uint64_t>n):
+                turn = 0
+                while k == put:
                     put = fb_u64_load_acquire(&self.put)
+                    turn = waited(turn)
                 if put == GIVEN_UP:
                     break
-                segment_recycle(local.core.pool, self.places[k & 1023])
+                segment_recycle(local.core.pool, self.places[k % PLACES])
                 fb_u64_store_release(&self.got, k + 1)
 
 

@@ -56,7 +56,7 @@ cdef look_into_magazines(LocalCore *p, str name, list places, list faults):
     cdef uint32_t slots = fb_u32_load_seq_cst(&p.slots)
     cdef fb_magazine *m
     cdef uint32_t hot, count, k
-    cdef int slot
+    cdef uint32_t slot
     cdef int64_t found = 0
     if fb_u32_load_seq_cst(&p.gate):
         faults.append(f"{name} has its gate closed")

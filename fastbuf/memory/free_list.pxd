@@ -23,7 +23,7 @@ from fastbuf._native.atomics cimport (
     fb_u64_load_seq_cst,
     fb_u64_store_relaxed,
 )
-from fastbuf.memory.pool_core cimport FreeList, PoolCore
+from fastbuf.memory.pool_core cimport FreeList, PoolCore, SegmentMeta
 
 
 cdef inline bint empty(FreeList *stack) noexcept nogil:
@@ -61,16 +61,19 @@ cdef inline void push(PoolCore *g, FreeList *stack, int32_t i) noexcept nogil:
 
 # segments[0] comes to lie on top; n >= 1, and no two are the same.
 cdef inline void push_many(PoolCore *g, FreeList *stack, const int32_t *segments, uint32_t n) noexcept nogil:
+    cdef SegmentMeta *meta = g.meta
     cdef uint64_t h = fb_u64_load_seq_cst(&stack.head)
     cdef uint64_t depth, below
     cdef uint32_t k
+    cdef int32_t i
     while True:
         depth = 0 if <uint32_t>h == 0 else fb_u64_load_relaxed(&g.meta[<uint32_t>h - 1].link) >> 32
         below = <uint32_t>h
         for k in range(n, 0, -1):
             depth += 1
-            fb_u64_store_relaxed(&g.meta[segments[k - 1]].link, depth << 32 | below)
-            below = <uint64_t>(segments[k - 1] + 1)
+            i = segments[k - 1]
+            fb_u64_store_relaxed(&meta[i].link, depth << 32 | below)
+            below = <uint64_t>(i + 1)
         if fb_u64_cas_seq_cst(&stack.head, &h, ((h >> 32) + 1) << 32 | below):
             return
 
@@ -91,6 +94,7 @@ cdef inline int32_t pop(PoolCore *g, FreeList *stack, uint32_t *left) noexcept n
 cdef inline uint32_t pop_many(
     PoolCore *g, FreeList *stack, uint32_t n, int32_t *segments, uint32_t *left
 ) noexcept nogil:
+    cdef SegmentMeta *meta = g.meta
     cdef uint64_t h = fb_u64_load_seq_cst(&stack.head)
     cdef uint64_t link = 0
     cdef uint32_t at, got
@@ -100,7 +104,7 @@ cdef inline uint32_t pop_many(
         while at != 0 and got < n:
             segments[got] = <int32_t>(at - 1)
             got += 1
-            link = fb_u64_load_relaxed(&g.meta[at - 1].link)
+            link = fb_u64_load_relaxed(&meta[at - 1].link)
             at = <uint32_t>link
         if fb_u64_cas_seq_cst(&stack.head, &h, ((h >> 32) + 1) << 32 | at):
             left[0] = <uint32_t>(link >> 32) - 1

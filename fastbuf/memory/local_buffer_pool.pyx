@@ -242,6 +242,8 @@ cdef class LocalBufferPool:
         if got == 0 and local_destroyed(p):
             raise PoolDestroyed(f"the pool {self.name!r} was destroyed")
         found = segments_adopt(p.pool, self, numbers, got)
+        if left <= MOST_AT_ONCE:
+            return found
         while got == wanted and left > got:
             left -= got
             wanted = MOST_AT_ONCE if left > MOST_AT_ONCE else <uint32_t>left

@@ -18,9 +18,8 @@ from fastbuf.memory.pool_core cimport LocalCore, PoolCore
 
 
 cdef extern from "fb_magazine.h" nogil:
-    enum:
-        FB_MAGAZINE_ITEMS
-        FB_SLOTS
+    const uint32_t FB_MAGAZINE_ITEMS
+    const uint32_t FB_SLOTS
     ctypedef struct fb_magazine:
         fb_au32 busy
         fb_au32 hot

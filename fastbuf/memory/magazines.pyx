@@ -92,7 +92,7 @@ cdef bint have_magazines(LocalCore *p) noexcept nogil:
     global kept_memory
     cdef uint64_t base = fb_u64_load_acquire(&p.magazines)
     cdef fb_magazine *made = NULL
-    cdef int slot
+    cdef uint32_t slot
     if base != magazines_of_nobody():
         return True
     fb_pools_lock()

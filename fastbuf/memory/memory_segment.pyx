@@ -2,7 +2,7 @@
 
 cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
-from cpython.list cimport PyList_GET_SIZE, PyList_New
+from cpython.list cimport PyList_GET_SIZE
 from cpython.object cimport PyObject, PyTypeObject, destructor
 from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int32_t, uint32_t
@@ -18,6 +18,7 @@ from fastbuf.memory.debug_checks cimport POOL_DEBUG, debug_guard_intact, debug_p
 from fastbuf.memory.pool_core cimport (
     MOST_AT_ONCE,
     PoolCore,
+    SegmentMeta,
     segment_data,
     segment_recycle,
     segment_recycle_many,
@@ -29,12 +30,15 @@ from fastbuf.memory.pool_fast cimport recycle_here
 
 # References are counted by hand where every nanosecond counts: as Python's C interface has it, not as cpython.ref has.
 cdef extern from *:
+    Py_ssize_t Py_REFCNT(PyObject *o)
     void Py_SET_REFCNT(PyObject *o, Py_ssize_t n)
     void Py_XINCREF(PyObject *o)
     void Py_XDECREF(PyObject *o)
     PyTypeObject *type_of "Py_TYPE"(PyObject *o)
     PyObject *item "PyList_GET_ITEM"(object, Py_ssize_t k)                  # borrowed
-    void put_item "PyList_SET_ITEM"(object, Py_ssize_t k, PyObject *)    # takes the reference over
+    PyObject *PyList_New(Py_ssize_t n)
+    ctypedef struct PyListObject:
+        PyObject **ob_item
     object steal "(PyObject *)"(PyObject *)                              # takes the reference over
 
 
@@ -262,6 +266,17 @@ cdef inline bint is_fine(PyObject *o) noexcept:
     )
 
 
+# A handle without references of segments, and a reference to `home` that it takes over, become a handle of `number`.
+cdef inline PyObject *fill_handle(PyObject *o, PoolCore *core, PyObject *home, int32_t number) noexcept:
+    (<MemorySegment>o).core = core
+    (<MemorySegment>o).home = home
+    (<MemorySegment>o).number = number
+    (<MemorySegment>o).generation = generation_of(core, number)
+    (<MemorySegment>o).held = 1
+    (<MemorySegment>o).exports = 0
+    return o
+
+
 cdef inline PyObject *new_handle(PoolCore *core, PyObject *home, int32_t number) except NULL:
     # A reference that the caller owns.
     global kept_count
@@ -283,13 +298,7 @@ cdef inline PyObject *new_handle(PoolCore *core, PyObject *home, int32_t number)
         Py_INCREF(segment)
         o = <PyObject *>segment
     Py_XINCREF(home)
-    (<MemorySegment>o).core = core
-    (<MemorySegment>o).home = home
-    (<MemorySegment>o).number = number
-    (<MemorySegment>o).generation = generation_of(core, number)
-    (<MemorySegment>o).held = 1
-    (<MemorySegment>o).exports = 0
-    return o
+    return fill_handle(o, core, home, number)
 
 
 cdef MemorySegment segment_adopt(PoolCore *core, object home, int32_t number):
@@ -297,16 +306,34 @@ cdef MemorySegment segment_adopt(PoolCore *core, object home, int32_t number):
 
 
 cdef list segments_adopt(PoolCore *core, object home, const int32_t *numbers, uint32_t n):
-    cdef uint32_t k = 0
-    cdef list made
-    try:
+    global kept_count
+    if n <= <uint32_t>kept_count:                       # a debug build keeps no handles
         made = PyList_New(n)
-    except MemoryError:
-        segment_recycle_many(core, numbers, n)
-        raise
+        if made == NULL:
+            segment_recycle_many(core, numbers, n)
+            raise MemoryError
+        kept_count -= <int>n
+        Py_SET_REFCNT(<PyObject *>home, Py_REFCNT(<PyObject *>home) + n)
+        fill_handles((<PyListObject *>made).ob_item, kept + kept_count, core, <PyObject *>home, numbers, n)
+        return steal(made)
+    return adopt_slowly(core, home, numbers, n)
+
+
+cdef void fill_handles(
+    PyObject **to, PyObject **handles, PoolCore *core, PyObject *home, const int32_t *numbers, uint32_t n
+) noexcept:
+    cdef uint32_t k
+    for k in range(n):
+        Py_SET_REFCNT(handles[k], 1)
+        to[k] = fill_handle(handles[k], core, home, numbers[k])
+
+
+cdef list adopt_slowly(PoolCore *core, object home, const int32_t *numbers, uint32_t n):
+    cdef uint32_t k = 0
+    cdef list made = []
     try:
         while k < n:
-            put_item(made, k, new_handle(core, <PyObject *>home, numbers[k]))
+            made.append(steal(new_handle(core, <PyObject *>home, numbers[k])))
             k += 1
     except BaseException:                               # the handles that were made give theirs back themselves
         segment_recycle_many(core, &numbers[k + 1], n - k - 1)
@@ -315,13 +342,52 @@ cdef list segments_adopt(PoolCore *core, object home, const int32_t *numbers, ui
 
 
 cdef segments_recycle(list segments):
+    cdef int32_t numbers[MOST_AT_ONCE]
+    cdef PyObject **handles = (<PyListObject *>segments).ob_item
+    cdef Py_ssize_t count = PyList_GET_SIZE(segments)
+    cdef Py_ssize_t k
+    if 0 < count <= MOST_AT_ONCE and not POOL_DEBUG and type_of(handles[0]) == <PyTypeObject *>MemorySegment:
+        k = end_handles(handles, count, <PyTypeObject *>MemorySegment, numbers)
+        if k == count:
+            segment_recycle_many((<MemorySegment>handles[0]).core, numbers, <uint32_t>count)
+            return
+        while k > 0:
+            k -= 1
+            (<MemorySegment>handles[k]).held = 1
+    recycle_slowly(segments)
+
+
+# Takes the only reference out of each handle, up to the first that is not like that: another thing, of another pool
+# than the first, with more references or none, or one that must not be recycled.  Returns how many they are.
+cdef Py_ssize_t end_handles(PyObject **handles, Py_ssize_t count, PyTypeObject *type_, int32_t *numbers) noexcept:
+    cdef PoolCore *core = (<MemorySegment>handles[0]).core
+    cdef SegmentMeta *meta = core.meta
+    cdef PyObject *o
+    cdef Py_ssize_t k
+    cdef int32_t number
+    for k in range(count):
+        o = handles[k]
+        if type_of(o) != type_ or (<MemorySegment>o).core != core:
+            return k
+        number = (<MemorySegment>o).number
+        if (
+            (<MemorySegment>o).held != 1
+            or (<MemorySegment>o).exports != 0
+            or (<MemorySegment>o).generation != fb_u32_load_relaxed(&meta[number].generation)
+        ):
+            return k
+        (<MemorySegment>o).held = 0
+        numbers[k] = number
+    return count
+
+
+cdef recycle_slowly(list segments):
     cdef PyObject *o
     cdef PoolCore *core = NULL
     cdef int32_t numbers[MOST_AT_ONCE]
     cdef uint32_t n = 0
     cdef Py_ssize_t count = PyList_GET_SIZE(segments)
     cdef Py_ssize_t k = 0
-    cdef bint one_pool = True
     # 1. Every reference is taken out of its handle, so that a handle that is listed too often is found too.  No Python
     #    code runs from here to the end, so nobody sees a handle in between, and the list stays as it is.
     try:
@@ -336,11 +402,6 @@ cdef segments_recycle(list segments):
             if POOL_DEBUG:
                 (<MemorySegment>o).debug_end()
             (<MemorySegment>o).held -= 1
-            if k < MOST_AT_ONCE:
-                numbers[k] = (<MemorySegment>o).number
-            if k == 0:
-                core = (<MemorySegment>o).core
-            one_pool = one_pool and (<MemorySegment>o).core == core
             k += 1
     except BaseException:
         while k > 0:
@@ -348,15 +409,13 @@ cdef segments_recycle(list segments):
             (<MemorySegment>item(segments, k)).held += 1
         raise
     # 2. They go home.
-    if count <= MOST_AT_ONCE and one_pool:
-        segment_recycle_many(core, numbers, <uint32_t>count)
-        return
     for k in range(count):
         o = item(segments, k)
-        if n == MOST_AT_ONCE or (<MemorySegment>o).core != core:
+        if n != 0 and (n == MOST_AT_ONCE or (<MemorySegment>o).core != core):
             segment_recycle_many(core, numbers, n)
             n = 0
         core = (<MemorySegment>o).core
         numbers[n] = (<MemorySegment>o).number
         n += 1
-    segment_recycle_many(core, numbers, n)
+    if n != 0:
+        segment_recycle_many(core, numbers, n)

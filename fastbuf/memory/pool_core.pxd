@@ -40,7 +40,7 @@ cdef enum:
     LOCAL_EMPTY = -1                # no segment now, or the deadline has passed
     LOCAL_DESTROYED = -2
     LOCAL_SIGNAL = -3               # a signal came: check signals, call again
-    MOST_AT_ONCE = 64               # segments that one CAS puts back
+    MOST_AT_ONCE = 64               # segments that Python's batches move by one CAS
 
 
 cdef struct LocalCore               # below
@@ -124,8 +124,7 @@ cdef void segment_retain(PoolCore *g, int32_t i) noexcept nogil
 # One reference less.  1: it is home now, 0: others still hold it, -1: it was not out (double recycle; nothing was
 # done).
 cdef int segment_recycle(PoolCore *g, int32_t i) noexcept nogil
-# The same of each of n; those of one pool that stand together go home by one CAS (for each MOST_AT_ONCE).  Returns how
-# many were not out.
+# The same of each of n; those of one pool that stand together go home by one CAS.  Returns how many were not out.
 cdef uint32_t segment_recycle_many(PoolCore *g, const int32_t *segments, uint32_t n) noexcept nogil
 
 # --- requests: the segment's number, with one reference that the caller owns ------------------------------------------

@@ -34,7 +34,8 @@ from fastbuf._native.atomics cimport (
 from fastbuf.memory.free_list cimport empty, pop_many, push_many
 from fastbuf.memory.magazines cimport GLANCE, LOOK, SURE, Look, fb_magazine_here, local_figures, magazine_take
 from fastbuf.memory.pool_claims cimport note_peak
-from fastbuf.memory.pool_core cimport WORD_DESTROYED, LocalCore, PoolCore
+from fastbuf.memory.debug_checks cimport POOL_DEBUG
+from fastbuf.memory.pool_core cimport WORD_DESTROYED, LocalCore, PoolCore, SegmentMeta
 from fastbuf.memory.pool_fast cimport recycle_here
 from fastbuf.memory.pool_home cimport after_push, let_go, take_slowly
 from fastbuf.memory.pool_waking cimport arm, waking_set_listener, waking_set_signal
@@ -82,6 +83,7 @@ cdef int32_t local_try_acquire_overdraft(LocalCore *p) noexcept nogil:
 
 cdef uint32_t local_try_acquire_many(LocalCore *p, uint32_t n, int32_t *segments) noexcept nogil:
     cdef PoolCore *g = p.pool
+    cdef SegmentMeta *meta = g.meta
     cdef uint32_t left = 0
     cdef uint32_t got, k
     cdef uint64_t w
@@ -91,7 +93,7 @@ cdef uint32_t local_try_acquire_many(LocalCore *p, uint32_t n, int32_t *segments
     got = pop_many(g, &p.free, n, segments, &left)
     if got != 0:
         for k in range(got):
-            fb_u32_store_relaxed(&g.meta[segments[k]].refs, 1)
+            fb_u32_store_relaxed(&meta[segments[k]].refs, 1)
         w = fb_u64_load_seq_cst(&p.word)
         if w & WORD_DESTROYED:
             segment_recycle_many(g, segments, got)
@@ -185,27 +187,36 @@ cdef int segment_recycle(PoolCore *g, int32_t i) noexcept nogil:
 
 
 cdef uint32_t segment_recycle_many(PoolCore *g, const int32_t *segments, uint32_t n) noexcept nogil:
-    cdef int32_t run[MOST_AT_ONCE]                      # those that go home together: one owner, one CAS
-    cdef LocalCore *owner = NULL
-    cdef uint32_t length = 0
+    cdef SegmentMeta *meta = g.meta
+    cdef SegmentMeta *s
+    cdef LocalCore *owner
     cdef uint32_t refused = 0
+    cdef uint32_t begin = 0                             # of those that go home together: one owner, one CAS
     cdef uint32_t k
-    cdef int last
-    for k in range(n):
-        last = let_go(g, segments[k])
+    cdef int last = 1
+    while begin < n:
+        owner = meta[segments[begin]].owner
+        k = begin
+        while k < n:
+            s = &meta[segments[k]]
+            if s.owner != owner:
+                break
+            if not POOL_DEBUG and fb_likely(fb_u32_load_acquire(&s.refs) == 1):     # as let_go
+                fb_u32_store_relaxed(&s.refs, 0)
+                fb_u32_store_relaxed(&s.generation, fb_u32_load_relaxed(&s.generation) + 1)
+            else:
+                last = let_go(g, segments[k])
+                if last != 1:
+                    break
+            k += 1
+        if k != begin:
+            push_many(g, &owner.free, segments + begin, k - begin)
+            after_push(owner)
+        begin = k
         if last != 1:
             refused += last < 0
-            continue
-        if length != 0 and (g.meta[segments[k]].owner != owner or length == MOST_AT_ONCE):
-            push_many(g, &owner.free, run, length)
-            after_push(owner)
-            length = 0
-        owner = g.meta[segments[k]].owner
-        run[length] = segments[k]
-        length += 1
-    if length != 0:
-        push_many(g, &owner.free, run, length)
-        after_push(owner)
+            last = 1
+            begin += 1
     return refused
 
 

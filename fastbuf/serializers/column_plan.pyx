@@ -411,5 +411,6 @@ cdef class BoundBatch:
     cdef void unbind(self):
         self._free_scratch()
         self.c.rows = 0
+        self.c.sorted = NULL
         self.held = None
         self._release()

@@ -65,13 +65,19 @@ cdef extern from "fb_bind.h" nogil:
         FB_BIND_LARGE
         FB_BIND_OFFSETS
 
+    ctypedef struct fb_sorted:
+        pass
+
     ctypedef struct fb_batch:
         const fb_node *nodes
         fb_column *cols
+        const fb_sorted *sorted
+        int32_t all_sorted
         int32_t n_nodes
         int64_t rows
         int64_t row_bits
         int64_t max_row_bits
+        int64_t mean_row_bits
         int64_t max_element
         int32_t bad_node
         int32_t needs_scratch
@@ -87,10 +93,22 @@ cdef extern from "fb_gather.h" nogil:
 cdef extern from "fb_group.h" nogil:
     enum:
         FB_LANES
+        FB_PASSES
 
     int64_t fb_bad_partition(const int32_t *pids, int64_t rows, uint32_t parts)
     int64_t fb_group(const int32_t *pids, int64_t rows, int32_t parts, uint32_t *counts, uint32_t *order, int64_t *at,
                      int64_t *stop)
+    int64_t fb_group_places(const int32_t *pids, int64_t rows, int32_t parts, uint32_t *counts, uint32_t *places,
+                            int64_t *at, int64_t *stop)
+
+cdef extern from "fb_sort.h" nogil:
+    enum:
+        FB_SORT_BYTES
+
+    int64_t fb_sort_bytes(const fb_batch *b)
+    bint fb_sort(const fb_batch *b, const uint32_t *places, uint8_t *room, fb_sorted *sorted)
+    void fb_spell_order(const uint32_t *places, int64_t rows, uint32_t *order)
+    void fb_expect(const void *dst, int64_t bytes)
 
 cdef extern from "fb_append.h" nogil:
     enum:

@@ -26,6 +26,17 @@ cdef int check_hashable(ColumnPlan plan, int node) except -1:
     return 0
 
 
+cdef object key_fields(object array, tuple keys):
+    # Of a structured array, as a record batch. Positions count all fields: then all are taken.
+    from fastbuf.serializers.structured import record_batch
+
+    names = array.dtype.names
+    if names is None:
+        raise SchemaError(f"an array of {array.dtype} has no fields: give a structured array")
+    wanted = [name for name in names if name in keys]
+    return record_batch(array[wanted] if len(wanted) == len(set(keys)) else array)
+
+
 cdef class HashPartitioner:
     """Partitions of the rows of batches by the hash of key columns, as Spark computes it.
 
@@ -99,8 +110,9 @@ cdef class HashPartitioner:
 
         Parameters
         ----------
-        batch : pyarrow.RecordBatch, or anything with ``__arrow_c_array__``
-            The key columns' types are looked up once: batches of one schema are the fast case.
+        batch : pyarrow.RecordBatch, NumPy structured array, or anything with ``__arrow_c_array__``
+            The key columns' types are looked up once: batches of one schema are the fast case.  Of a structured array
+            only the key fields are read; pyarrow is needed for it.
 
         Returns
         -------
@@ -113,6 +125,8 @@ cdef class HashPartitioner:
             No such column, or a type that Spark does not hash.
         """
         cdef int32_t[::1] out
+        if isinstance(batch, np.ndarray):
+            batch = key_fields(batch, self.keys)
         if self.batch is None:
             self.batch = BoundBatch(ColumnPlan(batch.schema if hasattr(batch, "schema") else batch))
         try:
@@ -137,7 +151,7 @@ def hash_partition(batch, keys, int n):
 
     Parameters
     ----------
-    batch : pyarrow.RecordBatch, or anything with ``__arrow_c_array__``
+    batch : pyarrow.RecordBatch, NumPy structured array, or anything with ``__arrow_c_array__``
     keys : str, int, or sequence of them
         Names or positions of the key columns, in order.
     n : int

@@ -9,6 +9,7 @@ cdef object field_of(object record, Py_ssize_t place, str name)
 cdef class RecordHasher:
     cdef readonly tuple keys
     cdef list fields                # a _Field of each key
+    cdef Py_ssize_t long_place      # where the key is one int of 64 bits: its place, else -1
 
     # pmod(hash of the key fields, n); what a value of another type raises is the caller's to word.
     cdef int32_t partition(self, object record, int32_t n) except -1

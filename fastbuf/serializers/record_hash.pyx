@@ -4,7 +4,7 @@ import datetime
 import decimal
 
 cimport cython
-from cpython.long cimport PyLong_AsLongLong
+from cpython.long cimport PyLong_AsLongLong, PyLong_AsLongLongAndOverflow
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
@@ -171,6 +171,9 @@ cdef class RecordHasher:
     def __init__(self, schema, tuple keys):
         self.keys = keys
         self.fields = [_field(schema[key], schema.index(schema[key].name), schema[key].name) for key in keys]
+        self.long_place = -1
+        if len(keys) == 1 and (<_Field> self.fields[0]).kind == LONG:
+            self.long_place = (<_Field> self.fields[0]).place
 
     def __reduce__(self):
         raise TypeError("a RecordHasher is made where it is used: pickle schema and keys")
@@ -179,6 +182,16 @@ cdef class RecordHasher:
         cdef uint32_t h = 42
         cdef int32_t to
         cdef _Field field
+        cdef int64_t x
+        cdef int over
+        cdef object value
+        if self.long_place >= 0 and type(record) is tuple and self.long_place < len(<tuple> record):
+            value = (<tuple> record)[self.long_place]
+            if type(value) is int:
+                x = PyLong_AsLongLongAndOverflow(value, &over)
+                if not over:
+                    to = <int32_t> fb_hash_long(<uint64_t> x, h) % n
+                    return to + n if to < 0 else to
         for field in self.fields:
             h = field.hashed(field_of(record, field.place, field.name), h)
         to = <int32_t> h % n

@@ -2,7 +2,7 @@
 from libc.stdint cimport uint8_t
 
 from fastbuf.serializers.lazy_plan cimport LazyPlan
-from fastbuf.serializers.row_plan cimport RowPlan
+from fastbuf.serializers.row_plan cimport Node, RowPlan
 from fastbuf.serializers.serializer cimport Serializer
 
 
@@ -12,9 +12,16 @@ cdef class RowSerializer(Serializer):
     cdef Py_ssize_t _bytes_per_record      # of the last dumps: the next one's first guess
     cdef object _record                    # what records come out as; None: tuples
     cdef bint _named                       # that is a named tuple's class
+    # The last var-length field, if that is bytes: a record's tail (serializer.pxd).
+    cdef Py_ssize_t _tail_field
+    cdef Py_ssize_t _tail_slot             # offset of its slot
+    cdef Py_ssize_t _tail_before           # offset of the slot of the var-length field before it, -1: there is none
 
     cdef LazyPlan _lazy_plan(self)
-    cdef object _shaped(self, tuple values)
+    cdef void _find_tail(self, Node *root) noexcept
+    # A tuple, of the named tuple's class if there is one; and then what is made of it.
+    cdef object _tuple(self, const uint8_t *src, Py_ssize_t length)
+    cdef object _shaped(self, object values)
     cdef object _dump(self, object records)
     cdef object _load(self, const uint8_t *p, Py_ssize_t left, Py_ssize_t records)
 

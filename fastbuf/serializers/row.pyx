@@ -9,13 +9,14 @@ from fastbuf.serializers.block_head cimport HEAD_BYTES, put_head, records_of
 from fastbuf.serializers.lazy cimport LazyRow, view_block, view_payload
 from fastbuf.serializers.lazy_plan cimport LazyPlan
 from fastbuf.serializers.objects cimport (
-    Py_DECREF, Py_XDECREF, PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyGC_Disable, PyGC_Enable,
-    PyList_CheckExact, PyList_New, PyObject_GC_Track, PyObject_GC_UnTrack, PyTypeObject, _PyBytes_Resize,
+    Py_DECREF, Py_INCREF, Py_XDECREF, PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize,
+    PyBytes_GET_SIZE, PyGC_Disable, PyGC_Enable, PyList_CheckExact, PyList_New, PyObject_GC_Track, PyObject_GC_UnTrack,
+    PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_SET_ITEM, PyTypeObject, _PyBytes_Resize,
 )
 from fastbuf.serializers.row_decode cimport fill_record, fill_records, new_record, track_record
 from fastbuf.serializers.row_encode cimport Writer, write_elements, write_record
-from fastbuf.serializers.row_plan cimport RowPlan
-from fastbuf.serializers.serializer cimport Serializer
+from fastbuf.serializers.row_plan cimport OP_BINARY, Node, RowPlan
+from fastbuf.serializers.serializer cimport LEAST_TAIL, Serializer
 
 from fastbuf.errors import BlockCorrupt, BlockError, RecordError, SchemaError
 from fastbuf.serializers.block import (
@@ -84,6 +85,19 @@ cdef class RowSerializer(Serializer):
         self._bytes_per_record = PREFIX + self._plan.root.head + 16
         self._record = None if record is tuple else record
         self._named = _is_named(self._record, self._plan.root.count)
+        self._find_tail(self._plan.root)
+
+    cdef void _find_tail(self, Node *root) noexcept:
+        cdef Py_ssize_t i, last = -1
+        self._tail_before = -1
+        for i in range(root.count):
+            if root.children[i].varlen:
+                self._tail_before = root.children[last].offset if last >= 0 else -1
+                last = i
+        if last >= 0 and root.children[last].op == OP_BINARY:
+            self._tail_field = last
+            self._tail_slot = root.children[last].offset
+            self.tail_head = root.head
 
     def __reduce__(self):
         return RowSerializer, (self.schema, self.checksum, self._record)
@@ -104,23 +118,98 @@ cdef class RowSerializer(Serializer):
         return w.at
 
     cdef object decode_record(self, const uint8_t *src, Py_ssize_t length):
+        return self._shaped(self._tuple(src, length))
+
+    cdef object _tuple(self, const uint8_t *src, Py_ssize_t length):
         cdef PyTypeObject *named = <PyTypeObject *> self._record if self._named else NULL
         cdef PyObject *record = new_record(self._plan.root, named)
         try:
             fill_record(self._plan.root, record, src, length)
             if named != NULL:
                 track_record(record)
-            elif self._record is not None:
-                return self._shaped(<tuple> record)
             return <object> record
         finally:
             Py_DECREF(record)
 
-    cdef object _shaped(self, tuple values):
+    cdef object _shaped(self, object values):
         # Code of the user's may run here: nothing is half made.
+        if self._record is None or self._named:
+            return values
         if self._record is dict:
             return dict(zip(<tuple> self._plan.root.names, values))
         return self._record(*values)
+
+    # ---- many at once, and records whose last field is long bytes (serializer.pxd)
+
+    cdef Py_ssize_t encode_head(self, object record, uint8_t *dst, Py_ssize_t room, PyObject **tail) except -1:
+        cdef PyObject *value
+        cdef Py_ssize_t n
+        cdef uint32_t end
+        if self.tail_head and type(record) is tuple and PyTuple_GET_SIZE(<PyObject *> record) == self._plan.root.count:
+            value = PyTuple_GET_ITEM(<PyObject *> record, self._tail_field)
+            if PyBytes_CheckExact(value) and LEAST_TAIL <= PyBytes_GET_SIZE(value) <= 0x7FFFFFFF:
+                fields = list(record)
+                fields[self._tail_field] = b""
+                n = self.encode_record(tuple(fields), dst, room)
+                if n > 0x7FFFFFFF:
+                    return self.encode_record(record, dst, room)        # may be too long altogether: which it says
+                if n <= room:
+                    memcpy(&end, dst + self._tail_slot, 4)
+                    end += <uint32_t> PyBytes_GET_SIZE(value)
+                    memcpy(dst + self._tail_slot, &end, 4)
+                    Py_INCREF(value)
+                    tail[0] = value
+                return n
+        return self.encode_record(record, dst, room)
+
+    cdef Py_ssize_t tail_at(self, const uint8_t *head, Py_ssize_t size) noexcept:
+        cdef uint32_t before = 0, end
+        cdef Py_ssize_t i = self._tail_field
+        if self._plan.root.bitmap and head[i >> 3] >> (i & 7) & 1:
+            return -1
+        memcpy(&end, head + self._tail_slot, 4)
+        if self._tail_before >= 0:
+            memcpy(&before, head + self._tail_before, 4)
+        # What is not so is corrupt, or has no long tail: the decoder of the whole sees to it.
+        if self.tail_head + <Py_ssize_t> end != size or end < before or end - before < LEAST_TAIL:
+            return -1
+        return self.tail_head + <Py_ssize_t> before
+
+    cdef object decode_with_tail(self, uint8_t *head, Py_ssize_t length, bytes tail):
+        # Read as if the field were empty, and then it is put in.
+        cdef uint32_t before = <uint32_t> (length - self.tail_head)
+        cdef PyObject *empty
+        memcpy(head + self._tail_slot, &before, 4)
+        record = self._tuple(head, length)
+        empty = PyTuple_GET_ITEM(<PyObject *> record, self._tail_field)
+        Py_INCREF(<PyObject *> tail)
+        PyTuple_SET_ITEM(<PyObject *> record, self._tail_field, <PyObject *> tail)
+        Py_DECREF(empty)
+        return self._shaped(record)
+
+    cdef Py_ssize_t decode_elements(self, const uint8_t *src, Py_ssize_t length, Py_ssize_t longest,
+                                    list records) except -1:
+        cdef Node *root = self._plan.root
+        cdef PyTypeObject *named = <PyTypeObject *> self._record if self._named else NULL
+        cdef bint plain = self._record is None
+        cdef const uint8_t *p = src
+        cdef PyObject *record
+        cdef uint32_t size
+        while length >= PREFIX:
+            memcpy(&size, p, PREFIX)
+            if size > <size_t> longest or length - PREFIX < <Py_ssize_t> size:
+                break
+            record = new_record(root, named)
+            try:
+                fill_record(root, record, p + PREFIX, size)
+                if named != NULL:
+                    track_record(record)
+                records.append(<object> record if plain else self._shaped(<object> record))
+            finally:
+                Py_DECREF(record)
+            p += PREFIX + <Py_ssize_t> size
+            length -= PREFIX + <Py_ssize_t> size
+        return p - src
 
     def dumps(self, records):
         """Encode records into one block.
@@ -219,7 +308,7 @@ cdef class RowSerializer(Serializer):
             Py_DECREF(out)
         if self._record is None or named != NULL:
             return found
-        return [self._shaped(<tuple> values) for values in <list> found]
+        return [self._shaped(values) for values in <list> found]
 
     def iter(self, buf):
         """Decode a block record by record.

@@ -2,6 +2,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
 from fastbuf.serializers.column_plan cimport BoundBatch, ColumnPlan
+from fastbuf.serializers.columns cimport fb_sorted
 from fastbuf.serializers.partition cimport HashPartitioner
 
 
@@ -11,7 +12,12 @@ cdef class BatchScatter:
     cdef ColumnPlan plan
     cdef BoundBatch batch
     cdef uint32_t *order           # row numbers grouped by partition; order_rows of them
+    cdef uint32_t *places          # where in `order` each row is; order_rows of them
     cdef Py_ssize_t order_rows     # allocated
+    cdef bint spelt                # `order` is filled; else it is made of `places` when it is read
+    cdef fb_sorted *sorted         # of each node of the plan
+    cdef uint8_t *slots            # what `sorted` points into; slot_bytes of them
+    cdef Py_ssize_t slot_bytes     # allocated
     cdef int64_t *at               # next row of partition p: a place in `order`, or a row where `straight`
     cdef int64_t *stop             # end of partition p
     cdef uint32_t *counts          # scratch of the counting sort
@@ -28,5 +34,8 @@ cdef class BatchScatter:
     cdef void end(self)
 
     cdef int _reserve(self, Py_ssize_t rows, bint with_pids) except -1
+    cdef int _reserve_slots(self, int64_t needed) noexcept
     cdef int _group(self, const int32_t *pids) except -1
+    cdef const uint32_t *_numbers(self, int part) noexcept nogil       # of the rows left of a partition
+    cdef void _expect(self, int part, const uint8_t *dst, Py_ssize_t room) noexcept nogil
     cdef int _all_to(self, int part) noexcept

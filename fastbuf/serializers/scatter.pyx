@@ -7,8 +7,25 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memset
 
 from fastbuf.serializers.column_plan cimport BoundBatch, ColumnPlan
-from fastbuf.serializers.columns cimport FB_LANES, fb_bad_partition, fb_element_bytes, fb_encode, fb_group
+from fastbuf.serializers.columns cimport (
+    FB_LANES,
+    FB_PASSES,
+    FB_SORT_BYTES,
+    fb_bad_partition,
+    fb_element_bytes,
+    fb_encode,
+    fb_expect,
+    fb_group,
+    fb_group_places,
+    fb_sort,
+    fb_sort_bytes,
+    fb_sorted,
+    fb_spell_order,
+)
 from fastbuf.serializers.partition cimport HashPartitioner
+
+# Partitions ahead of the one that is written whose memory is asked for.
+cdef int AHEAD = 2
 
 
 cdef class BatchScatter:
@@ -35,12 +52,16 @@ cdef class BatchScatter:
         self.at = <int64_t *> calloc(partitions + 1, sizeof(int64_t))
         self.stop = <int64_t *> calloc(partitions + 1, sizeof(int64_t))
         self.counts = <uint32_t *> calloc(FB_LANES * <size_t> partitions, sizeof(uint32_t))
-        if self.at == NULL or self.stop == NULL or self.counts == NULL:
+        self.sorted = <fb_sorted *> calloc(self.plan.n_nodes, sizeof(fb_sorted))
+        if self.at == NULL or self.stop == NULL or self.counts == NULL or self.sorted == NULL:
             raise MemoryError
 
     def __dealloc__(self):
         free(self.order)
+        free(self.places)
         free(self.pids)
+        free(self.sorted)
+        free(self.slots)
         free(self.at)
         free(self.stop)
         free(self.counts)
@@ -48,12 +69,15 @@ cdef class BatchScatter:
     cdef int _reserve(self, Py_ssize_t rows, bint with_pids) except -1:
         if rows > self.order_rows:
             free(self.order)
+            free(self.places)
             free(self.pids)
-            self.pids = NULL
+            self.pids = self.places = NULL
             self.order_rows = 0
             self.order = <uint32_t *> malloc((rows + 1) * sizeof(uint32_t))
-            if self.order == NULL:
-                raise MemoryError(f"{rows * 4:,} bytes to order {rows:,} rows")
+            if self.partitions > FB_PASSES:
+                self.places = <uint32_t *> malloc(rows * sizeof(uint32_t))
+            if self.order == NULL or (self.places == NULL and self.partitions > FB_PASSES):
+                raise MemoryError(f"{rows * 8:,} bytes to order {rows:,} rows")
             self.order_rows = rows
         if with_pids and self.pids == NULL:
             self.pids = <int32_t *> malloc(self.order_rows * sizeof(int32_t))
@@ -68,15 +92,45 @@ cdef class BatchScatter:
         self.straight = True
         return 0
 
+    cdef int _reserve_slots(self, int64_t needed) noexcept:
+        # Without them a batch is gathered, so that they are no reason to fail.
+        if needed > self.slot_bytes:
+            free(self.slots)
+            self.slots = <uint8_t *> malloc(needed)
+            self.slot_bytes = needed if self.slots != NULL else 0
+        return self.slots != NULL
+
     cdef int _group(self, const int32_t *pids) except -1:
-        cdef int64_t rows = self.batch.c.rows, all_in
+        cdef int64_t rows = self.batch.c.rows, all_in, needed = 0
         self._reserve(rows, False)
-        with nogil:
-            all_in = fb_group(pids, rows, self.partitions, self.counts, self.order, self.at, self.stop)
         self.straight = False
+        self.spelt = True
+        if self.partitions > FB_PASSES:
+            needed = fb_sort_bytes(&self.batch.c)
+        if needed and needed <= FB_SORT_BYTES and self._reserve_slots(needed):
+            with nogil:
+                all_in = fb_group_places(pids, rows, self.partitions, self.counts, self.places, self.at, self.stop)
+                if all_in < 0:
+                    self.batch.c.all_sorted = fb_sort(&self.batch.c, self.places, self.slots, self.sorted)
+                    self.batch.c.sorted = self.sorted
+                    self.spelt = self.batch.c.all_sorted == 0
+                    if self.spelt:
+                        fb_spell_order(self.places, rows, self.order)
+        else:
+            with nogil:
+                all_in = fb_group(pids, rows, self.partitions, self.counts, self.order, self.at, self.stop)
         if all_in >= 0:
             self._all_to(<int> all_in)
         return 0
+
+    cdef const uint32_t *_numbers(self, int part) noexcept nogil:
+        if not self.spelt:
+            fb_spell_order(self.places, self.batch.c.rows, self.order)
+            self.spelt = True
+        return self.order + self.at[part]
+
+    cdef void _expect(self, int part, const uint8_t *dst, Py_ssize_t room) noexcept nogil:
+        fb_expect(dst, min(room, (self.stop[part] - self.at[part]) * self.batch.c.mean_row_bits >> 3))
 
     cdef int begin(self, object batch, object pids) except -1:
         cdef const int32_t[::1] view
@@ -134,7 +188,7 @@ cdef class BatchScatter:
         if self.straight:
             bytes = fb_encode(&self.batch.c, NULL, self.at[part], n, dst, room, &rows)
         else:
-            bytes = fb_encode(&self.batch.c, self.order + self.at[part], 0, n, dst, room, &rows)
+            bytes = fb_encode(&self.batch.c, self.order + self.at[part], self.at[part], n, dst, room, &rows)
         self.at[part] += rows
         return bytes
 
@@ -143,7 +197,7 @@ cdef class BatchScatter:
             return 0
         if self.straight:
             return fb_element_bytes(&self.batch.c, NULL, self.at[part], 1)
-        return fb_element_bytes(&self.batch.c, self.order + self.at[part], 0, 1)
+        return fb_element_bytes(&self.batch.c, self._numbers(part), 0, 1)
 
     cdef Py_ssize_t rest_bytes(self, int part) noexcept nogil:
         cdef int64_t n = self.stop[part] - self.at[part]
@@ -151,7 +205,7 @@ cdef class BatchScatter:
             return 0
         if self.straight:
             return fb_element_bytes(&self.batch.c, NULL, self.at[part], n)
-        return fb_element_bytes(&self.batch.c, self.order + self.at[part], 0, n)
+        return fb_element_bytes(&self.batch.c, self._numbers(part), 0, n)
 
     cdef void end(self):
         memset(self.at, 0, self.partitions * sizeof(int64_t))
@@ -229,6 +283,8 @@ cdef class BatchScatter:
                 raise ValueError(f"buffer {p} of {size} bytes is filled with {filled[p]}")
         with nogil:
             for p in range(self.partitions):
+                if p + AHEAD < self.partitions and filled[p + AHEAD] < size:
+                    self._expect(p + AHEAD, &buffers[p + AHEAD, filled[p + AHEAD]], size - filled[p + AHEAD])
                 while filled[p] < size and self.rows_left(p):
                     written = self.encode(p, &buffers[p, filled[p]], size - filled[p])
                     if not written:

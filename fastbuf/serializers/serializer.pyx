@@ -1,7 +1,12 @@
 """Base of all serializers: a kind, a schema, and one record to bytes and back."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport uint8_t
+from cpython.object cimport PyObject
+from libc.stdint cimport uint8_t, uint32_t
+from libc.string cimport memcpy
+
+cdef enum:
+    PREFIX = 4                # bytes of the length before each payload
 
 
 cdef class Serializer:
@@ -24,6 +29,27 @@ cdef class Serializer:
 
     cdef object decode_record(self, const uint8_t *src, Py_ssize_t length):
         raise TypeError(f"{type(self).__name__} does not decode single records")
+
+    cdef Py_ssize_t encode_head(self, object record, uint8_t *dst, Py_ssize_t room, PyObject **tail) except -1:
+        return self.encode_record(record, dst, room)
+
+    cdef Py_ssize_t decode_elements(self, const uint8_t *src, Py_ssize_t length, Py_ssize_t longest,
+                                    list records) except -1:
+        cdef Py_ssize_t at = 0
+        cdef uint32_t size
+        while length - at >= PREFIX:
+            memcpy(&size, src + at, PREFIX)
+            if size > <size_t> longest or length - at - PREFIX < <Py_ssize_t> size:
+                break
+            records.append(self.decode_record(src + at + PREFIX, size))
+            at += PREFIX + <Py_ssize_t> size
+        return at
+
+    cdef Py_ssize_t tail_at(self, const uint8_t *head, Py_ssize_t size) noexcept:
+        return -1
+
+    cdef object decode_with_tail(self, uint8_t *head, Py_ssize_t length, bytes tail):
+        raise TypeError(f"{type(self).__name__} has no tails")
 
     def encode(self, record):
         """Encode one record.

@@ -1,9 +1,11 @@
 """Takes length-prefixed records out of a stream of buffers, also those that lie across several."""
 
-from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t, uint32_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
+
+from fastbuf.serializers.serializer cimport Serializer
 
 from fastbuf.errors import RecordTooLong
 
@@ -11,6 +13,7 @@ cdef enum:
     PREFIX = 4                # bytes of the length before each payload
     SMALLEST = 256            # first size of the carry
     KEPT = 1 << 20            # a carry beyond this is let go of when records have become small again
+    MOST_TAIL = 16 << 20      # bytes that are reserved for a tail on the word of its head; a longer one is carried
 
 
 cdef int _raise_too_long(Py_ssize_t size, Py_ssize_t most) except -1 with gil:
@@ -40,7 +43,9 @@ cdef class SpanningReader:
     -----
     A payload that is whole within a buffer is handed out in place.  Only one that crosses a boundary is copied, into
     a carry that grows with the bytes that have come, not with what the prefix claims: a forged length makes the
-    reader wait, it does not make it allocate.
+    reader wait, it does not make it allocate.  Long bytes at a record's end (:meth:`Serializer.tail_at`), up to 16 MiB,
+    are the exception: a bytes object of their length is made when their head has come, of which the system gives only
+    those pages that are then written to.
     """
 
     def __cinit__(self, Py_ssize_t max_record_bytes):
@@ -78,7 +83,7 @@ cdef class SpanningReader:
         if self._handed:
             self._drop()
             return self.next(payload, length)
-        if self._left == 0:
+        if self._left == 0 and self._have == 0:
             return False
         if self._have < PREFIX:
             self._take(min(PREFIX - self._have, self._left))
@@ -95,6 +100,70 @@ cdef class SpanningReader:
         length[0] = whole - PREFIX
         self._handed = True
         return True
+
+    cdef int collect(self, Serializer serializer, list records) except -1:
+        cdef const uint8_t *payload
+        cdef Py_ssize_t n
+        cdef bytes tail
+        while True:
+            if self._tail is not None:
+                if not self._fill_tail():
+                    return 0
+                tail = self._tail
+                self._tail = None
+                n = self._have - PREFIX
+                self._have = 0
+                records.append(serializer.decode_with_tail(self._carry + PREFIX, n, tail))
+                continue
+            if self._handed:
+                self._drop()
+            if self._have == 0:
+                n = serializer.decode_elements(self._data, self._left, self.max_record_bytes, records)
+                self._data += n
+                self._left -= n
+            if self._left == 0:
+                return 0
+            # What is left, or carried already, is an element that goes on in the next buffer, or one to be refused.
+            if serializer.tail_head and self._begin_tail(serializer):
+                continue
+            if not self._from_carry(&payload, &n):
+                return 0
+            records.append(serializer.decode_record(payload, n))
+
+    cdef bint _begin_tail(self, Serializer serializer) except -1:
+        # Carries what is before the tail, as far as it has come, and makes the tail when all of it has.
+        cdef uint32_t size
+        cdef Py_ssize_t at = PREFIX
+        if self._have < at:
+            self._take(min(at - self._have, self._left))
+            if self._have < at:
+                return False
+        memcpy(&size, self._carry, PREFIX)
+        if size > <size_t> min(self.max_record_bytes, <Py_ssize_t> MOST_TAIL) or \
+                <Py_ssize_t> size < serializer.tail_head:
+            return False
+        at += serializer.tail_head
+        if self._have < at:
+            self._take(min(at - self._have, self._left))
+            if self._have < at:
+                return False
+        at = serializer.tail_at(self._carry + PREFIX, size)
+        if at < 0 or self._have > PREFIX + at:
+            return False
+        self._take(min(PREFIX + at - self._have, self._left))
+        if self._have < PREFIX + at:
+            return False
+        self._tail = PyBytes_FromStringAndSize(NULL, <Py_ssize_t> size - at)
+        self._tail_have = 0
+        return True
+
+    cdef bint _fill_tail(self) noexcept:
+        cdef Py_ssize_t n = min(PyBytes_GET_SIZE(self._tail) - self._tail_have, self._left)
+        memcpy(PyBytes_AS_STRING(self._tail) + self._tail_have, self._data, n)
+        self._tail_have += n
+        self._data += n
+        self._left -= n
+        return self._tail_have == PyBytes_GET_SIZE(self._tail)
 
     cdef void _drop(self) noexcept nogil:
         # The carried element was used.  A carry that one huge record made large is let go of once records are small.
@@ -133,6 +202,13 @@ cdef class SpanningReader:
         cdef Py_ssize_t size = view.shape[0]
         self.feed(&view[0] if size else NULL, size)
         self._held = data
+
+    def collect_records(self, Serializer serializer, data):
+        """The records that are whole with the next buffer (bytes-like)."""
+        cdef list found = []
+        self.feed_bytes(data)
+        self.collect(serializer, found)
+        return found
 
     def next_payload(self):
         """The next payload as ``(bytes, in_place)``; None when the next buffer is needed."""

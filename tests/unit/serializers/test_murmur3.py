@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from fastbuf.errors import SchemaError
+from fastbuf.serializers.columnar import from_numpy
 from fastbuf.serializers.murmur3 import murmur3_hash
 from fastbuf.serializers.partition import HashPartitioner, hash_partition
 
@@ -162,6 +163,27 @@ def test_partition_is_pmod(n: int) -> None:
     assert (hash_partition(batch, "k", n) == hashes % n).all()
     both = murmur3_hash(batch).astype(np.int64)
     assert (hash_partition(batch, ["k", 1], n) == both % n).all()
+
+
+def test_partition_of_structured_arrays() -> None:
+    """As of the batch that the array makes: names, positions, several keys, fields that are no keys, strides."""
+    r = np.random.default_rng(1)
+    array = np.zeros(1000, [("a", "<i4"), ("s", "U7"), ("x", "<f8"), ("d", "<M8[D]"), ("v", "<f4", (3,))])
+    array["a"], array["x"] = r.integers(-50, 50, 1000), r.random(1000)
+    array["s"] = array["a"].astype(str)
+    array["d"] = r.integers(0, 9999, 1000)
+    batch = from_numpy(array)
+    for keys in ("a", ["s", "a"], ["x", 0], 3, ["v", "d"], ["a", "a"]):
+        assert (hash_partition(array, keys, 13) == hash_partition(batch, keys, 13)).all()
+        assert (hash_partition(array[::3], keys, 13) == hash_partition(batch, keys, 13)[::3]).all()
+    assert (hash_partition(array, "a", 1000) == murmur3_hash([array["a"]]).astype(np.int64) % 1000).all()
+    partitioner = HashPartitioner("a", 7)
+    assert (partitioner.partition(array) == partitioner.partition(batch)).all()
+    assert hash_partition(array[:0], "a", 3).shape == (0,)
+    with pytest.raises(SchemaError, match="0 columns named 'nope'"):
+        hash_partition(array, ["a", "nope"], 2)
+    with pytest.raises(SchemaError, match="has no fields"):
+        hash_partition(np.arange(3), 0, 2)
 
 
 def test_partition_of_extreme_hashes() -> None:

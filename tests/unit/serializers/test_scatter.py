@@ -172,6 +172,49 @@ def test_hashed_is_partitioned() -> None:
         scatter.start_hashed(data, HashPartitioner("int64", 3))
 
 
+@pytest.mark.parametrize("partitions", [5, 61, 700])
+def test_columns_of_every_width_by_partition(partitions: int) -> None:
+    """More than four partitions: columns with slots are laid out by partition at once, the others gathered."""
+    r = np.random.default_rng(partitions)
+    rows = 2003
+    texts = [["x" * int(n) for n in r.integers(0, longest + 1, rows)] for longest in (0, 3, 16, 32, 33)]
+    fixed = {f"i{bits}": r.integers(-100, 100, rows).astype(f"i{bits}") for bits in (1, 2, 4, 8)}
+    wide = pa.array(r.integers(0, 1 << 40, rows)).cast(pa.decimal128(25, 0))
+    gaps = r.integers(0, 5, rows) == 0
+    plain = {**fixed, "d": wide, **{f"s{k}": pa.array(text) for k, text in enumerate(texts[:4])}}
+    holes = {f"h{n}": pa.array(column, mask=gaps) for n, column in enumerate([fixed["i8"], fixed["i4"], texts[2]])}
+    mixed = {"long": texts[4], "bits": fixed["i1"] > 0, "list": [[n] * (n % 3) for n in range(rows)]}
+    pids = r.integers(0, partitions, rows).astype(np.int32)
+    for columns in (plain, {**plain, **holes}, {**mixed, **holes, **plain}, mixed):
+        whole = pa.record_batch(columns)
+        for data, ids in ((whole, pids), (whole.slice(77, 900), pids[:900])):
+            for room in (200, 1500, 1 << 16):
+                scattered(data, ids, partitions, room)
+
+
+def test_a_batch_too_large_for_slots() -> None:
+    """More than 16 MiB of them: the columns are gathered, and the next small batch has slots again."""
+    rows = 260_000
+    value = pa.array(np.arange(rows)).cast(pa.decimal128(25, 0))
+    large = pa.record_batch({"a": value, "b": value, "c": value, "d": value, "k": np.arange(rows)})
+    pids = (np.arange(rows, dtype=np.int32) * 7) % 9
+    scatter = BatchScatter(large.schema, 9)
+    for data in (large.slice(0, 100), large, large.slice(3, 1000)):
+        scatter.start(data, pids[: data.num_rows])
+        for part in range(9):
+            expected = data.take(pa.array(np.flatnonzero(pids[: data.num_rows] == part)))
+            assert assemble(data.schema, drain(scatter, part, 1 << 20)).equals(expected)
+
+
+def test_rows_are_measured_where_no_order_was_needed() -> None:
+    data = pa.record_batch({"k": np.arange(90), "s": [str(n) for n in range(90)]})
+    scatter = BatchScatter(data.schema, 9)
+    scatter.start(data, (np.arange(90) % 9).astype(np.int32))
+    sizes = [scatter.next_bytes(part) for part in range(9)]
+    assert all(0 < scatter.encode_into(part, bytearray(size)) <= size for part, size in enumerate(sizes))
+    assert [scatter.left(part) for part in range(9)] == [9] * 9
+
+
 def test_encode_all_fills_every_buffer() -> None:
     data = pa.record_batch({"n": np.arange(10_000), "s": pa.array([str(i) for i in range(10_000)])})
     scatter = BatchScatter(data.schema, 3)

@@ -1,0 +1,150 @@
+/* A batch's columns laid out by partition in one run through its rows, so that a partition's chunk is copied from ranges.
+ *
+ * A gather of one partition after the other reads every cache line of the batch once for each of its values: with eight
+ * partitions or more that is the whole batch eight times over. Here all is read in order, once, and written to as many
+ * places as there are partitions, whose lines stay in the first cache while there are a few hundred. Strings of up to 32
+ * bytes go to slots of 16 or 32, and close up when they are copied out. What has no slot here is gathered.
+ *
+ * The place of a row among all rows by partition is `places[row]`; fb_spell_order makes the row numbers that a gather
+ * walks of it, where one is needed. */
+#ifndef FB_SORT_H
+#define FB_SORT_H
+
+#include "fb_gather.h"
+#include "fb_group.h"
+
+/* Bytes behind the last slot that copies may read. */
+#define FB_SORT_SLACK 64
+/* More than this is not worth keeping memory for: larger batches are gathered. */
+#define FB_SORT_BYTES ((int64_t)16 << 20)
+
+/* Bytes of a row's slot of top-level node k, or 0: it is gathered. */
+static inline int fb_slot_of(const fb_batch *b, int k) {
+    const fb_node *t = &b->nodes[k];
+    int64_t bits = b->cols[k].max_bits;
+    if (t->kind == FB_FIXED) return t->width == 1 || t->width == 2 || t->width == 4 || t->width == 8 || t->width == 16
+                                        ? t->width
+                                        : 0;
+    return t->kind != FB_VAR32 || bits < 0 || bits > 8 * 32 ? 0 : bits <= 8 * 16 ? 16 : 32;
+}
+
+static inline int64_t fb_room_of(const fb_node *t, int slot, int64_t rows) {
+    return (rows * (slot + (t->kind == FB_VAR32)) + FB_SORT_SLACK + 63) & ~(int64_t)63;
+}
+
+/* Bytes that all slots of a batch take; 0: no column has any. */
+static int64_t fb_sort_bytes(const fb_batch *b) {
+    int64_t bytes = 0;
+    for (int k = 1; k < b->nodes[0].next; k = b->nodes[k].next)
+        if (fb_slot_of(b, k)) bytes += fb_room_of(&b->nodes[k], fb_slot_of(b, k), b->rows);
+    return bytes;
+}
+
+/* Columns of 8 bytes side by side: each place is read once. */
+static inline __attribute__((always_inline)) void fb_sort_eights_body(const fb_column *cols, int m, int64_t n,
+                                                                      const uint32_t *restrict places,
+                                                                      uint8_t *restrict to, int64_t apart) {
+    const uint8_t *src[FB_MAX_RUN];
+    for (int j = 0; j < m; j++) src[j] = cols[j].values;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t at = (int64_t)places[i] * 8;
+        for (int j = 0; j < m; j++) memcpy(to + j * apart + at, src[j] + 8 * i, 8);
+    }
+}
+
+static void fb_sort_eights(const fb_column *cols, int m, int64_t n, const uint32_t *places, uint8_t *to,
+                           int64_t apart) {
+    switch (m) {
+    case 1: fb_sort_eights_body(cols, 1, n, places, to, apart); break;
+    case 2: fb_sort_eights_body(cols, 2, n, places, to, apart); break;
+    case 3: fb_sort_eights_body(cols, 3, n, places, to, apart); break;
+    default: fb_sort_eights_body(cols, FB_MAX_RUN, n, places, to, apart);
+    }
+}
+
+#define FB_SORT_LOOP(T)                                                                    \
+    for (int64_t i = 0; i < n; i++) {                                                      \
+        memcpy(to + (int64_t)places[i] * (int64_t)sizeof(T), src + i * (int64_t)sizeof(T), sizeof(T)); \
+    }                                                                                      \
+    break
+
+static void fb_sort_fixed(const uint8_t *restrict src, int width, int64_t n, const uint32_t *restrict places,
+                          uint8_t *restrict to) {
+    switch (width) {
+    case 1: FB_SORT_LOOP(uint8_t);
+    case 2: FB_SORT_LOOP(uint16_t);
+    case 4: FB_SORT_LOOP(uint32_t);
+    case 8: FB_SORT_LOOP(uint64_t);
+    default: FB_SORT_LOOP(fb_pair);
+    }
+}
+
+static inline __attribute__((always_inline)) void fb_sort_var_body(const fb_column *c, int slot, int64_t n,
+                                                                   const uint32_t *restrict places,
+                                                                   uint8_t *restrict to, uint8_t *restrict lengths) {
+    const int32_t *o = (const int32_t *)c->offsets;
+    const uint8_t *data = c->data;
+    int64_t whole = n; /* rows before this one have `slot` bytes that may be read, whatever their length */
+    while (whole && o[whole - 1] + (int64_t)slot > c->data_bytes) whole--;
+    for (int64_t i = 0; i < whole; i++) {
+        memcpy(to + (int64_t)places[i] * slot, data + o[i], (size_t)slot);
+        lengths[places[i]] = (uint8_t)(o[i + 1] - o[i]);
+    }
+    for (int64_t i = whole; i < n; i++) {
+        int32_t length = o[i + 1] - o[i];
+        if (length) memcpy(to + (int64_t)places[i] * slot, data + o[i], (size_t)length);
+        lengths[places[i]] = (uint8_t)length;
+    }
+    if (c->validity) /* a null string ships nothing */
+        for (int64_t i = 0; i < n; i++)
+            if (!fb_bit(c->validity, c->bit0 + i)) lengths[places[i]] = 0;
+}
+
+/* Fills `room`, of fb_sort_bytes(b), and makes b->sorted point into it. Returns whether all columns are there, none with
+ * a bitmap: then no row numbers are needed. */
+static int fb_sort(const fb_batch *b, const uint32_t *places, uint8_t *room, fb_sorted *sorted) {
+    int all = 1;
+    for (int k = 1; k < b->nodes[0].next; k = b->nodes[k].next) {
+        const fb_node *t = &b->nodes[k];
+        const fb_column *c = &b->cols[k];
+        int slot = fb_slot_of(b, k);
+        sorted[k].values = NULL;
+        if (!slot || c->validity) all = 0;
+        if (!slot) continue;
+        int64_t bytes = fb_room_of(t, slot, b->rows);
+        sorted[k].values = room;
+        sorted[k].lengths = room + b->rows * slot + FB_SORT_SLACK / 2;
+        sorted[k].slot = slot;
+        if (t->kind == FB_FIXED && c->run > 1) {
+            fb_sort_eights(c, c->run, b->rows, places, room, bytes);
+            for (int j = 1; j < c->run; j++, k++) {
+                room += bytes;
+                sorted[k + 1].values = room;
+                sorted[k + 1].slot = slot;
+            }
+        } else if (t->kind == FB_FIXED)
+            fb_sort_fixed(c->values, slot, b->rows, places, room);
+        else if (slot == 16)
+            fb_sort_var_body(c, 16, b->rows, places, room, sorted[k].lengths);
+        else
+            fb_sort_var_body(c, 32, b->rows, places, room, sorted[k].lengths);
+        room += bytes;
+    }
+    return all;
+}
+
+/* Most bytes that are asked for ahead. */
+#define FB_EXPECT_BYTES 4096
+
+/* Asks for the lines that will be written soon: a store to one that is not there holds up all stores behind it. */
+static inline void fb_expect(const void *dst, int64_t bytes) {
+    if (bytes > FB_EXPECT_BYTES) bytes = FB_EXPECT_BYTES;
+    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch((const uint8_t *)dst + i, 1);
+}
+
+/* The rows by partition, of their places. */
+static void fb_spell_order(const uint32_t *restrict places, int64_t rows, uint32_t *restrict order) {
+    for (int64_t i = 0; i < rows; i++) order[places[i]] = (uint32_t)i;
+}
+
+#endif
