@@ -1,5 +1,4 @@
 # Records of a schema as rows: see row_plan.pxd for the layout, row_encode.pxd and row_decode.pxd for the work.
-from cpython.object cimport PyObject
 from libc.stdint cimport uint8_t
 
 from fastbuf.serializers.lazy_plan cimport LazyPlan
@@ -20,8 +19,9 @@ cdef class RowSerializer(Serializer):
 
     cdef LazyPlan _lazy_plan(self)
     cdef void _find_tail(self, Node *root) noexcept
-    cdef object _decode(self, const uint8_t *src, Py_ssize_t length, PyObject *tail)
-    cdef object _shaped(self, tuple values)
+    # A tuple, of the named tuple's class if there is one; and then what is made of it.
+    cdef object _tuple(self, const uint8_t *src, Py_ssize_t length)
+    cdef object _shaped(self, object values)
     cdef object _dump(self, object records)
     cdef object _load(self, const uint8_t *p, Py_ssize_t left, Py_ssize_t records)
 

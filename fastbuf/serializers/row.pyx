@@ -118,29 +118,23 @@ cdef class RowSerializer(Serializer):
         return w.at
 
     cdef object decode_record(self, const uint8_t *src, Py_ssize_t length):
-        return self._decode(src, length, NULL)
+        return self._shaped(self._tuple(src, length))
 
-    cdef object _decode(self, const uint8_t *src, Py_ssize_t length, PyObject *tail):
-        cdef PyObject *empty
+    cdef object _tuple(self, const uint8_t *src, Py_ssize_t length):
         cdef PyTypeObject *named = <PyTypeObject *> self._record if self._named else NULL
         cdef PyObject *record = new_record(self._plan.root, named)
         try:
             fill_record(self._plan.root, record, src, length)
-            if tail != NULL:
-                empty = PyTuple_GET_ITEM(record, self._tail_field)
-                Py_INCREF(tail)
-                PyTuple_SET_ITEM(record, self._tail_field, tail)
-                Py_DECREF(empty)
             if named != NULL:
                 track_record(record)
-            elif self._record is not None:
-                return self._shaped(<tuple> record)
             return <object> record
         finally:
             Py_DECREF(record)
 
-    cdef object _shaped(self, tuple values):
+    cdef object _shaped(self, object values):
         # Code of the user's may run here: nothing is half made.
+        if self._record is None or self._named:
+            return values
         if self._record is dict:
             return dict(zip(<tuple> self._plan.root.names, values))
         return self._record(*values)
@@ -184,18 +178,35 @@ cdef class RowSerializer(Serializer):
     cdef object decode_with_tail(self, uint8_t *head, Py_ssize_t length, bytes tail):
         # Read as if the field were empty, and then it is put in.
         cdef uint32_t before = <uint32_t> (length - self.tail_head)
+        cdef PyObject *empty
         memcpy(head + self._tail_slot, &before, 4)
-        return self._decode(head, length, <PyObject *> tail)
+        record = self._tuple(head, length)
+        empty = PyTuple_GET_ITEM(<PyObject *> record, self._tail_field)
+        Py_INCREF(<PyObject *> tail)
+        PyTuple_SET_ITEM(<PyObject *> record, self._tail_field, <PyObject *> tail)
+        Py_DECREF(empty)
+        return self._shaped(record)
 
     cdef Py_ssize_t decode_elements(self, const uint8_t *src, Py_ssize_t length, Py_ssize_t longest,
                                     list records) except -1:
+        cdef Node *root = self._plan.root
+        cdef PyTypeObject *named = <PyTypeObject *> self._record if self._named else NULL
+        cdef bint plain = self._record is None
         cdef const uint8_t *p = src
+        cdef PyObject *record
         cdef uint32_t size
         while length >= PREFIX:
             memcpy(&size, p, PREFIX)
             if size > <size_t> longest or length - PREFIX < <Py_ssize_t> size:
                 break
-            records.append(self._decode(p + PREFIX, size, NULL))
+            record = new_record(root, named)
+            try:
+                fill_record(root, record, p + PREFIX, size)
+                if named != NULL:
+                    track_record(record)
+                records.append(<object> record if plain else self._shaped(<object> record))
+            finally:
+                Py_DECREF(record)
             p += PREFIX + <Py_ssize_t> size
             length -= PREFIX + <Py_ssize_t> size
         return p - src
@@ -297,7 +308,7 @@ cdef class RowSerializer(Serializer):
             Py_DECREF(out)
         if self._record is None or named != NULL:
             return found
-        return [self._shaped(<tuple> values) for values in <list> found]
+        return [self._shaped(values) for values in <list> found]
 
     def iter(self, buf):
         """Decode a block record by record.

@@ -6,11 +6,13 @@ import dataclasses
 import gc
 import pickle
 import sys
+import threading
 import weakref
 from typing import Any, NamedTuple
 
 import pytest
 
+from fastbuf import ShuffleEnvironment, hash_by
 from fastbuf.errors import BlockCorrupt, SchemaError
 from fastbuf.serializers import RowSerializer, Schema
 
@@ -35,6 +37,17 @@ class Pair(NamedTuple):
 
 class Loose(Pair):
     """A named tuple with attributes of its own."""
+
+
+class Load(NamedTuple):
+    id: int
+    data: bytes | None
+
+
+@dataclasses.dataclass
+class Box:
+    id: int
+    data: bytes | None
 
 
 @dataclasses.dataclass
@@ -116,6 +129,31 @@ def test_references_to_the_class_are_given_back() -> None:
         with pytest.raises(BlockCorrupt):
             rows.loads(block[:-1] + b"\xff")
     assert abs(sys.getrefcount(Pair) - before) < 10
+
+
+@pytest.mark.parametrize("make", [None, Load, dict, Box])
+def test_through_an_exchange(make: Any) -> None:
+    # Short records, those that are cut by a segment's end, and those whose bytes go without the rest of them.
+    schema = Schema.of(id="int64", data="binary?")
+    sizes = enumerate([0, 20, 3000, 5000, 90_000] * 20)
+    records = [(i, None if i % 7 == 0 else bytes([i % 256]) * size) for i, size in sizes]
+    wanted = {
+        None: records,
+        dict: [{"id": i, "data": data} for i, data in records],
+    }.get(make) or [make(i, data) for i, data in records]
+    with ShuffleEnvironment(segments=256, segment_size=8192) as env:
+        rows = RowSerializer(schema, record=make)
+        writer, gates = env.exchange(serializer=rows, consumers=1, selector=hash_by("id"))
+        reader = threading.Thread(target=lambda: got.extend(gates[0]))
+        got: list[Any] = []
+        reader.start()
+        writer.emit_many(records[:50])
+        for record in records[50:]:
+            writer.emit(record)
+        writer.close()
+        reader.join(60)
+    assert got == wanted
+    assert {type(record) for record in got} == {type(wanted[0])}
 
 
 def test_an_error_of_what_is_called_comes_through() -> None:
