@@ -1,8 +1,8 @@
 """Tuples from one process to another, hashed by key: what the sender gives one by one, read in every way there is.
 
 Record A, (int64, int64, float64, "user-N"), about 44 bytes.  This process writes lists of 10,000 tuples; another one
-reads them and adds up a field: as lists of tuples, record by record, as lazy rows, or as a column of them.  Peers in the
-same run: lists of 1,000 tuples, pickled, through ``multiprocessing.Pipe`` and ``multiprocessing.Queue``.
+reads them and adds up a field: as lists of tuples, record by record, as lazy rows, or as a column of them.  Peers in
+the same run: lists of 1,000 tuples, pickled, through ``multiprocessing.Pipe`` and ``multiprocessing.Queue``.
 """
 
 from __future__ import annotations
