@@ -54,13 +54,16 @@ class OneByOne:
 
 
 class Fastbuf:
-    """Rows of one binary field through an exchange each way."""
+    """Rows of one binary field through an exchange each way, of up to 64 segments of 32 KiB: the least of the peers'
+    bounds, whose queues hold 64 messages of any length."""
 
     ROWS = fb.RowSerializer(fb.Schema.of(data="binary"))
 
     def __init__(self, control: Any, timeout_s: float, transport: str) -> None:
         self.env = fb.ShuffleEnvironment(segments=512, shared=transport == "memfd")
-        config = fb.ExchangeConfig(buffer_timeout_s=timeout_s, transport=transport)
+        config = fb.ExchangeConfig(
+            buffer_timeout_s=timeout_s, transport=transport, floating=PENDING - 2, max_buffers_per_channel=PENDING
+        )
         self.gate = self.env.create_input_gate(self.ROWS, channels=1, secret=SECRET, config=config)
         control.send((*self.env.listen(), self.gate.gate_id))
         self.writer = self.env.create_result_partition(

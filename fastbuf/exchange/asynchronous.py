@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import StallTimeout
-from fastbuf.exchange.events import Event
 
 if TYPE_CHECKING:
     from fastbuf.exchange.input_gate import InputGate
@@ -72,6 +71,6 @@ class AsyncReader:
             got = await poll_async(self._gate)
             if got is None:
                 raise StopAsyncIteration
-            if isinstance(got, Event) or self._gate.serializer.kind == "columnar":
+            if not isinstance(got, list):  # an event, a batch, a view
                 return got
             self._pending = iter(got)

@@ -129,6 +129,7 @@ class ShuffleEnvironment:
         secret: bytes = b"",
         config: ExchangeConfig | None = None,
         maximum: int | None = None,
+        lazy: bool = False,
     ) -> InputGate:
         """Make the consuming end of an exchange.
 
@@ -144,12 +145,14 @@ class ShuffleEnvironment:
             What producers of other processes must prove to know.
         maximum
             Most segments the gate may hold.
+        lazy
+            Of a :class:`RowSerializer`: records are given out many at a time as a :class:`LazyRows`, which decodes
+            the fields that are read of them.
         """
         with self._lock:
             self._check()
-            gate = InputGate(
-                self, serializer, channels, next(self._numbers), epoch, secret, config or ExchangeConfig(), maximum
-            )
+            config = config or ExchangeConfig()
+            gate = InputGate(self, serializer, channels, next(self._numbers), epoch, secret, config, maximum, lazy)
             self._gates[gate.gate_id] = gate
             if self._transport is not None:
                 self._transport.register_gate(gate)

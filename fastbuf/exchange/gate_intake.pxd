@@ -7,11 +7,13 @@ from fastbuf.exchange.gate_core cimport GateCore
 from fastbuf.exchange.input_channel cimport InputChannel
 from fastbuf.exchange.shared_reader cimport SharedReader
 from fastbuf.serializers.assemble cimport BatchAssembler
+from fastbuf.serializers.element_view cimport ElementView
 from fastbuf.serializers.serializer cimport Serializer
 from fastbuf.serializers.spanning cimport SpanningReader
 
 cdef enum:
     READY_BATCH = 64            # buffers taken from the queue, and given back, at a time
+    VIEW_BYTES = 262144         # the same of a view, of which no record is made
     LIST_BYTES = 65536          # a list of records made from so many is given out: while it is in the cache
 
 
@@ -24,6 +26,7 @@ cdef class GateIntake:
     cdef list shared                        # SharedReader of each memfd channel; the transport appends
     cdef BatchAssembler assembler           # columnar
     cdef list records                       # row, pickled
+    cdef ElementView elements               # of a lazy gate, which gives records out as they came; else None
     cdef Py_ssize_t list_bytes              # a list made from so many bytes is given out
     cdef Py_ssize_t record_bytes            # that they came from
     cdef object event                       # comes after what waits to be given out

@@ -30,6 +30,8 @@ from fastbuf.exchange.shared_block cimport SHARED_ABORTED, SHARED_CANCELLED, SHA
 from fastbuf.exchange.shared_reader cimport NEWS_BROKEN, NEWS_EVENT, NEWS_NONE, SharedNews, SharedReader
 from fastbuf.memory.pool_core cimport segment_data
 from fastbuf.serializers.columnar cimport ColumnarSerializer
+from fastbuf.serializers.element_view cimport ElementView
+from fastbuf.serializers.row cimport RowSerializer
 from fastbuf.serializers.serializer cimport Serializer
 from fastbuf.serializers.spanning cimport SpanningReader
 
@@ -40,14 +42,16 @@ from fastbuf.exchange.events import decode_event
 cdef class GateIntake:
     """What an input gate has taken in and not given out; the gate sets `core`."""
 
-    def __init__(self, Serializer serializer, config):
+    def __init__(self, Serializer serializer, config, bint lazy=False):
         self.serializer = serializer
         self.config = config
         self.readers = []
         self.local_partitions = []
         self.shared = []
         self.records = []
-        self.list_bytes = min(<Py_ssize_t> LIST_BYTES, <Py_ssize_t> config.batch_bytes)
+        self.list_bytes = min(<Py_ssize_t> (VIEW_BYTES if lazy else LIST_BYTES), <Py_ssize_t> config.batch_bytes)
+        if lazy:
+            self.elements = ElementView(self.list_bytes + 2 * <Py_ssize_t> LIST_BYTES)
         if serializer.kind == "columnar":
             self.assembler = (<ColumnarSerializer> serializer).assembler()
 
@@ -71,7 +75,10 @@ cdef class GateIntake:
             while reader.next(&payload, &n):
                 self.assembler.append(payload, n)
         else:
-            reader.collect(self.serializer, <list> self.records)
+            if self.elements is not None:
+                self.elements.take(reader)
+            else:
+                reader.collect(self.serializer, <list> self.records)
             self.record_bytes += length
         return 0
 
@@ -82,11 +89,13 @@ cdef class GateIntake:
             return self.assembler.rows >= <Py_ssize_t> self.config.batch_rows or \
                 self.assembler.nbytes >= <Py_ssize_t> self.config.batch_bytes
         # What has come of a long record that is not whole yet is nothing to be given out.
-        return len(self.records) > 0 and (
-            self.record_bytes >= self.list_bytes or len(self.records) >= <Py_ssize_t> self.config.batch_rows)
+        return self.waiting() > 0 and (
+            self.record_bytes >= self.list_bytes or self.waiting() >= <Py_ssize_t> self.config.batch_rows)
 
     cdef Py_ssize_t waiting(self) noexcept:
-        return self.assembler.rows if self.assembler is not None else len(self.records)
+        if self.assembler is not None:
+            return self.assembler.rows
+        return self.elements.records if self.elements is not None else len(self.records)
 
     cdef int drain_remote(self) except -1:
         """Takes in what has arrived, until there is enough; 1 when something came."""
@@ -261,11 +270,16 @@ cdef class GateIntake:
         if self.assembler is not None:
             self.records_in += self.assembler.rows
             return self.assembler.take()
+        if self.elements is not None:
+            self.record_bytes = 0
+            self.records_in += self.elements.records
+            return self.elements.view(<RowSerializer> self.serializer)
         records = self.records
         self.records = []
         self.record_bytes = 0
         self.records_in += len(records)
         return records
+
     cdef object take_event(self):
         """The event that came after all that waited; None while something waits, or when there is none."""
         event = None
@@ -278,7 +292,6 @@ cdef class GateIntake:
         """The gate is freed: nothing is kept that it held, and `core` is looked at no more."""
         self.core = NULL
         self.local_partitions = []
-        self.shared = []
         self.shared = []
         self.readers = []
         self.records = []

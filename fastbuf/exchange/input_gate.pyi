@@ -38,6 +38,7 @@ class InputGate:
         secret: bytes,
         config: ExchangeConfig,
         maximum: int | None = None,
+        lazy: bool = False,
     ) -> None: ...
     def add_local(self, partition: ResultPartition, index: int) -> None: ...
     def add_shared(self, reader: SharedReader, number: int) -> None: ...
@@ -47,7 +48,7 @@ class InputGate:
         """Say which channels there are in all, and how many buffers each sent."""
 
     def poll(self, timeout: float | None = None) -> Any:
-        """A record batch, a list of records, an :class:`Event`, or ``None``."""
+        """A record batch, a list of records, their :class:`LazyRows`, an :class:`Event`, or ``None``."""
 
     async def poll_async(self, timeout: float | None = None) -> Any:
         """As :meth:`poll`, in a coroutine."""

@@ -52,6 +52,7 @@ from fastbuf.flow.credit_ledger cimport ledger_of_gate
 from fastbuf.memory.network_buffer_pool cimport NetworkBufferPool
 from fastbuf.memory.pool_core cimport local_set_listener
 from fastbuf.memory.pool_setup cimport fork_count
+from fastbuf.serializers.row cimport RowSerializer
 from fastbuf.serializers.serializer cimport Serializer
 
 from fastbuf.errors import ConfigError, ExchangeClosed, ResourceError, SequenceError, StallTimeout
@@ -75,7 +76,7 @@ cdef class InputGate:
     """Where the buffers of all producers arrive; made by :meth:`ShuffleEnvironment.create_input_gate`.
 
     Iterate over it, or call :meth:`poll`. Gives out :class:`pyarrow.RecordBatch` for a columnar
-    serializer, records otherwise. Nothing is ordered across channels.
+    serializer, :class:`LazyRows` if it is lazy, records otherwise. Nothing is ordered across channels.
     """
 
     def __cinit__(self, *arguments, **named):
@@ -85,10 +86,12 @@ cdef class InputGate:
         self.forks = fork_count()
 
     def __init__(self, environment, Serializer serializer, channels, unsigned int gate_id, unsigned long long epoch,
-                 bytes secret, config, maximum=None):
+                 bytes secret, config, maximum=None, bint lazy=False):
         cdef NetworkBufferPool network = environment.pool
         if channels is not None and channels < 1:
             raise ConfigError(f"an input gate with {channels} channels: at least 1")
+        if lazy and not isinstance(serializer, RowSerializer):
+            raise ConfigError(f"a lazy gate is of a RowSerializer, not of a {type(serializer).__name__}")
         self.environment = environment
         self.serializer = serializer
         self.channels = channels
@@ -97,7 +100,7 @@ cdef class InputGate:
         self.secret = secret
         self.config = config
         self.lock = threading.RLock()
-        self.intake = GateIntake(serializer, config)
+        self.intake = GateIntake(serializer, config, lazy)
         self.bell = Doorbell(environment.shared)
         self.bell_kept = <PyObject *> self.bell
         Py_INCREF(self.bell)
@@ -213,7 +216,7 @@ cdef class InputGate:
 
         Returns
         -------
-        pyarrow.RecordBatch or list or Event or None
+        pyarrow.RecordBatch or list or LazyRows or Event or None
             Up to about ``batch_rows`` rows or ``batch_bytes``; a smaller batch when its first row has waited for
             ``buffer_timeout_s``. An :class:`Event` by itself, after all records that its producer wrote before it.
             ``None``: nothing within the time, or all is read (then :attr:`finished` is true).
@@ -311,7 +314,7 @@ cdef class InputGate:
         return self
 
     def __next__(self):
-        if self.intake.assembler is not None:
+        if self.intake.assembler is not None or self.intake.elements is not None:
             got = self.poll()
             if got is None:
                 raise StopIteration

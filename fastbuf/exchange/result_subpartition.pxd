@@ -18,13 +18,13 @@
 # shared_block.pxd); its drainer here is whoever collects what the reader is done with: the writer when it finds no
 # room, or the transport.
 #
-# Wake-ups.  A writer that found the queue full goes on when it is half empty, so that it is not woken, to fill one
-# buffer and sleep again, whenever one leaves.  `patience` says so to the drainer, which then tells the writer of no
-# buffer that leaves more than that queued (0: it tells of each).  Whoever makes the queue as short as that tells the
-# writer whatever it reads there, so that is the eventcount's pairing and no more.  But the writer may wait for something
-# else later, any place or any segment that comes free: then it has lowered `patience` before it looks, and either it
-# sees the new head, or the drainer sees the new patience (two fences, Dekker's).  An end, a cancel or a failure is
-# always told.  tests/models/test_event_model.py looks at every interleaving.
+# Wake-ups. A writer that found the queue full goes on when it is half empty, so that it is not woken, to fill one
+# buffer and sleep again, whenever one leaves. `patience` says so to the drainer, which then tells the writer of no
+# buffer that leaves more than that queued (0: it tells of each). Whoever makes the queue as short as that tells the
+# writer whatever it reads there, so that is the eventcount's pairing and no more. But the writer may wait for
+# something else later, any place or any segment that comes free: then it has lowered `patience` before it looks, and
+# either it sees the new head, or the drainer sees the new patience (two fences, Dekker's). An end, a cancel or a
+# failure is always told. tests/models/test_event_model.py looks at every interleaving.
 #
 # Forbidden: bytes drained that were not committed; a slot reused while the drainer reads it; an
 # end-of-partition seen before the last buffer; more than `bound` buffers queued.

@@ -9,6 +9,7 @@
 # object that its record is to have (serializer.pxd): the carry then holds what is before it.
 from libc.stdint cimport uint8_t
 
+from fastbuf.serializers.row_encode cimport Writer
 from fastbuf.serializers.serializer cimport Serializer
 
 
@@ -31,6 +32,8 @@ cdef class SpanningReader:
     cdef bint next(self, const uint8_t **payload, Py_ssize_t *length) except -1 nogil
     # Appends every record that is whole by now; the buffer is used up then.  Instead of next, not beside it.
     cdef int collect(self, Serializer serializer, list records) except -1
+    # The same without decoding: the elements go to `out` as they are; -> how many.
+    cdef Py_ssize_t collect_elements(self, Writer *out) except -1
     # Nothing carried and nothing unread: must be so at the end of a partition.
     cdef bint clean(self) noexcept nogil
 

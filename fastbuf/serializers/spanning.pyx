@@ -5,6 +5,7 @@ from libc.stdint cimport uint8_t, uint32_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
+from fastbuf.serializers.row_encode cimport Writer, writer_reserve
 from fastbuf.serializers.serializer cimport Serializer
 
 from fastbuf.errors import RecordTooLong
@@ -129,6 +130,32 @@ cdef class SpanningReader:
             if not self._from_carry(&payload, &n):
                 return 0
             records.append(serializer.decode_record(payload, n))
+
+    cdef Py_ssize_t collect_elements(self, Writer *out) except -1:
+        cdef const uint8_t *payload
+        cdef Py_ssize_t n, records = 0
+        cdef uint32_t size
+        while True:
+            if self._handed:
+                self._drop()
+            n = 0
+            while self._have == 0 and self._left - n >= PREFIX:
+                memcpy(&size, self._data + n, PREFIX)
+                if size > <size_t> self.max_record_bytes or self._left - n - PREFIX < <Py_ssize_t> size:
+                    break
+                n += PREFIX + <Py_ssize_t> size
+                records += 1
+            writer_reserve(out, n)
+            memcpy(out.buf + out.at, self._data, n)
+            out.at += n
+            self._data += n
+            self._left -= n
+            if self._left == 0 or not self._from_carry(&payload, &n):
+                return records
+            writer_reserve(out, PREFIX + n)
+            memcpy(out.buf + out.at, payload - PREFIX, PREFIX + n)      # the carry has the prefix too
+            out.at += PREFIX + n
+            records += 1
 
     cdef bint _begin_tail(self, Serializer serializer) except -1:
         # Carries what is before the tail, as far as it has come, and makes the tail when all of it has.

@@ -1,0 +1,3 @@
+class ElementView:
+    records: int
+    def __init__(self, room: int) -> None: ...
