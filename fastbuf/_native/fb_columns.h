@@ -70,9 +70,9 @@ static inline void fb_store64(void *p, uint64_t v) { memcpy(p, &v, 8); }
 /* Bytes that a part of a chunk takes with its padding: every part begins at a multiple of 8 of its element. */
 static inline int64_t fb_whole(int64_t bytes) { return (bytes + 7) & ~(int64_t)7; }
 
-/* Zeros behind a part of `bytes` bytes, up to the next one. A whole word of them where there is room before `limit`: what
- * follows overwrites it. Nothing is read back: a load of what many small stores have just written would wait until all
- * of them are in the cache, and with it the next part. */
+/* Zeros behind a part of `bytes` bytes, up to the next one. A whole word of them where there is room before `limit`:
+ * what follows overwrites it. Nothing is read back: a load of what many small stores have just written would wait until
+ * all of them are in the cache, and with it the next part. */
 static inline uint8_t *fb_fill_up(uint8_t *part, int64_t bytes, const uint8_t *limit) {
     uint8_t *next = part + fb_whole(bytes);
     if (limit - next >= 8)

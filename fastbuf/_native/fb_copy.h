@@ -1,9 +1,9 @@
 /* memcpy for what may be long.
  *
- * glibc copies 2 KiB and more by `rep movsb`, which AMD's Zen 3 does three to ten times slower where the target's place in
- * its page is 1 to 63 bytes behind the source's: parts of chunks begin at any multiple of 8, so that is common here. A loop
- * over vectors of 32 bytes, two lines a turn, is as fast as `rep movsb` at its best, wherever the two lie. Copies of more
- * than a megabyte are glibc's, which passes the caches by when they cannot hold them; where they lie badly they are cut.
+ * glibc copies 2 KiB and more by `rep movsb`, which AMD's Zen 3 does three to ten times slower where the target's place
+ * in its page is 1 to 63 bytes behind the source's: parts of chunks begin at any multiple of 8, so that is common here.
+ * A loop over vectors of 32 bytes, two lines a turn, is as fast as `rep movsb` at its best, wherever the two lie.
+ * Copies of more than a megabyte that lie well are glibc's, which passes the caches by when they cannot hold them.
  */
 #ifndef FB_COPY_H
 #define FB_COPY_H

@@ -155,7 +155,8 @@ FB_DEFINE_VAR_BLOCK(fb_var_block32, int32_t)
 FB_DEFINE_VAR_BLOCK(fb_var_block64, int64_t)
 
 /* Offsets of a range: those of the batch less the first of them. */
-static uint8_t *fb_range_offsets(const fb_gather_state *g, const fb_node *t, const fb_column *c, int64_t lo, int64_t n, uint8_t *dst) {
+static uint8_t *fb_range_offsets(const fb_gather_state *g, const fb_node *t, const fb_column *c, int64_t lo, int64_t n,
+                                 uint8_t *dst) {
     int64_t from = fb_var_start(t, c, lo);
     if (t->kind == FB_VAR32 || t->kind == FB_LIST32) {
         const int32_t *o = (const int32_t *)c->offsets + lo;
@@ -325,9 +326,9 @@ static uint8_t *fb_put_sorted(const fb_gather_state *g, const fb_sorted *s, int 
     return fb_fill_up(start, o - start, g->limit);
 }
 
-/* One element with as many of the n rows as fit in `room`; returns its bytes (0: not one row fits) and the rows. The rows
- * are those that `idx` names, and if it is NULL, lo and those behind it. With columns by partition, idx[0] is the row at
- * place lo of them, and is not read if all of them are. */
+/* One element with as many of the n rows as fit in `room`; returns its bytes (0: not one row fits) and the rows. The
+ * rows are those that `idx` names, and if it is NULL, lo and those behind it. With columns by partition, idx[0] is the
+ * row at place lo of them, and is not read if all of them are. */
 static int64_t fb_encode(const fb_batch *b, const uint32_t *idx, int64_t lo, int64_t n, uint8_t *dst, int64_t room,
                          int64_t *rows) {
     int64_t fit = fb_fit(b, idx, lo, n, room);

@@ -41,10 +41,10 @@ static int64_t fb_group_passes(const int32_t *restrict pids, int64_t rows, int32
     return -1;
 }
 
-/* Counts, and where each partition begins and ends: counts[l * parts + p] is then the first place of stretch l's rows of p.
- * Returns the partition that has all rows, or -1. */
-static inline int64_t fb_count_rows(const int32_t *restrict pids, int64_t rows, int32_t parts, uint32_t *restrict counts,
-                                    int64_t *restrict at, int64_t *restrict stop) {
+/* Counts, and where each partition begins and ends: counts[l * parts + p] is then the first place of stretch l's rows
+ * of p. Returns the partition that has all rows, or -1. */
+static inline int64_t fb_count_rows(const int32_t *restrict pids, int64_t rows, int32_t parts,
+                                    uint32_t *restrict counts, int64_t *restrict at, int64_t *restrict stop) {
     uint32_t *c0 = counts, *c1 = c0 + parts, *c2 = c1 + parts, *c3 = c2 + parts;
     int64_t lane = rows / FB_LANES;
     const int32_t *p0 = pids, *p1 = p0 + lane, *p2 = p1 + lane, *p3 = p2 + lane;

@@ -1,5 +1,5 @@
-/* Loops over offsets: whether they fall, how long the longest value is, and all of them moved. Whoever reads a batch or a
- * chunk looks at all of them, so each scan exists for AVX2 and for the baseline, chosen at run time. */
+/* Loops over offsets: whether they fall, how long the longest value is, and all of them moved. Whoever reads a batch or
+ * a chunk looks at all of them, so each scan exists for AVX2 and for the baseline, chosen at run time. */
 #ifndef FB_OFFSETS_H
 #define FB_OFFSETS_H
 

@@ -1,10 +1,10 @@
-/* A batch's columns laid out by partition in one run through its rows, so that a partition's chunk is copied from ranges.
+/* A batch's columns laid out by partition in one run through its rows, so that a chunk is copied from ranges.
  *
  * A gather of one partition after the other reads every cache line of the batch once for each of its values: with eight
  * partitions or more that is the whole batch eight times over. Here all is read in order, once, and written to as many
- * places as there are partitions, whose lines stay in the first cache while there are a few hundred. Strings of up to 31
- * bytes go to slots of 16 or 32 with their length in the last byte, on the same line, and close up when they are copied
- * out. What has no slot here is gathered.
+ * places as there are partitions, whose lines stay in the first cache while there are a few hundred. Strings of up to
+ * 31 bytes go to slots of 16 or 32 with their length in the last byte, on the same line, and close up when they are
+ * copied out. What has no slot here is gathered.
  *
  * The place of a row among all rows by partition is `places[row]`; fb_spell_order makes the row numbers that a gather
  * walks of it, where one is needed. */
@@ -103,7 +103,7 @@ static inline __attribute__((always_inline)) void fb_sort_var_body(const fb_colu
             if (!fb_bit(c->validity, c->bit0 + i)) to[((int64_t)places[i] + 1) * slot - 1] = 0;
 }
 
-/* Fills `room`, of fb_sort_bytes(b), and makes b->sorted point into it. Returns whether all columns are there, none with
+/* Fills `room`, of fb_sort_bytes(b), and makes `sorted` point into it. Returns whether all columns are there, none with
  * a bitmap: then no row numbers are needed. */
 static int fb_sort(const fb_batch *b, const uint32_t *places, uint8_t *room, fb_sorted *sorted) {
     int all = 1;
