@@ -7,17 +7,15 @@ send).  The blocking calls pump and wait on the partition's event.
 
 import numpy as np
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
 from cpython.pythread cimport PyThread_get_thread_ident
-from cpython.ref cimport Py_DECREF
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free, realloc
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from fastbuf._native.atomics cimport fb_event_cancel, fb_event_epoch, fb_event_prepare
 from fastbuf.exchange.channel_selector cimport ChannelSelector
 from fastbuf.exchange.driver cimport Driver
+from fastbuf.exchange.long_records cimport PREFIX, LongRecordWriter
 from fastbuf.exchange.result_partition cimport (
     WRITE_BLOCKED,
     WRITE_DROPPED,
@@ -34,11 +32,7 @@ from fastbuf.errors import ExchangeClosed, RecordError, RecordTooLong, SchemaErr
 from fastbuf.exchange.events import encode_event
 from fastbuf.serializers.columnar import from_numpy
 
-cdef enum:
-    PREFIX = 4                # bytes of the length before each record
-
-
-cdef class RecordWriter:
+cdef class RecordWriter(LongRecordWriter):
     """Writes one producer's records to R consumers.
 
     Made by :meth:`ShuffleEnvironment.create_result_partition` or :meth:`ShuffleEnvironment.exchange`.
@@ -56,72 +50,7 @@ cdef class RecordWriter:
         if serializer.kind == "columnar":
             self.scatter = (<ColumnarSerializer> serializer).scatter(partition.subpartitions)
 
-    def __dealloc__(self):
-        free(self.scratch)
-
     # ---- pumps: 1 done, 0 blocked
-
-    cdef int reserve(self, Py_ssize_t room) except -1:
-        cdef uint8_t *grown
-        if room > self.scratch_room:
-            grown = <uint8_t *> realloc(self.scratch, room)
-            if grown == NULL:
-                raise MemoryError(f"a record of {room} bytes")
-            self.scratch = grown
-            self.scratch_room = room
-        return 0
-
-    cdef int spill(self, int part, Py_ssize_t length, PyObject *tail) except -1:
-        """The first `length` bytes of scratch go to `part`, over as many buffers as they need, and then the tail.
-
-        `tail` is a reference that becomes the writer's, or NULL.
-        """
-        self.spill_part = part
-        self.spill_begun = False
-        self.spill_next = self.scratch
-        self.spill_left = length
-        self.take_tail(tail)
-        return self.pump_spill()
-
-    cdef void take_tail(self, PyObject *tail) noexcept:
-        self.spilling_tail = False
-        self.spill_tail = None
-        if tail != NULL:
-            self.spill_tail = <bytes> tail
-            Py_DECREF(self.spill_tail)
-
-    cdef int spill_from_tail(self) noexcept:
-        self.spilling_tail = True
-        self.spill_next = <const uint8_t *> PyBytes_AS_STRING(self.spill_tail)
-        self.spill_left = PyBytes_GET_SIZE(self.spill_tail)
-        return 0
-
-    cdef int pump_spill(self) except -1:
-        cdef OpenBuffer *b
-        cdef WriteState state
-        cdef uint32_t n
-        while self.spill_left:
-            state = self.partition.open_buffer(self.spill_part, self.spill_begun)
-            if state == WRITE_BLOCKED:
-                return 0
-            if state == WRITE_DROPPED:
-                self.spill_left = 0
-                break
-            b = &self.partition.buffers[self.spill_part]
-            n = <uint32_t> min(self.spill_left, <Py_ssize_t> (self.partition.segment_size - b.fill))
-            memcpy(b.data + b.fill, self.spill_next, n)
-            self.spill_begun = True
-            self.spill_next += n
-            self.spill_left -= n
-            self.partition.commit(self.spill_part, n)
-            if self.spill_left == 0 and self.spill_tail is not None and not self.spilling_tail:
-                self.spill_from_tail()
-        self.spill_tail = None
-        if self.scratch_room > 1 << 20:     # a giant's memory is not kept
-            free(self.scratch)
-            self.scratch = NULL
-            self.scratch_room = 0
-        return 1
 
     cdef int pump_batch(self) except -1:
         cdef ResultPartition p = self.partition
@@ -339,34 +268,6 @@ cdef class RecordWriter:
         length = <uint32_t> self.whole(n, tail)
         memcpy(self.scratch, &length, PREFIX)
         return self.spill(part, n + PREFIX, tail)
-
-    cdef Py_ssize_t whole(self, Py_ssize_t n, PyObject *tail) except -1:
-        """Bytes of a payload with `n` before its tail, if that may be sent; lets go of the tail if not."""
-        cdef object held
-        if tail != NULL:
-            n += PyBytes_GET_SIZE(<object> tail)
-            if n > self.longest:
-                held = <object> tail
-                Py_DECREF(held)
-                self.refuse(n)
-        return n
-
-    cdef int put_tail(self, int part, Py_ssize_t n, PyObject *tail) except -1:
-        """The open buffer has a payload's `n` bytes behind a prefix's room: commits them, and goes on with the tail."""
-        cdef OpenBuffer *b = &self.partition.buffers[part]
-        cdef uint32_t length = <uint32_t> self.whole(n, tail)
-        memcpy(b.data + b.fill, &length, PREFIX)
-        self.spill_part = part
-        self.spill_begun = True
-        self.take_tail(tail)
-        self.spill_from_tail()
-        self.partition.commit(part, <uint32_t> n + PREFIX)
-        return self.pump_spill()
-
-    cdef int refuse(self, Py_ssize_t n) except -1:
-        raise RecordTooLong(
-            f"it takes {n} bytes, longer than max_record_bytes ({self.longest}): raise that on both sides, or leave "
-            "the record out")
 
     cdef int begin_record(self, object record) except -1:
         """1: written, 0: begun.  What is wrong with a record is said with its number."""
