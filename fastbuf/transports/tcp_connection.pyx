@@ -244,6 +244,7 @@ cdef void connection_read(Connection *c, int most) noexcept nogil:
                 connection_lost(c, strerror(errno))
             return
         c.heard = True
+        (<Registry *> c.loop).moved += n
         wanted -= n
         if c.phase == PHASE_OPEN:
             if c.in_left:
@@ -404,6 +405,7 @@ cdef void connection_write(Connection *c, bint eager) noexcept nogil:
         n = _send(c)
         if n >= 0:
             c.moved |= was_blocked
+            (<Registry *> c.loop).moved += n
             _sent(c, n)
         elif errno == EAGAIN:
             c.blocked = True

@@ -1,6 +1,6 @@
 """Guests of the I/O loop: writers that send what they wrote, readers and writers that fetch what they wait for."""
 
-from libc.stdint cimport int64_t, uint32_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from fastbuf._native.atomics cimport (
     fb_cpu_relax,
@@ -34,12 +34,13 @@ from fastbuf.transports.tcp_state cimport READS_A_LOOK, Stream
 
 cdef enum:
     EVENTS = 16
-    SPIN_NS = 40000             # waits of less than this by and large are spun through: a sleep and a wake-up cost more
-    LEAST_SPIN_NS = 3000        # what is left of it where waits are longer
-    # ... but for 2 ms in 33, the same in all processes of a host.  Where both ends sleep, each waits for the other's
-    # wake-up and nothing else, and would do so for ever: then both spin for longer than that takes, and find out.
+    SHORT_NS = 60000            # waits of less than this by and large are spun through ...
+    SPIN_NS = 150000            # ... for so long: a peer that fell asleep once has time to wake, and sleeps no more
+    LEAST_SPIN_NS = 3000        # where waits are longer: a sleep and a wake-up cost less
+    # But for 2 ms in 33, the same in all processes of a host.  Where both ends sleep, each waits for the other to wake
+    # up and for nothing else, and would do so for ever: then both spin, and find out.
     PROBE_MASK = 0x1e00000
-    PROBE_NS = 200000
+    MUCH = 16384                # bytes of one wait
     SEAT_NS = 200000            # how long the I/O thread, asked for the seat, is waited for
     BLOCK_NS = 5000000          # how long one who drives sleeps in epoll: other threads' notices may wait for that
     IN_VAIN = 4                 # times in a row, then not every wait begins with it
@@ -147,7 +148,8 @@ cdef bint _drive(Driver *d, DriveState *t, fb_event *e, uint32_t key, int64_t un
     epoch and wake nobody here.
     """
     cdef IoLoop *loop = <IoLoop *> d.loop
-    cdef int64_t started, now, spin_until, block_until
+    cdef int64_t started, now, waited, spin_until, block_until
+    cdef uint64_t moved
     cdef int timeout = 0
     cdef bint came = False
     if loop.cpus < 2 or fb_u32_load_acquire(&loop.asleep):
@@ -158,9 +160,10 @@ cdef bint _drive(Driver *d, DriveState *t, fb_event *e, uint32_t key, int64_t un
     fb_u32_store_release(&loop.driven, 1)
     if not _sit(loop, e, key):
         return fb_event_epoch(e) != key
+    moved = loop.all.moved              # of the last who had the turn: about
     started = fb_now_ns()
     now = started
-    spin_until = started + (SPIN_NS if t.wait_ns < SPIN_NS else LEAST_SPIN_NS if started & PROBE_MASK else PROBE_NS)
+    spin_until = started + (SPIN_NS if t.wait_ns < SHORT_NS or not started & PROBE_MASK else LEAST_SPIN_NS)
     spin_until = min(spin_until, until_ns)
     block_until = min(spin_until + BLOCK_NS, until_ns)
     while True:
@@ -185,8 +188,12 @@ cdef bint _drive(Driver *d, DriveState *t, fb_event *e, uint32_t key, int64_t un
     _combine(loop)                      # G3: its fence is between the seat and the looks at `dirty` and `asleep`
     if fb_u32_load_acquire(&loop.asleep):
         fb_event_notify(&loop.parked)
-    # One that waits long now and then, since its peer was not given a core, is none that waits long.
-    t.wait_ns += (min(now - started, <int64_t> 2 * SPIN_NS) - t.wait_ns) // 8
+    # One that waits long now and then, since its peer was not given a core, is none that waits long.  Beside the work
+    # that much data is, a sleep is cheap, and the core may be wanted for just that.
+    waited = now - started
+    if loop.all.moved - moved >= MUCH:
+        waited *= 3
+    t.wait_ns += (min(waited, <int64_t> 2 * SHORT_NS) - t.wait_ns) // 8
     if came:
         t.vain = 0
     elif block:

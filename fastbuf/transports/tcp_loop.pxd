@@ -105,6 +105,7 @@ cdef struct IoLoop:
     Command *commands           # all.lock
     # -- I/O thread
     uint32_t looks              # at what guests left, in a row, without one that drove
+    bint unburied               # it met a dead connection when another had the seat
     uint64_t last_serial
     int64_t next_flush_ns
     int64_t next_sweep_ns

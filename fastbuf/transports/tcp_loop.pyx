@@ -500,7 +500,7 @@ cdef int _await(IoLoop *loop, epoll_event *events, int timeout, bint *seated) no
     fb_u32_exchange_acq_rel(&loop.sleeping, 1)
     fb_fence_seq_cst()                  # T3
     if fb_u64_load_acquire(&loop.dirty) or fb_u32_exchange_acq_rel(&loop.left, 0) or _has_commands(loop) \
-            or fb_u32_load_acquire(&loop.driven):
+            or fb_u32_load_acquire(&loop.driven) or loop.unburied:
         timeout = 0
     timeout = epoll_wait(loop.epoll_fd, events, EVENTS, timeout)
     fb_u32_exchange_acq_rel(&loop.sleeping, 0)
@@ -529,7 +529,7 @@ cdef void *loop_main(void *argument) noexcept nogil:
         _flush(loop, now)
         _look(loop, now)
         _sweep(loop, now)
-        loop_run(loop, seated, False)
+        loop.unburied = loop_run(loop, seated, False) and not seated
         _free_doomed(loop)
         if seated:
             fb_u32_store_release(&loop.seat, SEAT_FREE)

@@ -48,6 +48,7 @@ cdef struct Registry:
     Connection *connections
     Stream *streams
     Stream *doomed
+    uint64_t moved              # bytes read and sent.  The turn
     Connection *running         # may have something to say, or to be asked of epoll
     pthread_mutex_t lock        # letters, and the loop's commands
     Letter *inbox               # handshakes of streams that join us, in their order; for the listener's thread
