@@ -15,6 +15,7 @@ from libc.string cimport memcpy
 from fastbuf._native.atomics cimport fb_event_cancel, fb_event_epoch, fb_event_prepare
 from fastbuf.exchange.channel_selector cimport ChannelSelector
 from fastbuf.exchange.driver cimport Driver
+from fastbuf.exchange.failure cimport failure_code
 from fastbuf.exchange.long_records cimport PREFIX, LongRecordWriter
 from fastbuf.exchange.result_partition cimport (
     WRITE_BLOCKED,
@@ -354,7 +355,7 @@ cdef class RecordWriter(LongRecordWriter):
         cdef bint done = True
         cdef object record = None
         try:
-            while done and i < len(records) and not p.closed:
+            while done and i < len(records) and not p.closed and not failure_code(&p.core.failure):
                 record = records[i]
                 done = self.encode_into(p.subpartitions if self.to_all else self.selector.select(record), record)
                 self.records += 1

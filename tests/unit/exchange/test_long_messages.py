@@ -173,6 +173,24 @@ def test_a_list_that_its_own_records_shorten() -> None:
         assert list(gate) == [(1, 0.5), (7, 0.5)]
 
 
+def test_a_list_ends_with_the_failure_that_comes_within_it() -> None:
+    rows = fb.RowSerializer(fb.Schema.of(k="int64"))
+    with fb.ShuffleEnvironment(segments=64) as env:
+        writer, (gate,) = env.exchange(serializer=rows)
+
+        class Aborting:
+            @property
+            def k(self) -> int:
+                gate.abort("had enough")
+                gate.close()
+                return 1
+
+        with pytest.raises(fb.ExchangeAborted, match="had enough"):
+            writer.emit_many([(0,), Aborting(), (2,), (3,)])
+        assert writer.records == 2
+        writer.abort()
+
+
 def test_records_given_out_one_by_one_are_not_kept() -> None:
     with fb.ShuffleEnvironment(segments=64) as env:
         writer, (gate,) = env.exchange(serializer=fb.RowSerializer(fb.Schema.of(k="int64")))
