@@ -3,6 +3,11 @@
 Shape: this process writes, another reads, each on a core of its own where there are two; segments of 32 KiB. Beside
 it, in the same run: the same hand-over by hand, which spins and does nothing else (the limit), and TCP with the same
 records.  A message there and back is in ``bench_messages.py``.
+
+Both go round over the same number of segments, QUEUED: with less of them what is written stays in the writer's cache,
+with more it is read from the cache that both cores share, and either may be the faster (`FASTBUF_BENCH_QUEUED` tries).
+fastbuf finds its 16 in a pool of 512, and asks of each whether it was cancelled, revoked or flushed; the limit has its
+16 in an arena of its own, and asks nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ from fastbuf.exchange._testing import limit_read, limit_write, read_raw, write_r
 SMOKE = os.environ.get("FASTBUF_BENCH_SMOKE") == "1"
 CONTEXT = mp.get_context("spawn")
 SEGMENT = 32 * 1024
-QUEUED = 16
+QUEUED = int(os.environ.get("FASTBUF_BENCH_QUEUED", "16"))
 ROWS = fb.RowSerializer(fb.Schema.of(k="int64", id="int64", x="float64", name="string"))
 BATCHES = fb.ColumnarSerializer(
     pa.schema([("k", pa.int64()), ("id", pa.int64()), ("x", pa.float64()), ("name", pa.string())])

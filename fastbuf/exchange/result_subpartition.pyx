@@ -17,7 +17,6 @@ from fastbuf._native.atomics cimport (
     fb_u64_store_relaxed,
 )
 from fastbuf.exchange.shared_block cimport (
-    COLLECT_EVERY,
     lender_begin,
     lender_commit,
     lender_end,
@@ -72,11 +71,6 @@ cdef void sub_forget_drainer(Subpartition *s) noexcept nogil:
 cdef bint sub_has_room(Subpartition *s, bint patient) noexcept nogil:
     """Whether a buffer may be begun: the queue is not full; patient: and was not since it was half empty."""
     cdef uint32_t tail = fb_u32_load_relaxed(&s.tail)
-    if s.shared != NULL and tail - s.shared.collected >= COLLECT_EVERY:
-        # Before there is need: a segment that came back is filled again while it is in this core's cache.
-        s.shared.collected = tail
-        s.shared.collect(s.shared)
-        s.head_seen = fb_u32_load_acquire(&s.head)
     if not s.full and tail - s.head_seen < s.bound:
         return True
     if s.shared != NULL:

@@ -67,7 +67,6 @@ cdef enum:
     SHARED_EVENTS = 16          # events of one channel that may be on their way
     SHARED_EVENT_BYTES = 4096   # longest event; exchange/events.py has the same bound
     SHARED_REASON = 2040        # longest reason
-    COLLECT_EVERY = 4           # buffers between two looks at what has come back: the last one filled is still in cache
     SHARED_SLOTS = 2048         # most slots: max_buffers_per_channel is at most 1024
 
 cdef enum SharedEnd:
@@ -122,7 +121,6 @@ cdef struct SharedLender:
     SharedBlock *block
     uint8_t *events
     uint32_t mask               # slots - 1; set once
-    uint32_t collected          # number of the buffer before which the writer last looked at what has come back
     uint32_t events_out         # pushed so far
     fb_au32 events_home         # of which the reader has had so many; stored under the lock
     Bell *reader_bell           # set once

@@ -1,13 +1,15 @@
 """The writer's end of a memfd channel: lends segments to a reader in another process (map: ``shared_block.pxd``)."""
 
 from libc.errno cimport errno
-from libc.stdint cimport uint8_t, uint32_t
+from libc.stdint cimport int32_t, uint8_t, uint32_t
+from libc.stdlib cimport free
 from libc.string cimport memcpy, strlen
 
 import os
 
 from fastbuf._native.atomics cimport (
     fb_au32,
+    fb_event_notify,
     fb_fence_seq_cst,
     fb_u32_exchange_acq_rel,
     fb_u32_init,
@@ -26,7 +28,7 @@ from fastbuf._native.threads cimport (
 from fastbuf.exchange.doorbell cimport Doorbell, bell_ring
 from fastbuf.exchange.failure cimport FAIL_ABORTED, FAIL_PEER_LOST, FAIL_PROTOCOL, failure_code, failure_set
 from fastbuf.exchange.result_partition cimport ResultPartition
-from fastbuf.exchange.result_subpartition cimport Slot, Subpartition, sub_advance, sub_close, sub_forget_drainer
+from fastbuf.exchange.result_subpartition cimport Slot, Subpartition, sub_close, sub_forget_drainer
 from fastbuf.exchange.shared_block cimport (
     SHARED_ABORTED,
     SHARED_DONE,
@@ -38,6 +40,7 @@ from fastbuf.exchange.shared_block cimport (
     SharedLender,
     SharedSlot,
 )
+from fastbuf.memory.pool_core cimport segment_recycle
 
 from fastbuf.errors import ResourceError
 from fastbuf.memory.layout import PAGE
@@ -90,20 +93,38 @@ cdef bint _take_home(SharedLender *x, Subpartition *s) noexcept nogil:
     cdef uint32_t done = fb_u32_load_acquire(&x.block.head)
     cdef uint32_t head = fb_u32_load_relaxed(&s.head)
     cdef uint32_t tail = fb_u32_load_acquire(&s.tail)
+    cdef int32_t back[64]
+    cdef uint32_t n, patience
     cdef Slot *slot
-    cdef bint event
+    cdef bint sane = True
     if done - head > tail - head:
         return False
-    while head != done:
-        slot = &s.slots[head & s.mask]
-        if not fb_u32_load_acquire(&slot.finished):     # the writer is still filling it
-            return False
-        event = slot.event != NULL
-        sub_advance(s, 0, True)         # the writer has counted it
-        if event:
-            fb_u32_store_release(&x.events_home, fb_u32_load_relaxed(&x.events_home) + 1)
-        head += 1
-    return True
+    while sane and head != done:
+        n = 0
+        while head != done and n < 64:
+            slot = &s.slots[head & s.mask]
+            if not fb_u32_load_acquire(&slot.finished):     # the writer is still filling it
+                sane = False
+                break
+            if slot.event != NULL:
+                free(slot.event)
+                slot.event = NULL
+                fb_u32_store_release(&x.events_home, fb_u32_load_relaxed(&x.events_home) + 1)
+            else:
+                back[n] = slot.segment
+                n += 1
+            head += 1
+        fb_u32_store_release(&s.head, head)
+        # The pool gives out first what came last: let that be what the reader has looked at the longest time ago.  What
+        # it has just read is in its core's cache, and would have to be fetched from there to be written to.
+        while n:
+            n -= 1
+            segment_recycle(s.pool, back[n])
+        fb_fence_seq_cst()              # patience after head: see the wake-ups of result_subpartition.pxd
+        patience = fb_u32_load_relaxed(&s.patience)
+        if patience == 0 or fb_u32_load_relaxed(&s.tail) - head <= patience:
+            fb_event_notify(s.writer_event)
+    return sane
 
 
 cdef void _collect(SharedLender *x, Subpartition *s) noexcept nogil:

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint8_t
 
-from fastbuf.serializers.lazy cimport LazyRows
+from fastbuf.serializers.lazy cimport view_elements
 from fastbuf.serializers.objects cimport (
     Py_DECREF, Py_XDECREF, PyBytes_AS_STRING, PyBytes_FromStringAndSize, _PyBytes_Resize,
 )
@@ -45,4 +45,4 @@ cdef class ElementView:
         body = <object> self._out.owner
         Py_DECREF(self._out.owner)
         self._begin()
-        return LazyRows(serializer._plan, body, n)
+        return view_elements(serializer._lazy_plan(), body, n)

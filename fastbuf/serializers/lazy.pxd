@@ -50,6 +50,8 @@ cdef class LazyIterator:
     cdef Py_ssize_t _at
 
 
-# The records of a block (its errors as RowSerializer.view has them), and one record without its length.
+# The records of a block (its errors as RowSerializer.view has them); those of bytes that are elements and no more; and
+# one record without its length.
 cdef LazyRows view_block(LazyPlan plan, object buf, object fingerprint, object key)
+cdef LazyRows view_elements(LazyPlan plan, object body, Py_ssize_t records)
 cdef LazyRow view_payload(LazyPlan plan, object payload, object key)

@@ -445,6 +445,15 @@ cdef LazyRows view_block(LazyPlan plan, object buf, object fingerprint, object k
     return rows
 
 
+cdef LazyRows view_elements(LazyPlan plan, object body, Py_ssize_t records):
+    cdef LazyRows rows = LazyRows.__new__(LazyRows)
+    rows._plan = plan
+    rows._hold(body, 0)
+    rows._set_key(None)
+    rows._index(records)
+    return rows
+
+
 cdef LazyRow view_payload(LazyPlan plan, object payload, object key):
     cdef LazyRows rows = LazyRows.__new__(LazyRows)
     rows._plan = plan

@@ -401,3 +401,8 @@ def test_what_a_wire_cannot_be(rig: Rig) -> None:
     rig.near.close()
     with pytest.raises(ExchangeClosed):
         rig.near.create_wire("watermark", rig.address)
+    with (
+        fb.ShuffleEnvironment(segments=16, tls=fb.TlsConfig("cert", "key", "authority")) as safe,
+        pytest.raises(ConfigError, match="speaks no TLS"),
+    ):
+        safe.listen_wire()
