@@ -83,8 +83,8 @@ class PatienceWorld:
     """A writer of `buffers`, which then waits for the last of them to leave, over a queue of `bound`; and its drainer.
 
     The queue is as ``result_subpartition.pxd`` has it.  The event is taken for right: a notice that finds the writer
-    announced is not lost.  The drainer of a memfd channel tells of a lot of buffers at once (``shared_block.pxd``), and of
-    what is left when it finds no other.
+    announced is not lost.  The drainer of a memfd channel tells of a lot of buffers at once (``shared_block.pxd``), and
+    of what is left when it finds no other.
     """
 
     def __init__(self, bound: int, buffers: int, without: str = "", lot: int = 1) -> None:
