@@ -82,7 +82,7 @@ cdef class InputGate:
     def __cinit__(self, *arguments, **named):
         self.wake_fd = -1
         self.pending = []
-        self.spin_ns = self.spin_most = SPIN_NS if len(os.sched_getaffinity(0)) > 1 else 0
+        self.spin_ns = self.spin_most = SPIN_NS if (os.cpu_count() or 1) > 1 else 0
         self.forks = fork_count()
 
     def __init__(self, environment, Serializer serializer, channels, unsigned int gate_id, unsigned long long epoch,
@@ -291,7 +291,8 @@ cdef class InputGate:
         """Until something comes after `key` was the event's epoch, or until then; alone: all comes by the driver."""
         cdef fb_event *e = self.core.event
         if driver != NULL:
-            if driver.drive(driver, &self.drive, e, key, until, alone):
+            # What comes through memory is not to be had of the driver: its looks would be so many that are not there.
+            if alone and driver.drive(driver, &self.drive, e, key, until, True):
                 driver.leave(driver, False)
                 return
             driver.sleeps(driver)

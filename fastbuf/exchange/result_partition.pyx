@@ -89,7 +89,7 @@ cdef class ResultPartition:
         self.channel = channel
         self.config = config
         self.transports = [None] * subpartitions
-        self.spin_ns = self.spin_most = SPIN_NS if len(os.sched_getaffinity(0)) > 1 else 0
+        self.spin_ns = self.spin_most = SPIN_NS if (os.cpu_count() or 1) > 1 else 0
         self.notified = []
         self.segment_size = network.core.segment_size
         self.pool_core = network.core
@@ -210,7 +210,8 @@ cdef class ResultPartition:
         cdef bint came
         if driver != NULL:
             # What has sent nothing for a while is asked of again soon: other threads notify, and wake nobody here.
-            came = driver.drive(driver, &self.drive, self.core.event, epoch, fb_now_ns() + DRIVE_NS, not self.shares)
+            came = not self.shares and driver.drive(
+                driver, &self.drive, self.core.event, epoch, fb_now_ns() + DRIVE_NS, True)
             driver.leave(driver, False)
             if came:
                 return True
