@@ -99,7 +99,7 @@ cdef struct IoLoop:
     fb_au32 asleep              # threads that sleep until the loop brings them something
     fb_event parked             # the I/O thread, while guests do its work
     Driver driver               # what guests call
-    int cpus                    # that this process may use
+    int cpus                    # of the machine: a peer may be on another than this process is bound to
     pthread_mutex_t turn        # all that follows but `dirty` and `commands`, and every connection and stream
     fb_au64 dirty               # Stream*
     Command *commands           # all.lock

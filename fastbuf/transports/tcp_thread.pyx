@@ -72,7 +72,7 @@ cdef class IoThread:
         fb_event_init(&self.loop.all.answered)
         fb_event_init(&self.loop.parked)
         guest_init(self.loop)
-        self.loop.cpus = len(os.sched_getaffinity(0))
+        self.loop.cpus = os.cpu_count() or 1
         pthread_mutex_init(&self.loop.turn, NULL)
         pthread_mutex_init(&self.loop.all.lock, NULL)
         self.loop.epoll_fd = epoll_create1(EPOLL_CLOEXEC)
