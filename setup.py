@@ -6,6 +6,8 @@ FASTBUF_DEBUG=1
     Bounds checks, assertions and poison on recycled segments.
 FASTBUF_SANITIZE=thread|address
     Builds with that sanitizer; run with its runtime in LD_PRELOAD.
+FASTBUF_CFLAGS="-O0"
+    More options for the C compiler, after its own: the last one holds.
 FASTBUF_ONLY=fastbuf.memory,fastbuf.flow
     Builds only the modules below these packages.
 """
@@ -32,6 +34,7 @@ else:
 if SANITIZE:
     COMPILE.append(f"-fsanitize={SANITIZE}")
     LINK.append(f"-fsanitize={SANITIZE}")
+COMPILE += os.environ.get("FASTBUF_CFLAGS", "").split()
 
 
 def extensions() -> list[Extension]:

@@ -72,11 +72,10 @@ def user_folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("mode", ["auto", "blocking"])
-def test_shuffle_of_a_users_file(user_folder: Path, mode: str) -> None:
+def test_shuffle_of_a_users_file(user_folder: Path) -> None:
     said = fastbuf(
         *("shuffle", "in.parquet", "out.parquet", "--key", "user", "--partitions", "3", "--master", "local[4]"),
-        *("--func", "my_stages:total", "--schema", "user string, total double", "--mode", mode),
+        *("--func", "my_stages:total", "--schema", "user string, total double"),
         cwd=user_folder,
     )
     assert said.returncode == 0, said.stdout + said.stderr
@@ -100,10 +99,7 @@ def test_shuffle_with_a_function_that_fails(user_folder: Path) -> None:
         )
     said = fastbuf(
         *("shuffle", "in.parquet", "out.parquet", "--key", "user", "--partitions", "2", "--master", "local[4]"),
-        *(
-            "--func",
-            "my_stages:broken",
-        ),
+        *("--func", "my_stages:broken", "--mode", "blocking"),
         cwd=user_folder,
         timeout=120,
     )
