@@ -50,8 +50,9 @@ build: need-build $(BUILT)
 demo: need-java $(BUILT)
 	$(BIN)/fastbuf demo $(DEMO_ARGS)
 
+# Two at once; what has a Spark, or many processes and a clock, is in one of them (tests/conftest.py).
 test: need-java $(BUILT)
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 
 # The tests of pools and exchange on a build with every check switched on, in a copy, so that the build in use stays as it
 # is.  (The serializers' run under AddressSanitizer, which checks more.)

@@ -1,10 +1,15 @@
-"""What every test gets: after it, each pool that it made has all its segments home and its accounts in order."""
+"""What every test gets: after it, each pool that it made has all its segments home and its accounts in order.
+
+And who may run beside whom when two processes share the tests (``make test``): a file's tests stay together, and what
+has a Spark, or many processes and a clock, runs one after another.
+"""
 
 from __future__ import annotations
 
 import gc
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -12,6 +17,20 @@ import pytest
 def _live() -> list:
     module = sys.modules.get("fastbuf.memory.network_buffer_pool")
     return module.live_pools() if module else []
+
+
+CROWDED = ("tests/spark/", "tests/stress/", "tests/system/test_cli.py", "tests/system/test_docs.py")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByCrowd(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "crowded" if nodeid.startswith(CROWDED) else nodeid.partition("::")[0]
+
+    return ByCrowd(config, log)
 
 
 @pytest.fixture(autouse=True)

@@ -96,3 +96,10 @@ def both_pids(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         own = pa.array([os.getpid()] * batch.num_rows, pa.int64())
         yield pa.RecordBatch.from_arrays([batch["sender"], own], names=["sender", "receiver"])
+
+
+def shared_files() -> set[str]:
+    """What is in /dev/shm, but for what other programs put there and drop again: semaphores, and the JVM's figures."""
+    if not os.path.isdir("/dev/shm"):
+        return set()
+    return {name for name in os.listdir("/dev/shm") if not name.startswith(("sem.", "hsperf"))}

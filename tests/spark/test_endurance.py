@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections import defaultdict
-from pathlib import Path
 from typing import Any
 
 import probes
@@ -30,7 +29,7 @@ def test_nothing_grows(spark: Any, mode: str) -> None:
     data = spark.createDataFrame(flights().select(["tailnum", "month", "day", "dep_delay"])).repartition(2).cache()
     rows = data.count()
     by_worker: dict[int, list[dict[str, int]]] = defaultdict(list)
-    shared = set(os.listdir("/dev/shm")) if Path("/dev/shm").exists() else set()
+    shared = probes.shared_files()
     before = driver()
     for run in range(RUNS):
         plan = fbs.map_in_arrow(
@@ -53,8 +52,7 @@ def test_nothing_grows(spark: Any, mode: str) -> None:
     data.unpersist(blocking=True)
     assert after[0] <= before[0] + 2, f"descriptors of the driver: {before[0]}, then {after[0]}"
     assert after[1] <= before[1] + 2, f"threads of the driver: {before[1]}, then {after[1]}"
-    if Path("/dev/shm").exists():
-        assert set(os.listdir("/dev/shm")) <= shared | {n for n in os.listdir("/dev/shm") if n.startswith("hsperf")}
+    assert probes.shared_files() <= shared
     reused = {pid: states for pid, states in by_worker.items() if len(states) > OFTEN}
     assert reused, "no worker was reused"
     for pid, states in reused.items():

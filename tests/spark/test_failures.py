@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import probes
 import pyarrow as pa
 import pytest
 import stages
@@ -183,14 +184,14 @@ def test_many_runs_leave_nothing_behind(spark: Any) -> None:
 
     for _ in range(3):
         made.count()
-    before, shm = driver(), set(os.listdir("/dev/shm"))
+    before, shm = driver(), probes.shared_files()
     first = {pid: (threads, files) for pid, threads, files in workers()}
     for _ in range(12):
         made.count()
     after = driver()
     assert after[0] <= before[0] + 4, f"files of the driver: {before[0]}, then {after[0]}"
     assert after[1] <= before[1] + 2, f"threads of the driver: {before[1]}, then {after[1]}"
-    assert set(os.listdir("/dev/shm")) <= shm
+    assert probes.shared_files() <= shm
     for pid, threads, files in workers():
         if pid in first:
             assert threads <= first[pid][0] + 1, f"threads of worker {pid}: {first[pid][0]}, then {threads}"
