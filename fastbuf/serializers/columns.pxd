@@ -134,6 +134,7 @@ cdef extern from "fb_append.h" nogil:
         fb_out *outs
         fb_piece *pieces
         int32_t n_nodes
+        int32_t believed
         int32_t bad_node
         int64_t need
         int64_t left
