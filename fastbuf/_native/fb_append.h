@@ -5,7 +5,7 @@
 #ifndef FB_APPEND_H
 #define FB_APPEND_H
 
-#include "fb_gather.h"
+#include "fb_fit.h"
 
 /* One large batch must not make every later one large. */
 #define FB_MAX_HINT ((int64_t)4 << 20)
