@@ -9,6 +9,9 @@
 typedef struct {
     uint8_t *values; /* slots of `slot` bytes, one for each row; NULL: the column is gathered */
     int64_t slot;    /* FB_VAR: its last byte says how many of those before it are in use */
+    int64_t apart;   /* from one row's slot to the next */
+    int32_t eights;  /* of the first column of a band: how many of 8 bytes it begins with; else 0 */
+    int32_t text;    /* and the slot of the strings behind them; 0: there are none */
 } fb_sorted;
 
 typedef struct {

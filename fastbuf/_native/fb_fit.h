@@ -72,7 +72,7 @@ static int64_t fb_fit_sorted(const fb_batch *b, int64_t lo, int64_t n, int64_t b
         for (int k = 1; k < b->nodes[0].next; k = b->nodes[k].next)
             if (b->nodes[k].dynamic) {
                 const fb_sorted *s = &b->sorted[k];
-                budget -= 8 * (int64_t)s->values[(lo + i + 1) * s->slot - 1];
+                budget -= 8 * (int64_t)s->values[(lo + i) * s->apart + s->slot - 1];
             }
         if (budget < 0) return i;
     }

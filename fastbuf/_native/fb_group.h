@@ -9,7 +9,13 @@
 #include <stdint.h>
 #include <string.h>
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 #define FB_LANES 4
+/* What `order` needs behind the last row: stores of several rows at once run on. */
+#define FB_ORDER_SLACK 8
 
 /* The first row whose id is not in [0, parts), or -1. */
 static int64_t fb_bad_partition(const int32_t *pids, int64_t rows, uint32_t parts) {
@@ -24,14 +30,50 @@ static int64_t fb_bad_partition(const int32_t *pids, int64_t rows, uint32_t part
 /* Up to this many partitions one pass each, with its counter in a register and no branch, is faster still. */
 #define FB_PASSES 4
 
-/* As fb_group, for parts <= FB_PASSES. A pass stores every row and steps on only past its own, so it may leave
- * one row too many behind its end: the next pass begins there, and `order` has room for one more than `rows`. */
+#if defined(__x86_64__)
+/* Where the ones of a byte are, ascending, a byte each. */
+#define FB_ONE_AT(M, K) \
+    (((uint64_t)((M) >> (K) & 1) * (uint64_t)(K)) << (8 * __builtin_popcount((unsigned)(M) & ((1u << (K)) - 1))))
+#define FB_ONES(M)                                                                               \
+    (FB_ONE_AT(M, 1) | FB_ONE_AT(M, 2) | FB_ONE_AT(M, 3) | FB_ONE_AT(M, 4) | FB_ONE_AT(M, 5) | \
+     FB_ONE_AT(M, 6) | FB_ONE_AT(M, 7))
+#define FB_ONES_4(M) FB_ONES(M), FB_ONES((M) + 1), FB_ONES((M) + 2), FB_ONES((M) + 3)
+#define FB_ONES_16(M) FB_ONES_4(M), FB_ONES_4((M) + 4), FB_ONES_4((M) + 8), FB_ONES_4((M) + 12)
+#define FB_ONES_64(M) FB_ONES_16(M), FB_ONES_16((M) + 16), FB_ONES_16((M) + 32), FB_ONES_16((M) + 48)
+static const uint64_t fb_ones[256] = {FB_ONES_64(0), FB_ONES_64(64), FB_ONES_64(128), FB_ONES_64(192)};
+
+/* The rows of `part` among the first of `rows`, which are a multiple of 8, to order[n] and on: eight are compared at
+ * once, and those that are equal close up. Returns n behind the last. */
+__attribute__((target("avx2,popcnt"))) static int64_t fb_pass_avx2(const int32_t *restrict pids, int64_t rows,
+                                                                   int32_t part, uint32_t *restrict order, int64_t n) {
+    const __m256i wanted = _mm256_set1_epi32(part);
+    for (int64_t i = 0; i < rows; i += 8) {
+        __m256i equal = _mm256_cmpeq_epi32(_mm256_loadu_si256((const __m256i *)(pids + i)), wanted);
+        unsigned mask = (unsigned)_mm256_movemask_ps(_mm256_castsi256_ps(equal));
+        __m256i found = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)fb_ones[mask]));
+        _mm256_storeu_si256((__m256i *)(order + n), _mm256_add_epi32(found, _mm256_set1_epi32((int)i)));
+        n += __builtin_popcount(mask);
+    }
+    return n;
+}
+#endif
+
+/* As fb_group, for parts <= FB_PASSES. A pass stores every row, or eight, and steps on only past its own, so it leaves
+ * rows behind its end that are not its own: the next pass begins there, and `order` has room for FB_ORDER_SLACK more
+ * than `rows`. */
 static int64_t fb_group_passes(const int32_t *restrict pids, int64_t rows, int32_t parts, uint32_t *restrict order,
                                int64_t *restrict at, int64_t *restrict stop) {
     int64_t n = 0;
     for (int32_t p = 0; p < parts; p++) {
+        int64_t i = 0;
         at[p] = n;
-        for (int64_t i = 0; i < rows; i++) {
+#if defined(__x86_64__)
+        if (__builtin_cpu_supports("avx2")) {
+            i = rows & ~(int64_t)7;
+            n = fb_pass_avx2(pids, i, p, order, n);
+        }
+#endif
+        for (; i < rows; i++) {
             order[n] = (uint32_t)i;
             n += pids[i] == p;
         }
@@ -70,7 +112,7 @@ static inline int64_t fb_count_rows(const int32_t *restrict pids, int64_t rows, 
     return -1;
 }
 
-/* counts: FB_LANES * parts of uint32, overwritten. order: the rows, grouped (rows + 1 of it are written).
+/* counts: FB_LANES * parts of uint32, overwritten. order: the rows, grouped (rows + FB_ORDER_SLACK of it are written).
  * at[p], stop[p]: p's place in it. Returns the partition that has all rows, or -1. */
 static int64_t fb_group(const int32_t *restrict pids, int64_t rows, int32_t parts, uint32_t *restrict counts,
                         uint32_t *restrict order, int64_t *restrict at, int64_t *restrict stop) {

@@ -5,14 +5,24 @@
 
 #include "fb_columns.h"
 
+/* The sign bit of b, and of b - a. */
+static inline uint32_t fb_step(const uint8_t *pair) {
+    uint32_t a = fb_load32(pair), b = fb_load32(pair + 4);
+    return b | (b - a);
+}
+
 /* Whether one of n + 1 offsets, anywhere in memory, is below the one before it. While all are below 2^31, a difference
- * is negative exactly if they fall; only with others among them, of lists of bits, is each pair compared. */
+ * is negative exactly if they fall; only with others among them, of lists of bits, is each pair compared.
+ *
+ * Four stretches side by side: where the offsets are in no cache, the hardware fetches four streams a quarter faster than
+ * one, since each is fetched ahead only up to the end of its page. */
 static inline __attribute__((always_inline)) int fb_fall_body(const uint8_t *offsets, int64_t n) {
     uint32_t high = fb_load32(offsets), falls = 0;
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t a = fb_load32(offsets + 4 * i), b = fb_load32(offsets + 4 * i + 4);
-        high |= b | (b - a);
-    }
+    int64_t lane = n / 4;
+    const uint8_t *p0 = offsets, *p1 = p0 + 4 * lane, *p2 = p1 + 4 * lane, *p3 = p2 + 4 * lane;
+    for (int64_t i = 0; i < lane; i++)
+        high |= fb_step(p0 + 4 * i) | fb_step(p1 + 4 * i) | fb_step(p2 + 4 * i) | fb_step(p3 + 4 * i);
+    for (int64_t i = 4 * lane; i < n; i++) high |= fb_step(offsets + 4 * i);
     if (!(high >> 31)) return 0;
     for (int64_t i = 0; i < n; i++) falls |= fb_load32(offsets + 4 * i + 4) < fb_load32(offsets + 4 * i);
     return falls != 0;

@@ -6,6 +6,10 @@
  * 31 bytes go to slots of 16 or 32 with their length in the last byte, on the same line, and close up when they are
  * copied out. What has no slot here is gathered.
  *
+ * Columns of 8 bytes that stand side by side, and a column of strings behind them, share a band: a row's values lie
+ * together, so that there is one place per partition that is written to, not one for each column, and a partition of few
+ * rows is a few lines.
+ *
  * The place of a row among all rows by partition is `places[row]`; fb_spell_order makes the row numbers that a gather
  * walks of it, where one is needed. */
 #ifndef FB_SORT_H
@@ -33,34 +37,12 @@ static inline int64_t fb_room_of(int slot, int64_t rows) {
     return (rows * slot + FB_SORT_SLACK + 63) & ~(int64_t)63;
 }
 
-/* Bytes that all slots of a batch take; 0: no column has any. */
+/* Bytes that all slots of a batch take at most; 0: no column has any. */
 static int64_t fb_sort_bytes(const fb_batch *b) {
     int64_t bytes = 0;
     for (int k = 1; k < b->nodes[0].next; k = b->nodes[k].next)
         if (fb_slot_of(b, k)) bytes += fb_room_of(fb_slot_of(b, k), b->rows);
     return bytes;
-}
-
-/* Columns of 8 bytes side by side: each place is read once. */
-static inline __attribute__((always_inline)) void fb_sort_eights_body(const fb_column *cols, int m, int64_t n,
-                                                                      const uint32_t *restrict places,
-                                                                      uint8_t *restrict to, int64_t apart) {
-    const uint8_t *src[FB_MAX_RUN];
-    for (int j = 0; j < m; j++) src[j] = cols[j].values;
-    for (int64_t i = 0; i < n; i++) {
-        int64_t at = (int64_t)places[i] * 8;
-        for (int j = 0; j < m; j++) memcpy(to + j * apart + at, src[j] + 8 * i, 8);
-    }
-}
-
-static void fb_sort_eights(const fb_column *cols, int m, int64_t n, const uint32_t *places, uint8_t *to,
-                           int64_t apart) {
-    switch (m) {
-    case 1: fb_sort_eights_body(cols, 1, n, places, to, apart); break;
-    case 2: fb_sort_eights_body(cols, 2, n, places, to, apart); break;
-    case 3: fb_sort_eights_body(cols, 3, n, places, to, apart); break;
-    default: fb_sort_eights_body(cols, FB_MAX_RUN, n, places, to, apart);
-    }
 }
 
 #define FB_SORT_LOOP(T)                                                                    \
@@ -80,27 +62,92 @@ static void fb_sort_fixed(const uint8_t *restrict src, int width, int64_t n, con
     }
 }
 
-static inline __attribute__((always_inline)) void fb_sort_var_body(const fb_column *c, int slot, int64_t n,
-                                                                   const uint32_t *restrict places,
-                                                                   uint8_t *restrict to) {
+/* How many rows have `slot` bytes that may be read, whatever their length: those before the last few. */
+static inline int64_t fb_whole_slots(const fb_column *c, int slot, int64_t n) {
+    const int32_t *o = (const int32_t *)c->offsets;
+    while (n && o[n - 1] + (int64_t)slot > c->data_bytes) n--;
+    return n;
+}
+
+/* The strings of rows lo .. hi, to slots `apart` bytes from one another; fb_whole_slots says `whole`. */
+static inline __attribute__((always_inline)) void fb_sort_texts(const fb_column *c, int slot, int apart, int64_t whole,
+                                                                int64_t lo, int64_t hi,
+                                                                const uint32_t *restrict places,
+                                                                uint8_t *restrict to) {
     const int32_t *o = (const int32_t *)c->offsets;
     const uint8_t *data = c->data;
-    int64_t whole = n; /* rows before this one have `slot` bytes that may be read, whatever their length */
-    while (whole && o[whole - 1] + (int64_t)slot > c->data_bytes) whole--;
-    for (int64_t i = 0; i < whole; i++) {
-        uint8_t *at = to + (int64_t)places[i] * slot;
-        memcpy(at, data + o[i], (size_t)slot);
-        at[slot - 1] = (uint8_t)(o[i + 1] - o[i]);
+    int64_t i = lo, stop = whole < hi ? whole : hi;
+    int32_t from = o[lo], next;
+    for (; i < stop; i++, from = next) {
+        uint8_t *at = to + (int64_t)places[i] * apart;
+        next = o[i + 1];
+        memcpy(at, data + from, (size_t)slot);
+        at[slot - 1] = (uint8_t)(next - from);
     }
-    for (int64_t i = whole; i < n; i++) {
-        uint8_t *at = to + (int64_t)places[i] * slot;
-        int32_t length = o[i + 1] - o[i];
-        if (length) memcpy(at, data + o[i], (size_t)length);
-        at[slot - 1] = (uint8_t)length;
+    for (; i < hi; i++, from = next) {
+        uint8_t *at = to + (int64_t)places[i] * apart;
+        next = o[i + 1];
+        if (next > from) memcpy(at, data + from, (size_t)(next - from));
+        at[slot - 1] = (uint8_t)(next - from);
     }
+}
+
+static void fb_sort_var(const fb_column *c, int slot, int64_t n, const uint32_t *places, uint8_t *to) {
+    int64_t whole = fb_whole_slots(c, slot, n);
+    if (slot == 16)
+        fb_sort_texts(c, 16, 16, whole, 0, n, places, to);
+    else
+        fb_sort_texts(c, 32, 32, whole, 0, n, places, to);
     if (c->validity) /* a null string ships nothing */
         for (int64_t i = 0; i < n; i++)
             if (!fb_bit(c->validity, c->bit0 + i)) to[((int64_t)places[i] + 1) * slot - 1] = 0;
+}
+
+/* Rows of a band whose numbers are laid out before their strings: as many as the second cache holds, and no fewer, since
+ * at each turn the hardware has to find anew what to read ahead. */
+#define FB_BAND_ROWS 2048
+
+/* m columns of 8 bytes, each place being read once, and the strings behind them if `slot` is not 0. */
+static inline __attribute__((always_inline)) void fb_sort_band_body(const fb_column *cols, int m, int slot, int64_t n,
+                                                                    const uint32_t *restrict places,
+                                                                    uint8_t *restrict to) {
+    const int apart = 8 * m + slot;
+    const uint8_t *src[FB_MAX_RUN];
+    int64_t whole = slot ? fb_whole_slots(cols + m, slot, n) : 0;
+    for (int j = 0; j < m; j++) src[j] = cols[j].values;
+    for (int64_t lo = 0; lo < n; lo += FB_BAND_ROWS) {
+        int64_t hi = n - lo < FB_BAND_ROWS ? n : lo + FB_BAND_ROWS;
+        for (int64_t i = lo; i < hi; i++) {
+            uint8_t *at = to + (int64_t)places[i] * apart;
+            for (int j = 0; j < m; j++) memcpy(at + 8 * j, src[j] + 8 * i, 8);
+        }
+        if (slot) fb_sort_texts(cols + m, slot, apart, whole, lo, hi, places, to + 8 * m);
+    }
+}
+
+#define FB_SORT_BAND(M, SLOT) \
+    case M + SLOT: fb_sort_band_body(cols, M, SLOT, n, places, to); break
+
+static void fb_sort_band(const fb_column *cols, int m, int slot, int64_t n, const uint32_t *places, uint8_t *to) {
+    switch (m + slot) {
+        FB_SORT_BAND(2, 0);
+        FB_SORT_BAND(3, 0);
+        FB_SORT_BAND(4, 0);
+        FB_SORT_BAND(1, 16);
+        FB_SORT_BAND(2, 16);
+        FB_SORT_BAND(3, 16);
+        FB_SORT_BAND(4, 16);
+        FB_SORT_BAND(1, 32);
+        FB_SORT_BAND(2, 32);
+        FB_SORT_BAND(3, 32);
+        FB_SORT_BAND(4, 32);
+    }
+}
+
+/* The slot of a column that a band may end with, or 0: strings without a bitmap. */
+static inline int fb_text_at(const fb_batch *b, int k) {
+    if (k >= b->nodes[0].next || b->nodes[k].kind != FB_VAR32 || b->cols[k].validity) return 0;
+    return fb_slot_of(b, k);
 }
 
 /* Fills `room`, of fb_sort_bytes(b), and makes `sorted` point into it. Returns whether all columns are there, none with
@@ -108,29 +155,34 @@ static inline __attribute__((always_inline)) void fb_sort_var_body(const fb_colu
 static int fb_sort(const fb_batch *b, const uint32_t *places, uint8_t *room, fb_sorted *sorted) {
     int all = 1;
     for (int k = 1; k < b->nodes[0].next; k = b->nodes[k].next) {
-        const fb_node *t = &b->nodes[k];
         const fb_column *c = &b->cols[k];
-        int slot = fb_slot_of(b, k);
-        sorted[k].values = NULL;
+        int slot = fb_slot_of(b, k), m = c->run, text = m ? fb_text_at(b, k + m) : 0;
+        memset(&sorted[k], 0, sizeof sorted[k]);
         if (!slot || c->validity) all = 0;
         if (!slot) continue;
-        int64_t bytes = fb_room_of(slot, b->rows);
         sorted[k].values = room;
-        sorted[k].slot = slot;
-        if (t->kind == FB_FIXED && c->run > 1) {
-            fb_sort_eights(c, c->run, b->rows, places, room, bytes);
-            for (int j = 1; j < c->run; j++, k++) {
-                room += bytes;
-                sorted[k + 1].values = room;
-                sorted[k + 1].slot = slot;
+        sorted[k].slot = sorted[k].apart = slot;
+        if (m > 1 || text) {
+            int apart = 8 * m + text, last = k + m - !text;
+            sorted[k].eights = m;
+            sorted[k].text = text;
+            sorted[k].apart = apart;
+            for (int j = k + 1; j <= last; j++) {
+                memset(&sorted[j], 0, sizeof sorted[j]);
+                sorted[j].values = room + 8 * (j - k);
+                sorted[j].slot = j < k + m ? 8 : text;
+                sorted[j].apart = apart;
             }
-        } else if (t->kind == FB_FIXED)
+            fb_sort_band(c, m, text, b->rows, places, room);
+            room += fb_room_of(apart, b->rows);
+            k = last;
+            continue;
+        }
+        if (b->nodes[k].kind == FB_FIXED)
             fb_sort_fixed(c->values, slot, b->rows, places, room);
-        else if (slot == 16)
-            fb_sort_var_body(c, 16, b->rows, places, room);
         else
-            fb_sort_var_body(c, 32, b->rows, places, room);
-        room += bytes;
+            fb_sort_var(c, slot, b->rows, places, room);
+        room += fb_room_of(slot, b->rows);
     }
     return all;
 }

@@ -13,6 +13,7 @@ cdef class BatchAssembler:
     cdef ColumnPlan plan
     cdef fb_assembly c                 # owns the column buffers until take hands them to a batch
 
+    cdef void believe(self, bint writer) noexcept              # whether offsets and padding are taken as they are
     cdef int append(self, const uint8_t *payload, Py_ssize_t length) except -1
     # Whole elements, prefixes included.
     cdef int append_elements(self, const uint8_t *data, Py_ssize_t length) except -1

@@ -17,8 +17,8 @@ cdef class ColumnarSerializer(Serializer):
     cdef int learn(self, object schema) except -1      # also called by the exchange, with the first batch's schema
     cdef BatchScatter scatter(self, int partitions)
     cdef BatchAssembler assembler(self)
-    cdef object _load_plain(self, object buf, bint copy)        # None: another block than nearly all are
-    cdef object _load(self, object buf, bint copy)
+    cdef object _load_plain(self, object buf, bint copy, bint check)    # None: another block than nearly all are
+    cdef object _load(self, object buf, bint copy, bint check)
     cdef int _dump_to(self, list batches, uint8_t *block, Py_ssize_t room, Py_ssize_t *length) except -1
     cdef ColumnPlan _known(self)
     cdef list _begin(self, object data)

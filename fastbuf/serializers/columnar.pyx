@@ -259,7 +259,7 @@ cdef class ColumnarSerializer(Serializer):
         memcpy(block + 28, &crc, 4)
         return 0
 
-    def loads(self, buf, copy=True):
+    def loads(self, buf, copy=True, check=True):
         """Decode one block into one batch.
 
         Parameters
@@ -271,6 +271,11 @@ cdef class ColumnarSerializer(Serializer):
             until the last of them goes, in whatever column, slice or table it lives on: till then a bytearray cannot be
             resized, and a segment not recycled (``SegmentExported``).  It should not be changed meanwhile: the batch
             was checked as it was.
+        check : bool, default True
+            False: offsets and padding are believed, as IPC's are, and not read: for blocks of a trusted writer only.
+            Header, lengths, flags and checksum are looked at all the same, so that every part lies in `buf`; but where
+            offsets fall, whoever reads the batch's strings or lists reads outside of it.  Views and dictionaries are
+            made by the offsets here, and these are read always.
 
         Returns
         -------
@@ -285,10 +290,10 @@ cdef class ColumnarSerializer(Serializer):
             that does not begin at a multiple of 8 bytes in memory.
         """
         self._known()
-        batch = self._load_plain(buf, copy)
-        return self._load(buf, copy) if batch is None else batch
+        batch = self._load_plain(buf, copy, check)
+        return self._load(buf, copy, check) if batch is None else batch
 
-    cdef object _load_plain(self, object buf, bint copy):
+    cdef object _load_plain(self, object buf, bint copy, bint check):
         # What nearly all blocks are: whole, of this schema, one chunk, without a checksum.
         cdef BatchAssembler assembler
         cdef const uint8_t *block
@@ -311,6 +316,7 @@ cdef class ColumnarSerializer(Serializer):
                 return None
             # Taken out while it is in use: two threads may load with one serializer.
             assembler, self._assembler = self._assembler or BatchAssembler(self.plan), None
+            assembler.believe(not check)
             if copy:
                 batch = assembler.copied(block + HEAD + 4, chunk)
             else:
@@ -325,13 +331,14 @@ cdef class ColumnarSerializer(Serializer):
                 PyBuffer_Release(export)
                 free(export)
 
-    cdef object _load(self, object buf, bint copy):
+    cdef object _load(self, object buf, bint copy, bint check):
         cdef BatchAssembler assembler = BatchAssembler(self.plan)
         cdef const uint8_t[::1] view
         cdef int64_t rows
         records, body = check_block(buf, KIND_COLUMNAR, self.fingerprint)
         view = body
         batch = None
+        assembler.believe(not check)
         if not is_one(view):
             if not copy and view.shape[0]:
                 raise ValueError(f"a block of {count_elements(view)} chunks is no one batch in place: take iter(buf, "
@@ -377,7 +384,7 @@ cdef class ColumnarSerializer(Serializer):
             raise count_mismatch(records, rows)
         return found
 
-    def iter(self, buf, max_rows=None, max_bytes=None, copy=True):
+    def iter(self, buf, max_rows=None, max_bytes=None, copy=True, check=True):
         """Decode one block into batches of a wanted size.
 
         Parameters
@@ -389,6 +396,8 @@ cdef class ColumnarSerializer(Serializer):
             Chunks of the block are put together up to the bounds, and cut where they pass them.
         copy : bool, default True
             False: batches lie in `buf` and keep it, as with :meth:`loads`; chunks are cut, but not put together.
+        check : bool, default True
+            False: offsets and padding are believed; see :meth:`loads`.
 
         Returns
         -------
@@ -405,15 +414,16 @@ cdef class ColumnarSerializer(Serializer):
         for name, bound in (("max_rows", max_rows), ("max_bytes", max_bytes)):
             if bound is not None and bound < 1:
                 raise ValueError(f"{name} is {bound}: it must be at least 1")
-        return BatchIterator(self, buf, max_rows or 0xFFFFFFFF, max_bytes or 0x7FFFFFFFFFFFFFFF, copy)
+        return BatchIterator(self, buf, max_rows or 0xFFFFFFFF, max_bytes or 0x7FFFFFFFFFFFFFFF, copy, check)
 
 
 cdef class BatchIterator:
     """Batches of a block, one at a time; made by :meth:`ColumnarSerializer.iter`."""
 
     def __init__(self, ColumnarSerializer serializer not None, buf, int64_t max_rows, int64_t max_bytes,
-                 bint copy):
+                 bint copy, bint check):
         self._assembler = BatchAssembler(serializer._known())
+        self._assembler.believe(not check)
         self._records, self._body = check_block(buf, KIND_COLUMNAR, serializer.fingerprint)
         self._in_place = not copy
         if not copy and self._body.shape[0]:

@@ -85,7 +85,7 @@ cdef extern from "fb_bind.h" nogil:
     int fb_bind_batch(fb_batch *b, const ArrowArray *a)
     int64_t fb_scratch_rows(const fb_batch *b, int node)
 
-cdef extern from "fb_gather.h" nogil:
+cdef extern from "fb_put.h" nogil:
     int64_t fb_element_bytes(const fb_batch *b, const uint32_t *idx, int64_t lo, int64_t n)
     int64_t fb_encode(const fb_batch *b, const uint32_t *idx, int64_t lo, int64_t n, uint8_t *dst, int64_t room,
                       int64_t *rows)
@@ -94,6 +94,7 @@ cdef extern from "fb_group.h" nogil:
     enum:
         FB_LANES
         FB_PASSES
+        FB_ORDER_SLACK
 
     int64_t fb_bad_partition(const int32_t *pids, int64_t rows, uint32_t parts)
     int64_t fb_group(const int32_t *pids, int64_t rows, int32_t parts, uint32_t *counts, uint32_t *order, int64_t *at,
@@ -134,6 +135,7 @@ cdef extern from "fb_append.h" nogil:
         fb_out *outs
         fb_piece *pieces
         int32_t n_nodes
+        int32_t believed
         int32_t bad_node
         int64_t need
         int64_t left

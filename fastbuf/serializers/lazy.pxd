@@ -48,6 +48,8 @@ cdef class LazyRow:
 cdef class LazyIterator:
     cdef LazyRows _rows
     cdef Py_ssize_t _at
+    cdef LazyRow _last           # the row given out last, and the one before it
+    cdef LazyRow _before
 
 
 # The records of a block (its errors as RowSerializer.view has them); those of bytes that are elements and no more; and

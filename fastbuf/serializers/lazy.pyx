@@ -22,8 +22,12 @@ from fastbuf.serializers.row_plan cimport OP_BOOL, OP_FLOAT64, OP_INT64, Node
 from fastbuf.errors import BlockCorrupt, BlockError, BlockTruncated, RecordError, SegmentStateError
 from fastbuf.serializers.block import KIND_ROW, check_block, count_mismatch
 
+cdef extern from "Python.h":
+    Py_ssize_t Py_REFCNT(PyObject *)
+
 cdef enum:
     PREFIX = 4
+    OURS = 2                  # references on a row that only its iterator has: the attribute, and the local name
     ROWS = 1                  # KIND_ROW
 
 assert KIND_ROW == ROWS
@@ -516,9 +520,20 @@ cdef class LazyIterator:
 
     def __next__(self):
         cdef LazyRows rows = self._rows
-        if rows is None or self._at >= rows._records:
+        cdef LazyRow row = self._before
+        cdef Py_ssize_t i = self._at
+        if rows is None or i >= rows._records:
             raise StopIteration
         if not rows._open:
             rows._check()
-        self._at += 1
-        return rows._row(self._at - 1)
+        self._at = i + 1
+        # As zip does with its tuples: the row given out before the last one is taken again where nobody else has it. A
+        # loop still has the last one.
+        if row is not None and Py_REFCNT(<PyObject *> row) == OURS:
+            row._p = rows._bytes + rows._starts[i]
+            row._n = rows._starts[i + 1] - PREFIX - rows._starts[i]
+        else:
+            row = rows._row(i)
+        self._before = self._last
+        self._last = row
+        return row

@@ -9,6 +9,7 @@ from libc.string cimport memset
 from fastbuf.serializers.column_plan cimport BoundBatch, ColumnPlan
 from fastbuf.serializers.columns cimport (
     FB_LANES,
+    FB_ORDER_SLACK,
     FB_PASSES,
     FB_SORT_BYTES,
     fb_bad_partition,
@@ -73,7 +74,7 @@ cdef class BatchScatter:
             free(self.pids)
             self.pids = self.places = NULL
             self.order_rows = 0
-            self.order = <uint32_t *> malloc((rows + 1) * sizeof(uint32_t))
+            self.order = <uint32_t *> malloc((rows + FB_ORDER_SLACK) * sizeof(uint32_t))
             if self.partitions > FB_PASSES:
                 self.places = <uint32_t *> malloc(rows * sizeof(uint32_t))
             if self.order == NULL or (self.places == NULL and self.partitions > FB_PASSES):

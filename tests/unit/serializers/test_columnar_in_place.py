@@ -47,6 +47,8 @@ def test_every_type(name: str) -> None:
             found.validate(full=True)
             assert found.equals(given_)
             assert found.column(0).null_count == given_.column(0).null_count
+            assert cols.loads(block, copy=False, check=False).equals(given_)
+            assert cols.loads(block, check=False).equals(given_)
             assert "large" in name or rows < 50 or lie_in(found, block)
             assert all(buffer.address % 8 == 0 for buffer in buffers_of(found.column(0)) if buffer.size)
 
@@ -193,6 +195,52 @@ def test_a_refused_block_is_let_go_of() -> None:
         cols.loads(block, copy=False)
     gc.collect()
     block.clear()
+
+
+def test_what_is_believed_lies_in_the_block() -> None:
+    """Offsets and padding are not read; every length is, whatever was altered."""
+    data = pa.record_batch({"s": ["ab", "c", "defg"], "l": [[1], [2, 3], [4]], "b": [True, None, False]})
+    cols = ColumnarSerializer(data.schema)
+    block = bytearray(cols.dumps([data]))
+    offset = HEADER_BYTES + 16 + 4  # behind length, rows and flags: the end of the first string
+    assert block[offset] == 2
+    block[offset] = 9
+    with pytest.raises(BlockCorrupt, match="offsets that fall"):
+        cols.loads(block)
+    for believed in (cols.loads(block, copy=False, check=False), next(cols.iter(block, copy=False, check=False))):
+        assert believed.num_rows == 3
+        assert believed["l"].equals(data["l"])
+        assert lie_in(believed, block)
+    with pytest.raises(BlockCorrupt, match="offsets that fall"):
+        cols.loads(block, copy=False)  # the next one is looked at again
+    del believed
+    gc.collect()
+    good = cols.dumps(data)
+    refused = 0
+    for at in range(HEADER_BYTES + 4, len(good) - 4):
+        for value in (0, 1, 13, 0x7FFFFFFF, 0xFFFFFFFF):
+            other = bytearray(good)
+            other[at : at + 4] = value.to_bytes(4, "little")
+            try:
+                found = cols.loads(other, copy=False, check=False)
+            except BlockError:
+                refused += 1
+            else:
+                assert lie_in(found, other)
+    assert refused > 100
+    for end in range(len(good)):
+        with pytest.raises(BlockTruncated):
+            cols.loads(good[:end], copy=False, check=False)
+
+
+def test_views_and_dictionaries_are_looked_at_always() -> None:
+    data = pa.record_batch({"v": pa.array(["ab", "c"], pa.string_view())})
+    cols = ColumnarSerializer(data.schema)
+    block = bytearray(cols.dumps(data))
+    assert cols.loads(block, check=False).equals(data)
+    block[HEADER_BYTES + 20] = 9
+    with pytest.raises(BlockCorrupt, match="offsets that fall"):
+        cols.loads(block, check=False)
 
 
 def test_nothing_is_read_outside() -> None:

@@ -53,6 +53,28 @@ class TestReading:
             assert same([row[place] for row in view], column)
             assert same([row[name] for row in view], column)
 
+    def test_a_row_that_is_held_stays_what_it_was(self) -> None:
+        """A loop's rows are used again when it has let go of them; nobody else's are."""
+        rows = RowSerializer(S)
+        view = rows.view(rows.dumps(RECORDS), key="id")
+        assert [row.as_tuple() for row in view] == RECORDS
+        assert [row.as_tuple() for row in list(view)] == RECORDS
+        for held in range(1, 5):
+            last: list[LazyRow] = []
+            for i, row in enumerate(view):
+                last = [*last[1 - held :], row] if held > 1 else [row]
+                assert [kept.id for kept in last] == [r[0] for r in RECORDS[max(0, i + 1 - held) : i + 1]]
+        every_third = [row for i, row in enumerate(view) if i % 3 == 0]
+        assert [row.as_tuple() for row in every_third] == RECORDS[::3]
+        threes = iter(view)
+        assert [c.id for _, _, c in zip(threes, threes, threes, strict=False)] == [r[0] for r in RECORDS[2::3]]
+        other = iter(view)
+        first, second = next(other), next(other)
+        pair = {first, second}
+        del first, second
+        assert [row.id for row in other] == [r[0] for r in RECORDS[2:]]
+        assert {row.id for row in pair} == {RECORDS[0][0], RECORDS[1][0]}
+
     def test_one_record(self) -> None:
         rows = RowSerializer(S)
         row = rows.lazy(rows.encode(RECORDS[4]), key="id")

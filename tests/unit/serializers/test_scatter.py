@@ -54,7 +54,10 @@ def test_all_types_in_one_batch(room: int, partitions: int) -> None:
 @pytest.mark.parametrize("columns", range(1, 11))
 @pytest.mark.parametrize("longest", [1, 15, 16, 31, 32, 33])
 def test_wide_columns_side_by_side_and_short_strings(columns: int, longest: int) -> None:
-    """Columns of 8 bytes are gathered up to four at once, strings of up to 16 and 32 bytes by copies of as many."""
+    """Columns of 8 bytes are gathered up to four at once, strings of up to 16 and 32 bytes by copies of as many.
+
+    Of more than four partitions both share a band, whose rows are cut where a small room ends.
+    """
     r = np.random.default_rng(columns)
     for nulls in (None, columns // 2):
         arrays = {}
@@ -63,8 +66,8 @@ def test_wide_columns_side_by_side_and_short_strings(columns: int, longest: int)
             arrays[f"c{k}"] = pa.array(values, mask=values % 3 == 0 if k == nulls else None)
         texts = ["x" * int(n) for n in r.integers(0, longest + 1, 499)] + ["y" * longest]
         data = pa.record_batch({"first": texts, **arrays, "last": texts})
-        for partitions in (2, 61):
-            scattered(data, r.integers(0, partitions, 500).astype(np.int32), partitions, 8192)
+        for partitions, room in ((2, 8192), (61, 8192), (61, 300)):
+            scattered(data, r.integers(0, partitions, 500).astype(np.int32), partitions, room)
 
 
 @pytest.mark.parametrize("length", [10, 11])
@@ -117,6 +120,24 @@ def test_rows_keep_their_order_within_a_partition() -> None:
         data = pa.record_batch({"n": np.arange(10_007)})
         pids = np.random.default_rng(1).integers(0, partitions, 10_007).astype(np.int32)
         scattered(data, pids, partitions, 1 << 20)
+
+
+@pytest.mark.parametrize("partitions", [2, 3, 4])
+def test_few_partitions_of_any_number_of_rows(partitions: int) -> None:
+    """Up to four partitions are found eight rows at a time, and what is left of them one by one."""
+    r = np.random.default_rng(partitions)
+    scatter = BatchScatter(pa.schema({"n": pa.int32()}), partitions)
+    for rows in (*range(1, 35), 255, 256, 257):
+        data = pa.record_batch({"n": np.arange(rows, dtype=np.int32)})
+        for pids in (
+            r.integers(0, partitions, rows),
+            np.arange(rows) % partitions,
+            np.arange(rows) * partitions // rows,
+        ):
+            scatter.start(data, pids.astype(np.int32))
+            for part in range(partitions):
+                found = [n for payload in drain(scatter, part, 1 << 16) for n in assemble(data.schema, [payload])["n"]]
+                assert [n.as_py() for n in found] == np.flatnonzero(pids == part).tolist()
 
 
 def test_a_value_longer_than_the_room() -> None:

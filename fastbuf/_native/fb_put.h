@@ -1,0 +1,146 @@
+/* Elements out of a bound batch: columnar.pyx draws the layout. What fb_sort.h has laid by partition is copied, all else is
+ * gathered. */
+#ifndef FB_PUT_H
+#define FB_PUT_H
+
+#include "fb_gather.h"
+
+/* Copies from `src`, of which 31 bytes more may be read. */
+static inline void fb_copy_over(uint8_t *restrict dst, const uint8_t *restrict src, int64_t bytes,
+                                const uint8_t *limit) {
+    if (bytes > FB_SHORT_COPY || limit - dst < bytes + 31) {
+        fb_copy(dst, src, bytes);
+        return;
+    }
+    for (int64_t i = 0; i < bytes; i += 32) {
+        fb_pair low, high;
+        memcpy(&low, src + i, 16);
+        memcpy(&high, src + i + 16, 16);
+        memcpy(dst + i, &low, 16);
+        memcpy(dst + i + 16, &high, 16);
+    }
+}
+
+static inline __attribute__((always_inline)) uint8_t *fb_close_up(const uint8_t *restrict slots, int slot, int64_t n,
+                                                                  uint8_t *restrict ends, uint8_t *restrict start,
+                                                                  const uint8_t *limit) {
+    uint8_t *o = start;
+    int64_t i = 0;
+    for (; i < n && limit - o >= slot; i++, slots += slot) {
+        memcpy(o, slots, (size_t)slot);
+        o += slots[slot - 1];
+        fb_store32(ends + 4 * i, (uint32_t)(o - start));
+    }
+    for (; i < n; i++, slots += slot) {
+        memcpy(o, slots, slots[slot - 1]);
+        o += slots[slot - 1];
+        fb_store32(ends + 4 * i, (uint32_t)(o - start));
+    }
+    return o;
+}
+
+/* As fb_gather, of a column that lies by partition: rows lo .. lo + n of it. `idx` is read for a bitmap only. */
+static uint8_t *fb_put_sorted(const fb_gather_state *g, const fb_sorted *s, int node, const uint32_t *idx, int64_t lo,
+                              int64_t n, uint8_t *dst) {
+    const fb_column *c = &g->cols[node];
+    if (c->validity && fb_gather_bits(c->validity, c->bit0, idx, 0, n, dst) < n) {
+        g->flags[node >> 3] |= (uint8_t)(1 << (node & 7));
+        dst = fb_fill_up(dst, (n + 7) >> 3, g->limit);
+    }
+    const uint8_t *slots = s->values + lo * s->slot; /* outside of bands, slots stand side by side */
+    if (g->nodes[node].kind == FB_FIXED) {
+        fb_copy_over(dst, slots, n * s->slot, g->limit);
+        return fb_fill_up(dst, n * s->slot, g->limit);
+    }
+    fb_store32(dst, 0);
+    uint8_t *ends = dst + 4, *start = fb_fill_up(dst, 4 * (n + 1), g->limit);
+    uint8_t *o = s->slot == 16 ? fb_close_up(slots, 16, n, ends, start, g->limit)
+                               : fb_close_up(slots, 32, n, ends, start, g->limit);
+    return fb_fill_up(start, o - start, g->limit);
+}
+
+/* n rows of a band, `rows` being the first: m columns of 8 bytes and, if `slot` is not 0, one of strings. All parts are
+ * written in one walk through the rows, whose end is guessed wrong once. */
+static inline __attribute__((always_inline)) uint8_t *fb_put_band_body(const uint8_t *limit,
+                                                                       const uint8_t *restrict rows, int m, int slot,
+                                                                       int64_t n, uint8_t *restrict dst) {
+    const int apart = 8 * m + slot;
+    uint8_t *ends = dst + 8 * m * n + 4, *start, *o;
+    int64_t i = 0;
+    if (!slot) {
+        for (; i < n; i++, rows += apart)
+            for (int j = 0; j < m; j++) memcpy(dst + 8 * (j * n + i), rows + 8 * j, 8);
+        return dst + 8 * m * n;
+    }
+    fb_store32(ends - 4, 0);
+    start = o = fb_fill_up(ends - 4, 4 * (n + 1), limit);
+    for (; i < n && limit - o >= slot; i++, rows += apart) {
+        for (int j = 0; j < m; j++) memcpy(dst + 8 * (j * n + i), rows + 8 * j, 8);
+        memcpy(o, rows + 8 * m, (size_t)slot);
+        o += rows[apart - 1];
+        fb_store32(ends + 4 * i, (uint32_t)(o - start));
+    }
+    for (; i < n; i++, rows += apart) {
+        for (int j = 0; j < m; j++) memcpy(dst + 8 * (j * n + i), rows + 8 * j, 8);
+        memcpy(o, rows + 8 * m, rows[apart - 1]);
+        o += rows[apart - 1];
+        fb_store32(ends + 4 * i, (uint32_t)(o - start));
+    }
+    return fb_fill_up(start, o - start, limit);
+}
+
+#define FB_PUT_BAND(M, SLOT) \
+    case M + SLOT: return fb_put_band_body(limit, rows, M, SLOT, n, dst)
+
+static uint8_t *fb_put_band(const fb_sorted *s, int64_t lo, int64_t n, uint8_t *dst, const uint8_t *limit) {
+    const uint8_t *rows = s->values + lo * s->apart;
+    switch (s->eights + s->text) {
+        FB_PUT_BAND(2, 0);
+        FB_PUT_BAND(3, 0);
+        FB_PUT_BAND(4, 0);
+        FB_PUT_BAND(1, 16);
+        FB_PUT_BAND(2, 16);
+        FB_PUT_BAND(3, 16);
+        FB_PUT_BAND(4, 16);
+        FB_PUT_BAND(1, 32);
+        FB_PUT_BAND(2, 32);
+        FB_PUT_BAND(3, 32);
+        FB_PUT_BAND(4, 32);
+    }
+    return dst; /* fb_sort makes no others */
+}
+
+/* One element with as many of the n rows as fit in `room`; returns its bytes (0: not one row fits) and the rows. The
+ * rows are those that `idx` names, and if it is NULL, lo and those behind it. With columns by partition, idx[0] is the
+ * row at place lo of them, and is not read if all of them are. */
+static int64_t fb_encode(const fb_batch *b, const uint32_t *idx, int64_t lo, int64_t n, uint8_t *dst, int64_t room,
+                         int64_t *rows) {
+    int64_t fit = fb_fit(b, idx, lo, n, room);
+    *rows = fit;
+    if (!fit) return 0;
+    fb_gather_state g = {b->nodes, b->cols, dst + 8, dst + room};
+    int64_t head = fb_whole(8 + b->flag_bytes);
+    for (uint8_t *p = g.flags; p < dst + head; p += 8) fb_store64(p, 0);
+    fb_store32(dst + 4, (uint32_t)fit);
+    uint8_t *o = dst + head;
+    for (int k = 1; k < b->nodes[0].next;) {
+        int run = b->cols[k].run;
+        if (idx && b->sorted && b->sorted[k].eights) {
+            o = fb_put_band(&b->sorted[k], lo, fit, o, g.limit);
+            k += b->sorted[k].eights + (b->sorted[k].text != 0);
+        } else if (idx && b->sorted && b->sorted[k].values) {
+            o = fb_put_sorted(&g, &b->sorted[k], k, idx, lo, fit, o);
+            k = b->nodes[k].next;
+        } else if (idx && run > 1) {
+            o = fb_gather_eights(&b->cols[k], run, idx, fit, o);
+            k += run;
+        } else {
+            o = fb_gather(&g, k, idx, lo, fit, o);
+            k = b->nodes[k].next;
+        }
+    }
+    fb_store32(dst, (uint32_t)(o - dst - 4));
+    return o - dst;
+}
+
+#endif
