@@ -6,8 +6,7 @@ copied in from and out to as many places in turn as the exchange may have queued
 else to serve.  It blocks, as the kernel has it; there and back also with ends that spin, so that nobody is ever woken:
 the floor of a round trip.
 
-The limit's socket is tuned as the exchange's own; beside it as the host has it (on hosts whose default is BBR twice the
-CPU time a byte).
+The limit's socket is tuned as the exchange's own; beside it as the host has it, whose default may pace (BBR).
 """
 
 from __future__ import annotations

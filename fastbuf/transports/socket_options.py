@@ -30,8 +30,9 @@ def tune(sock: socket.socket) -> None:
 
     Frames leave as they are written (no Nagle). Within a host there is no wire that could be congested, and loses
     nothing: a congestion control that measures one and paces what it sends (BBR, the default of many servers) only
-    makes timers and small packets of it, at twice the CPU time a byte. So such a connection takes Reno, which there
-    never finds a reason to hold back. What crosses a network keeps the host's own choice.
+    makes timers and small packets of it, at 1.2 to 2 times the CPU time a byte (`benches/bench_wire.py`). So such a
+    connection takes Reno, which there never finds a reason to hold back. What crosses a network keeps the host's own
+    choice.
     """
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
