@@ -129,11 +129,11 @@ class Bench:
         arena.close()
         return taken
 
-    def tuples(self, transport: str, records: list[tuple], times: int) -> float:
+    def tuples(self, config: fb.ExchangeConfig, records: list[tuple], times: int) -> float:
         """CPU seconds of both processes."""
         pin(None)
         began = cpu_s()
-        writer = self.connect("count", settings(transport), ROWS)
+        writer = self.connect("count", config, ROWS)
         with writer:
             for _ in range(times):
                 writer.emit_many(records)
@@ -141,11 +141,11 @@ class Bench:
         assert rows == len(records) * times
         return cpu_s() - began + theirs
 
-    def batches(self, transport: str, batches: list[pa.RecordBatch], times: int) -> float:
+    def batches(self, config: fb.ExchangeConfig, batches: list[pa.RecordBatch], times: int) -> float:
         """CPU seconds of both processes."""
         pin(None)
         began = cpu_s()
-        writer = self.connect("count", settings(transport), BATCHES)
+        writer = self.connect("count", config, BATCHES)
         with writer:
             for _ in range(times):
                 for batch in batches:
@@ -202,15 +202,21 @@ def test_records(bench: Bench, in_turn: Any, benchmark: Any, what: str) -> None:
     times = 2 if SMOKE else 40 if what == "tuples" else 400
     rows = times * BATCH_ROWS
 
-    cpu: dict[str, list[float]] = {"fastbuf memfd": [], "fastbuf tcp": []}
+    cpu: dict[str, list[float]] = {}
+    shapes = {
+        "fastbuf memfd": settings("memfd"),
+        "fastbuf tcp": settings("tcp"),
+        "fastbuf tcp, 32 segments": settings("tcp", floating=30, max_buffers_per_channel=32),
+    }
 
-    def run(transport: str) -> Callable[[], None]:
+    def run(way: str, config: fb.ExchangeConfig) -> Callable[[], None]:
+        used = cpu.setdefault(way, [])
         if batch is None:
-            return lambda: cpu[f"fastbuf {transport}"].append(bench.tuples(transport, records, times))
-        return lambda: cpu[f"fastbuf {transport}"].append(bench.batches(transport, [batch], times))
+            return lambda: used.append(bench.tuples(config, records, times))
+        return lambda: used.append(bench.batches(config, [batch], times))
 
     benchmark.group = f"memfd and TCP, {rows:,} {what}"
-    in_turn({"fastbuf memfd": run("memfd"), "fastbuf tcp": run("tcp")}, rounds=7, baselines=("fastbuf tcp",), rows=rows)
+    in_turn({way: run(way, config) for way, config in shapes.items()}, rounds=7, baselines=("fastbuf tcp",), rows=rows)
     for way, seconds in cpu.items():
         benchmark.extra_info["ways"][way]["cpu_ns_a_row"] = min(seconds) / rows * 1e9
         benchmark.extra_info["ways"][way]["M_rows_per_s"] = rows / benchmark.extra_info["ways"][way]["best_s"] / 1e6

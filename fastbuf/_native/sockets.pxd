@@ -17,6 +17,8 @@ cdef extern from "<sys/socket.h>" nogil:
     int MSG_DONTWAIT
     int SHUT_WR
     ssize_t sendmsg(int fd, const msghdr *m, int flags)
+    ssize_t send(int fd, const void *data, size_t n, int flags)
+    ssize_t recv(int fd, void *data, size_t n, int flags)
     int shutdown(int fd, int how)
 
 

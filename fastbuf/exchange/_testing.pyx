@@ -17,11 +17,15 @@ from fastbuf._native.atomics cimport (
     fb_u64_load_acquire,
     fb_u64_store_release,
 )
+from fastbuf.exchange.driver cimport Driver
+from fastbuf.exchange.failure cimport failure_code
+from fastbuf.exchange.gate_core cimport ReadyBuffer, gate_channels, gate_release, gate_take_ready
 from fastbuf.exchange.input_gate cimport InputGate
 from fastbuf.exchange.record_writer cimport RecordWriter
 from fastbuf.exchange.result_partition cimport WRITE_BLOCKED, WRITE_DROPPED, ResultPartition, WriteState
 from fastbuf.exchange.shared_reader cimport NEWS_BYTES, NEWS_NONE, SharedNews, SharedReader
 from fastbuf.memory.arena cimport Arena
+from fastbuf.memory.pool_core cimport segment_data
 
 cdef enum:
     SLICE_NS = 200000000
@@ -46,6 +50,7 @@ def write_raw(RecordWriter writer not None, uint64_t buffers, bint fill):
     cdef uint64_t done = 0
     cdef uint32_t epoch
     cdef WriteState state
+    cdef Driver *driver = p.core.driver         # TCP's: nobody closes it meanwhile
     cdef uint8_t *source = <uint8_t *> malloc(p.segment_size)
     if source == NULL:
         raise MemoryError
@@ -62,11 +67,18 @@ def write_raw(RecordWriter writer not None, uint64_t buffers, bint fill):
                 if state == WRITE_DROPPED:
                     break
                 if state == WRITE_BLOCKED:
-                    if not p.spin(epoch, NULL):
+                    if driver != NULL:
+                        driver.enter(driver)
+                    if not p.spin(epoch, driver):
+                        if driver != NULL:
+                            driver.enter(driver)
+                            driver.sleeps(driver)
                         if fb_event_prepare(p.core.event) == epoch:
                             fb_event_wait(p.core.event, epoch, fb_now_ns() + SLICE_NS)
                         else:
                             fb_event_cancel(p.core.event)
+                        if driver != NULL:
+                            driver.leave(driver, True)
                     continue
                 if fill:
                     memcpy(p.buffers[0].data, source, p.segment_size)
@@ -115,6 +127,38 @@ def read_raw(InputGate gate not None, uint64_t buffers, int look):
             r.advance(length, last)
             done += 1
         r.leave()
+    return sum
+
+
+def read_wire(InputGate gate not None, uint64_t buffers):
+    """Take so many buffers of channels that come by a transport's thread (TCP), and look at a word of each.
+
+    Returns
+    -------
+    int
+        What the looks added up to.
+    """
+    cdef ReadyBuffer ready[8]
+    cdef uint64_t sum = 0
+    cdef uint64_t done = 0
+    cdef uint32_t n, i, key
+    cdef Driver *driver
+    while gate_channels(gate.core) == 0:
+        time.sleep(0.001)       # the producer is about to connect
+    while done < buffers and not failure_code(&gate.core.failure):
+        with nogil:
+            key = fb_event_epoch(gate.core.event)
+            n = gate_take_ready(gate.core, ready, 8)
+            for i in range(n):
+                if ready[i].segment >= 0:
+                    sum += (<const uint64_t *> segment_data(gate.core.buffers.pool, ready[i].segment))[0]
+                    done += 1
+            gate_release(gate.core, ready, n)
+            if n == 0:
+                driver = gate.core.driver
+                if driver != NULL:
+                    driver.enter(driver)
+                gate.sleep(key, fb_now_ns() + SLICE_NS, False, driver, True)
     return sum
 
 

@@ -101,6 +101,7 @@ cdef uint32_t sub_queued(Subpartition *s) noexcept nogil
 # drainer
 cdef Slot *sub_peek(Subpartition *s) noexcept nogil
 cdef bint sub_sendable(Subpartition *s, bint partial, uint8_t **data, uint32_t *length, bint *last) noexcept nogil
+cdef uint32_t sub_whole(Subpartition *s, uint32_t behind, uint8_t **data) noexcept nogil
 cdef EventBlob *sub_event(Subpartition *s) noexcept nogil
 cdef EventBlob *event_new(const uint8_t *data, uint32_t length) noexcept nogil
 cdef inline uint8_t *event_data(EventBlob *e) noexcept nogil:

@@ -226,6 +226,21 @@ cdef bint sub_sendable(Subpartition *s, bint partial, uint8_t **data, uint32_t *
     return False
 
 
+cdef uint32_t sub_whole(Subpartition *s, uint32_t behind, uint8_t **data) noexcept nogil:
+    """Bytes of the buffer so many places behind the next one, if it is finished; 0: it is not, or is none.
+
+    For a drainer that has found the ones before it and not yet advanced: none of this one can have left.
+    """
+    cdef uint32_t at = fb_u32_load_relaxed(&s.head) + behind
+    cdef Slot *slot = &s.slots[at & s.mask]
+    # Queued: `tail` is not yet there.  More than half a turn of 32 bits there are never.
+    if <int32_t> (fb_u32_load_acquire(&s.tail) - at) <= 0 or slot.event != NULL or \
+            not fb_u32_load_acquire(&slot.finished):
+        return 0
+    data[0] = segment_data(s.pool, slot.segment)
+    return fb_u32_load_relaxed(&slot.committed)
+
+
 cdef EventBlob *sub_event(Subpartition *s) noexcept nogil:
     """The event that is next, if one is: asked when sub_sendable has said that no bytes are."""
     cdef Slot *slot = sub_peek(s)

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from fastbuf.errors import ConfigError, ExchangeError, PeerLost, ResourceError
 from fastbuf.transports import handshake as hs
 from fastbuf.transports.applicant import Applicant, Refused
+from fastbuf.transports.socket_options import tune
 
 MAX_UNPROVEN = 64  #: connections that have not proved the secret yet; more wait in the kernel's backlog
 PROOF_TIME_S = 10.0
@@ -171,8 +172,7 @@ class Listener:
             time.sleep(_PAUSE_S)
             return
         sock.setblocking(False)
-        with contextlib.suppress(OSError):  # gone again: reading says so
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        tune(sock)  # if it has gone again, reading says so
         stranger = _Stranger(sock, Applicant(self._desk.find_gate, 0, f"{address[0]}:{address[1]}"))
         stranger.shaken = self._tls is None
         self._strangers[sock] = stranger

@@ -50,6 +50,7 @@ from fastbuf.errors import AuthenticationError, ConfigError, ExchangeClosed, Pee
 from fastbuf.exchange.connection import register_transport
 from fastbuf.transports import handshake as hs
 from fastbuf.transports.listener import Listener
+from fastbuf.transports.socket_options import tune
 
 if sys.byteorder != "little":
     raise ConfigError("fastbuf's wire is little-endian and this machine is not")
@@ -284,7 +285,7 @@ cdef class TcpTransport:
         except OSError as error:
             raise PeerLost(f"{where} cannot be reached: {error}") from error
         try:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            tune(sock)
             if self.tls is not None:
                 sock = self.tls.shake(sock, target[0], where)
             try:

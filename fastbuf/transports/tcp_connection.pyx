@@ -37,12 +37,14 @@ from fastbuf.transports.messages cimport (
     frame_set,
 )
 from fastbuf.transports.tcp_receiver cimport receiver_hears, receiver_next, receiver_starts
-from fastbuf.transports.tcp_sender cimport sender_hears, sender_next, sender_said
+from fastbuf.transports.tcp_sender cimport sender_goes_on, sender_hears, sender_next, sender_said
 from fastbuf.transports.tcp_state cimport (
     AHEAD_BYTES,
     JOINS,
     LETTERS,
     OUT_FRAMES,
+    OUT_LOT,
+    OUT_TURN,
     PHASE_CLOSING,
     PHASE_DEAD,
     PHASE_OPEN,
@@ -304,7 +306,14 @@ cdef OutFrame *_place(Connection *c) noexcept nogil:
     f.data = NULL
     f.owned = NULL
     f.stream = NULL
+    f.last = False
     return f
+
+
+cdef void _put(Connection *c, Stream *s, OutFrame *f) noexcept nogil:
+    f.stream = s
+    s.out += 1
+    c.out_count += 1
 
 
 cdef void _gather(Connection *c) noexcept nogil:
@@ -325,15 +334,19 @@ cdef void _gather(Connection *c) noexcept nogil:
         if c.first_ready == NULL:
             c.last_ready = NULL
         s.ready = False
-        if s.connection == NULL or s.out != NULL:   # over; or its frame is on its way, and it is asked again after it
+        if s.connection == NULL or s.out:       # over; or its frames are on their way, and it is asked again after them
             continue
         f = _place(c)
-        if _next(s, f):
-            f.stream = s
-            s.out = f
-            c.out_count += 1
-        else:
+        if not _next(s, f):
             stream_settle(s)
+            continue
+        _put(c, s, f)
+        # One call for several: the kernel makes larger packets of them, and wakes who waits for them once.
+        while f.last and s.out < (OUT_LOT if c.first_ready == NULL else OUT_TURN) and c.out_count < OUT_FRAMES:
+            f = _place(c)
+            if not sender_goes_on(s, f):
+                break
+            _put(c, s, f)
 
 
 cdef ssize_t _send(Connection *c) noexcept nogil:
@@ -377,7 +390,7 @@ cdef void _sent(Connection *c, size_t n) noexcept nogil:
         f.owned = NULL
         s = f.stream
         if s != NULL:
-            s.out = NULL
+            s.out -= 1
             if s.role == ROLE_SENDER:
                 sender_said(s, f)
             stream_ready(s)

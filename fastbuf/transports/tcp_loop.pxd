@@ -123,3 +123,4 @@ cdef void loop_events(IoLoop *loop, epoll_event *events, int n, int reads) noexc
 # any thread
 cdef void loop_wake(IoLoop *loop) noexcept nogil
 cdef void *loop_main(void *argument) noexcept nogil
+cdef int64_t loop_parks_until(int64_t now, int timeout_ms) noexcept nogil

@@ -467,10 +467,16 @@ cdef bint _sit(IoLoop *loop) noexcept nogil:
     return fb_u32_cas_strong(&loop.seat, &seat, SEAT_IO)
 
 
+cdef int64_t loop_parks_until(int64_t now, int timeout_ms) noexcept nogil:
+    """Until when guests are left alone, with the clock's work due in `timeout_ms` (negative: none)."""
+    cdef int64_t most = LOOKS * LOOK_NS
+    return now + (most if timeout_ms < 0 else min(timeout_ms * <int64_t> 1000000, most))       # no int holds 3 s in ns
+
+
 cdef int _park(IoLoop *loop, epoll_event *events, int timeout, bint *seated) noexcept nogil:
     """Guests do the work, or will in a moment: a look now and then at what they leave."""
     cdef int64_t now = fb_now_ns()
-    cdef int64_t until = now + (LOOKS * LOOK_NS if timeout < 0 else min(timeout * 1000000, LOOKS * LOOK_NS))
+    cdef int64_t until = loop_parks_until(now, timeout)
     cdef uint32_t key
     cdef bint asked = False
     while not asked and now < until and not seated[0]:

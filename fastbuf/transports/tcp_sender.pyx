@@ -14,6 +14,7 @@ from fastbuf.exchange.result_subpartition cimport (
     sub_exhausted,
     sub_queued,
     sub_sendable,
+    sub_whole,
 )
 from fastbuf.transports.messages cimport (
     FRAME_ABORT,
@@ -39,6 +40,31 @@ from fastbuf.transports.tcp_state cimport (
 )
 
 
+cdef void _data(Stream *s, OutFrame *f, uint8_t *data, uint32_t length, bint last) noexcept nogil:
+    # The backlog is what waits behind this buffer, so the receiver can find segments for it.
+    frame_set(&f.header, FRAME_DATA, s.id, length, s.sequence, sub_queued(s.sub) - 1 - s.out)
+    f.data = data
+    f.last = last
+    if s.checksum:
+        f.header.flags = FRAME_CRC
+        f.header.crc = fb_crc32c(0, data, length)
+    s.sequence += 1
+    s.credit -= 1
+
+
+cdef bint sender_goes_on(Stream *s, OutFrame *f) noexcept nogil:
+    """Whether a whole buffer follows those that are on their way out, and nothing else is to be said before it."""
+    cdef uint8_t *data
+    cdef uint32_t length
+    if s.credit == 0 or s.recalled or (s.abort_asked != NULL and fb_u32_load_acquire(s.abort_asked)):
+        return False
+    length = sub_whole(s.sub, s.out, &data)
+    if length == 0:
+        return False
+    _data(s, f, data, length, True)
+    return True
+
+
 cdef bint sender_next(Stream *s, OutFrame *f) noexcept nogil:
     cdef uint8_t *data
     cdef uint32_t length
@@ -62,15 +88,7 @@ cdef bint sender_next(Stream *s, OutFrame *f) noexcept nogil:
             return True
     if sendable:
         if s.credit:
-            # The backlog is what waits behind this buffer, so the receiver can find segments for it.
-            frame_set(&f.header, FRAME_DATA, s.id, length, s.sequence, sub_queued(s.sub) - 1)
-            f.data = data
-            f.last = last
-            if s.checksum:
-                f.header.flags = FRAME_CRC
-                f.header.crc = fb_crc32c(0, data, length)
-            s.sequence += 1
-            s.credit -= 1
+            _data(s, f, data, length, last)
             return True
         s.connection.hungry = True
         if s.poor and not s.asked:

@@ -22,6 +22,8 @@ from fastbuf.transports.messages cimport ABORT_BYTES, FrameHeader
 
 cdef enum:
     OUT_FRAMES = 16             # most frames of one gather write
+    OUT_LOT = 8                 # of one stream, that has the connection for itself
+    OUT_TURN = 2                # where others wait for their turn
     AHEAD_BYTES = 1024          # read beyond what is wanted: small frames need fewer calls
     READS_A_TURN = 32           # calls of one connection, then the others have their turn
     READS_A_LOOK = 4            # by one who waits, and goes on with what has come while the rest is on its way
@@ -92,7 +94,7 @@ cdef struct Stream:
     Stream *next_in_bucket
     bint ready                  # on the connection's list of those that may have something to say
     Stream *next_ready
-    OutFrame *out               # its frame that is on its way out: one at a time, so that all have their turn
+    uint32_t out                # its frames that are on their way out: one, or whole buffers that follow each other
     Letter *letter_out
     bint refusing               # the letter is a refusal, and the last word
     uint32_t letters            # that came

@@ -188,19 +188,25 @@ cdef void stream_drop_incoming(Stream *s) noexcept nogil:
 
 
 cdef void stream_detach(Stream *s) noexcept nogil:
-    cdef OutFrame *f = s.out
-    if f == NULL:
+    cdef Connection *c = s.connection
+    cdef OutFrame *f
+    cdef uint32_t i
+    if s.out == 0:
         return
-    s.out = NULL
-    f.stream = NULL
-    if f.owned == NULL and f.header.length and s.connection.phase != PHASE_DEAD:
-        f.owned = malloc(f.header.length)
-        if f.owned == NULL:
-            # Half a frame cannot be finished from nothing, and no other can follow it.
-            connection_close(s.connection)
-            return
-        memcpy(f.owned, f.data, f.header.length)
-        f.data = <const unsigned char *> f.owned
+    s.out = 0
+    for i in range(c.out_count):
+        f = &c.out[(c.out_first + i) % OUT_FRAMES]
+        if f.stream != s:
+            continue
+        f.stream = NULL
+        if f.owned == NULL and f.header.length and c.phase != PHASE_DEAD:
+            f.owned = malloc(f.header.length)
+            if f.owned == NULL:
+                # Half a frame cannot be finished from nothing, and no other can follow it.
+                connection_close(c)
+                continue
+            memcpy(f.owned, f.data, f.header.length)
+            f.data = <const unsigned char *> f.owned
 
 
 cdef void stream_part(Stream *s, int kind, const char *text) noexcept nogil:
@@ -246,7 +252,7 @@ cdef void stream_over(Stream *s) noexcept nogil:
 
 
 cdef void stream_settle(Stream *s) noexcept nogil:
-    if s.said_end and s.heard_end and s.out == NULL:
+    if s.said_end and s.heard_end and s.out == 0:
         stream_over(s)
 
 

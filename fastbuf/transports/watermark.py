@@ -18,6 +18,7 @@ from fastbuf.exchange.shared_wire import WireTarget
 from fastbuf.transports import handshake as hs
 from fastbuf.transports.applicant import Applicant
 from fastbuf.transports.listener import Listener
+from fastbuf.transports.socket_options import tune
 from fastbuf.transports.watermark_end import WatermarkEnd
 
 
@@ -80,7 +81,7 @@ class WatermarkWire:
                 except OSError as error:
                     raise PeerLost(f"consumer {where} cannot be reached: {error}") from error
                 try:
-                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    tune(sock)
                     hs.greet(sock, hello(0), channel["secret"], f"consumer {where}")
                     end = WatermarkEnd(self._transport.environment, False, channel["secret"], where)
                     end.add_partition(partition, index, lambda stream: hello(stream).pack(), False)
