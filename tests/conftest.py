@@ -19,7 +19,7 @@ def _live() -> list:
     return module.live_pools() if module else []
 
 
-CROWDED = ("tests/spark/", "tests/stress/", "tests/system/test_cli.py", "tests/system/test_docs.py")
+CROWDED = ("tests/spark/", "tests/stress/")
 
 
 @pytest.hookimpl(optionalhook=True)
