@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import multiprocessing as mp
 import os
-import resource
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from two_processes import cpu_s
 
 import fastbuf as fb
 
@@ -54,11 +54,6 @@ def counted(batches: Iterator[pa.RecordBatch]) -> tuple[int, int]:
         rows += batch.num_rows
         total += pc.sum(batch["id"]).as_py() or 0
     return rows, total
-
-
-def cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
 
 
 def settings(transport: str) -> fb.ExchangeConfig:

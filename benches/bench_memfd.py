@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import multiprocessing as mp
 import os
-import resource
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from two_processes import TwoProcesses, cpu_s
 
 import fastbuf as fb
 from fastbuf.exchange._testing import limit_read, limit_write, read_raw, write_raw
@@ -46,11 +46,6 @@ CORES = sorted(os.sched_getaffinity(0))
 def pin(core: int | None) -> None:
     """Keeps this process on one core, of several; None: on any."""
     os.sched_setaffinity(0, CORES if core is None or len(CORES) == 1 else {CORES[core]})
-
-
-def cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
 
 
 # ---- the other process
@@ -91,7 +86,7 @@ def serve(control: Any) -> None:
 # ---- this one
 
 
-class Bench:
+class Bench(TwoProcesses):
     """The other process, and an environment of this one."""
 
     def __init__(self) -> None:
@@ -153,11 +148,6 @@ class Bench:
         rows, theirs = self.control.recv()
         assert rows == sum(batch.num_rows for batch in batches) * times
         return cpu_s() - began + theirs
-
-    def close(self) -> None:
-        self.control.send(None)
-        self.env.close()
-        self.process.join(10)
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from __future__ import annotations
 import multiprocessing as mp
 import os
 import pickle
-import resource
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from two_processes import cpu_s
 
 import fastbuf as fb
 
@@ -25,11 +25,6 @@ LIST = 10_000
 TIMES = 2 if SMOKE else 80
 PEER_LIST = 1_000
 GOAL = 8e6  #: records a second from tuples
-
-
-def cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
 
 
 def read(gate: fb.InputGate, how: str) -> tuple[int, int]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import multiprocessing as mp
 import os
-import resource
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from statistics import median
 from typing import Any
 
 import pytest
+from two_processes import TwoProcesses, cpu_s
 
 import fastbuf as fb
 from fastbuf.exchange._testing import read_wire, write_raw
@@ -37,11 +37,6 @@ TRIPS = 50 if SMOKE else 5_000
 ROWS = fb.RowSerializer(fb.Schema.of(data="binary"))
 CONFIG = fb.ExchangeConfig(transport="tcp", floating=QUEUED - 2, max_buffers_per_channel=QUEUED)
 AT_ONCE = fb.ExchangeConfig(transport="tcp", buffer_timeout_s=0)
-
-
-def cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
 
 
 def without_delay(sock: socket.socket) -> None:
@@ -91,7 +86,7 @@ def serve(control: Any) -> None:
 # ---- this one
 
 
-class Bench:
+class Bench(TwoProcesses):
     """The other process, and an environment of this one."""
 
     def __init__(self) -> None:
@@ -156,11 +151,6 @@ class Bench:
                     sock.recv(SIZE)
                     trips.append(clock() - began)
             self.control.recv()
-
-    def close(self) -> None:
-        self.control.send(None)
-        self.env.close()
-        self.process.join(10)
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from fastbuf._native.atomics cimport (
     fb_event_cancel,
     fb_event_epoch,
     fb_event_prepare,
-    fb_event_wait,
     fb_now_ns,
     fb_u64_load_acquire,
     fb_u64_store_release,
@@ -70,15 +69,11 @@ def write_raw(RecordWriter writer not None, uint64_t buffers, bint fill):
                     if driver != NULL:
                         driver.enter(driver)
                     if not p.spin(epoch, driver):
-                        if driver != NULL:
-                            driver.enter(driver)
-                            driver.sleeps(driver)
                         if fb_event_prepare(p.core.event) == epoch:
-                            fb_event_wait(p.core.event, epoch, fb_now_ns() + SLICE_NS)
+                            with gil:
+                                p.sleep(epoch, fb_now_ns() + SLICE_NS)
                         else:
                             fb_event_cancel(p.core.event)
-                        if driver != NULL:
-                            driver.leave(driver, True)
                     continue
                 if fill:
                     memcpy(p.buffers[0].data, source, p.segment_size)

@@ -21,7 +21,7 @@ cdef struct DriveState:         # what one who waits remembers from one time to 
 cdef struct Driver:
     void *loop                  # the transport's
     void (*enter)(Driver *d) noexcept nogil
-    bint (*drive)(Driver *d, DriveState *t, fb_event *e, uint32_t key, int64_t until_ns, bint block) noexcept nogil
+    bint (*drive)(Driver *d, DriveState *t, fb_event *e, uint32_t key, int64_t until_ns) noexcept nogil
     void (*sleeps)(Driver *d) noexcept nogil
     void (*leave)(Driver *d, bint slept) noexcept nogil
     void (*serve)(Driver *d) noexcept nogil

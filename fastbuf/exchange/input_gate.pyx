@@ -292,7 +292,7 @@ cdef class InputGate:
         cdef fb_event *e = self.core.event
         if driver != NULL:
             # What comes through memory is not to be had of the driver: its looks would be so many that are not there.
-            if alone and driver.drive(driver, &self.drive, e, key, until, True):
+            if alone and driver.drive(driver, &self.drive, e, key, until):
                 driver.leave(driver, False)
                 return
             driver.sleeps(driver)

@@ -211,7 +211,7 @@ cdef class ResultPartition:
         if driver != NULL:
             # What has sent nothing for a while is asked of again soon: other threads notify, and wake nobody here.
             came = not self.shares and driver.drive(
-                driver, &self.drive, self.core.event, epoch, fb_now_ns() + DRIVE_NS, True)
+                driver, &self.drive, self.core.event, epoch, fb_now_ns() + DRIVE_NS)
             driver.leave(driver, False)
             if came:
                 return True

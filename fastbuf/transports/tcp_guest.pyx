@@ -141,7 +141,7 @@ cdef bint _look(IoLoop *loop, int timeout_ms) noexcept nogil:
     return True
 
 
-cdef bint _drive(Driver *d, DriveState *t, fb_event *e, uint32_t key, int64_t until_ns, bint block) noexcept nogil:
+cdef bint _drive(Driver *d, DriveState *t, fb_event *e, uint32_t key, int64_t until_ns) noexcept nogil:
     """Moves bytes until the event's epoch is no longer `key`; False: it sleeps like anybody else from here on.
 
     Spins first, as long as that pays, then sleeps in epoll; neither for long, since notices of other threads move the
@@ -173,7 +173,7 @@ cdef bint _drive(Driver *d, DriveState *t, fb_event *e, uint32_t key, int64_t un
         timeout = 0
         if now >= spin_until:
             # What wakes it may be for others: then it goes on.
-            if not block or now + 1000000 > block_until:
+            if now + 1000000 > block_until:
                 break
             timeout = <int> ((block_until - now) // 1000000)
             # L1 and L2 of the .pxd, and as good for the epoch, which those who mark streams move before.
@@ -196,7 +196,7 @@ cdef bint _drive(Driver *d, DriveState *t, fb_event *e, uint32_t key, int64_t un
     t.wait_ns += (min(waited, <int64_t> 2 * SHORT_NS) - t.wait_ns) // 8
     if came:
         t.vain = 0
-    elif block:
+    else:
         t.vain += 1
         if t.vain >= IN_VAIN:
             t.skip = min(t.vain - IN_VAIN + 1, MOST_SKIPS)
