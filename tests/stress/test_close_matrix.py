@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from left_behind import held, nothing_left
 
 import fastbuf as fb
 
@@ -89,16 +89,9 @@ def join(thread: threading.Thread, what: str) -> None:
     assert not thread.is_alive(), f"hangs: {what}"
 
 
-def left(directory: Path) -> dict[str, Any]:
-    """What an exchange could leave behind."""
-    files = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
+def mapped() -> int:
     with open("/proc/self/maps") as maps:
-        return {
-            "descriptors": len(files),
-            "stored": [name for name in files if name.startswith(str(directory))],
-            "threads": len(os.listdir("/proc/self/task")),
-            "memfds": sum("memfd:" in line for line in maps),
-        }
+        return sum("memfd:" in line for line in maps)
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -121,9 +114,11 @@ def test_every_order(kind: str, call: str, tmp_path: Path, recwarn: pytest.Warni
     names = ("writer", "gate", "near", "far") if kind.endswith("tcp") else ("writer", "gate", "near")
     once(names)  # what is made once and stays is there now
     gc.collect()
-    before = left(tmp_path)
-    for order in itertools.permutations(names):
-        once(order)
-    gc.collect()
-    assert left(tmp_path) == before | {"stored": []}
+    memfds = mapped()
+    with nothing_left():
+        for order in itertools.permutations(names):
+            once(order)
+        gc.collect()
+    assert mapped() <= memfds
+    assert not [name for name in held() if name.startswith(str(tmp_path))], "a spill file is open"
     assert not [w for w in recwarn if issubclass(w.category, ResourceWarning)]

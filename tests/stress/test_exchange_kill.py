@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 import pytest
+from left_behind import held, new_since
 
 import fastbuf as fb
 from fastbuf.errors import PeerLost
@@ -45,19 +46,6 @@ def consume(pipe: Any) -> None:
         pipe.send((env.listen(), gate.gate_id))
         for _ in gate:
             pass
-
-
-def mine() -> tuple[int, int]:
-    """Descriptors and threads of this process."""
-    return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
-
-
-def settled(before: tuple[int, int]) -> tuple[int, int]:
-    """The same, once what ends by itself (a lingering connection, a thread that was joined) has ended."""
-    end = time.monotonic() + 5
-    while mine() != before and time.monotonic() < end:
-        time.sleep(0.005)  # a look at what the kernel and the I/O thread are about to do
-    return mine()
 
 
 def take_part(pipe: Any, number: int, of: int) -> None:
@@ -172,8 +160,8 @@ def test_a_killed_producer_is_named_within_a_second() -> None:
             del children, child
             if before is None:  # the first round starts what multiprocessing needs
                 time.sleep(0.05)  # connections of those killed are closed when the I/O thread looks next
-                before = mine()
-        assert settled(before) == before
+                before = held()
+        assert not new_since(before)
 
 
 @pytest.mark.stress
@@ -205,5 +193,5 @@ def test_a_killed_consumer_is_named_to_the_writer_within_a_second() -> None:
         child.join(10)
         child.close()
         ours.close(), theirs.close()
-        before = before or mine()  # the first round starts what multiprocessing needs
-        assert settled(before) == before
+        before = before or held()  # the first round starts what multiprocessing needs
+        assert not new_since(before)

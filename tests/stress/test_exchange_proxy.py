@@ -14,10 +14,11 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from left_behind import nothing_left
 
 import fastbuf as fb
 from fastbuf.transports import handshake as hs
@@ -90,23 +91,6 @@ class Proxy:
         self.closing = True
         self.thread.join(10)
         self.server.close()
-
-
-def open_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
-@contextlib.contextmanager
-def nothing_left() -> Iterator[None]:
-    def count() -> tuple[int, int]:
-        return open_descriptors(), len(os.listdir("/proc/self/task"))
-
-    before = count()
-    yield
-    end = time.monotonic() + 5
-    while count() != before and time.monotonic() < end:
-        time.sleep(0.005)  # the kernel lists a thread for a moment after it was joined
-    assert count() == before
 
 
 SENT = [(k, "t" * (k % 97)) for k in range(RECORDS)]

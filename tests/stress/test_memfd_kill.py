@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from left_behind import held, new_since
 
 import fastbuf as fb
 from fastbuf.errors import PeerLost
@@ -58,11 +59,6 @@ def consume(pipe: Any, most: int) -> None:
         signal.pause()
 
 
-def mine() -> tuple[int, int]:
-    """Descriptors and threads of this process."""
-    return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
-
-
 def until(true: Callable[[], bool], seconds: float) -> bool:
     end = time.monotonic() + seconds
     while not true() and time.monotonic() < end:
@@ -73,7 +69,7 @@ def until(true: Callable[[], bool], seconds: float) -> bool:
 def test_a_killed_producer() -> None:
     context = server()
     rng = random.Random(17)
-    before = (0, 0)
+    before = held()
     with fb.ShuffleEnvironment(segments=SEGMENTS, segment_size=4096, shared=True) as env:
         address = env.listen()
         for kill in range(2 * ROUNDS):
@@ -107,8 +103,8 @@ def test_a_killed_producer() -> None:
             assert env.pool.available == SEGMENTS
             del child, started
             if kill == 0:
-                before = mine()  # the first round starts what multiprocessing needs
-        assert until(lambda: mine() <= before, 5)
+                before = held()  # the first round starts what multiprocessing needs
+        assert not new_since(before)
 
 
 def test_a_killed_consumer_of_a_writer_that_writes() -> None:

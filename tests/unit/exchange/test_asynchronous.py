@@ -64,7 +64,7 @@ def test_a_coroutine_reads_all_and_others_run_meanwhile(ends: Any) -> None:
     assert [item[0] for item in got if not isinstance(item, fb.Event)] == list(range(20_000))
     assert [item.time_ms for item in got if isinstance(item, fb.Event)] == [0, 5000, 10_000, 15_000]
     assert turns >= 20  # of a hundred polls or more, each with something to give
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads
 
 
 def test_it_waits_for_what_comes_later_and_no_longer_than_it_is_told(ends: Any) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import mmap
-import os
 import socket
 import threading
 import time
@@ -13,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from left_behind import nothing_left
 
 import fastbuf as fb
 from fastbuf.errors import ConfigError, ExchangeAborted, PeerLost, ProtocolError, ResourceError, SequenceError
@@ -206,9 +206,6 @@ def test_an_abort_takes_back_what_was_lent() -> None:
 
 
 def test_nothing_is_left() -> None:
-    def mine() -> tuple[int, int]:
-        return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
-
     def round_trip() -> None:
         with two() as (producer, consumer, address):
             for _ in range(5):
@@ -218,9 +215,8 @@ def test_nothing_is_left() -> None:
             del writer, gate
 
     round_trip()
-    before = mine()
-    round_trip()
-    assert until(lambda: mine() == before), (before, mine())
+    with nothing_left():
+        round_trip()
 
 
 def test_a_coroutine_is_woken() -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from left_behind import nothing_left
 
 import fastbuf as fb
 from fastbuf.errors import AuthenticationError, ConfigError, ExchangeAborted, PeerLost
@@ -69,16 +70,9 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, fb.TlsConfig]:
 
 
 @pytest.fixture(autouse=True)
-def nothing_left() -> Iterator[None]:
-    def count() -> tuple[int, int]:
-        return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
-
-    before = count()
-    yield
-    end = time.monotonic() + 5
-    while count() != before and time.monotonic() < end:
-        time.sleep(0.005)  # the kernel lists a thread for a moment after it was joined
-    assert count() == before
+def each_leaves_nothing() -> Iterator[None]:
+    with nothing_left():
+        yield
 
 
 def environment(tls: fb.TlsConfig | None) -> fb.ShuffleEnvironment:

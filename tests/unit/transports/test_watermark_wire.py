@@ -16,6 +16,7 @@ from multiprocessing import resource_tracker
 from typing import Any
 
 import pytest
+from left_behind import nothing_left
 
 import fastbuf as fb
 from fastbuf.errors import (
@@ -66,12 +67,11 @@ class Rig:
 @pytest.fixture
 def rig() -> Iterator[Rig]:
     resource_tracker.ensure_running()  # else it starts, with a descriptor of its own, in the middle of a test
-    before = (len(os.listdir("/proc/self/fd")), threading.active_count())
-    rig = Rig()
-    yield rig
-    rig.close()
+    with nothing_left():
+        rig = Rig()
+        yield rig
+        rig.close()
     assert rig.near.pool.stats().in_use == rig.far.pool.stats().in_use == 0
-    assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before
 
 
 def run(func: Callable[[], Any]) -> threading.Thread:
