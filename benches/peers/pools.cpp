@@ -9,6 +9,7 @@
 //
 // A pool holds 1024 numbers, as the free list of a pool of 1024 segments does.  None of them has limits, reference counts
 // or statistics.
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
@@ -114,31 +115,42 @@ template <class Pool> void pairs_of(Pool &pool, long pairs) {
     sink += sum;  // the loop must not be thrown away
 }
 
+// Each side looks at the other's index only when what it knew is used up, and then lets the other one get ahead by a
+// quarter of the ring: side by side at its edge they would go in step, and what is measured would be the ring's lines on
+// their way, not the pool.
 struct Ring {
-    static constexpr uint64_t PLACES = 256;
+    static constexpr uint64_t PLACES = 256, AHEAD = 64;
     alignas(64) std::atomic<uint64_t> head{0};
     alignas(64) std::atomic<uint64_t> tail{0};
     alignas(64) uint64_t items[PLACES];
 };
 
-template <class Pool> void hand_over(Pool &pool, long pairs) {
+static inline void relax() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+template <class Pool> void hand_over(Pool &pool, uint64_t pairs) {
     Ring ring;
     std::thread giver([&] {
         typename Pool::User user(pool);
-        uint64_t tail = 0, head = 0;  // each side looks at the other's index only when what it knew is used up
-        for (long i = 0; i < pairs; i++, tail++) {
+        uint64_t room = Ring::PLACES;  // the tail may come as far as this
+        for (uint64_t tail = 0; tail < pairs; tail++) {
             uint64_t x;
             while (!user.take(x)) {
             }
-            while (tail - head == Ring::PLACES) head = ring.head.load(std::memory_order_acquire);
+            if (tail == room)
+                while ((room = ring.head.load(std::memory_order_acquire) + Ring::PLACES) < tail + Ring::AHEAD) relax();
             ring.items[tail % Ring::PLACES] = x;
             ring.tail.store(tail + 1, std::memory_order_release);
         }
     });
     typename Pool::User user(pool);
-    uint64_t head = 0, tail = 0;
-    for (long i = 0; i < pairs; i++, head++) {
-        while (head == tail) tail = ring.tail.load(std::memory_order_acquire);
+    uint64_t tail = 0;
+    for (uint64_t head = 0; head < pairs; head++) {
+        if (head == tail)
+            while ((tail = ring.tail.load(std::memory_order_acquire)) < std::min(head + Ring::AHEAD, pairs)) relax();
         user.give(ring.items[head % Ring::PLACES]);
         ring.head.store(head + 1, std::memory_order_release);
     }
@@ -154,7 +166,7 @@ template <class Pool> int measured(int shape, long pairs) {
         pairs_of(pool, pairs / 2);
         other.join();
     } else {
-        hand_over(pool, pairs);
+        hand_over(pool, static_cast<uint64_t>(pairs));
     }
     return 0;
 }

@@ -52,8 +52,9 @@
 
 #include "fb_atomic.h"
 
-#define FB_CHUNK 11           /* segments that change hands together: one, and what fits beside its link */
-#define FB_MAGAZINE_ITEMS 22  /* two chunks: a thread at the edge of one does not pass it to and fro */
+#define FB_BESIDE 10          /* numbers that fit beside a segment's link */
+#define FB_CHUNK 21           /* segments that change hands together: the first, and what fits beside it and the second */
+#define FB_MAGAZINE_ITEMS 42  /* two chunks: a thread at the edge of one does not pass it to and fro */
 
 typedef struct {
     fb_au32 busy;      /* the owner is between O1 and O5; written by the owner alone */
@@ -67,10 +68,10 @@ typedef struct {
     fb_au64 thread;    /* pthread_self() of the owner; 0: it has ended */
     int32_t items[FB_MAGAZINE_ITEMS];
     uint32_t penalty;  /* what cool begins with next time */
-    char room[4];
+    char room[52];
 } fb_magazine;
 
-_Static_assert(sizeof(fb_magazine) == 128, "two cache lines, as they are fetched");
+_Static_assert(sizeof(fb_magazine) == 256, "whole cache lines, as they are fetched: by twos");
 
 /* --- where a thread's magazines are --------------------------------------------------------------------------------*/
 

@@ -241,25 +241,30 @@ def listen(LocalBufferPool local, int64_t n):
 
 cdef enum:
     PLACES = 256                    # of a Handover; a power of 2
+    AHEAD = 64                      # that who waits lets the other one get ahead by
+    LOOKS = 1000                    # before what there is will do, and before others get the core
 
-# The other one may have no core.
 cdef inline uint32_t waited(uint32_t turn) noexcept nogil:
-    if turn >= 1000:
-        sched_yield()
+    if turn < LOOKS:
+        fb_cpu_relax()
+    else:
+        sched_yield()               # the other one may have no core
     return turn + 1
 
 
 cdef class Handover:
     """A ring of 256 places through which one thread hands segments to another: the one of ``benches/peers/pools.cpp``.
 
-    Each side keeps what it knows of the other's index, and looks again only when that is used up.
+    Each side looks at the other's index only when what it knew is used up, and then lets the other one get ahead by a
+    quarter of the ring: side by side at its edge they would go in step, and what is measured would be the ring's lines
+    on their way, not the pool.
     """
     cdef fb_pad room
     cdef fb_au64 put                # release by the giver, acquire by the taker
     cdef fb_pad room_of_put
     cdef fb_au64 got                # the other way round
     cdef fb_pad room_of_got
-    cdef int32_t places[256]        # PLACES
+    cdef uint64_t places[256]       # PLACES
 
     def __cinit__(self):
         fb_u64_init(&self.put, 0)
@@ -267,22 +272,24 @@ cdef class Handover:
 
     def give(self, LocalBufferPool local, int64_t n):
         """Acquire `n` segments and hand them over; returns nanoseconds, -1 if a segment did not come within 30 s."""
-        cdef uint64_t k, got = 0
+        cdef uint64_t k, end = PLACES
         cdef uint32_t turn
         cdef int64_t begin
         cdef int32_t i = 0
         with nogil:
             begin = fb_now_ns()
             for k in range(<uint64_t>n):
-                turn = 0
-                while k - got == PLACES:
-                    got = fb_u64_load_acquire(&self.got)
-                    turn = waited(turn)
                 i = local_acquire(local.core, begin + PATIENCE_NS)
                 if i < 0:
                     fb_u64_store_release(&self.put, GIVEN_UP)
                     break
-                self.places[k % PLACES] = i
+                if k == end:
+                    end = fb_u64_load_acquire(&self.got) + PLACES
+                    turn = 0
+                    while end < k + AHEAD:
+                        turn = waited(turn)
+                        end = fb_u64_load_acquire(&self.got) + PLACES
+                self.places[k % PLACES] = <uint64_t>i
                 fb_u64_store_release(&self.put, k + 1)
             begin = fb_now_ns() - begin
         return begin if i >= 0 else -1
@@ -293,13 +300,16 @@ cdef class Handover:
         cdef uint32_t turn
         with nogil:
             for k in range(<uint64_t>n):
-                turn = 0
-                while k == put:
+                if k == put:
                     put = fb_u64_load_acquire(&self.put)
-                    turn = waited(turn)
+                    turn = 0
+                    # The giver may be waiting for what lies here: after some looks less than AHEAD will do.
+                    while put == k or (put < k + AHEAD and put < <uint64_t>n and turn < LOOKS):
+                        turn = waited(turn)
+                        put = fb_u64_load_acquire(&self.put)
                 if put == GIVEN_UP:
                     break
-                segment_recycle(local.core.pool, self.places[k % PLACES])
+                segment_recycle(local.core.pool, <int32_t>self.places[k % PLACES])
                 fb_u64_store_release(&self.got, k + 1)
 
 

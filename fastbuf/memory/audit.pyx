@@ -1,6 +1,6 @@
 """The audit: where every segment is, found out from the lists themselves and set against the accounts."""
 
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
 from fastbuf._native.atomics cimport (
     fb_i64_load_seq_cst,
@@ -10,7 +10,7 @@ from fastbuf._native.atomics cimport (
 )
 from fastbuf.memory.debug_checks cimport POOL_DEBUG, debug_guard_intact, debug_poison_intact
 from fastbuf.memory.magazines cimport FB_MAGAZINE_ITEMS, FB_SLOTS, NOTHING, fb_magazine
-from fastbuf.memory.pool_core cimport FB_CHUNK, FreeList, LocalCore, PoolCore, local_destroyed
+from fastbuf.memory.pool_core cimport FB_BESIDE, FB_CHUNK, FreeList, LocalCore, PoolCore, local_destroyed
 from fastbuf.memory.pool_setup cimport magazines_of_nobody
 
 
@@ -27,6 +27,7 @@ cdef walk(PoolCore *g, FreeList *stack, bint chunks, str where, list places, lis
     cdef uint32_t at = <uint32_t>fb_u64_load_seq_cst(&stack.head)
     cdef int64_t length = 0
     cdef int64_t expected = -1
+    cdef int32_t second
     cdef int k
     while at != 0:
         if at > g.count:
@@ -40,8 +41,11 @@ cdef walk(PoolCore *g, FreeList *stack, bint chunks, str where, list places, lis
             faults.append(f"{where} says depth {link >> 32} at segment {at - 1}, where {expected} was due")
         places[at - 1].append(where)
         if chunks:
-            for k in range(FB_CHUNK - 1):
+            second = g.meta[at - 1].more[0]
+            for k in range(FB_BESIDE):
                 place(g, g.meta[at - 1].more[k], where, places, faults)
+                if 0 <= second < <int32_t>g.count:
+                    place(g, g.meta[second].more[k], where, places, faults)
         expected = <int64_t>(link >> 32) - 1
         at = <uint32_t>link
         length += 1

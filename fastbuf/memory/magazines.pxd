@@ -24,7 +24,7 @@ cdef extern from "fb_magazine.h" nogil:
         fb_au32 count
         uint32_t cool
         fb_au64 thread
-        int32_t items[22]           # FB_MAGAZINE_ITEMS
+        int32_t items[42]           # FB_MAGAZINE_ITEMS
         uint32_t penalty
     fb_magazine *fb_magazine_here(uint64_t base, int64_t distance)
     fb_magazine *fb_magazine_last(int64_t distance)
@@ -110,8 +110,8 @@ cdef fb_magazine *magazine_own(LocalCore *p) noexcept nogil
 
 # Called where p.free was empty: brings what is home in p to that list.  True: look there again.
 cdef bint fetch(LocalCore *p, Look how) noexcept nogil
-# All that magazines hold goes to p.free.
-cdef void seize(LocalCore *p) noexcept nogil
+# All that magazines hold goes to p.free, and they are shut.  Returns how many were out then.
+cdef uint32_t seize(LocalCore *p) noexcept nogil
 # To be called when p holds more than its limit: from here on nothing is put into a magazine until that has changed.
 cdef void shut(LocalCore *p) noexcept nogil
 # Segments held, and how many of them are home, of one moment.

@@ -5,8 +5,8 @@ request looks in its own magazine, then at ``chunks`` and ``free``, then into th
 global list: so magazines change nothing about how many segments a pool holds.
 
 *Chunks.*  A magazine that is full gives ``FB_CHUNK`` segments away at once, and one that is empty takes as many: one
-CAS for all of them, and their numbers stand beside the link of the first, so that they come in one cache line instead
-of one each.
+CAS for all of them, and their numbers stand beside the links of the first two, so that they come in two cache lines
+instead of one each.
 
 *Gate.*  Whoever looks into other threads' magazines closes the pool's gate first, and shuts them (``fb_magazine.h``).
 It is a lock among those who do so, and nobody else waits for it: while it is closed, owners use the lists.  All that
@@ -45,7 +45,7 @@ from fastbuf._native.atomics cimport (
     fb_u64_store_release,
 )
 from fastbuf.memory.free_list cimport depth_at, empty, pop, push, push_many
-from fastbuf.memory.pool_core cimport FB_CHUNK, LocalCore, PoolCore
+from fastbuf.memory.pool_core cimport FB_BESIDE, FB_CHUNK, LocalCore, PoolCore, SegmentMeta
 from fastbuf.memory.pool_setup cimport fork_count, magazines_of_nobody, slot_claim, slots_start
 
 
@@ -89,6 +89,26 @@ cdef inline fb_magazine *magazine_at(LocalCore *p, uint32_t slot) noexcept nogil
 # In a fork of the process that made the pool: the threads that were at it, or had the gate, are not there.
 cdef inline bint orphaned(LocalCore *p) noexcept nogil:
     return fork_count() != p.pool.forks
+
+
+# The numbers of a chunk: FB_BESIDE of them stand beside the link of the first, as many beside that of the second.
+cdef inline void chunk_write(SegmentMeta *meta, const int32_t *all) noexcept nogil:
+    cdef int k
+    for k in range(FB_BESIDE):
+        meta[all[0]].more[k] = all[1 + k]
+        meta[all[1]].more[k] = all[1 + FB_BESIDE + k]
+
+
+# All but the first; the last of `rest` are there soonest.
+cdef inline void chunk_read(SegmentMeta *meta, int32_t first, int32_t *rest) noexcept nogil:
+    cdef int k
+    # Each is sent for at once: it will be written to, and another core did last.
+    for k in range(FB_BESIDE):
+        rest[FB_BESIDE + k] = meta[first].more[k]
+        fb_prefetch_write(&meta[rest[FB_BESIDE + k]])
+    for k in range(FB_BESIDE):
+        rest[k] = meta[rest[FB_BESIDE]].more[k]
+        fb_prefetch_write(&meta[rest[k]])
 
 
 # --- the owner --------------------------------------------------------------------------------------------------------
@@ -176,8 +196,7 @@ cdef bint magazine_put_slowly(LocalCore *p, fb_magazine *m, int32_t i) noexcept 
         at = fb_u32_load_relaxed(&m.count)
         if at == FB_MAGAZINE_ITEMS:                     # the lower half goes: it was put first
             first = m.items[0]
-            for k in range(FB_CHUNK - 1):
-                g.meta[first].more[k] = m.items[k + 1]
+            chunk_write(g.meta, m.items)
             at -= FB_CHUNK
             for k in range(at):
                 m.items[k] = m.items[k + FB_CHUNK]
@@ -194,14 +213,11 @@ cdef int32_t magazine_refill(LocalCore *p, fb_magazine *m) noexcept nogil:
     cdef PoolCore *g = p.pool
     cdef uint32_t left = 0
     cdef int32_t i = -1
-    cdef uint32_t k
     # It may hold something after all, if it was shut when it was looked at.
     if enter_seldom(p, m) and fb_u32_load_relaxed(&m.count) == 0:
         i = pop(g, &p.chunks, &left)
         if i >= 0:
-            for k in range(FB_CHUNK - 1):
-                m.items[k] = g.meta[i].more[k]
-                fb_prefetch_write(&g.meta[m.items[k]])  # where each request will write, and another core did last
+            chunk_read(g.meta, i, m.items)
             fb_u32_store_relaxed(&m.count, FB_CHUNK - 1)
             relent(m)
     fb_magazine_leave(m)
@@ -270,7 +286,7 @@ cdef void open_magazines(LocalCore *p, uint32_t slots) noexcept nogil:
 
 # Empties a magazine that is quiet; returns how many there were.
 cdef uint32_t gather(LocalCore *p, fb_magazine *m) noexcept nogil:
-    cdef int32_t found[23]                              # FB_MAGAZINE_ITEMS + 1
+    cdef int32_t found[43]                              # FB_MAGAZINE_ITEMS + 1
     cdef uint32_t n = 0
     cdef uint32_t k
     if fb_u32_load_relaxed(&m.hot) != NOTHING:
@@ -309,22 +325,25 @@ cdef uint32_t gather_all(LocalCore *p, Look how) noexcept nogil:
 
 cdef bint break_chunk(LocalCore *p) noexcept nogil:
     cdef PoolCore *g = p.pool
-    cdef int32_t all[11]                                # FB_CHUNK
+    cdef int32_t all[21]                                # FB_CHUNK
     cdef uint32_t left = 0
-    cdef uint32_t k
     all[0] = pop(g, &p.chunks, &left)
     if all[0] < 0:
         return False
-    for k in range(FB_CHUNK - 1):
-        all[k + 1] = g.meta[all[0]].more[k]
+    chunk_read(g.meta, all[0], &all[1])
     push_many(g, &p.free, all, FB_CHUNK)
     return True
 
 
-cdef void seize(LocalCore *p) noexcept nogil:
+cdef uint32_t seize(LocalCore *p) noexcept nogil:
+    # The magazines stay shut while this counts: what an owner put into an open one would count as out, and so would a
+    # chunk on its way to one.
+    cdef uint32_t out
     close_gate(p)
-    gather_all(p, LOOK)
+    gather_all(p, SURE)
+    out = local_spread(p)
     open_gate(p)
+    return out
 
 
 cdef void shut(LocalCore *p) noexcept nogil:

@@ -126,8 +126,7 @@ cdef void note_peak(LocalCore *p) noexcept nogil:
     if used <= peak:
         return
     if fb_u32_load_seq_cst(&p.slots) != 0:
-        seize(p)
-        used = local_spread(p)
+        used = seize(p)
     raise_peak(p, used)
 
 

@@ -34,7 +34,8 @@ cdef extern from *:
 
 cdef extern from "fb_magazine.h" nogil:
     enum:
-        FB_CHUNK                    # segments that change hands together
+        FB_BESIDE                   # numbers beside a segment's link
+        FB_CHUNK                    # segments that change hands together: 1 + 2 * FB_BESIDE
 
 cdef enum:
     LOCAL_EMPTY = -1                # no segment now, or the deadline has passed
@@ -55,7 +56,7 @@ cdef struct SegmentMeta:
     fb_au32 generation              # how often it has come home
     # The pool that counts it as held; NULL: on the global list.  Written by whoever moves it.
     LocalCore *owner
-    int32_t more[10]                # FB_CHUNK - 1: the other segments of the chunk, while it heads one on a list
+    int32_t more[10]                # FB_BESIDE: others of the chunk, while it is the first or second of one on a list
 
 
 # Treiber stack of segments, or of chunks by their first: head = tag << 32 | (index + 1), 0 in the low half: empty.
