@@ -102,6 +102,15 @@ static inline uint8_t *fb_put_row(const fb_put_plan *plan, PyObject *record, uin
     return o - to <= UINT32_MAX ? o : NULL;
 }
 
+/* One record to buf[*at] and on; returns whether it was written, and then moves *at behind it. */
+static inline int fb_put_record(const fb_put_plan *plan, PyObject *record, uint8_t *buf, Py_ssize_t *at,
+                                Py_ssize_t room) {
+    uint8_t *end = fb_put_row(plan, record, buf + *at, buf + room);
+    if (end == NULL) return 0;
+    *at = end - buf;
+    return 1;
+}
+
 /* The records of a list from number `from` on, each behind its length, to buf[*at] and on. Returns the first that was
  * not written, and moves *at behind what was. */
 static Py_ssize_t fb_put_rows(const fb_put_plan *plan, PyObject *records, Py_ssize_t from, uint8_t *buf, Py_ssize_t *at,

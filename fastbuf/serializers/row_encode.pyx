@@ -22,7 +22,8 @@ from fastbuf.serializers.objects cimport (
 )
 from fastbuf.serializers.row_plan cimport (
     OP_BINARY, OP_BOOL, OP_DECIMAL, OP_FIXED_BINARY, OP_FLOAT16, OP_FLOAT32, OP_FLOAT64, OP_INT8, OP_INT64, OP_MAP,
-    OP_PACKED, OP_SCALAR, OP_STRING, OP_STRUCT, OP_UINT8, OP_UINT32, OP_UINT64, Node, fb_put_rows,
+    OP_PACKED, OP_SCALAR, OP_STRING, OP_STRUCT, OP_UINT8, OP_UINT32, OP_UINT64, Node, fb_put_record,
+    fb_put_rows,
 )
 from fastbuf.serializers.row_scalars cimport decimal_to_bytes, scalar_to_int
 
@@ -463,6 +464,8 @@ cdef inline int _write_tuple(Node *root, PyObject *record, Writer *w) except -1:
 
 
 cdef int write_record(Node *root, PyObject *record, Writer *w) except -1:
+    if root.plain != NULL and fb_put_record(root.plain, record, w.buf, &w.at, w.room):
+        return 0
     if PyTuple_Check(record):
         return _write_tuple(root, record, w)
     fields = _as_tuple(root, <object> record)
@@ -494,7 +497,10 @@ cdef int write_elements(Node *root, PyObject *records, Writer *w, Py_ssize_t *do
         w.at = base + PREFIX
         Py_INCREF(record)
         try:
-            write_record(root, record, w)
+            if PyTuple_Check(record):
+                _write_tuple(root, record, w)
+            else:
+                write_record(root, record, w)
         finally:
             Py_DECREF(record)
         size = w.at - base - PREFIX

@@ -27,6 +27,8 @@ cdef extern from "fb_put_rows.h":
         int32_t bitmap
         int32_t head
         fb_put_field *fields
+    bint fb_put_record(const fb_put_plan *plan, PyObject *record, uint8_t *buf, Py_ssize_t *at,
+                       Py_ssize_t room) noexcept
     Py_ssize_t fb_put_rows(const fb_put_plan *plan, PyObject *records, Py_ssize_t first, uint8_t *buf, Py_ssize_t *at,
                            Py_ssize_t room) noexcept
 
