@@ -2,6 +2,8 @@
 
 Python code may run in here (``__index__`` of a number, a property of a record), so nothing that it could change is
 kept across such a call: lists are asked for their size at each item, and positions are kept instead of pointers.
+
+Tuples of plain values, where none can run, are written by fb_put_rows.h, and come here only if that gave up on them.
 """
 
 from cpython.buffer cimport (
