@@ -51,7 +51,7 @@ static inline const char *fb_utf8(PyObject *o, Py_ssize_t *size) {
 }
 
 /* Short strings: two moves that overlap instead of a call. */
-static inline void fb_copy(void *dst, const void *src, Py_ssize_t n) {
+static inline void fb_copy_short(void *dst, const void *src, Py_ssize_t n) {
     uint64_t a, b;
     uint32_t c, d;
     uint8_t *to = (uint8_t *)dst;
@@ -193,7 +193,7 @@ static inline PyObject *fb_bytes(const uint8_t *p, Py_ssize_t n) {
     if (o == NULL) return NULL;
     ((PyVarObject *)o)->ob_size = n;
     memset((PyVarObject *)o + 1, 0xFF, sizeof(Py_hash_t));      /* ob_shash = -1: a name that compilers warn of */
-    fb_copy(PyBytes_AS_STRING(o), p, n);
+    fb_copy_short(PyBytes_AS_STRING(o), p, n);
     PyBytes_AS_STRING(o)[n] = 0;
     return o;
 }
@@ -214,7 +214,7 @@ static inline PyObject *fb_ascii_str(const uint8_t *p, Py_ssize_t n) {
     s->state.ready = 1;
     s->wstr = NULL;
 #endif
-    fb_copy(s + 1, p, n);
+    fb_copy_short(s + 1, p, n);
     ((char *)(s + 1))[n] = 0;
     return (PyObject *)s;
 }

@@ -3,6 +3,7 @@
 #ifndef FB_PUT_H
 #define FB_PUT_H
 
+#include "fb_band.h"
 #include "fb_gather.h"
 
 /* Copies from `src`, of which 31 bytes more may be read. */
@@ -59,57 +60,6 @@ static uint8_t *fb_put_sorted(const fb_gather_state *g, const fb_sorted *s, int 
     return fb_fill_up(start, o - start, g->limit);
 }
 
-/* n rows of a band, `rows` being the first: m columns of 8 bytes and, if `slot` is not 0, one of strings. All parts are
- * written in one walk through the rows, whose end is guessed wrong once. */
-static inline __attribute__((always_inline)) uint8_t *fb_put_band_body(const uint8_t *limit,
-                                                                       const uint8_t *restrict rows, int m, int slot,
-                                                                       int64_t n, uint8_t *restrict dst) {
-    const int apart = 8 * m + slot;
-    uint8_t *ends = dst + 8 * m * n + 4, *start, *o;
-    int64_t i = 0;
-    if (!slot) {
-        for (; i < n; i++, rows += apart)
-            for (int j = 0; j < m; j++) memcpy(dst + 8 * (j * n + i), rows + 8 * j, 8);
-        return dst + 8 * m * n;
-    }
-    fb_store32(ends - 4, 0);
-    start = o = fb_fill_up(ends - 4, 4 * (n + 1), limit);
-    for (; i < n && limit - o >= slot; i++, rows += apart) {
-        for (int j = 0; j < m; j++) memcpy(dst + 8 * (j * n + i), rows + 8 * j, 8);
-        memcpy(o, rows + 8 * m, (size_t)slot);
-        o += rows[apart - 1];
-        fb_store32(ends + 4 * i, (uint32_t)(o - start));
-    }
-    for (; i < n; i++, rows += apart) {
-        for (int j = 0; j < m; j++) memcpy(dst + 8 * (j * n + i), rows + 8 * j, 8);
-        memcpy(o, rows + 8 * m, rows[apart - 1]);
-        o += rows[apart - 1];
-        fb_store32(ends + 4 * i, (uint32_t)(o - start));
-    }
-    return fb_fill_up(start, o - start, limit);
-}
-
-#define FB_PUT_BAND(M, SLOT) \
-    case M + SLOT: return fb_put_band_body(limit, rows, M, SLOT, n, dst)
-
-static uint8_t *fb_put_band(const fb_sorted *s, int64_t lo, int64_t n, uint8_t *dst, const uint8_t *limit) {
-    const uint8_t *rows = s->values + lo * s->apart;
-    switch (s->eights + s->text) {
-        FB_PUT_BAND(2, 0);
-        FB_PUT_BAND(3, 0);
-        FB_PUT_BAND(4, 0);
-        FB_PUT_BAND(1, 16);
-        FB_PUT_BAND(2, 16);
-        FB_PUT_BAND(3, 16);
-        FB_PUT_BAND(4, 16);
-        FB_PUT_BAND(1, 32);
-        FB_PUT_BAND(2, 32);
-        FB_PUT_BAND(3, 32);
-        FB_PUT_BAND(4, 32);
-    }
-    return dst; /* fb_sort makes no others */
-}
-
 /* One element with as many of the n rows as fit in `room`; returns its bytes (0: not one row fits) and the rows. The
  * rows are those that `idx` names, and if it is NULL, lo and those behind it. With columns by partition, idx[0] is the
  * row at place lo of them, and is not read if all of them are. */
@@ -126,8 +76,9 @@ static int64_t fb_encode(const fb_batch *b, const uint32_t *idx, int64_t lo, int
     for (int k = 1; k < b->nodes[0].next;) {
         int run = b->cols[k].run;
         if (idx && b->sorted && b->sorted[k].eights) {
-            o = fb_put_band(&b->sorted[k], lo, fit, o, g.limit);
-            k += b->sorted[k].eights + (b->sorted[k].text != 0);
+            const fb_sorted *s = &b->sorted[k];
+            o = fb_empty_band(s->values + lo * s->apart, s->eights, s->text, fit, o, g.limit);
+            k += s->eights + (s->text != 0);
         } else if (idx && b->sorted && b->sorted[k].values) {
             o = fb_put_sorted(&g, &b->sorted[k], k, idx, lo, fit, o);
             k = b->nodes[k].next;

@@ -8,13 +8,14 @@
  *
  * Columns of 8 bytes that stand side by side, and a column of strings behind them, share a band: a row's values lie
  * together, so that there is one place per partition that is written to, not one for each column, and a partition of few
- * rows is a few lines.
+ * rows is a few lines (fb_band.h).
  *
  * The place of a row among all rows by partition is `places[row]`; fb_spell_order makes the row numbers that a gather
  * walks of it, where one is needed. */
 #ifndef FB_SORT_H
 #define FB_SORT_H
 
+#include "fb_band.h"
 #include "fb_gather.h"
 #include "fb_group.h"
 
@@ -62,86 +63,30 @@ static void fb_sort_fixed(const uint8_t *restrict src, int width, int64_t n, con
     }
 }
 
-/* How many rows have `slot` bytes that may be read, whatever their length: those before the last few. */
-static inline int64_t fb_whole_slots(const fb_column *c, int slot, int64_t n) {
-    const int32_t *o = (const int32_t *)c->offsets;
-    while (n && o[n - 1] + (int64_t)slot > c->data_bytes) n--;
-    return n;
-}
-
-/* The strings of rows lo .. hi, to slots `apart` bytes from one another; fb_whole_slots says `whole`. */
-static inline __attribute__((always_inline)) void fb_sort_texts(const fb_column *c, int slot, int apart, int64_t whole,
-                                                                int64_t lo, int64_t hi,
+static inline __attribute__((always_inline)) void fb_sort_texts(const fb_column *c, int slot, int64_t n,
                                                                 const uint32_t *restrict places,
                                                                 uint8_t *restrict to) {
     const int32_t *o = (const int32_t *)c->offsets;
-    const uint8_t *data = c->data;
-    int64_t i = lo, stop = whole < hi ? whole : hi;
-    int32_t from = o[lo], next;
-    for (; i < stop; i++, from = next) {
-        uint8_t *at = to + (int64_t)places[i] * apart;
-        next = o[i + 1];
-        memcpy(at, data + from, (size_t)slot);
-        at[slot - 1] = (uint8_t)(next - from);
-    }
-    for (; i < hi; i++, from = next) {
-        uint8_t *at = to + (int64_t)places[i] * apart;
-        next = o[i + 1];
-        if (next > from) memcpy(at, data + from, (size_t)(next - from));
-        at[slot - 1] = (uint8_t)(next - from);
+    int64_t whole = fb_whole_slots(c, slot, n);
+    for (int64_t i = 0; i < n; i++) {
+        uint8_t *at = to + (int64_t)places[i] * slot;
+        int32_t length = o[i + 1] - o[i];
+        if (i < whole)
+            memcpy(at, c->data + o[i], (size_t)slot);
+        else if (length)
+            memcpy(at, c->data + o[i], (size_t)length);
+        at[slot - 1] = (uint8_t)length;
     }
 }
 
 static void fb_sort_var(const fb_column *c, int slot, int64_t n, const uint32_t *places, uint8_t *to) {
-    int64_t whole = fb_whole_slots(c, slot, n);
     if (slot == 16)
-        fb_sort_texts(c, 16, 16, whole, 0, n, places, to);
+        fb_sort_texts(c, 16, n, places, to);
     else
-        fb_sort_texts(c, 32, 32, whole, 0, n, places, to);
+        fb_sort_texts(c, 32, n, places, to);
     if (c->validity) /* a null string ships nothing */
         for (int64_t i = 0; i < n; i++)
             if (!fb_bit(c->validity, c->bit0 + i)) to[((int64_t)places[i] + 1) * slot - 1] = 0;
-}
-
-/* Rows of a band whose numbers are laid out before their strings: as many as the second cache holds, and no fewer, since
- * at each turn the hardware has to find anew what to read ahead. */
-#define FB_BAND_ROWS 2048
-
-/* m columns of 8 bytes, each place being read once, and the strings behind them if `slot` is not 0. */
-static inline __attribute__((always_inline)) void fb_sort_band_body(const fb_column *cols, int m, int slot, int64_t n,
-                                                                    const uint32_t *restrict places,
-                                                                    uint8_t *restrict to) {
-    const int apart = 8 * m + slot;
-    const uint8_t *src[FB_MAX_RUN];
-    int64_t whole = slot ? fb_whole_slots(cols + m, slot, n) : 0;
-    for (int j = 0; j < m; j++) src[j] = cols[j].values;
-    for (int64_t lo = 0; lo < n; lo += FB_BAND_ROWS) {
-        int64_t hi = n - lo < FB_BAND_ROWS ? n : lo + FB_BAND_ROWS;
-        for (int64_t i = lo; i < hi; i++) {
-            uint8_t *at = to + (int64_t)places[i] * apart;
-            for (int j = 0; j < m; j++) memcpy(at + 8 * j, src[j] + 8 * i, 8);
-        }
-        if (slot) fb_sort_texts(cols + m, slot, apart, whole, lo, hi, places, to + 8 * m);
-    }
-}
-
-#define FB_SORT_BAND(M, SLOT) \
-    case M + SLOT: fb_sort_band_body(cols, M, SLOT, n, places, to); break
-
-static void fb_sort_band(const fb_column *cols, int m, int slot, int64_t n, const uint32_t *places, uint8_t *to) {
-    switch (m + slot) {
-        FB_SORT_BAND(2, 0);
-        FB_SORT_BAND(3, 0);
-        FB_SORT_BAND(4, 0);
-        FB_SORT_BAND(1, 16);
-        FB_SORT_BAND(2, 16);
-        FB_SORT_BAND(3, 16);
-        FB_SORT_BAND(4, 16);
-        FB_SORT_BAND(1, 32);
-        FB_SORT_BAND(2, 32);
-        FB_SORT_BAND(3, 32);
-        FB_SORT_BAND(4, 32);
-    }
 }
 
 /* The slot of a column that a band may end with, or 0: strings without a bitmap. */
@@ -173,7 +118,7 @@ static int fb_sort(const fb_batch *b, const uint32_t *places, uint8_t *room, fb_
                 sorted[j].slot = j < k + m ? 8 : text;
                 sorted[j].apart = apart;
             }
-            fb_sort_band(c, m, text, b->rows, places, room);
+            fb_fill_band(c, m, text, b->rows, places, room);
             room += fb_room_of(apart, b->rows);
             k = last;
             continue;

@@ -16,7 +16,7 @@ cdef extern from "fb_objects.h":
     PyObject *fb_bytes(const uint8_t *p, Py_ssize_t n) except NULL
     PyObject *fb_int64(int64_t x) except NULL
     PyObject *fb_float(double x) except NULL
-    void fb_copy(void *dst, const void *src, Py_ssize_t n) noexcept nogil
+    void fb_copy_short(void *dst, const void *src, Py_ssize_t n) noexcept nogil
 
 
 cdef extern from "Python.h":

@@ -2,6 +2,8 @@
 
 Python code may run in here (``__index__`` of a number, a property of a record), so nothing that it could change is
 kept across such a call: lists are asked for their size at each item, and positions are kept instead of pointers.
+
+Tuples of plain values, where none can run, are written by fb_put_rows.h, and come here only if that gave up on them.
 """
 
 from cpython.buffer cimport (
@@ -17,12 +19,13 @@ from fastbuf.serializers.objects cimport (
     PyBytes_FromStringAndSize, PyBytes_GET_SIZE, PyDict_Check, PyFloat_AS_DOUBLE, PyFloat_AsDouble,
     PyFloat_CheckExact, PyFloat_Pack2, PyList_Check, PyList_CheckExact, PyList_GET_ITEM, PyList_GET_SIZE,
     PyLong_AsUnsignedLongLong, PyLong_CheckExact, PyNumber_Index, PyObject_CheckBuffer, PyTuple_Check,
-    PyErr_Clear, PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyUnicode_Check, _PyBytes_Resize, fb_copy, fb_exact_int64, fb_utf8,
-    FB_LOOK, fb_list_doubles, fb_scattered, fb_send_for,
+    PyErr_Clear, PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyUnicode_Check, _PyBytes_Resize, fb_copy_short, fb_exact_int64,
+    FB_LOOK, fb_list_doubles, fb_scattered, fb_send_for, fb_utf8,
 )
 from fastbuf.serializers.row_plan cimport (
     OP_BINARY, OP_BOOL, OP_DECIMAL, OP_FIXED_BINARY, OP_FLOAT16, OP_FLOAT32, OP_FLOAT64, OP_INT8, OP_INT64, OP_MAP,
-    OP_PACKED, OP_SCALAR, OP_STRING, OP_STRUCT, OP_UINT8, OP_UINT32, OP_UINT64, Node,
+    OP_PACKED, OP_SCALAR, OP_STRING, OP_STRUCT, OP_UINT8, OP_UINT32, OP_UINT64, Node, fb_put_record,
+    fb_put_rows,
 )
 from fastbuf.serializers.row_scalars cimport decimal_to_bytes, scalar_to_int
 
@@ -200,7 +203,7 @@ cdef inline int _write_fixed(Node *f, PyObject *value, uint8_t *slot) except -1:
 cdef inline int _append(Writer *w, const void *p, Py_ssize_t n) except -1:
     if w.at + n > w.room:
         writer_reserve(w, n)
-    fb_copy(w.buf + w.at, p, n)
+    fb_copy_short(w.buf + w.at, p, n)
     w.at += n
     return 0
 
@@ -463,6 +466,8 @@ cdef inline int _write_tuple(Node *root, PyObject *record, Writer *w) except -1:
 
 
 cdef int write_record(Node *root, PyObject *record, Writer *w) except -1:
+    if root.plain != NULL and fb_put_record(root.plain, record, w.buf, &w.at, w.room):
+        return 0
     if PyTuple_Check(record):
         return _write_tuple(root, record, w)
     fields = _as_tuple(root, <object> record)
@@ -471,11 +476,18 @@ cdef int write_record(Node *root, PyObject *record, Writer *w) except -1:
 
 cdef int write_elements(Node *root, PyObject *records, Writer *w, Py_ssize_t *done) except -1:
     cdef PyObject *record
-    cdef Py_ssize_t base, size
+    cdef Py_ssize_t base, size, plain = 0          # the number of the record from which on they may be plain ones
     cdef uint32_t prefix
     cdef bint scattered = False
     done[0] = 0
     while done[0] < PyList_GET_SIZE(records):          # Python code of a record may change the list
+        if root.plain != NULL and done[0] >= plain:
+            plain = done[0]
+            done[0] = fb_put_rows(root.plain, records, plain, w.buf, &w.at, w.room)
+            if done[0] >= PyList_GET_SIZE(records):
+                break
+            # Where not one was, as few will be that follow.
+            plain = done[0] + (1 if done[0] > plain else FB_LOOK)
         record = PyList_GET_ITEM(records, done[0])
         if done[0] % FB_LOOK == 0:
             scattered = fb_scattered(records, done[0])

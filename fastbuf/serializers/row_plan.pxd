@@ -6,6 +6,32 @@
 from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
+cdef extern from "fb_put_rows.h":
+    enum:
+        FB_PUT_INT64
+        FB_PUT_INT
+        FB_PUT_DOUBLE
+        FB_PUT_BOOL
+        FB_PUT_TEXT
+        FB_PUT_BYTES
+        FB_PUT_DOUBLES
+    ctypedef struct fb_put_field:
+        uint8_t kind
+        uint8_t nullable
+        uint8_t slot
+        int32_t offset
+        int64_t low
+        int64_t high
+    ctypedef struct fb_put_plan:
+        int32_t count
+        int32_t bitmap
+        int32_t head
+        fb_put_field *fields
+    bint fb_put_record(const fb_put_plan *plan, PyObject *record, uint8_t *buf, Py_ssize_t *at,
+                       Py_ssize_t room) noexcept
+    Py_ssize_t fb_put_rows(const fb_put_plan *plan, PyObject *records, Py_ssize_t first, uint8_t *buf, Py_ssize_t *at,
+                           Py_ssize_t room) noexcept
+
 cdef enum Op:
     OP_NULL
     OP_BOOL
@@ -51,6 +77,7 @@ cdef struct Node:
     PyObject *type      # its text, for messages
     PyObject *names     # OP_STRUCT: tuple of str
     PyObject *extra     # OP_SCALAR: the tzinfo, or None
+    fb_put_plan *plain  # of the record itself, for fb_put_rows.h; NULL: some field is not for there
 
 
 cdef class RowPlan:
@@ -63,4 +90,5 @@ cdef class RowPlan:
     cdef int _struct(self, Node *node, tuple fields, str path, int depth) except -1
     cdef int _fill(self, Node *node, object field, str path, int depth) except -1
     cdef int _items(self, Node *node, object field, str path, int depth) except -1
+    cdef int _find_plain(self) except -1
     cdef PyObject *_keep(self, object o) except NULL

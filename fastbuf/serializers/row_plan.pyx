@@ -1,7 +1,7 @@
 """Compiles a schema into the tree of C structs that the row encoder and decoder walk."""
 
 from cpython.object cimport PyObject
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 
 from fastbuf.serializers.row_scalars cimport SCALAR_DATE, SCALAR_DURATION, SCALAR_TIME, SCALAR_TIMESTAMP
@@ -50,6 +50,25 @@ cdef bint _nullable(object field):
     return field.type.kind == "dictionary" and _nullable(field.type.children[1])
 
 
+cdef int _plain(Node *f) noexcept:
+    # What fb_put_rows.h calls it, or -1.
+    if f.op == OP_INT64:
+        return FB_PUT_INT64
+    if OP_INT8 <= f.op <= OP_UINT32:
+        return FB_PUT_INT
+    if f.op == OP_FLOAT64:
+        return FB_PUT_DOUBLE
+    if f.op == OP_BOOL:
+        return FB_PUT_BOOL
+    if f.op == OP_STRING:
+        return FB_PUT_TEXT
+    if f.op == OP_BINARY:
+        return FB_PUT_BYTES
+    if f.op == OP_PACKED and f.count < 0 and f.children.op == OP_FLOAT64:
+        return FB_PUT_DOUBLES
+    return -1
+
+
 cdef class RowPlan:
     """The compiled form of a schema.
 
@@ -65,6 +84,7 @@ cdef class RowPlan:
         self._kept = []
         self.root = self._allocate(1)
         self._struct(self.root, schema.fields, "", 0)
+        self._find_plain()
 
     def __dealloc__(self):
         for address in self._nodes or ():
@@ -76,6 +96,28 @@ cdef class RowPlan:
             raise MemoryError(f"no memory for a plan of {n} fields")
         self._nodes.append(<size_t> nodes)
         return nodes
+
+    cdef int _find_plain(self) except -1:
+        cdef Node *f
+        cdef int32_t i
+        cdef fb_put_plan *plain
+        for i in range(self.root.count):
+            if _plain(&self.root.children[i]) < 0:
+                return 0
+        plain = <fb_put_plan *> calloc(1, sizeof(fb_put_plan) + self.root.count * sizeof(fb_put_field))
+        if plain == NULL:
+            raise MemoryError(f"no memory for a plan of {self.root.count} fields")
+        self._nodes.append(<size_t> plain)
+        plain.count, plain.bitmap, plain.head = self.root.count, self.root.bitmap, self.root.head
+        for i in range(self.root.count):
+            f = &self.root.children[i]
+            plain.fields[i].kind = <uint8_t> _plain(f)
+            plain.fields[i].nullable = f.nullable
+            plain.fields[i].slot = <uint8_t> f.slot
+            plain.fields[i].offset = f.offset
+            plain.fields[i].low, plain.fields[i].high = f.low, f.high
+        self.root.plain = plain
+        return 0
 
     cdef PyObject *_keep(self, object o) except NULL:
         self._kept.append(o)

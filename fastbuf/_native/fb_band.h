@@ -1,0 +1,228 @@
+/* Bands: columns of 8 bytes that stand side by side, and a column of strings behind them, a row's values together.
+ *
+ * fb_sort.h has a row of a batch written to its place, fb_put.h has the rows of a chunk turned into columns again. Both
+ * do so in one walk, and with AVX2 for four rows at a time: what counts here is how many stores there are. */
+#ifndef FB_BAND_H
+#define FB_BAND_H
+
+#include "fb_bind.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+/* The source is read ahead by hand, that far: the hardware loses sight of so many streams among stores all over. */
+#define FB_BAND_AHEAD 1024
+
+/* How many rows have `slot` bytes that may be read, whatever their length: those before the last few. */
+static inline int64_t fb_whole_slots(const fb_column *c, int slot, int64_t n) {
+    const int32_t *o = (const int32_t *)c->offsets;
+    while (n && o[n - 1] + (int64_t)slot > c->data_bytes) n--;
+    return n;
+}
+
+#define FB_BAND_BODY static inline __attribute__((always_inline))
+
+/* ---- columns to rows ----------------------------------------------------------------------------------- */
+
+FB_BAND_BODY void fb_band_text(const int32_t *o, const uint8_t *data, int slot, int64_t i, uint8_t *to) {
+    memcpy(to, data + o[i], (size_t)slot);
+    to[slot - 1] = (uint8_t)(o[i + 1] - o[i]);
+}
+
+/* Rows i .. n to their places; those before `whole` have a whole slot that may be read. */
+FB_BAND_BODY void fb_fill_band_body(const fb_column *cols, int m, int slot, int64_t i, int64_t whole, int64_t n,
+                                    const uint32_t *restrict places, uint8_t *restrict to) {
+    const int apart = 8 * m + slot;
+    const int32_t *o = slot ? (const int32_t *)cols[m].offsets : NULL;
+    const uint8_t *src[FB_MAX_RUN], *data = slot ? cols[m].data : NULL;
+    for (int j = 0; j < m; j++) src[j] = cols[j].values;
+    for (; i < n; i++) {
+        uint8_t *at = to + (int64_t)places[i] * apart;
+        if (!(i & 7)) {
+            for (int j = 0; j < m; j++) __builtin_prefetch(src[j] + 8 * i + FB_BAND_AHEAD);
+            if (slot) __builtin_prefetch(data + o[i] + FB_BAND_AHEAD);
+        }
+        for (int j = 0; j < m; j++) memcpy(at + 8 * j, src[j] + 8 * i, 8);
+        if (slot && i < whole)
+            fb_band_text(o, data, slot, i, at + 8 * m);
+        else if (slot) {
+            if (o[i + 1] > o[i]) memcpy(at + 8 * m, data + o[i], (size_t)(o[i + 1] - o[i]));
+            at[apart - 1] = (uint8_t)(o[i + 1] - o[i]);
+        }
+    }
+}
+
+/* ---- rows to columns ----------------------------------------------------------------------------------- */
+
+/* n rows, `rows` being the first, as columns: `dst` is where the numbers go, one column after the other, `ends` where
+ * the strings' ends, and `start` where their bytes. */
+typedef struct {
+    const uint8_t *rows, *limit;
+    uint8_t *dst, *ends, *start;
+    int64_t n;
+} fb_band_out;
+
+/* Rows i .. n, the strings' bytes from `o` on; returns where these end. */
+FB_BAND_BODY uint8_t *fb_empty_band_body(const fb_band_out *b, int m, int slot, int64_t i, uint8_t *o) {
+    const int apart = 8 * m + slot;
+    const uint8_t *rows = b->rows + i * apart, *limit = b->limit;
+    uint8_t *dst = b->dst, *ends = b->ends, *start = b->start;
+    for (int64_t n = b->n; i < n; i++, rows += apart) {
+        for (int j = 0; j < m; j++) memcpy(dst + 8 * (j * n + i), rows + 8 * j, 8);
+        if (!slot) continue;
+        if (limit - o >= slot)
+            memcpy(o, rows + 8 * m, (size_t)slot);
+        else
+            memcpy(o, rows + 8 * m, rows[apart - 1]);
+        o += rows[apart - 1];
+        fb_store32(ends + 4 * i, (uint32_t)(o - start));
+    }
+    return o;
+}
+
+/* ---- four rows at once --------------------------------------------------------------------------------- */
+
+#if defined(__x86_64__)
+#define FB_BAND_AVX2 __attribute__((target("avx2")))
+
+/* Four words of four rows: word j of row k becomes word k of row j. */
+FB_BAND_AVX2 FB_BAND_BODY void fb_turn(__m256i r[4]) {
+    __m256i a = _mm256_unpacklo_epi64(r[0], r[1]), b = _mm256_unpackhi_epi64(r[0], r[1]);
+    __m256i c = _mm256_unpacklo_epi64(r[2], r[3]), d = _mm256_unpackhi_epi64(r[2], r[3]);
+    r[0] = _mm256_permute2x128_si256(a, c, 0x20);
+    r[1] = _mm256_permute2x128_si256(b, d, 0x20);
+    r[2] = _mm256_permute2x128_si256(a, c, 0x31);
+    r[3] = _mm256_permute2x128_si256(b, d, 0x31);
+}
+
+/* Whether 32 bytes from a row's start on are its own: numbers are moved with as much of its string. */
+#define FB_BAND_WIDE(M, SLOT) (8 * (M) + (SLOT) >= 32)
+
+/* As many of the first `whole` rows as there are fours; returns how many. A row's string covers what is written of it
+ * before. */
+FB_BAND_AVX2 FB_BAND_BODY int64_t fb_fill_band_wide(const fb_column *cols, int m, int slot, int64_t whole,
+                                                    const uint32_t *restrict places, uint8_t *restrict to) {
+    const int apart = 8 * m + slot;
+    const int32_t *o = slot ? (const int32_t *)cols[m].offsets : NULL;
+    const uint8_t *src[FB_MAX_RUN], *data = slot ? cols[m].data : NULL;
+    int64_t i = 0;
+    for (int j = 0; j < m; j++) src[j] = cols[j].values;
+    for (; i + 4 <= whole; i += 4) {
+        __m256i r[4];
+        for (int j = 0; j < 4; j++)
+            r[j] = j < m ? _mm256_loadu_si256((const __m256i *)(src[j] + 8 * i)) : _mm256_setzero_si256();
+        for (int j = 0; j < m; j++) __builtin_prefetch(src[j] + 8 * i + FB_BAND_AHEAD);
+        if (slot) __builtin_prefetch(data + o[i] + FB_BAND_AHEAD);
+        fb_turn(r);
+        for (int k = 0; k < 4; k++) {
+            uint8_t *at = to + (int64_t)places[i + k] * apart;
+            _mm256_storeu_si256((__m256i *)at, r[k]);
+            if (slot) fb_band_text(o, data, slot, i + k, at + 8 * m);
+        }
+    }
+    return i;
+}
+
+/* As many fours of the rows as there is room for; returns how many, and moves *o behind their strings. */
+FB_BAND_AVX2 FB_BAND_BODY int64_t fb_empty_band_wide(const fb_band_out *b, int m, int slot, uint8_t **o) {
+    const int apart = 8 * m + slot;
+    const uint8_t *rows = b->rows, *limit = b->limit;
+    uint8_t *dst = b->dst, *ends = b->ends, *start = b->start, *at = *o;
+    int64_t i = 0, n = b->n;
+    for (; i + 4 <= n && limit - at >= 4 * slot; i += 4, rows += 4 * apart) {
+        __m256i r[4];
+        for (int k = 0; k < 4; k++) r[k] = _mm256_loadu_si256((const __m256i *)(rows + k * apart));
+        fb_turn(r);
+        for (int j = 0; j < m; j++) _mm256_storeu_si256((__m256i *)(dst + 8 * (j * n + i)), r[j]);
+        if (!slot) continue;
+        uint32_t end[4], last = (uint32_t)(at - start);
+        for (int k = 0; k < 4; k++) {
+            memcpy(start + last, rows + k * apart + 8 * m, (size_t)slot);
+            end[k] = last += rows[(k + 1) * apart - 1];
+        }
+        memcpy(ends + 4 * i, end, 16);
+        at = start + last;
+    }
+    *o = at;
+    return i;
+}
+#endif
+
+/* ---- by the number of columns and the slot ------------------------------------------------------------- */
+
+/* Columns of 8 bytes, and the slot of the strings behind them: all that fb_sort makes. */
+#define FB_BANDS(BAND) \
+    BAND(2, 0) BAND(3, 0) BAND(4, 0) BAND(1, 16) BAND(2, 16) BAND(3, 16) BAND(4, 16) BAND(1, 32) BAND(2, 32) \
+    BAND(3, 32) BAND(4, 32)
+
+#define FB_FILL_BAND(M, SLOT) \
+    case M + SLOT: fb_fill_band_body(cols, M, SLOT, 0, whole, n, places, to); break;
+#define FB_EMPTY_BAND(M, SLOT) \
+    case M + SLOT: return fb_empty_band_body(b, M, SLOT, 0, b->start);
+
+static void fb_fill_band_base(const fb_column *cols, int m, int slot, int64_t whole, int64_t n, const uint32_t *places,
+                              uint8_t *to) {
+    switch (m + slot) { FB_BANDS(FB_FILL_BAND) }
+}
+
+static uint8_t *fb_empty_band_base(const fb_band_out *b, int m, int slot) {
+    switch (m + slot) { FB_BANDS(FB_EMPTY_BAND) }
+    return b->start;
+}
+
+#if defined(__x86_64__)
+#define FB_FILL_BAND_WIDE(M, SLOT)                                                                \
+    case M + SLOT: {                                                                              \
+        int64_t i = FB_BAND_WIDE(M, SLOT) ? fb_fill_band_wide(cols, M, SLOT, whole, places, to) : 0; \
+        fb_fill_band_body(cols, M, SLOT, i, whole, n, places, to);                                \
+        break;                                                                                    \
+    }
+#define FB_EMPTY_BAND_WIDE(M, SLOT)                                                   \
+    case M + SLOT: {                                                                  \
+        uint8_t *o = b->start;                                                        \
+        int64_t i = FB_BAND_WIDE(M, SLOT) ? fb_empty_band_wide(b, M, SLOT, &o) : 0;   \
+        return fb_empty_band_body(b, M, SLOT, i, o);                                  \
+    }
+
+FB_BAND_AVX2 static void fb_fill_band_avx2(const fb_column *cols, int m, int slot, int64_t whole, int64_t n,
+                                           const uint32_t *places, uint8_t *to) {
+    switch (m + slot) { FB_BANDS(FB_FILL_BAND_WIDE) }
+}
+
+FB_BAND_AVX2 static uint8_t *fb_empty_band_avx2(const fb_band_out *b, int m, int slot) {
+    switch (m + slot) { FB_BANDS(FB_EMPTY_BAND_WIDE) }
+    return b->start;
+}
+#endif
+
+/* The n rows of m columns of 8 bytes, and of the strings behind them if `slot` is not 0, each to its place. */
+static void fb_fill_band(const fb_column *cols, int m, int slot, int64_t n, const uint32_t *places, uint8_t *to) {
+    int64_t whole = slot ? fb_whole_slots(cols + m, slot, n) : n;
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2")) {
+        fb_fill_band_avx2(cols, m, slot, whole, n, places, to);
+        return;
+    }
+#endif
+    fb_fill_band_base(cols, m, slot, whole, n, places, to);
+}
+
+/* n rows of a band, `rows` being the first, as parts of a chunk from `dst` on; returns where these end. */
+static uint8_t *fb_empty_band(const uint8_t *rows, int m, int slot, int64_t n, uint8_t *dst, const uint8_t *limit) {
+    fb_band_out b = {rows, limit, dst, dst + 8 * m * n + 4, dst + 8 * m * n, n};
+    uint8_t *o;
+    if (slot) {
+        fb_store32(b.start, 0);
+        b.start = fb_fill_up(b.start, 4 * (n + 1), limit);
+    }
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2"))
+        o = fb_empty_band_avx2(&b, m, slot);
+    else
+#endif
+        o = fb_empty_band_base(&b, m, slot);
+    return slot ? fb_fill_up(b.start, o - b.start, limit) : b.start;
+}
+
+#endif
