@@ -101,10 +101,15 @@ cdef class GateIntake:
         """Takes in what has arrived, until there is enough; 1 when something came."""
         cdef ReadyBuffer ready[READY_BATCH]
         cdef uint32_t n, i
+        cdef Py_ssize_t most, segment = self.core.buffers.pool.segment_size
         cdef int came = 0
         while not self.enough():
-            # A few at a time: what is taken is taken in, and its segments are credit again at once.
-            n = gate_take_ready(self.core, ready, READY_BATCH // 8)
+            # A few at a time: what is taken is taken in, and its segments are credit again at once.  Not more than make
+            # a list of records enough: they are to be given out while they are in the cache.
+            most = READY_BATCH // 8
+            if self.assembler is None:
+                most = min(most, (self.list_bytes - self.record_bytes + segment - 1) // segment)
+            n = gate_take_ready(self.core, ready, <uint32_t> max(most, <Py_ssize_t> 1))
             if n == 0:
                 break
             came = 1

@@ -341,3 +341,23 @@ cdef int fill_records(Node *root, PyTypeObject *named, PyObject *out, const uint
     if left:
         raise BlockCorrupt(f"{left:,} bytes are left over after {records:,} records")
     return 0
+
+
+cdef Py_ssize_t append_records(Node *root, const uint8_t *src, Py_ssize_t length, Py_ssize_t longest,
+                               list records) except -1:
+    cdef const uint8_t *p = src
+    cdef PyObject *record
+    cdef uint32_t size
+    while length >= PREFIX:
+        memcpy(&size, p, PREFIX)
+        if size > <size_t> longest or length - PREFIX < <Py_ssize_t> size:
+            break
+        record = PyTuple_New(root.count)
+        try:
+            _fill_record(root, record, p + PREFIX, size)
+            records.append(<object> record)
+        finally:
+            Py_DECREF(record)
+        p += PREFIX + <Py_ssize_t> size
+        length -= PREFIX + <Py_ssize_t> size
+    return p - src
