@@ -22,7 +22,7 @@ from fastbuf.exchange.gate_core cimport ReadyBuffer, gate_channels, gate_release
 from fastbuf.exchange.input_gate cimport InputGate
 from fastbuf.exchange.record_writer cimport RecordWriter
 from fastbuf.exchange.result_partition cimport WRITE_BLOCKED, WRITE_DROPPED, ResultPartition, WriteState
-from fastbuf.exchange.shared_reader cimport NEWS_BYTES, NEWS_NONE, SharedNews, SharedReader
+from fastbuf.exchange.shared_reader cimport NEWS_BYTES, NEWS_NONE, SharedLook, SharedNews, SharedReader, shared_glance
 from fastbuf.memory.arena cimport Arena
 from fastbuf.memory.pool_core cimport segment_data
 
@@ -99,6 +99,7 @@ def read_raw(InputGate gate not None, uint64_t buffers, int look):
     cdef const uint8_t *data
     cdef uint32_t length, epoch
     cdef bint last
+    cdef SharedLook at
     cdef SharedNews news
     while not gate.intake.shared:
         time.sleep(0.001)       # the producer is about to connect; a poll would take what is to be measured
@@ -108,10 +109,14 @@ def read_raw(InputGate gate not None, uint64_t buffers, int look):
             news = r.next(False, &data, &length, &last)
             if news == NEWS_NONE:
                 r.leave()
+                r.look(&at)
+                if shared_glance(&at, 1):       # before the bell, which the writer rings just now
+                    continue
                 epoch = fb_event_epoch(gate.core.event)
                 news = r.next(False, &data, &length, &last)
             if news == NEWS_NONE:
-                gate.sleep(epoch, fb_now_ns() + SLICE_NS, True, NULL, False)
+                r.look(&at)
+                gate.sleep(epoch, fb_now_ns() + SLICE_NS, &at, 1, NULL, False)
                 continue
             if news != NEWS_BYTES or not r.enter():
                 break
@@ -153,7 +158,7 @@ def read_wire(InputGate gate not None, uint64_t buffers):
                 driver = gate.core.driver
                 if driver != NULL:
                     driver.enter(driver)
-                gate.sleep(key, fb_now_ns() + SLICE_NS, False, driver, True)
+                gate.sleep(key, fb_now_ns() + SLICE_NS, NULL, 0, driver, True)
     return sum
 
 

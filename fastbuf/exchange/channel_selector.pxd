@@ -5,6 +5,7 @@ from fastbuf.serializers.scatter cimport BatchScatter
 cdef class ChannelSelector:
     cdef int n
     cdef bint to_all            # broadcast: the writer does not ask, every record is for all
+    cdef int always             # the one subpartition that every record goes to, and nobody needs to ask; -1: ask
     cdef bint by_fields         # it looks at a record's fields by the schema: the serializer can say what is wrong
     cdef object schema
     cdef int bind(self, int n, object schema) except -1

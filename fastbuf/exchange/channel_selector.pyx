@@ -20,6 +20,7 @@ cdef class ChannelSelector:
 
     cdef int bind(self, int n, object schema) except -1:
         self.n = n
+        self.always = 0 if n == 1 else -1
         self.schema = schema
         return 0
 
@@ -46,7 +47,9 @@ cdef class _Forward(ChannelSelector):
     cdef int bind(self, int n, object schema) except -1:
         if not 0 <= self.to < n:
             raise ConfigError(f"forward({self.to}): there are {n} subpartitions")
-        return ChannelSelector.bind(self, n, schema)
+        ChannelSelector.bind(self, n, schema)
+        self.always = self.to
+        return 0
 
     cdef int select(self, object record) except -1:
         return self.to
@@ -98,8 +101,10 @@ cdef class _Broadcast(ChannelSelector):
         return broadcast, ()
 
     cdef int bind(self, int n, object schema) except -1:
+        ChannelSelector.bind(self, n, schema)
         self.to_all = True
-        return ChannelSelector.bind(self, n, schema)
+        self.always = n             # as open_buffer has it
+        return 0
 
 
 cdef class _Rescale(ChannelSelector):
@@ -144,6 +149,11 @@ cdef class _Custom(ChannelSelector):
 
     def __reduce__(self):
         return custom, (self.func,)
+
+    cdef int bind(self, int n, object schema) except -1:
+        ChannelSelector.bind(self, n, schema)
+        self.always = -1            # the function is the user's: it is called for every record
+        return 0
 
     cdef int select(self, object record) except -1:
         cdef int to = self.func(record, self.n)

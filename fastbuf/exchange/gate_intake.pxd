@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from fastbuf.exchange.gate_core cimport GateCore
 from fastbuf.exchange.input_channel cimport InputChannel
-from fastbuf.exchange.shared_reader cimport SharedReader
+from fastbuf.exchange.shared_reader cimport SharedLook, SharedReader
 from fastbuf.serializers.assemble cimport BatchAssembler
 from fastbuf.serializers.element_view cimport ElementView
 from fastbuf.serializers.serializer cimport Serializer
@@ -42,6 +42,7 @@ cdef class GateIntake:
     cdef int drain(self, bint partial) except -1
     cdef int drain_remote(self) except -1
     cdef int drain_local(self, bint partial) except -1
+    cdef int look(self, SharedLook *looks) except -1
     cdef int drain_shared(self, bint partial) except -1
     cdef int read_shared(self, SharedReader r, InputChannel *c, bint partial) except -1
     cdef bint enough(self) noexcept

@@ -27,7 +27,15 @@ from fastbuf.exchange.result_subpartition cimport (
     sub_sendable,
 )
 from fastbuf.exchange.shared_block cimport SHARED_ABORTED, SHARED_CANCELLED, SHARED_DONE
-from fastbuf.exchange.shared_reader cimport NEWS_BROKEN, NEWS_EVENT, NEWS_NONE, SharedNews, SharedReader
+from fastbuf.exchange.shared_reader cimport (
+    MOST_LOOKS,
+    NEWS_BROKEN,
+    NEWS_EVENT,
+    NEWS_NONE,
+    SharedLook,
+    SharedNews,
+    SharedReader,
+)
 from fastbuf.memory.pool_core cimport segment_data
 from fastbuf.serializers.columnar cimport ColumnarSerializer
 from fastbuf.serializers.element_view cimport ElementView
@@ -101,10 +109,15 @@ cdef class GateIntake:
         """Takes in what has arrived, until there is enough; 1 when something came."""
         cdef ReadyBuffer ready[READY_BATCH]
         cdef uint32_t n, i
+        cdef Py_ssize_t most, segment = self.core.buffers.pool.segment_size
         cdef int came = 0
         while not self.enough():
-            # A few at a time: what is taken is taken in, and its segments are credit again at once.
-            n = gate_take_ready(self.core, ready, READY_BATCH // 8)
+            # A few at a time: what is taken is taken in, and its segments are credit again at once.  Not more than make
+            # a list of records enough: they are to be given out while they are in the cache.
+            most = READY_BATCH // 8
+            if self.assembler is None:
+                most = min(most, (self.list_bytes - self.record_bytes + segment - 1) // segment)
+            n = gate_take_ready(self.core, ready, <uint32_t> max(most, <Py_ssize_t> 1))
             if n == 0:
                 break
             came = 1
@@ -187,6 +200,15 @@ cdef class GateIntake:
             came = 1
         self.local_turn += 1
         return came
+
+    cdef int look(self, SharedLook *looks) except -1:
+        """Where to wait for what memfd channels bring; -> how many there are, and the first MOST_LOOKS of them."""
+        cdef int n = 0
+        for reader in self.shared:
+            if n < MOST_LOOKS:
+                (<SharedReader> reader).look(&looks[n])
+            n += 1
+        return n
 
     cdef int drain_shared(self, bint partial) except -1:
         """The same for memfd channels, which are read in place in the producer's process's memory."""

@@ -8,6 +8,7 @@ from fastbuf.exchange.doorbell cimport Doorbell
 from fastbuf.exchange.driver cimport Driver, DriveState
 from fastbuf.exchange.gate_core cimport GateCore
 from fastbuf.exchange.gate_intake cimport GateIntake
+from fastbuf.exchange.shared_reader cimport SharedLook
 from fastbuf.flow.credit_ledger cimport CreditLedger
 from fastbuf.memory.local_buffer_pool cimport LocalBufferPool
 from fastbuf.serializers.serializer cimport Serializer
@@ -43,6 +44,8 @@ cdef class InputGate:
     cdef list pending                       # records to be given out one by one: those from pending_at on
     cdef Py_ssize_t pending_at
 
-    cdef void sleep(self, uint32_t key, int64_t until, bint spin, Driver *driver, bint alone) noexcept nogil
+    cdef bint spin(self, uint32_t key, int64_t until, SharedLook *looks, int channels) noexcept nogil
+    cdef void sleep(self, uint32_t key, int64_t until, SharedLook *looks, int channels, Driver *driver,
+                    bint alone) noexcept nogil
     cdef bint complete(self) except -1
     cdef int check_process(self) except -1

@@ -47,7 +47,7 @@ from fastbuf.exchange.input_channel cimport InputChannel
 from fastbuf.exchange.result_partition cimport ResultPartition
 from fastbuf.exchange.result_subpartition cimport Subpartition, sub_close
 from fastbuf.exchange.shared_block cimport SHARED_ABORTED, SHARED_CANCELLED
-from fastbuf.exchange.shared_reader cimport SharedReader
+from fastbuf.exchange.shared_reader cimport MOST_LOOKS, SharedLook, SharedReader, shared_spin
 from fastbuf.flow.credit_ledger cimport ledger_of_gate
 from fastbuf.memory.network_buffer_pool cimport NetworkBufferPool
 from fastbuf.memory.pool_core cimport local_set_listener
@@ -234,9 +234,10 @@ cdef class InputGate:
         cdef int64_t stall = seconds_ns(self.config.stall_timeout_s)
         cdef int64_t until
         cdef uint32_t key
-        cdef bint partial, in_place, spin
+        cdef bint partial, in_place
+        cdef SharedLook looks[MOST_LOOKS]
         cdef Driver *driver
-        cdef int came
+        cdef int came, channels
         if self.finished:
             return None
         self.check_process()
@@ -250,7 +251,6 @@ cdef class InputGate:
             # call waited, since whoever polls without waiting is owed them too.
             now = fb_now_ns()
             in_place = len(intake.local_partitions) + len(intake.shared) > 0
-            spin = len(intake.shared) > 0
             partial = in_place and 0 <= flush <= now - self.partial_ns
             if partial:
                 self.partial_ns = now
@@ -282,13 +282,34 @@ cdef class InputGate:
             driver = self.core.driver
             if driver != NULL:
                 driver.enter(driver)
+            channels = intake.look(looks)       # with the gate's lock: they stay until we look again
             with nogil:
-                self.sleep(key, until, spin, driver, not in_place)
+                self.sleep(key, until, looks, channels, driver, not in_place)
             self.wait_ns += fb_now_ns() - now
             PyErr_CheckSignals()
 
-    cdef void sleep(self, uint32_t key, int64_t until, bint spin, Driver *driver, bint alone) noexcept nogil:
-        """Until something comes after `key` was the event's epoch, or until then; alone: all comes by the driver."""
+    cdef bint spin(self, uint32_t key, int64_t until, SharedLook *looks, int channels) noexcept nogil:
+        """Whether something came, within the little that a sleep would cost."""
+        cdef int64_t limit = min(self.spin_ns, until - fb_now_ns())
+        cdef bint came
+        if channels == 0 or self.spin_most == 0:
+            return False
+        if channels <= MOST_LOOKS:
+            came = shared_spin(looks, channels, self.core.event, key, limit)
+        else:
+            came = fb_event_spin(self.core.event, key, limit) != 0
+        if came:
+            self.spin_ns = self.spin_most
+            return True
+        self.spin_ns = max(self.spin_ns // 2, LEAST_SPIN_NS)
+        return False
+
+    cdef void sleep(self, uint32_t key, int64_t until, SharedLook *looks, int channels, Driver *driver,
+                    bint alone) noexcept nogil:
+        """Until something comes after `key` was the event's epoch, or until then; alone: all comes by the driver.
+
+        looks: where so many memfd channels are looked at, the first MOST_LOOKS of them.
+        """
         cdef fb_event *e = self.core.event
         if driver != NULL:
             # What comes through memory is not to be had of the driver: its looks would be so many that are not there.
@@ -297,13 +318,10 @@ cdef class InputGate:
                 return
             driver.sleeps(driver)
         # A peer in another process that is just writing is not waited for by a system call, as long as that pays.
-        if spin and self.spin_most:
-            if fb_event_spin(e, key, min(self.spin_ns, until - fb_now_ns())):
-                self.spin_ns = self.spin_most
-                if driver != NULL:
-                    driver.leave(driver, True)
-                return
-            self.spin_ns = max(self.spin_ns // 2, LEAST_SPIN_NS)
+        if self.spin(key, until, looks, channels):
+            if driver != NULL:
+                driver.leave(driver, True)
+            return
         if fb_event_prepare(e) != key or self.closed or failure_code(&self.core.failure):
             fb_event_cancel(e)
         else:

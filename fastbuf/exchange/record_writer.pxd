@@ -3,6 +3,7 @@ from libc.stdint cimport uint64_t
 
 from fastbuf.exchange.channel_selector cimport ChannelSelector
 from fastbuf.exchange.long_records cimport LongRecordWriter
+from fastbuf.serializers.row_plan cimport Node
 from fastbuf.serializers.scatter cimport BatchScatter
 
 
@@ -14,6 +15,7 @@ cdef class RecordWriter(LongRecordWriter):
     cdef bint flush_always              # buffer timeout 0
     cdef bint in_batch
     cdef bint to_all                    # broadcast: every buffer is for all subpartitions
+    cdef Node *plan                     # of rows without tails, which are written in runs; else NULL
 
     cdef int pump_batch(self) except -1
     cdef int finish_pending(self) except -1
@@ -22,7 +24,8 @@ cdef class RecordWriter(LongRecordWriter):
     cdef int begin_record(self, object record) except -1
     cdef int check_longest(self) except -1
     cdef int write_record(self, int part, object record) except -1
-    cdef inline int encode_into(self, int part, object record) except -1
+    cdef inline int encode_into(self, int part, object record, Py_ssize_t n) except -1
     cdef int explain(self, object record, object error) except -1
     cdef int emit_list(self, list records) except -1
-    cdef Py_ssize_t emit_run(self, list records, Py_ssize_t i) except -1
+    cdef int emit_run(self, list records, Py_ssize_t *i) except -1
+    cdef int write_some(self, list records, Py_ssize_t *i, int *touched, int *n) except -1

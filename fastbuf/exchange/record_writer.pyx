@@ -12,7 +12,7 @@ from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from fastbuf._native.atomics cimport fb_event_cancel, fb_event_epoch, fb_event_prepare
+from fastbuf._native.atomics cimport fb_event_cancel, fb_event_epoch, fb_event_prepare, fb_u32_load_acquire
 from fastbuf.exchange.channel_selector cimport ChannelSelector
 from fastbuf.exchange.driver cimport Driver
 from fastbuf.exchange.failure cimport failure_code
@@ -26,12 +26,18 @@ from fastbuf.exchange.result_partition cimport (
 )
 from fastbuf.serializers.columnar cimport ColumnarSerializer
 from fastbuf.serializers.columns cimport fb_element_bytes
+from fastbuf.serializers.row cimport RowSerializer
+from fastbuf.serializers.row_encode cimport write_run
 from fastbuf.serializers.scatter cimport BatchScatter
 from fastbuf.serializers.serializer cimport Serializer
 
 from fastbuf.errors import ExchangeClosed, RecordError, RecordTooLong, SchemaError
 from fastbuf.exchange.events import encode_event
 from fastbuf.serializers.columnar import from_numpy
+
+cdef enum:
+    RUN = 64                    # records of a list between two looks at who ends or fails, and two words to drainers
+
 
 cdef class RecordWriter(LongRecordWriter):
     """Writes one producer's records to R consumers.
@@ -48,6 +54,8 @@ cdef class RecordWriter(LongRecordWriter):
         self.to_all = selector.to_all
         self.longest = partition.config.max_record_bytes
         self.flush_always = partition.config.buffer_timeout_s == 0
+        if isinstance(serializer, RowSerializer) and not serializer.tail_head:
+            self.plan = (<RowSerializer> serializer)._plan.root
         if serializer.kind == "columnar":
             self.scatter = (<ColumnarSerializer> serializer).scatter(partition.subpartitions)
 
@@ -229,20 +237,21 @@ cdef class RecordWriter(LongRecordWriter):
             p.refuse_write()
         p.writing = <unsigned long> PyThread_get_thread_ident()     # as begin_writing: encoding may run anybody's code
         try:
-            return self.encode_into(part, record)
+            return self.encode_into(part, record, 0)
         finally:
             p.writing = 0
 
-    cdef inline int encode_into(self, int part, object record) except -1:
+    cdef inline int encode_into(self, int part, object record, Py_ssize_t n) except -1:
+        """1: written, 0: begun; n: the bytes it takes, if known to be more than the open buffer has room for."""
         cdef ResultPartition p = self.partition
         cdef OpenBuffer *b
-        cdef Py_ssize_t n = 64, room
+        cdef Py_ssize_t room
         cdef uint32_t length
         cdef PyObject *tail = NULL
         cdef WriteState state = p.open_buffer(part, False)
         if state == WRITE_DROPPED:
             return 1
-        if state != WRITE_BLOCKED:
+        if state != WRITE_BLOCKED and n == 0:
             b = &p.buffers[part]
             room = <Py_ssize_t> p.segment_size - b.fill - PREFIX
             if room > 0:
@@ -257,7 +266,7 @@ cdef class RecordWriter(LongRecordWriter):
                     p.commit(part, length + PREFIX)
                     return 1
         while True:
-            self.reserve(n + PREFIX)
+            self.reserve(max(n, <Py_ssize_t> 64) + PREFIX)
             room = self.scratch_room - PREFIX
             n = self.serializer.encode_head(record, self.scratch + PREFIX, room, &tail)
             if tail != NULL:
@@ -342,28 +351,74 @@ cdef class RecordWriter(LongRecordWriter):
                 p.refuse_write()
             p.writing = <unsigned long> PyThread_get_thread_ident()     # as write_record
             try:
-                i = self.emit_run(records, i)
+                self.emit_run(records, &i)
             finally:
                 p.writing = 0
         if self.spill_left:
             self.finish_pending()
         return 0
 
-    cdef Py_ssize_t emit_run(self, list records, Py_ssize_t i) except -1:
-        """Writes records from number `i` on, as long as none has to wait; -> the next one's number."""
+    cdef int emit_run(self, list records, Py_ssize_t *i) except -1:
+        """Writes records from number `i` on, as long as none has to wait; `i` is moved past each that is written."""
         cdef ResultPartition p = self.partition
-        cdef bint done = True
-        cdef object record = None
-        try:
-            while done and i < len(records) and not p.closed and not failure_code(&p.core.failure):
-                record = records[i]
-                done = self.encode_into(p.subpartitions if self.to_all else self.selector.select(record), record)
-                self.records += 1
-                i += 1
-        except Exception as error:
-            self.explain(record, error)
-            raise
-        return i
+        cdef Py_ssize_t was
+        cdef int touched[RUN]
+        cdef int n, k, done = 1
+        while done and i[0] < len(records) and not p.closed and not failure_code(&p.core.failure):
+            was = i[0]
+            n = 0
+            try:
+                done = self.write_some(records, i, touched, &n)
+            except Exception as error:
+                self.records += i[0] - was
+                was = i[0]
+                self.explain(records[was] if was < len(records) else None, error)
+                raise
+            finally:
+                self.records += i[0] - was
+                for k in range(n):
+                    p.buffers[touched[k]].touched = False
+                    if p.buffers[touched[k]].segment >= 0:
+                        p.commit(touched[k], 0)
+        return 0
+
+    cdef int write_some(self, list records, Py_ssize_t *i, int *touched, int *n) except -1:
+        """Up to RUN records, of which the caller tells the drainers: those of `touched`.  0: the last of them waits."""
+        cdef ResultPartition p = self.partition
+        cdef OpenBuffer *b
+        cdef Py_ssize_t end = i[0] + RUN, size, was
+        cdef int always = self.selector.always if self.plan != NULL or self.to_all else -1
+        cdef int part, done = 1
+        cdef object record
+        while done and i[0] < end and i[0] < len(records):
+            record = records[i[0]]
+            if not isinstance(record, tuple):
+                end = i[0] + 1          # its own code may end or fail something: that is looked at before the next one
+            part = always if always >= 0 else self.selector.select(record)
+            size = 0
+            if self.plan != NULL:
+                b = &p.buffers[part]
+                if b.segment < 0 or part == p.subpartitions or fb_u32_load_acquire(&p.subs[part].cancelled):
+                    if p.open_buffer(part, False) == WRITE_DROPPED:
+                        i[0] += 1
+                        continue
+                if b.segment >= 0:
+                    if not b.touched:
+                        b.touched = True
+                        touched[n[0]] = part
+                        n[0] += 1
+                    was = i[0]
+                    size = write_run(self.plan, records, i, end - was if always >= 0 else 1, b.data, &b.fill,
+                                     p.segment_size, self.longest)
+                    if b.fill == p.segment_size:
+                        p.commit(part, 0)
+                    if i[0] > was:
+                        if size == 0 or i[0] >= len(records):
+                            continue
+                        record = records[i[0]]
+            done = self.encode_into(part, record, size)
+            i[0] += 1
+        return done
 
     def try_emit(self, record):
         """Write one record if segments allow; ``False``: it is begun, call :meth:`resume` until it says ``True``."""

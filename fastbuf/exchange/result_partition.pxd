@@ -23,7 +23,8 @@ cdef enum WriteState:
 # cancelled, each queue with a reference of its own, and the writer has one more until it is full.
 cdef struct OpenBuffer:         # writer only
     int32_t segment             # -1: none is open
-    uint32_t fill
+    uint32_t fill               # may be ahead of what is committed, while `touched`
+    bint touched                # the record writer has it among those that it commits before it goes on
     uint8_t *data
 
 

@@ -34,6 +34,8 @@
 #   patience     W stores, fence; R stores head, fence, loads it: the wake-ups of result_subpartition.pxd
 # Wake-ups: each side rings the other's doorbell after its stores (eventcount, fb_event.h): W after every buffer, R
 # after every TELL_EVERY that it gives back and after the last one that was there, if W's patience says so.
+# An R that waits looks at the slot that is next for a while before it sleeps (shared_spin, shared_reader.pxd): what it
+# sees there is a reason to look again and nothing else, and it sleeps by the bell's epoch alone.
 # Death: nobody waits for a store of the other's.  When the control line ends, the peer is dead or has let go: the
 # writer takes back all that is between its own head and tail, under the lock, and believes this block no more.
 #

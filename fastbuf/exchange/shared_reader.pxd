@@ -2,8 +2,9 @@
 #
 # Owner of every field: the gate's reader, or who closes the gate, with the gate's lock (the Python one) held; but for
 # what is marked.
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
+from fastbuf._native.atomics cimport fb_event
 from fastbuf.exchange.doorbell cimport Doorbell
 from fastbuf.exchange.shared_block cimport SharedBlock, SharedEnd
 from fastbuf.memory.arena cimport Arena
@@ -16,6 +17,24 @@ cdef enum SharedNews:
 
 cdef enum:
     TELL_EVERY = 4              # slots given back between two rings of the writer's doorbell while there is more
+    MOST_LOOKS = 8              # channels that a reader which waits looks at for itself; with more it looks at its bell
+
+
+# What a reader that waits looks at: it is the caller's, and good as long as the SharedReader is.
+cdef struct SharedLook:
+    SharedBlock *block
+    uint32_t mask               # slots - 1
+    uint32_t head
+    uint32_t tail               # of the writer's, as it was last looked at
+    uint32_t drained
+
+
+# Looks whether something came on one of n channels: for about a microsecond, or for so long and at the event's epoch as
+# well.  Writers ring after every buffer: the bell's line is left to them but for a look between two glances, while that
+# of the slot which is next is theirs until they have something to say.  What is seen is believed by nobody: who waits
+# looks again.
+cdef bint shared_glance(SharedLook *looks, int n) noexcept nogil
+cdef bint shared_spin(SharedLook *looks, int n, fb_event *e, uint32_t epoch, int64_t limit_ns) noexcept nogil
 
 
 cdef class SharedReader:
@@ -35,6 +54,7 @@ cdef class SharedReader:
     cdef readonly object peer   # for messages
     cdef public uint32_t index  # of its InputChannel; set once
 
+    cdef void look(self, SharedLook *at) noexcept nogil
     cdef SharedNews next(self, bint partial, const uint8_t **data, uint32_t *length, bint *last) noexcept nogil
     cdef void advance(self, uint32_t length, bint last) noexcept nogil
     cdef bint enter(self) noexcept nogil

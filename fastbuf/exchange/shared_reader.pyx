@@ -1,14 +1,18 @@
 """The reader's end of a memfd channel: reads a writer's segments in place (``shared_block.pxd`` is the map)."""
 
 from libc.errno cimport errno
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 import os
 
 from fastbuf._native.atomics cimport (
+    fb_cpu_relax,
+    fb_event,
+    fb_event_epoch,
     fb_event_notify,
     fb_fence_seq_cst,
+    fb_now_ns,
     fb_u32_exchange_acq_rel,
     fb_u32_load_acquire,
     fb_u32_load_relaxed,
@@ -39,6 +43,51 @@ from fastbuf.memory.layout import require_sealed
 cdef extern from "fb_map.h" nogil:
     void *fb_map_shared(size_t length, int fd, int writable)
     int fb_unmap(void *p, size_t length)
+
+
+cdef enum:
+    LOOKS = 64                  # of a glance
+
+
+cdef inline bint _has_more(SharedLook *l) noexcept nogil:
+    # As SharedReader.next, which says what: something is whole, or was flushed.
+    cdef SharedSlot *slot = &l.block.slot[0] + (l.head & l.mask)
+    cdef uint64_t mark
+    if l.tail == l.head:
+        l.tail = fb_u32_load_acquire(&l.block.tail)
+        if l.tail == l.head:
+            return False
+    if fb_u32_load_acquire(&slot.finished):         # an event is so from the start
+        return True
+    if fb_u32_load_acquire(&slot.committed) == l.drained:
+        return False
+    mark = fb_u64_load_acquire(&l.block.flush_mark)
+    return <uint32_t> (mark >> 32) == l.head and <uint32_t> mark > l.drained
+
+
+cdef bint shared_glance(SharedLook *looks, int n) noexcept nogil:
+    cdef int _i, k
+    for _i in range(LOOKS):
+        for k in range(n):
+            if _has_more(&looks[k]):
+                return True
+        fb_cpu_relax()
+        fb_cpu_relax()
+    return False
+
+
+cdef bint shared_spin(SharedLook *looks, int n, fb_event *e, uint32_t epoch, int64_t limit_ns) noexcept nogil:
+    cdef int64_t until = -1, now
+    while True:
+        if shared_glance(looks, n):
+            return True
+        if fb_event_epoch(e) != epoch:
+            return True
+        now = fb_now_ns()
+        if until < 0:
+            until = now + limit_ns
+        elif now >= until:
+            return False
 
 
 cdef class SharedReader:
@@ -89,6 +138,14 @@ cdef class SharedReader:
     def __dealloc__(self):
         if self.block != NULL:
             fb_unmap(self.block, self.length)
+
+    cdef void look(self, SharedLook *at) noexcept nogil:
+        """Where to wait for what comes next."""
+        at.block = self.block
+        at.mask = self.slots - 1
+        at.head = self.head
+        at.tail = self.tail_seen
+        at.drained = self.drained
 
     cdef SharedNews next(self, bint partial, const uint8_t **data, uint32_t *length, bint *last) noexcept nogil:
         """What may be read now; partial: bytes of a buffer that the writer still fills as well.

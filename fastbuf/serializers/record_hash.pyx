@@ -4,7 +4,9 @@ import datetime
 import decimal
 
 cimport cython
-from cpython.long cimport PyLong_AsLongLong, PyLong_AsLongLongAndOverflow
+from cpython.long cimport PyLong_AsLongLong, PyLong_CheckExact
+from cpython.object cimport PyObject
+from cpython.tuple cimport PyTuple_CheckExact
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
@@ -17,6 +19,11 @@ cdef extern from "fb_murmur3.h" nogil:
     uint32_t fb_hash_bytes(const uint8_t *p, int64_t n, uint32_t h)
     uint32_t fb_float_bits(uint32_t u)
     uint64_t fb_double_bits(uint64_t u)
+
+cdef extern from "Python.h":            # borrowed: the hash of an int runs nobody's code
+    Py_ssize_t PyTuple_GET_SIZE(object o)
+    PyObject *PyTuple_GET_ITEM(object o, Py_ssize_t i)
+    long long PyLong_AsLongLongAndOverflow(object o, int *overflow) except? -1
 
 cdef enum Kind:
     INT
@@ -184,11 +191,12 @@ cdef class RecordHasher:
         cdef _Field field
         cdef int64_t x
         cdef int over
-        cdef object value
-        if self.long_place >= 0 and type(record) is tuple and self.long_place < len(<tuple> record):
-            value = (<tuple> record)[self.long_place]
-            if type(value) is int:
-                x = PyLong_AsLongLongAndOverflow(value, &over)
+        cdef PyObject *value
+        if self.long_place >= 0 and PyTuple_CheckExact(record) and \
+                self.long_place < PyTuple_GET_SIZE(record):
+            value = PyTuple_GET_ITEM(record, self.long_place)
+            if PyLong_CheckExact(<object> value):
+                x = PyLong_AsLongLongAndOverflow(<object> value, &over)
                 if not over:
                     to = <int32_t> fb_hash_long(<uint64_t> x, h) % n
                     return to + n if to < 0 else to

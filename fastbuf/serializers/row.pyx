@@ -13,7 +13,7 @@ from fastbuf.serializers.objects cimport (
     PyBytes_GET_SIZE, PyGC_Disable, PyGC_Enable, PyList_CheckExact, PyList_New, PyObject_GC_Track, PyObject_GC_UnTrack,
     PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_SET_ITEM, PyTypeObject, _PyBytes_Resize,
 )
-from fastbuf.serializers.row_decode cimport fill_record, fill_records, new_record, track_record
+from fastbuf.serializers.row_decode cimport append_records, fill_record, fill_records, new_record, track_record
 from fastbuf.serializers.row_encode cimport Writer, write_elements, write_record
 from fastbuf.serializers.row_plan cimport OP_BINARY, Node, RowPlan
 from fastbuf.serializers.serializer cimport LEAST_TAIL, Serializer
@@ -191,10 +191,11 @@ cdef class RowSerializer(Serializer):
                                     list records) except -1:
         cdef Node *root = self._plan.root
         cdef PyTypeObject *named = <PyTypeObject *> self._record if self._named else NULL
-        cdef bint plain = self._record is None
         cdef const uint8_t *p = src
         cdef PyObject *record
         cdef uint32_t size
+        if self._record is None:
+            return append_records(root, src, length, longest, records)
         while length >= PREFIX:
             memcpy(&size, p, PREFIX)
             if size > <size_t> longest or length - PREFIX < <Py_ssize_t> size:
@@ -204,7 +205,7 @@ cdef class RowSerializer(Serializer):
                 fill_record(root, record, p + PREFIX, size)
                 if named != NULL:
                     track_record(record)
-                records.append(<object> record if plain else self._shaped(<object> record))
+                records.append(self._shaped(<object> record))
             finally:
                 Py_DECREF(record)
             p += PREFIX + <Py_ssize_t> size

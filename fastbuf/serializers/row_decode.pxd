@@ -16,6 +16,9 @@ cdef int fill_record(Node *root, PyObject *out, const uint8_t *p, Py_ssize_t n) 
 # error is of.
 cdef int fill_records(Node *root, PyTypeObject *named, PyObject *out, const uint8_t *p, Py_ssize_t left,
                       Py_ssize_t *done) except -1
+# Appends the plain tuples of the elements that are whole, as decode_elements of serializer.pxd has it.
+cdef Py_ssize_t append_records(Node *root, const uint8_t *src, Py_ssize_t length, Py_ssize_t longest,
+                               list records) except -1
 # One value of p[0:n], which are f.slot bytes where its width is fixed; a new reference.
 cdef PyObject *read_value(Node *f, const uint8_t *p, Py_ssize_t n) except NULL
 # The errors of a var-length end that falls or lies outside, and of a null where none is allowed.

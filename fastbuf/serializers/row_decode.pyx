@@ -23,7 +23,14 @@ from fastbuf.serializers.row_scalars cimport decimal_from_bytes, scalar_from_int
 from fastbuf.errors import BlockCorrupt, BlockTruncated
 from fastbuf.serializers.block import count_mismatch
 
+cdef extern from *:
+    """
+    #define fb_send_for_bytes(p) __builtin_prefetch(p)
+    """
+    void fb_send_for_bytes(const uint8_t *p) nogil       # which need not be there
+
 cdef enum:
+    AHEAD = 512                                 # bytes before a record is read, they are sent for
     PREFIX = 4                             # u32 length before each payload
 
 
@@ -341,3 +348,24 @@ cdef int fill_records(Node *root, PyTypeObject *named, PyObject *out, const uint
     if left:
         raise BlockCorrupt(f"{left:,} bytes are left over after {records:,} records")
     return 0
+
+
+cdef Py_ssize_t append_records(Node *root, const uint8_t *src, Py_ssize_t length, Py_ssize_t longest,
+                               list records) except -1:
+    cdef const uint8_t *p = src
+    cdef PyObject *record
+    cdef uint32_t size
+    while length >= PREFIX:
+        memcpy(&size, p, PREFIX)
+        if size > <size_t> longest or length - PREFIX < <Py_ssize_t> size:
+            break
+        fb_send_for_bytes(p + AHEAD)            # another process may have written them: they lie in its core's cache
+        record = PyTuple_New(root.count)
+        try:
+            _fill_record(root, record, p + PREFIX, size)
+            records.append(<object> record)
+        finally:
+            Py_DECREF(record)
+        p += PREFIX + <Py_ssize_t> size
+        length -= PREFIX + <Py_ssize_t> size
+    return p - src

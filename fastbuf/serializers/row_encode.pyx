@@ -15,7 +15,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from fastbuf.serializers.objects cimport (
-    Py_DECREF, Py_False, Py_INCREF, Py_None, Py_True, PyBool_Check, PyBytes_AS_STRING, PyBytes_Check,
+    Py_DECREF, Py_False, Py_INCREF, Py_None, Py_True, Py_XDECREF, PyBool_Check, PyBytes_AS_STRING, PyBytes_Check,
     PyBytes_FromStringAndSize, PyBytes_GET_SIZE, PyDict_Check, PyFloat_AS_DOUBLE, PyFloat_AsDouble,
     PyFloat_CheckExact, PyFloat_Pack2, PyList_Check, PyList_CheckExact, PyList_GET_ITEM, PyList_GET_SIZE,
     PyLong_AsUnsignedLongLong, PyLong_CheckExact, PyNumber_Index, PyObject_CheckBuffer, PyTuple_Check,
@@ -511,4 +511,43 @@ cdef int write_elements(Node *root, PyObject *records, Writer *w, Py_ssize_t *do
         prefix = <uint32_t> size
         memcpy(w.buf + base, &prefix, PREFIX)
         done[0] += 1
+    return 0
+
+
+cdef Py_ssize_t write_run(Node *root, list records, Py_ssize_t *at, Py_ssize_t most, uint8_t *dst, uint32_t *fill,
+                          uint32_t room, Py_ssize_t longest) except -1:
+    cdef PyObject *record
+    cdef Writer w
+    cdef uint32_t size
+    cdef Py_ssize_t first = at[0]
+    cdef bint scattered = False
+    w.owner = NULL
+    # Code of a record may change the list.
+    while most > 0 and at[0] < PyList_GET_SIZE(<PyObject *> records) and room - fill[0] > PREFIX:
+        record = PyList_GET_ITEM(<PyObject *> records, at[0])
+        if not PyTuple_Check(record):
+            if at[0] > first:
+                break
+            most = 1
+        if at[0] % FB_LOOK == 0:
+            scattered = fb_scattered(<PyObject *> records, at[0])
+        if scattered:
+            fb_send_for(<PyObject *> records, at[0])
+        w.buf, w.at, w.room = dst + fill[0] + PREFIX, 0, room - fill[0] - PREFIX
+        Py_INCREF(record)
+        try:
+            if PyTuple_Check(record):
+                _write_tuple(root, record, &w)
+            else:
+                write_record(root, record, &w)
+        finally:
+            Py_DECREF(record)
+            Py_XDECREF(w.owner)         # it has moved on to memory of its own: it is too long for its place
+        if w.owner != NULL or w.at > longest:
+            return w.at
+        size = <uint32_t> w.at
+        memcpy(dst + fill[0], &size, PREFIX)
+        fill[0] += PREFIX + size
+        at[0] += 1
+        most -= 1
     return 0
