@@ -44,6 +44,7 @@ from fastbuf.transports.tcp_state cimport (
     LETTERS,
     OUT_FRAMES,
     OUT_LOT,
+    OUT_RIDERS,
     OUT_TURN,
     PHASE_CLOSING,
     PHASE_DEAD,
@@ -316,6 +317,26 @@ cdef void _put(Connection *c, Stream *s, OutFrame *f) noexcept nogil:
     c.out_count += 1
 
 
+cdef void _give_rides(Connection *c) noexcept nogil:
+    """Something goes out: credit goes with it that is too little to be told for itself.
+
+    Where each message is answered by another, none is ever told for itself: that would be a call and a packet more each
+    way, and before the answer.
+    """
+    cdef Stream *s
+    cdef OutFrame *f
+    cdef uint32_t most = min(<uint32_t> OUT_FRAMES, c.out_count + OUT_RIDERS)
+    while c.first_rider != NULL and c.out_count < most:
+        s = c.first_rider
+        c.first_rider = s.next_rider
+        s.rides = False
+        if s.connection == NULL or s.out:       # as in _gather
+            continue
+        f = _place(c)
+        if _next(s, f):
+            _put(c, s, f)
+
+
 cdef void _gather(Connection *c) noexcept nogil:
     """Each stream that is ready has its turn, while there are places."""
     cdef Stream *s
@@ -347,6 +368,8 @@ cdef void _gather(Connection *c) noexcept nogil:
             if not sender_goes_on(s, f):
                 break
             _put(c, s, f)
+    if c.out_count and c.first_rider != NULL:
+        _give_rides(c)
 
 
 cdef ssize_t _send(Connection *c) noexcept nogil:
