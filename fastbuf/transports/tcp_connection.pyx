@@ -21,6 +21,8 @@ from fastbuf._native.sockets cimport (
     ioctl,
     msghdr,
     readv,
+    recv,
+    send,
     sendmsg,
 )
 from fastbuf._native.threads cimport pthread_mutex_lock, pthread_mutex_unlock
@@ -73,6 +75,7 @@ from fastbuf.transports.tcp_state cimport (
 )
 
 cdef enum:
+    SMALL_BYTES = 512           # of one call's frames, that are gathered before it
     SILENT = 2                  # looks without a sign of life: the second comes an interval after the PING
     TEXT = 160
 
@@ -236,7 +239,10 @@ cdef void connection_read(Connection *c, int most) noexcept nogil:
             iov[n_iov].iov_len = FRAME_HEADER if wanted > AHEAD_BYTES else AHEAD_BYTES
             wanted += iov[n_iov].iov_len
             n_iov += 1
-        n = readv(c.fd, iov, n_iov)
+        if n_iov == 1:          # of what is small: a fifth of a microsecond less
+            n = recv(c.fd, iov[0].iov_base, iov[0].iov_len, MSG_DONTWAIT)
+        else:
+            n = readv(c.fd, iov, n_iov)
         if n == 0:
             connection_lost(c, b"the connection was closed")
             return
@@ -379,18 +385,28 @@ cdef ssize_t _send(Connection *c) noexcept nogil:
     cdef uint32_t i
     cdef size_t gone = c.out_sent
     cdef size_t n = 0
+    cdef size_t length = 0
+    cdef uint8_t small[SMALL_BYTES]
     for i in range(c.out_count):
         f = &c.out[(c.out_first + i) % OUT_FRAMES]
         if gone < FRAME_HEADER:
             iov[n].iov_base = <uint8_t *> &f.header + gone
             iov[n].iov_len = FRAME_HEADER - gone
+            length += iov[n].iov_len
             n += 1
             gone = FRAME_HEADER
         if f.header.length > gone - FRAME_HEADER:
             iov[n].iov_base = <void *> (f.data + (gone - FRAME_HEADER))
             iov[n].iov_len = f.header.length - (gone - FRAME_HEADER)
+            length += iov[n].iov_len
             n += 1
         gone = 0
+    if length <= SMALL_BYTES:           # to copy it takes less than the kernel's look at the places
+        length = 0
+        for i in range(<uint32_t> n):
+            memcpy(&small[length], iov[i].iov_base, iov[i].iov_len)
+            length += iov[i].iov_len
+        return send(c.fd, small, length, MSG_NOSIGNAL | MSG_DONTWAIT)
     memset(&m, 0, sizeof(msghdr))
     m.msg_iov = iov
     m.msg_iovlen = n
