@@ -302,7 +302,7 @@ cdef class BlockingPartition(ResultPartition):
             self.subs[part].notify(self.subs[part].notify_context)
         return 0
 
-    def flush(self):
+    cpdef flush(self):
         """Nothing leaves before all of it may: only what has failed is raised."""
         self.check()
 

@@ -28,6 +28,8 @@ cdef class GateIntake:
     cdef list records                       # row, pickled
     cdef ElementView elements               # of a lazy gate, which gives records out as they came; else None
     cdef Py_ssize_t list_bytes              # a list made from so many bytes is given out
+    cdef Py_ssize_t batch_rows              # the configuration's
+    cdef Py_ssize_t batch_bytes
     cdef Py_ssize_t record_bytes            # that they came from
     cdef object event                       # comes after what waits to be given out
     cdef int64_t first_row_ns               # when the oldest row that waits to be given out came

@@ -53,6 +53,8 @@ cdef class GateIntake:
     def __init__(self, Serializer serializer, config, bint lazy=False):
         self.serializer = serializer
         self.config = config
+        self.batch_rows = config.batch_rows
+        self.batch_bytes = config.batch_bytes
         self.readers = []
         self.local_partitions = []
         self.shared = []
@@ -94,11 +96,10 @@ cdef class GateIntake:
         if self.event is not None:      # what comes after it is given out after it
             return True
         if self.assembler is not None:
-            return self.assembler.rows >= <Py_ssize_t> self.config.batch_rows or \
-                self.assembler.nbytes >= <Py_ssize_t> self.config.batch_bytes
+            return self.assembler.rows >= self.batch_rows or self.assembler.nbytes >= self.batch_bytes
         # What has come of a long record that is not whole yet is nothing to be given out.
         return self.waiting() > 0 and (
-            self.record_bytes >= self.list_bytes or self.waiting() >= <Py_ssize_t> self.config.batch_rows)
+            self.record_bytes >= self.list_bytes or self.waiting() >= self.batch_rows)
 
     cdef Py_ssize_t waiting(self) noexcept:
         if self.assembler is not None:

@@ -39,6 +39,8 @@ cdef class InputGate:
     cdef object lock
     cdef object sealed                      # {channel: buffers}
     cdef GateIntake intake                  # what has been taken in and not given out
+    cdef int64_t flush_ns                   # the configuration's buffer timeout, negative: never
+    cdef int64_t stall_ns                   # and its stall timeout
     cdef int64_t partial_ns                 # when local buffers were last read half full
     cdef int64_t wait_ns
     cdef list pending                       # records to be given out one by one: those from pending_at on
@@ -48,4 +50,5 @@ cdef class InputGate:
     cdef void sleep(self, uint32_t key, int64_t until, SharedLook *looks, int channels, Driver *driver,
                     bint alone) noexcept nogil
     cdef bint complete(self) except -1
+    cdef object read(self, timeout)
     cdef int check_process(self) except -1

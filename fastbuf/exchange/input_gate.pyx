@@ -99,6 +99,8 @@ cdef class InputGate:
         self.epoch = epoch
         self.secret = secret
         self.config = config
+        self.flush_ns = -1 if config.buffer_timeout_s < 0 else seconds_ns(config.buffer_timeout_s)
+        self.stall_ns = seconds_ns(config.stall_timeout_s)
         self.lock = threading.RLock()
         self.intake = GateIntake(serializer, config, lazy)
         self.bell = Doorbell(environment.shared)
@@ -222,16 +224,15 @@ cdef class InputGate:
             ``None``: nothing within the time, or all is read (then :attr:`finished` is true).
         """
         with self.lock:
-            return self._poll(timeout)
+            return self.read(timeout)
 
-    def _poll(self, timeout):
+    cdef object read(self, timeout):
         cdef int64_t now = fb_now_ns()
         cdef int64_t started = now
         cdef int64_t deadline = -1 if timeout is None else now + seconds_ns(timeout)
-        cdef int64_t flush = -1 if self.config.buffer_timeout_s < 0 else seconds_ns(self.config.buffer_timeout_s)
+        cdef int64_t flush = self.flush_ns
         cdef GateIntake intake = self.intake
         cdef int64_t linger = 0 if intake.assembler is None else max(<int64_t> 0, flush)
-        cdef int64_t stall = seconds_ns(self.config.stall_timeout_s)
         cdef int64_t until
         cdef uint32_t key
         cdef bint partial, in_place
@@ -269,7 +270,7 @@ cdef class InputGate:
                 return intake.give_out()
             if 0 <= deadline <= now:
                 return None
-            if deadline < 0 and now - started > stall:
+            if deadline < 0 and now - started > self.stall_ns:
                 raise StallTimeout(self.describe_stall())
             gate_serve(self.core)
             until = now + SLICE_NS

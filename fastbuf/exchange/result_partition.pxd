@@ -88,6 +88,7 @@ cdef class ResultPartition:
     cdef uint64_t progress(self) noexcept nogil
     cdef int wait(self, uint32_t key, int64_t deadline_ns, int64_t *blocked_since, uint64_t *seen) except -1
     cdef void sleep(self, uint32_t key, int64_t until) noexcept
+    cpdef flush(self)
     cdef int end(self) except -1
     cdef bint all_closed(self) noexcept nogil
     cdef void *abort_key(self) noexcept nogil

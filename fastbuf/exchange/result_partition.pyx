@@ -424,7 +424,7 @@ cdef class ResultPartition:
 
     # ---- ending
 
-    def flush(self):
+    cpdef flush(self):
         """Let everything committed leave now, full buffers or not."""
         self.check()
         for i in range(self.subpartitions):

@@ -24,7 +24,8 @@ from dataclasses import dataclass
 
 from fastbuf.errors import AuthenticationError, ExchangeError, PeerLost, ProtocolError, SchemaMismatch, SequenceError
 
-MAGIC = b"FASTBUF\x02"  #: the last byte is the version of the wire; 2: events, streams, PING that is answered
+#: The last byte is the version of the wire; 2: events, streams, PING that is answered; 3: CROSSED
+MAGIC = b"FASTBUF\x03"
 NONCE_BYTES = 32
 PROOF_BYTES = 32
 REASON_BYTES = 1024  #: longest reason
@@ -35,7 +36,13 @@ CHALLENGE_BYTES = 1 + NONCE_BYTES + PROOF_BYTES
 VERDICT_HEAD_BYTES = 3
 
 WELCOME, REFUSED_SECRET, REFUSED_GATE, REFUSED_EPOCH, REFUSED_SCHEMA, REFUSED_CHANNEL = range(6)
-REFUSED_SIZE, REFUSED_PLAIN = 6, 7
+REFUSED_SIZE, REFUSED_PLAIN, CROSSED = 6, 7, 8
+
+
+class Crossed(ExchangeError):
+    """The server dials us at this moment, and goes on with that: its connection is to be used for this channel too."""
+
+
 _REFUSALS: dict[int, type[Exception]] = {
     REFUSED_SECRET: AuthenticationError,
     REFUSED_GATE: PeerLost,
@@ -44,6 +51,7 @@ _REFUSALS: dict[int, type[Exception]] = {
     REFUSED_CHANNEL: SequenceError,
     REFUSED_SIZE: ProtocolError,
     REFUSED_PLAIN: AuthenticationError,
+    CROSSED: Crossed,
 }
 
 
@@ -168,6 +176,8 @@ def greet(sock: socket.socket, hello: Hello, secret: bytes, where: str) -> None:
         The server does not know the secret, or does not believe that we do.
     SequenceError, SchemaMismatch, ProtocolError
         It is of another epoch, schema or version.
+    Crossed
+        It dials us.
     """
     message = hello.pack()
     try:

@@ -51,6 +51,8 @@ class Desk(Protocol):
 
 def _refusal(error: Exception) -> bytes:
     """What one is told who proved the secret and was not admitted."""
+    if isinstance(error, hs.Crossed):
+        return hs.pack_verdict(hs.CROSSED)
     status = hs.REFUSED_GATE if isinstance(error, PeerLost) else hs.REFUSED_CHANNEL
     return hs.pack_verdict(status, str(error) if isinstance(error, ExchangeError) else "")
 
@@ -246,7 +248,7 @@ class Listener:
         try:
             self._desk.admit(s.sock, s.applicant)
         except Exception as error:
-            self.refused += 1
+            self.refused += not isinstance(error, hs.Crossed)
             if s.applicant.taken:
                 return
             with contextlib.suppress(OSError):

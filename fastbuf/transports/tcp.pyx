@@ -57,15 +57,44 @@ if sys.byteorder != "little":
 
 
 ROUTES = 1024       #: addresses that are remembered
+#: How long one who was told to use the other end's connection waits for it, before it dials alone; and for how long
+#: after it has dialled an end tells the other so, who may have been about to.
+CROSSING_S = 0.25
 
 
 class _Route:
-    """The connection to one address, if there is one; `lock` is for whoever opens it."""
+    """The connection to one address, if there is one; `lock` is for whoever opens it.
+
+    Two environments that dial each other at the same moment shall have one connection, as any other two have: the one
+    whose own address is the lower goes on with its own, and tells the other, who uses that (`TcpTransport._crosses`).
+    """
 
     def __init__(self):
         self.lock = threading.Lock()
         self.serial = 0
         self.borrowed = False       # the other end opened it, and said that it listens at this address
+        self.dialling = False       # we do, and have said where we listen
+        self.dialled = 0.0          # when we last had; monotonic
+        self.offered = 0            # what the other end opened while somebody had the lock
+        self.came = threading.Event()
+
+    def offer(self, serial):
+        """A connection of the other end's: for all that is to come, or for whoever is dialling, if he is told to."""
+        if not self.lock.acquire(blocking=False):
+            self.offered = serial
+            self.came.set()
+            return
+        try:
+            if self.serial == 0:
+                self.serial, self.borrowed = serial, True
+        finally:
+            self.lock.release()
+
+    def take(self, timeout):
+        """What was offered, or is before the timeout, is the connection; the lock is held."""
+        if self.came.wait(timeout):
+            self.came.clear()
+            self.serial, self.offered, self.borrowed = self.offered, 0, True
 
 
 class _Gone(Exception):
@@ -125,6 +154,8 @@ cdef class TcpTransport:
         cdef NetworkBufferPool network = self.environment.pool
         cdef bytes name = applicant.peer.encode()
         command_init(&k, COMMAND_ADD)
+        if self._crosses(sock, applicant):
+            raise hs.Crossed
         with self.lock:
             k.channel = self._open_channel(gate, applicant.hello)
             k.ping_interval_ns = seconds_ns(gate.config.ping_interval_s)
@@ -202,19 +233,33 @@ cdef class TcpTransport:
         """Blocks until the consumer has proved the secret and believes us; `connect_timeout_s` at most."""
         where = f"consumer {target[0]}:{target[1]}"
         deadline = time.monotonic() + partition.config.connect_timeout_s
+        alone = False
         try:
             while True:
                 route = self._route(target[:2])
                 if not route.lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
                     raise PeerLost(f"{where} cannot be reached: another channel has been trying since before")
                 try:
+                    if route.serial == 0:
+                        route.take(0)
+                    if route.serial == 0:
+                        try:
+                            route.serial = self._dial(partition, index, target, channel, where, route, alone)
+                            route.borrowed = False
+                            route.dialled = time.monotonic()
+                            return
+                        except hs.Crossed as error:
+                            if alone:
+                                raise PeerLost(f"{where} waits for what it dials itself") from error
+                            alone = True        # if theirs does not come after all
+                            route.dialling = False
+                            route.take(max(0.0, min(CROSSING_S, deadline - time.monotonic())))
                     serial, borrowed = route.serial, route.borrowed
-                    if serial == 0:
-                        route.serial = self._dial(partition, index, target, channel, where)
-                        route.borrowed = False
-                        return
                 finally:
+                    route.dialling = False
                     route.lock.release()
+                if serial == 0:
+                    continue
                 try:
                     self._join(serial, partition, index, target, channel, where)
                     return
@@ -257,14 +302,18 @@ cdef class TcpTransport:
         """The other end of a claim: what is for there may go by this connection.  Not with TLS: no name was checked."""
         if applicant.hello.port == 0 or self.tls is not None:
             return
-        route = self._route((applicant.peer.rpartition(":")[0], applicant.hello.port))
-        if route.lock.acquire(blocking=False):      # else we are just dialling it ourselves
-            try:
-                if route.serial == 0:
-                    route.serial = serial
-                    route.borrowed = True
-            finally:
-                route.lock.release()
+        self._route((applicant.peer.rpartition(":")[0], applicant.hello.port)).offer(serial)
+
+    def _crosses(self, sock, applicant):
+        """Whether we dial the one who dials us, and ours is the connection that both are to use."""
+        theirs = (applicant.peer.rpartition(":")[0], applicant.hello.port)
+        route = self.routes.get(theirs)
+        if applicant.hello.port == 0 or route is None:
+            return False
+        if not route.dialling:
+            return route.serial != 0 and not route.borrowed and time.monotonic() - route.dialled < CROSSING_S
+        # Both ends see the same two addresses, so one of them says yes; where they do not, both do, or none.
+        return (sock.getsockname()[0], self.listener.address[1]) < theirs
 
     def _hello(self, ResultPartition partition, target, channel, stream, port=0):
         return hs.Hello(
@@ -278,8 +327,8 @@ cdef class TcpTransport:
             port=port,
         )
 
-    def _dial(self, ResultPartition partition, int index, target, channel, where):
-        """Opens the connection, with this channel as its first; -> its serial."""
+    def _dial(self, ResultPartition partition, int index, target, channel, where, route, alone):
+        """Opens the connection, with this channel as its first; -> its serial.  alone: for nobody else's channels."""
         try:
             sock = socket.create_connection(target[:2], timeout=partition.config.connect_timeout_s)
         except OSError as error:
@@ -289,7 +338,11 @@ cdef class TcpTransport:
             if self.tls is not None:
                 sock = self.tls.shake(sock, target[0], where)
             try:
-                hello = self._hello(partition, target, channel, 0, self._claim(sock))
+                port = 0 if alone else self._claim(sock)
+                route.dialling = port != 0
+                if port and route.came.is_set():
+                    raise hs.Crossed(f"{where} has just dialled us")
+                hello = self._hello(partition, target, channel, 0, port)
                 hs.greet(sock, hello, channel["secret"], where)
             except PeerLost as error:
                 if self.tls is not None and self.tls.refused(error.__cause__):

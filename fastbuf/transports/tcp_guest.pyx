@@ -20,6 +20,7 @@ from fastbuf._native.atomics cimport (
 from fastbuf._native.sockets cimport epoll_event, epoll_wait, eventfd_write
 from fastbuf._native.threads cimport pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock
 from fastbuf.exchange.driver cimport Driver, DriveState
+from fastbuf.transports.tcp_connection cimport connection_read
 from fastbuf.transports.tcp_loop cimport (
     SEAT_FREE,
     SEAT_GUEST,
@@ -30,7 +31,7 @@ from fastbuf.transports.tcp_loop cimport (
     loop_run_dirty,
     loop_wake,
 )
-from fastbuf.transports.tcp_state cimport READS_A_LOOK, Stream
+from fastbuf.transports.tcp_state cimport PHASE_OPEN, READS_A_LOOK, Connection, Stream
 
 cdef enum:
     EVENTS = 16
@@ -141,6 +142,27 @@ cdef bint _look(IoLoop *loop, int timeout_ms) noexcept nogil:
     return True
 
 
+cdef bint _glance(IoLoop *loop) noexcept nogil:
+    """The same, with the seat, of the only connection there is, which epoll need not be asked for; False: ask it.
+
+    A read that finds nothing takes longer than epoll's answer that there is nothing, but no second call is made when
+    there is something: two microseconds less there and back.
+    """
+    cdef Connection *c
+    cdef bint looked
+    if pthread_mutex_trylock(&loop.turn) != 0:
+        return False
+    c = loop.all.connections
+    looked = c != NULL and c.next == NULL and c.phase == PHASE_OPEN and not c.blocked
+    if looked:
+        connection_read(c, READS_A_LOOK)
+    if loop.all.running != NULL or fb_u64_load_acquire(&loop.dirty):
+        loop_run_dirty(loop)
+        loop_run(loop, True, False)
+    pthread_mutex_unlock(&loop.turn)    # T3: T4 is the next look, or what is done before one sleeps, or goes
+    return looked
+
+
 cdef bint _drive(Driver *d, DriveState *t, fb_event *e, uint32_t key, int64_t until_ns) noexcept nogil:
     """Moves bytes until the event's epoch is no longer `key`; False: it sleeps like anybody else from here on.
 
@@ -182,7 +204,8 @@ cdef bint _drive(Driver *d, DriveState *t, fb_event *e, uint32_t key, int64_t un
             if fb_u64_load_acquire(&loop.dirty) or fb_event_epoch(e) != key:
                 fb_u32_exchange_acq_rel(&loop.sleeping, 0)
                 timeout = 0
-        _look(loop, timeout)
+        if now >= spin_until or not _glance(loop):
+            _look(loop, timeout)
         now = fb_now_ns()
     fb_u32_store_release(&loop.seat, SEAT_FREE)
     _combine(loop)                      # G3: its fence is between the seat and the looks at `dirty` and `asleep`

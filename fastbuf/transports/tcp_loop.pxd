@@ -26,6 +26,8 @@
 # The seat: whoever has it asks epoll, so that nobody else has events in hand; the I/O thread, unless a guest wants it.
 # A guest is a thread that would wait for what comes (a reader for a buffer, a writer for credit): it drives the loop
 # itself, looks without sleeping for a while if that pays, sleeps in epoll otherwise, and goes when its event has moved.
+# Where there is one connection, it looks by reading that, with the seat and the turn; whoever fails to get the turn for
+# that time has pushed a stream that the guest finds at its next look, before it sleeps (L2), or at G4.
 # The I/O thread is parked meanwhile (a futex), and looks once a millisecond; when no guest has driven for a few looks,
 # or a thread sleeps that the loop is to wake (`asleep`), it takes the seat and sleeps in epoll itself.
 #     guest   G1 seat FREE to GUEST (CAS)                     marker  W1 push the stream

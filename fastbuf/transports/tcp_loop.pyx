@@ -270,7 +270,7 @@ cdef void _free_doomed(IoLoop *loop) noexcept nogil:
     loop.all.doomed = NULL
     while s != NULL:
         following = s.next_doomed
-        if s.ready or fb_u32_load_acquire(&s.dirty):
+        if s.ready or s.rides or fb_u32_load_acquire(&s.dirty):
             s.next_doomed = loop.all.doomed
             loop.all.doomed = s
         else:

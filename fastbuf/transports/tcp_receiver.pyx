@@ -43,6 +43,7 @@ from fastbuf.transports.tcp_state cimport (
     stream_drop_incoming,
     stream_part,
     stream_ready,
+    stream_rides,
 )
 
 cdef enum:
@@ -116,6 +117,8 @@ cdef void _hear_data(Stream *s) noexcept nogil:
     c.in_segment = -1
     if rc != 0:
         connection_violated(c, s, b"no memory for the queue of buffers")
+    else:
+        stream_rides(s)             # the reader will have given it back, maybe, when something goes that way
 
 
 cdef void _hear_done(Stream *s) noexcept nogil:

@@ -24,6 +24,7 @@ cdef enum:
     OUT_FRAMES = 16             # most frames of one gather write
     OUT_LOT = 8                 # of one stream, that has the connection for itself
     OUT_TURN = 2                # where others wait for their turn
+    OUT_RIDERS = 2              # frames that go with them, for which alone no call would be made
     AHEAD_BYTES = 1024          # read beyond what is wanted: small frames need fewer calls
     READS_A_TURN = 32           # calls of one connection, then the others have their turn
     READS_A_LOOK = 4            # by one who waits, and goes on with what has come while the rest is on its way
@@ -94,6 +95,8 @@ cdef struct Stream:
     Stream *next_in_bucket
     bint ready                  # on the connection's list of those that may have something to say
     Stream *next_ready
+    bint rides                  # receiver: on the connection's list of those whose credit may go with what goes anyway
+    Stream *next_rider
     uint32_t out                # its frames that are on their way out: one, or whole buffers that follow each other
     Letter *letter_out
     bint refusing               # the letter is a refusal, and the last word
@@ -166,6 +169,7 @@ cdef struct Connection:
     uint32_t peer_id            # the least that a stream that the peer opens may have
     Stream *first_ready
     Stream *last_ready
+    Stream *first_rider
     # what comes in
     uint8_t ahead[AHEAD_BYTES]
     uint32_t ahead_at
@@ -199,6 +203,7 @@ cdef int connection_add(Connection *c, Stream *s, uint32_t id) noexcept nogil
 cdef Stream *connection_find(Connection *c, uint32_t id) noexcept nogil
 cdef void connection_mark(Connection *c) noexcept nogil     # the loop is to run it
 cdef void stream_ready(Stream *s) noexcept nogil            # it may have something to say
+cdef void stream_rides(Stream *s) noexcept nogil            # it may have credit to tell, some time
 cdef void stream_over(Stream *s) noexcept nogil
 cdef void stream_settle(Stream *s) noexcept nogil           # over, if both sides have said their end
 cdef void stream_detach(Stream *s) noexcept nogil           # its frame goes out from a copy: what it points to may go

@@ -155,6 +155,14 @@ cdef void stream_ready(Stream *s) noexcept nogil:
     connection_mark(c)
 
 
+cdef void stream_rides(Stream *s) noexcept nogil:
+    cdef Connection *c = s.connection
+    if not s.rides:
+        s.rides = True
+        s.next_rider = c.first_rider
+        c.first_rider = s
+
+
 cdef void stream_doom(Stream *s) noexcept nogil:
     cdef Registry *all = <Registry *> s.loop
     if s.state == STREAM_OVER and s.abort_asked == NULL and not s.held and not s.doomed:
@@ -285,6 +293,9 @@ cdef void _off(Connection *c) noexcept nogil:
         s = s.next_ready
     c.first_ready = NULL
     c.last_ready = NULL
+    while c.first_rider != NULL:
+        c.first_rider.rides = False
+        c.first_rider = c.first_rider.next_rider
 
 
 cdef void connection_close(Connection *c) noexcept nogil:

@@ -34,9 +34,10 @@ class SeatWorld:
         command: bool = False,
         dies: bool = False,
         credit: bool = False,
+        glances: bool = False,
         without: str = "",
     ) -> None:
-        self.without = without
+        self.without, self.glances = without, glances
         self.seat, self.turn = FREE, ""
         self.driven = self.left = self.sleeping = self.eventfd = False
         self.parked = False  # the I/O thread has announced itself at its event,
@@ -96,6 +97,14 @@ class SeatWorld:
         yield
         self.turn = ""
 
+    def glance(self, who: str) -> Process:
+        """A guest reads the one connection itself; what is pushed while it has the turn is left to its next look."""
+        got = yield from self.take_turn(who, False)
+        if got:
+            if not self.dead:
+                self.came = [max(c, s) for c, s in zip(self.came, self.sent, strict=True)]
+            yield from self.work(who, False, True, ())
+
     def combine(self, who: str) -> Process:
         while True:
             yield  # the fence, and the look
@@ -132,6 +141,10 @@ class SeatWorld:
                         self.seat, mine = GUEST, True
             if mine:
                 while self.came[g] <= seen:
+                    if self.glances:
+                        yield from self.glance(who)
+                        if self.came[g] > seen:
+                            break
                     yield
                     self.sleeping = True
                     if self.without != "guest looks before it sleeps":
@@ -311,6 +324,7 @@ class SeatWorld:
         {},
         {"rounds": 2},
         {"marks": 1, "credit": True},
+        {"marks": 1, "credit": True, "glances": True},
         *([{"marks": 1}, {"command": True}, {"dies": True}, {"guests": 2}] if LONG else []),
     ],
 )
@@ -322,7 +336,9 @@ def test_nobody_sleeps_for_ever(shape: dict[str, Any]) -> None:
     ("without", "shape"),
     [
         ("guest looks before it sleeps", {"marks": 1, "credit": True}),
+        ("guest looks before it sleeps", {"marks": 1, "credit": True, "glances": True}),
         ("look again", {"marks": 1}),
+        ("look again", {"marks": 1, "glances": True}),
         ("wake for those asleep", {"guests": 2}),
         ("say that it sleeps", {"guests": 2}),
         ("marker wakes who is parked", {"marks": 1}),

@@ -147,7 +147,7 @@ def test_who_both_produces_and_consumes_needs_no_second_connection(host: str) ->
 
 
 def test_environments_that_dial_each_other_at_once() -> None:
-    """One connection or two, as it falls out: never an error, nothing lost."""
+    """Whoever is first, and whether they met in the middle: never an error, nothing lost."""
     for _ in range(20):
         environments = [fb.ShuffleEnvironment(segments=256, segment_size=SEGMENT) for _ in range(2)]
         with environments[0], environments[1]:
@@ -175,6 +175,66 @@ def test_environments_that_dial_each_other_at_once() -> None:
                 return [*first, *rest]
 
             assert in_threads([lambda: take_part(0), lambda: take_part(1)]) == [[(1, "")], [(0, "")]]
+
+
+@pytest.fixture
+def crossing(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Two who dial do not say HELLO before both have dialled, and fail late; -> ports said, in their order."""
+    together, crossed = threading.Barrier(2), threading.Event()
+    greet, said = hs.greet, []
+
+    def greet_together(sock: socket.socket, hello: hs.Hello, secret: bytes, where: str) -> None:
+        said.append(hello.port)
+        if len(said) <= 2:
+            together.wait(5)
+        try:
+            greet(sock, hello, secret, where)
+        except hs.Crossed:
+            crossed.set()
+            raise
+        except AuthenticationError:
+            assert crossed.wait(5)
+            raise
+
+    monkeypatch.setattr(hs, "greet", greet_together)
+    return said
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_who_dials_each_other_at_once_shares_one_connection(crossing: list[int], host: str) -> None:
+    environments = [fb.ShuffleEnvironment(segments=64, segment_size=SEGMENT) for _ in range(2)]
+    with environments[0], environments[1]:
+        addresses = [env.listen(host) for env in environments]
+        gates = [env.create_input_gate(ROWS, channels=1, secret=b"s") for env in environments]
+        targets = [(*address, gate.gate_id) for address, gate in zip(addresses, gates, strict=True)]
+        dial = [env.create_result_partition for env in environments]
+        writers = in_threads([lambda s=side: dial[s](ROWS, [targets[1 - s]], secret=b"s") for side in (0, 1)])
+        assert sorted(crossing) == sorted(port for _, port in addresses), "each dialled, and once"
+        assert connections(*(port for _, port in addresses)) == 1
+        for side, writer in enumerate(writers):
+            writer.emit((side, "there"))
+            writer.flush()
+            assert gates[1 - side].poll(5) == [(side, "there")]
+        assert in_threads([w.close for w in writers] + [lambda g=g: list(g) for g in gates]) == [None, None, [], []]
+        until(lambda: connections(*(port for _, port in addresses)) == 0)
+
+
+def test_who_waits_for_the_others_connection_in_vain_dials_alone(crossing: list[int]) -> None:
+    """The one who goes on is refused: its secret is not the gate's."""
+    environments = [fb.ShuffleEnvironment(segments=64, segment_size=SEGMENT) for _ in range(2)]
+    with environments[0], environments[1]:
+        addresses = [env.listen() for env in environments]
+        lower = addresses[1] < addresses[0]
+        gates = [env.create_input_gate(ROWS, channels=1, secret=b"s") for env in environments]
+        targets = [(*address, gate.gate_id) for address, gate in zip(addresses, gates, strict=True)]
+        dial = [env.create_result_partition for env in environments]
+        secrets = [b"wrong" if side == lower else b"s" for side in (0, 1)]
+        made = in_threads([lambda s=side: dial[s](ROWS, [targets[1 - s]], secret=secrets[s]) for side in (0, 1)])
+        assert isinstance(made[lower], AuthenticationError)
+        assert crossing[2:] == [0], "dials once more, and says no port"
+        writer, gate = made[not lower], gates[lower]
+        writer.emit((1, "alone"))
+        assert in_threads([writer.close, lambda: list(gate)]) == [None, [(1, "alone")]]
 
 
 def test_who_claims_the_address_of_another_gains_nothing(ends: Ends) -> None:
