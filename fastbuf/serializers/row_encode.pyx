@@ -520,6 +520,7 @@ cdef Py_ssize_t write_run(Node *root, list records, Py_ssize_t *at, Py_ssize_t m
     cdef Writer w
     cdef uint32_t size
     cdef Py_ssize_t first = at[0]
+    cdef Py_ssize_t plain = first           # the number of the record from which on they may be plain ones
     cdef bint scattered = False
     w.owner = NULL
     # Code of a record may change the list.
@@ -534,15 +535,18 @@ cdef Py_ssize_t write_run(Node *root, list records, Py_ssize_t *at, Py_ssize_t m
         if scattered:
             fb_send_for(<PyObject *> records, at[0])
         w.buf, w.at, w.room = dst + fill[0] + PREFIX, 0, room - fill[0] - PREFIX
-        Py_INCREF(record)
-        try:
-            if PyTuple_Check(record):
-                _write_tuple(root, record, &w)
-            else:
-                write_record(root, record, &w)
-        finally:
-            Py_DECREF(record)
-            Py_XDECREF(w.owner)         # it has moved on to memory of its own: it is too long for its place
+        if root.plain == NULL or at[0] < plain or not fb_put_record(root.plain, record, w.buf, &w.at, w.room):
+            if at[0] >= plain:
+                plain = at[0] + FB_LOOK         # as few will be that follow
+            Py_INCREF(record)
+            try:
+                if PyTuple_Check(record):
+                    _write_tuple(root, record, &w)
+                else:
+                    write_record(root, record, &w)
+            finally:
+                Py_DECREF(record)
+                Py_XDECREF(w.owner)     # it has moved on to memory of its own: it is too long for its place
         if w.owner != NULL or w.at > longest:
             return w.at
         size = <uint32_t> w.at
