@@ -1,6 +1,7 @@
 // What C++ programs take their buffers from: one pair of "acquire" and "recycle", in the three shapes of bench_memory.py.
 //
 //   int run(kind, shape, pairs)   0: done, -1: this kind was not compiled in (its header is absent)
+//   int line_there_and_back(trips)
 //
 // kinds: 0 malloc(32768), one line written, free | 1 std::mutex + std::vector | 2 boost::lockfree::stack
 //        3 moodycamel::ConcurrentQueue with tokens
@@ -172,6 +173,25 @@ template <class Pool> int measured(int shape, long pairs) {
 }
 
 }  // namespace
+
+// One cache line from this thread's core to another's and back, so many times: what the machine charges just now for what
+// two threads share.
+extern "C" int line_there_and_back(long trips) {
+    alignas(128) std::atomic<long> there{0};
+    alignas(128) std::atomic<long> back{0};
+    std::thread other([&] {
+        for (long i = 1; i <= trips; i++) {
+            while (there.load(std::memory_order_acquire) != i) relax();
+            back.store(i, std::memory_order_release);
+        }
+    });
+    for (long i = 1; i <= trips; i++) {
+        there.store(i, std::memory_order_release);
+        while (back.load(std::memory_order_acquire) != i) relax();
+    }
+    other.join();
+    return 0;
+}
 
 extern "C" int run(int kind, int shape, long pairs) {
     switch (kind) {

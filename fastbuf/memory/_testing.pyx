@@ -242,7 +242,7 @@ def listen(LocalBufferPool local, int64_t n):
 cdef enum:
     PLACES = 256                    # of a Handover; a power of 2
     AHEAD = 64                      # that who waits lets the other one get ahead by
-    LOOKS = 1000                    # before what there is will do, and before others get the core
+    LOOKS = 100                     # before what there is will do, and before others get the core: some microseconds
 
 cdef inline uint32_t waited(uint32_t turn) noexcept nogil:
     if turn < LOOKS:
