@@ -67,7 +67,7 @@ def read_all(gates: list[fb.InputGate]) -> tuple[int, int]:
                 n += more
                 total += sum_
         if not came:
-            time.sleep(0)
+            time.sleep(0)  # nothing on any gate: the sender may want this core
     return n, total
 
 

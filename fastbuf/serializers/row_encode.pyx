@@ -465,13 +465,17 @@ cdef inline int _write_tuple(Node *root, PyObject *record, Writer *w) except -1:
     return 0
 
 
-cdef int write_record(Node *root, PyObject *record, Writer *w) except -1:
-    if root.plain != NULL and fb_put_record(root.plain, record, w.buf, &w.at, w.room):
-        return 0
+cdef int _write_any(Node *root, PyObject *record, Writer *w) except -1:
     if PyTuple_Check(record):
         return _write_tuple(root, record, w)
     fields = _as_tuple(root, <object> record)
     return _write_tuple(root, <PyObject *> fields, w)
+
+
+cdef int write_record(Node *root, PyObject *record, Writer *w) except -1:
+    if root.plain != NULL and fb_put_record(root.plain, record, w.buf, &w.at, w.room):
+        return 0
+    return _write_any(root, record, w)
 
 
 cdef int write_elements(Node *root, PyObject *records, Writer *w, Py_ssize_t *done) except -1:
@@ -499,10 +503,7 @@ cdef int write_elements(Node *root, PyObject *records, Writer *w, Py_ssize_t *do
         w.at = base + PREFIX
         Py_INCREF(record)
         try:
-            if PyTuple_Check(record):
-                _write_tuple(root, record, w)
-            else:
-                write_record(root, record, w)
+            _write_any(root, record, w)
         finally:
             Py_DECREF(record)
         size = w.at - base - PREFIX
@@ -540,10 +541,7 @@ cdef Py_ssize_t write_run(Node *root, list records, Py_ssize_t *at, Py_ssize_t m
                 plain = at[0] + FB_LOOK         # as few will be that follow
             Py_INCREF(record)
             try:
-                if PyTuple_Check(record):
-                    _write_tuple(root, record, &w)
-                else:
-                    write_record(root, record, &w)
+                _write_any(root, record, &w)
             finally:
                 Py_DECREF(record)
                 Py_XDECREF(w.owner)     # it has moved on to memory of its own: it is too long for its place
