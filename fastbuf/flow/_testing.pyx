@@ -8,13 +8,16 @@ from fastbuf.flow.credit_ledger cimport CreditLedger
 cdef extern from "<sched.h>" nogil:
     int sched_yield()
 
-cdef int64_t PATIENCE_NS = 30 * <int64_t> 1_000_000_000
+cdef int64_t LONG_ENOUGH_NS = 3 * <int64_t> 1_000_000_000      # on a busy machine fewer credits have to do
 
 
 def announce_loop(CreditLedger ledger, int channel, int64_t wanted, int64_t total):
-    """The receiver: brings what may be outstanding back to `wanted` until `total` were announced; returns that."""
+    """The receiver: brings what is outstanding back to `wanted` until `total` were announced or three seconds are over.
+
+    Returns how many were announced.
+    """
     cdef int64_t done = fb_i64_load_acquire(&ledger.row(channel).announced)
-    cdef int64_t deadline = fb_now_ns() + PATIENCE_NS
+    cdef int64_t deadline = fb_now_ns() + LONG_ENOUGH_NS
     cdef int64_t missing
     with nogil:
         while done < total and fb_now_ns() < deadline:
@@ -27,9 +30,12 @@ def announce_loop(CreditLedger ledger, int channel, int64_t wanted, int64_t tota
 
 
 def take_loop(CreditLedger ledger, int channel, int64_t total):
-    """A sender: takes until the channel's senders have taken `total`; returns how many this one did."""
+    """A sender: takes until the channel's senders have taken `total`, or three seconds are over.
+
+    Returns how many this one took.
+    """
     cdef int64_t mine = 0
-    cdef int64_t deadline = fb_now_ns() + PATIENCE_NS
+    cdef int64_t deadline = fb_now_ns() + LONG_ENOUGH_NS
     ledger.row(channel)
     with nogil:
         while fb_i64_load_acquire(&ledger.rows[channel].used) < total and fb_now_ns() < deadline:

@@ -20,6 +20,10 @@
 #     reader  R1 ended, acquire   R2 the counters, acquire   R3 begun
 # A reader that saw a change of W2 sees its W1 at R3; one that saw W3 at R1 sees all of its W2.  So begun (R3) = ended
 # (R1) forbids: a change that is half seen.  The same over all rows, with the sums of both counts.
+#
+# A taker and the receiver meet in `available` alone, each with a compare-and-swap: what that replaced says whether a
+# credit was of an exclusive or of a floating segment.  Forbidden: a credit used twice; a floating segment given back
+# that is not held, or never; more available than segments were set aside for (tests/models/test_ledger_model.py).
 from libc.stdint cimport int64_t
 
 from fastbuf._native.atomics cimport (
@@ -130,6 +134,11 @@ cdef inline int64_t credit_floating(CreditRow *r) noexcept nogil:
 cdef inline int64_t credit_required(CreditRow *r) noexcept nogil:
     # Flink's rule: a receiver wants its exclusive segments plus one for each buffer queued behind.
     return fb_i64_load_relaxed(&r.exclusive) + fb_i64_load_relaxed(&r.backlog)
+
+
+cdef inline int64_t credit_own(CreditRow *r, int64_t available, int64_t n) noexcept nogil:
+    """So many of `n` credits are the channel's own segments when so many are available."""
+    return min(max(<int64_t> 0, fb_i64_load_relaxed(&r.exclusive) - available), n)
 
 
 cdef inline void credit_look(CreditRow *r, CreditFigures *out) noexcept nogil:

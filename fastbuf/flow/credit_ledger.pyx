@@ -76,7 +76,8 @@ cdef class CreditLedger:
     -----
     Invariants, checked by :meth:`audit`: for every channel ``announced == used + available`` and
     ``0 <= available <= exclusive + floating``, so that no buffer is in flight for which no segment was set aside; and
-    the floating segments that channels hold are never more than `floating`.  Source: Flink's credit-based flow control
+    the floating segments that channels hold are never more than `floating`; a channel holds ``available - exclusive``
+    of them, or none.  Source: Flink's credit-based flow control
     (1.5 and later).
     """
 
@@ -103,17 +104,26 @@ cdef class CreditLedger:
                 return n
 
     cdef int64_t grant(self, CreditRow *r, int64_t n) noexcept nogil:
-        # One thread at a time for a channel: its receiver.  A sender may take meanwhile, which lowers `available`, and
-        # `floating` after it: read in this order, what is missing of the exclusive ones is never found too much.
-        cdef int64_t available = fb_i64_load_acquire(&r.available)
-        cdef int64_t own = fb_i64_load_relaxed(&r.exclusive) - (available - fb_i64_load_acquire(&r.floating))
+        # One thread at a time for a channel: its receiver.  Senders may take meanwhile, so that how many of the `n` are
+        # the channel's own follows from what is available at the moment at which they are shown: that of the exchange.
+        # Floating segments are counted before that, so that a sender never gives one back that is not counted yet.
+        cdef int64_t available
+        cdef int64_t own
         cdef int64_t shared
-        own = max(<int64_t> 0, min(own, n))
+        cdef int64_t back
         fb_i64_add_acq_rel(&r.begun, 1)
+        available = fb_i64_load_acquire(&r.available)
+        own = credit_own(r, available, n)
         shared = self.share(n - own)
         fb_i64_add_acq_rel(&r.floating, shared)
+        while not fb_i64_cas_acq_rel(&r.available, &available, available + own + shared):
+            own = credit_own(r, available, n)
+            back = max(<int64_t> 0, shared - (n - own))
+            if back:
+                fb_i64_sub_acq_rel(&r.floating, back)
+                fb_i64_sub_acq_rel(&self.floating_out, back)
+                shared -= back
         fb_i64_add_acq_rel(&r.announced, own + shared)
-        fb_i64_add_acq_rel(&r.available, own + shared)
         fb_i64_add_acq_rel(&r.ended, 1)
         return own + shared
 
@@ -128,12 +138,10 @@ cdef class CreditLedger:
             took = fb_i64_cas_acq_rel(&r.available, &n, n - 1)
         if took:
             fb_i64_add_acq_rel(&r.used, 1)
-            # What is above the exclusive segments was floating and is used first.
-            n = fb_i64_load_acquire(&r.floating)
-            while n > 0:
-                if fb_i64_cas_acq_rel(&r.floating, &n, n - 1):
-                    fb_i64_sub_acq_rel(&self.floating_out, 1)
-                    break
+            # What is above the exclusive segments is floating and is used first: `n` says which kind this one was.
+            if n > fb_i64_load_relaxed(&r.exclusive):
+                fb_i64_sub_acq_rel(&r.floating, 1)
+                fb_i64_sub_acq_rel(&self.floating_out, 1)
         fb_i64_add_acq_rel(&r.ended, 1)
         return took
 
@@ -213,6 +221,10 @@ cdef class CreditLedger:
                     raise FastbufError(
                         f"channel {i}: announced {f[i].announced} is not used {f[i].used} + available "
                         f"{f[i].available}, or that is more than exclusive {f[i].exclusive} + floating {f[i].floating}")
+                if not self.of_gate and f[i].floating != max(<int64_t> 0, f[i].available - f[i].exclusive):
+                    raise FastbufError(
+                        f"channel {i}: of {f[i].available} available and exclusive {f[i].exclusive}, "
+                        f"{f[i].floating} are floating")
                 shared += f[i].floating
         finally:
             free(f)
