@@ -114,7 +114,7 @@ def test_memory_native(in_turn: InTurn, benchmark: Any, local: LocalBufferPool) 
         pair_loop(first, NATIVE_N // 2)
         thread.join()
 
-    handed = NATIVE_N // 20
+    handed = NATIVE_N // 4  # enough that starting a thread does not show
 
     def handover() -> None:
         ring = Handover()

@@ -16,6 +16,8 @@ cdef extern from "fb_atomic.h" nogil:
     uint32_t fb_u32_load_relaxed(fb_au32 *a)
     uint32_t fb_u32_load_acquire(fb_au32 *a)
     uint32_t fb_u32_load_seq_cst(fb_au32 *a)
+    bint fb_u32_is(fb_au32 *a, uint32_t x)
+    void fb_u32_count_up(fb_au32 *a)
     void fb_u32_store_relaxed(fb_au32 *a, uint32_t x)
     void fb_u32_store_release(fb_au32 *a, uint32_t x)
     uint32_t fb_u32_add_relaxed(fb_au32 *a, uint32_t x)

@@ -100,7 +100,15 @@ static inline fb_here *fb_here_at(int64_t distance) {
  * knows both addresses: that cost more than all the rest.
  * Read by its own thread alone, and the memory of magazines stays when a pool goes (magazines.pyx): so it may point to
  * those of a pool that is no more, which are shut. */
-static inline fb_magazine *fb_magazine_last(int64_t distance) { return fb_here_at(distance)->last; }
+static inline fb_magazine *fb_magazine_last(int64_t distance) {
+#if FB_IN_PLACE
+    fb_magazine *last; /* first in fb_here; volatile: the same place is another one in another thread */
+    __asm__ volatile("mov %%fs:(%1), %0" : "=r"(last) : "r"(distance) : "memory");
+    return last;
+#else
+    return fb_here_at(distance)->last;
+#endif
+}
 
 /* The calling thread's among the magazines of a pool, to be the last one; if thread or pool have none, one that is shut. */
 static inline fb_magazine *fb_magazine_here(uint64_t base, int64_t distance) {
@@ -126,7 +134,7 @@ static inline int fb_magazine_enter(fb_magazine *m, uint64_t pool) {
 #ifdef __SANITIZE_THREAD__
     return fb_u64_load_seq_cst(&m->open) == pool;
 #else
-    return __builtin_expect(fb_u64_load_acquire(&m->open) == pool, 1);
+    return __builtin_expect(fb_u64_is(&m->open, pool), 1);
 #endif
 }
 

@@ -12,9 +12,11 @@ from fastbuf._native.atomics cimport (
     fb_event_wait,
     fb_now_ns,
     fb_pad,
+    fb_u32_add_seq_cst,
     fb_u32_load_relaxed,
     fb_u32_load_seq_cst,
     fb_u32_store_relaxed,
+    fb_u32_sub_seq_cst,
     fb_u64_add_seq_cst,
     fb_u64_init,
     fb_u64_load_acquire,
@@ -385,3 +387,11 @@ def unpark_wrongly(LocalBufferPool local):
 def miscount(LocalBufferPool local, int64_t by):
     """Let the pool's account of what it holds be wrong by `by`."""
     fb_u64_add_seq_cst(&local.core.word, <uint64_t>by)
+
+
+def pin_listener(LocalBufferPool local, bint on):
+    """Stands for a thread that is just notifying the pool's listener, until called again with False."""
+    if on:
+        fb_u32_add_seq_cst(&local.core.listener_pins, 1)
+    else:
+        fb_u32_sub_seq_cst(&local.core.listener_pins, 1)

@@ -11,7 +11,7 @@ class Arena:
         *,
         memfd: bool = False,
         prefault: bool = False,
-        huge_pages: bool = False,
+        huge_pages: bool = True,
     ) -> None: ...
     @classmethod
     def attach(cls, source: int | str | os.PathLike[str], *, writable: bool = False) -> Self: ...

@@ -39,7 +39,9 @@ cdef class Arena:
     prefault : bool
         Take every page now, so that none is missing later and the first use of a segment costs no page fault.
     huge_pages : bool
-        Advise the kernel to use huge pages.  Advice only: where the kernel has none, nothing happens.
+        Advise the kernel to use huge pages: who writes to hundreds of segments in turn finds their addresses sooner.
+        The memory then becomes resident 2 MiB at a time.  Advice only: where the kernel has none, or none for a memfd
+        (``/sys/kernel/mm/transparent_hugepage``), nothing happens.
 
     Raises
     ------
@@ -58,7 +60,7 @@ cdef class Arena:
     def __cinit__(self, *args, **kwargs):
         self.fd = -1
 
-    def __init__(self, segments, segment_size, *, memfd=False, prefault=False, huge_pages=False):
+    def __init__(self, segments, segment_size, *, memfd=False, prefault=False, huge_pages=True):
         cdef int fd = -1
         cdef int rc
         cdef size_t length

@@ -22,6 +22,9 @@
 #
 # Forbidden: a loan that ends twice; one that never ends though the borrower is dead; a segment that goes home while
 # the borrower lives and has not given it back.
+#
+# Each counter has one process that writes it.  A fork has copies of the objects, and the collector ends those: they
+# write nothing (`forks`), or a loan that the borrower still reads would be given back by its child.
 from libc.stdint cimport uint32_t, uint64_t
 
 from fastbuf._native.atomics cimport fb_au64, fb_event
@@ -60,7 +63,9 @@ cdef class Lender:
     cdef readonly uint64_t refused  # entries that came back and named no loan
     cdef uint32_t *loans            # by segment: the loan's number, 0: not lent
     cdef uint32_t last_loan
+    cdef uint32_t forks             # fork_count() when it was made
 
+    cdef int check_process(self) except -1
     cdef uint32_t end_loan(self, uint32_t segment) noexcept
 
 
@@ -69,7 +74,9 @@ cdef class Borrower:
     cdef LoanRings *rings
     cdef size_t length
     cdef uint32_t capacity
+    cdef uint32_t forks             # fork_count() when it was made
 
+    cdef int check_process(self) except -1
     # The next entry, 0: none.  It is the caller's until he writes it back.
     cdef uint64_t next_loan(self) noexcept nogil
     cdef void put_back(self, uint64_t entry) noexcept nogil

@@ -34,6 +34,7 @@ from fastbuf.memory.layout import require_sealed
 from fastbuf.memory.memory_segment cimport MemorySegment
 from fastbuf.memory.network_buffer_pool cimport NetworkBufferPool
 from fastbuf.memory.pool_core cimport segment_recycle, segment_retain
+from fastbuf.memory.pool_setup cimport fork_count
 
 
 cdef extern from "fb_map.h" nogil:
@@ -124,11 +125,12 @@ cdef class Lender:
     -----
     The two sides share memory and nothing else: neither makes a system call to lend, to take or to give back, unless
     the other sleeps in its `wait`.  All methods are for one thread at a time.  A fork of the borrower that goes on
-    using the mapping is not watched.
+    using the mapping is not watched; what it has inherited of loans gives nothing back.
     """
 
     def __cinit__(self, *args, **kwargs):
         self.fd = self.pidfd = -1
+        self.forks = fork_count()
 
     def __init__(self, NetworkBufferPool network not None, pid, capacity=64):
         cdef LoanRings *r
@@ -171,8 +173,13 @@ cdef class Lender:
                 posix_close(fd)
 
     def __del__(self):
-        if self.rings != NULL and self.lent and not self.borrower_lives:
+        if self.rings != NULL and self.lent and self.forks == fork_count() and not self.borrower_lives:
             self.take_back()
+
+    cdef int check_process(self) except -1:
+        if self.forks != fork_count():
+            raise FastbufError("this is a fork of the process that lends: make a Lender of its own after fork()")
+        return 0
 
     def fileno(self):
         """The memfd of the rings, for `Borrower`; it stays the lender's own."""
@@ -207,9 +214,12 @@ cdef class Lender:
         ------
         SegmentStateError
             The segment was recycled, is lent already, or belongs to another pool.
+        FastbufError
+            This process is a fork of the one that lends.
         """
         cdef uint32_t i = <uint32_t>segment.number
         cdef uint64_t put = fb_u64_load_relaxed(&self.rings.lent_put)
+        self.check_process()
         segment.check()
         if segment.core != self.core:
             raise SegmentStateError(f"segment {i} is of another pool than the lender's")
@@ -266,7 +276,8 @@ cdef class Lender:
         Raises
         ------
         FastbufError
-            The borrower has overwritten its counters.  Nothing more is believed of it: end it, and `take_back`.
+            The borrower has overwritten its counters.  Nothing more is believed of it: end it, and `take_back`.  Or
+            this process is a fork of the one that lends.
         """
         cdef LoanRings *r = self.rings
         cdef uint64_t got = fb_u64_load_relaxed(&r.back_got)
@@ -274,6 +285,7 @@ cdef class Lender:
         cdef uint64_t entry
         cdef uint32_t i
         cdef uint32_t ended = 0
+        self.check_process()
         if put - got > self.capacity:
             raise FastbufError(
                 f"the borrower says that it gave back {put} segments, after {got} that were collected; at most "
@@ -301,10 +313,11 @@ cdef class Lender:
         Raises
         ------
         FastbufError
-            The borrower lives: it may be reading what it has.
+            The borrower lives: it may be reading what it has.  Or this process is a fork of the one that lends.
         """
         cdef uint32_t i
         cdef uint32_t ended = 0
+        self.check_process()
         if self.borrower_lives:
             raise FastbufError("the borrower lives, and may be using what it has: end it first, or collect()")
         for i in range(self.core.count):
@@ -341,6 +354,9 @@ cdef class Borrower:
     All methods are for one thread at a time.
     """
 
+    def __cinit__(self, *args, **kwargs):
+        self.forks = fork_count()
+
     def __init__(self, arena, rings, *, writable=False):
         cdef LoanRings *r
         cdef int fd
@@ -368,6 +384,11 @@ cdef class Borrower:
     def __dealloc__(self):
         if self.rings != NULL:
             fb_unmap(self.rings, self.length)
+
+    cdef int check_process(self) except -1:
+        if self.forks != fork_count():
+            raise FastbufError("this is a fork of the borrower: what was lent is the borrower's alone")
+        return 0
 
     cdef uint64_t next_loan(self) noexcept nogil:
         cdef LoanRings *r = self.rings
@@ -420,10 +441,12 @@ cdef class Borrower:
         Raises
         ------
         FastbufError
-            The lender's entry names no segment of the arena.
+            The lender's entry names no segment of the arena, or this process is a fork of the borrower.
         """
-        cdef uint64_t entry = self.next_loan()
+        cdef uint64_t entry
         cdef Loan loan
+        self.check_process()
+        entry = self.next_loan()
         if entry == 0:
             return None
         if <uint32_t>entry >= self.arena.segments:
@@ -440,14 +463,14 @@ cdef class Borrower:
 cdef class Loan:
     """A borrowed segment: read (or written) in place, and given back.
 
-    A loan that is dropped is given back too.
+    A loan that is dropped is given back too, but for the copy that a fork of the borrower has of it.
     """
 
     def __init__(self):
         raise TypeError("a Loan comes from Borrower.take")
 
     def __dealloc__(self):
-        if self.entry != 0 and self.borrower is not None:
+        if self.entry != 0 and self.borrower is not None and self.borrower.forks == fork_count():
             self.borrower.put_back(self.entry)          # no view can be alive here: each holds this object
 
     @property
@@ -496,8 +519,11 @@ cdef class Loan:
             Views of it are still held.
         SegmentStateError
             It was given back already.
+        FastbufError
+            This process is a fork of the borrower.
         """
         cdef uint64_t entry = self.entry
+        self.borrower.check_process()
         if entry == 0:
             raise SegmentStateError("the segment was given back already")
         if self.exports != 0:

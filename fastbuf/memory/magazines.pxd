@@ -3,11 +3,13 @@
 # The protocol, and what pairs with what: fb_magazine.h.  A magazine belongs to one thread and one LocalCore; the pool
 # counts what lies in it as held and home, like what is on its lists.
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
+from libc.string cimport memcpy
 
 from fastbuf._native.atomics cimport (
     fb_au32,
     fb_au64,
     fb_likely,
+    fb_u32_is,
     fb_u32_load_relaxed,
     fb_u32_store_relaxed,
 )
@@ -84,7 +86,7 @@ cdef inline int32_t magazine_take(LocalCore *p, fb_magazine *m) noexcept nogil:
 cdef inline bint magazine_put(LocalCore *p, fb_magazine *m, int32_t i) noexcept nogil:
     cdef uint32_t at
     if fb_likely(fb_magazine_enter(m, <uint64_t><size_t>p)):
-        if fb_likely(fb_u32_load_relaxed(&m.hot) == NOTHING):
+        if fb_likely(fb_u32_is(&m.hot, NOTHING)):
             fb_u32_store_relaxed(&m.hot, <uint32_t>i)
             fb_magazine_leave(m)
             return True
@@ -98,9 +100,50 @@ cdef inline bint magazine_put(LocalCore *p, fb_magazine *m, int32_t i) noexcept 
     return False
 
 
+# Up to n at once; returns how many.
+cdef inline uint32_t magazine_take_many(LocalCore *p, fb_magazine *m, uint32_t n, int32_t *segments) noexcept nogil:
+    cdef uint32_t got = 0
+    cdef uint32_t at, some
+    if fb_likely(fb_magazine_enter(m, <uint64_t><size_t>p)):
+        if n != 0 and not fb_u32_is(&m.hot, NOTHING):
+            segments[0] = <int32_t>fb_u32_load_relaxed(&m.hot)
+            fb_u32_store_relaxed(&m.hot, NOTHING)
+            got = 1
+        at = fb_u32_load_relaxed(&m.count)
+        some = at if at < n - got else n - got
+        memcpy(segments + got, &m.items[at - some], some * sizeof(int32_t))
+        fb_u32_store_relaxed(&m.count, at - some)
+        got += some
+    fb_magazine_leave(m)
+    return got
+
+
+# All n at once, or none: False if they have no room, or as magazine_put.
+cdef inline bint magazine_put_many(LocalCore *p, fb_magazine *m, const int32_t *segments, uint32_t n) noexcept nogil:
+    cdef bint put = False
+    if fb_likely(fb_magazine_enter(m, <uint64_t><size_t>p)):
+        put = magazine_add(m, segments, n)
+    fb_magazine_leave(m)
+    return put
+
+
+# Between enter and leave.
+cdef inline bint magazine_add(fb_magazine *m, const int32_t *segments, uint32_t n) noexcept nogil:
+    cdef uint32_t at = fb_u32_load_relaxed(&m.count)
+    if n > FB_MAGAZINE_ITEMS - at:
+        return False
+    memcpy(&m.items[at], segments, n * sizeof(int32_t))
+    fb_u32_store_relaxed(&m.count, at + n)
+    return True
+
+
 # As magazine_put, for a full one: a chunk of it goes to the pool first; and for one that is shut: it opens, unless
 # segments are wanted elsewhere, or were not long ago.
 cdef bint magazine_put_slowly(LocalCore *p, fb_magazine *m, int32_t i) noexcept nogil
+# As magazine_put_many, for one that is shut: it opens, unless segments are wanted elsewhere, or were not long ago.
+cdef bint magazine_put_many_slowly(
+    LocalCore *p, fb_magazine *m, const int32_t *segments, uint32_t n
+) noexcept nogil
 # As magazine_take, for an empty one: a chunk of the pool's comes first.
 cdef int32_t magazine_refill(LocalCore *p, fb_magazine *m) noexcept nogil
 # The calling thread becomes the owner of the magazine of its slot; NULL: it can have none.

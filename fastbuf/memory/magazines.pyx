@@ -209,6 +209,14 @@ cdef bint magazine_put_slowly(LocalCore *p, fb_magazine *m, int32_t i) noexcept 
     return put
 
 
+cdef bint magazine_put_many_slowly(
+    LocalCore *p, fb_magazine *m, const int32_t *segments, uint32_t n
+) noexcept nogil:
+    cdef bint put = enter_seldom(p, m) and magazine_add(m, segments, n)
+    fb_magazine_leave(m)
+    return put
+
+
 cdef int32_t magazine_refill(LocalCore *p, fb_magazine *m) noexcept nogil:
     cdef PoolCore *g = p.pool
     cdef uint32_t left = 0

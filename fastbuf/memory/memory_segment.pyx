@@ -267,11 +267,13 @@ cdef inline bint is_fine(PyObject *o) noexcept:
 
 
 # A handle without references of segments, and a reference to `home` that it takes over, become a handle of `number`.
-cdef inline PyObject *fill_handle(PyObject *o, PoolCore *core, PyObject *home, int32_t number) noexcept:
+cdef inline PyObject *fill_handle(
+    PyObject *o, PoolCore *core, SegmentMeta *meta, PyObject *home, int32_t number
+) noexcept:
     (<MemorySegment>o).core = core
     (<MemorySegment>o).home = home
     (<MemorySegment>o).number = number
-    (<MemorySegment>o).generation = generation_of(core, number)
+    (<MemorySegment>o).generation = fb_u32_load_relaxed(&meta[number].generation)
     (<MemorySegment>o).held = 1
     (<MemorySegment>o).exports = 0
     return o
@@ -298,7 +300,7 @@ cdef inline PyObject *new_handle(PoolCore *core, PyObject *home, int32_t number)
         Py_INCREF(segment)
         o = <PyObject *>segment
     Py_XINCREF(home)
-    return fill_handle(o, core, home, number)
+    return fill_handle(o, core, core.meta, home, number)
 
 
 cdef MemorySegment segment_adopt(PoolCore *core, object home, int32_t number):
@@ -322,10 +324,13 @@ cdef list segments_adopt(PoolCore *core, object home, const int32_t *numbers, ui
 cdef void fill_handles(
     PyObject **to, PyObject **handles, PoolCore *core, PyObject *home, const int32_t *numbers, uint32_t n
 ) noexcept:
+    cdef SegmentMeta *meta = core.meta
+    cdef PyObject *o
     cdef uint32_t k
     for k in range(n):
-        Py_SET_REFCNT(handles[k], 1)
-        to[k] = fill_handle(handles[k], core, home, numbers[k])
+        o = handles[k]
+        Py_SET_REFCNT(o, 1)
+        to[k] = fill_handle(o, core, meta, home, numbers[k])
 
 
 cdef list adopt_slowly(PoolCore *core, object home, const int32_t *numbers, uint32_t n):

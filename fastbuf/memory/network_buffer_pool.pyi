@@ -12,7 +12,7 @@ class NetworkBufferPool:
         *,
         memfd: bool = False,
         prefault: bool = False,
-        huge_pages: bool = False,
+        huge_pages: bool = True,
     ) -> None: ...
     @property
     def arena(self) -> Arena: ...

@@ -100,7 +100,7 @@ cdef class NetworkBufferPool:
     """
 
     def __cinit__(
-        self, segments=POOL_SEGMENTS, segment_size=SEGMENT_BYTES, *, memfd=False, prefault=False, huge_pages=False
+        self, segments=POOL_SEGMENTS, segment_size=SEGMENT_BYTES, *, memfd=False, prefault=False, huge_pages=True
     ):
         cdef Arena arena = Arena(segments, segment_size, memfd=memfd, prefault=prefault, huge_pages=huge_pages)
         self.arena = arena
@@ -308,8 +308,11 @@ cdef class NetworkBufferPool:
         object.
         """
         cdef LocalCore *p
-        with self.lock:                                 # after this nobody is within create_local_pool
-            self.ended = True
+        if fork_count() != self.core.forks:
+            self.ended = True                           # who had the lock is not there to let go of it
+        else:
+            with self.lock:                             # after this nobody is within create_local_pool
+                self.ended = True
         p = first(self)
         while p != NULL:
             local_destroy(p)

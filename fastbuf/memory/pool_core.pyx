@@ -32,13 +32,24 @@ from fastbuf._native.atomics cimport (
     fb_u64_load_acquire,
     fb_u64_load_seq_cst,
 )
-from fastbuf.memory.free_list cimport empty, pop_many, push_many
-from fastbuf.memory.magazines cimport GLANCE, LOOK, SURE, Look, fb_magazine_here, local_figures, magazine_take
+from fastbuf.memory.free_list cimport empty, pop_many
+from fastbuf.memory.magazines cimport (
+    GLANCE,
+    LOOK,
+    SURE,
+    Look,
+    fb_magazine,
+    fb_magazine_here,
+    local_figures,
+    magazine_put_many,
+    magazine_take,
+    magazine_take_many,
+)
 from fastbuf.memory.pool_claims cimport note_peak
 from fastbuf.memory.debug_checks cimport POOL_DEBUG
 from fastbuf.memory.pool_core cimport WORD_DESTROYED, LocalCore, PoolCore, SegmentMeta
 from fastbuf.memory.pool_fast cimport recycle_here
-from fastbuf.memory.pool_home cimport after_push, let_go, take_listed, take_slowly
+from fastbuf.memory.pool_home cimport let_go, put_many_slowly, take_listed, take_slowly
 from fastbuf.memory.pool_waking cimport arm, waking_set_listener, waking_set_signal
 
 
@@ -86,15 +97,17 @@ cdef uint32_t local_try_acquire_many(LocalCore *p, uint32_t n, int32_t *segments
     cdef PoolCore *g = p.pool
     cdef SegmentMeta *meta = g.meta
     cdef uint32_t left = 0
-    cdef uint32_t got, k
+    cdef uint32_t got, listed, k
     cdef uint64_t w
     cdef int32_t i
     if n == 0:
         return 0
-    got = pop_many(g, &p.free, n, segments, &left)
-    if got != 0:
-        for k in range(got):
-            fb_u32_store_relaxed(&meta[segments[k]].refs, 1)
+    got = magazine_take_many(p, fb_magazine_here(fb_u64_load_acquire(&p.magazines), p.here), n, segments)
+    listed = pop_many(g, &p.free, n - got, segments + got, &left)
+    got += listed
+    for k in range(got):
+        fb_u32_store_relaxed(&meta[segments[k]].refs, 1)
+    if listed != 0:
         w = fb_u64_load_seq_cst(&p.word)
         if w & WORD_DESTROYED:
             segment_recycle_many(g, segments, got)
@@ -195,8 +208,9 @@ cdef uint32_t segment_recycle_many(PoolCore *g, const int32_t *segments, uint32_
     cdef SegmentMeta *meta = g.meta
     cdef SegmentMeta *s
     cdef LocalCore *owner
+    cdef fb_magazine *own
     cdef uint32_t refused = 0
-    cdef uint32_t begin = 0                             # of those that go home together: one owner, one CAS
+    cdef uint32_t begin = 0                             # of those that go home together: one owner, one CAS at most
     cdef uint32_t k
     cdef int last = 1
     while begin < n:
@@ -215,8 +229,9 @@ cdef uint32_t segment_recycle_many(PoolCore *g, const int32_t *segments, uint32_
                     break
             k += 1
         if k != begin:
-            push_many(g, &owner.free, segments + begin, k - begin)
-            after_push(owner)
+            own = fb_magazine_here(fb_u64_load_acquire(&owner.magazines), g.here)
+            if not magazine_put_many(owner, own, segments + begin, k - begin):
+                put_many_slowly(owner, segments + begin, k - begin)
         begin = k
         if last != 1:
             refused += last < 0

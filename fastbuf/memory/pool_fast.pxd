@@ -6,8 +6,8 @@ from libc.stdint cimport int32_t
 
 from fastbuf._native.atomics cimport (
     fb_likely,
-    fb_u32_load_acquire,
-    fb_u32_load_relaxed,
+    fb_u32_count_up,
+    fb_u32_is,
     fb_u32_store_relaxed,
 )
 from fastbuf.memory.debug_checks cimport POOL_DEBUG
@@ -30,10 +30,10 @@ cdef inline int recycle_here(PoolCore *g, int32_t i) noexcept nogil:
     # Whoever sees 1 and owns it is alone: nobody else has a reference to copy (as in Arc::get_mut).  The acquire pairs
     # with the release of those who left before.  The debug build counts down atomically all the same (recycle_shared),
     # to catch two threads that recycle one reference.
-    if POOL_DEBUG or not fb_likely(fb_u32_load_acquire(&s.refs) == 1):
+    if POOL_DEBUG or not fb_likely(fb_u32_is(&s.refs, 1)):
         return recycle_shared(g, i)
     fb_u32_store_relaxed(&s.refs, 0)                    # published by whatever takes it home
-    fb_u32_store_relaxed(&s.generation, fb_u32_load_relaxed(&s.generation) + 1)
+    fb_u32_count_up(&s.generation)
     if fb_likely(magazine_put(p, fb_magazine_last(g.here), i)):
         return 1
     return put_slowly(p, i)

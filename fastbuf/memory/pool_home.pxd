@@ -19,6 +19,8 @@ cdef int32_t take_slowly(LocalCore *p, uint32_t extra, Look how) noexcept nogil
 cdef int32_t take_listed(LocalCore *p) noexcept nogil
 # The magazine is full or shut, or there is none.  The segment has no reference any more.  Returns 1.
 cdef int put_slowly(LocalCore *p, int32_t i) noexcept nogil
+# The same of n, as segments that go home together.
+cdef void put_many_slowly(LocalCore *p, const int32_t *segments, uint32_t n) noexcept nogil
 # One reference less, of a segment that has more than one, or none, or in a debug build; as segment_recycle.
 cdef int recycle_shared(PoolCore *g, int32_t i) noexcept nogil
 # To be called after a push to p.free: gives a surplus up, and wakes who waits.

@@ -7,10 +7,12 @@ from fastbuf._native.atomics cimport (
     fb_u32_load_seq_cst,
     fb_u32_store_relaxed,
     fb_u64_load_acquire,
+    fb_u64_load_relaxed,
     fb_u64_load_seq_cst,
 )
-from fastbuf.memory.free_list cimport empty, pop, push
+from fastbuf.memory.free_list cimport empty, pop, push, push_many
 from fastbuf.memory.magazines cimport (
+    FB_MAGAZINE_ITEMS,
     LOOK,
     Look,
     fb_magazine,
@@ -18,6 +20,7 @@ from fastbuf.memory.magazines cimport (
     fetch,
     magazine_own,
     magazine_put,
+    magazine_put_many_slowly,
     magazine_put_slowly,
     magazine_refill,
 )
@@ -89,6 +92,17 @@ cdef int put_slowly(LocalCore *p, int32_t i) noexcept nogil:
         push(p.pool, &p.free, i)
         after_push(p)
     return 1
+
+
+cdef void put_many_slowly(LocalCore *p, const int32_t *segments, uint32_t n) noexcept nogil:
+    cdef fb_magazine *m
+    if fb_u32_load_relaxed(&p.hungry) == 0 and n <= FB_MAGAZINE_ITEMS:
+        m = magazine_own(p)
+        # One that is open has no room, or it would have taken them.
+        if m != NULL and fb_u64_load_relaxed(&m.open) == 0 and magazine_put_many_slowly(p, m, segments, n):
+            return
+    push_many(p.pool, &p.free, segments, n)
+    after_push(p)
 
 
 cdef int recycle_shared(PoolCore *g, int32_t i) noexcept nogil:

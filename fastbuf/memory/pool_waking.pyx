@@ -39,6 +39,7 @@ from fastbuf._native.atomics cimport (
     fb_u64_store_release,
 )
 from fastbuf.memory.pool_core cimport WORD_DESTROYED, LocalCore, PoolCore
+from fastbuf.memory.pool_setup cimport fork_count
 
 
 cdef bint arm(LocalCore *p) noexcept nogil:
@@ -96,15 +97,19 @@ cdef void pool_wake_hungry(PoolCore *g) noexcept nogil:
         p = p.following
 
 
+# Until nobody is at the listener or the signal that was there before.  In a fork of the process that made the pool, who
+# had a pin is not there, and takes it off no more.  tests/models/test_listener_model.py looks at every interleaving.
+cdef void wait_for_pins(LocalCore *p) noexcept nogil:
+    fb_fence_seq_cst()
+    while fb_u32_load_seq_cst(&p.listener_pins) != 0 and fork_count() == p.pool.forks:
+        fb_cpu_relax()
+
+
 cdef void waking_set_listener(LocalCore *p, fb_event *e) noexcept nogil:
     fb_u64_store_release(&p.listener, <uint64_t><size_t>e)
-    fb_fence_seq_cst()
-    while fb_u32_load_seq_cst(&p.listener_pins) != 0:
-        fb_cpu_relax()
+    wait_for_pins(p)
 
 
 cdef void waking_set_signal(LocalCore *p, int fd) noexcept nogil:
     fb_u32_store_release(&p.signal, <uint32_t>(fd + 1))
-    fb_fence_seq_cst()
-    while fb_u32_load_seq_cst(&p.listener_pins) != 0:
-        fb_cpu_relax()
+    wait_for_pins(p)

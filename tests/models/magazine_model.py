@@ -165,6 +165,33 @@ class MagazineWorld:
         self.store(k, f"busy{k}", 0)
         return put
 
+    def magazine_take_many(self, k: int, n: int) -> Process:
+        found: tuple[int, ...] = ()
+        if (yield from self.enter(k)):
+            yield
+            hot = self.load(k, f"hot{k}")
+            if hot:
+                self.store(k, f"hot{k}", 0)
+                found = (hot,)
+            yield
+            items = self.load(k, f"items{k}")
+            some = min(len(items), n - len(found))
+            found += items[len(items) - some :]
+            self.store(k, f"items{k}", items[: len(items) - some])
+        self.store(k, f"busy{k}", 0)
+        return found
+
+    def magazine_put_many(self, k: int, some: tuple[int, ...], seldom: bool) -> Process:
+        put = yield from (self.enter_seldom(k) if seldom else self.enter(k))
+        if put:
+            yield
+            items = self.load(k, f"items{k}")
+            put = len(some) <= ITEMS - len(items)
+            if put:
+                self.store(k, f"items{k}", items + some)
+        self.store(k, f"busy{k}", 0)
+        return put
+
     def magazine_refill(self, k: int) -> Process:
         i = 0
         if (yield from self.enter_seldom(k)):
@@ -318,10 +345,27 @@ class MagazineWorld:
             if not (yield from self.fetch(k, how)):
                 return False
 
-    def push(self, k: int, i: int) -> Process:
+    def take_many(self, k: int, n: int) -> Process:
+        """``local_try_acquire_many``."""
+        found = yield from self.magazine_take_many(k, n)
+        for i in found:
+            self.got(k, i)
         yield
         self.fence(k)
-        self.free = (i, *self.free)
+        listed, self.free = self.free[: n - len(found)], self.free[n - len(found) :]
+        if listed and self.destroyed:
+            self.out[k] = self.out[k][: len(self.out[k]) - len(found)]
+            return (yield from self.push(k, *found, *listed))
+        for i in listed:
+            self.got(k, i)
+        for _ in range(n - len(found) - len(listed)):
+            if not (yield from self.take(k, LOOK)):
+                break
+
+    def push(self, k: int, *some: int) -> Process:
+        yield
+        self.fence(k)
+        self.free = (*some, *self.free)
         yield
         if self.held > self.load(k, "limit"):
             yield from self.trim(k, LOOK)
@@ -337,6 +381,17 @@ class MagazineWorld:
             yield from self.push(k, i)
         elif beyond and self.is_beyond(k):
             self.fault = f"segment {i} was kept, and the pool was beyond its limit when it was recycled"
+
+    def recycle_many(self, k: int) -> Process:
+        """``segment_recycle_many`` of all that it has."""
+        some, self.out[k] = self.out[k], ()
+        beyond = self.is_beyond(k)
+        for seldom in (False, True):
+            if (yield from self.magazine_put_many(k, some, seldom)):
+                if beyond and self.is_beyond(k):
+                    self.fault = f"segments {some} were kept, and the pool was beyond its limit when they were recycled"
+                return
+        yield from self.push(k, *some)
 
     def is_beyond(self, k: int) -> bool:
         """Whether somebody has brought the pool beyond its limit, and is through with it; ghost."""
@@ -354,8 +409,7 @@ class MagazineWorld:
                 if (yield from self.fetch(k, how)):
                     continue
                 break
-            i, *rest = self.free
-            self.free = tuple(rest)
+            i, self.free = self.free[0], self.free[1:]
             yield
             self.held -= 1
             yield
@@ -382,13 +436,17 @@ class MagazineWorld:
     # --- who does it ------------------------------------------------------------------------------------------------
 
     def user(self, k: int, work: str) -> Process:
-        """-: tries to take one; +: recycles one, if there is one; .: the thread ends."""
+        """-: tries to take one; =: two; +: recycles one, if it has one; *: all it has; .: the thread ends."""
         for at in range(len(work)):
             yield  # a process runs up to its first step before anybody moves
             if work[at] == "-":
                 yield from self.take(k, LOOK)
+            elif work[at] == "=":
+                yield from self.take_many(k, 2)
             elif work[at] == ".":
                 yield from self.end(k)
+            elif self.out[k] and work[at] == "*":
+                yield from self.recycle_many(k)
             elif self.out[k]:
                 yield from self.recycle(k)
 
@@ -461,9 +519,8 @@ class MagazineWorld:
             yield from self.shut(k)
         self.fence(k)
         self.settled = True
-        i, *rest = self.everywhere
-        self.everywhere = tuple(rest)
-        self.out[k] = (*self.out[k], i)
+        self.out[k] = (*self.out[k], self.everywhere[0])
+        self.everywhere = self.everywhere[1:]
 
     def destroy(self, k: int) -> Process:
         yield
@@ -514,8 +571,7 @@ class MagazineWorld:
         """What is in magazines, as their owners see it."""
         found: list[int] = []
         for k in range(self.magazines):
-            hot = self.load(k, f"hot{k}")
-            found += [*([hot] if hot else []), *self.load(k, f"items{k}")]
+            found += [*filter(None, [self.load(k, f"hot{k}")]), *self.load(k, f"items{k}")]
         return found
 
     def at_home(self) -> list[int]:
@@ -540,6 +596,5 @@ class MagazineWorld:
         asleep = [k for k in asleep if k < len(self.processes) - self.n]
         assert not asleep, f"asleep for ever: processes {asleep}, while {self.at_home()} are home"
         for k in self.ended:
-            assert not self.memory[f"hot{k}"], "a thread that has ended keeps a segment"
-            assert not self.memory[f"items{k}"], "a thread that has ended keeps a segment"
+            assert (self.memory[f"hot{k}"], self.memory[f"items{k}"]) == (0, ()), "a thread that has ended keeps some"
         assert not (self.destroyed and self.at_home()), f"{self.at_home()} did not leave the pool that was destroyed"

@@ -114,6 +114,27 @@ def counted_while_moving(without: str = "") -> MagazineWorld:
     return w.begin(w.user(0, "+-"), w.count(1))
 
 
+def both_put_at_once(without: str = "") -> MagazineWorld:
+    """A thread puts two at once and takes them again; another wants one just then, without waiting."""
+    w = MagazineWorld(2, {0: (1, 2)}, without)
+    return w.begin(w.user(0, "*="), w.user(1, "-"))
+
+
+def a_waiter_and_both_put_at_once(without: str = "") -> MagazineWorld:
+    """One waits for a segment, and the other puts two at once into a magazine that is shut, or opens."""
+    w = MagazineWorld(2, {0: (1, 2)}, without, magazines=1)
+    w.memory["open0"] = 0
+    return w.begin(w.user(0, "*"), w.waiter(1))
+
+
+def destroyed_while_both_are_taken(without: str = "") -> MagazineWorld:
+    """The pool is destroyed while a thread takes two at once."""
+    w = MagazineWorld(2, {}, without, magazines=1)
+    w.segments, w.held = (1, 2), 2
+    w.memory |= {"hot0": 1, "items0": (2,)}
+    return w.begin(w.user(0, "="), w.destroy(1))
+
+
 SCENARIOS: list[Scenario] = [
     one_takes_what_another_keeps,
     a_waiter_and_a_parked_segment,
@@ -130,6 +151,9 @@ SCENARIOS: list[Scenario] = [
     counted_while_the_limit_falls,
     counted_while_opening,
     counted_while_moving,
+    both_put_at_once,
+    a_waiter_and_both_put_at_once,
+    destroyed_while_both_are_taken,
 ]
 
 
@@ -161,6 +185,10 @@ def test_nothing_forbidden_can_happen(scenario: Scenario) -> None:
         ("flush", the_thread_ends),
         ("membarrier", counted_while_moving),
         ("busy", counted_while_moving),
+        ("membarrier", both_put_at_once),
+        ("busy", both_put_at_once),
+        ("hungry", a_waiter_and_both_put_at_once),
+        ("membarrier", destroyed_while_both_are_taken),
     ],
 )
 def test_the_model_finds_what_is_left_out(without: str, scenario: Scenario) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fastbuf.errors import ConfigError, FastbufError, PoolTimeout, SegmentStateError
+from fastbuf.errors import ConfigError, FastbufError, PoolTimeout, ResourceError, SegmentStateError
 from fastbuf.memory import LocalBufferPool, NetworkBufferPool
 from fastbuf.memory._testing import batch_loop, miscount, pair_loop, recycle_behind, recycle_many_behind
 
@@ -230,6 +230,38 @@ def test_a_forked_child_reads_but_may_not_request(memfd: bool) -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
         segment.recycle()
         local.request().recycle()
+
+
+def test_a_forked_child_ends_the_pool_though_a_thread_was_making_one() -> None:
+    """In the child nobody lets go of the lock that the thread has."""
+    network = NetworkBufferPool(4, 64)
+    within, go_on = threading.Event(), threading.Event()
+
+    class Slow(str):
+        __slots__ = ()
+
+        def __repr__(self) -> str:  # for the refusal: with the pool's lock
+            within.set()
+            assert go_on.wait(60)
+            return "slow"
+
+    def make() -> None:
+        with pytest.raises(ResourceError, match="slow"):
+            network.create_local_pool(5, name=Slow())
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    assert within.wait(60)
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(20)  # ends a child that waits for ever
+        network.destroy()
+        os._exit(7 if network.destroyed else 1)
+    go_on.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    network.destroy()
 
 
 def test_audit_finds_a_wrong_account(network: NetworkBufferPool) -> None:

@@ -117,6 +117,36 @@ def test_a_dead_borrowers_loans_are_taken_back_once(
     assert (lender.collect(), lender.refused) == (0, 2)
 
 
+def test_a_fork_of_either_side_gives_nothing_back(network: NetworkBufferPool, local: LocalBufferPool) -> None:
+    """The copies that a fork has of loans end in its own memory: the rings are the two processes' alone."""
+    lender = Lender(network, os.getpid())
+    borrower = Borrower(network.arena.fileno(), lender.fileno())
+    segments = local.request_many(2)
+    for segment in segments:
+        lender.lend(segment)
+    local.recycle_many(segments)
+    loan = borrower.take()
+    assert loan is not None
+    child = os.fork()
+    if child == 0:
+        refused = 0
+        for call in (loan.give_back, borrower.take, lender.collect, lender.take_back, lambda: lender.lend(segments[0])):
+            try:
+                call()
+            except FastbufError as error:
+                refused += "fork" in str(error)
+        del loan, call
+        gc.collect()
+        os._exit(refused)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
+    assert (lender.collect(), lender.lent, local.in_use) == (0, 2, 2)
+    loan.give_back()
+    other = borrower.take()
+    assert other is not None
+    other.give_back()
+    assert (lender.collect(), lender.refused, local.in_use) == (2, 0, 0)
+
+
 def test_each_sleeps_until_the_other_has_something(network: NetworkBufferPool, local: LocalBufferPool) -> None:
     """Across a fork: what wakes is in the memory they share."""
     lender_is_there, tell = os.pipe()

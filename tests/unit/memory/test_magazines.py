@@ -93,6 +93,39 @@ def test_another_thread_gets_it_without_waiting_and_before_the_global_list(worke
     network.audit()
 
 
+@pytest.mark.parametrize(("n", "kept"), [(1, 1), (32, 32), (42, 42), (43, 0), (64, 0)])
+def test_a_batch_is_parked_whole_where_it_has_room(worker: Worker, n: int, kept: int) -> None:
+    network = NetworkBufferPool(128, 64)
+    local = network.create_local_pool(100)
+    mine = worker(lambda: local.request_many(n))
+    which = {segment.index for segment in mine}
+    worker(lambda: local.recycle_many(mine))
+    assert sum(parked(local).values()) == kept
+    assert (local.stats().held, local.in_use, local.stats().peak) == (n, 0, n)
+    again = worker(lambda: local.request_many(n))
+    assert len(again) == n
+    assert {segment.index for segment in again} == which
+    assert (sum(parked(local).values()), local.stats().held, local.in_use) == (0, n, n)
+    worker(lambda: local.recycle_many(again))
+    some = local.request_many(100)  # what another thread keeps is found before the global list
+    assert (len(some), local.stats().held, sum(parked(local).values())) == (100, 100, 0)
+    local.recycle_many(some)
+    network.audit()
+
+
+def test_a_batch_is_no_more_than_was_asked_for() -> None:
+    network = NetworkBufferPool(64, 64)
+    local = network.create_local_pool(40)
+    local.recycle_many(local.request_many(20))
+    local.request(timeout=0).recycle()
+    some = [local.request_many(n) for n in (0, 1, 5)]
+    assert ([len(s) for s in some], sum(parked(local).values())) == ([0, 1, 5], 14)
+    for each in some:
+        local.recycle_many(each)
+    assert (sum(parked(local).values()), local.in_use) == (20, 0)
+    network.audit()
+
+
 @pytest.mark.parametrize("ask", ["request", "request_many", "overdraft"])
 def test_the_last_segment_is_found_in_another_threads_magazine(worker: Worker, ask: str) -> None:
     network = NetworkBufferPool(1, 64)

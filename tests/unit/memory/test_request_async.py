@@ -5,6 +5,7 @@ import gc
 import math
 import os
 import selectors
+import signal
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from fastbuf.errors import ConfigError, FastbufError, PoolDestroyed, PoolTimeout
 from fastbuf.memory import LocalBufferPool, MemorySegment, NetworkBufferPool
+from fastbuf.memory._testing import pin_listener
 from fastbuf.memory.task_queue import TaskQueue
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
@@ -312,6 +314,23 @@ def test_in_a_forked_child(network: NetworkBufferPool) -> None:
             os._exit(7 if "fork" in str(error) else 1)
         os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_a_forked_child_lets_go_though_a_thread_was_just_waking() -> None:
+    """In the child nobody takes that thread's pin off the listener: nobody may wait for it."""
+    network = NetworkBufferPool(4, 64)
+    local = network.create_local_pool(4)
+    local.request_async().close()  # opens the eventfd, which the end of the pool takes off again
+    pin_listener(local, True)
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(20)  # ends a child that waits for ever
+        del local
+        os._exit(7)
+    pin_listener(local, False)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    local.destroy()
 
 
 def test_the_first_is_found_while_tasks_of_other_threads_come() -> None:
