@@ -3,12 +3,14 @@
 Shapes.  Rows A: (int64 key, int64, float64, string "user-N"), about 35 bytes, batches of 10,000.  Rows L: (int64 key,
 list<float32> of 256, fixed_size_list<float32> of 256), 2,056 bytes, batches of 1,000.  20 batches a round (4 in a
 smoke run), P = 2, 16, 200, 1,000.  Ours goes all the way into 32 KiB segments, Murmur3 as Spark's; a full segment
-is used again.  Beside it: pyarrow (the same Murmur3 from us, then ``take``), NumPy masks, polars where installed, and
-a memcpy of the batches' bytes that partitions nothing.
+is used again.  Beside it: pyarrow (the same Murmur3 from us, then ``take``), NumPy masks, polars where installed, two
+loops in C++ for rows A alone (``peers/partition.cpp``: columns gathered, and rows appended; left out where there is no
+C++ compiler), and a memcpy of the batches' bytes that partitions nothing.
 """
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import os
 from collections.abc import Callable
@@ -16,7 +18,9 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 import pytest
+from native_peers import compiled
 
+from fastbuf.memory import Arena
 from fastbuf.serializers.assemble import BatchAssembler
 from fastbuf.serializers.partition import HashPartitioner
 from fastbuf.serializers.scatter import BatchScatter
@@ -54,7 +58,7 @@ def rows_l(batches: int = BATCHES, rows: int = 1_000, length: int = 256) -> list
 def ours(batches: list[pa.RecordBatch], parts: int) -> Callable[[], None]:
     """Each batch hashed, grouped, and written into its partitions' segments."""
     scatter, keys = BatchScatter(batches[0].schema, parts), HashPartitioner("k", parts)
-    segments, filled = np.zeros((parts, SEGMENT), np.uint8), np.zeros(parts, np.int64)
+    segments, filled = Arena(parts, SEGMENT).array, np.zeros(parts, np.int64)
 
     def run() -> None:
         for batch in batches:
@@ -126,6 +130,41 @@ def with_polars(batches: list[pa.RecordBatch], parts: int) -> Callable[[], None]
     return run
 
 
+def by_hand(batches: list[pa.RecordBatch], parts: int) -> dict[str, Callable[[], None]]:
+    """What C++ for these rows alone does; nothing where there is no compiler."""
+    library = compiled("partition")
+    if library is None:
+        return {}
+    rows, text = batches[0].num_rows, max(batch["s"].buffers()[2].size for batch in batches)
+    kinds = (np.int64, np.int64, np.float64, np.int32, np.uint8, np.uint8, np.uint32)
+    sizes = (rows, rows, rows, rows + 1, text + 16, parts * SEGMENT, parts)
+    out = [np.zeros(size, kind) for size, kind in zip(sizes, kinds, strict=True)]
+
+    def targets() -> ctypes.Array[ctypes.c_void_p]:
+        return (ctypes.c_void_p * len(out))(*(array.ctypes.data for array in out))
+
+    def pointers(batch: pa.RecordBatch) -> ctypes.Array[ctypes.c_void_p]:
+        columns = [batch[name].buffers()[1].address for name in "kvds"]
+        return (ctypes.c_void_p * 6)(*columns, batch["s"].buffers()[2].address, batch.num_rows)
+
+    given = [(batch, pointers(batch)) for batch in batches]
+
+    def all_of(call: Callable[..., int]) -> Callable[[], None]:
+        def run() -> None:
+            to = targets()  # asked for each time, and a batch beside its own: what the addresses are of must live
+            for _, batch in given:
+                call(batch, parts, to)
+
+        return run
+
+    first = library.gather(given[0][1], parts, targets())
+    assert first == library.append(given[0][1], parts, targets())
+    order = np.argsort(out[1][:first])  # partition 0 has its rows whole, and each row is there once
+    assert (np.sort(out[0]) == np.sort(batches[0]["k"])).all()
+    assert (out[0][:first][order] == batches[0]["k"].to_numpy()[out[1][:first][order]]).all()
+    return {"C++ for these columns alone, by hand": all_of(library.gather), "C++, rows": all_of(library.append)}
+
+
 def memcpy(batches: list[pa.RecordBatch]) -> Callable[[], None]:
     """All buffers of all batches copied into one place that stays warm."""
     sources = [
@@ -151,6 +190,7 @@ def test_partition_rows_a(in_turn: Callable[..., dict[str, float]], parts: int) 
         "pyarrow": with_pyarrow(batches, parts),
         "numpy masks": with_masks(batches, parts),
         "memcpy": memcpy(batches),
+        **by_hand(batches, parts),
     }
     if importlib.util.find_spec("polars"):
         ways["polars"] = with_polars(batches, parts)

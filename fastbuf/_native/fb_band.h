@@ -6,6 +6,7 @@
 #define FB_BAND_H
 
 #include "fb_bind.h"
+#include "fb_cpu.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -30,15 +31,33 @@ FB_BAND_BODY void fb_band_text(const int32_t *o, const uint8_t *data, int slot, 
     to[slot - 1] = (uint8_t)(o[i + 1] - o[i]);
 }
 
+/* Where rows go: to places[row]. The first band finds that on its way, and writes it down for what comes behind it if
+ * there are `places` to write to: next[p] is where the next row of partition p goes; NULL where that is done. */
+typedef struct {
+    uint32_t *places;
+    const int32_t *pids;
+    uint32_t *next;
+} fb_where;
+
+FB_BAND_BODY uint32_t fb_place_of(uint32_t *restrict places, const int32_t *restrict pids, uint32_t *restrict next,
+                                  int find, int64_t i) {
+    if (!find) return places[i];
+    uint32_t place = next[pids[i]]++;
+    if (places) places[i] = place;
+    return place;
+}
+
 /* Rows i .. n to their places; those before `whole` have a whole slot that may be read. */
-FB_BAND_BODY void fb_fill_band_body(const fb_column *cols, int m, int slot, int64_t i, int64_t whole, int64_t n,
-                                    const uint32_t *restrict places, uint8_t *restrict to) {
+FB_BAND_BODY void fb_fill_band_body(const fb_column *cols, int m, int slot, int find, int64_t i, int64_t whole,
+                                    int64_t n, const fb_where *w, uint8_t *restrict to) {
+    uint32_t *restrict places = w->places, *restrict next = w->next;
+    const int32_t *restrict pids = w->pids;
     const int apart = 8 * m + slot;
     const int32_t *o = slot ? (const int32_t *)cols[m].offsets : NULL;
     const uint8_t *src[FB_MAX_RUN], *data = slot ? cols[m].data : NULL;
     for (int j = 0; j < m; j++) src[j] = cols[j].values;
     for (; i < n; i++) {
-        uint8_t *at = to + (int64_t)places[i] * apart;
+        uint8_t *at = to + (int64_t)fb_place_of(places, pids, next, find, i) * apart;
         if (!(i & 7)) {
             for (int j = 0; j < m; j++) __builtin_prefetch(src[j] + 8 * i + FB_BAND_AHEAD);
             if (slot) __builtin_prefetch(data + o[i] + FB_BAND_AHEAD);
@@ -101,24 +120,33 @@ FB_BAND_AVX2 FB_BAND_BODY void fb_turn(__m256i r[4]) {
 
 /* As many of the first `whole` rows as there are fours; returns how many. A row's string covers what is written of it
  * before. */
-FB_BAND_AVX2 FB_BAND_BODY int64_t fb_fill_band_wide(const fb_column *cols, int m, int slot, int64_t whole,
-                                                    const uint32_t *restrict places, uint8_t *restrict to) {
+FB_BAND_AVX2 FB_BAND_BODY int64_t fb_fill_band_wide(const fb_column *cols, int m, int slot, int find, int64_t whole,
+                                                    const fb_where *w, uint8_t *restrict to) {
+    uint32_t *restrict places = w->places, *restrict next = w->next;
+    const int32_t *restrict pids = w->pids;
     const int apart = 8 * m + slot;
     const int32_t *o = slot ? (const int32_t *)cols[m].offsets : NULL;
     const uint8_t *src[FB_MAX_RUN], *data = slot ? cols[m].data : NULL;
     int64_t i = 0;
+    int32_t from = slot && whole > 0 ? o[0] : 0;
     for (int j = 0; j < m; j++) src[j] = cols[j].values;
     for (; i + 4 <= whole; i += 4) {
         __m256i r[4];
+        uint32_t place[4];
+        for (int k = 0; k < 4; k++) place[k] = fb_place_of(places, pids, next, find, i + k);
         for (int j = 0; j < 4; j++)
             r[j] = j < m ? _mm256_loadu_si256((const __m256i *)(src[j] + 8 * i)) : _mm256_setzero_si256();
         for (int j = 0; j < m; j++) __builtin_prefetch(src[j] + 8 * i + FB_BAND_AHEAD);
         if (slot) __builtin_prefetch(data + o[i] + FB_BAND_AHEAD);
         fb_turn(r);
         for (int k = 0; k < 4; k++) {
-            uint8_t *at = to + (int64_t)places[i + k] * apart;
+            uint8_t *at = to + (int64_t)place[k] * apart;
             _mm256_storeu_si256((__m256i *)at, r[k]);
-            if (slot) fb_band_text(o, data, slot, i + k, at + 8 * m);
+            if (!slot) continue;
+            int32_t end = o[i + k + 1]; /* read once, as the next one's start too */
+            memcpy(at + 8 * m, data + from, (size_t)slot);
+            at[apart - 1] = (uint8_t)(end - from);
+            from = end;
         }
     }
     return i;
@@ -157,11 +185,16 @@ FB_BAND_AVX2 FB_BAND_BODY int64_t fb_empty_band_wide(const fb_band_out *b, int m
     BAND(3, 32) BAND(4, 32)
 
 #define FB_FILL_BAND(M, SLOT) \
-    case M + SLOT: fb_fill_band_body(cols, M, SLOT, 0, whole, n, places, to); break;
+    case M + SLOT:                                                        \
+        if (w->next)                                                      \
+            fb_fill_band_body(cols, M, SLOT, 1, 0, whole, n, w, to);      \
+        else                                                              \
+            fb_fill_band_body(cols, M, SLOT, 0, 0, whole, n, w, to);      \
+        break;
 #define FB_EMPTY_BAND(M, SLOT) \
     case M + SLOT: return fb_empty_band_body(b, M, SLOT, 0, b->start);
 
-static void fb_fill_band_base(const fb_column *cols, int m, int slot, int64_t whole, int64_t n, const uint32_t *places,
+static void fb_fill_band_base(const fb_column *cols, int m, int slot, int64_t whole, int64_t n, const fb_where *w,
                               uint8_t *to) {
     switch (m + slot) { FB_BANDS(FB_FILL_BAND) }
 }
@@ -172,12 +205,17 @@ static uint8_t *fb_empty_band_base(const fb_band_out *b, int m, int slot) {
 }
 
 #if defined(__x86_64__)
-#define FB_FILL_BAND_WIDE(M, SLOT)                                                                \
-    case M + SLOT: {                                                                              \
-        int64_t i = FB_BAND_WIDE(M, SLOT) ? fb_fill_band_wide(cols, M, SLOT, whole, places, to) : 0; \
-        fb_fill_band_body(cols, M, SLOT, i, whole, n, places, to);                                \
-        break;                                                                                    \
-    }
+#define FB_FILL_BAND_WAY(M, SLOT, FIND)                                                                        \
+    fb_fill_band_body(cols, M, SLOT, FIND,                                                                     \
+                      FB_BAND_WIDE(M, SLOT) ? fb_fill_band_wide(cols, M, SLOT, FIND, whole, w, to) : 0, whole, \
+                      n, w, to)
+#define FB_FILL_BAND_WIDE(M, SLOT)         \
+    case M + SLOT:                         \
+        if (w->next)                       \
+            FB_FILL_BAND_WAY(M, SLOT, 1);  \
+        else                               \
+            FB_FILL_BAND_WAY(M, SLOT, 0);  \
+        break;
 #define FB_EMPTY_BAND_WIDE(M, SLOT)                                                   \
     case M + SLOT: {                                                                  \
         uint8_t *o = b->start;                                                        \
@@ -186,7 +224,7 @@ static uint8_t *fb_empty_band_base(const fb_band_out *b, int m, int slot) {
     }
 
 FB_BAND_AVX2 static void fb_fill_band_avx2(const fb_column *cols, int m, int slot, int64_t whole, int64_t n,
-                                           const uint32_t *places, uint8_t *to) {
+                                           const fb_where *w, uint8_t *to) {
     switch (m + slot) { FB_BANDS(FB_FILL_BAND_WIDE) }
 }
 
@@ -197,15 +235,15 @@ FB_BAND_AVX2 static uint8_t *fb_empty_band_avx2(const fb_band_out *b, int m, int
 #endif
 
 /* The n rows of m columns of 8 bytes, and of the strings behind them if `slot` is not 0, each to its place. */
-static void fb_fill_band(const fb_column *cols, int m, int slot, int64_t n, const uint32_t *places, uint8_t *to) {
+static void fb_fill_band(const fb_column *cols, int m, int slot, int64_t n, const fb_where *w, uint8_t *to) {
     int64_t whole = slot ? fb_whole_slots(cols + m, slot, n) : n;
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2")) {
-        fb_fill_band_avx2(cols, m, slot, whole, n, places, to);
+    if (fb_has_avx2()) {
+        fb_fill_band_avx2(cols, m, slot, whole, n, w, to);
         return;
     }
 #endif
-    fb_fill_band_base(cols, m, slot, whole, n, places, to);
+    fb_fill_band_base(cols, m, slot, whole, n, w, to);
 }
 
 /* n rows of a band, `rows` being the first, as parts of a chunk from `dst` on; returns where these end. */
@@ -217,7 +255,7 @@ static uint8_t *fb_empty_band(const uint8_t *rows, int m, int slot, int64_t n, u
         b.start = fb_fill_up(b.start, 4 * (n + 1), limit);
     }
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2"))
+    if (fb_has_avx2())
         o = fb_empty_band_avx2(&b, m, slot);
     else
 #endif

@@ -14,11 +14,13 @@ typedef struct {
     int32_t text;    /* and the slot of the strings behind them; 0: there are none */
 } fb_sorted;
 
+#define FB_ONE_BAND 2
+
 typedef struct {
     const fb_node *nodes;
     fb_column *cols;
     const fb_sorted *sorted; /* of each node; NULL: all columns are gathered */
-    int32_t all_sorted;      /* none is, and none has a bitmap: no row numbers are read */
+    int32_t all_sorted;      /* none is, and none has a bitmap: no row numbers are read; FB_ONE_BAND: all share one */
     int32_t n_nodes;
     int32_t flag_bytes;   /* one bit for each node: it ships a validity bitmap */
     int64_t rows;

@@ -9,6 +9,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "fb_cpu.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -68,7 +70,7 @@ static int64_t fb_group_passes(const int32_t *restrict pids, int64_t rows, int32
         int64_t i = 0;
         at[p] = n;
 #if defined(__x86_64__)
-        if (__builtin_cpu_supports("avx2")) {
+        if (fb_has_avx2()) {
             i = rows & ~(int64_t)7;
             n = fb_pass_avx2(pids, i, p, order, n);
         }
@@ -130,25 +132,6 @@ static int64_t fb_group(const int32_t *restrict pids, int64_t rows, int32_t part
         order[c3[p3[i]]++] = r3++;
     }
     for (int64_t i = lane; i < rows - 3 * lane; i++) order[c3[p3[i]]++] = r3++;
-    return -1;
-}
-
-/* As fb_group, but places[row] says where in that order a row is: written front to back. */
-static int64_t fb_group_places(const int32_t *restrict pids, int64_t rows, int32_t parts, uint32_t *restrict counts,
-                               uint32_t *restrict places, int64_t *restrict at, int64_t *restrict stop) {
-    int64_t all_in = fb_count_rows(pids, rows, parts, counts, at, stop);
-    if (all_in >= 0) return all_in;
-    uint32_t *c0 = counts, *c1 = c0 + parts, *c2 = c1 + parts, *c3 = c2 + parts;
-    int64_t lane = rows / FB_LANES;
-    const int32_t *p0 = pids, *p1 = p0 + lane, *p2 = p1 + lane, *p3 = p2 + lane;
-    uint32_t *q0 = places, *q1 = q0 + lane, *q2 = q1 + lane, *q3 = q2 + lane;
-    for (int64_t i = 0; i < lane; i++) {
-        q0[i] = c0[p0[i]]++;
-        q1[i] = c1[p1[i]]++;
-        q2[i] = c2[p2[i]]++;
-        q3[i] = c3[p3[i]]++;
-    }
-    for (int64_t i = lane; i < rows - 3 * lane; i++) q3[i] = c3[p3[i]]++;
     return -1;
 }
 

@@ -11,6 +11,7 @@
 #define FB_MURMUR3_H
 
 #include "fb_columns.h"
+#include "fb_cpu.h"
 
 enum fb_hash {
     FB_HASH_NONE, /* Spark has no such type, or refuses to hash it */
@@ -209,7 +210,7 @@ static void fb_pmod_base(const uint32_t *h, int rows, int32_t n, int32_t *out) {
 static inline void fb_hash_block(const fb_node *nodes, const fb_column *cols, int node, int64_t lo, int n,
                                  uint32_t *h) {
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2")) {
+    if (fb_has_avx2()) {
         fb_hash_block_avx2(nodes, cols, node, lo, n, h);
         return;
     }
@@ -219,7 +220,7 @@ static inline void fb_hash_block(const fb_node *nodes, const fb_column *cols, in
 
 static inline void fb_pmod(const uint32_t *h, int rows, int32_t n, int32_t *out) {
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2")) {
+    if (fb_has_avx2()) {
         fb_pmod_avx2(h, rows, n, out);
         return;
     }

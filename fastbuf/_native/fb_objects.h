@@ -149,47 +149,71 @@ static inline void fb_send_for(PyObject *list, Py_ssize_t at) {
 
 /* ------------------------------------------------------------------------------------------------ made */
 
+/* Where many objects come from: the interpreter's allocator, asked for once in place of a call through its wrapper for
+ * each of them. Whatever hooks into it (debug builds, tracemalloc) is that allocator, and has its way. Nobody may change
+ * it meanwhile, so no Python code may run from fb_maker_open to fb_maker_close: the GIL is kept, and the collector,
+ * which CPython 3.11 starts in the midst of making a tuple or a list, is held off. It could find nothing in what is
+ * still being made. */
 #if FB_BY_HAND
 
-static inline PyObject *fb_new(PyTypeObject *type, size_t size) {
-    PyObject *o = (PyObject *)PyObject_Malloc(size);
+typedef struct {
+    void *(*make)(void *, size_t);
+    void *ctx;
+} fb_maker; /* passed in registers */
+
+static void *fb_one_by_one(void *ctx, size_t size) {
+    (void)ctx;
+    return PyObject_Malloc(size);
+}
+
+static const fb_maker fb_single = {fb_one_by_one, NULL};
+
+static inline fb_maker fb_maker_found(void) {
+    PyMemAllocatorEx found;
+    PyMem_GetAllocator(PYMEM_DOMAIN_OBJ, &found);
+    return (fb_maker){found.malloc, found.ctx};
+}
+
+/* None of the types made here is of the heap: nothing counts its instances. */
+static inline PyObject *fb_new(fb_maker maker, PyTypeObject *type, size_t size) {
+    PyObject *o = (PyObject *)maker.make(maker.ctx, size);
     if (o == NULL) return PyErr_NoMemory();
-    o->ob_refcnt = 1;               /* none of the four types is of the heap: nothing counts its instances */
+    o->ob_refcnt = 1;
     o->ob_type = type;
     return o;
 }
 
-static inline PyObject *fb_float(double x) {
-    PyObject *o = fb_new(&PyFloat_Type, sizeof(PyFloatObject));
+static inline PyObject *fb_float_by(fb_maker maker, double x) {
+    PyObject *o = fb_new(maker, &PyFloat_Type, sizeof(PyFloatObject));
     if (o != NULL) ((PyFloatObject *)o)->ob_fval = x;
     return o;
 }
 
-/* Small ints are the interpreter's own; ints of one and two digits (60 bits) are made. */
-static inline PyObject *fb_int64(int64_t x) {
-    uint64_t size = x < 0 ? 0 - (uint64_t)x : (uint64_t)x;
+/* Ints of one and two digits (60 bits) are made; small ones are the interpreter's own. */
+static inline PyObject *fb_int64_by(fb_maker maker, int64_t x) {
+    const uint64_t sign = (uint64_t)(x >> 63), size = ((uint64_t)x ^ sign) - sign;
+    const uint64_t digits = 1 + (size >> PyLong_SHIFT != 0);
+    digit *to;
     PyObject *o;
-    digit *digits;
-    int more = size >> PyLong_SHIFT != 0;
-    if ((uint64_t)x + 5 < 5 + 257 || size >> (2 * PyLong_SHIFT)) return PyLong_FromLongLong(x);
-    o = fb_new(&PyLong_Type, sizeof(PyLongObject));
+    if (size - 257 >= ((uint64_t)1 << 2 * PyLong_SHIFT) - 257) return PyLong_FromLongLong(x);
+    o = fb_new(maker, &PyLong_Type, sizeof(PyLongObject));
     if (o == NULL) return NULL;
 #if PY_VERSION_HEX >= 0x030C0000
-    ((PyLongObject *)o)->long_value.lv_tag = ((size_t)(1 + more) << 3) | (x < 0 ? 2 : 0);
-    digits = ((PyLongObject *)o)->long_value.ob_digit;
+    ((PyLongObject *)o)->long_value.lv_tag = (uintptr_t)(digits << 3 | (sign & 2));
+    to = ((PyLongObject *)o)->long_value.ob_digit;
 #else
-    ((PyVarObject *)o)->ob_size = x < 0 ? -1 - more : 1 + more;
-    digits = ((PyLongObject *)o)->ob_digit;
+    ((PyVarObject *)o)->ob_size = (Py_ssize_t)((digits ^ sign) - sign);
+    to = ((PyLongObject *)o)->ob_digit;
 #endif
-    digits[0] = (digit)(size & PyLong_MASK);
-    digits[1] = (digit)(size >> PyLong_SHIFT);
+    to[0] = (digit)(size & PyLong_MASK);
+    to[1] = (digit)(size >> PyLong_SHIFT);
     return o;
 }
 
-static inline PyObject *fb_bytes(const uint8_t *p, Py_ssize_t n) {
+static inline PyObject *fb_bytes_by(fb_maker maker, const uint8_t *p, Py_ssize_t n) {
     PyObject *o;
     if (n < 2 || n > 1 << 20) return PyBytes_FromStringAndSize((const char *)p, n);
-    o = fb_new(&PyBytes_Type, offsetof(PyBytesObject, ob_sval) + (size_t)n + 1);
+    o = fb_new(maker, &PyBytes_Type, offsetof(PyBytesObject, ob_sval) + (size_t)n + 1);
     if (o == NULL) return NULL;
     ((PyVarObject *)o)->ob_size = n;
     memset((PyVarObject *)o + 1, 0xFF, sizeof(Py_hash_t));      /* ob_shash = -1: a name that compilers warn of */
@@ -198,11 +222,9 @@ static inline PyObject *fb_bytes(const uint8_t *p, Py_ssize_t n) {
     return o;
 }
 
-/* A str of ASCII only. */
-static inline PyObject *fb_ascii_str(const uint8_t *p, Py_ssize_t n) {
-    PyASCIIObject *s;
-    if (n < 2 || n > 1 << 20) return PyUnicode_DecodeASCII((const char *)p, n, NULL);
-    s = (PyASCIIObject *)fb_new(&PyUnicode_Type, sizeof(PyASCIIObject) + (size_t)n + 1);
+/* A str of n ASCII characters that are the caller's to write, 2 to 2**20 of them. */
+static inline PyObject *fb_ascii_room(fb_maker maker, Py_ssize_t n) {
+    PyASCIIObject *s = (PyASCIIObject *)fb_new(maker, &PyUnicode_Type, sizeof(PyASCIIObject) + (size_t)n + 1);
     if (s == NULL) return NULL;
     s->length = n;
     s->hash = -1;
@@ -214,30 +236,122 @@ static inline PyObject *fb_ascii_str(const uint8_t *p, Py_ssize_t n) {
     s->state.ready = 1;
     s->wstr = NULL;
 #endif
-    fb_copy_short(s + 1, p, n);
     ((char *)(s + 1))[n] = 0;
     return (PyObject *)s;
 }
 
+/* A str of UTF-8. What most are, 8 to 16 bytes of ASCII, is read once: what was looked at is what is written. */
+static inline PyObject *fb_str_by(fb_maker maker, const uint8_t *p, Py_ssize_t n) {
+    PyObject *o;
+    if ((size_t)n - 8 <= 8) {
+        uint64_t a, b;
+        memcpy(&a, p, 8);
+        memcpy(&b, p + n - 8, 8);
+        if ((a | b) & FB_HIGH_BITS) return PyUnicode_DecodeUTF8((const char *)p, n, NULL);
+        o = fb_ascii_room(maker, n);
+        if (o == NULL) return NULL;
+        memcpy((PyASCIIObject *)o + 1, &a, 8);
+        memcpy((char *)((PyASCIIObject *)o + 1) + n - 8, &b, 8);
+        return o;
+    }
+    if (n < 2 || n > 1 << 20 || !fb_ascii(p, n)) return PyUnicode_DecodeUTF8((const char *)p, n, NULL);
+    o = fb_ascii_room(maker, n);
+    if (o != NULL) fb_copy_short((PyASCIIObject *)o + 1, p, n);
+    return o;
+}
+
+/* A list of n doubles. Its items are not filled with NULL before they are there: while they are not, it is empty. */
+static inline PyObject *fb_doubles_by(fb_maker maker, const uint8_t *p, Py_ssize_t n) {
+    PyObject *out = PyList_New(0), **items;
+    if (out == NULL || n == 0) return out;
+    items = (PyObject **)PyMem_Malloc((size_t)n * sizeof(PyObject *));
+    if (items == NULL) {
+        Py_DECREF(out);
+        return PyErr_NoMemory();
+    }
+    ((PyListObject *)out)->ob_item = items;
+    ((PyListObject *)out)->allocated = n;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        double x;
+        memcpy(&x, p + 8 * i, 8);
+        items[i] = fb_float_by(maker, x);
+        if (items[i] == NULL) {
+            ((PyVarObject *)out)->ob_size = i;
+            Py_DECREF(out);
+            return NULL;
+        }
+    }
+    ((PyVarObject *)out)->ob_size = n;
+    return out;
+}
+
 #else
 
-static inline PyObject *fb_float(double x) { return PyFloat_FromDouble(x); }
+typedef struct {
+    char none;
+} fb_maker;
 
-static inline PyObject *fb_int64(int64_t x) { return PyLong_FromLongLong(x); }
+static const fb_maker fb_single = {0};
 
-static inline PyObject *fb_bytes(const uint8_t *p, Py_ssize_t n) {
+static inline fb_maker fb_maker_found(void) { return fb_single; }
+
+static inline PyObject *fb_float_by(fb_maker maker, double x) {
+    (void)maker;
+    return PyFloat_FromDouble(x);
+}
+
+static inline PyObject *fb_int64_by(fb_maker maker, int64_t x) {
+    (void)maker;
+    return PyLong_FromLongLong(x);
+}
+
+static inline PyObject *fb_bytes_by(fb_maker maker, const uint8_t *p, Py_ssize_t n) {
+    (void)maker;
     return PyBytes_FromStringAndSize((const char *)p, n);
 }
 
-static inline PyObject *fb_ascii_str(const uint8_t *p, Py_ssize_t n) {
-    return PyUnicode_DecodeASCII((const char *)p, n, NULL);
+static inline PyObject *fb_str_by(fb_maker maker, const uint8_t *p, Py_ssize_t n) {
+    (void)maker;
+    return PyUnicode_DecodeUTF8((const char *)p, n, NULL);
+}
+
+static inline PyObject *fb_doubles_by(fb_maker maker, const uint8_t *p, Py_ssize_t n) {
+    PyObject *out = PyList_New(n);
+    if (out == NULL) return NULL;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        double x;
+        memcpy(&x, p + 8 * i, 8);
+        PyObject *item = fb_float_by(maker, x);
+        if (item == NULL) {
+            Py_DECREF(out);
+            return NULL;
+        }
+        PyList_SET_ITEM(out, i, item);
+    }
+    return out;
 }
 
 #endif
 
-/* A str of UTF-8. */
-static inline PyObject *fb_str(const uint8_t *p, Py_ssize_t n) {
-    return fb_ascii(p, n) ? fb_ascii_str(p, n) : PyUnicode_DecodeUTF8((const char *)p, n, NULL);
+static inline fb_maker fb_maker_open(int *collecting) {
+#if PY_VERSION_HEX < 0x030C0000
+    *collecting = PyGC_Disable();
+#else
+    *collecting = 0;
+#endif
+    return fb_maker_found();
 }
+
+static inline void fb_maker_close(int collecting) {
+    if (collecting) PyGC_Enable();
+}
+
+static inline PyObject *fb_float(double x) { return fb_float_by(fb_single, x); }
+
+static inline PyObject *fb_int64(int64_t x) { return fb_int64_by(fb_single, x); }
+
+static inline PyObject *fb_bytes(const uint8_t *p, Py_ssize_t n) { return fb_bytes_by(fb_single, p, n); }
+
+static inline PyObject *fb_str(const uint8_t *p, Py_ssize_t n) { return fb_str_by(fb_single, p, n); }
 
 #endif

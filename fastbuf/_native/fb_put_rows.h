@@ -4,7 +4,7 @@
  * Python code that runs in between, memory that moves, errors. None of that can happen here: nothing is called that runs
  * Python code, so that what is borrowed stays; and a record with anything unusual in it, be it a value that does not
  * fit, is left to the general encoder whole, which knows what to say. row_encode.pyx is both's caller and has the
- * layout. */
+ * layout. fb_get_rows.h reads them back. */
 #ifndef FB_PUT_ROWS_H
 #define FB_PUT_ROWS_H
 

@@ -99,15 +99,19 @@ cdef extern from "fb_group.h" nogil:
     int64_t fb_bad_partition(const int32_t *pids, int64_t rows, uint32_t parts)
     int64_t fb_group(const int32_t *pids, int64_t rows, int32_t parts, uint32_t *counts, uint32_t *order, int64_t *at,
                      int64_t *stop)
-    int64_t fb_group_places(const int32_t *pids, int64_t rows, int32_t parts, uint32_t *counts, uint32_t *places,
-                            int64_t *at, int64_t *stop)
+    int64_t fb_count_rows(const int32_t *pids, int64_t rows, int32_t parts, uint32_t *counts, int64_t *at,
+                          int64_t *stop)
 
 cdef extern from "fb_sort.h" nogil:
     enum:
         FB_SORT_BYTES
 
     int64_t fb_sort_bytes(const fb_batch *b)
-    bint fb_sort(const fb_batch *b, const uint32_t *places, uint8_t *room, fb_sorted *sorted)
+    int fb_sort(const fb_batch *b, const int32_t *pids, uint32_t *next, uint32_t *places, uint8_t *room,
+                fb_sorted *sorted)
+    bint fb_one_band(const fb_batch *b)
+    void fb_order_again(const int32_t *pids, int64_t rows, int32_t parts, const int64_t *stop, uint32_t *next,
+                        uint32_t *order)
     void fb_spell_order(const uint32_t *places, int64_t rows, uint32_t *order)
     void fb_expect(const void *dst, int64_t bytes)
 

@@ -17,13 +17,31 @@ from fastbuf.serializers.objects cimport (
 )
 from fastbuf.serializers.row_decode cimport bad_end, bad_null, fill_record, read_value
 from fastbuf.serializers.row_order cimport hash_of, mixed, order_of
-from fastbuf.serializers.row_plan cimport OP_BOOL, OP_FLOAT64, OP_INT64, Node
+from fastbuf.serializers.row_plan cimport OP_BINARY, OP_BOOL, OP_FLOAT64, OP_INT64, OP_STRING, Node
 
 from fastbuf.errors import BlockCorrupt, BlockError, BlockTruncated, RecordError, SegmentStateError
 from fastbuf.serializers.block import KIND_ROW, check_block, count_mismatch
 
 cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(PyObject *)
+
+cdef extern from "fb_get_column.h":
+    enum:
+        FB_COLUMN_OTHER
+        FB_COLUMN_INT64
+        FB_COLUMN_DOUBLE
+        FB_COLUMN_TEXT
+        FB_COLUMN_BYTES
+    ctypedef struct fb_column:
+        int kind
+        int nulls
+        int nullable
+        int32_t place
+        int32_t offset
+        int32_t head
+        int32_t before
+    # Stops before a value that is not for it, without an error.
+    Py_ssize_t fb_get_column(fb_column column, PyObject *values, const uint8_t *data, const int64_t *starts) noexcept
 
 cdef enum:
     PREFIX = 4
@@ -208,28 +226,24 @@ cdef class LazyRows:
         cdef const uint8_t *value
         cdef PyObject *made
         cdef PyObject *out
-        cdef bint plain = not f.varlen and not self._plan.root.bitmap
-        cdef int64_t x
-        cdef double d
+        cdef fb_column column
+        column.kind = _column_kind(f.op)
+        column.nulls = self._plan.root.bitmap != 0
+        column.nullable = f.nullable
+        column.place = place
+        column.offset = f.offset
+        column.head = self._plan.root.head
+        column.before = self._plan.before[place]
         out = PyList_New(self._records)
         try:
-            if plain and f.op == OP_INT64:
-                for i in range(self._records):
-                    memcpy(&x, self._bytes + self._starts[i] + f.offset, 8)
-                    PyList_SET_ITEM(out, i, fb_int64(x))
-            elif plain and f.op == OP_FLOAT64:
-                for i in range(self._records):
-                    memcpy(&d, self._bytes + self._starts[i] + f.offset, 8)
-                    PyList_SET_ITEM(out, i, fb_float(d))
-            else:
-                for i in range(self._records):
-                    p = self._bytes + self._starts[i]
-                    if self._find(place, p, self._starts[i + 1] - PREFIX - self._starts[i], &value, &length):
-                        made = read_value(f, value, length)
-                    else:
-                        made = Py_None
-                        Py_INCREF(made)
-                    PyList_SET_ITEM(out, i, made)
+            for i in range(fb_get_column(column, out, self._bytes, self._starts), self._records):
+                p = self._bytes + self._starts[i]
+                if self._find(place, p, self._starts[i + 1] - PREFIX - self._starts[i], &value, &length):
+                    made = read_value(f, value, length)
+                else:
+                    made = Py_None
+                    Py_INCREF(made)
+                PyList_SET_ITEM(out, i, made)
             return <object> out
         except BlockError as error:
             raise type(error)(f"record {i}: {error}") from None
@@ -468,6 +482,16 @@ cdef LazyRow view_payload(LazyPlan plan, object payload, object key):
     rows._reserve(1)
     rows._starts[0], rows._starts[1] = 0, rows._size + PREFIX
     return rows._row(0)
+
+
+cdef inline int _column_kind(uint8_t op) noexcept:
+    if op == OP_INT64:
+        return FB_COLUMN_INT64
+    if op == OP_FLOAT64:
+        return FB_COLUMN_DOUBLE
+    if op == OP_STRING:
+        return FB_COLUMN_TEXT
+    return FB_COLUMN_BYTES if op == OP_BINARY else FB_COLUMN_OTHER
 
 
 cdef inline LazyRows _held(LazyRow row):

@@ -172,3 +172,13 @@ def hash_partition(batch, keys, int n):
     HashPartitioner : for many batches of one schema.
     """
     return HashPartitioner(keys, n).partition(batch)
+
+
+cdef extern from "fb_cpu.h":
+    int fb_plain_only
+
+
+def _take_plain_way(bint only):
+    """For tests: this module's kernels as on a processor without AVX2, or as this one has it."""
+    global fb_plain_only
+    fb_plain_only = only

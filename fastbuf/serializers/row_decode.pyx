@@ -9,28 +9,30 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from fastbuf.serializers.objects cimport (
-    PyErr_Clear, Py_DECREF, Py_False, Py_INCREF, Py_None, Py_True, PyFloat_Unpack2, PyList_GET_SIZE, PyList_New,
-    PyList_SET_ITEM, PyLong_FromUnsignedLongLong, PyObject_GC_IsTracked, PyObject_GC_Track, PyObject_GC_UnTrack,
-    PyTuple_New, PyTuple_SET_ITEM, PyTypeObject, fb_bytes, fb_float, fb_int64, fb_str,
+    PyErr_Clear, Py_DECREF, Py_False, Py_INCREF, Py_None, Py_True, PyFloat_Unpack2, PyList_GET_SIZE,
+    PyList_New, PyList_SET_ITEM, PyLong_FromUnsignedLongLong, PyObject_GC_IsTracked, PyObject_GC_Track,
+    PyObject_GC_UnTrack, PyTuple_New, PyTuple_SET_ITEM, PyTypeObject, fb_bytes, fb_float, fb_int64, fb_str,
 )
 from fastbuf.serializers.row_plan cimport (
     OP_BINARY, OP_BOOL, OP_DECIMAL, OP_FIXED_BINARY, OP_FLOAT16, OP_FLOAT32, OP_FLOAT64, OP_INT8, OP_INT16, OP_INT32,
     OP_INT64, OP_LIST, OP_PACKED, OP_SCALAR, OP_STRING, OP_STRUCT, OP_UINT8, OP_UINT16, OP_UINT32,
-    OP_UINT64, Node,
+    OP_UINT64, Node, fb_put_plan,
 )
 from fastbuf.serializers.row_scalars cimport decimal_from_bytes, scalar_from_int
 
 from fastbuf.errors import BlockCorrupt, BlockTruncated
 from fastbuf.serializers.block import count_mismatch
 
-cdef extern from *:
-    """
-    #define fb_send_for_bytes(p) __builtin_prefetch(p)
-    """
-    void fb_send_for_bytes(const uint8_t *p) nogil       # which need not be there
+cdef extern from "fb_get_rows.h":
+    void fb_send_for_bytes(const uint8_t *p) noexcept nogil
+    # They stop before a record that is not for them, without an error: the general decoder says what is wrong.
+    Py_ssize_t fb_get_rows(const fb_put_plan *plan, bint atoms, PyObject *records, Py_ssize_t first, const uint8_t **p,
+                           Py_ssize_t *left) noexcept
+    int fb_append_rows(const fb_put_plan *plan, bint atoms, PyObject *records, const uint8_t **p, Py_ssize_t *left,
+                       size_t longest) except -1
 
 cdef enum:
-    AHEAD = 512                                 # bytes before a record is read, they are sent for
+    FEW = 2                                # records: reading some together takes longer to begin than one does
     PREFIX = 4                             # u32 length before each payload
 
 
@@ -328,11 +330,16 @@ cdef void track_record(PyObject *record) noexcept:
 
 cdef int fill_records(Node *root, PyTypeObject *named, PyObject *out, const uint8_t *p, Py_ssize_t left,
                       Py_ssize_t *done) except -1:
-    cdef Py_ssize_t records = PyList_GET_SIZE(out), i
+    cdef Py_ssize_t records = PyList_GET_SIZE(out), i = -1
     cdef PyObject *record
     cdef uint32_t size
-    for i in range(records):
-        done[0] = i
+    while True:
+        i += 1
+        if root.plain != NULL and named == NULL and records - i > FEW:
+            i = fb_get_rows(root.plain, root.atoms, out, i, &p, &left)
+        done[0] = max(min(i, records - 1), 0)
+        if i >= records:
+            break
         if left < PREFIX:
             raise count_mismatch(records, i)
         memcpy(&size, p, PREFIX)
@@ -355,11 +362,15 @@ cdef Py_ssize_t append_records(Node *root, const uint8_t *src, Py_ssize_t length
     cdef const uint8_t *p = src
     cdef PyObject *record
     cdef uint32_t size
-    while length >= PREFIX:
+    while True:
+        if root.plain != NULL:
+            fb_append_rows(root.plain, root.atoms, <PyObject *> records, &p, &length, longest)
+        if length < PREFIX:
+            break
         memcpy(&size, p, PREFIX)
         if size > <size_t> longest or length - PREFIX < <Py_ssize_t> size:
             break
-        fb_send_for_bytes(p + AHEAD)            # another process may have written them: they lie in its core's cache
+        fb_send_for_bytes(p)
         record = PyTuple_New(root.count)
         try:
             _fill_record(root, record, p + PREFIX, size)

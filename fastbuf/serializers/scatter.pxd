@@ -14,7 +14,8 @@ cdef class BatchScatter:
     cdef uint32_t *order           # row numbers grouped by partition; order_rows of them
     cdef uint32_t *places          # where in `order` each row is; order_rows of them
     cdef Py_ssize_t order_rows     # allocated
-    cdef bint spelt                # `order` is filled; else it is made of `places` when it is read
+    cdef bint spelt                # `order` is filled; else it is made when it is read:
+    cdef bint placed               # of `places`, or, where they were not written down, of `pids`
     cdef fb_sorted *sorted         # of each node of the plan
     cdef uint8_t *slots            # what `sorted` points into; slot_bytes of them
     cdef Py_ssize_t slot_bytes     # allocated
@@ -35,7 +36,8 @@ cdef class BatchScatter:
 
     cdef int _reserve(self, Py_ssize_t rows, bint with_pids) except -1
     cdef int _reserve_slots(self, int64_t needed) noexcept
-    cdef int _group(self, const int32_t *pids) except -1
+    # `kept`: pids stay as they are until the end of the batch.
+    cdef int _group(self, const int32_t *pids, bint kept) except -1
     cdef const uint32_t *_numbers(self, int part) noexcept nogil       # of the rows left of a partition
     cdef void _expect(self, int part, const uint8_t *dst, Py_ssize_t room) noexcept nogil
     cdef int _all_to(self, int part) noexcept

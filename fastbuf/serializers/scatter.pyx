@@ -13,11 +13,13 @@ from fastbuf.serializers.columns cimport (
     FB_PASSES,
     FB_SORT_BYTES,
     fb_bad_partition,
+    fb_count_rows,
     fb_element_bytes,
     fb_encode,
     fb_expect,
     fb_group,
-    fb_group_places,
+    fb_one_band,
+    fb_order_again,
     fb_sort,
     fb_sort_bytes,
     fb_sorted,
@@ -101,7 +103,7 @@ cdef class BatchScatter:
             self.slot_bytes = needed if self.slots != NULL else 0
         return self.slots != NULL
 
-    cdef int _group(self, const int32_t *pids) except -1:
+    cdef int _group(self, const int32_t *pids, bint kept) except -1:
         cdef int64_t rows = self.batch.c.rows, all_in, needed = 0
         self._reserve(rows, False)
         self.straight = False
@@ -110,9 +112,11 @@ cdef class BatchScatter:
             needed = fb_sort_bytes(&self.batch.c)
         if needed and needed <= FB_SORT_BYTES and self._reserve_slots(needed):
             with nogil:
-                all_in = fb_group_places(pids, rows, self.partitions, self.counts, self.places, self.at, self.stop)
+                all_in = fb_count_rows(pids, rows, self.partitions, self.counts, self.at, self.stop)
                 if all_in < 0:
-                    self.batch.c.all_sorted = fb_sort(&self.batch.c, self.places, self.slots, self.sorted)
+                    self.placed = not (kept and fb_one_band(&self.batch.c))
+                    self.batch.c.all_sorted = fb_sort(&self.batch.c, pids, self.counts,
+                                                      self.places if self.placed else NULL, self.slots, self.sorted)
                     self.batch.c.sorted = self.sorted
                     self.spelt = self.batch.c.all_sorted == 0
                     if self.spelt:
@@ -126,7 +130,10 @@ cdef class BatchScatter:
 
     cdef const uint32_t *_numbers(self, int part) noexcept nogil:
         if not self.spelt:
-            fb_spell_order(self.places, self.batch.c.rows, self.order)
+            if self.placed:
+                fb_spell_order(self.places, self.batch.c.rows, self.order)
+            else:
+                fb_order_again(self.pids, self.batch.c.rows, self.partitions, self.stop, self.counts, self.order)
             self.spelt = True
         return self.order + self.at[part]
 
@@ -154,7 +161,7 @@ cdef class BatchScatter:
                 raise ValueError(
                     f"row {bad} has the partition {view[bad]}; there are {self.partitions}, numbered from 0"
                 )
-            self._group(&view[0])
+            self._group(&view[0], False)
         except BaseException:
             self.end()
             raise
@@ -173,7 +180,7 @@ cdef class BatchScatter:
                 return 0
             self._reserve(self.batch.c.rows, True)
             keys.fill(self.batch, self.pids)
-            self._group(self.pids)
+            self._group(self.pids, True)
         except BaseException:
             self.end()
             raise
@@ -286,12 +293,12 @@ cdef class BatchScatter:
             for p in range(self.partitions):
                 if p + AHEAD < self.partitions and filled[p + AHEAD] < size:
                     self._expect(p + AHEAD, &buffers[p + AHEAD, filled[p + AHEAD]], size - filled[p + AHEAD])
-                while filled[p] < size and self.rows_left(p):
+                while filled[p] < size and self.at[p] < self.stop[p]:
                     written = self.encode(p, &buffers[p, filled[p]], size - filled[p])
                     if not written:
                         break
                     filled[p] += written
-                left += self.rows_left(p)
+                left += self.stop[p] - self.at[p]
         return left
 
     def next_bytes(self, int part):
@@ -310,3 +317,13 @@ cdef class BatchScatter:
 
 cdef bint _is_int32(object pids):
     return isinstance(pids, np.ndarray) and pids.dtype == np.int32 and pids.flags.c_contiguous and pids.ndim == 1
+
+
+cdef extern from "fb_cpu.h":
+    int fb_plain_only
+
+
+def _take_plain_way(bint only):
+    """For tests: this module's kernels as on a processor without AVX2, or as this one has it."""
+    global fb_plain_only
+    fb_plain_only = only

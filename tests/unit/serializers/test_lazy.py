@@ -7,7 +7,9 @@ import gc
 import itertools
 import math
 import random
+from collections.abc import Callable
 from decimal import Decimal
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -407,6 +409,43 @@ class TestHostileBytes:
             except BlockError:
                 refused += 1
         assert refused > 500
+
+    def test_values_are_refused_as_row_by_row(self) -> None:
+        """The same values, or the same words about the same record."""
+
+        def told(read: Callable[[], list[Any]]) -> list[Any] | str:
+            try:
+                return read()
+            except BlockError as error:
+                return str(error)
+
+        def one_by_one(view: LazyRows, name: str) -> list[Any]:
+            found = []
+            for i, row in enumerate(view):
+                try:
+                    found.append(row[name])
+                except BlockError as error:
+                    raise type(error)(f"record {i}: {error}") from None
+            return found
+
+        rng = random.Random(12)
+        rows = RowSerializer(S)
+        block = rows.dumps(RECORDS)
+        refused = set()
+        for _ in range(1500):
+            data = bytearray(block)
+            data[rng.randrange(HEADER_BYTES, len(data))] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)))
+            try:
+                view = rows.view(data, key="id")
+            except BlockError:
+                continue
+            for name in S.names:
+                found = told(partial(view.values, name))
+                assert same(found, told(partial(one_by_one, view, name)))
+                if isinstance(found, str):
+                    refused.add((name, found.partition(":")[0]))
+        assert {name for name, _ in refused} >= {"id", "name", "raw", "vec", "on"}
+        assert len(refused) > 60
 
     def test_bytes_that_change_under_a_view(self) -> None:
         rows = RowSerializer(S)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from columnar_cases import assemble, drain
 
+from fastbuf.serializers import partition as partition_module
+from fastbuf.serializers import scatter as scatter_module
+from fastbuf.serializers.partition import HashPartitioner, hash_partition
 from fastbuf.serializers.scatter import BatchScatter
 
 PARTITIONS = 5  # from here on batches are laid by partition
@@ -57,3 +60,81 @@ def test_chunks_of_every_number_of_rows() -> None:
     """`drain` sees to it that nothing is written behind the room."""
     data = band(3, 15, 60)
     check(data, (np.arange(60) % PARTITIONS).astype(np.int32), rooms=range(88, 700, 8))
+
+
+@pytest.fixture
+def plain() -> Iterator[Callable[[bool], None]]:
+    """Turns the kernels' way for AVX2 off and on; on a processor without it both are the plain one."""
+
+    def switch(only: bool) -> None:
+        scatter_module._take_plain_way(only)
+        partition_module._take_plain_way(only)
+
+    yield switch
+    switch(False)
+
+
+def elements(data: pa.RecordBatch, parts: int, pids: np.ndarray | None) -> list[bytes]:
+    """All elements in segments of 700 bytes, of partitions that are given, or else hashed."""
+    scatter, keys = BatchScatter(data.schema, parts), HashPartitioner("n0", parts)
+    if pids is None:
+        scatter.start_hashed(data, keys)
+    else:
+        scatter.start(data, pids)
+    segments, filled = np.zeros((parts, 700), np.uint8), np.zeros(parts, np.int64)
+    found, left = [], 1
+    while left:
+        filled[:] = 0
+        left = scatter.encode_all(segments, filled)
+        found += [segments[p, : filled[p]].tobytes() for p in range(parts)]
+    return found
+
+
+@pytest.mark.parametrize("longest", [None, 15, 31, 40])
+@pytest.mark.parametrize("numbers", range(1, 6))
+def test_both_ways_write_the_same(plain: Callable[[bool], None], numbers: int, longest: int | None) -> None:
+    """The plain kernels and those for AVX2: identical segments, of ids that are given and of keys that are hashed."""
+    whole = band(numbers, longest, 400)
+    for parts in (3, 5, 64, 200):
+        given = np.random.default_rng(parts).integers(0, parts, 400).astype(np.int32)
+        for start, rows in ((0, 400), (3, 397), (250, 150), (391, 9)):
+            data = whole.slice(start, rows)
+            for pids in (None, given[start : start + rows]):
+                plain(True)
+                wanted = elements(data, parts, pids)
+                plain(False)
+                assert elements(data, parts, pids) == wanted
+
+
+def test_both_ways_hash_alike(plain: Callable[[bool], None]) -> None:
+    """Of every width, with and without nulls, and of numbers of partitions that are a power of 2, and none."""
+    r = np.random.default_rng(7)
+    for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.string()):
+        numbers = r.integers(-128, 128, 1000)
+        values = pa.array(numbers).cast(kind)
+        for key in (values, pa.array(values.to_pylist(), kind, mask=numbers % 3 == 0)):
+            data = pa.record_batch({"k": key})
+            for parts in (2, 7, 64, 200, 1 << 30):
+                plain(True)
+                wanted = hash_partition(data, "k", parts)
+                plain(False)
+                assert np.array_equal(hash_partition(data, "k", parts), wanted)
+
+
+@pytest.mark.parametrize("parts", [5, 200])
+def test_rows_of_one_band_are_found_again(parts: int) -> None:
+    """Where no row's place was written down, the length of a single row, and of the rest, is that of the row itself."""
+    data = band(3, 15, 600)
+    scatter, keys = BatchScatter(data.schema, parts), HashPartitioner("n0", parts)
+    pids, lengths = keys.partition(data), [len(text) for text in data["s"].to_pylist()]
+    scatter.start_hashed(data, keys)
+    buffer = np.zeros(1 << 16, np.uint8)
+    for part in range(parts):
+        rows = np.flatnonzero(pids == part)
+        while scatter.left(part):
+            row = rows[len(rows) - scatter.left(part)]
+            size = scatter.next_bytes(part)
+            assert size >= 8 + 8 + 3 * 8 + 8 + lengths[row]
+            before = scatter.left(part)
+            assert 0 < scatter.encode_into(part, buffer[:size]) <= size
+            assert scatter.left(part) == before - 1
