@@ -37,12 +37,13 @@ cdef struct SpillBatch:         # writer only: what one system call writes
 cdef class BlockingPartition(ResultPartition):
     cdef SpillFile *file        # NULL once all is consumed
     cdef SpillBatch *batch
-    cdef uint8_t *consumers     # Consumer, by subpartition; under the GIL
+    cdef uint8_t *consumers     # Consumer, by subpartition; set once, under the GIL, after notify and notify_context
     cdef readonly str directory
     cdef char where[400]        # the same, for messages from nogil code
     cdef fb_au32 finished       # all is in the file; stored with release after its last change
     cdef bint writer_gone       # the writer has let go, and local readers have not
 
+    cdef bint is_attached(self, int part) noexcept nogil
     cdef bint store(self) noexcept nogil
     cdef int collect(self, int part, bint first) noexcept nogil
     cdef int write_batch(self) noexcept nogil

@@ -11,6 +11,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, strerror, strlen
 
 from fastbuf._native.atomics cimport (
+    fb_fence_seq_cst,
     fb_u32_init,
     fb_u32_load_acquire,
     fb_u32_load_relaxed,
@@ -279,8 +280,15 @@ cdef class BlockingPartition(ResultPartition):
             failure_set(&self.core.failure, FAIL_RESOURCE, text, strlen(text))
         fb_u32_store_release(&self.core.abort_asked, 1)
         for part in range(self.subpartitions):
-            if not fb_u32_load_acquire(&self.subs[part].closed):
+            # Who is attached just now may have set the one of these and not the other; he looks at `abort_asked` after.
+            if self.is_attached(part) and not fb_u32_load_acquire(&self.subs[part].closed):
                 self.subs[part].notify(self.subs[part].notify_context)
+
+    cdef bint is_attached(self, int part) noexcept nogil:
+        # Any thread.  Pairs with set_transport: who sees a consumer sees all of whom to tell.
+        cdef bint attached = self.consumers[part] != CONSUMER_NONE
+        fb_fence_seq_cst()
+        return attached
 
     cdef int end(self) except -1:
         """All of it goes to the file; from here on consumers may read."""
@@ -384,7 +392,8 @@ cdef class BlockingPartition(ResultPartition):
                     (self.consumers[part] != CONSUMER_REMOTE or sub_queued(&self.subs[part]) == 0):
                 spare -= 1
         for part in range(self.subpartitions):
-            if self.consumers[part] != CONSUMER_REMOTE or fb_u32_load_acquire(&self.subs[part].closed):
+            if not self.is_attached(part) or self.consumers[part] != CONSUMER_REMOTE or \
+                    fb_u32_load_acquire(&self.subs[part].closed):
                 continue
             if sub_queued(&self.subs[part]) == 0:
                 if self.load(part) < 0:
@@ -412,6 +421,7 @@ cdef class BlockingPartition(ResultPartition):
     def set_transport(self, int part, kind, where):
         """Note who drains `part`, and let it know if there is something already."""
         ResultPartition.set_transport(self, part, kind, where)
+        fb_fence_seq_cst()              # what the transport has set first: see is_attached
         self.consumers[part] = CONSUMER_LOCAL if kind == "local" else CONSUMER_REMOTE
         if fb_u32_load_acquire(&self.finished):
             self.subs[part].notify(self.subs[part].notify_context)

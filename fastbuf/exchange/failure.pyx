@@ -16,6 +16,10 @@ from fastbuf.errors import (
     SequenceError,
 )
 
+cdef extern from "<sched.h>" nogil:
+    int sched_yield()
+
+
 _ERRORS = {
     FAIL_ABORTED: ExchangeAborted,
     FAIL_PEER_LOST: PeerLost,
@@ -33,9 +37,14 @@ cdef void failure_init(Failure *f) noexcept nogil:
 
 
 cdef bint failure_set(Failure *f, FailureCode code, const char *text, size_t length) noexcept nogil:
-    """The first failure stays; later ones are its echo.  True when this one was first."""
+    """The first failure stays; later ones are its echo.  True when this one was first.
+
+    On return there is one with all of its text, whoever's it is: who says so to others needs not ask again.
+    """
     cdef uint32_t expected = FAIL_NONE
     if not fb_u32_cas_strong(&f.code, &expected, FAIL_CLAIMED):
+        while fb_u32_load_acquire(&f.code) == FAIL_CLAIMED:
+            sched_yield()       # the other copies a text; it waits for nothing
         return False
     if length >= sizeof(f.text):
         length = sizeof(f.text) - 1

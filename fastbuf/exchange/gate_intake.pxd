@@ -1,6 +1,7 @@
 # Map of a gate's intake: buffers in, and the batch or the records that wait to be given out.
 #
-# Owner: the gate's reader, with the gate's lock (the Python one) held.
+# Owner: the gate's reader, with the gate's lock (the Python one) held.  That lets the same thread in again: a record's
+# own code, and a signal handler while that runs, must neither read the gate nor free it (`within`).
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from fastbuf.exchange.gate_core cimport GateCore
@@ -12,7 +13,9 @@ from fastbuf.serializers.serializer cimport Serializer
 from fastbuf.serializers.spanning cimport SpanningReader
 
 cdef enum:
-    READY_BATCH = 64            # buffers taken from the queue, and given back, at a time
+    # Buffers taken from the queue, and given back, at a time.  Well below the window that a channel has by default, 10:
+    # a sender that had 8 of them back at once waited for most of the time that they were decoded in.
+    READY_BATCH = 4
     VIEW_BYTES = 262144         # the same of a view, of which no record is made
     LIST_BYTES = 65536          # a list of records made from so many is given out: while it is in the cache
 
@@ -33,6 +36,7 @@ cdef class GateIntake:
     cdef Py_ssize_t record_bytes            # that they came from
     cdef object event                       # comes after what waits to be given out
     cdef int64_t first_row_ns               # when the oldest row that waits to be given out came
+    cdef unsigned long within               # thread that takes buffers in just now, 0: none.  Under the GIL
     cdef uint32_t local_turn
     cdef uint64_t records_in                # given out
     cdef uint64_t stored                    # what blocking partitions had stored when last looked at

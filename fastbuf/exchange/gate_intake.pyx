@@ -1,5 +1,6 @@
 """A gate's intake: takes buffers of every channel in, and keeps what they held until it is given out."""
 
+from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 
@@ -115,7 +116,7 @@ cdef class GateIntake:
         while not self.enough():
             # A few at a time: what is taken is taken in, and its segments are credit again at once.  Not more than make
             # a list of records enough: they are to be given out while they are in the cache.
-            most = READY_BATCH // 8
+            most = READY_BATCH
             if self.assembler is None:
                 most = min(most, (self.list_bytes - self.record_bytes + segment - 1) // segment)
             n = gate_take_ready(self.core, ready, <uint32_t> max(most, <Py_ssize_t> 1))
@@ -275,6 +276,7 @@ cdef class GateIntake:
     cdef int drain(self, bint partial) except -1:
         cdef int came
         cdef bytes text
+        self.within = <unsigned long> PyThread_get_thread_ident()
         try:
             came = self.drain_remote()
             if self.local_partitions:
@@ -287,6 +289,8 @@ cdef class GateIntake:
             text = f"the consumer could not read on: {type(error).__name__}: {error}".encode("utf-8", "replace")
             gate_fail(self.core, FAIL_ABORTED, text, len(text))
             raise
+        finally:
+            self.within = 0
 
     cdef object give_out(self):
         self.first_row_ns = 0

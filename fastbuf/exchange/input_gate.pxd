@@ -51,4 +51,5 @@ cdef class InputGate:
                     bint alone) noexcept nogil
     cdef bint complete(self) except -1
     cdef object read(self, timeout)
+    cdef int check_outside(self) except -1
     cdef int check_process(self) except -1

@@ -61,7 +61,7 @@ class InputGate:
         """Give up, from any thread."""
 
     def close(self) -> None:
-        """End the gate, from any thread; idempotent."""
+        """End the gate, from any thread but one that is just decoding a record of it; idempotent."""
 
     def free(self) -> None: ...
     def stats(self) -> dict[str, Any]:

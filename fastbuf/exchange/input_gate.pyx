@@ -6,6 +6,7 @@ import threading
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.object cimport PyObject
+from cpython.pythread cimport PyThread_get_thread_ident
 from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport strlen
@@ -144,12 +145,13 @@ cdef class InputGate:
         cdef InputChannel *c
         if self.closed:
             raise ExchangeClosed(f"gate {self.gate_id} is closed")
-        s.notify = _notify_gate
-        s.notify_context = self.core
         c = gate_open_channel(self.core, partition.channel, s)
         if c == NULL:
             raise SequenceError(
                 f"gate {self.gate_id}: channel {partition.channel} is there already, or the gate is closed")
+        # Not before: a partition that was refused does not keep the gate alive.
+        s.notify = _notify_gate
+        s.notify_context = self.core
         self.intake.local_partitions.append((c.index, partition))
         partition.set_transport(index, "local", f"gate {self.gate_id}")
         partition.notified.append(self)
@@ -183,7 +185,8 @@ cdef class InputGate:
         if self.closed:
             return
         self.sealed = {int(channel): int(buffers) for channel, buffers in totals.items()}
-        gate_notify(self.core)
+        if not self.freed:      # by another thread, as the numbers were read
+            gate_notify(self.core)
 
     # ---- reading
 
@@ -222,6 +225,11 @@ cdef class InputGate:
             Up to about ``batch_rows`` rows or ``batch_bytes``; a smaller batch when its first row has waited for
             ``buffer_timeout_s``. An :class:`Event` by itself, after all records that its producer wrote before it.
             ``None``: nothing within the time, or all is read (then :attr:`finished` is true).
+
+        Raises
+        ------
+        RuntimeError
+            This very thread is just reading the gate (a record's own code): nothing is done.
         """
         with self.lock:
             return self.read(timeout)
@@ -242,6 +250,8 @@ cdef class InputGate:
         if self.finished:
             return None
         self.check_process()
+        if self.intake.within:
+            self.check_outside()
         while True:
             if self.closed:
                 raise ExchangeClosed(f"gate {self.gate_id} is closed")
@@ -369,6 +379,8 @@ cdef class InputGate:
     def wake_descriptor(self):
         """The eventfd of this gate, made when it is first asked for."""
         # Without the gate's lock, which a reader holds while it waits: nothing here lets go of the GIL.
+        if self.freed:
+            raise ExchangeClosed(f"gate {self.gate_id} is closed")
         if self.wake_fd < 0:
             self.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
             if self.wake_fd < 0:
@@ -392,9 +404,16 @@ cdef class InputGate:
             gate_fail(self.core, FAIL_ABORTED, text, len(text))
 
     def close(self):
-        """End the gate, from any thread: what is unfinished is cancelled, or aborted if the gate failed. Idempotent."""
+        """End the gate, from any thread: what is unfinished is cancelled, or aborted if the gate failed. Idempotent.
+
+        Raises
+        ------
+        RuntimeError
+            This very thread is reading the gate (a signal handler, or a record's own code): nothing is done.
+        """
         if self.freed or self.forked():
             return
+        self.check_outside()
         self.closed = True
         gate_notify(self.core)       # a reader blocked in another thread leaves with ExchangeClosed
         with self.lock:
@@ -450,6 +469,8 @@ cdef class InputGate:
 
     def describe_stall(self):
         """The state of a waiting gate, for people."""
+        if self.freed:          # whoever asks may not have the gate's lock
+            return f"gate {self.gate_id} is closed"
         n, waiting = stalled_channels(self.core)
         expected = self.channels if self.channels is not None else "an unknown number of"
         return (
@@ -469,12 +490,13 @@ cdef class InputGate:
         if self.freed:
             return dict(self.final_stats)
         gate_figures(self.core, &n_bytes, &received)
+        channels = gate_channels(self.core)     # before the pool's, which may let another thread close the gate
         stats = self.pool.stats()
         return {
             "records": self.intake.records_in,
             "bytes": n_bytes + self.intake.local_bytes,
             "buffers": received + self.intake.local_buffers,
-            "channels": gate_channels(self.core),
+            "channels": channels,
             "peak_segments": stats.peak,
             "segments": stats.maximum,
             "wait_s": self.wait_ns / 1e9,
@@ -489,6 +511,12 @@ cdef class InputGate:
     def forked(self):
         """Whether this is a forked child, which must not touch its parent's exchange."""
         return fork_count() != self.forks
+
+    cdef int check_outside(self) except -1:
+        # The lock lets this thread in again; a reader in another one is waited for.
+        if self.intake.within == <unsigned long> PyThread_get_thread_ident():
+            raise RuntimeError(f"gate {self.gate_id} is just decoding a record in this thread: use it afterwards")
+        return 0
 
     cdef int check_process(self) except -1:
         if fork_count() != self.forks:

@@ -235,6 +235,8 @@ cdef class RecordWriter(LongRecordWriter):
         cdef ResultPartition p = self.partition
         if p.closed or p.ended:
             p.refuse_write()
+        if p.writing:
+            p.refuse_second()
         p.writing = <unsigned long> PyThread_get_thread_ident()     # as begin_writing: encoding may run anybody's code
         try:
             return self.encode_into(part, record, 0)
@@ -325,6 +327,8 @@ cdef class RecordWriter(LongRecordWriter):
             many this writer has written before it.  Nothing of it was written, and the writer goes on.
         RecordTooLong
             It is longer than ``max_record_bytes``; likewise.
+        RuntimeError
+            Called by a record's own code, while that record is being written by this writer; nothing is written.
         """
         if self.scatter is not None:
             raise TypeError("a columnar writer takes record batches: use emit_batch")
@@ -349,6 +353,8 @@ cdef class RecordWriter(LongRecordWriter):
             p.check_quickly()
             if p.ended:
                 p.refuse_write()
+            if p.writing:
+                p.refuse_second()
             p.writing = <unsigned long> PyThread_get_thread_ident()     # as write_record
             try:
                 self.emit_run(records, &i)

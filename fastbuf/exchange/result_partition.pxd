@@ -85,6 +85,7 @@ cdef class ResultPartition:
     cdef int reader_ended(self) except -1
     cdef uint64_t stored(self) noexcept nogil
     cdef int refuse_write(self) except -1
+    cdef int refuse_second(self) except -1
     cdef uint64_t progress(self) noexcept nogil
     cdef int wait(self, uint32_t key, int64_t deadline_ns, int64_t *blocked_since, uint64_t *seen) except -1
     cdef void sleep(self, uint32_t key, int64_t until) noexcept

@@ -139,6 +139,8 @@ cdef class ResultPartition:
         """
         if self.closed or self.ended:
             self.refuse_write()
+        if self.writing:
+            self.refuse_second()
         self.writing = <unsigned long> PyThread_get_thread_ident()
         self.unlocked = True
         return 0
@@ -146,6 +148,11 @@ cdef class ResultPartition:
     cdef int refuse_write(self) except -1:
         self.check()
         raise ExchangeClosed(f"writer {self.channel}: its end of partition is written")
+
+    cdef int refuse_second(self) except -1:
+        # A record's own code, or another thread while that runs: the open buffer is being written to, and must stay.
+        raise RuntimeError(
+            f"writer {self.channel} is just encoding a record: one thread writes, and one record at a time")
 
     def wait_idle(self):
         """First step of letting go: no new write begins, and one that another thread is within (it never waits) ends.
@@ -307,6 +314,8 @@ cdef class ResultPartition:
         self.check()
         if self.ended:
             self.refuse_write()
+        if self.writing:
+            self.refuse_second()
         for part in range(self.subpartitions):
             if fb_u32_load_acquire(&self.subs[part].cancelled) or sub_has_event_room(&self.stage[part]):
                 continue
@@ -435,6 +444,8 @@ cdef class ResultPartition:
         """Close every open buffer and queue the end of partition behind it."""
         if self.ended:
             return 0
+        if self.writing:
+            self.refuse_second()
         self.ended = True
         self.finish_shared()
         for i in range(self.subpartitions):

@@ -12,6 +12,8 @@
 #   finished   writer stores with release after the last `committed`; drainer reads finished *before*
 #              committed, so that finished = 1 means that committed is final
 #   ended      writer stores with release after the last `finished`; drainer reads it before it looks at tail
+#   flush_asked  writer raises with release after `committed`, and notifies; drainer lowers by an exchange before it
+#              looks: it sees the bytes, or finds it raised when the notice has it look again
 #   patience   writer stores, then a fence; drainer stores head, then a fence, then loads it: see below
 #   cancelled, closed   drainer stores with release; writer loads with acquire; they only ever go up
 # A queue whose reader is in another process (memfd channel) is shown to it as it is written (`shared`,
@@ -60,7 +62,9 @@ cdef struct Subpartition:
     uint32_t mask               # slots - 1
     uint32_t bound              # max_buffers_per_channel
     PoolCore *pool
-    notify_fn notify            # tells the drainer that there is something; set before the first buffer
+    # Tells the drainer that there is something.  Two words, so set when nobody notifies: before the first buffer, or
+    # before `consumers` of a blocking partition says so.
+    notify_fn notify
     void *notify_context
     fb_event *writer_event      # tells the writer that a slot came free, or that the drainer has ended
     SharedLender *shared        # memfd channel: what the reader in another process sees of this queue; else NULL

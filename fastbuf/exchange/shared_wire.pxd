@@ -9,6 +9,10 @@
 # Owner: `lock`, but for what is marked.  The wire's thread holds it for a pass over all channels; whoever lets go of a
 # gate or a partition takes it, and so waits for the pass.  Lock order: Wire.lock, then GateCore.lock.  A gate's
 # callbacks come with its lock held, so they only raise a flag and notify.
+#
+# Pairing: `announced` and `cancel_asked` are stored with release before the event's notice; the thread takes the
+# event's epoch, then looks at them, then sleeps (fb_event.h).  `announced` is lowered by an exchange before the gate is
+# asked.
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from fastbuf._native.atomics cimport fb_au32, fb_event

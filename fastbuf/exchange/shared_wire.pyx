@@ -363,8 +363,8 @@ cdef class SharedWire:
         """Called by the environment: subpartition `index` goes to `gate` from now on."""
         cdef double timeout = partition.config.buffer_timeout_s
         cdef WireChannel *c
-        if self.thread is None or gate.closed:
-            raise ExchangeClosed("the wire, or the gate, is closed")
+        if self.thread is None or gate.closed or partition.closed:
+            raise ExchangeClosed("the wire, the gate or the partition is closed")
         c = <WireChannel *> calloc(1, sizeof(WireChannel))
         if c == NULL:
             raise MemoryError

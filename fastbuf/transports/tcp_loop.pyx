@@ -72,7 +72,8 @@ cdef extern from *:
 cdef enum:
     EVENTS = 64
     SWEEP_NS = 200000000        # how often lingering connections are looked at
-    LOOK_NS = 1000000           # how often the I/O thread looks while guests do its work
+    # How often the I/O thread looks while guests do its work: seldom, for it takes a core from who does it.
+    LOOK_NS = 4000000
     LOOKS = 4                   # looks in a row without one of them: it does it itself again
     LAST_WORDS_NS = 200000000   # how long a loop that stops waits for peers to have heard
 
@@ -469,8 +470,7 @@ cdef bint _sit(IoLoop *loop) noexcept nogil:
 
 cdef int64_t loop_parks_until(int64_t now, int timeout_ms) noexcept nogil:
     """Until when guests are left alone, with the clock's work due in `timeout_ms` (negative: none)."""
-    cdef int64_t most = LOOKS * LOOK_NS
-    return now + (most if timeout_ms < 0 else min(timeout_ms * <int64_t> 1000000, most))       # no int holds 3 s in ns
+    return now + (LOOK_NS if timeout_ms < 0 else min(timeout_ms * <int64_t> 1000000, <int64_t> LOOK_NS))
 
 
 cdef int _park(IoLoop *loop, epoll_event *events, int timeout, bint *seated) noexcept nogil:
@@ -479,16 +479,19 @@ cdef int _park(IoLoop *loop, epoll_event *events, int timeout, bint *seated) noe
     cdef int64_t until = loop_parks_until(now, timeout)
     cdef uint32_t key
     cdef bint asked = False
+    cdef bint had_turn = True           # until just now: T4, for a guest that is in epoll does not look
     while not asked and now < until and not seated[0]:
         key = fb_event_prepare(&loop.parked)
         fb_fence_seq_cst()              # T3, P1
         asked = fb_u32_exchange_acq_rel(&loop.left, 0) or _has_commands(loop) or (
+            had_turn and fb_u64_load_acquire(&loop.dirty)) or (
             fb_u32_load_acquire(&loop.seat) != SEAT_GUEST
             and (fb_u64_load_acquire(&loop.dirty) or fb_u32_load_acquire(&loop.asleep)))
+        had_turn = False
         if asked:
             fb_event_cancel(&loop.parked)
         else:
-            fb_event_wait(&loop.parked, key, min(now + LOOK_NS, until))
+            fb_event_wait(&loop.parked, key, until)
         seated[0] = _sit(loop)
         now = fb_now_ns()
     return epoll_wait(loop.epoll_fd, events, EVENTS, 0) if seated[0] else 0

@@ -130,6 +130,8 @@ cdef class IoThread:
         cdef uint64_t ignored
         cdef Letter *letter
         cdef Letter *following
+        if self.loop == NULL:           # it has ended, and the listener's thread not yet
+            return []
         eventfd_read(self.loop.all.inbox_fd, &ignored)
         pthread_mutex_lock(&self.loop.all.lock)
         letter = self.loop.all.inbox

@@ -12,7 +12,7 @@ import socket
 import threading
 from typing import Any
 
-from fastbuf.errors import ConfigError, PeerLost
+from fastbuf.errors import ConfigError, ExchangeClosed, PeerLost
 from fastbuf.exchange.connection import register_transport
 from fastbuf.exchange.shared_wire import WireTarget
 from fastbuf.transports import handshake as hs
@@ -84,13 +84,19 @@ class WatermarkWire:
                     tune(sock)
                     hs.greet(sock, hello(0), channel["secret"], f"consumer {where}")
                     end = WatermarkEnd(self._transport.environment, False, channel["secret"], where)
-                    end.add_partition(partition, index, lambda stream: hello(stream).pack(), False)
+                    self._transport.know(end)
+                    try:
+                        end.add_partition(partition, index, lambda stream: hello(stream).pack(), False)
+                        self._transport.start(end, sock)
+                    except BaseException:
+                        end.let_go_partition(partition)
+                        self._transport.forget(end)
+                        raise
                 except BaseException:
                     sock.close()
                     raise
                 self._secret = channel["secret"]
                 self._end = end
-                self._transport.take(end, sock)
         partition.set_transport(index, "watermark", f"{where} gate {gate_id}")
 
     def stats(self) -> dict[str, Any]:
@@ -124,11 +130,25 @@ class WatermarkTransport:
         """A wire to the environment that listens there; dialled when its first channel connects."""
         return WatermarkWire(self, *address)
 
-    def take(self, end: WatermarkEnd, sock: socket.socket) -> None:
-        """The end is there and has its first channel: it is closed with the environment."""
+    # An end is known before it has its first channel.  Who closes a gate or a partition says so first, and then has all
+    # ends let go of it; who adds one to an end looks whether it is closed: so either finds the other.
+
+    def know(self, end: WatermarkEnd) -> None:
+        """The end is about to get its first channel: gates and partitions that are closed are let go of there too."""
         with self._lock:
             self._ends = [e for e in self._ends if not e.ended()]
             self._ends.append(end)
+
+    def forget(self, end: WatermarkEnd) -> None:
+        """Nothing came of it."""
+        with self._lock:
+            self._ends.remove(end)
+
+    def start(self, end: WatermarkEnd, sock: socket.socket) -> None:
+        """It has its first channel: its thread ends with the environment."""
+        with self._lock:
+            if self._closed:
+                raise ExchangeClosed("the environment was closed while a wire connected")
             end.start(sock)
 
     # ---- the listener's desk
@@ -141,10 +161,16 @@ class WatermarkTransport:
         """The secret is proved."""
         assert applicant.hello is not None
         end = WatermarkEnd(self.environment, True, applicant.gate.secret, applicant.peer)
-        end.add_gate(applicant.gate, applicant.hello.channel, 0)
-        with contextlib.suppress(OSError):  # gone again: reading says so
-            sock.send(hs.pack_verdict(hs.WELCOME))
-        self.take(end, sock)
+        self.know(end)
+        try:
+            end.add_gate(applicant.gate, applicant.hello.channel, 0)
+            with contextlib.suppress(OSError):  # gone again: reading says so
+                sock.send(hs.pack_verdict(hs.WELCOME))
+            self.start(end, sock)
+        except BaseException:
+            end.let_go_gate(applicant.gate)
+            self.forget(end)
+            raise
 
     def letters_fd(self) -> int:
         """Never readable: channels join by frames of the wire itself."""
@@ -183,9 +209,10 @@ class WatermarkTransport:
 
     def close(self) -> None:
         """End the listener, threads and connections. Idempotent."""
-        if self._closed:
-            return
-        self._closed = True
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
         if self._listener is not None:
             self._listener.close()
         for end in self._ends:

@@ -127,7 +127,10 @@ cdef class WatermarkEnd:
             It is there already, or the gate has ended.
         """
         cdef WireStream *s = self._stream(stream)
-        s.channel = gate_open_channel(gate.core, number, NULL)
+        # One that was freed is found by its number until the environment has taken it off its list.  From here on the
+        # GIL is kept till it is among the streams, where whoever closes the gate finds it.
+        if not gate.closed:
+            s.channel = gate_open_channel(gate.core, number, NULL)
         if s.channel == NULL:
             free(s)
             raise SequenceError(f"gate {gate.gate_id}: channel {number} is there already, or the gate has ended")
@@ -152,6 +155,10 @@ cdef class WatermarkEnd:
         s.sub = &partition.subs[index]
         if joins:
             wire_word(s, FRAME_JOIN, <const char *> message, len(message))
+        if partition.closed:            # since: from here on the GIL is kept till it is among the streams
+            free(s.word)
+            free(s)
+            raise ExchangeClosed(f"result partition {partition.channel} was closed while it connected")
         partition.notified.append(self)         # it is notified as long as the partition may
         self._add(s)
 
@@ -215,8 +222,12 @@ cdef class WatermarkEnd:
         wire_poke(self.end)
 
     def ended(self):
-        """Whether the connection is no more."""
-        return self.end.broken
+        """Whether the connection is no more, and nothing points to gates and partitions."""
+        cdef bint broken
+        pthread_mutex_lock(&self.end.lock)      # not within the pass that lets go of them
+        broken = self.end.broken
+        pthread_mutex_unlock(&self.end.lock)
+        return broken
 
     def stats(self):
         """Bytes sent, most bytes queued at once, the marks, and seconds that this end did not read for want of memory.

@@ -15,7 +15,8 @@
 # callbacks come with its lock held, so they only raise a flag and poke.
 #
 # Pairing: poked is raised by an exchange after what there is to see, and lowered by one before the thread looks: either
-# it sees that, or finds it raised again, and with it the eventfd.
+# it sees that, or finds it raised again, and with it the eventfd.  tests/models/test_poke_model.py looks at every
+# interleaving.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from fastbuf._native.atomics cimport fb_au32

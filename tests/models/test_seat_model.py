@@ -24,7 +24,10 @@ FREE, IO, GUEST = 0, 1, 2
 
 
 class SeatWorld:
-    """Guests 0 .. n - 1, each waiting for `rounds` news; `marks` streams pushed by a thread that holds a lock."""
+    """Guests 0 .. n - 1, each waiting for `rounds` news; `marks` streams pushed by a thread that holds a lock.
+
+    writes: the one stream is pushed by a thread that holds none.
+    """
 
     def __init__(
         self,
@@ -35,6 +38,7 @@ class SeatWorld:
         dies: bool = False,
         credit: bool = False,
         glances: bool = False,
+        writes: bool = False,
         without: str = "",
     ) -> None:
         self.without, self.glances = without, glances
@@ -55,7 +59,7 @@ class SeatWorld:
         self.processes: list[Process] = [self.guest(g, rounds) for g in range(guests)]
         self.processes += [self.peer(g, rounds) for g in range(guests)]
         if marks:
-            self.processes.append(self.marker(marks))
+            self.processes.append(self.mark_now() if writes else self.marker(marks))
         if command:
             self.processes.append(self.commander())
         if dies:
@@ -212,6 +216,12 @@ class SeatWorld:
                     yield
                     self.wake_parked()
 
+    def mark_now(self) -> Process:
+        """A writer that holds no lock: it takes the turn, or leaves its stream to who has it."""
+        yield
+        self.stack, self.marked = 1, 1
+        yield from self.combine("writer")
+
     def commander(self) -> Process:
         yield
         self.commands = 1
@@ -278,6 +288,9 @@ class SeatWorld:
                     if not asked:
                         yield
                         asked = self.seat != GUEST and bool(self.stack or self.asleep)
+                    if not asked and self.without != "look after the turn":
+                        yield  # T4: who pushed while it had the turn has woken nobody
+                        asked = bool(self.stack)
                 if not asked:
                     # Who has left a guest's work undone is not waited for; one that computes is.
                     yield lambda: self.notified or (self.seat != GUEST and not self.driven)
@@ -325,6 +338,7 @@ class SeatWorld:
         {"rounds": 2},
         {"marks": 1, "credit": True},
         {"marks": 1, "credit": True, "glances": True},
+        {"marks": 1, "credit": True, "writes": True},
         *([{"marks": 1}, {"command": True}, {"dies": True}, {"guests": 2}] if LONG else []),
     ],
 )
@@ -344,6 +358,7 @@ def test_nobody_sleeps_for_ever(shape: dict[str, Any]) -> None:
         ("marker wakes who is parked", {"marks": 1}),
         ("command wakes who is parked", {"command": True}),
         ("look before it is parked", {"marks": 1}),
+        ("look after the turn", {"marks": 1, "credit": True, "writes": True}),
         ("only the seat buries", {"dies": True}),
         ("remember who is dead", {"dies": True}),
     ],

@@ -6,7 +6,7 @@ import pytest
 
 from fastbuf.transports._testing import parks_for_ns
 
-LOOKS_NS = 4_000_000  #: in which it finds out whether guests still do
+LOOKS_NS = 4_000_000  #: then it looks whether guests still do
 
 
 @pytest.mark.parametrize(

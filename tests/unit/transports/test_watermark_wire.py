@@ -30,6 +30,8 @@ from fastbuf.errors import (
     SequenceError,
 )
 from fastbuf.transports import handshake as hs
+from fastbuf.transports import watermark
+from fastbuf.transports.watermark_end import WatermarkEnd
 
 ROWS = fb.RowSerializer(fb.Schema.of(n="int64", text="string"))
 SECRET = b"watermarks"
@@ -406,3 +408,93 @@ def test_what_a_wire_cannot_be(rig: Rig) -> None:
         pytest.raises(ConfigError, match="speaks no TLS"),
     ):
         safe.listen_wire()
+
+
+def test_a_channel_that_joins_finds_its_gate_freed(rig: Rig) -> None:
+    """A gate is on the environment's list a moment longer than it is there."""
+    first, second = rig.gate(), rig.gate()
+    with rig.writer(first) as writer:
+        with rig.far._lock:  # whoever closes the gate waits for it, to take the gate off the list
+            closer = run(second.close)
+            assert until(lambda: second.freed)
+            joins = rig.writer(second)
+            with pytest.raises(ExchangeAborted, match="is there already, or the gate has ended"):
+                emit_on(joins)
+        closer.join()
+        joins.abort("as it should be")
+        writer.emit((1, "the others go on"))
+        writer.flush()
+        assert first.poll() == [(1, "the others go on")]
+        first.close()
+
+
+class Meanwhile(WatermarkEnd):
+    """An end that has something happen just before, or after, it points to a gate or a partition."""
+
+    before: Callable[[Any], None] | None = None
+    after: Callable[[Any], None] | None = None
+
+    def add_gate(self, gate: fb.InputGate, number: int, stream: int) -> None:
+        super().add_gate(gate, number, stream)
+        if Meanwhile.after is not None:
+            Meanwhile.after(gate)
+
+    def add_partition(self, partition: Any, *more: Any) -> None:
+        if Meanwhile.before is not None:
+            Meanwhile.before(partition)
+        super().add_partition(partition, *more)
+        if Meanwhile.after is not None:
+            Meanwhile.after(partition)
+
+    def let_go_gate(self, gate: fb.InputGate) -> None:
+        super().let_go_gate(gate)
+        LET_GO.append(gate)
+
+    def let_go_partition(self, partition: Any) -> None:
+        super().let_go_partition(partition)
+        LET_GO.append(partition)
+
+
+LET_GO: list[Any] = []
+
+
+@pytest.fixture
+def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Meanwhile]]:
+    monkeypatch.setattr(watermark, "WatermarkEnd", Meanwhile)
+    LET_GO.clear()
+    yield Meanwhile
+    Meanwhile.before = Meanwhile.after = None
+    LET_GO.clear()
+
+
+def test_a_gate_that_is_closed_as_its_wire_is_admitted_is_let_go_of(rig: Rig, meanwhile: type[Meanwhile]) -> None:
+    gate = rig.gate()
+    meanwhile.after = lambda it: it.close() if it is gate else None
+    writer = rig.writer(gate, on_peer_loss="cancel")
+    assert until(lambda: gate.freed)
+    assert [gate] == LET_GO
+    assert until(lambda: writer.cancelled)
+    writer.abort("as it should be")
+
+
+def test_a_partition_that_is_closed_as_its_wire_connects_is_let_go_of(rig: Rig, meanwhile: type[Meanwhile]) -> None:
+    gate = rig.gate()
+    meanwhile.after = lambda it: rig.near.release_partition(it) if it is not gate else None
+    writer = rig.writer(gate)
+    assert len(LET_GO) == 1
+    with pytest.raises(ExchangeClosed):
+        writer.emit((1, "one"))
+    with pytest.raises(ExchangeAborted, match="let go without its end of partition"):
+        gate.poll()
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_a_partition_that_was_closed_is_not_taken(rig: Rig, meanwhile: type[Meanwhile], joins: bool) -> None:
+    gates = [rig.gate(), rig.gate()]
+    with contextlib.ExitStack() as stack:
+        if joins:
+            stack.enter_context(rig.writer(gates[0]))
+        meanwhile.before = rig.near.release_partition
+        with pytest.raises(ExchangeClosed, match="was closed while it connected"):
+            rig.writer(gates[1])
+        gates[0].close()

@@ -1,0 +1,180 @@
+"""Whoever closes a gate or a partition meets those who are just about to use it."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import fastbuf as fb
+from fastbuf.errors import BlockCorrupt, ExchangeClosed, SequenceError
+from fastbuf.memory import local_buffer_pool
+
+ROWS = fb.RowSerializer(fb.Schema.of(n="int64", text="string"))
+
+
+@pytest.fixture
+def env() -> Iterator[fb.ShuffleEnvironment]:
+    with fb.ShuffleEnvironment(segments=64, segment_size=1024) as env:
+        yield env
+
+
+def test_a_partition_that_a_gate_refused_does_not_point_to_it(env: fb.ShuffleEnvironment) -> None:
+    """It is not among those that keep the gate: what it notifies later would be freed by then."""
+    gate = env.create_input_gate(ROWS, channels=2)
+    there = env.create_result_partition(ROWS, [gate], channel=3)
+    late = env.create_result_partition(ROWS, [None], channel=3, partition_type="blocking")
+    with pytest.raises(SequenceError, match="channel 3 is there already"):
+        late.attach(0, gate)
+    descriptor = gate.arm_wake()
+    late.emit((1, "one"))
+    late.close()
+    assert select.select([descriptor], [], [], 0)[0] == []
+    there.emit((2, "two"))
+    there.flush()
+    assert select.select([descriptor], [], [], 0)[0] == [descriptor]
+
+
+def test_figures_are_asked_for_while_the_gate_is_closed(
+    env: fb.ShuffleEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = env.create_input_gate(ROWS, channels=2)
+    stats = local_buffer_pool.LocalPoolStats  # type: ignore[attr-defined]
+
+    def meanwhile(**figures: Any) -> Any:
+        """What another thread does that gets the GIL here."""
+        monkeypatch.undo()
+        gate.close()
+        return stats(**figures)
+
+    monkeypatch.setattr(local_buffer_pool, "LocalPoolStats", meanwhile)
+    figures = gate.stats()
+    assert gate.freed
+    assert (figures["channels"], figures["records"]) == (0, 0)
+
+
+def test_the_end_is_announced_while_the_gate_is_closed(env: fb.ShuffleEnvironment) -> None:
+    gate = env.create_input_gate(ROWS)
+
+    class Meanwhile:
+        def __int__(self) -> int:
+            gate.close()
+            return 1
+
+    gate.seal({0: Meanwhile()})  # type: ignore[dict-item]
+    assert gate.closed
+
+
+def test_a_closed_gate_has_no_descriptor_and_no_state(env: fb.ShuffleEnvironment) -> None:
+    gate = env.create_input_gate(ROWS, channels=2)
+    gate.close()
+    with pytest.raises(ExchangeClosed, match="is closed"):
+        gate.wake_descriptor()
+    assert gate.describe_stall() == f"gate {gate.gate_id} is closed"
+
+
+class Hook:
+    """A record that runs Python code as it is decoded: its own, or a signal handler's."""
+
+    now: Callable[[], Any] | None = None
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __getstate__(self) -> int:
+        return self.number
+
+    def __setstate__(self, number: int) -> None:
+        self.number = number
+        if Hook.now is not None and number == 2:
+            Hook.now()
+
+
+@pytest.mark.parametrize("transport", ["local", "tcp", "memfd"])
+@pytest.mark.parametrize("what", ["close", "poll", "__next__"])
+def test_a_records_own_code_neither_closes_nor_reads_its_gate(
+    transport: str, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it is decoded from would be given back under it."""
+    pickled = fb.PickledSerializer()
+    with contextlib.ExitStack() as stack:
+        near, far = (
+            stack.enter_context(fb.ShuffleEnvironment(segments=64, segment_size=1024, shared=transport == "memfd"))
+            for _ in range(2)
+        )
+        gate = far.create_input_gate(pickled, channels=1, secret=b"hook")
+        if transport == "local":
+            writer = far.create_result_partition(pickled, [gate])
+        else:
+            writer = near.create_result_partition(pickled, [(*far.listen(), gate.gate_id)], secret=b"hook")
+            assert writer.stats()["transports"] == {transport: 1}
+        monkeypatch.setattr(Hook, "now", getattr(gate, what))
+        writer.emit_many([Hook(number) for number in range(4)])
+        writer.flush()
+        with pytest.raises(BlockCorrupt, match="RuntimeError: gate 1 is just decoding a record in this thread"):
+            gate.poll()
+        assert not gate.closed
+        gate.close()
+        writer.abort("as it should be")
+        assert far.pool.stats().in_use == 0
+
+
+class Reentrant:
+    """A record whose own code, as it is encoded, uses the writer that it is written by."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self.call = call
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self.call()
+        return int, ()
+
+
+@pytest.mark.parametrize("partition_type", ["pipelined", "blocking"])
+@pytest.mark.parametrize("outer", ["emit", "emit_many"])
+@pytest.mark.parametrize("inner", ["emit", "emit_many", "emit_event", "try_close", "close"])
+def test_a_records_own_code_does_not_write(
+    env: fb.ShuffleEnvironment, inner: str, outer: str, partition_type: str
+) -> None:
+    """It wrote to the open buffer behind the back of the record before, or closed it: bytes were lost, or another's."""
+    writer, (gate,) = env.exchange(fb.PickledSerializer(), partition_type=partition_type)
+    calls: dict[str, Callable[[], Any]] = {
+        "emit": lambda: writer.emit("x" * 10),
+        "emit_many": lambda: writer.emit_many(["x" * 10] * 3),
+        "emit_event": lambda: writer.emit_event(fb.UserEvent(b"x")),
+        "try_close": writer.try_close,
+        "close": writer.close,
+    }
+    writer.emit("before")
+    record = Reentrant(calls[inner])
+    with pytest.raises(Exception, match="one thread writes, and one record at a time"):
+        writer.emit(record) if outer == "emit" else writer.emit_many([record])
+    writer.emit("after")
+    writer.close()
+    assert list(gate) == ["before", "after"]
+
+
+def test_letters_are_asked_for_after_the_end(env: fb.ShuffleEnvironment) -> None:
+    env.listen()
+    transport: Any = env._tcp()
+    env.close()
+    assert transport.letters() == []
+
+
+def test_a_wire_takes_no_partition_that_is_closed(env: fb.ShuffleEnvironment) -> None:
+    gate = env.create_input_gate(ROWS, channels=1)
+    wire = env.create_wire()
+
+    class Meanwhile:
+        """A wire that takes its time: another thread closes the partition."""
+
+        def connect(self, partition: Any, index: int, target: Any) -> None:
+            env.release_partition(partition)
+            wire.connect(partition, index, target)
+
+    with pytest.raises(ExchangeClosed, match="partition is closed"):
+        env.create_result_partition(ROWS, [wire.to(gate)._replace(wire=Meanwhile())], channel=0)
+    assert gate.stats()["channels"] == 0
