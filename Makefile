@@ -37,8 +37,10 @@ need-java:
 $(INSTALLED): pyproject.toml | need-build
 	@test -x $(BIN)/python || "$$(sh .ci/need --python)" -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet 'setuptools>=77' 'cython>=3.1' 'numpy>=1.26' wheel
-	@# FASTBUF_ONLY=none: here only the dependencies and the links; the extensions are built below, and anew when a source changed
-	FASTBUF_ONLY=none $(BIN)/python -m pip install --quiet --no-build-isolation -e '.[test,bench,lint]'
+	@# The extensions are compiled while the dependencies come.  FASTBUF_ONLY=none: of the package itself only the links.
+	$(BIN)/python setup.py --quiet build_ext --inplace & \
+	FASTBUF_ONLY=none $(BIN)/python -m pip install --quiet --no-build-isolation -e '.[test,bench,lint]'; \
+	installed=$$?; wait $$! && exit $$installed
 	@touch $@
 
 $(BUILT): $(INSTALLED) $(SOURCES)
@@ -55,14 +57,14 @@ test: need-java $(BUILT)
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 
 # The tests of pools and exchange on a build with every check switched on, in a copy, so that the build in use stays as it
-# is.  (The serializers' run under AddressSanitizer, which checks more.)
+# is.  (The serializers' run under AddressSanitizer, which checks more: here they are what they are.)
 debug-test: $(BUILT)
 	rm -rf build/debug
 	mkdir -p build/debug
-	cp -R setup.py pyproject.toml README.md LICENSE fastbuf bindings tests build/debug/
-	find build/debug -name '*.so' -delete
-	find build/debug -name '*.c' -delete
-	cd build/debug && FASTBUF_DEBUG=1 $(abspath $(BIN))/python setup.py --quiet build_ext --inplace
+	cp -Rp setup.py pyproject.toml README.md LICENSE fastbuf bindings tests build/debug/
+	cd build/debug/fastbuf && find memory flow exchange transports \( -name '*.so' -o -name '*.c' \) -delete
+	cd build/debug && FASTBUF_DEBUG=1 FASTBUF_ONLY=fastbuf.memory,fastbuf.flow,fastbuf.exchange,fastbuf.transports \
+	    $(abspath $(BIN))/python setup.py --quiet build_ext --inplace
 	cd build/debug && PYTHONPATH=bindings $(abspath $(BIN))/python -m pytest -p no:cacheprovider \
 	    tests/unit/memory tests/unit/flow tests/unit/exchange tests/unit/transports tests/contract $(PYTEST_ARGS)
 
@@ -90,7 +92,7 @@ bench: need-java $(BUILT)
 
 bench-smoke: need-java $(BUILT)
 	@mkdir -p .benchmarks
-	FASTBUF_BENCH_SMOKE=1 $(BIN)/python -m pytest benches --benchmark-only --benchmark-json=.benchmarks/smoke.json $(BENCH_ARGS)
+	FASTBUF_BENCH_SMOKE=1 SPARK_SUBMIT_OPTS=-XX:TieredStopAtLevel=1 $(BIN)/python -m pytest benches --benchmark-only --benchmark-json=.benchmarks/smoke.json $(BENCH_ARGS)
 	$(BIN)/python benches/report.py .benchmarks/smoke.json
 
 wheel: need-build $(BUILT)

@@ -25,6 +25,7 @@ ONLY = tuple(p for p in os.environ.get("FASTBUF_ONLY", "").split(",") if p)
 
 COMPILE = ["-std=c11", "-fvisibility=hidden", "-Wall", "-Wno-unused-function", "-Wno-unreachable-code"]
 LINK = ["-pthread"]
+SHARED = "fastbuf._cyutility"  # what Cython needs for memoryviews: made once, not in each of the modules that have some
 if SANITIZE:
     COMPILE += ["-O1", "-g1", "-fno-omit-frame-pointer"]  # lines are all that its reports name
 elif DEBUG:
@@ -59,8 +60,13 @@ def extensions() -> list[Extension]:
 
 def translated() -> list[Extension]:
     """The extensions, with C made of them where it is missing or old."""
+    found = extensions()
+    if found:
+        shared = SHARED.replace(".", "/") + ".c"
+        found.append(Extension(SHARED, [shared], extra_compile_args=COMPILE, extra_link_args=LINK))
     return cythonize(
-        extensions(),
+        found,
+        shared_utility_qualified_name=SHARED,
         # Forked helpers: from 3.14 on Python no longer forks them by default, and this file is not importable.
         nthreads=0 if ONLY or sys.version_info >= (3, 14) else os.cpu_count() or 1,
         compiler_directives={

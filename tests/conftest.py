@@ -1,17 +1,22 @@
 """What every test gets: after it, each pool that it made has all its segments home and its accounts in order.
 
-And who may run beside whom when two processes share the tests (``make test``): a file's tests stay together, and what
-has a Spark, or many processes and a clock, runs one after another.
+And who may run beside whom when processes share the tests (``make test``): a file's tests stay together, but for the
+models', which need nobody; what has a Spark, or many processes and a clock, runs one after another.  What takes long
+comes first, so that all end at about the same time.
 """
 
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+# Each Java that a test starts lives for seconds or minutes: compiling its code well takes as long as running it.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 def _live() -> list:
@@ -20,6 +25,7 @@ def _live() -> list:
 
 
 CROWDED = ("tests/spark/", "tests/stress/")
+LONG_FIRST = (*CROWDED, "tests/system/test_wheel.py", "tests/system/", "tests/models/", "tests/property/", "")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -28,9 +34,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class ByCrowd(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "crowded" if nodeid.startswith(CROWDED) else nodeid.partition("::")[0]
+            if nodeid.startswith(CROWDED):
+                return "crowded"
+            return nodeid if nodeid.startswith("tests/models/") else nodeid.partition("::")[0]
 
+    config.option.loadscopereorder = False  # the order is that of the collection
     return ByCrowd(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):  # one of several processes
+        items.sort(key=lambda item: next(k for k, begin in enumerate(LONG_FIRST) if item.nodeid.startswith(begin)))
 
 
 @pytest.fixture(autouse=True)
