@@ -58,7 +58,10 @@ def test_it_is_a_hysteresis_of_the_bytes_queued(steps: list[int]) -> None:
 
 
 class Eight:
-    """Eight channels on one wire, each to a gate of its own; the first one's is not read until it is asked for."""
+    """Eight channels on one wire, each to a gate of its own; the first one's is not read until it is asked for.
+
+    Each writes `RECORDS`; the seven that are read go on until they are told that it is `enough`.
+    """
 
     def __init__(self, env: fb.ShuffleEnvironment, flow_control: str) -> None:
         config = fb.ExchangeConfig(exclusive=1, floating=1, max_buffers_per_channel=2)
@@ -67,25 +70,31 @@ class Eight:
         self.writers = [
             env.create_result_partition(ROWS, [self.wire.to(gate)], config=config, maximum=4) for gate in self.gates
         ]
+        self.enough = threading.Event()
+        self.sent = [0] * CHANNELS
         self.got = [0] * CHANNELS
-        self.threads = [threading.Thread(target=self.write, args=(writer,)) for writer in self.writers]
+        self.threads = [threading.Thread(target=self.write, args=(i,)) for i in range(CHANNELS)]
         self.threads += [threading.Thread(target=self.read, args=(i,)) for i in range(1, CHANNELS)]
         for thread in self.threads:
             thread.start()
 
-    def write(self, writer: fb.RecordWriter) -> None:
-        writer.emit_many((k, "x" * 200) for k in range(RECORDS))
-        writer.close()
+    def write(self, i: int) -> None:
+        while self.sent[i] < RECORDS or (i and not self.enough.is_set()):
+            self.writers[i].emit((self.sent[i], "x" * 200))
+            self.sent[i] += 1
+        self.writers[i].close()
 
     def read(self, i: int) -> None:
         for _ in self.gates[i]:
             self.got[i] += 1
 
     def finish(self) -> None:
+        self.enough.set()
         self.read(0)
         for thread in self.threads:
             thread.join(30)
-        assert self.got == [RECORDS] * CHANNELS
+        assert self.got == self.sent
+        assert min(self.got) >= RECORDS
         for gate in self.gates:
             assert gate.audit()
 
@@ -97,10 +106,16 @@ def until(condition: Callable[[], bool]) -> bool:
     return condition()
 
 
+def nothing_comes(eight: Eight) -> bool:
+    stood = list(eight.got)
+    time.sleep(0.5)  # time to go on, if anything could
+    return eight.got == stood
+
+
 def test_by_credit_one_slow_channel_among_eight_holds_up_no_other() -> None:
     with fb.ShuffleEnvironment(segments=200, segment_size=2048) as env:
         eight = Eight(env, "credit")
-        assert until(lambda: eight.got[1:] == [RECORDS] * (CHANNELS - 1))
+        assert until(lambda: min(eight.got[1:]) >= RECORDS)
         assert eight.gates[0].pool.in_use <= 2
         assert eight.wire.stats()["stopped_s"] == 0
         eight.finish()
@@ -110,11 +125,9 @@ def test_by_watermarks_it_holds_up_all() -> None:
     """The weakness that credit was made for: a channel whose consumer waits stops the wire for everybody."""
     with fb.ShuffleEnvironment(segments=200, segment_size=2048) as env:
         eight = Eight(env, "watermark")
-        assert until(lambda: eight.wire.stats()["stopped_s"] > 0.3)
-        stood = list(eight.got)
-        assert max(stood[1:]) < RECORDS
-        time.sleep(0.3)  # time to go on, if anything could
-        assert eight.got == stood
+        # By credit this never is: the seven are not done before `enough`.
+        assert until(lambda: nothing_comes(eight) and eight.wire.stats()["stopped_s"] > 0)
+        assert all(thread.is_alive() for thread in eight.threads)
         stats = eight.wire.stats()
         assert stats["peak_bytes"] <= stats["high"] + 2048
         eight.finish()
