@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cores import side_by_side
 
 from fastbuf.memory import LocalBufferPool, NetworkBufferPool
 from fastbuf.memory._testing import Handover, batch_loop, pair_loop
@@ -109,19 +110,15 @@ def test_memory_native(in_turn: InTurn, benchmark: Any, local: LocalBufferPool) 
         batch_loop(local, NATIVE_N // 32, 32)
 
     def both(first: LocalBufferPool, second: LocalBufferPool) -> None:
-        thread = threading.Thread(target=pair_loop, args=(second, NATIVE_N // 2))
-        thread.start()
-        pair_loop(first, NATIVE_N // 2)
-        thread.join()
+        side_by_side(lambda: pair_loop(first, NATIVE_N // 2), lambda: pair_loop(second, NATIVE_N // 2))
 
     handed = NATIVE_N // 4  # enough that starting a thread does not show
 
     def handover() -> None:
         ring = Handover()
-        thread = threading.Thread(target=ring.take, args=(local, handed))
-        thread.start()
-        assert ring.give(local, handed) > 0
-        thread.join()
+        given: list[int] = []
+        side_by_side(lambda: given.append(ring.give(local, handed)), lambda: ring.take(local, handed))
+        assert given[0] > 0
 
     with NetworkBufferPool(128, SIZE) as other, other.create_local_pool(64) as one, other.create_local_pool(64) as two:
         ways = {

@@ -3,19 +3,19 @@
 Shapes: one thread; two threads on one pool; one thread acquires and another recycles.  Ours is a LocalBufferPool with
 limit, reference counts and statistics on; the peers (``peers/pools.cpp``) have none of these, and what a thread keeps
 in the last of them nobody else gets.  A library that is not installed is named and left out (Debian: libboost-dev,
-libconcurrentqueue-dev).  Where two threads take part, the time of one cache line there and back is in ``extra_info``:
-on a virtual machine it is 55 ns or 400 from one minute to the next, as its cores are moved, and the time of a pair
-with it.
+libconcurrentqueue-dev).  Where two threads take part, each has a core of its own (``cores.py``), and the time of one
+cache line there and back is in ``extra_info``: on a virtual machine it is 55 ns or 600 from one minute to the next, as
+its cores are moved, and the time of a pair with it.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from cores import side_by_side
 from native_peers import compiled
 
 from fastbuf.memory import LocalBufferPool, NetworkBufferPool
@@ -39,18 +39,14 @@ def one_thread(local: LocalBufferPool, pairs: int) -> None:
 
 
 def two_threads(local: LocalBufferPool, pairs: int) -> None:
-    thread = threading.Thread(target=pair_loop, args=(local, pairs // 2))
-    thread.start()
-    pair_loop(local, pairs // 2)
-    thread.join()
+    side_by_side(lambda: pair_loop(local, pairs // 2), lambda: pair_loop(local, pairs // 2))
 
 
 def thread_to_thread(local: LocalBufferPool, pairs: int) -> None:
     ring = Handover()
-    thread = threading.Thread(target=ring.take, args=(local, pairs))
-    thread.start()
-    assert ring.give(local, pairs) > 0
-    thread.join()
+    given: list[int] = []
+    side_by_side(lambda: given.append(ring.give(local, pairs)), lambda: ring.take(local, pairs))
+    assert given[0] > 0
 
 
 @pytest.mark.parametrize("shape", [one_thread, two_threads, thread_to_thread])

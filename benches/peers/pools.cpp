@@ -18,6 +18,9 @@
 #include <thread>
 #include <vector>
 
+#include <pthread.h>
+#include <sched.h>
+
 #if __has_include(<boost/lockfree/stack.hpp>)
 #include <boost/lockfree/stack.hpp>
 #define HAS_BOOST 1
@@ -155,6 +158,27 @@ struct Arrays {
 
 std::atomic<uint64_t> sink;
 
+// Two threads, each on a core of its own from the start, as ours (cores.py): the first two of those that may be used.
+struct Cores {
+    cpu_set_t allowed;
+    Cores() {
+        pthread_getaffinity_np(pthread_self(), sizeof allowed, &allowed);
+        sit(0);
+    }
+    ~Cores() { pthread_setaffinity_np(pthread_self(), sizeof allowed, &allowed); }
+    void sit(int number) const {
+        if (CPU_COUNT(&allowed) < 2) return;
+        for (int core = 0; core < CPU_SETSIZE; core++)
+            if (CPU_ISSET(core, &allowed) && number-- == 0) {
+                cpu_set_t one;
+                CPU_ZERO(&one);
+                CPU_SET(core, &one);
+                pthread_setaffinity_np(pthread_self(), sizeof one, &one);
+                return;
+            }
+    }
+};
+
 template <class Pool> void pairs_of(Pool &pool, long pairs) {
     typename Pool::User user(pool);
     uint64_t x = 0, sum = 0;
@@ -185,7 +209,9 @@ static inline void relax() {
 
 template <class Pool> void hand_over(Pool &pool, uint64_t pairs) {
     Ring ring;
+    Cores cores;
     std::thread giver([&] {
+        cores.sit(1);
         typename Pool::User user(pool);
         uint64_t room = Ring::PLACES;  // the tail may come as far as this
         for (uint64_t tail = 0; tail < pairs; tail++) {
@@ -214,7 +240,11 @@ template <class Pool> int measured(int shape, long pairs) {
     if (shape == 0) {
         pairs_of(pool, pairs);
     } else if (shape == 1) {
-        std::thread other([&] { pairs_of(pool, pairs / 2); });
+        Cores cores;
+        std::thread other([&] {
+            cores.sit(1);
+            pairs_of(pool, pairs / 2);
+        });
         pairs_of(pool, pairs / 2);
         other.join();
     } else {
@@ -230,7 +260,9 @@ template <class Pool> int measured(int shape, long pairs) {
 extern "C" int line_there_and_back(long trips) {
     alignas(128) std::atomic<long> there{0};
     alignas(128) std::atomic<long> back{0};
+    Cores cores;
     std::thread other([&] {
+        cores.sit(1);
         for (long i = 1; i <= trips; i++) {
             while (there.load(std::memory_order_acquire) != i) relax();
             back.store(i, std::memory_order_release);
