@@ -1,9 +1,10 @@
 """How the exchange grows with its channels: M producers x R consumers between two processes over TCP, 1 x 1 to 64 x 64.
 
 Shape: the same 20,000,000 records (int64, int64, float64, "user-N") in batches of 10,000, hashed by key; the M
-producers take turns in one process, the R gates are read in turn in another.  Told: CPU of both processes per record
-(throughput per core is its inverse) from the first record written to the last one read, connections made before and
-closed after; and the segments that were held at most beside the formula's::
+producers take turns of 16 batches in one process, the R gates are read in turn in another.  The largest shape also in
+turns of one batch: 128 MiB of buffers that are being filled are then gone through over and over, in no cache.  Told: CPU
+of both processes per record (throughput per core is its inverse) from the first record written to the last one read,
+connections made before and closed after; and the segments that were held at most beside the formula's::
 
     producers  M * (R * exclusive + floating)        gates  R * (M * exclusive + floating)
 """
@@ -25,6 +26,7 @@ import fastbuf as fb
 
 SMOKE = os.environ.get("FASTBUF_BENCH_SMOKE") == "1"
 SHAPES = [(1, 1), (4, 4)] if SMOKE else [(1, 1), (4, 4), (16, 16), (64, 64)]
+TURN = 16  # batches that a producer writes before it is the next one's turn: 5 ms or so, as a scheduler would have it
 BATCH = 10_000
 BATCHES = 16 if SMOKE else 2_000
 CONFIG = fb.ExchangeConfig()
@@ -69,7 +71,7 @@ def consumer(control: Any, segments: int) -> None:
                 gate.close()
 
 
-def produce(writers: list[fb.RecordWriter], sent: list[Any]) -> None:
+def produce(writers: list[fb.RecordWriter], sent: list[Any], turn: int) -> None:
     """The writers take turns, none of them waiting for credit while another could write."""
     at = 0
     busy: list[fb.RecordWriter] = []
@@ -77,8 +79,12 @@ def produce(writers: list[fb.RecordWriter], sent: list[Any]) -> None:
     while at < BATCHES or busy:
         while idle and at < BATCHES:
             writer = idle.pop(0)
-            (idle if writer.try_emit_batch(sent[at % len(sent)]) else busy).append(writer)
-            at += 1
+            through = True
+            end = min(at + turn, BATCHES)
+            while through and at < end:
+                through = writer.try_emit_batch(sent[at % len(sent)])
+                at += 1
+            (idle if through else busy).append(writer)
         moved = [writer for writer in busy if writer.resume()]
         busy = [writer for writer in busy if writer not in moved]
         idle += moved
@@ -105,7 +111,7 @@ def test_growth(in_turn: Any, benchmark: Any) -> None:
         stack.callback(control.send, "stop")
         env = stack.enter_context(fb.ShuffleEnvironment(segments=producers_hold(*most) + most[0] * CONFIG.overdraft))
 
-        def run(way: str, m: int, r: int) -> float:
+        def run(way: str, m: int, r: int, turn: int = TURN) -> float:
             control.send((m, r))
             targets = control.recv()
             writers = [
@@ -114,7 +120,7 @@ def test_growth(in_turn: Any, benchmark: Any) -> None:
             ]
             control.send("connected")
             begin, cpu = time.monotonic(), time.process_time()
-            produce(writers, sent)
+            produce(writers, sent, turn)
             cpu = time.process_time() - cpu
             peak_out = sum(writer.stats()["peak_segments"] for writer in writers)
             for writer in writers:
@@ -135,6 +141,7 @@ def test_growth(in_turn: Any, benchmark: Any) -> None:
             return end - begin  # type: ignore[no-any-return]
 
         ways = {f"{m} x {r}": (lambda m=m, r=r: run(f"{m} x {r}", m, r)) for m, r in SHAPES}
+        ways[f"{most[0]} x {most[1]}, turns of 1"] = lambda: run(f"{most[0]} x {most[1]}, turns of 1", *most, 1)
         in_turn(ways, rounds=5, baselines=("1 x 1",), rows=BATCHES * BATCH)
     keep = slice(0 if SMOKE else 1, None)  # the first is the warm-up
     benchmark.extra_info["cpu_ns_per_record"] = {way: median(all_[keep]) for way, all_ in cpu_ns.items()}

@@ -29,6 +29,11 @@ cdef struct ReadyBuffer:
     uint32_t length
 
 
+cdef struct GateAccount:
+    int64_t floating_out        # floating segments that are with channels
+    int64_t ready               # segments that wait for data, counted one by one
+
+
 cdef struct ChannelAccount:     # a copy of what a remote channel has at one moment; a local one has no account
     CreditFigures credit
     int32_t ready
@@ -97,5 +102,5 @@ cdef uint32_t gate_unfinished(GateCore *g, uint32_t *channels) noexcept nogil
 cdef uint32_t gate_channels(GateCore *g) noexcept nogil
 cdef InputChannel *gate_channel(GateCore *g, uint32_t index) noexcept nogil
 cdef void gate_figures(GateCore *g, uint64_t *bytes, uint64_t *received) noexcept nogil
-cdef uint32_t gate_accounts(GateCore *g, ChannelAccount *out, uint32_t most, int64_t *floating_out) noexcept nogil
+cdef uint32_t gate_accounts(GateCore *g, ChannelAccount *out, uint32_t most, GateAccount *gate) noexcept nogil
 cdef void gate_cancel(GateCore *g) noexcept nogil

@@ -1,6 +1,6 @@
 """The native half of an input gate (C level; owners and lock order are in the ``.pxd``)."""
 
-from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memset
 
@@ -26,6 +26,7 @@ from fastbuf.exchange.result_subpartition cimport EventBlob, Subpartition
 from fastbuf.flow.buffer_manager cimport (
     ChannelBuffers,
     bm_close,
+    bm_count_ready,
     bm_free,
     bm_init,
     bm_next_announce,
@@ -460,8 +461,8 @@ cdef void gate_figures(GateCore *g, uint64_t *bytes, uint64_t *received) noexcep
     pthread_mutex_unlock(&g.lock)
 
 
-cdef uint32_t gate_accounts(GateCore *g, ChannelAccount *out, uint32_t most, int64_t *floating_out) noexcept nogil:
-    """All channels, and the floating segments that are out, as they are at one moment; -> how many channels there are.
+cdef uint32_t gate_accounts(GateCore *g, ChannelAccount *out, uint32_t most, GateAccount *gate) noexcept nogil:
+    """All channels, and what they share, as they are at one moment; -> how many channels there are.
 
     More than `most`: nothing was copied, call again with more room.
     """
@@ -470,7 +471,8 @@ cdef uint32_t gate_accounts(GateCore *g, ChannelAccount *out, uint32_t most, int
     cdef uint32_t i, n
     pthread_mutex_lock(&g.lock)
     n = g.n_channels
-    floating_out[0] = g.buffers.floating_out
+    gate.floating_out = g.buffers.floating_out
+    gate.ready = bm_count_ready(&g.buffers)
     for i in range(n if n <= most else 0):
         c = g.channels[i]
         a = &out[i]

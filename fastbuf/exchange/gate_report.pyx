@@ -3,14 +3,14 @@
 from libc.stdint cimport int64_t, uint32_t
 from libc.stdlib cimport free, realloc
 
-from fastbuf.exchange.gate_core cimport ChannelAccount, GateCore, gate_accounts, gate_channels
+from fastbuf.exchange.gate_core cimport ChannelAccount, GateAccount, GateCore, gate_accounts, gate_channels
 from fastbuf.exchange.input_channel cimport CHANNEL_OPEN
 from fastbuf.flow.credit_ledger cimport credit_holds
 
 from fastbuf.errors import SequenceError
 
 
-cdef ChannelAccount *_accounts(GateCore *core, uint32_t *n, int64_t *floating_out) except NULL:
+cdef ChannelAccount *_accounts(GateCore *core, uint32_t *n, GateAccount *gate) except NULL:
     """What every channel has at one moment; the caller frees it."""
     cdef ChannelAccount *out = NULL
     cdef ChannelAccount *grown
@@ -21,7 +21,7 @@ cdef ChannelAccount *_accounts(GateCore *core, uint32_t *n, int64_t *floating_ou
             free(out)
             raise MemoryError
         out = grown
-        n[0] = gate_accounts(core, out, room, floating_out)
+        n[0] = gate_accounts(core, out, room, gate)
         if n[0] <= room:
             return out
         room = n[0]
@@ -30,8 +30,8 @@ cdef ChannelAccount *_accounts(GateCore *core, uint32_t *n, int64_t *floating_ou
 cdef object stalled_channels(GateCore *core):
     """-> (how many channels have connected, what each open one waits with, in words)."""
     cdef uint32_t i, n
-    cdef int64_t floating_out
-    cdef ChannelAccount *accounts = _accounts(core, &n, &floating_out)
+    cdef GateAccount gate
+    cdef ChannelAccount *accounts = _accounts(core, &n, &gate)
     waiting = []
     for i in range(n):
         a = accounts[i]
@@ -48,9 +48,10 @@ cdef object stalled_channels(GateCore *core):
 cdef int audit_gate(GateCore *core) except -1:
     """Raises SequenceError naming the channel whose credits do not add up; -> 0."""
     cdef uint32_t i, n
-    cdef int64_t floating_out
+    cdef GateAccount gate
     cdef int64_t floating = 0
-    cdef ChannelAccount *accounts = _accounts(core, &n, &floating_out)
+    cdef int64_t ready = 0
+    cdef ChannelAccount *accounts = _accounts(core, &n, &gate)
     try:
         for i in range(n):
             a = accounts[i]
@@ -65,10 +66,13 @@ cdef int audit_gate(GateCore *core) except -1:
                     f"available {a.credit.available}, ready {a.ready}, with the reader {a.with_reader}, exclusive "
                     f"{a.credit.exclusive} of which {a.missing} are missing, floating {a.credit.floating}")
             floating += a.credit.floating
+            ready += a.ready
     finally:
         free(accounts)
-    if floating != floating_out or floating > core.buffers.floating_limit:
+    if ready != gate.ready:
+        raise SequenceError(f"channels own {ready} segments that wait for data, and {gate.ready} do")
+    if floating != gate.floating_out or floating > core.buffers.floating_limit:
         raise SequenceError(
-            f"channels hold {floating} floating segments, {floating_out} are out of "
+            f"channels hold {floating} floating segments, {gate.floating_out} are out of "
             f"{core.buffers.floating_limit}")
     return 0

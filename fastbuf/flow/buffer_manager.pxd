@@ -2,8 +2,12 @@
 #
 # Source: Flink's BufferManager (exclusive and floating buffers, backlog, listeners of the pool).
 # Owner of every field: the gate's lock; each function is called with it held and never waits.
-# A segment here is at any time in one of: its channel's `ready` list (announced as credit), the
-# reader's hands (between bm_take and bm_release), or the gate's LocalBufferPool.
+# A segment here is at any time in one of: the gate's `ready` list, the reader's hands (between bm_take and bm_release),
+# or the gate's LocalBufferPool.
+#
+# A channel owns a number of the ready ones (`ready_count`: what is announced as credit), not which: what comes is put
+# into the segment that was released last, whosever it was, as that one is still in the cache.  With 64 channels of two
+# segments each taking turns, each by itself would have gone round through all of its own.
 #
 # No channel goes without while another has two (SPEC: every channel has at least one exclusive
 # segment): the pool guarantees a gate one per channel only, so what goes beyond a channel's first
@@ -21,8 +25,7 @@ from fastbuf.memory.pool_core cimport LocalCore, PoolCore
 
 cdef struct ChannelBuffers:
     CreditRow *credit           # in the gate's ledger, or `own` when that has no row left
-    int32_t ready               # head of the list of segments that wait for data, linked by GateBuffers.link; -1: empty
-    int32_t ready_count
+    int32_t ready_count         # segments of the gate's that wait for its data
     int32_t with_reader         # segments delivered and not yet released
     uint32_t unannounced        # credits granted that the transport has not yet told the sender
     int32_t missing             # exclusive segments that the pool could not give yet
@@ -51,7 +54,8 @@ cdef struct GateBuffers:
     CreditRow *rows             # the gate's ledger
     int32_t n_rows
     int32_t rows_used
-    int32_t *link               # next segment in a ready list, by segment number
+    int32_t ready               # head of the list of segments that wait for data; -1: empty
+    int32_t *link               # next segment in that list, by segment number
     int32_t segments            # length of link
     ChannelBuffers *first_waiter
     ChannelBuffers *last_waiter
@@ -68,3 +72,4 @@ cdef void bm_release(GateBuffers *g, ChannelBuffers *c, int32_t segment) noexcep
 cdef void bm_take_back(GateBuffers *g, ChannelBuffers *c, uint32_t n, uint32_t backlog) noexcept nogil
 cdef void bm_close(GateBuffers *g, ChannelBuffers *c) noexcept nogil
 cdef void bm_serve(GateBuffers *g) noexcept nogil
+cdef int32_t bm_count_ready(GateBuffers *g) noexcept nogil

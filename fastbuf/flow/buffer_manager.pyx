@@ -45,6 +45,7 @@ cdef int bm_init(GateBuffers *g, PoolCore *pool, LocalCore *local, int32_t segme
     g.floating_limit = floating
     g.rows = rows
     g.n_rows = n_rows
+    g.ready = -1
     g.link = <int32_t *> malloc(sizeof(int32_t) * <size_t> segments)
     return 0 if g.link != NULL else -1
 
@@ -54,9 +55,17 @@ cdef void bm_free(GateBuffers *g) noexcept nogil:
     g.link = NULL
 
 
+cdef inline int32_t _pop(GateBuffers *g, ChannelBuffers *c) noexcept nogil:
+    # One of the ready ones, for c, which has one at least.
+    cdef int32_t s = g.ready
+    g.ready = g.link[s]
+    c.ready_count -= 1
+    return s
+
+
 cdef inline void _grant(GateBuffers *g, ChannelBuffers *c, int32_t segment, int32_t floating) noexcept nogil:
-    g.link[segment] = c.ready
-    c.ready = segment
+    g.link[segment] = g.ready
+    g.ready = segment
     c.ready_count += 1
     credit_announce(c.credit, 1, floating)
     c.unannounced += 1
@@ -134,7 +143,6 @@ cdef void bm_open(GateBuffers *g, ChannelBuffers *c, void *owner) noexcept nogil
         c.credit = &g.rows[g.rows_used]
         g.rows_used += 1
     credit_init(c.credit, g.exclusive)
-    c.ready = -1
     c.missing = g.exclusive
     g.missing += g.exclusive
     c.starved = True
@@ -145,11 +153,10 @@ cdef void bm_open(GateBuffers *g, ChannelBuffers *c, void *owner) noexcept nogil
 
 cdef int32_t bm_take(GateBuffers *g, ChannelBuffers *c, uint32_t backlog) noexcept nogil:
     """The segment for a buffer that has come, with the backlog behind it; -1: the sender had no credit."""
-    cdef int32_t s = c.ready
-    if s < 0 or not credit_take(c.credit):
+    cdef int32_t s
+    if c.ready_count == 0 or not credit_take(c.credit):
         return -1
-    c.ready = g.link[s]
-    c.ready_count -= 1
+    s = _pop(g, c)
     c.with_reader += 1
     fb_i64_store_release(&c.credit.backlog, backlog)
     if not _satisfied(c) and _feed(g, c) != FED:
@@ -196,9 +203,7 @@ cdef void bm_take_back(GateBuffers *g, ChannelBuffers *c, uint32_t n, uint32_t b
     """The sender gives back `n` credits (it has them), and has `backlog` buffers that wait for one."""
     cdef int32_t s
     while n:
-        s = c.ready
-        c.ready = g.link[s]
-        c.ready_count -= 1
+        s = _pop(g, c)
         credit_return(c.credit)
         if credit_floating(c.credit) > 0:
             credit_drop_floating(c.credit)
@@ -242,10 +247,8 @@ cdef void bm_close(GateBuffers *g, ChannelBuffers *c) noexcept nogil:
         c.waiting = False
     # The sender can no longer use its credit.  First: a row says at no moment that more may come than has a place.
     credit_close(c.credit)
-    while c.ready >= 0:
-        s = c.ready
-        c.ready = g.link[s]
-        c.ready_count -= 1
+    while c.ready_count > 0:
+        s = _pop(g, c)
         if credit_floating(c.credit) > 0:
             credit_drop_floating(c.credit)
             g.floating_out -= 1
@@ -288,3 +291,13 @@ cdef void bm_serve(GateBuffers *g) noexcept nogil:
         else:
             previous = c
         c = following
+
+
+cdef int32_t bm_count_ready(GateBuffers *g) noexcept nogil:
+    """Segments in the ready list, one by one; one more than there can be if it goes round in a circle."""
+    cdef int32_t s = g.ready
+    cdef int32_t n = 0
+    while s >= 0 and n <= g.segments:
+        s = g.link[s]
+        n += 1
+    return n
