@@ -2,7 +2,7 @@
 
 Shape: the same 20,000,000 records (int64, int64, float64, "user-N") in batches of 10,000, hashed by key; the M
 producers take turns of 16 batches in one process, the R gates are read in turn in another.  The largest shape also in
-turns of one batch: 128 MiB of buffers that are being filled are then gone through over and over, in no cache.  Told: CPU
+turns of one batch: 128 MiB of buffers that are being filled are then gone through, in no cache.  Told: CPU
 of both processes per record (throughput per core is its inverse) from the first record written to the last one read,
 connections made before and closed after; and the segments that were held at most beside the formula's::
 
