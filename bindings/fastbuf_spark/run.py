@@ -24,6 +24,9 @@ from fastbuf_spark.summary import RunSummary
 from fastbuf_spark.wire import Message, clip
 
 SETTLE_S = 1.0  #: a set of consumers whose task ids have gaps may be of two attempts: wait so long for the newer ones
+#: Spark gives on the slot of a worker that it reads no more, as after take(), before that worker has left: until then the
+#: slot counts twice, so a run that finds too few asks again for so long
+LINGER_S = 10.0
 RECANCEL_S = 1.0  #: a job that was not submitted yet when it was cancelled is cancelled again
 #: A job whose producers are all done will end by itself; killing its last tasks would kill their workers too,
 #: and new ones cost most of a second
@@ -106,6 +109,7 @@ class Run:
         self._started = self._since = now
         self._cancelled_at = 0.0
         self._last_failure = ""
+        self._short_of_slots = False
         self._producers_stage: int | None = None
 
     # what others ask
@@ -155,8 +159,10 @@ class Run:
 
     def _form(self, now: float) -> None:
         trouble = self.plan.trouble(self)
+        self._short_of_slots = bool(trouble)
         if trouble:
-            self.abort(trouble, now, final=True)
+            if now - self._since >= LINGER_S:
+                self.abort(trouble, now, final=True)
             return
         self.epoch = self.summary.epoch = secrets.randbits(63) | 1
         self.state = "gating"
@@ -395,7 +401,7 @@ class Run:
             if now - self._cancelled_at >= RECANCEL_S:
                 self._cancel_job(now)
         elif self.state == "joining":
-            if len(self._consumers) == self.plan.partitions and waited >= SETTLE_S:
+            if len(self._consumers) == self.plan.partitions and (self._short_of_slots or waited >= SETTLE_S):
                 self._form(now)
             elif waited > self.plan.stall_timeout:
                 self.abort(

@@ -25,7 +25,7 @@ class RunSummary:
         Producers in all, once Spark knows; else None.
     producers, consumers
         Each participant's own figures by partition: ``records``, ``bytes``, ``peak_segments``, ``segments``,
-        ``wait_s``.
+        ``wait_s``.  While the run is under way another thread adds to them: copy, then iterate.
     """
 
     exchange: str
@@ -42,17 +42,17 @@ class RunSummary:
     @property
     def records_sent(self) -> int:
         """Records that the finished producers have sent."""
-        return int(total(self.producers.values(), "records"))
+        return int(total([*self.producers.values()], "records"))
 
     @property
     def records_received(self) -> int:
         """Records that the finished consumers have read."""
-        return int(total(self.consumers.values(), "records"))
+        return int(total([*self.consumers.values()], "records"))
 
     @property
     def bytes_sent(self) -> int:
         """Bytes that the finished producers have sent."""
-        return int(total(self.producers.values(), "bytes"))
+        return int(total([*self.producers.values()], "bytes"))
 
     @property
     def peak_segments(self) -> int:
@@ -67,7 +67,7 @@ class RunSummary:
     @property
     def credit_wait_s(self) -> float:
         """Seconds that producers waited for credit or a segment, added up."""
-        return total(self.producers.values(), "wait_s")
+        return total([*self.producers.values()], "wait_s")
 
     def _all(self) -> list[dict[str, Any]]:
         return [*self.producers.values(), *self.consumers.values()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,6 +30,14 @@ def counts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     if tables:
         found = pa.concat_tables(tables).group_by("k").aggregate([("id", "count"), ("id", "sum")])
         yield from found.rename_columns(["k", "n", "total"]).combine_chunks().to_batches()
+
+
+def lingering(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Takes its time to go when nobody reads it any more."""
+    try:
+        yield from batches
+    finally:
+        time.sleep(3)
 
 
 def first_batch_only(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

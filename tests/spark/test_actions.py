@@ -14,7 +14,7 @@ import fastbuf_spark as fbs
 
 pytestmark = pytest.mark.spark
 MODES = ["pipelined", "fused", "blocking"]
-SOON_S = 30.0
+SOON_S = 60.0  # half of the time after which what waits in vain gives up (stall_timeout)
 
 
 def numbers(spark: Any, rows: int = 50_000, parts: int = 2) -> Any:
@@ -43,6 +43,16 @@ def test_a_few_rows_of_many(spark: Any, mode: str) -> None:
     made = fbs.repartition(numbers(spark, 1_000_000), 2, "k", mode=mode)
     assert len(in_time(SOON_S, lambda: made.take(5))) == 5
     assert made.count() == 1_000_000
+
+
+def test_an_action_while_the_workers_of_the_one_before_are_about_to_go(spark: Any) -> None:
+    """Spark has given their slots on; the next run waits until they are not counted twice."""
+    made = fbs.map_in_arrow(
+        numbers(spark, 1_000_000), stages.lingering, "k long, id long", keys="k", num_partitions=2, mode="pipelined"
+    )
+    assert len(in_time(SOON_S, lambda: made.take(5))) == 5
+    whole = fbs.repartition(numbers(spark, 50_000), 2, "k", mode="pipelined")
+    assert in_time(SOON_S, whole.count) == 50_000
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fastbuf_spark.run import RECANCEL_S, SETTLE_S, Run, RunPlan
+from fastbuf_spark.run import LINGER_S, RECANCEL_S, SETTLE_S, Run, RunPlan
 
 
 class FakePeer:
@@ -46,6 +46,7 @@ class House:
 
     def __init__(self, partitions: int = 2, trouble: str = "", fused: bool = False) -> None:
         self.limited = False
+        self.trouble = trouble
         self.failures: list[tuple[str, bool]] = []
         self.job = FakeJob()
         self.targets: list[list[Any]] = []
@@ -56,7 +57,7 @@ class House:
             120.0,
             60.0,
             None if fused else self._submit,
-            lambda run: trouble,
+            lambda run: self.trouble,
             lambda: self.limited,
             lambda run, reason, final: self.failures.append((reason, final)),
         )
@@ -211,12 +212,28 @@ def test_consumers_that_have_seen_enough_end_the_job() -> None:
     assert house.producer(1, 201, begin=False).ops == ["stop"]
 
 
-def test_too_few_slots_fail_every_consumer_at_once() -> None:
+def test_too_few_slots_fail_every_consumer() -> None:
     house = House(trouble="5 > 4 slots")
     for i, peer in enumerate(house.consumers):
         house.run.join(peer, i, 100 + i, 0.0)
+    house.run.tick(LINGER_S - 0.1)
+    assert house.run.state == "joining", "those who hold the slots may be about to leave"
+    house.run.tick(LINGER_S)
     assert [p.reason for p in house.consumers] == ["5 > 4 slots"] * 2
     assert house.failures == [("5 > 4 slots", True)], "to try it again cannot help"
+
+
+def test_slots_that_are_left_within_a_moment_are_waited_for() -> None:
+    house = House(trouble="5 > 4 slots")
+    for i, peer in enumerate(house.consumers):
+        house.run.join(peer, i, 100 + i, 0.0)
+    house.run.tick(0.25)
+    assert house.run.state == "joining"
+    house.trouble = ""
+    house.run.tick(0.5)
+    assert house.run.state == "gating"
+    assert [p.ops for p in house.consumers] == [["epoch"]] * 2
+    assert house.failures == []
 
 
 def test_consumers_of_two_attempts_do_not_make_a_run_before_the_newer_ones_had_time() -> None:
