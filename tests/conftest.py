@@ -10,13 +10,21 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
+import hypothesis
 import pytest
 
 # Each Java that a test starts lives for seconds or minutes: compiling its code well takes as long as running it.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+# How long an example takes says more of what else the machine does than of the code.
+hypothesis.settings.register_profile("without a clock", deadline=None)
+hypothesis.settings.load_profile("without a clock")
+
+SETTLE_S = 20.0  # a thread that has been told to end may be about to do it
 
 
 def _live() -> list:
@@ -54,6 +62,9 @@ def pools_home() -> Iterator[None]:
     yield
     if any(pool.stats().in_use for pool in _live() if id(pool) not in before):
         gc.collect()  # what a failed frame or a cycle still holds is not lost
+        end = time.monotonic() + SETTLE_S
+        while any(pool.stats().in_use for pool in _live() if id(pool) not in before) and time.monotonic() < end:
+            time.sleep(0.005)
     for pool in _live():
         if id(pool) not in before:
             assert pool.stats().in_use == 0, f"segments did not come home: {pool!r}"

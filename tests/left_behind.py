@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 
-SETTLE_S = 5.0  # the kernel lists a thread for a moment after it was joined; a lingering connection ends by itself
+SETTLE_S = 20.0  # the kernel lists a thread for a moment after it was joined; a lingering connection ends by itself
 
 Held = Counter[str]
 

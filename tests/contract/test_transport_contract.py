@@ -8,6 +8,7 @@ the host get.
 from __future__ import annotations
 
 import contextlib
+import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -148,7 +149,7 @@ def test_a_slow_channel_blocks_no_other(rig: Rig) -> None:
     writer = writers[0]
     # Fill channel 0 until it takes no more, without waiting.
     k = 0
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while writer.try_emit((0, "z" * 500)) and time.monotonic() < deadline:
         k += 1
     assert k >= 2
@@ -160,7 +161,7 @@ def test_a_slow_channel_blocks_no_other(rig: Rig) -> None:
     for i in range(100):
         writer.emit((1, str(i)))
     writer.flush()
-    fast.join(10)
+    fast.join(20)
     assert [n for n, _ in out[0]] == [1] * 100
     closer, _ = in_thread(writer.close)
     gates[1].close()
@@ -223,7 +224,7 @@ def test_when_all_consumers_cancel_the_writer_says_so(rig: Rig) -> None:
     writers, gates = rig.make(consumers=2, selector=fb.round_robin())
     for gate in gates:
         gate.close()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while not writers[0].cancelled and time.monotonic() < deadline:
         writers[0].emit((1, "nobody wants this"))
     assert writers[0].cancelled
@@ -236,7 +237,7 @@ def test_an_abort_of_the_producer_reaches_the_consumer_with_its_reason(rig: Rig)
     writers[0].emit((1, "one"))
     writers[0].flush()
     writers[0].abort("disk on fire")
-    thread.join(5)
+    thread.join(20)
     assert isinstance(out[0], ExchangeAborted)
     assert "disk on fire" in str(out[0])
 
@@ -249,7 +250,7 @@ def test_an_abort_of_the_consumer_reaches_a_blocked_producer(rig: Rig) -> None:
     gates[0].abort("model exploded")
     gates[0].close()
     if rig.kind != "local":
-        thread.join(5)
+        thread.join(20)
         assert isinstance(out[0], ExchangeAborted)
         assert "model exploded" in str(out[0])
     else:
@@ -263,7 +264,7 @@ def test_a_gate_that_is_aborted_while_it_is_read(rig: Rig) -> None:
     writers, gates = rig.make()
     thread, out = in_thread(lambda: list(gates[0]))
     gates[0].abort("enough of this")
-    thread.join(5)
+    thread.join(20)
     assert isinstance(out[0], ExchangeAborted)
     writers[0].abort("over")
 
@@ -274,7 +275,7 @@ def test_close_in_the_middle_of_a_blocked_call(rig: Rig) -> None:
     time.sleep(0.05)  # the reader is to be inside its wait; the outcome is the same if it is not yet
     gates[0].close()
     gates[0].close()
-    thread.join(5)
+    thread.join(20)
     assert isinstance(out[0], ExchangeClosed)
     writers[0].close()
     writers[0].close()
@@ -296,11 +297,14 @@ def test_a_gate_without_producers_stalls_with_the_figures(rig: Rig) -> None:
 @pytest.mark.parametrize("timeout", [0, 0.02, 0.1])
 def test_the_buffer_timeout_sends_a_partly_filled_buffer(rig: Rig, timeout: float) -> None:
     writers, gates = rig.make(buffer_timeout_s=timeout)
-    began = time.monotonic()
-    writers[0].emit((1, "alone"))
-    assert next(iter(gates[0])) == (1, "alone")
-    # Far more than the timeout, far less than never.
-    assert time.monotonic() - began < timeout + 2
+    took = []
+    for k in range(5):
+        began = time.monotonic()
+        writers[0].emit((k, "alone"))
+        assert next(iter(gates[0])) == (k, "alone")
+        took.append(time.monotonic() - began)
+    # Far more than the timeout, far less than never: of most, since a busy machine may be late with any one.
+    assert statistics.median(took) < timeout + 2
     writers[0].close()
 
 
@@ -310,7 +314,7 @@ def test_without_a_buffer_timeout_only_a_flush_sends_it(rig: Rig) -> None:
     if rig.kind != "local":
         assert gates[0].poll(0.3) is None
     writers[0].flush()
-    assert gates[0].poll(5) == [(1, "alone")]
+    assert gates[0].poll(20) == [(1, "alone")]
     writers[0].close()
 
 
@@ -352,12 +356,13 @@ def test_an_event_passes_where_data_has_no_credit(rig: Rig) -> None:
     writers[0].emit((1, "f" * 100))
     for k in range(4):
         writers[0].emit_event(fb.Watermark(k))
-    assert gates[0].poll(5) == [(1, "f" * 100)]
-    assert [gates[0].poll(5) for _ in range(4)] == [fb.Watermark(k) for k in range(4)]
+    assert gates[0].poll(20) == [(1, "f" * 100)]
+    assert [gates[0].poll(20) for _ in range(4)] == [fb.Watermark(k) for k in range(4)]
     sent = 0
-    deadline = time.monotonic() + 10
-    while writers[0].try_emit_event(fb.Watermark(sent)) or sent < 8:  # nobody reads: there are places for so many
-        sent += 1
+    deadline = time.monotonic() + 30
+    # Nobody reads: there are places for so many.
+    while (taken := writers[0].try_emit_event(fb.Watermark(sent))) or sent < 8:
+        sent += taken
         assert sent < 100
         assert time.monotonic() < deadline
         time.sleep(0.001)  # what the I/O thread can take away, it has
@@ -431,14 +436,14 @@ def test_a_gate_may_be_opened_without_knowing_its_producers(rig: Rig) -> None:
         else:
             thread, _ = in_thread(writer.close)
         while len(received) < (wave + 1) * 100:
-            received += [n for n, _ in gate.poll(5)]
+            received += [n for n, _ in gate.poll(20)]
         if rig.address is not None:
             thread.join(10)
         gate.poll(0)
         totals[wave] = writer.totals()[0]
     assert not gate.finished
     gate.seal(totals)
-    assert gate.poll(5) is None
+    assert gate.poll(20) is None
     assert gate.finished
     assert received == list(range(400))
 
@@ -449,11 +454,11 @@ def test_a_gate_that_was_promised_more_says_which_channel(rig: Rig) -> None:
     writer = rig.near.create_result_partition(ROWS, [target], channel=9, epoch=5, secret=SECRET, config=rig.settings())
     writer.emit((1, None))
     thread, _ = in_thread(writer.close)
-    assert gate.poll(5) == [(1, None)]
+    assert gate.poll(20) == [(1, None)]
     thread.join(10)
     gate.seal({9: 2})
     with pytest.raises(fb.ExchangeError, match="channel 9 sent 1 buffers, 2 were announced"):
-        gate.poll(5)
+        gate.poll(20)
 
 
 def test_batches_keep_their_rows(rig: Rig) -> None:

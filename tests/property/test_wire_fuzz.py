@@ -13,6 +13,7 @@ import time
 
 import pytest
 from left_behind import held, new_since
+from promises import PATIENCE_S
 
 import fastbuf as fb
 from fastbuf.transports import handshake as hs
@@ -30,7 +31,7 @@ def element(value: int) -> bytes:
 
 def join(address: tuple[str, int], gate: fb.InputGate, channel: int) -> socket.socket:
     """A peer that proves the secret, written from the description alone."""
-    sock = socket.create_connection(address, timeout=5)
+    sock = socket.create_connection(address, timeout=PATIENCE_S)
     hs.greet(sock, hs.Hello(gate.gate_id, channel, 3, ROWS.fingerprint, 4096, os.urandom(32)), b"s", "the listener")
     return sock
 
@@ -155,7 +156,7 @@ def test_a_consumer_that_breaks_the_protocol(frames: bytes, error: str) -> None:
         with pytest.raises(fb.ExchangeError, match=error):
             writer.emit_many((k,) for k in range(100_000_000))
         writer.abort("over")
-        thread.join(5)
+        thread.join(PATIENCE_S)
 
 
 def test_a_ping_is_answered_while_nobody_reads() -> None:
@@ -194,7 +195,7 @@ def test_one_that_joins_without_proof_is_refused_and_the_first_goes_on(last: byt
             assert (kind, number, refused, verdict[0]) == (JOIN, 2, 1, hs.REFUSED_SECRET)
             sock.sendall(frame(DONE, 2) + frame(DATA, 0, element(5)) + frame(DONE, 0, sequence=1))
             assert hear()[:2] == (DONE, 0)
-            assert gate.poll(5) == [(5,)]
+            assert gate.poll(PATIENCE_S) == [(5,)]
             # And the number it had is not given out again.
             sock.sendall(frame(JOIN, 2, greeting(gate.gate_id, 2)))
             assert stream.read() == b""
@@ -250,11 +251,11 @@ def test_mutated_streams_never_harm_an_honest_peer() -> None:
             gate.close()
             honest.emit((k,))
             honest.flush()
-            assert honest_gate.poll(5) == [(k,)]
+            assert honest_gate.poll(PATIENCE_S) == [(k,)]
         closer = threading.Thread(target=honest.close)
         closer.start()
         assert list(honest_gate) == []
-        closer.join(5)
+        closer.join(PATIENCE_S)
         assert outcomes["error"] > ROUNDS // 2
         honest_gate.close()
         assert env.pool.available == 256
@@ -266,7 +267,7 @@ def knock(address: tuple[str, int], gate: fb.InputGate, rng: random.Random) -> b
     kind = rng.randrange(4)
     first = hello if kind == 0 else mutate(rng, hello) if kind < 3 else rng.randbytes(rng.randint(1, 300))
     heard = b""
-    with socket.create_connection(address, timeout=5) as sock:
+    with socket.create_connection(address, timeout=PATIENCE_S) as sock:
         try:
             sock.sendall(first)
             if len(first) < hs.HELLO_BYTES or kind == 1:
@@ -291,9 +292,10 @@ def knock(address: tuple[str, int], gate: fb.InputGate, rng: random.Random) -> b
     return heard
 
 
-def test_mutated_greetings_never_harm_an_honest_peer() -> None:
+def test_mutated_greetings_never_harm_an_honest_peer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the secret is proved: dropped each time, nobody admitted, nothing kept, and the listener goes on."""
     rng = random.Random(20260102)
+    monkeypatch.setattr(listener, "PROOF_TIME_S", 3 * PATIENCE_S)  # who is wrong is dropped long before it is up
 
     with (
         fb.ShuffleEnvironment(segments=64, segment_size=4096) as env,
@@ -309,7 +311,7 @@ def test_mutated_greetings_never_harm_an_honest_peer() -> None:
             assert len(heard) <= hs.CHALLENGE_BYTES + hs.VERDICT_HEAD_BYTES + hs.REASON_BYTES
             honest.emit((k,))
             honest.flush()
-            assert honest_gate.poll(5) == [(k,)]
+            assert honest_gate.poll(PATIENCE_S) == [(k,)]
             if k == ROUNDS // 2:
                 memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         assert wanted.stats()["channels"] == 0
@@ -319,7 +321,7 @@ def test_mutated_greetings_never_harm_an_honest_peer() -> None:
         writer = near.create_result_partition(ROWS, [(*address, wanted.gate_id)], epoch=3, secret=b"s")
         writer.emit((7,))
         writer.flush()
-        assert wanted.poll(5) == [(7,)]
+        assert wanted.poll(PATIENCE_S) == [(7,)]
         writer.abort()
         honest.abort()
 
@@ -329,16 +331,14 @@ def test_who_speaks_slowly_has_no_more_time_than_who_is_silent(monkeypatch: pyte
     monkeypatch.setattr(listener, "PROOF_TIME_S", 0.4)
     with fb.ShuffleEnvironment(segments=16, segment_size=4096) as env:
         gate = env.create_input_gate(ROWS, channels=1, epoch=3, secret=b"s")
-        with socket.create_connection(env.listen(), timeout=5) as sock:
+        with socket.create_connection(env.listen(), timeout=PATIENCE_S) as sock:
             hello = hs.Hello(gate.gate_id, 0, 3, ROWS.fingerprint, 4096, b"n" * 32).pack()
-            begin = time.monotonic()
 
             def drip() -> None:
                 for k in range(len(hello)):
                     sock.sendall(hello[k : k + 1])
-                    time.sleep(0.05)  # the stranger's slowness: 4 s for all of it
+                    time.sleep(0.25)  # the stranger's slowness: within the time for a byte, and 20 s for all of them
 
             with pytest.raises(ConnectionError):
                 drip()
-            assert time.monotonic() - begin < 3
         gate.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 import threading
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SETTLE_S = 10.0
+SETTLE_S = 40.0  # a run whose producers are all done gives their job ten seconds to end by itself
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -87,13 +88,53 @@ def leftovers() -> list[str]:
     return found
 
 
+def in_the_end(find: Callable[[], Any], fits: Callable[[Any], bool]) -> Any:
+    """What ``find`` gives, as soon as it fits; its last answer if it never does.
+
+    Spark tells nobody when it has taken a job down, and what workers say to the driver last may come after their rows.
+    """
+    deadline = time.monotonic() + SETTLE_S
+    while not fits(found := find()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return found
+
+
+def no_run_left() -> None:
+    """Waits for the end of all runs."""
+    assert in_the_end(leftovers, lambda found: not found) == []
+
+
+def told(figures: Callable[[Any], Any], wanted: Any) -> Any:
+    """The last run, once the driver has been told of it what is ``wanted``."""
+    import fastbuf_spark as fbs
+
+    def look() -> Any:
+        run = fbs.last_run()
+        # Copies: another thread writes them
+        return run and dataclasses.replace(run, producers=dict(run.producers), consumers=dict(run.consumers))
+
+    run = in_the_end(look, lambda run: run is not None and figures(run) == wanted)
+    assert run is not None
+    assert figures(run) == wanted
+    return run
+
+
+def driver() -> tuple[int, int]:
+    """Descriptors and threads of this process."""
+    return len(os.listdir("/proc/self/fd")), threading.active_count()
+
+
+def driver_since(before: tuple[int, int], files: int, threads: int) -> None:
+    """The driver has at most so many more than ``before``, once the threads of the last jobs have ended."""
+    after = in_the_end(driver, lambda now: now[0] <= before[0] + files and now[1] <= before[1] + threads)
+    assert after[0] <= before[0] + files, f"descriptors of the driver: {before[0]}, then {after[0]}"
+    assert after[1] <= before[1] + threads, f"threads of the driver: {before[1]}, then {after[1]}"
+
+
 @pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
     yield
-    deadline = time.monotonic() + SETTLE_S
-    while leftovers() and time.monotonic() < deadline:
-        time.sleep(0.05)  # Spark tells nobody when it has taken a cancelled job down
-    assert leftovers() == []
+    no_run_left()
 
 
 @pytest.fixture

@@ -70,10 +70,13 @@ def slowly_with_producers(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Reco
     import pyarrow.compute as pc
 
     rows = producers = 0
+    asked = time.monotonic()
     for batch in batches:
         rows += batch.num_rows
         producers = max(producers, pc.max(batch["producer_kib"]).as_py() or 0)
-        time.sleep(0.02)  # the slow consumer that is tested
+        # The slow consumer that is tested, and slow it must be beside producers that are not fast either
+        time.sleep(max(0.04, 2 * (time.monotonic() - asked)))
+        asked = time.monotonic()
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     yield pa.record_batch(
         {

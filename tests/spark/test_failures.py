@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,13 +12,13 @@ import probes
 import pyarrow as pa
 import pytest
 import stages
-from conftest import in_time
+from conftest import driver, driver_since, in_the_end, in_time, no_run_left, told
 
 import fastbuf_spark as fbs
 
 pytestmark = pytest.mark.spark
 MODES = ["pipelined", "fused", "blocking"]
-SOON_S = 15.0
+SOON_S = 60.0  # half of the time after which what waits in vain gives up (stall_timeout)
 WORDS = "the plane has no wings"
 
 
@@ -42,15 +41,24 @@ def shuffled(df: Any, mode: str, func: Any = stages.identity, before: Any = None
     )
 
 
+def failure(action: Callable[[], Any]) -> str:
+    """What an action fails with; empty if it does not."""
+    try:
+        action()
+    except Exception as error:  # Spark's own classes differ by version
+        return str(error) or type(error).__name__
+    return ""
+
+
 def fails_soon(action: Callable[[], Any], *words: str) -> None:
-    with pytest.raises(Exception) as caught:  # noqa: PT011 - Spark's own classes differ by version
-        in_time(SOON_S, action)
+    text = in_time(SOON_S, lambda: failure(action))
+    assert text, "it did not fail"
     for word in words:
-        assert word in str(caught.value)
+        assert word in text
 
 
 def still_works(spark: Any, mode: str) -> None:
-    assert in_time(SOON_S, shuffled(numbers(spark, 1_000), mode).count) == 1_000
+    assert in_time(1.5 * SOON_S, shuffled(numbers(spark, 1_000), mode).count) == 1_000  # new workers import everything
 
 
 @pytest.fixture(autouse=True)
@@ -105,21 +113,26 @@ def test_a_worker_that_is_killed(spark: Any, mode: str, side: str) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             yield batch
 
-    fails_soon(shuffled(numbers(spark), mode, **{side: dies}).count)  # type: ignore[arg-type]
+    fails_soon(shuffled(numbers(spark), mode, **{side: dies}).count)
     still_works(spark, mode)
 
 
 def test_two_pipelined_frames_joined_with_too_few_slots(spark: Any) -> None:
     left, right = shuffled(numbers(spark), "pipelined"), shuffled(numbers(spark), "pipelined")
     joined = left.join(right.withColumnRenamed("id", "other").hint("merge"), "k")
-    fails_soon(joined.count, "5 > 4 slots", "local[5]", "blocking")
+    for _ in range(5):
+        if text := in_time(SOON_S, lambda: failure(joined.count)):
+            break
+        no_run_left()  # Spark read one after the other, which is as well
+    for word in ("5 > 4 slots", "local[5]", "blocking"):
+        assert word in text
     still_works(spark, "pipelined")
 
 
 def test_two_pipelined_frames_joined_with_enough_slots(spark: Any) -> None:
     left = fbs.repartition(numbers(spark, 1_000), 1, "k", mode="pipelined")
     right = fbs.repartition(numbers(spark, 1_000), 1, "k", mode="pipelined").groupBy("k").count()
-    assert in_time(40, left.join(right, "k").count) == 1_000
+    assert in_time(SOON_S, left.join(right, "k").count) == 1_000
 
 
 def test_a_cancelled_action_ends_the_producers_too(spark: Any) -> None:
@@ -128,7 +141,8 @@ def test_a_cancelled_action_ends_the_producers_too(spark: Any) -> None:
             time.sleep(0.2)  # stands for work: there must be something to cancel
             yield batch
 
-    made = shuffled(numbers(spark, 2_000_000), "pipelined", before=slow)
+    # For longer than anything below waits
+    made = shuffled(numbers(spark, 20_000_000), "pipelined", before=slow)
     errors: list[BaseException] = []
 
     def work() -> None:
@@ -155,16 +169,17 @@ def test_a_cancelled_action_ends_the_producers_too(spark: Any) -> None:
 
 def test_a_slow_consumer_holds_no_more_than_the_cap(spark: Any) -> None:
     def slow(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for number, batch in enumerate(batches):
-            if number < 10:
-                time.sleep(0.1)  # slow on purpose: the producers must wait for it
+        rows = 0
+        for batch in batches:
+            if rows < 400_000:
+                time.sleep(batch.num_rows * 1e-5)  # slow on purpose: the producers must wait for it
+            rows += batch.num_rows
             yield batch
 
     conf = fbs.ShuffleConf(memory_bytes=1 << 20, segment_size=8 << 10)
     made = shuffled(numbers(spark, 1_000_000), "pipelined", func=slow, conf=conf)
     assert made.count() == 1_000_000
-    run = fbs.last_run()
-    assert run is not None
+    run = told(lambda run: (run.outcome, run.records_received), ("ok", 1_000_000))
     assert 0 < run.peak_segments <= conf.segments
     assert run.credit_wait_s > 0.2
 
@@ -172,27 +187,29 @@ def test_a_slow_consumer_holds_no_more_than_the_cap(spark: Any) -> None:
 def test_many_runs_leave_nothing_behind(spark: Any) -> None:
     made = shuffled(numbers(spark, 2_000), "pipelined")
 
-    def driver() -> tuple[int, int]:
-        return len(os.listdir("/proc/self/fd")), threading.active_count()
-
-    def workers() -> list[tuple[int, int, int]]:
+    def workers(most: dict[int, tuple[int, int]]) -> list[tuple[int, int, int]]:
         def look(_: Any) -> Iterator[tuple[int, int, int]]:
-            threads, files = os.listdir("/proc/self/task"), os.listdir("/proc/self/fd")
-            yield os.getpid(), len(threads), len(files)
+            end = time.monotonic() + 20
+            while True:
+                threads, files = len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
+                allowed = most.get(os.getpid(), (threads, files))
+                if (threads <= allowed[0] and files <= allowed[1]) or time.monotonic() > end:
+                    break
+                time.sleep(0.01)  # the kernel lists a thread for a moment after it was joined
+            yield os.getpid(), threads, files
 
         return spark.sparkContext.parallelize(range(4), 4).mapPartitions(look).collect()
 
     for _ in range(3):
         made.count()
+    no_run_left()
     before, shm = driver(), probes.shared_files()
-    first = {pid: (threads, files) for pid, threads, files in workers()}
+    most = {pid: (threads + 1, files + 1) for pid, threads, files in workers({})}
     for _ in range(12):
         made.count()
-    after = driver()
-    assert after[0] <= before[0] + 4, f"files of the driver: {before[0]}, then {after[0]}"
-    assert after[1] <= before[1] + 2, f"threads of the driver: {before[1]}, then {after[1]}"
-    assert probes.shared_files() <= shm
-    for pid, threads, files in workers():
-        if pid in first:
-            assert threads <= first[pid][0] + 1, f"threads of worker {pid}: {first[pid][0]}, then {threads}"
-            assert files <= first[pid][1] + 1, f"files of worker {pid}: {first[pid][1]}, then {files}"
+    driver_since(before, files=4, threads=2)
+    assert in_the_end(probes.shared_files, lambda found: found <= shm) <= shm
+    for pid, threads, files in workers(most):
+        if pid in most:
+            assert threads <= most[pid][0], f"threads of worker {pid}: at most {most[pid][0]}, then {threads}"
+            assert files <= most[pid][1], f"files of worker {pid}: at most {most[pid][1]}, then {files}"

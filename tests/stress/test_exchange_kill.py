@@ -5,13 +5,13 @@ from __future__ import annotations
 import multiprocessing as mp
 import os
 import random
-import signal
 import threading
 import time
 from typing import Any
 
 import pytest
 from left_behind import held, new_since
+from promises import PATIENCE_S, Death, Reactions, own_time
 
 import fastbuf as fb
 from fastbuf.errors import PeerLost
@@ -59,6 +59,7 @@ def take_part(pipe: Any, number: int, of: int) -> None:
             writer = env.create_result_partition(
                 ROWS, targets, channel=number, epoch=1, secret=b"k", config=config, selector=fb.round_robin()
             )
+            ours = time.monotonic() - own_time()  # what this process is late by from here on does not count
             pipe.send("connected")
             k = 0
             done = True
@@ -67,7 +68,7 @@ def take_part(pipe: Any, number: int, of: int) -> None:
                 k += done
                 gate.poll(0 if done else 0.001)
         except fb.FastbufError as error:
-            told = time.monotonic(), type(error).__name__, str(error)
+            told = ours + own_time(), type(error).__name__, str(error)
             writer.abort(f"participant {number} ends: {error}")
             gate.abort(str(error))
             gate.close()
@@ -79,6 +80,7 @@ def take_part(pipe: Any, number: int, of: int) -> None:
 def test_a_participant_that_is_both_is_killed_and_all_the_others_end() -> None:
     context = server()
     rng = random.Random(9)
+    reactions = Reactions(1.0)
     for _ in range(ROUNDS):
         pipes = [context.Pipe() for _ in range(3)]
         children = [
@@ -95,20 +97,21 @@ def test_a_participant_that_is_both_is_killed_and_all_the_others_end() -> None:
         assert [pipe.recv() for pipe in ours] == ["connected"] * 3
         time.sleep(rng.random() * 0.05)  # a random point of the stream
         dead = rng.randrange(3)
-        assert children[dead].pid is not None
-        os.kill(children[dead].pid, signal.SIGKILL)
-        killed = time.monotonic()
+        death = Death(children[dead])
+        death.done()
         for i, pipe in enumerate(ours):
             if i != dead:
-                assert pipe.poll(10), f"participant {i} hangs"
+                assert pipe.poll(PATIENCE_S), f"participant {i} hangs"
                 when, kind, text, available = pipe.recv()
                 assert kind in ("PeerLost", "ExchangeAborted"), text
                 assert "lost" in text, text
-                assert when - killed < 1.0
+                assert "PING" not in text, text
+                reactions.add(when - death.clock)
                 assert available == 64
         for child, pipe in zip(children, ours, strict=True):
-            child.join(10)
+            child.join(PATIENCE_S)
             pipe.close()
+    reactions.check()
 
 
 @pytest.mark.stress
@@ -116,6 +119,7 @@ def test_a_participant_that_is_both_is_killed_and_all_the_others_end() -> None:
 def test_a_killed_producer_is_named_within_a_second() -> None:
     context = server()
     rng = random.Random(7)
+    reactions = Reactions(1.0)
     with fb.ShuffleEnvironment(segments=128, segment_size=4096) as env:
         address = env.listen()
         before = None
@@ -135,33 +139,34 @@ def test_a_killed_producer_is_named_within_a_second() -> None:
                     for _ in gate:
                         pass
                 except fb.FastbufError as lost:
-                    outcome.append((time.monotonic(), lost))
+                    outcome.append((own_time(), lost))
 
             reader = threading.Thread(target=read)
             reader.start()
             for event in started:
-                assert event.wait(20)
+                assert event.wait(PATIENCE_S)
             time.sleep(rng.random() * 0.05)  # a random point of the stream
-            assert children[0].pid is not None
-            os.kill(children[0].pid, signal.SIGKILL)
-            killed = time.monotonic()
-            reader.join(10)
+            death = Death(children[0])
+            reader.join(PATIENCE_S)
+            assert outcome, "the reader hangs"
             when, error = outcome[0]
             assert isinstance(error, PeerLost)
             assert "channel 0" in str(error)
-            assert when - killed < 1.0
+            assert "PING" not in str(error)
+            reactions.add(when - death.done())
             gate.close()
             for child in children:
                 child.kill()
-                child.join(10)
+                child.join(PATIENCE_S)
                 child.close()
             assert env.pool.available == 128
             env.pool.audit()
-            del children, child
+            del children, child, death
             if before is None:  # the first round starts what multiprocessing needs
                 time.sleep(0.05)  # connections of those killed are closed when the I/O thread looks next
                 before = held()
         assert not new_since(before)
+    reactions.check()
 
 
 @pytest.mark.stress
@@ -169,6 +174,7 @@ def test_a_killed_producer_is_named_within_a_second() -> None:
 def test_a_killed_consumer_is_named_to_the_writer_within_a_second() -> None:
     context = server()
     rng = random.Random(8)
+    reactions = Reactions(1.0)
     before = None
     for _ in range(2 * ROUNDS):
         ours, theirs = context.Pipe()
@@ -182,16 +188,17 @@ def test_a_killed_consumer_is_named_to_the_writer_within_a_second() -> None:
             while time.monotonic() < stop:
                 writer.emit((k, "t" * (k % 300)))
                 k += 1
-            assert child.pid is not None
-            os.kill(child.pid, signal.SIGKILL)
-            killed = time.monotonic()
-            with pytest.raises(PeerLost, match="consumer"):
+            death = Death(child)
+            with pytest.raises(PeerLost, match="consumer") as lost:
                 writer.emit_many((k, "u" * 200) for k in range(10_000_000))
-            assert time.monotonic() - killed < 1.0
+            told = own_time()
+            assert "PING" not in str(lost.value)
+            reactions.add(told - death.done())
             writer.abort("over")
             assert env.pool.available == 64
-        child.join(10)
+        child.join(PATIENCE_S)
         child.close()
         ours.close(), theirs.close()
         before = before or held()  # the first round starts what multiprocessing needs
         assert not new_since(before)
+    reactions.check()

@@ -28,7 +28,7 @@ import fastbuf as fb
 ROWS = fb.RowSerializer(fb.Schema.of(n="int64", text="string"))
 CHANNELS = 3
 RECORDS = 1500
-INTERVAL = 1.0
+INTERVAL = 3.0  # two of them must not pass where packets only got lost, each time for twice as long
 LOSS, DELAY_S = 0.05, 0.02
 NEAR, FAR = "10.77.0.1", "10.77.0.2"
 CONFIG = fb.ExchangeConfig(ping_interval_s=INTERVAL, buffer_timeout_s=0.01)
@@ -152,7 +152,7 @@ class Link:
 
 
 @pytest.mark.stress
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_loss_and_delay_change_nothing_and_a_cut_is_named() -> None:
     context = mp.get_context("forkserver")
     context.set_forkserver_preload(["fastbuf", __name__])
@@ -171,14 +171,14 @@ def test_loss_and_delay_change_nothing_and_a_cut_is_named() -> None:
             pytest.skip(f"network namespaces or tun devices are not permitted here: {refused}")
         link = Link([recv_handle(pipe) for pipe in (producer, consumer)])
         producer.send(consumer.recv())
-        assert consumer.poll(30), "nothing, or not all, came through"
+        assert consumer.poll(120), "nothing, or not all, came through"
         for part in consumer.recv():
             assert part[:RECORDS] == [(k, "x" * (k % 120)) for k in range(RECORDS)]
         assert link.lost > link.passed * LOSS / 3, "the network was better than it should be"
         link.cut = True
         at = time.monotonic()
         for pipe, peer in ((producer, "consumer"), (consumer, "producer")):
-            assert pipe.poll(20), f"what waits for a {peer} hangs"
+            assert pipe.poll(60), f"what waits for a {peer} hangs"
             errors, available = pipe.recv()
             assert len(errors) == CHANNELS
             assert available == 128
@@ -186,7 +186,7 @@ def test_loss_and_delay_change_nothing_and_a_cut_is_named() -> None:
                 assert kind == "PeerLost"
                 assert text.startswith(peer)
                 assert "no answer to a PING" in text
-                assert when - at < 3 * INTERVAL + 1.0
+                assert when - at < 4 * INTERVAL  # three, and what the machine is late by
     finally:
         if link is not None:
             link.close()

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from left_behind import held, new_since
+from promises import PATIENCE_S, Death, Reactions, own_time
 
 import fastbuf as fb
 from fastbuf.errors import PeerLost
@@ -59,8 +60,8 @@ def consume(pipe: Any, most: int) -> None:
         signal.pause()
 
 
-def until(true: Callable[[], bool], seconds: float) -> bool:
-    end = time.monotonic() + seconds
+def until(true: Callable[[], bool]) -> bool:
+    end = time.monotonic() + PATIENCE_S
     while not true() and time.monotonic() < end:
         time.sleep(0.001)  # what another thread is about to do
     return true()
@@ -69,6 +70,7 @@ def until(true: Callable[[], bool], seconds: float) -> bool:
 def test_a_killed_producer() -> None:
     context = server()
     rng = random.Random(17)
+    reactions = Reactions(1.0)
     before = held()
     with fb.ShuffleEnvironment(segments=SEGMENTS, segment_size=4096, shared=True) as env:
         address = env.listen()
@@ -77,39 +79,40 @@ def test_a_killed_producer() -> None:
             started = context.Event()
             child = context.Process(target=produce, args=(address, gate.gate_id, 0, started), daemon=True)
             child.start()
-            assert started.wait(20)
+            assert started.wait(PATIENCE_S)
             expected = 0
             stop = time.monotonic() + rng.random() * 0.02
-            killed = 0.0
+            death: Death | None = None
             lost = ""
             try:
                 while True:
-                    if not killed and time.monotonic() > stop:
-                        assert child.pid is not None
-                        os.kill(child.pid, signal.SIGKILL)
-                        killed = time.monotonic()
+                    if death is None and time.monotonic() > stop:
+                        death = Death(child)
                     for n, text in gate.poll(0.01) or ():
                         assert n == expected
                         assert text == f"{n}" + "t" * (n % 300)
                         expected += 1
-                    assert not killed or time.monotonic() - killed < 5, "the death was not seen"
+                    assert time.monotonic() - stop < PATIENCE_S, "the death was not seen"
             except PeerLost as error:
-                lost = str(error)
+                told, lost = own_time(), str(error)
             assert "was lost without its end of partition" in lost
-            assert time.monotonic() - killed < 1.0
+            assert death is not None, lost
+            reactions.add(told - death.done())
             gate.close()
-            child.join(10)
+            child.join(PATIENCE_S)
             child.close()
             assert env.pool.available == SEGMENTS
-            del child, started
+            del child, started, death
             if kill == 0:
                 before = held()  # the first round starts what multiprocessing needs
         assert not new_since(before)
+    reactions.check()
 
 
 def test_a_killed_consumer_of_a_writer_that_writes() -> None:
     context = server()
     rng = random.Random(18)
+    reactions = Reactions(1.0)
     for _ in range(2 * ROUNDS):
         ours, theirs = context.Pipe()
         child = context.Process(target=consume, args=(theirs, rng.choice([0, 50, 10**9])), daemon=True)
@@ -122,28 +125,30 @@ def test_a_killed_consumer_of_a_writer_that_writes() -> None:
             while time.monotonic() < stop:
                 done = writer.try_emit((k, f"{k}" + "t" * (k % 300))) if done else writer.resume()
                 k += done
-            assert child.pid is not None
-            os.kill(child.pid, signal.SIGKILL)
-            killed = time.monotonic()
+            death = Death(child)
             lost = ""
             try:
-                while time.monotonic() - killed < 5:
+                while time.monotonic() - stop < PATIENCE_S:
                     done = writer.try_emit((k, "u" * 200)) if done else writer.resume()
                     k += done
+                    if not done:  # a loop without a pause would wait for the processor, and `own_time` stand still
+                        time.sleep(0.001)
             except PeerLost as error:
-                lost = str(error)
+                told, lost = own_time(), str(error)
             assert "was lost before it acknowledged" in lost
-            assert time.monotonic() - killed < 1.0
+            reactions.add(told - death.done())
             writer.abort("over")
             assert env.pool.available == SEGMENTS
             env.pool.audit()
-        child.join(10)
+        child.join(PATIENCE_S)
         child.close()
+    reactions.check()
 
 
 def test_a_killed_consumer_of_a_writer_that_does_nothing() -> None:
     context = server()
     rng = random.Random(19)
+    reactions = Reactions(1.0)
     with fb.ShuffleEnvironment(segments=SEGMENTS, segment_size=4096, shared=True) as env:
         for kill in range(ROUNDS):
             ours, theirs = context.Pipe()
@@ -161,17 +166,19 @@ def test_a_killed_consumer_of_a_writer_that_does_nothing() -> None:
             if closes:
                 writer.close()
             time.sleep(rng.random() * 0.005)  # a random point of the reading
-            assert child.pid is not None
-            os.kill(child.pid, signal.SIGKILL)
+            death = Death(child)
             # All but the one that the writer is filling.
-            assert until(lambda most=1 - closes: env.pool.stats().in_use <= most, 1.0), "what was lent is still out"
+            assert until(lambda most=1 - closes: env.pool.stats().in_use <= most), "what was lent is still out"
             if not closes:
-                assert until(lambda writer=writer: writer.cancelled, 1.0)
+                assert until(lambda writer=writer: writer.cancelled), "the writer was not told"
+            reactions.add(own_time() - death.done())
+            if not closes:
                 writer.abort("over")
             assert env.pool.available == SEGMENTS
             env.pool.audit()
-            child.join(10)
+            child.join(PATIENCE_S)
             child.close()
+    reactions.check()
 
 
 def consume_with_a_child(pipe: Any) -> None:
@@ -179,7 +186,7 @@ def consume_with_a_child(pipe: Any) -> None:
     with fb.ShuffleEnvironment(segments=SEGMENTS, segment_size=4096, shared=True) as env:
         gate = env.create_input_gate(ROWS, channels=1, epoch=1, secret=b"k", config=CONFIG)
         pipe.send((env.listen(), gate.gate_id))
-        assert gate.poll(10)
+        assert gate.poll(PATIENCE_S)
         child = os.fork()
         if child == 0:
             signal.pause()
@@ -191,28 +198,30 @@ def consume_with_a_child(pipe: Any) -> None:
 def test_a_killed_consumer_whose_child_lives() -> None:
     """The control line does not end then: the child has it too."""
     context = server()
-    ours, theirs = context.Pipe()
-    process = context.Process(target=consume_with_a_child, args=(theirs,), daemon=True)
-    process.start()
-    address, gate_id = ours.recv()
-    with fb.ShuffleEnvironment(segments=SEGMENTS, segment_size=4096, shared=True) as env:
-        writer = env.create_result_partition(ROWS, [(*address, gate_id)], epoch=1, secret=b"k", config=CONFIG)
-        writer.emit((1, "1"))
-        writer.flush()
-        child = ours.recv()
-        assert process.pid is not None
-        os.kill(process.pid, signal.SIGKILL)
-        killed = time.monotonic()
-        lost = ""
-        try:
-            while time.monotonic() - killed < 5:
-                writer.emit((1, "1" * 300))
-        except PeerLost as error:
-            lost = str(error)
-        finally:
-            os.kill(child, signal.SIGKILL)
-        assert "the process has ended" in lost
-        assert time.monotonic() - killed < 1.0
-        writer.abort("over")
-        assert env.pool.available == SEGMENTS
-    process.join(10)
+    reactions = Reactions(1.0)
+    for _ in range(ROUNDS // 3):
+        ours, theirs = context.Pipe()
+        process = context.Process(target=consume_with_a_child, args=(theirs,), daemon=True)
+        process.start()
+        address, gate_id = ours.recv()
+        with fb.ShuffleEnvironment(segments=SEGMENTS, segment_size=4096, shared=True) as env:
+            writer = env.create_result_partition(ROWS, [(*address, gate_id)], epoch=1, secret=b"k", config=CONFIG)
+            writer.emit((1, "1"))
+            writer.flush()
+            child = ours.recv()
+            death = Death(process)
+            began = time.monotonic()
+            lost = ""
+            try:
+                while time.monotonic() - began < PATIENCE_S:
+                    writer.emit((1, "1" * 300))
+            except PeerLost as error:
+                told, lost = own_time(), str(error)
+            finally:
+                os.kill(child, signal.SIGKILL)
+            assert "the process has ended" in lost
+            reactions.add(told - death.done())
+            writer.abort("over")
+            assert env.pool.available == SEGMENTS
+        process.join(PATIENCE_S)
+    reactions.check()

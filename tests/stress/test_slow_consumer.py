@@ -20,10 +20,12 @@ import fastbuf as fb
 
 LONG = os.environ.get("FASTBUF_LONG") == "1"
 SLOW_S = 600.0 if LONG else 30.0
-SLOW_RATE = 5000  # records a second: a producer alone makes some hundred thousand
+MOST_SLOW_RATE = 5000  # records a second: a producer alone makes some hundred thousand
+FASTER = 16  # so many times as fast it must be able to go
 EXCLUSIVE, FLOATING = 2, 8
 ROWS = fb.RowSerializer(fb.Schema.of(n="int64", text="string"))
 TEXT = "x" * 200
+SEGMENT = 4096
 
 
 def resident_bytes() -> int:
@@ -51,7 +53,7 @@ class Run:
         self.writer.close()
 
     def take(self) -> None:
-        records = self.gate.poll(10)
+        records = self.gate.poll(60)
         assert records, "nothing came"
         assert records[0][0] == self.consumed, "lost or out of order"
         self.consumed += len(records)
@@ -81,32 +83,35 @@ PR_SET_THP_DISABLE = 41
 def slow_consumer() -> None:
     ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)
     with (
-        fb.ShuffleEnvironment(segments=64, segment_size=4096) as near,
-        fb.ShuffleEnvironment(segments=64, segment_size=4096) as far,
+        fb.ShuffleEnvironment(segments=64, segment_size=SEGMENT) as near,
+        fb.ShuffleEnvironment(segments=64, segment_size=SEGMENT) as far,
     ):
         run = Run(near, far)
-        assert run.for_a_second() > 4 * SLOW_RATE, "this machine cannot tell slow from fast"
+        rate = min(MOST_SLOW_RATE, max(run.for_a_second() for _ in range(3)) / FASTER)
+        assert rate > 100, "this machine cannot tell slow from fast"
         # From here on at a fixed pace: by the clock, so that a late record does not slow the average.
         began, first = time.monotonic(), run.consumed
-        begin = end = (0, 0, 0)  # produced, consumed, resident bytes
+        begin = end = (0, 0, 0, 0.0)  # produced, consumed, resident bytes, seconds
         while (now := time.monotonic() - began) < SLOW_S:
-            while run.consumed - first < now * SLOW_RATE:
+            while run.consumed - first < now * rate:
                 run.take()
             run.check()
             if now > SLOW_S / 4:  # what there was room for has been filled long ago
-                end = (run.writer.records, run.consumed, resident_bytes())
+                end = (run.writer.records, run.consumed, resident_bytes(), now)
                 begin = begin if any(begin) else end
             time.sleep(0.005)  # this is what makes it slow
-        produced, consumed, resident = (b - a for a, b in zip(begin, end, strict=True))
-        assert abs(produced - consumed) <= 0.05 * consumed, f"{produced} were written while {consumed} were read"
-        assert abs(consumed - SLOW_RATE * SLOW_S * 3 / 4) <= 0.1 * SLOW_RATE * SLOW_S, "the consumer was not that slow"
+        produced, consumed, resident, seconds = (b - a for a, b in zip(begin, end, strict=True))
+        on_the_way = sum(env.pool.total for env in (near, far)) * SEGMENT // len(TEXT)
+        assert abs(produced - consumed) <= 0.05 * consumed + on_the_way, f"{produced} written, {consumed} read"
+        assert seconds > SLOW_S / 4, "too short to tell"
+        assert abs(consumed - rate * seconds) <= 0.1 * rate * SLOW_S, "the consumer was not that slow"
         assert resident < 1 << 20, f"{resident} bytes more than at the beginning"
-        # And it recovers within a second.
-        assert run.for_a_second() > 4 * SLOW_RATE
+        # And it recovers within a second; another one, or two, if there is somebody else who has the machine just now.
+        assert any(run.for_a_second() > 4 * rate for _ in range(3))
         run.stop.set()
         while not run.gate.finished:
-            run.consumed += len(run.gate.poll(10) or [])
-        run.thread.join(10)
+            run.consumed += len(run.gate.poll(60) or [])
+        run.thread.join(60)
         assert run.consumed == run.writer.records
         run.gate.close()
         for env in (near, far):
@@ -118,7 +123,7 @@ def slow_consumer() -> None:
 def test_a_slow_consumer_for_long() -> None:
     process = multiprocessing.get_context("spawn").Process(target=slow_consumer)
     process.start()
-    process.join(SLOW_S + 60)
+    process.join(SLOW_S + 200)
     if process.is_alive():
         process.kill()
         process.join()

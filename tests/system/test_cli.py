@@ -101,7 +101,7 @@ def test_shuffle_with_a_function_that_fails(user_folder: Path) -> None:
         *("shuffle", "in.parquet", "out.parquet", "--key", "user", "--partitions", "2", "--master", "local[4]"),
         *("--func", "my_stages:broken", "--mode", "blocking"),
         cwd=user_folder,
-        timeout=120,
+        timeout=400,
     )
     assert said.returncode == 1
     assert "no such thing as a total" in said.stderr

@@ -94,7 +94,7 @@ def test_the_programs_between_processes_print_what_the_page_says(
         printed = re.findall(r"^```text\n(.*?)^```", page, re.DOTALL | re.MULTILINE)[0]
     (tmp_path / f"{name}.py").write_text(programs[name])
     done = subprocess.run(
-        [sys.executable, f"{name}.py"], capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path
+        [sys.executable, f"{name}.py"], capture_output=True, text=True, timeout=200, check=False, cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout == printed

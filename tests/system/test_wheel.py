@@ -84,7 +84,7 @@ def empty(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The ``bin`` of an environment with the wheel, what it needs, and nothing else."""
     (wheel,) = built.glob("*.whl")
     folder = tmp_path_factory.mktemp("empty")
-    run([sys.executable, "-m", "venv", str(folder / "venv")], timeout=120)
+    run([sys.executable, "-m", "venv", str(folder / "venv")], timeout=300)
     binaries = folder / "venv" / "bin"
     run([str(binaries / "python"), "-m", "pip", "install", "--quiet", str(wheel)], timeout=300)
     return binaries
@@ -117,7 +117,7 @@ def test_wheel_works_in_an_empty_environment(empty: Path, tmp_path: Path) -> Non
             assert sorted(r for gate in gates for r in gate) == [(i, None) for i in range(10)]
         print(fb.__file__)
     """
-    said = run([str(empty / "python"), "-c", textwrap.dedent(code)], cwd=tmp_path, timeout=60, env=outside())
+    said = run([str(empty / "python"), "-c", textwrap.dedent(code)], cwd=tmp_path, timeout=200, env=outside())
     assert str(empty.parent) in said
 
 
@@ -128,7 +128,7 @@ def test_command_says_what_it_lacks(empty: Path, tmp_path: Path) -> None:
         [str(empty / "fastbuf"), "doctor"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=False,
         cwd=tmp_path,
         env=outside(),

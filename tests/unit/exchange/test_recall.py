@@ -45,7 +45,7 @@ def test_idle_channels_keep_no_other_waiting(kind: str) -> None:
                     writers[i].emit((turn, f"{i} {k}"))
                 got: list[Any] = []
                 while len(got) < 4:
-                    came = gate.poll(5)
+                    came = gate.poll(20)
                     assert came, f"channel {i} waits: {gate.describe_stall()}"
                     got += came
                     assert gate.audit()
@@ -70,7 +70,7 @@ def test_busy_channels_all_get_their_turn(kind: str) -> None:
             thread.start()
         got: list[list[int]] = [[] for _ in range(CHANNELS)]
         while sum(map(len, got)) < records * CHANNELS:
-            came = gate.poll(5)
+            came = gate.poll(20)
             assert came, gate.describe_stall()
             for n, text in came:
                 got[int(text[0])].append(n)
@@ -80,7 +80,7 @@ def test_busy_channels_all_get_their_turn(kind: str) -> None:
             assert not thread.is_alive()
         assert got == [list(range(records))] * CHANNELS
         gate.seal({i: writer.totals()[0] for i, writer in enumerate(writers)})
-        assert gate.poll(5) is None
+        assert gate.poll(20) is None
         assert gate.finished
         assert gate.stats()["peak_segments"] <= SEGMENTS
 

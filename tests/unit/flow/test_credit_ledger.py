@@ -112,8 +112,11 @@ def test_the_counters_are_the_ledgers_own_memory() -> None:
     assert ledger.counters is view
 
 
-def test_threads_meet_in_it_without_a_lock() -> None:
-    """Two senders and a receiver for each of two channels that share the floating segments; audits all the while."""
+def audited_while_threads_meet() -> int:
+    """Two senders and a receiver for each of two channels that share the floating segments.
+
+    Returns how many audits there were meanwhile; 0: nobody met anybody.
+    """
     total = 25_000
     ledger = fb.CreditLedger(channels=2, exclusive=1, floating=3)
     with ThreadPoolExecutor(6) as pool:
@@ -125,7 +128,6 @@ def test_threads_meet_in_it_without_a_lock() -> None:
             audits += 1
         announced = [done.result() for done in receivers]
         taken = [done.result() for done in senders]
-    assert min(announced) > 1, "nobody met anybody"
     assert ledger.audit()
     for channel in range(2):
         left = 0
@@ -134,8 +136,13 @@ def test_threads_meet_in_it_without_a_lock() -> None:
         used = sum(taken[2 * channel : 2 * channel + 2]) + left
         assert ledger.counters[channel, [0, 1, 2, 5]].tolist() == [used, used, 0, 0]
         assert used == announced[channel]
-    assert audits
     assert ledger.announce(0, 9) == 4  # every floating segment is back
+    return audits if min(announced) > 1 else 0
+
+
+def test_threads_meet_in_it_without_a_lock() -> None:
+    # Some may be done before others begin, or before this thread looks once; not again and again.
+    assert any(audited_while_threads_meet() for _ in range(10))
 
 
 def test_an_exchange_keeps_its_credit_in_the_gates_ledger() -> None:

@@ -92,7 +92,7 @@ class Eight:
         self.enough.set()
         self.read(0)
         for thread in self.threads:
-            thread.join(30)
+            thread.join(60)
         assert self.got == self.sent
         assert min(self.got) >= RECORDS
         for gate in self.gates:
@@ -100,7 +100,7 @@ class Eight:
 
 
 def until(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.01)  # polling a state that has no event
     return condition()

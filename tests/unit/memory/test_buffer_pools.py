@@ -84,7 +84,7 @@ def test_waits_are_counted_and_timed(network: NetworkBufferPool) -> None:
             local.request(timeout=0.02)
     stats = local.stats()
     assert stats.waits == 2
-    assert 0.04 <= stats.wait_s < 5
+    assert 0.04 <= stats.wait_s < 60
     for segment in out:
         segment.recycle()
 
@@ -174,7 +174,7 @@ def test_a_waiting_thread_leaves_the_gil_to_others(network: NetworkBufferPool) -
     thread.start()
     thread.join(0.05)  # no outcome depends on this
     out.pop().recycle()  # would never run if the waiter kept the GIL
-    thread.join(10)
+    thread.join(30)
     assert len(out) == 8
     for segment in out:
         segment.recycle()
@@ -187,15 +187,18 @@ def test_a_signal_ends_the_wait(network: NetworkBufferPool) -> None:
     def stop(*_: object) -> None:
         raise Stop
 
+    def wait() -> None:  # the signal may come before it has begun
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        local.request(timeout=60)
+
     local = network.create_local_pool(8)
     out = drain(local)
     previous = signal.signal(signal.SIGALRM, stop)
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
         begin = time.monotonic()
         with pytest.raises(Stop):
-            local.request(timeout=30)
-        assert time.monotonic() - begin < 10
+            wait()
+        assert time.monotonic() - begin < 30
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)

@@ -16,13 +16,20 @@ ROWS = RowSerializer(Schema.of(id="int64", text="string", raw="binary?", big="de
 BLOCK = ROWS.dumps([(i // 2, "x" * LONG, b"y" * LONG, i) for i in range(4)])
 
 
-def peak(work: Callable[[], Any]) -> int:
-    """Bytes that were allocated at most while it ran."""
+def peak(work: Callable[[Any], Any], make: Callable[[], Any]) -> int:
+    """Bytes that were allocated at most while it ran, on what had been made for it.
+
+    The least of five times, each on something new: what other threads of the process allocate meanwhile counts too.
+    """
+    return min(_peak(work, make()) for _ in range(5))
+
+
+def _peak(work: Callable[[Any], Any], given: Any) -> int:
     tracemalloc.start()
     try:
         tracemalloc.reset_peak()
         before = tracemalloc.get_traced_memory()[0]
-        work()
+        work(given)
         return tracemalloc.get_traced_memory()[1] - before
     finally:
         tracemalloc.stop()
@@ -30,22 +37,27 @@ def peak(work: Callable[[], Any]) -> int:
 
 @pytest.mark.parametrize("key", [None, "text", "raw", ("text", "raw", "id", "big")])
 def test_of_a_megabyte_a_field_not_a_kilobyte_is_allocated(key: Any) -> None:
-    rows = list(ROWS.view(BLOCK, key))
-    for work in (
-        lambda: [hash(row) for row in rows],
-        lambda: [a < b or a == b for a in rows for b in rows],
-        lambda: sorted(rows, reverse=True),
-        lambda: {row: 1 for row in rows},
-    ):
-        assert peak(work) < 4096
-    assert peak(lambda: rows[0].text) > LONG  # the measure sees what it looks for
+    def make() -> list[Any]:
+        return list(ROWS.view(BLOCK, key))
+
+    works: tuple[Callable[[list[Any]], Any], ...] = (
+        lambda rows: [hash(row) for row in rows],
+        lambda rows: [a < b or a == b for a in rows for b in rows],
+        lambda rows: sorted(rows, reverse=True),
+        lambda rows: {row: 1 for row in rows},
+    )
+    for work in works:
+        assert peak(work, make) < 4096
+    assert peak(lambda rows: rows[0].text, make) > LONG  # the measure sees what it looks for
 
 
 def test_a_field_is_read_without_the_others() -> None:
-    view = ROWS.view(BLOCK)
-    assert peak(lambda: view.array("id")) < 4096
-    assert peak(lambda: view.values("big")) < 4096
-    assert peak(lambda: [row.id for row in view]) < 4096
+    def make() -> Any:
+        return ROWS.view(BLOCK)
+
+    assert peak(lambda view: view.array("id"), make) < 4096
+    assert peak(lambda view: view.values("big"), make) < 4096
+    assert peak(lambda view: [row.id for row in view], make) < 4096
 
 
 def test_attributes_are_fields_but_for_the_names_of_methods() -> None:
@@ -59,7 +71,7 @@ def test_attributes_are_fields_but_for_the_names_of_methods() -> None:
     with pytest.raises(AttributeError, match=r"'a', 'key', 'as_tuple', 'b c'\) has no 'missing'"):
         _ = row.missing
     with pytest.raises(AttributeError):
-        row.a = 5
+        row.a = 5  # type: ignore[attr-defined]
     view.release()
     with pytest.raises(SegmentStateError, match="released"):
         _ = row.a

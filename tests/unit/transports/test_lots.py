@@ -19,7 +19,7 @@ ROWS = fb.RowSerializer(fb.Schema.of(n="int64", data="binary"))
 SEGMENT = 64 * 1024
 SEGMENTS = 512
 QUEUED = 32
-WINDOW = fb.ExchangeConfig(exclusive=200, floating=0, max_buffers_per_channel=QUEUED, checksum=True, stall_timeout_s=20)
+WINDOW = fb.ExchangeConfig(exclusive=200, floating=0, max_buffers_per_channel=QUEUED, checksum=True, stall_timeout_s=60)
 RECORDS = 600
 OPEN = 1 << 40
 PASSED = 1 << 20
@@ -69,7 +69,7 @@ class Valve:
 
 
 def until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + 10
+    end = time.monotonic() + 30
     while not true():
         assert time.monotonic() < end
         time.sleep(0.002)  # another thread's deed is looked for
@@ -151,7 +151,7 @@ def test_a_channel_that_ends_with_a_lot_under_way_harms_no_other(ends: Ends, how
         if how == "aborted by its reader":
             gates[0].abort("enough")
         gates[0].close()
-        threads[0].join(10)  # hears of it while what it sent waits
+        threads[0].join(30)  # hears of it while what it sent waits
         assert not threads[0].is_alive()
     valve.left = OPEN
     assert list(gates[1]) == SENT
@@ -159,5 +159,5 @@ def test_a_channel_that_ends_with_a_lot_under_way_harms_no_other(ends: Ends, how
         with pytest.raises(fb.ExchangeAborted, match="enough"):
             list(gates[0])
     for thread in threads:
-        thread.join(10)
+        thread.join(30)
         assert not thread.is_alive()

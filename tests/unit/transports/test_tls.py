@@ -10,13 +10,13 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from left_behind import nothing_left
+from promises import Reactions, own_time
 
 import fastbuf as fb
 from fastbuf.errors import AuthenticationError, ConfigError, ExchangeAborted, PeerLost
@@ -179,7 +179,7 @@ def test_who_is_refused_and_nothing_falls_back(
             writer = honest.create_result_partition(ROWS, [target], secret=b"t")
             writer.emit((1, "honest"))
             writer.flush()
-            assert gate.poll(5) == [(1, "honest")]
+            assert gate.poll(20) == [(1, "honest")]
             writer.abort("over")
 
 
@@ -254,23 +254,31 @@ with fb.ShuffleEnvironment(segments=64, segment_size=4096, tls=fb.TlsConfig(*fil
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 def test_the_death_of_a_peer_is_named(hosts: dict[str, fb.TlsConfig], how: signal.Signals) -> None:
-    config = fb.ExchangeConfig(ping_interval_s=0.3)
+    config = fb.ExchangeConfig(ping_interval_s=0.5)
     near = hosts["near"]
+    reactions = Reactions(2.0)
     with environment(hosts["far"]) as far:
-        gate = far.create_input_gate(ROWS, channels=1, secret=b"t", config=config)
         address, port = far.listen()
-        arguments = [near.certificate, near.key, near.authority, address, str(port), str(gate.gate_id)]
-        child = subprocess.Popen([sys.executable, "-c", textwrap.dedent(CHILD), *arguments])
-        try:
-            assert next(iter(gate))[0] == 0
-            os.kill(child.pid, how)
-            at = time.monotonic()
-            with pytest.raises(PeerLost, match=r"producer 127\.0\.0\.1"):
-                for _ in gate:
-                    pass
-            assert time.monotonic() - at < 2.0
-        finally:
-            child.kill()
-            child.wait(10)
-        gate.close()
-        assert far.pool.available == 256
+        for _ in range(10):
+            gate = far.create_input_gate(ROWS, channels=1, secret=b"t", config=config)
+            arguments = [near.certificate, near.key, near.authority, address, str(port), str(gate.gate_id)]
+            child = subprocess.Popen([sys.executable, "-c", textwrap.dedent(CHILD), *arguments])
+            try:
+                assert next(iter(gate))[0] == 0
+                at = own_time()
+                os.kill(child.pid, how)
+                with pytest.raises(PeerLost, match=r"producer 127\.0\.0\.1"):
+                    for _ in gate:
+                        pass
+                reactions.add(own_time() - at)
+            except PeerLost as early:  # a machine that does not run it for so long has stopped it, too
+                if "gave no sign of life" not in str(early):
+                    raise
+            finally:
+                child.kill()
+                child.wait(30)
+            gate.close()
+            assert far.pool.available == 256
+            if len(reactions.took) == 3:
+                break
+    reactions.check()

@@ -83,7 +83,7 @@ def run(func: Callable[[], Any]) -> threading.Thread:
 
 
 def until(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.01)  # polling a state that has no event
     return condition()
@@ -126,7 +126,7 @@ def test_a_partly_filled_buffer_leaves_in_time(rig: Rig) -> None:
     writer = rig.writer(gate, config={"buffer_timeout_s": 0.01})
     for k in range(3):
         writer.emit((k, "alone"))
-        assert gate.poll(5) == [(k, "alone")]
+        assert gate.poll(20) == [(k, "alone")]
     writer.abort()
 
 
@@ -135,35 +135,41 @@ def test_one_slow_channel_holds_up_all_and_nothing_grows(rig: Rig) -> None:
     small = {"exclusive": 1, "floating": 1, "max_buffers_per_channel": 2}
     gates = [rig.gate(config=small) for _ in range(CHANNELS)]
     writers = [rig.writer(gate, config=small, maximum=4) for gate in gates]
-    got = [0] * CHANNELS
-    records = 12_000
+    emitted, got = [0] * CHANNELS, [0] * CHANNELS
+    records = 3000
+    enough = threading.Event()
 
-    def write(writer: fb.RecordWriter) -> None:
-        writer.emit_many((k, "x" * 500) for k in range(records))
-        writer.close()
+    def write(i: int) -> None:
+        while emitted[i] < records or (i and not enough.is_set()):  # the seven go on, however late the first one begins
+            writers[i].emit((emitted[i], "x" * 500))
+            emitted[i] += 1
+        writers[i].close()
 
     def read(i: int) -> None:
         for _ in gates[i]:
             got[i] += 1
 
-    threads = [run(lambda w=w: write(w)) for w in writers]
+    def stands() -> bool:
+        """Nothing comes, and what the kernel's buffers take has gone."""
+        stood = list(got)
+        time.sleep(0.5)  # time to go on, if anything could
+        stats = rig.wire.stats()
+        return got == stood and rig.received()["stopped_s"] > 0 and stats["peak_bytes"] >= stats["high"]
+
+    threads = [run(lambda i=i: write(i)) for i in range(CHANNELS)]
     threads += [run(lambda i=i: read(i)) for i in range(1, CHANNELS)]
-    # What the kernel's buffers hold has gone through before all of it stands.
-    assert until(lambda: rig.received()["stopped_s"] > 0.5)
-    stood = list(got)
-    assert max(stood) < records
-    time.sleep(0.3)  # time to go on, if anything could
-    assert got == stood
+    assert until(stands)
     sent = rig.wire.stats()
     assert sent["high"] == 2 * SEGMENT
     assert sent["low"] == SEGMENT + 1
     assert sent["high"] <= sent["peak_bytes"] < sent["high"] + SEGMENT + 24  # the mark and one frame
     assert gates[0].pool.in_use <= 2
+    enough.set()
     threads.append(run(lambda: read(0)))
     for thread in threads:
         thread.join(60)
         assert not thread.is_alive()
-    assert got == [records] * CHANNELS
+    assert got == emitted
     for gate in gates:
         assert gate.audit()
         assert gate.stats()["peak_segments"] <= 2
@@ -176,7 +182,7 @@ def test_more_channels_than_segments_go_on(rig: Rig) -> None:
     for turn in range(3):
         for i in (*range(7), *reversed(range(7))):
             writers[i].emit((turn, f"{i}"))
-            assert gate.poll(5) == [(turn, f"{i}")], gate.describe_stall()
+            assert gate.poll(20) == [(turn, f"{i}")], gate.describe_stall()
     assert gate.stats()["peak_segments"] <= 3
     for writer in writers:
         writer.abort()
@@ -221,7 +227,7 @@ def test_it_listens_on_the_address_asked_for_and_no_other(listen: str, host: str
         reader = run(lambda: writer.emit((1, "here")))
         reader.join(10)
         writer.flush()
-        assert gate.poll(5) == [(1, "here")]
+        assert gate.poll(20) == [(1, "here")]
         writer.abort()
 
 
@@ -273,12 +279,12 @@ def test_whoever_has_the_secret_and_breaks_the_protocol_harms_itself_alone(rig: 
                 while sock.recv(4096):
                     pass
         with contextlib.suppress(fb.FastbufError):
-            while gate.poll(5):
+            while gate.poll(20):
                 pass
         gate.close()
         honest.emit((k, "still here"))
         honest.flush()
-        assert honest_gate.poll(5) == [(k, "still here")]
+        assert honest_gate.poll(20) == [(k, "still here")]
         if k == 50:
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 8 << 10, "the process grew"  # KiB
@@ -354,7 +360,7 @@ def test_the_end_of_the_consumers_environment_is_heard(rig: Rig) -> None:
             errors.append(error)
 
     thread = run(write)
-    assert gate.poll(5)
+    assert gate.poll(20)
     assert until(lambda: rig.received()["stopped_s"] > 0.1)
     rig.far.close()
     assert until(lambda: writer.cancelled or bool(errors))
@@ -373,7 +379,7 @@ def test_a_killed_producer_is_a_loss_to_all_its_consumers(rig: Rig) -> None:
     gate = rig.gate()
     process = multiprocessing.get_context("spawn").Process(target=produce_for_ever, args=(rig.address, gate.gate_id))
     process.start()
-    assert gate.poll(20)
+    assert gate.poll(60)
     process.kill()
     process.join()
     with pytest.raises(PeerLost, match="was lost without its end of partition"):
@@ -384,7 +390,7 @@ def test_a_producer_that_goes_is_a_loss(rig: Rig) -> None:
     gate = rig.gate()
     writer = rig.writer(gate)
     writer.emit((1, "a"))
-    assert gate.poll(5) == [(1, "a")]
+    assert gate.poll(20) == [(1, "a")]
     rig.near.close()
     with pytest.raises((PeerLost, ExchangeAborted)):
         list(gate)
