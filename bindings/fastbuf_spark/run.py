@@ -24,8 +24,8 @@ from fastbuf_spark.summary import RunSummary
 from fastbuf_spark.wire import Message, clip
 
 SETTLE_S = 1.0  #: a set of consumers whose task ids have gaps may be of two attempts: wait so long for the newer ones
-#: Spark gives on the slot of a worker that it reads no more, as after take(), before that worker has left: until then the
-#: slot counts twice, so a run that finds too few asks again for so long
+#: Spark gives on the slot of a worker that it reads no more, as after take(), before that worker has left: until then
+#: the slot counts twice, so a run that finds too few asks again for so long
 LINGER_S = 10.0
 RECANCEL_S = 1.0  #: a job that was not submitted yet when it was cancelled is cancelled again
 #: A job whose producers are all done will end by itself; killing its last tasks would kill their workers too,
