@@ -241,7 +241,7 @@ cdef class InputGate:
         cdef int64_t flush = self.flush_ns
         cdef GateIntake intake = self.intake
         cdef int64_t linger = 0 if intake.assembler is None else max(<int64_t> 0, flush)
-        cdef int64_t until
+        cdef int64_t until, looked
         cdef uint32_t key
         cdef bint partial, in_place
         cdef SharedLook looks[MOST_LOOKS]
@@ -260,7 +260,7 @@ cdef class InputGate:
             key = fb_event_epoch(self.core.event)
             # Every buffer timeout, local buffers are read though they are not full: by the clock, not by how long this
             # call waited, since whoever polls without waiting is owed them too.
-            now = fb_now_ns()
+            looked = now = fb_now_ns()
             in_place = len(intake.local_partitions) + len(intake.shared) > 0
             partial = in_place and 0 <= flush <= now - self.partial_ns
             if partial:
@@ -280,7 +280,7 @@ cdef class InputGate:
                 return intake.give_out()
             if 0 <= deadline <= now:
                 return None
-            if deadline < 0 and now - started > self.stall_ns:
+            if deadline < 0 and looked - started > self.stall_ns:  # by the last look: what came since is not seen yet
                 raise StallTimeout(self.describe_stall())
             gate_serve(self.core)
             until = now + SLICE_NS
