@@ -64,7 +64,7 @@ def pools_home() -> Iterator[None]:
         gc.collect()  # what a failed frame or a cycle still holds is not lost
         end = time.monotonic() + SETTLE_S
         while any(pool.stats().in_use for pool in _live() if id(pool) not in before) and time.monotonic() < end:
-            time.sleep(0.005)
+            time.sleep(0.005)  # between two looks: who recycles the last of them tells nobody
     for pool in _live():
         if id(pool) not in before:
             assert pool.stats().in_use == 0, f"segments did not come home: {pool!r}"

@@ -42,17 +42,17 @@ class RunSummary:
     @property
     def records_sent(self) -> int:
         """Records that the finished producers have sent."""
-        return int(total([*self.producers.values()], "records"))
+        return int(total(self.producers.values(), "records"))
 
     @property
     def records_received(self) -> int:
         """Records that the finished consumers have read."""
-        return int(total([*self.consumers.values()], "records"))
+        return int(total(self.consumers.values(), "records"))
 
     @property
     def bytes_sent(self) -> int:
         """Bytes that the finished producers have sent."""
-        return int(total([*self.producers.values()], "bytes"))
+        return int(total(self.producers.values(), "bytes"))
 
     @property
     def peak_segments(self) -> int:
@@ -67,7 +67,7 @@ class RunSummary:
     @property
     def credit_wait_s(self) -> float:
         """Seconds that producers waited for credit or a segment, added up."""
-        return total([*self.producers.values()], "wait_s")
+        return total(self.producers.values(), "wait_s")
 
     def _all(self) -> list[dict[str, Any]]:
         return [*self.producers.values(), *self.consumers.values()]
@@ -75,4 +75,5 @@ class RunSummary:
 
 def total(stats: Iterable[Mapping[str, Any]], name: str) -> float:
     """Add up one figure of many participants."""
-    return sum(float(s.get(name, 0) or 0) for s in stats)
+    # A copy: to a run under way another thread adds participants.
+    return sum(float(s.get(name, 0) or 0) for s in list(stats))

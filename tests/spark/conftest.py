@@ -95,7 +95,7 @@ def in_the_end(find: Callable[[], Any], fits: Callable[[Any], bool]) -> Any:
     """
     deadline = time.monotonic() + SETTLE_S
     while not fits(found := find()) and time.monotonic() < deadline:
-        time.sleep(0.02)
+        time.sleep(0.02)  # between two looks
     return found
 
 

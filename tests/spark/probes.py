@@ -74,8 +74,7 @@ def slowly_with_producers(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Reco
     for batch in batches:
         rows += batch.num_rows
         producers = max(producers, pc.max(batch["producer_kib"]).as_py() or 0)
-        # The slow consumer that is tested, and slow it must be beside producers that are not fast either
-        time.sleep(max(0.04, 2 * (time.monotonic() - asked)))
+        time.sleep(max(0.04, 2 * (time.monotonic() - asked)))  # slow, beside producers that are not fast either
         asked = time.monotonic()
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     yield pa.record_batch(

@@ -37,7 +37,7 @@ def lingering(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     try:
         yield from batches
     finally:
-        time.sleep(3)
+        time.sleep(3)  # longer than the next run takes to form
 
 
 def first_batch_only(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import socket
 import struct
 import threading
-import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
+from strangers import hurry
 
 import fastbuf as fb
 from fastbuf.errors import AuthenticationError, PeerLost, ResourceError, SchemaMismatch, SequenceError
@@ -147,18 +146,7 @@ def test_a_replayed_proof_proves_nothing(ends: tuple) -> None:
 
 def test_unproven_connections_are_bounded_in_number_and_time(ends: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
     strangers = listener.MAX_UNPROVEN + 10
-    met: list[Any] = []
-
-    class Stranger(listener._Stranger):
-        """The first have little time; the honest one, who comes behind them, has what is usual."""
-
-        def __init__(self, *caller: Any) -> None:
-            super().__init__(*caller)
-            met.append(self)
-            if len(met) <= strangers:
-                self.deadline = time.monotonic() + 0.3
-
-    monkeypatch.setattr(listener, "_Stranger", Stranger)
+    hurry(monkeypatch, listener, strangers)
     _, near, gate, address = ends
     idle = [socket.create_connection(address, timeout=20) for _ in range(strangers)]
     try:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from left_behind import nothing_left
+from strangers import hurry
 
 import fastbuf as fb
 from fastbuf.errors import ConfigError, ExchangeAborted, PeerLost, ProtocolError, ResourceError, SequenceError
@@ -128,18 +129,7 @@ def test_over_ipv6_the_same_host_is_known_too() -> None:
 
 def test_lines_that_prove_nothing_are_bounded_in_number_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
     strangers = memfd.MAX_UNPROVEN + 10
-    met: list[Any] = []
-
-    class Stranger(memfd._Stranger):
-        """The first have little time; the honest one, who comes behind them, has what is usual."""
-
-        def __init__(self, *talks: Any) -> None:
-            super().__init__(*talks)
-            met.append(self)
-            if len(met) <= strangers:
-                self.deadline = time.monotonic() + 0.3
-
-    monkeypatch.setattr(memfd, "_Stranger", Stranger)
+    hurry(monkeypatch, memfd, strangers)
     with two() as (producer, consumer, address), contextlib.ExitStack() as idle:
         for _ in range(strangers):
             line = idle.enter_context(socket.socket(socket.AF_UNIX))
