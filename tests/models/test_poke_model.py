@@ -72,7 +72,7 @@ class PokeWorld:
         return self.poked, self.readable, self.asked, self.seen
 
     def check(self) -> None:
-        pass
+        """On the way nothing is forbidden: what counts is what is left unseen at the end (`check_end`)."""
 
     def check_end(self, asleep: list[int]) -> None:
         assert self.seen == self.asked, f"{self.asked} things were asked for, and the thread sleeps after {self.seen}"
