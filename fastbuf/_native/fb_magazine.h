@@ -12,6 +12,9 @@
  *   O4  take or put        (plain)                   S4  count or empty the magazine (plain)
  *   O5  busy = 0           (release)                 S5  open = 1, or not  (release); gate = 0 (release)
  *
+ * Where O4 is no more than writing `hot`, it and O5 are one store of both (fb_magazine_leave_with), which is both of them
+ * with nothing in between.
+ *
  * `open` is the magazine's own word (it has the address of the pool, or 0), so that its owner, who looks at it each time,
  * looks at nothing that all owners share.
  * Pairing: O1/O3 with S1/S3.  The fence of S2 falls somewhere in the owner's run.  Before O1: O3 comes after it and
@@ -57,9 +60,15 @@
 #define FB_MAGAZINE_ITEMS 42  /* two chunks: a thread at the edge of one does not pass it to and fro */
 
 typedef struct {
-    fb_au32 busy;      /* the owner is between O1 and O5; written by the owner alone */
-    fb_au32 hot;       /* the segment put last, -1: none.  Its own word, so that a put and the next take do not wait for
-                        * each other's count */
+    union {
+        struct {
+            fb_au32 hot;  /* the segment put last, -1: none.  Its own word, so that a put and the next take do not wait
+                           * for each other's count.  First: of a store of both a processor passes the low half on as
+                           * fast as all of it, the high half more slowly */
+            fb_au32 busy; /* the owner is between O1 and O5; written by the owner alone */
+        };
+        fb_au64 hot_and_busy;
+    };
     fb_au64 open;      /* LocalCore*: what is recycled there may be put here; 0: shut */
     /* `hot`, and from here on: the owner between O1 and O5, or a seizer between S3 and S5; who only counts reads it at any
      * time. */
@@ -72,6 +81,7 @@ typedef struct {
 } fb_magazine;
 
 _Static_assert(sizeof(fb_magazine) == 256, "whole cache lines, as they are fetched: by twos");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "fb_magazine_leave_with: hot is the low half, busy the high");
 
 /* --- where a thread's magazines are --------------------------------------------------------------------------------*/
 
@@ -144,6 +154,18 @@ static inline void fb_magazine_open(fb_magazine *m, uint64_t pool) {
 }
 
 static inline void fb_magazine_leave(fb_magazine *m) { fb_u32_store_release(&m->busy, 0); }
+
+/* O4 and O5: hot = i, busy = 0 (release).  The thread sanitizer takes two halves of a word for strangers, and gets two
+ * stores. */
+static inline void fb_magazine_leave_with(fb_magazine *m, uint32_t i) {
+#ifdef __SANITIZE_THREAD__
+    fb_u32_store_relaxed(&m->hot, i);
+    fb_magazine_leave(m);
+#else
+    atomic_store_explicit(&m->hot_and_busy.v, i, memory_order_release);
+    atomic_signal_fence(memory_order_seq_cst); /* a compiler may take it for a stranger to either half */
+#endif
+}
 
 /* --- seizer --------------------------------------------------------------------------------------------------------*/
 

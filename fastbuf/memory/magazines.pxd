@@ -20,8 +20,8 @@ cdef extern from "fb_magazine.h" nogil:
     const uint32_t FB_MAGAZINE_ITEMS
     const uint32_t FB_SLOTS
     ctypedef struct fb_magazine:
-        fb_au32 busy
         fb_au32 hot
+        fb_au32 busy
         fb_au64 open
         fb_au32 count
         uint32_t cool
@@ -34,6 +34,7 @@ cdef extern from "fb_magazine.h" nogil:
     void fb_magazine_busy(fb_magazine *m)
     void fb_magazine_open(fb_magazine *m, uint64_t pool)
     void fb_magazine_leave(fb_magazine *m)
+    void fb_magazine_leave_with(fb_magazine *m, uint32_t i)
     void fb_magazine_quiet(fb_magazine *m)
     bint fb_fences_find_out()
     void fb_fence_everybody()
@@ -68,8 +69,7 @@ cdef inline int32_t magazine_take(LocalCore *p, fb_magazine *m) noexcept nogil:
     if fb_likely(fb_magazine_enter(m, <uint64_t><size_t>p)):
         i = <int32_t>fb_u32_load_relaxed(&m.hot)
         if fb_likely(i >= 0):
-            fb_u32_store_relaxed(&m.hot, NOTHING)
-            fb_magazine_leave(m)
+            fb_magazine_leave_with(m, NOTHING)
             return i
         at = fb_u32_load_relaxed(&m.count)
         if at != 0:
@@ -87,8 +87,7 @@ cdef inline bint magazine_put(LocalCore *p, fb_magazine *m, int32_t i) noexcept 
     cdef uint32_t at
     if fb_likely(fb_magazine_enter(m, <uint64_t><size_t>p)):
         if fb_likely(fb_u32_is(&m.hot, NOTHING)):
-            fb_u32_store_relaxed(&m.hot, <uint32_t>i)
-            fb_magazine_leave(m)
+            fb_magazine_leave_with(m, <uint32_t>i)
             return True
         at = fb_u32_load_relaxed(&m.count)
         if at < FB_MAGAZINE_ITEMS:

@@ -50,10 +50,10 @@ cdef struct PoolCore
 
 # One per segment, a cache line each.
 cdef struct SegmentMeta:
+    fb_au32 refs                    # references held by users; 0: home.  First: compared without an offset, in one step
+    fb_au32 generation              # how often it has come home
     # While on a free list: depth << 32 | (next index + 1); depth counts this one and all below.
     fb_au64 link
-    fb_au32 refs                    # references held by users; 0: home (on a free list)
-    fb_au32 generation              # how often it has come home
     # The pool that counts it as held; NULL: on the global list.  Written by whoever moves it.
     LocalCore *owner
     int32_t more[10]                # FB_BESIDE: others of the chunk, while it is the first or second of one on a list
