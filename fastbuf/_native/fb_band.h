@@ -31,13 +31,23 @@ FB_BAND_BODY void fb_band_text(const int32_t *o, const uint8_t *data, int slot, 
     to[slot - 1] = (uint8_t)(o[i + 1] - o[i]);
 }
 
+/* Memory that chunks will be written to once all rows are in their places, as far as that can be told before. */
+typedef struct {
+    const uint8_t *at;
+    int64_t bytes;
+} fb_soon;
+
 /* Where rows go: to places[row]. The first band finds that on its way, and writes it down for what comes behind it if
  * there are `places` to write to: next[p] is where the next row of partition p goes; NULL where that is done. */
 typedef struct {
     uint32_t *places;
     const int32_t *pids;
     uint32_t *next;
+    const fb_soon *soon, *soon_end;
 } fb_where;
+
+/* Whether the first band is filled, and whether there is anything `soon`: known when a loop is compiled. */
+enum { FB_THERE, FB_FIND, FB_FIND_AND_ASK };
 
 FB_BAND_BODY uint32_t fb_place_of(uint32_t *restrict places, const int32_t *restrict pids, uint32_t *restrict next,
                                   int find, int64_t i) {
@@ -119,7 +129,8 @@ FB_BAND_AVX2 FB_BAND_BODY void fb_turn(__m256i r[4]) {
 #define FB_BAND_WIDE(M, SLOT) (8 * (M) + (SLOT) >= 32)
 
 /* As many of the first `whole` rows as there are fours; returns how many. A row's string covers what is written of it
- * before. */
+ * before. On the way what is written soon comes into the second cache, three lines for four rows, which are less: most
+ * of the time here goes into the first cache, while later nothing else is done than to wait for those lines. */
 FB_BAND_AVX2 FB_BAND_BODY int64_t fb_fill_band_wide(const fb_column *cols, int m, int slot, int find, int64_t whole,
                                                     const fb_where *w, uint8_t *restrict to) {
     uint32_t *restrict places = w->places, *restrict next = w->next;
@@ -129,6 +140,8 @@ FB_BAND_AVX2 FB_BAND_BODY int64_t fb_fill_band_wide(const fb_column *cols, int m
     const uint8_t *src[FB_MAX_RUN], *data = slot ? cols[m].data : NULL;
     int64_t i = 0;
     int32_t from = slot && whole > 0 ? o[0] : 0;
+    const fb_soon *soon = w->soon, *soon_end = w->soon_end;
+    const uint8_t *line = NULL, *stop = NULL;
     for (int j = 0; j < m; j++) src[j] = cols[j].values;
     for (; i + 4 <= whole; i += 4) {
         __m256i r[4];
@@ -138,6 +151,14 @@ FB_BAND_AVX2 FB_BAND_BODY int64_t fb_fill_band_wide(const fb_column *cols, int m
             r[j] = j < m ? _mm256_loadu_si256((const __m256i *)(src[j] + 8 * i)) : _mm256_setzero_si256();
         for (int j = 0; j < m; j++) __builtin_prefetch(src[j] + 8 * i + FB_BAND_AHEAD);
         if (slot) __builtin_prefetch(data + o[i] + FB_BAND_AHEAD);
+        if (find == FB_FIND_AND_ASK && line >= stop && soon < soon_end) {
+            line = soon->at;
+            stop = line + soon->bytes;
+            soon++;
+        }
+        if (find == FB_FIND_AND_ASK && line < stop) {
+            for (int k = 0; k < 3; k++, line += 64) __builtin_prefetch(line, 0, 2);
+        }
         fb_turn(r);
         for (int k = 0; k < 4; k++) {
             uint8_t *at = to + (int64_t)place[k] * apart;
@@ -187,9 +208,9 @@ FB_BAND_AVX2 FB_BAND_BODY int64_t fb_empty_band_wide(const fb_band_out *b, int m
 #define FB_FILL_BAND(M, SLOT) \
     case M + SLOT:                                                        \
         if (w->next)                                                      \
-            fb_fill_band_body(cols, M, SLOT, 1, 0, whole, n, w, to);      \
+            fb_fill_band_body(cols, M, SLOT, FB_FIND, 0, whole, n, w, to); \
         else                                                              \
-            fb_fill_band_body(cols, M, SLOT, 0, 0, whole, n, w, to);      \
+            fb_fill_band_body(cols, M, SLOT, FB_THERE, 0, whole, n, w, to); \
         break;
 #define FB_EMPTY_BAND(M, SLOT) \
     case M + SLOT: return fb_empty_band_body(b, M, SLOT, 0, b->start);
@@ -209,12 +230,14 @@ static uint8_t *fb_empty_band_base(const fb_band_out *b, int m, int slot) {
     fb_fill_band_body(cols, M, SLOT, FIND,                                                                     \
                       FB_BAND_WIDE(M, SLOT) ? fb_fill_band_wide(cols, M, SLOT, FIND, whole, w, to) : 0, whole, \
                       n, w, to)
-#define FB_FILL_BAND_WIDE(M, SLOT)         \
-    case M + SLOT:                         \
-        if (w->next)                       \
-            FB_FILL_BAND_WAY(M, SLOT, 1);  \
-        else                               \
-            FB_FILL_BAND_WAY(M, SLOT, 0);  \
+#define FB_FILL_BAND_WIDE(M, SLOT)                     \
+    case M + SLOT:                                     \
+        if (!w->next)                                  \
+            FB_FILL_BAND_WAY(M, SLOT, FB_THERE);       \
+        else if (w->soon == w->soon_end)               \
+            FB_FILL_BAND_WAY(M, SLOT, FB_FIND);        \
+        else                                           \
+            FB_FILL_BAND_WAY(M, SLOT, FB_FIND_AND_ASK); \
         break;
 #define FB_EMPTY_BAND_WIDE(M, SLOT)                                                   \
     case M + SLOT: {                                                                  \

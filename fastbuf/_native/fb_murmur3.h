@@ -4,8 +4,8 @@
  * whole word are each sign-extended to an int and mixed like a word (hashUnsafeBytes). The hash of one
  * column is the seed of the next; a null leaves it as it is.
  *
- * The loops over fixed-width columns are plain C that the compiler vectorises; each exists for AVX2 and for
- * the baseline, chosen at run time.
+ * The loops over fixed-width columns are plain C that the compiler vectorises; each exists for AVX-512 (which
+ * rotates in one step), for AVX2 and for the baseline, chosen at run time.
  */
 #ifndef FB_MURMUR3_H
 #define FB_MURMUR3_H
@@ -190,26 +190,27 @@ FB_INLINE void fb_pmod_body(const uint32_t *restrict h, int n_rows, int32_t n, i
     }
 }
 
+#define FB_HASH_WAY(WAY, TARGET)                                                                                 \
+    TARGET static void fb_hash_block_##WAY(const fb_node *nodes, const fb_column *cols, int node, int64_t lo,    \
+                                           int n, uint32_t *h) {                                                 \
+        fb_hash_block_body(nodes, cols, node, lo, n, h);                                                         \
+    }                                                                                                            \
+    TARGET static void fb_pmod_##WAY(const uint32_t *h, int rows, int32_t n, int32_t *out) {                     \
+        fb_pmod_body(h, rows, n, out);                                                                           \
+    }
 #if defined(__x86_64__)
-#define FB_AVX2 __attribute__((target("avx2")))
-
-FB_AVX2 static void fb_hash_block_avx2(const fb_node *nodes, const fb_column *cols, int node, int64_t lo, int n,
-                                       uint32_t *h) {
-    fb_hash_block_body(nodes, cols, node, lo, n, h);
-}
-
-FB_AVX2 static void fb_pmod_avx2(const uint32_t *h, int rows, int32_t n, int32_t *out) {
-    fb_pmod_body(h, rows, n, out);
-}
+FB_HASH_WAY(avx512, __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512"))))
+FB_HASH_WAY(avx2, __attribute__((target("avx2"))))
 #endif
-static void fb_hash_block_base(const fb_node *nodes, const fb_column *cols, int node, int64_t lo, int n, uint32_t *h) {
-    fb_hash_block_body(nodes, cols, node, lo, n, h);
-}
-static void fb_pmod_base(const uint32_t *h, int rows, int32_t n, int32_t *out) { fb_pmod_body(h, rows, n, out); }
+FB_HASH_WAY(base, )
 
 static inline void fb_hash_block(const fb_node *nodes, const fb_column *cols, int node, int64_t lo, int n,
                                  uint32_t *h) {
 #if defined(__x86_64__)
+    if (fb_has_avx512()) {
+        fb_hash_block_avx512(nodes, cols, node, lo, n, h);
+        return;
+    }
     if (fb_has_avx2()) {
         fb_hash_block_avx2(nodes, cols, node, lo, n, h);
         return;
@@ -220,6 +221,10 @@ static inline void fb_hash_block(const fb_node *nodes, const fb_column *cols, in
 
 static inline void fb_pmod(const uint32_t *h, int rows, int32_t n, int32_t *out) {
 #if defined(__x86_64__)
+    if (fb_has_avx512()) {
+        fb_pmod_avx512(h, rows, n, out);
+        return;
+    }
     if (fb_has_avx2()) {
         fb_pmod_avx2(h, rows, n, out);
         return;

@@ -110,11 +110,19 @@ static inline const uint32_t *fb_known_places(fb_where *w, int64_t n) {
     return w->places;
 }
 
+/* A partition's share of a batch that is worth asking for before its place is known: less is a matter of few lines, and
+ * more the processor sees coming by itself. */
+#define FB_SOON_LEAST 512
+#define FB_SOON_MOST 8192
+
 /* Fills `room`, of fb_sort_bytes(b), and makes `sorted` point into it. `next` is where partitions begin, and is
- * overwritten; `places` is filled, and may be NULL where all columns share a band. Returns `all_sorted`. */
+ * overwritten; `places` is filled, and may be NULL where all columns share a band. `soon`, of `parts`: see fb_go_on.
+ * Returns `all_sorted`. */
 static int fb_sort(const fb_batch *b, const int32_t *pids, uint32_t *next, uint32_t *places, uint8_t *room,
-                   fb_sorted *sorted) {
-    fb_where w = {places, pids, next};
+                   fb_sorted *sorted, const fb_soon *soon, int32_t parts) {
+    int64_t share = b->rows * b->mean_row_bits / 8 / parts;
+    int ask = share >= FB_SOON_LEAST && share <= FB_SOON_MOST;
+    fb_where w = {places, pids, next, soon, ask ? soon + parts : soon};
     int all = 1;
     for (int k = 1; k < b->nodes[0].next; k = b->nodes[k].next) {
         const fb_column *c = &b->cols[k];
@@ -137,6 +145,7 @@ static int fb_sort(const fb_batch *b, const int32_t *pids, uint32_t *next, uint3
             }
             fb_fill_band(c, m, text, b->rows, &w, room);
             w.next = NULL;
+            w.soon = w.soon_end;
             room += fb_room_of(apart, b->rows);
             k = last;
             continue;
@@ -162,6 +171,13 @@ static inline void fb_expect(const void *dst, int64_t bytes) {
         __builtin_prefetch(p + i, 1);
         __builtin_prefetch(p + i + 64, 1);
     }
+}
+
+/* A partition's share of a batch has been written, `bytes` from `dst` on: the next one will be as long, and go on from
+ * there, if there is room. A guess: nothing is read or written there before it is known. */
+static inline void fb_go_on(fb_soon *soon, const uint8_t *dst, int64_t bytes, int64_t room) {
+    soon->at = dst + bytes;
+    soon->bytes = bytes < room - bytes ? bytes : room - bytes;
 }
 
 /* The rows by partition, of their places. */

@@ -106,9 +106,13 @@ cdef extern from "fb_sort.h" nogil:
     enum:
         FB_SORT_BYTES
 
+    ctypedef struct fb_soon:
+        pass
+
     int64_t fb_sort_bytes(const fb_batch *b)
     int fb_sort(const fb_batch *b, const int32_t *pids, uint32_t *next, uint32_t *places, uint8_t *room,
-                fb_sorted *sorted)
+                fb_sorted *sorted, const fb_soon *soon, int32_t parts)
+    void fb_go_on(fb_soon *soon, const uint8_t *dst, int64_t bytes, int64_t room)
     bint fb_one_band(const fb_batch *b)
     void fb_order_again(const int32_t *pids, int64_t rows, int32_t parts, const int64_t *stop, uint32_t *next,
                         uint32_t *order)

@@ -175,10 +175,10 @@ def hash_partition(batch, keys, int n):
 
 
 cdef extern from "fb_cpu.h":
-    int fb_plain_only
+    int fb_best_way
 
 
-def _take_plain_way(bint only):
-    """For tests: this module's kernels as on a processor without AVX2, or as this one has it."""
-    global fb_plain_only
-    fb_plain_only = only
+def _best_way(int way):
+    """For tests: this module's kernels as on a processor without AVX2 (0), with it (1), or as this one has them (2)."""
+    global fb_best_way
+    fb_best_way = way

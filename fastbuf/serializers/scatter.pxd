@@ -2,7 +2,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
 from fastbuf.serializers.column_plan cimport BoundBatch, ColumnPlan
-from fastbuf.serializers.columns cimport fb_sorted
+from fastbuf.serializers.columns cimport fb_soon, fb_sorted
 from fastbuf.serializers.partition cimport HashPartitioner
 
 
@@ -21,6 +21,7 @@ cdef class BatchScatter:
     cdef Py_ssize_t slot_bytes     # allocated
     cdef int64_t *at               # next row of partition p: a place in `order`, or a row where `straight`
     cdef int64_t *stop             # end of partition p
+    cdef fb_soon *soon             # where partition p goes on in the next batch, as far as can be told
     cdef uint32_t *counts          # scratch of the counting sort
     cdef int32_t *pids             # scratch of begin_hashed; order_rows of them
     cdef bint straight             # all rows go to one partition: `order` is not used

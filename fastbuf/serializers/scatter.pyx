@@ -17,9 +17,11 @@ from fastbuf.serializers.columns cimport (
     fb_element_bytes,
     fb_encode,
     fb_expect,
+    fb_go_on,
     fb_group,
     fb_one_band,
     fb_order_again,
+    fb_soon,
     fb_sort,
     fb_sort_bytes,
     fb_sorted,
@@ -56,13 +58,15 @@ cdef class BatchScatter:
         self.stop = <int64_t *> calloc(partitions + 1, sizeof(int64_t))
         self.counts = <uint32_t *> calloc(FB_LANES * <size_t> partitions, sizeof(uint32_t))
         self.sorted = <fb_sorted *> calloc(self.plan.n_nodes, sizeof(fb_sorted))
-        if self.at == NULL or self.stop == NULL or self.counts == NULL or self.sorted == NULL:
+        self.soon = <fb_soon *> calloc(partitions, sizeof(fb_soon))
+        if not (self.at and self.stop and self.counts and self.sorted and self.soon):
             raise MemoryError
 
     def __dealloc__(self):
         free(self.order)
         free(self.places)
         free(self.pids)
+        free(self.soon)
         free(self.sorted)
         free(self.slots)
         free(self.at)
@@ -116,7 +120,8 @@ cdef class BatchScatter:
                 if all_in < 0:
                     self.placed = not (kept and fb_one_band(&self.batch.c))
                     self.batch.c.all_sorted = fb_sort(&self.batch.c, pids, self.counts,
-                                                      self.places if self.placed else NULL, self.slots, self.sorted)
+                                                      self.places if self.placed else NULL, self.slots, self.sorted,
+                                                      self.soon, self.partitions)
                     self.batch.c.sorted = self.sorted
                     self.spelt = self.batch.c.all_sorted == 0
                     if self.spelt:
@@ -198,6 +203,8 @@ cdef class BatchScatter:
         else:
             bytes = fb_encode(&self.batch.c, self.order + self.at[part], self.at[part], n, dst, room, &rows)
         self.at[part] += rows
+        if self.at[part] == self.stop[part]:
+            fb_go_on(&self.soon[part], dst, bytes, room)
         return bytes
 
     cdef Py_ssize_t next_row_bytes(self, int part) noexcept nogil:
@@ -320,10 +327,10 @@ cdef bint _is_int32(object pids):
 
 
 cdef extern from "fb_cpu.h":
-    int fb_plain_only
+    int fb_best_way
 
 
-def _take_plain_way(bint only):
-    """For tests: this module's kernels as on a processor without AVX2, or as this one has it."""
-    global fb_plain_only
-    fb_plain_only = only
+def _best_way(int way):
+    """For tests: this module's kernels as on a processor without AVX2 (0), with it (1), or as this one has them (2)."""
+    global fb_best_way
+    fb_best_way = way

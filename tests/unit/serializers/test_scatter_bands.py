@@ -62,16 +62,19 @@ def test_chunks_of_every_number_of_rows() -> None:
     check(data, (np.arange(60) % PARTITIONS).astype(np.int32), rooms=range(88, 700, 8))
 
 
-@pytest.fixture
-def plain() -> Iterator[Callable[[bool], None]]:
-    """Turns the kernels' way for AVX2 off and on; on a processor without it both are the plain one."""
+PLAIN, AVX2, BEST = range(3)
 
-    def switch(only: bool) -> None:
-        scatter_module._take_plain_way(only)
-        partition_module._take_plain_way(only)
+
+@pytest.fixture
+def way() -> Iterator[Callable[[int], None]]:
+    """Sets the best way that kernels take; on a processor without AVX2, or AVX-512, some of them are the same."""
+
+    def switch(best: int) -> None:
+        scatter_module._best_way(best)
+        partition_module._best_way(best)
 
     yield switch
-    switch(False)
+    switch(BEST)
 
 
 def elements(data: pa.RecordBatch, parts: int, pids: np.ndarray | None) -> list[bytes]:
@@ -92,21 +95,22 @@ def elements(data: pa.RecordBatch, parts: int, pids: np.ndarray | None) -> list[
 
 @pytest.mark.parametrize("longest", [None, 15, 31, 40])
 @pytest.mark.parametrize("numbers", range(1, 6))
-def test_both_ways_write_the_same(plain: Callable[[bool], None], numbers: int, longest: int | None) -> None:
-    """The plain kernels and those for AVX2: identical segments, of ids that are given and of keys that are hashed."""
+def test_all_ways_write_the_same(way: Callable[[int], None], numbers: int, longest: int | None) -> None:
+    """The plain kernels and the others: identical segments, of ids that are given and of keys that are hashed."""
     whole = band(numbers, longest, 400)
     for parts in (3, 5, 64, 200):
         given = np.random.default_rng(parts).integers(0, parts, 400).astype(np.int32)
         for start, rows in ((0, 400), (3, 397), (250, 150), (391, 9)):
             data = whole.slice(start, rows)
             for pids in (None, given[start : start + rows]):
-                plain(True)
+                way(PLAIN)
                 wanted = elements(data, parts, pids)
-                plain(False)
-                assert elements(data, parts, pids) == wanted
+                for other in (AVX2, BEST):
+                    way(other)
+                    assert elements(data, parts, pids) == wanted
 
 
-def test_both_ways_hash_alike(plain: Callable[[bool], None]) -> None:
+def test_all_ways_hash_alike(way: Callable[[int], None]) -> None:
     """Of every width, with and without nulls, and of numbers of partitions that are a power of 2, and none."""
     r = np.random.default_rng(7)
     for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.string()):
@@ -115,10 +119,11 @@ def test_both_ways_hash_alike(plain: Callable[[bool], None]) -> None:
         for key in (values, pa.array(values.to_pylist(), kind, mask=numbers % 3 == 0)):
             data = pa.record_batch({"k": key})
             for parts in (2, 7, 64, 200, 1 << 30):
-                plain(True)
+                way(PLAIN)
                 wanted = hash_partition(data, "k", parts)
-                plain(False)
-                assert np.array_equal(hash_partition(data, "k", parts), wanted)
+                for other in (AVX2, BEST):
+                    way(other)
+                    assert np.array_equal(hash_partition(data, "k", parts), wanted)
 
 
 @pytest.mark.parametrize("parts", [5, 200])
