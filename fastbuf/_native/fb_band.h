@@ -165,8 +165,13 @@ FB_BAND_AVX2 FB_BAND_BODY int64_t fb_fill_band_wide(const fb_column *cols, int m
             _mm256_storeu_si256((__m256i *)at, r[k]);
             if (!slot) continue;
             int32_t end = o[i + k + 1]; /* read once, as the next one's start too */
-            memcpy(at + 8 * m, data + from, (size_t)slot);
-            at[apart - 1] = (uint8_t)(end - from);
+            if (slot == 16) { /* one store less */
+                __m128i text = _mm_loadu_si128((const __m128i *)(data + from));
+                _mm_storeu_si128((__m128i *)(at + 8 * m), _mm_insert_epi8(text, end - from, 15));
+            } else {
+                memcpy(at + 8 * m, data + from, (size_t)slot);
+                at[apart - 1] = (uint8_t)(end - from);
+            }
             from = end;
         }
     }
