@@ -51,4 +51,13 @@ static inline void fb_copy(void *dst, const void *src, int64_t bytes) {
     memcpy(d, s, (size_t)bytes);
 }
 
+/* More than this the processor sees coming by itself. */
+#define FB_SOON_MOST 8192
+
+/* Asks for what is read soon, and has perhaps been written by another core, or long ago: into the second cache, since
+ * what is read until then fills the first. */
+static inline void fb_ask_for(const void *p, int64_t bytes) {
+    for (int64_t i = 0; i < bytes && i < FB_SOON_MOST; i += 64) __builtin_prefetch((const uint8_t *)p + i, 0, 2);
+}
+
 #endif

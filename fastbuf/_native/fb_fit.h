@@ -65,6 +65,9 @@ static int64_t fb_fit_blind(const fb_batch *b, int by_number, int64_t n, int64_t
     return -1;
 }
 
+/* Whether any one row fits in `room` bytes, as far as that is known without a look at it. */
+static inline int fb_any_fits(const fb_batch *b, int64_t room) { return fb_fit_blind(b, 0, 1, room) == 1; }
+
 /* How many of the n rows at place lo of columns by partition fit. */
 static int64_t fb_fit_sorted(const fb_batch *b, int64_t lo, int64_t n, int64_t budget) {
     for (int64_t i = 0; i < n; i++) {

@@ -110,10 +110,9 @@ static inline const uint32_t *fb_known_places(fb_where *w, int64_t n) {
     return w->places;
 }
 
-/* A partition's share of a batch that is worth asking for before its place is known: less is a matter of few lines, and
- * more the processor sees coming by itself. */
+/* A partition's share of a batch that is worth asking for before its place is known, up to FB_SOON_MOST: less is a matter
+ * of few lines. */
 #define FB_SOON_LEAST 512
-#define FB_SOON_MOST 8192
 
 /* Fills `room`, of fb_sort_bytes(b), and makes `sorted` point into it. `next` is where partitions begin, and is
  * overwritten; `places` is filled, and may be NULL where all columns share a band. `soon`, of `parts`: see fb_go_on.

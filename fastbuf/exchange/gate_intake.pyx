@@ -39,6 +39,7 @@ from fastbuf.exchange.shared_reader cimport (
 )
 from fastbuf.memory.pool_core cimport segment_data
 from fastbuf.serializers.columnar cimport ColumnarSerializer
+from fastbuf.serializers.columns cimport fb_ask_for
 from fastbuf.serializers.element_view cimport ElementView
 from fastbuf.serializers.row cimport RowSerializer
 from fastbuf.serializers.serializer cimport Serializer
@@ -84,6 +85,7 @@ cdef class GateIntake:
         reader.feed(data, length)
         if self.assembler is not None:
             while reader.next(&payload, &n):
+                fb_ask_for(reader._data, min(n, reader._left))      # the next element, most often of this one's length
                 self.assembler.append(payload, n)
         else:
             if self.elements is not None:
@@ -129,6 +131,9 @@ cdef class GateIntake:
                         self.event = decode_event(
                             event_data(ready[i].event)[:ready[i].event.length], ready[i].channel.number)
                     elif ready[i].segment >= 0:
+                        if i + 1 < n and ready[i + 1].segment >= 0:
+                            fb_ask_for(segment_data(self.core.buffers.pool, ready[i + 1].segment),
+                                       ready[i + 1].length)
                         self.take_in(ready[i].channel, segment_data(self.core.buffers.pool, ready[i].segment),
                                      ready[i].length)
                     elif not self.reader(ready[i].channel.index).clean():

@@ -94,7 +94,7 @@ cdef class RecordWriter(LongRecordWriter):
                         n = scatter.encode(part, b.data + b.fill, p.segment_size - b.fill)
                         if n > 0:
                             p.commit(to, <uint32_t> n)
-                        elif b.fill > 0 and scatter.next_row_bytes(part) <= p.segment_size:
+                        elif b.fill > 0 and scatter.next_row_fits(part, p.segment_size):
                             p.finish_buffer(to)
                         else:
                             giant = part

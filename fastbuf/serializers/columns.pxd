@@ -85,6 +85,12 @@ cdef extern from "fb_bind.h" nogil:
     int fb_bind_batch(fb_batch *b, const ArrowArray *a)
     int64_t fb_scratch_rows(const fb_batch *b, int node)
 
+cdef extern from "fb_copy.h" nogil:
+    void fb_ask_for(const void *p, int64_t bytes)
+
+cdef extern from "fb_fit.h" nogil:
+    bint fb_any_fits(const fb_batch *b, int64_t room)
+
 cdef extern from "fb_put.h" nogil:
     int64_t fb_element_bytes(const fb_batch *b, const uint32_t *idx, int64_t lo, int64_t n)
     int64_t fb_encode(const fb_batch *b, const uint32_t *idx, int64_t lo, int64_t n, uint8_t *dst, int64_t room,

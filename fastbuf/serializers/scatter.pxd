@@ -32,6 +32,7 @@ cdef class BatchScatter:
     cdef Py_ssize_t rows_left(self, int part) noexcept nogil
     cdef Py_ssize_t encode(self, int part, uint8_t *dst, Py_ssize_t room) noexcept nogil
     cdef Py_ssize_t next_row_bytes(self, int part) noexcept nogil
+    cdef bint next_row_fits(self, int part, Py_ssize_t room) noexcept nogil
     cdef Py_ssize_t rest_bytes(self, int part) noexcept nogil   # one element with all rows that are left
     cdef void end(self)
 

@@ -12,6 +12,7 @@ from fastbuf.serializers.columns cimport (
     FB_ORDER_SLACK,
     FB_PASSES,
     FB_SORT_BYTES,
+    fb_any_fits,
     fb_bad_partition,
     fb_count_rows,
     fb_element_bytes,
@@ -213,6 +214,10 @@ cdef class BatchScatter:
         if self.straight:
             return fb_element_bytes(&self.batch.c, NULL, self.at[part], 1)
         return fb_element_bytes(&self.batch.c, self._numbers(part), 0, 1)
+
+    cdef bint next_row_fits(self, int part, Py_ssize_t room) noexcept nogil:
+        # The first spares nearly all the second, for which the rows' order may have to be spelt out.
+        return fb_any_fits(&self.batch.c, room) or self.next_row_bytes(part) <= room
 
     cdef Py_ssize_t rest_bytes(self, int part) noexcept nogil:
         cdef int64_t n = self.stop[part] - self.at[part]
