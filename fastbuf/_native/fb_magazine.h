@@ -32,7 +32,8 @@
  *
  * Pairing: O7/O8 with S1: either O8 sees the gate closed, or S1 comes after O7, and shuts it.  O7/O8 with whoever makes
  * segments wanted elsewhere (seq_cst), and then looks, with the gate closed, whether a magazine is open: he finds this
- * one open, and shuts it, or O8 sees what he wrote.
+ * one open, and shuts it, or O8 sees what he wrote.  A seizer that finds it shut (seq_cst) needs neither S2 nor S3: its
+ * owner is not at O4, or it would be open.
  *
  * Where membarrier is refused (old kernels, sandboxes; found out once, by trying) there are no magazines: a fence at O2
  * would cost the owner what the lists cost.  In a build for the thread sanitizer, which knows nothing of membarrier, O1

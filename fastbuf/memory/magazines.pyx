@@ -253,28 +253,33 @@ cdef inline void open_gate(LocalCore *p) noexcept nogil:
 
 # The rest of S1, S2 and S3, with the gate closed: afterwards all magazines are shut, and no owner is at his.  Returns
 # the bits of those in use; `were_open`: of those that were open.
+# One that is shut already has nobody at it, and costs no fence.  Whoever shut it had the gate closed as well, and waited
+# for its owner, who comes in again only by opening it (O7), and looks at the gate afterwards (O8, with S1): were he in,
+# it would be seen open here.
 cdef uint32_t hush(LocalCore *p, uint32_t *were_open) noexcept nogil:
     cdef uint32_t slots = fb_u32_load_seq_cst(&p.slots)
-    cdef uint32_t slot
-    cdef bint others = False
+    cdef uint32_t others = 0
+    cdef uint32_t slot, bit
     were_open[0] = 0
     if orphaned(p):
         return slots
     for slot in range(1, FB_SLOTS):
         if slots >> slot & 1:
-            were_open[0] |= close_magazine(p, slot)
-            others = others or fb_u64_load_relaxed(&magazine_at(p, slot).thread) != fb_thread_id()
+            bit = close_magazine(p, slot)
+            were_open[0] |= bit
+            if bit and fb_u64_load_relaxed(&magazine_at(p, slot).thread) != fb_thread_id():
+                others |= bit
     if others:
         fb_fence_everybody()
         for slot in range(1, FB_SLOTS):
-            if slots >> slot & 1:
+            if others >> slot & 1:
                 fb_magazine_quiet(magazine_at(p, slot))
     return slots
 
 
 cdef inline uint32_t close_magazine(LocalCore *p, uint32_t slot) noexcept nogil:
     cdef fb_magazine *m = magazine_at(p, slot)
-    if fb_u64_load_relaxed(&m.open) == 0:
+    if fb_u64_load_seq_cst(&m.open) == 0:
         return 0
     fb_u64_store_relaxed(&m.open, 0)
     return <uint32_t>1 << slot

@@ -222,14 +222,15 @@ class MagazineWorld:
         if self.without != "shut":
             for j in tuple(range(self.magazines)):
                 were_open |= yield from self.close_magazine(k, j)
-        if self.without != "membarrier":
+        others = were_open & ~(1 << k)
+        if others and self.without != "membarrier":
             yield
             self.fence(k)  # the kernel's first step
             for j in tuple(range(self.magazines)):  # it does the same to the others, who do not matter here
                 yield
                 self.fence(j)
         for j in tuple(range(self.magazines)):
-            if j != k and self.without != "busy":
+            if others >> j & 1 and self.without != "busy":
                 yield lambda j=j: self.memory[f"busy{j}"] == 0
         return were_open
 

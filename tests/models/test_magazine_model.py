@@ -181,6 +181,7 @@ def test_nothing_forbidden_can_happen(scenario: Scenario) -> None:
         ("shut at the limit", overdrawn_while_putting),
         ("limit", overdrawn_while_opening),
         ("second look", overdrawn_while_opening),
+        ("second look", counted_while_opening),
         ("look before opening", counted_while_the_limit_falls),
         ("flush", the_thread_ends),
         ("membarrier", counted_while_moving),
