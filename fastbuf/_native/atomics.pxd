@@ -23,6 +23,7 @@ cdef extern from "fb_atomic.h" nogil:
     uint32_t fb_u32_add_relaxed(fb_au32 *a, uint32_t x)
     uint32_t fb_u32_add_acq_rel(fb_au32 *a, uint32_t x)
     uint32_t fb_u32_add_seq_cst(fb_au32 *a, uint32_t x)
+    uint32_t fb_u32_or_seq_cst(fb_au32 *a, uint32_t x)
     uint32_t fb_u32_sub_acq_rel(fb_au32 *a, uint32_t x)
     uint32_t fb_u32_sub_seq_cst(fb_au32 *a, uint32_t x)
     uint32_t fb_u32_exchange_acq_rel(fb_au32 *a, uint32_t x)

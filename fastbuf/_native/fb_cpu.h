@@ -6,7 +6,7 @@ enum fb_way { FB_PLAIN, FB_WITH_AVX2, FB_WITH_AVX512 };
 
 /* Tests set it lower in a module that has kernels, since hardly any machine would take the other ways otherwise. A module
  * that sets it nowhere has a constant here, which the compiler leaves out. */
-static int fb_best_way = FB_WITH_AVX512;
+__attribute__((unused)) static int fb_best_way = FB_WITH_AVX512;
 
 static inline int fb_has_avx2(void) {
 #if defined(__x86_64__)

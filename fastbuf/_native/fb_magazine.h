@@ -74,7 +74,8 @@ typedef struct {
     /* `hot`, and from here on: the owner between O1 and O5, or a seizer between S3 and S5; who only counts reads it at any
      * time. */
     fb_au32 count;     /* in items */
-    uint32_t cool;     /* puts that are still to be refused after a seizure */
+    fb_au32 cool;      /* puts that are still to be refused after a seizure; of both at any time, and a guess: the owner
+                        * of a magazine that is shut may overwrite what a seizer sets */
     fb_au64 thread;    /* pthread_self() of the owner; 0: it has ended */
     int32_t items[FB_MAGAZINE_ITEMS];
     uint32_t penalty;  /* what cool begins with next time */

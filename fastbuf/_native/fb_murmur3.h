@@ -198,8 +198,13 @@ FB_INLINE void fb_pmod_body(const uint32_t *restrict h, int n_rows, int32_t n, i
     TARGET static void fb_pmod_##WAY(const uint32_t *h, int rows, int32_t n, int32_t *out) {                     \
         fb_pmod_body(h, rows, n, out);                                                                           \
     }
+#if defined(__clang__)
+#define FB_64_BYTES "avx512f,avx512bw,avx512dq,avx512vl"
+#else /* which takes 32 at once unless it is told */
+#define FB_64_BYTES "avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512"
+#endif
 #if defined(__x86_64__)
-FB_HASH_WAY(avx512, __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512"))))
+FB_HASH_WAY(avx512, __attribute__((target(FB_64_BYTES))))
 FB_HASH_WAY(avx2, __attribute__((target("avx2"))))
 #endif
 FB_HASH_WAY(base, )

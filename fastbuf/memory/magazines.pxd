@@ -24,7 +24,7 @@ cdef extern from "fb_magazine.h" nogil:
         fb_au32 busy
         fb_au64 open
         fb_au32 count
-        uint32_t cool
+        fb_au32 cool
         fb_au64 thread
         int32_t items[42]           # FB_MAGAZINE_ITEMS
         uint32_t penalty

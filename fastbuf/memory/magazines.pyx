@@ -31,10 +31,10 @@ from libc.string cimport memset
 
 from fastbuf._native.atomics cimport (
     fb_prefetch_write,
-    fb_u32_add_seq_cst,
     fb_u32_cas_seq_cst,
     fb_u32_load_relaxed,
     fb_u32_load_seq_cst,
+    fb_u32_or_seq_cst,
     fb_u32_store_relaxed,
     fb_u32_store_release,
     fb_u32_sub_seq_cst,
@@ -147,10 +147,10 @@ cdef fb_magazine *magazine_own(LocalCore *p) noexcept nogil:
     if fb_u64_load_relaxed(&m.thread) != fb_thread_id():
         # No seizer looks at it before its bit is set; its last owner has gone (slot_flush), and left it shut.  The bit
         # and what may_keep looks at behind it pair with what makes somebody seize, and his look at the bits (seq_cst).
-        m.cool = 0
+        fb_u32_store_relaxed(&m.cool, 0)
         m.penalty = LEAST_PENALTY
         fb_u64_store_relaxed(&m.thread, fb_thread_id())
-        fb_u32_add_seq_cst(&p.slots, <uint32_t>1 << slot)
+        fb_u32_or_seq_cst(&p.slots, <uint32_t>1 << slot)    # in a fork it may be set: a thread's that is not there
     return m
 
 
@@ -165,13 +165,15 @@ cdef inline bint may_keep(LocalCore *p) noexcept nogil:
 
 # O1, O6 to O8: True once the magazine is open, and its owner alone at it.  To be left in either case.
 cdef bint enter_seldom(LocalCore *p, fb_magazine *m) noexcept nogil:
+    cdef uint32_t cool
     fb_magazine_busy(m)
     if fb_u32_load_seq_cst(&p.gate) != 0:
         return False
     if fb_u64_load_relaxed(&m.open) != 0:
         return True
-    if m.cool != 0:
-        m.cool -= 1
+    cool = fb_u32_load_relaxed(&m.cool)
+    if cool != 0:
+        fb_u32_store_relaxed(&m.cool, cool - 1)
         return False
     if not may_keep(p):
         return False
@@ -253,9 +255,9 @@ cdef inline void open_gate(LocalCore *p) noexcept nogil:
 
 # The rest of S1, S2 and S3, with the gate closed: afterwards all magazines are shut, and no owner is at his.  Returns
 # the bits of those in use; `were_open`: of those that were open.
-# One that is shut already has nobody at it, and costs no fence.  Whoever shut it had the gate closed as well, and waited
-# for its owner, who comes in again only by opening it (O7), and looks at the gate afterwards (O8, with S1): were he in,
-# it would be seen open here.
+# One that is shut already has nobody at it, and costs no fence.  Whoever shut it had the gate closed as well, and
+# waited for its owner, who comes in again only by opening it (O7), and looks at the gate afterwards (O8, with S1): were
+# he in, it would be seen open here.
 cdef uint32_t hush(LocalCore *p, uint32_t *were_open) noexcept nogil:
     cdef uint32_t slots = fb_u32_load_seq_cst(&p.slots)
     cdef uint32_t others = 0
@@ -328,7 +330,7 @@ cdef uint32_t gather_all(LocalCore *p, Look how) noexcept nogil:
             moved += n
             if n != 0 and fb_u64_load_relaxed(&m.thread) != fb_thread_id():
                 open_again &= ~(<uint32_t>1 << slot)
-                m.cool = m.penalty
+                fb_u32_store_relaxed(&m.cool, m.penalty)
                 if m.penalty < MOST_PENALTY:
                     m.penalty *= 2
     if how != SURE:

@@ -229,9 +229,8 @@ class MagazineWorld:
             for j in tuple(range(self.magazines)):  # it does the same to the others, who do not matter here
                 yield
                 self.fence(j)
-        for j in tuple(range(self.magazines)):
-            if others >> j & 1 and self.without != "busy":
-                yield lambda j=j: self.memory[f"busy{j}"] == 0
+        for j in (j for j in range(self.magazines) if others >> j & 1 and self.without != "busy"):
+            yield lambda j=j: self.memory[f"busy{j}"] == 0
         return were_open
 
     def close_magazine(self, k: int, j: int) -> Process:
