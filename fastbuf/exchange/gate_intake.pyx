@@ -85,7 +85,7 @@ cdef class GateIntake:
         reader.feed(data, length)
         if self.assembler is not None:
             while reader.next(&payload, &n):
-                fb_ask_for(reader._data, min(n, reader._left))      # the next element, most often of this one's length
+                reader.ask_for_next(n)
                 self.assembler.append(payload, n)
         else:
             if self.elements is not None:

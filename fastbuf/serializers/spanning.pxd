@@ -30,6 +30,8 @@ cdef class SpanningReader:
     # The next payload, in place if it is whole in the buffer, else from the carry.  False: feed the next buffer.
     # The pointer holds until the next call of next or feed.
     cdef bint next(self, const uint8_t **payload, Py_ssize_t *length) except -1 nogil
+    # Asks for what stands behind that payload, which most often is one of the same length.  Reads nothing.
+    cdef void ask_for_next(self, Py_ssize_t length) noexcept nogil
     # Appends every record that is whole by now; the buffer is used up then.  Instead of next, not beside it.
     cdef int collect(self, Serializer serializer, list records) except -1
     # The same without decoding: the elements go to `out` as they are; -> how many.

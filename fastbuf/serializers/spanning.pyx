@@ -5,6 +5,7 @@ from libc.stdint cimport uint8_t, uint32_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
+from fastbuf.serializers.columns cimport fb_ask_for
 from fastbuf.serializers.row_encode cimport Writer, writer_reserve
 from fastbuf.serializers.serializer cimport Serializer
 
@@ -77,6 +78,9 @@ cdef class SpanningReader:
                 self._left -= PREFIX + <Py_ssize_t> size
                 return True
         return self._from_carry(payload, length)
+
+    cdef void ask_for_next(self, Py_ssize_t length) noexcept nogil:
+        fb_ask_for(self._data, min(length, self._left))
 
     cdef bint _from_carry(self, const uint8_t **payload, Py_ssize_t *length) except -1 nogil:
         cdef uint32_t size
