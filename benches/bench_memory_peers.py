@@ -1,11 +1,12 @@
 """One segment acquired and recycled in C, beside what C++ programs would take a buffer from.
 
 Shapes: one thread; two threads on one pool; one thread acquires and another recycles.  Ours is a LocalBufferPool with
-limit, reference counts and statistics on; the peers (``peers/pools.cpp``) have none of these, and what a thread keeps
-in the last of them nobody else gets.  A library that is not installed is named and left out (Debian: libboost-dev,
-libconcurrentqueue-dev).  Where two threads take part, each has a core of its own (``cores.py``), and the time of one
-cache line there and back is in ``extra_info``: on a virtual machine it is 55 ns or 600 from one minute to the next, as
-its cores are moved, and the time of a pair with it.
+limit, reference counts and statistics on; a loop looks up once which thread it runs in, as a compiler does for the
+thread_local of a C++ peer, and as moodycamel's tokens do.  The peers (``peers/pools.cpp``) have no limit and count
+nothing, and what a thread keeps in the last of them nobody else gets.  A library that is not installed is named and
+left out (Debian: libboost-dev, libconcurrentqueue-dev).  Where two threads take part, each has a core of its own
+(``cores.py``), and the time of one cache line there and back is in ``extra_info``: on a virtual machine it is 55 ns or
+600 from one minute to the next, as its cores are moved, and the time of a pair with it.
 """
 
 from __future__ import annotations

@@ -92,8 +92,14 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "fb_magazine_leave_wit
 /* What a thread knows of itself: a variable of each thread in one module (fb_slot.h), the same distance from the thread
  * pointer in all of them, so that code in any module gets at it without a call. */
 typedef struct {
-    fb_magazine *last; /* that it was at */
-    uint32_t slot;     /* which of each pool's magazines are its own; 0: none */
+    /* The magazine of the pool that it used last: whether that is the one asked for says m->open, and a branch on that
+     * is predicted.  Found by way of the pool, and the pool by way of the segment, the address would be known only three
+     * loads after the segment's number, and a processor passes what was stored on to the next load only once it knows
+     * both addresses: that cost more than all the rest.
+     * The memory of magazines stays when a pool goes (magazines.pyx): so this may point to those of a pool that is no
+     * more, which are shut. */
+    fb_magazine *last;
+    uint32_t slot; /* which of each pool's magazines are its own; 0: none */
 } fb_here;
 
 static inline fb_here *fb_here_at(int64_t distance) {
@@ -104,22 +110,6 @@ static inline fb_here *fb_here_at(int64_t distance) {
     char *thread = (char *)__builtin_thread_pointer();
 #endif
     return (fb_here *)(thread + distance);
-}
-
-/* The calling thread's magazine of the pool that it used last: whether that is the one asked for says m->open, and a
- * branch on that is predicted.  Found by way of the pool, and the pool by way of the segment, the address would be known
- * only three loads after the segment's number, and a processor passes what was stored on to the next load only once it
- * knows both addresses: that cost more than all the rest.
- * Read by its own thread alone, and the memory of magazines stays when a pool goes (magazines.pyx): so it may point to
- * those of a pool that is no more, which are shut. */
-static inline fb_magazine *fb_magazine_last(int64_t distance) {
-#if FB_IN_PLACE
-    fb_magazine *last; /* first in fb_here; volatile: the same place is another one in another thread */
-    __asm__ volatile("mov %%fs:(%1), %0" : "=r"(last) : "r"(distance) : "memory");
-    return last;
-#else
-    return fb_here_at(distance)->last;
-#endif
 }
 
 /* The calling thread's among the magazines of a pool, to be the last one; if thread or pool have none, one that is shut. */

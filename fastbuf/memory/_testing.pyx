@@ -42,7 +42,7 @@ from fastbuf.memory.pool_core cimport (
     segment_recycle_many,
     segment_retain,
 )
-from fastbuf.memory.pool_fast cimport recycle_here, try_acquire_here
+from fastbuf.memory.pool_fast cimport Caller, caller_at, recycle_here, try_acquire_here
 
 
 cdef enum:
@@ -66,13 +66,15 @@ def pair_loop(LocalBufferPool local, int64_t n):
     cdef int32_t i = 0
     cdef LocalCore *p = local.core
     cdef PoolCore *g = p.pool
+    cdef Caller caller
     with nogil:
         begin = fb_now_ns()
+        caller = caller_at(g)
         for _ in range(n):
-            i = try_acquire_here(p)
+            i = try_acquire_here(p, caller)
             if i < 0:
                 break
-            recycle_here(g, i)
+            recycle_here(g, caller, i)
         begin = fb_now_ns() - begin
     if i < 0:
         raise FastbufError("a request of the loop failed: the pool was empty")

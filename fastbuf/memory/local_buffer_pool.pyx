@@ -36,7 +36,7 @@ from fastbuf.memory.pool_core cimport (
     local_try_or_arm,
     local_wait,
 )
-from fastbuf.memory.pool_fast cimport try_acquire_here
+from fastbuf.memory.pool_fast cimport caller_at, try_acquire_here
 from fastbuf.memory.pool_setup cimport fork_count, local_abandon
 from fastbuf.memory.stats import LocalPoolStats
 
@@ -102,7 +102,7 @@ cdef class LocalBufferPool:
         cdef int32_t i
         if fork_count() != self.core.pool.forks:
             self.refuse_fork()
-        i = try_acquire_here(self.core)
+        i = try_acquire_here(self.core, caller_at(self.core.pool))
         if i < 0:
             return self.wait(timeout)
         return segment_adopt(self.core.pool, self, i)
@@ -124,7 +124,7 @@ cdef class LocalBufferPool:
         cdef int32_t i
         if fork_count() != self.core.pool.forks:
             self.refuse_fork()
-        i = try_acquire_here(self.core)
+        i = try_acquire_here(self.core, caller_at(self.core.pool))
         if i < 0:
             if local_destroyed(self.core):
                 raise PoolDestroyed(f"the pool {self.name!r} was destroyed")

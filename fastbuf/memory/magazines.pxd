@@ -28,8 +28,10 @@ cdef extern from "fb_magazine.h" nogil:
         fb_au64 thread
         int32_t items[42]           # FB_MAGAZINE_ITEMS
         uint32_t penalty
+    ctypedef struct fb_here:
+        fb_magazine *last
+    fb_here *fb_here_at(int64_t distance)
     fb_magazine *fb_magazine_here(uint64_t base, int64_t distance)
-    fb_magazine *fb_magazine_last(int64_t distance)
     bint fb_magazine_enter(fb_magazine *m, uint64_t pool)   # False: keep out; leave in either case
     void fb_magazine_busy(fb_magazine *m)
     void fb_magazine_open(fb_magazine *m, uint64_t pool)

@@ -72,7 +72,7 @@ cdef extern from *:
 
 cdef PoolCore *pools = NULL         # all there are; under fb_pools_lock
 # Magazines whose pools have gone, one pool's each, linked by `thread` of slot 0; under fb_pools_lock.  They stay what
-# they are: a thread may have one for its last (fb_magazine_last).
+# they are: a thread may have one for its last (fb_here).
 cdef fb_magazine *kept_memory = NULL
 
 cdef bint allowed = fb_fences_find_out()                # to have magazines

@@ -25,7 +25,7 @@ from fastbuf.memory.pool_core cimport (
     segment_refs,
     segment_retain,
 )
-from fastbuf.memory.pool_fast cimport recycle_here
+from fastbuf.memory.pool_fast cimport caller_at, recycle_here
 
 
 # References are counted by hand where every nanosecond counts: as Python's C interface has it, not as cpython.ref has.
@@ -198,7 +198,7 @@ cdef class MemorySegment:
         if POOL_DEBUG:
             self.debug_end()
         self.held -= 1
-        recycle_here(self.core, self.number)
+        recycle_here(self.core, caller_at(self.core), self.number)
 
     @property
     def refcount(self):
@@ -267,6 +267,7 @@ cdef inline bint is_fine(PyObject *o) noexcept:
 
 
 # A handle without references of segments, and a reference to `home` that it takes over, become a handle of `number`.
+# It exports nothing: whatever it exported held the handle itself.
 cdef inline PyObject *fill_handle(
     PyObject *o, PoolCore *core, SegmentMeta *meta, PyObject *home, int32_t number
 ) noexcept:
@@ -275,7 +276,6 @@ cdef inline PyObject *fill_handle(
     (<MemorySegment>o).number = number
     (<MemorySegment>o).generation = fb_u32_load_relaxed(&meta[number].generation)
     (<MemorySegment>o).held = 1
-    (<MemorySegment>o).exports = 0
     return o
 
 

@@ -48,7 +48,7 @@ from fastbuf.memory.magazines cimport (
 from fastbuf.memory.pool_claims cimport note_peak
 from fastbuf.memory.debug_checks cimport POOL_DEBUG
 from fastbuf.memory.pool_core cimport WORD_DESTROYED, LocalCore, PoolCore, SegmentMeta
-from fastbuf.memory.pool_fast cimport recycle_here
+from fastbuf.memory.pool_fast cimport caller_at, recycle_here
 from fastbuf.memory.pool_home cimport let_go, put_many_slowly, take_listed, take_slowly
 from fastbuf.memory.pool_waking cimport arm, waking_set_listener, waking_set_signal
 
@@ -201,7 +201,7 @@ cdef void segment_retain(PoolCore *g, int32_t i) noexcept nogil:
 
 cdef int segment_recycle(PoolCore *g, int32_t i) noexcept nogil:
     fb_prefetch_write(&g.meta[i])                       # most often another thread acquired it: one transfer, not two
-    return recycle_here(g, i)
+    return recycle_here(g, caller_at(g), i)
 
 
 cdef uint32_t segment_recycle_many(PoolCore *g, const int32_t *segments, uint32_t n) noexcept nogil:

@@ -1,7 +1,7 @@
 # Taking one segment and recycling it, inline for whoever does it for every buffer.
 #
 # What pool_core.pxd has under local_try_acquire and segment_recycle, without the call into another module, which costs
-# about as much as what is done there.
+# about as much as what is done there.  Whoever does it many times in one function looks up once who calls.
 from libc.stdint cimport int32_t
 
 from fastbuf._native.atomics cimport (
@@ -11,21 +11,31 @@ from fastbuf._native.atomics cimport (
     fb_u32_store_relaxed,
 )
 from fastbuf.memory.debug_checks cimport POOL_DEBUG
-from fastbuf.memory.magazines cimport fb_magazine_last, magazine_put, magazine_take
+from fastbuf.memory.magazines cimport fb_here, fb_here_at, magazine_put, magazine_take
 from fastbuf.memory.pool_core cimport LocalCore, PoolCore, SegmentMeta, local_try_acquire
 from fastbuf.memory.pool_home cimport put_slowly, recycle_shared
 
 
-cdef inline int32_t try_acquire_here(LocalCore *p) noexcept nogil:
-    cdef int32_t i = magazine_take(p, fb_magazine_last(p.here))
+# The calling thread, and the pool's records.  Good within the function that asked: another thread has another.
+cdef struct Caller:
+    fb_here *me
+    SegmentMeta *meta
+
+
+cdef inline Caller caller_at(PoolCore *g) noexcept nogil:
+    return Caller(fb_here_at(g.here), g.meta)
+
+
+cdef inline int32_t try_acquire_here(LocalCore *p, Caller caller) noexcept nogil:
+    cdef int32_t i = magazine_take(p, caller.me.last)
     if fb_likely(i >= 0):
-        fb_u32_store_relaxed(&p.meta[i].refs, 1)        # published by whatever hands the segment on
+        fb_u32_store_relaxed(&caller.meta[i].refs, 1)   # published by whatever hands the segment on
         return i
     return local_try_acquire(p)
 
 
-cdef inline int recycle_here(PoolCore *g, int32_t i) noexcept nogil:
-    cdef SegmentMeta *s = &g.meta[i]
+cdef inline int recycle_here(PoolCore *g, Caller caller, int32_t i) noexcept nogil:
+    cdef SegmentMeta *s = &caller.meta[i]
     cdef LocalCore *p = s.owner
     # Whoever sees 1 and owns it is alone: nobody else has a reference to copy (as in Arc::get_mut).  The acquire pairs
     # with the release of those who left before.  The debug build counts down atomically all the same (recycle_shared),
@@ -34,6 +44,6 @@ cdef inline int recycle_here(PoolCore *g, int32_t i) noexcept nogil:
         return recycle_shared(g, i)
     fb_u32_store_relaxed(&s.refs, 0)                    # published by whatever takes it home
     fb_u32_count_up(&s.generation)
-    if fb_likely(magazine_put(p, fb_magazine_last(g.here), i)):
+    if fb_likely(magazine_put(p, caller.me.last, i)):
         return 1
     return put_slowly(p, i)
