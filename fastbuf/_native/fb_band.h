@@ -37,8 +37,9 @@ typedef struct {
     int64_t bytes;
 } fb_soon;
 
-/* Where rows go: to places[row]. The first band finds that on its way, and writes it down for what comes behind it if
- * there are `places` to write to: next[p] is where the next row of partition p goes; NULL where that is done. */
+/* Where rows go: to places[row]. The first band finds that on its way, and writes it down for what comes behind it:
+ * next[p] is where the next row of partition p goes; NULL where that is done. If nothing comes behind it, there are no
+ * `places`, and `next` counts bytes. */
 typedef struct {
     uint32_t *places;
     const int32_t *pids;
@@ -46,14 +47,21 @@ typedef struct {
     const fb_soon *soon, *soon_end;
 } fb_where;
 
-/* Whether the first band is filled, and whether there is anything `soon`: known when a loop is compiled. */
-enum { FB_THERE, FB_FIND, FB_FIND_AND_ASK };
+/* Whether the first band is filled, with places or without, and whether there is anything `soon`: known when a loop is
+ * compiled. */
+enum { FB_THERE, FB_FIND, FB_BYTES, FB_BYTES_AND_ASK };
 
-FB_BAND_BODY uint32_t fb_place_of(uint32_t *restrict places, const int32_t *restrict pids, uint32_t *restrict next,
-                                  int find, int64_t i) {
-    if (!find) return places[i];
-    uint32_t place = next[pids[i]]++;
-    if (places) places[i] = place;
+/* Bytes from the band's beginning to row i. */
+FB_BAND_BODY uint64_t fb_place_of(uint32_t *restrict places, const int32_t *restrict pids, uint32_t *restrict next,
+                                  int find, int apart, int64_t i) {
+    if (!find) return (uint64_t)places[i] * (unsigned)apart;
+    uint32_t place = next[pids[i]];
+    if (find == FB_FIND) {
+        next[pids[i]] = place + 1;
+        places[i] = place;
+        return (uint64_t)place * (unsigned)apart;
+    }
+    next[pids[i]] = place + (unsigned)apart;
     return place;
 }
 
@@ -67,7 +75,7 @@ FB_BAND_BODY void fb_fill_band_body(const fb_column *cols, int m, int slot, int 
     const uint8_t *src[FB_MAX_RUN], *data = slot ? cols[m].data : NULL;
     for (int j = 0; j < m; j++) src[j] = cols[j].values;
     for (; i < n; i++) {
-        uint8_t *at = to + (int64_t)fb_place_of(places, pids, next, find, i) * apart;
+        uint8_t *at = to + fb_place_of(places, pids, next, find, apart, i);
         if (!(i & 7)) {
             for (int j = 0; j < m; j++) __builtin_prefetch(src[j] + 8 * i + FB_BAND_AHEAD);
             if (slot) __builtin_prefetch(data + o[i] + FB_BAND_AHEAD);
@@ -129,7 +137,7 @@ FB_BAND_AVX2 FB_BAND_BODY void fb_turn(__m256i r[4]) {
 #define FB_BAND_WIDE(M, SLOT) (8 * (M) + (SLOT) >= 32)
 
 /* As many of the first `whole` rows as there are fours; returns how many. A row's string covers what is written of it
- * before. On the way what is written soon comes into the second cache, three lines for four rows, which are less: most
+ * before. On the way what is written soon comes into the second cache, four lines for four rows, which are less: most
  * of the time here goes into the first cache, while later nothing else is done than to wait for those lines. */
 FB_BAND_AVX2 FB_BAND_BODY int64_t fb_fill_band_wide(const fb_column *cols, int m, int slot, int find, int64_t whole,
                                                     const fb_where *w, uint8_t *restrict to) {
@@ -139,40 +147,41 @@ FB_BAND_AVX2 FB_BAND_BODY int64_t fb_fill_band_wide(const fb_column *cols, int m
     const int32_t *o = slot ? (const int32_t *)cols[m].offsets : NULL;
     const uint8_t *src[FB_MAX_RUN], *data = slot ? cols[m].data : NULL;
     int64_t i = 0;
-    int32_t from = slot && whole > 0 ? o[0] : 0;
     const fb_soon *soon = w->soon, *soon_end = w->soon_end;
     const uint8_t *line = NULL, *stop = NULL;
+    const __m128i last = _mm_set_epi8(-1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
     for (int j = 0; j < m; j++) src[j] = cols[j].values;
     for (; i + 4 <= whole; i += 4) {
         __m256i r[4];
-        uint32_t place[4];
-        for (int k = 0; k < 4; k++) place[k] = fb_place_of(places, pids, next, find, i + k);
+        uint64_t place[4];
+        for (int k = 0; k < 4; k++) place[k] = fb_place_of(places, pids, next, find, apart, i + k);
         for (int j = 0; j < 4; j++)
             r[j] = j < m ? _mm256_loadu_si256((const __m256i *)(src[j] + 8 * i)) : _mm256_setzero_si256();
         for (int j = 0; j < m; j++) __builtin_prefetch(src[j] + 8 * i + FB_BAND_AHEAD);
         if (slot) __builtin_prefetch(data + o[i] + FB_BAND_AHEAD);
-        if (find == FB_FIND_AND_ASK && line >= stop && soon < soon_end) {
-            line = soon->at;
-            stop = line + soon->bytes;
-            soon++;
-        }
-        if (find == FB_FIND_AND_ASK && line < stop) {
-            for (int k = 0; k < 3; k++, line += 64) __builtin_prefetch(line, 0, 2);
+        if (find == FB_FIND || find == FB_BYTES_AND_ASK) {
+            if (line < stop) {
+                for (int k = 0; k < 4; k++) __builtin_prefetch(line + 64 * k, 0, 2);
+                line += 256;
+            } else if (soon < soon_end) {
+                line = soon->at;
+                stop = line + soon->bytes;
+                soon++;
+            }
         }
         fb_turn(r);
+        for (int k = 0; k < 4; k++) _mm256_storeu_si256((__m256i *)(to + place[k]), r[k]);
+        if (!slot) continue;
+        const int32_t *from = o + i;
+        __m128i lengths = _mm_sub_epi32(_mm_loadu_si128((const __m128i *)(from + 1)),
+                                        _mm_loadu_si128((const __m128i *)from));
         for (int k = 0; k < 4; k++) {
-            uint8_t *at = to + (int64_t)place[k] * apart;
-            _mm256_storeu_si256((__m256i *)at, r[k]);
-            if (!slot) continue;
-            int32_t end = o[i + k + 1]; /* read once, as the next one's start too */
-            if (slot == 16) { /* one store less */
-                __m128i text = _mm_loadu_si128((const __m128i *)(data + from));
-                _mm_storeu_si128((__m128i *)(at + 8 * m), _mm_insert_epi8(text, end - from, 15));
-            } else {
-                memcpy(at + 8 * m, data + from, (size_t)slot);
-                at[apart - 1] = (uint8_t)(end - from);
-            }
-            from = end;
+            uint8_t *at = to + place[k] + 8 * m;
+            if (slot == 32) memcpy(at, data + from[k], 16);
+            /* The last byte of the slot is the length's. */
+            __m128i text = _mm_loadu_si128((const __m128i *)(data + from[k] + slot - 16));
+            __m128i length = _mm_shuffle_epi8(lengths, _mm_set1_epi8((char)(4 * k)));
+            _mm_storeu_si128((__m128i *)(at + slot - 16), _mm_blendv_epi8(text, length, last));
         }
     }
     return i;
@@ -212,10 +221,12 @@ FB_BAND_AVX2 FB_BAND_BODY int64_t fb_empty_band_wide(const fb_band_out *b, int m
 
 #define FB_FILL_BAND(M, SLOT) \
     case M + SLOT:                                                        \
-        if (w->next)                                                      \
-            fb_fill_band_body(cols, M, SLOT, FB_FIND, 0, whole, n, w, to); \
-        else                                                              \
+        if (!w->next)                                                       \
             fb_fill_band_body(cols, M, SLOT, FB_THERE, 0, whole, n, w, to); \
+        else if (w->places)                                                 \
+            fb_fill_band_body(cols, M, SLOT, FB_FIND, 0, whole, n, w, to);  \
+        else                                                                \
+            fb_fill_band_body(cols, M, SLOT, FB_BYTES, 0, whole, n, w, to); \
         break;
 #define FB_EMPTY_BAND(M, SLOT) \
     case M + SLOT: return fb_empty_band_body(b, M, SLOT, 0, b->start);
@@ -235,14 +246,16 @@ static uint8_t *fb_empty_band_base(const fb_band_out *b, int m, int slot) {
     fb_fill_band_body(cols, M, SLOT, FIND,                                                                     \
                       FB_BAND_WIDE(M, SLOT) ? fb_fill_band_wide(cols, M, SLOT, FIND, whole, w, to) : 0, whole, \
                       n, w, to)
-#define FB_FILL_BAND_WIDE(M, SLOT)                     \
-    case M + SLOT:                                     \
-        if (!w->next)                                  \
-            FB_FILL_BAND_WAY(M, SLOT, FB_THERE);       \
-        else if (w->soon == w->soon_end)               \
-            FB_FILL_BAND_WAY(M, SLOT, FB_FIND);        \
-        else                                           \
-            FB_FILL_BAND_WAY(M, SLOT, FB_FIND_AND_ASK); \
+#define FB_FILL_BAND_WIDE(M, SLOT)                      \
+    case M + SLOT:                                      \
+        if (!w->next)                                   \
+            FB_FILL_BAND_WAY(M, SLOT, FB_THERE);        \
+        else if (w->places)                             \
+            FB_FILL_BAND_WAY(M, SLOT, FB_FIND);         \
+        else if (w->soon == w->soon_end)                \
+            FB_FILL_BAND_WAY(M, SLOT, FB_BYTES);        \
+        else                                            \
+            FB_FILL_BAND_WAY(M, SLOT, FB_BYTES_AND_ASK); \
         break;
 #define FB_EMPTY_BAND_WIDE(M, SLOT)                                                   \
     case M + SLOT: {                                                                  \

@@ -93,9 +93,9 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "fb_magazine_leave_wit
  * pointer in all of them, so that code in any module gets at it without a call. */
 typedef struct {
     /* The magazine of the pool that it used last: whether that is the one asked for says m->open, and a branch on that
-     * is predicted.  Found by way of the pool, and the pool by way of the segment, the address would be known only three
-     * loads after the segment's number, and a processor passes what was stored on to the next load only once it knows
-     * both addresses: that cost more than all the rest.
+     * is predicted.  Found by way of the pool, and the pool by way of the segment, the address would be known only
+     * three loads after the segment's number, and a processor passes what was stored on to the next load only once it
+     * knows both addresses: that cost more than all the rest.
      * The memory of magazines stays when a pool goes (magazines.pyx): so this may point to those of a pool that is no
      * more, which are shut. */
     fb_magazine *last;

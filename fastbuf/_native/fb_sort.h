@@ -142,6 +142,8 @@ static int fb_sort(const fb_batch *b, const int32_t *pids, uint32_t *next, uint3
                 sorted[j].slot = j < k + m ? 8 : text;
                 sorted[j].apart = apart;
             }
+            if (w.next && !places)
+                for (int32_t p = 0; p < parts; p++) next[p] *= (unsigned)apart;
             fb_fill_band(c, m, text, b->rows, &w, room);
             w.next = NULL;
             w.soon = w.soon_end;
