@@ -11,7 +11,7 @@ cdef struct Bell:
     fb_au32 armed               # 1: the next notice writes to the reader's eventfd as well (gate_notify)
 
 
-cdef void bell_ring(Bell *bell, int wake_fd) noexcept nogil
+cdef void bell_ring(Bell *bell, fb_au32 *wake_fd) noexcept nogil
 cdef void bell_arm(Bell *bell) noexcept nogil
 
 

@@ -4,7 +4,7 @@
 # Notify (event) is done after the lock is let go.
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
-from fastbuf._native.atomics cimport fb_event
+from fastbuf._native.atomics cimport fb_au32, fb_event
 from fastbuf._native.threads cimport pthread_mutex_t
 from fastbuf.exchange.doorbell cimport Bell
 from fastbuf.exchange.driver cimport Driver
@@ -66,7 +66,7 @@ cdef struct GateCore:
     Bell *bell                  # something came, or failed; the gate's, set once
     fb_event *event             # the bell's
     Failure failure
-    int wake_fd                 # eventfd of a reader in an event loop, -1: there is none.  Set before the bell is armed
+    fb_au32 wake_fd             # eventfd (int) of a reader in an event loop, -1: none.  Set before the bell is armed
     # -- lock
     uint64_t bytes
     uint64_t received

@@ -4,7 +4,7 @@ from libc.stdint cimport int32_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memset
 
-from fastbuf._native.atomics cimport fb_now_ns
+from fastbuf._native.atomics cimport fb_now_ns, fb_u32_init, fb_u32_load_relaxed
 from fastbuf._native.sockets cimport eventfd_read
 from fastbuf._native.threads cimport (
     pthread_mutex_destroy,
@@ -55,7 +55,7 @@ cdef GateCore *gate_new(PoolCore *pool, LocalCore *local, int32_t segments, int3
     g.bell = bell
     g.event = &bell.event
     failure_init(&g.failure)
-    g.wake_fd = -1
+    fb_u32_init(&g.wake_fd, <uint32_t> -1)
     g.last_arrival_ns = fb_now_ns()
     return g
 
@@ -86,13 +86,13 @@ cdef void gate_free(GateCore *g) noexcept nogil:
 
 cdef void gate_notify(GateCore *g) noexcept nogil:
     """Something came, failed or ended: the reader looks again, whatever it waits on."""
-    bell_ring(g.bell, g.wake_fd)
+    bell_ring(g.bell, &g.wake_fd)
 
 
 cdef void gate_arm(GateCore *g) noexcept nogil:
     """From now on the next notice makes `wake_fd` readable; the caller looks once more before it waits for that."""
     cdef uint64_t ignored
-    eventfd_read(g.wake_fd, &ignored)
+    eventfd_read(<int> fb_u32_load_relaxed(&g.wake_fd), &ignored)
     bell_arm(g.bell)
 
 

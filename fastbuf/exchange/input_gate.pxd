@@ -4,6 +4,7 @@
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint32_t
 
+from fastbuf._native.atomics cimport fb_au32
 from fastbuf.exchange.doorbell cimport Doorbell
 from fastbuf.exchange.driver cimport Driver, DriveState
 from fastbuf.exchange.gate_core cimport GateCore
@@ -25,7 +26,7 @@ cdef class InputGate:
     cdef readonly unsigned long long epoch
     cdef readonly bytes secret
     cdef readonly bint finished
-    cdef readonly bint closed
+    cdef fb_au32 is_closed                  # 1: `close` was called; read without the GIL too
     cdef readonly bint freed
     cdef object final_stats
     cdef object __weakref__

@@ -20,6 +20,7 @@ from fastbuf._native.atomics cimport (
     fb_event_wait,
     fb_now_ns,
     fb_u32_load_acquire,
+    fb_u32_store_release,
 )
 from fastbuf._native.sockets cimport EFD_CLOEXEC, EFD_NONBLOCK, close, eventfd
 from fastbuf.exchange.clock cimport seconds_ns
@@ -143,7 +144,7 @@ cdef class InputGate:
         """Read subpartition `index` of a partition of this process in place (a local channel)."""
         cdef Subpartition *s = &partition.subs[index]
         cdef InputChannel *c
-        if self.closed:
+        if fb_u32_load_acquire(&self.is_closed):
             raise ExchangeClosed(f"gate {self.gate_id} is closed")
         c = gate_open_channel(self.core, partition.channel, s)
         if c == NULL:
@@ -159,7 +160,7 @@ cdef class InputGate:
     def add_shared(self, SharedReader reader not None, unsigned int number):
         """Read what another process lends (a memfd channel); called by the transport."""
         cdef InputChannel *c
-        if self.closed:
+        if fb_u32_load_acquire(&self.is_closed):
             raise ExchangeClosed(f"gate {self.gate_id} is closed")
         c = gate_open_shared(self.core, number)
         if c == NULL:
@@ -182,7 +183,7 @@ cdef class InputGate:
         totals : dict of int to int
             Buffers by channel number.
         """
-        if self.closed:
+        if fb_u32_load_acquire(&self.is_closed):
             return
         self.sealed = {int(channel): int(buffers) for channel, buffers in totals.items()}
         if not self.freed:      # by another thread, as the numbers were read
@@ -253,7 +254,7 @@ cdef class InputGate:
         if self.intake.within:
             self.check_outside()
         while True:
-            if self.closed:
+            if fb_u32_load_acquire(&self.is_closed):
                 raise ExchangeClosed(f"gate {self.gate_id} is closed")
             failure_raise(&self.core.failure)
             # The eventcount's order for those who look first: epoch, look, announce, sleep.
@@ -333,7 +334,7 @@ cdef class InputGate:
             if driver != NULL:
                 driver.leave(driver, True)
             return
-        if fb_event_prepare(e) != key or self.closed or failure_code(&self.core.failure):
+        if fb_event_prepare(e) != key or fb_u32_load_acquire(&self.is_closed) or failure_code(&self.core.failure):
             fb_event_cancel(e)
         else:
             fb_event_wait(e, key, until)
@@ -370,7 +371,7 @@ cdef class InputGate:
         """The descriptor that becomes readable when something comes from now on (see ``asynchronous``)."""
         with self.lock:
             self.check_process()
-            if self.closed:
+            if fb_u32_load_acquire(&self.is_closed):
                 raise ExchangeClosed(f"gate {self.gate_id} is closed")
             descriptor = self.wake_descriptor()
             gate_arm(self.core)
@@ -385,7 +386,7 @@ cdef class InputGate:
             self.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
             if self.wake_fd < 0:
                 raise ResourceError("no descriptor for a gate's eventfd (see ulimit -n)")
-            self.core.wake_fd = self.wake_fd
+            fb_u32_store_release(&self.core.wake_fd, <uint32_t> self.wake_fd)
         return self.wake_fd
 
     def poll_async(self, timeout=None):
@@ -400,7 +401,7 @@ cdef class InputGate:
     def abort(self, reason="the consumer gave up"):
         """Give up, from any thread: whoever reads fails with `reason`, and every producer when the gate closes."""
         cdef bytes text = str(reason).encode("utf-8", "replace")
-        if not self.closed and not self.forked():
+        if not fb_u32_load_acquire(&self.is_closed) and not self.forked():
             gate_fail(self.core, FAIL_ABORTED, text, len(text))
 
     def close(self):
@@ -414,7 +415,7 @@ cdef class InputGate:
         if self.freed or self.forked():
             return
         self.check_outside()
-        self.closed = True
+        fb_u32_store_release(&self.is_closed, 1)
         gate_notify(self.core)       # a reader blocked in another thread leaves with ExchangeClosed
         with self.lock:
             if not self.freed:
@@ -461,7 +462,7 @@ cdef class InputGate:
         return self
 
     def __exit__(self, kind, value, traceback):
-        if kind is not None and not self.closed:
+        if kind is not None and not fb_u32_load_acquire(&self.is_closed):
             self.abort(f"{kind.__name__}: {value}")
         self.close()
 
@@ -478,6 +479,11 @@ cdef class InputGate:
             f"{expected} channels have connected; {'; '.join(waiting[:8]) or 'none is open'}; pool: {self.pool.in_use} "
             f"segments in use, limit {self.pool.limit}. The producers are slow or stuck; "
             f"raise stall_timeout_s ({self.config.stall_timeout_s})")
+
+    @property
+    def closed(self):
+        """Whether `close` was called."""
+        return fb_u32_load_acquire(&self.is_closed) != 0
 
     @property
     def records_in(self):

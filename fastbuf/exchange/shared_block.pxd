@@ -126,7 +126,7 @@ cdef struct SharedLender:
     uint32_t events_out         # pushed so far
     fb_au32 events_home         # of which the reader has had so many; stored under the lock
     Bell *reader_bell           # set once
-    int reader_fd               # the reader's eventfd, -1; set once
+    fb_au32 reader_fd           # the reader's eventfd (int), -1; set once
     void (*collect)(void *) noexcept nogil      # lender_collect; set once
     # -- any thread, under the lock
     pthread_mutex_t lock

@@ -177,7 +177,7 @@ cdef void lender_notify(void *lender) noexcept nogil:
         if x.abort_asked != NULL and x.failure != NULL and failure_code(x.failure):
             _say_abort(x, x.failure.text)
         pthread_mutex_unlock(&x.lock)
-    bell_ring(x.reader_bell, x.reader_fd)
+    bell_ring(x.reader_bell, &x.reader_fd)
 
 
 # ---- Python
@@ -198,7 +198,7 @@ cdef class SharedWriter:
         cdef uint32_t slots = s.mask + 1
         cdef SharedBlock *block
         pthread_mutex_init(&self.x.lock, NULL)
-        self.x.reader_fd = -1
+        fb_u32_init(&self.x.reader_fd, <uint32_t> -1)
         self.index = index
         self.length = block_length(slots)
         self.fd = fb_memfd("fastbuf-channel", self.length)
@@ -219,8 +219,8 @@ cdef class SharedWriter:
         # Connected, it is held by the transport until it is over.
         if self.x.block != NULL:
             fb_unmap(self.x.block, self.length)
-        if self.x.reader_fd >= 0:
-            close(self.x.reader_fd)
+        if <int> fb_u32_load_relaxed(&self.x.reader_fd) >= 0:
+            close(<int> fb_u32_load_relaxed(&self.x.reader_fd))
         if self.fd >= 0:
             close(self.fd)
         pthread_mutex_destroy(&self.x.lock)
@@ -233,7 +233,7 @@ cdef class SharedWriter:
         self.reader_bell = reader_bell
         self.peer = peer
         self.x.reader_bell = reader_bell.bell
-        self.x.reader_fd = reader_fd
+        fb_u32_store_release(&self.x.reader_fd, <uint32_t> reader_fd)
         self.x.abort_asked = &partition.core.abort_asked
         self.x.failure = &partition.core.failure
         self.x.loss_is_cancel = loss_is_cancel
@@ -285,7 +285,7 @@ cdef class SharedWriter:
         pthread_mutex_unlock(&self.x.lock)
         if fb_u32_load_acquire(&self.x.block.ended) == SHARED_ABORTED:
             self._revoke()
-        bell_ring(self.x.reader_bell, self.x.reader_fd)
+        bell_ring(self.x.reader_bell, &self.x.reader_fd)
 
     def _revoke(self):
         # Dekker's: see the pairing.

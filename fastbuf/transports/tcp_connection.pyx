@@ -6,12 +6,12 @@ stream's credit, so the peer always reads on, and a stream without credit keeps 
 """
 
 from libc.errno cimport EAGAIN, EINTR, errno
-from libc.stdint cimport uint8_t, uint32_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free
 from libc.string cimport memcpy, memset, strerror
 
-from fastbuf._native.atomics cimport fb_event_notify
+from fastbuf._native.atomics cimport fb_event_notify, fb_u64_load_relaxed, fb_u64_store_relaxed
 from fastbuf._native.sockets cimport (
     MSG_DONTWAIT,
     MSG_NOSIGNAL,
@@ -210,6 +210,12 @@ cdef void _take_ahead(Connection *c) noexcept nogil:
             _on_frame(c)
 
 
+cdef inline void _count(Connection *c, int64_t n) noexcept nogil:
+    # One has the turn, and writes; guests look without it.
+    cdef Registry *all = <Registry *> c.loop
+    fb_u64_store_relaxed(&all.moved, fb_u64_load_relaxed(&all.moved) + <uint64_t> n)
+
+
 cdef void connection_read(Connection *c, int most) noexcept nogil:
     """Payload straight into its segment, and in the same call what follows it; `most` calls, then others may."""
     cdef iovec iov[2]
@@ -253,7 +259,7 @@ cdef void connection_read(Connection *c, int most) noexcept nogil:
                 connection_lost(c, strerror(errno))
             return
         c.heard = True
-        (<Registry *> c.loop).moved += n
+        _count(c, n)
         wanted -= n
         if c.phase == PHASE_OPEN:
             if c.in_left:
@@ -457,7 +463,7 @@ cdef void connection_write(Connection *c, bint eager) noexcept nogil:
         n = _send(c)
         if n >= 0:
             c.moved |= was_blocked
-            (<Registry *> c.loop).moved += n
+            _count(c, n)
             _sent(c, n)
         elif errno == EAGAIN:
             c.blocked = True

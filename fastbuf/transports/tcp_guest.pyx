@@ -16,6 +16,7 @@ from fastbuf._native.atomics cimport (
     fb_u32_store_release,
     fb_u32_sub_acq_rel,
     fb_u64_load_acquire,
+    fb_u64_load_relaxed,
 )
 from fastbuf._native.sockets cimport epoll_event, epoll_wait, eventfd_write
 from fastbuf._native.threads cimport pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock
@@ -182,7 +183,7 @@ cdef bint _drive(Driver *d, DriveState *t, fb_event *e, uint32_t key, int64_t un
     fb_u32_store_release(&loop.driven, 1)
     if not _sit(loop, e, key):
         return fb_event_epoch(e) != key
-    moved = loop.all.moved              # of the last who had the turn: about
+    moved = fb_u64_load_relaxed(&loop.all.moved)        # of the last who had the turn: about
     started = fb_now_ns()
     now = started
     spin_until = started + (SPIN_NS if t.wait_ns < SHORT_NS or not started & PROBE_MASK else LEAST_SPIN_NS)
@@ -214,7 +215,7 @@ cdef bint _drive(Driver *d, DriveState *t, fb_event *e, uint32_t key, int64_t un
     # One that waits long now and then, since its peer was not given a core, is none that waits long.  Beside the work
     # that much data is, a sleep is cheap, and the core may be wanted for just that.
     waited = now - started
-    if loop.all.moved - moved >= MUCH:
+    if fb_u64_load_relaxed(&loop.all.moved) - moved >= MUCH:
         waited *= 3
     t.wait_ns += (min(waited, <int64_t> 2 * SHORT_NS) - t.wait_ns) // 8
     if came:

@@ -12,7 +12,7 @@
 # not read yet; so whoever has said the last word waits for the other's EOF, for a bounded time.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
-from fastbuf._native.atomics cimport fb_au32, fb_event
+from fastbuf._native.atomics cimport fb_au32, fb_au64, fb_event
 from fastbuf._native.threads cimport pthread_mutex_t
 from fastbuf.exchange.failure cimport Failure
 from fastbuf.exchange.gate_core cimport GateCore
@@ -51,7 +51,7 @@ cdef struct Registry:
     Connection *connections
     Stream *streams
     Stream *doomed
-    uint64_t moved              # bytes read and sent.  The turn
+    fb_au64 moved               # bytes read and sent.  Written in the turn, read at any time
     Connection *running         # may have something to say, or to be asked of epoll
     pthread_mutex_t lock        # letters, and the loop's commands
     Letter *inbox               # handshakes of streams that join us, in their order; for the listener's thread
