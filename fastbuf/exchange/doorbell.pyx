@@ -31,13 +31,15 @@ cdef extern from "fb_map.h" nogil:
 
 cdef void bell_ring(Bell *bell, fb_au32 *wake_fd) noexcept nogil:
     """Whoever sleeps on it looks again; wake_fd: its eventfd as an int, which is there before it arms."""
+    cdef int fd
     fb_event_notify(&bell.event)
     # Pairs with bell_arm, by the event's word, which both have just moved: the later one reads what the other wrote. If
     # that is this one, it sees `armed`, and the descriptor (read last: it may have come while this rang); else the one
     # who arms sees what has come.
     if fb_u32_load_acquire(&bell.armed) and fb_u32_exchange_acq_rel(&bell.armed, 0):
-        if <int> fb_u32_load_acquire(wake_fd) >= 0:
-            eventfd_write(<int> fb_u32_load_acquire(wake_fd), 1)
+        fd = <int> fb_u32_load_acquire(wake_fd)
+        if fd >= 0:
+            eventfd_write(fd, 1)
 
 
 cdef void bell_arm(Bell *bell) noexcept nogil:
