@@ -77,5 +77,6 @@ cdef extern from "fb_event.h" nogil:
     void fb_event_cancel(fb_event *e)
     int fb_event_wait(fb_event *e, uint32_t key, int64_t deadline_ns)
     void fb_event_notify(fb_event *e)
+    bint fb_event_asleep(fb_event *e)
     int fb_event_fd()
     void fb_event_signal(int fd)

@@ -22,6 +22,11 @@
  * between; one that came before W0 is in the release sequence that W0 reads from, so W2 saw its N1.
  * Forbidden: the condition holds, the waiter sleeps, and no wake-up is on its way.
  *
+ * A notifier that is about to notify again may leave out what comes before the last where nobody sleeps
+ * (fb_event_asleep): a load, and no fence. A waiter that announces itself while the condition is still on its way is
+ * missed by such a look. The next one finds the bit; so does the notice that ends them, which must come soon, by the
+ * same thread, before it waits for anything.
+ *
  * An event in memory that processes share (fb_event_init_shared) has a bit of the word for it: its futex is then keyed by
  * the page, not by the address.  What another process writes into the word can delay a wake-up and do nothing else, so
  * whoever waits on such an event waits in slices.
@@ -109,6 +114,9 @@ static inline void fb_event_notify(fb_event *e) {
     syscall(SYS_futex, fb_event_futex(e), FUTEX_WAKE | (word & FB_EVENT_SHARED ? 0 : FUTEX_PRIVATE_FLAG), INT_MAX, NULL,
             NULL, 0);
 }
+
+/* Whether anybody has announced itself, as far as can be seen without a fence. */
+static inline int fb_event_asleep(fb_event *e) { return (fb_u64_load_relaxed(&e->word) & FB_EVENT_ASLEEP) != 0; }
 
 /* Looks for at most `limit_ns` whether the epoch is no longer `epoch`: 1 if so.  A short wait of a few microseconds costs
  * less than a sleep and a wake-up. */

@@ -21,13 +21,14 @@ from fastbuf.exchange.failure cimport failure_code
 from fastbuf.exchange.gate_core cimport ReadyBuffer, gate_channels, gate_release, gate_take_ready
 from fastbuf.exchange.input_gate cimport InputGate
 from fastbuf.exchange.record_writer cimport RecordWriter
-from fastbuf.exchange.result_partition cimport WRITE_BLOCKED, WRITE_DROPPED, ResultPartition, WriteState
+from fastbuf.exchange.result_partition cimport WRITE_BLOCKED, WRITE_DROPPED, WRITE_OK, ResultPartition, WriteState
 from fastbuf.exchange.shared_reader cimport NEWS_BYTES, NEWS_NONE, SharedLook, SharedNews, SharedReader, shared_glance
 from fastbuf.memory.arena cimport Arena
 from fastbuf.memory.pool_core cimport segment_data
 
 cdef enum:
     SLICE_NS = 200000000
+    BURST = 16                  # buffers that `write_raw` writes in a row, as a batch of records takes some
 
 
 cdef extern from *:
@@ -46,9 +47,10 @@ cdef extern from *:
 def write_raw(RecordWriter writer not None, uint64_t buffers, bint fill):
     """Queue so many full buffers for the first consumer; fill: each with bytes copied in, else as it is."""
     cdef ResultPartition p = writer.partition
-    cdef uint64_t done = 0
+    cdef uint64_t done = 0, told = 0
     cdef uint32_t epoch
     cdef WriteState state
+    cdef bint owed = False
     cdef Driver *driver = p.core.driver         # TCP's: nobody closes it meanwhile
     cdef uint8_t *source = <uint8_t *> malloc(p.segment_size)
     if source == NULL:
@@ -63,6 +65,10 @@ def write_raw(RecordWriter writer not None, uint64_t buffers, bint fill):
                 if state == WRITE_BLOCKED:
                     epoch = fb_event_epoch(p.core.event)
                     state = p.open_buffer(0, False)
+                if owed and (state != WRITE_OK or done - told >= BURST):
+                    p.tell(0)
+                    owed = False
+                    told = done
                 if state == WRITE_DROPPED:
                     break
                 if state == WRITE_BLOCKED:
@@ -77,8 +83,10 @@ def write_raw(RecordWriter writer not None, uint64_t buffers, bint fill):
                     continue
                 if fill:
                     memcpy(p.buffers[0].data, source, p.segment_size)
-                p.commit(0, p.segment_size)
+                owed |= p.commit_early(0, p.segment_size)
                 done += 1
+            if owed:
+                p.tell(0)
     finally:
         p.writing = 0
         free(source)

@@ -49,7 +49,7 @@ from fastbuf.exchange.input_channel cimport InputChannel
 from fastbuf.exchange.result_partition cimport ResultPartition
 from fastbuf.exchange.result_subpartition cimport Subpartition, sub_close
 from fastbuf.exchange.shared_block cimport SHARED_ABORTED, SHARED_CANCELLED
-from fastbuf.exchange.shared_reader cimport MOST_LOOKS, SharedLook, SharedReader, shared_spin
+from fastbuf.exchange.shared_reader cimport MOST_LOOKS, SharedLook, SharedReader, shared_came, shared_spin
 from fastbuf.flow.credit_ledger cimport ledger_of_gate
 from fastbuf.memory.network_buffer_pool cimport NetworkBufferPool
 from fastbuf.memory.pool_core cimport local_set_listener
@@ -334,7 +334,8 @@ cdef class InputGate:
             if driver != NULL:
                 driver.leave(driver, True)
             return
-        if fb_event_prepare(e) != key or fb_u32_load_acquire(&self.is_closed) or failure_code(&self.core.failure):
+        if fb_event_prepare(e) != key or fb_u32_load_acquire(&self.is_closed) or failure_code(&self.core.failure) or \
+                shared_came(looks, min(channels, <int> MOST_LOOKS)):     # a burst is not told of buffer by buffer
             fb_event_cancel(e)
         else:
             fb_event_wait(e, key, until)

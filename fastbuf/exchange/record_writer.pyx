@@ -18,11 +18,7 @@ from fastbuf.exchange.driver cimport Driver
 from fastbuf.exchange.failure cimport failure_code
 from fastbuf.exchange.long_records cimport PREFIX, LongRecordWriter
 from fastbuf.exchange.result_partition cimport (
-    WRITE_BLOCKED,
-    WRITE_DROPPED,
-    OpenBuffer,
-    ResultPartition,
-    WriteState,
+    WRITE_BLOCKED, WRITE_DROPPED, WRITE_OK, OpenBuffer, ResultPartition, WriteState,
 )
 from fastbuf.serializers.columnar cimport ColumnarSerializer
 from fastbuf.serializers.columns cimport fb_element_bytes
@@ -67,10 +63,9 @@ cdef class RecordWriter(LongRecordWriter):
         cdef OpenBuffer *b
         cdef WriteState state
         cdef Py_ssize_t n
-        cdef int part, i, to
+        cdef int part, i, to, giant = -1
         cdef int targets = 1 if self.to_all else p.subpartitions
-        cdef bint blocked = False
-        cdef int giant = -1
+        cdef bint blocked = False, owed
         if self.spill_left and not self.pump_spill():
             return 0
         while True:
@@ -83,22 +78,23 @@ cdef class RecordWriter(LongRecordWriter):
                     if part >= targets:
                         part -= targets
                     to = p.subpartitions if self.to_all else part
+                    owed = False
                     while scatter.rows_left(part) > 0:
                         state = p.open_buffer(to, False)
-                        if state == WRITE_BLOCKED:
-                            blocked = True      # a channel without credit blocks no other channel
-                            break
-                        if state == WRITE_DROPPED:
+                        if state != WRITE_OK:
+                            blocked |= state == WRITE_BLOCKED   # a channel without credit blocks no other channel
                             break
                         b = &p.buffers[to]
                         n = scatter.encode(part, b.data + b.fill, p.segment_size - b.fill)
                         if n > 0:
-                            p.commit(to, <uint32_t> n)
+                            owed |= p.commit_early(to, <uint32_t> n)
                         elif b.fill > 0 and scatter.next_row_fits(part, p.segment_size):
                             p.finish_buffer(to)
                         else:
                             giant = part
                             break
+                    if owed:
+                        p.tell(to)
                     if giant >= 0:
                         break
             p.unlocked = False

@@ -34,6 +34,7 @@ from fastbuf.exchange.result_subpartition cimport (
     sub_discard,
     sub_end,
     sub_finish,
+    sub_finish_early,
     sub_flush,
     sub_forget_drainer,
     sub_free,
@@ -42,6 +43,7 @@ from fastbuf.exchange.result_subpartition cimport (
     sub_init,
     sub_push_event,
     sub_queued,
+    sub_tell,
     sub_wait_for_any,
 )
 from fastbuf.memory.network_buffer_pool cimport NetworkBufferPool
@@ -284,6 +286,24 @@ cdef class ResultPartition:
             sub_commit(&self.stage[part], b.fill)
         if b.fill == self.segment_size:
             self.finish_buffer(part)
+
+    cdef bint commit_early(self, int part, uint32_t n) noexcept nogil:
+        """As commit, by a caller that writes on for `part` at once; True: it has to `tell` it before it stops to."""
+        cdef OpenBuffer *b = &self.buffers[part]
+        cdef bint owed
+        if part == self.subpartitions or b.fill + n < self.segment_size:
+            self.commit(part, n)
+            return False
+        b.fill += n
+        sub_commit(&self.stage[part], b.fill)
+        b.segment = -1
+        owed = sub_finish_early(&self.stage[part])
+        if fb_u32_load_acquire(&self.subs[part].closed):
+            sub_discard(&self.stage[part])
+        return owed
+
+    cdef void tell(self, int part) noexcept nogil:
+        sub_tell(&self.stage[part])
 
     cdef void finish_shared(self) noexcept nogil:
         cdef OpenBuffer *b = &self.buffers[self.subpartitions]

@@ -97,6 +97,8 @@ cdef void sub_wait_for_any(Subpartition *s) noexcept nogil
 cdef void sub_begin(Subpartition *s, int32_t segment) noexcept nogil
 cdef void sub_commit(Subpartition *s, uint32_t position) noexcept nogil
 cdef void sub_finish(Subpartition *s) noexcept nogil
+cdef bint sub_finish_early(Subpartition *s) noexcept nogil
+cdef void sub_tell(Subpartition *s) noexcept nogil
 cdef void sub_flush(Subpartition *s) noexcept nogil
 cdef void sub_end(Subpartition *s) noexcept nogil
 cdef bint sub_has_event_room(Subpartition *s) noexcept nogil

@@ -32,8 +32,9 @@
 #                then sees reading = 0, has every segment for itself again.  R sets reading once for all that is there,
 #                and looks at revoked before each segment
 #   patience     W stores, fence; R stores head, fence, loads it: the wake-ups of result_subpartition.pxd
-# Wake-ups: each side rings the other's doorbell after its stores (eventcount, fb_event.h): W after every buffer, R
-# after every TELL_EVERY that it gives back and after the last one that was there, if W's patience says so.
+# Wake-ups: each side rings the other's bell after its stores (eventcount, fb_event.h): W after every buffer (of some in
+# a row, without a wait between them: after the last, and after each where it sees that R sleeps), R after every
+# TELL_EVERY that it gives back and after the last one that was there, if W's patience says so.
 # An R that waits looks at the slot that is next for a while before it sleeps (shared_spin, shared_reader.pxd): what it
 # sees there is a reason to look again and nothing else, and it sleeps by the bell's epoch alone.
 # Death: nobody waits for a store of the other's.  When the control line ends, the peer is dead or has let go: the
@@ -55,6 +56,7 @@ from libc.string cimport memcpy
 from fastbuf._native.atomics cimport (
     fb_au32,
     fb_au64,
+    fb_event_asleep,
     fb_u32_load_acquire,
     fb_u32_load_relaxed,
     fb_u32_store_relaxed,
@@ -156,6 +158,11 @@ cdef inline void lender_commit(SharedLender *x, uint32_t number, uint32_t positi
 
 cdef inline void lender_finish(SharedLender *x, uint32_t number) noexcept nogil:
     fb_u32_store_release(&_shared_slot(x, number).finished, 1)
+
+
+cdef inline bint lender_is_waited_for(SharedLender *x) noexcept nogil:
+    # Without a fence: who relies on it notifies in the end (fb_event.h).
+    return fb_event_asleep(&x.reader_bell.event)
 
 
 cdef inline void lender_flush(SharedLender *x, uint32_t number, uint32_t position) noexcept nogil:

@@ -29,10 +29,10 @@ cdef struct SharedLook:
     uint32_t drained
 
 
-# Looks whether something came on one of n channels: for about a microsecond, or for so long and at the event's epoch as
-# well.  Writers ring after every buffer: the bell's line is left to them but for a look between two glances, while that
-# of the slot which is next is theirs until they have something to say.  What is seen is believed by nobody: who waits
-# looks again.
+# Looks whether something came on one of n channels: once, for about a microsecond, or for so long and at the event's
+# epoch as well.  The bell's line is left to the writers but for a look between two glances, while that of the slot that
+# is next is theirs until they have something to say.  What is seen is believed by nobody: who waits looks again.
+cdef bint shared_came(SharedLook *looks, int n) noexcept nogil
 cdef bint shared_glance(SharedLook *looks, int n) noexcept nogil
 cdef bint shared_spin(SharedLook *looks, int n, fb_event *e, uint32_t epoch, int64_t limit_ns) noexcept nogil
 

@@ -65,12 +65,19 @@ cdef inline bint _has_more(SharedLook *l) noexcept nogil:
     return <uint32_t> (mark >> 32) == l.head and <uint32_t> mark > l.drained
 
 
+cdef bint shared_came(SharedLook *looks, int n) noexcept nogil:
+    cdef int k
+    for k in range(n):
+        if _has_more(&looks[k]):
+            return True
+    return False
+
+
 cdef bint shared_glance(SharedLook *looks, int n) noexcept nogil:
-    cdef int _i, k
+    cdef int _i
     for _i in range(LOOKS):
-        for k in range(n):
-            if _has_more(&looks[k]):
-                return True
+        if shared_came(looks, n):
+            return True
         fb_cpu_relax()
         fb_cpu_relax()
     return False

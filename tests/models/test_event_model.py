@@ -1,4 +1,4 @@
-"""Every interleaving of the eventcount (``fb_event.h``), and of a writer that is not to be woken for every buffer."""
+"""Every interleaving of the eventcount (``fb_event.h``), of a burst, and of a writer not to be woken for every buffer."""
 
 from __future__ import annotations
 
@@ -77,6 +77,88 @@ def test_the_eventcount_loses_no_wake_up(waiters: int, notices: int) -> None:
 def test_the_model_finds_a_lost_wake_up(waiters: int, notices: int, without: str) -> None:
     with pytest.raises(Violation):
         explore(lambda: EventWorld(waiters, notices, without))
+
+
+class BurstWorld:
+    """A notifier of `buffers` in a row that only looks who sleeps (``fb_event_asleep``), and notifies after the last.
+
+    What it stores is seen later than it goes on (`on_the_way`, in order); a read-modify-write of its waits for that.
+    The waiter takes what is there, and looks once more between its announcement and its sleep, or does not.
+    """
+
+    def __init__(self, buffers: int, looks_again: bool, without: str = "") -> None:
+        self.buffers, self.looks_again, self.without = buffers, looks_again, without
+        self.on_the_way = self.seen = self.taken = 0
+        self.epoch = self.asleep_bit = 0
+        self.sleeping = self.stopped = False
+        self.processes: list[Process] = [self.waiter(), self.notifier(), self.store_buffer()]
+
+    def waiter(self) -> Process:
+        while True:
+            yield
+            key = self.epoch
+            yield
+            self.taken = self.seen
+            if self.taken == self.buffers:
+                return
+            yield
+            self.asleep_bit = 1
+            if self.epoch != key:
+                continue
+            if self.looks_again:
+                yield
+                if self.seen > self.taken:
+                    continue
+            yield
+            if self.epoch == key:
+                self.sleeping = True
+                yield lambda: not self.sleeping
+
+    def notify(self) -> Process:
+        yield lambda: not self.on_the_way  # the read-modify-write
+        asleep, self.asleep_bit = self.asleep_bit, 0
+        self.epoch += 1
+        if asleep:
+            yield
+            self.sleeping = False
+
+    def notifier(self) -> Process:
+        for _ in range(self.buffers):
+            yield
+            self.on_the_way += 1
+            yield
+            if self.asleep_bit:
+                yield from self.notify()
+        if self.without != "the last notice":
+            yield from self.notify()
+        self.stopped = True
+
+    def store_buffer(self) -> Process:
+        for _ in range(self.buffers):
+            yield lambda: self.on_the_way > 0
+            self.on_the_way -= 1
+            self.seen += 1
+
+    def key(self) -> Hashable:
+        return self.on_the_way, self.seen, self.taken, self.epoch, self.asleep_bit, self.sleeping, self.stopped
+
+    def check(self) -> None:
+        assert self.taken <= self.seen
+
+    def check_end(self, asleep: list[int]) -> None:
+        assert not asleep, "something is there, the notifier has stopped, and the waiter sleeps"
+
+
+@pytest.mark.parametrize("looks_again", [False, True])
+@pytest.mark.parametrize("buffers", [1, 2, 4])
+def test_a_burst_loses_no_wake_up(buffers: int, looks_again: bool) -> None:
+    assert explore(lambda: BurstWorld(buffers, looks_again)) > 20
+
+
+@pytest.mark.parametrize("looks_again", [False, True])
+def test_the_model_finds_a_burst_that_ends_without_a_notice(looks_again: bool) -> None:
+    with pytest.raises(Violation):
+        explore(lambda: BurstWorld(3, looks_again, "the last notice"))
 
 
 class PatienceWorld:
