@@ -1,0 +1,72 @@
+"""The credit protocol's Promela model (``credit.pml``), searched whole by SPIN where there is one (``apt install spin``)."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+MODEL = Path(__file__).parent / "credit.pml"
+SPIN, CC = shutil.which("spin"), shutil.which("cc") or shutil.which("gcc")
+
+pytestmark = pytest.mark.skipif(
+    SPIN is None or CC is None,
+    reason="no SPIN here (Debian, Ubuntu: apt install spin): credit_model.py has the protocol without it",
+)
+
+# PLAN: the buffers of producer 0 and of producer 1 for consumer 0, then for consumer 1.
+SCENARIOS = [
+    "-DPLAN=3,2,0,0",
+    "-DPLAN=2,1,1,0",
+    "-DPLAN=1,1,1,0 -DCANCELS",
+    "-DPLAN=1,1,1,0 -DPRODUCER_DIES",
+    "-DPLAN=1,1,1,0 -DCONSUMER_DIES",
+]
+if os.environ.get("FASTBUF_LONG") == "1":  # two by two: minutes, and up to 10 GiB
+    SCENARIOS += [
+        "-DPLAN=2,2,0,0 -DCANCELS",
+        "-DPLAN=2,2,0,0 -DPRODUCER_DIES",
+        "-DPLAN=2,0,2,0 -DCONSUMER_DIES",
+        "-DPLAN=2,1,2,0 -DBOUND=3 -DFLOATING=2",
+        *(f"-DPLAN=1,1,1,1{what}" for what in ("", " -DCANCELS", " -DPRODUCER_DIES", " -DCONSUMER_DIES")),
+    ]
+
+
+def search(folder: Path, options: str) -> tuple[int, str]:
+    """-> (states, the error that SPIN found, or "")."""
+    assert SPIN is not None and CC is not None
+    subprocess.run([SPIN, *options.split(), "-a", str(MODEL)], cwd=folder, check=True, capture_output=True)
+    compile_ = [CC, "-O1", "-w", "-DSAFETY", "-DCOLLAPSE", "-DVECTORSZ=2048", "-DMEMLIM=12000", "-o", "pan", "pan.c"]
+    subprocess.run(compile_, cwd=folder, check=True)
+    said = subprocess.run(["./pan", "-m100000", "-n"], cwd=folder, check=True, capture_output=True, text=True).stdout
+    errors, states = re.search(r"errors: (\d+)", said), re.search(r"(\d+) states, stored", said)
+    assert errors is not None and states is not None, said
+    assert "error: max search depth" not in said and "out of memory" not in said, said
+    found = re.search(r"pan:1: (.*)", said)
+    assert (errors[1] != "0") == (found is not None), said
+    return int(states[1]), found[1] if found else ""
+
+
+@pytest.mark.parametrize("options", SCENARIOS)
+def test_nothing_forbidden_can_happen(tmp_path: Path, options: str) -> None:
+    states, error = search(tmp_path, options)
+    assert error == ""
+    assert states > 10_000
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ("-DPLAN=2,0,0,0 -DWITHOUT=NO_CREDIT_ASKED", "granted"),
+        ("-DPLAN=3,2,0,0 -DWITHOUT=KEEPS_FLOATING", "floating_home"),
+        ("-DPLAN=2,0,0,0 -DWITHOUT=CREDIT_TWICE", "granted"),
+        ("-DPLAN=1,1,0,0 -DCONSUMER_DIES -DWITHOUT=NO_WORD_OF_DEATH", "invalid end state"),
+        ("-DPLAN=1,1,0,0 -DCANCELS -DWITHOUT=CANCEL_FORGETS", "ready"),
+    ],
+)
+def test_the_model_finds_what_is_left_out(tmp_path: Path, options: str, error: str) -> None:
+    assert error in search(tmp_path, options)[1]
