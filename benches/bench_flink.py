@@ -8,6 +8,8 @@ processes, whole.
 
 Latency: one record every millisecond, buffer timeout 0, from made to received (one way, one clock).
 
+Both have 2 exclusive segments a channel and 8 floating ones a gate; ``FASTBUF_BENCH_FLOATING`` gives both more.
+
 Needs Flink's jars: see ``flink_cluster.py``.
 """
 
@@ -45,6 +47,11 @@ pytestmark = [
 ]
 
 
+def settings(**more: Any) -> fb.ExchangeConfig:
+    floating = flink_cluster.FLOATING
+    return fb.ExchangeConfig(floating=floating, max_buffers_per_channel=floating + 2, **more)
+
+
 def batches(records: int) -> list[pa.RecordBatch]:
     ids = np.arange(records)
     names = [f"user-{i % 1_000_003}" for i in range(records)]
@@ -72,7 +79,7 @@ def receiver(control: Any, shared: bool) -> None:
         control.send("ready")
         while (order := control.recv()) != "stop":
             if order == "latency":
-                config = fb.ExchangeConfig(buffer_timeout_s=0)
+                config = settings(buffer_timeout_s=0)
                 with env.create_input_gate(ROWS, channels=1, secret=SECRET, config=config) as gate:
                     control.send([(*address, gate.gate_id)])
                     control.send([time.monotonic_ns() - f1 for _, f1, _, _ in gate])
@@ -80,7 +87,7 @@ def receiver(control: Any, shared: bool) -> None:
             cpu = time.process_time()
             found: list[tuple[int, int]] = []
             kind = COLUMNS if order == "batches" else ROWS
-            gates = [env.create_input_gate(kind, channels=1, secret=SECRET) for _ in range(2)]
+            gates = [env.create_input_gate(kind, channels=1, secret=SECRET, config=settings()) for _ in range(2)]
             threads = [threading.Thread(target=count, args=(gate, found)) for gate in gates]
             for thread in threads:
                 thread.start()
@@ -103,8 +110,8 @@ class Ours:
         assert self.control.recv() == "ready"
         self.env = fb.ShuffleEnvironment(segments=4096, shared=transport == "memfd")
 
-    def writer(self, kind: Any, **settings: Any) -> fb.RecordWriter:
-        config = fb.ExchangeConfig(transport=self.transport, **settings)
+    def writer(self, kind: Any, **more: Any) -> fb.RecordWriter:
+        config = settings(transport=self.transport, **more)
         return self.env.create_result_partition(
             kind, self.control.recv(), secret=SECRET, selector=fb.hash_by("f0"), config=config
         )

@@ -6,8 +6,8 @@ records.  A message there and back is in ``bench_messages.py``.
 
 Both go round over the same number of segments, QUEUED: with less of them what is written stays in the writer's cache,
 with more it is read from the cache that both cores share, and either may be the faster (`FASTBUF_BENCH_QUEUED` tries).
-fastbuf finds its 16 in a pool of 512, and asks of each whether it was cancelled, revoked or flushed; the limit has its
-16 in an arena of its own, and asks nothing.
+fastbuf finds its 16 in a pool of 512, asks of each whether it was cancelled, revoked or flushed, and rings for every
+16th and for whoever sleeps, as a batch of so many does; the limit has its 16 in an arena of its own, and asks nothing.
 """
 
 from __future__ import annotations

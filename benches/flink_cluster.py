@@ -25,6 +25,7 @@ import psutil
 
 SOURCE = Path(__file__).parent / "flink" / "KeyByJob.java"
 START_S = 90
+FLOATING = int(os.environ.get("FASTBUF_BENCH_FLOATING", "8"))  #: floating segments of a gate, ours and Flink's
 NETWORK_BYTES = 128 << 20
 # What Flink's own start scripts open of Java 17's modules.
 OPENED = ("lang", "lang.reflect", "net", "io", "nio", "text", "time")
@@ -56,6 +57,8 @@ taskmanager.memory.framework.off-heap.size: 128m
 taskmanager.memory.managed.size: 64m
 taskmanager.memory.network.min: {network}b
 taskmanager.memory.network.max: {network}b
+taskmanager.network.memory.floating-buffers-per-gate: {floating}
+taskmanager.network.memory.max-buffers-per-channel: {most}
 taskmanager.memory.jvm-metaspace.size: 256m
 taskmanager.memory.jvm-overhead.min: 192m
 taskmanager.memory.jvm-overhead.max: 192m
@@ -104,7 +107,15 @@ class FlinkCluster:
         (self.folder / "conf").mkdir()
         (self.folder / "tmp").mkdir()
         (self.folder / "conf" / "config.yaml").write_text(
-            CONFIG.format(rpc=rpc, rest=rest, blob=blob, folder=self.folder / "tmp", network=NETWORK_BYTES)
+            CONFIG.format(
+                rpc=rpc,
+                rest=rest,
+                blob=blob,
+                folder=self.folder / "tmp",
+                network=NETWORK_BYTES,
+                floating=FLOATING,
+                most=FLOATING + 2,
+            )
         )
         conf = ["--configDir", str(self.folder / "conf")]
         runtime = "org.apache.flink.runtime"

@@ -278,12 +278,16 @@ cdef class Handover:
         """Acquire `n` segments and hand them over; returns nanoseconds, -1 if a segment did not come within 30 s."""
         cdef uint64_t k, end = PLACES
         cdef uint32_t turn
-        cdef int64_t begin
+        cdef int64_t begin, until
         cdef int32_t i = 0
         with nogil:
             begin = fb_now_ns()
+            until = begin + PATIENCE_NS
             for k in range(<uint64_t>n):
-                i = local_acquire(local.core, begin + PATIENCE_NS)
+                i = local_acquire(local.core, until)
+                if i < 0:               # or all of them together have taken so long
+                    until = fb_now_ns() + PATIENCE_NS
+                    i = local_acquire(local.core, until)
                 if i < 0:
                     fb_u64_store_release(&self.put, GIVEN_UP)
                     break

@@ -1,4 +1,4 @@
-"""Every interleaving of the eventcount (``fb_event.h``), of a burst, and of a writer not to be woken for every buffer."""
+"""Every interleaving of the eventcount (``fb_event.h``), of a burst, and of a writer that is not to be woken each time."""
 
 from __future__ import annotations
 
