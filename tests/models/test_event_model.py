@@ -1,4 +1,4 @@
-"""Every interleaving of the eventcount (``fb_event.h``), of a burst, and of a writer that is not to be woken each time."""
+"""Every interleaving of the eventcount (``fb_event.h``), of a burst, and of a writer that is not to be woken often."""
 
 from __future__ import annotations
 
