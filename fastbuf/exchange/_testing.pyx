@@ -138,6 +138,11 @@ def read_raw(InputGate gate not None, uint64_t buffers, int look):
     return sum
 
 
+def rung(InputGate gate not None):
+    """How often the gate's bell was rung so far."""
+    return fb_event_epoch(gate.core.event)
+
+
 def read_wire(InputGate gate not None, uint64_t buffers):
     """Take so many buffers of channels that come by a transport's thread (TCP), and look at a word of each.
 

@@ -1,13 +1,18 @@
-"""A gate that waits for memfd channels looks at few of them for itself, and at its bell for many: nothing is missed."""
+"""A gate that waits for memfd channels looks at few of them for itself, and at its bell for many: nothing is missed.
+
+And how often its bell is rung.
+"""
 
 from __future__ import annotations
 
 import threading
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import fastbuf as fb
+from fastbuf.exchange._testing import rung
 
 ROWS = fb.RowSerializer(fb.Schema.of(k="int64"))
 SECRET = b"looks"
@@ -58,3 +63,33 @@ def test_whatever_comes_is_seen_whichever_channel_it_comes_by(channels: int) -> 
         assert rows.count(-1) == 1024 * channels
         assert sum(isinstance(got, fb.Watermark) for got in came) == channels
     assert producer.pool.available == consumer.pool.available == 256
+
+
+@pytest.mark.parametrize(("rows", "whole"), [(100, False), (5_000, True)])
+def test_a_burst_is_rung_for_once_and_at_its_end(rows: int, whole: bool) -> None:
+    """5,000 rows of 8 bytes fill nine segments of 4 KiB: nobody sleeps, so one ring says it.  100 fill none."""
+    config = fb.ExchangeConfig(transport="memfd", floating=30, max_buffers_per_channel=32, buffer_timeout_s=-1)
+    room: dict[str, Any] = {"segments": 128, "segment_size": 4096, "shared": True}
+    batch = pa.RecordBatch.from_pydict({"k": pa.array(range(rows), pa.int64())})
+    columns = fb.ColumnarSerializer(batch.schema)
+    with fb.ShuffleEnvironment(**room) as producer, fb.ShuffleEnvironment(**room) as consumer:
+        gate = consumer.create_input_gate(columns, channels=1, secret=SECRET, config=config)
+        target = (*consumer.listen(), gate.gate_id)
+        writer = producer.create_result_partition(columns, [target], secret=SECRET, config=config)
+        before = rung(gate)
+        writer.emit_batch(batch)
+        assert rung(gate) - before == whole
+        writer.flush()
+        assert rung(gate) - before == whole + 1
+        assert gate.poll(0).num_rows == rows
+        # Whoever has announced itself is told of the first, and may sleep no more: then of the last.
+        assert gate.poll(0.001) is None
+        before = rung(gate)
+        writer.emit_batch(batch)
+        assert rung(gate) - before == 2 * whole
+        writer.close()
+        read = 0
+        while (got := gate.poll()) is not None:
+            read += got.num_rows
+        assert read == rows
+    assert producer.pool.available == consumer.pool.available == 128
