@@ -40,6 +40,14 @@ class ShuffleEnvironment:
     shared
         The segments lie in memory that other processes of the host can map, so that they read in place what is written
         here (``transport`` of :class:`ExchangeConfig`); else they get it through TCP.
+    prefault
+        Take every page of the segments now: the memory is resident from the start, and no segment's first use waits
+        for the kernel to clear a page; else pages come as segments are used.
+
+    Raises
+    ------
+    ConfigError, ResourceError
+        See :class:`Arena`: a number out of range, or more memory than there is.
 
     Examples
     --------
@@ -60,13 +68,14 @@ class ShuffleEnvironment:
         segment_size: int = SEGMENT_BYTES,
         tls: TlsConfig | None = None,
         shared: bool = False,
+        prefault: bool = False,
     ) -> None:
         if segment_size % 8 or segment_size < 512:
             raise ConfigError(f"segment_size is {segment_size}: a multiple of 8, at least 512 bytes")
         self.pid = os.getpid()
         self.tls = tls
         self.shared = shared
-        self.pool = NetworkBufferPool(segments=segments, segment_size=segment_size, memfd=shared)
+        self.pool = NetworkBufferPool(segments=segments, segment_size=segment_size, memfd=shared, prefault=prefault)
         self._lock = threading.RLock()
         self._transport: Transport | None = None
         self._memfd: Any = None
