@@ -98,7 +98,7 @@ cdef void gate_fail(GateCore *g, int code, const char *text, size_t length) noex
 cdef uint32_t gate_take_ready(GateCore *g, ReadyBuffer *out, uint32_t most) noexcept nogil
 cdef void gate_release(GateCore *g, ReadyBuffer *done, uint32_t n) noexcept nogil
 cdef void gate_serve(GateCore *g) noexcept nogil
-cdef uint32_t gate_unfinished(GateCore *g, uint32_t *channels) noexcept nogil
+cdef bint gate_unfinished(GateCore *g, uint32_t *channels) noexcept nogil
 cdef uint32_t gate_channels(GateCore *g) noexcept nogil
 cdef InputChannel *gate_channel(GateCore *g, uint32_t index) noexcept nogil
 cdef void gate_figures(GateCore *g, uint64_t *bytes, uint64_t *received) noexcept nogil

@@ -423,17 +423,18 @@ cdef void gate_serve(GateCore *g) noexcept nogil:
     pthread_mutex_unlock(&g.lock)
 
 
-cdef uint32_t gate_unfinished(GateCore *g, uint32_t *channels) noexcept nogil:
-    """How many channels the reader has not had everything of; `channels`: how many there are."""
+cdef bint gate_unfinished(GateCore *g, uint32_t *channels) noexcept nogil:
+    """Whether there is a channel that the reader has not had everything of; `channels`: how many there are."""
     cdef uint32_t i
-    cdef uint32_t n = 0
+    cdef bint found = False
     pthread_mutex_lock(&g.lock)
-    for i in range(g.n_channels):
+    for i in range(g.n_channels):       # asked at each poll, and nearly always answered by the first
         if g.channels[i].state != CHANNEL_FINISHED:
-            n += 1
+            found = True
+            break
     channels[0] = g.n_channels
     pthread_mutex_unlock(&g.lock)
-    return n
+    return found
 
 
 cdef uint32_t gate_channels(GateCore *g) noexcept nogil:

@@ -194,7 +194,7 @@ cdef class InputGate:
     cdef bint complete(self) except -1:
         """Whether every channel has been read to its end of partition, and had what its producer said."""
         cdef uint32_t i, n, expected
-        cdef uint32_t unfinished = gate_unfinished(self.core, &n)
+        cdef bint unfinished = gate_unfinished(self.core, &n)
         cdef InputChannel *c
         if self.channels is None and self.sealed is None:
             return False
