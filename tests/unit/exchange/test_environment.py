@@ -32,4 +32,4 @@ def test_prefault_takes_every_page_of_its_segments(shared: bool) -> None:
         assert list(gate) == ["it works"]
         assert env.pool.available == 256
     with fb.ShuffleEnvironment(segments=256, shared=shared) as env:
-        assert there(env) < 0.1
+        assert there(env) < 1  # else the above would tell nothing
