@@ -77,6 +77,7 @@ cdef class ResultPartition:
     cdef void commit(self, int part, uint32_t n) noexcept nogil
     cdef bint commit_early(self, int part, uint32_t n) noexcept nogil
     cdef void tell(self, int part) noexcept nogil
+    cdef bint finish_early(self, int part) noexcept nogil
     cdef void finish_buffer(self, int part) noexcept nogil
     cdef void finish_shared(self) noexcept nogil
     cdef int queue_event(self, bytes data) except -1

@@ -275,6 +275,11 @@ cdef class ResultPartition:
         return WRITE_OK
 
     cdef void commit(self, int part, uint32_t n) noexcept nogil:
+        if self.commit_early(part, n):
+            self.tell(part)
+
+    cdef bint commit_early(self, int part, uint32_t n) noexcept nogil:
+        """As commit, by a caller that writes on for `part` at once; True: it has to `tell` it before it stops to."""
         cdef OpenBuffer *b = &self.buffers[part]
         cdef int each
         b.fill += n
@@ -284,23 +289,7 @@ cdef class ResultPartition:
                     sub_commit(&self.stage[each], b.fill)
         else:
             sub_commit(&self.stage[part], b.fill)
-        if b.fill == self.segment_size:
-            self.finish_buffer(part)
-
-    cdef bint commit_early(self, int part, uint32_t n) noexcept nogil:
-        """As commit, by a caller that writes on for `part` at once; True: it has to `tell` it before it stops to."""
-        cdef OpenBuffer *b = &self.buffers[part]
-        cdef bint owed
-        if part == self.subpartitions or b.fill + n < self.segment_size:
-            self.commit(part, n)
-            return False
-        b.fill += n
-        sub_commit(&self.stage[part], b.fill)
-        b.segment = -1
-        owed = sub_finish_early(&self.stage[part])
-        if fb_u32_load_acquire(&self.subs[part].closed):
-            sub_discard(&self.stage[part])
-        return owed
+        return b.fill == self.segment_size and self.finish_early(part)
 
     cdef void tell(self, int part) noexcept nogil:
         sub_tell(&self.stage[part])
@@ -317,13 +306,19 @@ cdef class ResultPartition:
         segment_recycle(self.pool_core, segment)
 
     cdef void finish_buffer(self, int part) noexcept nogil:
+        if self.finish_early(part):
+            self.tell(part)
+
+    cdef bint finish_early(self, int part) noexcept nogil:
+        cdef bint owed = False
         if part == self.subpartitions:
             self.finish_shared()
         elif self.buffers[part].segment >= 0:
             self.buffers[part].segment = -1
-            sub_finish(&self.stage[part])
+            owed = sub_finish_early(&self.stage[part])
             if fb_u32_load_acquire(&self.subs[part].closed):
                 sub_discard(&self.stage[part])
+        return owed
 
     cdef int queue_event(self, bytes data) except -1:
         """Closes every open buffer and queues the event behind it, for all; 0: a queue is full, nothing was done."""

@@ -128,30 +128,26 @@ cdef void sub_commit(Subpartition *s, uint32_t position) noexcept nogil:
 
 
 cdef void sub_finish(Subpartition *s) noexcept nogil:
-    _finish(s)
-    s.notify(s.notify_context)
+    if sub_finish_early(s):
+        sub_tell(s)
 
 
 cdef bint sub_finish_early(Subpartition *s) noexcept nogil:
     """As sub_finish, by a writer that goes on with this queue at once; True: it has to sub_tell before it stops."""
-    _finish(s)
-    if s.shared == NULL or lender_is_waited_for(s.shared):
-        s.notify(s.notify_context)
-        return False
-    return True
-
-
-cdef void sub_tell(Subpartition *s) noexcept nogil:
-    s.notify(s.notify_context)
-
-
-cdef inline void _finish(Subpartition *s) noexcept nogil:
     cdef uint32_t number = fb_u32_load_relaxed(&s.tail) - 1
     fb_u32_store_release(&s.slots[number & s.mask].finished, 1)
     if s.shared != NULL:
         if fb_u32_load_relaxed(&s.slots[number & s.mask].committed):
             fb_u64_store_relaxed(&s.buffers, fb_u64_load_relaxed(&s.buffers) + 1)
         lender_finish(s.shared, number)
+        if not lender_is_waited_for(s.shared):
+            return True
+    sub_tell(s)
+    return False
+
+
+cdef void sub_tell(Subpartition *s) noexcept nogil:
+    s.notify(s.notify_context)
 
 
 cdef void sub_flush(Subpartition *s) noexcept nogil:
