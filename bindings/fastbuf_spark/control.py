@@ -12,7 +12,9 @@ from types import TracebackType
 from fastbuf.errors import AuthenticationError, ExchangeAborted, PeerLost, ProtocolError, StallTimeout
 from fastbuf_spark.wire import FRAME_BYTES, VERSION, Message, Unpacker, clip, pack, proof, same
 
-REASON_WAIT_S = 2.0  #: how long a participant whose channel broke waits to be told the cause
+#: How long a participant whose channel broke waits to be told the cause, which the driver may have to ask Spark for
+#: (``exchanges.STATUS_WAIT_MS``)
+REASON_WAIT_S = 5.0
 
 
 class Control:

@@ -11,6 +11,7 @@ from fastbuf.errors import ExchangeAborted, ExchangeError, StallTimeout
 from fastbuf_spark.consumer import explained
 from fastbuf_spark.control import Control
 from fastbuf_spark.spec import ExchangeSpec, plain
+from fastbuf_spark.task_input import TaskInput
 from fastbuf_spark.wire import data_secret
 
 if TYPE_CHECKING:
@@ -86,8 +87,10 @@ class Producer:
         import fastbuf as fb
 
         spec = self.spec
-        items = iter(spec.codec.items(source))
-        first = next(items, None)
+        task_input = TaskInput.of_task()
+        items = iter(spec.codec.items(task_input.whole(source)))
+        with task_input.reading():
+            first = next(items, None)
         if first is None:
             return [], {"records": 0, "bytes": 0}
         # Up to here the user's function may fail and Spark may try again; from here on consumers have seen this attempt
@@ -109,11 +112,12 @@ class Producer:
             try:
                 emit(first)
                 del first
-                for item in items:
-                    if writer.cancelled:
-                        break
-                    emit(item)
-                    records += spec.codec.count(item)
+                with task_input.reading():
+                    for item in items:
+                        if writer.cancelled:
+                            break
+                        emit(item)
+                        records += spec.codec.count(item)
                 writer.close()
             except Exception as error:
                 # The driver first: it tells everybody the cause, before anybody sees a channel break

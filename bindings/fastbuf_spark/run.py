@@ -317,10 +317,9 @@ class Run:
                     other.peer.send({"op": "stop"})
         else:
             self.abort(
-                f"task {consumer.partition} of the fused stage '{self.plan.name}' vanished before it had "
-                "sent all its rows: "
-                "its Python worker died, or what reads the stage stopped before its end, which mode='pipelined' and "
-                "'blocking' allow, and 'fused' does not",
+                f"task {consumer.partition} of the fused stage '{self.plan.name}' vanished before it had sent all its "
+                "rows: its Python worker died, Spark killed it, or what reads the stage stopped before its end, which "
+                "mode='pipelined' and 'blocking' allow, and 'fused' does not",
                 now,
             )
 

@@ -19,6 +19,7 @@ from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.consumer import POLL_S, Received, explained
 from fastbuf_spark.control import Control
 from fastbuf_spark.spec import ExchangeSpec, plain
+from fastbuf_spark.task_input import InputLost, TaskInput
 from fastbuf_spark.wire import data_secret
 
 BLOCKED_S = 0.002  #: a blocked sender waits for arrivals so long before it looks whether it has credit again
@@ -73,7 +74,8 @@ class FusedTask:
                     config=config,
                     on_peer_loss="error",
                 )
-                pump = _Pump(control, spec, gate, writer, iter(spec.codec.items(source)))
+                task_input = TaskInput.of_task()
+                pump = _Pump(control, spec, gate, writer, source, task_input)
                 try:
                     yield from self.func(pump.received())
                     pump.finish()
@@ -86,6 +88,9 @@ class FusedTask:
                 except _Stopped:
                     return
                 except Exception as error:
+                    if task_input.hung_up:
+                        # Nothing went wrong here.  Whether it may be left at that the driver knows, as above
+                        raise InputLost from error
                     better = explained(control, error)
                     if better is None:
                         return
@@ -97,12 +102,21 @@ class FusedTask:
 class _Pump:
     """Takes in and sends out by turns."""
 
-    def __init__(self, control: Control, spec: ExchangeSpec, gate: Any, writer: Any, items: Iterator[Any]) -> None:
+    def __init__(
+        self,
+        control: Control,
+        spec: ExchangeSpec,
+        gate: Any,
+        writer: Any,
+        source: Iterable[Any],
+        task_input: TaskInput,
+    ) -> None:
         self._control = control
         self._codec = spec.codec
         self._gate = gate
         self._writer = writer
-        self._items = items
+        self._items = iter(spec.codec.items(task_input.whole(source)))
+        self._task_input = task_input
         self._received = Received()
         self._sent = 0
         self._emit = writer.try_emit_batch if gate.serializer.kind == "columnar" else writer.try_emit
@@ -144,6 +158,7 @@ class _Pump:
         elif not self._ending:
             item = next(self._items, None)
             if item is None:
+                self._task_input.check()
                 self._ending = True
             else:
                 self._blocked = not self._emit(item)

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import probes
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pytest
 import stages
 from conftest import driver, driver_since, in_the_end, in_time, no_run_left, told
+from pyspark import InheritableThread
 
 import fastbuf_spark as fbs
 
@@ -117,6 +119,56 @@ def test_a_worker_that_is_killed(spark: Any, mode: str, side: str) -> None:
     still_works(spark, mode)
 
 
+def test_a_task_finds_the_stream_that_it_is_fed_by(spark: Any) -> None:
+    """PySpark has no name for it: if this fails, a new version keeps it elsewhere, and the next test cannot hold."""
+
+    def found(_: Any) -> Iterator[bool]:
+        from fastbuf_spark.task_input import TaskInput
+
+        yield TaskInput.of_task().found
+
+    def as_batch(source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"found": pa.array(list(found(source)))})
+
+    assert spark.range(0, 2, 1, 2).mapInArrow(as_batch, "found boolean").distinct().collect() == [(True,)]
+    assert spark.sparkContext.parallelize(range(2), 2).mapPartitions(found).collect() == [True, True]
+
+
+@pytest.mark.parametrize("mode", ["pipelined", "fused"])
+@pytest.mark.parametrize("after", [3, 10, 30])
+def test_a_task_that_spark_kills_is_not_taken_for_one_that_has_sent_all(
+    spark: Any, mode: str, after: int, tmp_path: Path
+) -> None:
+    """Spark hangs up, mostly between two batches, and that reads like the end of the input."""
+
+    def slow(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context: Any = TaskContext.get()
+        for number, batch in enumerate(batches):
+            if number == after and context.partitionId() == 1:
+                (tmp_path / str(context.taskAttemptId())).touch()
+            time.sleep(0.01)  # so that there is an input to cut off
+            yield batch
+
+    def kill() -> None:
+        while not (found := list(tmp_path.iterdir())):
+            time.sleep(0.01)  # until a task has come so far
+        spark.sparkContext._jsc.sc().killTaskAttempt(int(found[0].name), True, "a test")
+
+    rows = 1_000_000
+    df = numbers(spark, rows)
+    found: list[int] = []
+    killer = InheritableThread(target=kill)
+    killer.start()
+    text = in_time(
+        SOON_S, lambda: failure(lambda: found.append(shuffled(df.mapInArrow(slow, df.schema), mode).count()))
+    )
+    killer.join(SOON_S)
+    assert found == [rows] or "the task was killed" in text or "Spark killed it" in text
+    still_works(spark, mode)
+
+
 def test_two_pipelined_frames_joined_with_too_few_slots(spark: Any) -> None:
     left, right = shuffled(numbers(spark), "pipelined"), shuffled(numbers(spark), "pipelined")
     joined = left.join(right.withColumnRenamed("id", "other").hint("merge"), "k")
@@ -151,8 +203,6 @@ def test_a_cancelled_action_ends_the_producers_too(spark: Any) -> None:
             made.count()
         except Exception as error:
             errors.append(error)
-
-    from pyspark import InheritableThread
 
     thread = InheritableThread(target=work)
     thread.start()

@@ -1,0 +1,123 @@
+"""Whether Spark gave a task all of its input.
+
+Spark hangs up when it kills a task, or when nobody wants more of what the task gives.  Between two batches that reads
+like the end: Arrow's streams and PySpark's pickles both take the end of a connection for the end of the data.  In
+Spark's own stages this does no harm, for such a task's output is thrown away; what a producer has sent is in use by
+then.  But after the end of the data Spark always writes one more mark, so an end without it is none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any
+
+
+class InputLost(ConnectionError):
+    """Spark hung up before the end of the task's input."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Spark closed the input of this task before its end: the task was killed, or what reads it needs no more"
+        )
+
+
+class TaskInput:
+    """The stream that Spark feeds the running task by.
+
+    Parameters
+    ----------
+    stream
+        Buffered, with ``peek``; None, where it cannot be found: then every end is taken for one.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    @classmethod
+    def of_task(cls) -> TaskInput:
+        """That of the task whose code calls this.
+
+        PySpark shows it to nobody: it is an argument of the function that runs the worker.
+        """
+        frame: Any = sys._getframe()
+        while frame is not None:
+            code = frame.f_code
+            if code.co_name == "main" and "infile" in code.co_varnames[: code.co_argcount]:
+                stream = frame.f_locals["infile"]
+                return cls(stream if hasattr(stream, "peek") else None)
+            frame = frame.f_back
+        return cls(None)
+
+    @property
+    def found(self) -> bool:
+        """Whether there is a stream to look at."""
+        return self._stream is not None
+
+    def whole(self, source: Iterable[Any]) -> Iterator[Any]:
+        """The items of ``source``, which reads this stream; costs nothing for each of them.
+
+        Raises
+        ------
+        InputLost
+            After the last item, if that was not all.
+        """
+        return chain(source, self._end())
+
+    def _end(self) -> Iterator[Any]:
+        # The mark is written together with the end of the data, so this does not wait
+        if not self._left():
+            raise InputLost
+        return
+        yield
+
+    def check(self) -> None:
+        """To be called when the task wants no more of its input, for a function may have caught what ``whole`` raised.
+
+        Raises
+        ------
+        InputLost
+            The stream has been read to its end, and that was not the end of the data.
+        """
+        if self.hung_up and not self._left():
+            raise InputLost
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """Around what reads all that the task wants.
+
+        Raises
+        ------
+        InputLost
+            As :meth:`check`, and instead of whatever else went wrong after Spark had hung up.
+        """
+        try:
+            yield
+            self.check()
+        except Exception as error:
+            if self.hung_up and not isinstance(error, InputLost):
+                raise InputLost from error
+            raise
+
+    @property
+    def hung_up(self) -> bool:
+        """Whether Spark has closed the stream; what came before may still be in the buffer."""
+        try:
+            with socket.socket(fileno=os.dup(self._stream.fileno())) as sock:
+                return not sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except ConnectionError:
+            return True
+        except (AttributeError, OSError):  # no stream, or none with a descriptor
+            return False
+
+    def _left(self) -> bool:
+        try:
+            return self._stream is None or bool(self._stream.peek(1))
+        except OSError:
+            return False
