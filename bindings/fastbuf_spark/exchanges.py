@@ -6,6 +6,7 @@ import contextlib
 import logging
 import re
 import secrets
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from fastbuf_spark import rendezvous
 from fastbuf_spark.checks import attempts_of, remedy, setting, slots_of
 from fastbuf_spark.codec import Codec
 from fastbuf_spark.conf import ShuffleConf
-from fastbuf_spark.jobs import ProducersJob
+from fastbuf_spark.jobs import ProducersJob, fate
 from fastbuf_spark.rendezvous import Rendezvous
 from fastbuf_spark.run import Job, Run, RunPlan
 from fastbuf_spark.spec import ExchangeSpec
@@ -27,6 +28,7 @@ _CONSUMER = re.compile(r"fastbuf_consumer_([0-9a-f]{32})")
 #: Operators that hand rows on as they come: from the first rows of a partition they compute what they should.
 _HAND_ON = frozenset({"Project", "Filter", "ColumnarToRow", "InputAdapter"})
 _LIMITS = frozenset({"CollectLimit", "LocalLimit"})
+LAST_WORDS_S = 0.5
 STATUS_WAIT_MS = 3000  #: how long the driver may take to hear of what Spark has begun
 
 _chains: dict[str, int] = {}  # exchange -> slots that it and those it reads from hold at once
@@ -103,6 +105,7 @@ def register(
         trouble,
         limited or (lambda: False),
         failed,
+        lambda stage, attempt: fate(sc, stage, attempt),
     )
     server.register(exchange, secret, plan)
     _remember(sc, server, exchange)
@@ -212,6 +215,14 @@ def progress() -> list[RunSummary]:
 
 
 def last_run() -> RunSummary | None:
-    """Figures of the run that began last, in any mode; None before the first."""
+    """Figures of the run that began last, in any mode; None before the first.
+
+    Workers say their figures after their last rows: a run that is under way has half a second to end.
+    """
     found = [server.summaries[-1] for server in rendezvous.servers() if server.summaries]
-    return found[-1] if found else None
+    if not found:
+        return None
+    deadline = time.monotonic() + LAST_WORDS_S
+    while found[-1].outcome == "running" and time.monotonic() < deadline:
+        time.sleep(0.005)  # Spark tells of an action's end before the workers do
+    return found[-1]

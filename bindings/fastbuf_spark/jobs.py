@@ -13,6 +13,8 @@ from fastbuf_spark.run import Run
 
 log = logging.getLogger("fastbuf_spark")
 
+MOST_ENDED = 1000  #: failed and killed tasks of a stage that are looked through
+
 
 class ProducersJob:
     """Runs ``action`` in a thread of its own, with the local properties of whoever planned the exchange.
@@ -104,3 +106,28 @@ class ProducersJob:
         except Exception as error:
             log.debug("no status of stage %d: %s", stage, error)
         return None
+
+
+def fate(sc: Any, stage: int, attempt: int) -> str | None:
+    """Why Spark ended the task ``attempt`` of ``stage``: its error, or that it was killed; None: not known (yet).
+
+    All tasks of a barrier stage are killed when one fails: then it is that one's error.
+    """
+    try:
+        jvm, store = sc._jvm, sc._jsc.sc().statusStore()
+        ended = jvm.java.util.ArrayList()
+        for status in ("FAILED", "KILLED"):
+            ended.add(getattr(jvm.org.apache.spark.status.api.v1.TaskStatus, status))
+        info = sc._jsc.sc().statusTracker().getStageInfo(stage)
+        for number in range(info.get().currentAttemptId() if info.isDefined() else -1, -1, -1):
+            found = store.taskList(stage, number, 0, MOST_ENDED, jvm.scala.Option.empty(), True, ended)
+            tasks = [found.apply(i) for i in range(found.size())]
+            mine = next((task for task in tasks if task.taskId() == attempt), None)
+            if mine is not None:
+                failed = [task for task in tasks if task.status() == "FAILED"]
+                cause = mine if mine.status() == "FAILED" or not failed else failed[0]
+                words = cause.errorMessage().get() if cause.errorMessage().isDefined() else ""
+                return f"{cause.status().lower()}: {words}"
+    except Exception as error:  # no answer is no reason to wait for less
+        log.debug("no status of task %d in stage %d: %s", attempt, stage, error)
+    return None

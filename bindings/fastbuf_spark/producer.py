@@ -11,7 +11,7 @@ from fastbuf.errors import ExchangeAborted, ExchangeError, StallTimeout
 from fastbuf_spark.consumer import explained
 from fastbuf_spark.control import Control
 from fastbuf_spark.spec import ExchangeSpec, plain
-from fastbuf_spark.task_input import TaskInput
+from fastbuf_spark.task_input import InputLost, TaskInput
 from fastbuf_spark.wire import data_secret
 
 if TYPE_CHECKING:
@@ -71,6 +71,8 @@ class Producer:
                 return partition, 0
             try:
                 totals, stats = self._send(control, partition, source)
+            except InputLost:
+                raise  # Spark knows why, and the driver asks it when it sees this connection end
             except Exception as error:
                 better = explained(control, error, op="failed")
                 if better is None:
@@ -121,7 +123,7 @@ class Producer:
                 writer.close()
             except Exception as error:
                 # The driver first: it tells everybody the cause, before anybody sees a channel break
-                if not isinstance(error, ExchangeError | StallTimeout):
+                if not isinstance(error, ExchangeError | StallTimeout | InputLost):
                     control.abort(traceback.format_exc(), op="failed")
                 writer.abort(f"producer {partition} failed: {type(error).__name__}: {error}")
                 raise

@@ -31,6 +31,9 @@ RECANCEL_S = 1.0  #: a job that was not submitted yet when it was cancelled is c
 #: A job whose producers are all done will end by itself; killing its last tasks would kill their workers too,
 #: and new ones cost most of a second
 LEAVE_S = 10.0
+#: How long Spark has to say why a task of its own is gone, before its participants are told that it is.  They wait
+#: longer: ``control.REASON_WAIT_S``
+CAUSE_S = 3.0
 
 
 class Peer(Protocol):
@@ -60,7 +63,8 @@ class RunPlan:
     ``submit(run, targets)`` starts the producers' job; None: a fused stage, whose tasks are both.  ``trouble(run)``
     says why the run may not start, or nothing.  ``limited()`` says whether a fused stage's task may end before it has
     sent all, since what reads it needs no more of any task.  ``failed(run, reason, final)`` hears of every failure
-    before the participants do; ``final``: to run it again cannot help.
+    before the participants do; ``final``: to run it again cannot help.  ``fate(stage, attempt)`` says how Spark reports
+    the end of a task, None while it does not.
     """
 
     exchange: str
@@ -72,6 +76,7 @@ class RunPlan:
     trouble: Callable[[Run], str]
     limited: Callable[[], bool] = lambda: False
     failed: Callable[[Run, str, bool], None] = lambda run, reason, final: None
+    fate: Callable[[int, int], str | None] = lambda stage, attempt: ""
 
 
 @dataclass
@@ -93,6 +98,16 @@ class _Lease:
     waiting: list[tuple[int, Peer]] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class _Vanished:
+    """A participant that is gone, and took the epoch with it; Spark may know why."""
+
+    stage: int
+    attempt: int
+    words: str
+    since: float
+
+
 class Run:
     """See the module's text.  ``now`` is a monotonic clock in seconds wherever it appears."""
 
@@ -111,6 +126,7 @@ class Run:
         self._last_failure = ""
         self._short_of_slots = False
         self._producers_stage: int | None = None
+        self._vanished: _Vanished | None = None
 
     # what others ask
 
@@ -282,12 +298,13 @@ class Run:
             if lease.peer is not peer:
                 continue
             lease.peer = None
-            if lease.state == "begun" and self.state != "ended":
-                self.abort(
+            if lease.state == "begun" and self.state != "ended" and self._producers_stage is not None:
+                words = (
                     f"producer of partition {lease.partition} (attempt {lease.attempt}) vanished while it was sending"
-                    + (f"; last failure:\n{self._last_failure}" if self._last_failure else ""),
-                    now,
                 )
+                if self._last_failure:
+                    words += f"; last failure:\n{self._last_failure}"
+                self._ask_why(_Vanished(self._producers_stage, lease.attempt, words, now))
             elif lease.state == "open":
                 self._hand_on(lease)
                 self._seal(now)
@@ -316,12 +333,26 @@ class Run:
                 if other.state == "live":
                     other.peer.send({"op": "stop"})
         else:
-            self.abort(
+            words = (
                 f"task {consumer.partition} of the fused stage '{self.plan.name}' vanished before it had sent all its "
                 "rows: its Python worker died, Spark killed it, or what reads the stage stopped before its end, which "
-                "mode='pipelined' and 'blocking' allow, and 'fused' does not",
-                now,
+                "mode='pipelined' and 'blocking' allow, and 'fused' does not"
             )
+            self._ask_why(_Vanished(self.stage, consumer.attempt, words, now))
+
+    def _ask_why(self, vanished: _Vanished) -> None:
+        # The first: Spark ends all tasks of a barrier stage after one, and the last ones for no reason of their own
+        if self._vanished is None:
+            self._vanished = vanished
+            self._look_why(vanished.since)
+
+    def _look_why(self, now: float) -> None:
+        """End the epoch for the one that vanished, with Spark's reason, or without one when it has had its time."""
+        gone = self._vanished
+        assert gone is not None
+        cause = self.plan.fate(gone.stage, gone.attempt)
+        if cause is not None or now - gone.since >= CAUSE_S:
+            self.abort(gone.words + (f"; Spark says:\n{cause}" if cause else ""), now)
 
     def job_finished(self, error: str, now: float) -> None:
         """The producers' job ended; ``error`` is empty if it succeeded."""
@@ -399,6 +430,8 @@ class Run:
         if self.state == "ended":
             if now - self._cancelled_at >= RECANCEL_S:
                 self._cancel_job(now)
+        elif self._vanished is not None:
+            self._look_why(now)
         elif self.state == "joining":
             if len(self._consumers) == self.plan.partitions and (self._short_of_slots or waited >= SETTLE_S):
                 self._form(now)

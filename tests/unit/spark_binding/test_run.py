@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fastbuf_spark.run import LINGER_S, RECANCEL_S, SETTLE_S, Run, RunPlan
+from fastbuf_spark.run import CAUSE_S, LINGER_S, RECANCEL_S, SETTLE_S, Run, RunPlan
 
 
 class FakePeer:
@@ -48,6 +48,7 @@ class House:
         self.limited = False
         self.trouble = trouble
         self.failures: list[tuple[str, bool]] = []
+        self.fates: dict[tuple[int, int], str | None] = {}
         self.job = FakeJob()
         self.targets: list[list[Any]] = []
         plan = RunPlan(
@@ -60,6 +61,7 @@ class House:
             lambda run: self.trouble,
             lambda: self.limited,
             lambda run, reason, final: self.failures.append((reason, final)),
+            lambda stage, attempt: self.fates.get((stage, attempt), ""),
         )
         self.run = Run(plan, 5, 0.0)
         self.consumers = [FakePeer() for _ in range(partitions)]
@@ -165,6 +167,43 @@ def test_a_failure_after_begin_aborts_the_epoch_with_its_text(vanish: bool) -> N
     assert house.job.cancelled == 1
     late = house.producer(1, 300, begin=False)
     assert late.ops == ["abort"]
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_spark_is_asked_why_a_task_is_gone(fused: bool) -> None:
+    house = House(fused=fused).started()
+    gone = house.consumers[0] if fused else house.producer(0, 7)
+    task = (5, 100) if fused else (9, 7)
+    house.fates[task] = None
+    house.run.lost(gone, 1.0)
+    house.run.tick(1.2)
+    assert house.run.state != "ended", "Spark has not said anything yet"
+    house.fates[task] = "ValueError: the plane has no wings"
+    house.run.tick(1.4)
+    assert "vanished" in house.consumers[1].reason
+    assert house.consumers[1].reason.endswith("Spark says:\nValueError: the plane has no wings")
+    assert len(house.failures) == 1
+
+
+def test_spark_is_not_asked_for_ever() -> None:
+    house = House().started()
+    house.fates[9, 7] = None
+    house.run.lost(house.producer(0, 7), 1.0)
+    house.run.tick(0.9 + CAUSE_S)
+    assert house.run.state != "ended"
+    house.run.tick(1.0 + CAUSE_S)
+    assert house.consumers[0].reason.endswith("vanished while it was sending")
+
+
+def test_a_job_that_fails_while_spark_is_asked_says_why_itself() -> None:
+    house = House().started()
+    house.fates[9, 7] = None
+    house.run.lost(house.producer(0, 7), 1.0)
+    next_attempt = house.producer(0, 8, begin=False)
+    assert next_attempt.ops == [], "it waits: what the first one sent is in use"
+    house.run.job_finished("the input cannot be read", 1.5)
+    assert "the input cannot be read" in house.consumers[0].reason
+    assert next_attempt.ops == ["abort"]
 
 
 def test_a_speculative_attempt_waits_and_is_told_when_its_twin_is_done() -> None:
