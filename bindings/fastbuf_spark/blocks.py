@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fastbuf.serializers.block import FLAG_CRC, HEADER_BYTES, KIND_COLUMNAR, check_block, count_mismatch, encode_header
 from fastbuf_spark.codec import BatchCodec, grouped
 from fastbuf_spark.spec import ExchangeSpec
+from fastbuf_spark.task_input import Given
 
 if TYPE_CHECKING:
     import numpy as np
@@ -201,7 +202,9 @@ class ReduceSide:
 
     def __call__(self, source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         counts = {"records": 0, "bytes": 0}
-        yield from self.func(self._batches(source, counts))
+        given = Given()
+        yield from self.func(given.items(self._batches(source, counts)))
+        given.check()
         partition, stage = _task()
         self.spec.report("consumer", partition, stage, counts)
 

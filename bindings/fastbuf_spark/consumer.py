@@ -12,6 +12,7 @@ from fastbuf.errors import ExchangeAborted, ExchangeError, StallTimeout
 from fastbuf_spark.codec import Codec
 from fastbuf_spark.control import Control
 from fastbuf_spark.spec import ExchangeSpec, plain
+from fastbuf_spark.task_input import Given
 from fastbuf_spark.wire import data_secret
 
 POLL_S = 0.02  #: between looks at the control connection while nothing arrives: what the end of a run waits at most
@@ -73,9 +74,10 @@ class Consumer:
                 # A reader left behind could take the next task's input.  Not before: Spark's few bytes can take 40 ms
                 for _ in source:
                     pass
-                received = Received()
+                received, given = Received(), Given()
                 try:
-                    yield from self.func(self._received(control, gate, received))
+                    yield from self.func(given.items(self._received(control, gate, received)))
+                    given.check()
                 except Exception as error:
                     better = explained(control, error) or error
                     if better is not error:

@@ -19,7 +19,7 @@ from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.consumer import POLL_S, Received, explained
 from fastbuf_spark.control import Control
 from fastbuf_spark.spec import ExchangeSpec, plain
-from fastbuf_spark.task_input import InputLost, TaskInput
+from fastbuf_spark.task_input import Given, InputLost, TaskInput
 from fastbuf_spark.wire import data_secret
 
 BLOCKED_S = 0.002  #: a blocked sender waits for arrivals so long before it looks whether it has credit again
@@ -74,10 +74,11 @@ class FusedTask:
                     config=config,
                     on_peer_loss="error",
                 )
-                task_input = TaskInput.of_task()
+                task_input, given = TaskInput.of_task(), Given()
                 pump = _Pump(control, spec, gate, writer, source, task_input)
                 try:
-                    yield from self.func(pump.received())
+                    yield from self.func(given.items(pump.received()))
+                    given.check()
                     pump.finish()
                 except GeneratorExit:
                     # Whoever reads this task has seen enough; the other tasks still need its rows.  If its input is

@@ -121,3 +121,23 @@ class TaskInput:
             return self._stream is None or bool(self._stream.peek(1))
         except OSError:
             return False
+
+
+class Given:
+    """What a user's function is given, which may catch what that raises; its task fails all the same."""
+
+    def __init__(self) -> None:
+        self._error: Exception | None = None
+
+    def items(self, source: Iterable[Any]) -> Iterator[Any]:
+        """Those of ``source``."""
+        try:
+            yield from source
+        except Exception as error:
+            self._error = error
+            raise
+
+    def check(self) -> None:
+        """To be called when the function has ended: raises what ``items`` has raised, if anything."""
+        if self._error is not None:
+            raise self._error

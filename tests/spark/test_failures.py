@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -129,6 +130,17 @@ def test_an_input_that_fails_is_no_end_of_it(spark: Any, mode: str, where: str) 
     else:
         df = df.selectExpr("k", f"if(id = 390000, raise_error('{WORDS}'), id) as id")
     fails_soon(shuffled(df, mode).count, WORDS)
+    still_works(spark, mode)
+
+
+@pytest.mark.parametrize("mode", ["pipelined", "fused"])
+def test_a_function_that_catches_what_its_input_raises_does_not_make_a_result_of_it(spark: Any, mode: str) -> None:
+    def forgiving(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with contextlib.suppress(Exception):
+            yield from batches
+
+    failing = stages.Failing(WORDS, 15, 1)
+    fails_soon(shuffled(numbers(spark, 400_000), mode, before=failing, func=forgiving).count, WORDS)
     still_works(spark, mode)
 
 

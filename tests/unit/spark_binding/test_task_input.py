@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
@@ -11,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fastbuf_spark.task_input import InputLost, TaskInput
+from fastbuf_spark.task_input import Given, InputLost, TaskInput
 
 END_OF_STREAM = struct.pack("!i", -4)  # what Spark writes after the data
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -146,3 +147,22 @@ def test_outside_a_task_every_end_is_one() -> None:
     with task_input.reading():
         assert list(task_input.whole([1, 2])) == [1, 2]
     assert not task_input.hung_up
+
+
+def test_what_a_function_was_given_is_raised_again() -> None:
+    def source() -> Iterator[int]:
+        yield 1
+        raise ValueError("no more")
+
+    given = Given()
+    got = []
+    with contextlib.suppress(ValueError):
+        got.extend(given.items(source()))
+    with pytest.raises(ValueError, match="no more"):
+        given.check()
+
+
+def test_a_function_that_wants_no_more_of_what_it_is_given() -> None:
+    given = Given()
+    assert next(given.items([1, 2])) == 1
+    given.check()
