@@ -159,3 +159,12 @@ def in_time(seconds: float, call: Callable[[], Any]) -> Any:
     finally:
         took = time.monotonic() - begin
         assert took < seconds, f"took {took:.1f} s"
+
+
+def failure(action: Callable[[], Any]) -> str:
+    """What an action fails with; empty if it does not."""
+    try:
+        action()
+    except Exception as error:  # Spark's own classes differ by version
+        return str(error) or type(error).__name__
+    return ""

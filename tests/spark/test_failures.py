@@ -14,7 +14,7 @@ import probes
 import pyarrow as pa
 import pytest
 import stages
-from conftest import driver, driver_since, in_the_end, in_time, no_run_left, told
+from conftest import driver, driver_since, failure, in_the_end, in_time, no_run_left, told
 from pyspark import InheritableThread
 
 import fastbuf_spark as fbs
@@ -42,15 +42,6 @@ def shuffled(df: Any, mode: str, func: Any = stages.identity, before: Any = None
         mode=mode,
         **more,
     )
-
-
-def failure(action: Callable[[], Any]) -> str:
-    """What an action fails with; empty if it does not."""
-    try:
-        action()
-    except Exception as error:  # Spark's own classes differ by version
-        return str(error) or type(error).__name__
-    return ""
 
 
 def fails_soon(action: Callable[[], Any], *words: str) -> None:
