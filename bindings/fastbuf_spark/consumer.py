@@ -12,7 +12,7 @@ from fastbuf.errors import ExchangeAborted, ExchangeError, StallTimeout
 from fastbuf_spark.codec import Codec
 from fastbuf_spark.control import Control
 from fastbuf_spark.spec import ExchangeSpec, plain
-from fastbuf_spark.task_input import Given
+from fastbuf_spark.task_input import Given, InputLost, TaskInput
 from fastbuf_spark.wire import data_secret
 
 POLL_S = 0.02  #: between looks at the control connection while nothing arrives: what the end of a run waits at most
@@ -51,7 +51,9 @@ class Consumer:
         spec, conf = self.spec, self.spec.conf
         context = TaskContext.get()
         assert context is not None, "runs in a Spark task"
+        task_input = TaskInput.of_task()
         with spec.connect() as control:
+            control.watch = task_input.look
             control.send(
                 {
                     "op": "join",
@@ -76,8 +78,10 @@ class Consumer:
                     pass
                 received, given = Received(), Given()
                 try:
-                    yield from self.func(given.items(self._received(control, gate, received)))
+                    yield from self.func(given.items(self._received(control, task_input, gate, received)))
                     given.check()
+                except InputLost:
+                    raise  # as one whose rows nobody reads any more: the driver sees this connection end
                 except Exception as error:
                     better = explained(control, error) or error
                     if better is not error:
@@ -87,7 +91,7 @@ class Consumer:
                 gate.close()
             control.send({"op": "done", "stats": stats})
 
-    def _received(self, control: Control, gate: Any, received: Received) -> Iterator[Any]:
+    def _received(self, control: Control, task_input: TaskInput, gate: Any, received: Received) -> Iterator[Any]:
         """What the producers send, until all of them have said how much it was and all of it is here."""
         sealed_at = 0.0
         while True:
@@ -98,6 +102,7 @@ class Consumer:
                 if message["op"] == "seal":
                     gate.seal({int(channel): int(buffers) for channel, buffers in message["totals"].items()})
                     sealed_at = time.monotonic()
+            task_input.look()
             polled = gate.poll(POLL_S)
             if polled is not None:
                 yield from received.opened(self.spec.codec, polled)

@@ -7,9 +7,11 @@ import secrets
 import select
 import socket
 import time
+from collections.abc import Callable
 from types import TracebackType
 
 from fastbuf.errors import AuthenticationError, ExchangeAborted, PeerLost, ProtocolError, StallTimeout
+from fastbuf_spark.task_input import LOOK_S
 from fastbuf_spark.wire import FRAME_BYTES, VERSION, Message, Unpacker, clip, pack, proof, same
 
 #: How long a participant whose channel broke waits to be told the cause, which the driver may have to ask Spark for
@@ -41,6 +43,8 @@ class Control:
         self._unpacker = Unpacker()
         self._ended = False
         self._verdict: Message | None = None
+        #: Called twice a second while this worker waits for the driver; what it raises ends the wait
+        self.watch: Callable[[], None] = lambda: None
         where = f"{address[0]}:{address[1]}"
         try:
             self._sock = socket.create_connection(address, timeout=timeout)
@@ -93,8 +97,11 @@ class Control:
             if self._ended:
                 raise PeerLost("the control connection to the driver ended")
             left = max(0.0, deadline - time.monotonic())
-            if not select.select([self._sock], [], [], left)[0]:
-                return None
+            if not select.select([self._sock], [], [], min(left, LOOK_S))[0]:
+                if left <= LOOK_S:
+                    return None
+                self.watch()
+                continue
             try:
                 data = self._sock.recv(1 << 16)
             except OSError:

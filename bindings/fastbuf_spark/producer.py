@@ -52,7 +52,9 @@ class Producer:
         context = TaskContext.get()
         assert context is not None, "runs in a Spark task"
         partition, attempt = context.partitionId(), context.taskAttemptId()
+        task_input = TaskInput.of_task()
         with self.spec.connect() as control:
+            control.watch = task_input.look
             control.send(
                 {
                     "op": "lease",
@@ -70,7 +72,7 @@ class Producer:
             if answer["op"] != "go":
                 return partition, 0
             try:
-                totals, stats = self._send(control, partition, source)
+                totals, stats = self._send(control, partition, source, task_input)
             except InputLost:
                 raise  # Spark knows why, and the driver asks it when it sees this connection end
             except Exception as error:
@@ -85,11 +87,12 @@ class Producer:
             control.expect("ok", "stop", timeout=self.spec.conf.stall_timeout)
             return partition, int(stats.get("records", 0))
 
-    def _send(self, control: Control, partition: int, source: Iterable[Any]) -> tuple[list[int], dict[str, Any]]:
+    def _send(
+        self, control: Control, partition: int, source: Iterable[Any], task_input: TaskInput
+    ) -> tuple[list[int], dict[str, Any]]:
         import fastbuf as fb
 
         spec = self.spec
-        task_input = TaskInput.of_task()
         items = iter(spec.codec.items(task_input.whole(source)))
         with task_input.reading():
             first = next(items, None)

@@ -51,7 +51,9 @@ class FusedTask:
                 f"a fused stage has as many partitions out as in, and its input has {tasks}, not {spec.partitions}: "
                 f"use num_partitions={tasks}, or mode='pipelined' or 'blocking', which take any number"
             )
+        task_input, given = TaskInput.of_task(), Given()
         with spec.connect() as control:
+            control.watch = task_input.look
             attempt = context.taskAttemptId()
             control.send({"op": "join", "stage": context.stageId(), "partition": partition, "attempt": attempt})
             epoch = int(control.expect("epoch", timeout=conf.stall_timeout + 5)["epoch"])
@@ -74,7 +76,6 @@ class FusedTask:
                     config=config,
                     on_peer_loss="error",
                 )
-                task_input, given = TaskInput.of_task(), Given()
                 pump = _Pump(control, spec, gate, writer, source, task_input)
                 try:
                     yield from self.func(given.items(pump.received()))

@@ -12,9 +12,12 @@ import contextlib
 import os
 import socket
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
+
+LOOK_S = 0.5  #: between two looks whether anybody still waits for a task that waits itself
 
 
 class InputLost(ConnectionError):
@@ -37,6 +40,7 @@ class TaskInput:
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
+        self._looked = 0.0
 
     @classmethod
     def of_task(cls) -> TaskInput:
@@ -115,6 +119,20 @@ class TaskInput:
             return True
         except (AttributeError, OSError):  # no stream, or none with a descriptor
             return False
+
+    def look(self) -> None:
+        """To be called now and then by a task that waits for others; it looks twice a second at most.
+
+        Raises
+        ------
+        InputLost
+            Spark has hung up: nobody waits for this task any more.
+        """
+        now = time.monotonic()
+        if now - self._looked >= LOOK_S:
+            self._looked = now
+            if self.hung_up:
+                raise InputLost
 
     def _left(self) -> bool:
         try:

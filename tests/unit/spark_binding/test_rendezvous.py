@@ -16,6 +16,7 @@ from fastbuf_spark import rendezvous
 from fastbuf_spark.control import Control
 from fastbuf_spark.rendezvous import Rendezvous
 from fastbuf_spark.run import Run, RunPlan
+from fastbuf_spark.task_input import InputLost, TaskInput
 from fastbuf_spark.wire import GREETING_BYTES, Unpacker, pack
 
 SECRET = b"s" * 32
@@ -188,6 +189,24 @@ def test_consumers_that_vanish_cancel_the_job(driver: Driver) -> None:
     eventually(lambda: driver.jobs[0].cancels)
     assert driver.server.summaries[-1].outcome == "cancelled"
     close(producer)
+
+
+def test_a_worker_that_nobody_waits_for_does_not_wait_for_others(driver: Driver) -> None:
+    """Spark kills a task by closing its stream, which a worker that waits for the driver does not read."""
+    driver.register()
+    spark, stream = socket.socketpair()
+    with spark, stream.makefile("rb") as buffered:
+        control = driver.consumers(1)[0]
+        control.watch = TaskInput(buffered).look
+        eventually(lambda: driver.server.live_runs())
+        assert control.poll(1.2) is None, "it waits for the other consumer"
+        spark.close()
+        begin = time.monotonic()
+        with pytest.raises(InputLost):
+            control.expect("epoch", timeout=WAIT_S)
+        assert time.monotonic() - begin < WAIT_S / 2
+    stream.close()
+    close(control)
 
 
 def test_a_rerun_of_the_stage_supersedes_and_a_stale_one_is_refused(driver: Driver) -> None:
