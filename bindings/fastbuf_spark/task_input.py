@@ -9,8 +9,7 @@ then.  But after the end of the data Spark always writes one more mark, so an en
 from __future__ import annotations
 
 import contextlib
-import os
-import socket
+import select
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -109,14 +108,11 @@ class TaskInput:
 
     @property
     def hung_up(self) -> bool:
-        """Whether Spark has closed the stream; what came before may still be in the buffer."""
+        """Whether Spark has closed the stream; what it wrote before may still be there to read."""
         try:
-            with socket.socket(fileno=os.dup(self._stream.fileno())) as sock:
-                return not sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return False
-        except ConnectionError:
-            return True
+            poll = select.poll()
+            poll.register(self._stream.fileno(), select.POLLRDHUP)
+            return bool(poll.poll(0))
         except (AttributeError, OSError):  # no stream, or none with a descriptor
             return False
 

@@ -111,6 +111,18 @@ def test_a_connection_that_was_reset(spark: Any) -> None:
         assert task_input.hung_up
 
 
+def test_a_hang_up_is_seen_before_what_was_written_is_read(spark: Any) -> None:
+    jvm, stream = spark
+    task_input = TaskInput(stream)
+    jvm.sendall(written(3) + END_OF_STREAM)
+    task_input.look()
+    jvm.close()
+    assert task_input.hung_up
+    assert len(list(task_input.whole(batches(stream)))) == 3
+    with pytest.raises(InputLost):
+        TaskInput(stream).look()
+
+
 def test_a_function_that_catches_it_does_not_make_it_whole(spark: Any) -> None:
     jvm, stream = spark
     jvm.sendall(written(3)[:-END_OF_DATA])
