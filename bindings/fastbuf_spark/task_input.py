@@ -16,10 +16,12 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
 
+from fastbuf.errors import FastbufError
+
 LOOK_S = 0.5  #: between two looks whether anybody still waits for a task that waits itself
 
 
-class InputLost(ConnectionError):
+class InputLost(FastbufError, ConnectionError):
     """Spark hung up before the end of the task's input."""
 
     def __init__(self) -> None:
