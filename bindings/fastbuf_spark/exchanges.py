@@ -28,7 +28,7 @@ _CONSUMER = re.compile(r"fastbuf_consumer_([0-9a-f]{32})")
 #: Operators that hand rows on as they come: from the first rows of a partition they compute what they should.
 _HAND_ON = frozenset({"Project", "Filter", "ColumnarToRow", "InputAdapter"})
 _LIMITS = frozenset({"CollectLimit", "LocalLimit"})
-LAST_WORDS_S = 0.5
+LAST_WORDS_S = 0.5  #: how long a run that is about to end may take to, before its figures are given as they are
 STATUS_WAIT_MS = 3000  #: how long the driver may take to hear of what Spark has begun
 
 _chains: dict[str, int] = {}  # exchange -> slots that it and those it reads from hold at once
