@@ -16,7 +16,7 @@ from fastbuf_spark.wire import FRAME_BYTES, VERSION, Message, Unpacker, clip, pa
 
 #: How long a participant whose channel broke waits to be told the cause, which the driver may have to ask Spark for
 #: (``exchanges.STATUS_WAIT_MS``, ``run.CAUSE_S``)
-REASON_WAIT_S = 5.0
+REASON_WAIT_S = 8.0
 
 
 class Control:

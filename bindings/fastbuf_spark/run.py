@@ -33,7 +33,7 @@ RECANCEL_S = 1.0  #: a job that was not submitted yet when it was cancelled is c
 LEAVE_S = 10.0
 #: How long Spark has to say why a task of its own is gone, before its participants are told that it is.  They wait
 #: longer: ``control.REASON_WAIT_S``
-CAUSE_S = 3.0
+CAUSE_S = 5.0
 
 
 class Peer(Protocol):
