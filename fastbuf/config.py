@@ -24,8 +24,9 @@ PING_INTERVAL_S = 10.0
 
 @dataclass(frozen=True)
 class TlsConfig:
-    """TLS for an environment's connections to and from other processes; nothing is ever sent without it.
+    """TLS for an environment's TCP connections; nothing is ever sent without it.
 
+    Between processes of one host that share memory (``shared=True``) nothing is sent.
     Both ends show a certificate that the same authority signed.
 
     Parameters

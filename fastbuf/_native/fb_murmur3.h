@@ -244,16 +244,31 @@ static void fb_hash_chain(const fb_node *nodes, const fb_column *cols, int node,
         fb_hash_block(nodes, cols, node, i, n - i < FB_HASH_BLOCK ? (int)(n - i) : FB_HASH_BLOCK, h + i);
 }
 
-/* pids[i] = pmod(hash of row i over the columns of `keys` in order, parts). */
-static void fb_hash_partition(const fb_node *nodes, const fb_column *cols, const int32_t *keys, int n_keys,
-                              uint32_t seed, int64_t n, int32_t parts, int32_t *pids) {
+/* The sum, modulo 2^64, of a mix of each hash: the same for the same hashes in any order.  A plain sum of hashes would
+ * not see two of them change by as much in opposite directions. */
+FB_INLINE uint64_t fb_mixed(const uint32_t *h, int n) {
+    uint64_t sum = 0;
+    for (int i = 0; i < n; i++) {
+        uint64_t x = (h[i] + 1ULL) * 0x9E3779B97F4A7C15ULL;
+        x ^= x >> 29;
+        sum += x * 0xBF58476D1CE4E5B9ULL;
+    }
+    return sum;
+}
+
+/* pids[i] = pmod(hash of row i over the columns of `keys` in order, parts); gives the fb_mixed of all hashes. */
+static uint64_t fb_hash_partition(const fb_node *nodes, const fb_column *cols, const int32_t *keys, int n_keys,
+                                  uint32_t seed, int64_t n, int32_t parts, int32_t *pids) {
     uint32_t block[FB_HASH_BLOCK];
+    uint64_t mixed = 0;
     for (int64_t i = 0; i < n; i += FB_HASH_BLOCK) {
         int m = n - i < FB_HASH_BLOCK ? (int)(n - i) : FB_HASH_BLOCK;
         for (int k = 0; k < m; k++) block[k] = seed;
         for (int k = 0; k < n_keys; k++) fb_hash_block(nodes, cols, keys[k], i, m, block);
         fb_pmod(block, m, parts, pids + i);
+        mixed += fb_mixed(block, m);
     }
+    return mixed;
 }
 
 #endif

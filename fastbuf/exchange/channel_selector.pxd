@@ -1,5 +1,7 @@
 # Which subpartition a record goes to.  A selector is made by the user, pickled freely, and bound to a
 # number of subpartitions and a schema by the writer.
+from libc.stdint cimport int32_t
+
 from fastbuf.serializers.scatter cimport BatchScatter
 
 cdef class ChannelSelector:
@@ -8,8 +10,11 @@ cdef class ChannelSelector:
     cdef int always             # the one subpartition that every record goes to, and nobody needs to ask; -1: ask
     cdef bint by_fields         # it looks at a record's fields by the schema: the serializer can say what is wrong
     cdef object schema
+    cdef int dropped            # 1: rows grouped as subpartition n, which there is not, are for nobody; else 0
     cdef int bind(self, int n, object schema) except -1
     # The subpartition of one record.
     cdef int select(self, object record) except -1
     # Groups the rows of a batch by subpartition.
     cdef int begin(self, BatchScatter scatter, object batch) except -1
+    # Of the keys so far; None where keys are not hashed.
+    cdef object digest(self)

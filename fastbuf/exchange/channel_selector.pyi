@@ -1,10 +1,10 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 class ChannelSelector:
     """Base of all selectors: which subpartition a record goes to."""
 
-def hash_by(*keys: str) -> ChannelSelector:
+def hash_by(*keys: str | int, partitions: int | None = None, only: Sequence[int] | None = None) -> ChannelSelector:
     """Records with equal keys go to the consumer that ``df.repartition(n, keys)`` of Spark chooses."""
 
 def range_by(
@@ -15,7 +15,7 @@ def range_by(
 def forward(to: int = 0) -> ChannelSelector:
     """Everything goes to consumer `to`."""
 
-def round_robin() -> ChannelSelector:
+def round_robin(partitions: int | None = None, only: Sequence[int] | None = None, start: int = 0) -> ChannelSelector:
     """Record by record to the next consumer."""
 
 def shuffle(seed: int | None = None) -> ChannelSelector:

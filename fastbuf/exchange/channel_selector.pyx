@@ -7,7 +7,7 @@ import random
 
 import numpy as np
 
-from libc.stdint cimport int64_t
+from libc.stdint cimport int32_t, int64_t
 
 from fastbuf.serializers.partition cimport HashPartitioner
 from fastbuf.serializers.record_hash cimport RecordHasher, field_of
@@ -29,6 +29,21 @@ cdef class ChannelSelector:
 
     cdef int begin(self, BatchScatter scatter, object batch) except -1:
         raise TypeError(f"{type(self).__name__} selects single records only")
+
+    cdef object digest(self):
+        return None
+
+
+cdef object _renamed(object partitions, object only, int n):
+    # From a partition to its subpartition: its place in `only`, or n, which nobody reads.
+    if not isinstance(partitions, int) or len(only) != n or list(only) != sorted(set(only)):
+        raise ConfigError(f"only={only!r} with partitions={partitions!r}: one partition for each of {n} consumers, "
+                          "in order, and the number of all partitions")
+    if n and not 0 <= min(only) <= max(only) < partitions:
+        raise ConfigError(f"only={only!r}: partitions go from 0 to {partitions - 1}")
+    to = np.full(partitions, n, np.int32)
+    to[list(only)] = np.arange(n, dtype=np.int32)
+    return to
 
 
 cdef object _rows(object batch):
@@ -60,21 +75,43 @@ cdef class _Forward(ChannelSelector):
 
 cdef class _RoundRobin(ChannelSelector):
     cdef int at
+    cdef int round              # partitions that take turns
+    cdef object partitions      # as given
+    cdef object only
+    cdef object to              # from a partition to its subpartition; None: each is its own
+
+    def __init__(self, partitions, only, int at):
+        self.partitions = partitions
+        self.only = only
+        self.at = at
 
     def __reduce__(self):
-        return round_robin, ()
+        return _RoundRobin, (self.partitions, self.only, self.at)
+
+    cdef int bind(self, int n, object schema) except -1:
+        ChannelSelector.bind(self, n, schema)
+        self.round = n
+        if self.only is not None:
+            self.to = _renamed(self.partitions, self.only, n)
+            self.round = self.partitions
+            self.always = -1
+            self.dropped = 1
+        self.at %= self.round
+        return 0
 
     cdef int select(self, object record) except -1:
         self.at += 1
-        if self.at >= self.n:
+        if self.at >= self.round:
             self.at = 0
-        return self.at
+        if self.to is None:
+            return self.at
+        raise TypeError("round_robin(only=...) selects batches only")
 
     cdef int begin(self, BatchScatter scatter, object batch) except -1:
         cdef int rows = _rows(batch)
-        pids = ((np.arange(rows, dtype=np.int64) + self.at + 1) % self.n).astype(np.int32)
-        self.at = (self.at + rows) % self.n
-        return scatter.begin(batch, pids)
+        pids = ((np.arange(rows, dtype=np.int64) + self.at + 1) % self.round).astype(np.int32)
+        self.at = (self.at + rows) % self.round
+        return scatter.begin(batch, pids if self.to is None else self.to[pids])
 
 
 cdef class _Shuffle(ChannelSelector):
@@ -167,29 +204,45 @@ cdef class _Custom(ChannelSelector):
 
 cdef class _Hash(ChannelSelector):
     cdef readonly tuple keys
+    cdef readonly object partitions     # as given
+    cdef readonly object only
+    cdef int32_t[::1] to                # from a partition to its subpartition, where `only` is given
     cdef RecordHasher hasher
     cdef HashPartitioner partitioner
 
-    def __init__(self, tuple keys):
+    def __init__(self, tuple keys, partitions, only):
         if not keys:
             raise ConfigError("hash_by() needs at least one key")
         self.keys = keys
+        self.partitions = partitions
+        self.only = only
 
     def __reduce__(self):
-        return hash_by, self.keys
+        return _Hash, (self.keys, self.partitions, self.only)
 
     cdef int bind(self, int n, object schema) except -1:
         ChannelSelector.bind(self, n, schema)
-        self.partitioner = HashPartitioner(self.keys, n)
+        if self.only is not None:
+            self.to = _renamed(self.partitions, self.only, n)
+            self.always = -1
+            self.dropped = 1
+        self.partitioner = HashPartitioner(self.keys, n if self.only is None else self.partitions)
         # Now, so that a type that has no hash is refused before there is a record.
         self.hasher = None if schema is None else RecordHasher(schema, self.keys)
         self.by_fields = True
         return 0
 
     cdef int begin(self, BatchScatter scatter, object batch) except -1:
+        if self.only is not None:
+            return scatter.begin_renamed(batch, self.partitioner, &self.to[0])
         return scatter.begin_hashed(batch, self.partitioner)
 
+    cdef object digest(self):
+        return self.partitioner.digest
+
     cdef int select(self, object record) except -1:
+        if self.only is not None:
+            raise TypeError("hash_by(only=...) selects batches only")
         if self.hasher is None:
             _schema_for("hash_by", self.schema)
         return self.hasher.partition(record, self.n)
@@ -250,12 +303,26 @@ cdef object _schema_for(str selector, object schema):
     return schema
 
 
-def hash_by(*keys):
+def hash_by(*keys, partitions=None, only=None):
     """Records with equal keys go to one consumer, the one ``df.repartition(n, keys)`` of Spark chooses.
 
+    Parameters
+    ----------
+    *keys : str or int
+        Names or positions of the key columns.
+    partitions, only : int and sequence of int, optional
+        The consumers are these partitions of so many alone, in ascending order; rows of others are dropped before they
+        are encoded.  For batches.
+
+    See Also
+    --------
+    RecordWriter.digest : tells whether two writers were given the same keys.
+
+    Notes
+    -----
     Source: Spark's ``pmod(hash(keys), n)`` with Murmur3 x86_32, seed 42.
     """
-    return _Hash(keys)
+    return _Hash(keys, partitions, only)
 
 
 def range_by(*keys, sample=None, bounds=None, ascending=True, seed=0):
@@ -292,9 +359,17 @@ def forward(int to=0):
     return _Forward(to)
 
 
-def round_robin():
-    """Record by record to the next consumer (Flink's rebalance)."""
-    return _RoundRobin()
+def round_robin(partitions=None, only=None, int start=0):
+    """Record by record to the next consumer (Flink's rebalance).
+
+    Parameters
+    ----------
+    partitions, only : int and sequence of int, optional
+        As for :func:`hash_by`.
+    start : int
+        The consumer before the first one's: producers that start at different ones fill all consumers alike.
+    """
+    return _RoundRobin(partitions, only, start)
 
 
 def shuffle(seed=None):

@@ -35,8 +35,8 @@ class ShuffleEnvironment:
     segment_size
         Bytes of one segment.
     tls
-        Certificates for the connections to other processes; ``None``: TCP without TLS. An end with TLS and one without
-        refuse each other.
+        Certificates for the TCP connections to other processes; ``None``: TCP without TLS. An end with TLS and one
+        without refuse each other.
     shared
         The segments lie in memory that other processes of the host can map, so that they read in place what is written
         here (``transport`` of :class:`ExchangeConfig`); else they get it through TCP.
@@ -250,11 +250,9 @@ class ShuffleEnvironment:
         wanted = partition.config.transport
         if wanted == "tcp":
             return False
-        if not self.shared or self.tls is not None or isinstance(partition, BlockingPartition):
+        if not self.shared or isinstance(partition, BlockingPartition):
             if wanted == "memfd":
-                raise ConfigError(
-                    "transport is 'memfd': for pipelined partitions of a ShuffleEnvironment(shared=True) without TLS"
-                )
+                raise ConfigError("transport is 'memfd': for pipelined partitions of a ShuffleEnvironment(shared=True)")
             return False
         try:
             self._shared_memory().connect(partition, index, address, partition.credentials)

@@ -57,6 +57,9 @@ class RecordWriter:
     def abort(self, reason: str = "the producer gave up") -> None:
         """Give up: every consumer fails with `reason`."""
 
+    def digest(self) -> int | None:
+        """A sum over the hashes of all batches' keys, of dropped rows too, in any order; None where none are hashed."""
+
     def totals(self) -> list[int]:
         """Buffers sent per subpartition; final after :meth:`close`."""
 

@@ -53,7 +53,7 @@ cdef class RecordWriter(LongRecordWriter):
         if isinstance(serializer, RowSerializer) and not serializer.tail_head:
             self.plan = (<RowSerializer> serializer)._plan.root
         if serializer.kind == "columnar":
-            self.scatter = (<ColumnarSerializer> serializer).scatter(partition.subpartitions)
+            self.scatter = (<ColumnarSerializer> serializer).scatter(partition.subpartitions + selector.dropped)
 
     # ---- pumps: 1 done, 0 blocked
 
@@ -574,6 +574,10 @@ cdef class RecordWriter(LongRecordWriter):
     def closed(self):
         """Whether the writer has ended."""
         return self.partition.closed
+
+    def digest(self):
+        """Sum of the keys' mixed hashes, in any order, dropped rows' too; None: none are hashed; of one consumer: 0."""
+        return self.selector.digest()
 
     def totals(self):
         """Buffers sent per subpartition; final after :meth:`close`."""

@@ -1,5 +1,5 @@
 # Kernels of the columnar path; the headers explain them, the classes of fastbuf.serializers own the memory.
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from fastbuf.serializers.arrow_abi cimport ArrowArray
 
@@ -55,8 +55,8 @@ cdef extern from "fb_murmur3.h" nogil:
         FB_HASH_NESTED
 
     void fb_hash_chain(const fb_node *nodes, const fb_column *cols, int node, uint32_t *h, int64_t n)
-    void fb_hash_partition(const fb_node *nodes, const fb_column *cols, const int32_t *keys, int n_keys, uint32_t seed,
-                           int64_t n, int32_t parts, int32_t *pids)
+    uint64_t fb_hash_partition(const fb_node *nodes, const fb_column *cols, const int32_t *keys, int n_keys,
+                               uint32_t seed, int64_t n, int32_t parts, int32_t *pids)
 
 cdef extern from "fb_bind.h" nogil:
     enum:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from libc.stdint cimport int32_t
+from libc.stdint cimport int32_t, uint64_t
 from libc.stdlib cimport calloc, free
 
 from fastbuf.serializers.column_plan cimport BoundBatch, ColumnPlan
@@ -46,6 +46,12 @@ cdef class HashPartitioner:
         Names or positions of the key columns, in the order in which Spark gets them.
     partitions : int
         From 1 to 2**30.
+
+    Attributes
+    ----------
+    digest : int
+        A sum of 64 bits over the mixed hashes of all keys so far: the same for the same keys, in any order and in any
+        batches.
 
     Raises
     ------
@@ -99,10 +105,12 @@ cdef class HashPartitioner:
 
     cdef int fill(self, BoundBatch batch, int32_t *pids) except -1:
         cdef int n_keys = len(self.keys)
+        cdef uint64_t mixed
         self.check(batch.plan)
         with nogil:
-            fb_hash_partition(batch.c.nodes, batch.c.cols, self.key_nodes, n_keys, 42, batch.c.rows, self.partitions,
-                              pids)
+            mixed = fb_hash_partition(batch.c.nodes, batch.c.cols, self.key_nodes, n_keys, 42, batch.c.rows,
+                                      self.partitions, pids)
+        self.digest += mixed
         return 0
 
     def partition(self, batch):

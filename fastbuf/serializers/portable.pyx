@@ -8,9 +8,17 @@ import os
 
 import numpy as np
 
+from cpython.long cimport PyLong_CheckExact
+from cpython.object cimport PyObject_Hash
+from cpython.unicode cimport PyUnicode_CheckExact
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from fastbuf.errors import ConfigError, RecordError
+
+cdef extern from "Python.h":
+    ctypedef struct PyTypeObject:
+        Py_hash_t (*tp_hash)(object) except? -1
+    PyTypeObject PyBaseObject_Type
 
 cdef enum:
     DEEPEST = 500        # tuples within tuples: far below what C's stack holds
@@ -29,18 +37,21 @@ cdef int _check_seed() except -1:
     return 0
 
 
-cdef Py_hash_t _portable(object x, int depth) except? -1:
+cdef Py_hash_t _portable(object x, int depth, bint by_value) except? -1:
     cdef uint64_t h
     cdef Py_hash_t of
     if x is None:
         return 0
     if not isinstance(x, tuple):
-        return hash(x)
+        of = PyObject_Hash(x)
+        if by_value and not PyLong_CheckExact(x) and not PyUnicode_CheckExact(x) and of == PyBaseObject_Type.tp_hash(x):
+            return 0
+        return of
     if depth > DEEPEST:
         raise RecordError(f"a key is nested deeper than {DEEPEST} tuples")
     h = 0x345678
     for item in <tuple> x:
-        of = _portable(item, depth + 1)
+        of = _portable(item, depth + 1, by_value)
         h = ((h ^ <uint64_t> of) * 1000003) & 0x7FFFFFFFFFFFFFFF
     return <Py_hash_t> (h ^ <uint64_t> len(<tuple> x))
 
@@ -48,7 +59,13 @@ cdef Py_hash_t _portable(object x, int depth) except? -1:
 cdef Py_hash_t portable(object x) except? -1:
     if not _seeded:
         _check_seed()
-    return _portable(x, 0)
+    return _portable(x, 0, False)
+
+
+cdef Py_hash_t portable_by_value(object x) except? -1:
+    if not _seeded:
+        _check_seed()
+    return _portable(x, 0, True)
 
 
 def portable_hash(x):

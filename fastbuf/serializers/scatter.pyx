@@ -192,6 +192,22 @@ cdef class BatchScatter:
             raise
         return 0
 
+    cdef int begin_renamed(self, object batch, HashPartitioner keys, const int32_t *to) except -1:
+        cdef int64_t i
+        self.end()
+        self.batch.bind(batch)
+        try:
+            self.batch.make_scratch()
+            self._reserve(self.batch.c.rows, True)
+            keys.fill(self.batch, self.pids)
+            for i in range(self.batch.c.rows):
+                self.pids[i] = to[self.pids[i]]
+            self._group(self.pids, True)
+        except BaseException:
+            self.end()
+            raise
+        return 0
+
     cdef Py_ssize_t rows_left(self, int part) noexcept nogil:
         return self.stop[part] - self.at[part]
 

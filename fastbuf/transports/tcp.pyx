@@ -276,6 +276,7 @@ cdef class TcpTransport:
             # Nobody listens there any more, or has no such gate: the consumer had enough before this producer began.
             if not channel["loss_is_cancel"] or not self._had_enough(error):
                 raise
+            channel.setdefault("unreached", {})[index] = str(error)     # to be told to a consumer that has not
             sub_close(&partition.subs[index], True)
 
     @staticmethod

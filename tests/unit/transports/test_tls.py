@@ -114,6 +114,21 @@ def test_channels_share_a_connection_that_speaks_tls(hosts: dict[str, fb.TlsConf
             gate.close()
 
 
+def test_processes_of_one_host_that_share_memory_send_nothing_and_need_no_tls(hosts: dict[str, fb.TlsConfig]) -> None:
+    records = [(k, "s" * (k % 300)) for k in range(3000)]
+    with (
+        fb.ShuffleEnvironment(segments=256, segment_size=4096, tls=hosts["far"], shared=True) as far,
+        fb.ShuffleEnvironment(segments=256, segment_size=4096, tls=hosts["near"], shared=True) as near,
+    ):
+        gate = far.create_input_gate(ROWS, channels=1, secret=b"t")
+        writer = near.create_result_partition(ROWS, [(*far.listen(), gate.gate_id)], secret=b"t")
+        assert writer.stats()["transports"] == {"memfd": 1}
+        thread = write_all(writer, records)
+        assert list(gate) == records
+        thread.join(30)
+        gate.close()
+
+
 def test_the_bytes_are_not_to_be_read_on_the_way(hosts: dict[str, fb.TlsConfig]) -> None:
     seen = bytearray()
     with environment(hosts["far"]) as far, environment(hosts["near"]) as near:

@@ -1,0 +1,20 @@
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+class RecordGroups:
+    partitions: int
+    group_bytes: int
+    rows: int
+    proof: int
+    def __init__(
+        self,
+        partitions: int,
+        key: Callable[[Any], Any] | None = None,
+        partition_func: Callable[[Any], int] | None = None,
+        wanted: Sequence[int] | None = None,
+        group_bytes: int = 32768,
+    ) -> None: ...
+    def items(self, source: Iterable[Any]) -> Iterator[tuple[int, list[Any]]]: ...
+
+class GroupIterator(Iterator[tuple[int, list[Any]]]):
+    def __next__(self) -> tuple[int, list[Any]]: ...

@@ -1,0 +1,289 @@
+"""Records of any kind, in lists by partition: what is pickled as one, and travels as one."""
+
+from cpython.mem cimport PyMem_Calloc, PyMem_Free
+from cpython.object cimport PyObject
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+
+from fastbuf.serializers.objects cimport (
+    Py_None, PyBool_Check, PyBytes_CheckExact, PyBytes_GET_SIZE, PyFloat_CheckExact, PyList_CheckExact, PyList_GET_ITEM,
+    PyList_GET_SIZE, PyLong_CheckExact, PyObject_CheckBuffer, PyTuple_GET_ITEM, PyTuple_GET_SIZE, fb_exact_int64,
+)
+from fastbuf.serializers.portable cimport portable_by_value
+
+from operator import index
+from pickle import HIGHEST_PROTOCOL
+from pickle import dumps as pickle_dumps
+
+from fastbuf.errors import RecordError
+
+cdef extern from "Python.h":
+    bint PyTuple_CheckExact(PyObject *o)
+    bint PyUnicode_CheckExact(PyObject *o)
+    Py_ssize_t PyUnicode_GET_LENGTH(PyObject *o)
+    int PyUnicode_KIND(PyObject *o)
+    int PyList_Append(object list, object item) except -1
+
+cdef enum:
+    MOST_PARTITIONS = 0x7FFFFFFF
+    DEEPEST = 4             # containers in containers that are looked into for their length
+    SAMPLE = 64             # items of one that are
+    MOST_OTHERS = 512       # objects whose length is a guess that a group may have
+
+
+cdef inline uint64_t _mixed(uint64_t x) noexcept nogil:
+    # The last steps of splitmix64 (Steele, Lea, Flood, OOPSLA 2014): every bit of x moves about half of all bits.
+    x = (x ^ (x >> 30)) * <uint64_t> 0xBF58476D1CE4E5B9
+    x = (x ^ (x >> 27)) * <uint64_t> 0x94D049BB133111EB
+    return x ^ (x >> 31)
+
+
+cdef tuple _pair(object record, int64_t number):
+    """What ``for k, v in records`` makes of a record."""
+    try:
+        found = iter(record)
+    except TypeError as error:
+        if hasattr(type(record), "__iter__"):
+            raise                                      # the record's own
+        raise _no_pair(record, number, f"a {type(record).__qualname__} cannot be unpacked") from error
+    items = []
+    for item in found:
+        if len(items) == 2:
+            raise _no_pair(record, number, f"a {type(record).__qualname__} that has more than two items")
+        items.append(item)
+    if len(items) < 2:
+        raise _no_pair(record, number, f"a {type(record).__qualname__} that has {len(items)}")
+    return tuple(items)
+
+
+def _no_pair(record, number, why):
+    shown = repr(record)
+    shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
+    return RecordError(f"record {number} is no (key, value) pair but {why}: {shown}; map the records to pairs first")
+
+
+cdef class RecordGroups:
+    """Puts records into lists by partition, in the order in which they come.
+
+    Parameters
+    ----------
+    partitions : int
+        From 1 to 2**31 - 1; 16 bytes are held for each.
+    key : callable, optional
+        From a record to its key; the records stay as they are. Default: records are (key, value) pairs, or what Python
+        unpacks into two, and come out as tuples of two, as from PySpark's ``partitionBy``.
+    partition_func : callable, optional
+        From a key to an int. Default: PySpark's ``portable_hash``.
+    wanted : sequence of int, optional
+        The partitions to give out; records of others are counted and dropped. Default: all.
+    group_bytes : int, optional
+        About how long a full group is when it is pickled. At most one group of each partition is open.
+
+    Attributes
+    ----------
+    rows : int
+        Records seen, dropped ones too.
+    proof : int
+        Sum, modulo 2**64, of a mixed function of each record's hash, or of what ``partition_func`` gave. It does not
+        depend on the order of records: two readings of one input that differ in it have not read the same keys.
+
+    Notes
+    -----
+    A key that Python hashes by its address in memory counts as 0: NaN (of float, NumPy and Decimal; Python 3.10 and
+    later), and an object of a class without a hash of its own; also inside tuples. PySpark's own placement of these is
+    arbitrary, since the address is another after pickling: its NaN keys are spread over all partitions, elsewhere in
+    each run. Inside a frozenset, or an object with a hash of its own, NaN makes the hash differ from run to run here
+    too, and so does `proof`.
+    """
+
+    def __cinit__(self, *args, **kwargs):
+        self._sizes = NULL
+        self._wanted = NULL
+
+    def __init__(self, partitions, key=None, partition_func=None, wanted=None, group_bytes=32768):
+        cdef int64_t p
+        if not 1 <= partitions <= MOST_PARTITIONS:
+            raise ValueError(f"partitions is {partitions}: it must be within 1 and {MOST_PARTITIONS}")
+        if group_bytes < 1:
+            raise ValueError(f"group_bytes is {group_bytes}: it must be 1 or more")
+        if self._sizes != NULL:
+            raise RuntimeError("RecordGroups is set up once")
+        self.partitions = partitions
+        self.group_bytes = group_bytes
+        self._key = key
+        self._partition_func = partition_func
+        self._ask = True
+        self._groups = [None] * partitions
+        self._sizes = <int64_t *> PyMem_Calloc(partitions, sizeof(int64_t))
+        if self._sizes == NULL:
+            raise MemoryError(f"no memory for {partitions:,} partitions")
+        if wanted is not None:
+            self._wanted = <uint8_t *> PyMem_Calloc(partitions, 1)
+            if self._wanted == NULL:
+                raise MemoryError(f"no memory for {partitions:,} partitions")
+            for p in wanted:
+                if not 0 <= p < self.partitions:
+                    raise ValueError(f"wanted names partition {p}, and there are {self.partitions}, from 0 on")
+                self._wanted[p] = 1
+
+    def __dealloc__(self):
+        PyMem_Free(self._sizes)
+        PyMem_Free(self._wanted)
+
+    def items(self, source):
+        """The groups of a source's records.
+
+        Parameters
+        ----------
+        source : iterable
+            Read as the groups are asked for.
+
+        Returns
+        -------
+        iterator of (int, list)
+            Partition and records. A group comes out when it is full, or after the last record. The list is the
+            caller's. `rows` and `proof` go on from one source to the next; one is read to its end before another.
+
+        Raises
+        ------
+        RecordError
+            A record is no pair, or a partition function's result no int; it has the record's number.
+        TypeError
+            A key cannot be hashed.
+        """
+        return GroupIterator(self, iter(source))
+
+    cdef int64_t _place(self, object key) except -1:
+        """Partition of a key; counts the record."""
+        cdef int64_t to
+        cdef uint64_t x
+        if self._partition_func is None:
+            x = <uint64_t> portable_by_value(key)
+            to = <int64_t> x % self.partitions
+            if to < 0:
+                to += self.partitions
+        else:
+            to = self._from_number(self._partition_func(key), &x)
+        self.rows += 1
+        self.proof += _mixed(x)
+        return to
+
+    cdef object _from_number(self, object number, uint64_t *x):
+        try:
+            whole = index(number)
+        except TypeError as error:
+            raise RecordError(
+                f"the partition function gave {number!r} for the key of record {self.rows}: it must be an int"
+            ) from error
+        x[0] = <uint64_t> (whole & 0xFFFFFFFFFFFFFFFF)
+        return whole % self.partitions
+
+    cdef int64_t _bytes_of(self, PyObject *o, int depth) except -1:
+        """About how many bytes an object's pickle has."""
+        cdef int64_t x
+        if PyLong_CheckExact(o):
+            if fb_exact_int64(o, &x) == 0:
+                return 3 if 0 <= x < 65536 else 5 if -0x80000000 <= x < 0x80000000 else 11
+            return 6 + ((<object> o).bit_length() >> 3)
+        if PyUnicode_CheckExact(o):
+            return 3 + PyUnicode_GET_LENGTH(o) * PyUnicode_KIND(o)
+        if PyFloat_CheckExact(o):
+            return 9
+        if o is Py_None or PyBool_Check(o):
+            return 1
+        if PyBytes_CheckExact(o):
+            return 3 + PyBytes_GET_SIZE(o)
+        if depth < DEEPEST:
+            if PyTuple_CheckExact(o):
+                return self._bytes_of_items(o, False, depth + 1)
+            if PyList_CheckExact(o):
+                return self._bytes_of_items(o, True, depth + 1)
+        return self._bytes_of_other(<object> o)
+
+    cdef int64_t _bytes_of_items(self, PyObject *o, bint is_list, int depth) except -1:
+        cdef Py_ssize_t n = PyList_GET_SIZE(o) if is_list else PyTuple_GET_SIZE(o), i
+        cdef Py_ssize_t some = min(n, <Py_ssize_t> SAMPLE)
+        cdef int64_t found = 0
+        for i in range(some):
+            # Held: to pickle an item may run code that changes the list.
+            if is_list:
+                if i >= PyList_GET_SIZE(o):
+                    break
+                item = <object> PyList_GET_ITEM(o, i)
+            else:
+                item = <object> PyTuple_GET_ITEM(o, i)
+            found += self._bytes_of(<PyObject *> item, depth)
+        return 2 + (found if some == n else found // some * n)
+
+    cdef int64_t _bytes_of_other(self, object o) except -1:
+        if PyObject_CheckBuffer(<PyObject *> o):
+            try:
+                return max(memoryview(o).nbytes + 64, self.group_bytes // MOST_OTHERS)
+            except (BufferError, ValueError, TypeError):
+                pass                                   # offers none after all: as any other object
+        if self._ask:
+            self._ask = False
+            try:
+                self._other_bytes = len(pickle_dumps(o, HIGHEST_PROTOCOL))
+            except Exception:
+                # Only cloudpickle can: such objects are few and long; the serializer says so if it cannot either
+                self._other_bytes = self.group_bytes
+        return max(self._other_bytes, self.group_bytes // MOST_OTHERS)
+
+    cdef tuple _next_group(self, object source):
+        cdef int64_t to, size
+        for record in source:
+            if self._key is None:
+                if not (PyTuple_CheckExact(<PyObject *> record) and PyTuple_GET_SIZE(<PyObject *> record) == 2):
+                    record = _pair(record, self.rows)
+                to = self._place(<object> PyTuple_GET_ITEM(<PyObject *> record, 0))
+            else:
+                to = self._place(self._key(record))
+            if self._wanted != NULL and not self._wanted[to]:
+                continue
+            size = self._sizes[to] + self._bytes_of(<PyObject *> record, 0)
+            # Looked up after the last step that may run other code
+            group = <object> PyList_GET_ITEM(<PyObject *> self._groups, to)
+            if group is None:
+                group = self._groups[to] = []
+            PyList_Append(group, record)
+            if size >= self.group_bytes:
+                self._groups[to] = None
+                self._sizes[to] = 0
+                self._ask = True
+                return to, group
+            self._sizes[to] = size
+        return None
+
+    cdef tuple _next_rest(self, int64_t *at):
+        cdef int64_t p
+        while at[0] < self.partitions:
+            p = at[0]
+            at[0] += 1
+            group = self._groups[p]
+            if group is not None:
+                self._groups[p] = None
+                self._sizes[p] = 0
+                return p, group
+        return None
+
+
+cdef class GroupIterator:
+    """Made by :meth:`RecordGroups.items`."""
+
+    def __init__(self, RecordGroups groups not None, source):
+        self._groups = groups
+        self._source = source
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self._source is not None:
+            found = self._groups._next_group(self._source)
+            if found is not None:
+                return found
+            self._source = None
+        found = self._groups._next_rest(&self._at)
+        if found is None:
+            raise StopIteration
+        return found
