@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fastbuf.config import MAX_RECORD_BYTES
+from fastbuf.errors import RecordTooLong
 from fastbuf.serializers.block import FLAG_CRC, HEADER_BYTES, KIND_COLUMNAR, check_block, count_mismatch, encode_header
-from fastbuf_spark.codec import BatchCodec, grouped
+from fastbuf_spark.codec import BatchCodec, RecordCodec, packed, unpacked
 from fastbuf_spark.spec import ExchangeSpec
 from fastbuf_spark.task_input import Given
 
@@ -36,17 +38,20 @@ class Staging:
     schema
         Arrow schema of the batches.
     keys
-        Key columns; empty: rows go to the partitions in turn.
+        Positions of the key columns; empty: rows go to the partitions in turn.
+    max_record_bytes
+        A longer row is refused.
     """
 
     def __init__(
         self,
         schema: pa.Schema,
-        keys: tuple[str, ...],
+        keys: tuple[int, ...],
         partitions: int,
         memory_bytes: int,
         checksum: bool,
         turn: int = 0,
+        max_record_bytes: int = MAX_RECORD_BYTES,
     ) -> None:
         import numpy as np
 
@@ -54,12 +59,15 @@ class Staging:
         from fastbuf.serializers.partition import HashPartitioner
         from fastbuf.serializers.scatter import BatchScatter
 
-        self._size = max(LEAST_BLOCK_BYTES, min(BLOCK_BYTES, memory_bytes // partitions)) // 8 * 8
+        # No longer than a record may be: what no buffer holds is then known to be one that may be too long
+        most = min(BLOCK_BYTES, memory_bytes // partitions, HEADER_BYTES + max_record_bytes)
+        self._size = max(LEAST_BLOCK_BYTES, most) // 8 * 8
         self._buffers = np.empty((partitions, self._size), np.uint8)
         self._filled = np.full(partitions, HEADER_BYTES, np.int64)
         self._rows = [0] * partitions
         self._partitions = partitions
         self._checksum = checksum
+        self._max_record_bytes = max_record_bytes
         self._fingerprint = ColumnarSerializer(schema).fingerprint
         self._scatter = BatchScatter(schema, partitions)
         self._hash = HashPartitioner(keys, partitions) if keys else None
@@ -119,7 +127,13 @@ class Staging:
         """A row that no staging buffer holds goes alone."""
         import numpy as np
 
-        buffer = np.empty(HEADER_BYTES + self._scatter.next_bytes(partition), np.uint8)
+        length = self._scatter.next_bytes(partition)
+        if length > self._max_record_bytes:
+            raise RecordTooLong(
+                f"a record of {length} bytes is longer than max_record_bytes ({self._max_record_bytes}): "
+                "raise spark.fastbuf.maxRecordBytes"
+            )
+        buffer = np.empty(HEADER_BYTES + length, np.uint8)
         written = self._scatter.encode_into(partition, buffer, HEADER_BYTES)
         return partition, self._finish(buffer[: HEADER_BYTES + written], 1)
 
@@ -153,12 +167,15 @@ class MapSide:
             self.spec.conf.memory_bytes,
             self.spec.conf.checksum,
             turn=partition % self.spec.partitions,
+            max_record_bytes=self.spec.conf.max_record_bytes,
         )
         yield from _shipped(self._blocks(staging, source))
         self.spec.report("producer", partition, stage, {"records": staging.records, "bytes": staging.bytes})
 
     def _blocks(self, staging: Staging, source: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, np.ndarray]]:
-        for batch in self.spec.codec.items(source):
+        codec = self.spec.codec
+        assert isinstance(codec, BatchCodec)
+        for batch in codec.items(source):
             yield from staging.add(batch)
         yield from staging.rest()
 
@@ -234,38 +251,39 @@ class ReduceSide:
 
 @dataclass(frozen=True)
 class RecordMapSide:
-    """An RDD's records to (partition, pickled records) pairs."""
+    """An RDD's records to (partition, block) pairs; a block has one group."""
 
     spec: ExchangeSpec
 
     def __call__(self, source: Iterable[Any]) -> Iterator[tuple[int, bytes]]:
+        codec, conf = self.spec.codec, self.spec.conf
+        assert isinstance(codec, RecordCodec)
         partition, stage = _task()
-        serializer = self.spec.codec.serializer(self.spec.conf.checksum)
-        records = sent = 0
-        place = self.spec.codec.place  # type: ignore[attr-defined]
-        budget = max(LEAST_BLOCK_BYTES, min(BLOCK_BYTES, self.spec.conf.memory_bytes // self.spec.partitions))
-        for pid, group in grouped(source, place, budget):
-            block = serializer.dumps(group)
-            records += len(group)
+        serializer = codec.serializer(conf.checksum)
+        budget = max(LEAST_BLOCK_BYTES, min(BLOCK_BYTES, conf.memory_bytes // self.spec.partitions))
+        groups = codec.groups(group_bytes=budget)
+        sent = 0
+        for pid, group in packed(groups.items(source)):
+            block = serializer.dumps((group,))
             sent += len(block)
             yield pid, block
-        self.spec.report("producer", partition, stage, {"records": records, "bytes": sent})
+        self.spec.report("producer", partition, stage, {"records": groups.rows, "bytes": sent})
 
 
 @dataclass(frozen=True)
 class RecordReduceSide:
-    """(partition, pickled records) pairs to records."""
+    """Blocks to lists of records."""
 
     spec: ExchangeSpec
 
-    def __call__(self, source: Iterable[tuple[int, bytes]]) -> Iterator[Any]:
+    def __call__(self, source: Iterable[bytes]) -> Iterator[list[Any]]:
         serializer = self.spec.codec.serializer(self.spec.conf.checksum)
         records = received = 0
-        for _, block in source:
-            group = serializer.loads(block)
+        for block in source:
+            (group,) = map(unpacked, serializer.loads(block))
             records += len(group)
             received += len(block)
-            yield from group
+            yield group
         partition, stage = _task()
         self.spec.report("consumer", partition, stage, {"records": records, "bytes": received})
 

@@ -1,13 +1,27 @@
-"""What would stop a pipelined or fused stage on this Spark, seen on the driver before anything runs."""
+"""What would stop a pipelined shuffle on this Spark, seen on the driver before anything runs."""
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from fastbuf.errors import ConfigError
+from fastbuf_spark.conf import ShuffleConf
+
 _LOCAL = re.compile(r"local(?:\[\s*([0-9]+|\*)\s*(?:,\s*([0-9]+)\s*)?\])?$")
+MAX_PARTITIONS = 1 << 30  #: what a hash of 32 bits is divided by
+#: What may be given for a DataFrame by mistake: the beginning of its module, its class, and what to do.
+_NO_FRAMES = (
+    ("pyspark.core.rdd", "", "use fastbuf_spark.partition_by for pairs, or rdd.toDF()"),
+    ("pyspark.pandas", "", "give df.to_spark()"),
+    ("pandas", "DataFrame", "give spark.createDataFrame(df)"),
+    ("polars", "LazyFrame", "give spark.createDataFrame(df.collect().to_arrow())"),
+    ("polars", "", "give spark.createDataFrame(df.to_arrow())"),
+    ("pyarrow", "Table", "give spark.createDataFrame(table)"),
+)
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*([0-9]+)\s*,\s*([0-9]+)\s*,")
 
 
@@ -46,6 +60,65 @@ class Preflight:
         return f"mode='{self.mode}' can run: {self.num_partitions} partitions, {known} slots"
 
 
+def check_dataframe(df: Any) -> None:
+    """ConfigError unless this is a DataFrame of Spark's, classic or Connect; the message says how to get one."""
+    from pyspark.sql import DataFrame
+
+    if isinstance(df, DataFrame) or is_connect(df):
+        return
+    kind = type(df)
+    for base in kind.__mro__:
+        for module, name, what in _NO_FRAMES:
+            if base.__module__.startswith(module) and name in ("", base.__name__):
+                raise ConfigError(f"df is a {kind.__module__}.{kind.__name__}, not a DataFrame of Spark's: {what}")
+    raise ConfigError(f"df is a {kind.__module__}.{kind.__name__}: give a pyspark.sql.DataFrame")
+
+
+def check_function(name: str, func: Any, what: str = "takes an iterator of pyarrow.RecordBatch and gives one") -> None:
+    """ConfigError unless ``func`` can be called; ``what`` it has to do is told."""
+    if not callable(func):
+        raise ConfigError(f"{name} is {func!r:.100} ({type(func).__name__}): give a function that {what}")
+
+
+def check_conf(conf: Any) -> None:
+    """ConfigError unless these are settings, or None."""
+    if isinstance(conf, dict):
+        raise ConfigError("conf is a dict: give ShuffleConf(**conf), whose names are memory_bytes and so on")
+    if conf is not None and not isinstance(conf, ShuffleConf):
+        raise ConfigError(f"conf is a {type(conf).__name__}: give a ShuffleConf, or none for the session's settings")
+
+
+def check_mode(mode: Any, modes: tuple[str, ...]) -> None:
+    """ConfigError unless this is one of the modes."""
+    if not isinstance(mode, str) or mode not in modes:
+        raise ConfigError(f"mode is {mode!r}: it must be one of {', '.join(modes)}")
+
+
+def partition_count(num_partitions: Any) -> int:
+    """The number of partitions, of any integer type.
+
+    Raises
+    ------
+    ConfigError
+        It is none, or out of range.
+    """
+    try:
+        count = None if isinstance(num_partitions, bool) else operator.index(num_partitions)
+    except TypeError:
+        count = None
+    if count is None:
+        raise ConfigError(
+            f"num_partitions is {num_partitions!r}: it must be a number from 1 up, and is never guessed; it stands "
+            "before the keys, as in repartition(df, 8, 'key')"
+        )
+    if not 1 <= count <= MAX_PARTITIONS:
+        raise ConfigError(
+            f"num_partitions is {count}: it must be a number from 1 up, and is never guessed; {MAX_PARTITIONS} (2**30) "
+            "at most"
+        )
+    return count
+
+
 def is_connect(spark: Any) -> bool:
     """Whether a session or DataFrame is Spark Connect's, which has no SparkContext."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
@@ -61,7 +134,7 @@ def preflight(spark: Any, num_partitions: int, mode: str = "pipelined") -> Prefl
     num_partitions
         Partitions out (consumers).
     mode
-        ``"pipelined"`` or ``"fused"``; nothing stops ``"blocking"``.
+        ``"pipelined"``, or ``"barrier"`` for the bare :class:`ShuffleStage`; nothing stops ``"blocking"``.
 
     Returns
     -------
@@ -77,20 +150,32 @@ def preflight(spark: Any, num_partitions: int, mode: str = "pipelined") -> Prefl
     problems = []
     if mode != "blocking":
         extra = 1 if mode == "pipelined" else 0
-        if slots is not None and num_partitions + extra > slots:
+        most = slots_to_come(sc) if extra else slots
+        if most is not None and num_partitions + extra > most:
             producers = " and producers need one more" if extra else ""
+            fewer = f"num_partitions={most - extra}, " if most > extra else ""
             problems.append(
-                f"{num_partitions} consumers hold a slot each{producers}: {num_partitions + extra} > {slots} slots; "
-                f"use {remedy(sc, num_partitions + extra)}, num_partitions={max(1, slots - extra)}, or mode='blocking'"
+                f"{num_partitions} consumers hold a slot each{producers}: {num_partitions + extra} > {most} slots; "
+                f"use {remedy(sc, num_partitions + extra)}, {fewer}or mode='blocking'"
             )
-        if _true(sc, "spark.dynamicAllocation.enabled"):
-            problems.append(
-                "Spark refuses barrier stages under dynamic allocation: set spark.dynamicAllocation.enabled=false, "
-                "or use mode='blocking'"
-            )
-        if _true(sc, "spark.speculation") and mode == "fused":
-            problems.append("a fused stage cannot be speculated: set spark.speculation=false, or use mode='blocking'")
+    if mode == "barrier":
+        if is_dynamic(sc):
+            problems.append("Spark refuses barrier stages under dynamic allocation: spark.dynamicAllocation.enabled")
+        if _true(sc, "spark.speculation"):
+            problems.append("a barrier stage cannot be speculated: set spark.speculation=false")
     return Preflight(mode, num_partitions, slots, tuple(problems))
+
+
+def spare_problem(sc: Any, num_partitions: int) -> str:
+    """Why ``auto`` leaves pipelined alone: there is to be room for two such shuffles, as a join has, and a producer."""
+    slots, need = slots_of(sc), 2 * num_partitions + 1
+    if slots is None or slots < 1:
+        return "Spark does not say how many tasks it runs at once (no executor yet?)"
+    if need <= slots:
+        return ""
+    most = (slots - 1) // 2
+    instead = f"; num_partitions={most} would be pipelined" if most else ""
+    return f"two such shuffles, as a join has, and one producer take {need} slots, and there are {slots}{instead}"
 
 
 def remedy(sc: Any, slots: int) -> str:
@@ -106,29 +191,30 @@ def setting(sc: Any, name: str, default: Any = None) -> Any:
 
 
 def slots_of(sc: Any) -> int | None:
-    """Tasks that Spark runs at once, as far as it can be known.
+    """Tasks that Spark runs at once now, as it counts them itself for its barrier stages; None: it does not say.
 
-    ``local[n]``: n.  Else the executors there are (or, while there are none, those asked for) times their cores.
+    Executors that are still to come are not counted, but those of ``local-cluster``, whose number is fixed.
     """
-    master = str(sc.master)
-    task_cpus = max(1.0, float(setting(sc, "spark.task.cpus", "1")))
-    local = _LOCAL.match(master)
-    if local:
-        threads = local[1] or "1"
-        return int((sc.defaultParallelism if threads == "*" else int(threads)) // task_cpus)
-    cluster = _LOCAL_CLUSTER.match(master)
+    cluster = _LOCAL_CLUSTER.match(str(sc.master))
     if cluster:
-        return int(cluster[1]) * int(int(cluster[2]) // task_cpus)
-    cores = setting(sc, "spark.executor.cores")
+        task_cpus = int(setting(sc, "spark.task.cpus", "1"))
+        return int(cluster[1]) * (int(cluster[2]) // task_cpus)
     try:
-        executors = len(sc.statusTracker().getExecutorInfos()) - 1  # the driver is listed too
-    except Exception:
-        executors = 0
-    executors = max(executors, int(setting(sc, "spark.executor.instances", "0")))
-    if executors > 0 and cores is not None:
-        return executors * int(int(cores) // task_cpus)
-    total = setting(sc, "spark.cores.max")
-    return int(int(total) // task_cpus) if total is not None else None
+        scala = sc._jsc.sc()
+        return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
+    except Exception:  # not public: another version may not have it
+        return None
+
+
+def slots_to_come(sc: Any) -> int | None:
+    """The same when Spark has all executors that it may have: under dynamic allocation they come when tasks wait."""
+    now = slots_of(sc)
+    if not is_dynamic(sc):
+        return now
+    most, cores = setting(sc, "spark.dynamicAllocation.maxExecutors"), setting(sc, "spark.executor.cores")
+    if most is None or cores is None:
+        return None  # no bound is set, or an executor has what its host gives
+    return max(now or 0, int(most) * (int(cores) // int(setting(sc, "spark.task.cpus", "1"))))
 
 
 def attempts_of(sc: Any) -> int:
@@ -137,19 +223,10 @@ def attempts_of(sc: Any) -> int:
     return int(local[2] or 1) if local else int(setting(sc, "spark.task.maxFailures", "4"))
 
 
+def is_dynamic(sc: Any) -> bool:
+    """Whether executors come and go as Spark needs them."""
+    return _true(sc, "spark.dynamicAllocation.enabled")
+
+
 def _true(sc: Any, name: str) -> bool:
     return str(setting(sc, name, "false")).strip().lower() == "true"
-
-
-def partitions_of(df: Any) -> int | None:
-    """Partitions of a DataFrame, if they can be had without running anything.
-
-    With a shuffle in the plan and adaptive execution on, asking the RDD would run the stages below it.
-    """
-    plan = df._jdf.queryExecution().executedPlan()
-    count = int(plan.outputPartitioning().numPartitions())
-    if count > 0:
-        return count
-    if "AdaptiveSparkPlan" in plan.toString():
-        return None
-    return int(df.rdd.getNumPartitions())

@@ -6,18 +6,32 @@ items a writer takes, and what a gate gives into what the user sees.
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fastbuf_spark.schema import conform
+from fastbuf_spark.folding import each_partition
+from fastbuf_spark.schema import conform, renaming
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from fastbuf.serializers.record_groups import RecordGroups
+
+Empty = Callable[[list[int]], list[int]]  #: from the partitions that were seen to the empty ones that are left
 GROUP_BYTES = 32 << 10  #: about one segment: a group that is longer spans segments, one that is shorter wastes pickles
-GROUP_RECORDS = 512
+
+
+class Sender(Protocol):
+    """One producer's way from what its task reads to what its writer takes."""
+
+    selector: Any  #: which consumer an item goes to
+
+    def items(self, source: Iterable[Any]) -> Iterator[Any]:
+        """What the writer takes, from what the task reads."""
+
+    def digest(self, writer: Any) -> tuple[int, int]:
+        """Records read, dropped ones too, and a sum of 64 bits over their keys' mixed hashes, in any order."""
 
 
 class Codec(Protocol):
@@ -26,11 +40,11 @@ class Codec(Protocol):
     def serializer(self, checksum: bool) -> Any:
         """A new serializer."""
 
-    def selector(self) -> Any:
-        """Which subpartition an item goes to."""
+    def sender(self, partitions: int, wanted: Sequence[int], producer: int, empty: Empty | None = None) -> Sender:
+        """What producer number ``producer`` sends by, when of ``partitions`` these alone are asked for, in order.
 
-    def items(self, source: Iterable[Any]) -> Iterator[Any]:
-        """What the writer takes, from what the task reads."""
+        ``empty`` is given where the input has been folded (:mod:`fastbuf_spark.folding`).
+        """
 
     def opened(self, polled: Any) -> Iterable[Any]:
         """What the user sees, from what ``gate.poll`` gave."""
@@ -46,104 +60,174 @@ class BatchCodec:
     Attributes
     ----------
     schema
-        Arrow schema of what travels.
+        Arrow schema of what travels: no name twice, and columns that are keys alone behind the others.
+    keys
+        Positions of the key columns, in the order in which they are hashed.
     before
         The user's function on the map side, or None.
+    shown
+        What the user's functions see and give of it: other names, or fewer columns; None: all as it travels.
+    given
+        The input's names for ``before``, if Spark knows its columns by other ones.
     """
 
     schema: pa.Schema
-    keys: tuple[str, ...]
+    keys: tuple[int, ...]
     before: Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]] | None = None
+    shown: pa.Schema | None = None
+    given: tuple[str, ...] | None = None
+
+    def bare(self) -> pa.Schema | None:
+        """What is shown to a function that only hands batches on: all columns but those that are keys alone."""
+        if self.shown is None:
+            return None
+        import pyarrow as pa
+
+        return pa.schema([self.schema.field(i) for i in range(len(self.shown))])
 
     def serializer(self, checksum: bool) -> Any:
         import fastbuf as fb
 
         return fb.ColumnarSerializer(fb.Schema.from_arrow(self.schema), checksum=checksum)
 
-    def selector(self) -> Any:
-        import fastbuf as fb
+    def sender(self, partitions: int, wanted: Sequence[int], producer: int, empty: Empty | None = None) -> Sender:
+        return BatchSender(self, partitions, None if len(wanted) == partitions else tuple(wanted), producer, empty)
 
-        return fb.hash_by(*self.keys) if self.keys else fb.round_robin()
-
-    def items(self, source: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        whose = "the function before the shuffle" if self.before is not None else "the input"
-        made: Iterable[pa.RecordBatch] = source if self.before is None else self.before(iter(source))
-        for batch in made:
-            if batch.num_rows:
-                yield conform(batch, self.schema, whose)
+    def items(self, source: Iterable[pa.RecordBatch], empty: Empty | None = None) -> Iterator[pa.RecordBatch]:
+        before = self.before
+        if before is None:
+            yield from (conform(batch, self.schema, "the input") for batch in source if batch.num_rows)
+            return
+        if self.given is not None:
+            before = renaming(before, self.given)
+        for batch in before(iter(source)) if empty is None else each_partition(source, before, empty):
+            if not getattr(batch, "num_rows", 1):
+                continue
+            made = conform(batch, self.schema if self.shown is None else self.shown, "the function before the shuffle")
+            yield made if self.shown is None else made.rename_columns(self.schema.names)
 
     def opened(self, polled: Any) -> Iterable[pa.RecordBatch]:
         # Names inside nested types are Arrow's own on the wire; the user sees Spark's
-        return (conform(polled, self.schema, "the exchange"),)
+        if self.shown is None:
+            return (conform(polled, self.schema, "the exchange"),)
+        seen = polled.select(list(range(len(self.shown)))).rename_columns(self.shown.names)
+        return (conform(seen, self.shown, "the exchange"),)
 
     def count(self, item: pa.RecordBatch) -> int:
         return int(item.num_rows)
 
 
+class BatchSender:
+    """See :class:`Sender`."""
+
+    def __init__(
+        self,
+        codec: BatchCodec,
+        partitions: int,
+        only: tuple[int, ...] | None,
+        producer: int,
+        empty: Empty | None,
+    ) -> None:
+        import fastbuf as fb
+
+        self._codec = codec
+        self._empty = empty
+        if codec.keys:
+            names = [codec.schema.names[key] for key in codec.keys]
+            self.selector = fb.hash_by(*names, partitions=partitions, only=only)
+        else:  # each producer begins at another partition, as Spark's do
+            self.selector = fb.round_robin(partitions, only, start=producer)
+
+    def items(self, source: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return self._codec.items(source, self._empty)
+
+    def digest(self, writer: Any) -> tuple[int, int]:
+        if writer is None:  # no batch with rows has come
+            return 0, 0
+        return writer.stats()["records"], writer.digest() or 0
+
+
 @dataclass(frozen=True)
 class RecordCodec:
-    """Records of an RDD, grouped by partition: one pickle for a few hundred records instead of one for each.
+    """Records of an RDD, grouped by partition: what travels is a group of thousands, in bytes if they are plain.
+
+    An item is a partition and a group: bytes of ``pack_plain``, or the list of records where these are not plain, for
+    the serializer to pickle.
 
     Attributes
     ----------
-    place
-        From a record to its partition.
+    key
+        From a record to its key; None: records are (key, value) pairs, and come out as tuples of two.
+    partition_func
+        From a key to a number; None: PySpark's ``portable_hash``.
     """
 
-    place: Callable[[Any], int]
+    partitions: int
+    key: Callable[[Any], Any] | None = None
+    partition_func: Callable[[Any], int] | None = None
 
     def serializer(self, checksum: bool) -> Any:
         import fastbuf as fb
 
         return fb.PickledSerializer(checksum=checksum)
 
-    def selector(self) -> Any:
+    def sender(self, partitions: int, wanted: Sequence[int], producer: int, empty: Empty | None = None) -> Sender:
+        return RecordSender(self, wanted)
+
+    def groups(self, wanted: Sequence[int] | None = None, group_bytes: int = GROUP_BYTES) -> RecordGroups:
+        """What puts records into groups, counts them, and has the proof of what was read; see there."""
+        from fastbuf.serializers.record_groups import RecordGroups
+
+        return RecordGroups(self.partitions, self.key, self.partition_func, wanted, group_bytes)
+
+    def opened(self, polled: Any) -> Iterable[list[Any]]:
+        """Lists of records: who gives them to the user makes one stream of them, in C (``chain.from_iterable``)."""
+        return [unpacked(group) for _, group in polled]
+
+    def count(self, item: tuple[int, bytes | list[Any]]) -> int:
+        from fastbuf.serializers.plain_lists import plain_count
+
+        group = item[1]
+        return plain_count(group) if isinstance(group, bytes) else len(group)
+
+
+class RecordSender:
+    """See :class:`Sender`."""
+
+    def __init__(self, codec: RecordCodec, wanted: Sequence[int]) -> None:
         import fastbuf as fb
 
-        return fb.custom(_partition_of)
+        self._at = {partition: i for i, partition in enumerate(wanted)}
+        self._groups = codec.groups(sorted(wanted))
+        self.selector = fb.custom(self._place)
 
-    def items(self, source: Iterable[Any]) -> Iterator[tuple[int, list[Any]]]:
-        return grouped(source, self.place)
+    def _place(self, item: tuple[int, Any], consumers: int) -> int:
+        return self._at[item[0]]
 
-    def opened(self, polled: Any) -> Iterable[Any]:
-        for _, group in polled:
-            yield from group
+    def items(self, source: Iterable[Any]) -> Iterator[tuple[int, bytes | list[Any]]]:
+        return packed(self._groups.items(source))
 
-    def count(self, item: tuple[int, list[Any]]) -> int:
-        return len(item[1])
-
-
-def _partition_of(item: tuple[int, list[Any]], partitions: int) -> int:
-    return item[0]
+    def digest(self, writer: Any) -> tuple[int, int]:
+        return self._groups.rows, self._groups.proof
 
 
-def grouped(
-    source: Iterable[Any], place: Callable[[Any], int], group_bytes: int = GROUP_BYTES
-) -> Iterator[tuple[int, list[Any]]]:
-    """Group records by partition, each group about ``group_bytes`` when pickled.
+def packed(groups: Iterable[tuple[int, list[Any]]]) -> Iterator[tuple[int, bytes | list[Any]]]:
+    """Groups as they travel."""
+    from fastbuf.serializers.plain_lists import pack_plain
 
-    The size of a record is guessed from the last group's first record, so that large records are not hoarded.
-    """
-    groups: dict[int, list[Any]] = {}
-    limit = 1
-    for record in source:
-        partition = place(record)
-        group = groups.get(partition)
-        if group is None:
-            group = groups[partition] = []
-        group.append(record)
-        if len(group) >= limit:
-            limit = _records_per_group(record, group_bytes)
-            if len(group) >= limit:
-                yield partition, group
-                del groups[partition]
-    yield from groups.items()
+    for partition, group in groups:
+        yield partition, pack_plain(group) or group
 
 
-def _records_per_group(record: Any, group_bytes: int) -> int:
-    try:
-        size = len(pickle.dumps(record, protocol=pickle.HIGHEST_PROTOCOL))
-    except Exception:
-        # Only cloudpickle can: such records are few and long; the serializer says so if it cannot either
-        return 1
-    return max(1, min(GROUP_RECORDS, group_bytes // max(1, size)))
+def unpacked(group: bytes | list[Any]) -> list[Any]:
+    """The records of a group that has travelled."""
+    from fastbuf.serializers.plain_lists import unpack_plain
+
+    return unpack_plain(group) if isinstance(group, bytes) else group
+
+
+def own_partition_func(partition_func: Callable[[Any], int] | None) -> Callable[[Any], int] | None:
+    """The user's function; None for PySpark's ``portable_hash``, which fastbuf computes without Python."""
+    from pyspark.rdd import portable_hash
+
+    return None if partition_func is portable_hash else partition_func

@@ -2,22 +2,41 @@
 
 from __future__ import annotations
 
+import math
+import operator
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from fastbuf import config as core
-from fastbuf.config import ExchangeConfig
+from fastbuf.config import ExchangeConfig, TlsConfig
 from fastbuf.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PREFIX = "spark.fastbuf."
-TRANSPORTS = ("auto", "tcp")
+TRANSPORTS = ("auto", "memfd", "tcp")
+MOST_SEGMENTS = (1 << 31) - 1
 _SIZE = re.compile(r"(?i)^\s*(\d+)\s*(b|k|kb|kib|m|mb|mib|g|gb|gib)?\s*$")
 _SECONDS = re.compile(r"(?i)^\s*(-?\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?\s*$")
+#: Field, least and greatest value of the whole numbers.
+_RANGES: tuple[tuple[str, int, int | None], ...] = (
+    ("memory_bytes", 1, None),
+    ("segment_size", 1024, 1 << 30),
+    ("exclusive", 1, None),
+    ("floating", 0, None),
+    ("overdraft", 0, None),
+    ("max_buffers_per_channel", 1, 1024),
+    ("max_record_bytes", 1, (1 << 31) - 1),
+    ("max_row_bytes", 0, None),
+    ("batch_rows", 1, None),
+    ("batch_bytes", 1, None),
+    ("port_min", 0, 65535),
+    ("port_max", 0, 65535),
+    ("driver_port", 0, 65535),
+)
 _FACTOR = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _UNIT_S = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
@@ -26,11 +45,12 @@ _UNIT_S = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 class ShuffleConf:
     """How a shuffle behaves.  Every field is also a Spark setting, ``spark.fastbuf.<camelCase>``.
 
+    Sizes may be texts with a suffix, ``"64m"``, and times texts with a unit, ``"100ms"``, here as there.
+
     Parameters
     ----------
     memory_bytes
         Bytes of segments that one task may hold; in blocking mode, bytes staged on the map side.
-        As a Spark setting, suffixes are understood: ``64m``.
     segment_size
         Bytes of one segment.
     exclusive, floating
@@ -41,9 +61,14 @@ class ShuffleConf:
         Buffers that one subpartition may queue.
     buffer_timeout
         Seconds after which a partly filled buffer leaves; 0: at once, -1: only when full.
-        As a Spark setting, ``100ms`` is understood.
     transport
-        ``"auto"`` or ``"tcp"``.
+        ``"auto"``: shared memory between workers of one host where it can be had, else TCP; ``"memfd"``: shared memory
+        or an error; ``"tcp"``.
+    tls_certificate, tls_key, tls_authority
+        Paths, on every worker, of PEM files: TCP between workers is TLS then, and both ends show a certificate that
+        the authority signed.  All three, or none.
+    tls_check_hostname
+        Whether a worker's certificate must name the address it is reached by.
     stall_timeout
         Seconds without progress that are an error.
     connect_timeout
@@ -62,6 +87,11 @@ class ShuffleConf:
         Ports the workers may listen on; 0 and 0: any.
     driver_port
         Port of the rendezvous on the driver; 0: any.
+
+    Raises
+    ------
+    ConfigError
+        A value of another type or out of range; the message has the name, the value and the range.
     """
 
     memory_bytes: int = 64 << 20
@@ -79,40 +109,56 @@ class ShuffleConf:
     max_row_bytes: int = 0
     batch_rows: int = core.BATCH_ROWS
     batch_bytes: int = core.BATCH_BYTES
+    tls_certificate: str = ""
+    tls_key: str = ""
+    tls_authority: str = ""
+    tls_check_hostname: bool = True
     port_min: int = 0
     port_max: int = 0
     driver_port: int = 0
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            # Frozen for everybody else: from here on a setting is of its type, whatever it was given as
+            object.__setattr__(self, field.name, _typed(field.name, str(field.type), getattr(self, field.name)))
         if self.transport not in TRANSPORTS:
             raise ConfigError(f"transport is {self.transport!r}: it must be one of {', '.join(TRANSPORTS)}")
-        if self.segment_size < 1024:
-            raise ConfigError(f"segment_size is {self.segment_size} bytes: at least 1024")
+        for name, low, high in _RANGES:
+            value = getattr(self, name)
+            if value < low or (high is not None and value > high):
+                wanted = f"from {low} to {high}" if high is not None else f"of at least {low}"
+                raise ConfigError(f"{name} is {value}: it must be a whole number {wanted}")
+        if self.segment_size % 64:
+            below = self.segment_size // 64 * 64
+            raise ConfigError(
+                f"segment_size is {self.segment_size}: it must be a multiple of 64 bytes, as {below} or {below + 64}"
+            )
         if self.segments < 8:
             raise ConfigError(
                 f"memory_bytes is {self.memory_bytes}, which is {self.segments} segments of {self.segment_size} bytes: "
                 f"at least 8 are needed; raise memory_bytes to {8 * self.segment_size} or lower segment_size"
             )
-        if not 0 <= self.port_min <= self.port_max <= 65535 or not 0 <= self.driver_port <= 65535:
+        if self.port_min > self.port_max:
+            raise ConfigError(f"port_min {self.port_min}, port_max {self.port_max}: port_min must be <= port_max")
+        if self.buffer_timeout < 0 and self.buffer_timeout != -1:
+            raise ConfigError(f"buffer_timeout is {self.buffer_timeout:g}: seconds from 0, or -1 (only when full)")
+        for name in ("stall_timeout", "connect_timeout"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} is {getattr(self, name):g}: it must be above 0 seconds")
+        if self.segments > MOST_SEGMENTS:
             raise ConfigError(
-                f"port_min {self.port_min}, port_max {self.port_max}, driver_port {self.driver_port}: "
-                "ports must be in 0..65535, port_min <= port_max"
+                f"memory_bytes is {self.memory_bytes}: {self.segments} segments of {self.segment_size} bytes are more "
+                f"than there can be ({MOST_SEGMENTS}); lower memory_bytes or raise segment_size"
             )
-        if self.max_row_bytes < 0:
-            raise ConfigError(f"max_row_bytes is {self.max_row_bytes}: it must be 0 (not known) or above")
-        if self.connect_timeout <= 0:
-            raise ConfigError(f"connect_timeout is {self.connect_timeout}: it must be above 0 seconds")
+        given = [bool(path) for path in (self.tls_certificate, self.tls_key, self.tls_authority)]
+        if any(given) and not all(given):
+            raise ConfigError("tls_certificate, tls_key and tls_authority go together: give all three, or none")
         self.exchange()
 
     @property
     def segments(self) -> int:
         """Segments that ``memory_bytes`` holds."""
         return self.memory_bytes // self.segment_size
-
-    @property
-    def start_timeout_s(self) -> float:
-        """Seconds a job of producers may wait for its first task."""
-        return min(self.stall_timeout, 60.0)
 
     def exchange(self) -> ExchangeConfig:
         """The part of the settings that the exchange itself reads."""
@@ -128,7 +174,14 @@ class ShuffleConf:
             batch_rows=self.batch_rows,
             batch_bytes=self.batch_bytes,
             checksum=self.checksum,
+            transport=self.transport,
         )
+
+    def tls(self) -> TlsConfig | None:
+        """What workers show each other; None: TCP without TLS."""
+        if not self.tls_certificate:
+            return None
+        return TlsConfig(self.tls_certificate, self.tls_key, self.tls_authority, self.tls_check_hostname)
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, str]) -> ShuffleConf:
@@ -168,6 +221,29 @@ class ShuffleConf:
 def _camel(name: str) -> str:
     head, *rest = name.split("_")
     return head + "".join(word.capitalize() for word in rest)
+
+
+def _typed(name: str, kind: str, value: Any) -> Any:
+    """A field's value as its type; texts are read as those of Spark's settings."""
+    if isinstance(value, str):
+        return _parse(name, kind, value)
+    given = f"{name} is {value!r:.100} ({type(value).__name__})"
+    if kind == "bool":
+        if isinstance(value, bool):
+            return value
+        raise ConfigError(f"{given}: it must be True or False")
+    if kind == "int":
+        if not isinstance(value, bool) and hasattr(value, "__index__"):
+            return operator.index(value)
+        raise ConfigError(f"{given}: it must be a whole number; bytes may be a text with a suffix ('64m')")
+    if kind == "float":
+        seconds = math.nan
+        if not isinstance(value, bool) and (hasattr(value, "__index__") or hasattr(value, "__float__")):
+            seconds = float(value)
+        if math.isfinite(seconds):
+            return seconds
+        raise ConfigError(f"{given}: it must be a number of seconds, or a text with a unit ('100ms')")
+    raise ConfigError(f"{given}: it must be a text")
 
 
 def _parse(name: str, kind: str, text: str) -> Any:

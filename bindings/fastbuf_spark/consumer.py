@@ -1,20 +1,25 @@
-"""The consumer of a pipelined exchange, in a worker: one task of a barrier stage."""
+"""The consumer of a pipelined exchange, in a worker: an ordinary task that asks the driver for partitions."""
 
 from __future__ import annotations
 
 import time
-import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ExchangeAborted, ExchangeError, StallTimeout
 from fastbuf_spark.codec import Codec
-from fastbuf_spark.control import Control
+from fastbuf_spark.control import Control, words
 from fastbuf_spark.spec import ExchangeSpec, plain
 from fastbuf_spark.task_input import Given, InputLost, TaskInput
 from fastbuf_spark.wire import data_secret
+from fastbuf_spark.worker_memory import environment
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+EXECUTION = "spark.sql.execution.id"  #: Spark's name of the action that a task of a DataFrame serves
+EPOCH = "fastbuf.epoch"  #: a local property of the producers' job: the run that it is for
 POLL_S = 0.02  #: between looks at the control connection while nothing arrives: what the end of a run waits at most
 
 
@@ -33,37 +38,54 @@ class Received:
 
 @dataclass(frozen=True)
 class Consumer:
-    """Receives one output partition, from all producers, and gives it to the user's function.
+    """Gives the user's function one output partition for each row of its input, which says which.
 
-    The task's own thread does it all, driven by whoever asks for the next output: it polls the gate, and looks at the
-    control connection before each batch.
+    It is never the task's own number that says so: under a union, a coalesce or a cartesian product that is another,
+    and one task may be asked for several partitions, or two tasks for the same.  The task's own thread does it all,
+    driven by whoever asks for the next output: it polls the gate, and looks at the control connection before each
+    batch.
     """
 
     spec: ExchangeSpec
     func: Callable[[Iterator[Any]], Iterable[Any]]
 
-    def __call__(self, source: Iterable[Any]) -> Iterator[Any]:
-        """The function of ``mapInArrow`` and ``mapPartitions``; ``source`` only makes the task."""
-        from pyspark import TaskContext
+    def batches(self, source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The function of ``mapInArrow``: the first column of ``source`` has partitions."""
+        task_input = TaskInput.of_task()
+        partitions = (partition for batch in source for partition in batch.column(0).to_pylist())
+        return task_input.wanted(self._all(task_input, partitions))
 
-        import fastbuf as fb
+    def records(self, source: Iterable[int]) -> Iterator[Any]:
+        """The function of ``mapPartitions``; gives what the codec opens, which may be lists of records."""
+        task_input = TaskInput.of_task()
+        return task_input.wanted(self._all(task_input, source))
+
+    def _all(self, task_input: TaskInput, partitions: Iterable[int]) -> Iterator[Any]:
+        task_input.hurry()
+        # To its end, and first: a reader left behind could take the next task's input
+        for partition in list(partitions):
+            yield from self._one(task_input, partition)
+
+    def _one(self, task_input: TaskInput, partition: int) -> Iterator[Any]:
+        from pyspark import TaskContext
 
         spec, conf = self.spec, self.spec.conf
         context = TaskContext.get()
         assert context is not None, "runs in a Spark task"
-        task_input = TaskInput.of_task()
         with spec.connect() as control:
             control.watch = task_input.look
             control.send(
                 {
                     "op": "join",
                     "stage": context.stageId(),
-                    "partition": context.partitionId(),
+                    "partition": partition,
                     "attempt": context.taskAttemptId(),
+                    "scope": context.getLocalProperty(EXECUTION) or "",
+                    "parent": int(context.getLocalProperty(EPOCH) or 0),
                 }
             )
             epoch = int(control.expect("epoch", timeout=conf.stall_timeout + 5)["epoch"])
-            with fb.ShuffleEnvironment(segments=conf.segments, segment_size=conf.segment_size) as env:
+            with environment(spec.conf) as env:
                 host, port = env.listen(host=control.local_host, ports=(conf.port_min, conf.port_max))
                 gate = env.create_input_gate(
                     spec.codec.serializer(conf.checksum),
@@ -73,9 +95,6 @@ class Consumer:
                     config=conf.exchange(),
                 )
                 control.send({"op": "ready", "host": host, "port": port, "gate": gate.gate_id})
-                # A reader left behind could take the next task's input.  Not before: Spark's few bytes can take 40 ms
-                for _ in source:
-                    pass
                 received, given = Received(), Given()
                 try:
                     yield from self.func(given.items(self._received(control, task_input, gate, received)))
@@ -83,7 +102,7 @@ class Consumer:
                 except InputLost:
                     raise  # as one whose rows nobody reads any more: the driver sees this connection end
                 except Exception as error:
-                    better = explained(control, error) or error
+                    better = explained(control, error, op="consumer failed") or error
                     if better is not error:
                         raise better from error
                     raise
@@ -100,6 +119,11 @@ class Consumer:
                 if message["op"] == "abort":
                     raise ExchangeAborted(str(message["reason"]))
                 if message["op"] == "seal":
+                    for partition, words in message.get("unreached", {}).items():
+                        # Taken for a consumer that had enough, but this one still reads: its rows are lost
+                        reason = f"producer of partition {partition} failed: {words}"
+                        control.abort(reason)
+                        raise ExchangeAborted(reason)
                     gate.seal({int(channel): int(buffers) for channel, buffers in message["totals"].items()})
                     sealed_at = time.monotonic()
             task_input.look()
@@ -127,5 +151,5 @@ def explained(control: Control, error: Exception, op: str = "abort") -> Exceptio
         verdict = control.verdict()
         if verdict is not None:
             return ExchangeAborted(str(verdict["reason"])) if verdict["op"] == "abort" else None
-    control.abort(traceback.format_exc(), op)
+    control.abort(words(error), op)
     return error

@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import select
 import socket
 import time
+import traceback
 from collections.abc import Callable
 from types import TracebackType
 
+from fastbuf import __version__
 from fastbuf.errors import AuthenticationError, ExchangeAborted, PeerLost, ProtocolError, StallTimeout
 from fastbuf_spark.task_input import LOOK_S
-from fastbuf_spark.wire import FRAME_BYTES, VERSION, Message, Unpacker, clip, pack, proof, same
+from fastbuf_spark.wire import FRAME_BYTES, VERSION, Message, Unpacker, clip, pack, prepare, proof, same
 
 #: How long a participant whose channel broke waits to be told the cause, which the driver may have to ask Spark for
-#: (``exchanges.STATUS_WAIT_MS``, ``run.CAUSE_S``)
+#: (``run.CAUSE_S``)
 REASON_WAIT_S = 8.0
+_HERE = os.path.dirname(__file__) + os.sep
+
+
+def words(error: BaseException) -> str:
+    """What others are told of an error: itself, then its traceback from the user's first line on."""
+    begin = error.__traceback__
+    while begin is not None and begin.tb_frame.f_code.co_filename.startswith(_HERE):
+        begin = begin.tb_next
+    shown = error.with_traceback(begin or error.__traceback__)
+    last = "".join(traceback.format_exception_only(shown)).strip()
+    return f"{last}\n{''.join(traceback.format_exception(shown)).strip()}"
 
 
 class Control:
@@ -54,10 +68,13 @@ class Control:
                 "executors must reach spark.driver.host (fix its port with spark.fastbuf.driverPort)"
             ) from error
         try:
-            self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            prepare(self._sock)
             hello = self.expect("hello", timeout=timeout)
             if hello.get("version") != VERSION:
-                raise ProtocolError(f"the driver speaks control version {hello.get('version')}, this worker {VERSION}")
+                raise ProtocolError(
+                    f"the driver has fastbuf {hello.get('fastbuf', 'of an older version')}, this worker {__version__}: "
+                    "they do not understand each other, install the same version everywhere"
+                )
             nonce = secrets.token_hex(16)
             mine = proof(secret, "worker", str(hello["nonce"]), nonce, exchange)
             self.send({"op": "hello", "version": VERSION, "exchange": exchange, "nonce": nonce, "proof": mine})

@@ -8,8 +8,9 @@ import secrets
 from collections.abc import Callable
 from typing import Any
 
+from fastbuf_spark.consumer import EPOCH, EXECUTION
 from fastbuf_spark.rendezvous import Rendezvous
-from fastbuf_spark.run import Run
+from fastbuf_spark.run import Run, StageTasks
 
 log = logging.getLogger("fastbuf_spark")
 
@@ -59,6 +60,9 @@ class ProducersJob:
         try:
             self._sc._jsc.sc().setLocalProperties(self._properties.clone())
             self._sc.setLocalProperty("spark.job.description", self._description)
+            self._sc.setLocalProperty(EPOCH, str(self._run.epoch))
+            # Of whoever planned it, if that was inside an action (foreachBatch); this job is an action of its own
+            self._sc.setLocalProperty(EXECUTION, None)
             self._sc.addJobTag(self._tag)
             self._action()
         except BaseException as problem:
@@ -106,6 +110,32 @@ class ProducersJob:
         except Exception as error:
             log.debug("no status of stage %d: %s", stage, error)
         return None
+
+
+def stage_tasks(sc: Any, stage: int) -> StageTasks | None:
+    """The tasks of a stage as Spark counts them now; None while it does not know the stage."""
+    try:
+        info = sc._jsc.sc().statusTracker().getStageInfo(stage)
+        if info.isDefined() and info.get().numTasks() > 0:
+            found = info.get()
+            return StageTasks(int(found.numTasks()), int(found.numActiveTasks()), int(found.numCompletedTasks()))
+    except Exception as error:
+        log.debug("no status of stage %d: %s", stage, error)
+    return None
+
+
+def caches_filled(sc: Any, stage: int) -> tuple[str, ...]:
+    """Names of the cached RDDs and DataFrames that a stage computes blocks of."""
+    try:
+        persistent = sc._jsc.sc().getPersistentRDDs()
+        if persistent.isEmpty():
+            return ()
+        rdds = sc._jsc.sc().statusStore().lastStageAttempt(stage).rddIds()
+        ids = [int(rdds.apply(i)) for i in range(rdds.size())]
+        return tuple(f"cache {rdd}" for rdd in ids if persistent.contains(rdd))
+    except Exception as error:
+        log.debug("no RDDs of stage %d: %s", stage, error)
+    return ()
 
 
 def fate(sc: Any, stage: int, attempt: int) -> str | None:

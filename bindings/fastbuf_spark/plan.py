@@ -2,34 +2,47 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from fastbuf.errors import ConfigError, PreflightError
+from fastbuf.errors import ConfigError, PreflightError, SchemaError
 from fastbuf_spark import exchanges, input_batches
 from fastbuf_spark.blocks import PID, SHIPPED, MapSide, ReduceSide
-from fastbuf_spark.checks import is_connect, partitions_of, preflight
+from fastbuf_spark.checks import (
+    check_conf,
+    check_dataframe,
+    check_function,
+    check_mode,
+    is_connect,
+    partition_count,
+    preflight,
+    slots_of,
+    spare_problem,
+)
 from fastbuf_spark.codec import BatchCodec
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.consumer import Consumer
+from fastbuf_spark.determinism import order_is_fixed, unsteady
+from fastbuf_spark.folding import fold, folded, partitions_of
+from fastbuf_spark.keys import Keys, plain, resolve
 from fastbuf_spark.producer import RESULT, Producer
-from fastbuf_spark.schema import arrow_schema, session_zone, struct_type
+from fastbuf_spark.schema import renaming, struct_type
+from fastbuf_spark.shipping import named
 from fastbuf_spark.spec import ExchangeSpec
-from fastbuf_spark.stage import FusedTask
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
     BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 log = logging.getLogger("fastbuf_spark")
 
-MODES = ("auto", "pipelined", "fused", "blocking")
-LIMIT_SETTING = "spark.sql.limit.initialNumPartitions"
+MODES = ("auto", "pipelined", "blocking")
 
 
 def map_in_arrow(
@@ -37,7 +50,7 @@ def map_in_arrow(
     func: BatchFunction,
     schema: StructType | str,
     *,
-    keys: str | Iterable[str],
+    keys: str | Column | Iterable[str | Column],
     num_partitions: int,
     before: BatchFunction | None = None,
     before_schema: StructType | str | None = None,
@@ -58,14 +71,17 @@ def map_in_arrow(
     schema
         Of what ``func`` gives: a StructType or DDL text.
     keys
-        Columns (of ``before_schema``, if there is a ``before``) by whose hash rows are placed; none: in turn.
+        What rows are placed by, as in Spark's ``repartition``: a column's name or a Column, or several of them; of
+        ``before_schema``'s columns, if there is a ``before``.  None, ``()``: in turn.  An expression travels as one
+        more column.  By strings with a collation, maps, and expressions over ``before_schema``, Spark's own shuffle
+        places the rows, in modes auto and blocking alone.
     num_partitions
         Partitions after the shuffle.
     before, before_schema
         As ``func`` and ``schema``, for each input partition before the shuffle.
     mode
-        ``"pipelined"``, ``"fused"``, ``"blocking"``, or ``"auto"``: pipelined where :func:`preflight` allows it, else
-        blocking.
+        ``"pipelined"``, ``"blocking"``, or ``"auto"``: pipelined where two such shuffles and a producer have slots at
+        the same time and the input is the same each time it is read, else blocking.
     conf
         Settings; by default those of the session (``spark.fastbuf.*``).
 
@@ -79,65 +95,143 @@ def map_in_arrow(
     PreflightError
         The mode that was asked for cannot run here; the message has the figures and what to set.
     ConfigError
-        Arguments that contradict each other.
+        Arguments that contradict each other, or a key that is not found.
     SchemaError
         A column whose type cannot be carried, or a key that Spark does not hash.
     """
+    check_dataframe(df)
+    check_function("func", func)
     if (before is None) != (before_schema is None):
         raise ConfigError("before and before_schema go together: give both, or neither")
+    if before is not None:
+        check_function("before", before)
+    result_schema = struct_type(schema)
+    return _shuffle(df, func, result_schema, keys, num_partitions, before, before_schema, mode, conf)
+
+
+def _shuffle(
+    df: DataFrame,
+    func: BatchFunction | None,
+    result_schema: StructType,
+    keys: Any,
+    num_partitions: int,
+    before: BatchFunction | None,
+    before_schema: StructType | str | None,
+    mode: str,
+    conf: ShuffleConf | None,
+) -> DataFrame:
+    check_mode(mode, MODES)
+    check_conf(conf)
+    num_partitions = partition_count(num_partitions)
     spark = df.sparkSession
     conf = conf or ShuffleConf.from_session(spark)
-    zone = session_zone(spark)
-    shipped = struct_type(before_schema) if before_schema is not None else df.schema
-    codec = BatchCodec(arrow_schema(shipped, zone), (keys,) if isinstance(keys, str) else tuple(keys), before)
-    _check(codec, num_partitions, mode)
-    chosen, why = _choose(df, num_partitions, mode)
-    below = 0 if chosen == "blocking" else exchanges.chain_below(df)
+    shipped = None if before_schema is None else struct_type(before_schema)
+    found = resolve(df, keys, num_partitions, before, shipped)
+    if found.by_spark:
+        return _by_spark(df, func, result_schema, found, num_partitions, shipped, mode)
+    codec, varies = found.codec, "" if is_connect(df) else unsteady(found.frame, not found.codec.keys)
+    chosen, why = _choose(found.frame, num_partitions, mode, varies)
+    if chosen == "blocking" and not codec.keys and not order_is_fixed(found.frame):
+        # A map task that runs again would deal the same rows to other partitions; Spark's own sorts them before
+        found = dataclasses.replace(found, by_spark="rows without a key go in turn, and their order is not fixed")
+        return _by_spark(df, func, result_schema, found, num_partitions, shipped, chosen)
+    df = found.frame
+    if func is None:
+        func, codec = identity, dataclasses.replace(codec, shown=codec.bare())
     name = getattr(func, "__name__", type(func).__name__)
     log.info("shuffle '%s' into %d partitions: mode='%s'%s", name, num_partitions, chosen, f" ({why})" if why else "")
     exchange = secrets.token_hex(16)
-    result_schema = struct_type(schema)
     if chosen == "blocking":
         return _blocking(df, func, result_schema, exchange, name, codec, num_partitions, conf)
-    _allow_limits(spark, num_partitions)
-    if chosen == "fused":
-        spec = exchanges.register(
-            spark.sparkContext,
-            exchange,
-            name,
-            num_partitions,
-            conf,
-            codec,
-            None,
-            below,
-            exchanges.limited(spark, exchange),
-        )
-        return df.mapInArrow(named(FusedTask(spec, func), f"fastbuf_fused_{exchange}"), result_schema, barrier=True)
+    return _pipelined(df, func, result_schema, exchange, name, codec, num_partitions, conf, varies)
 
-    def producers(spec: ExchangeSpec, epoch: int, targets: list[tuple[str, int, int]]) -> Callable[[], Any]:
-        call = named(Producer(spec, epoch, targets).batches, f"fastbuf_producer_{exchange}")
 
+def _pipelined(
+    df: DataFrame,
+    func: BatchFunction,
+    schema: StructType,
+    exchange: str,
+    name: str,
+    codec: BatchCodec,
+    num_partitions: int,
+    conf: ShuffleConf,
+    varies: str,
+) -> DataFrame:
+    sc = df.sparkSession.sparkContext
+
+    def producers(spec: ExchangeSpec, epoch: int, targets: list[exchanges.Target]) -> Callable[[], Any]:
         def action() -> Any:
+            how = fold(partitions_of(df), (slots_of(sc) or num_partitions + 1) - len(targets))
+            marked = how is not None and codec.before is not None
+            source = df if how is None else folded(df, how, marked)
+            producer = Producer(spec, epoch, targets, how if marked else None)
             # In the job's own thread, so that these properties are this job's alone
             for key, value in input_batches.properties(df, spec.conf.max_row_bytes).items():
-                spark.sparkContext.setLocalProperty(key, value)
-            return df.mapInArrow(call, RESULT).collect()
+                sc.setLocalProperty(key, value)
+            return source.mapInArrow(named(producer.batches, f"fastbuf_producer_{exchange}"), RESULT).collect()
 
         return action
 
-    spec = exchanges.register(spark.sparkContext, exchange, name, num_partitions, conf, codec, producers, below)
-    tasks = spark.range(0, num_partitions, 1, num_partitions)
-    return tasks.mapInArrow(named(Consumer(spec, func), f"fastbuf_consumer_{exchange}"), result_schema, barrier=True)
+    spec = exchanges.register(sc, exchange, name, num_partitions, conf, codec, producers, varies)
+    requests = _requests(df.sparkSession, num_partitions)
+    return requests.mapInArrow(named(Consumer(spec, func).batches, f"fastbuf_consumer_{exchange}"), schema)
+
+
+def _requests(spark: Any, num_partitions: int) -> DataFrame:
+    """One row for each partition, in a partition of its own, of a size that Spark does not know.
+
+    Of so few rows Spark would think that the result is small, and broadcast it in a join, however large it is.
+    """
+    from pyspark.sql import DataFrame
+
+    rows = spark.range(0, num_partitions, 1, num_partitions)
+    try:
+        made = rows._jdf.queryExecution().toRdd(), rows._jdf.schema(), False
+        requests = DataFrame(spark._jsparkSession.internalCreateDataFrame(*made), spark)
+        # Spark knows then that it is a single one, as it knows of its own: unions and joins need no shuffle for it
+        return requests.coalesce(1) if num_partitions == 1 else requests
+    except Exception as error:  # not public: another version may not have it
+        log.debug("the size of the result is not hidden from Spark: %s", error)
+        return rows
 
 
 def repartition(
-    df: DataFrame, num_partitions: int, *keys: str, mode: str = "auto", conf: ShuffleConf | None = None
+    df: DataFrame, num_partitions: int, *keys: str | Column, mode: str = "auto", conf: ShuffleConf | None = None
 ) -> DataFrame:
     """The rows of a DataFrame in other partitions; the same placement as ``df.repartition(num_partitions, *keys)``.
 
     Parameters are those of :func:`map_in_arrow`.  Without keys rows go to the partitions in turn.
     """
-    return map_in_arrow(df, identity, df.schema, keys=keys, num_partitions=num_partitions, mode=mode, conf=conf)
+    check_dataframe(df)
+    bare = plain(df)
+    made = _shuffle(df, None, bare.schema, keys, num_partitions, None, None, mode, conf)
+    return made if bare is df else made.toDF(*df.schema.names)
+
+
+def _by_spark(
+    df: DataFrame,
+    func: BatchFunction | None,
+    result_schema: StructType,
+    found: Keys,
+    num_partitions: int,
+    shipped: StructType | None,
+    mode: str,
+) -> DataFrame:
+    """Spark's own shuffle between the same two functions."""
+    if mode not in ("auto", "blocking"):
+        raise SchemaError(f"mode='{mode}' cannot run: {found.by_spark}; use mode='auto' or 'blocking', or another key")
+    log.info("shuffle into %d partitions: Spark's own, since %s", num_partitions, found.by_spark)
+    codec = found.codec
+    if shipped is not None:
+        assert codec.before is not None
+        first = codec.before if codec.given is None else renaming(codec.before, codec.given)
+        df = found.frame.mapInArrow(named(lambda batches: iter(first(batches)), "before"), shipped)
+    moved = df.repartition(num_partitions, *found.given)
+    if func is None:
+        return moved
+    frame = plain(moved)
+    second = func if frame is moved else renaming(func, moved.schema.names)
+    return frame.mapInArrow(named(lambda batches: iter(second(batches)), "func"), result_schema)
 
 
 def identity(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -145,75 +239,22 @@ def identity(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     return batches
 
 
-def named(call: Callable[[Iterator[Any]], Iterator[Any]], name: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """A plain function, as ``mapInArrow`` wants one, that Spark's plans call by this name."""
-
-    def stage(batches: Iterator[Any]) -> Iterator[Any]:
-        return call(batches)
-
-    stage.__name__ = stage.__qualname__ = name
-    return stage
-
-
-def _check(codec: BatchCodec, num_partitions: int, mode: str) -> None:
-    import pyarrow as pa
-
-    from fastbuf.serializers.columnar import ColumnarSerializer
-    from fastbuf.serializers.partition import HashPartitioner
-
-    if mode not in MODES:
-        raise ConfigError(f"mode is {mode!r}: it must be one of {', '.join(MODES)}")
-    if isinstance(num_partitions, bool) or not isinstance(num_partitions, int) or num_partitions < 1:
-        raise ConfigError(f"num_partitions is {num_partitions!r}: it must be a number from 1 up, and is never guessed")
-    unknown = [key for key in codec.keys if not isinstance(key, str) or key not in codec.schema.names]
-    if unknown:
-        raise ConfigError(f"no key column {unknown}; what is shuffled has the columns {codec.schema.names}")
-    # A type that cannot be carried, or a key that Spark does not hash, is told here and not by a task
-    ColumnarSerializer(codec.schema)
-    if codec.keys:
-        empty = pa.RecordBatch.from_arrays([pa.array([], field.type) for field in codec.schema], schema=codec.schema)
-        HashPartitioner(codec.keys, num_partitions).partition(empty)
-
-
-def _choose(df: DataFrame, num_partitions: int, mode: str) -> tuple[str, str]:
+def _choose(df: DataFrame, num_partitions: int, mode: str, varies: str) -> tuple[str, str]:
     """The mode that will run, and why it is not pipelined if it was left open."""
     if mode == "blocking":
         return mode, ""
-    wanted = "pipelined" if mode == "auto" else mode
-    problems = list(preflight(df.sparkSession, num_partitions, wanted))
+    problems = list(preflight(df.sparkSession, num_partitions))
     if not is_connect(df):
-        if df.isStreaming and wanted == "pipelined":
-            problems.append("a streaming input cannot be read by a second job: use mode='fused' or 'blocking'")
-        if not problems and wanted == "pipelined":
-            problems += exchanges.chain_problems(df, num_partitions)
-        if not problems and wanted == "fused":
-            problems += _fused_problems(df, num_partitions)
+        if df.isStreaming:
+            problems.append("a streaming input cannot be read by a second job: use mode='blocking'")
+        if mode == "auto" and not problems:
+            spare = spare_problem(df.sparkSession.sparkContext, num_partitions)
+            problems += [spare] if spare else [f"its input is not deterministic: {varies}"] if varies else []
     if not problems:
-        return wanted, ""
+        return "pipelined", ""
     if mode == "auto":
-        return "blocking", "pipelined cannot run: " + "; ".join(problems)
+        return "blocking", "not pipelined: " + "; ".join(problems)
     raise PreflightError(f"mode='{mode}' cannot run: " + "; ".join(problems))
-
-
-def _fused_problems(df: DataFrame, num_partitions: int) -> list[str]:
-    found = partitions_of(df)
-    if found is None or found == num_partitions:
-        return []  # an unknown count is checked by the tasks
-    return [
-        f"a fused stage has as many partitions out as in, and the input has {found}, not {num_partitions}: use "
-        f"num_partitions={found}, repartition the input yourself, or mode='pipelined' or 'blocking'"
-    ]
-
-
-def _allow_limits(spark: Any, num_partitions: int) -> None:
-    """Have ``show``, ``take``, ``head`` and ``limit`` run all partitions at once, as a barrier stage must."""
-    if int(spark.conf.get(LIMIT_SETTING, "1")) < num_partitions:
-        spark.conf.set(LIMIT_SETTING, str(num_partitions))
-        log.info(
-            "set %s=%d in this Spark session, since a barrier stage runs all its partitions",
-            LIMIT_SETTING,
-            num_partitions,
-        )
 
 
 def _blocking(

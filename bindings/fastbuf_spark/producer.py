@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fastbuf.errors import ExchangeAborted, ExchangeError, StallTimeout
+from fastbuf.errors import ExchangeAborted, ExchangeError, PeerLost, StallTimeout
 from fastbuf_spark.consumer import explained
-from fastbuf_spark.control import Control
-from fastbuf_spark.spec import ExchangeSpec, plain
+from fastbuf_spark.control import Control, words
+from fastbuf_spark.folding import Fold
+from fastbuf_spark.spec import ExchangeSpec, not_reached, plain
 from fastbuf_spark.task_input import InputLost, TaskInput
 from fastbuf_spark.wire import data_secret
+from fastbuf_spark.worker_memory import environment
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,32 +28,36 @@ class Producer:
     Attributes
     ----------
     targets
-        Host, port and gate of every consumer, by partition.
+        Host, port, gate and partition of every consumer, in the order of partitions.
+    fold
+        Given if tasks read several input partitions each, and a function must not see it.
     """
 
     spec: ExchangeSpec
     epoch: int
-    targets: list[tuple[str, int, int]]
+    targets: list[tuple[str, int, int, int]]
+    fold: Fold | None = None
 
     def batches(self, source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The function of ``mapInArrow``."""
         import pyarrow as pa
 
-        partition, sent = self._run(source)
         types = pa.schema([("partition", pa.int32()), ("records", pa.int64())])
-        yield pa.RecordBatch.from_pydict({"partition": [partition], "records": [sent]}, schema=types)
+        for partition, sent in self.records(source):
+            yield pa.RecordBatch.from_pydict({"partition": [partition], "records": [sent]}, schema=types)
 
     def records(self, source: Iterator[Any]) -> Iterator[tuple[int, int]]:
         """The function of ``mapPartitions``."""
-        yield self._run(source)
+        task_input = TaskInput.of_task()
+        return task_input.wanted(self._run(source, task_input) for _ in range(1))
 
-    def _run(self, source: Iterable[Any]) -> tuple[int, int]:
+    def _run(self, source: Iterable[Any], task_input: TaskInput) -> tuple[int, int]:
         from pyspark import TaskContext
 
         context = TaskContext.get()
         assert context is not None, "runs in a Spark task"
         partition, attempt = context.partitionId(), context.taskAttemptId()
-        task_input = TaskInput.of_task()
+        task_input.hurry()
         with self.spec.connect() as control:
             control.watch = task_input.look
             control.send(
@@ -72,7 +77,7 @@ class Producer:
             if answer["op"] != "go":
                 return partition, 0
             try:
-                totals, stats = self._send(control, partition, source, task_input)
+                totals, stats, unreached = self._send(control, partition, source, task_input)
             except InputLost:
                 raise  # Spark knows why, and the driver asks it when it sees this connection end
             except Exception as error:
@@ -82,38 +87,58 @@ class Producer:
                 if better is not error:
                     raise better from error
                 raise
-            control.send({"op": "done", "totals": totals, "stats": plain(stats)})
+            control.send({"op": "done", "totals": totals, "stats": plain(stats), "unreached": unreached})
             # Waited for: a task that Spark takes for finished must be finished for the rendezvous too
             control.expect("ok", "stop", timeout=self.spec.conf.stall_timeout)
             return partition, int(stats.get("records", 0))
 
     def _send(
         self, control: Control, partition: int, source: Iterable[Any], task_input: TaskInput
-    ) -> tuple[list[int], dict[str, Any]]:
-        import fastbuf as fb
-
+    ) -> tuple[list[int], dict[str, Any], dict[int, str]]:
+        """Buffers sent to each consumer, this producer's figures, and of consumers that seem to have had enough before
+        it began: why they could not be reached.
+        """
         spec = self.spec
-        items = iter(spec.codec.items(task_input.whole(source)))
+        wanted = [target[3] for target in self.targets]
+        empty = None
+        if self.fold is not None:
+
+            def empty(seen: list[int]) -> list[int]:
+                assert self.fold is not None
+                control.send({"op": "seen", "partitions": seen, "of": self.fold.partitions, "tasks": self.fold.tasks})
+                answer = control.expect("empty", timeout=spec.conf.stall_timeout)
+                return [int(p) for p in answer["partitions"]]
+
+        sender = spec.codec.sender(spec.partitions, wanted, partition, empty)
+        items = iter(sender.items(task_input.whole(source)))
         with task_input.reading():
             first = next(items, None)
         if first is None:
-            return [], {"records": 0, "bytes": 0}
+            # Records may have been read, but none that is asked for
+            return [], self._figures({"records": 0, "bytes": 0}, sender.digest(None)), {}
         # Up to here the user's function may fail and Spark may try again; from here on consumers have seen this attempt
         control.send({"op": "begin"})
         serializer = spec.codec.serializer(spec.conf.checksum)
-        with fb.ShuffleEnvironment(segments=spec.conf.segments, segment_size=spec.conf.segment_size) as env:
-            writer = env.create_result_partition(
-                serializer,
-                list(self.targets),
-                channel=partition,
-                epoch=self.epoch,
-                secret=data_secret(spec.secret, self.epoch),
-                selector=spec.codec.selector(),
-                config=spec.conf.exchange(),
-                on_peer_loss="cancel",
-            )
+        with environment(spec.conf) as env:
+            try:
+                writer = env.create_result_partition(
+                    serializer,
+                    [target[:3] for target in self.targets],
+                    channel=partition,
+                    epoch=self.epoch,
+                    secret=data_secret(spec.secret, self.epoch),
+                    selector=sender.selector,
+                    config=spec.conf.exchange(),
+                    on_peer_loss="cancel",
+                )
+            except PeerLost as error:
+                if getattr(error, "greeted", False):
+                    raise  # it answered, so the way is open
+                text = not_reached(str(error), control.local_host, spec.conf)
+                # At once: nobody can know a better cause, and all the others wait
+                control.abort(f"{type(error).__name__}: {text}", op="failed")
+                raise PeerLost(text) from error
             emit = writer.emit_batch if serializer.kind == "columnar" else writer.emit
-            records = spec.codec.count(first)
             try:
                 emit(first)
                 del first
@@ -122,12 +147,22 @@ class Producer:
                         if writer.cancelled:
                             break
                         emit(item)
-                        records += spec.codec.count(item)
                 writer.close()
             except Exception as error:
                 # The driver first: it tells everybody the cause, before anybody sees a channel break
                 if not isinstance(error, ExchangeError | StallTimeout | InputLost):
-                    control.abort(traceback.format_exc(), op="failed")
+                    control.abort(words(error), op="failed")
                 writer.abort(f"producer {partition} failed: {type(error).__name__}: {error}")
                 raise
-            return list(writer.totals()), {**writer.stats(), "records": records}
+            unreached = {
+                index: not_reached(text, control.local_host, spec.conf)
+                for index, text in writer.partition.credentials.get("unreached", {}).items()
+            }
+            figures = self._figures(writer.stats(), sender.digest(writer), cut=writer.cancelled)
+            return list(writer.totals()), figures, unreached
+
+    @staticmethod
+    def _figures(stats: dict[str, Any], read: tuple[int, int], cut: bool = False) -> dict[str, Any]:
+        """What the driver is told: ``rows`` and ``digest`` of all that was read, ``cut`` if nobody wanted the rest."""
+        rows, digest = read
+        return {**stats, "records": rows, "rows": rows, "digest": digest, "cut": cut}

@@ -17,17 +17,24 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
+from fastbuf import __version__
 from fastbuf.errors import ConfigError, ProtocolError
+from fastbuf_spark.agreement import Agreement
+from fastbuf_spark.barrier_run import BarrierRun
 from fastbuf_spark.run import Run, RunPlan
+from fastbuf_spark.slots import Slots
 from fastbuf_spark.summary import RunSummary
-from fastbuf_spark.wire import FRAME_BYTES, VERSION, Message, Unpacker, clip, pack, proof, same
+from fastbuf_spark.wire import FRAME_BYTES, VERSION, Message, Unpacker, clip, pack, prepare, proof, same
 
 log = logging.getLogger("fastbuf_spark")
 
 TICK_S = 0.25
+JOIN_TICK_S = 0.01  #: while requests come together: Spark knows within some milliseconds how many there will be
 GREETING_S = 10.0  #: a stranger that says nothing is dropped after this
 KEPT_SUMMARIES = 32
+KEPT_REFUSALS = 256  #: stages whose tasks cannot succeed, and that Spark may still try again
 
 
 @dataclass
@@ -36,6 +43,8 @@ class _Exchange:
     plan: RunPlan | None  # None: only reports, of modes that need no rendezvous
     name: str
     mode: str
+    slots: Slots | None = None
+    agreement: Agreement = field(default_factory=Agreement)
 
 
 @dataclass(eq=False)
@@ -89,8 +98,8 @@ class Rendezvous:
         self._selector.register(self._woken, selectors.EVENT_READ, None)
         self._posted: deque[Callable[[], None]] = deque()
         self._exchanges: dict[str, _Exchange] = {}
-        self._runs: dict[tuple[str, int], Run] = {}
-        self._ended: list[Run] = []  # aborted or superseded, whose job or consumers are not gone yet
+        self._runs: list[Run] = []  # in the order in which they began, until nothing is left of them
+        self._refused: dict[tuple[str, int], str] = {}  # by exchange and stage
         self._connections: set[_Connection] = set()
         self._reports: dict[str, dict[tuple[str, int], int]] = {}
         self._closing = False
@@ -101,10 +110,18 @@ class Rendezvous:
     # any thread
 
     def register(
-        self, exchange: str, secret: bytes, plan: RunPlan | None, name: str = "", mode: str = "pipelined"
+        self,
+        exchange: str,
+        secret: bytes,
+        plan: RunPlan | None,
+        name: str = "",
+        mode: str = "pipelined",
+        slots: Slots | None = None,
+        unsteady: str = "",
     ) -> None:
-        """Make an exchange known; runs of it begin when its first consumer joins."""
-        self._exchanges[exchange] = _Exchange(secret, plan, plan.name if plan else name, mode)
+        """Make an exchange known; runs of it begin when consumers ask for partitions."""
+        name = plan.name if plan else name
+        self._exchanges[exchange] = _Exchange(secret, plan, name, mode, slots, Agreement(name, unsteady))
 
     def forget(self, exchanges: list[str]) -> None:
         """Drop exchanges whose Spark has been stopped."""
@@ -124,15 +141,7 @@ class Rendezvous:
 
     def live_runs(self) -> list[Run]:
         """Runs of which anything is left."""
-        return [run for run in [*list(self._runs.values()), *list(self._ended)] if not run.over]
-
-    def held_slots(self, but: Run) -> dict[str, int]:
-        """Consumers of every other run that has formed, by the exchange's name.  Only from the thread."""
-        held: dict[str, int] = {}
-        for run in self.live_runs():
-            if run is not but and run.state != "joining" and run.held_slots:
-                held[run.plan.name] = held.get(run.plan.name, 0) + run.held_slots
-        return held
+        return [run for run in list(self._runs) if not run.over]
 
     def progress(self) -> list[RunSummary]:
         """Figures of the live runs."""
@@ -154,8 +163,9 @@ class Rendezvous:
     def _loop(self) -> None:
         try:
             while not self._closing:
-                busy = bool(self._runs or self._ended) or any(not c.exchange for c in self._connections)
-                events = self._selector.select(TICK_S if busy else None)
+                busy = bool(self._runs) or any(not c.exchange for c in self._connections)
+                joining = any(run.state == "joining" for run in self._runs)
+                events = self._selector.select(JOIN_TICK_S if joining else TICK_S if busy else None)
                 for key, mask in events:
                     if key.fileobj is self._listener:
                         self._accept()
@@ -187,11 +197,11 @@ class Rendezvous:
         with contextlib.suppress(OSError):
             sock, _ = self._listener.accept()
             sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            prepare(sock)
             connection = _Connection(sock, self, time.monotonic())
             self._connections.add(connection)
             self._selector.register(sock, selectors.EVENT_READ, connection)
-            connection.send({"op": "hello", "version": VERSION, "nonce": connection.nonce})
+            connection.send({"op": "hello", "version": VERSION, "fastbuf": __version__, "nonce": connection.nonce})
 
     def flush(self, connection: _Connection) -> None:
         """Write what the socket takes; the rest when it is writable."""
@@ -248,7 +258,7 @@ class Rendezvous:
         if not connection.exchange:
             self._greet(connection, message)
         elif op == "join":
-            self._join(connection, int(message["stage"]), int(message["partition"]), int(message["attempt"]), now)
+            self._join(connection, message, now)
         elif op == "lease":
             self._lease(connection, message)
         elif op == "report":
@@ -259,11 +269,17 @@ class Rendezvous:
             connection.run.ready(connection, str(message["host"]), int(message["port"]), int(message["gate"]), now)
         elif op == "begin":
             connection.run.begin(connection)
+        elif op == "seen":
+            seen = {int(p) for p in message["partitions"]}
+            connection.run.seen(connection, seen, int(message["of"]), int(message["tasks"]))
         elif op == "done" and "totals" in message:
             totals = [int(t) for t in message["totals"]]
-            connection.run.producer_done(connection, totals, dict(message["stats"]), now)
+            unreached = {int(k): str(v) for k, v in message.get("unreached", {}).items()}
+            connection.run.producer_done(connection, totals, dict(message["stats"]), now, unreached)
         elif op == "done":
             connection.run.consumer_done(connection, dict(message["stats"]), now, message.get("sent"))
+        elif op == "consumer failed":
+            connection.run.consumer_failed(connection, str(message["reason"]), now)
         elif op == "failed":
             connection.run.producer_failed(connection, str(message["reason"]), now)
         elif op == "abort":
@@ -285,29 +301,56 @@ class Rendezvous:
         connection.unpacker.limit = FRAME_BYTES
         connection.send({"op": "welcome", "proof": proof(known.secret, "driver", connection.nonce, nonce, name)})
 
-    def _join(self, connection: _Connection, stage: int, partition: int, attempt: int, now: float) -> None:
+    def _join(self, connection: _Connection, message: Message, now: float) -> None:
         exchange = self._exchanges.get(connection.exchange)
         if exchange is None or exchange.plan is None or connection.run is not None:
             raise ProtocolError("join on an exchange that has no consumers, or twice")
-        key = (connection.exchange, stage)
-        run = self._runs.get(key)
-        if run is not None and run.state != "joining":
-            # Spark reruns a barrier stage with the same stage id and attempt number; only the task ids are new
-            if attempt <= run.newest_attempt():
-                connection.send({"op": "abort", "reason": f"attempt {attempt} of consumer {partition} came too late"})
-                return
-            run.drop(f"stage {stage} was started anew by Spark (task {attempt})", now)
-            self._ended.append(run)
-            run = None
+        stage, partition, attempt = int(message["stage"]), int(message["partition"]), int(message["attempt"])
+        same_stage = [run for run in self._runs if run.plan is exchange.plan and run.stage == stage]
+        if exchange.plan.submit is None and not self._newest(connection, same_stage, attempt, now):
+            return
+        if (connection.exchange, stage) in self._refused:
+            connection.send({"op": "abort", "reason": self._refused[connection.exchange, stage]})
+            return
+        run = next((run for run in same_stage if run.wants(partition)), None)
         if run is None:
-            run = self._runs[key] = Run(exchange.plan, stage, now)
+            scopes: tuple[str, ...] = (str(message.get("scope", "")),)
+            if exchange.slots is not None:
+                scopes += exchange.slots.caches(stage)
+            kind = Run if exchange.plan.submit is not None else BarrierRun
+            run = kind(exchange.plan, stage, now, exchange.agreement, scopes, int(message.get("parent", 0)))
+            run.elsewhere = self._counter_elsewhere(run)
+            run.refuse = partial(self._refuse, connection.exchange, stage)
+            self._runs.append(run)
             self.summaries.append(run.summary)
         connection.run = run
         run.join(connection, partition, attempt, now)
 
+    def _counter_elsewhere(self, run: Run) -> Callable[[], int]:
+        def elsewhere() -> int:
+            others = [o for o in self._runs if o is not run and o.plan is run.plan and o.stage == run.stage]
+            return sum(other.held_slots for other in others)
+
+        return elsewhere
+
+    def _refuse(self, exchange: str, stage: int, reason: str) -> None:
+        self._refused[exchange, stage] = reason
+        while len(self._refused) > KEPT_REFUSALS:
+            del self._refused[next(iter(self._refused))]
+
+    def _newest(self, connection: _Connection, runs: list[Run], attempt: int, now: float) -> bool:
+        """Spark reruns a barrier stage with the same stage id and attempt number; only the task ids are new."""
+        for run in runs:
+            if isinstance(run, BarrierRun) and run.state not in ("joining", "ended"):
+                if attempt <= run.newest_attempt():
+                    connection.send({"op": "abort", "reason": f"task {attempt} of stage {run.stage} came too late"})
+                    return False
+                run.drop(f"stage {run.stage} was started anew by Spark (task {attempt})", now)
+        return True
+
     def _lease(self, connection: _Connection, message: Message) -> None:
         epoch = int(message["epoch"])
-        for run in [*self._runs.values(), *self._ended]:
+        for run in self._runs:
             if run.plan.exchange == connection.exchange and run.epoch == epoch:
                 connection.run = run
                 run.lease(connection, int(message["partition"]), int(message["attempt"]), int(message["stage"]))
@@ -331,13 +374,21 @@ class Rendezvous:
         now = time.monotonic()
         for connection in [c for c in self._connections if not c.exchange and now - c.since > GREETING_S]:
             self._drop(connection)
-        for run in [*self._runs.values(), *self._ended]:
+        for run in list(self._runs):
             self._guarded(lambda run=run: run.tick(now))  # type: ignore[misc]
-        self._ended = [run for run in self._ended if not run.over]
-        for key in [key for key, run in self._runs.items() if run.over]:
-            if self._runs[key].summary.reason:
-                log.info("exchange '%s' ended: %s", self._runs[key].plan.name, clip(self._runs[key].summary.reason))
-            del self._runs[key]
+        self._guarded(lambda: self._look_for_slots(now))
+        for run in [run for run in self._runs if run.over]:
+            if run.summary.reason:
+                log.info("exchange '%s' ended: %s", run.plan.name, clip(run.summary.reason))
+        self._runs = [run for run in self._runs if not run.over]
+
+    def _look_for_slots(self, now: float) -> None:
+        """End a run whose producers will never have a slot; one that has to wait its turn waits."""
+        for run in [run for run in self._runs if run.starved]:
+            slots = self._exchanges[run.plan.exchange].slots if run.plan.exchange in self._exchanges else None
+            if slots is not None and (verdict := slots.verdict(run, self.live_runs(), now)):
+                run.abort(verdict, now, final=True)
+                return  # the slots that it gives back may be all that the others need
 
 
 _servers: dict[tuple[str, str, int], Rendezvous] = {}

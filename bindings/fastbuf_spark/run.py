@@ -1,16 +1,19 @@
-"""One run of a pipelined exchange: its consumers, its epoch, one lease per input partition, its end.
+"""One run of a pipelined exchange: the requests it serves, its epoch, one lease per input partition, its end.
 
 Pure state: no socket, no thread, no Spark.  The rendezvous calls it from one thread, tells it the time, and
 gives it peers to answer to; so tests can drive it message by message.
 
 ::
 
-    joining --all R consumers--> gating --all R gates listen--> running --job and leases done--> draining --> ended
-       any state --a participant failed--> ended (aborted);  --no consumer left--> ended (cancelled)
+    joining --requests that come together are here--> gating --their gates listen--> running
+       --job and leases done--> draining --consumers done--> ended
+       any state --a producer failed--> ended (aborted);  --no consumer left--> ended (cancelled)
 
-A consumer that vanishes before the producers run takes the run with it (Spark kills all tasks of a barrier stage
-together); one that vanishes later has seen enough (Spark kills a Python worker whose ``limit`` is satisfied).  One
-producer vanishing before it began to send gives its lease back; later, the epoch is lost: nobody knows what arrived.
+A run serves at most one request for each partition.  Which requests share a run is a guess that decides what they cost,
+never what they get: a request that comes later, or that Spark makes again for a lost task, is served by another run,
+which reads the input again and must find the same keys in it (:mod:`fastbuf_spark.agreement`).  So a consumer that
+vanishes takes nobody with it.  One producer vanishing before it began to send gives its lease back; later, the epoch is
+lost: nobody knows what arrived.
 """
 
 from __future__ import annotations
@@ -20,13 +23,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from fastbuf_spark.agreement import Agreement
 from fastbuf_spark.summary import RunSummary
 from fastbuf_spark.wire import Message, clip
 
-SETTLE_S = 1.0  #: a set of consumers whose task ids have gaps may be of two attempts: wait so long for the newer ones
-#: Spark gives on the slot of a worker that it reads no more, as after take(), before that worker has left: until then
-#: the slot counts twice, so a run that finds too few asks again for so long
-LINGER_S = 10.0
+SETTLE_S = 0.5  #: a run waits so long for one more request, after the last that came
+#: The same while Spark runs tasks of the stage that have asked for nothing yet: a new worker imports for seconds, on a
+#: busy machine for more.  Where others than consumers are among them (a union), they may never ask
+STARTING_S, STARTING_AMONG_OTHERS_S = 60.0, 5.0
 RECANCEL_S = 1.0  #: a job that was not submitted yet when it was cancelled is cancelled again
 #: A job whose producers are all done will end by itself; killing its last tasks would kill their workers too,
 #: and new ones cost most of a second
@@ -57,12 +61,20 @@ class Job(Protocol):
 
 
 @dataclass(frozen=True)
+class StageTasks:
+    """Tasks of a stage of consumers, as Spark counts them: all, those that run, those that have ended well."""
+
+    total: int
+    active: int
+    done: int
+
+
+@dataclass(frozen=True)
 class RunPlan:
     """What every run of one exchange has in common.
 
-    ``submit(run, targets)`` starts the producers' job; None: a fused stage, whose tasks are both.  ``trouble(run)``
-    says why the run may not start, or nothing.  ``limited()`` says whether a fused stage's task may end before it has
-    sent all, since what reads it needs no more of any task.  ``failed(run, reason, final)`` hears of every failure
+    ``submit(run, targets)`` starts the producers' job; None: a barrier stage, whose tasks are both.  ``tasks(stage)``
+    counts the tasks of a stage, None while Spark does not know.  ``failed(run, reason, final)`` hears of every failure
     before the participants do; ``final``: to run it again cannot help.  ``fate(stage, attempt)`` says how Spark reports
     the end of a task, None while it does not.
     """
@@ -71,10 +83,8 @@ class RunPlan:
     name: str
     partitions: int
     stall_timeout: float
-    start_timeout: float
     submit: Callable[[Run, list[list[Any]]], Job] | None
-    trouble: Callable[[Run], str]
-    limited: Callable[[], bool] = lambda: False
+    tasks: Callable[[int], StageTasks | None] = lambda stage: None
     failed: Callable[[Run, str, bool], None] = lambda run, reason, final: None
     fate: Callable[[int, int], str | None] = lambda stage, attempt: ""
 
@@ -95,7 +105,9 @@ class _Lease:
     peer: Peer | None
     state: str = "open"  # open | begun | done
     totals: list[int] = field(default_factory=list)
+    unreached: dict[int, str] = field(default_factory=dict)
     waiting: list[tuple[int, Peer]] = field(default_factory=list)
+    seen: set[int] | None = None  # input partitions that it found rows of, once it has read all
 
 
 @dataclass(frozen=True)
@@ -109,22 +121,49 @@ class _Vanished:
 
 
 class Run:
-    """See the module's text.  ``now`` is a monotonic clock in seconds wherever it appears."""
+    """See the module's text.  ``now`` is a monotonic clock in seconds wherever it appears.
 
-    def __init__(self, plan: RunPlan, stage: int, now: float) -> None:
+    Parameters
+    ----------
+    stage
+        Spark's stage that the requests come from.
+    agreement
+        Of the exchange: what its other runs have found in the input.
+    scopes
+        What other runs must agree with this one: those that serve the same action, or fill the same cache.
+    parent
+        Epoch of the run whose producers read this one's result; 0: none does.
+    """
+
+    def __init__(
+        self,
+        plan: RunPlan,
+        stage: int,
+        now: float,
+        agreement: Agreement | None = None,
+        scopes: tuple[str, ...] = (),
+        parent: int = 0,
+    ) -> None:
         self.plan = plan
         self.stage = stage
         self.state = "joining"
         self.epoch = 0
+        self.parent = parent
         self.summary = RunSummary(plan.exchange, plan.name, "pipelined" if plan.submit else "fused")
         self.job: Job | None = None
         self.job_ended = True
+        self.moved = now  #: when it last got nearer to its end, as far as the driver can see
+        #: Consumers of other runs in the same stage: tasks that will not ask this run for anything
+        self.elsewhere: Callable[[], int] = lambda: 0
+        #: Told why no attempt of these tasks can succeed: what Spark tries again need not wait for it
+        self.refuse: Callable[[str], None] = lambda reason: None
+        self._agreement = agreement or Agreement()
+        self._scopes = scopes
         self._consumers: dict[int, _Consumer] = {}
         self._leases: dict[int, _Lease] = {}
         self._started = self._since = now
         self._cancelled_at = 0.0
         self._last_failure = ""
-        self._short_of_slots = False
         self._producers_stage: int | None = None
         self._vanished: _Vanished | None = None
 
@@ -140,9 +179,18 @@ class Run:
         """Nothing of it is left, neither consumers nor job."""
         return self.state == "ended" and self.job_ended and not self.held_slots
 
-    def newest_attempt(self) -> int:
-        """Largest task id among the consumers."""
-        return max((c.attempt for c in self._consumers.values()), default=-1)
+    @property
+    def starved(self) -> bool:
+        """It has producers that have not run yet, and none that runs."""
+        return (
+            self.state == "running"
+            and not self._all_sent()
+            and not any(lease.peer is not None and lease.state != "done" for lease in self._leases.values())
+        )
+
+    def wants(self, partition: int) -> bool:
+        """Whether it takes a request for this partition."""
+        return self.state == "joining" and partition not in self._consumers
 
     def progress(self, now: float) -> RunSummary:
         """The figures up to now."""
@@ -153,72 +201,89 @@ class Run:
     # consumers
 
     def join(self, peer: Peer, partition: int, attempt: int, now: float) -> None:
-        """A consumer asks for its epoch.  Only while ``joining``."""
+        """A consumer asks for a partition.  Only while the run ``wants`` it."""
         if not 0 <= partition < self.plan.partitions:
-            peer.send(_abort(f"consumer {partition} of an exchange of {self.plan.partitions} partitions"))
+            peer.send(_abort(f"partition {partition} of an exchange of {self.plan.partitions} partitions"))
             return
-        old = self._consumers.get(partition)
-        if old is not None:
-            if attempt <= old.attempt:
-                peer.send(_abort(f"attempt {attempt} of consumer {partition} came after attempt {old.attempt}"))
-                return
-            old.peer.send(_abort(f"attempt {attempt} of consumer {partition} takes the place of {old.attempt}"))
         self._consumers[partition] = _Consumer(partition, attempt, peer)
         self._since = now
-        if len(self._consumers) == self.plan.partitions and self._of_one_attempt():
-            self._form(now)
+        self._try_to_form(now)
 
-    def _of_one_attempt(self) -> bool:
-        # Spark numbers the tasks of a barrier stage in one go; a gap means a dead attempt's task may be among them
-        ids = [c.attempt for c in self._consumers.values()]
-        return max(ids) - min(ids) == len(ids) - 1
+    def _try_to_form(self, now: float) -> None:
+        """Begin, if no other request is to be expected soon."""
+        joined, all_of_them = len(self._consumers), self.plan.partitions
+        waited = now - self._since
+        if not joined:
+            return
+        if joined < all_of_them:
+            tasks = self.plan.tasks(self.stage)
+            if tasks is None and waited < SETTLE_S:
+                return
+            if tasks is not None:
+                elsewhere = self.elsewhere()
+                may_ask = tasks.total - tasks.done - elsewhere
+                starting = tasks.active - elsewhere - joined
+                longest = STARTING_S if tasks.total <= all_of_them else STARTING_AMONG_OTHERS_S
+                if joined < min(all_of_them, may_ask) and waited < (longest if starting > 0 else SETTLE_S):
+                    return
+        self._form(now)
 
     def _form(self, now: float) -> None:
-        trouble = self.plan.trouble(self)
-        self._short_of_slots = bool(trouble)
-        if trouble:
-            if now - self._since >= LINGER_S:
-                self.abort(trouble, now, final=True)
+        self.summary.partitions = sorted(self._consumers)
+        refused = self._agreement.begins(self._scopes, len(self._consumers) < self.plan.partitions)
+        if refused:
+            self.abort(f"exchange '{self.plan.name}': {refused}", now, final=True)
             return
         self.epoch = self.summary.epoch = secrets.randbits(63) | 1
         self.state = "gating"
-        self._since = now
+        self._since = self.moved = now
         for consumer in self._consumers.values():
             consumer.peer.send({"op": "epoch", "epoch": self.epoch})
 
     def ready(self, peer: Peer, host: str, port: int, gate: int, now: float) -> None:
         """A consumer's gate listens; the last one starts the producers."""
         consumer = self._consumer_of(peer)
-        if consumer is None or self.state != "gating":
-            return
-        consumer.address = [host, port, gate]
-        if all(c.address is not None for c in self._consumers.values()):
-            self._since = now
-            targets = [c.address for _, c in sorted(self._consumers.items()) if c.address is not None]
-            if self.plan.submit is None:
-                self.state = "draining"
-                for other in self._consumers.values():
-                    other.peer.send({"op": "targets", "targets": targets})
-                return
-            self.state = "running"
-            self.job_ended = False
-            self.job = self.plan.submit(self, targets)
+        if consumer is not None and self.state == "gating":
+            consumer.address = [host, port, gate, consumer.partition]
+            self._try_to_start(now)
+
+    def _try_to_start(self, now: float) -> None:
+        live = [c for _, c in sorted(self._consumers.items()) if c.state == "live"]
+        if live and all(c.address is not None for c in live):
+            self._start([c.address for c in live if c.address is not None], now)
+
+    def _start(self, targets: list[list[Any]], now: float) -> None:
+        assert self.plan.submit is not None
+        self._targets = [target[3] for target in targets]
+        self._since = self.moved = now
+        self.state = "running"
+        self.job_ended = False
+        self.job = self.plan.submit(self, targets)
 
     def consumer_done(self, peer: Peer, stats: dict[str, Any], now: float, sent: dict[str, Any] | None = None) -> None:
         """A consumer has all it wants; ``stats`` are its figures, ``sent`` those of what it sent in a fused stage."""
         consumer = self._consumer_of(peer)
         if consumer is not None and consumer.state == "live":
             consumer.state = "done"
+            self.moved = now
             self.summary.consumers[consumer.partition] = stats
             if sent is not None:
                 self.summary.producers[consumer.partition] = sent
             self._consumer_left(now)
 
+    def consumer_failed(self, peer: Peer, reason: str, now: float) -> None:
+        """A consumer gave up, for a reason of its own: Spark may try its task again, which makes a new request."""
+        consumer = self._consumer_of(peer)
+        if consumer is not None and consumer.state == "live":
+            self.summary.reason = self.summary.reason or clip(reason)
+            self._consumer_lost(consumer, now)
+
     def _consumer_left(self, now: float) -> None:
         if self.state == "ended" or any(c.state == "live" for c in self._consumers.values()):
             return
         complete = self.state == "draining" and all(c.state == "done" for c in self._consumers.values())
-        self._end("ok" if complete else "cancelled", "", now)
+        outcome = "ok" if complete else "aborted" if self.summary.reason else "cancelled"
+        self._end(outcome, self.summary.reason, now)
 
     def _consumer_of(self, peer: Peer) -> _Consumer | None:
         return next((c for c in self._consumers.values() if c.peer is peer), None)
@@ -247,15 +312,36 @@ class Run:
         if lease is not None and lease.state == "open":
             lease.state = "begun"
 
-    def producer_done(self, peer: Peer, totals: list[int], stats: dict[str, Any], now: float) -> None:
-        """All of a partition is sent: ``totals`` are buffers per consumer, empty if there was nothing to send."""
+    def seen(self, peer: Peer, partitions: set[int], of: int, tasks: int) -> None:
+        """A producer has found rows of these input partitions; the last one of all is told which had none."""
+        lease = self._lease_of(peer)
+        if lease is None:
+            return
+        lease.seen = partitions
+        found = [other.seen for other in self._leases.values() if other.seen is not None]
+        rest = set(range(of)).difference(*found) if len(found) == tasks else ()
+        peer.send({"op": "empty", "partitions": sorted(rest)})
+
+    def producer_done(
+        self,
+        peer: Peer,
+        totals: list[int],
+        stats: dict[str, Any],
+        now: float,
+        unreached: dict[int, str] | None = None,
+    ) -> None:
+        """All of a partition is sent: ``totals`` are buffers per consumer, empty if there was nothing to send.
+
+        ``unreached`` says why a consumer could not be reached.  It has had enough, as a rule; one that has not is told.
+        """
         lease = self._lease_of(peer)
         if lease is None or lease.state == "done":
             return
-        if totals and len(totals) != self.plan.partitions:
-            self.abort(f"producer {lease.partition} counted {len(totals)} consumers of {self.plan.partitions}", now)
+        if totals and len(totals) != len(self._targets):
+            self.abort(f"producer {lease.partition} counted {len(totals)} consumers of {len(self._targets)}", now)
             return
-        lease.state, lease.totals = "done", totals
+        lease.state, lease.totals, lease.unreached = "done", totals, unreached or {}
+        self.moved = now
         self.summary.producers[lease.partition] = stats
         peer.send({"op": "ok"})
         for _, other in lease.waiting:
@@ -270,7 +356,7 @@ class Run:
             return
         self._last_failure = clip(reason)
         if lease.state == "begun":
-            self.abort(f"producer of partition {lease.partition} failed:\n{reason}", now)
+            self.abort(f"{reason}\n(the producer of partition {lease.partition} of '{self.plan.name}' failed)", now)
         else:
             self._hand_on(lease)
             self._seal(now)
@@ -315,30 +401,9 @@ class Run:
         consumer.state = "gone"
         if self.state == "joining":
             del self._consumers[consumer.partition]
-            if not self._consumers:
-                self._end("cancelled", "", now)
-        elif self.state == "gating":
-            self.abort(f"consumer {consumer.partition} vanished before the producers ran", now)
-        elif self.plan.submit is None and self.state == "draining":
-            self._fused_task_lost(consumer, now)
-        else:
-            self._consumer_left(now)
-
-    def _fused_task_lost(self, consumer: _Consumer, now: float) -> None:
-        # Its producer ended with it.  Under a bare limit it was ended since it alone gave all the rows that are wanted:
-        # the others may leave the rest, but must not compute anything from a partial input
-        if self.plan.limited():
-            self._end("cancelled", "", now)
-            for other in self._consumers.values():
-                if other.state == "live":
-                    other.peer.send({"op": "stop"})
-        else:
-            words = (
-                f"task {consumer.partition} of the fused stage '{self.plan.name}' vanished before it had sent all its "
-                "rows: its Python worker died, Spark killed it, or what reads the stage stopped before its end, which "
-                "mode='pipelined' and 'blocking' allow, and 'fused' does not"
-            )
-            self._ask_why(_Vanished(self.stage, consumer.attempt, words, now))
+        self._consumer_left(now)
+        if self.state == "gating":
+            self._try_to_start(now)
 
     def _ask_why(self, vanished: _Vanished) -> None:
         # The first: Spark ends all tasks of a barrier stage after one, and the last ones for no reason of their own
@@ -381,18 +446,27 @@ class Run:
     def _seal(self, now: float) -> None:
         if self.state != "running" or not self._all_sent():
             return
+        served, figures = self.summary.partitions, list(self.summary.producers.values())
+        differs = self._agreement.ends(self._scopes, served, figures, len(served) == self.plan.partitions)
+        if differs:
+            self.abort(f"exchange '{self.plan.name}': {differs}", now, final=True)
+            return
         self.state = "draining"
-        self._since = now
+        self._since = self.moved = now
         sent = [lease for lease in self._leases.values() if lease.totals]
-        for consumer in self._consumers.values():
+        for index, partition in enumerate(self._targets):
+            consumer = self._consumers[partition]
             if consumer.state == "live":
-                totals = {str(lease.partition): lease.totals[consumer.partition] for lease in sent}
-                consumer.peer.send({"op": "seal", "totals": totals})
+                totals = {str(lease.partition): lease.totals[index] for lease in sent}
+                missed = {str(lease.partition): lease.unreached[index] for lease in sent if index in lease.unreached}
+                consumer.peer.send({"op": "seal", "totals": totals, **({"unreached": missed} if missed else {})})
 
     def abort(self, reason: str, now: float, final: bool = False) -> None:
         """A participant failed: end the epoch for everyone, with the reason."""
         if self.state != "ended":
             self.plan.failed(self, clip(reason), final)
+            if final:
+                self.refuse(clip(reason))
         self.drop(reason, now)
 
     def drop(self, reason: str, now: float) -> None:
@@ -403,6 +477,7 @@ class Run:
         if self.state == "ended":
             return
         self.state = "ended"
+        self.moved = now
         self.summary.outcome, self.summary.reason = outcome, reason
         self.summary.seconds = now - self._started
         if outcome == "aborted":
@@ -426,38 +501,22 @@ class Run:
 
     def tick(self, now: float) -> None:
         """Look at the clock; call at least twice a second while the run is not ``over``."""
-        waited = now - self._since
         if self.state == "ended":
             if now - self._cancelled_at >= RECANCEL_S:
                 self._cancel_job(now)
         elif self._vanished is not None:
             self._look_why(now)
         elif self.state == "joining":
-            if len(self._consumers) == self.plan.partitions and (self._short_of_slots or waited >= SETTLE_S):
-                self._form(now)
-            elif waited > self.plan.stall_timeout:
-                self.abort(
-                    f"{len(self._consumers)} of {self.plan.partitions} consumers of exchange '{self.plan.name}' "
-                    f"registered, no other within {self.plan.stall_timeout:g} s (stall_timeout)",
-                    now,
-                )
+            self._joining_tick(now)
         elif self.state == "gating":
-            if waited > self.plan.stall_timeout:
+            if now - self._since > self.plan.stall_timeout:
                 late = [c.partition for c in self._consumers.values() if c.address is None]
                 self.abort(f"consumers {late} do not listen after {self.plan.stall_timeout:g} s (stall_timeout)", now)
-        elif self.state == "running" and self.job is not None:
+        elif self.state == "running":
             self._count_tasks()
-            if not self._leases and waited > self.plan.start_timeout:
-                if self.job.active():
-                    self._since = now
-                else:
-                    self.abort(
-                        f"no task of the producers of exchange '{self.plan.name}' was started within "
-                        f"{self.plan.start_timeout:g} s: its {self.plan.partitions} consumers and other jobs hold all "
-                        "slots. Give Spark more slots (local[n], or executors x cores), use fewer partitions, or "
-                        "mode='blocking'",
-                        now,
-                    )
+
+    def _joining_tick(self, now: float) -> None:
+        self._try_to_form(now)
 
 
 def _abort(reason: str) -> Message:

@@ -9,8 +9,12 @@ from fastbuf.errors import SchemaError, SchemaMismatch
 from fastbuf.serializers.schema import Field, Schema
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+    BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 DEFAULT_ZONE = "UTC"
 
@@ -20,6 +24,8 @@ def struct_type(schema: StructType | str) -> StructType:
 
     Raises
     ------
+    SchemaError
+        Something else.
     pyspark.errors.ParseException
         The text is no DDL.
     """
@@ -27,12 +33,14 @@ def struct_type(schema: StructType | str) -> StructType:
 
     if isinstance(schema, StructType):
         return schema
+    if not isinstance(schema, str):
+        raise SchemaError(f"a schema is a {type(schema).__name__}: give a StructType or DDL text, as in 'id long'")
     parsed = StructType.fromDDL(schema)
     # DDL of a single type without a name, "long", is a type and no row
     return parsed if isinstance(parsed, StructType) else StructType().add("value", parsed)
 
 
-def arrow_schema(schema: StructType, zone: str) -> pa.Schema:
+def arrow_schema(schema: StructType, zone: str, large: bool = False) -> pa.Schema:
     """The Arrow schema that Spark gives to ``mapInArrow`` for a schema.
 
     Parameters
@@ -40,15 +48,63 @@ def arrow_schema(schema: StructType, zone: str) -> pa.Schema:
     zone
         The session's time zone: Spark's timestamps are instants, and Arrow's carry the zone they are shown in.
         Two stages of one plan share it, so that nothing is converted on the way.
+    large
+        Strings and binaries with offsets of 64 bits; see :func:`large_types`.
+
+    Raises
+    ------
+    SchemaError
+        A type that Spark's own ``mapInArrow`` does not carry; the message names the column and its type.
     """
+    from pyspark.errors import PySparkException
+
+    try:
+        return _arrow_schema(schema, zone, large)
+    except PySparkException:
+        for field in schema:
+            try:
+                _arrow_schema(type(schema)([field]), zone, large)
+            except PySparkException as error:
+                kind = field.dataType.simpleString()
+                raise SchemaError(
+                    f"field {field.name!r} has Spark's type {kind}, which mapInArrow does not carry: {error}"
+                ) from error
+        raise
+
+
+def _arrow_schema(schema: StructType, zone: str, large: bool) -> pa.Schema:
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    if "timezone" in inspect.signature(to_arrow_schema).parameters:
-        made = to_arrow_schema(schema, timezone=zone)
+    known = inspect.signature(to_arrow_schema).parameters
+    options: dict[str, Any] = {"prefers_large_types": True} if large and "prefers_large_types" in known else {}
+    if "timezone" in known:
+        made = to_arrow_schema(schema, timezone=zone, **options)
     else:  # before Spark 4.3 it always said UTC, though the JVM's batches carry the session's zone
-        made = pa.schema([_in_zone(field, zone) for field in to_arrow_schema(schema)])
+        made = pa.schema([_in_zone(field, zone) for field in to_arrow_schema(schema, **options)])
     return pa.schema([field.remove_metadata() for field in made])
+
+
+def not_carried(schema: StructType, arrow: pa.Schema) -> str:
+    """Why fastbuf does not carry these columns, if it does not: names the column and its type.
+
+    Raises
+    ------
+    SchemaError
+        There is no column.
+    """
+    import pyarrow as pa
+
+    from fastbuf.serializers.columnar import ColumnarSerializer
+
+    if not len(schema):
+        raise SchemaError("what is to be shuffled has no columns: a row of it cannot be told from none")
+    for field, made in zip(schema, arrow, strict=True):
+        try:
+            ColumnarSerializer(Schema.from_arrow(pa.schema([made])))
+        except SchemaError as error:
+            return f"field {field.name!r} has Spark's type {field.dataType.simpleString()}: {error}"
+    return ""
 
 
 def _in_zone(field: pa.Field, zone: str) -> pa.Field:
@@ -84,18 +140,9 @@ def schema_of(schema: StructType | str, zone: str = DEFAULT_ZONE) -> Schema:
     Raises
     ------
     SchemaError
-        A type that Arrow or fastbuf has not (variant, interval, user-defined); the message names the field.
+        A type that Arrow or fastbuf has not (intervals of months); the message names the field.
     """
-    from pyspark.errors import PySparkTypeError
-
-    wanted = struct_type(schema)
-    for field in wanted:
-        try:
-            arrow_schema(type(wanted)([field]), zone)
-        except PySparkTypeError as error:
-            kind = field.dataType.simpleString()
-            raise SchemaError(f"field {field.name!r} has Spark's type {kind}: {error}") from error
-    return Schema.from_arrow(arrow_schema(wanted, zone))
+    return Schema.from_arrow(arrow_schema(struct_type(schema), zone))
 
 
 def struct_type_of(schema: Schema) -> StructType:
@@ -141,8 +188,15 @@ def session_zone(spark: Any) -> str:
     return spark.conf.get("spark.sql.session.timeZone", DEFAULT_ZONE) or DEFAULT_ZONE
 
 
+def large_types(spark: Any) -> bool:
+    """Whether Spark gives a session's Python functions strings and binaries with offsets of 64 bits."""
+    return str(spark.conf.get("spark.sql.execution.arrow.useLargeVarTypes", "false")).lower() == "true"
+
+
 def conform(batch: pa.RecordBatch, schema: pa.Schema, whose: str) -> pa.RecordBatch:
     """The batch with exactly this schema; columns are cast only where their types differ, and only safely.
+
+    Columns are taken by position, as Spark takes them; their names may differ in case only.
 
     Parameters
     ----------
@@ -158,18 +212,41 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema, whose: str) -> pa.RecordBa
 
     if not isinstance(batch, pa.RecordBatch):
         raise SchemaMismatch(f"{whose} gave a {type(batch).__name__}: it must give pyarrow.RecordBatch objects")
-    if batch.schema.equals(schema):
+    tagged = any(_tagged(field.type) for field in schema)
+    if not tagged and batch.schema.equals(schema):
         return batch
-    if batch.schema.names != schema.names:
+    if batch.schema.names != schema.names and _folded(batch.schema) != _folded(schema):
         raise SchemaMismatch(f"{whose} gave columns {batch.schema.names}; its schema has {schema.names}")
     columns = []
     for column, field in zip(batch.columns, schema, strict=True):
         if not field.nullable and column.null_count:
             raise SchemaMismatch(f"{whose} gave {column.null_count} nulls in column {field.name}, which allows none")
         try:
-            columns.append(column if column.type.equals(field.type) else column.cast(field.type))
+            same = column.type.equals(field.type, check_metadata=_tagged(field.type))
+            columns.append(column if same else column.cast(field.type))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise SchemaMismatch(
                 f"{whose} gave column {field.name} as {column.type}; its schema has {field.type}: {error}"
             ) from error
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _folded(schema: pa.Schema) -> list[str]:
+    """Its names without their case; with it, where two names differ in nothing else."""
+    names = [name.casefold() for name in schema.names]
+    return names if len(set(names)) == len(names) else list(schema.names)
+
+
+def _tagged(kind: pa.DataType) -> bool:
+    """Whether Spark knows a type by what is written beside its fields, as it knows variants and geometries."""
+    return any(bool(kind.field(i).metadata) or _tagged(kind.field(i).type) for i in range(kind.num_fields))
+
+
+def renaming(func: BatchFunction, names: Iterable[str]) -> BatchFunction:
+    """The function, given batches whose columns have these names."""
+    shown = list(names)
+
+    def renamed(batches: Iterator[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        return func(batch.rename_columns(shown) for batch in batches)
+
+    return renamed

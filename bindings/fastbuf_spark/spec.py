@@ -54,4 +54,16 @@ def plain(stats: Mapping[str, Any]) -> dict[str, Any]:
             made[name] = value if math.isfinite(value) else 0.0
         elif hasattr(value, "__index__"):
             made[name] = int(value)
+        elif isinstance(value, Mapping):  # channels by transport
+            made[name] = plain(value)
     return made
+
+
+def not_reached(words: str, here: str, conf: ShuffleConf) -> str:
+    """What to say of a connection between two executors that could not be made; ``words`` name the other one."""
+    ports = f"{conf.port_min} to {conf.port_max}" if conf.port_max else "any"
+    return (
+        f"{words}; seen from {here}, within {conf.connect_timeout:g} s (connect_timeout). Executors must reach each "
+        f"other on the ports from spark.fastbuf.portMin to spark.fastbuf.portMax (now {ports}): open them in the "
+        "firewall, or use mode='blocking'"
+    )

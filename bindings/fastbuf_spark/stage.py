@@ -11,16 +11,19 @@ import contextlib
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 from fastbuf.errors import ConfigError, ExchangeAborted, PreflightError
-from fastbuf_spark.codec import RecordCodec
+from fastbuf_spark.codec import RecordCodec, own_partition_func
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.consumer import POLL_S, Received, explained
 from fastbuf_spark.control import Control
 from fastbuf_spark.spec import ExchangeSpec, plain
 from fastbuf_spark.task_input import Given, InputLost, TaskInput
 from fastbuf_spark.wire import data_secret
+from fastbuf_spark.worker_memory import environment
 
 BLOCKED_S = 0.002  #: a blocked sender waits for arrivals so long before it looks whether it has credit again
 
@@ -40,8 +43,6 @@ class FusedTask:
         """The function of ``mapInArrow`` and ``mapPartitions``."""
         from pyspark import BarrierTaskContext
 
-        import fastbuf as fb
-
         spec, conf = self.spec, self.spec.conf
         context = BarrierTaskContext.get()
         partition = context.partitionId()
@@ -49,7 +50,7 @@ class FusedTask:
         if tasks != spec.partitions:
             raise PreflightError(
                 f"a fused stage has as many partitions out as in, and its input has {tasks}, not {spec.partitions}: "
-                f"use num_partitions={tasks}, or mode='pipelined' or 'blocking', which take any number"
+                f"use num_partitions={tasks}, or fbs.partition_by, which takes any number"
             )
         task_input, given = TaskInput.of_task(), Given()
         with spec.connect() as control:
@@ -58,13 +59,14 @@ class FusedTask:
             control.send({"op": "join", "stage": context.stageId(), "partition": partition, "attempt": attempt})
             epoch = int(control.expect("epoch", timeout=conf.stall_timeout + 5)["epoch"])
             secret, config = data_secret(spec.secret, epoch), conf.exchange()
-            with fb.ShuffleEnvironment(segments=conf.segments, segment_size=conf.segment_size) as env:
+            with environment(spec.conf) as env:
                 host, port = env.listen(host=control.local_host, ports=(conf.port_min, conf.port_max))
                 gate = env.create_input_gate(
                     spec.codec.serializer(conf.checksum), channels=tasks, epoch=epoch, secret=secret, config=config
                 )
                 control.send({"op": "ready", "host": host, "port": port, "gate": gate.gate_id})
                 found = control.expect("targets", timeout=conf.stall_timeout + 5)["targets"]
+                sender = spec.codec.sender(tasks, range(tasks), partition)
                 writer = env.create_result_partition(
                     spec.codec.serializer(conf.checksum),
                     # What a task sends to itself is read in place
@@ -72,11 +74,11 @@ class FusedTask:
                     channel=partition,
                     epoch=epoch,
                     secret=secret,
-                    selector=spec.codec.selector(),
+                    selector=sender.selector,
                     config=config,
                     on_peer_loss="error",
                 )
-                pump = _Pump(control, spec, gate, writer, source, task_input)
+                pump = _Pump(control, spec, gate, writer, sender.items(task_input.whole(source)), task_input)
                 try:
                     yield from self.func(given.items(pump.received()))
                     given.check()
@@ -110,14 +112,14 @@ class _Pump:
         spec: ExchangeSpec,
         gate: Any,
         writer: Any,
-        source: Iterable[Any],
+        items: Iterable[Any],
         task_input: TaskInput,
     ) -> None:
         self._control = control
         self._codec = spec.codec
         self._gate = gate
         self._writer = writer
-        self._items = iter(spec.codec.items(task_input.whole(source)))
+        self._items = iter(items)
         self._task_input = task_input
         self._received = Received()
         self._sent = 0
@@ -219,40 +221,14 @@ class ShuffleStage:
             raise ConfigError("a ShuffleStage is made on the driver, where the SparkContext is; there is none")
         if isinstance(num_partitions, bool) or not isinstance(num_partitions, int) or num_partitions < 1:
             raise ConfigError(f"num_partitions is {num_partitions!r}: it must be a number from 1 up")
-        stopped = preflight(sc, num_partitions, "fused")
+        stopped = preflight(sc, num_partitions, "barrier")
         if stopped:
             raise PreflightError(str(stopped))
-        codec = RecordCodec(Placement(num_partitions, fastest(partition_func), key or first_item))
+        codec = RecordCodec(num_partitions, key or itemgetter(0), own_partition_func(partition_func))
         conf = conf or ShuffleConf.from_context(sc)
         spec = exchanges.register(sc, secrets.token_hex(16), "ShuffleStage", num_partitions, conf, codec, None)
         self._task = FusedTask(spec, iter)
 
     def __call__(self, source: Iterable[Any]) -> Iterator[Any]:
         """Called by Spark, in each task of the barrier stage."""
-        return self._task(source)
-
-
-@dataclass(frozen=True)
-class Placement:
-    """From a record to its partition."""
-
-    partitions: int
-    partition_func: Callable[[Any], int]
-    key: Callable[[Any], Any]
-
-    def __call__(self, record: Any) -> int:
-        return int(self.partition_func(self.key(record)) % self.partitions)
-
-
-def fastest(partition_func: Callable[[Any], int] | None) -> Callable[[Any], int]:
-    """The function itself; for PySpark's ``portable_hash``, or none, fastbuf's, which gives the same without Python."""
-    from pyspark.rdd import portable_hash
-
-    from fastbuf.serializers import portable_hash as ours
-
-    return ours if partition_func is None or partition_func is portable_hash else partition_func
-
-
-def first_item(record: Any) -> Any:
-    """The key of a pair."""
-    return record[0]
+        return chain.from_iterable(self._task(source))

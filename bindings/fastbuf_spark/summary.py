@@ -23,6 +23,8 @@ class RunSummary:
         From the first consumer's registration to the end.
     tasks
         Producers in all, once Spark knows; else None.
+    partitions
+        Those that this run served, of a pipelined exchange: an action may ask for some of them first.
     producers, consumers
         Each participant's own figures by partition: ``records``, ``bytes``, ``peak_segments``, ``segments``,
         ``wait_s``.  While the run is under way another thread adds to them: copy, then iterate.
@@ -36,6 +38,7 @@ class RunSummary:
     reason: str = ""
     seconds: float = 0.0
     tasks: int | None = None
+    partitions: list[int] = field(default_factory=list)
     producers: dict[int, dict[str, Any]] = field(default_factory=dict)
     consumers: dict[int, dict[str, Any]] = field(default_factory=dict)
 

@@ -9,9 +9,12 @@ then.  But after the end of the data Spark always writes one more mark, so an en
 from __future__ import annotations
 
 import contextlib
+import os
 import select
+import socket
 import sys
 import time
+import traceback
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
@@ -62,6 +65,19 @@ class TaskInput:
     def found(self) -> bool:
         """Whether there is a stream to look at."""
         return self._stream is not None
+
+    def hurry(self) -> None:
+        """Have the kernel acknowledge at once what Spark has written: else Spark keeps back a few bytes for 40 ms.
+
+        (Spark leaves Nagle's algorithm on: it sends no second small piece before the first is acknowledged.)
+        """
+        if self._stream is None:
+            return
+        with (
+            contextlib.suppress(AttributeError, OSError),  # of no descriptor, or no TCP socket
+            socket.socket(fileno=os.dup(self._stream.fileno())) as sock,
+        ):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
     def whole(self, source: Iterable[Any]) -> Iterator[Any]:
         """The items of ``source``, which reads this stream; costs nothing for each of them.
@@ -117,6 +133,26 @@ class TaskInput:
             return bool(poll.poll(0))
         except (AttributeError, OSError):  # no stream, or none with a descriptor
             return False
+
+    def wanted(self, made: Iterable[Any]) -> Iterator[Any]:
+        """What is made, as long as Spark reads it.
+
+        When nobody wants more of a task's rows (a limit is satisfied) Spark closes the connection of its worker, which
+        ends with the traceback of a broken pipe: its user need not see that.
+        """
+        shown = traceback.print_exc
+
+        def show(*arguments: Any, **more: Any) -> None:
+            if not (isinstance(sys.exc_info()[1], ConnectionError) and self.hung_up):
+                shown(*arguments, **more)
+
+        traceback.print_exc = show
+        for item in made:
+            if self.hung_up:
+                break
+            yield item
+        if not self.hung_up:
+            traceback.print_exc = shown
 
     def look(self) -> None:
         """To be called now and then by a task that waits for others; it looks twice a second at most.

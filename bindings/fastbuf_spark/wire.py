@@ -4,8 +4,8 @@
 
     frame = u32 length (big endian, bytes of the JSON) | JSON object, UTF-8
 
-    driver -> worker   {"op": "hello", "version": 1, "nonce": N1}
-    worker -> driver   {"op": "hello", "version": 1, "exchange": X, "nonce": N2, "proof": P("worker")}
+    driver -> worker   {"op": "hello", "version": 2, "fastbuf": "0.2.0", "nonce": N1}
+    worker -> driver   {"op": "hello", "version": 2, "exchange": X, "nonce": N2, "proof": P("worker")}
     driver -> worker   {"op": "welcome", "proof": P("driver")}          P(side) = HMAC(secret, side N1 N2 X)
 
 Until the worker has proved the secret, no frame of its may be longer than ``GREETING_BYTES``; so a stranger
@@ -17,18 +17,31 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import socket
 import struct
 from typing import Any
 
 from fastbuf.errors import ProtocolError
 
-VERSION = 1
+VERSION = 2
+#: A connection that nothing comes from is asked for a sign of life after so many seconds, and then every so many; after
+#: three without one it has ended.  A host that is gone says nothing, and Spark finds out for itself.
+QUIET_S, ASK_S, ASKS = 20, 5, 3
 GREETING_BYTES = 2048
 FRAME_BYTES = 32 << 20  #: totals of 100,000 producers fit
 REASON_CHARS = 16_000  #: a traceback that is longer loses its middle
 _LENGTH = struct.Struct(">I")
 
 Message = dict[str, Any]
+
+
+def prepare(sock: socket.socket) -> None:
+    """Set up a control connection, at either end."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, QUIET_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, ASK_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, ASKS)
 
 
 def pack(message: Message) -> bytes:

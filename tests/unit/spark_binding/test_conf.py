@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import pickle
+import re
+from typing import Any
 
+import numpy as np
 import pytest
 
 from fastbuf.errors import ConfigError
@@ -55,3 +60,56 @@ def test_minus_one_is_a_buffer_timeout() -> None:
 def test_wrong_settings_are_refused_by_name(name: str, value: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         ShuffleConf.from_settings({name: value})
+
+
+def test_texts_are_understood_in_the_constructor_as_in_sparks_settings() -> None:
+    conf = ShuffleConf(memory_bytes="16m", segment_size="16k", buffer_timeout="250ms", stall_timeout="2min")  # type: ignore[arg-type]
+    assert (conf.memory_bytes, conf.segment_size, conf.segments) == (16 << 20, 16 << 10, 1024)
+    assert (conf.buffer_timeout, conf.stall_timeout) == (0.25, 120.0)
+    assert ShuffleConf(checksum="true").checksum is True  # type: ignore[arg-type]
+    assert conf == ShuffleConf(16 << 20, 16 << 10, buffer_timeout=0.25, stall_timeout=120)
+
+
+def test_integers_of_other_kinds_become_pythons() -> None:
+    conf = ShuffleConf(memory_bytes=np.int64(1 << 20), exclusive=np.uint8(3), stall_timeout=np.float32(2.5))  # type: ignore[arg-type]
+    assert [type(v) for v in (conf.memory_bytes, conf.exclusive, conf.stall_timeout)] == [int, int, float]
+    assert type(ShuffleConf(stall_timeout=3).stall_timeout) is float
+
+
+WRONG_TYPES = {"int": [1.5, True, None, b"1", [1], "1.5", ""], "float": [True, None, math.nan, math.inf, "1 day", [1]]}
+WRONG_TYPES |= {"bool": [1, 0, None, "yes"], "str": [1, None, True]}
+
+
+@pytest.mark.parametrize("field", dataclasses.fields(ShuffleConf), ids=lambda field: field.name)
+def test_every_field_checks_its_type_and_says_what_it_was_given(field: dataclasses.Field[Any]) -> None:
+    for value in WRONG_TYPES[str(field.type)]:
+        with pytest.raises(ConfigError, match=re.escape(f"{field.name} is {value!r}")):
+            ShuffleConf(**{field.name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("segment_size", 1023, "from 1024 to 1073741824"),
+        ("segment_size", 1 << 31, "from 1024"),
+        ("segment_size", 1032, "a multiple of 64 bytes, as 1024 or 1088"),
+        ("memory_bytes", -1, "of at least 1"),
+        ("exclusive", 0, "of at least 1"),
+        ("floating", -1, "of at least 0"),
+        ("overdraft", -1, "of at least 0"),
+        ("max_buffers_per_channel", 1025, "from 1 to 1024"),
+        ("max_record_bytes", 1 << 31, "from 1 to 2147483647"),
+        ("max_record_bytes", 0, "from 1 to"),
+        ("max_row_bytes", -1, "of at least 0"),
+        ("batch_rows", 0, "of at least 1"),
+        ("batch_bytes", 0, "of at least 1"),
+        ("driver_port", 65536, "from 0 to 65535"),
+        ("port_max", -1, "from 0 to 65535"),
+        ("buffer_timeout", -2, "-1"),
+        ("stall_timeout", 0, "above 0 seconds"),
+        ("connect_timeout", -1.5, "above 0 seconds"),
+    ],
+)
+def test_every_range(name: str, value: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{name} is {value}.*{words}"):
+        ShuffleConf(**{name: value})

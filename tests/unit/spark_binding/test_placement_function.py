@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -11,8 +12,7 @@ portable_hash = pytest.importorskip("pyspark.core.rdd", reason="the binding is P
 
 from pyspark import cloudpickle  # noqa: E402
 
-from fastbuf.serializers import portable_hash as ours  # noqa: E402
-from fastbuf_spark.stage import Placement, fastest, first_item  # noqa: E402
+from fastbuf_spark.codec import RecordCodec, own_partition_func  # noqa: E402
 
 
 def key(r: random.Random, depth: int = 0) -> Any:
@@ -22,12 +22,18 @@ def key(r: random.Random, depth: int = 0) -> Any:
     return r.choice(kinds)
 
 
-def test_pysparks_own_is_replaced_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("plain", [True, False])
+def test_pysparks_own_is_replaced_and_no_other(monkeypatch: pytest.MonkeyPatch, plain: bool) -> None:
     monkeypatch.setenv("PYTHONHASHSEED", "0")
-    assert fastest(None) is ours
-    assert fastest(portable_hash) is ours
-    assert fastest(hash) is hash
+    assert own_partition_func(None) is None
+    assert own_partition_func(portable_hash) is None
+    assert own_partition_func(hash) is hash
     r = random.Random(5)
-    records = [(key(r), i) for i in range(5000)]
-    shipped = cloudpickle.loads(cloudpickle.dumps(Placement(7, fastest(None), first_item)))
-    assert [shipped(record) for record in records] == [portable_hash(k) % 7 for k, _ in records]
+    records = [(r.randrange(-99, 99) if plain else key(r), i) for i in range(5000)]
+    shipped = cloudpickle.loads(cloudpickle.dumps(RecordCodec(7)))
+    items = list(shipped.sender(7, range(7), 0).items(records))
+    assert {type(group) for _, group in items} == ({bytes} if plain else {list})
+    assert sum(map(shipped.count, items)) == 5000
+    for partition in range(7):
+        found = list(chain.from_iterable(shipped.opened([item for item in items if item[0] == partition])))
+        assert found == [record for record in records if portable_hash(record[0]) % 7 == partition]

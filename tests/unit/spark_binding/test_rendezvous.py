@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from fastbuf.errors import AuthenticationError, ExchangeAborted, FastbufError, PeerLost, ProtocolError
-from fastbuf_spark import rendezvous
+from fastbuf_spark import rendezvous, slots
 from fastbuf_spark.control import Control
 from fastbuf_spark.rendezvous import Rendezvous
-from fastbuf_spark.run import Run, RunPlan
+from fastbuf_spark.run import SETTLE_S, Run, RunPlan
+from fastbuf_spark.slots import Slots
 from fastbuf_spark.task_input import InputLost, TaskInput
-from fastbuf_spark.wire import GREETING_BYTES, Unpacker, pack
+from fastbuf_spark.wire import GREETING_BYTES, VERSION, Unpacker, pack
 
 SECRET = b"s" * 32
 WAIT_S = 30.0
@@ -48,9 +49,11 @@ class Driver:
         self.targets: list[list[list[Any]]] = []
         self.submitted = threading.Event()
 
-    def register(self, exchange: str = "x1", partitions: int = 2, trouble: str = "", start: float = 60.0) -> None:
-        plan = RunPlan(exchange, f"name of {exchange}", partitions, 120.0, start, self._submit, lambda run: trouble)
-        self.server.register(exchange, SECRET, plan)
+    def register(
+        self, exchange: str = "x1", partitions: int = 2, barrier: bool = False, slots: Slots | None = None
+    ) -> None:
+        plan = RunPlan(exchange, f"name of {exchange}", partitions, 120.0, None if barrier else self._submit)
+        self.server.register(exchange, SECRET, plan, slots=slots)
 
     def _submit(self, run: Run, targets: list[list[Any]]) -> Job:
         self.jobs.append(Job(self.server, run))
@@ -147,7 +150,7 @@ def test_a_driver_without_the_secret_is_refused() -> None:
         def impostor() -> None:
             sock, _ = listener.accept()
             with sock:
-                sock.sendall(pack({"op": "hello", "version": 1, "nonce": "n"}))
+                sock.sendall(pack({"op": "hello", "version": VERSION, "nonce": "n"}))
                 sock.recv(4096)
                 sock.sendall(pack({"op": "welcome", "proof": "0" * 64}))
 
@@ -158,13 +161,32 @@ def test_a_driver_without_the_secret_is_refused() -> None:
         thread.join(WAIT_S)
 
 
-def test_a_failing_consumer_reaches_the_others_and_ends_the_job(driver: Driver) -> None:
+def test_a_driver_of_another_version_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def other() -> None:
+            sock, _ = listener.accept()
+            with sock:
+                sock.sendall(pack({"op": "hello", "version": VERSION + 1, "fastbuf": "9.9.9", "nonce": "n"}))
+                sock.recv(4096)
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        with pytest.raises(ProtocolError, match=r"the driver has fastbuf 9\.9\.9, this worker .* the same version"):
+            Control(listener.getsockname()[:2], "x1", SECRET, WAIT_S)
+        thread.join(WAIT_S)
+
+
+def test_a_failing_consumer_is_followed_by_a_request_of_its_next_attempt(driver: Driver) -> None:
     driver.register()
-    consumers, _ = driver.running()
-    consumers[0].abort("ZeroDivisionError: by the user's function")
-    assert "ZeroDivisionError" in (consumers[1].verdict(WAIT_S) or {})["reason"]
-    eventually(lambda: driver.jobs[0].cancels)
-    close(*consumers)
+    consumers, epoch = driver.running()
+    consumers[0].abort("ZeroDivisionError: by the user's function", "consumer failed")
+    close(consumers[0])
+    again = driver.control()
+    again.send({"op": "join", "stage": 1, "partition": 0, "attempt": 20})
+    assert int(again.expect("epoch", timeout=WAIT_S)["epoch"]) != epoch
+    assert consumers[1].poll(SETTLE_S) is None, "the other consumer goes on"
+    close(*consumers, again)
 
 
 def test_a_producer_that_vanishes_after_begin_aborts(driver: Driver) -> None:
@@ -199,20 +221,22 @@ def test_a_worker_that_nobody_waits_for_does_not_wait_for_others(driver: Driver)
         control = driver.consumers(1)[0]
         control.watch = TaskInput(buffered).look
         eventually(lambda: driver.server.live_runs())
-        assert control.poll(1.2) is None, "it waits for the other consumer"
+        control.expect("epoch", timeout=WAIT_S)
+        assert control.poll(1.2) is None, "it waits for the producers"
         spark.close()
         begin = time.monotonic()
         with pytest.raises(InputLost):
-            control.expect("epoch", timeout=WAIT_S)
+            control.expect("seal", timeout=WAIT_S)
         assert time.monotonic() - begin < WAIT_S / 2
     stream.close()
     close(control)
 
 
-def test_a_rerun_of_the_stage_supersedes_and_a_stale_one_is_refused(driver: Driver) -> None:
-    driver.register()
-    old, _ = driver.running()
-    driver.submitted.clear()
+def test_a_rerun_of_a_barrier_stage_supersedes_and_a_stale_one_is_refused(driver: Driver) -> None:
+    driver.register(barrier=True)
+    old = driver.consumers()
+    for control in old:
+        control.expect("epoch", timeout=WAIT_S)
     new = driver.consumers(first=20)
     assert "started anew" in (old[0].verdict(WAIT_S) or {})["reason"]
     for control in new:
@@ -221,6 +245,16 @@ def test_a_rerun_of_the_stage_supersedes_and_a_stale_one_is_refused(driver: Driv
     with pytest.raises(ExchangeAborted, match="too late"):
         stale[0].expect("epoch", timeout=WAIT_S)
     close(*old, *new, *stale)
+
+
+def test_two_requests_for_one_partition_are_two_runs(driver: Driver) -> None:
+    """A cartesian product, a self-join or a speculative attempt asks twice at the same time; both are served."""
+    driver.register()
+    first, second = driver.consumers(), driver.consumers(first=30)
+    epochs = [int(c.expect("epoch", timeout=WAIT_S)["epoch"]) for c in [*first, *second]]
+    assert len(set(epochs)) == 2
+    assert epochs[0] == epochs[1]
+    close(*first, *second)
 
 
 def test_two_actions_on_one_plan_are_two_runs(driver: Driver) -> None:
@@ -237,21 +271,24 @@ def test_a_lease_of_an_epoch_that_is_gone_is_told_to_stop(driver: Driver) -> Non
         producer.expect("stop", timeout=WAIT_S)
 
 
-def test_held_slots_count_the_consumers_of_other_runs(driver: Driver) -> None:
-    driver.register()
-    held: list[dict[str, int]] = []
-
-    def trouble(run: Run) -> str:
-        held.append(driver.server.held_slots(run))
-        return "too few" if held[-1] else ""
-
-    driver.server.register("x2", SECRET, RunPlan("x2", "second", 2, 120.0, 60.0, driver._submit, trouble))
+def test_a_run_that_no_slot_is_left_for_ends_with_the_figures(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "LINGER_S", 0.3)
+    house = Slots(lambda: 4, lambda stage: (), lambda count: f"local[{count}]")
+    driver.register("x1", slots=house)
+    driver.register("x2", slots=house)
     consumers, _ = driver.running()
+    driver.submitted.clear()
     later = driver.consumers(exchange="x2", stage=2, first=30)
-    with pytest.raises(ExchangeAborted, match="too few"):
-        later[0].expect("epoch", timeout=WAIT_S)
-    assert held[0] == held[-1] == {"name of x1": 2}
-    close(*consumers, *later)
+    for i, control in enumerate(later):
+        control.expect("epoch", timeout=WAIT_S)
+        control.send({"op": "ready", "host": "127.0.0.1", "port": 7000 + i, "gate": i})
+    reason = (later[0].verdict(WAIT_S) or {})["reason"]
+    for words in ("name of x2", "'name of x1' 2", "5 > 4 slots", "local[5]", "blocking"):
+        assert words in reason
+    assert consumers[0].poll(1.0) is None, "the one that came first has slots now"
+    (again,) = driver.consumers(1, exchange="x2", stage=2, first=40)
+    assert (again.verdict(WAIT_S) or {})["reason"] == reason, "what Spark tries again does not wait once more"
+    close(*consumers, *later, again)
 
 
 def test_nonsense_drops_only_the_one_who_says_it(driver: Driver) -> None:

@@ -6,7 +6,18 @@ from typing import Any
 
 import pytest
 
-from fastbuf_spark.run import CAUSE_S, LINGER_S, RECANCEL_S, SETTLE_S, Run, RunPlan
+from fastbuf_spark.agreement import Agreement
+from fastbuf_spark.barrier_run import GAP_S, BarrierRun
+from fastbuf_spark.run import (
+    CAUSE_S,
+    RECANCEL_S,
+    SETTLE_S,
+    STARTING_AMONG_OTHERS_S,
+    STARTING_S,
+    Run,
+    RunPlan,
+    StageTasks,
+)
 
 
 class FakePeer:
@@ -44,9 +55,8 @@ class FakeJob:
 class House:
     """A run with its fakes."""
 
-    def __init__(self, partitions: int = 2, trouble: str = "", fused: bool = False) -> None:
-        self.limited = False
-        self.trouble = trouble
+    def __init__(self, partitions: int = 2, barrier: bool = False, unsteady: str = "") -> None:
+        self.stage_tasks: StageTasks | None = None
         self.failures: list[tuple[str, bool]] = []
         self.fates: dict[tuple[int, int], str | None] = {}
         self.job = FakeJob()
@@ -56,14 +66,15 @@ class House:
             "demo",
             partitions,
             120.0,
-            60.0,
-            None if fused else self._submit,
-            lambda run: self.trouble,
-            lambda: self.limited,
+            None if barrier else self._submit,
+            lambda stage: self.stage_tasks,
             lambda run, reason, final: self.failures.append((reason, final)),
             lambda stage, attempt: self.fates.get((stage, attempt), ""),
         )
-        self.run = Run(plan, 5, 0.0)
+        self.agreement = Agreement("demo", unsteady)
+        kind = BarrierRun if barrier else Run
+        self.new = lambda: kind(plan, 5, 0.0, self.agreement, ("action",))
+        self.run = self.new()
         self.consumers = [FakePeer() for _ in range(partitions)]
 
     def _submit(self, run: Run, targets: list[list[Any]]) -> FakeJob:
@@ -87,7 +98,7 @@ class House:
 
 def test_a_whole_run_seals_every_consumer_with_its_own_totals() -> None:
     house = House().started()
-    assert house.targets == [["127.0.0.1", 5000, 1], ["127.0.0.1", 5001, 2]]
+    assert house.targets == [["127.0.0.1", 5000, 1, 0], ["127.0.0.1", 5001, 2, 1]]
     epoch = house.consumers[0].got[0]
     assert epoch == house.consumers[1].got[0]
     assert 0 < epoch["epoch"] < 1 << 63
@@ -169,11 +180,11 @@ def test_a_failure_after_begin_aborts_the_epoch_with_its_text(vanish: bool) -> N
     assert late.ops == ["abort"]
 
 
-@pytest.mark.parametrize("fused", [False, True])
-def test_spark_is_asked_why_a_task_is_gone(fused: bool) -> None:
-    house = House(fused=fused).started()
-    gone = house.consumers[0] if fused else house.producer(0, 7)
-    task = (5, 100) if fused else (9, 7)
+@pytest.mark.parametrize("barrier", [False, True])
+def test_spark_is_asked_why_a_task_is_gone(barrier: bool) -> None:
+    house = House(barrier=barrier).started()
+    gone = house.consumers[0] if barrier else house.producer(0, 7)
+    task = (5, 100) if barrier else (9, 7)
     house.fates[task] = None
     house.run.lost(gone, 1.0)
     house.run.tick(1.2)
@@ -223,12 +234,25 @@ def test_a_failed_job_names_what_the_user_function_said() -> None:
     assert "bad plane" in house.consumers[0].reason
 
 
-def test_a_failing_consumer_aborts_the_others_and_the_job() -> None:
+def test_a_failing_consumer_takes_nobody_with_it() -> None:
+    """Spark tries its task again, and that one makes a request of its own."""
     house = House().started()
     producer = house.producer(0, 200)
-    house.run.abort("consumer 0 failed: ZeroDivisionError", 1.0)
-    assert "ZeroDivisionError" in house.consumers[1].reason
-    assert "ZeroDivisionError" in producer.reason
+    house.run.consumer_failed(house.consumers[0], "ZeroDivisionError: by the user", 1.0)
+    assert house.consumers[1].ops == ["epoch"]
+    house.run.producer_done(producer, [3, 4], {"rows": 7, "digest": 1}, 1.0)
+    house.run.job_finished("", 2.0)
+    assert house.consumers[1].got[-1] == {"op": "seal", "totals": {"0": 4}}
+    house.run.consumer_done(house.consumers[1], {}, 3.0)
+    assert house.run.over
+    assert house.run.summary.outcome == "aborted"
+    assert "ZeroDivisionError" in house.run.summary.reason
+    assert house.failures == [], "Spark knows of it by the task"
+
+
+def test_an_aborted_run_ends_its_job_even_if_that_was_not_there_yet() -> None:
+    house = House().started()
+    house.run.abort("no reason", 1.0)
     assert house.job.cancelled == 1
     assert not house.run.over
     house.run.tick(1.0 + RECANCEL_S)
@@ -251,63 +275,94 @@ def test_consumers_that_have_seen_enough_end_the_job() -> None:
     assert house.producer(1, 201, begin=False).ops == ["stop"]
 
 
-def test_too_few_slots_fail_every_consumer() -> None:
-    house = House(trouble="5 > 4 slots")
-    for i, peer in enumerate(house.consumers):
-        house.run.join(peer, i, 100 + i, 0.0)
-    house.run.tick(LINGER_S - 0.1)
-    assert house.run.state == "joining", "those who hold the slots may be about to leave"
-    house.run.tick(LINGER_S)
-    assert [p.reason for p in house.consumers] == ["5 > 4 slots"] * 2
-    assert house.failures == [("5 > 4 slots", True)], "to try it again cannot help"
-
-
-def test_slots_that_are_left_within_a_moment_are_waited_for() -> None:
-    house = House(trouble="5 > 4 slots")
-    for i, peer in enumerate(house.consumers):
-        house.run.join(peer, i, 100 + i, 0.0)
-    house.run.tick(0.25)
-    assert house.run.state == "joining"
-    house.trouble = ""
-    house.run.tick(0.5)
-    assert house.run.state == "gating"
-    assert [p.ops for p in house.consumers] == [["epoch"]] * 2
-    assert house.failures == []
-
-
-def test_consumers_of_two_attempts_do_not_make_a_run_before_the_newer_ones_had_time() -> None:
-    house = House()
-    stale, newer, fresh = FakePeer(), FakePeer(), FakePeer()
-    house.run.join(stale, 0, 10, 0.0)
-    house.run.join(newer, 1, 13, 0.1)
-    assert house.run.state == "joining"
-    house.run.join(fresh, 0, 12, 0.2)
-    assert house.run.state == "gating"
-    assert "takes the place" in stale.reason
-    assert fresh.ops == newer.ops == ["epoch"]
-
-
-def test_a_set_with_gaps_is_taken_in_the_end() -> None:
-    house = House()
-    house.run.join(FakePeer(), 0, 10, 0.0)
-    house.run.join(FakePeer(), 1, 13, 0.0)
-    house.run.tick(SETTLE_S)
-    assert house.run.state == "gating"
-
-
-def test_a_stale_consumer_is_refused() -> None:
-    house = House()
-    house.run.join(FakePeer(), 0, 10, 0.0)
-    stale = FakePeer()
-    house.run.join(stale, 0, 9, 0.0)
-    assert "came after" in stale.reason
-
-
-def test_a_missing_consumer_is_an_error_with_figures() -> None:
+def test_requests_for_all_partitions_are_a_run_at_once() -> None:
     house = House()
     house.run.join(house.consumers[0], 0, 10, 0.0)
-    house.run.tick(120.5)
-    assert "1 of 2 consumers" in house.consumers[0].reason
+    assert house.run.state == "joining"
+    house.run.join(house.consumers[1], 1, 13, 0.0)
+    assert house.run.state == "gating"
+
+
+def test_a_stage_of_one_task_waits_for_no_other_partition() -> None:
+    house = House(4)
+    house.stage_tasks = StageTasks(total=1, active=1, done=0)
+    house.run.join(house.consumers[2], 2, 10, 0.0)
+    house.run.ready(house.consumers[2], "h", 7, 3, 0.0)
+    assert house.targets == [["h", 7, 3, 2]]
+    assert house.run.summary.partitions == [2]
+    house.run.producer_done(house.producer(0, 200), [9], {"rows": 20, "digest": 5}, 1.0)
+    house.run.job_finished("", 1.0)
+    assert house.consumers[2].got[-1] == {"op": "seal", "totals": {"0": 9}}
+
+
+def test_tasks_that_are_done_or_served_elsewhere_are_not_waited_for() -> None:
+    house = House(4)
+    house.stage_tasks = StageTasks(total=4, active=3, done=1)
+    house.run.elsewhere = lambda: 2
+    house.run.join(house.consumers[3], 3, 10, 0.0)
+    assert house.run.state == "gating"
+
+
+def test_a_task_that_starts_is_waited_for_longer_than_one_that_has_no_slot() -> None:
+    starting, none = House(), House()
+    starting.stage_tasks = StageTasks(total=2, active=2, done=0)
+    none.stage_tasks = StageTasks(total=2, active=1, done=0)
+    for house in (starting, none):
+        house.run.join(house.consumers[0], 0, 10, 0.0)
+        house.run.tick(SETTLE_S)
+    assert (starting.run.state, none.run.state) == ("joining", "gating")
+    starting.run.tick(STARTING_S)
+    assert starting.run.state == "gating"
+
+
+def test_tasks_that_may_be_no_consumers_are_not_waited_for_as_long() -> None:
+    house = House()
+    house.stage_tasks = StageTasks(total=5, active=4, done=0)
+    house.run.join(house.consumers[0], 0, 10, 0.0)
+    house.run.tick(STARTING_AMONG_OTHERS_S - 0.1)
+    assert house.run.state == "joining"
+    house.run.tick(STARTING_AMONG_OTHERS_S)
+    assert house.run.state == "gating"
+
+
+def test_a_run_takes_one_request_for_a_partition() -> None:
+    house = House()
+    house.run.join(house.consumers[0], 0, 10, 0.0)
+    assert not house.run.wants(0)
+    assert house.run.wants(1)
+
+
+def test_a_partition_that_there_is_not_is_refused() -> None:
+    house = House()
+    house.run.join(house.consumers[0], 2, 10, 0.0)
+    assert "partition 2 of an exchange of 2" in house.consumers[0].reason
+
+
+@pytest.mark.parametrize("again", [(10, 5), (11, 4), (10, 4)])
+def test_runs_of_one_action_must_find_the_same_keys(again: tuple[int, int]) -> None:
+    house = House()
+    house.stage_tasks = StageTasks(total=1, active=1, done=0)
+    outcomes = []
+    for partition, (rows, digest) in enumerate([(10, 5), again]):
+        house.run = house.new()
+        peer = FakePeer()
+        house.run.join(peer, partition, 10, 0.0)
+        house.run.ready(peer, "h", 7, 3, 0.0)
+        house.run.producer_done(house.producer(0, 200), [9], {"rows": rows, "digest": digest}, 1.0)
+        house.run.job_finished("", 1.0)
+        outcomes.append(peer.ops[-1])
+    assert outcomes == ["seal", "seal" if again == (10, 5) else "abort"]
+    if again != (10, 5):
+        assert "not deterministic" in peer.reason
+        assert house.failures[-1][1], "to try it again cannot help"
+
+
+def test_an_input_that_is_known_to_differ_is_not_read_for_a_part() -> None:
+    house = House(unsteady="rand()")
+    house.stage_tasks = StageTasks(total=1, active=1, done=0)
+    house.run.join(house.consumers[0], 0, 10, 0.0)
+    assert "not deterministic (rand())" in house.consumers[0].reason
+    assert house.failures[-1][1]
 
 
 def test_a_gate_that_never_listens_is_an_error() -> None:
@@ -319,28 +374,70 @@ def test_a_gate_that_never_listens_is_an_error() -> None:
     assert "consumers [1] do not listen" in house.consumers[0].reason
 
 
-def test_a_job_that_gets_no_slot_is_an_error_but_one_whose_input_is_computed_is_not() -> None:
+def test_a_run_is_starved_while_none_of_its_producers_runs() -> None:
     house = House().started()
-    house.job.busy = True
-    house.run.tick(61.0)
-    assert house.run.state == "running"
-    house.job.busy = False
-    house.run.tick(62.0)
-    assert house.run.state == "running", "the wait starts anew after a sign of life"
-    house.run.tick(121.5)
-    assert "no task of the producers" in house.consumers[0].reason
+    assert house.run.starved
+    producer = house.producer(0, 200, begin=False)
+    assert not house.run.starved
+    house.run.producer_done(producer, [1, 1], {}, 1.0)
+    assert house.run.starved, "there may be more of them"
+    house.run.job_finished("", 2.0)
+    assert not house.run.starved
 
 
-def test_a_consumer_lost_while_gating_aborts() -> None:
+def test_a_consumer_lost_while_gating_is_left_out() -> None:
     house = House()
     for i, peer in enumerate(house.consumers):
         house.run.join(peer, i, 10 + i, 0.0)
+    house.run.ready(house.consumers[0], "h", 7, 1, 0.0)
     house.run.lost(house.consumers[1], 0.0)
-    assert "vanished" in house.consumers[0].reason
+    assert house.targets == [["h", 7, 1, 0]]
 
 
-def test_a_fused_stage_hands_out_the_targets_and_ends_with_its_tasks() -> None:
-    house = House(fused=True).started()
+def test_a_consumer_lost_while_joining_leaves_room_for_its_next_attempt() -> None:
+    house = House()
+    house.run.join(house.consumers[0], 0, 10, 0.0)
+    house.run.lost(house.consumers[0], 0.0)
+    assert house.run.over
+
+
+def test_tasks_of_two_attempts_do_not_make_a_barrier_run_before_the_newer_ones_had_time() -> None:
+    house = House(barrier=True)
+    stale, newer, fresh = FakePeer(), FakePeer(), FakePeer()
+    house.run.join(stale, 0, 10, 0.0)
+    house.run.join(newer, 1, 13, 0.1)
+    assert house.run.state == "joining"
+    house.run.join(fresh, 0, 12, 0.2)
+    assert house.run.state == "gating"
+    assert "takes the place" in stale.reason
+    assert fresh.ops == newer.ops == ["epoch"]
+
+
+def test_a_set_with_gaps_is_taken_in_the_end() -> None:
+    house = House(barrier=True)
+    house.run.join(FakePeer(), 0, 10, 0.0)
+    house.run.join(FakePeer(), 1, 13, 0.0)
+    house.run.tick(GAP_S)
+    assert house.run.state == "gating"
+
+
+def test_a_stale_task_is_refused() -> None:
+    house = House(barrier=True)
+    house.run.join(FakePeer(), 0, 10, 0.0)
+    stale = FakePeer()
+    house.run.join(stale, 0, 9, 0.0)
+    assert "came after" in stale.reason
+
+
+def test_a_missing_task_of_a_barrier_stage_is_an_error_with_figures() -> None:
+    house = House(barrier=True)
+    house.run.join(house.consumers[0], 0, 10, 0.0)
+    house.run.tick(120.5)
+    assert "1 of 2 tasks" in house.consumers[0].reason
+
+
+def test_a_barrier_stage_hands_out_the_targets_and_ends_with_its_tasks() -> None:
+    house = House(barrier=True).started()
     targets = [["127.0.0.1", 5000, 1], ["127.0.0.1", 5001, 2]]
     assert [p.got[-1] for p in house.consumers] == [{"op": "targets", "targets": targets}] * 2
     for peer in house.consumers:
@@ -350,21 +447,37 @@ def test_a_fused_stage_hands_out_the_targets_and_ends_with_its_tasks() -> None:
     assert (summary.mode, summary.outcome, summary.records_sent, summary.records_received) == ("fused", "ok", 8, 6)
 
 
-def test_a_fused_task_that_vanishes_is_a_failure_unless_a_limit_ended_it() -> None:
-    house = House(fused=True).started()
+def test_a_task_of_a_barrier_stage_that_vanishes_is_a_failure() -> None:
+    house = House(barrier=True).started()
     house.run.lost(house.consumers[0], 1.0)
-    assert "task 0 of the fused stage 'demo' vanished" in house.consumers[1].reason
+    assert "task 0 of the barrier stage 'demo' vanished" in house.consumers[1].reason
     assert house.failures
     assert not house.failures[0][1]
-    house = House(fused=True)
-    house.limited = True
-    house.started().run.lost(house.consumers[0], 1.0)
-    assert house.consumers[1].ops[-1] == "stop"
-    assert house.run.summary.outcome == "cancelled"
-    assert not house.failures
 
 
 def test_totals_of_another_width_abort() -> None:
     house = House().started()
     house.run.producer_done(house.producer(0, 200), [1, 2, 3], {}, 1.0)
     assert "3 consumers of 2" in house.consumers[0].reason
+
+
+def test_the_producer_that_reads_last_is_told_which_partitions_had_no_rows() -> None:
+    house = House().started()
+    first, second = house.producer(0, 200, begin=False), house.producer(1, 201, begin=False)
+    house.run.seen(first, {0, 3}, 6, 2)
+    assert first.got[-1] == {"op": "empty", "partitions": []}
+    house.run.producer_failed(first, "it fails before it began", 1.0)
+    again = house.producer(0, 202, begin=False)
+    house.run.seen(second, {4}, 6, 2)
+    assert second.got[-1] == {"op": "empty", "partitions": []}, "the first one's next attempt has not read yet"
+    house.run.seen(again, {0, 3}, 6, 2)
+    assert again.got[-1] == {"op": "empty", "partitions": [1, 2, 5]}
+
+
+def test_a_consumer_that_was_not_reached_and_still_reads_is_told_why() -> None:
+    house = House().started()
+    house.run.producer_done(house.producer(0, 200), [3, 0], {}, 1.0, {1: "refused"})
+    house.run.producer_done(house.producer(1, 201), [1, 2], {}, 1.0)
+    house.run.job_finished("", 2.0)
+    assert house.consumers[0].got[-1] == {"op": "seal", "totals": {"0": 3, "1": 1}}
+    assert house.consumers[1].got[-1] == {"op": "seal", "totals": {"0": 0, "1": 2}, "unreached": {"0": "refused"}}

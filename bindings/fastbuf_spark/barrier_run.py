@@ -1,0 +1,75 @@
+"""One run of a barrier stage that is producer and consumer at once (:class:`fastbuf_spark.ShuffleStage`).
+
+Spark starts all tasks of such a stage together, ends all when one fails, and may start all of them anew.  So all
+partitions join before anything begins, a newer attempt of a partition takes the place of the one before, and a task
+that vanishes takes the run with it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastbuf_spark.run import Peer, Run, _abort, _Consumer, _Vanished
+
+GAP_S = 1.0  #: tasks whose ids have gaps may be of two attempts of the stage: wait so long for the newer ones
+
+
+class BarrierRun(Run):
+    """See the module's text."""
+
+    def newest_attempt(self) -> int:
+        """Largest task id among the tasks."""
+        return max((c.attempt for c in self._consumers.values()), default=-1)
+
+    def wants(self, partition: int) -> bool:
+        """Newer attempts take the place of older ones."""
+        return self.state == "joining"
+
+    def join(self, peer: Peer, partition: int, attempt: int, now: float) -> None:
+        """A task asks for its epoch."""
+        old = self._consumers.get(partition)
+        if old is not None:
+            if attempt <= old.attempt:
+                peer.send(_abort(f"attempt {attempt} of task {partition} came after attempt {old.attempt}"))
+                return
+            old.peer.send(_abort(f"attempt {attempt} of task {partition} takes the place of {old.attempt}"))
+            del self._consumers[partition]
+        super().join(peer, partition, attempt, now)
+
+    def _try_to_form(self, now: float) -> None:
+        ids = [c.attempt for c in self._consumers.values()]
+        # Spark numbers the tasks of a barrier stage in one go; a gap means a dead attempt's task may be among them
+        gap = max(ids, default=0) - min(ids, default=0) != len(ids) - 1
+        if len(ids) == self.plan.partitions and (not gap or now - self._since >= GAP_S):
+            self._form(now)
+
+    def _start(self, targets: list[list[Any]], now: float) -> None:
+        self._since = now
+        self.state = "draining"
+        for task in self._consumers.values():
+            task.peer.send({"op": "targets", "targets": [target[:3] for target in targets]})
+
+    def _consumer_lost(self, consumer: _Consumer, now: float) -> None:
+        if consumer.state != "live" or self.state == "joining":
+            super()._consumer_lost(consumer, now)
+            return
+        consumer.state = "gone"
+        if self.state == "gating":
+            self.abort(f"task {consumer.partition} vanished before the stage began", now)
+        elif self.state == "draining":
+            words = (
+                f"task {consumer.partition} of the barrier stage '{self.plan.name}' vanished before it had sent all "
+                "its rows: its Python worker died, Spark killed it, or what reads the stage stopped before its end"
+            )
+            self._ask_why(_Vanished(self.stage, consumer.attempt, words, now))
+        else:
+            self._consumer_left(now)
+
+    def _joining_tick(self, now: float) -> None:
+        super()._joining_tick(now)
+        if self.state == "joining" and now - self._since > self.plan.stall_timeout:
+            self.abort(
+                f"{len(self._consumers)} of {self.plan.partitions} tasks of the barrier stage '{self.plan.name}' "
+                f"registered, no other within {self.plan.stall_timeout:g} s (stall_timeout)",
+                now,
+            )

@@ -1,0 +1,276 @@
+"""Which columns rows are placed by, found out on the driver: names and expressions become positions.
+
+Spark itself resolves whatever is not the plain name of one column, so that a key means here what it means to
+``df.repartition(n, *keys)``.  An expression becomes one more column behind the others, which the user's functions do
+not see.  Where fastbuf's hash is not Spark's (collations, maps), or an expression is over what the function before the
+shuffle gives, Spark's own shuffle has to place the rows.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fastbuf.errors import ConfigError, SchemaError
+from fastbuf_spark.checks import is_connect
+from fastbuf_spark.codec import BatchCodec
+from fastbuf_spark.schema import arrow_schema, large_types, not_carried, session_zone
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType, StructType
+
+    BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]]
+
+log = logging.getLogger("fastbuf_spark")
+
+EXTRA = "__fastbuf_key_"  #: names of the columns that expressions become
+#: Types that fastbuf hashes as Spark places them; of others Spark's own shuffle takes care.
+_HASHED = frozenset(
+    {"BooleanType", "ByteType", "ShortType", "IntegerType", "LongType", "FloatType", "DoubleType", "DecimalType"}
+    | {"BinaryType", "DateType", "TimestampType", "TimestampNTZType", "DayTimeIntervalType", "TimeType", "NullType"}
+)
+#: Spark refuses variants, and fails in its tasks at the other two.
+_NEVER = {"VariantType": "variants", "GeographyType": "geographies", "GeometryType": "geometries"}
+
+
+@dataclass(frozen=True)
+class Keys:
+    """What a shuffle reads, and what it places rows by.
+
+    Attributes
+    ----------
+    given
+        The keys, as Spark's ``repartition`` takes them; none: in turn.
+    frame
+        What to read: the input, with plain names where Spark needs them, and the expressions behind its columns.
+    codec
+        What travels; its keys are positions.
+    by_spark
+        Why only Spark's own shuffle places rows so; empty if fastbuf does.
+    """
+
+    given: tuple[str | Column, ...]
+    frame: DataFrame
+    codec: BatchCodec
+    by_spark: str = ""
+
+
+def resolve(
+    df: DataFrame,
+    keys: Any,
+    num_partitions: int,
+    before: BatchFunction | None = None,
+    before_schema: StructType | None = None,
+) -> Keys:
+    """Find the key columns of a shuffle.
+
+    Parameters
+    ----------
+    df
+        The input.
+    keys
+        A column's name or a Column, or several; of ``before_schema``'s columns, if there is one.
+    num_partitions
+        Partitions after the shuffle.
+    before, before_schema
+        The function before the shuffle, and what it gives.
+
+    Raises
+    ------
+    ConfigError
+        Something that is no key, or that Spark does not find; the message has Spark's words.
+    SchemaError
+        A column that Spark's own ``mapInArrow`` does not carry, or a key that Spark does not hash; the message names
+        it and its type.
+    """
+    given = as_keys(keys)
+    columns = df.schema if before_schema is None else before_schema
+    large, zone = large_types(df.sparkSession), session_zone(df.sparkSession)
+    shown = arrow_schema(columns, zone, large)
+    found = [_plain_name(key, columns.names) for key in given]
+    if None in found:
+        found = _asked(df, given, found, num_partitions, before_schema)
+    wide, why = df, not_carried(columns, shown)
+    expressions = [key for key, place in zip(given, found, strict=True) if place is None]
+    if expressions and before is None:
+        wide = df.select("*", *(_column(key).alias(f"{EXTRA}{i}") for i, key in enumerate(expressions)))
+        places = iter(range(len(columns), len(wide.schema)))
+        found = [next(places) if place is None else place for place in found]
+    elif expressions:
+        why = why or f"key {_text(expressions[0])} is computed from what the function before the shuffle gives"
+    types = wide.schema if before_schema is None else before_schema
+    for key, place in zip(given, found, strict=True):
+        if place is not None:
+            why = why or _check_key(key, types[place].name, types[place].dataType)
+    frame = plain(wide)
+    names = tuple(df.schema.names) if before is not None and frame is not wide else None
+    if why:
+        # Nothing travels then: the codec only says what the functions see
+        return Keys(given, plain(df), BatchCodec(shown, (), before, None, names), why)
+    wire = arrow_schema(frame.schema, zone, large) if before_schema is None else _plain_names(shown)
+    positions = tuple(place for place in found if place is not None)
+    codec = BatchCodec(wire, positions, before, None if wire.names == shown.names else shown, names)
+    return Keys(given, frame, codec)
+
+
+def as_keys(keys: Any) -> tuple[str | Column, ...]:
+    """Keys as a tuple: one or several, of names and Columns.
+
+    Raises
+    ------
+    ConfigError
+        Something else.
+    """
+    from pyspark.sql import Column
+
+    if isinstance(keys, str | Column):
+        return (keys,)
+    if not isinstance(keys, Iterable):
+        raise ConfigError(f"keys is {_text(keys)}: give a column's name, a Column, or a list of them; none is ()")
+    found = tuple(keys)
+    if len(found) == 1 and isinstance(found[0], list | tuple):  # as Spark's repartition takes it
+        found = tuple(found[0])
+    for key in found:
+        if not isinstance(key, str | Column):
+            raise ConfigError(f"key {_text(key)} is neither a column's name nor a Column")
+    return found
+
+
+def plain(df: DataFrame) -> DataFrame:
+    """The DataFrame, with other names if ``mapInArrow`` cannot take those it has: twice the same, dots, backticks."""
+    names = df.schema.names
+    return df.toDF(*_numbered(names)) if _awkward(names) else df
+
+
+def _awkward(names: list[str]) -> bool:
+    return len({name.casefold() for name in names}) < len(names) or any("." in name or "`" in name for name in names)
+
+
+def _numbered(names: list[str]) -> list[str]:
+    return [f"c{i}" for i in range(len(names))]
+
+
+def _plain_names(schema: pa.Schema) -> pa.Schema:
+    """The schema as it travels, where every name may stand once only."""
+    import pyarrow as pa
+
+    if len(set(schema.names)) == len(schema.names):
+        return schema
+    return pa.schema([field.with_name(name) for field, name in zip(schema, _numbered(schema.names), strict=True)])
+
+
+def _plain_name(key: str | Column, names: list[str]) -> int | None:
+    """The position of a key that is one column's name to Spark too, whatever its rules on case."""
+    if not isinstance(key, str) or "." in key or "`" in key or key not in names:
+        return None
+    folded = key.casefold()
+    return names.index(key) if sum(name.casefold() == folded for name in names) == 1 else None
+
+
+def _asked(
+    df: DataFrame,
+    given: tuple[str | Column, ...],
+    found: list[int | None],
+    num_partitions: int,
+    before_schema: StructType | None,
+) -> list[int | None]:
+    """Positions of the keys, from Spark; None where a key is no column but an expression."""
+    from pyspark.errors import PySparkException
+
+    staged = df if before_schema is None else plain(df).mapInArrow(_nothing, before_schema)
+    try:
+        asked = staged.repartition(num_partitions, *given)
+        if is_connect(df):
+            assert asked.schema  # asks the server
+            return found
+    except (PySparkException, ValueError) as error:
+        names = df.schema.names if before_schema is None else before_schema.names
+        said = str(error).split(";")[0].split("\n")[0]
+        raise ConfigError(
+            f"no key column {', '.join(map(_text, given))}: {said}; what is shuffled has the columns {names}"
+        ) from error
+    try:
+        return _positions(asked, staged, len(given))
+    except Exception as error:  # a door that this Spark has not: then they are computed, which is as right
+        log.debug("positions of the keys are not known: %s", error)
+        return found
+
+
+def _positions(asked: DataFrame, staged: DataFrame, keys: int) -> list[int | None]:
+    """Where Spark's resolved keys stand among the columns; private doors of Spark, as all of ``_jdf``."""
+    plan: Any = asked._jdf.queryExecution().analyzed()
+    while plan.getClass().getSimpleName() != "RepartitionByExpression":
+        plan = plan.children().apply(0)  # a key that is no function of its row is computed below, and taken off above
+    output, resolved = staged._jdf.queryExecution().analyzed().output(), plan.partitionExpressions()
+    ids = [output.apply(i).exprId().toString() for i in range(output.size())]
+    places: list[int | None] = []
+    for i in range(keys):
+        key = resolved.apply(i)
+        own = key.exprId().toString() if key.getClass().getSimpleName() == "AttributeReference" else None
+        places.append(ids.index(own) if own in ids else None)
+    return places
+
+
+def _check_key(key: str | Column, name: str, kind: DataType) -> str:
+    """Why only Spark's own shuffle places by a key of this type; empty if fastbuf does.
+
+    Raises
+    ------
+    SchemaError
+        Spark does not hash it.
+    """
+    column = f"key {_text(key)}" if name.startswith(EXTRA) else f"key column {name!r}"
+    odd = _odd(kind)
+    if odd is None:
+        return ""
+    part, never = odd
+    inside = "" if part is kind else f", in which is {part.simpleString()}"
+    what = f"{column} has Spark's type {kind.simpleString()}{inside}"
+    if never:
+        raise SchemaError(f"{what}: Spark hashes no {never}; use another key")
+    return f"{what}, which Spark alone places as Spark does"
+
+
+def _odd(kind: DataType) -> tuple[DataType, str] | None:
+    """The first part of a type that fastbuf does not hash, and what Spark calls it if Spark does not hash it either."""
+    from pyspark.sql import types as T
+
+    name = type(kind).__name__
+    if name in _NEVER:
+        return kind, _NEVER[name]
+    parts: list[DataType] = []
+    if isinstance(kind, T.UserDefinedType):
+        parts = [kind.sqlType()]
+    elif isinstance(kind, T.ArrayType):
+        parts = [kind.elementType]
+    elif isinstance(kind, T.StructType):
+        parts = [field.dataType for field in kind.fields]
+    elif isinstance(kind, T.MapType):
+        parts = [kind.keyType, kind.valueType]
+    found = [odd for odd in map(_odd, parts) if odd is not None]
+    if found:
+        return next((odd for odd in found if odd[1]), found[0])
+    if isinstance(kind, T.MapType):
+        return kind, ""
+    if isinstance(kind, T.StringType):
+        return None if getattr(kind, "collation", "UTF8_BINARY") == "UTF8_BINARY" else (kind, "")
+    return None if parts or name in _HASHED or isinstance(kind, T.StructType) else (kind, "")
+
+
+def _column(key: str | Column) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.col(key) if isinstance(key, str) else key
+
+
+def _text(key: Any) -> str:
+    text = repr(key)
+    return text if isinstance(key, str) or text.startswith("Column<") else f"{text:.100} ({type(key).__name__})"
+
+
+def _nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    return iter(())

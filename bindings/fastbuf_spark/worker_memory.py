@@ -1,0 +1,64 @@
+"""The memory of a worker's environment: what the settings say, or what the limit on its address space leaves."""
+
+from __future__ import annotations
+
+import ctypes
+import resource
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastbuf.errors import ConfigError
+
+if TYPE_CHECKING:
+    import fastbuf as fb
+    from fastbuf_spark.conf import ShuffleConf
+
+LEAST_SEGMENTS = 32
+#: What the rest of the task may still map: the threads of an environment, and the user's own arrays
+RESERVE_BYTES = 64 << 20
+M_ARENA_MAX = -8  #: of glibc's mallopt: each thread's heap takes 64 MiB of addresses else
+
+
+def environment(conf: ShuffleConf) -> fb.ShuffleEnvironment:
+    """The environment of a task.
+
+    ``spark.executor.pyspark.memory`` bounds a worker's addresses, not what it uses, and counts what several processes
+    share in each of them: so under such a limit nothing is shared, and no more is reserved than half of what is left.
+
+    Raises
+    ------
+    ConfigError
+        Less is left than an exchange needs; the message has the figures.
+    """
+    import fastbuf as fb
+
+    left = addresses_left()
+    if left is None:
+        shared = conf.transport != "tcp"
+        return fb.ShuffleEnvironment(conf.segments, conf.segment_size, tls=conf.tls(), shared=shared)
+    one_heap_for_all_threads()
+    segments = min(conf.segments, max(0, left - RESERVE_BYTES) // 2 // conf.segment_size)
+    if segments < min(LEAST_SEGMENTS, conf.segments):
+        raise ConfigError(
+            f"spark.executor.pyspark.memory leaves {left >> 20} MiB of addresses to this worker, too few for an "
+            f"exchange: {RESERVE_BYTES >> 20} MiB stay free, and half of the rest must hold {LEAST_SEGMENTS} segments "
+            f"of {conf.segment_size} bytes. Raise it, use fewer cores for each executor, or mode='blocking'"
+        )
+    shared = conf.transport == "memfd"
+    return fb.ShuffleEnvironment(segments, conf.segment_size, tls=conf.tls(), shared=shared)
+
+
+def addresses_left() -> int | None:
+    """Bytes that this process may still map; None where nothing bounds it."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if soft == resource.RLIM_INFINITY:
+        return None
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    return max(0, soft - pages * resource.getpagesize())
+
+
+def one_heap_for_all_threads() -> None:
+    """Keep glibc from reserving a heap for each thread that is to come."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(M_ARENA_MAX, 1)

@@ -1,0 +1,133 @@
+"""What the functions for DataFrames are given by mistake, and the schemas that batches are held against."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("pyspark", reason="the binding is PySpark's")
+
+from fastbuf.errors import ConfigError, RecordTooLong, SchemaMismatch
+from fastbuf_spark.blocks import Staging
+from fastbuf_spark.checks import check_conf, check_dataframe, check_function, check_mode, partition_count
+from fastbuf_spark.codec import BatchCodec
+from fastbuf_spark.schema import conform
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "words"),
+    [
+        ("pandas.core.frame", "DataFrame", r"a pandas.core.frame.DataFrame, .* spark.createDataFrame\(df\)"),
+        ("pandas", "DataFrame", r"spark.createDataFrame\(df\)"),
+        ("polars.dataframe.frame", "DataFrame", r"spark.createDataFrame\(df.to_arrow\(\)\)"),
+        ("polars.lazyframe.frame", "LazyFrame", r"df.collect\(\).to_arrow\(\)"),
+        ("pyspark.pandas.frame", "DataFrame", r"df.to_spark\(\)"),
+        ("pyspark.core.rdd", "RDD", "fastbuf_spark.partition_by"),
+        ("pyspark.sql.group", "GroupedData", "give a pyspark.sql.DataFrame"),
+        ("elsewhere", "Mine", "elsewhere.Mine: give a pyspark.sql.DataFrame"),
+    ],
+)
+def test_what_is_no_dataframe_of_sparks(module: str, name: str, words: str) -> None:
+    kind = type(name, (), {"__module__": module})
+    with pytest.raises(ConfigError, match=words):
+        check_dataframe(kind())
+    with pytest.raises(ConfigError, match=r"df is a users\.Derived"):
+        check_dataframe(type("Derived", (kind,), {"__module__": "users"})())
+
+
+def test_numbers_of_partitions() -> None:
+    for given in (8, np.int8(8), np.uint64(8)):
+        assert partition_count(given) == 8
+        assert type(partition_count(given)) is int
+    assert partition_count(2**30) == 2**30
+    for wrong in (True, np.True_, 8.0, "8", None, [8]):
+        with pytest.raises(ConfigError, match="never guessed; it stands before the keys"):
+            partition_count(wrong)
+    for wrong in (0, -8, 2**30 + 1, 2**31, 2**80):
+        with pytest.raises(ConfigError, match=rf"num_partitions is {wrong}: .*1073741824 \(2\*\*30\) at most"):
+            partition_count(wrong)
+
+
+def test_functions_modes_and_settings() -> None:
+    check_function("func", iter)
+    with pytest.raises(ConfigError, match=r"before is \[1\] \(list\): give a function"):
+        check_function("before", [1])
+    for wrong in (None, 3, ["auto"], "Auto"):
+        with pytest.raises(ConfigError, match="it must be one of auto, blocking"):
+            check_mode(wrong, ("auto", "blocking"))
+    check_conf(None)
+    for wrong, words in [({}, "conf is a dict"), ("64m", "conf is a str"), (3, "conf is a int")]:
+        with pytest.raises(ConfigError, match=words):
+            check_conf(wrong)
+
+
+TWICE = pa.schema([("k", pa.int64()), ("k", pa.string())])
+
+
+def test_batches_are_held_against_a_schema_by_position() -> None:
+    batch = pa.RecordBatch.from_arrays([pa.array([1], pa.int32()), pa.array(["a"])], names=["k", "k"])
+    assert conform(batch, TWICE, "x").schema.equals(TWICE)
+    for names in (["k", "j"], ["K", "k"]):
+        with pytest.raises(SchemaMismatch, match="x gave columns"):
+            conform(batch.rename_columns(names), TWICE, "x")
+    once = pa.schema([("k", pa.int64()), ("v", pa.string())])
+    assert conform(batch.rename_columns(["K", "V"]), once, "x").schema.equals(once)
+    for names in (["v", "k"], ["k", "w"]):
+        with pytest.raises(SchemaMismatch, match="x gave columns"):
+            conform(batch.rename_columns(names), once, "x")
+    with pytest.raises(SchemaMismatch, match="x gave columns"):
+        conform(batch.select([0]), TWICE, "x")
+
+
+def test_what_spark_knows_by_its_metadata_is_put_back() -> None:
+    """Variants and geometries: what travels has no metadata."""
+
+    def variant(metadata: dict[bytes, bytes] | None) -> pa.DataType:
+        fields = [pa.field("value", pa.binary(), False), pa.field("metadata", pa.binary(), False, metadata)]
+        return pa.list_(pa.struct([("v", pa.struct(fields))]))
+
+    values = [[{"v": {"value": b"1", "metadata": b"2"}}, None], None]
+    wanted = pa.schema([("k", variant({b"variant": b"true"}))])
+    made = conform(pa.record_batch([pa.array(values, variant(None))], names=["k"]), wanted, "x")
+    assert made.schema.equals(wanted, check_metadata=True)
+    assert made.column(0).type.equals(wanted.field(0).type, check_metadata=True)
+    assert made.to_pylist() == [{"k": value} for value in values]
+
+
+def test_columns_that_are_keys_alone_are_not_shown() -> None:
+    wire = pa.schema([("c0", pa.int64()), ("c1", pa.string()), ("c2", pa.int32())])
+    codec = BatchCodec(wire, (2,), shown=TWICE)
+    batch = pa.record_batch([pa.array([1]), pa.array(["a"]), pa.array([7], pa.int32())], schema=wire)
+    (seen,) = codec.opened(next(codec.items(iter([batch]))))
+    assert seen.schema.equals(TWICE)
+    assert codec.bare() == pa.schema([("c0", pa.int64()), ("c1", pa.string())])
+
+
+def test_the_function_before_gets_and_gives_the_names_it_should() -> None:
+    def before(batches: Any) -> Any:
+        for batch in batches:
+            assert batch.schema.names == ["a.b", "a.b"]
+            yield batch.slice(0, 0).select([0])  # nobody looks at the schema of no rows
+            yield batch.rename_columns(["k", "k"])
+            yield [1]
+
+    wire = pa.schema([("c0", pa.int64()), ("c1", pa.string())])
+    codec = BatchCodec(wire, (0,), before, TWICE, ("a.b", "a.b"))
+    batch = pa.record_batch([pa.array([1]), pa.array(["a"])], names=["x", "y"])
+    items = codec.items(iter([batch]))
+    assert next(items).schema.equals(wire)
+    with pytest.raises(SchemaMismatch, match="the function before the shuffle gave a list"):
+        next(items)
+
+
+def test_a_record_that_is_too_long_for_a_block() -> None:
+    batch = pa.record_batch({"k": [1, 2], "s": ["x", "x" * 50_000]})
+    staging = Staging(batch.schema, (0,), 2, 1 << 20, False, max_record_bytes=40_000)
+    with pytest.raises(RecordTooLong, match=r"of 500\d\d bytes is longer than max_record_bytes \(40000\).*maxRecord"):
+        list(staging.add(batch))
+    small = pa.record_batch({"k": [1], "s": ["x" * 5000]})
+    with pytest.raises(RecordTooLong, match=r"longer than max_record_bytes \(4096\)"):
+        list(Staging(batch.schema, (0,), 2, 1 << 20, False, max_record_bytes=4096).add(small))

@@ -1,0 +1,76 @@
+"""What is shipped says which version it is of, before anything of fastbuf is needed to unpickle it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+
+import fastbuf
+from fastbuf_spark import wire
+from fastbuf_spark.conf import ShuffleConf
+from fastbuf_spark.shipping import named
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def lengths(batches: Iterator[Any]) -> Iterator[int]:
+    return iter([ShuffleConf().segment_size, *batches])
+
+
+def unpickled(before: str) -> str:
+    """What a worker says that unpickles a function after ``before``; "works" if it can be called."""
+    code = f"""
+import sys
+sys.path[:0] = {[str(ROOT), str(ROOT / "bindings"), str(Path(__file__).parent)]!r}
+{before}
+import cloudpickle
+stage = cloudpickle.loads(sys.stdin.buffer.read())
+print(stage.__name__, list(stage(iter([1]))))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=cloudpickle.dumps(named(lengths, "it")), capture_output=True, timeout=60
+    )
+    return (done.stdout + done.stderr).decode().strip().splitlines()[-1]
+
+
+def test_the_same_version_unpickles_to_the_function_itself() -> None:
+    assert unpickled("") == f"it [{ShuffleConf().segment_size}, 1]"
+    again = cloudpickle.loads(cloudpickle.dumps(named(lengths, "it")))
+    assert again.__closure__[0].cell_contents is lengths
+    assert list(named(lengths, "it")(iter([1]))) == [ShuffleConf().segment_size, 1]
+
+
+def test_a_worker_without_fastbuf_is_told_so() -> None:
+    hidden = "for name in ('fastbuf', 'fastbuf_spark'): sys.modules[name] = None"
+    text = unpickled(hidden)
+    assert text.startswith(f"ImportError: the driver has fastbuf {fastbuf.__version__}, this worker")
+    assert "cannot import it" in text
+    assert sys.executable in text
+    assert "spark.archives" in text
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ("import fastbuf; fastbuf.__version__ = '9.9.9'", f"has 9.9.9 (control version {wire.VERSION})"),
+        (
+            "from fastbuf_spark import wire; wire.VERSION = 77",
+            f"has {fastbuf.__version__} (control version 77)",
+        ),
+    ],
+)
+def test_another_version_is_named_with_this_one(changed: str, words: str) -> None:
+    text = unpickled(f"import fastbuf_spark\n{changed}")
+    assert f"the driver has fastbuf {fastbuf.__version__} (control version {wire.VERSION})" in text
+    assert words in text
+
+
+def test_classes_that_another_version_lacks_are_not_what_it_complains_of() -> None:
+    text = unpickled("import fastbuf, fastbuf_spark.conf as conf\nfastbuf.__version__ = '0.0.1'\ndel conf.ShuffleConf")
+    assert "has 0.0.1" in text
