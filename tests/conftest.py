@@ -1,8 +1,9 @@
 """What every test gets: after it, each pool that it made has all its segments home and its accounts in order.
 
 And who may run beside whom when processes share the tests (``make test``): a file's tests stay together, but for the
-models', which need nobody; what has a Spark, or many processes and a clock, runs one after another.  What takes long
-comes first, so that all end at about the same time.
+models', which need nobody; what has a Spark, or many processes and a clock, runs one after another, in two rows: what
+compares results with Spark's own in one of them, what kills and measures in the other.  What takes long comes first, so
+that all end at about the same time.
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ def _live() -> list:
 
 
 CROWDED = ("tests/spark/", "tests/stress/")
+COMPARED = tuple(
+    f"tests/spark/test_{name}.py"
+    for name in ("shapes", "keys", "rdd_pairs", "placement", "hash_golden", "streaming", "connect", "determinism")
+)
 LONG_FIRST = (*CROWDED, "tests/system/test_wheel.py", "tests/system/", "tests/models/", "tests/property/", "")
 
 
@@ -43,7 +48,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByCrowd(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             if nodeid.startswith(CROWDED):
-                return "crowded"
+                return "compared" if nodeid.startswith(COMPARED) else "crowded"
             return nodeid if nodeid.startswith("tests/models/") else nodeid.partition("::")[0]
 
     config.option.loadscopereorder = False  # the order is that of the collection

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import sys
@@ -15,12 +16,14 @@ import pyarrow as pa
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+STOP_S = 30.0  # that a Spark may take to stop
 SETTLE_S = 40.0  # a run whose producers are all done gives their job ten seconds to end by itself
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Spark's own warning about pandas 3; nothing here uses pandas
+    # Spark's own warning about pandas 3, and pandas' about how Spark calls it
     config.addinivalue_line("filterwarnings", "ignore:PySpark does not yet fully support pandas:FutureWarning")
+    config.addinivalue_line("filterwarnings", "ignore:The copy keyword is deprecated")
 
 
 class Sessions:
@@ -34,7 +37,10 @@ class Sessions:
         from pyspark.sql import SparkSession
 
         context = SparkContext._active_spark_context
-        if context is not None and context.master != master:
+        if context is not None and not answers(context):
+            self.abandon()
+            context = None
+        elif context is not None and context.master != master:
             self.stop()
             context = None
         if context is None or self._session is None:
@@ -53,6 +59,7 @@ class Sessions:
                 .config("spark.driver.bindAddress", "127.0.0.1")
                 .config("spark.sql.shuffle.partitions", "4")
                 .config("spark.sql.session.timeZone", "UTC")
+                .config("spark.deploy.maxExecutorRetries", "-1")  # tests kill executors of a local-cluster
                 .getOrCreate()
             )
         return self._session
@@ -64,6 +71,38 @@ class Sessions:
         if session is not None:
             session.stop()
         self._session = None
+
+    def abandon(self) -> None:
+        """Stop a session that has died, or hangs, and end its Java process.
+
+        A context that Spark's scheduler took down may never finish its own stop, and lets no other start beside it.
+        """
+        from pyspark import SparkContext
+        from pyspark.sql import SparkSession
+
+        def stop() -> None:
+            with contextlib.suppress(Exception):  # what is dead already may say so
+                self.stop()
+
+        stopping = threading.Thread(target=stop, daemon=True)
+        stopping.start()
+        stopping.join(STOP_S)
+        gateway = SparkContext._gateway
+        if gateway is not None:
+            gateway.proc.kill()
+            gateway.proc.wait()
+            with contextlib.suppress(Exception):  # nobody listens any more
+                gateway.shutdown()
+        SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+        SparkSession._instantiatedSession = self._session = None
+
+
+def answers(context: Any) -> bool:
+    """Whether a SparkContext is alive: a failure in Spark's scheduler ends it in Java, and Python is not told."""
+    try:
+        return not context._jsc.sc().isStopped()
+    except Exception:  # the Java process is gone
+        return False
 
 
 @pytest.fixture(scope="session")

@@ -95,3 +95,10 @@ def largest(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
     found = max(pc.max(batch["rows"]).as_py() for batch in batches)
     yield pa.record_batch({"rows": pa.array([found], pa.int64())})
+
+
+def never_ending(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A task that only a kill ends."""
+    yield from batches
+    while True:
+        time.sleep(0.1)  # it is meant to hang

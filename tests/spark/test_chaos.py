@@ -68,7 +68,7 @@ def stop_a_worker_for_a_second(spark: Any, dice: random.Random) -> None:
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("mode", ["pipelined", "fused", "blocking"])
+@pytest.mark.parametrize("mode", ["pipelined", "blocking"])
 @pytest.mark.parametrize("hurt", [kill_a_task, kill_two_tasks, kill_a_worker, stop_a_worker_for_a_second])
 def test_all_the_rows_or_an_error(spark: Any, mode: str, hurt: Callable[[Any, random.Random], None]) -> None:
     for seed in range(RUNS):

@@ -29,7 +29,7 @@ def early_and_late(states: list[dict[str, int]], name: str) -> tuple[int, int]:
 
 @pytest.mark.spark
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("mode", ["pipelined", "fused", "blocking"])
+@pytest.mark.parametrize("mode", ["pipelined", "blocking"])
 def test_nothing_grows(spark: Any, mode: str) -> None:
     data = spark.createDataFrame(flights().select(["tailnum", "month", "day", "dep_delay"])).repartition(2).cache()
     rows = data.count()

@@ -20,7 +20,7 @@ from pyspark import InheritableThread
 import fastbuf_spark as fbs
 
 pytestmark = pytest.mark.spark
-MODES = ["pipelined", "fused", "blocking"]
+MODES = ["pipelined", "blocking"]
 SOON_S = 60.0  # half of the time after which what waits in vain gives up (stall_timeout)
 WORDS = "the plane has no wings"
 
@@ -89,26 +89,24 @@ def test_a_function_of_an_rdd_that_fails(spark: Any, mode: str) -> None:
     still_works(spark, mode)
 
 
-@pytest.mark.parametrize("mode", ["pipelined", "fused"])
-def test_a_batch_of_another_schema_names_the_columns(spark: Any, mode: str) -> None:
+def test_a_batch_of_another_schema_names_the_columns(spark: Any) -> None:
     def other(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             yield batch.rename_columns(["k", "identity"])
 
-    fails_soon(shuffled(numbers(spark), mode, before=other).count, "['k', 'identity']", "['k', 'id']")
+    fails_soon(shuffled(numbers(spark), "pipelined", before=other).count, "['k', 'identity']", "['k', 'id']")
 
 
-@pytest.mark.parametrize("mode", ["pipelined", "fused"])
 @pytest.mark.parametrize("side", ["before", "func"])
-def test_a_worker_that_is_killed(spark: Any, mode: str, side: str) -> None:
+def test_a_worker_that_is_killed(spark: Any, side: str) -> None:
     def dies(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number, batch in enumerate(batches):
             if number == 1:
                 os.kill(os.getpid(), signal.SIGKILL)
             yield batch
 
-    fails_soon(shuffled(numbers(spark), mode, **{side: dies}).count)
-    still_works(spark, mode)
+    fails_soon(shuffled(numbers(spark), "pipelined", **{side: dies}).count)
+    still_works(spark, "pipelined")
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -124,15 +122,14 @@ def test_an_input_that_fails_is_no_end_of_it(spark: Any, mode: str, where: str) 
     still_works(spark, mode)
 
 
-@pytest.mark.parametrize("mode", ["pipelined", "fused"])
-def test_a_function_that_catches_what_its_input_raises_does_not_make_a_result_of_it(spark: Any, mode: str) -> None:
+def test_a_function_that_catches_what_its_input_raises_does_not_make_a_result_of_it(spark: Any) -> None:
     def forgiving(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with contextlib.suppress(Exception):
             yield from batches
 
     failing = stages.Failing(WORDS, 15, 1)
-    fails_soon(shuffled(numbers(spark, 400_000), mode, before=failing, func=forgiving).count, WORDS)
-    still_works(spark, mode)
+    fails_soon(shuffled(numbers(spark, 400_000), "pipelined", before=failing, func=forgiving).count, WORDS)
+    still_works(spark, "pipelined")
 
 
 def test_a_task_finds_the_stream_that_it_is_fed_by(spark: Any) -> None:
@@ -150,11 +147,8 @@ def test_a_task_finds_the_stream_that_it_is_fed_by(spark: Any) -> None:
     assert spark.sparkContext.parallelize(range(2), 2).mapPartitions(found).collect() == [True, True]
 
 
-@pytest.mark.parametrize("mode", ["pipelined", "fused"])
 @pytest.mark.parametrize("after", [3, 10, 30])
-def test_a_task_that_spark_kills_is_not_taken_for_one_that_has_sent_all(
-    spark: Any, mode: str, after: int, tmp_path: Path
-) -> None:
+def test_a_task_that_spark_kills_is_not_taken_for_one_that_has_sent_all(spark: Any, after: int, tmp_path: Path) -> None:
     """Spark hangs up, mostly between two batches, and that reads like the end of the input."""
 
     def slow(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -178,11 +172,11 @@ def test_a_task_that_spark_kills_is_not_taken_for_one_that_has_sent_all(
     killer = InheritableThread(target=kill)
     killer.start()
     text = in_time(
-        SOON_S, lambda: failure(lambda: found.append(shuffled(df.mapInArrow(slow, df.schema), mode).count()))
+        SOON_S, lambda: failure(lambda: found.append(shuffled(df.mapInArrow(slow, df.schema), "pipelined").count()))
     )
     killer.join(SOON_S)
     assert found == [rows] or "killed" in text or "vanished" in text, text
-    still_works(spark, mode)
+    still_works(spark, "pipelined")
 
 
 def test_two_pipelined_frames_joined_with_too_few_slots(spark: Any) -> None:

@@ -14,7 +14,7 @@ import fastbuf_spark as fbs
 from fastbuf.errors import ConfigError, PreflightError, SchemaError
 
 pytestmark = pytest.mark.spark
-MODES = ["pipelined", "fused", "blocking"]
+MODES = ["pipelined", "blocking"]
 SMALL = fbs.ShuffleConf(memory_bytes=256 << 10, segment_size=8 << 10)
 
 Placed = Callable[[Any], pa.Table]
@@ -90,8 +90,6 @@ def test_empty_partitions_and_an_empty_frame(spark: Any, placed: Placed, mode: s
         ("pipelined", 40, 3),
         ("pipelined", 40, 1),
         ("pipelined", 1, 1),
-        ("fused", 1, 1),
-        ("fused", 4, 4),
         ("blocking", 1, 7),
         ("blocking", 40, 7),
         ("blocking", 40, 1),
@@ -180,11 +178,13 @@ def test_auto_says_what_it_chose_and_why(spark: Any, placed: Placed, caplog: pyt
     df = numbers(spark, 2_000, 2)
     caplog.set_level("INFO", logger="fastbuf_spark")
     wide = fbs.repartition(df, 7, "k")
-    assert "mode='blocking' (pipelined cannot run: 7 consumers" in caplog.text
+    assert "mode='blocking' (not pipelined: 7 consumers" in caplog.text
     assert "8 > 4 slots" in caplog.text
     assert placed(wide).equals(placed(df.repartition(7, "k")))
     fbs.repartition(df, 2, "k")
-    assert "into 2 partitions: mode='pipelined'" in caplog.text
+    assert "take 5 slots, and there are 4; num_partitions=1 would be pipelined" in caplog.text
+    fbs.repartition(df, 1, "k")
+    assert "into 1 partitions: mode='pipelined'" in caplog.text
 
 
 def test_preflight_gives_figures_and_a_remedy(spark: Any) -> None:
@@ -194,17 +194,13 @@ def test_preflight_gives_figures_and_a_remedy(spark: Any) -> None:
     assert "5 > 4 slots" in str(stopped)
     assert "local[5]" in str(stopped)
     assert "num_partitions=3" in str(stopped)
-    assert not fbs.preflight(spark, num_partitions=4, mode="fused")
+    assert not fbs.preflight(spark, num_partitions=4, mode="barrier")
 
 
 def test_what_cannot_run_is_refused_on_the_driver(spark: Any) -> None:
     df = numbers(spark, 100, 2)
     with pytest.raises(PreflightError, match="5 > 4 slots"):
         fbs.repartition(df, 4, "k", mode="pipelined")
-    with pytest.raises(PreflightError, match="the input has 2, not 3"):
-        fbs.repartition(df, 3, "k", mode="fused")
-    with pytest.raises(PreflightError, match="the input has 2, not 3"):
-        fbs.partition_by(df.rdd, 3, mode="fused")
     with pytest.raises(ConfigError, match="mode is 'quick'"):
         fbs.repartition(df, 2, "k", mode="quick")
     with pytest.raises(ConfigError, match="no key column"):
@@ -214,7 +210,7 @@ def test_what_cannot_run_is_refused_on_the_driver(spark: Any) -> None:
     with pytest.raises(ConfigError, match="go together"):
         fbs.map_in_arrow(df, stages.identity, df.schema, keys="k", num_partitions=2, before=stages.identity)
     with pytest.raises(SchemaError):
-        fbs.repartition(df.selectExpr("map(k, id) as m"), 2, "m")
+        fbs.repartition(df.selectExpr("map(k, id) as m"), 2, "m", mode="pipelined")
 
 
 def test_settings_of_the_session_are_read(spark: Any) -> None:

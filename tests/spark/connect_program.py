@@ -1,0 +1,49 @@
+"""A program of a user of Spark Connect, which test_connect.py runs; prints what it found, as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+
+def main() -> None:
+    from pyspark.sql import SparkSession
+    from pyspark.sql import functions as F
+
+    import fastbuf_spark as fbs
+    from fastbuf.errors import PreflightError
+
+    def passing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+
+    def placed(df: Any) -> list[tuple[Any, ...]]:
+        return sorted(tuple(row) for row in df.select(F.spark_partition_id().alias("p"), "*").collect())
+
+    spark = SparkSession.builder.remote("local[3]").config("spark.ui.enabled", "false").getOrCreate()
+    df = spark.range(0, 1_000, 1, 3).selectExpr("id % 17 as k", "id")
+    found: dict[str, Any] = {}
+    for mode in ("auto", "blocking"):
+        made = fbs.repartition(df, 3, "k", mode=mode)
+        found[mode] = placed(made) == placed(df.repartition(3, "k"))
+    made = fbs.map_in_arrow(
+        df, passing, df.schema, keys=["k"], num_partitions=3, before=passing, before_schema=df.schema
+    )
+    found["count"] = made.count()
+    found["take"] = len(made.take(5))
+    found["union"] = made.union(df).count()
+    found["expression"] = placed(fbs.repartition(df, 3, F.expr("k % 2"))) == placed(df.repartition(3, F.expr("k % 2")))
+    found["in turn"] = fbs.repartition(df, 3).count()
+    found["preflight"] = str(fbs.preflight(spark, 3))
+    try:
+        fbs.repartition(df, 3, "k", mode="pipelined")
+    except PreflightError as error:
+        found["pipelined"] = str(error)
+    print("FOUND", json.dumps(found))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
