@@ -23,7 +23,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 # cython-lint calls pycodestyle by name.
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: help build demo test debug-test tsan-test asan-test lint format bench bench-smoke wheel docs clean distclean need-build need-java
+.PHONY: help build demo test nightly debug-test tsan-test asan-test lint format bench bench-smoke wheel docs clean distclean need-build need-java
 
 help:
 	@sed -n '1,6p' Makefile
@@ -74,6 +74,11 @@ tsan-test: $(BUILT)
 
 asan-test: $(BUILT)
 	PYTHON=$(BIN)/python .ci/sanitize address $(PYTEST_ARGS)
+
+# What takes hours: the long variant of every test that has one.
+nightly: need-java $(BUILT)
+	FASTBUF_LONG=1 $(MAKE) test
+	FASTBUF_LONG=1 $(MAKE) tsan-test asan-test
 
 lint: need-build $(BUILT)
 	$(BIN)/ruff check .

@@ -31,10 +31,10 @@ KEY = "k"
 
 # Name: Spark's master, partitions out (R), partitions in (M), modes, whether Spark measures Arrow batches.
 SHAPES: dict[str, tuple[str, int, int, tuple[str, ...], bool]] = {
-    "local[4] R=2 M=2": ("local[4]", 2, 2, ("pipelined", "fused", "blocking"), True),
+    "local[4] R=2 M=2": ("local[4]", 2, 2, ("pipelined", "blocking"), True),
     "local[4] R=2 M=16": ("local[4]", 2, 16, ("pipelined", "blocking"), True),
     "local[2] R=1 M=2": ("local[2]", 1, 2, ("pipelined", "blocking"), True),
-    "local[4] R=2 M=2 unmeasured": ("local[4]", 2, 2, ("pipelined", "fused", "blocking"), False),
+    "local[4] R=2 M=2 unmeasured": ("local[4]", 2, 2, ("pipelined", "blocking"), False),
 }
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from fastbuf.errors import FastbufError
 
-MODES = ("auto", "pipelined", "fused", "blocking")
+MODES = ("auto", "pipelined", "blocking")
 
 
 class Group(click.Group):

@@ -66,7 +66,7 @@ def load(spark: SparkSession, scale: int) -> DataFrame:
     return data
 
 
-def choose_ways(spark: SparkSession, source: DataFrame, partitions: int) -> tuple[list[str], list[str]]:
+def choose_ways(spark: SparkSession, partitions: int) -> tuple[list[str], list[str]]:
     """The modes that this Spark can run, and a line for each that it cannot."""
     import fastbuf_spark as fbs
 
@@ -76,12 +76,6 @@ def choose_ways(spark: SparkSession, source: DataFrame, partitions: int) -> tupl
         left_out.append(f"pipelined: {stopped}")
     else:
         ways.append("pipelined")
-    parts_in = source.rdd.getNumPartitions()
-    slots = spark.sparkContext.defaultParallelism
-    if parts_in == partitions <= slots:
-        ways.append("fused")
-    else:
-        left_out.append(f"fused: takes as many partitions out as in ({parts_in} in, {partitions} out, {slots} slots)")
     return ways, left_out
 
 
@@ -103,7 +97,7 @@ def run(
         with console.status(f"Starting: {336_776 * scale:,} flights on {master} (Spark's log: {log})"):
             source = load(spark, scale)
             sample = source if scale == 1 else load(spark, 1)
-            ways, left_out = choose_ways(spark, source, partitions)
+            ways, left_out = choose_ways(spark, partitions)
         pipeline = partial(
             Pipeline,
             before=delays.clean,
