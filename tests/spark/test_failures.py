@@ -175,7 +175,9 @@ def test_a_task_that_spark_kills_is_not_taken_for_one_that_has_sent_all(spark: A
         SOON_S, lambda: failure(lambda: found.append(shuffled(df.mapInArrow(slow, df.schema), "pipelined").count()))
     )
     killer.join(SOON_S)
-    assert found == [rows] or "killed" in text or "vanished" in text, text
+    # the last of these is what Spark says where it has ended the worker before it reads that the task is killed
+    named = any(word in text for word in ("killed", "vanished", "Python worker exited unexpectedly"))
+    assert found == [rows] or named, text
     still_works(spark, "pipelined")
 
 
