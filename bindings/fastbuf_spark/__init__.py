@@ -13,15 +13,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fastbuf_spark.checks import Preflight, preflight
+    from fastbuf_spark.api.dataframe import map_in_arrow, repartition
+    from fastbuf_spark.api.rdds import partition_by
     from fastbuf_spark.conf import ShuffleConf
-    from fastbuf_spark.exchanges import last_run, progress
-    from fastbuf_spark.plan import map_in_arrow, repartition
-    from fastbuf_spark.rdd import partition_by
+    from fastbuf_spark.driver.checks import Preflight, preflight
+    from fastbuf_spark.driver.exchanges import last_run, progress
+    from fastbuf_spark.driver.summary import RunSummary
     from fastbuf_spark.schema import schema_of, struct_type_of
     from fastbuf_spark.serializer import ObjectSerializer
-    from fastbuf_spark.stage import ShuffleStage
-    from fastbuf_spark.summary import RunSummary
+    from fastbuf_spark.worker.stage import ShuffleStage
 
 __all__ = [
     "ObjectSerializer",
@@ -41,16 +41,16 @@ __all__ = [
 
 _HOMES = {
     "ObjectSerializer": "serializer",
-    "Preflight": "checks",
-    "RunSummary": "summary",
+    "Preflight": "driver.checks",
+    "RunSummary": "driver.summary",
     "ShuffleConf": "conf",
-    "ShuffleStage": "stage",
-    "last_run": "exchanges",
-    "map_in_arrow": "plan",
-    "partition_by": "rdd",
-    "preflight": "checks",
-    "progress": "exchanges",
-    "repartition": "plan",
+    "ShuffleStage": "worker.stage",
+    "last_run": "driver.exchanges",
+    "map_in_arrow": "api.dataframe",
+    "partition_by": "api.rdds",
+    "preflight": "driver.checks",
+    "progress": "driver.exchanges",
+    "repartition": "api.dataframe",
     "schema_of": "schema",
     "struct_type_of": "schema",
 }

@@ -10,7 +10,7 @@ from typing import Any
 
 from fastbuf_spark.codec import Codec
 from fastbuf_spark.conf import ShuffleConf
-from fastbuf_spark.control import Control
+from fastbuf_spark.worker.control import Control
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,7 @@ def spark(sessions: Sessions) -> Any:
 
 def leftovers() -> list[str]:
     """Threads of fastbuf but the rendezvous, which lives as long as the driver; runs that are not over."""
-    from fastbuf_spark import rendezvous
+    from fastbuf_spark.driver import rendezvous
 
     found = [t.name for t in threading.enumerate() if t.name.startswith("fastbuf") and t.name != "fastbuf-rendezvous"]
     for server in rendezvous.servers():

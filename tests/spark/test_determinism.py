@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fastbuf_spark.determinism import is_deterministic, order_is_fixed
+from fastbuf_spark.driver.determinism import is_deterministic, order_is_fixed
 
 pytestmark = pytest.mark.spark
 Frame = Callable[[Any], Any]

@@ -136,7 +136,7 @@ def test_a_task_finds_the_stream_that_it_is_fed_by(spark: Any) -> None:
     """PySpark has no name for it: if this fails, a new version keeps it elsewhere, and the next test cannot hold."""
 
     def found(_: Any) -> Iterator[bool]:
-        from fastbuf_spark.task_input import TaskInput
+        from fastbuf_spark.worker.task_input import TaskInput
 
         yield TaskInput.of_task().found
 

@@ -8,8 +8,8 @@ import pytest
 import stages
 
 import fastbuf_spark as fbs
-from fastbuf_spark import input_batches
-from fastbuf_spark.input_batches import MAX_BYTES, MAX_RECORDS, NO_LIMIT
+from fastbuf_spark.driver import input_batches
+from fastbuf_spark.driver.input_batches import MAX_BYTES, MAX_RECORDS, NO_LIMIT
 
 pytestmark = pytest.mark.spark
 LIFTED = {MAX_BYTES: NO_LIMIT}

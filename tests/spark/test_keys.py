@@ -397,7 +397,7 @@ def test_spark_connect_resolves_them_too(spark: Any, key: str) -> None:
     from pyspark.sql import DataFrame
     from pyspark.sql import functions as F
 
-    from fastbuf_spark.keys import resolve
+    from fastbuf_spark.driver.keys import resolve
 
     class Connects(DataFrame):
         """A DataFrame without the doors that Spark Connect has not."""

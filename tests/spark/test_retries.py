@@ -102,7 +102,7 @@ def test_an_input_that_is_not_the_same_again_is_no_result(retrying: Any) -> None
 
 
 def list_runs() -> list[fbs.RunSummary]:
-    from fastbuf_spark import rendezvous
+    from fastbuf_spark.driver import rendezvous
 
     return [summary for server in rendezvous.servers() for summary in server.summaries]
 

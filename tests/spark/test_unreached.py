@@ -10,8 +10,8 @@ import stages
 from conftest import failure, in_time
 
 import fastbuf_spark as fbs
-from fastbuf_spark import plan
-from fastbuf_spark.producer import Producer
+from fastbuf_spark.driver import plan
+from fastbuf_spark.worker.producer import Producer
 
 pytestmark = pytest.mark.spark
 

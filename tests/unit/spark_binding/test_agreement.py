@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from fastbuf_spark.agreement import KEPT_SCOPES, MASK, WARN_AT, Agreement
+from fastbuf_spark.driver.agreement import KEPT_SCOPES, MASK, WARN_AT, Agreement
 
 
 def read(*pairs: tuple[int, int], cut: bool = False) -> list[dict[str, int]]:

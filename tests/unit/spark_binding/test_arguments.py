@@ -11,10 +11,10 @@ import pytest
 pytest.importorskip("pyspark", reason="the binding is PySpark's")
 
 from fastbuf.errors import ConfigError, RecordTooLong, SchemaMismatch
-from fastbuf_spark.blocks import Staging
-from fastbuf_spark.checks import check_conf, check_dataframe, check_function, check_mode, partition_count
 from fastbuf_spark.codec import BatchCodec
+from fastbuf_spark.driver.checks import check_conf, check_dataframe, check_function, check_mode, partition_count
 from fastbuf_spark.schema import conform
+from fastbuf_spark.worker.blocks import Staging
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from fastbuf.errors import AuthenticationError, ExchangeAborted, FastbufError, PeerLost, ProtocolError
-from fastbuf_spark import rendezvous, slots
-from fastbuf_spark.control import Control
-from fastbuf_spark.rendezvous import Rendezvous
-from fastbuf_spark.run import SETTLE_S, Run, RunPlan
-from fastbuf_spark.slots import Slots
-from fastbuf_spark.task_input import InputLost, TaskInput
+from fastbuf_spark.driver import rendezvous, slots
+from fastbuf_spark.driver.rendezvous import Rendezvous
+from fastbuf_spark.driver.run import SETTLE_S, Run, RunPlan
+from fastbuf_spark.driver.slots import Slots
 from fastbuf_spark.wire import GREETING_BYTES, VERSION, Unpacker, pack
+from fastbuf_spark.worker.control import Control
+from fastbuf_spark.worker.task_input import InputLost, TaskInput
 
 SECRET = b"s" * 32
 WAIT_S = 30.0

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from fastbuf_spark.agreement import Agreement
-from fastbuf_spark.barrier_run import GAP_S, BarrierRun
-from fastbuf_spark.run import (
+from fastbuf_spark.driver.agreement import Agreement
+from fastbuf_spark.driver.barrier_run import GAP_S, BarrierRun
+from fastbuf_spark.driver.run import (
     CAUSE_S,
     RECANCEL_S,
     SETTLE_S,

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fastbuf_spark.task_input import Given, InputLost, TaskInput
+from fastbuf_spark.worker.task_input import Given, InputLost, TaskInput
 
 END_OF_STREAM = struct.pack("!i", -4)  # what Spark writes after the data
 SCHEMA = pa.schema([("n", pa.int64())])

@@ -18,7 +18,7 @@ import pyarrow
 import fastbuf as fb
 from fastbuf.errors import ConfigError
 from fastbuf_spark.conf import ShuffleConf
-from fastbuf_spark.worker_memory import addresses_left, environment
+from fastbuf_spark.worker.memory import addresses_left, environment
 
 def mapped():
     return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastbuf_spark.run import Peer, Run, _abort, _Consumer, _Vanished
+from fastbuf_spark.driver.run import Consumer, Peer, Run, Vanished, abort_message
 
 GAP_S = 1.0  #: tasks whose ids have gaps may be of two attempts of the stage: wait so long for the newer ones
 
@@ -30,9 +30,9 @@ class BarrierRun(Run):
         old = self._consumers.get(partition)
         if old is not None:
             if attempt <= old.attempt:
-                peer.send(_abort(f"attempt {attempt} of task {partition} came after attempt {old.attempt}"))
+                peer.send(abort_message(f"attempt {attempt} of task {partition} came after attempt {old.attempt}"))
                 return
-            old.peer.send(_abort(f"attempt {attempt} of task {partition} takes the place of {old.attempt}"))
+            old.peer.send(abort_message(f"attempt {attempt} of task {partition} takes the place of {old.attempt}"))
             del self._consumers[partition]
         super().join(peer, partition, attempt, now)
 
@@ -49,7 +49,7 @@ class BarrierRun(Run):
         for task in self._consumers.values():
             task.peer.send({"op": "targets", "targets": [target[:3] for target in targets]})
 
-    def _consumer_lost(self, consumer: _Consumer, now: float) -> None:
+    def _consumer_lost(self, consumer: Consumer, now: float) -> None:
         if consumer.state != "live" or self.state == "joining":
             super()._consumer_lost(consumer, now)
             return
@@ -61,7 +61,7 @@ class BarrierRun(Run):
                 f"task {consumer.partition} of the barrier stage '{self.plan.name}' vanished before it had sent all "
                 "its rows: its Python worker died, Spark killed it, or what reads the stage stopped before its end"
             )
-            self._ask_why(_Vanished(self.stage, consumer.attempt, words, now))
+            self._ask_why(Vanished(self.stage, consumer.attempt, words, now))
         else:
             self._consumer_left(now)
 

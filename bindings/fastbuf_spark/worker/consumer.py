@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ExchangeAborted, ExchangeError, StallTimeout
 from fastbuf_spark.codec import Codec
-from fastbuf_spark.control import Control, words
 from fastbuf_spark.spec import ExchangeSpec, plain
-from fastbuf_spark.task_input import Given, InputLost, TaskInput
 from fastbuf_spark.wire import data_secret
-from fastbuf_spark.worker_memory import environment
+from fastbuf_spark.worker.control import Control, words
+from fastbuf_spark.worker.memory import environment
+from fastbuf_spark.worker.task_input import Given, InputLost, TaskInput
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,16 +8,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from fastbuf_spark import rendezvous
-from fastbuf_spark.checks import attempts_of, remedy, setting, slots_to_come
 from fastbuf_spark.codec import Codec
 from fastbuf_spark.conf import ShuffleConf
-from fastbuf_spark.jobs import ProducersJob, caches_filled, fate, stage_tasks
-from fastbuf_spark.rendezvous import Rendezvous
-from fastbuf_spark.run import Job, Run, RunPlan
-from fastbuf_spark.slots import Slots
+from fastbuf_spark.driver import rendezvous
+from fastbuf_spark.driver.checks import attempts_of, remedy, setting, slots_to_come
+from fastbuf_spark.driver.jobs import ProducersJob, caches_filled, fate, stage_tasks
+from fastbuf_spark.driver.rendezvous import Rendezvous
+from fastbuf_spark.driver.run import Job, Run, RunPlan
+from fastbuf_spark.driver.slots import Slots
+from fastbuf_spark.driver.summary import RunSummary
 from fastbuf_spark.spec import ExchangeSpec
-from fastbuf_spark.summary import RunSummary
 
 log = logging.getLogger("fastbuf_spark")
 

@@ -18,12 +18,12 @@ from typing import Any
 from fastbuf.errors import ConfigError, ExchangeAborted, PreflightError
 from fastbuf_spark.codec import RecordCodec, own_partition_func
 from fastbuf_spark.conf import ShuffleConf
-from fastbuf_spark.consumer import POLL_S, Received, explained
-from fastbuf_spark.control import Control
 from fastbuf_spark.spec import ExchangeSpec, plain
-from fastbuf_spark.task_input import Given, InputLost, TaskInput
 from fastbuf_spark.wire import data_secret
-from fastbuf_spark.worker_memory import environment
+from fastbuf_spark.worker.consumer import POLL_S, Received, explained
+from fastbuf_spark.worker.control import Control
+from fastbuf_spark.worker.memory import environment
+from fastbuf_spark.worker.task_input import Given, InputLost, TaskInput
 
 BLOCKED_S = 0.002  #: a blocked sender waits for arrivals so long before it looks whether it has credit again
 
@@ -213,8 +213,8 @@ class ShuffleStage:
     ) -> None:
         from pyspark import SparkContext
 
-        from fastbuf_spark import exchanges
-        from fastbuf_spark.checks import preflight
+        from fastbuf_spark.driver import exchanges
+        from fastbuf_spark.driver.checks import preflight
 
         sc = SparkContext._active_spark_context
         if sc is None:

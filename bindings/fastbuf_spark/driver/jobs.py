@@ -8,9 +8,9 @@ import secrets
 from collections.abc import Callable
 from typing import Any
 
-from fastbuf_spark.consumer import EPOCH, EXECUTION
-from fastbuf_spark.rendezvous import Rendezvous
-from fastbuf_spark.run import Run, StageTasks
+from fastbuf_spark.driver.rendezvous import Rendezvous
+from fastbuf_spark.driver.run import Run, StageTasks
+from fastbuf_spark.worker.consumer import EPOCH, EXECUTION
 
 log = logging.getLogger("fastbuf_spark")
 

@@ -21,11 +21,11 @@ from functools import partial
 
 from fastbuf import __version__
 from fastbuf.errors import ConfigError, ProtocolError
-from fastbuf_spark.agreement import Agreement
-from fastbuf_spark.barrier_run import BarrierRun
-from fastbuf_spark.run import Run, RunPlan
-from fastbuf_spark.slots import Slots
-from fastbuf_spark.summary import RunSummary
+from fastbuf_spark.driver.agreement import Agreement
+from fastbuf_spark.driver.barrier_run import BarrierRun
+from fastbuf_spark.driver.run import Run, RunPlan
+from fastbuf_spark.driver.slots import Slots
+from fastbuf_spark.driver.summary import RunSummary
 from fastbuf_spark.wire import FRAME_BYTES, VERSION, Message, Unpacker, clip, pack, prepare, proof, same
 
 log = logging.getLogger("fastbuf_spark")
@@ -49,7 +49,7 @@ class _Exchange:
 
 @dataclass(eq=False)
 class _Connection:
-    """One worker; :class:`fastbuf_spark.run.Peer` to its run."""
+    """One worker; :class:`fastbuf_spark.driver.run.Peer` to its run."""
 
     sock: socket.socket
     server: Rendezvous

@@ -11,9 +11,9 @@ gives it peers to answer to; so tests can drive it message by message.
 
 A run serves at most one request for each partition.  Which requests share a run is a guess that decides what they cost,
 never what they get: a request that comes later, or that Spark makes again for a lost task, is served by another run,
-which reads the input again and must find the same keys in it (:mod:`fastbuf_spark.agreement`).  So a consumer that
-vanishes takes nobody with it.  One producer vanishing before it began to send gives its lease back; later, the epoch is
-lost: nobody knows what arrived.
+which reads the input again and must find the same keys in it (:mod:`fastbuf_spark.driver.agreement`).  So a consumer
+that vanishes takes nobody with it.  One producer vanishing before it began to send gives its lease back; later, the
+epoch is lost: nobody knows what arrived.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from fastbuf_spark.agreement import Agreement
-from fastbuf_spark.summary import RunSummary
+from fastbuf_spark.driver.agreement import Agreement
+from fastbuf_spark.driver.summary import RunSummary
 from fastbuf_spark.wire import Message, clip
 
 SETTLE_S = 0.5  #: a run waits so long for one more request, after the last that came
@@ -90,7 +90,7 @@ class RunPlan:
 
 
 @dataclass
-class _Consumer:
+class Consumer:
     partition: int
     attempt: int
     peer: Peer
@@ -111,7 +111,7 @@ class _Lease:
 
 
 @dataclass(frozen=True)
-class _Vanished:
+class Vanished:
     """A participant that is gone, and took the epoch with it; Spark may know why."""
 
     stage: int
@@ -159,13 +159,13 @@ class Run:
         self.refuse: Callable[[str], None] = lambda reason: None
         self._agreement = agreement or Agreement()
         self._scopes = scopes
-        self._consumers: dict[int, _Consumer] = {}
+        self._consumers: dict[int, Consumer] = {}
         self._leases: dict[int, _Lease] = {}
         self._started = self._since = now
         self._cancelled_at = 0.0
         self._last_failure = ""
         self._producers_stage: int | None = None
-        self._vanished: _Vanished | None = None
+        self._vanished: Vanished | None = None
 
     # what others ask
 
@@ -203,9 +203,9 @@ class Run:
     def join(self, peer: Peer, partition: int, attempt: int, now: float) -> None:
         """A consumer asks for a partition.  Only while the run ``wants`` it."""
         if not 0 <= partition < self.plan.partitions:
-            peer.send(_abort(f"partition {partition} of an exchange of {self.plan.partitions} partitions"))
+            peer.send(abort_message(f"partition {partition} of an exchange of {self.plan.partitions} partitions"))
             return
-        self._consumers[partition] = _Consumer(partition, attempt, peer)
+        self._consumers[partition] = Consumer(partition, attempt, peer)
         self._since = now
         self._try_to_form(now)
 
@@ -285,7 +285,7 @@ class Run:
         outcome = "ok" if complete else "aborted" if self.summary.reason else "cancelled"
         self._end(outcome, self.summary.reason, now)
 
-    def _consumer_of(self, peer: Peer) -> _Consumer | None:
+    def _consumer_of(self, peer: Peer) -> Consumer | None:
         return next((c for c in self._consumers.values() if c.peer is peer), None)
 
     # producers
@@ -294,7 +294,7 @@ class Run:
         """A producer's attempt asks whether it may send partition ``partition``; ``stage`` is its task's."""
         self._producers_stage = stage
         if self.state == "ended":
-            peer.send({"op": "stop"} if self.summary.outcome != "aborted" else _abort(self.summary.reason))
+            peer.send({"op": "stop"} if self.summary.outcome != "aborted" else abort_message(self.summary.reason))
             return
         lease = self._leases.get(partition)
         if lease is None:
@@ -390,12 +390,12 @@ class Run:
                 )
                 if self._last_failure:
                     words += f"; last failure:\n{self._last_failure}"
-                self._ask_why(_Vanished(self._producers_stage, lease.attempt, words, now))
+                self._ask_why(Vanished(self._producers_stage, lease.attempt, words, now))
             elif lease.state == "open":
                 self._hand_on(lease)
                 self._seal(now)
 
-    def _consumer_lost(self, consumer: _Consumer, now: float) -> None:
+    def _consumer_lost(self, consumer: Consumer, now: float) -> None:
         if consumer.state != "live":
             return
         consumer.state = "gone"
@@ -405,7 +405,7 @@ class Run:
         if self.state == "gating":
             self._try_to_start(now)
 
-    def _ask_why(self, vanished: _Vanished) -> None:
+    def _ask_why(self, vanished: Vanished) -> None:
         # The first: Spark ends all tasks of a barrier stage after one, and the last ones for no reason of their own
         if self._vanished is None:
             self._vanished = vanished
@@ -483,12 +483,12 @@ class Run:
         if outcome == "aborted":
             for consumer in self._consumers.values():
                 if consumer.state == "live":
-                    consumer.peer.send(_abort(reason))
+                    consumer.peer.send(abort_message(reason))
         for lease in self._leases.values():
             left = [p for _, p in lease.waiting] + ([lease.peer] if lease.peer and lease.state != "done" else [])
             for peer in left:
                 # A producer that nobody listens to any more reads it when it next looks; its writer sees it first
-                peer.send(_abort(reason) if outcome == "aborted" else {"op": "stop"})
+                peer.send(abort_message(reason) if outcome == "aborted" else {"op": "stop"})
         if self._counted():
             self._cancelled_at = now + LEAVE_S
         else:
@@ -519,5 +519,5 @@ class Run:
         self._try_to_form(now)
 
 
-def _abort(reason: str) -> Message:
+def abort_message(reason: str) -> Message:
     return {"op": "abort", "reason": clip(reason)}

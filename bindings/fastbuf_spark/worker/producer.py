@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ExchangeAborted, ExchangeError, PeerLost, StallTimeout
-from fastbuf_spark.consumer import explained
-from fastbuf_spark.control import Control, words
 from fastbuf_spark.folding import Fold
 from fastbuf_spark.spec import ExchangeSpec, not_reached, plain
-from fastbuf_spark.task_input import InputLost, TaskInput
 from fastbuf_spark.wire import data_secret
-from fastbuf_spark.worker_memory import environment
+from fastbuf_spark.worker.consumer import explained
+from fastbuf_spark.worker.control import Control, words
+from fastbuf_spark.worker.memory import environment
+from fastbuf_spark.worker.task_input import InputLost, TaskInput
 
 if TYPE_CHECKING:
     import pyarrow as pa

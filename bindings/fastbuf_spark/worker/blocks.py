@@ -15,7 +15,7 @@ from fastbuf.errors import RecordTooLong
 from fastbuf.serializers.block import FLAG_CRC, HEADER_BYTES, KIND_COLUMNAR, check_block, count_mismatch, encode_header
 from fastbuf_spark.codec import BatchCodec, RecordCodec, packed, unpacked
 from fastbuf_spark.spec import ExchangeSpec
-from fastbuf_spark.task_input import Given
+from fastbuf_spark.worker.task_input import Given
 
 if TYPE_CHECKING:
     import numpy as np

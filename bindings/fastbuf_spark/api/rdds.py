@@ -12,9 +12,10 @@ from pyspark.core.rdd import RDD
 from pyspark.serializers import BatchedSerializer, CPickleSerializer, NoOpSerializer, pack_long
 
 from fastbuf.errors import ConfigError, PreflightError
-from fastbuf_spark import exchanges
-from fastbuf_spark.blocks import RecordMapSide, RecordReduceSide
-from fastbuf_spark.checks import (
+from fastbuf_spark.codec import RecordCodec, own_partition_func
+from fastbuf_spark.conf import ShuffleConf
+from fastbuf_spark.driver import exchanges
+from fastbuf_spark.driver.checks import (
     check_conf,
     check_function,
     check_mode,
@@ -23,14 +24,13 @@ from fastbuf_spark.checks import (
     slots_of,
     spare_problem,
 )
-from fastbuf_spark.codec import RecordCodec, own_partition_func
-from fastbuf_spark.conf import ShuffleConf
-from fastbuf_spark.consumer import Consumer
+from fastbuf_spark.driver.plan import MODES
 from fastbuf_spark.folding import fold
-from fastbuf_spark.plan import MODES
-from fastbuf_spark.producer import Producer
 from fastbuf_spark.shipping import named
 from fastbuf_spark.spec import ExchangeSpec
+from fastbuf_spark.worker.blocks import RecordMapSide, RecordReduceSide
+from fastbuf_spark.worker.consumer import Consumer
+from fastbuf_spark.worker.producer import Producer
 
 log = logging.getLogger("fastbuf_spark")
 

@@ -14,8 +14,8 @@ from types import TracebackType
 
 from fastbuf import __version__
 from fastbuf.errors import AuthenticationError, ExchangeAborted, PeerLost, ProtocolError, StallTimeout
-from fastbuf_spark.task_input import LOOK_S
 from fastbuf_spark.wire import FRAME_BYTES, VERSION, Message, Unpacker, clip, pack, prepare, proof, same
+from fastbuf_spark.worker.task_input import LOOK_S
 
 #: How long a participant whose channel broke waits to be told the cause, which the driver may have to ask Spark for
 #: (``run.CAUSE_S``)

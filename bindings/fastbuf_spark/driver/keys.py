@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ConfigError, SchemaError
-from fastbuf_spark.checks import is_connect
 from fastbuf_spark.codec import BatchCodec
+from fastbuf_spark.driver.checks import is_connect
 from fastbuf_spark.schema import arrow_schema, large_types, not_carried, session_zone
 
 if TYPE_CHECKING:

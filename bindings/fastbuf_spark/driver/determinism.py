@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
-from fastbuf_spark.checks import is_connect
+from fastbuf_spark.driver.checks import is_connect
 
 log = logging.getLogger("fastbuf_spark")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fastbuf_spark.run import Run
+from fastbuf_spark.driver.run import Run
 
 #: Spark gives on the slot of a worker that it reads no more, as after take(), before that worker has left: until then
 #: the slot counts twice, so slots that are all held are looked at for so long

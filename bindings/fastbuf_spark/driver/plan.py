@@ -8,13 +8,12 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from fastbuf.errors import ConfigError, PreflightError, SchemaError
-from fastbuf_spark import exchanges, input_batches
-from fastbuf_spark.blocks import PID, SHIPPED, MapSide, ReduceSide
-from fastbuf_spark.checks import (
+from fastbuf.errors import PreflightError, SchemaError
+from fastbuf_spark.codec import BatchCodec
+from fastbuf_spark.conf import ShuffleConf
+from fastbuf_spark.driver import exchanges, input_batches
+from fastbuf_spark.driver.checks import (
     check_conf,
-    check_dataframe,
-    check_function,
     check_mode,
     is_connect,
     partition_count,
@@ -22,20 +21,19 @@ from fastbuf_spark.checks import (
     slots_of,
     spare_problem,
 )
-from fastbuf_spark.codec import BatchCodec
-from fastbuf_spark.conf import ShuffleConf
-from fastbuf_spark.consumer import Consumer
-from fastbuf_spark.determinism import order_is_fixed, unsteady
+from fastbuf_spark.driver.determinism import order_is_fixed, unsteady
+from fastbuf_spark.driver.keys import Keys, plain, resolve
 from fastbuf_spark.folding import fold, folded, partitions_of
-from fastbuf_spark.keys import Keys, plain, resolve
-from fastbuf_spark.producer import RESULT, Producer
-from fastbuf_spark.schema import renaming, struct_type
+from fastbuf_spark.schema import renaming
 from fastbuf_spark.shipping import named
 from fastbuf_spark.spec import ExchangeSpec
+from fastbuf_spark.worker.blocks import PID, SHIPPED, MapSide, ReduceSide
+from fastbuf_spark.worker.consumer import Consumer
+from fastbuf_spark.worker.producer import RESULT, Producer
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
     BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]]
@@ -45,87 +43,42 @@ log = logging.getLogger("fastbuf_spark")
 MODES = ("auto", "pipelined", "blocking")
 
 
-def map_in_arrow(
-    df: DataFrame,
-    func: BatchFunction,
-    schema: StructType | str,
-    *,
-    keys: str | Column | Iterable[str | Column],
-    num_partitions: int,
-    before: BatchFunction | None = None,
-    before_schema: StructType | str | None = None,
-    mode: str = "auto",
-    conf: ShuffleConf | None = None,
-) -> DataFrame:
-    """A Python stage, a shuffle by key, and another Python stage.
+@dataclasses.dataclass(frozen=True)
+class _Exchange:
+    """One shuffle of a DataFrame, as it will run."""
 
-    The same rows, in the same partitions, as
-    ``df.mapInArrow(before, before_schema).repartition(num_partitions, *keys).mapInArrow(func, schema)``.
+    df: DataFrame
+    func: BatchFunction
+    schema: StructType
+    codec: BatchCodec
+    num_partitions: int
+    conf: ShuffleConf
+    name: str
+    number: str = dataclasses.field(default_factory=lambda: secrets.token_hex(16))
 
-    Parameters
-    ----------
-    df
-        The input; in modes other than blocking each action on the result computes it again.
-    func
-        Takes and gives an iterator of record batches, once for each partition after the shuffle.
-    schema
-        Of what ``func`` gives: a StructType or DDL text.
-    keys
-        What rows are placed by, as in Spark's ``repartition``: a column's name or a Column, or several of them; of
-        ``before_schema``'s columns, if there is a ``before``.  None, ``()``: in turn.  An expression travels as one
-        more column.  By strings with a collation, maps, and expressions over ``before_schema``, Spark's own shuffle
-        places the rows, in modes auto and blocking alone.
-    num_partitions
-        Partitions after the shuffle.
-    before, before_schema
-        As ``func`` and ``schema``, for each input partition before the shuffle.
-    mode
-        ``"pipelined"``, ``"blocking"``, or ``"auto"``: pipelined where two such shuffles and a producer have slots at
-        the same time and the input is the same each time it is read, else blocking.
-    conf
-        Settings; by default those of the session (``spark.fastbuf.*``).
-
-    Returns
-    -------
-    DataFrame
-        Lazy.
-
-    Raises
-    ------
-    PreflightError
-        The mode that was asked for cannot run here; the message has the figures and what to set.
-    ConfigError
-        Arguments that contradict each other, or a key that is not found.
-    SchemaError
-        A column whose type cannot be carried, or a key that Spark does not hash.
-    """
-    check_dataframe(df)
-    check_function("func", func)
-    if (before is None) != (before_schema is None):
-        raise ConfigError("before and before_schema go together: give both, or neither")
-    if before is not None:
-        check_function("before", before)
-    result_schema = struct_type(schema)
-    return _shuffle(df, func, result_schema, keys, num_partitions, before, before_schema, mode, conf)
+    @property
+    def context(self) -> Any:
+        """The SparkContext."""
+        return self.df.sparkSession.sparkContext
 
 
-def _shuffle(
+def shuffle(
     df: DataFrame,
     func: BatchFunction | None,
     result_schema: StructType,
     keys: Any,
     num_partitions: int,
     before: BatchFunction | None,
-    before_schema: StructType | str | None,
+    shipped: StructType | None,
     mode: str,
     conf: ShuffleConf | None,
 ) -> DataFrame:
+    """What :func:`fastbuf_spark.map_in_arrow` gives; without ``func`` the rows as they are."""
     check_mode(mode, MODES)
     check_conf(conf)
     num_partitions = partition_count(num_partitions)
     spark = df.sparkSession
     conf = conf or ShuffleConf.from_session(spark)
-    shipped = None if before_schema is None else struct_type(before_schema)
     found = resolve(df, keys, num_partitions, before, shipped)
     if found.by_spark:
         return _by_spark(df, func, result_schema, found, num_partitions, shipped, mode)
@@ -140,24 +93,13 @@ def _shuffle(
         func, codec = identity, dataclasses.replace(codec, shown=codec.bare())
     name = getattr(func, "__name__", type(func).__name__)
     log.info("shuffle '%s' into %d partitions: mode='%s'%s", name, num_partitions, chosen, f" ({why})" if why else "")
-    exchange = secrets.token_hex(16)
-    if chosen == "blocking":
-        return _blocking(df, func, result_schema, exchange, name, codec, num_partitions, conf)
-    return _pipelined(df, func, result_schema, exchange, name, codec, num_partitions, conf, varies)
+    exchange = _Exchange(df, func, result_schema, codec, num_partitions, conf, name)
+    return _blocking(exchange) if chosen == "blocking" else _pipelined(exchange, varies)
 
 
-def _pipelined(
-    df: DataFrame,
-    func: BatchFunction,
-    schema: StructType,
-    exchange: str,
-    name: str,
-    codec: BatchCodec,
-    num_partitions: int,
-    conf: ShuffleConf,
-    varies: str,
-) -> DataFrame:
-    sc = df.sparkSession.sparkContext
+def _pipelined(exchange: _Exchange, varies: str) -> DataFrame:
+    df, codec, num_partitions, sc = exchange.df, exchange.codec, exchange.num_partitions, exchange.context
+    number = exchange.number
 
     def producers(spec: ExchangeSpec, epoch: int, targets: list[exchanges.Target]) -> Callable[[], Any]:
         def action() -> Any:
@@ -168,13 +110,14 @@ def _pipelined(
             # In the job's own thread, so that these properties are this job's alone
             for key, value in input_batches.properties(df, spec.conf.max_row_bytes).items():
                 sc.setLocalProperty(key, value)
-            return source.mapInArrow(named(producer.batches, f"fastbuf_producer_{exchange}"), RESULT).collect()
+            return source.mapInArrow(named(producer.batches, f"fastbuf_producer_{number}"), RESULT).collect()
 
         return action
 
-    spec = exchanges.register(sc, exchange, name, num_partitions, conf, codec, producers, varies)
+    spec = exchanges.register(sc, number, exchange.name, num_partitions, exchange.conf, codec, producers, varies)
     requests = _requests(df.sparkSession, num_partitions)
-    return requests.mapInArrow(named(Consumer(spec, func).batches, f"fastbuf_consumer_{exchange}"), schema)
+    consumer = Consumer(spec, exchange.func)
+    return requests.mapInArrow(named(consumer.batches, f"fastbuf_consumer_{number}"), exchange.schema)
 
 
 def _requests(spark: Any, num_partitions: int) -> DataFrame:
@@ -193,19 +136,6 @@ def _requests(spark: Any, num_partitions: int) -> DataFrame:
     except Exception as error:  # not public: another version may not have it
         log.debug("the size of the result is not hidden from Spark: %s", error)
         return rows
-
-
-def repartition(
-    df: DataFrame, num_partitions: int, *keys: str | Column, mode: str = "auto", conf: ShuffleConf | None = None
-) -> DataFrame:
-    """The rows of a DataFrame in other partitions; the same placement as ``df.repartition(num_partitions, *keys)``.
-
-    Parameters are those of :func:`map_in_arrow`.  Without keys rows go to the partitions in turn.
-    """
-    check_dataframe(df)
-    bare = plain(df)
-    made = _shuffle(df, None, bare.schema, keys, num_partitions, None, None, mode, conf)
-    return made if bare is df else made.toDF(*df.schema.names)
 
 
 def _by_spark(
@@ -257,20 +187,11 @@ def _choose(df: DataFrame, num_partitions: int, mode: str, varies: str) -> tuple
     raise PreflightError(f"mode='{mode}' cannot run: " + "; ".join(problems))
 
 
-def _blocking(
-    df: DataFrame,
-    func: BatchFunction,
-    schema: StructType,
-    exchange: str,
-    name: str,
-    codec: BatchCodec,
-    num_partitions: int,
-    conf: ShuffleConf,
-) -> DataFrame:
-    if is_connect(df):
-        spec = ExchangeSpec(exchange, name, num_partitions, conf, codec)
-    else:
-        spec = exchanges.register_reports(df.sparkSession.sparkContext, exchange, name, num_partitions, conf, codec)
-    blocks = df.mapInArrow(named(MapSide(spec), f"fastbuf_map_{exchange}"), SHIPPED)
-    moved = blocks.repartitionById(num_partitions, PID)
-    return moved.mapInArrow(named(ReduceSide(spec, func), f"fastbuf_reduce_{exchange}"), schema)
+def _blocking(exchange: _Exchange) -> DataFrame:
+    df, number = exchange.df, exchange.number
+    about = (number, exchange.name, exchange.num_partitions, exchange.conf, exchange.codec)
+    spec = ExchangeSpec(*about) if is_connect(df) else exchanges.register_reports(exchange.context, *about)
+    blocks = df.mapInArrow(named(MapSide(spec), f"fastbuf_map_{number}"), SHIPPED)
+    moved = blocks.repartitionById(exchange.num_partitions, PID)
+    reduce_side = ReduceSide(spec, exchange.func)
+    return moved.mapInArrow(named(reduce_side, f"fastbuf_reduce_{number}"), exchange.schema)

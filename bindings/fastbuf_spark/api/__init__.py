@@ -1,0 +1,1 @@
+"""What the user calls: DataFrames and RDDs."""

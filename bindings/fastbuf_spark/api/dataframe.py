@@ -1,0 +1,98 @@
+"""Shuffles of DataFrames."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from fastbuf.errors import ConfigError
+from fastbuf_spark.conf import ShuffleConf
+from fastbuf_spark.driver.checks import check_dataframe, check_function
+from fastbuf_spark.driver.keys import plain
+from fastbuf_spark.driver.plan import shuffle
+from fastbuf_spark.schema import struct_type
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
+
+    BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]]
+
+
+def map_in_arrow(
+    df: DataFrame,
+    func: BatchFunction,
+    schema: StructType | str,
+    *,
+    keys: str | Column | Iterable[str | Column],
+    num_partitions: int,
+    before: BatchFunction | None = None,
+    before_schema: StructType | str | None = None,
+    mode: str = "auto",
+    conf: ShuffleConf | None = None,
+) -> DataFrame:
+    """A Python stage, a shuffle by key, and another Python stage.
+
+    The same rows, in the same partitions, as
+    ``df.mapInArrow(before, before_schema).repartition(num_partitions, *keys).mapInArrow(func, schema)``.
+
+    Parameters
+    ----------
+    df
+        The input; in modes other than blocking each action on the result computes it again.
+    func
+        Takes and gives an iterator of record batches, once for each partition after the shuffle.
+    schema
+        Of what ``func`` gives: a StructType or DDL text.
+    keys
+        What rows are placed by, as in Spark's ``repartition``: a column's name or a Column, or several of them; of
+        ``before_schema``'s columns, if there is a ``before``.  None, ``()``: in turn.  An expression travels as one
+        more column.  By strings with a collation, maps, and expressions over ``before_schema``, Spark's own shuffle
+        places the rows, in modes auto and blocking alone.
+    num_partitions
+        Partitions after the shuffle.
+    before, before_schema
+        As ``func`` and ``schema``, for each input partition before the shuffle.
+    mode
+        ``"pipelined"``, ``"blocking"``, or ``"auto"``: pipelined where two such shuffles and a producer have slots at
+        the same time and the input is the same each time it is read, else blocking.
+    conf
+        Settings; by default those of the session (``spark.fastbuf.*``).
+
+    Returns
+    -------
+    DataFrame
+        Lazy.
+
+    Raises
+    ------
+    PreflightError
+        The mode that was asked for cannot run here; the message has the figures and what to set.
+    ConfigError
+        Arguments that contradict each other, or a key that is not found.
+    SchemaError
+        A column whose type cannot be carried, or a key that Spark does not hash.
+    """
+    check_dataframe(df)
+    check_function("func", func)
+    if (before is None) != (before_schema is None):
+        raise ConfigError("before and before_schema go together: give both, or neither")
+    if before is not None:
+        check_function("before", before)
+    result_schema = struct_type(schema)
+    shipped = None if before_schema is None else struct_type(before_schema)
+    return shuffle(df, func, result_schema, keys, num_partitions, before, shipped, mode, conf)
+
+
+def repartition(
+    df: DataFrame, num_partitions: int, *keys: str | Column, mode: str = "auto", conf: ShuffleConf | None = None
+) -> DataFrame:
+    """The rows of a DataFrame in other partitions; the same placement as ``df.repartition(num_partitions, *keys)``.
+
+    Parameters are those of :func:`map_in_arrow`.  Without keys rows go to the partitions in turn.
+    """
+    check_dataframe(df)
+    bare = plain(df)
+    made = shuffle(df, None, bare.schema, keys, num_partitions, None, None, mode, conf)
+    return made if bare is df else made.toDF(*df.schema.names)
