@@ -46,6 +46,21 @@ def test_a_few_rows_of_many(spark: Any, mode: str) -> None:
     assert made.count() == 1_000_000
 
 
+def test_an_input_without_partitions_needs_no_producers(spark: Any) -> None:
+    """Spark would plan a job for a tenth of a second, to run nothing."""
+    sc = spark.sparkContext
+    jobs = []
+    for rows in (0, 10):
+        group = f"rows {rows}"
+        sc.setJobGroup(group, group)
+        try:
+            assert fbs.repartition(numbers(spark, rows), 2, "k", mode="pipelined").count() == rows
+        finally:
+            sc.setLocalProperty("spark.jobGroup.id", None)
+        jobs.append(len(sc.statusTracker().getJobIdsForGroup(group)))
+    assert jobs[0] == jobs[1] - 1
+
+
 def test_an_action_while_the_workers_of_the_one_before_are_about_to_go(spark: Any) -> None:
     """Spark has given their slots on; the next run waits until they are not counted twice."""
     made = fbs.map_in_arrow(

@@ -103,7 +103,10 @@ def _pipelined(exchange: _Exchange, varies: str) -> DataFrame:
 
     def producers(spec: ExchangeSpec, epoch: int, targets: list[exchanges.Target]) -> Callable[[], Any]:
         def action() -> Any:
-            how = fold(partitions_of(df), (slots_of(sc) or num_partitions + 1) - len(targets))
+            partitions = partitions_of(df)
+            if partitions == 0:
+                return []  # Spark would plan a job for a tenth of a second, to run nothing
+            how = fold(partitions, (slots_of(sc) or num_partitions + 1) - len(targets))
             marked = how is not None and codec.before is not None
             source = df if how is None else folded(df, how, marked)
             producer = Producer(spec, epoch, targets, how if marked else None)
