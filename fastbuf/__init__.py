@@ -26,6 +26,7 @@ from fastbuf.errors import (
 from fastbuf.exchange.channel_selector import (
     broadcast,
     custom,
+    first_free,
     forward,
     hash_by,
     range_by,
@@ -89,6 +90,7 @@ __all__ = [
     "Watermark",
     "broadcast",
     "custom",
+    "first_free",
     "forward",
     "hash_by",
     "hash_partition",

@@ -61,6 +61,8 @@ class ExchangeConfig:
         Segments a pool may lend beyond its limit to finish a record that was begun.
     buffer_timeout_s
         A partly filled buffer leaves at the latest after this; 0: at once, -1: only when full.
+    connect_timeout_s
+        How long to try to connect a consumer, one that does not listen yet as well.
     stall_timeout_s
         No progress for so long is an error.
     ping_interval_s

@@ -18,6 +18,9 @@ def forward(to: int = 0) -> ChannelSelector:
 def round_robin(partitions: int | None = None, only: Sequence[int] | None = None, start: int = 0) -> ChannelSelector:
     """Record by record to the next consumer."""
 
+def first_free() -> ChannelSelector:
+    """Each record, or each batch as a whole, to the consumer that has least to do."""
+
 def shuffle(seed: int | None = None) -> ChannelSelector:
     """Each record to a random consumer."""
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from libc.stdint cimport int32_t, int64_t
 
+from fastbuf.exchange.result_partition cimport ResultPartition
 from fastbuf.serializers.partition cimport HashPartitioner
 from fastbuf.serializers.record_hash cimport RecordHasher, field_of
 from fastbuf.serializers.scatter cimport BatchScatter
@@ -22,6 +23,9 @@ cdef class ChannelSelector:
         self.n = n
         self.always = 0 if n == 1 else -1
         self.schema = schema
+        return 0
+
+    cdef int attach(self, ResultPartition partition) except -1:
         return 0
 
     cdef int select(self, object record) except -1:
@@ -176,6 +180,31 @@ cdef class _Rescale(ChannelSelector):
         pids = (self.first + (np.arange(rows, dtype=np.int64) + self.at + 1) % self.span).astype(np.int32)
         self.at = (self.at + rows) % self.span
         return scatter.begin(batch, pids)
+
+
+cdef class _FirstFree(ChannelSelector):
+    cdef ResultPartition partition      # the writer's, which made this selector's copy: it ends with it
+    cdef int at
+
+    def __reduce__(self):
+        return first_free, ()
+
+    cdef int attach(self, ResultPartition partition) except -1:
+        if partition.stage != partition.subs:
+            raise ConfigError("first_free() looks at who has read what was sent: of a blocking partition nothing is "
+                              "read before all is written. Use round_robin()")
+        self.partition = partition
+        self.by_room = True
+        self.always = -1
+        self.at = -1
+        return 0
+
+    cdef int select(self, object record) except -1:
+        self.at = self.partition.most_free(self.at)
+        return self.at
+
+    cdef int begin(self, BatchScatter scatter, object batch) except -1:
+        return scatter.begin(batch, np.full(_rows(batch), self.select(None), dtype=np.int32))
 
 
 cdef class _Custom(ChannelSelector):
@@ -370,6 +399,16 @@ def round_robin(partitions=None, only=None, int start=0):
         The consumer before the first one's: producers that start at different ones fill all consumers alike.
     """
     return _RoundRobin(partitions, only, start)
+
+
+def first_free():
+    """Each record, or each batch as a whole, to the consumer that has least to do: a work queue.  A slow one gets less.
+
+    A consumer's load is the buffers that wait for it in this writer; who wants single records handed out one by one, at
+    once, sets ``buffer_timeout_s=0``: then each is a buffer of its own.  What is on its way over TCP is not seen: a
+    consumer has up to ``exclusive + floating`` buffers of that, so few of them part the work more evenly.
+    """
+    return _FirstFree()
 
 
 def shuffle(seed=None):

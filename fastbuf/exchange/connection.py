@@ -16,6 +16,10 @@ class Refused(FastbufError, ConnectionError):
     """A channel is not to be had through this transport; another may do."""
 
 
+class NobodyListens(Refused):
+    """Nobody listens at the address: a consumer may not be up yet."""
+
+
 class Transport(Protocol):
     """Moves buffers between subpartitions and gates of different processes."""
 

@@ -6,6 +6,7 @@ import copy
 import itertools
 import os
 import threading
+import time
 from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any
@@ -13,8 +14,8 @@ from typing import Any
 from fastbuf.config import POOL_SEGMENTS, SEGMENT_BYTES, ExchangeConfig, TlsConfig
 from fastbuf.errors import ConfigError, ExchangeClosed, PeerLost
 from fastbuf.exchange.blocking_partition import BlockingPartition
-from fastbuf.exchange.channel_selector import ChannelSelector, forward
-from fastbuf.exchange.connection import Refused, Transport, make_transport
+from fastbuf.exchange.channel_selector import ChannelSelector, round_robin
+from fastbuf.exchange.connection import NobodyListens, Refused, Transport, make_transport
 from fastbuf.exchange.input_gate import InputGate
 from fastbuf.exchange.record_writer import RecordWriter
 from fastbuf.exchange.result_partition import ResultPartition
@@ -22,6 +23,7 @@ from fastbuf.exchange.shared_wire import SharedWire, WireTarget
 from fastbuf.memory import NetworkBufferPool
 from fastbuf.serializers.serializer import Serializer
 
+RETRY_S = 0.02  #: between two tries to connect a consumer that does not listen yet
 _PARTITION_TYPES = {"pipelined": ResultPartition, "blocking": BlockingPartition}
 
 
@@ -194,7 +196,7 @@ class ShuffleEnvironment:
         epoch, secret
             As the gates'.
         selector
-            Which target a record goes to; default: all to the first.
+            Which target a record goes to; default: in turn (:func:`round_robin`).
         on_peer_loss
             ``"error"``: a consumer that vanishes fails the writer; ``"cancel"``: it counts as one that has enough.
         maximum
@@ -228,7 +230,7 @@ class ShuffleEnvironment:
                 if target is not None:
                     self._reach(partition, index, target)
             # A copy: selectors keep a place of their own in each writer.
-            return RecordWriter(partition, serializer, copy.copy(selector) if selector is not None else forward(0))
+            return RecordWriter(partition, serializer, copy.copy(selector) if selector is not None else round_robin())
         except BaseException as error:
             partition.fail(f"producer {channel} could not be set up: {error}")
             self.release_partition(partition)
@@ -242,8 +244,27 @@ class ShuffleEnvironment:
         else:
             host, port, gate_id = target
             address = (host, int(port), int(gate_id))
+            deadline = time.monotonic() + partition.config.connect_timeout_s
+            while not self._connect(partition, index, address, deadline):
+                partition.check()
+
+    def _connect(self, partition: ResultPartition, index: int, address: tuple[str, int, int], deadline: float) -> bool:
+        """Connect a consumer of another process; False: nobody listens there yet, and there is time to try again."""
+        fallbacks = partition.fallbacks
+        try:
             if not self._connect_shared(partition, index, address):
                 self._tcp().connect(partition, index, address, partition.credentials)
+        except PeerLost as error:
+            nobody = isinstance(error.__cause__, ConnectionRefusedError | NobodyListens)
+            if not nobody:
+                raise
+            if time.monotonic() >= deadline:
+                waited = partition.config.connect_timeout_s
+                raise PeerLost(f"{error}; tried for {waited:g} s (connect_timeout_s)") from error.__cause__
+            partition.fallbacks = fallbacks
+            time.sleep(RETRY_S)
+            return False
+        return True
 
     def _connect_shared(self, partition: ResultPartition, index: int, address: tuple[str, int, int]) -> bool:
         """Through shared memory, if the gate is of this host and either can map the other's; else False."""
@@ -318,7 +339,7 @@ class ShuffleEnvironment:
         producers: int = 1,
         config: ExchangeConfig | None = None,
     ) -> tuple[Any, list[InputGate]]:
-        """An exchange between threads of this process.
+        """An exchange between threads of this process; without a `selector` records go to the consumers in turn.
 
         Returns
         -------

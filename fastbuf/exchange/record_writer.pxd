@@ -19,6 +19,8 @@ cdef class RecordWriter(LongRecordWriter):
 
     cdef int pump_batch(self) except -1
     cdef int finish_pending(self) except -1
+    cdef int wait_for_room(self) except -1
+    cdef int flush_now(self) except -1
     cdef bint _written(self, int done) except -1
     cdef int emit_one(self, object record) except -1
     cdef int begin_record(self, object record) except -1

@@ -47,6 +47,7 @@ cdef class RecordWriter(LongRecordWriter):
         self.serializer = serializer
         self.selector = selector
         selector.bind(partition.subpartitions, serializer.schema)
+        selector.attach(partition)
         self.to_all = selector.to_all
         self.longest = partition.config.max_record_bytes
         self.flush_always = partition.config.buffer_timeout_s == 0
@@ -112,7 +113,7 @@ cdef class RecordWriter(LongRecordWriter):
         self.in_batch = False
         self.first = (self.first + 1) % targets
         if self.flush_always:
-            p.flush()
+            self.flush_now()
         return 1
 
     cdef int finish_pending(self) except -1:
@@ -143,6 +144,33 @@ cdef class RecordWriter(LongRecordWriter):
                 fb_event_cancel(self.partition.core.event)
                 raise
             self.partition.wait(key, -1, &since, &seen)
+
+    cdef int wait_for_room(self) except -1:
+        """Blocks until some consumer's queue has room."""
+        cdef ResultPartition p = self.partition
+        cdef int64_t since = 0
+        cdef uint64_t seen = 0
+        cdef uint32_t key
+        while not p.any_room():
+            p.check()
+            key = fb_event_prepare(p.core.event)
+            if p.any_room():
+                fb_event_cancel(p.core.event)
+                break
+            p.wait(key, -1, &since, &seen)
+        return 0
+
+    cdef int flush_now(self) except -1:
+        # By room: what was written is one task, and a buffer of its own, so that a queue's length is the tasks that wait
+        cdef ResultPartition p = self.partition
+        cdef int part
+        if not self.selector.by_room:
+            p.flush()
+            return 0
+        for part in range(p.subpartitions):
+            if p.buffers[part].segment >= 0 and p.buffers[part].fill:
+                p.finish_buffer(part)
+        return 0
 
     # ---- batches
 
@@ -203,6 +231,8 @@ cdef class RecordWriter(LongRecordWriter):
         ExchangeAborted, PeerLost
             The exchange failed.
         """
+        if self.selector.by_room:
+            self.wait_for_room()
         self._begin_batch(batch)
         self.finish_pending()
 
@@ -221,7 +251,7 @@ cdef class RecordWriter(LongRecordWriter):
     cdef bint _written(self, int done) except -1:
         # With a buffer timeout of 0 the transport has no timer: who has written a record says so.
         if done and self.flush_always:
-            self.partition.flush()
+            self.flush_now()
         return done
 
     # ---- records
@@ -306,11 +336,13 @@ cdef class RecordWriter(LongRecordWriter):
         if self.spill_left:
             self.finish_pending()
         self.partition.check_quickly()
+        if self.selector.by_room:
+            self.wait_for_room()
         if not self.begin_record(record):
             self.finish_pending()
         self.records += 1
         if self.flush_always:
-            self.partition.flush()
+            self.flush_now()
         return 0
 
     def emit(self, record):
@@ -334,7 +366,7 @@ cdef class RecordWriter(LongRecordWriter):
         """Write every record of an iterable; the errors are those of :meth:`emit`, and what came before is written."""
         if self.scatter is not None:
             raise TypeError("a columnar writer takes record batches: use emit_batch")
-        if type(records) is list and not self.flush_always:
+        if type(records) is list and not self.flush_always and not self.selector.by_room:
             self.emit_list(<list> records)
             return
         for record in records:

@@ -72,6 +72,8 @@ cdef class ResultPartition:
     cdef WriteState open_shared(self, bint overdraft) noexcept nogil
     cdef int acquire(self, bint overdraft) noexcept nogil
     cdef bint has_room(self, int part) noexcept nogil
+    cdef bint any_room(self) noexcept nogil
+    cdef int most_free(self, int after) noexcept nogil
     cdef void collect_shared(self) noexcept nogil
     cdef bint spin(self, uint32_t epoch, Driver *driver) noexcept nogil
     cdef void commit(self, int part, uint32_t n) noexcept nogil

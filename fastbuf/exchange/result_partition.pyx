@@ -199,6 +199,34 @@ cdef class ResultPartition:
         return sub_has_room(&self.stage[part], patient) or \
             (self.make_room() and sub_has_room(&self.stage[part], patient))
 
+    cdef bint any_room(self) noexcept nogil:
+        """Whether a record could go to any consumer; False: the drainers tell of each buffer that leaves."""
+        cdef int part
+        cdef bint live = False
+        for part in range(self.subpartitions):
+            if not fb_u32_load_acquire(&self.subs[part].cancelled):
+                live = True
+                if self.buffers[part].segment >= 0 or sub_has_room(&self.stage[part], False):
+                    return True
+        return not live             # what is written then is dropped
+
+    cdef int most_free(self, int after) noexcept nogil:
+        """The subpartition with the shortest queue; of equals the next one behind `after`."""
+        cdef int i, part, best, tries
+        cdef uint32_t queued, least
+        for tries in range(2):
+            best = (after + 1) % self.subpartitions
+            least = 0xffffffff
+            for i in range(1, self.subpartitions + 1):
+                part = (after + i) % self.subpartitions
+                queued = sub_queued(&self.stage[part])
+                if queued < least and not fb_u32_load_acquire(&self.subs[part].cancelled):
+                    best, least = part, queued
+            if least == 0 or not self.shares:
+                break
+            self.collect_shared()   # readers in other processes may have taken some since
+        return best
+
     cdef int acquire(self, bint overdraft) noexcept nogil:
         cdef int part
         cdef int segment = local_try_acquire(self.pool.core)

@@ -32,7 +32,7 @@ from collections.abc import Generator
 from typing import Any
 
 from fastbuf.errors import ExchangeClosed, FastbufError, PeerLost, SequenceError
-from fastbuf.exchange.connection import Refused, register_transport
+from fastbuf.exchange.connection import NobodyListens, Refused, register_transport
 from fastbuf.exchange.doorbell import Doorbell
 from fastbuf.exchange.shared_lender import SharedWriter
 from fastbuf.exchange.shared_reader import SharedReader
@@ -207,7 +207,7 @@ class MemfdTransport:
                 raise
             partition.set_transport(index, "memfd", f"{host}:{port} gate {gate_id}")
             return
-        raise Refused(f"{where} does not listen on this host")
+        raise NobodyListens(f"{where} does not listen on this host")
 
     def _introduce(
         self, sock: socket.socket, hello: hs.Hello, partition: Any, index: int, channel: dict[str, Any], where: str

@@ -455,8 +455,9 @@ def test_refused_connections_leave_no_descriptor() -> None:
             ((host, port, gate_id), b""),
             ((host, nobody, gate_id), b""),
         ):
+            config = fb.ExchangeConfig(connect_timeout_s=0.5)
             with pytest.raises(fb.FastbufError):
-                env.create_result_partition(ROWS, [target], channel=0, secret=secret)
+                env.create_result_partition(ROWS, [target], channel=0, secret=secret, config=config)
         assert not new_since(before)
         writer.abort()
         gate.close()

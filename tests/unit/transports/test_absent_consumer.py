@@ -28,7 +28,14 @@ def writer_to_both(
     gate = far.create_input_gate(ROWS, channels=1, epoch=3, secret=SECRET)
     targets = [(*nobody, 7), (*far.listen(), gate.gate_id)]
     made = near.create_result_partition(
-        ROWS, targets, channel=0, epoch=3, secret=SECRET, selector=fb.round_robin(), on_peer_loss=loss
+        ROWS,
+        targets,
+        channel=0,
+        epoch=3,
+        secret=SECRET,
+        selector=fb.round_robin(),
+        on_peer_loss=loss,
+        config=fb.ExchangeConfig(connect_timeout_s=0.2),
     )
     return made, gate
 

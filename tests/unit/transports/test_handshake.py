@@ -88,7 +88,7 @@ def test_nobody_listens_there() -> None:
     ):
         kept.bind(("127.0.0.1", 0))
         with pytest.raises(PeerLost, match="cannot be reached"):
-            connect(near, (*kept.getsockname(), 1))
+            connect(near, (*kept.getsockname(), 1), config=fb.ExchangeConfig(connect_timeout_s=0.2))
 
 
 def test_a_server_that_does_not_know_the_secret_is_not_believed() -> None:

@@ -144,7 +144,7 @@ def test_lines_that_prove_nothing_are_bounded_in_number_and_time(monkeypatch: py
 
 def test_it_may_be_insisted_on() -> None:
     with two(far=False) as (producer, consumer, address), pytest.raises(PeerLost, match="transport is 'memfd'"):
-        pair(producer, consumer, address, transport="memfd")
+        pair(producer, consumer, address, transport="memfd", connect_timeout_s=0.2)
     with two(near=False) as (producer, consumer, address), pytest.raises(ConfigError, match="shared=True"):
         pair(producer, consumer, address, transport="memfd")
     with two() as (producer, consumer, address):
