@@ -2,10 +2,13 @@
 
 import time
 
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
+from fastbuf._native.activity cimport (
+    FB_STATES, fb_activity, fb_activity_enter, fb_activity_init, fb_activity_picture, fb_activity_read,
+)
 from fastbuf._native.atomics cimport (
     fb_au64,
     fb_cpu_relax,
@@ -228,3 +231,37 @@ def limit_read(Arena arena not None, uint64_t buffers, int look):
             done += 1
             fb_u64_store_release(_counter(arena, 1), done)
     return sum
+
+
+cdef class Changing:
+    """An activity that one thread changes as fast as it can, while others look."""
+
+    cdef fb_activity activity
+    cdef fb_au64 done
+
+    def __cinit__(self):
+        fb_activity_init(&self.activity, 0)
+
+    def change(self, int64_t rounds):
+        """Change `rounds` times; the clock is the round, and each state has a target of its own."""
+        cdef int64_t i
+        with nogil:
+            for i in range(1, rounds + 1):
+                fb_activity_enter(&self.activity, i % FB_STATES, i % FB_STATES, i)
+            fb_u64_store_release(&self.done, 1)
+
+    def look(self):
+        """Pictures seen until the changes end, and how many of them were of two changes at once."""
+        cdef fb_activity_picture p
+        cdef int64_t seen = 0, torn = 0, total
+        cdef int i
+        with nogil:
+            while not fb_u64_load_acquire(&self.done):
+                fb_activity_read(&self.activity, 0, &p)
+                total = 0
+                for i in range(FB_STATES):
+                    total += p.total[i]
+                # each round took 1: the totals are as old as the last change, and state and target are that change's
+                torn += total != p.since or p.state != p.target or p.since % FB_STATES != p.state
+                seen += 1
+        return seen, torn

@@ -4,6 +4,7 @@
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint32_t
 
+from fastbuf._native.activity cimport fb_activity
 from fastbuf._native.atomics cimport fb_au32
 from fastbuf.exchange.doorbell cimport Doorbell
 from fastbuf.exchange.driver cimport Driver, DriveState
@@ -43,7 +44,7 @@ cdef class InputGate:
     cdef int64_t flush_ns                   # the configuration's buffer timeout, negative: never
     cdef int64_t stall_ns                   # and its stall timeout
     cdef int64_t partial_ns                 # when local buffers were last read half full
-    cdef int64_t wait_ns
+    cdef fb_activity doing              # what its reader does
     cdef list pending                       # records to be given out one by one: those from pending_at on
     cdef Py_ssize_t pending_at
 

@@ -64,6 +64,9 @@ class InputGate:
         """End the gate, from any thread but one that is just decoding a record of it; idempotent."""
 
     def free(self) -> None: ...
+    def activity(self) -> dict[str, Any]:
+        """What its reader does just now: as of :meth:`RecordWriter.activity`; ``"input"``: it waits for producers."""
+
     def stats(self) -> dict[str, Any]:
         """records, bytes, buffers, channels, peak_segments, segments, wait_s."""
 

@@ -11,6 +11,13 @@ from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport strlen
 
+from fastbuf._native.activity cimport (
+    FB_RUNS,
+    FB_WAIT_INPUT,
+    fb_activity_enter,
+    fb_activity_init,
+    fb_activity_state,
+)
 from fastbuf._native.atomics cimport (
     fb_event,
     fb_event_cancel,
@@ -23,6 +30,7 @@ from fastbuf._native.atomics cimport (
     fb_u32_store_release,
 )
 from fastbuf._native.sockets cimport EFD_CLOEXEC, EFD_NONBLOCK, close, eventfd
+from fastbuf.exchange.activity cimport activity_figures, activity_waited_s
 from fastbuf.exchange.clock cimport seconds_ns
 from fastbuf.exchange.doorbell cimport Doorbell
 from fastbuf.exchange.driver cimport Driver
@@ -125,6 +133,7 @@ cdef class InputGate:
         if self.core == NULL:
             raise MemoryError
         self.intake.core = self.core
+        fb_activity_init(&self.doing, fb_now_ns())
         self.core.buffers.unopened = channels if channels is not None else 0
         local_set_listener(self.pool.core, self.core.event)
 
@@ -248,6 +257,8 @@ cdef class InputGate:
         cdef SharedLook looks[MOST_LOOKS]
         cdef Driver *driver
         cdef int came, channels
+        if fb_activity_state(&self.doing) != FB_RUNS:
+            fb_activity_enter(&self.doing, FB_RUNS, 0, now)
         if self.finished:
             return None
         self.check_process()
@@ -294,10 +305,11 @@ cdef class InputGate:
             driver = self.core.driver
             if driver != NULL:
                 driver.enter(driver)
+            fb_activity_enter(&self.doing, FB_WAIT_INPUT, 0, now)
             channels = intake.look(looks)       # with the gate's lock: they stay until we look again
             with nogil:
                 self.sleep(key, until, looks, channels, driver, not in_place)
-            self.wait_ns += fb_now_ns() - now
+            fb_activity_enter(&self.doing, FB_RUNS, 0, fb_now_ns())
             PyErr_CheckSignals()
 
     cdef bint spin(self, uint32_t key, int64_t until, SharedLook *looks, int channels) noexcept nogil:
@@ -376,6 +388,7 @@ cdef class InputGate:
                 raise ExchangeClosed(f"gate {self.gate_id} is closed")
             descriptor = self.wake_descriptor()
             gate_arm(self.core)
+            fb_activity_enter(&self.doing, FB_WAIT_INPUT, 0, fb_now_ns())    # until it is read again
             return descriptor
 
     def wake_descriptor(self):
@@ -506,8 +519,12 @@ cdef class InputGate:
             "channels": channels,
             "peak_segments": stats.peak,
             "segments": stats.maximum,
-            "wait_s": self.wait_ns / 1e9,
+            "wait_s": activity_waited_s(&self.doing),
         }
+
+    def activity(self):
+        """What its reader does just now: as of :meth:`RecordWriter.activity`; ``"input"``: it waits for producers."""
+        return activity_figures(&self.doing)
 
     def audit(self):
         """Prove the credit invariants of every channel, at one moment; raises naming the one that breaks them."""

@@ -19,6 +19,8 @@ cdef class RecordWriter(LongRecordWriter):
 
     cdef int pump_batch(self) except -1
     cdef int finish_pending(self) except -1
+    cdef int finish_blocked(self) except -1
+    cdef int blocked_part(self) noexcept
     cdef int wait_for_room(self) except -1
     cdef int flush_now(self) except -1
     cdef bint _written(self, int done) except -1

@@ -57,6 +57,12 @@ class RecordWriter:
     def abort(self, reason: str = "the producer gave up") -> None:
         """Give up: every consumer fails with `reason`."""
 
+    def activity(self) -> dict[str, Any]:
+        """What the writer does just now, and how long it did each thing since it was made."""
+
+    def blocked_s(self) -> list[float]:
+        """Seconds that the writer has waited for each consumer."""
+
     def digest(self) -> int | None:
         """A sum over the hashes of all batches' keys, of dropped rows too, in any order; None where none are hashed."""
 

@@ -20,6 +20,7 @@ from fastbuf.exchange.long_records cimport PREFIX, LongRecordWriter
 from fastbuf.exchange.result_partition cimport (
     WRITE_BLOCKED, WRITE_DROPPED, WRITE_OK, OpenBuffer, ResultPartition, WriteState,
 )
+from fastbuf.exchange.result_subpartition cimport sub_queued
 from fastbuf.serializers.columnar cimport ColumnarSerializer
 from fastbuf.serializers.columns cimport fb_element_bytes
 from fastbuf.serializers.row cimport RowSerializer
@@ -118,6 +119,26 @@ cdef class RecordWriter(LongRecordWriter):
 
     cdef int finish_pending(self) except -1:
         """Blocks until what was begun is written."""
+        try:
+            return self.finish_blocked()
+        finally:
+            self.partition.runs()
+
+    cdef int blocked_part(self) noexcept:
+        """The subpartition with the longest queue of those that something is to be written to; -1: all, or none."""
+        cdef ResultPartition p = self.partition
+        cdef int part, worst = -1
+        if self.spill_left:
+            return self.spill_part
+        if self.to_all or not self.in_batch:
+            return -1
+        for part in range(p.subpartitions):
+            if self.scatter.rows_left(part) > 0 and \
+                    (worst < 0 or sub_queued(&p.stage[part]) > sub_queued(&p.stage[worst])):
+                worst = part
+        return worst
+
+    cdef int finish_blocked(self) except -1:
         cdef int64_t since = 0
         cdef uint64_t seen = 0
         cdef uint32_t key
@@ -128,6 +149,7 @@ cdef class RecordWriter(LongRecordWriter):
             key = fb_event_epoch(self.partition.core.event)
             if (self.pump_batch() if self.in_batch else self.pump_spill()):
                 return 0
+            self.partition.waits(self.blocked_part())
             driver = self.partition.core.driver if not self.partition.closed else NULL
             if driver != NULL:          # with the GIL since `closed` was seen: the transport is there, and stays
                 driver.enter(driver)
@@ -161,7 +183,7 @@ cdef class RecordWriter(LongRecordWriter):
         return 0
 
     cdef int flush_now(self) except -1:
-        # By room: what was written is one task, and a buffer of its own, so that a queue's length is the tasks that wait
+        # By room: what was written is one task, and a buffer of its own: a queue's length is the tasks that wait
         cdef ResultPartition p = self.partition
         cdef int part
         if not self.selector.by_room:
@@ -606,6 +628,23 @@ cdef class RecordWriter(LongRecordWriter):
     def closed(self):
         """Whether the writer has ended."""
         return self.partition.closed
+
+    def activity(self):
+        """What the writer does just now, and how long it did each thing since it was made.
+
+        Returns
+        -------
+        dict
+            ``state``: ``"runs"``, or what it waits for: ``"credit"`` (the consumer has taken nothing), ``"link"`` (the
+            socket is full), ``"segment"`` (the pool is empty, and nothing is queued). ``target``: the consumer that it
+            waits for, or None. ``since_s``: how long it has been in that state. ``seconds`` and ``longest_s``: by state,
+            a wait that has not ended included.
+        """
+        return self.partition.activity()
+
+    def blocked_s(self):
+        """Seconds that the writer has waited for each consumer, a wait that has not ended included."""
+        return self.partition.blocked_s()
 
     def digest(self):
         """Sum of the keys' mixed hashes, in any order, dropped rows' too; None: none are hashed; of one consumer: 0."""

@@ -5,7 +5,8 @@
 from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
-from fastbuf._native.atomics cimport fb_au32, fb_event
+from fastbuf._native.activity cimport fb_activity
+from fastbuf._native.atomics cimport fb_ai64, fb_au32, fb_event
 from fastbuf.exchange.doorbell cimport Doorbell
 from fastbuf.exchange.driver cimport Driver, DriveState
 from fastbuf.exchange.failure cimport Failure
@@ -28,11 +29,14 @@ cdef struct OpenBuffer:         # writer only
     uint8_t *data
 
 
+# `blocked[part]` are nanoseconds that the writer waited for that subpartition: it stores (relaxed), anybody reads.
 cdef struct PartitionCore:      # stays at its place while the partition lives: other threads point here
     fb_event *event             # a slot or a segment came free, a consumer ended, or something failed; the bell's
     Failure failure
     fb_au32 abort_asked         # drainers: say ABORT(failure.text) to the consumers
     Driver *driver              # of the transport that drains it, or NULL.  The GIL
+    fb_activity activity        # what the writer's thread does
+    fb_ai64 *blocked
 
 
 cdef class ResultPartition:
@@ -63,7 +67,7 @@ cdef class ResultPartition:
     cdef unsigned long writing  # thread that writes into segments just now, 0: none.  Set and read under the GIL
     cdef bint unlocked          # it writes without the GIL
     cdef bint destroyed
-    cdef int64_t wait_ns
+    cdef int waited_for         # subpartition that the writer waits for, -1: none.  Its thread
 
     cdef int begin_writing(self) except -1
     cdef int check_quickly(self) except -1
@@ -92,6 +96,9 @@ cdef class ResultPartition:
     cdef int refuse_write(self) except -1
     cdef int refuse_second(self) except -1
     cdef uint64_t progress(self) noexcept nogil
+    cdef void waits(self, int part) noexcept nogil
+    cdef void runs(self) noexcept nogil
+    cdef void does(self, uint32_t state, int part) noexcept nogil
     cdef int wait(self, uint32_t key, int64_t deadline_ns, int64_t *blocked_since, uint64_t *seen) except -1
     cdef void sleep(self, uint32_t key, int64_t until) noexcept
     cpdef flush(self)

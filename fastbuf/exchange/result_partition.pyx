@@ -10,22 +10,37 @@ from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 
+from fastbuf._native.activity cimport (
+    FB_RUNS,
+    FB_WAIT_CREDIT,
+    FB_WAIT_LINK,
+    FB_WAIT_SEGMENT,
+    fb_activity_enter,
+    fb_activity_init,
+    fb_activity_state,
+)
 from fastbuf._native.atomics cimport (
+    fb_ai64,
     fb_event_cancel,
     fb_event_spin,
     fb_event_prepare,
     fb_event_wait,
+    fb_i64_load_relaxed,
+    fb_i64_store_relaxed,
     fb_now_ns,
     fb_u32_init,
     fb_u32_load_acquire,
+    fb_u32_load_relaxed,
     fb_u32_store_release,
     fb_u64_load_relaxed,
 )
+from fastbuf.exchange.activity cimport activity_figures, activity_waited_s
 from fastbuf.exchange.clock cimport seconds_ns
 from fastbuf.exchange.doorbell cimport Doorbell
 from fastbuf.exchange.driver cimport Driver
 from fastbuf.exchange.failure cimport FAIL_ABORTED, failure_code, failure_init, failure_raise, failure_set
 from fastbuf.exchange.result_subpartition cimport (
+    HELD_LINK,
     EventBlob,
     event_new,
     sub_begin,
@@ -93,6 +108,7 @@ cdef class ResultPartition:
         self.transports = [None] * subpartitions
         self.spin_ns = self.spin_most = SPIN_NS if (os.cpu_count() or 1) > 1 else 0
         self.notified = []
+        self.waited_for = -1
         self.segment_size = network.core.segment_size
         self.pool_core = network.core
         # One segment to fill per subpartition, and one on its way, so that filling never waits for itself.
@@ -105,6 +121,10 @@ cdef class ResultPartition:
         self.subs = <Subpartition *> calloc(subpartitions, sizeof(Subpartition))
         self.buffers = <OpenBuffer *> calloc(subpartitions + 1, sizeof(OpenBuffer))
         if self.core == NULL or self.subs == NULL or self.buffers == NULL:
+            raise MemoryError
+        fb_activity_init(&self.core.activity, fb_now_ns())
+        self.core.blocked = <fb_ai64 *> calloc(subpartitions, sizeof(fb_ai64))
+        if self.core.blocked == NULL:
             raise MemoryError
         self.bell = Doorbell(environment.shared)
         self.bell_kept = <PyObject *> self.bell
@@ -129,6 +149,8 @@ cdef class ResultPartition:
             local_set_listener(self.pool.core, NULL)
         free(self.subs)
         free(self.buffers)
+        if self.core != NULL:
+            free(self.core.blocked)
         free(self.core)
         Py_XDECREF(self.bell_kept)
 
@@ -212,9 +234,9 @@ cdef class ResultPartition:
 
     cdef int most_free(self, int after) noexcept nogil:
         """The subpartition with the shortest queue; of equals the next one behind `after`."""
-        cdef int i, part, best, tries
+        cdef int i, part, best, _tries
         cdef uint32_t queued, least
-        for tries in range(2):
+        for _tries in range(2):
             best = (after + 1) % self.subpartitions
             least = 0xffffffff
             for i in range(1, self.subpartitions + 1):
@@ -409,6 +431,39 @@ cdef class ResultPartition:
             sum += fb_u32_load_acquire(&self.subs[i].head) + fb_u32_load_acquire(&self.subs[i].closed)
         return sum
 
+    cdef void waits(self, int part) noexcept nogil:
+        """From now on the writer waits for `part` (-1: for any); said again, for what it waits now.
+
+        Where the queue of `part` has room, a segment is missing: they are with the consumers whose queues are longest.
+        """
+        cdef uint32_t queued, most = 0, state = FB_WAIT_SEGMENT
+        cdef int i
+        if part < 0 or part == self.subpartitions or sub_queued(&self.stage[part]) < self.stage[part].bound:
+            part = -1
+            for i in range(self.subpartitions):
+                queued = sub_queued(&self.stage[i]) - (self.buffers[i].segment >= 0)
+                if queued > most:
+                    part, most = i, queued
+            if part < 0 and self.ended:
+                for i in range(self.subpartitions):
+                    if not fb_u32_load_acquire(&self.subs[i].closed):
+                        part = i        # all is sent, and this one has not said that it has it
+                        break
+        if part >= 0:
+            state = FB_WAIT_LINK if fb_u32_load_relaxed(&self.subs[part].held) == HELD_LINK else FB_WAIT_CREDIT
+        self.does(state, part)
+
+    cdef void runs(self) noexcept nogil:
+        if fb_activity_state(&self.core.activity) != FB_RUNS:
+            self.does(FB_RUNS, -1)
+
+    cdef void does(self, uint32_t state, int part) noexcept nogil:
+        cdef int before = self.waited_for
+        cdef int64_t took = fb_activity_enter(&self.core.activity, state, part + 1, fb_now_ns())
+        if before >= 0:
+            fb_i64_store_relaxed(&self.core.blocked[before], fb_i64_load_relaxed(&self.core.blocked[before]) + took)
+        self.waited_for = part
+
     cdef int wait(self, uint32_t key, int64_t deadline_ns, int64_t *blocked_since, uint64_t *seen) except -1:
         """One sleep on the event; `key` is of fb_event_prepare, taken before the condition was looked at again.
 
@@ -418,6 +473,7 @@ cdef class ResultPartition:
         cdef int64_t until = now + SLICE_NS
         cdef int64_t stall = seconds_ns(self.config.stall_timeout_s)
         cdef uint64_t sum
+        cdef bint alone
         if self.shares:
             self.collect_shared()
         sum = self.progress()
@@ -432,8 +488,12 @@ cdef class ResultPartition:
             raise StallTimeout(self.describe_stall())
         if 0 <= deadline_ns < until:
             until = deadline_ns
+        alone = fb_activity_state(&self.core.activity) == FB_RUNS
+        if alone:
+            self.waits(-1)
         self.sleep(key, until)
-        self.wait_ns += fb_now_ns() - now
+        if alone:
+            self.runs()
         PyErr_CheckSignals()
         self.check()
         return 1 if 0 <= deadline_ns <= fb_now_ns() else 0
@@ -595,7 +655,19 @@ cdef class ResultPartition:
     @property
     def wait_s(self):
         """Seconds its writer was blocked."""
-        return self.wait_ns / 1e9
+        return activity_waited_s(&self.core.activity)
+
+    def activity(self):
+        """What the writer does, and how long it did each thing: see ``fastbuf.exchange.activity``."""
+        return activity_figures(&self.core.activity)
+
+    def blocked_s(self):
+        """Seconds that the writer waited for each subpartition, a wait under way included."""
+        figures = activity_figures(&self.core.activity)
+        blocked = [fb_i64_load_relaxed(&self.core.blocked[i]) / 1e9 for i in range(self.subpartitions)]
+        if figures["target"] is not None:
+            blocked[figures["target"]] += figures["since_s"]
+        return blocked
 
     def set_transport(self, int part, kind, where):
         """Note who drains `part` (a transport's name, and where it leads)."""

@@ -43,6 +43,11 @@ cdef enum:
     EVENT_SLOTS = 8             # places beyond `bound` that are for events: they do not wait for a queue of data
 
 
+cdef enum Held:
+    HELD_READER = 0             # the consumer has not taken it: no credit, or it reads in place
+    HELD_LINK = 1               # the consumer gave credit: it waits for the socket
+
+
 # An event of the stream: malloc'ed, `length` bytes follow.  Owned by its slot, then by whoever it is delivered to.
 cdef struct EventBlob:
     uint32_t length
@@ -81,6 +86,7 @@ cdef struct Subpartition:
     fb_pad pad_drainer
     fb_au32 head
     fb_au32 cancelled           # the consumer wants no more
+    fb_au32 held                # drainer stores (relaxed), writer loads: a Held, why what is queued has not left
     fb_au32 closed              # the drainer is done with this subpartition (delivered, cancelled or failed)
     # Buffers that left: drainer stores (relaxed), anybody may read.  With `shared` the writer does: buffers that are
     # finished, so that the reader may have all of them.

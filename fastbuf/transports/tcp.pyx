@@ -12,14 +12,14 @@ import time
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport free
 
-from fastbuf._native.atomics cimport fb_now_ns
+from fastbuf._native.atomics cimport fb_now_ns, fb_u32_store_relaxed
 from fastbuf.exchange.clock cimport seconds_ns
 from fastbuf.exchange.failure cimport FAIL_PEER_LOST
 from fastbuf.exchange.gate_core cimport gate_disconnect, gate_fail, gate_open_channel
 from fastbuf.exchange.input_channel cimport InputChannel
 from fastbuf.exchange.input_gate cimport InputGate
 from fastbuf.exchange.result_partition cimport ResultPartition
-from fastbuf.exchange.result_subpartition cimport sub_close, sub_forget_drainer
+from fastbuf.exchange.result_subpartition cimport HELD_LINK, sub_close, sub_forget_drainer
 from fastbuf.memory.network_buffer_pool cimport NetworkBufferPool
 from fastbuf.transports.tcp_guest cimport loop_mark_now
 from fastbuf.transports.tcp_loop cimport (
@@ -376,6 +376,7 @@ cdef class TcpTransport:
         s.writer_failure = &partition.core.failure
         s.abort_asked = &partition.core.abort_asked
         s.sub = &partition.subs[index]
+        fb_u32_store_relaxed(&s.sub.held, HELD_LINK)
         return s
 
     cdef void _attach(self, ResultPartition partition, int index, Stream *s, target):

@@ -2,11 +2,13 @@
 
 from libc.stdint cimport uint8_t, uint32_t
 
-from fastbuf._native.atomics cimport fb_u32_exchange_acq_rel, fb_u32_load_acquire
+from fastbuf._native.atomics cimport fb_u32_exchange_acq_rel, fb_u32_load_acquire, fb_u32_store_relaxed
 from fastbuf._native.crc32c cimport fb_crc32c
 from fastbuf.exchange.failure cimport FAIL_ABORTED, failure_set
 from fastbuf.exchange.gate_core cimport EVENT_CREDIT
 from fastbuf.exchange.result_subpartition cimport (
+    HELD_LINK,
+    HELD_READER,
     EventBlob,
     event_data,
     sub_advance,
@@ -50,6 +52,7 @@ cdef void _data(Stream *s, OutFrame *f, uint8_t *data, uint32_t length, bint las
         f.header.crc = fb_crc32c(0, data, length)
     s.sequence += 1
     s.credit -= 1
+    fb_u32_store_relaxed(&s.sub.held, HELD_LINK)      # until the writer hears of less credit, it is the socket
 
 
 cdef bint sender_goes_on(Stream *s, OutFrame *f) noexcept nogil:
@@ -91,6 +94,7 @@ cdef bint sender_next(Stream *s, OutFrame *f) noexcept nogil:
             _data(s, f, data, length, last)
             return True
         s.connection.hungry = True
+        fb_u32_store_relaxed(&s.sub.held, HELD_READER)
         if s.poor and not s.asked:
             s.asked = True
             frame_set(&f.header, FRAME_RETURN, s.id, 0, sub_queued(s.sub), 0)

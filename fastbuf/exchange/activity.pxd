@@ -1,0 +1,5 @@
+# What a writer or a gate is doing, for people: see fb_activity.h.
+from fastbuf._native.activity cimport fb_activity
+
+cdef dict activity_figures(fb_activity *a)
+cdef double activity_waited_s(fb_activity *a) noexcept nogil
