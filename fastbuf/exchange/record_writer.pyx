@@ -637,8 +637,8 @@ cdef class RecordWriter(LongRecordWriter):
         dict
             ``state``: ``"runs"``, or what it waits for: ``"credit"`` (the consumer has taken nothing), ``"link"`` (the
             socket is full), ``"segment"`` (the pool is empty, and nothing is queued). ``target``: the consumer that it
-            waits for, or None. ``since_s``: how long it has been in that state. ``seconds`` and ``longest_s``: by state,
-            a wait that has not ended included.
+            waits for, or None. ``since_s``: how long it has been in that state. ``seconds`` and ``longest_s``: by
+            state, a wait that has not ended included.
         """
         return self.partition.activity()
 
