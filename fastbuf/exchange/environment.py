@@ -49,6 +49,10 @@ class ShuffleEnvironment:
     ConfigError, ResourceError
         See :class:`Arena`: a number out of range, or more memory than there is.
 
+    Notes
+    -----
+    When a ``with`` block is left by an exception, peers of whatever it had not finished fail with its type and text.
+
     Examples
     --------
     >>> import fastbuf as fb
@@ -381,19 +385,28 @@ class ShuffleEnvironment:
     def close(self) -> None:
         """End everything made here, in any state; the segments are home afterwards. Idempotent.
 
-        A call that was interrupted (Ctrl-C) is gone on with by the next one.
+        A gate that was neither read to its end nor closed is aborted: its producers fail. ``gate.close()`` before this,
+        or ``with gate:``, says that it had enough. A call that was interrupted (Ctrl-C) is gone on with by the next one.
         """
+        self._end(None)
+
+    def _end(self, died: str | None) -> None:
+        """As close; died: by which exception."""
         if self._ended or os.getpid() != self.pid:
             self._closed = True
             return
         with self._lock:
             self._closed = True
         for partition in list(self._partitions):
-            partition.fail("the producer's ShuffleEnvironment was closed")
+            partition.fail(died or "the producer's ShuffleEnvironment was closed")
             partition.wait_aborted(0.5)
             self.release_partition(partition)
         for gate in self.gates():
-            gate.close()
+            gate.end(
+                died
+                or f"the consumer's ShuffleEnvironment was closed before gate {gate.gate_id} was read to its end; a "
+                "consumer that has enough says so by gate.close(), or by 'with gate:'"
+            )
         for transport in (self._transport, self._memfd, *self._wires):
             if transport is not None:
                 transport.close()
@@ -411,4 +424,4 @@ class ShuffleEnvironment:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        self._end(None if kind is None else f"{kind.__name__}: {value}".removesuffix(": "))

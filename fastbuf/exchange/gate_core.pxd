@@ -93,6 +93,7 @@ cdef void gate_disconnect(GateCore *g, InputChannel *c) noexcept nogil
 cdef uint32_t gate_take_credit(GateCore *g, InputChannel *c, uint32_t *events) noexcept nogil
 cdef bint gate_take_recall(GateCore *g, InputChannel *c) noexcept nogil
 cdef int gate_take_back(GateCore *g, InputChannel *c, uint32_t n, uint32_t backlog) noexcept nogil
+cdef void gate_abort(GateCore *g) noexcept nogil
 cdef void gate_fail(GateCore *g, int code, const char *text, size_t length) noexcept nogil
 # reader
 cdef uint32_t gate_take_ready(GateCore *g, ReadyBuffer *out, uint32_t most) noexcept nogil

@@ -13,7 +13,7 @@ from fastbuf._native.threads cimport (
     pthread_mutex_unlock,
 )
 from fastbuf.exchange.doorbell cimport Bell, bell_arm, bell_ring
-from fastbuf.exchange.failure cimport FailureCode, failure_init, failure_set
+from fastbuf.exchange.failure cimport FailureCode, failure_code, failure_init, failure_set
 from fastbuf.exchange.input_channel cimport (
     CHANNEL_CANCELLED,
     CHANNEL_ENDED,
@@ -192,7 +192,9 @@ cdef void gate_connect(GateCore *g, InputChannel *c, void *connection, channel_f
     c.announce = announce
     c.cancel = cancel
     c.connection = connection
-    if c.state == CHANNEL_CANCELLED:
+    if c.state == CHANNEL_OPEN and failure_code(&g.failure):
+        _cancel_channel(g, c)           # whoever comes after the failure is told of it too
+    elif c.state == CHANNEL_CANCELLED:
         cancel(connection)
     else:
         _recall(g)
@@ -358,6 +360,28 @@ cdef int gate_take_back(GateCore *g, InputChannel *c, uint32_t n, uint32_t backl
     return rc
 
 
+cdef void gate_abort(GateCore *g) noexcept nogil:
+    """The reader has failed and says so now: every remote channel that is open asks its connection to say why."""
+    cdef uint32_t i
+    cdef InputChannel *c
+    pthread_mutex_lock(&g.lock)
+    for i in range(g.n_channels):
+        c = g.channels[i]
+        if not c.in_place and c.state == CHANNEL_OPEN:
+            _cancel_channel(g, c)
+    _announce(g)
+    pthread_mutex_unlock(&g.lock)
+
+
+cdef inline void _cancel_channel(GateCore *g, InputChannel *c) noexcept nogil:
+    c.state = CHANNEL_CANCELLED
+    if c.local == NULL:
+        if not c.buffers.closed:
+            bm_close(&g.buffers, &c.buffers)
+        if c.connection != NULL:
+            c.cancel(c.connection)
+
+
 cdef void gate_fail(GateCore *g, int code, const char *text, size_t length) noexcept nogil:
     failure_set(&g.failure, <FailureCode> code, text, length)
     gate_notify(g)
@@ -509,12 +533,7 @@ cdef void gate_cancel(GateCore *g) noexcept nogil:
     for i in range(g.n_channels):
         c = g.channels[i]
         if c.state == CHANNEL_OPEN:
-            c.state = CHANNEL_CANCELLED
-            if c.local == NULL:
-                if not c.buffers.closed:
-                    bm_close(&g.buffers, &c.buffers)
-                if c.connection != NULL:
-                    c.cancel(c.connection)
+            _cancel_channel(g, c)
         elif c.state == CHANNEL_ENDED:
             c.state = CHANNEL_FINISHED
     _announce(g)

@@ -28,6 +28,7 @@ cdef class InputGate:
     cdef readonly bint finished
     cdef fb_au32 is_closed                  # 1: `close` was called; read without the GIL too
     cdef readonly bint freed
+    cdef bint untold                        # aborted, and producers that are read in place have not heard of it.  The GIL
     cdef object final_stats
     cdef object __weakref__
     cdef uint32_t forks                     # fork_count() when it was made

@@ -58,10 +58,12 @@ class InputGate:
     def __iter__(self) -> Iterator[Any]: ...
     def __next__(self) -> Any: ...
     def abort(self, reason: str = "the consumer gave up") -> None:
-        """Give up, from any thread."""
+        """Give up, from any thread and at once: whoever reads fails, and so does every producer."""
 
     def close(self) -> None:
-        """End the gate, from any thread but one that is just decoding a record of it; idempotent."""
+        """End the gate: before its end that says "enough", and producers see no error; idempotent."""
+
+    def end(self, reason: str | None) -> None: ...
 
     def free(self) -> None: ...
     def stats(self) -> dict[str, Any]:

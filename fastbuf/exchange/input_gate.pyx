@@ -29,6 +29,7 @@ from fastbuf.exchange.driver cimport Driver
 from fastbuf.exchange.failure cimport FAIL_ABORTED, FAIL_PEER_LOST, failure_code, failure_raise, failure_set
 from fastbuf.exchange.gate_core cimport (
     GateCore,
+    gate_abort,
     gate_arm,
     gate_cancel,
     gate_channel,
@@ -232,8 +233,12 @@ cdef class InputGate:
         RuntimeError
             This very thread is just reading the gate (a record's own code): nothing is done.
         """
-        with self.lock:
-            return self.read(timeout)
+        try:
+            with self.lock:
+                return self.read(timeout)
+        finally:
+            if self.untold:
+                self._abort_in_place()
 
     cdef object read(self, timeout):
         cdef int64_t now = fb_now_ns()
@@ -400,23 +405,53 @@ cdef class InputGate:
     # ---- ending
 
     def abort(self, reason="the consumer gave up"):
-        """Give up, from any thread: whoever reads fails with `reason`, and every producer when the gate closes."""
+        """Give up, from any thread and at once: whoever reads fails with `reason`, and so does every producer.
+
+        The gate is closed all the same. To say that it was enough, which is no error for anybody, close it without.
+        """
         cdef bytes text = str(reason).encode("utf-8", "replace")
-        if not fb_u32_load_acquire(&self.is_closed) and not self.forked():
-            gate_fail(self.core, FAIL_ABORTED, text, len(text))
+        if fb_u32_load_acquire(&self.is_closed) or self.forked():
+            return
+        self.untold = True          # before the failure: a reader that stops for that says it to those read in place
+        gate_fail(self.core, FAIL_ABORTED, text, len(text))
+        gate_abort(self.core)
+        self._abort_in_place()
+
+    def _abort_in_place(self):
+        # What is read in place may be taken back from here on, so nobody may be reading: whoever has the lock just now
+        # does it when he lets go of it, and a record's own code leaves it to the call that decodes the record.
+        if self.lock.acquire(blocking=False):
+            try:
+                if not self.freed and self.intake.within != <unsigned long> PyThread_get_thread_ident():
+                    self.untold = False
+                    self._end_in_place()
+            finally:
+                self.lock.release()
 
     def close(self):
-        """End the gate, from any thread: what is unfinished is cancelled, or aborted if the gate failed. Idempotent.
+        """End the gate, from any thread; a second call does nothing.
+
+        Before its end it says that what came is enough: producers hear of a cancel (:attr:`RecordWriter.cancelled`),
+        drop what they write for this gate from then on, and see no error. Of a gate that has failed, or was aborted,
+        they hear why instead, as an error. ``with gate:`` closes it so, and aborts it if an exception leaves the block.
 
         Raises
         ------
         RuntimeError
             This very thread is reading the gate (a signal handler, or a record's own code): nothing is done.
         """
+        self.end(None)
+
+    def end(self, reason):
+        """As :meth:`close`, by the environment; unless None, `reason` is what producers hear where it is not finished."""
+        cdef bytes text
         if self.freed or self.forked():
             return
         self.check_outside()
         fb_u32_store_release(&self.is_closed, 1)
+        if reason is not None and not self.finished:
+            text = str(reason).encode("utf-8", "replace")
+            failure_set(&self.core.failure, FAIL_ABORTED, text, len(text))
         gate_notify(self.core)       # a reader blocked in another thread leaves with ExchangeClosed
         with self.lock:
             if not self.freed:
@@ -424,11 +459,15 @@ cdef class InputGate:
                 self.environment.release_gate(self)
 
     def _cancel(self):
-        # Cancels every open channel; queued segments go home, local producers drop what they write from now on, or fail
-        # as those of other processes do when the gate has failed.
+        # Cancels every open channel; queued segments go home.
+        gate_cancel(self.core)
+        self._end_in_place()
+
+    def _end_in_place(self):
+        # Producers that are read in place drop what they write from now on, or fail as those of other processes do when
+        # the gate has failed.
         cdef InputChannel *c
         cdef ResultPartition partition
-        gate_cancel(self.core)
         for index, partition in self.intake.local_partitions:
             c = gate_channel(self.core, <uint32_t> index)
             if not fb_u32_load_acquire(&c.local.closed):
@@ -464,7 +503,7 @@ cdef class InputGate:
 
     def __exit__(self, kind, value, traceback):
         if kind is not None and not fb_u32_load_acquire(&self.is_closed):
-            self.abort(f"{kind.__name__}: {value}")
+            self.abort(f"{kind.__name__}: {value}".removesuffix(": "))
         self.close()
 
     # ---- figures

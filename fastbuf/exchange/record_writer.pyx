@@ -567,7 +567,12 @@ cdef class RecordWriter(LongRecordWriter):
 
     @property
     def cancelled(self):
-        """Whether every consumer has cancelled: whatever is written is dropped."""
+        """Whether every consumer has said that it has enough: whatever is written from then on is dropped.
+
+        A consumer says so by closing its gate before the end (``gate.close()``, or ``with gate:`` that is left without
+        an exception). One that fails, or whose environment ends first, aborts: the writer's next call raises
+        :class:`ExchangeAborted`, and this stays False. With ``on_peer_loss="cancel"`` one that vanishes counts as well.
+        """
         return self.partition.cancelled
 
     @property

@@ -489,13 +489,13 @@ cdef class ResultPartition:
 
     @property
     def cancelled(self):
-        """Whether every consumer has cancelled."""
+        """Whether every consumer has said that it has enough; never of a partition that has failed."""
         if self.shares:
             self.collect_shared()
         for i in range(self.subpartitions):
             if not fb_u32_load_acquire(&self.subs[i].cancelled):
                 return False
-        return True
+        return not failure_code(&self.core.failure)     # set before an abort closes its subpartition
 
     def wait_closed(self, double timeout_s):
         """Wait until every remote consumer has ended; False when the time is over."""
