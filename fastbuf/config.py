@@ -60,7 +60,9 @@ class ExchangeConfig:
     overdraft
         Segments a pool may lend beyond its limit to finish a record that was begun.
     buffer_timeout_s
-        A partly filled buffer leaves at the latest after this; 0: at once, -1: only when full.
+        The writer's, on every transport; a gate's is not looked at. A partly filled buffer leaves at the latest after
+        this, and a gate that makes record batches waits for as long again for more rows; 0: at once, -1: only when
+        full.
     stall_timeout_s
         No progress for so long is an error.
     ping_interval_s

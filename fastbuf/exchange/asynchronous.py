@@ -43,9 +43,7 @@ async def poll_async(gate: InputGate, timeout: float | None = None) -> Any:
             if not woken.done():
                 woken.set_result(None)
 
-        flush = gate.config.buffer_timeout_s
-        wait = min(_SLICE_S, flush) if flush > 0 else _SLICE_S
-        timer = loop.call_later(wait if timeout is None else min(wait, timeout - waited), wake)
+        timer = loop.call_later(gate.due_in(_SLICE_S if timeout is None else min(_SLICE_S, timeout - waited)), wake)
         loop.add_reader(descriptor, wake)
         try:
             await woken

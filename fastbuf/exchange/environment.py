@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import itertools
 import os
 import threading
@@ -318,7 +319,7 @@ class ShuffleEnvironment:
         consumers: int = 1,
         selector: ChannelSelector | None = None,
         partition_type: str = "pipelined",
-        buffer_timeout: float | None = None,
+        buffer_timeout_s: float | None = None,
         producers: int = 1,
         config: ExchangeConfig | None = None,
     ) -> tuple[Any, list[InputGate]]:
@@ -337,9 +338,8 @@ class ShuffleEnvironment:
         if consumers < 1 or producers < 1:
             raise ConfigError(f"an exchange of {producers} producers and {consumers} consumers: at least 1 of each")
         config = config or ExchangeConfig()
-        if buffer_timeout is not None:
-            values = {name: getattr(config, name) for name in config.__dataclass_fields__}
-            config = ExchangeConfig(**{**values, "buffer_timeout_s": buffer_timeout})
+        if buffer_timeout_s is not None:
+            config = dataclasses.replace(config, buffer_timeout_s=buffer_timeout_s)
         gates = [self.create_input_gate(serializer, channels=producers, config=config) for _ in range(consumers)]
         writers = [
             self.create_result_partition(
@@ -386,7 +386,8 @@ class ShuffleEnvironment:
         """End everything made here, in any state; the segments are home afterwards. Idempotent.
 
         A gate that was neither read to its end nor closed is aborted: its producers fail. ``gate.close()`` before this,
-        or ``with gate:``, says that it had enough. A call that was interrupted (Ctrl-C) is gone on with by the next one.
+        or ``with gate:``, says that it had enough. A call that was interrupted (Ctrl-C) is gone on with by the next
+        one.
         """
         self._end(None)
 

@@ -78,8 +78,9 @@ cdef GateCore *gate_new(PoolCore *pool, LocalCore *local, int32_t segments, int3
 cdef void gate_notify(GateCore *g) noexcept nogil
 cdef void gate_arm(GateCore *g) noexcept nogil
 cdef void gate_free(GateCore *g) noexcept nogil
-cdef InputChannel *gate_open_channel(GateCore *g, uint32_t number, Subpartition *local) noexcept nogil
-cdef InputChannel *gate_open_shared(GateCore *g, uint32_t number) noexcept nogil
+# flush_ns: the producer's buffer timeout, as it says it
+cdef InputChannel *gate_open_channel(GateCore *g, uint32_t number, Subpartition *local, int64_t flush_ns) noexcept nogil
+cdef InputChannel *gate_open_shared(GateCore *g, uint32_t number, int64_t flush_ns) noexcept nogil
 # transport's thread
 cdef void gate_connect(GateCore *g, InputChannel *c, void *connection, channel_fn announce,
                        channel_fn cancel) noexcept nogil

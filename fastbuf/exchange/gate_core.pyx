@@ -1,6 +1,6 @@
 """The native half of an input gate (C level; owners and lock order are in the ``.pxd``)."""
 
-from libc.stdint cimport int32_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memset
 
@@ -38,6 +38,12 @@ from fastbuf.flow.buffer_manager cimport (
 )
 from fastbuf.flow.credit_ledger cimport CreditRow, credit_look
 from fastbuf.memory.pool_core cimport LocalCore, PoolCore, segment_recycle
+
+
+cdef enum:
+    LEAST_FLUSH_NS = 100000
+
+cdef const int64_t MOST_FLUSH_NS = 4000000000000000000
 
 
 cdef GateCore *gate_new(PoolCore *pool, LocalCore *local, int32_t segments, int32_t exclusive, int32_t floating,
@@ -131,17 +137,19 @@ cdef void _recall(GateCore *g) noexcept nogil:
             c.announce(c.connection)
 
 
-cdef InputChannel *gate_open_channel(GateCore *g, uint32_t number, Subpartition *local) noexcept nogil:
+cdef InputChannel *gate_open_channel(GateCore *g, uint32_t number, Subpartition *local,
+                                     int64_t flush_ns) noexcept nogil:
     """A new channel, or NULL: out of memory, the gate is closed, or the producer's number is there already."""
-    return _open(g, number, local, local != NULL)
+    return _open(g, number, local, local != NULL, flush_ns)
 
 
-cdef InputChannel *gate_open_shared(GateCore *g, uint32_t number) noexcept nogil:
+cdef InputChannel *gate_open_shared(GateCore *g, uint32_t number, int64_t flush_ns) noexcept nogil:
     """As gate_open_channel, for a channel that is read in place in another process's memory (memfd)."""
-    return _open(g, number, NULL, True)
+    return _open(g, number, NULL, True, flush_ns)
 
 
-cdef InputChannel *_open(GateCore *g, uint32_t number, Subpartition *local, bint in_place) noexcept nogil:
+cdef InputChannel *_open(GateCore *g, uint32_t number, Subpartition *local, bint in_place,
+                         int64_t flush_ns) noexcept nogil:
     cdef InputChannel *c = NULL
     cdef InputChannel **grown
     cdef uint32_t i
@@ -164,6 +172,9 @@ cdef InputChannel *_open(GateCore *g, uint32_t number, Subpartition *local, bint
             c.number = number
             c.index = g.n_channels
             c.state = CHANNEL_OPEN
+            # From another process, maybe: neither is the reader to do nothing but look, nor is a sum to overflow.
+            c.flush_ns = flush_ns if flush_ns <= 0 else min(max(flush_ns, <int64_t> LEAST_FLUSH_NS), MOST_FLUSH_NS)
+            c.flush_turn = fb_now_ns() // c.flush_ns if c.flush_ns > 0 else 0
             c.local = local
             c.in_place = in_place
             g.channels[g.n_channels] = c

@@ -102,7 +102,6 @@ cdef class InputGate:
         self.epoch = epoch
         self.secret = secret
         self.config = config
-        self.flush_ns = -1 if config.buffer_timeout_s < 0 else seconds_ns(config.buffer_timeout_s)
         self.stall_ns = seconds_ns(config.stall_timeout_s)
         self.lock = threading.RLock()
         self.intake = GateIntake(serializer, config, lazy)
@@ -147,7 +146,7 @@ cdef class InputGate:
         cdef InputChannel *c
         if fb_u32_load_acquire(&self.is_closed):
             raise ExchangeClosed(f"gate {self.gate_id} is closed")
-        c = gate_open_channel(self.core, partition.channel, s)
+        c = gate_open_channel(self.core, partition.channel, s, partition.flush_ns)
         if c == NULL:
             raise SequenceError(
                 f"gate {self.gate_id}: channel {partition.channel} is there already, or the gate is closed")
@@ -158,12 +157,12 @@ cdef class InputGate:
         partition.set_transport(index, "local", f"gate {self.gate_id}")
         partition.notified.append(self)
 
-    def add_shared(self, SharedReader reader not None, unsigned int number):
+    def add_shared(self, SharedReader reader not None, unsigned int number, int64_t flush_ns):
         """Read what another process lends (a memfd channel); called by the transport."""
         cdef InputChannel *c
         if fb_u32_load_acquire(&self.is_closed):
             raise ExchangeClosed(f"gate {self.gate_id} is closed")
-        c = gate_open_shared(self.core, number)
+        c = gate_open_shared(self.core, number, flush_ns)
         if c == NULL:
             raise SequenceError(f"channel {number} is connected already")
         reader.index = c.index
@@ -224,8 +223,9 @@ cdef class InputGate:
         Returns
         -------
         pyarrow.RecordBatch or list or LazyRows or Event or None
-            Up to about ``batch_rows`` rows or ``batch_bytes``; a smaller batch when its first row has waited for
-            ``buffer_timeout_s``. An :class:`Event` by itself, after all records that its producer wrote before it.
+            Up to about ``batch_rows`` rows or ``batch_bytes``; a smaller batch when its first row has waited for the
+            ``buffer_timeout_s`` of its writer. An :class:`Event` by itself, after all records that its producer wrote
+            before it.
             ``None``: nothing within the time, or all is read (then :attr:`finished` is true).
 
         Raises
@@ -244,12 +244,10 @@ cdef class InputGate:
         cdef int64_t now = fb_now_ns()
         cdef int64_t started = now
         cdef int64_t deadline = -1 if timeout is None else now + seconds_ns(timeout)
-        cdef int64_t flush = self.flush_ns
         cdef GateIntake intake = self.intake
-        cdef int64_t linger = 0 if intake.assembler is None else max(<int64_t> 0, flush)
         cdef int64_t until, looked
         cdef uint32_t key
-        cdef bint partial, in_place
+        cdef bint in_place
         cdef SharedLook looks[MOST_LOOKS]
         cdef Driver *driver
         cdef int came, channels
@@ -264,14 +262,8 @@ cdef class InputGate:
             failure_raise(&self.core.failure)
             # The eventcount's order for those who look first: epoch, look, announce, sleep.
             key = fb_event_epoch(self.core.event)
-            # Every buffer timeout, local buffers are read though they are not full: by the clock, not by how long this
-            # call waited, since whoever polls without waiting is owed them too.
             looked = now = fb_now_ns()
-            in_place = len(intake.local_partitions) + len(intake.shared) > 0
-            partial = in_place and 0 <= flush <= now - self.partial_ns
-            if partial:
-                self.partial_ns = now
-            came = intake.drain(partial)
+            came = intake.drain(now)
             if intake.event is not None and not intake.waiting():
                 return intake.take_event()
             if intake.enough():
@@ -282,7 +274,7 @@ cdef class InputGate:
             now = fb_now_ns()
             if came:
                 started = now
-            if intake.waiting() and now - intake.first_row_ns >= linger:
+            if intake.waiting() and now >= self.give_out_ns():
                 return intake.give_out()
             if 0 <= deadline <= now:
                 return None
@@ -291,19 +283,24 @@ cdef class InputGate:
             gate_serve(self.core)
             until = now + SLICE_NS
             if intake.waiting():
-                until = min(until, intake.first_row_ns + linger)
-            if in_place and flush > 0:
-                until = min(until, self.partial_ns + flush)
+                until = min(until, self.give_out_ns())
+            if intake.flush_due_ns >= 0:
+                until = min(until, intake.flush_due_ns)
             if deadline >= 0:
                 until = min(until, deadline)
             driver = self.core.driver
             if driver != NULL:
                 driver.enter(driver)
+            in_place = len(intake.local_partitions) + len(intake.shared) > 0
             channels = intake.look(looks)       # with the gate's lock: they stay until we look again
             with nogil:
                 self.sleep(key, until, looks, channels, driver, not in_place)
             self.wait_ns += fb_now_ns() - now
             PyErr_CheckSignals()
+
+    cdef int64_t give_out_ns(self) noexcept:
+        # A batch of columns may still grow for as long as its producers have buffers wait to be full; records need not.
+        return self.intake.first_row_ns + (self.intake.linger_ns if self.intake.assembler is not None else 0)
 
     cdef bint spin(self, uint32_t key, int64_t until, SharedLook *looks, int channels) noexcept nogil:
         """Whether something came, within the little that a sleep would cost."""
@@ -383,6 +380,13 @@ cdef class InputGate:
             gate_arm(self.core)
             return descriptor
 
+    def due_in(self, double most):
+        """Seconds until the clock alone has something for the reader, which no descriptor tells; `most` at most."""
+        cdef int64_t due = self.intake.flush_due_ns
+        if self.intake.waiting() and (due < 0 or self.give_out_ns() < due):
+            due = self.give_out_ns()
+        return most if due < 0 else min(most, max(due - fb_now_ns(), <int64_t> 0) / 1e9)
+
     def wake_descriptor(self):
         """The eventfd of this gate, made when it is first asked for."""
         # Without the gate's lock, which a reader holds while it waits: nothing here lets go of the GIL.
@@ -443,7 +447,7 @@ cdef class InputGate:
         self.end(None)
 
     def end(self, reason):
-        """As :meth:`close`, by the environment; unless None, `reason` is what producers hear where it is not finished."""
+        """As :meth:`close`, by the environment; `reason`, unless None, is what producers hear if it is not finished."""
         cdef bytes text
         if self.freed or self.forked():
             return

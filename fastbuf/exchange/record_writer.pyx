@@ -49,7 +49,7 @@ cdef class RecordWriter(LongRecordWriter):
         selector.bind(partition.subpartitions, serializer.schema)
         self.to_all = selector.to_all
         self.longest = partition.config.max_record_bytes
-        self.flush_always = partition.config.buffer_timeout_s == 0
+        self.flush_always = partition.flush_ns == 0
         if isinstance(serializer, RowSerializer) and not serializer.tail_head:
             self.plan = (<RowSerializer> serializer)._plan.root
         if serializer.kind == "columnar":

@@ -90,6 +90,7 @@ cdef class ResultPartition:
         self.subpartitions = subpartitions
         self.channel = channel
         self.config = config
+        self.flush_ns = -1 if config.buffer_timeout_s < 0 else seconds_ns(config.buffer_timeout_s)
         self.transports = [None] * subpartitions
         self.spin_ns = self.spin_most = SPIN_NS if (os.cpu_count() or 1) > 1 else 0
         self.notified = []

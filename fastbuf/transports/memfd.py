@@ -191,6 +191,7 @@ class MemfdTransport:
             fingerprint=channel["fingerprint"],
             segment_size=partition.segment_size,
             nonce=hs.fresh_nonce(),
+            flush_ns=partition.flush_ns,
         )
         for name in names_for(host, port):
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -422,7 +423,7 @@ class MemfdTransport:
             answer = CANNOT_MAP
         else:
             try:
-                gate.add_shared(reader, hello.channel)
+                gate.add_shared(reader, hello.channel, hello.flush_ns)
             except (SequenceError, ExchangeClosed):
                 answer = IS_THERE
         if answer == ANSWERED:
