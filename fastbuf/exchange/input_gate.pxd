@@ -41,7 +41,8 @@ cdef class InputGate:
     cdef object lock
     cdef object sealed                      # {channel: buffers}
     cdef GateIntake intake                  # what has been taken in and not given out
-    cdef int64_t stall_ns                   # the configuration's stall timeout
+    cdef int64_t stall_ns                   # the configuration's stall timeout, negative: none
+    cdef int64_t quiet_ns                   # how long it was waited on since something came, by all calls
     cdef int64_t wait_ns
     cdef list pending                       # records to be given out one by one: those from pending_at on
     cdef Py_ssize_t pending_at
@@ -51,6 +52,7 @@ cdef class InputGate:
                     bint alone) noexcept nogil
     cdef int64_t give_out_ns(self) noexcept
     cdef bint complete(self) except -1
+    cdef int stall(self, bint forever) except -1
     cdef object read(self, timeout)
     cdef int check_outside(self) except -1
     cdef int check_process(self) except -1

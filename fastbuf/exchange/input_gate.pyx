@@ -1,6 +1,7 @@
 """An input gate: where the buffers of all producers arrive, and record batches or records are given out."""
 
 import os
+import sys
 import threading
 
 cimport cython
@@ -102,7 +103,7 @@ cdef class InputGate:
         self.epoch = epoch
         self.secret = secret
         self.config = config
-        self.stall_ns = seconds_ns(config.stall_timeout_s)
+        self.stall_ns = -1 if config.stall_timeout_s is None else seconds_ns(config.stall_timeout_s)
         self.lock = threading.RLock()
         self.intake = GateIntake(serializer, config, lazy)
         self.bell = Doorbell(environment.shared)
@@ -218,7 +219,7 @@ cdef class InputGate:
         Parameters
         ----------
         timeout : float, optional
-            Seconds to wait; ``None``: until something comes, the gate ends, or ``stall_timeout_s`` is over.
+            Seconds to wait; ``None``: until something comes or the gate ends.
 
         Returns
         -------
@@ -230,6 +231,9 @@ cdef class InputGate:
 
         Raises
         ------
+        StallTimeout
+            Producers that are awaited have not connected, and nothing came while the gate was waited on for
+            ``stall_timeout_s``, by this call or by several; or nobody can ever write, as this is the only thread.
         RuntimeError
             This very thread is just reading the gate (a record's own code): nothing is done.
         """
@@ -240,12 +244,28 @@ cdef class InputGate:
             if self.untold:
                 self._abort_in_place()
 
+    cdef int stall(self, bint forever) except -1:
+        """Raises, if somebody should have moved; forever: the caller does nothing else until something comes."""
+        cdef uint32_t n = gate_channels(self.core)
+        expected = len(self.sealed) if self.sealed is not None else self.channels
+        self.quiet_ns = 0
+        if expected is not None and n < <uint32_t> expected:
+            raise StallTimeout(self.describe_stall())
+        if forever and n and n == <uint32_t> len(self.intake.local_partitions) and len(sys._current_frames()) == 1:
+            raise StallTimeout(
+                f"gate {self.gate_id} waits for writers of this process, in its only thread: nobody can write or close "
+                "them. Close the writer before the gate is read, or write in another thread")
+        return 0
+
+    def waited(self, double seconds):
+        """An event loop has waited for the gate so long."""
+        self.quiet_ns += min(seconds_ns(seconds), 2 * <int64_t> SLICE_NS)
+
     cdef object read(self, timeout):
         cdef int64_t now = fb_now_ns()
-        cdef int64_t started = now
         cdef int64_t deadline = -1 if timeout is None else now + seconds_ns(timeout)
         cdef GateIntake intake = self.intake
-        cdef int64_t until, looked
+        cdef int64_t until, slept
         cdef uint32_t key
         cdef bint in_place
         cdef SharedLook looks[MOST_LOOKS]
@@ -262,7 +282,7 @@ cdef class InputGate:
             failure_raise(&self.core.failure)
             # The eventcount's order for those who look first: epoch, look, announce, sleep.
             key = fb_event_epoch(self.core.event)
-            looked = now = fb_now_ns()
+            now = fb_now_ns()
             came = intake.drain(now)
             if intake.event is not None and not intake.waiting():
                 return intake.take_event()
@@ -273,13 +293,13 @@ cdef class InputGate:
                 return intake.give_out() if intake.waiting() else None
             now = fb_now_ns()
             if came:
-                started = now
+                self.quiet_ns = 0
             if intake.waiting() and now >= self.give_out_ns():
                 return intake.give_out()
+            if 0 <= self.stall_ns < self.quiet_ns:
+                self.stall(deadline < 0)
             if 0 <= deadline <= now:
                 return None
-            if deadline < 0 and looked - started > self.stall_ns:  # by the last look: what came since is not seen yet
-                raise StallTimeout(self.describe_stall())
             gate_serve(self.core)
             until = now + SLICE_NS
             if intake.waiting():
@@ -295,7 +315,9 @@ cdef class InputGate:
             channels = intake.look(looks)       # with the gate's lock: they stay until we look again
             with nogil:
                 self.sleep(key, until, looks, channels, driver, not in_place)
-            self.wait_ns += fb_now_ns() - now
+            slept = fb_now_ns() - now
+            self.wait_ns += slept
+            self.quiet_ns += min(slept, 2 * <int64_t> SLICE_NS)     # no more: this process stood still itself
             PyErr_CheckSignals()
 
     cdef int64_t give_out_ns(self) noexcept:
@@ -521,8 +543,8 @@ cdef class InputGate:
         return (
             f"gate {self.gate_id} got nothing for {self.config.stall_timeout_s} s: {n} of "
             f"{expected} channels have connected; {'; '.join(waiting[:8]) or 'none is open'}; pool: {self.pool.in_use} "
-            f"segments in use, limit {self.pool.limit}. The producers are slow or stuck; "
-            f"raise stall_timeout_s ({self.config.stall_timeout_s})")
+            f"segments in use, limit {self.pool.limit}. The producers are slow or stuck, or were not started; "
+            f"raise stall_timeout_s ({self.config.stall_timeout_s}; None: no limit)")
 
     @property
     def closed(self):

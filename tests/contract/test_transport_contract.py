@@ -285,9 +285,18 @@ def test_a_blocked_writer_stalls_with_the_figures(rig: Rig) -> None:
 
 
 def test_a_gate_without_producers_stalls_with_the_figures(rig: Rig) -> None:
-    _, gates = rig.make(stall_timeout_s=0.6)
-    with pytest.raises(StallTimeout, match=r"got nothing for 0.6 s.*stall_timeout_s"):
-        list(gates[0])
+    gate = rig.far.create_input_gate(ROWS, channels=1, config=rig.settings(stall_timeout_s=0.6))
+    with pytest.raises(StallTimeout, match=r"got nothing for 0.6 s: 0 of 1 channels.*stall_timeout_s"):
+        list(gate)
+
+
+def test_a_gate_whose_producer_is_quiet_waits(rig: Rig) -> None:
+    writers, gates = rig.make(stall_timeout_s=0.2)
+    timer = threading.Timer(0.8, writers[0].close)  # the quiet is what is looked at
+    timer.name = "MainThread"
+    timer.start()
+    assert list(gates[0]) == []
+    timer.join()
 
 
 @pytest.mark.parametrize("timeout", [0, 0.02, 0.1])
