@@ -93,6 +93,27 @@ def test_a_consumer_that_dies_by_an_exception_is_no_success_for_its_producers(
     assert str(heard) == f"{error.__name__}: the model is not there"
 
 
+def test_a_producer_that_dies_by_an_exception_tells_its_consumers_which(ends: Ends) -> None:
+    """They heard that its environment was closed."""
+    heard: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            list(ends.gate)
+        except BaseException as error:
+            heard.append(error)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    with contextlib.suppress(ValueError), ends.near:
+        ends.writer.emit((1, "one"))
+        raise ValueError("no such table")
+    reader.join(PATIENCE_S)
+    if ends.kind != "local":  # there the reader's environment ends as well, which may come first
+        assert isinstance(heard[0], fb.ExchangeAborted)
+        assert str(heard[0]) == "ValueError: no such table"
+
+
 def test_an_environment_that_ends_before_its_gate_is_an_abort(ends: Ends) -> None:
     """``break`` out of ``for record in gate`` does not say whether it was enough."""
     thread, errors = in_background(ends)
@@ -177,6 +198,31 @@ def test_an_abort_while_another_thread_reads_reaches_both(ends: Ends) -> None:
     for each in (thread, reading):
         each.join(PATIENCE_S)
     assert str(errors[0]) == str(reader[0]) == "enough of this"
+
+
+@pytest.mark.parametrize("flow_control", ["credit", "watermark", "watermark over TCP"])
+def test_an_abort_reaches_who_writes_over_a_wire(flow_control: str) -> None:
+    with (
+        fb.ShuffleEnvironment(segments=64, segment_size=1024) as near,
+        fb.ShuffleEnvironment(segments=64, segment_size=1024) as far,
+    ):
+        if flow_control in ("credit", "watermark"):
+            gate = near.create_input_gate(ROWS, channels=1, secret=SECRET)
+            target = near.create_wire(flow_control).to(gate)
+        else:
+            gate = far.create_input_gate(ROWS, channels=1, secret=SECRET)
+            target = near.create_wire("watermark", far.listen_wire()).to(gate.gate_id)
+        writer = near.create_result_partition(ROWS, [target], secret=SECRET)
+        gate.abort("the disk is full")
+        deadline = time.monotonic() + PATIENCE_S
+
+        def write_on() -> None:
+            while time.monotonic() < deadline:
+                writer.emit((1, "x" * 100))
+
+        with pytest.raises(fb.ExchangeAborted, match="the disk is full"):
+            write_on()
+        writer.abort("it is known")
 
 
 def test_an_abort_from_within_a_record_reaches_the_producer() -> None:
