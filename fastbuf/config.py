@@ -60,14 +60,19 @@ class ExchangeConfig:
     overdraft
         Segments a pool may lend beyond its limit to finish a record that was begun.
     buffer_timeout_s
-        A partly filled buffer leaves at the latest after this; 0: at once, -1: only when full.
+        The writer's, on every transport; a gate's is not looked at. A partly filled buffer leaves at the latest after
+        this, and a gate that makes record batches waits for as long again for more rows; 0: at once, -1: only when
+        full.
     connect_timeout_s
         How long to try to connect a consumer, one that does not listen yet as well.
     stall_timeout_s
-        No progress for so long is an error.
+        A peer that should move and does not for so long is an error: a consumer that takes nothing of a full queue, a
+        producer that is awaited and has not connected. One that is connected and has nothing to say is none, for as
+        long as it is known to live (`ping_interval_s`). None: wait for as long as it takes.
     ping_interval_s
         A peer that is silent for so long is asked for a sign of life, and is lost when it gives none for as long again:
-        found within three intervals. A connection has the shortest of its channels' at either end.
+        found within three intervals, on shared memory too. A connection has the shortest of its channels' at either
+        end.
     max_record_bytes
         A longer record is refused.
     batch_rows, batch_bytes
@@ -86,7 +91,7 @@ class ExchangeConfig:
     max_buffers_per_channel: int = MAX_BUFFERS_PER_CHANNEL
     overdraft: int = OVERDRAFT_SEGMENTS
     buffer_timeout_s: float = BUFFER_TIMEOUT_S
-    stall_timeout_s: float = STALL_TIMEOUT_S
+    stall_timeout_s: float | None = STALL_TIMEOUT_S
     connect_timeout_s: float = CONNECT_TIMEOUT_S
     ping_interval_s: float = PING_INTERVAL_S
     max_record_bytes: int = MAX_RECORD_BYTES
@@ -115,7 +120,7 @@ class ExchangeConfig:
             raise ConfigError(f"transport is {self.transport!r}: it must be one of {', '.join(TRANSPORTS)}")
         if self.max_record_bytes >= 1 << 31:
             raise ConfigError(f"max_record_bytes is {self.max_record_bytes}: it must be below 2 GiB")
-        if self.stall_timeout_s <= 0:
-            raise ConfigError(f"stall_timeout_s is {self.stall_timeout_s}: it must be above 0")
+        if self.stall_timeout_s is not None and self.stall_timeout_s <= 0:
+            raise ConfigError(f"stall_timeout_s is {self.stall_timeout_s}: it must be above 0, or None (no limit)")
         if not self.ping_interval_s >= 0.01:
             raise ConfigError(f"ping_interval_s is {self.ping_interval_s}: at least 0.01")

@@ -86,7 +86,7 @@ class ExchangeClosed(ExchangeError):
 
 
 class StallTimeout(FastbufError, TimeoutError):
-    """A participant made no progress for ``stall_timeout``."""
+    """A participant that should move did not for ``stall_timeout_s``; one that is only quiet is no error."""
 
 
 class PreflightError(FastbufError, RuntimeError):

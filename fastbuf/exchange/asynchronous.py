@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
 
-from fastbuf.errors import StallTimeout
-
 if TYPE_CHECKING:
     from fastbuf.exchange.input_gate import InputGate
 
@@ -20,7 +18,7 @@ async def poll_async(gate: InputGate, timeout: float | None = None) -> Any:
     Raises
     ------
     StallTimeout
-        `timeout` is None and nothing came for ``stall_timeout_s``.
+        As of ``gate.poll``.
     """
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -31,11 +29,9 @@ async def poll_async(gate: InputGate, timeout: float | None = None) -> Any:
         got = gate.poll(0)
         if got is not None or gate.finished:
             return got
-        waited = loop.time() - began
-        if timeout is None:
-            if waited > gate.config.stall_timeout_s:
-                raise StallTimeout(gate.describe_stall())
-        elif waited >= timeout:
+        now = loop.time()
+        waited = now - began
+        if timeout is not None and waited >= timeout:
             return None
         woken: asyncio.Future[None] = loop.create_future()
 
@@ -43,15 +39,14 @@ async def poll_async(gate: InputGate, timeout: float | None = None) -> Any:
             if not woken.done():
                 woken.set_result(None)
 
-        flush = gate.config.buffer_timeout_s
-        wait = min(_SLICE_S, flush) if flush > 0 else _SLICE_S
-        timer = loop.call_later(wait if timeout is None else min(wait, timeout - waited), wake)
+        timer = loop.call_later(gate.due_in(_SLICE_S if timeout is None else min(_SLICE_S, timeout - waited)), wake)
         loop.add_reader(descriptor, wake)
         try:
             await woken
         finally:
             timer.cancel()
             loop.remove_reader(descriptor)
+            gate.waited(loop.time() - now)
 
 
 class AsyncReader:

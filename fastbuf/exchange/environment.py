@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import itertools
 import os
 import threading
@@ -50,6 +51,10 @@ class ShuffleEnvironment:
     ------
     ConfigError, ResourceError
         See :class:`Arena`: a number out of range, or more memory than there is.
+
+    Notes
+    -----
+    When a ``with`` block is left by an exception, peers of whatever it had not finished fail with its type and text.
 
     Examples
     --------
@@ -335,7 +340,7 @@ class ShuffleEnvironment:
         consumers: int = 1,
         selector: ChannelSelector | None = None,
         partition_type: str = "pipelined",
-        buffer_timeout: float | None = None,
+        buffer_timeout_s: float | None = None,
         producers: int = 1,
         config: ExchangeConfig | None = None,
     ) -> tuple[Any, list[InputGate]]:
@@ -354,9 +359,8 @@ class ShuffleEnvironment:
         if consumers < 1 or producers < 1:
             raise ConfigError(f"an exchange of {producers} producers and {consumers} consumers: at least 1 of each")
         config = config or ExchangeConfig()
-        if buffer_timeout is not None:
-            values = {name: getattr(config, name) for name in config.__dataclass_fields__}
-            config = ExchangeConfig(**{**values, "buffer_timeout_s": buffer_timeout})
+        if buffer_timeout_s is not None:
+            config = dataclasses.replace(config, buffer_timeout_s=buffer_timeout_s)
         gates = [self.create_input_gate(serializer, channels=producers, config=config) for _ in range(consumers)]
         writers = [
             self.create_result_partition(
@@ -402,19 +406,29 @@ class ShuffleEnvironment:
     def close(self) -> None:
         """End everything made here, in any state; the segments are home afterwards. Idempotent.
 
-        A call that was interrupted (Ctrl-C) is gone on with by the next one.
+        A gate that was neither read to its end nor closed is aborted: its producers fail. ``gate.close()`` before this,
+        or ``with gate:``, says that it had enough. A call that was interrupted (Ctrl-C) is gone on with by the next
+        one.
         """
+        self._end(None)
+
+    def _end(self, died: str | None) -> None:
+        """As close; died: by which exception."""
         if self._ended or os.getpid() != self.pid:
             self._closed = True
             return
         with self._lock:
             self._closed = True
         for partition in list(self._partitions):
-            partition.fail("the producer's ShuffleEnvironment was closed")
+            partition.fail(died or "the producer's ShuffleEnvironment was closed")
             partition.wait_aborted(0.5)
             self.release_partition(partition)
         for gate in self.gates():
-            gate.close()
+            gate.end(
+                died
+                or f"the consumer's ShuffleEnvironment was closed before gate {gate.gate_id} was read to its end; a "
+                "consumer that has enough says so by gate.close(), or by 'with gate:'"
+            )
         for transport in (self._transport, self._memfd, *self._wires):
             if transport is not None:
                 transport.close()
@@ -432,4 +446,4 @@ class ShuffleEnvironment:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        self._end(None if kind is None else f"{kind.__name__}: {value}".removesuffix(": "))

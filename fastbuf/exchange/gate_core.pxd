@@ -78,8 +78,9 @@ cdef GateCore *gate_new(PoolCore *pool, LocalCore *local, int32_t segments, int3
 cdef void gate_notify(GateCore *g) noexcept nogil
 cdef void gate_arm(GateCore *g) noexcept nogil
 cdef void gate_free(GateCore *g) noexcept nogil
-cdef InputChannel *gate_open_channel(GateCore *g, uint32_t number, Subpartition *local) noexcept nogil
-cdef InputChannel *gate_open_shared(GateCore *g, uint32_t number) noexcept nogil
+# flush_ns: the producer's buffer timeout, as it says it
+cdef InputChannel *gate_open_channel(GateCore *g, uint32_t number, Subpartition *local, int64_t flush_ns) noexcept nogil
+cdef InputChannel *gate_open_shared(GateCore *g, uint32_t number, int64_t flush_ns) noexcept nogil
 # transport's thread
 cdef void gate_connect(GateCore *g, InputChannel *c, void *connection, channel_fn announce,
                        channel_fn cancel) noexcept nogil
@@ -93,6 +94,7 @@ cdef void gate_disconnect(GateCore *g, InputChannel *c) noexcept nogil
 cdef uint32_t gate_take_credit(GateCore *g, InputChannel *c, uint32_t *events) noexcept nogil
 cdef bint gate_take_recall(GateCore *g, InputChannel *c) noexcept nogil
 cdef int gate_take_back(GateCore *g, InputChannel *c, uint32_t n, uint32_t backlog) noexcept nogil
+cdef void gate_abort(GateCore *g) noexcept nogil
 cdef void gate_fail(GateCore *g, int code, const char *text, size_t length) noexcept nogil
 # reader
 cdef uint32_t gate_take_ready(GateCore *g, ReadyBuffer *out, uint32_t most) noexcept nogil

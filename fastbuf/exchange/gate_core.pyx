@@ -1,6 +1,6 @@
 """The native half of an input gate (C level; owners and lock order are in the ``.pxd``)."""
 
-from libc.stdint cimport int32_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memset
 
@@ -13,7 +13,7 @@ from fastbuf._native.threads cimport (
     pthread_mutex_unlock,
 )
 from fastbuf.exchange.doorbell cimport Bell, bell_arm, bell_ring
-from fastbuf.exchange.failure cimport FailureCode, failure_init, failure_set
+from fastbuf.exchange.failure cimport FailureCode, failure_code, failure_init, failure_set
 from fastbuf.exchange.input_channel cimport (
     CHANNEL_CANCELLED,
     CHANNEL_ENDED,
@@ -38,6 +38,12 @@ from fastbuf.flow.buffer_manager cimport (
 )
 from fastbuf.flow.credit_ledger cimport CreditRow, credit_look
 from fastbuf.memory.pool_core cimport LocalCore, PoolCore, segment_recycle
+
+
+cdef enum:
+    LEAST_FLUSH_NS = 100000
+
+cdef const int64_t MOST_FLUSH_NS = 4000000000000000000
 
 
 cdef GateCore *gate_new(PoolCore *pool, LocalCore *local, int32_t segments, int32_t exclusive, int32_t floating,
@@ -131,17 +137,19 @@ cdef void _recall(GateCore *g) noexcept nogil:
             c.announce(c.connection)
 
 
-cdef InputChannel *gate_open_channel(GateCore *g, uint32_t number, Subpartition *local) noexcept nogil:
+cdef InputChannel *gate_open_channel(GateCore *g, uint32_t number, Subpartition *local,
+                                     int64_t flush_ns) noexcept nogil:
     """A new channel, or NULL: out of memory, the gate is closed, or the producer's number is there already."""
-    return _open(g, number, local, local != NULL)
+    return _open(g, number, local, local != NULL, flush_ns)
 
 
-cdef InputChannel *gate_open_shared(GateCore *g, uint32_t number) noexcept nogil:
+cdef InputChannel *gate_open_shared(GateCore *g, uint32_t number, int64_t flush_ns) noexcept nogil:
     """As gate_open_channel, for a channel that is read in place in another process's memory (memfd)."""
-    return _open(g, number, NULL, True)
+    return _open(g, number, NULL, True, flush_ns)
 
 
-cdef InputChannel *_open(GateCore *g, uint32_t number, Subpartition *local, bint in_place) noexcept nogil:
+cdef InputChannel *_open(GateCore *g, uint32_t number, Subpartition *local, bint in_place,
+                         int64_t flush_ns) noexcept nogil:
     cdef InputChannel *c = NULL
     cdef InputChannel **grown
     cdef uint32_t i
@@ -164,6 +172,9 @@ cdef InputChannel *_open(GateCore *g, uint32_t number, Subpartition *local, bint
             c.number = number
             c.index = g.n_channels
             c.state = CHANNEL_OPEN
+            # From another process, maybe: neither is the reader to do nothing but look, nor is a sum to overflow.
+            c.flush_ns = flush_ns if flush_ns <= 0 else min(max(flush_ns, <int64_t> LEAST_FLUSH_NS), MOST_FLUSH_NS)
+            c.flush_turn = fb_now_ns() // c.flush_ns if c.flush_ns > 0 else 0
             c.local = local
             c.in_place = in_place
             g.channels[g.n_channels] = c
@@ -192,7 +203,9 @@ cdef void gate_connect(GateCore *g, InputChannel *c, void *connection, channel_f
     c.announce = announce
     c.cancel = cancel
     c.connection = connection
-    if c.state == CHANNEL_CANCELLED:
+    if c.state == CHANNEL_OPEN and failure_code(&g.failure):
+        _cancel_channel(g, c)           # whoever comes after the failure is told of it too
+    elif c.state == CHANNEL_CANCELLED:
         cancel(connection)
     else:
         _recall(g)
@@ -358,6 +371,28 @@ cdef int gate_take_back(GateCore *g, InputChannel *c, uint32_t n, uint32_t backl
     return rc
 
 
+cdef void gate_abort(GateCore *g) noexcept nogil:
+    """The reader has failed and says so now: every remote channel that is open asks its connection to say why."""
+    cdef uint32_t i
+    cdef InputChannel *c
+    pthread_mutex_lock(&g.lock)
+    for i in range(g.n_channels):
+        c = g.channels[i]
+        if not c.in_place and c.state == CHANNEL_OPEN:
+            _cancel_channel(g, c)
+    _announce(g)
+    pthread_mutex_unlock(&g.lock)
+
+
+cdef inline void _cancel_channel(GateCore *g, InputChannel *c) noexcept nogil:
+    c.state = CHANNEL_CANCELLED
+    if c.local == NULL:
+        if not c.buffers.closed:
+            bm_close(&g.buffers, &c.buffers)
+        if c.connection != NULL:
+            c.cancel(c.connection)
+
+
 cdef void gate_fail(GateCore *g, int code, const char *text, size_t length) noexcept nogil:
     failure_set(&g.failure, <FailureCode> code, text, length)
     gate_notify(g)
@@ -509,12 +544,7 @@ cdef void gate_cancel(GateCore *g) noexcept nogil:
     for i in range(g.n_channels):
         c = g.channels[i]
         if c.state == CHANNEL_OPEN:
-            c.state = CHANNEL_CANCELLED
-            if c.local == NULL:
-                if not c.buffers.closed:
-                    bm_close(&g.buffers, &c.buffers)
-                if c.connection != NULL:
-                    c.cancel(c.connection)
+            _cancel_channel(g, c)
         elif c.state == CHANNEL_ENDED:
             c.state = CHANNEL_FINISHED
     _announce(g)

@@ -36,6 +36,8 @@ cdef class GateIntake:
     cdef Py_ssize_t record_bytes            # that they came from
     cdef object event                       # comes after what waits to be given out
     cdef int64_t first_row_ns               # when the oldest row that waits to be given out came
+    cdef int64_t linger_ns                  # how long it may: the shortest buffer timeout of those whose rows wait
+    cdef int64_t flush_due_ns               # when some channel is next read half full in place; negative: none is
     cdef unsigned long within               # thread that takes buffers in just now, 0: none.  Under the GIL
     cdef uint32_t local_turn
     cdef uint64_t records_in                # given out
@@ -45,11 +47,12 @@ cdef class GateIntake:
 
     cdef SpanningReader reader(self, uint32_t index)
     cdef int take_in(self, InputChannel *c, const uint8_t *data, uint32_t length) except -1
-    cdef int drain(self, bint partial) except -1
+    cdef bint flush_is_due(self, InputChannel *c, int64_t now) noexcept
+    cdef int drain(self, int64_t now) except -1
     cdef int drain_remote(self) except -1
-    cdef int drain_local(self, bint partial) except -1
+    cdef int drain_local(self, int64_t now) except -1
     cdef int look(self, SharedLook *looks) except -1
-    cdef int drain_shared(self, bint partial) except -1
+    cdef int drain_shared(self, int64_t now) except -1
     cdef int read_shared(self, SharedReader r, InputChannel *c, bint partial) except -1
     cdef bint enough(self) noexcept
     cdef Py_ssize_t waiting(self) noexcept

@@ -1,7 +1,7 @@
 """A gate's intake: takes buffers of every channel in, and keeps what they held until it is given out."""
 
 from cpython.pythread cimport PyThread_get_thread_ident
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 
 from fastbuf._native.atomics cimport fb_now_ns, fb_u32_exchange_acq_rel, fb_u32_load_acquire, fb_u64_load_relaxed
@@ -82,6 +82,9 @@ cdef class GateIntake:
         cdef Py_ssize_t n
         if self.first_row_ns == 0:
             self.first_row_ns = fb_now_ns()
+            self.linger_ns = max(<int64_t> 0, c.flush_ns)
+        elif c.flush_ns < self.linger_ns:
+            self.linger_ns = max(<int64_t> 0, c.flush_ns)
         reader.feed(data, length)
         if self.assembler is not None:
             while reader.next(&payload, &n):
@@ -144,7 +147,25 @@ cdef class GateIntake:
                 gate_release(self.core, ready, n)
         return came
 
-    cdef int drain_local(self, bint partial) except -1:
+    cdef bint flush_is_due(self, InputChannel *c, int64_t now) noexcept:
+        """Whether what this channel's producer has not filled yet is to be read in place too, as its timeout is over.
+
+        By turns of the clock, not by how long a call waited, since whoever polls without waiting is owed it too; those
+        of channels with the same timeout fall together, so that the reader wakes once for all.
+        """
+        cdef int64_t turn
+        cdef bint due
+        if c.flush_ns <= 0:
+            return c.flush_ns == 0
+        turn = now // c.flush_ns
+        due = turn != c.flush_turn
+        c.flush_turn = turn
+        turn = (turn + 1) * c.flush_ns
+        if self.flush_due_ns < 0 or turn < self.flush_due_ns:
+            self.flush_due_ns = turn
+        return due
+
+    cdef int drain_local(self, int64_t now) except -1:
         """The same for local channels, which are read in place."""
         cdef InputChannel *c
         cdef Subpartition *s
@@ -153,7 +174,7 @@ cdef class GateIntake:
         cdef uint8_t *data
         cdef uint32_t length, k, n
         cdef uint64_t stored = 0
-        cdef bint last, asked
+        cdef bint last, asked, partial
         cdef int came = 0
         n = <uint32_t> len(self.local_partitions)
         for k in range(n):
@@ -169,6 +190,7 @@ cdef class GateIntake:
                 partition.reader_ended()
                 return 1
             asked = fb_u32_exchange_acq_rel(&s.flush_asked, 0) != 0
+            partial = self.flush_is_due(c, now)
             while not self.enough():
                 if not sub_sendable(s, partial or asked, &data, &length, &last):
                     # A blocking partition that is finished has the next of its file.
@@ -217,7 +239,7 @@ cdef class GateIntake:
             n += 1
         return n
 
-    cdef int drain_shared(self, bint partial) except -1:
+    cdef int drain_shared(self, int64_t now) except -1:
         """The same for memfd channels, which are read in place in the producer's process's memory."""
         cdef SharedReader r
         cdef InputChannel *c
@@ -236,7 +258,7 @@ cdef class GateIntake:
                 c.state = CHANNEL_CANCELLED
                 self.shared.remove(r)
                 return 1
-            came |= self.read_shared(r, c, partial)
+            came |= self.read_shared(r, c, self.flush_is_due(c, now))
             c.received = r.received
             if r.exhausted():
                 if not self.reader(c.index).clean():
@@ -278,16 +300,18 @@ cdef class GateIntake:
             r.leave()
         return came
 
-    cdef int drain(self, bint partial) except -1:
+    cdef int drain(self, int64_t now) except -1:
+        """Takes in what has come and what `now` is the time for, until there is enough; 1: something came."""
         cdef int came
         cdef bytes text
         self.within = <unsigned long> PyThread_get_thread_ident()
+        self.flush_due_ns = -1
         try:
             came = self.drain_remote()
             if self.local_partitions:
-                came |= self.drain_local(partial)
+                came |= self.drain_local(now)
             if self.shared:
-                came |= self.drain_shared(partial)
+                came |= self.drain_shared(now)
             return came
         except BaseException as error:
             # Buffers were taken and not taken in: to read on would lose records and say nothing.

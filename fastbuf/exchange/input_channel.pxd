@@ -2,7 +2,7 @@
 #
 # Owner: the gate's lock, but for what is marked.  A channel is made when its producer connects (or
 # when a local writer is made) and freed with its gate; its connection may end before.
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from fastbuf.exchange.result_subpartition cimport Subpartition
 from fastbuf.flow.buffer_manager cimport ChannelBuffers
@@ -24,6 +24,10 @@ cdef struct InputChannel:
     void *gate                  # GateCore; set once
     uint32_t number             # the producer's number; set once
     uint32_t index              # place in the gate's list; set once
+    # The producer's buffer timeout, which is the one that counts; 0: it asks after every record, negative: never.
+    # Set once
+    int64_t flush_ns
+    int64_t flush_turn          # reader, of what is read in place: the last turn of the timeout that it saw
     uint32_t next_sequence      # transport's thread only
     int state
     uint64_t received           # buffers that came

@@ -29,6 +29,7 @@ cdef class InputGate:
     cdef readonly bint finished
     cdef fb_au32 is_closed                  # 1: `close` was called; read without the GIL too
     cdef readonly bint freed
+    cdef bint untold                        # aborted, and producers read in place have not heard of it.  The GIL
     cdef object final_stats
     cdef object __weakref__
     cdef uint32_t forks                     # fork_count() when it was made
@@ -41,17 +42,18 @@ cdef class InputGate:
     cdef object lock
     cdef object sealed                      # {channel: buffers}
     cdef GateIntake intake                  # what has been taken in and not given out
-    cdef int64_t flush_ns                   # the configuration's buffer timeout, negative: never
-    cdef int64_t stall_ns                   # and its stall timeout
-    cdef int64_t partial_ns                 # when local buffers were last read half full
-    cdef fb_activity doing              # what its reader does
+    cdef int64_t stall_ns                   # the configuration's stall timeout, negative: none
+    cdef int64_t quiet_ns                   # how long it was waited on since something came, by all calls
+    cdef fb_activity doing                  # what its reader does
     cdef list pending                       # records to be given out one by one: those from pending_at on
     cdef Py_ssize_t pending_at
 
     cdef bint spin(self, uint32_t key, int64_t until, SharedLook *looks, int channels) noexcept nogil
     cdef void sleep(self, uint32_t key, int64_t until, SharedLook *looks, int channels, Driver *driver,
                     bint alone) noexcept nogil
+    cdef int64_t give_out_ns(self) noexcept
     cdef bint complete(self) except -1
+    cdef int stall(self, bint forever) except -1
     cdef object read(self, timeout)
     cdef int check_outside(self) except -1
     cdef int check_process(self) except -1

@@ -1,6 +1,7 @@
 """An input gate: where the buffers of all producers arrive, and record batches or records are given out."""
 
 import os
+import sys
 import threading
 
 cimport cython
@@ -37,6 +38,7 @@ from fastbuf.exchange.driver cimport Driver
 from fastbuf.exchange.failure cimport FAIL_ABORTED, FAIL_PEER_LOST, failure_code, failure_raise, failure_set
 from fastbuf.exchange.gate_core cimport (
     GateCore,
+    gate_abort,
     gate_arm,
     gate_cancel,
     gate_channel,
@@ -109,8 +111,7 @@ cdef class InputGate:
         self.epoch = epoch
         self.secret = secret
         self.config = config
-        self.flush_ns = -1 if config.buffer_timeout_s < 0 else seconds_ns(config.buffer_timeout_s)
-        self.stall_ns = seconds_ns(config.stall_timeout_s)
+        self.stall_ns = -1 if config.stall_timeout_s is None else seconds_ns(config.stall_timeout_s)
         self.lock = threading.RLock()
         self.intake = GateIntake(serializer, config, lazy)
         self.bell = Doorbell(environment.shared)
@@ -155,7 +156,7 @@ cdef class InputGate:
         cdef InputChannel *c
         if fb_u32_load_acquire(&self.is_closed):
             raise ExchangeClosed(f"gate {self.gate_id} is closed")
-        c = gate_open_channel(self.core, partition.channel, s)
+        c = gate_open_channel(self.core, partition.channel, s, partition.flush_ns)
         if c == NULL:
             raise SequenceError(
                 f"gate {self.gate_id}: channel {partition.channel} is there already, or the gate is closed")
@@ -166,12 +167,12 @@ cdef class InputGate:
         partition.set_transport(index, "local", f"gate {self.gate_id}")
         partition.notified.append(self)
 
-    def add_shared(self, SharedReader reader not None, unsigned int number):
+    def add_shared(self, SharedReader reader not None, unsigned int number, int64_t flush_ns):
         """Read what another process lends (a memfd channel); called by the transport."""
         cdef InputChannel *c
         if fb_u32_load_acquire(&self.is_closed):
             raise ExchangeClosed(f"gate {self.gate_id} is closed")
-        c = gate_open_shared(self.core, number)
+        c = gate_open_shared(self.core, number, flush_ns)
         if c == NULL:
             raise SequenceError(f"channel {number} is connected already")
         reader.index = c.index
@@ -227,33 +228,55 @@ cdef class InputGate:
         Parameters
         ----------
         timeout : float, optional
-            Seconds to wait; ``None``: until something comes, the gate ends, or ``stall_timeout_s`` is over.
+            Seconds to wait; ``None``: until something comes or the gate ends.
 
         Returns
         -------
         pyarrow.RecordBatch or list or LazyRows or Event or None
-            Up to about ``batch_rows`` rows or ``batch_bytes``; a smaller batch when its first row has waited for
-            ``buffer_timeout_s``. An :class:`Event` by itself, after all records that its producer wrote before it.
+            Up to about ``batch_rows`` rows or ``batch_bytes``; a smaller batch when its first row has waited for the
+            ``buffer_timeout_s`` of its writer. An :class:`Event` by itself, after all records that its producer wrote
+            before it.
             ``None``: nothing within the time, or all is read (then :attr:`finished` is true).
 
         Raises
         ------
+        StallTimeout
+            Producers that are awaited have not connected, and nothing came while the gate was waited on for
+            ``stall_timeout_s``, by this call or by several; or nobody can ever write, as this is the only thread.
         RuntimeError
             This very thread is just reading the gate (a record's own code): nothing is done.
         """
-        with self.lock:
-            return self.read(timeout)
+        try:
+            with self.lock:
+                return self.read(timeout)
+        finally:
+            if self.untold:
+                self._abort_in_place()
+
+    cdef int stall(self, bint forever) except -1:
+        """Raises, if somebody should have moved; forever: the caller does nothing else until something comes."""
+        cdef uint32_t n = gate_channels(self.core)
+        expected = len(self.sealed) if self.sealed is not None else self.channels
+        self.quiet_ns = 0
+        if expected is not None and n < <uint32_t> expected:
+            raise StallTimeout(self.describe_stall())
+        if forever and n and n == <uint32_t> len(self.intake.local_partitions) and len(sys._current_frames()) == 1:
+            raise StallTimeout(
+                f"gate {self.gate_id} waits for writers of this process, in its only thread: nobody can write or close "
+                "them. Close the writer before the gate is read, or write in another thread")
+        return 0
+
+    def waited(self, double seconds):
+        """An event loop has waited for the gate so long."""
+        self.quiet_ns += min(seconds_ns(seconds), 2 * <int64_t> SLICE_NS)
 
     cdef object read(self, timeout):
         cdef int64_t now = fb_now_ns()
-        cdef int64_t started = now
         cdef int64_t deadline = -1 if timeout is None else now + seconds_ns(timeout)
-        cdef int64_t flush = self.flush_ns
         cdef GateIntake intake = self.intake
-        cdef int64_t linger = 0 if intake.assembler is None else max(<int64_t> 0, flush)
-        cdef int64_t until, looked
+        cdef int64_t until, slept, looked
         cdef uint32_t key
-        cdef bint partial, in_place
+        cdef bint in_place
         cdef SharedLook looks[MOST_LOOKS]
         cdef Driver *driver
         cdef int came, channels
@@ -270,14 +293,8 @@ cdef class InputGate:
             failure_raise(&self.core.failure)
             # The eventcount's order for those who look first: epoch, look, announce, sleep.
             key = fb_event_epoch(self.core.event)
-            # Every buffer timeout, local buffers are read though they are not full: by the clock, not by how long this
-            # call waited, since whoever polls without waiting is owed them too.
-            looked = now = fb_now_ns()
-            in_place = len(intake.local_partitions) + len(intake.shared) > 0
-            partial = in_place and 0 <= flush <= now - self.partial_ns
-            if partial:
-                self.partial_ns = now
-            came = intake.drain(partial)
+            now = fb_now_ns()
+            came = intake.drain(now)
             if intake.event is not None and not intake.waiting():
                 return intake.take_event()
             if intake.enough():
@@ -287,30 +304,38 @@ cdef class InputGate:
                 return intake.give_out() if intake.waiting() else None
             now = fb_now_ns()
             if came:
-                started = now
-            if intake.waiting() and now - intake.first_row_ns >= linger:
+                self.quiet_ns = 0
+            if intake.waiting() and now >= self.give_out_ns():
                 return intake.give_out()
+            if 0 <= self.stall_ns < self.quiet_ns:
+                self.stall(deadline < 0)
             if 0 <= deadline <= now:
                 return None
-            if deadline < 0 and looked - started > self.stall_ns:  # by the last look: what came since is not seen yet
-                raise StallTimeout(self.describe_stall())
             gate_serve(self.core)
             until = now + SLICE_NS
             if intake.waiting():
-                until = min(until, intake.first_row_ns + linger)
-            if in_place and flush > 0:
-                until = min(until, self.partial_ns + flush)
+                until = min(until, self.give_out_ns())
+            if intake.flush_due_ns >= 0:
+                until = min(until, intake.flush_due_ns)
             if deadline >= 0:
                 until = min(until, deadline)
             driver = self.core.driver
             if driver != NULL:
                 driver.enter(driver)
+            in_place = len(intake.local_partitions) + len(intake.shared) > 0
             fb_activity_enter(&self.doing, FB_WAIT_INPUT, 0, now)
             channels = intake.look(looks)       # with the gate's lock: they stay until we look again
             with nogil:
                 self.sleep(key, until, looks, channels, driver, not in_place)
-            fb_activity_enter(&self.doing, FB_RUNS, 0, fb_now_ns())
+            looked = fb_now_ns()
+            fb_activity_enter(&self.doing, FB_RUNS, 0, looked)
+            slept = looked - now
+            self.quiet_ns += min(slept, 2 * <int64_t> SLICE_NS)     # no more: this process stood still itself
             PyErr_CheckSignals()
+
+    cdef int64_t give_out_ns(self) noexcept:
+        # A batch of columns may still grow for as long as its producers have buffers wait to be full; records need not.
+        return self.intake.first_row_ns + (self.intake.linger_ns if self.intake.assembler is not None else 0)
 
     cdef bint spin(self, uint32_t key, int64_t until, SharedLook *looks, int channels) noexcept nogil:
         """Whether something came, within the little that a sleep would cost."""
@@ -391,6 +416,13 @@ cdef class InputGate:
             fb_activity_enter(&self.doing, FB_WAIT_INPUT, 0, fb_now_ns())    # until it is read again
             return descriptor
 
+    def due_in(self, double most):
+        """Seconds until the clock alone has something for the reader, which no descriptor tells; `most` at most."""
+        cdef int64_t due = self.intake.flush_due_ns
+        if self.intake.waiting() and (due < 0 or self.give_out_ns() < due):
+            due = self.give_out_ns()
+        return most if due < 0 else min(most, max(due - fb_now_ns(), <int64_t> 0) / 1e9)
+
     def wake_descriptor(self):
         """The eventfd of this gate, made when it is first asked for."""
         # Without the gate's lock, which a reader holds while it waits: nothing here lets go of the GIL.
@@ -413,23 +445,53 @@ cdef class InputGate:
     # ---- ending
 
     def abort(self, reason="the consumer gave up"):
-        """Give up, from any thread: whoever reads fails with `reason`, and every producer when the gate closes."""
+        """Give up, from any thread and at once: whoever reads fails with `reason`, and so does every producer.
+
+        The gate is closed all the same. To say that it was enough, which is no error for anybody, close it without.
+        """
         cdef bytes text = str(reason).encode("utf-8", "replace")
-        if not fb_u32_load_acquire(&self.is_closed) and not self.forked():
-            gate_fail(self.core, FAIL_ABORTED, text, len(text))
+        if fb_u32_load_acquire(&self.is_closed) or self.forked():
+            return
+        self.untold = True          # before the failure: a reader that stops for that says it to those read in place
+        gate_fail(self.core, FAIL_ABORTED, text, len(text))
+        gate_abort(self.core)
+        self._abort_in_place()
+
+    def _abort_in_place(self):
+        # What is read in place may be taken back from here on, so nobody may be reading: whoever has the lock just now
+        # does it when he lets go of it, and a record's own code leaves it to the call that decodes the record.
+        if self.lock.acquire(blocking=False):
+            try:
+                if not self.freed and self.intake.within != <unsigned long> PyThread_get_thread_ident():
+                    self.untold = False
+                    self._end_in_place()
+            finally:
+                self.lock.release()
 
     def close(self):
-        """End the gate, from any thread: what is unfinished is cancelled, or aborted if the gate failed. Idempotent.
+        """End the gate, from any thread; a second call does nothing.
+
+        Before its end it says that what came is enough: producers hear of a cancel (:attr:`RecordWriter.cancelled`),
+        drop what they write for this gate from then on, and see no error. Of a gate that has failed, or was aborted,
+        they hear why instead, as an error. ``with gate:`` closes it so, and aborts it if an exception leaves the block.
 
         Raises
         ------
         RuntimeError
             This very thread is reading the gate (a signal handler, or a record's own code): nothing is done.
         """
+        self.end(None)
+
+    def end(self, reason):
+        """As :meth:`close`, by the environment; `reason`, unless None, is what producers hear if it is not finished."""
+        cdef bytes text
         if self.freed or self.forked():
             return
         self.check_outside()
         fb_u32_store_release(&self.is_closed, 1)
+        if reason is not None and not self.finished:
+            text = str(reason).encode("utf-8", "replace")
+            failure_set(&self.core.failure, FAIL_ABORTED, text, len(text))
         gate_notify(self.core)       # a reader blocked in another thread leaves with ExchangeClosed
         with self.lock:
             if not self.freed:
@@ -437,11 +499,15 @@ cdef class InputGate:
                 self.environment.release_gate(self)
 
     def _cancel(self):
-        # Cancels every open channel; queued segments go home, local producers drop what they write from now on, or fail
-        # as those of other processes do when the gate has failed.
+        # Cancels every open channel; queued segments go home.
+        gate_cancel(self.core)
+        self._end_in_place()
+
+    def _end_in_place(self):
+        # Producers that are read in place drop what they write from now on, or fail as those of other processes do when
+        # the gate has failed.
         cdef InputChannel *c
         cdef ResultPartition partition
-        gate_cancel(self.core)
         for index, partition in self.intake.local_partitions:
             c = gate_channel(self.core, <uint32_t> index)
             if not fb_u32_load_acquire(&c.local.closed):
@@ -477,7 +543,7 @@ cdef class InputGate:
 
     def __exit__(self, kind, value, traceback):
         if kind is not None and not fb_u32_load_acquire(&self.is_closed):
-            self.abort(f"{kind.__name__}: {value}")
+            self.abort(f"{kind.__name__}: {value}".removesuffix(": "))
         self.close()
 
     # ---- figures
@@ -491,8 +557,8 @@ cdef class InputGate:
         return (
             f"gate {self.gate_id} got nothing for {self.config.stall_timeout_s} s: {n} of "
             f"{expected} channels have connected; {'; '.join(waiting[:8]) or 'none is open'}; pool: {self.pool.in_use} "
-            f"segments in use, limit {self.pool.limit}. The producers are slow or stuck; "
-            f"raise stall_timeout_s ({self.config.stall_timeout_s})")
+            f"segments in use, limit {self.pool.limit}. The producers are slow or stuck, or were not started; "
+            f"raise stall_timeout_s ({self.config.stall_timeout_s}; None: no limit)")
 
     @property
     def closed(self):

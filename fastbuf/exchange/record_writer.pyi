@@ -12,9 +12,11 @@ class RecordWriter:
     partition: ResultPartition
     serializer: Serializer
     records: int
-    cancelled: bool
     closed: bool
     def __init__(self, partition: ResultPartition, serializer: Serializer, selector: Any) -> None: ...
+    @property
+    def cancelled(self) -> bool:
+        """Whether every consumer has said that it has enough (its gate was closed before the end, with no error)."""
     def emit(self, record: Any) -> None:
         """Write one record, waiting without the GIL while there is no credit."""
 

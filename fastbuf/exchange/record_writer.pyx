@@ -51,7 +51,7 @@ cdef class RecordWriter(LongRecordWriter):
         selector.attach(partition)
         self.to_all = selector.to_all
         self.longest = partition.config.max_record_bytes
-        self.flush_always = partition.config.buffer_timeout_s == 0
+        self.flush_always = partition.flush_ns == 0
         if isinstance(serializer, RowSerializer) and not serializer.tail_head:
             self.plan = (<RowSerializer> serializer)._plan.root
         if serializer.kind == "columnar":
@@ -621,7 +621,12 @@ cdef class RecordWriter(LongRecordWriter):
 
     @property
     def cancelled(self):
-        """Whether every consumer has cancelled: whatever is written is dropped."""
+        """Whether every consumer has said that it has enough: whatever is written from then on is dropped.
+
+        A consumer says so by closing its gate before the end (``gate.close()``, or ``with gate:`` that is left without
+        an exception). One that fails, or whose environment ends first, aborts: the writer's next call raises
+        :class:`ExchangeAborted`, and this stays False. With ``on_peer_loss="cancel"`` one that vanishes counts as well.
+        """
         return self.partition.cancelled
 
     @property

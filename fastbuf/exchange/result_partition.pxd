@@ -49,6 +49,8 @@ cdef class ResultPartition:
     cdef PoolCore *pool_core
     cdef readonly LocalBufferPool pool
     cdef readonly object config
+    cdef readonly int64_t flush_ns          # buffer timeout; 0: the writer asks after every record, negative: never
+    cdef int64_t stall_ns       # stall timeout, negative: none
     cdef readonly object environment
     cdef readonly unsigned int channel
     cdef PyObject *bell_kept    # a reference of its own to `bell`: the collector may clear that one before the end

@@ -10,6 +10,7 @@ class ResultPartition:
     subpartitions: int
     segment_size: int
     channel: int
+    flush_ns: int
     pool: LocalBufferPool
     config: ExchangeConfig
     environment: Any

@@ -105,6 +105,8 @@ cdef class ResultPartition:
         self.subpartitions = subpartitions
         self.channel = channel
         self.config = config
+        self.flush_ns = -1 if config.buffer_timeout_s < 0 else seconds_ns(config.buffer_timeout_s)
+        self.stall_ns = -1 if config.stall_timeout_s is None else seconds_ns(config.stall_timeout_s)
         self.transports = [None] * subpartitions
         self.spin_ns = self.spin_most = SPIN_NS if (os.cpu_count() or 1) > 1 else 0
         self.notified = []
@@ -471,7 +473,6 @@ cdef class ResultPartition:
         """
         cdef int64_t now = fb_now_ns()
         cdef int64_t until = now + SLICE_NS
-        cdef int64_t stall = seconds_ns(self.config.stall_timeout_s)
         cdef uint64_t sum
         cdef bint alone
         if self.shares:
@@ -483,7 +484,7 @@ cdef class ResultPartition:
         if blocked_since[0] == 0 or sum != seen[0]:
             blocked_since[0] = now
             seen[0] = sum
-        elif now - blocked_since[0] > stall:
+        elif 0 <= self.stall_ns < now - blocked_since[0]:
             fb_event_cancel(self.core.event)
             raise StallTimeout(self.describe_stall())
         if 0 <= deadline_ns < until:
@@ -577,13 +578,13 @@ cdef class ResultPartition:
 
     @property
     def cancelled(self):
-        """Whether every consumer has cancelled."""
+        """Whether every consumer has said that it has enough; never of a partition that has failed."""
         if self.shares:
             self.collect_shared()
         for i in range(self.subpartitions):
             if not fb_u32_load_acquire(&self.subs[i].cancelled):
                 return False
-        return True
+        return not failure_code(&self.core.failure)     # set before an abort closes its subpartition
 
     def wait_closed(self, double timeout_s):
         """Wait until every remote consumer has ended; False when the time is over."""

@@ -39,6 +39,8 @@
 # sees there is a reason to look again and nothing else, and it sleeps by the bell's epoch alone.
 # Death: nobody waits for a store of the other's.  When the control line ends, the peer is dead or has let go: the
 # writer takes back all that is between its own head and tail, under the lock, and believes this block no more.
+# Silence is not death: a reader that is stopped may go on.  It is told of an abort and `revoked` is set, as by a writer
+# that lets go; what it has comes home when it does not look at it, or is dead.
 #
 # Forbidden: a segment read that is not lent, or not any more; one that goes home twice, or never though the reader is
 # dead; bytes read that were not committed; more than `bound` buffers lent; an end seen before the last buffer.

@@ -309,14 +309,40 @@ cdef class SharedWriter:
             return
         lender_collect(&self.x)                 # what it had said before it went
         if not fb_u32_load_acquire(&s.closed):
-            text = (
-                f"consumer {self.peer} (channel {self.partition.channel}) was lost before it acknowledged the end of "
-                f"partition: {why}").encode("utf-8", "replace")
+            text = self._words(why)
             pthread_mutex_lock(&self.x.lock)
             if not self.x.loss_is_cancel:
                 _fail(&self.x, FAIL_PEER_LOST, text)
             pthread_mutex_unlock(&self.x.lock)
             self._take_back()
+
+    def silent(self, why):
+        """The reader is there and gives no sign of life: to the writer it is lost.
+
+        It may go on some time, in the midst of a segment.  So it is told why, and what it has is taken back if it looks
+        at none, else when the partition has let go and it has stopped to look, or has died.
+        """
+        cdef bytes text
+        cdef Subpartition *s = <Subpartition *> self.x.sub
+        if self.partition is None or self.let_go:
+            return
+        lender_collect(&self.x)
+        if fb_u32_load_acquire(&s.closed):
+            return
+        text = self._words(why)
+        pthread_mutex_lock(&self.x.lock)
+        if not self.x.loss_is_cancel:
+            _fail(&self.x, FAIL_PEER_LOST, text)
+        _say_abort(&self.x, text)
+        pthread_mutex_unlock(&self.x.lock)
+        fb_u32_store_release(&s.cancelled, 1)
+        self._revoke()
+        fb_event_notify(s.writer_event)
+
+    def _words(self, why):
+        return (
+            f"consumer {self.peer} (channel {self.partition.channel}) was lost before it acknowledged the end of "
+            f"partition: {why}").encode("utf-8", "replace")
 
     def drop(self):
         """Last step: lets go of the partition; the pool that its segments belong to ends, or they are all home."""

@@ -30,7 +30,6 @@ from fastbuf._native.threads cimport (
     pthread_mutex_lock,
     pthread_mutex_unlock,
 )
-from fastbuf.exchange.clock cimport seconds_ns
 from fastbuf.exchange.failure cimport FAIL_ABORTED, FAIL_PROTOCOL, failure_code, failure_set
 from fastbuf.exchange.gate_core cimport (
     EVENT_CREDIT,
@@ -361,14 +360,13 @@ cdef class SharedWire:
 
     def connect(self, ResultPartition partition, int index, InputGate gate):
         """Called by the environment: subpartition `index` goes to `gate` from now on."""
-        cdef double timeout = partition.config.buffer_timeout_s
         cdef WireChannel *c
         if self.thread is None or gate.closed or partition.closed:
             raise ExchangeClosed("the wire, the gate or the partition is closed")
         c = <WireChannel *> calloc(1, sizeof(WireChannel))
         if c == NULL:
             raise MemoryError
-        c.channel = gate_open_channel(gate.core, partition.channel, NULL)
+        c.channel = gate_open_channel(gate.core, partition.channel, NULL, partition.flush_ns)
         if c.channel == NULL:
             free(c)
             raise SequenceError(
@@ -377,7 +375,7 @@ cdef class SharedWire:
         fb_u32_init(&c.cancel_asked, 0)
         c.wire = self.wire
         c.event_credit = EVENT_CREDIT
-        c.flush_interval_ns = -1 if timeout < 0 else seconds_ns(timeout)
+        c.flush_interval_ns = partition.flush_ns
         c.writer_failure = &partition.core.failure
         c.abort_asked = &partition.core.abort_asked
         c.sub = &partition.subs[index]

@@ -24,13 +24,13 @@ from dataclasses import dataclass
 
 from fastbuf.errors import AuthenticationError, ExchangeError, PeerLost, ProtocolError, SchemaMismatch, SequenceError
 
-#: The last byte is the version of the wire; 2: events, streams, PING that is answered; 3: CROSSED
-MAGIC = b"FASTBUF\x03"
+#: The last byte is the version of the wire; 2: events, streams, PING that is answered; 3: CROSSED; 4: buffer timeouts
+MAGIC = b"FASTBUF\x04"
 NONCE_BYTES = 32
 PROOF_BYTES = 32
 REASON_BYTES = 1024  #: longest reason
 
-_HELLO = struct.Struct("<8sIIQQIII32s")
+_HELLO = struct.Struct("<8sIIQQIIIq32s")
 HELLO_BYTES = _HELLO.size
 CHALLENGE_BYTES = 1 + NONCE_BYTES + PROOF_BYTES
 VERDICT_HEAD_BYTES = 3
@@ -67,6 +67,7 @@ class Hello:
     nonce: bytes
     stream: int = 0  #: the channel's number on this connection
     port: int = 0  #: where whoever speaks listens itself, at the address it speaks from; 0: nowhere
+    flush_ns: int = 0  #: its buffer timeout; 0: it says after every record what may leave, negative: never
 
     def pack(self) -> bytes:
         """The message's bytes."""
@@ -79,16 +80,17 @@ class Hello:
             self.segment_size,
             self.stream,
             self.port,
+            self.flush_ns,
             self.nonce,
         )
 
     @classmethod
     def unpack(cls, data: bytes) -> Hello:
         """Read the message; raises ProtocolError when it is none."""
-        magic, gate_id, channel, epoch, fingerprint, segment_size, stream, port, nonce = _HELLO.unpack(data)
+        magic, gate_id, channel, epoch, fingerprint, segment_size, stream, port, flush_ns, nonce = _HELLO.unpack(data)
         if magic != MAGIC:
             raise ProtocolError(f"a peer speaks another protocol or version: {magic!r}")
-        return cls(gate_id, channel, epoch, fingerprint, segment_size, nonce, stream, port)
+        return cls(gate_id, channel, epoch, fingerprint, segment_size, nonce, stream, port, flush_ns)
 
 
 def server_proof(secret: bytes, hello: bytes, nonce: bytes) -> bytes:

@@ -2,7 +2,7 @@
 
 Data, events, ends and the return of segments go through shared memory (``exchange/shared_block.pxd``). A Unix socket
 per channel is the control line: the secret is proved on it, the descriptors of the memory are passed, and its end is
-the peer's death. One Python thread per environment, asleep but for greetings and ends, watches these lines.
+the peer's death. One Python thread per environment, asleep but for greetings, ends and PINGs, watches these lines.
 
 ::
 
@@ -13,6 +13,7 @@ the peer's death. One Python thread per environment, asleep but for greetings an
                                               <----      VERDICT; descriptors of the gate's doorbell and eventfd
     OFFER; descriptors of arena, block, bell  ---->
                                               <----      ANSWER: mapped and connected, or why not
+    PING, and its answer                      <--->
 
 Whatever does not succeed before the answer (no such socket, another host's address, memory that cannot be mapped) is
 found out by trying; the producer then connects through TCP.
@@ -21,6 +22,7 @@ found out by trying; the producer then connects through TCP.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import selectors
 import socket
@@ -43,7 +45,10 @@ from fastbuf.transports.memfd_greeting import ANSWERED, CANNOT_MAP, IS_THERE, Fd
 MAX_UNPROVEN = 64  #: lines that are not connected yet; more wait in the kernel's backlog
 GREETING_S = 10.0
 COLLECT_S = 0.05  # how often what readers gave back is taken home though no writer of this process asks for a segment
+PING_ASKS, PING_ANSWERS = b"?", b"!"
+SILENT = 2  #: looks without a sign of life: the second comes an interval after the PING
 _BACKLOG = 128
+_CPU_CLOCK = 2  # CPUCLOCK_SCHED of <linux/posix-timers.h>
 
 
 def name_of(host: str, port: int) -> str:
@@ -62,12 +67,16 @@ def names_for(host: str, port: int) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _pidfd(sock: socket.socket) -> int:
-    """The process at the other end, watched; -1: it is not to be seen from here.
+def _pid(sock: socket.socket) -> int:
+    """The process at the other end; 0: it is not to be seen from here."""
+    return int(struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])
+
+
+def _pidfd(pid: int) -> int:
+    """That process, watched; -1: it is not to be seen.
 
     The socket's end alone would not do: a forked child of the peer has a duplicate of it.
     """
-    pid, _, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     if pid > 0 and pid != os.getpid() and hasattr(os, "pidfd_open"):
         with contextlib.suppress(OSError):
             return os.pidfd_open(pid)
@@ -77,13 +86,21 @@ def _pidfd(sock: socket.socket) -> int:
 class _Line:
     """A control line: of one channel that is connected."""
 
-    def __init__(self, sock: socket.socket, end: SharedWriter | SharedReader, gate: Any, channel: int) -> None:
+    def __init__(
+        self, sock: socket.socket, end: SharedWriter | SharedReader, gate: Any, channel: int, ping_s: float
+    ) -> None:
         self.sock = sock
         self.end = end
         self.gate = gate  # the reader's
         self.channel = channel
-        self.pidfd = _pidfd(sock)
+        self.pid = _pid(sock)
+        self.pidfd = _pidfd(self.pid)
         self.open = True
+        self.ping_s = ping_s
+        self.due = time.monotonic() + ping_s  # the next look
+        self._heard = False  # since the last look
+        self._cpu_ns = self._used()
+        self._silent = 0  # looks in a row without a sign of life
 
     def close(self) -> None:
         if self.open:
@@ -94,11 +111,65 @@ class _Line:
             if self.pidfd >= 0:
                 os.close(self.pidfd)
 
+    def hear(self) -> bool:
+        """What the peer says is heard, and answered; False: the line has ended."""
+        try:
+            said = self.sock.recv(4096)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        self._heard = self._heard or bool(said)
+        if PING_ASKS in said:
+            self._say(PING_ANSWERS)
+        return bool(said)
+
+    def _say(self, word: bytes) -> None:
+        with contextlib.suppress(OSError):  # gone, or it has a bufferful of them unread: both are found by a look
+            self.sock.send(word)
+
+    def _used(self) -> int:
+        """CPU time of the peer's process; 0: it is not to be seen."""
+        if self.pidfd >= 0:
+            with contextlib.suppress(OSError):
+                return time.clock_gettime_ns(~self.pid << 3 | _CPU_CLOCK)
+        return 0
+
+    def look(self, now: float) -> None:
+        """A peer without a sign of life since the last look is asked for one; without it, it is lost.
+
+        One that runs gives a sign by that alone: what holds its interpreter's lock may keep it from answering for long.
+        """
+        self.due = now + self.ping_s
+        used = self._used()
+        self._silent = 0 if self._heard or used != self._cpu_ns else self._silent + 1
+        self._heard, self._cpu_ns = False, used
+        if self._silent >= SILENT:
+            self.due = math.inf
+            self.silent(
+                f"it gave no sign of life, and no answer to a PING, for {SILENT * self.ping_s:.4g} s "
+                f"(ping_interval_s {self.ping_s:.4g})"
+            )
+        elif self._silent:
+            self._say(PING_ASKS)
+
+    def silent(self, why: str) -> None:
+        """The peer is stopped: who deals with it fails.  The line stays: the peer may go on, and is told then."""
+        if isinstance(self.end, SharedWriter):
+            self.end.silent(why)
+        else:
+            self._lose(why)
+
     def lost(self, why: str) -> None:
         """The peer is dead, or has let go."""
         if isinstance(self.end, SharedWriter):
             self.end.lost(why)
-        elif not self.end.has_ended():
+        else:
+            self._lose(why)
+
+    def _lose(self, why: str) -> None:
+        assert isinstance(self.end, SharedReader)
+        if not self.end.has_ended():
             self.gate.lose(
                 f"producer {self.end.peer} (channel {self.channel}) was lost without its end of partition, after "
                 f"{self.end.received_so_far()} buffers: {why}"
@@ -191,6 +262,7 @@ class MemfdTransport:
             fingerprint=channel["fingerprint"],
             segment_size=partition.segment_size,
             nonce=hs.fresh_nonce(),
+            flush_ns=partition.flush_ns,
         )
         for name in names_for(host, port):
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -238,7 +310,7 @@ class MemfdTransport:
                 partition.check()
                 self._start()
                 writer.connect(partition, bell, fds.take(1), where, channel["loss_is_cancel"])
-                self._lines.append(_Line(sock, writer, None, hello.channel))
+                self._lines.append(_Line(sock, writer, None, hello.channel, partition.config.ping_interval_s))
                 self._wake()
 
     def let_go_gate(self, gate: Any) -> None:
@@ -333,12 +405,16 @@ class MemfdTransport:
             for stranger in [s for s in self._strangers.values() if s.deadline <= now]:
                 self.refused += 1
                 self._forget(stranger)
+            for line in self._lines:
+                if line.due <= now and line.open:
+                    line.look(now)
             self._collect()
             return True
 
     def _timeout(self) -> float | None:
-        soonest = min((s.deadline for s in self._strangers.values()), default=None)
-        timeout = None if soonest is None else max(0.0, soonest - time.monotonic())
+        due = [s.deadline for s in self._strangers.values()] + [line.due for line in self._lines if line.open]
+        soonest = min(due, default=math.inf)
+        timeout = None if soonest == math.inf else max(0.0, soonest - time.monotonic())
         if any(isinstance(line.end, SharedWriter) for line in self._lines):
             timeout = COLLECT_S if timeout is None else min(timeout, COLLECT_S)
         return timeout
@@ -359,6 +435,8 @@ class MemfdTransport:
             self._advance(self._strangers[descriptor])
         else:
             for line in [line for line in self._lines if line.open and descriptor in (line.sock, line.pidfd)]:
+                if descriptor is line.sock and line.hear():
+                    continue
                 line.lost("the process has ended" if descriptor == line.pidfd else "the connection was closed")
                 self._line_ended(line)
 
@@ -415,21 +493,21 @@ class MemfdTransport:
         """It has proved the secret, and offers its memory."""
         sock = stranger.sock
         answer = ANSWERED
-        peer = f"process {struct.unpack('3i', sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]}"
+        peer = f"process {_pid(sock)}"
         try:
             reader = SharedReader(stranger.fds[1], self._arena(stranger.fds[0]), Doorbell.attach(stranger.fds[2]), peer)
         except Exception:
             answer = CANNOT_MAP
         else:
             try:
-                gate.add_shared(reader, hello.channel)
+                gate.add_shared(reader, hello.channel, hello.flush_ns)
             except (SequenceError, ExchangeClosed):
                 answer = IS_THERE
         if answer == ANSWERED:
             del self._strangers[sock]
             self._selector.unregister(sock)
             stranger.fds.close()
-            line = _Line(sock, reader, gate, hello.channel)
+            line = _Line(sock, reader, gate, hello.channel, gate.config.ping_interval_s)
             self._lines.append(line)
             self._watch(line)
         with contextlib.suppress(OSError):  # gone again: its end says so

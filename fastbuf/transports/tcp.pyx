@@ -214,7 +214,7 @@ cdef class TcpTransport:
         cdef InputChannel *channel
         if self.closed or gate.closed:
             raise PeerLost("the consumer has ended")
-        channel = gate_open_channel(gate.core, hello.channel, NULL)
+        channel = gate_open_channel(gate.core, hello.channel, NULL, hello.flush_ns)
         if channel == NULL:
             raise SequenceError(f"channel {hello.channel} is connected already")
         gate.core.driver = &self.io.loop.driver
@@ -324,6 +324,7 @@ cdef class TcpTransport:
             fingerprint=channel["fingerprint"],
             segment_size=partition.segment_size,
             nonce=hs.fresh_nonce(),
+            flush_ns=partition.flush_ns,
             stream=stream,
             port=port,
         )
@@ -362,7 +363,6 @@ cdef class TcpTransport:
         # (another thread closed the environment), and then nothing of the transport may point to it any more.
         cdef Stream *s = NULL
         cdef bint checksum = partition.config.checksum
-        cdef double timeout = partition.config.buffer_timeout_s
         cdef bint loss_is_cancel = channel["loss_is_cancel"]
         partition.check()
         if self.closed:
@@ -372,7 +372,7 @@ cdef class TcpTransport:
             raise MemoryError
         s.checksum = checksum
         s.loss_is_cancel = loss_is_cancel
-        s.flush_interval_ns = -1 if timeout < 0 else seconds_ns(timeout)
+        s.flush_interval_ns = partition.flush_ns
         s.writer_failure = &partition.core.failure
         s.abort_asked = &partition.core.abort_asked
         s.sub = &partition.subs[index]

@@ -67,6 +67,7 @@ class WatermarkWire:
                 fingerprint=channel["fingerprint"],
                 segment_size=partition.segment_size,
                 nonce=hs.fresh_nonce(),
+                flush_ns=partition.flush_ns,
                 stream=stream,
             )
 
@@ -163,7 +164,7 @@ class WatermarkTransport:
         end = WatermarkEnd(self.environment, True, applicant.gate.secret, applicant.peer)
         self.know(end)
         try:
-            end.add_gate(applicant.gate, applicant.hello.channel, 0)
+            end.add_gate(applicant.gate, applicant.hello, 0)
             with contextlib.suppress(OSError):  # gone again: reading says so
                 sock.send(hs.pack_verdict(hs.WELCOME))
             self.start(end, sock)

@@ -4,6 +4,7 @@ from typing import Any
 
 from fastbuf.exchange.input_gate import InputGate
 from fastbuf.exchange.result_partition import ResultPartition
+from fastbuf.transports.handshake import Hello
 
 class WatermarkEnd:
     """One end of a connection under watermarks."""
@@ -11,7 +12,7 @@ class WatermarkEnd:
     peer: str
     def __init__(self, environment: Any, receives: bool, secret: bytes, peer: str) -> None: ...
     def start(self, sock: socket) -> None: ...
-    def add_gate(self, gate: InputGate, number: int, stream: int) -> None: ...
+    def add_gate(self, gate: InputGate, hello: Hello, stream: int) -> None: ...
     def add_partition(
         self, partition: ResultPartition, index: int, hello: Callable[[int], bytes], joins: bool
     ) -> None: ...

@@ -9,7 +9,6 @@ from libc.string cimport memcpy, strlen
 
 from fastbuf._native.atomics cimport fb_now_ns, fb_u32_init, fb_u32_load_acquire
 from fastbuf._native.threads cimport pthread_mutex_lock, pthread_mutex_unlock
-from fastbuf.exchange.clock cimport seconds_ns
 from fastbuf.exchange.gate_core cimport gate_connect, gate_open_channel
 from fastbuf.exchange.input_gate cimport InputGate
 from fastbuf.exchange.result_partition cimport ResultPartition
@@ -118,8 +117,8 @@ cdef class WatermarkEnd:
         wire_poke(self.end)
         return 0
 
-    def add_gate(self, InputGate gate not None, unsigned int number, unsigned int stream):
-        """A producer's channel comes here.
+    def add_gate(self, InputGate gate not None, hello, unsigned int stream):
+        """The channel of a producer that has said `hello` comes here.
 
         Raises
         ------
@@ -127,10 +126,11 @@ cdef class WatermarkEnd:
             It is there already, or the gate has ended.
         """
         cdef WireStream *s = self._stream(stream)
+        cdef unsigned int number = hello.channel
         # One that was freed is found by its number until the environment has taken it off its list.  From here on the
         # GIL is kept till it is among the streams, where whoever closes the gate finds it.
         if not gate.closed:
-            s.channel = gate_open_channel(gate.core, number, NULL)
+            s.channel = gate_open_channel(gate.core, number, NULL, hello.flush_ns)
         if s.channel == NULL:
             free(s)
             raise SequenceError(f"gate {gate.gate_id}: channel {number} is there already, or the gate has ended")
@@ -143,11 +143,10 @@ cdef class WatermarkEnd:
 
     def add_partition(self, ResultPartition partition not None, int index, hello, bint joins):
         """Subpartition `index` goes to the gate that `hello` names; `joins`: the handshake was another channel's."""
-        cdef double timeout = partition.config.buffer_timeout_s
         cdef WireStream *s = self._stream(self.streams)
         cdef bytes message = hello(self.streams)
         self.streams += 1
-        s.flush_interval_ns = -1 if timeout < 0 else seconds_ns(timeout)
+        s.flush_interval_ns = partition.flush_ns
         s.checksum = partition.config.checksum
         s.loss_is_cancel = partition.credentials["loss_is_cancel"]
         s.failure = &partition.core.failure
@@ -177,7 +176,7 @@ cdef class WatermarkEnd:
                 raise AuthenticationError(f"gate {hello.gate_id} has another secret than this wire was proved with")
             if hello.epoch != gate.epoch or hello.fingerprint != gate.serializer.fingerprint:
                 raise SequenceError(f"channel {hello.channel} is of another run or schema than gate {hello.gate_id}")
-            self.add_gate(gate, hello.channel, number)
+            self.add_gate(gate, hello, number)
         except Exception as error:              # of whatever kind: it is told, and the other channels go on
             why = str(error).encode("utf-8", "replace")
             s = self._stream(number)

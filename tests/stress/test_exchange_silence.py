@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import dataclasses
 import multiprocessing as mp
 import os
 import selectors
@@ -24,28 +26,52 @@ SLACK = 3.0  # for a machine that does much else
 SAYS = r"gave no sign of life, and no answer to a PING, for 4 s \(ping_interval_s 2\)"
 
 
-def stopped_consumer(pipe: Any) -> None:
-    with fb.ShuffleEnvironment(segments=64, segment_size=4096) as env:
-        gate = env.create_input_gate(ROWS, channels=1, secret=b"p", config=CONFIG)
+def environment(transport: str) -> fb.ShuffleEnvironment:
+    return fb.ShuffleEnvironment(segments=64, segment_size=4096, shared=transport == "memfd")
+
+
+def settings(transport: str) -> fb.ExchangeConfig:
+    return dataclasses.replace(CONFIG, transport=transport)
+
+
+def stopped_consumer(pipe: Any, transport: str) -> None:
+    try:
+        with environment(transport) as env:
+            gate = env.create_input_gate(ROWS, channels=1, secret=b"p", config=settings(transport))
+            pipe.send((*env.listen(), gate.gate_id))
+            for _ in gate:
+                pass
+    except fb.FastbufError as error:
+        pipe.send(str(error))
+
+
+def stopped_producer(pipe: Any, transport: str) -> None:
+    try:
+        with environment(transport) as env:
+            writer = env.create_result_partition(ROWS, [pipe.recv()], secret=b"p", config=settings(transport))
+            pipe.send("connected")
+            k = 0
+            while True:
+                writer.emit((k, "t" * 100))
+                k += 1
+    except fb.FastbufError as error:
+        pipe.send(str(error))
+
+
+def busy_consumer(pipe: Any, transport: str) -> None:
+    """Lets nobody else of its process have the interpreter for longer than a silence may last."""
+    with environment(transport) as env:
+        gate = env.create_input_gate(ROWS, channels=1, secret=b"p", config=settings(transport))
         pipe.send((*env.listen(), gate.gate_id))
-        for _ in gate:
-            pass
+        assert next(gate)[0] == 0
+        ctypes.PyDLL(None).usleep(int(4 * INTERVAL * 1e6))  # a PyDLL keeps the interpreter's lock
+        pipe.send(sum(1 for _ in gate))
 
 
-def stopped_producer(pipe: Any) -> None:
-    with fb.ShuffleEnvironment(segments=64, segment_size=4096) as env:
-        writer = env.create_result_partition(ROWS, [pipe.recv()], secret=b"p", config=CONFIG)
-        pipe.send("connected")
-        k = 0
-        while True:
-            writer.emit((k, "t" * 100))
-            k += 1
-
-
-def child(target: Any, pipe: Any) -> Any:
+def child(target: Any, pipe: Any, transport: str) -> Any:
     context = mp.get_context("forkserver")
     context.set_forkserver_preload(["fastbuf", __name__])
-    process = context.Process(target=target, args=(pipe,), daemon=True)
+    process = context.Process(target=target, args=(pipe, transport), daemon=True)
     process.start()
     return process
 
@@ -60,41 +86,77 @@ def end(process: Any) -> None:
     process.join(PATIENCE_S)
 
 
+transports = pytest.mark.parametrize("transport", ["tcp", "memfd"])
+
+
+def peer(name: str, transport: str) -> str:
+    """How an error names it; the number of a process on the consumer's side of shared memory."""
+    return name + (r" process \d+" if (name, transport) == ("producer", "memfd") else r" 127\.0\.0\.1:\d+")
+
+
 @pytest.mark.stress
-def test_a_stopped_consumer_is_named_within_three_intervals() -> None:
+@transports
+@pytest.mark.parametrize("busy", [True, False], ids=["in the midst of data", "idle"])
+def test_a_stopped_consumer_is_named_within_three_intervals(transport: str, busy: bool) -> None:
+    """On shared memory it was not found at all: nothing is sent there, and the process had not ended."""
     ours, theirs = mp.Pipe()
-    process = child(stopped_consumer, theirs)
+    process = child(stopped_consumer, theirs, transport)
     try:
-        with fb.ShuffleEnvironment(segments=64, segment_size=4096) as env:
-            writer = env.create_result_partition(ROWS, [ours.recv()], secret=b"p", config=CONFIG)
-            writer.emit_many((k, "t") for k in range(1000))
+        with environment(transport) as env:
+            writer = env.create_result_partition(ROWS, [ours.recv()], secret=b"p", config=settings(transport))
+            writer.emit_many((k, "t") for k in range(1000 if busy else 1))
             at = stop(process)
-            with pytest.raises(PeerLost, match=r"consumer 127\.0\.0\.1:\d+ \(channel 0\).*" + SAYS):
+            with pytest.raises(PeerLost, match=peer("consumer", transport) + r" \(channel 0\).*" + SAYS):
                 writer.emit_many((k, "u" * 200) for k in range(10_000_000))
             assert own_time() - at < 3 * INTERVAL + SLACK
+            assert not writer.cancelled
             writer.abort("over")
+            os.kill(process.pid, signal.SIGCONT)  # it goes on, and is told that it was given up
+            assert ours.poll(PATIENCE_S)
+            assert "lost" in ours.recv()
+            process.join(PATIENCE_S)
             assert env.pool.available == 64
     finally:
         end(process)
 
 
 @pytest.mark.stress
-def test_a_stopped_producer_is_named_within_three_intervals() -> None:
+@transports
+def test_a_stopped_producer_is_named_within_three_intervals(transport: str) -> None:
     ours, theirs = mp.Pipe()
-    process = child(stopped_producer, theirs)
+    process = child(stopped_producer, theirs, transport)
     try:
-        with fb.ShuffleEnvironment(segments=64, segment_size=4096) as env:
-            gate = env.create_input_gate(ROWS, channels=1, secret=b"p", config=CONFIG)
+        with environment(transport) as env:
+            gate = env.create_input_gate(ROWS, channels=1, secret=b"p", config=settings(transport))
             ours.send((*env.listen(), gate.gate_id))
             assert ours.recv() == "connected"
             assert next(iter(gate))[0] == 0
             at = stop(process)
-            with pytest.raises(PeerLost, match=r"producer 127\.0\.0\.1:\d+ \(channel 0\).*" + SAYS):
+            with pytest.raises(PeerLost, match=peer("producer", transport) + r" \(channel 0\).*" + SAYS):
                 for _ in gate:
                     pass
             assert own_time() - at < 3 * INTERVAL + SLACK
             gate.close()
             assert env.pool.available == 64
+            os.kill(process.pid, signal.SIGCONT)
+            assert ours.poll(PATIENCE_S)
+            assert "lost" in ours.recv()
+    finally:
+        end(process)
+
+
+@pytest.mark.stress
+@transports
+def test_who_keeps_the_interpreter_to_itself_is_not_lost(transport: str) -> None:
+    """It answers no PING of shared memory meanwhile; but it runs, or wants to, and that is seen."""
+    ours, theirs = mp.Pipe()
+    process = child(busy_consumer, theirs, transport)
+    try:
+        with environment(transport) as env:
+            writer = env.create_result_partition(ROWS, [ours.recv()], secret=b"p", config=settings(transport))
+            writer.emit_many((k, "u" * 200) for k in range(2000))
+            writer.close()
+            assert ours.recv() == 1999
     finally:
         end(process)
 
@@ -176,13 +238,13 @@ def test_a_cut_that_nobody_is_told_of_is_found_by_both_ends(traffic: bool) -> No
 
 
 @pytest.mark.stress
-def test_who_is_only_slow_is_not_lost() -> None:
-    """Without credit, without records, longer than a silence may last: the I/O threads answer, whatever readers do."""
-    config = fb.ExchangeConfig(ping_interval_s=INTERVAL, exclusive=1, floating=0, max_buffers_per_channel=2)
-    with (
-        fb.ShuffleEnvironment(segments=64, segment_size=4096) as far,
-        fb.ShuffleEnvironment(segments=64, segment_size=4096) as near,
-    ):
+@transports
+def test_who_is_only_slow_is_not_lost(transport: str) -> None:
+    """Without credit, without records, longer than a silence may last: the threads answer, whatever readers do."""
+    config = fb.ExchangeConfig(
+        ping_interval_s=INTERVAL, exclusive=1, floating=0, max_buffers_per_channel=2, transport=transport
+    )
+    with environment(transport) as far, environment(transport) as near:
         address = far.listen()
         gates = [far.create_input_gate(ROWS, channels=1, secret=b"p", config=config) for _ in range(2)]
         full, idle = (

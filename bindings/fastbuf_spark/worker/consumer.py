@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -94,20 +95,21 @@ class Consumer:
                     secret=data_secret(spec.secret, epoch),
                     config=conf.exchange(),
                 )
-                control.send({"op": "ready", "host": host, "port": port, "gate": gate.gate_id})
-                received, given = Received(), Given()
-                try:
-                    yield from self.func(given.items(self._received(control, task_input, gate, received)))
-                    given.check()
-                except InputLost:
-                    raise  # as one whose rows nobody reads any more: the driver sees this connection end
-                except Exception as error:
-                    better = explained(control, error, op="consumer failed") or error
-                    if better is not error:
-                        raise better from error
-                    raise
-                stats = plain({**gate.stats(), "records": received.records})
-                gate.close()
+                # Closed however this ends, by a limit that has enough or an error: the driver tells producers of errors
+                with contextlib.closing(gate):
+                    control.send({"op": "ready", "host": host, "port": port, "gate": gate.gate_id})
+                    received, given = Received(), Given()
+                    try:
+                        yield from self.func(given.items(self._received(control, task_input, gate, received)))
+                        given.check()
+                    except InputLost:
+                        raise  # as one whose rows nobody reads any more: the driver sees this connection end
+                    except Exception as error:
+                        better = explained(control, error, op="consumer failed") or error
+                        if better is not error:
+                            raise better from error
+                        raise
+                    stats = plain({**gate.stats(), "records": received.records})
             control.send({"op": "done", "stats": stats})
 
     def _received(self, control: Control, task_input: TaskInput, gate: Any, received: Received) -> Iterator[Any]:

@@ -64,43 +64,44 @@ class FusedTask:
                 gate = env.create_input_gate(
                     spec.codec.serializer(conf.checksum), channels=tasks, epoch=epoch, secret=secret, config=config
                 )
-                control.send({"op": "ready", "host": host, "port": port, "gate": gate.gate_id})
-                found = control.expect("targets", timeout=conf.stall_timeout + 5)["targets"]
-                sender = spec.codec.sender(tasks, range(tasks), partition)
-                writer = env.create_result_partition(
-                    spec.codec.serializer(conf.checksum),
-                    # What a task sends to itself is read in place
-                    [gate if i == partition else tuple(target) for i, target in enumerate(found)],
-                    channel=partition,
-                    epoch=epoch,
-                    secret=secret,
-                    selector=sender.selector,
-                    config=config,
-                    on_peer_loss="error",
-                )
-                pump = _Pump(control, spec, gate, writer, sender.items(task_input.whole(source)), task_input)
-                try:
-                    yield from self.func(given.items(pump.received()))
-                    given.check()
-                    pump.finish()
-                except GeneratorExit:
-                    # Whoever reads this task has seen enough; the other tasks still need its rows.  If its input is
-                    # gone too, the driver sees this connection end, and tells them
-                    with contextlib.suppress(Exception):
+                with contextlib.closing(gate):  # of errors the driver tells, and the writer's end
+                    control.send({"op": "ready", "host": host, "port": port, "gate": gate.gate_id})
+                    found = control.expect("targets", timeout=conf.stall_timeout + 5)["targets"]
+                    sender = spec.codec.sender(tasks, range(tasks), partition)
+                    writer = env.create_result_partition(
+                        spec.codec.serializer(conf.checksum),
+                        # What a task sends to itself is read in place
+                        [gate if i == partition else tuple(target) for i, target in enumerate(found)],
+                        channel=partition,
+                        epoch=epoch,
+                        secret=secret,
+                        selector=sender.selector,
+                        config=config,
+                        on_peer_loss="error",
+                    )
+                    pump = _Pump(control, spec, gate, writer, sender.items(task_input.whole(source)), task_input)
+                    try:
+                        yield from self.func(given.items(pump.received()))
+                        given.check()
                         pump.finish()
-                    raise
-                except _Stopped:
-                    return
-                except Exception as error:
-                    if task_input.hung_up:
-                        # Nothing went wrong here.  Whether it may be left at that the driver knows, as above
-                        raise InputLost from error
-                    better = explained(control, error)
-                    if better is None:
+                    except GeneratorExit:
+                        # Whoever reads this task has seen enough; the other tasks still need its rows.  If its input is
+                        # gone too, the driver sees this connection end, and tells them
+                        with contextlib.suppress(Exception):
+                            pump.finish()
+                        raise
+                    except _Stopped:
                         return
-                    if better is not error:
-                        raise better from error
-                    raise
+                    except Exception as error:
+                        if task_input.hung_up:
+                            # Nothing went wrong here.  Whether it may be left at that the driver knows, as above
+                            raise InputLost from error
+                        better = explained(control, error)
+                        if better is None:
+                            return
+                        if better is not error:
+                            raise better from error
+                        raise
 
 
 class _Pump:

@@ -121,13 +121,11 @@ def test_many_gates_in_one_loop_and_no_descriptor_is_left() -> None:
 
 
 def test_failures_and_ends_are_heard(ends: Any) -> None:
-    writer, gate = ends(stall_timeout_s=0.1)
+    writer, gate = ends()
 
     async def read() -> None:
         await gate.poll_async()
 
-    with pytest.raises(fb.StallTimeout, match="got nothing for"):
-        asyncio.run(read())
     threading.Timer(0.05, writer.abort, ("on fire",)).start()
     with pytest.raises(fb.ExchangeAborted, match="on fire"):
         asyncio.run(asyncio.wait_for(gate.poll_async(10), 10))

@@ -98,7 +98,7 @@ def test_a_local_producer_hears_why_its_consumer_failed() -> None:
 def test_polling_without_waiting_gets_half_full_local_buffers() -> None:
     """The buffer timeout of a local channel ran only while the gate slept, which a fused stage never does."""
     with fb.ShuffleEnvironment(segments=64) as env:
-        writer, (gate,) = env.exchange(ROWS, buffer_timeout=0.02)
+        writer, (gate,) = env.exchange(ROWS, buffer_timeout_s=0.02)
         for i in range(3):
             writer.emit((i, "a"))
             got: list[Any] = []

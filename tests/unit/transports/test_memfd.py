@@ -256,7 +256,7 @@ def bare() -> Iterator[tuple[fb.RecordWriter, fb.InputGate, memoryview]]:
         with mmap.mmap(end.fd, 0) as mapped, memoryview(mapped) as view, view.cast("I") as words:
             end.connect(partition, Doorbell.attach(gate.bell.fd), -1, "somebody", False)
             partition.set_transport(0, "memfd", "by hand")
-            gate.add_shared(reader, 0)
+            gate.add_shared(reader, 0, 0)
             yield other, gate, words
             end.release()
             end.lost("the end")

@@ -440,8 +440,8 @@ class Meanwhile(WatermarkEnd):
     before: Callable[[Any], None] | None = None
     after: Callable[[Any], None] | None = None
 
-    def add_gate(self, gate: fb.InputGate, number: int, stream: int) -> None:
-        super().add_gate(gate, number, stream)
+    def add_gate(self, gate: fb.InputGate, hello: hs.Hello, stream: int) -> None:
+        super().add_gate(gate, hello, stream)
         if Meanwhile.after is not None:
             Meanwhile.after(gate)
 
