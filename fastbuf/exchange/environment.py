@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import copy
 import itertools
 import os
@@ -32,8 +33,9 @@ _open: weakref.WeakSet[ShuffleEnvironment] = weakref.WeakSet()  # that are not c
 @atexit.register
 def _close_at_exit() -> None:
     """End what was forgotten while its threads can still be joined."""
-    for environment in list(_open):
-        environment.forgotten()
+    with contextlib.ExitStack() as stack:  # all of them, though the first one's warning may be an error
+        for environment in list(_open):
+            stack.callback(environment.forgotten)
 
 
 _PARTITION_TYPES = {"pipelined": ResultPartition, "blocking": BlockingPartition}

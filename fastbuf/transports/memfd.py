@@ -432,6 +432,8 @@ class MemfdTransport:
             message, stranger.data = stranger.data, b""
             stranger.wanted = stranger.talk.send((message, stranger.fds))
             stranger.heard = True
+            if stranger.applicant.proved:
+                self.strangers.believe(stranger)
         except StopIteration as finished:
             hello, gate = finished.value
             self._admit(stranger, hello, gate)
@@ -444,7 +446,6 @@ class MemfdTransport:
         sock = stranger.sock
         answer = ANSWERED
         peer = stranger.applicant.peer
-        self.strangers.believe(stranger)
         try:
             reader = SharedReader(stranger.fds[1], self._arena(stranger.fds[0]), Doorbell.attach(stranger.fds[2]), peer)
         except Exception:
@@ -455,6 +456,7 @@ class MemfdTransport:
             except (SequenceError, ExchangeClosed):
                 answer = IS_THERE
         if answer == ANSWERED:
+            self.strangers.leave(stranger)
             self._selector.unregister(sock)
             stranger.fds.close()
             line = _Line(sock, reader, gate, hello.channel)

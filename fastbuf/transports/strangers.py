@@ -35,6 +35,7 @@ class Stranger:
         self.address = address
         self.deadline = time.monotonic() + PROOF_TIME_S
         self.heard = False  #: it has said what a producer says first
+        self.proved = False  #: it knows a secret, and takes up no place though it may not be connected yet
         self.round = 0  #: when it came
 
 
@@ -85,11 +86,14 @@ class Strangers(Generic[S]):
     def enter(self, stranger: S) -> S | None:
         """One more; -> whose place it gets, and who is to be sent away."""
         known = stranger.address in self._known
-        rivals = [s for s in self._here if (s.address in self._known) == known]
+        rivals = [s for s in self._unproved() if (s.address in self._known) == known]
         victim = self._victim(rivals, stranger.address) if len(rivals) >= PLACES else None
         stranger.round = self._round
         self._here[stranger] = None
         return victim
+
+    def _unproved(self) -> list[S]:
+        return [s for s in list(self._here) if not s.proved]
 
     def _victim(self, rivals: list[S], newcomer: Hashable) -> S:
         held = Counter(s.address for s in rivals)
@@ -109,7 +113,7 @@ class Strangers(Generic[S]):
 
     def believe(self, stranger: S) -> None:
         """It has proved a secret: its address is known from now on."""
-        self.leave(stranger)
+        stranger.proved = True
         self.proved += 1
         self._known.pop(stranger.address, None)
         self._known[stranger.address] = None
@@ -144,7 +148,7 @@ class Strangers(Generic[S]):
             idle,
             last.address,
             why,
-            len(self._here),
+            len(self._unproved()),
             2 * PLACES,
             WARN_EVERY_S,
         )
@@ -153,7 +157,7 @@ class Strangers(Generic[S]):
         """What :meth:`ShuffleEnvironment.stats` says of strangers."""
         return {
             "places": 2 * PLACES,
-            "places_taken": len(self._here),
+            "places_taken": len(self._unproved()),
             "producers_proved": self.proved,
             "strangers_refused": self.refused,
             "strangers_dropped": self.idle,
