@@ -439,7 +439,8 @@ class MemfdTransport:
             self._admit(stranger, hello, gate)
         except Exception as error:  # of whatever kind: one caller's trouble must not end the thread that serves all
             self._forget(stranger)
-            self.strangers.refuse(stranger, str(error))
+            if not stranger.proved:
+                self.strangers.refuse(stranger, str(error))
 
     def _admit(self, stranger: _Stranger, hello: hs.Hello, gate: Any) -> None:
         """It has proved the secret, and offers its memory."""
