@@ -29,7 +29,6 @@ BATCHES = 20 if SMOKE else 400
 WINDOW = 32  #: segments of a channel under way: 1 MiB
 GOAL = 30e6  #: rows a second over TCP between two processes,
 GOAL_CPU_NS = 60  #: and CPU time of both for each
-SECRET = b"bench"
 SCHEMA = pa.schema([("k", pa.int64()), ("id", pa.int64()), ("x", pa.float64()), ("name", pa.string())])
 CONTEXT = mp.get_context("spawn")
 
@@ -63,13 +62,11 @@ def settings(transport: str) -> fb.ExchangeConfig:
 def fastbuf_consumer(control: Any, transport: str) -> None:
     """A gate per run, until the parent says stop."""
     with fb.ShuffleEnvironment(segments=512, shared=transport == "memfd") as env:
-        address = env.listen()
+        env.listen()
         while control.recv() == "run":
             began = cpu_s()
-            with env.create_input_gate(
-                fb.ColumnarSerializer(SCHEMA), channels=1, secret=SECRET, config=settings(transport)
-            ) as gate:
-                control.send((*address, gate.gate_id))
+            with env.create_input_gate(fb.ColumnarSerializer(SCHEMA), channels=1, config=settings(transport)) as gate:
+                control.send(gate.address)
                 found = counted(gate)
                 control.send((*found, cpu_s() - began))
 
@@ -145,7 +142,7 @@ class Fastbuf(Way):
     def produce(self) -> None:
         targets = [control.recv() for control in self.controls]
         with self.env.create_result_partition(
-            fb.ColumnarSerializer(SCHEMA), targets, secret=SECRET, selector=fb.hash_by("k"), config=self.config
+            fb.ColumnarSerializer(SCHEMA), targets, selector=fb.hash_by("k"), config=self.config
         ) as writer:
             for batch in self.sent():
                 writer.emit_batch(batch)

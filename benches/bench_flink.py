@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from message_ways import CONTEXT, SECRET
+from message_ways import CONTEXT
 
 import fastbuf as fb
 
@@ -75,23 +75,23 @@ def count(gate: fb.InputGate, into: list[tuple[int, int]]) -> None:
 def receiver(control: Any, shared: bool) -> None:
     """A process with two gates, each read by a thread of its own; or with one that measures ages."""
     with fb.ShuffleEnvironment(segments=4096, shared=shared) as env:
-        address = env.listen()
+        env.listen()
         control.send("ready")
         while (order := control.recv()) != "stop":
             if order == "latency":
                 config = settings(buffer_timeout_s=0)
-                with env.create_input_gate(ROWS, channels=1, secret=SECRET, config=config) as gate:
-                    control.send([(*address, gate.gate_id)])
+                with env.create_input_gate(ROWS, channels=1, config=config) as gate:
+                    control.send([gate.address])
                     control.send([time.monotonic_ns() - f1 for _, f1, _, _ in gate])
                 continue
             cpu = time.process_time()
             found: list[tuple[int, int]] = []
             kind = COLUMNS if order == "batches" else ROWS
-            gates = [env.create_input_gate(kind, channels=1, secret=SECRET, config=settings()) for _ in range(2)]
+            gates = [env.create_input_gate(kind, channels=1, config=settings()) for _ in range(2)]
             threads = [threading.Thread(target=count, args=(gate, found)) for gate in gates]
             for thread in threads:
                 thread.start()
-            control.send([(*address, gate.gate_id) for gate in gates])
+            control.send([gate.address for gate in gates])
             for thread in threads:
                 thread.join()
             control.send((time.monotonic(), time.process_time() - cpu, *map(sum, zip(*found, strict=True))))
@@ -112,9 +112,7 @@ class Ours:
 
     def writer(self, kind: Any, **more: Any) -> fb.RecordWriter:
         config = settings(transport=self.transport, **more)
-        return self.env.create_result_partition(
-            kind, self.control.recv(), secret=SECRET, selector=fb.hash_by("f0"), config=config
-        )
+        return self.env.create_result_partition(kind, self.control.recv(), selector=fb.hash_by("f0"), config=config)
 
     def run(self, what: str, sent: list[Any], repeats: int, expected: tuple[int, int]) -> tuple[float, float]:
         """Seconds and CPU seconds of `sent` handed over `repeats` times."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import multiprocessing as mp
 import os
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -103,8 +104,9 @@ def consume(control: Any) -> None:
         addresses = {"credit": env.listen(), "watermark": env.listen_wire()}
         while (task := control.recv()) is not None:
             flow_control, slow = task
-            gates = [env.create_input_gate(ROWS, channels=1, config=CONFIG) for _ in range(CHANNELS)]
-            control.send((addresses[flow_control], [gate.gate_id for gate in gates]))
+            secret = secrets.token_bytes(32)  # one of all gates: a wire under watermarks is proved once
+            gates = [env.create_input_gate(ROWS, channels=1, secret=secret, config=CONFIG) for _ in range(CHANNELS)]
+            control.send((addresses[flow_control], secret, [gate.gate_id for gate in gates]))
             readers = Readers(gates, slow)
             readers.wait_for_the_seven()
             control.send("seven")
@@ -128,10 +130,10 @@ def over_tcp(control: Any, flow_control: str, slow: bool, held: list[int]) -> Ca
     def run() -> float:
         with fb.ShuffleEnvironment(**SEGMENTS) as env:
             control.send((flow_control, slow))
-            address, gate_ids = control.recv()
+            address, secret, gate_ids = control.recv()
             wire = env.create_wire("watermark", address) if flow_control == "watermark" else None
             targets = [wire.to(gate_id) if wire is not None else (*address, gate_id) for gate_id in gate_ids]
-            writers = [env.create_result_partition(ROWS, [t], config=CONFIG, maximum=8) for t in targets]
+            writers = [env.create_result_partition(ROWS, [t], secret=secret, config=CONFIG, maximum=8) for t in targets]
             began = time.perf_counter()
             threads = write_all(writers, TEXT_BYTES["tcp"])
             assert control.recv() == "seven"

@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 from bench_flink import ARROW, COLUMNS, batches
-from message_ways import CONTEXT, SECRET
+from message_ways import CONTEXT
 
 import fastbuf as fb
 
@@ -45,12 +45,12 @@ def consumers_hold(m: int, r: int) -> int:
 def consumer(control: Any, segments: int) -> None:
     """R gates of M channels, read in turn by one thread."""
     with fb.ShuffleEnvironment(segments=segments, prefault=True) as env:
-        address = env.listen()
+        env.listen()
         control.send("ready")
         while (order := control.recv()) != "stop":
             m, r = order
-            gates = [env.create_input_gate(COLUMNS, channels=m, secret=SECRET) for _ in range(r)]
-            control.send([(*address, gate.gate_id) for gate in gates])
+            gates = [env.create_input_gate(COLUMNS, channels=m) for _ in range(r)]
+            control.send([gate.address for gate in gates])
             assert control.recv() == "connected"
             cpu = time.process_time()
             records = total = 0
@@ -118,8 +118,7 @@ def test_growth(in_turn: Any, benchmark: Any) -> None:
             control.send((m, r))
             targets = control.recv()
             writers = [
-                env.create_result_partition(COLUMNS, targets, channel=i, secret=SECRET, selector=fb.hash_by("f0"))
-                for i in range(m)
+                env.create_result_partition(COLUMNS, targets, channel=i, selector=fb.hash_by("f0")) for i in range(m)
             ]
             control.send("connected")
             begin, cpu = time.monotonic(), time.process_time()

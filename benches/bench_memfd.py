@@ -62,7 +62,7 @@ def counted(gate: fb.InputGate) -> int:
 def serve(control: Any) -> None:
     """Does what it is told, until it is told None."""
     with fb.ShuffleEnvironment(segments=512, segment_size=SEGMENT, shared=True) as env:
-        address = env.listen()
+        env.listen()
         while (task := control.recv()) is not None:
             kind, *arguments = task
             pin(None if kind == "count" else 1)
@@ -75,7 +75,7 @@ def serve(control: Any) -> None:
             else:
                 config, serializer = arguments[:2]
                 gate = env.create_input_gate(serializer, channels=1, config=config)
-                control.send((*address, gate.gate_id))
+                control.send(gate.address)
                 if kind == "raw":
                     read_raw(gate, *arguments[2:])
                 else:

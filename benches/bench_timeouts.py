@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from bench_flink import ROWS
-from message_ways import CONTEXT, SECRET
+from message_ways import CONTEXT
 
 import fastbuf as fb
 
@@ -30,12 +30,12 @@ PAUSE_NS = 200_000
 def receiver(control: Any) -> None:
     """A gate for each order; gives the nanoseconds each record was on its way, or how many came."""
     with fb.ShuffleEnvironment(segments=256) as env:
-        address = env.listen()
+        env.listen()
         while (order := control.recv()) != "stop":
             what, timeout_s = order
             config = fb.ExchangeConfig(buffer_timeout_s=timeout_s)
-            with env.create_input_gate(ROWS, channels=1, secret=SECRET, config=config) as gate:
-                control.send((*address, gate.gate_id))
+            with env.create_input_gate(ROWS, channels=1, config=config) as gate:
+                control.send(gate.address)
                 if what == "latency":
                     control.send([time.monotonic_ns() - made for _, made, _, _ in gate])
                 else:
@@ -58,7 +58,7 @@ def test_timeouts(in_turn: Any, benchmark: Any) -> None:
         def writer(what: str, timeout_s: float) -> fb.RecordWriter:
             control.send((what, timeout_s))
             config = fb.ExchangeConfig(buffer_timeout_s=timeout_s)
-            return env.create_result_partition(ROWS, [control.recv()], secret=SECRET, config=config)
+            return env.create_result_partition(ROWS, [control.recv()], config=config)
 
         def run(way: str, timeout_s: float) -> float:
             with writer("latency", timeout_s) as out:

@@ -96,7 +96,7 @@ def read(gate: fb.InputGate, how: str) -> tuple[int, int]:
 def serve(control: Any, transport: str) -> None:
     config = fb.ExchangeConfig(transport=transport)
     with fb.ShuffleEnvironment(segments=512, shared=transport == "memfd") as env:
-        address = env.listen()
+        env.listen()
         while (how := control.recv()) is not None:
             lazy = how in ("lazy rows", "a column")
             with ExitStack() as stack:
@@ -104,7 +104,7 @@ def serve(control: Any, transport: str) -> None:
                     stack.enter_context(env.create_input_gate(ROWS, channels=1, config=config, lazy=lazy))
                     for _ in range(GATES if how == "four gates" else 1)
                 ]
-                control.send([(*address, gate.gate_id) for gate in gates])
+                control.send([gate.address for gate in gates])
                 began = cpu_s()
                 found = read(gates[0], how) if len(gates) == 1 else read_all(gates)
                 control.send((found, cpu_s() - began))

@@ -49,7 +49,7 @@ def without_delay(sock: socket.socket) -> None:
 def serve(control: Any) -> None:
     """Does what it is told, until it is told None; answers with the CPU seconds of each."""
     with fb.ShuffleEnvironment(segments=512, segment_size=SEGMENT) as env, socket.create_server(("127.0.0.1", 0)) as at:
-        address = env.listen()
+        env.listen()
         control.send(at.getsockname())
         while (task := control.recv()) is not None:
             kind, *arguments = task
@@ -58,12 +58,12 @@ def serve(control: Any) -> None:
                 os.sched_setaffinity(0, *arguments)
             elif kind == "segments":
                 with env.create_input_gate(ROWS, channels=1, config=CONFIG) as gate:
-                    control.send((*address, gate.gate_id))
+                    control.send(gate.address)
                     read_wire(gate, *arguments)
                     control.send(cpu_s() - began)
             elif kind == "bounce":
                 with env.create_input_gate(ROWS, channels=1, config=AT_ONCE) as gate:
-                    control.send((*address, gate.gate_id))
+                    control.send(gate.address)
                     with env.create_result_partition(ROWS, [control.recv()], config=AT_ONCE) as writer:
                         for _ in range(*arguments):
                             (record,) = gate.poll()
@@ -95,7 +95,7 @@ class Bench(TwoProcesses):
         self.process.start()
         self.socket_address = self.control.recv()
         self.env = fb.ShuffleEnvironment(segments=512, segment_size=SEGMENT)
-        self.address = self.env.listen()
+        self.env.listen()
         self.cpu: dict[str, list[float]] = {}
         self.trips: dict[str, list[float]] = {}
 
@@ -127,7 +127,7 @@ class Bench(TwoProcesses):
         target = self.control.recv()
         message, clock, trips = os.urandom(SIZE), time.perf_counter, self.trips.setdefault(way, [])
         with self.env.create_input_gate(ROWS, channels=1, config=AT_ONCE) as gate:
-            self.control.send((*self.address, gate.gate_id))
+            self.control.send(gate.address)
             with self.env.create_result_partition(ROWS, [target], config=AT_ONCE) as writer:
                 for _ in range(TRIPS):
                     began = clock()

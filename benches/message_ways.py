@@ -19,7 +19,6 @@ from typing import Any, Protocol
 import fastbuf as fb
 
 CONTEXT = mp.get_context("spawn")
-SECRET = b"bench"
 PENDING = 64  #: messages a bounded queue of the peers may hold
 
 
@@ -64,10 +63,11 @@ class Fastbuf:
         config = fb.ExchangeConfig(
             buffer_timeout_s=timeout_s, transport=transport, floating=PENDING - 2, max_buffers_per_channel=PENDING
         )
-        self.gate = self.env.create_input_gate(self.ROWS, channels=1, secret=SECRET, config=config)
-        control.send((*self.env.listen(), self.gate.gate_id))
+        self.gate = self.env.create_input_gate(self.ROWS, channels=1, config=config)
+        self.env.listen()
+        control.send(self.gate.address)
         self.writer = self.env.create_result_partition(
-            self.ROWS, [control.recv()], secret=SECRET, selector=fb.forward(), config=config
+            self.ROWS, [control.recv()], selector=fb.forward(), config=config
         )
 
     def send(self, message: bytes) -> None:

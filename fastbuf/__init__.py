@@ -23,6 +23,7 @@ from fastbuf.errors import (
     SegmentStateError,
     StallTimeout,
 )
+from fastbuf.exchange.address import GateAddress
 from fastbuf.exchange.channel_selector import (
     broadcast,
     custom,
@@ -68,6 +69,7 @@ __all__ = [
     "ExchangeError",
     "FastbufError",
     "Field",
+    "GateAddress",
     "InputGate",
     "Lender",
     "LocalBufferPool",

@@ -38,6 +38,9 @@ class Transport(Protocol):
     def let_go_partition(self, partition: Any) -> None:
         """The partition is about to be freed: nothing of the transport may point to it afterwards."""
 
+    def stats(self) -> dict[str, int]:
+        """Figures for :meth:`ShuffleEnvironment.stats`: those of a name are added up."""
+
     def close(self) -> None:
         """End threads and connections."""
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import copy
 import dataclasses
 import itertools
 import os
 import threading
 import time
+import warnings
+import weakref
 from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
 from fastbuf.config import POOL_SEGMENTS, SEGMENT_BYTES, ExchangeConfig, TlsConfig
-from fastbuf.errors import ConfigError, ExchangeClosed, PeerLost
+from fastbuf.errors import ConfigError, ExchangeClosed, PeerLost, ResourceError
+from fastbuf.exchange.address import GateAddress, check_secret, new_secret
 from fastbuf.exchange.blocking_partition import BlockingPartition
 from fastbuf.exchange.channel_selector import ChannelSelector, round_robin
 from fastbuf.exchange.connection import NobodyListens, Refused, Transport, make_transport
@@ -25,6 +30,17 @@ from fastbuf.memory import NetworkBufferPool
 from fastbuf.serializers.serializer import Serializer
 
 RETRY_S = 0.02  #: between two tries to connect a consumer that does not listen yet
+_open: weakref.WeakSet[ShuffleEnvironment] = weakref.WeakSet()  # that are not closed yet
+
+
+@atexit.register
+def _close_at_exit() -> None:
+    """End what was forgotten while its threads can still be joined."""
+    with contextlib.ExitStack() as stack:  # all of them, though the first one's warning may be an error
+        for environment in list(_open):
+            stack.callback(environment.forgotten)
+
+
 _PARTITION_TYPES = {"pipelined": ResultPartition, "blocking": BlockingPartition}
 
 
@@ -91,8 +107,12 @@ class ShuffleEnvironment:
         self._gates: dict[int, InputGate] = {}
         self._partitions: list[ResultPartition] = []
         self._numbers = itertools.count(1)
+        self._listens_on: tuple[str, ...] = ()  # hosts that other processes may connect to
+        #: Host and port that producers of other processes connect to, once it listens; else ``None``.
+        self.address: tuple[str, int] | None = None
         self._closed = False  # nothing new is made
         self._ended = False  # all is let go of
+        _open.add(self)
 
     # ---- making
 
@@ -130,19 +150,34 @@ class ShuffleEnvironment:
         -------
         tuple of str and int
             The address bound.
+
+        Raises
+        ------
+        ConfigError
+            A gate has a secret that is too short for who can connect here, or this environment listens already.
+        ResourceError
+            No port of the range is free.
         """
-        self._check()
-        address = self._tcp().listen(host, ports)
+        with self._lock:
+            self._check()
+            self._check_secrets(host)
+            self.address = address = self._tcp().listen(host, ports)
+            self._listens_on = (*self._listens_on, host)
         if self.shared:
             self._shared_memory().listen(address[0], (address[1], address[1]))
         return address
+
+    def _check_secrets(self, host: str) -> None:
+        """Whether those who reach `host` may try the gates' secrets; the lock is held."""
+        for gate in self._gates.values():
+            check_secret(gate.gate_id, gate.secret, gate.serializer, host)
 
     def create_input_gate(
         self,
         serializer: Serializer,
         channels: int | None = None,
         epoch: int = 0,
-        secret: bytes = b"",
+        secret: bytes | None = None,
         config: ExchangeConfig | None = None,
         maximum: int | None = None,
         lazy: bool = False,
@@ -158,7 +193,9 @@ class ShuffleEnvironment:
         epoch
             This run's nonce: a producer of another is refused.
         secret
-            What producers of other processes must prove to know.
+            What producers of other processes must prove to know; ``None``: 32 random bytes, to be had as
+            ``gate.secret`` and in ``gate.address``. Fewer than 16 bytes only on a loopback address, and not with
+            pickles.
         maximum
             Most segments the gate may hold.
         lazy
@@ -168,8 +205,11 @@ class ShuffleEnvironment:
         with self._lock:
             self._check()
             config = config or ExchangeConfig()
-            gate = InputGate(self, serializer, channels, next(self._numbers), epoch, secret, config, maximum, lazy)
-            self._gates[gate.gate_id] = gate
+            number, secret = next(self._numbers), new_secret() if secret is None else secret
+            for host in self._listens_on:
+                check_secret(number, secret, serializer, host)
+            gate = InputGate(self, serializer, channels, number, epoch, secret, config, maximum, lazy)
+            self._gates[number] = gate
             if self._transport is not None:
                 self._transport.register_gate(gate)
             return gate
@@ -177,7 +217,7 @@ class ShuffleEnvironment:
     def create_result_partition(
         self,
         serializer: Serializer,
-        targets: Sequence[InputGate | WireTarget | tuple[str, int, int] | None],
+        targets: Sequence[InputGate | WireTarget | GateAddress | tuple[str, int, int] | None],
         channel: int = 0,
         epoch: int = 0,
         secret: bytes = b"",
@@ -194,12 +234,15 @@ class ShuffleEnvironment:
         serializer
             As the consumers'.
         targets
-            One per subpartition: a gate of this environment (read in place), or ``(host, port, gate_id)``. Of a
-            blocking partition ``None`` as well: :meth:`RecordWriter.attach` names it later.
+            One per subpartition: a gate of this environment (read in place), or what another one's gate is reached by:
+            its :attr:`~InputGate.address`, or ``(host, port, gate_id)`` and `secret`. Of a blocking partition ``None``
+            as well: :meth:`RecordWriter.attach` names it later.
         channel
             This producer's number; no other producer of the exchange has it.
-        epoch, secret
+        epoch
             As the gates'.
+        secret
+            That of the gates whose target does not have it.
         selector
             Which target a record goes to; default: in turn (:func:`round_robin`).
         on_peer_loss
@@ -228,6 +271,7 @@ class ShuffleEnvironment:
                 "secret": secret,
                 "fingerprint": serializer.fingerprint,
                 "loss_is_cancel": on_peer_loss == "cancel",
+                "unreached": {},  # what consumers that had enough before they were reached said
             }
             self._partitions.append(partition)
         try:
@@ -247,18 +291,28 @@ class ShuffleEnvironment:
         elif isinstance(target, WireTarget):
             target.wire.connect(partition, index, target.gate)
         else:
-            host, port, gate_id = target
+            credentials = partition.credentials
+            if isinstance(target, GateAddress):
+                credentials = {**credentials, "secret": target.secret}
+            host, port, gate_id = target[:3]
             address = (host, int(port), int(gate_id))
             deadline = time.monotonic() + partition.config.connect_timeout_s
-            while not self._connect(partition, index, address, deadline):
+            while not self._connect(partition, index, address, credentials, deadline):
                 partition.check()
 
-    def _connect(self, partition: ResultPartition, index: int, address: tuple[str, int, int], deadline: float) -> bool:
+    def _connect(
+        self,
+        partition: ResultPartition,
+        index: int,
+        address: tuple[str, int, int],
+        credentials: dict[str, Any],
+        deadline: float,
+    ) -> bool:
         """Connect a consumer of another process; False: nobody listens there yet, and there is time to try again."""
         fallbacks = partition.fallbacks
         try:
-            if not self._connect_shared(partition, index, address):
-                self._tcp().connect(partition, index, address, partition.credentials)
+            if not self._connect_shared(partition, index, address, credentials):
+                self._tcp().connect(partition, index, address, credentials)
         except PeerLost as error:
             nobody = isinstance(error.__cause__, ConnectionRefusedError | NobodyListens)
             if not nobody:
@@ -271,7 +325,9 @@ class ShuffleEnvironment:
             return False
         return True
 
-    def _connect_shared(self, partition: ResultPartition, index: int, address: tuple[str, int, int]) -> bool:
+    def _connect_shared(
+        self, partition: ResultPartition, index: int, address: tuple[str, int, int], credentials: dict[str, Any]
+    ) -> bool:
         """Through shared memory, if the gate is of this host and either can map the other's; else False."""
         wanted = partition.config.transport
         if wanted == "tcp":
@@ -281,7 +337,7 @@ class ShuffleEnvironment:
                 raise ConfigError("transport is 'memfd': for pipelined partitions of a ShuffleEnvironment(shared=True)")
             return False
         try:
-            self._shared_memory().connect(partition, index, address, partition.credentials)
+            self._shared_memory().connect(partition, index, address, credentials)
             return True
         except Refused as error:
             if wanted == "memfd":
@@ -309,8 +365,11 @@ class ShuffleEnvironment:
 
     def listen_wire(self, host: str = "127.0.0.1", ports: tuple[int, int] = (0, 0)) -> tuple[str, int]:
         """Let other environments reach this one's gates by wires under watermarks; arguments as of :meth:`listen`."""
-        self._check()
-        address: tuple[str, int] = self._watermarks().listen(host, ports)
+        with self._lock:
+            self._check()
+            self._check_secrets(host)
+            address: tuple[str, int] = self._watermarks().listen(host, ports)
+            self._listens_on = (*self._listens_on, host)
         return address
 
     def create_wire(self, flow_control: str = "credit", address: tuple[str, int] | None = None) -> Any:
@@ -361,14 +420,68 @@ class ShuffleEnvironment:
         config = config or ExchangeConfig()
         if buffer_timeout_s is not None:
             config = dataclasses.replace(config, buffer_timeout_s=buffer_timeout_s)
-        gates = [self.create_input_gate(serializer, channels=producers, config=config) for _ in range(consumers)]
-        writers = [
-            self.create_result_partition(
-                serializer, gates, channel=i, selector=selector, config=config, partition_type=partition_type
+        guaranteed = self.pool.stats().required
+        # Of each gate one segment for each channel; of each writer one for each consumer, and one on its way.
+        wanted = guaranteed + consumers * producers + producers * (consumers + 1)
+        if wanted > self.pool.total:
+            raise ResourceError(
+                f"an exchange of {producers} producers and {consumers} consumers requires {wanted - guaranteed} "
+                f"segments, and {self.pool.total - guaranteed} of {self.pool.total} are not guaranteed to others: make "
+                f"the ShuffleEnvironment with segments={wanted} or more"
             )
-            for i in range(producers)
-        ]
+        gates: list[InputGate] = []
+        writers: list[RecordWriter] = []
+        try:
+            for _ in range(consumers):
+                gates.append(self.create_input_gate(serializer, channels=producers, config=config))
+            for i in range(producers):
+                writers.append(
+                    self.create_result_partition(
+                        serializer, gates, channel=i, selector=selector, config=config, partition_type=partition_type
+                    )
+                )
+        except BaseException:
+            for writer in writers:  # nobody else knows of them
+                writer.abort("the exchange could not be set up")
+            for gate in gates:
+                gate.close()
+            raise
         return (writers[0] if producers == 1 else writers), gates
+
+    # ---- figures
+
+    def stats(self) -> dict[str, int]:
+        """Figures of this moment, and counters since it was made.
+
+        Returns
+        -------
+        dict of str to int
+            ``segments``, ``segments_in_use``, ``segments_guaranteed`` (to gates and writers, so that none waits for
+            another), ``gates``, ``writers``; ``connections`` (to other environments), ``shared_channels`` (through
+            shared memory). Once it listens: ``places`` for callers that have not proved a secret yet, ``places_taken``;
+            ``producers_proved``, callers that did; ``strangers_refused``, sent away for what they said;
+            ``strangers_dropped``, who said nothing in time or whose place was needed.
+        """
+        pool = self.pool.stats()
+        figures = {
+            "segments": pool.total,
+            "segments_in_use": pool.in_use,
+            "segments_guaranteed": pool.required,
+            "gates": len(self._gates),
+            "writers": len(self._partitions),
+            "connections": 0,
+            "shared_channels": 0,
+            "places": 0,
+            "places_taken": 0,
+            "producers_proved": 0,
+            "strangers_refused": 0,
+            "strangers_dropped": 0,
+        }
+        for transport in (self._transport, self._memfd, self._watermark):
+            if transport is not None:
+                for name, value in transport.stats().items():
+                    figures[name] = figures.get(name, 0) + value
+        return figures
 
     # ---- ending
 
@@ -434,10 +547,26 @@ class ShuffleEnvironment:
                 transport.close()
         self.pool.destroy()
         self._ended = True
+        _open.discard(self)
 
     def __del__(self) -> None:
         # Before the collector takes the parts in no order: the I/O thread points into gates and partitions.
-        if hasattr(self, "_ended"):
+        self.forgotten()
+
+    def forgotten(self) -> None:
+        """Nobody has closed it, and nobody will."""
+        if getattr(self, "_ended", True) or os.getpid() != self.pid:
+            return
+        try:
+            warnings.warn(
+                f"a ShuffleEnvironment of {self.pool.total} segments (listening on: {self.address}; open: "
+                f"{len(self._gates)} gates, {len(self._partitions)} writers) was forgotten without close(): all of it "
+                "ends now; use it as `with fb.ShuffleEnvironment(...) as env:`, or call env.close()",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
+        finally:
             self.close()
 
     def __enter__(self) -> ShuffleEnvironment:

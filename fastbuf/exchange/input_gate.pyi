@@ -3,6 +3,7 @@ from types import TracebackType
 from typing import Any
 
 from fastbuf.config import ExchangeConfig
+from fastbuf.exchange.address import GateAddress
 from fastbuf.exchange.doorbell import Doorbell
 from fastbuf.exchange.result_partition import ResultPartition
 from fastbuf.exchange.shared_reader import SharedReader
@@ -28,6 +29,10 @@ class InputGate:
     freed: bool
     @property
     def records_in(self) -> int: ...
+    @property
+    def address(self) -> GateAddress:
+        """What a producer of another process is given as its target."""
+
     def __init__(
         self,
         environment: Any,

@@ -69,6 +69,7 @@ from fastbuf.serializers.serializer cimport Serializer
 
 from fastbuf.errors import ConfigError, ExchangeClosed, ResourceError, SequenceError, StallTimeout
 from fastbuf.exchange import asynchronous
+from fastbuf.exchange.address import GateAddress
 from fastbuf.exchange.events import Event
 
 cdef enum:
@@ -547,6 +548,20 @@ cdef class InputGate:
         self.close()
 
     # ---- figures
+
+    @property
+    def address(self):
+        """What a producer of another process is given as its target: a :class:`GateAddress`, with the secret in it.
+
+        Raises
+        ------
+        ConfigError
+            The environment does not listen yet.
+        """
+        if self.environment.address is None:
+            raise ConfigError(
+                f"gate {self.gate_id} has no address: its environment does not listen (call env.listen() before)")
+        return GateAddress(*self.environment.address, self.gate_id, self.secret)
 
     def describe_stall(self):
         """The state of a waiting gate, for people."""

@@ -10,10 +10,10 @@ from fastbuf.transports import handshake as hs
 
 
 class Refused(Exception):
-    """The applicant is sent away; `reply` is what it is told, if anything."""
+    """The applicant is sent away; `reply` is what it is told, if anything.  Text: what is strange about it."""
 
-    def __init__(self, reply: bytes) -> None:
-        super().__init__()
+    def __init__(self, reply: bytes, why: str = "") -> None:
+        super().__init__(why)
         self.reply = reply
 
 
@@ -56,7 +56,7 @@ class Applicant:
 
     def _hear_hello(self, message: bytes) -> bytes:
         if len(message) != self.wanted:
-            raise Refused(b"")
+            raise Refused(b"", "what it says is no greeting")
         hello = hs.Hello.unpack(message)
         gate = self._find_gate(hello.gate_id)
         if gate is None or hello.stream != self.stream:
@@ -65,13 +65,18 @@ class Applicant:
         self._hello_bytes = message
         self._nonce = hs.fresh_nonce()
         self.wanted = hs.PROOF_BYTES
-        return hs.pack_challenge(gate.secret, message, self._nonce)
+        return hs.pack_challenge(self._nonce)
+
+    def welcome(self) -> bytes:
+        """The last message, for one that has proved the secret: that we know it too."""
+        return hs.pack_welcome(self.gate.secret, self._hello_bytes, self._nonce)
 
     def _hear_proof(self, hello: hs.Hello, message: bytes) -> bytes:
         gate = self.gate
         due = hs.client_proof(gate.secret, self._hello_bytes, self._nonce)
         if len(message) != self.wanted or not hmac.compare_digest(message, due):
-            raise Refused(hs.pack_verdict(hs.REFUSED_SECRET, "the secret was not proved"))
+            why = "the secret was not proved"
+            raise Refused(hs.pack_verdict(hs.REFUSED_SECRET, why), f"{why} (of gate {hello.gate_id})")
         if hello.epoch != gate.epoch:
             raise Refused(hs.pack_verdict(hs.REFUSED_EPOCH, f"its epoch {hello.epoch} is not this run's"))
         if hello.fingerprint != gate.serializer.fingerprint:

@@ -5,10 +5,11 @@
     client                                             server
     HELLO      magic, gate, channel, epoch,
                fingerprint, sizes, nonce c     ---->
-                                               <----   CHALLENGE  status, nonce s, HMAC(secret, "server" hello s)
+                                               <----   CHALLENGE  status, nonce s
     PROOF      HMAC(secret, "client" hello s)  ---->
-                                               <----   VERDICT    status, reason
+                                               <----   VERDICT    status, HMAC(secret, "server" hello s) or a reason
 
+Who connects proves first: a stranger at the listener's gets nothing that it could try secrets on at home.
 HMAC-SHA256 and the constant-time comparison are the standard library's.  Every message has a fixed
 length (the reason's is bounded), so nothing is allocated on a stranger's word.  Neither side learns the
 secret from the other, and a recorded conversation proves nothing: both nonces are fresh.
@@ -16,15 +17,20 @@ secret from the other, and a recorded conversation proves nothing: both nonces a
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import os
 import socket
 import struct
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from fastbuf.errors import AuthenticationError, ExchangeError, PeerLost, ProtocolError, SchemaMismatch, SequenceError
 
-#: The last byte is the version of the wire; 2: events, streams, PING that is answered; 3: CROSSED; 4: buffer timeouts
+#: The last byte is the version of the wire; 2: events, streams, PING that is answered; 3: CROSSED;
+#: 4: who connects proves first, BUSY; the writer's buffer timeout
 MAGIC = b"FASTBUF\x04"
 NONCE_BYTES = 32
 PROOF_BYTES = 32
@@ -32,15 +38,23 @@ REASON_BYTES = 1024  #: longest reason
 
 _HELLO = struct.Struct("<8sIIQQIIIq32s")
 HELLO_BYTES = _HELLO.size
-CHALLENGE_BYTES = 1 + NONCE_BYTES + PROOF_BYTES
+CHALLENGE_BYTES = 1 + NONCE_BYTES
 VERDICT_HEAD_BYTES = 3
 
 WELCOME, REFUSED_SECRET, REFUSED_GATE, REFUSED_EPOCH, REFUSED_SCHEMA, REFUSED_CHANNEL = range(6)
-REFUSED_SIZE, REFUSED_PLAIN, CROSSED = 6, 7, 8
+REFUSED_SIZE, REFUSED_PLAIN, CROSSED, BUSY = 6, 7, 8, 9
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.25  #: of who found no place, before the next try
+
+T = TypeVar("T")
 
 
 class Crossed(ExchangeError):
     """The server dials us at this moment, and goes on with that: its connection is to be used for this channel too."""
+
+
+class Busy(PeerLost):
+    """The server has no place for one more who has not proved the secret: try again."""
 
 
 _REFUSALS: dict[int, type[Exception]] = {
@@ -52,6 +66,7 @@ _REFUSALS: dict[int, type[Exception]] = {
     REFUSED_SIZE: ProtocolError,
     REFUSED_PLAIN: AuthenticationError,
     CROSSED: Crossed,
+    BUSY: Busy,
 }
 
 
@@ -103,20 +118,25 @@ def client_proof(secret: bytes, hello: bytes, nonce: bytes) -> bytes:
     return hmac.digest(secret, b"client" + hello + nonce, "sha256")
 
 
-def pack_challenge(secret: bytes, hello: bytes, nonce: bytes) -> bytes:
+def pack_challenge(nonce: bytes) -> bytes:
     """CHALLENGE of a server that knows the gate."""
-    return bytes([WELCOME]) + nonce + server_proof(secret, hello, nonce)
+    return bytes([WELCOME]) + nonce
 
 
 def pack_refusal(status: int) -> bytes:
-    """CHALLENGE of a server that does not."""
-    return bytes([status]) + bytes(NONCE_BYTES + PROOF_BYTES)
+    """CHALLENGE of a server that does not, or has no place."""
+    return bytes([status]) + bytes(NONCE_BYTES)
 
 
 def pack_verdict(status: int, reason: str = "") -> bytes:
-    """VERDICT; a reason is cut to REASON_BYTES."""
+    """VERDICT that refuses; a reason is cut to REASON_BYTES."""
     text = reason.encode()[:REASON_BYTES]
     return struct.pack("<BH", status, len(text)) + text
+
+
+def pack_welcome(secret: bytes, hello: bytes, nonce: bytes) -> bytes:
+    """VERDICT for who has proved the secret: the server's own proof."""
+    return struct.pack("<BH", WELCOME, PROOF_BYTES) + server_proof(secret, hello, nonce)
 
 
 def fresh_nonce() -> bytes:
@@ -134,39 +154,63 @@ def _receive(sock: socket.socket, n: int, where: str) -> bytes:
     return bytes(data)
 
 
-def prove(challenge: bytes, message: bytes, hello: Hello, secret: bytes, where: str) -> bytes:
-    """The client's PROOF, for a server whose CHALLENGE proves that it knows the secret.
-
-    Raises
-    ------
-    AuthenticationError, ExchangeError
-        It does not, or has no such gate.
-    """
-    if challenge[0] == REFUSED_PLAIN:
-        raise AuthenticationError(
-            f"{where} speaks TLS alone: give this environment its certificates (tls=TlsConfig(...))"
-        )
-    if challenge[0] != WELCOME:
-        raise _REFUSALS.get(challenge[0], ExchangeError)(f"{where} has no gate {hello.gate_id} (any more)")
-    nonce = challenge[1 : 1 + NONCE_BYTES]
-    if not hmac.compare_digest(challenge[1 + NONCE_BYTES :], server_proof(secret, message, nonce)):
-        raise AuthenticationError(f"{where} could not prove the exchange's secret")
-    return client_proof(secret, message, nonce)
-
-
 def verdict_length(head: bytes, where: str) -> int:
     """How many bytes follow the head of a VERDICT; raises ProtocolError when it is none."""
     status, length = struct.unpack("<BH", head)
-    if length > REASON_BYTES or (status != WELCOME and status not in _REFUSALS) or (status == WELCOME and length):
-        raise ProtocolError(f"{where} gave a verdict that there is not: status {status}, {length} bytes of reason")
+    fits = length == PROOF_BYTES if status == WELCOME else status in _REFUSALS and length <= REASON_BYTES
+    if not fits:
+        raise ProtocolError(f"{where} gave a verdict that there is not: status {status}, {length} bytes behind it")
     return int(length)
 
 
-def take_verdict(status: int, rest: bytes, hello: Hello, where: str) -> None:
-    """Raises what the server refuses with."""
-    if status != WELCOME:
+class Greeting:
+    """The client's side of one handshake, message by message, however they are carried.
+
+    Parameters
+    ----------
+    hello, secret
+        What is said first, and what is proved after it.
+    where
+        Who is spoken to, for messages.
+    """
+
+    def __init__(self, hello: Hello, secret: bytes, where: str) -> None:
+        self._hello = hello
+        self._secret = secret
+        self._where = where
+        self._nonce = b""
+        self.message = hello.pack()  #: HELLO
+
+    def prove(self, challenge: bytes) -> bytes:
+        """PROOF, for a server that has the gate; raises AuthenticationError or ExchangeError if it has not."""
+        if challenge[0] == REFUSED_PLAIN:
+            raise AuthenticationError(
+                f"{self._where} speaks TLS alone: give this environment its certificates (tls=TlsConfig(...))"
+            )
+        if challenge[0] == BUSY:
+            raise self._busy()
+        if challenge[0] != WELCOME:
+            error = _REFUSALS.get(challenge[0], ExchangeError)
+            raise error(f"{self._where} has no gate {self._hello.gate_id} (any more)")
+        self._nonce = challenge[1:]
+        return client_proof(self._secret, self.message, self._nonce)
+
+    def conclude(self, verdict: bytes) -> None:
+        """Raises what the server refuses with, or AuthenticationError if it does not know the secret itself."""
+        status, rest = verdict[0], verdict[VERDICT_HEAD_BYTES:]
+        if status == WELCOME:
+            if not hmac.compare_digest(rest, server_proof(self._secret, self.message, self._nonce)):
+                raise AuthenticationError(f"{self._where} could not prove the exchange's secret")
+            return
+        if status == BUSY:
+            raise self._busy()
         reason = rest.decode("utf-8", "replace")
-        raise _REFUSALS.get(status, ExchangeError)(f"{where} refused channel {hello.channel}: {reason}")
+        if status == REFUSED_SECRET:
+            reason += "; give the gate's address as the target, or secret=gate.secret"
+        raise _REFUSALS[status](f"{self._where} refused channel {self._hello.channel}: {reason}")
+
+    def _busy(self) -> Busy:
+        return Busy(f"{self._where} has no place for one more connection that has not proved its secret yet")
 
 
 def greet(sock: socket.socket, hello: Hello, secret: bytes, where: str) -> None:
@@ -180,12 +224,14 @@ def greet(sock: socket.socket, hello: Hello, secret: bytes, where: str) -> None:
         It is of another epoch, schema or version.
     Crossed
         It dials us.
+    Busy
+        It has no place for us now.
     """
-    message = hello.pack()
+    greeting = Greeting(hello, secret, where)
     try:
-        sock.sendall(message)
+        say(sock, greeting.message)
         challenge = _receive(sock, CHALLENGE_BYTES, where)
-        sock.sendall(prove(challenge, message, hello, secret, where))
+        say(sock, greeting.prove(challenge))
         head = _receive(sock, VERDICT_HEAD_BYTES, where)
         rest = _receive(sock, verdict_length(head, where), where)
     except TimeoutError as error:
@@ -194,4 +240,30 @@ def greet(sock: socket.socket, hello: Hello, secret: bytes, where: str) -> None:
         if isinstance(error, ExchangeError):
             raise
         raise PeerLost(f"{where}: {error}") from error
-    take_verdict(head[0], rest, hello, where)
+    greeting.conclude(head + rest)
+
+
+def say(sock: socket.socket, message: bytes) -> None:
+    """Send it, or as much as the server takes: who is sent away at once is to read why."""
+    with contextlib.suppress(ConnectionError):
+        sock.sendall(message)
+
+
+def patiently(attempt: Callable[[], T], deadline: float, check: Callable[[], object]) -> T:
+    """What `attempt` gives, as soon as the server has a place; `check` raises if it is not wanted any more.
+
+    Raises
+    ------
+    PeerLost
+        There was none until the deadline (monotonic).
+    """
+    pause = FIRST_PAUSE_S
+    while True:
+        try:
+            return attempt()
+        except Busy as error:
+            if time.monotonic() + pause >= deadline:
+                raise PeerLost(f"{error}, until connect_timeout_s was over") from TimeoutError()
+        time.sleep(pause)
+        check()
+        pause = min(2 * pause, LONGEST_PAUSE_S)

@@ -1,8 +1,8 @@
 """The listener: accepts connections and has each prove the secret before the I/O thread sees it.
 
-One Python thread, asleep in ``select`` but while somebody connects.  Strangers cost little: a bound
-on how many may be unauthenticated at once, and on their time.  Channels that join a connection which
-is there already prove theirs to the same thread, by letters that the I/O thread hands on.
+One Python thread, asleep in ``select`` but while somebody connects.  Strangers cost little: there is a bound
+on how many may be unauthenticated at once, and on their time (``strangers``).  Channels that join a connection
+which is there already prove theirs to the same thread, by letters that the I/O thread hands on.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from fastbuf.errors import ConfigError, ExchangeError, PeerLost, ResourceError
 from fastbuf.transports import handshake as hs
 from fastbuf.transports.applicant import Applicant, Refused
 from fastbuf.transports.socket_options import tune
+from fastbuf.transports.strangers import PROOF_TIME_S, TAKEN_IN, Stranger, Strangers
 
-MAX_UNPROVEN = 64  #: connections that have not proved the secret yet; more wait in the kernel's backlog
-PROOF_TIME_S = 10.0
-BACKLOG = 128
+BACKLOG = 1024
 _PAUSE_S = 0.05
 _WANT_READ, _WANT_WRITE = (ssl.SSLWantReadError,), (ssl.SSLWantWriteError,)
 
@@ -57,14 +56,14 @@ def _refusal(error: Exception) -> bytes:
     return hs.pack_verdict(status, str(error) if isinstance(error, ExchangeError) else "")
 
 
-class _Stranger:
+class _Stranger(Stranger):
     """A connection that has not proved the secret yet."""
 
     def __init__(self, sock: socket.socket, applicant: Applicant) -> None:
+        super().__init__(applicant.peer.rpartition(":")[0])
         self.sock = sock
         self.applicant = applicant
         self.shaken = True  # false while TLS shakes hands
-        self.deadline = time.monotonic() + PROOF_TIME_S
         self.data = bytearray()
 
 
@@ -89,9 +88,8 @@ class Listener:
         self._wake_in, self._wake_out = socket.socketpair()
         self._letters_fd = desk.letters_fd()
         self._closing = False
-        self._strangers: dict[socket.socket, _Stranger] = {}
+        self.strangers: Strangers[_Stranger] = Strangers(f"the listener on {self.address[0]}:{self.address[1]}")
         self._joining: dict[tuple[int, int], tuple[Applicant, float]] = {}
-        self.refused = 0
         self._thread = threading.Thread(target=self._run, name="fastbuf-listener", daemon=True)
         self._thread.start()
 
@@ -120,7 +118,8 @@ class Listener:
         self._closing = True
         with contextlib.suppress(OSError):
             self._wake_out.send(b"x")
-        self._thread.join(5.0)
+        if self._thread is not threading.current_thread():  # else the collector ended the environment there
+            self._thread.join(5.0)
         for sock in (self._socket, self._wake_in, self._wake_out):
             sock.close()
 
@@ -128,57 +127,64 @@ class Listener:
 
     def _run(self) -> None:
         with selectors.DefaultSelector() as selector:
-            selector.register(self._wake_in, selectors.EVENT_READ)
-            selector.register(self._letters_fd, selectors.EVENT_READ)
-            listening = False
-            while not self._closing:
-                if not listening and len(self._strangers) < MAX_UNPROVEN:
-                    selector.register(self._socket, selectors.EVENT_READ)
-                    listening = True
-                elif listening and len(self._strangers) >= MAX_UNPROVEN:
-                    selector.unregister(self._socket)
-                    listening = False
-                deadlines = [s.deadline for s in self._strangers.values()] + [d for _, d in self._joining.values()]
-                soonest = min(deadlines, default=None)
-                events = selector.select(None if soonest is None else max(0.0, soonest - time.monotonic()))
-                for key, _ in events:
-                    if key.fileobj is self._socket:
-                        self._accept(selector)
-                    elif key.fileobj == self._letters_fd:
-                        self._read_letters()
-                    elif key.fileobj is not self._wake_in:
-                        self._advance(self._strangers[key.fileobj], selector)  # type: ignore[index]
-                if soonest is not None:
-                    self._expire(selector)
-            for stranger in self._strangers.values():
+            for ours in (self._wake_in, self._letters_fd, self._socket):
+                selector.register(ours, selectors.EVENT_READ)
+            try:
+                while not self._closing:
+                    self._look(selector)
+            except Exception:
+                if not self._closing:  # else the collector closed the environment in this very thread
+                    raise
+            for stranger in self.strangers:
                 stranger.sock.close()
 
+    def _look(self, selector: selectors.BaseSelector) -> None:
+        """Wait for something, and see to it.  While it waits no variable of its keeps a gate, and so an environment."""
+        deadlines = [deadline for _, deadline in self._joining.values()]
+        soonest = min(filter(None, [self.strangers.soonest(), *deadlines]), default=None)
+        events = selector.select(None if soonest is None else max(0.0, soonest - time.monotonic()))
+        # Who is here is heard before others come: some of them may need a place.
+        for key, _ in events:
+            if key.fileobj == self._letters_fd:
+                self._read_letters()
+            elif key.data in self.strangers:
+                self._advance(key.data, selector)
+        self.strangers.next_round()
+        if any(key.fileobj is self._socket for key, _ in events):
+            self._accept(selector)
+        if soonest is not None:
+            self._expire(selector)
+
     def _expire(self, selector: selectors.BaseSelector) -> None:
+        for stranger in self.strangers.overdue():
+            self._drop(stranger, selector, f"it proved no secret within {PROOF_TIME_S:g} s")
         now = time.monotonic()
-        for stranger in [s for s in self._strangers.values() if s.deadline <= now]:
-            self._send_away(stranger, selector)
         for key in [key for key, (_, deadline) in self._joining.items() if deadline <= now]:
             del self._joining[key]
-            self.refused += 1
+            self.strangers.idle += 1
             self._desk.reply(*key, b"", True)
 
     # ---- connections
 
     def _accept(self, selector: selectors.BaseSelector) -> None:
-        try:
-            sock, address = self._socket.accept()
-        except BlockingIOError:
-            return
-        except OSError:
-            # Out of descriptors, most likely: who knocks stays in the backlog, and select would say so at once again.
-            time.sleep(_PAUSE_S)
-            return
-        sock.setblocking(False)
-        tune(sock)  # if it has gone again, reading says so
-        stranger = _Stranger(sock, Applicant(self._desk.find_gate, 0, f"{address[0]}:{address[1]}"))
-        stranger.shaken = self._tls is None
-        self._strangers[sock] = stranger
-        selector.register(sock, selectors.EVENT_READ)
+        for _ in range(TAKEN_IN):
+            try:
+                sock, address = self._socket.accept()
+            except BlockingIOError:
+                return
+            except OSError:
+                # Out of descriptors, most likely: who knocks stays in the backlog, and select would say so at once
+                # again.
+                time.sleep(_PAUSE_S)
+                return
+            sock.setblocking(False)
+            tune(sock)  # if it has gone again, reading says so
+            stranger = _Stranger(sock, Applicant(self._desk.find_gate, 0, f"{address[0]}:{address[1]}"))
+            stranger.shaken = self._tls is None
+            loser = self.strangers.enter(stranger)
+            selector.register(sock, selectors.EVENT_READ, stranger)
+            if loser is not None:
+                self._drop(loser, selector, "its place was needed")
 
     def _shake(self, s: _Stranger, selector: selectors.BaseSelector) -> bool:
         """One step of TLS's handshake; False: there is more to come, or the stranger was sent away."""
@@ -186,29 +192,28 @@ class Listener:
         try:
             if not hasattr(s.sock, "do_handshake"):
                 if hs.MAGIC.startswith(s.sock.recv(len(hs.MAGIC), socket.MSG_PEEK)[: len(hs.MAGIC) - 1]):
-                    self._send_away(s, selector, hs.pack_refusal(hs.REFUSED_PLAIN))
+                    self._send_away(s, selector, "it speaks no TLS", hs.pack_refusal(hs.REFUSED_PLAIN))
                     return False
+                s.heard = True
                 selector.unregister(s.sock)
-                del self._strangers[s.sock]
                 s.sock = self._tls.wrap_socket(s.sock, server_side=True, do_handshake_on_connect=False)
-                self._strangers[s.sock] = s
-                selector.register(s.sock, selectors.EVENT_READ)
+                selector.register(s.sock, selectors.EVENT_READ, s)
             s.sock.do_handshake()
             s.shaken = True
-            selector.modify(s.sock, selectors.EVENT_READ)
+            selector.modify(s.sock, selectors.EVENT_READ, s)
         except (BlockingIOError, *_WANT_READ):
-            selector.modify(s.sock, selectors.EVENT_READ)
+            selector.modify(s.sock, selectors.EVENT_READ, s)
         except _WANT_WRITE:
-            selector.modify(s.sock, selectors.EVENT_WRITE)
-        except OSError:  # no TLS, or no certificate that the authority signed
-            self._send_away(s, selector)
+            selector.modify(s.sock, selectors.EVENT_WRITE, s)
+        except OSError as error:  # no TLS, or no certificate that the authority signed
+            self._send_away(s, selector, f"TLS's handshake failed: {error}")
         return s.shaken
 
     def _advance(self, s: _Stranger, selector: selectors.BaseSelector) -> None:
         """Take in what came."""
         if not s.shaken and not self._shake(s, selector):
             return
-        while s.sock in self._strangers and self._take_in(s, selector):
+        while s in self.strangers and self._take_in(s, selector):
             pass  # TLS may hold more than one message of what the socket had, and select knows nothing of it
 
     def _take_in(self, s: _Stranger, selector: selectors.BaseSelector) -> bool:
@@ -220,7 +225,8 @@ class Listener:
         except OSError:
             part = b""
         if not part:
-            self._send_away(s, selector, counts=False)
+            self._leave(s, selector)
+            s.sock.close()
             return False
         s.data += part
         if len(s.data) == s.applicant.wanted:
@@ -234,37 +240,48 @@ class Listener:
         try:
             reply = s.applicant.hear(message)
             if not s.applicant.proved:
+                s.heard = True
                 s.sock.send(reply)
                 return
         except Refused as refusal:
-            self._send_away(s, selector, refusal.reply)
+            self._send_away(s, selector, str(refusal), refusal.reply)
             return
-        except Exception:  # of whatever kind: one caller's trouble must not end the thread that serves all
-            self._send_away(s, selector)
+        except Exception as error:  # of whatever kind: one caller's trouble must not end the thread that serves all
+            self._send_away(s, selector, str(error))
             return
         # Ours no longer from here on: the I/O thread may close the descriptor at any moment.
-        selector.unregister(s.sock)
-        del self._strangers[s.sock]
+        self._leave(s, selector)
+        self.strangers.believe(s)
         try:
             self._desk.admit(s.sock, s.applicant)
         except Exception as error:
-            self.refused += not isinstance(error, hs.Crossed)
             if s.applicant.taken:
                 return
             with contextlib.suppress(OSError):
                 s.sock.send(_refusal(error))
             s.sock.close()
 
-    def _send_away(
-        self, s: _Stranger, selector: selectors.BaseSelector, reply: bytes = b"", counts: bool = True
-    ) -> None:
+    def _leave(self, s: _Stranger, selector: selectors.BaseSelector) -> None:
         selector.unregister(s.sock)
-        del self._strangers[s.sock]
-        self.refused += counts
+        self.strangers.leave(s)
+
+    def _send_away(self, s: _Stranger, selector: selectors.BaseSelector, why: str, reply: bytes = b"") -> None:
+        """For what it said."""
+        self._leave(s, selector)
         with contextlib.suppress(OSError):
             if reply:
                 s.sock.send(reply)
         s.sock.close()
+        self.strangers.refuse(s, why)
+
+    def _drop(self, s: _Stranger, selector: selectors.BaseSelector, why: str) -> None:
+        """For what it did not say.  A producer that is only slow is told to come again, by the message that is due."""
+        self._leave(s, selector)
+        with contextlib.suppress(OSError):
+            if s.shaken:
+                s.sock.send(hs.pack_verdict(hs.BUSY) if s.applicant.hello else hs.pack_refusal(hs.BUSY))
+        s.sock.close()
+        self.strangers.drop(s, why)
 
     # ---- channels that join a connection
 
@@ -280,7 +297,7 @@ class Listener:
                     self._desk.admit_stream(connection, applicant)
                     continue
             except Exception as error:  # of whatever kind, as above
-                self.refused += 1
+                self.strangers.refused += not applicant.proved
                 reply = error.reply if isinstance(error, Refused) else b""
                 if applicant.proved:
                     reply = _refusal(error)

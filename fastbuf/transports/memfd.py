@@ -40,14 +40,14 @@ from fastbuf.exchange.shared_lender import SharedWriter
 from fastbuf.exchange.shared_reader import SharedReader
 from fastbuf.memory.arena import Arena
 from fastbuf.transports import handshake as hs
+from fastbuf.transports.applicant import Applicant
 from fastbuf.transports.memfd_greeting import ANSWERED, CANNOT_MAP, IS_THERE, Fds, greet, serve
+from fastbuf.transports.strangers import PROOF_TIME_S, TAKEN_IN, Stranger, Strangers
 
-MAX_UNPROVEN = 64  #: lines that are not connected yet; more wait in the kernel's backlog
-GREETING_S = 10.0
 COLLECT_S = 0.05  # how often what readers gave back is taken home though no writer of this process asks for a segment
 PING_ASKS, PING_ANSWERS = b"?", b"!"
 SILENT = 2  #: looks without a sign of life: the second comes an interval after the PING
-_BACKLOG = 128
+_BACKLOG = 1024
 _CPU_CLOCK = 2  # CPUCLOCK_SCHED of <linux/posix-timers.h>
 
 
@@ -176,23 +176,25 @@ class _Line:
             )
 
 
-class _Stranger:
+class _Stranger(Stranger):
     """A line that is not connected yet."""
 
-    def __init__(self, sock: socket.socket, talk: Generator[int, tuple[bytes, Fds], tuple[Any, ...]]) -> None:
+    def __init__(self, sock: socket.socket, applicant: Applicant) -> None:
+        super().__init__(applicant.peer)
         self.sock = sock
-        self.talk = talk
-        self.deadline = time.monotonic() + GREETING_S
+        self.applicant = applicant
+        self.talk: Generator[int, tuple[bytes, Fds], tuple[Any, ...]] = serve(sock, applicant)
         self.data = b""
         self.fds = Fds()
-        self.wanted = next(talk)
+        self.wanted = next(self.talk)
 
 
 class MemfdTransport:
     """Connects subpartitions to gates of other processes of this host."""
 
     def __init__(self, environment: Any) -> None:
-        self._environment = environment
+        self._environment = weakref.ref(environment)  # the thread keeps none alive that is forgotten
+        self._pool = environment.pool
         self._lock = threading.RLock()
         self._lines: list[_Line] = []
         self._arenas: weakref.WeakValueDictionary[tuple[int, int], Arena] = weakref.WeakValueDictionary()
@@ -202,11 +204,9 @@ class MemfdTransport:
             sock.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake_in, selectors.EVENT_READ)
-        self._strangers: dict[socket.socket, _Stranger] = {}
+        self.strangers: Strangers[_Stranger] = Strangers("shared memory")
         self._closed = False
-        self._accepting = False
         self._thread: threading.Thread | None = None
-        self.refused = 0
 
     # ---- any thread
 
@@ -237,6 +237,8 @@ class MemfdTransport:
             return host, 0
         with self._lock:
             self._listening = sock
+            self._selector.register(sock, selectors.EVENT_READ)
+            self.strangers = Strangers(f"the listener for shared memory beside {host}:{port}")
             self._start()
         return host, port
 
@@ -253,6 +255,10 @@ class MemfdTransport:
         PeerLost, SequenceError
             The consumer had connected it, and was lost; or has this channel already.
         """
+        deadline = time.monotonic() + partition.config.connect_timeout_s
+        hs.patiently(lambda: self._connect(partition, index, target, channel), deadline, partition.check)
+
+    def _connect(self, partition: Any, index: int, target: tuple[str, int, int], channel: dict[str, Any]) -> None:
         host, port, gate_id = target
         where = f"consumer {host}:{port}"
         hello = hs.Hello(
@@ -290,7 +296,7 @@ class MemfdTransport:
             try:
                 bell = Doorbell.attach(fds[0])
                 writer = SharedWriter(partition, index)
-                arena = self._environment.pool.arena.fileno()
+                arena = self._pool.arena.fileno()
             except (FastbufError, OSError, MemoryError) as error:
                 raise Refused(f"the doorbell of {where} cannot be mapped: {error}") from error
             try:
@@ -312,6 +318,15 @@ class MemfdTransport:
                 writer.connect(partition, bell, fds.take(1), where, channel["loss_is_cancel"])
                 self._lines.append(_Line(sock, writer, None, hello.channel, partition.config.ping_interval_s))
                 self._wake()
+
+    def _find_gate(self, gate_id: int) -> Any:
+        environment = self._environment()
+        return environment.gate(gate_id) if environment is not None else None
+
+    def stats(self) -> dict[str, int]:
+        """Channels there are, and what the listener has to say of strangers."""
+        out = self.strangers.stats() if self._listening is not None else {}
+        return {**out, "shared_channels": len(self._lines)}
 
     def let_go_gate(self, gate: Any) -> None:
         """The gate has said its last word on every channel: its memory is about to go."""
@@ -339,10 +354,10 @@ class MemfdTransport:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(5.0)
         with self._lock:
-            self._environment.pool.leave_to_readers()
+            self._pool.leave_to_readers()
             for line in list(self._lines):
                 self._end(line)
-            for stranger in list(self._strangers.values()):
+            for stranger in self.strangers:
                 self._forget(stranger)
             if self._listening is not None:
                 self._listening.close()
@@ -370,7 +385,7 @@ class MemfdTransport:
                 self._end(line)
 
     def _forget(self, stranger: _Stranger) -> None:
-        self._strangers.pop(stranger.sock, None)
+        self.strangers.leave(stranger)
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(stranger.sock)
         stranger.talk.close()
@@ -384,12 +399,6 @@ class MemfdTransport:
         with self._lock:
             if self._closed:
                 return 0.0
-            if self._listening is not None and self._accepting != (len(self._strangers) < MAX_UNPROVEN):
-                self._accepting = not self._accepting
-                if self._accepting:
-                    self._selector.register(self._listening, selectors.EVENT_READ)
-                else:
-                    self._selector.unregister(self._listening)
             for line in self._lines:
                 self._watch(line)
             return self._timeout()
@@ -400,11 +409,14 @@ class MemfdTransport:
             if self._closed:
                 return False
             for key, _ in events:
-                self._on(key.fileobj)
+                self._on(key.fileobj, key.data)
+            # After those who are here were heard: some who come may need a place.
+            self.strangers.next_round()
+            if any(key.fileobj is self._listening for key, _ in events):
+                self._accept()
+            for stranger in self.strangers.overdue():
+                self._drop(stranger, f"it proved no secret within {PROOF_TIME_S:g} s")
             now = time.monotonic()
-            for stranger in [s for s in self._strangers.values() if s.deadline <= now]:
-                self.refused += 1
-                self._forget(stranger)
             for line in self._lines:
                 if line.due <= now and line.open:
                     line.look(now)
@@ -412,8 +424,9 @@ class MemfdTransport:
             return True
 
     def _timeout(self) -> float | None:
-        due = [s.deadline for s in self._strangers.values()] + [line.due for line in self._lines if line.open]
-        soonest = min(due, default=math.inf)
+        places = self.strangers.soonest()
+        soonest = min([line.due for line in self._lines if line.open], default=math.inf)
+        soonest = soonest if places is None else min(soonest, places)
         timeout = None if soonest == math.inf else max(0.0, soonest - time.monotonic())
         if any(isinstance(line.end, SharedWriter) for line in self._lines):
             timeout = COLLECT_S if timeout is None else min(timeout, COLLECT_S)
@@ -425,15 +438,13 @@ class MemfdTransport:
             if descriptor != -1 and line.open and descriptor not in registered:
                 self._selector.register(descriptor, selectors.EVENT_READ)
 
-    def _on(self, descriptor: Any) -> None:
+    def _on(self, descriptor: Any, stranger: Any) -> None:
         if descriptor is self._wake_in:
             with contextlib.suppress(OSError):
                 self._wake_in.recv(4096)
-        elif descriptor is self._listening:
-            self._accept()
-        elif descriptor in self._strangers:
-            self._advance(self._strangers[descriptor])
-        else:
+        elif stranger in self.strangers:
+            self._advance(stranger)
+        elif descriptor is not self._listening:
             for line in [line for line in self._lines if line.open and descriptor in (line.sock, line.pidfd)]:
                 if descriptor is line.sock and line.hear():
                     continue
@@ -451,18 +462,30 @@ class MemfdTransport:
 
     def _accept(self) -> None:
         assert self._listening is not None
-        try:
-            sock, _ = self._listening.accept()
-        except BlockingIOError:
-            return
-        except OSError:
-            # Out of descriptors, most likely: who knocks stays in the backlog, and select would say so at once again.
-            time.sleep(COLLECT_S)
-            return
-        sock.setblocking(False)
-        stranger = _Stranger(sock, serve(sock, self._environment.gate))
-        self._strangers[sock] = stranger
-        self._selector.register(sock, selectors.EVENT_READ)
+        for _ in range(TAKEN_IN):
+            try:
+                sock, _ = self._listening.accept()
+            except BlockingIOError:
+                return
+            except OSError:
+                # Out of descriptors, most likely: who knocks stays in the backlog, and select would say so at once
+                # again.
+                time.sleep(COLLECT_S)
+                return
+            sock.setblocking(False)
+            stranger = _Stranger(sock, Applicant(self._find_gate, 0, f"process {_pid(sock)}"))
+            loser = self.strangers.enter(stranger)
+            self._selector.register(sock, selectors.EVENT_READ, stranger)
+            if loser is not None:
+                self._drop(loser, "its place was needed")
+
+    def _drop(self, stranger: _Stranger, why: str) -> None:
+        """For what it did not say.  A producer that is only slow is told to come again, by the message that is due."""
+        with contextlib.suppress(OSError):
+            if not stranger.applicant.proved:
+                stranger.sock.send(hs.pack_verdict(hs.BUSY) if stranger.heard else hs.pack_refusal(hs.BUSY))
+        self._forget(stranger)
+        self.strangers.drop(stranger, why)
 
     def _advance(self, stranger: _Stranger) -> None:
         try:
@@ -479,21 +502,26 @@ class MemfdTransport:
             return
         try:
             if not data:
-                raise PeerLost("the line was closed")
+                self._forget(stranger)
+                return
             message, stranger.data = stranger.data, b""
             stranger.wanted = stranger.talk.send((message, stranger.fds))
+            stranger.heard = True
+            if stranger.applicant.proved:
+                self.strangers.believe(stranger)
         except StopIteration as finished:
             hello, gate = finished.value
             self._admit(stranger, hello, gate)
-        except Exception:  # of whatever kind: one caller's trouble must not end the thread that serves all
-            self.refused += 1
+        except Exception as error:  # of whatever kind: one caller's trouble must not end the thread that serves all
             self._forget(stranger)
+            if not stranger.proved:
+                self.strangers.refuse(stranger, str(error))
 
     def _admit(self, stranger: _Stranger, hello: hs.Hello, gate: Any) -> None:
         """It has proved the secret, and offers its memory."""
         sock = stranger.sock
         answer = ANSWERED
-        peer = f"process {_pid(sock)}"
+        peer = stranger.applicant.peer
         try:
             reader = SharedReader(stranger.fds[1], self._arena(stranger.fds[0]), Doorbell.attach(stranger.fds[2]), peer)
         except Exception:
@@ -504,7 +532,7 @@ class MemfdTransport:
             except (SequenceError, ExchangeClosed):
                 answer = IS_THERE
         if answer == ANSWERED:
-            del self._strangers[sock]
+            self.strangers.leave(stranger)
             self._selector.unregister(sock)
             stranger.fds.close()
             line = _Line(sock, reader, gate, hello.channel, gate.config.ping_interval_s)
@@ -513,7 +541,6 @@ class MemfdTransport:
         with contextlib.suppress(OSError):  # gone again: its end says so
             sock.send(answer)
         if answer != ANSWERED:
-            self.refused += 1
             self._forget(stranger)
 
     def _arena(self, fd: int) -> Arena:
@@ -534,7 +561,10 @@ def _watch_lines(transport: weakref.ref[MemfdTransport], selector: selectors.Bas
             return
         timeout = found.prepare()
         del found  # nothing is kept alive while this thread sleeps
-        events = selector.select(timeout)
+        try:
+            events = selector.select(timeout)
+        except ValueError:  # it was closed: the collector ended the environment in this very thread
+            return
         found = transport()
         going = found is not None and found.carry_on(events)
         del found, events

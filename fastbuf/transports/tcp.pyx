@@ -8,6 +8,7 @@ import socket
 import sys
 import threading
 import time
+import weakref
 
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport free
@@ -105,7 +106,8 @@ cdef class TcpTransport:
     """One I/O thread and, once :meth:`listen` is called, one listener."""
 
     cdef IoThread io
-    cdef object environment
+    cdef object environment     # a weak reference: threads keep no environment alive that is forgotten
+    cdef NetworkBufferPool pool
     cdef object listener
     cdef object lock
     cdef dict routes
@@ -113,7 +115,8 @@ cdef class TcpTransport:
     cdef bint closed
 
     def __init__(self, environment):
-        self.environment = environment
+        self.environment = weakref.ref(environment)
+        self.pool = environment.pool
         self.tls = None
         if environment.tls is not None:
             from fastbuf.transports.tls import TlsEnds
@@ -136,7 +139,8 @@ cdef class TcpTransport:
     # ---- a producer connects to us (the listener's thread; see listener.Desk)
 
     def find_gate(self, gate_id):
-        return self.environment.gate(gate_id)
+        environment = self.environment()
+        return environment.gate(gate_id) if environment is not None else None
 
     def letters_fd(self):
         return self.io.open_inbox()
@@ -151,7 +155,6 @@ cdef class TcpTransport:
         cdef Connection *c = NULL
         cdef Command k
         cdef InputGate gate = applicant.gate
-        cdef NetworkBufferPool network = self.environment.pool
         cdef bytes name = applicant.peer.encode()
         command_init(&k, COMMAND_ADD)
         if self._crosses(sock, applicant):
@@ -160,8 +163,8 @@ cdef class TcpTransport:
             k.channel = self._open_channel(gate, applicant.hello)
             k.ping_interval_ns = seconds_ns(gate.config.ping_interval_s)
             try:
-                welcome = hs.pack_verdict(hs.WELCOME)
-                c = connection_new(-1, False, network.core.segment_size, name)
+                welcome = applicant.welcome()
+                c = connection_new(-1, False, self.pool.core.segment_size, name)
                 k.stream = stream_new(ROLE_RECEIVER, applicant.hello.channel)
                 if c == NULL or k.stream == NULL:
                     raise MemoryError
@@ -199,7 +202,7 @@ cdef class TcpTransport:
             k.serial = connection
             k.id = applicant.stream
             try:
-                welcome = hs.pack_verdict(hs.WELCOME)
+                welcome = applicant.welcome()
                 k.letter = letter_new(<char *> welcome, len(welcome))
                 if k.letter == NULL:
                     raise MemoryError
@@ -244,7 +247,9 @@ cdef class TcpTransport:
                         route.take(0)
                     if route.serial == 0:
                         try:
-                            route.serial = self._dial(partition, index, target, channel, where, route, alone)
+                            route.serial = hs.patiently(
+                                lambda: self._dial(partition, index, target, channel, where, route, alone),
+                                deadline, partition.check)
                             route.borrowed = False
                             route.dialled = time.monotonic()
                             return
@@ -276,7 +281,7 @@ cdef class TcpTransport:
             # Nobody listens there any more, or has no such gate: the consumer had enough before this producer began.
             if not channel["loss_is_cancel"] or not self._had_enough(error):
                 raise
-            channel.setdefault("unreached", {})[index] = str(error)     # to be told to a consumer that has not
+            channel["unreached"][index] = str(error)     # to be told to a consumer that has not
             sub_close(&partition.subs[index], True)
 
     @staticmethod
@@ -390,13 +395,12 @@ cdef class TcpTransport:
         """Give a greeted socket to the I/O thread; on an error it stays the caller's."""
         cdef Connection *c
         cdef Command k
-        cdef NetworkBufferPool network = self.environment.pool
         cdef bytes name = f"{target[0]}:{target[1]}".encode()
         command_init(&k, COMMAND_ADD)
         k.ping_interval_ns = seconds_ns(partition.config.ping_interval_s)
         with self.lock:
             k.stream = self._stream(partition, index, channel)
-            c = connection_new(sock.fileno(), True, network.core.segment_size, name)
+            c = connection_new(sock.fileno(), True, self.pool.core.segment_size, name)
             if c == NULL:
                 stream_free(k.stream)
                 raise MemoryError
@@ -458,10 +462,9 @@ cdef class TcpTransport:
             stream = s.id
             command_init(&k, COMMAND_LEAVE)
             k.stream = s
-            hello = self._hello(partition, target, channel, stream)
-            message = hello.pack()
+            greeting = hs.Greeting(self._hello(partition, target, channel, stream), channel["secret"], where)
             try:
-                self._say(serial, stream, message)      # under the same lock: the peer sees the numbers in their order
+                self._say(serial, stream, greeting.message)     # under the lock: the numbers go out in their order
             except BaseException:
                 self.io.command(&k)
                 raise
@@ -469,14 +472,14 @@ cdef class TcpTransport:
             challenge = self._hear(s, deadline, where, hs.CHALLENGE_BYTES)
             if not challenge:
                 raise _Gone
-            self._say(serial, stream, hs.prove(challenge, message, hello, channel["secret"], where))
+            self._say(serial, stream, greeting.prove(challenge))
             verdict = self._hear(s, deadline, where, hs.VERDICT_HEAD_BYTES)
             if not verdict:
                 raise PeerLost(f"{where} closed the connection during the handshake")
-            head, rest = verdict[:hs.VERDICT_HEAD_BYTES], verdict[hs.VERDICT_HEAD_BYTES:]
-            if len(rest) != hs.verdict_length(head, where):
+            head = verdict[:hs.VERDICT_HEAD_BYTES]
+            if len(verdict) != len(head) + hs.verdict_length(head, where):
                 raise PeerLost(f"{where} gave half a verdict")
-            hs.take_verdict(head[0], rest, hello, where)
+            greeting.conclude(verdict)
             with self.lock:
                 partition.check()
                 self._attach(partition, index, s, target)
@@ -514,6 +517,11 @@ cdef class TcpTransport:
             if not self.closed:
                 self.io.command(&k)
         return 0
+
+    def stats(self):
+        """Connections there are, and what the listener has to say of strangers."""
+        out = self.listener.strangers.stats() if self.listener is not None else {}
+        return {**out, "connections": self.io.connections()}
 
     def close(self):
         """Everything was let go of before: end the listener, then the I/O thread."""

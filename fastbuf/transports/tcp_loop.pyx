@@ -10,10 +10,12 @@ from fastbuf._native.atomics cimport (
     fb_event_wait,
     fb_fence_seq_cst,
     fb_now_ns,
+    fb_u32_add_acq_rel,
     fb_u32_cas_strong,
     fb_u32_exchange_acq_rel,
     fb_u32_load_acquire,
     fb_u32_store_release,
+    fb_u32_sub_acq_rel,
     fb_u64_cas_acq_rel,
     fb_u64_load_acquire,
     fb_u64_load_relaxed,
@@ -159,6 +161,7 @@ cdef void _bury(IoLoop *loop, Connection *c) noexcept nogil:
         loop.all.connections = c.next
     if c.next != NULL:
         c.next.previous = c.previous
+    fb_u32_sub_acq_rel(&loop.all.open, 1)
     connection_free(c)
 
 
@@ -305,6 +308,7 @@ cdef int _add(IoLoop *loop, Command *k, int64_t now) noexcept nogil:
     if c.next != NULL:
         c.next.previous = c
     loop.all.connections = c
+    fb_u32_add_acq_rel(&loop.all.open, 1)
     k.stream.state = STREAM_OPEN
     connection_add(c, k.stream, 0)
     _look_from(loop, c, k.ping_interval_ns, now)

@@ -49,6 +49,7 @@ cdef enum ConnectionPhase:
 # What a loop has of both; the head of the loop's own structure, so that `loop` points to it.
 cdef struct Registry:
     Connection *connections
+    fb_au32 open                # how many they are; read at any time
     Stream *streams
     Stream *doomed
     fb_au64 moved               # bytes read and sent.  Written in the turn, read at any time

@@ -117,6 +117,10 @@ cdef class IoThread:
                 fb_event_wait(&self.loop.all.answered, key, -1)
         return 0
 
+    cdef int connections(self):
+        """How many there are."""
+        return fb_u32_load_acquire(&self.loop.all.open) if self.loop != NULL else 0
+
     cdef int open_inbox(self) except -1:
         """The descriptor that becomes readable when a stream that joins has said something."""
         self.check()

@@ -169,6 +169,8 @@ class Relay:
         self._closing_at = time.monotonic() + _LAST_WORDS_S
         with contextlib.suppress(OSError):
             self._wake_out.send(b"x")
+        if self._thread is threading.current_thread():  # the collector ended the environment there
+            return
         if self._thread is not None:
             self._thread.join(2 * _LAST_WORDS_S)
         for sock in (self._wake_in, self._wake_out):

@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
+import weakref
 from typing import Any
 
 from fastbuf.errors import ConfigError, ExchangeClosed, PeerLost
@@ -77,14 +79,10 @@ class WatermarkWire:
                     raise ConfigError(f"the wire to {where} was proved with another secret: make one for each")
                 self._end.add_partition(partition, index, lambda stream: hello(stream).pack(), True)
             else:
+                deadline = time.monotonic() + partition.config.connect_timeout_s
+                sock = hs.patiently(lambda: self._greet(hello(0), partition, where), deadline, partition.check)
                 try:
-                    sock = socket.create_connection(self._address, partition.config.connect_timeout_s)
-                except OSError as error:
-                    raise PeerLost(f"consumer {where} cannot be reached: {error}") from error
-                try:
-                    tune(sock)
-                    hs.greet(sock, hello(0), channel["secret"], f"consumer {where}")
-                    end = WatermarkEnd(self._transport.environment, False, channel["secret"], where)
+                    end = WatermarkEnd(self._transport, False, channel["secret"], where)
                     self._transport.know(end)
                     try:
                         end.add_partition(partition, index, lambda stream: hello(stream).pack(), False)
@@ -100,6 +98,19 @@ class WatermarkWire:
                 self._end = end
         partition.set_transport(index, "watermark", f"{where} gate {gate_id}")
 
+    def _greet(self, hello: hs.Hello, partition: Any, where: str) -> socket.socket:
+        try:
+            sock = socket.create_connection(self._address, partition.config.connect_timeout_s)
+        except OSError as error:
+            raise PeerLost(f"consumer {where} cannot be reached: {error}") from error
+        try:
+            tune(sock)
+            hs.greet(sock, hello, partition.credentials["secret"], f"consumer {where}")
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
     def stats(self) -> dict[str, Any]:
         """Bytes sent, most bytes queued at once, the marks."""
         return self._end.stats() if self._end is not None else {}
@@ -111,7 +122,8 @@ class WatermarkTransport:
     def __init__(self, environment: Any) -> None:
         if environment.tls is not None:
             raise ConfigError("a wire under watermarks speaks no TLS, and this environment's connections must")
-        self.environment = environment
+        self._environment = weakref.ref(environment)  # threads keep none alive that is forgotten
+        self.pool = environment.pool
         self._lock = threading.Lock()
         self._ends: list[WatermarkEnd] = []
         self._listener: Listener | None = None
@@ -156,17 +168,18 @@ class WatermarkTransport:
 
     def find_gate(self, gate_id: int) -> Any:
         """The open gate of that number, or None."""
-        return self.environment.gate(gate_id)
+        environment = self._environment()
+        return environment.gate(gate_id) if environment is not None else None
 
     def admit(self, sock: socket.socket, applicant: Applicant) -> None:
         """The secret is proved."""
         assert applicant.hello is not None
-        end = WatermarkEnd(self.environment, True, applicant.gate.secret, applicant.peer)
+        end = WatermarkEnd(self, True, applicant.gate.secret, applicant.peer)
         self.know(end)
         try:
             end.add_gate(applicant.gate, applicant.hello, 0)
             with contextlib.suppress(OSError):  # gone again: reading says so
-                sock.send(hs.pack_verdict(hs.WELCOME))
+                sock.send(applicant.welcome())
             self.start(end, sock)
         except BaseException:
             end.let_go_gate(applicant.gate)
@@ -191,6 +204,13 @@ class WatermarkTransport:
         """What each wire that was dialled to here has to say of itself (tests and benches)."""
         with self._lock:
             return [end.stats() for end in self._ends]
+
+    def stats(self) -> dict[str, int]:
+        """Connections there are, and what the listener has to say of strangers."""
+        with self._lock:
+            connections = sum(not end.ended() for end in self._ends)
+        out = self._listener.strangers.stats() if self._listener is not None else {}
+        return {**out, "connections": connections}
 
     # ---- ending
 

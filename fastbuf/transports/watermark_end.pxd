@@ -6,7 +6,7 @@ from fastbuf.transports.watermark_wire cimport WireEnd, WireStream
 
 cdef class WatermarkEnd:
     cdef WireEnd *end
-    cdef object environment
+    cdef object transport
     cdef object thread
     cdef object secret          # that the connection was proved with
     cdef readonly str peer

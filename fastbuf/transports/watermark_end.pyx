@@ -44,7 +44,7 @@ cdef class WatermarkEnd:
 
     Parameters
     ----------
-    environment : ShuffleEnvironment
+    transport : WatermarkTransport
     receives : bool
         Whether gates are here, or partitions.
     secret : bytes
@@ -53,16 +53,16 @@ cdef class WatermarkEnd:
         For messages.
     """
 
-    def __cinit__(self, environment, bint receives, secret, peer):
-        cdef NetworkBufferPool pool = environment.pool
+    def __cinit__(self, transport, bint receives, secret, peer):
+        cdef NetworkBufferPool pool = transport.pool
         cdef bytes name = peer.encode("utf-8", "replace")[:sizeof(self.end.peer) - 1]
         self.end = wire_new(pool.core.segment_size, receives)
         if self.end == NULL:
             raise ResourceError("no memory, or no descriptor, for a wire")
         memcpy(self.end.peer, <const char *> name, len(name))
 
-    def __init__(self, environment, receives, secret, peer):
-        self.environment = environment
+    def __init__(self, transport, receives, secret, peer):
+        self.transport = transport
         self.secret = secret
         self.peer = peer
 
@@ -169,7 +169,7 @@ cdef class WatermarkEnd:
         cdef bytes why
         try:
             hello = hs.Hello.unpack(message)
-            gate = self.environment.gate(hello.gate_id)
+            gate = self.transport.find_gate(hello.gate_id)
             if gate is None:
                 raise ExchangeError(f"there is no gate {hello.gate_id} (any more)")
             if not hmac.compare_digest(gate.secret, self.secret):
@@ -249,6 +249,8 @@ cdef class WatermarkEnd:
             self.end.stop_by = fb_now_ns() + LAST_WORDS_NS
             pthread_mutex_unlock(&self.end.lock)
             wire_poke(self.end)
+            if thread is threading.current_thread():    # the collector ended the environment there
+                return
             thread.join()
             # Nobody pokes any more: gates and partitions were let go of under the lock.
             wire_close(self.end)

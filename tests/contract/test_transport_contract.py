@@ -8,6 +8,7 @@ the host get.
 from __future__ import annotations
 
 import contextlib
+import secrets
 import statistics
 import threading
 import time
@@ -19,7 +20,7 @@ import pytest
 import fastbuf as fb
 from fastbuf.errors import ExchangeAborted, ExchangeClosed, RecordTooLong, StallTimeout
 
-SECRET = b"contract"
+SECRET = secrets.token_bytes(32)
 SEGMENT = 4096
 ROWS = fb.RowSerializer(fb.Schema.of(n="int64", text="string?"))
 

@@ -17,7 +17,7 @@ from promises import PATIENCE_S
 
 import fastbuf as fb
 from fastbuf.transports import handshake as hs
-from fastbuf.transports import listener
+from fastbuf.transports import strangers
 
 ROWS = fb.RowSerializer(fb.Schema.of(n="int64"))
 HEADER = struct.Struct("<IBBHIIII")
@@ -144,9 +144,9 @@ def test_a_consumer_that_breaks_the_protocol(frames: bytes, error: str) -> None:
             sock, _ = server.accept()
             with sock:
                 hello = sock.recv(hs.HELLO_BYTES, socket.MSG_WAITALL)
-                sock.sendall(hs.pack_challenge(b"s", hello, b"n" * 32))
+                sock.sendall(hs.pack_challenge(b"n" * 32))
                 sock.recv(hs.PROOF_BYTES, socket.MSG_WAITALL)
-                sock.sendall(hs.pack_verdict(hs.WELCOME) + frames)
+                sock.sendall(hs.pack_welcome(b"s", hello, b"n" * 32) + frames)
                 if not error.startswith("the conn"):
                     sock.recv(1)
 
@@ -295,7 +295,7 @@ def knock(address: tuple[str, int], gate: fb.InputGate, rng: random.Random) -> b
 def test_mutated_greetings_never_harm_an_honest_peer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the secret is proved: dropped each time, nobody admitted, nothing kept, and the listener goes on."""
     rng = random.Random(20260102)
-    monkeypatch.setattr(listener, "PROOF_TIME_S", 3 * PATIENCE_S)  # who is wrong is dropped long before it is up
+    monkeypatch.setattr(strangers, "PROOF_TIME_S", 3 * PATIENCE_S)  # who is wrong is dropped long before it is up
 
     with (
         fb.ShuffleEnvironment(segments=64, segment_size=4096) as env,
@@ -328,7 +328,7 @@ def test_mutated_greetings_never_harm_an_honest_peer(monkeypatch: pytest.MonkeyP
 
 def test_who_speaks_slowly_has_no_more_time_than_who_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte now and then does not put the deadline off."""
-    monkeypatch.setattr(listener, "PROOF_TIME_S", 0.4)
+    monkeypatch.setattr(strangers, "PROOF_TIME_S", 0.4)
     with fb.ShuffleEnvironment(segments=16, segment_size=4096) as env:
         gate = env.create_input_gate(ROWS, channels=1, epoch=3, secret=b"s")
         with socket.create_connection(env.listen(), timeout=PATIENCE_S) as sock:

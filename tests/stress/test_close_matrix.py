@@ -39,7 +39,8 @@ class Exchange:
         self.gate = far.create_input_gate(ROWS, channels=1, config=config)
         target: Any = self.gate
         if remote:
-            target = (*far.listen(), self.gate.gate_id)
+            far.listen()
+            target = self.gate.address
         elif kind in ("wire", "watermark"):
             target = near.create_wire("credit" if kind == "wire" else "watermark").to(self.gate)
         self.writer = near.create_result_partition(

@@ -69,9 +69,9 @@ def consume(pipe: Any) -> None:
     if not connected(pipe, FAR):
         return
     with fb.ShuffleEnvironment(segments=128, segment_size=4096) as env:
-        gates = [env.create_input_gate(ROWS, channels=1, secret=b"n", config=CONFIG) for _ in range(CHANNELS)]
-        address = env.listen(FAR)
-        pipe.send([(*address, gate.gate_id) for gate in gates])
+        gates = [env.create_input_gate(ROWS, channels=1, config=CONFIG) for _ in range(CHANNELS)]
+        env.listen(FAR)
+        pipe.send([gate.address for gate in gates])
         got: list[list[Any]] = [[] for _ in gates]
         while min(len(part) for part in got) < RECORDS:
             for gate, part in zip(gates, got, strict=True):
@@ -93,7 +93,7 @@ def produce(pipe: Any) -> None:
         return
     targets = pipe.recv()
     with fb.ShuffleEnvironment(segments=128, segment_size=4096) as env:
-        writers = [env.create_result_partition(ROWS, [target], secret=b"n", config=CONFIG) for target in targets]
+        writers = [env.create_result_partition(ROWS, [target], config=CONFIG) for target in targets]
         errors: list[Any] = []
 
         def send(writer: fb.RecordWriter) -> None:

@@ -30,7 +30,7 @@ RECORDS = 400
 ROUNDS = 200 if os.environ.get("FASTBUF_LONG") == "1" else 25
 TO_CONSUMER, TO_PRODUCER = 0, 1
 # A connection begins with these bytes; after them come frames.
-GREETING = (hs.HELLO_BYTES + hs.PROOF_BYTES, hs.CHALLENGE_BYTES + hs.VERDICT_HEAD_BYTES)
+GREETING = (hs.HELLO_BYTES + hs.PROOF_BYTES, hs.CHALLENGE_BYTES + hs.VERDICT_HEAD_BYTES + hs.PROOF_BYTES)
 
 Deed = Callable[[int, int, bytes], list[bytes] | None]
 

@@ -39,7 +39,8 @@ class Run:
     def __init__(self, near: fb.ShuffleEnvironment, far: fb.ShuffleEnvironment) -> None:
         config = fb.ExchangeConfig(exclusive=EXCLUSIVE, floating=FLOATING, batch_rows=20)
         self.gate = far.create_input_gate(ROWS, channels=1, config=config)
-        self.writer = near.create_result_partition(ROWS, [(*far.listen(), self.gate.gate_id)], config=config)
+        far.listen()
+        self.writer = near.create_result_partition(ROWS, [self.gate.address], config=config)
         self.stop = threading.Event()
         self.consumed = 0
         self.thread = threading.Thread(target=self.produce)

@@ -28,7 +28,8 @@ def ends(request: pytest.FixtureRequest) -> Any:
             gate = far.create_input_gate(ROWS, channels=1, config=config)
             if request.param == "local":
                 return far.create_result_partition(ROWS, [gate], config=config), gate
-            return near.create_result_partition(ROWS, [(*far.listen(), gate.gate_id)], config=config), gate
+            far.listen()
+            return near.create_result_partition(ROWS, [gate.address], config=config), gate
 
         yield make
 

@@ -299,13 +299,11 @@ def test_a_consumer_that_goes_while_it_is_sent_to(tmp_path: Path) -> None:
         fb.ShuffleEnvironment(segments=24, segment_size=1 << 20) as near,
         fb.ShuffleEnvironment(segments=24, segment_size=1 << 20) as far,
     ):
-        address = far.listen()
+        far.listen()
         config = fb.ExchangeConfig(spill_directory=str(tmp_path), max_record_bytes=1 << 24)
         for i in range(16):
             gate = far.create_input_gate(objects, channels=1, config=config)
-            writer = near.create_result_partition(
-                objects, [(*address, gate.gate_id)], config=config, partition_type="blocking"
-            )
+            writer = near.create_result_partition(objects, [gate.address], config=config, partition_type="blocking")
             for _ in range(3):
                 writer.emit(b"g" * (4 << 20))
             writer.finish()

@@ -105,11 +105,12 @@ def test_a_records_own_code_neither_closes_nor_reads_its_gate(
             stack.enter_context(fb.ShuffleEnvironment(segments=64, segment_size=1024, shared=transport == "memfd"))
             for _ in range(2)
         )
-        gate = far.create_input_gate(pickled, channels=1, secret=b"hook")
+        gate = far.create_input_gate(pickled, channels=1)
         if transport == "local":
             writer = far.create_result_partition(pickled, [gate])
         else:
-            writer = near.create_result_partition(pickled, [(*far.listen(), gate.gate_id)], secret=b"hook")
+            far.listen()
+            writer = near.create_result_partition(pickled, [gate.address])
             assert writer.stats()["transports"] == {transport: 1}
         monkeypatch.setattr(Hook, "now", getattr(gate, what))
         writer.emit_many([Hook(number) for number in range(4)])

@@ -25,7 +25,8 @@ def open_gate(kind: str, **config: Any) -> Iterator[tuple[fb.InputGate, list[fb.
         fb.ShuffleEnvironment(segments=200, segment_size=512) as near,
     ):
         gate = far.create_input_gate(ROWS, config=settings, maximum=SEGMENTS)
-        target: Any = (*far.listen(), gate.gate_id)
+        far.listen()
+        target: Any = gate.address
         env = near
         if kind == "wire":
             env, target = far, far.create_wire().to(gate)

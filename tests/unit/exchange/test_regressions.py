@@ -26,11 +26,12 @@ ROWS = fb.RowSerializer(fb.Schema.of(id="int64", name="string"))
 @contextlib.contextmanager
 def remote(
     config: fb.ExchangeConfig | None = None, channels: int | None = 1, serializer: Any = ROWS
-) -> Iterator[tuple[fb.ShuffleEnvironment, Any, tuple[str, int, int]]]:
+) -> Iterator[tuple[fb.ShuffleEnvironment, Any, fb.GateAddress]]:
     """A gate behind a socket, and the environment to write to it from."""
     with fb.ShuffleEnvironment(segments=64) as here, fb.ShuffleEnvironment(segments=64) as there:
         gate = here.create_input_gate(serializer, channels=channels, config=config)
-        yield there, gate, (*here.listen(), gate.gate_id)
+        here.listen()
+        yield there, gate, gate.address
 
 
 def until(got: Any, seconds: float = 20.0) -> bool:
@@ -129,7 +130,8 @@ def test_no_channel_goes_without_while_another_has_two() -> None:
     ):
         gate, other = (here.create_input_gate(ROWS, channels=4) for _ in range(2))
         assert (gate.pool.limit, other.pool.limit) == (4, 4)
-        address = (*here.listen(), gate.gate_id)
+        here.listen()
+        address = gate.address
         config = fb.ExchangeConfig(buffer_timeout_s=0)
         writers = [there.create_result_partition(ROWS, [address], channel=i, config=config) for i in range(4)]
         for writer in writers[2:]:
@@ -149,7 +151,8 @@ def test_a_channel_that_comes_late_gets_a_segment_of_those_that_come_back() -> N
     ):
         config = fb.ExchangeConfig(buffer_timeout_s=0)
         gate = here.create_input_gate(ROWS, config=config)
-        address = (*here.listen(), gate.gate_id)
+        here.listen()
+        address = gate.address
         early, late = (there.create_result_partition(ROWS, [address], channel=i, config=config) for i in range(2))
         late.emit((2, "late"))
         got: list[Any] = []
@@ -361,7 +364,8 @@ def test_a_forked_child_keeps_no_connection_on_epoll() -> None:
         rows = fb.RowSerializer(fb.Schema.of(id="int64"))
         a, b = fb.ShuffleEnvironment(segments=32), fb.ShuffleEnvironment(segments=32)
         gate = a.create_input_gate(rows, channels=1)
-        writer = b.create_result_partition(rows, [(*a.listen(), gate.gate_id)])
+        a.listen()
+        writer = b.create_result_partition(rows, [gate.address])
         here, there = os.pipe()
         child = os.fork()
         if not child:
@@ -394,7 +398,8 @@ def test_a_forked_child_has_no_part_in_its_parents_exchange(local: bool) -> None
         rows = fb.RowSerializer(fb.Schema.of(id="int64"))
         a, b = fb.ShuffleEnvironment(segments=32), fb.ShuffleEnvironment(segments=32)
         gate = a.create_input_gate(rows, channels=1)
-        target = gate if {local} else (*a.listen(), gate.gate_id)
+        a.listen()
+        target = gate if {local} else gate.address
         writer = (a if {local} else b).create_result_partition(rows, [target])
         writer.emit((1,))
         writer.flush()
@@ -444,10 +449,10 @@ def test_a_listener_without_descriptors_does_not_spin() -> None:
 
 def test_refused_connections_leave_no_descriptor() -> None:
     """Of every kind: unknown gate, wrong secret, a channel that is there, nobody there."""
-    with remote(channels=4) as (env, gate, (host, port, gate_id)), socket.socket() as kept:
+    with remote(channels=4) as (env, gate, (host, port, gate_id, _)), socket.socket() as kept:
         kept.bind((host, 0))
         nobody = kept.getsockname()[1]
-        writer = env.create_result_partition(ROWS, [(host, port, gate_id)], channel=0)
+        writer = env.create_result_partition(ROWS, [gate.address], channel=0)
         before = held()
         for target, secret in (
             ((host, port, 999), b""),

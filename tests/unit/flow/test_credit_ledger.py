@@ -154,8 +154,8 @@ def test_an_exchange_keeps_its_credit_in_the_gates_ledger() -> None:
         fb.ShuffleEnvironment(segments=64, segment_size=1024) as far,
         env.create_input_gate(rows, channels=2, config=config) as gate,
     ):
-        address = (*env.listen(), gate.gate_id)
-        writers = [far.create_result_partition(rows, [address], i, config=config) for i in range(2)]
+        env.listen()
+        writers = [far.create_result_partition(rows, [gate.address], i, config=config) for i in range(2)]
         assert gate.ledger.counters[:, [0, 1, 2, 4]].tolist() == [[2, 0, 2, 2]] * 2
 
         def send(writer: fb.RecordWriter) -> None:

@@ -88,7 +88,8 @@ def ends() -> Iterator[Ends]:
         valve = Valve(far.listen())
         gates = [far.create_input_gate(ROWS, channels=1, config=WINDOW) for _ in range(2)]
         writers = [
-            near.create_result_partition(ROWS, [(*valve.address, gate.gate_id)], config=WINDOW) for gate in gates
+            near.create_result_partition(ROWS, [(*valve.address, gate.gate_id)], secret=gate.secret, config=WINDOW)
+            for gate in gates
         ]
         yield near, gates, writers, valve
         for gate in gates:

@@ -47,7 +47,7 @@ class Relay:
 
     def frames(self) -> list[tuple[int, int]]:
         """Kind and value of each whole frame that the listening side has said after the handshake."""
-        at = hs.CHALLENGE_BYTES + hs.VERDICT_HEAD_BYTES
+        at = hs.CHALLENGE_BYTES + hs.VERDICT_HEAD_BYTES + hs.PROOF_BYTES
         found = []
         while at + HEADER.size <= len(self.said):
             length, kind, _, _, _, _, value, _ = HEADER.unpack_from(self.said, at)
@@ -66,11 +66,11 @@ def test_an_answer_carries_the_credit_for_what_it_answers() -> None:
         fb.ShuffleEnvironment(segments=64, segment_size=4096) as near,
     ):
         relay = Relay(far.listen())
-        near_address = near.listen()
+        near.listen()
         there = far.create_input_gate(ROWS, channels=1, config=AT_ONCE)
         here = near.create_input_gate(ROWS, channels=1, config=AT_ONCE)
-        out = near.create_result_partition(ROWS, [(*relay.address, there.gate_id)], config=AT_ONCE)
-        back = far.create_result_partition(ROWS, [(*near_address, here.gate_id)], config=AT_ONCE)
+        out = near.create_result_partition(ROWS, [(*relay.address, there.gate_id)], secret=there.secret, config=AT_ONCE)
+        back = far.create_result_partition(ROWS, [here.address], config=AT_ONCE)
         for k in range(TRIPS):
             out.emit((b"%d" % k,))
             (record,) = there.poll()

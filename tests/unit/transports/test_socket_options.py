@@ -104,9 +104,9 @@ def test_a_peer_that_has_gone_is_no_error(pair: tuple[socket.socket, socket.sock
 @needs_reno
 def test_both_ends_of_an_exchange_are_told() -> None:
     with fb.ShuffleEnvironment(segments=64) as far, fb.ShuffleEnvironment(segments=64) as near:
-        host, port = far.listen()
+        _, port = far.listen()
         with far.create_input_gate(ROWS, channels=1) as gate:
-            writer = near.create_result_partition(ROWS, [(host, port, gate.gate_id)])
+            writer = near.create_result_partition(ROWS, [gate.address])
             told = [congestion(sock) for sock in sockets() if port in ports(sock)]
             assert told == [WITHIN_A_HOST] * 2
             writer.abort("seen")

@@ -10,11 +10,13 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from flood import FLOOD, Flood
 from left_behind import nothing_left
 from promises import Reactions, own_time
 
@@ -87,6 +89,20 @@ def write_all(writer: fb.RecordWriter, records: list[Any]) -> threading.Thread:
     thread = threading.Thread(target=write)
     thread.start()
     return thread
+
+
+def test_a_flood_of_strangers_does_not_lock_producers_out(hosts: dict[str, fb.TlsConfig]) -> None:
+    """Who says nothing has a place until it is needed, where one speaks TLS first as well."""
+    with environment(hosts["far"]) as far, environment(hosts["near"]) as near:
+        address = far.listen()
+        gate = far.create_input_gate(ROWS, channels=1)
+        with Flood(address) as flood:
+            while flood.renewed < FLOOD:
+                time.sleep(0.01)  # polling a state that has no event
+            thread = write_all(near.create_result_partition(ROWS, [gate.address]), [(1, "in")])
+            assert list(gate) == [(1, "in")]
+        thread.join(20)
+        assert far.stats()["strangers_dropped"] >= FLOOD
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])

@@ -223,7 +223,7 @@ def test_it_listens_on_the_address_asked_for_and_no_other(listen: str, host: str
         target = (*address, gate.gate_id)
         if listen == "listen_wire":
             target = near.create_wire("watermark", address).to(gate.gate_id)
-        writer = near.create_result_partition(ROWS, [target])
+        writer = near.create_result_partition(ROWS, [target], secret=gate.secret)
         reader = run(lambda: writer.emit((1, "here")))
         reader.join(10)
         writer.flush()
