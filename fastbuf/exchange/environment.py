@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
+from fastbuf.checks import flag, instance, one_of, port, whole
 from fastbuf.config import POOL_SEGMENTS, SEGMENT_BYTES, ExchangeConfig, TlsConfig
 from fastbuf.errors import ConfigError, ExchangeClosed, PeerLost
 from fastbuf.exchange.blocking_partition import BlockingPartition
@@ -23,6 +24,32 @@ from fastbuf.memory import NetworkBufferPool
 from fastbuf.serializers.serializer import Serializer
 
 _PARTITION_TYPES = {"pipelined": ResultPartition, "blocking": BlockingPartition}
+
+
+def _checked_config(config: ExchangeConfig | None) -> ExchangeConfig:
+    return instance("config", config, ExchangeConfig, type(None)) or ExchangeConfig()
+
+
+def _checked_credentials(epoch: Any, secret: Any) -> tuple[int, bytes]:
+    return whole("epoch", epoch, 0, (1 << 64) - 1), bytes(instance("secret", secret, bytes, bytearray))
+
+
+def _checked_target(index: int, target: Any) -> Any:
+    if target is None or isinstance(target, (InputGate, WireTarget)):
+        return target
+    name = f"target {index}"
+    if not isinstance(target, (tuple, list)) or len(target) != 3 or not isinstance(target[0], str) or not target[0]:
+        raise ConfigError(f"{name} is {target!r:.80}: it must be an InputGate, or (host, port, gate_id)")
+    host, number, gate_id = target
+    return host, port(f"port of {name}", number, 1), whole(f"gate_id of {name}", gate_id, 1, (1 << 32) - 1)
+
+
+def _check_address(host: Any, ports: Any) -> None:
+    instance("host", host, str)
+    if not isinstance(ports, (tuple, list)) or len(ports) != 2:
+        raise ConfigError(f"ports is {ports!r:.80}: it must be the first and the last port to try; (0, 0): any")
+    if port("the first of ports", ports[0]) > port("the last of ports", ports[1]):
+        raise ConfigError(f"ports is {tuple(ports)}: the first must not be above the last")
 
 
 class ShuffleEnvironment:
@@ -70,8 +97,8 @@ class ShuffleEnvironment:
         shared: bool = False,
         prefault: bool = False,
     ) -> None:
-        if segment_size % 8 or segment_size < 512:
-            raise ConfigError(f"segment_size is {segment_size}: a multiple of 8, at least 512 bytes")
+        instance("tls", tls, TlsConfig, type(None))
+        shared = flag("shared", shared)
         self.pid = os.getpid()
         self.tls = tls
         self.shared = shared
@@ -82,7 +109,7 @@ class ShuffleEnvironment:
         self._watermark: Any = None
         self._wires: list[Any] = []
         self._gates: dict[int, InputGate] = {}
-        self._partitions: list[ResultPartition] = []
+        self._partitions: dict[ResultPartition, None] = {}  # in the order in which they were made
         self._numbers = itertools.count(1)
         self._closed = False  # nothing new is made
         self._ended = False  # all is let go of
@@ -125,6 +152,7 @@ class ShuffleEnvironment:
             The address bound.
         """
         self._check()
+        _check_address(host, ports)
         address = self._tcp().listen(host, ports)
         if self.shared:
             self._shared_memory().listen(address[0], (address[1], address[1]))
@@ -160,7 +188,12 @@ class ShuffleEnvironment:
         """
         with self._lock:
             self._check()
-            config = config or ExchangeConfig()
+            config = _checked_config(config)
+            instance("serializer", serializer, Serializer)
+            channels = whole("channels", channels, 1) if channels is not None else None
+            maximum = whole("maximum", maximum, 1) if maximum is not None else None
+            epoch, secret = _checked_credentials(epoch, secret)
+            lazy = flag("lazy", lazy)
             gate = InputGate(self, serializer, channels, next(self._numbers), epoch, secret, config, maximum, lazy)
             self._gates[gate.gate_id] = gate
             if self._transport is not None:
@@ -204,15 +237,20 @@ class ShuffleEnvironment:
             file (in ``ExchangeConfig.spill_directory``), and they read once the writer has finished or closed.
         """
         self._check()
-        if partition_type not in _PARTITION_TYPES:
-            raise ConfigError(f"partition_type is {partition_type!r}: one of {tuple(_PARTITION_TYPES)}")
+        instance("serializer", serializer, Serializer)
+        instance("targets", targets, Sequence)
+        instance("selector", selector, ChannelSelector, type(None))
+        channel = whole("channel", channel, 0, (1 << 32) - 1)
+        maximum = whole("maximum", maximum, 1) if maximum is not None else None
+        epoch, secret = _checked_credentials(epoch, secret)
+        one_of("partition_type", partition_type, tuple(_PARTITION_TYPES))
+        one_of("on_peer_loss", on_peer_loss, ("error", "cancel"))
+        targets = [_checked_target(index, target) for index, target in enumerate(targets)]
         if partition_type != "blocking" and None in targets:
             raise ConfigError("a pipelined partition has its targets from the beginning: only a blocking one may wait")
         if not targets:
             raise ConfigError("a result partition without targets")
-        if on_peer_loss not in ("error", "cancel"):
-            raise ConfigError(f"on_peer_loss is {on_peer_loss!r}: 'error' or 'cancel'")
-        config = config or ExchangeConfig()
+        config = _checked_config(config)
         with self._lock:
             self._check()
             partition = _PARTITION_TYPES[partition_type](self, len(targets), channel, config, maximum)
@@ -222,7 +260,7 @@ class ShuffleEnvironment:
                 "fingerprint": serializer.fingerprint,
                 "loss_is_cancel": on_peer_loss == "cancel",
             }
-            self._partitions.append(partition)
+            self._partitions[partition] = None
         try:
             for index, target in enumerate(targets):
                 if target is not None:
@@ -240,8 +278,8 @@ class ShuffleEnvironment:
         elif isinstance(target, WireTarget):
             target.wire.connect(partition, index, target.gate)
         else:
-            host, port, gate_id = target
-            address = (host, int(port), int(gate_id))
+            host, number, gate_id = target
+            address = (host, number, gate_id)
             if not self._connect_shared(partition, index, address):
                 self._tcp().connect(partition, index, address, partition.credentials)
 
@@ -267,8 +305,8 @@ class ShuffleEnvironment:
         """Called by :meth:`RecordWriter.attach`."""
         self._check()
         partition.check()
-        if not 0 <= index < partition.subpartitions:
-            raise ConfigError(f"subpartition {index}: the writer has {partition.subpartitions}")
+        index = whole("index", index, 0, partition.subpartitions - 1)
+        target = _checked_target(index, target)
         if partition.attached(index):
             raise ConfigError(f"subpartition {index} has its consumer already")
         self._reach(partition, index, target)
@@ -284,6 +322,7 @@ class ShuffleEnvironment:
     def listen_wire(self, host: str = "127.0.0.1", ports: tuple[int, int] = (0, 0)) -> tuple[str, int]:
         """Let other environments reach this one's gates by wires under watermarks; arguments as of :meth:`listen`."""
         self._check()
+        _check_address(host, ports)
         address: tuple[str, int] = self._watermarks().listen(host, ports)
         return address
 
@@ -330,19 +369,19 @@ class ShuffleEnvironment:
         Memory is bounded: a writer waits while its consumers do not read. One thread that both writes and reads must
         leave the writer's queues room (``max_buffers_per_channel``) or use ``try_emit``.
         """
-        if consumers < 1 or producers < 1:
-            raise ConfigError(f"an exchange of {producers} producers and {consumers} consumers: at least 1 of each")
-        config = config or ExchangeConfig()
+        consumers, producers = whole("consumers", consumers, 1), whole("producers", producers, 1)
+        config = _checked_config(config)
         if buffer_timeout is not None:
             values = {name: getattr(config, name) for name in config.__dataclass_fields__}
             config = ExchangeConfig(**{**values, "buffer_timeout_s": buffer_timeout})
-        gates = [self.create_input_gate(serializer, channels=producers, config=config) for _ in range(consumers)]
-        writers = [
-            self.create_result_partition(
-                serializer, gates, channel=i, selector=selector, config=config, partition_type=partition_type
-            )
-            for i in range(producers)
-        ]
+        with self.pool.limits_at_the_end():
+            gates = [self.create_input_gate(serializer, channels=producers, config=config) for _ in range(consumers)]
+            writers = [
+                self.create_result_partition(
+                    serializer, gates, channel=i, selector=selector, config=config, partition_type=partition_type
+                )
+                for i in range(producers)
+            ]
         return (writers[0] if producers == 1 else writers), gates
 
     # ---- ending
@@ -375,8 +414,7 @@ class ShuffleEnvironment:
                 transport.let_go_partition(partition)
         partition.destroy()
         with self._lock:
-            if partition in self._partitions:
-                self._partitions.remove(partition)
+            self._partitions.pop(partition, None)
 
     def close(self) -> None:
         """End everything made here, in any state; the segments are home afterwards. Idempotent.
@@ -388,12 +426,13 @@ class ShuffleEnvironment:
             return
         with self._lock:
             self._closed = True
-        for partition in list(self._partitions):
-            partition.fail("the producer's ShuffleEnvironment was closed")
-            partition.wait_aborted(0.5)
-            self.release_partition(partition)
-        for gate in self.gates():
-            gate.close()
+        with self.pool.limits_at_the_end():
+            for partition in list(self._partitions):
+                partition.fail("the producer's ShuffleEnvironment was closed")
+                partition.wait_aborted(0.5)
+                self.release_partition(partition)
+            for gate in self.gates():
+                gate.close()
         for transport in (self._transport, self._memfd, *self._wires):
             if transport is not None:
                 transport.close()
@@ -404,6 +443,14 @@ class ShuffleEnvironment:
         # Before the collector takes the parts in no order: the I/O thread points into gates and partitions.
         if hasattr(self, "_ended"):
             self.close()
+
+    def __repr__(self) -> str:
+        pool = self.pool.stats()
+        state = "closed" if self._closed else "open"
+        return (
+            f"<ShuffleEnvironment: {state}, {len(self._gates)} gates, {len(self._partitions)} writers, "
+            f"{pool.in_use} of {pool.total} segments of {pool.segment_size} bytes in use>"
+        )
 
     def __enter__(self) -> ShuffleEnvironment:
         return self

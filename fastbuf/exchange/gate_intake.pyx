@@ -84,6 +84,7 @@ cdef class GateIntake:
             self.first_row_ns = fb_now_ns()
         reader.feed(data, length)
         if self.assembler is not None:
+            self.assembler.trust(c.local != NULL)
             while reader.next(&payload, &n):
                 reader.ask_for_next(n)
                 self.assembler.append(payload, n)

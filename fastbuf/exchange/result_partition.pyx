@@ -57,6 +57,7 @@ from fastbuf.memory.pool_core cimport (
 )
 from fastbuf.memory.pool_setup cimport fork_count
 
+from fastbuf.checks import MOST_SEGMENTS
 from fastbuf.errors import ExchangeClosed, StallTimeout
 
 cdef enum:
@@ -98,7 +99,7 @@ cdef class ResultPartition:
         # One segment to fill per subpartition, and one on its way, so that filling never waits for itself.
         required = subpartitions + 1
         if maximum is None:
-            maximum = subpartitions * config.exclusive + config.floating
+            maximum = min(subpartitions * config.exclusive + config.floating, MOST_SEGMENTS)
         self.pool = environment.pool.create_local_pool(
             required=required, maximum=max(required, maximum), overdraft=config.overdraft, name=f"partition {channel}")
         self.core = <PartitionCore *> calloc(1, sizeof(PartitionCore))

@@ -6,6 +6,7 @@ cdef class NetworkBufferPool:
     cdef readonly object arena      # Arena: holds the mapping that core.data points into
     cdef object lock                # held to create local pools and to move limits
     cdef bint dirty                 # limits must be worked out again by whoever has the lock
+    cdef int waiting                # blocks of limits_at_the_end that go on
     cdef bint ended
     cdef object __weakref__
 

@@ -11,11 +11,11 @@ import contextlib
 import selectors
 import socket
 import ssl
-import threading
 import time
 from typing import Any, Protocol
 
 from fastbuf.errors import ConfigError, ExchangeError, PeerLost, ResourceError
+from fastbuf.exchange.named_thread import start_thread
 from fastbuf.transports import handshake as hs
 from fastbuf.transports.applicant import Applicant, Refused
 from fastbuf.transports.socket_options import tune
@@ -92,8 +92,7 @@ class Listener:
         self._strangers: dict[socket.socket, _Stranger] = {}
         self._joining: dict[tuple[int, int], tuple[Applicant, float]] = {}
         self.refused = 0
-        self._thread = threading.Thread(target=self._run, name="fastbuf-listener", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._run, "fastbuf-listener")
 
     @staticmethod
     def _bind(host: str, ports: tuple[int, int]) -> socket.socket:
