@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal, overload
 
 from fastbuf.checks import flag, instance, one_of, port, whole
 from fastbuf.config import POOL_SEGMENTS, SEGMENT_BYTES, ExchangeConfig, TlsConfig
@@ -346,6 +346,30 @@ class ShuffleEnvironment:
             wire = SharedWire(self, flow_control)
             self._wires.append(wire)
             return wire
+
+    @overload
+    def exchange(  # type: ignore[overload-overlap]  # 1 is an int: the first that fits is taken
+        self,
+        serializer: Serializer,
+        consumers: int = 1,
+        selector: ChannelSelector | None = None,
+        partition_type: str = "pipelined",
+        buffer_timeout: float | None = None,
+        producers: Literal[1] = 1,
+        config: ExchangeConfig | None = None,
+    ) -> tuple[RecordWriter, list[InputGate]]: ...
+    @overload
+    def exchange(
+        self,
+        serializer: Serializer,
+        consumers: int = 1,
+        selector: ChannelSelector | None = None,
+        partition_type: str = "pipelined",
+        buffer_timeout: float | None = None,
+        *,
+        producers: int,
+        config: ExchangeConfig | None = None,
+    ) -> tuple[list[RecordWriter], list[InputGate]]: ...
 
     def exchange(
         self,

@@ -18,6 +18,8 @@ from fastbuf.serializers.row_encode cimport Writer, write_elements, write_record
 from fastbuf.serializers.row_plan cimport OP_BINARY, Node, RowPlan
 from fastbuf.serializers.serializer cimport LEAST_TAIL, Serializer
 
+from types import GenericAlias
+
 from fastbuf.checks import flag
 from fastbuf.errors import BlockCorrupt, BlockError, RecordError, SchemaError
 from fastbuf.serializers.block import (
@@ -100,6 +102,10 @@ cdef class RowSerializer(Serializer):
             self._tail_field = last
             self._tail_slot = root.children[last].offset
             self.tail_head = root.head
+
+    @classmethod
+    def __class_getitem__(cls, record):
+        return GenericAlias(cls, record)        # RowSerializer[Point], as the stub has it
 
     def __reduce__(self):
         return RowSerializer, (self.schema, self.checksum, self._record)
