@@ -270,3 +270,13 @@ cdef class BatchAssembler:
             It owns its buffers: nothing is copied.
         """
         return self.take()
+
+
+cdef extern from "fb_cpu.h":
+    int fb_best_way
+
+
+def _best_way(int way):
+    """For tests: this module's kernels as on a processor without AVX2 (0), with it (1), or as this one has them (2)."""
+    global fb_best_way
+    fb_best_way = way

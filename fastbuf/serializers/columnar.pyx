@@ -282,7 +282,8 @@ cdef class ColumnarSerializer(Serializer):
             resized, and a segment not recycled (``SegmentExported``).  It should not be changed meanwhile: the batch
             was checked as it was.
         check : bool, default True
-            False: offsets and padding are believed, as IPC's are, and not read: for blocks of a trusted writer only.
+            False: offsets, padding and text are believed, as IPC's are, and not read: for blocks of a trusted writer
+            only.  (Else a text column that is not UTF-8 is ``BlockCorrupt``, with the column's name.)
             Header, lengths, flags and checksum are looked at all the same, so that every part lies in `buf`; but where
             offsets fall, whoever reads the batch's strings or lists reads outside of it.  Views and dictionaries are
             made by the offsets here, and these are read always.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 
 import fastbuf as fb
 from fastbuf.errors import BlockCorrupt
+from fastbuf.serializers import assemble
 
 # Table 3-7 of the Unicode standard at its edges, and what is cut off.
 BAD = [
@@ -33,6 +35,14 @@ BAD = [
     b"\xff",
 ]
 GOOD = ["", "ascii", "\x00", "\x7f", "é", "€", "\ud7ff", "\ue000", "\uffff", "😀", "\U0010ffff", "aé€😀" * 100]
+
+
+@pytest.fixture(params=[0, 2], ids=["plain", "best"], autouse=True)
+def way(request: pytest.FixtureRequest) -> Iterator[int]:
+    """Every test runs with the kernel for any processor, and with the best one that this processor has."""
+    assemble._best_way(request.param)
+    yield request.param
+    assemble._best_way(2)
 
 
 def strings(values: list[bytes | None], of_type: pa.DataType) -> pa.Array:
@@ -103,6 +113,8 @@ def test_it_agrees_with_python_on_any_bytes() -> None:
         values = [b"".join(rng.choices(pieces, k=rng.randrange(4))) for _ in range(rng.randrange(1, 5))]
         if rng.random() < 0.5:
             values = [bytes(rng.choices(b"az\xc3\xa9\xe2\x82\xac\xff", k=rng.randrange(40))) for _ in values]
+        if rng.random() < 0.5:  # long enough for the kernels, and cut by their steps at every place
+            values = ["€é😀a".encode() * rng.randrange(9) + b"x" * rng.randrange(40) + v for v in values]
         serializer, block = block_of(strings(values, pa.string()))
         wrong = next((i for i, v in enumerate(values) if v.decode("utf-8", "replace").encode() != v), None)
         if wrong is None:
@@ -147,6 +159,19 @@ def exchange(target: str, batch: pa.RecordBatch) -> Any:
             for env in (near, far):
                 env.close()
                 assert env.pool.stats().in_use == 0
+
+
+@pytest.mark.parametrize("bad", BAD, ids=bytes.hex)
+def test_what_is_wrong_is_found_at_every_place_of_a_step(bad: bytes) -> None:
+    for before in range(70):
+        for around in ("€", "a"):
+            text = (around * 40).encode()[: before - before % len(around.encode())] + b"a" * (
+                before % len(around.encode())
+            )
+            for value in (text + bad, text + bad + b"a" * 80, text + bad + "é😀".encode() * 9):
+                serializer, block = block_of(strings([value], pa.string()))
+                with pytest.raises(BlockCorrupt, match="in its value 0"):
+                    serializer.loads(block)
 
 
 @pytest.mark.parametrize("target", ["tcp", "memfd"])
