@@ -12,6 +12,9 @@ import pytest
 
 import fastbuf as fb
 from fastbuf.errors import ConfigError
+from fastbuf.flow.watermark import WatermarkPolicy
+from fastbuf.serializers import RandomPartitioner, RoundRobinPartitioner
+from fastbuf.serializers.partition import HashPartitioner
 from fastbuf_spark import ShuffleConf
 
 ROWS = fb.RowSerializer(fb.Schema.of(id="int64"))
@@ -218,6 +221,18 @@ def test_listening(env: fb.ShuffleEnvironment, given: dict[str, Any], words: str
         (lambda: fb.hash_by("a", None), "hash_by.* key None"),
         (lambda: fb.range_by(True, sample=[]), "range_by.* key True"),
         (lambda: fb.range_by("a", sample=[], ascending="no"), "ascending is 'no'"),
+        (lambda: HashPartitioner("a", 0), "partitions is 0"),
+        (lambda: HashPartitioner("a", "4"), "partitions is '4'"),  # type: ignore[arg-type]
+        (lambda: RoundRobinPartitioner(True), "partitions is True"),
+        (lambda: RoundRobinPartitioner(4, start=-1), "start is -1"),
+        (lambda: RandomPartitioner(4, seed=math.nan), "seed is nan"),  # type: ignore[arg-type]
+        (lambda: WatermarkPolicy(0), "segment_size is 0"),
+        (lambda: WatermarkPolicy("big"), "segment_size is 'big'"),  # type: ignore[arg-type]
+        (lambda: fb.Barrier(-1), "checkpoint is -1"),
+        (lambda: fb.Barrier(1, timestamp_ms=1 << 63), "timestamp_ms is 9223372036854775808"),
+        (lambda: fb.Watermark(math.nan), "time_ms is nan"),  # type: ignore[arg-type]
+        (lambda: fb.UserEvent("text"), "payload is 'text'"),  # type: ignore[arg-type]
+        (lambda: fb.UserEvent(b"x" * 5000), "a user event of 5000 bytes: at most 4095"),
         (lambda: fb.CreditLedger(0), "channels is 0"),
         (lambda: fb.CreditLedger(1, exclusive=HUGE), "exclusive is 1000000"),
         (lambda: fb.CreditLedger(1, floating="2"), "floating is '2'"),  # type: ignore[arg-type]
