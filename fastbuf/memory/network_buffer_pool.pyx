@@ -97,6 +97,7 @@ cdef class NetworkBufferPool:
         cdef Arena arena = Arena(segments, segment_size, memfd=memfd, prefault=prefault, huge_pages=huge_pages)
         self.arena = arena
         self.lock = threading.Lock()
+        self.roomy = True
         self.core = pool_new(arena.base, arena.segments, arena.segment_size, arena.stride)
         if self.core == NULL:
             raise ResourceError(f"no memory to keep account of {segments} segments: set segments= lower")
@@ -170,6 +171,11 @@ cdef class NetworkBufferPool:
             if p == NULL:
                 raise ResourceError("no memory to keep account of another local pool")
             pool = local_adopt(p, self, name)
+            self.most += <uint64_t> maximum
+            if self.roomy and not self.dirty and self.most <= self.core.count:
+                local_set_limit(p, maximum)     # and nobody else's limit changes
+                return pool
+            self.roomy = False
         self.redistribute_limits()
         return pool
 
@@ -181,6 +187,8 @@ cdef class NetworkBufferPool:
         Never waits for the lock, since a pool may be destroyed by the garbage collector while this very thread has it:
         who has the lock looks at `dirty` again after releasing it.
         """
+        if self.roomy and not self.dirty:
+            return
         self.dirty = True
         while self.dirty and not self.waiting and self.lock.acquire(False):
             try:
@@ -211,6 +219,7 @@ cdef class NetworkBufferPool:
         cdef size_t n = 0
         cdef size_t k
         cdef int rising
+        cdef uint64_t most = 0
         while p != NULL:
             n += 1
             p = p.following
@@ -224,12 +233,15 @@ cdef class NetworkBufferPool:
             for k in range(n):
                 numbers[k] = pools[k].required
                 numbers[n + k] = pools[k].maximum
+                most += pools[k].maximum
             share_out(self.core.count, n, numbers, numbers + n, numbers + 2 * n)
             for rising in range(2):                     # falling limits first: their sum never exceeds the segments
                 for k in range(n):
                     p = pools[k]
                     if not local_destroyed(p) and (numbers[2 * n + k] > local_limit(p)) == rising:
                         local_set_limit(p, numbers[2 * n + k])
+            self.most = most
+            self.roomy = most <= self.core.count
         finally:
             free(pools)
             free(numbers)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
+
 import pytest
 
 import fastbuf as fb
 from fastbuf.exchange import _testing
+from fastbuf.memory.redistribution import redistribute
 
 ROWS = fb.RowSerializer(fb.Schema.of(id="int64"))
 
@@ -73,6 +77,40 @@ def test_limits_are_exact_once_a_block_of_pools_ends() -> None:
             assert [p.limit for p in (first, *others)] == [p.limit for p in pools]
         for segment in taken:
             segment.recycle()
+        pool.audit()
+
+
+def test_where_there_is_room_for_all_no_pool_asks_for_another() -> None:
+    """Gates that are made one by one cost the same each, as long as all can have what they may."""
+    with fb.ShuffleEnvironment(segments=20_000, segment_size=64) as env:
+        gates = [env.create_input_gate(ROWS, channels=1) for _ in range(1000)]
+        assert env.pool.stats().looks <= 1000
+        assert {gate.pool.limit for gate in gates} == {10}
+        for gate in gates:
+            gate.close()
+        assert env.pool.stats().looks <= 1000
+    env.pool.audit()
+
+
+def test_limits_are_those_of_the_rule_whatever_comes_and_goes() -> None:
+    """With room for all, without it, and across the border: as the pure function says for the pools that live."""
+    rng = random.Random(3)
+    with fb.NetworkBufferPool(segments=60, segment_size=64) as pool:
+        living: list[fb.LocalBufferPool] = []
+        roomy = 0
+        for _ in range(3000):
+            if living and rng.random() < 0.5:
+                living.pop(rng.randrange(len(living))).destroy()
+            else:
+                required, more = rng.randrange(4), rng.choice([0, 1, 5, 20, 100])
+                with contextlib.suppress(MemoryError):
+                    living.append(pool.create_local_pool(required, maximum=max(1, required + more)))
+            rule = redistribute(60, [(p.required, p.maximum) for p in living])
+            assert [p.limit for p in living] == rule
+            roomy += rule == [p.maximum for p in living]
+        assert 300 < roomy < 2700
+        for local in living:
+            local.destroy()
         pool.audit()
 
 
