@@ -2,6 +2,7 @@
 #
 # All of it from a clean clone with Python >= 3.11, a C compiler and Java >= 17: what is missing is named before anything
 # is installed (.ci/need).  Everything goes into .venv; pip's own configuration says where packages come from.
+# What pip and the compiler say goes to build/*.log, and is shown when they fail.
 # PYTHON=... chooses the interpreter, JAVA_HOME the Java, VENV another place for the environment.
 
 SHELL := /bin/sh
@@ -10,6 +11,7 @@ BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 DEMO_ARGS ?=
+LOGS ?= build
 
 SOURCES := setup.py $(shell find fastbuf -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 INSTALLED := $(VENV)/.fastbuf-installed
@@ -26,7 +28,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 .PHONY: help build demo test nightly debug-test tsan-test asan-test lint format bench bench-smoke wheel docs clean distclean need-build need-java
 
 help:
-	@sed -n '1,6p' Makefile
+	@sed -n '1,7p' Makefile
 
 need-build:
 	@sh .ci/need python compiler
@@ -35,26 +37,29 @@ need-java:
 	@sh .ci/need python compiler java
 
 $(INSTALLED): pyproject.toml | need-build
-	@test -x $(BIN)/python || "$$(sh .ci/need --python)" -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet 'setuptools>=77' 'cython>=3.1' 'numpy>=1.26' wheel
+	@test -x $(BIN)/python || sh .ci/quiet "makes $(VENV)" $(LOGS)/venv.log "$$(sh .ci/need --python)" -m venv $(VENV)
+	@sh .ci/quiet "installs what a build needs" $(LOGS)/pip.log \
+	    $(BIN)/python -m pip install --quiet 'setuptools>=77' 'cython>=3.1' 'numpy>=1.26' wheel
 	@# The extensions are compiled while the dependencies come.  FASTBUF_ONLY=none: of the package itself only the links.
-	$(BIN)/python setup.py --quiet build_ext --inplace & \
-	FASTBUF_ONLY=none $(BIN)/python -m pip install --quiet --no-build-isolation -e '.[test,bench,lint]'; \
-	installed=$$?; wait $$! && exit $$installed
+	@sh .ci/quiet "compiles the extensions and installs what tests, demo and benches need: some minutes" \
+	    $(LOGS)/install.log sh -c '$(BIN)/python setup.py --quiet build_ext --inplace & \
+	    FASTBUF_ONLY=none $(BIN)/python -m pip install --quiet --no-build-isolation -e ".[test,bench,lint]"; \
+	    installed=$$?; wait $$! && exit $$installed'
 	@touch $@
 
 $(BUILT): $(INSTALLED) $(SOURCES)
-	$(BIN)/python setup.py --quiet build_ext --inplace
+	@sh .ci/quiet "compiles what has changed" $(LOGS)/compile.log $(BIN)/python setup.py --quiet build_ext --inplace
 	@touch $@
 
 build: need-build $(BUILT)
 
 demo: need-java $(BUILT)
-	$(BIN)/fastbuf demo $(DEMO_ARGS)
+	@$(BIN)/fastbuf demo $(DEMO_ARGS)
 
 # Two at once; what has a Spark, or many processes and a clock, is in one of them (tests/conftest.py).
 test: need-java $(BUILT)
-	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+	@echo "runs all tests, two at a time; those with Spark take most of the time (PYTEST_ARGS=tests/unit: without them)"
+	@$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 
 # The tests of pools and exchange on a build with every check switched on, in a copy, so that the build in use stays as it
 # is.  (The serializers' run under AddressSanitizer, which checks more: here they are what they are.)
@@ -104,7 +109,7 @@ wheel: need-build $(BUILT)
 	$(BIN)/python -m build --no-isolation --outdir dist .
 
 $(DOCS): $(INSTALLED)
-	$(BIN)/python -m pip install --quiet 'mkdocs>=1.6' 'mkdocstrings[python]>=0.25'
+	@sh .ci/quiet "installs mkdocs" $(LOGS)/docs.log $(BIN)/python -m pip install --quiet 'mkdocs>=1.6' 'mkdocstrings[python]>=0.25'
 	@touch $@
 
 docs: need-build $(BUILT) $(DOCS)

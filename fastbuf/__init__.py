@@ -5,6 +5,8 @@ threads and processes.  Importing it starts nothing and needs NumPy alone; recor
 pyarrow, the Spark stages (``fastbuf_spark``) pyspark.
 """
 
+from pathlib import Path as _Path
+
 import fastbuf.transports  # noqa: F401  (registers itself with the exchange)
 from fastbuf.config import ExchangeConfig, TlsConfig
 from fastbuf.errors import (
@@ -53,6 +55,18 @@ from fastbuf.serializers import (
 
 __version__ = "0.1.0"
 
+
+def get_include() -> str:
+    """The folder of the headers that fastbuf's ``.pxd`` files name, for ``include_dirs`` of a Cython module.
+
+    Returns
+    -------
+    str
+        The ``.pxd`` files themselves are found by ``cimport``, as modules are by ``import``.
+    """
+    return str(_Path(__file__).parent / "_native")
+
+
 __all__ = [
     "Arena",
     "Barrier",
@@ -94,6 +108,7 @@ __all__ = [
     "custom",
     "first_free",
     "forward",
+    "get_include",
     "hash_by",
     "hash_partition",
     "murmur3_hash",

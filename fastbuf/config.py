@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from os import PathLike
+from typing import Any
 
-from fastbuf.errors import ConfigError
+from fastbuf.checks import flag, instance, one_of, seconds, seconds_or_none, whole
 
 SEGMENT_BYTES = 32 * 1024  #: Flink's taskmanager.memory.segment-size
 POOL_SEGMENTS = 2048  #: Flink's old default of network buffers
@@ -20,6 +23,7 @@ BATCH_BYTES = 16 << 20
 CONNECT_TIMEOUT_S = 20.0
 TRANSPORTS = ("auto", "memfd", "tcp")
 PING_INTERVAL_S = 10.0
+_MOST_PER_CHANNEL = 1 << 20  # segments of a channel, or floating ones of a gate: their sums stay within 32 bits
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,11 @@ class TlsConfig:
     key: str
     authority: str
     check_hostname: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("certificate", "key", "authority"):
+            instance(name, getattr(self, name), str, PathLike)
+        flag("check_hostname", self.check_hostname)
 
 
 @dataclass(frozen=True)
@@ -99,28 +108,27 @@ class ExchangeConfig:
     batch_bytes: int = BATCH_BYTES
     checksum: bool = False
     transport: str = "auto"
-    spill_directory: str | None = None
+    spill_directory: str | PathLike[str] | None = None
 
     def __post_init__(self) -> None:
-        for name, low in (
-            ("exclusive", 1),
-            ("floating", 0),
-            ("max_buffers_per_channel", 1),
-            ("overdraft", 0),
-            ("batch_rows", 1),
-            ("batch_bytes", 1),
-            ("max_record_bytes", 1),
-        ):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < low:
-                raise ConfigError(f"{name} is {value!r}: it must be an integer of at least {low}")
-        if self.max_buffers_per_channel > 1024:
-            raise ConfigError(f"max_buffers_per_channel is {self.max_buffers_per_channel}: at most 1024")
-        if self.transport not in TRANSPORTS:
-            raise ConfigError(f"transport is {self.transport!r}: it must be one of {', '.join(TRANSPORTS)}")
-        if self.max_record_bytes >= 1 << 31:
-            raise ConfigError(f"max_record_bytes is {self.max_record_bytes}: it must be below 2 GiB")
-        if self.stall_timeout_s is not None and self.stall_timeout_s <= 0:
-            raise ConfigError(f"stall_timeout_s is {self.stall_timeout_s}: it must be above 0, or None (no limit)")
-        if not self.ping_interval_s >= 0.01:
-            raise ConfigError(f"ping_interval_s is {self.ping_interval_s}: at least 0.01")
+        for name, check in _CHECKS.items():
+            # Frozen for everybody else: from here on a setting is of its type, whatever number it was given as.
+            object.__setattr__(self, name, check(name, getattr(self, name)))
+
+
+_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "exclusive": lambda name, value: whole(name, value, 1, _MOST_PER_CHANNEL),
+    "floating": lambda name, value: whole(name, value, 0, _MOST_PER_CHANNEL),
+    "max_buffers_per_channel": lambda name, value: whole(name, value, 1, 1024),
+    "overdraft": lambda name, value: whole(name, value, 0, _MOST_PER_CHANNEL),
+    "buffer_timeout_s": lambda name, value: seconds(name, value, or_else=(-1.0,)),
+    "stall_timeout_s": lambda name, value: seconds_or_none(name, value, low=0.001),
+    "connect_timeout_s": lambda name, value: seconds(name, value, low=0.001, high=1e6),
+    "ping_interval_s": lambda name, value: seconds(name, value, low=0.01),
+    "max_record_bytes": lambda name, value: whole(name, value, 1),  # below 2 GiB
+    "batch_rows": lambda name, value: whole(name, value, 1),
+    "batch_bytes": lambda name, value: whole(name, value, 1, (1 << 62) - 1),
+    "checksum": flag,
+    "transport": lambda name, value: one_of(name, value, TRANSPORTS),
+    "spill_directory": lambda name, value: instance(name, value, str, PathLike, type(None)),
+}

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from fastbuf import config as core
+from fastbuf.checks import MOST_SEGMENTS, segment_bytes
 from fastbuf.config import ExchangeConfig, TlsConfig
 from fastbuf.errors import ConfigError
 
@@ -18,13 +19,11 @@ if TYPE_CHECKING:
 
 PREFIX = "spark.fastbuf."
 TRANSPORTS = ("auto", "memfd", "tcp")
-MOST_SEGMENTS = (1 << 31) - 1
 _SIZE = re.compile(r"(?i)^\s*(\d+)\s*(b|k|kb|kib|m|mb|mib|g|gb|gib)?\s*$")
 _SECONDS = re.compile(r"(?i)^\s*(-?\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?\s*$")
 #: Field, least and greatest value of the whole numbers.
 _RANGES: tuple[tuple[str, int, int | None], ...] = (
     ("memory_bytes", 1, None),
-    ("segment_size", 1024, 1 << 30),
     ("exclusive", 1, None),
     ("floating", 0, None),
     ("overdraft", 0, None),
@@ -128,11 +127,7 @@ class ShuffleConf:
             if value < low or (high is not None and value > high):
                 wanted = f"from {low} to {high}" if high is not None else f"of at least {low}"
                 raise ConfigError(f"{name} is {value}: it must be a whole number {wanted}")
-        if self.segment_size % 64:
-            below = self.segment_size // 64 * 64
-            raise ConfigError(
-                f"segment_size is {self.segment_size}: it must be a multiple of 64 bytes, as {below} or {below + 64}"
-            )
+        segment_bytes(self.segment_size)
         if self.segments < 8:
             raise ConfigError(
                 f"memory_bytes is {self.memory_bytes}, which is {self.segments} segments of {self.segment_size} bytes: "

@@ -6,6 +6,7 @@
 #define FB_APPEND_H
 
 #include "fb_fit.h"
+#include "fb_utf8.h"
 
 /* One large batch must not make every later one large. */
 #define FB_MAX_HINT ((int64_t)4 << 20)
@@ -43,7 +44,8 @@ enum fb_append_error {
     FB_APPEND_ROWS = -6,   /* more rows than a chunk may claim */
     FB_APPEND_OFFSETS = -7, /* int32 offsets would pass 2 GiB */
     FB_APPEND_MEMORY = -8,
-    FB_APPEND_PADDING = -9 /* padding that is not 0 */
+    FB_APPEND_PADDING = -9, /* padding that is not 0 */
+    FB_APPEND_TEXT = -10    /* text that is not UTF-8 */
 };
 
 typedef struct {
@@ -51,7 +53,8 @@ typedef struct {
     fb_out *outs;
     fb_piece *pieces;
     int32_t n_nodes;
-    int32_t believed; /* who calls vouches for offsets and padding: only lengths are looked at */
+    int32_t believed; /* who calls vouches for offsets, padding and text: only lengths are looked at */
+    int32_t own;      /* it was written by this process, out of batches: text is taken as it is */
     const uint8_t *flags;
     const uint8_t *cur, *end;
     int32_t bad_node; /* of the error, with what it needed and what was left */
@@ -108,6 +111,10 @@ static int fb_check(fb_assembly *s, int node, int64_t n) {
         else
             error = fb_part(s, node, p->total, &p->bytes);
         if (error) return error;
+        if (t->text && !s->believed && !s->own && p->total) {
+            int64_t row = fb_not_utf8(p->bytes, p->body, n, p->validity);
+            if (row >= 0) return fb_refuse(s, node, FB_APPEND_TEXT, row);
+        }
         /* Last: a total that the bytes do not bear out is corrupt, and no reason to take batches sooner. */
         if (narrow && s->outs[node].end + p->total > INT32_MAX)
             return fb_refuse(s, node, FB_APPEND_OFFSETS, s->outs[node].end + p->total);

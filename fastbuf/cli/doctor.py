@@ -17,6 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 OK, WARN, FAIL = "ok", "warn", "fail"
@@ -67,6 +68,8 @@ def java() -> Finding:
     home = os.environ.get("JAVA_HOME")
     command = str(Path(home, "bin", "java")) if home else shutil.which("java")
     advice = "install Java 17 or newer: apt-get install openjdk-17-jre-headless, or sdk install java 17.0.15-tem"
+    if command is None and _version("pyspark") is None:
+        return Finding("Java", WARN, "not on PATH, JAVA_HOME not set", f"for the Spark modes and the demo: {advice}")
     if command is None:
         return Finding("Java", FAIL, "not on PATH, JAVA_HOME not set", advice)
     try:
@@ -228,7 +231,8 @@ def run(console: Console) -> int:
     table.add_column("found", overflow="fold")
     table.add_column("what to do", overflow="fold")
     for f in findings:
-        table.add_row(f.thing, f"[{STYLES[f.state]}]{f.state}[/]", f.found, f.advice)
+        # As they are: rich would take the [spark] of an advice for a style.
+        table.add_row(escape(f.thing), f"[{STYLES[f.state]}]{f.state}[/]", escape(f.found), escape(f.advice))
     console.print(table)
     failed = [f.thing for f in findings if f.state == FAIL]
     warned = [f.thing for f in findings if f.state == WARN]

@@ -141,6 +141,11 @@ def read_raw(InputGate gate not None, uint64_t buffers, int look):
     return sum
 
 
+def looks(InputGate gate not None):
+    """Places that the gate has looked at so far to open its channels."""
+    return gate.core.looks
+
+
 def rung(InputGate gate not None):
     """How often the gate's bell was rung so far."""
     return fb_event_epoch(gate.core.event)

@@ -14,6 +14,7 @@ from fastbuf.serializers.partition cimport HashPartitioner
 from fastbuf.serializers.record_hash cimport RecordHasher, field_of
 from fastbuf.serializers.scatter cimport BatchScatter
 
+from fastbuf.checks import flag, whole
 from fastbuf.errors import ConfigError, RecordError, SchemaError
 
 cdef class ChannelSelector:
@@ -50,6 +51,10 @@ cdef object _renamed(object partitions, object only, int n):
     return to
 
 
+cdef str _given(dict settings):
+    return ", ".join([f"{name}={value!r:.40}" for name, value in settings.items() if value is not None])
+
+
 cdef object _rows(object batch):
     return batch.num_rows if hasattr(batch, "num_rows") else len(batch)
 
@@ -62,6 +67,9 @@ cdef class _Forward(ChannelSelector):
 
     def __reduce__(self):
         return forward, (self.to,)
+
+    def __repr__(self):
+        return f"forward({self.to})"
 
     cdef int bind(self, int n, object schema) except -1:
         if not 0 <= self.to < n:
@@ -91,6 +99,9 @@ cdef class _RoundRobin(ChannelSelector):
 
     def __reduce__(self):
         return _RoundRobin, (self.partitions, self.only, self.at)
+
+    def __repr__(self):
+        return f"round_robin({_given({'partitions': self.partitions, 'only': self.only})})"
 
     cdef int bind(self, int n, object schema) except -1:
         ChannelSelector.bind(self, n, schema)
@@ -129,6 +140,9 @@ cdef class _Shuffle(ChannelSelector):
     def __reduce__(self):
         return shuffle, (self.seed,)
 
+    def __repr__(self):
+        return f"shuffle({_given({'seed': self.seed})})"
+
     cdef int select(self, object record) except -1:
         return self.source.randrange(self.n)
 
@@ -140,6 +154,9 @@ cdef class _Shuffle(ChannelSelector):
 cdef class _Broadcast(ChannelSelector):
     def __reduce__(self):
         return broadcast, ()
+
+    def __repr__(self):
+        return "broadcast()"
 
     cdef int bind(self, int n, object schema) except -1:
         ChannelSelector.bind(self, n, schema)
@@ -156,13 +173,14 @@ cdef class _Rescale(ChannelSelector):
     cdef int at
 
     def __init__(self, int producer, int producers):
-        if not 0 <= producer < producers:
-            raise ConfigError(f"rescale(producer={producer}, producers={producers}): producers count from 0")
         self.producer = producer
         self.producers = producers
 
     def __reduce__(self):
         return rescale, (self.producer, self.producers)
+
+    def __repr__(self):
+        return f"rescale(producer={self.producer}, producers={self.producers})"
 
     cdef int bind(self, int n, object schema) except -1:
         cdef int64_t first = <int64_t> self.producer * n // self.producers
@@ -216,6 +234,9 @@ cdef class _Custom(ChannelSelector):
     def __reduce__(self):
         return custom, (self.func,)
 
+    def __repr__(self):
+        return f"custom({getattr(self.func, '__qualname__', self.func)})"
+
     cdef int bind(self, int n, object schema) except -1:
         ChannelSelector.bind(self, n, schema)
         self.always = -1            # the function is the user's: it is called for every record
@@ -248,6 +269,10 @@ cdef class _Hash(ChannelSelector):
 
     def __reduce__(self):
         return _Hash, (self.keys, self.partitions, self.only)
+
+    def __repr__(self):
+        given = _given({'partitions': self.partitions, 'only': self.only})
+        return f"hash_by({', '.join([repr(key) for key in self.keys] + [given] * bool(given))})"
 
     cdef int bind(self, int n, object schema) except -1:
         ChannelSelector.bind(self, n, schema)
@@ -300,6 +325,11 @@ cdef class _Range(ChannelSelector):
     def __reduce__(self):
         return _Range, (self.keys, self.sample, self.bounds, self.ascending, self.seed)
 
+    def __repr__(self):
+        keys = ", ".join([repr(key) for key in self.keys])
+        by = "sample=..." if self.bounds is None else f"bounds={_rows(self.bounds)} rows"
+        return f"range_by({keys}, {by}{'' if self.ascending else ', ascending=False'})"
+
     cdef int bind(self, int n, object schema) except -1:
         from fastbuf.serializers.partitioners import RangePartitioner
 
@@ -332,6 +362,13 @@ cdef object _schema_for(str selector, object schema):
     return schema
 
 
+cdef int _check_keys(str selector, tuple keys) except -1:
+    for key in keys:
+        if isinstance(key, bool) or not isinstance(key, (str, int)):
+            raise ConfigError(f"{selector}() has the key {key!r:.80}: it must be a column's name, or its position")
+    return 0
+
+
 def hash_by(*keys, partitions=None, only=None):
     """Records with equal keys go to one consumer, the one ``df.repartition(n, keys)`` of Spark chooses.
 
@@ -351,6 +388,7 @@ def hash_by(*keys, partitions=None, only=None):
     -----
     Source: Spark's ``pmod(hash(keys), n)`` with Murmur3 x86_32, seed 42.
     """
+    _check_keys("hash_by", keys)
     return _Hash(keys, partitions, only)
 
 
@@ -380,15 +418,16 @@ def range_by(*keys, sample=None, bounds=None, ascending=True, seed=0):
     --------
     fastbuf.serializers.RangePartitioner
     """
-    return _Range(keys, sample, bounds, ascending, seed)
+    _check_keys("range_by", keys)
+    return _Range(keys, sample, bounds, flag("ascending", ascending), seed)
 
 
-def forward(int to=0):
+def forward(to=0):
     """Everything goes to consumer `to` (0: Flink's global partitioner)."""
-    return _Forward(to)
+    return _Forward(whole("to", to, 0))
 
 
-def round_robin(partitions=None, only=None, int start=0):
+def round_robin(partitions=None, only=None, start=0):
     """Record by record to the next consumer (Flink's rebalance).
 
     Parameters
@@ -398,7 +437,7 @@ def round_robin(partitions=None, only=None, int start=0):
     start : int
         The consumer before the first one's: producers that start at different ones fill all consumers alike.
     """
-    return _RoundRobin(partitions, only, start)
+    return _RoundRobin(partitions, only, whole("start", start, 0))
 
 
 def first_free():
@@ -416,7 +455,7 @@ def shuffle(seed=None):
     return _Shuffle(seed)
 
 
-def rescale(int producer, int producers):
+def rescale(producer, producers):
     """Round robin among the consumers nearest to this producer, so that few channels are used (Flink's rescale).
 
     Parameters
@@ -427,7 +466,8 @@ def rescale(int producer, int producers):
         How many there are.  With more consumers than producers each producer has a share of its own of the consumers;
         with fewer, neighbouring producers share one.
     """
-    return _Rescale(producer, producers)
+    producers = whole("producers", producers, 1)
+    return _Rescale(whole("producer", producer, 0, producers - 1), producers)
 
 
 def broadcast():
@@ -437,4 +477,6 @@ def broadcast():
 
 def custom(func):
     """The user's own: ``func(record, n) -> int`` for records, ``func(batch, n) -> int32 array`` for batches."""
+    if not callable(func):
+        raise ConfigError(f"func is {func!r:.80}: it must be callable")
     return _Custom(func)

@@ -14,8 +14,9 @@ import warnings
 import weakref
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal, overload
 
+from fastbuf.checks import flag, instance, one_of, port, whole
 from fastbuf.config import POOL_SEGMENTS, SEGMENT_BYTES, ExchangeConfig, TlsConfig
 from fastbuf.errors import ConfigError, ExchangeClosed, PeerLost, ResourceError
 from fastbuf.exchange.address import GateAddress, check_secret, new_secret
@@ -42,6 +43,34 @@ def _close_at_exit() -> None:
 
 
 _PARTITION_TYPES = {"pipelined": ResultPartition, "blocking": BlockingPartition}
+
+
+def _checked_config(config: ExchangeConfig | None) -> ExchangeConfig:
+    return instance("config", config, ExchangeConfig, type(None)) or ExchangeConfig()
+
+
+def _checked_credentials(epoch: Any, secret: Any) -> tuple[int, bytes]:
+    if not isinstance(secret, (bytes, bytearray)):  # its value is not for a log
+        raise ConfigError(f"secret is of type {type(secret).__name__}: it must be bytes")
+    return whole("epoch", epoch, 0, (1 << 64) - 1), bytes(secret)
+
+
+def _checked_target(index: int, target: Any) -> Any:
+    if target is None or isinstance(target, (InputGate, WireTarget, GateAddress)):
+        return target
+    name = f"target {index}"
+    if not isinstance(target, (tuple, list)) or len(target) != 3 or not isinstance(target[0], str) or not target[0]:
+        raise ConfigError(f"{name} is {target!r:.80}: it must be an InputGate, its address, or (host, port, gate_id)")
+    host, number, gate_id = target
+    return host, port(f"port of {name}", number, 1), whole(f"gate_id of {name}", gate_id, 1, (1 << 32) - 1)
+
+
+def _check_address(host: Any, ports: Any) -> None:
+    instance("host", host, str)
+    if not isinstance(ports, (tuple, list)) or len(ports) != 2:
+        raise ConfigError(f"ports is {ports!r:.80}: it must be the first and the last port to try; (0, 0): any")
+    if port("the first of ports", ports[0]) > port("the last of ports", ports[1]):
+        raise ConfigError(f"ports is {tuple(ports)}: the first must not be above the last")
 
 
 class ShuffleEnvironment:
@@ -93,8 +122,8 @@ class ShuffleEnvironment:
         shared: bool = False,
         prefault: bool = False,
     ) -> None:
-        if segment_size % 8 or segment_size < 512:
-            raise ConfigError(f"segment_size is {segment_size}: a multiple of 8, at least 512 bytes")
+        instance("tls", tls, TlsConfig, type(None))
+        shared = flag("shared", shared)
         self.pid = os.getpid()
         self.tls = tls
         self.shared = shared
@@ -105,7 +134,7 @@ class ShuffleEnvironment:
         self._watermark: Any = None
         self._wires: list[Any] = []
         self._gates: dict[int, InputGate] = {}
-        self._partitions: list[ResultPartition] = []
+        self._partitions: dict[ResultPartition, None] = {}  # in the order in which they were made
         self._numbers = itertools.count(1)
         self._listens_on: tuple[str, ...] = ()  # hosts that other processes may connect to
         #: Host and port that producers of other processes connect to, once it listens; else ``None``.
@@ -158,6 +187,7 @@ class ShuffleEnvironment:
         ResourceError
             No port of the range is free.
         """
+        _check_address(host, ports)
         with self._lock:
             self._check()
             self._check_secrets(host)
@@ -204,8 +234,13 @@ class ShuffleEnvironment:
         """
         with self._lock:
             self._check()
-            config = config or ExchangeConfig()
-            number, secret = next(self._numbers), new_secret() if secret is None else secret
+            config = _checked_config(config)
+            instance("serializer", serializer, Serializer)
+            channels = whole("channels", channels, 1) if channels is not None else None
+            maximum = whole("maximum", maximum, 1) if maximum is not None else None
+            epoch, secret = _checked_credentials(epoch, new_secret() if secret is None else secret)
+            lazy = flag("lazy", lazy)
+            number = next(self._numbers)
             for host in self._listens_on:
                 check_secret(number, secret, serializer, host)
             gate = InputGate(self, serializer, channels, number, epoch, secret, config, maximum, lazy)
@@ -254,15 +289,20 @@ class ShuffleEnvironment:
             file (in ``ExchangeConfig.spill_directory``), and they read once the writer has finished or closed.
         """
         self._check()
-        if partition_type not in _PARTITION_TYPES:
-            raise ConfigError(f"partition_type is {partition_type!r}: one of {tuple(_PARTITION_TYPES)}")
+        instance("serializer", serializer, Serializer)
+        instance("targets", targets, Sequence)
+        instance("selector", selector, ChannelSelector, type(None))
+        channel = whole("channel", channel, 0, (1 << 32) - 1)
+        maximum = whole("maximum", maximum, 1) if maximum is not None else None
+        epoch, secret = _checked_credentials(epoch, secret)
+        one_of("partition_type", partition_type, tuple(_PARTITION_TYPES))
+        one_of("on_peer_loss", on_peer_loss, ("error", "cancel"))
+        targets = [_checked_target(index, target) for index, target in enumerate(targets)]
         if partition_type != "blocking" and None in targets:
             raise ConfigError("a pipelined partition has its targets from the beginning: only a blocking one may wait")
         if not targets:
             raise ConfigError("a result partition without targets")
-        if on_peer_loss not in ("error", "cancel"):
-            raise ConfigError(f"on_peer_loss is {on_peer_loss!r}: 'error' or 'cancel'")
-        config = config or ExchangeConfig()
+        config = _checked_config(config)
         with self._lock:
             self._check()
             partition = _PARTITION_TYPES[partition_type](self, len(targets), channel, config, maximum)
@@ -273,7 +313,7 @@ class ShuffleEnvironment:
                 "loss_is_cancel": on_peer_loss == "cancel",
                 "unreached": {},  # what consumers that had enough before they were reached said
             }
-            self._partitions.append(partition)
+            self._partitions[partition] = None
         try:
             for index, target in enumerate(targets):
                 if target is not None:
@@ -349,8 +389,8 @@ class ShuffleEnvironment:
         """Called by :meth:`RecordWriter.attach`."""
         self._check()
         partition.check()
-        if not 0 <= index < partition.subpartitions:
-            raise ConfigError(f"subpartition {index}: the writer has {partition.subpartitions}")
+        index = whole("index", index, 0, partition.subpartitions - 1)
+        target = _checked_target(index, target)
         if partition.attached(index):
             raise ConfigError(f"subpartition {index} has its consumer already")
         self._reach(partition, index, target)
@@ -365,6 +405,7 @@ class ShuffleEnvironment:
 
     def listen_wire(self, host: str = "127.0.0.1", ports: tuple[int, int] = (0, 0)) -> tuple[str, int]:
         """Let other environments reach this one's gates by wires under watermarks; arguments as of :meth:`listen`."""
+        _check_address(host, ports)
         with self._lock:
             self._check()
             self._check_secrets(host)
@@ -393,6 +434,30 @@ class ShuffleEnvironment:
             self._wires.append(wire)
             return wire
 
+    @overload
+    def exchange(  # type: ignore[overload-overlap]  # 1 is an int: the first that fits is taken
+        self,
+        serializer: Serializer,
+        consumers: int = 1,
+        selector: ChannelSelector | None = None,
+        partition_type: str = "pipelined",
+        buffer_timeout_s: float | None = None,
+        producers: Literal[1] = 1,
+        config: ExchangeConfig | None = None,
+    ) -> tuple[RecordWriter, list[InputGate]]: ...
+    @overload
+    def exchange(
+        self,
+        serializer: Serializer,
+        consumers: int = 1,
+        selector: ChannelSelector | None = None,
+        partition_type: str = "pipelined",
+        buffer_timeout_s: float | None = None,
+        *,
+        producers: int,
+        config: ExchangeConfig | None = None,
+    ) -> tuple[list[RecordWriter], list[InputGate]]: ...
+
     def exchange(
         self,
         serializer: Serializer,
@@ -415,9 +480,8 @@ class ShuffleEnvironment:
         Memory is bounded: a writer waits while its consumers do not read. One thread that both writes and reads must
         leave the writer's queues room (``max_buffers_per_channel``) or use ``try_emit``.
         """
-        if consumers < 1 or producers < 1:
-            raise ConfigError(f"an exchange of {producers} producers and {consumers} consumers: at least 1 of each")
-        config = config or ExchangeConfig()
+        consumers, producers = whole("consumers", consumers, 1), whole("producers", producers, 1)
+        config = _checked_config(config)
         if buffer_timeout_s is not None:
             config = dataclasses.replace(config, buffer_timeout_s=buffer_timeout_s)
         guaranteed = self.pool.stats().required
@@ -431,21 +495,27 @@ class ShuffleEnvironment:
             )
         gates: list[InputGate] = []
         writers: list[RecordWriter] = []
-        try:
-            for _ in range(consumers):
-                gates.append(self.create_input_gate(serializer, channels=producers, config=config))
-            for i in range(producers):
-                writers.append(
-                    self.create_result_partition(
-                        serializer, gates, channel=i, selector=selector, config=config, partition_type=partition_type
+        with self.pool.limits_at_the_end():
+            try:
+                for _ in range(consumers):
+                    gates.append(self.create_input_gate(serializer, channels=producers, config=config))
+                for i in range(producers):
+                    writers.append(
+                        self.create_result_partition(
+                            serializer,
+                            gates,
+                            channel=i,
+                            selector=selector,
+                            config=config,
+                            partition_type=partition_type,
+                        )
                     )
-                )
-        except BaseException:
-            for writer in writers:  # nobody else knows of them
-                writer.abort("the exchange could not be set up")
-            for gate in gates:
-                gate.close()
-            raise
+            except BaseException:
+                for writer in writers:  # nobody else knows of them
+                    writer.abort("the exchange could not be set up")
+                for gate in gates:
+                    gate.close()
+                raise
         return (writers[0] if producers == 1 else writers), gates
 
     # ---- figures
@@ -513,8 +583,7 @@ class ShuffleEnvironment:
                 transport.let_go_partition(partition)
         partition.destroy()
         with self._lock:
-            if partition in self._partitions:
-                self._partitions.remove(partition)
+            self._partitions.pop(partition, None)
 
     def close(self) -> None:
         """End everything made here, in any state; the segments are home afterwards. Idempotent.
@@ -532,16 +601,17 @@ class ShuffleEnvironment:
             return
         with self._lock:
             self._closed = True
-        for partition in list(self._partitions):
-            partition.fail(died or "the producer's ShuffleEnvironment was closed")
-            partition.wait_aborted(0.5)
-            self.release_partition(partition)
-        for gate in self.gates():
-            gate.end(
-                died
-                or f"the consumer's ShuffleEnvironment was closed before gate {gate.gate_id} was read to its end; a "
-                "consumer that has enough says so by gate.close(), or by 'with gate:'"
-            )
+        with self.pool.limits_at_the_end():
+            for partition in list(self._partitions):
+                partition.fail(died or "the producer's ShuffleEnvironment was closed")
+                partition.wait_aborted(0.5)
+                self.release_partition(partition)
+            for gate in self.gates():
+                gate.end(
+                    died
+                    or f"the consumer's ShuffleEnvironment was closed before gate {gate.gate_id} was read to its end; "
+                    "a consumer that has enough says so by gate.close(), or by 'with gate:'"
+                )
         for transport in (self._transport, self._memfd, *self._wires):
             if transport is not None:
                 transport.close()
@@ -568,6 +638,14 @@ class ShuffleEnvironment:
             )
         finally:
             self.close()
+
+    def __repr__(self) -> str:
+        pool = self.pool.stats()
+        state = "closed" if self._closed else "open"
+        return (
+            f"<ShuffleEnvironment: {state}, {len(self._gates)} gates, {len(self._partitions)} writers, "
+            f"{pool.in_use} of {pool.total} segments of {pool.segment_size} bytes in use>"
+        )
 
     def __enter__(self) -> ShuffleEnvironment:
         return self

@@ -12,6 +12,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 
+from fastbuf.checks import instance, whole
 from fastbuf.errors import ConfigError, ProtocolError
 
 EVENT_BYTES = 4096  #: of one encoded event; messages.pxd has the same bound
@@ -34,6 +35,10 @@ class Barrier(Event):
     checkpoint: int
     timestamp_ms: int = 0
 
+    def __post_init__(self) -> None:
+        whole("checkpoint", self.checkpoint, 0, (1 << 64) - 1)
+        whole("timestamp_ms", self.timestamp_ms, -(1 << 63), (1 << 63) - 1)
+
 
 @dataclass(frozen=True)
 class Watermark(Event):
@@ -41,12 +46,21 @@ class Watermark(Event):
 
     time_ms: int
 
+    def __post_init__(self) -> None:
+        whole("time_ms", self.time_ms, -(1 << 63), (1 << 63) - 1)
+
 
 @dataclass(frozen=True)
 class UserEvent(Event):
     """The user's own: at most ``USER_EVENT_BYTES`` (4095) bytes."""
 
     payload: bytes
+
+    def __post_init__(self) -> None:
+        if len(instance("payload", self.payload, bytes, bytearray, memoryview)) > USER_EVENT_BYTES:
+            raise ConfigError(
+                f"a user event of {len(self.payload)} bytes: at most {USER_EVENT_BYTES}, send it as a record"
+            )
 
 
 def encode_event(event: Event) -> bytes:
@@ -56,22 +70,13 @@ def encode_event(event: Event) -> bytes:
     ------
     TypeError
         It is no event.
-    ConfigError
-        A number is out of range, or the payload too long.
     """
-    try:
-        if isinstance(event, Barrier):
-            return _BARRIER.pack(1, event.checkpoint, event.timestamp_ms)
-        if isinstance(event, Watermark):
-            return _WATERMARK.pack(2, event.time_ms)
-    except struct.error as error:
-        raise ConfigError(f"{event} cannot be sent: {error}") from error
+    if isinstance(event, Barrier):
+        return _BARRIER.pack(1, event.checkpoint, event.timestamp_ms)
+    if isinstance(event, Watermark):
+        return _WATERMARK.pack(2, event.time_ms)
     if not isinstance(event, UserEvent):
         raise TypeError(f"a Barrier, Watermark or UserEvent is wanted, not {event!r:.200}")
-    if len(event.payload) > USER_EVENT_BYTES:
-        raise ConfigError(
-            f"a user event of {len(event.payload)} bytes: at most {USER_EVENT_BYTES}, send it as a record"
-        )
     return b"\x03" + bytes(event.payload)
 
 

@@ -56,6 +56,9 @@ cdef struct GateCore:
     InputChannel **channels     # in order of arrival
     uint32_t n_channels
     uint32_t channels_capacity
+    uint32_t *places            # hash table: channel's index + 1 by its number, 0: free; at most half full
+    uint32_t places_mask        # places - 1; of a power of two
+    uint64_t looks              # places looked at to open channels
     uint32_t n_local
     bint closed
     bint serving                # the reader gives back: it serves the transport itself, so none has to be woken

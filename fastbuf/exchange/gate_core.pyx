@@ -84,6 +84,7 @@ cdef void gate_free(GateCore *g) noexcept nogil:
     for i in range(g.n_channels):
         free(g.channels[i])
     free(g.channels)
+    free(g.places)
     free(g.ready)
     bm_free(&g.buffers)
     pthread_mutex_destroy(&g.lock)
@@ -148,24 +149,48 @@ cdef InputChannel *gate_open_shared(GateCore *g, uint32_t number, int64_t flush_
     return _open(g, number, NULL, True, flush_ns)
 
 
+cdef uint32_t *_place(GateCore *g, uint32_t number) noexcept nogil:
+    # Lock held.  Where that number's channel is, or is to be.
+    cdef uint32_t at = (number * <uint32_t> 2654435769) >> 7        # Knuth's: numbers in a row lie apart
+    while True:
+        at &= g.places_mask
+        g.looks += 1
+        if g.places[at] == 0 or g.channels[g.places[at] - 1].number == number:
+            return &g.places[at]
+        at += 1
+
+
+cdef bint _grow(GateCore *g) noexcept nogil:
+    # Lock held.  Room for twice as many channels; False: no memory, and all is as it was.
+    cdef uint32_t capacity = max(<uint32_t> 16, g.channels_capacity * 2)
+    cdef uint32_t i
+    cdef uint32_t *places = <uint32_t *> calloc(2 * <size_t> capacity, sizeof(uint32_t))
+    cdef InputChannel **grown = NULL
+    if places != NULL:
+        grown = <InputChannel **> realloc(g.channels, sizeof(void *) * <size_t> capacity)
+    if grown == NULL:
+        free(places)
+        return False
+    free(g.places)
+    g.places = places
+    g.places_mask = 2 * capacity - 1
+    g.channels = grown
+    g.channels_capacity = capacity
+    for i in range(g.n_channels):
+        _place(g, g.channels[i].number)[0] = i + 1
+    return True
+
+
 cdef InputChannel *_open(GateCore *g, uint32_t number, Subpartition *local, bint in_place,
                          int64_t flush_ns) noexcept nogil:
     cdef InputChannel *c = NULL
-    cdef InputChannel **grown
-    cdef uint32_t i
+    cdef uint32_t *place
     pthread_mutex_lock(&g.lock)
-    for i in range(g.n_channels):
-        if g.channels[i].number == number:
+    if not g.closed and (g.n_channels < g.channels_capacity or _grow(g)):
+        place = _place(g, number)
+        if place[0] != 0:
             pthread_mutex_unlock(&g.lock)
             return NULL
-    if not g.closed:
-        if g.n_channels == g.channels_capacity:
-            grown = <InputChannel **> realloc(g.channels, sizeof(void *) * (g.channels_capacity * 2 + 16))
-            if grown == NULL:
-                pthread_mutex_unlock(&g.lock)
-                return NULL
-            g.channels = grown
-            g.channels_capacity = g.channels_capacity * 2 + 16
         c = <InputChannel *> calloc(1, sizeof(InputChannel))
         if c != NULL:
             c.gate = g
@@ -179,6 +204,7 @@ cdef InputChannel *_open(GateCore *g, uint32_t number, Subpartition *local, bint
             c.in_place = in_place
             g.channels[g.n_channels] = c
             g.n_channels += 1
+            place[0] = g.n_channels
             if g.buffers.unopened > 0:
                 g.buffers.unopened -= 1
             if in_place:

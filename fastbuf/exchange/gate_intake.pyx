@@ -87,6 +87,7 @@ cdef class GateIntake:
             self.linger_ns = max(<int64_t> 0, c.flush_ns)
         reader.feed(data, length)
         if self.assembler is not None:
+            self.assembler.trust(c.local != NULL)
             while reader.next(&payload, &n):
                 reader.ask_for_next(n)
                 self.assembler.append(payload, n)

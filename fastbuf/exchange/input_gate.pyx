@@ -67,6 +67,7 @@ from fastbuf.memory.pool_setup cimport fork_count
 from fastbuf.serializers.row cimport RowSerializer
 from fastbuf.serializers.serializer cimport Serializer
 
+from fastbuf.checks import MOST_SEGMENTS
 from fastbuf.errors import ConfigError, ExchangeClosed, ResourceError, SequenceError, StallTimeout
 from fastbuf.exchange import asynchronous
 from fastbuf.exchange.address import GateAddress
@@ -86,7 +87,8 @@ cdef void _notify_gate(void *context) noexcept nogil:
 # no_gc_clear: the core's rows are the ledger's memory, to the last line of __dealloc__.
 @cython.no_gc_clear
 cdef class InputGate:
-    """Where the buffers of all producers arrive; made by :meth:`ShuffleEnvironment.create_input_gate`.
+    """InputGate(environment, serializer, channels, gate_id, epoch, secret, config, maximum=None, lazy=False)\n--\n
+    Where the buffers of all producers arrive; made by :meth:`ShuffleEnvironment.create_input_gate`.
 
     Iterate over it, or call :meth:`poll`. Gives out :class:`pyarrow.RecordBatch` for a columnar
     serializer, :class:`LazyRows` if it is lazy, records otherwise. Nothing is ordered across channels.
@@ -101,8 +103,6 @@ cdef class InputGate:
     def __init__(self, environment, Serializer serializer, channels, unsigned int gate_id, unsigned long long epoch,
                  bytes secret, config, maximum=None, bint lazy=False):
         cdef NetworkBufferPool network = environment.pool
-        if channels is not None and channels < 1:
-            raise ConfigError(f"an input gate with {channels} channels: at least 1")
         if lazy and not isinstance(serializer, RowSerializer):
             raise ConfigError(f"a lazy gate is of a RowSerializer, not of a {type(serializer).__name__}")
         self.environment = environment
@@ -121,8 +121,8 @@ cdef class InputGate:
         # Every channel has one segment at the least; an open gate must be able to serve one.
         required = channels if channels is not None else 1
         wanted = (channels if channels is not None else 1) * config.exclusive + config.floating
-        if maximum is None:
-            maximum = wanted if channels is not None else None
+        if maximum is None and channels is not None:
+            maximum = min(wanted, MOST_SEGMENTS)
         self.pool = environment.pool.create_local_pool(
             required=required, maximum=max(required, maximum) if maximum is not None else None, name=f"gate {gate_id}")
         exclusive = config.exclusive
@@ -247,6 +247,8 @@ cdef class InputGate:
         RuntimeError
             This very thread is just reading the gate (a record's own code): nothing is done.
         """
+        if timeout is not None and timeout != timeout:
+            raise ConfigError("timeout is nan: it must be a number of seconds, or None")
         try:
             with self.lock:
                 return self.read(timeout)
@@ -542,6 +544,12 @@ cdef class InputGate:
     def __enter__(self):
         return self
 
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, kind, value, traceback):
+        self.__exit__(kind, value, traceback)
+
     def __exit__(self, kind, value, traceback):
         if kind is not None and not fb_u32_load_acquire(&self.is_closed):
             self.abort(f"{kind.__name__}: {value}".removesuffix(": "))
@@ -562,6 +570,18 @@ cdef class InputGate:
             raise ConfigError(
                 f"gate {self.gate_id} has no address: its environment does not listen (call env.listen() before)")
         return GateAddress(*self.environment.address, self.gate_id, self.secret)
+
+    def __repr__(self):
+        # Whoever asks may not have the gate's lock: each figure is of its own moment.
+        if self.core == NULL and not self.freed:
+            return "<InputGate: not made>"
+        state = "closed" if self.freed or fb_u32_load_acquire(&self.is_closed) else \
+            "failed" if failure_code(&self.core.failure) else "finished" if self.finished else "open"
+        stats = self.stats()
+        in_use = 0 if self.freed else self.pool.in_use
+        expected = "any number of" if self.channels is None else self.channels
+        return (f"<InputGate {self.gate_id}: {state}, {stats['channels']} of {expected} channels, {stats['records']} "
+                f"records, {in_use} of {stats['segments']} segments in use>")
 
     def describe_stall(self):
         """The state of a waiting gate, for people."""

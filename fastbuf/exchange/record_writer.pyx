@@ -28,16 +28,19 @@ from fastbuf.serializers.row_encode cimport write_run
 from fastbuf.serializers.scatter cimport BatchScatter
 from fastbuf.serializers.serializer cimport Serializer
 
+from fastbuf.checks import seconds
 from fastbuf.errors import ExchangeClosed, RecordError, RecordTooLong, SchemaError
 from fastbuf.exchange.events import encode_event
 from fastbuf.serializers.columnar import from_numpy
+from fastbuf.serializers.frames import batch_of, is_stream
 
 cdef enum:
     RUN = 64                    # records of a list between two looks at who ends or fails, and two words to drainers
 
 
 cdef class RecordWriter(LongRecordWriter):
-    """Writes one producer's records to R consumers.
+    """RecordWriter(partition, serializer, selector)\n--\n
+    Writes one producer's records to R consumers.
 
     Made by :meth:`ShuffleEnvironment.create_result_partition` or :meth:`ShuffleEnvironment.exchange`.
     One thread at a time.
@@ -224,6 +227,8 @@ cdef class RecordWriter(LongRecordWriter):
         self.partition.check()
         if isinstance(batch, np.ndarray):
             batch = from_numpy(batch)
+        elif is_stream(batch):
+            batch = batch_of(batch, (<ColumnarSerializer> self.serializer).arrow_schema)
         try:
             if self.to_all:
                 self.scatter.begin(batch, None)     # one encoding, for all
@@ -241,7 +246,8 @@ cdef class RecordWriter(LongRecordWriter):
 
         Parameters
         ----------
-        batch : pyarrow.RecordBatch, NumPy structured array, or anything with ``__arrow_c_array__``
+        batch : pyarrow.RecordBatch or Table, NumPy structured array, a frame of pandas or polars
+            Or anything else with ``__arrow_c_array__`` or ``__arrow_c_stream__``.
 
         Raises
         ------
@@ -583,7 +589,7 @@ cdef class RecordWriter(LongRecordWriter):
         if self.in_batch or self.spill_left:
             self.finish_pending()
         self.partition.end()
-        if not self.partition.wait_closed(-1.0 if timeout is None else timeout):
+        if not self.partition.wait_closed(-1.0 if timeout is None else seconds("timeout", timeout)):
             raise TimeoutError(f"writer {self.partition.channel}: consumers have not had everything within {timeout} s")
         self._let_go()
 
@@ -618,6 +624,14 @@ cdef class RecordWriter(LongRecordWriter):
             self.abort(f"{kind.__name__}: {value}")
 
     # ---- figures
+
+    def __repr__(self):
+        p = self.partition
+        state = "closed" if p.closed else "cancelled" if p.cancelled else "failed" if failure_code(&p.core.failure) \
+            else "finished" if p.ended else "open"
+        s = p.pool.stats()
+        return (f"<RecordWriter of producer {p.channel}: {state}, {p.subpartitions} consumers, {self.records} records, "
+                f"{s.in_use} of {s.maximum} segments in use>")
 
     @property
     def cancelled(self):

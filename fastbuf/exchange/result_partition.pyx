@@ -72,6 +72,7 @@ from fastbuf.memory.pool_core cimport (
 )
 from fastbuf.memory.pool_setup cimport fork_count
 
+from fastbuf.checks import MOST_SEGMENTS
 from fastbuf.errors import ExchangeClosed, StallTimeout
 
 cdef enum:
@@ -116,7 +117,7 @@ cdef class ResultPartition:
         # One segment to fill per subpartition, and one on its way, so that filling never waits for itself.
         required = subpartitions + 1
         if maximum is None:
-            maximum = subpartitions * config.exclusive + config.floating
+            maximum = min(subpartitions * config.exclusive + config.floating, MOST_SEGMENTS)
         self.pool = environment.pool.create_local_pool(
             required=required, maximum=max(required, maximum), overdraft=config.overdraft, name=f"partition {channel}")
         self.core = <PartitionCore *> calloc(1, sizeof(PartitionCore))
@@ -453,7 +454,8 @@ cdef class ResultPartition:
                         break
         if part >= 0:
             state = FB_WAIT_LINK if fb_u32_load_relaxed(&self.subs[part].held) == HELD_LINK else FB_WAIT_CREDIT
-        self.does(state, part)
+        if part != self.waited_for or fb_activity_state(&self.core.activity) != state:
+            self.does(state, part)
 
     cdef void runs(self) noexcept nogil:
         if fb_activity_state(&self.core.activity) != FB_RUNS:

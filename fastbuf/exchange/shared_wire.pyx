@@ -4,7 +4,6 @@ Channels within a process are read in place and need none.  It is there to compa
 before it, on the same frames, queues, gates and pools: see the map in the ``.pxd``.
 """
 
-import threading
 from typing import Any, NamedTuple
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -64,6 +63,7 @@ from fastbuf.memory.network_buffer_pool cimport NetworkBufferPool
 from fastbuf.memory.pool_core cimport segment_data
 
 from fastbuf.errors import ConfigError, ExchangeClosed, SequenceError
+from fastbuf.exchange.named_thread import start_thread
 
 cdef enum:
     SLICE_NS = 500000000        # an idle wire looks at itself this often
@@ -331,8 +331,7 @@ cdef class SharedWire:
 
     def __init__(self, environment, flow_control="credit"):
         # A daemon: a wire that was forgotten with its environment is ended by that one's finalizer, which joins it.
-        self.thread = threading.Thread(target=self._run, name="fastbuf-wire", daemon=True)
-        self.thread.start()
+        self.thread = start_thread(self._run, "fastbuf-wire")
 
     def __dealloc__(self):
         cdef WireChannel *c

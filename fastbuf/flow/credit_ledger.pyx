@@ -20,6 +20,7 @@ from fastbuf._native.atomics cimport (
 
 import numpy as np
 
+from fastbuf.checks import whole
 from fastbuf.errors import ConfigError, FastbufError
 
 cdef extern from "<sched.h>" nogil:
@@ -39,10 +40,6 @@ cdef CreditLedger ledger_of_gate(int channels, int exclusive, int floating):
 
 cdef int _make(CreditLedger ledger, int channels, int exclusive, int floating) except -1:
     cdef int64_t[:, ::1] view
-    if channels < 1 or exclusive < 1 or floating < 0:
-        raise ConfigError(
-            f"CreditLedger(channels={channels}, exclusive={exclusive}, floating={floating}): "
-            "at least 1 channel, 1 exclusive and 0 floating segments")
     ledger.channels = channels
     ledger.exclusive = exclusive
     ledger.floating = floating
@@ -54,7 +51,8 @@ cdef int _make(CreditLedger ledger, int channels, int exclusive, int floating) e
 
 
 cdef class CreditLedger:
-    """Credits of a gate's channels, in a NumPy array; no method waits, and none takes a lock.
+    """CreditLedger(channels, exclusive=2, floating=8)\n--\n
+    Credits of a gate's channels, in a NumPy array; no method waits, and none takes a lock.
 
     Parameters
     ----------
@@ -81,11 +79,16 @@ cdef class CreditLedger:
     (1.5 and later).
     """
 
-    def __init__(self, int channels, int exclusive=2, int floating=8):
+    def __init__(self, channels, exclusive=2, floating=8):
+        channels = whole("channels", channels, 1)
+        exclusive, floating = whole("exclusive", exclusive, 1), whole("floating", floating, 0)
         _make(self, channels, exclusive, floating)
         for i in range(channels):
             credit_init(&self.rows[i], exclusive)
             credit_announce(&self.rows[i], exclusive, 0)
+
+    def __repr__(self):
+        return f"<CreditLedger: {self.channels} channels, exclusive {self.exclusive}, floating {self.floating}>"
 
     cdef CreditRow *row(self, int channel) except NULL:
         if channel < 0 or channel >= self.channels:

@@ -7,6 +7,7 @@ segment stops reading, and then every channel of the connection waits.
 
 from libc.stdint cimport int64_t
 
+from fastbuf.checks import MOST_SEGMENT_BYTES, whole
 from fastbuf.config import SEGMENT_BYTES
 from fastbuf.errors import ConfigError
 
@@ -33,10 +34,8 @@ cdef class WatermarkPolicy:
 
     cdef Watermark mark
 
-    def __init__(self, int64_t segment_size=SEGMENT_BYTES):
-        if segment_size < 1:
-            raise ConfigError(f"WatermarkPolicy({segment_size}): a segment has at least one byte")
-        watermark_init(&self.mark, segment_size)
+    def __init__(self, segment_size=SEGMENT_BYTES):
+        watermark_init(&self.mark, whole("segment_size", segment_size, 1, MOST_SEGMENT_BYTES))
 
     @property
     def high(self):

@@ -7,7 +7,8 @@ from posix.unistd cimport close as posix_close
 
 import os
 
-from fastbuf.errors import ConfigError, FastbufError, ResourceError, SegmentExported
+from fastbuf.checks import flag, segment_bytes, whole
+from fastbuf.errors import FastbufError, ResourceError, SegmentExported
 from fastbuf.memory.debug_checks cimport GUARD
 from fastbuf.memory.layout import ArenaLayout
 from fastbuf.memory.limits import memory_limits, require_memory
@@ -26,7 +27,8 @@ cdef char *FORMAT = "B"
 
 
 cdef class Arena:
-    """A block of memory, cut into segments of one size.
+    """Arena(segments, segment_size, *, memfd=False, prefault=False, huge_pages=True)\n--\n
+    A block of memory, cut into segments of one size.
 
     Parameters
     ----------
@@ -67,12 +69,10 @@ cdef class Arena:
         cdef void *base
         if self.segments:
             raise FastbufError("an Arena is made once")
-        if not isinstance(segments, int) or not 1 <= segments < 1 << 31:
-            raise ConfigError(f"segments is {segments!r}: it must be an integer from 1 to {(1 << 31) - 1}")
-        if not isinstance(segment_size, int) or not 64 <= segment_size < 1 << 31 or segment_size % 64:
-            raise ConfigError(
-                f"segment_size is {segment_size!r}: it must be a multiple of 64 from 64 to {(1 << 31) - 64} bytes"
-            )
+        segments = whole("segments", segments, 1)
+        segment_size = segment_bytes(segment_size)
+        memfd, prefault = flag("memfd", memfd), flag("prefault", prefault)
+        huge_pages = flag("huge_pages", huge_pages)
         layout = ArenaLayout.of(segments, segment_size, GUARD)
         length = layout.length
         require_memory(length, segments, segment_size)
@@ -206,6 +206,10 @@ cdef class Arena:
                 "the arena is closed" if self.base == NULL else "the arena has no memfd: make it with memfd=True"
             )
         return self.fd
+
+    def __repr__(self):
+        where = "closed" if self.base == NULL else f"memfd {self.fd}" if self.fd >= 0 else "private memory"
+        return f"<Arena: {self.segments} segments of {self.segment_size} bytes, {where}>"
 
     def close(self):
         """Give the memory back.  Closing twice does nothing.

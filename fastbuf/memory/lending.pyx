@@ -28,6 +28,7 @@ from fastbuf._native.atomics cimport (
     fb_u64_load_relaxed,
     fb_u64_store_release,
 )
+from fastbuf.checks import whole
 from fastbuf.errors import ConfigError, FastbufError, ResourceError, SegmentExported, SegmentStateError
 from fastbuf.memory.arena cimport Arena
 from fastbuf.memory.layout import require_sealed
@@ -92,7 +93,8 @@ cdef size_t rings_length(uint32_t capacity):
 @cython.final
 @cython.no_gc_clear                 # __dealloc__ needs `network` alive, since core is its memory
 cdef class Lender:
-    """Lends segments of one pool to one other process.
+    """Lender(network, pid, capacity=64)\n--\n
+    Lends segments of one pool to one other process.
 
     Parameters
     ----------
@@ -136,8 +138,8 @@ cdef class Lender:
         cdef LoanRings *r
         if self.rings != NULL:
             raise FastbufError("a Lender is made once")
-        if not isinstance(capacity, int) or not 1 <= capacity <= MOST_CAPACITY:
-            raise ConfigError(f"capacity is {capacity!r}: it must be an integer from 1 to {MOST_CAPACITY}")
+        capacity = whole("capacity", capacity, 1, MOST_CAPACITY)
+        pid = whole("pid", pid, 1)
         network.arena.fileno()                          # raises if there is none
         self.pidfd = os.pidfd_open(pid)
         self.capacity = capacity
@@ -328,7 +330,8 @@ cdef class Lender:
 
 @cython.final
 cdef class Borrower:
-    """The other end: takes what a `Lender` of another process lends.
+    """Borrower(arena, rings, *, writable=False)\n--\n
+    The other end: takes what a `Lender` of another process lends.
 
     Parameters
     ----------

@@ -50,7 +50,8 @@ cdef int64_t SLICE_NS = 250_000_000
 @cython.final
 @cython.no_gc_clear
 cdef class LocalBufferPool:
-    """Segments for one result partition or one input gate.
+    """LocalBufferPool()\n--\n
+    Segments for one result partition or one input gate.
 
     Made by `NetworkBufferPool.create_local_pool`.  All methods may be called from any thread.
 

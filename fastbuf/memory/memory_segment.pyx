@@ -55,7 +55,8 @@ _LAST_RECYCLED = {}                 # debug build: (address of the core, segment
 @cython.final
 @cython.no_gc
 cdef class MemorySegment:
-    """A fixed-size slice of the arena, reference-counted.
+    """MemorySegment()\n--\n
+    A fixed-size slice of the arena, reference-counted.
 
     A handle owns the references it was given (one) or has retained, and each is given back by one `recycle`.  With the
     last reference of all handles and queues the segment goes home to its pool.  Segments come from
@@ -217,6 +218,15 @@ cdef class MemorySegment:
 
     def __len__(self):
         return self.core.segment_size
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, traceback):
+        # One reference, unless it was given back within.  An error is not covered up by views that its traceback holds:
+        # the handle gives back, and warns, when it goes.
+        if self.held and not (kind is not None and self.exports):
+            self.recycle()
 
     def __repr__(self):
         state = f"{self.refcount} references" if self.held else "recycled"

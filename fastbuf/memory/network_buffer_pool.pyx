@@ -7,10 +7,12 @@ from libc.stdlib cimport free, malloc, qsort
 import threading
 import warnings
 import weakref
+from contextlib import contextmanager
 
 from fastbuf._native.atomics cimport fb_u64_load_relaxed, fb_u64_load_seq_cst
+from fastbuf.checks import instance, whole
 from fastbuf.config import POOL_SEGMENTS, SEGMENT_BYTES
-from fastbuf.errors import ConfigError, FastbufError, PoolDestroyed, ResourceError
+from fastbuf.errors import FastbufError, PoolDestroyed, ResourceError
 from fastbuf.memory.arena cimport Arena
 from fastbuf.memory.audit cimport pool_faults
 from fastbuf.memory.free_list cimport list_depth
@@ -26,17 +28,6 @@ from fastbuf.memory.stats import NetworkPoolStats
 
 cdef inline LocalCore *first(NetworkBufferPool self) noexcept nogil:
     return <LocalCore *><size_t>fb_u64_load_seq_cst(&self.core.locals)
-
-
-# Segments that the pools which live are guaranteed.
-cdef uint64_t guaranteed(NetworkBufferPool self) noexcept:
-    cdef LocalCore *p = first(self)
-    cdef uint64_t sum = 0
-    while p != NULL:
-        if not local_destroyed(p):
-            sum += p.required
-        p = p.following
-    return sum
 
 
 cdef int older(const void *a, const void *b) noexcept nogil:
@@ -72,7 +63,8 @@ cdef size_t living(NetworkBufferPool self, LocalCore **pools) noexcept:
 @cython.final
 @cython.no_gc_clear                 # __dealloc__ needs the arena
 cdef class NetworkBufferPool:
-    """All segments of a process, in one arena, shared out among local pools.
+    """NetworkBufferPool(segments=2048, segment_size=32768, *, memfd=False, prefault=False, huge_pages=True)\n--\n
+    All segments of a process, in one arena, shared out among local pools.
 
     Parameters
     ----------
@@ -105,7 +97,8 @@ cdef class NetworkBufferPool:
         cdef Arena arena = Arena(segments, segment_size, memfd=memfd, prefault=prefault, huge_pages=huge_pages)
         self.arena = arena
         self.lock = threading.Lock()
-        self.core = pool_new(arena.base, segments, segment_size, arena.stride)
+        self.roomy = True
+        self.core = pool_new(arena.base, arena.segments, arena.segment_size, arena.stride)
         if self.core == NULL:
             raise ResourceError(f"no memory to keep account of {segments} segments: set segments= lower")
         pools_add(self.core)
@@ -157,19 +150,17 @@ cdef class NetworkBufferPool:
             This pool was destroyed.
         """
         cdef LocalCore *p
-        for what, value in (("required", required), ("overdraft", overdraft)):
-            if not isinstance(value, int) or not 0 <= value < 1 << 31:
-                raise ConfigError(f"{what} is {value!r}: it must be an integer of at least 0")
+        required, overdraft = whole("required", required, 0), whole("overdraft", overdraft, 0)
         if maximum is None:
             maximum = max(self.core.count, required)
-        if not isinstance(maximum, int) or not max(1, required) <= maximum < 1 << 31:
-            raise ConfigError(f"maximum is {maximum!r}: it must be an integer of at least required ({required}) and 1")
+        maximum = whole("maximum", maximum, max(1, required))
+        name = instance("name", name, str)
         if fork_count() != self.core.forks:
             raise FastbufError("this is a fork of the process that made the pool: make a pool of its own after fork()")
         with self.lock:
             if self.ended:
                 raise PoolDestroyed("the network pool was destroyed")
-            taken = guaranteed(self)
+            taken = fb_u64_load_seq_cst(&self.core.guaranteed)
             if taken + required > self.core.count:
                 raise ResourceError(
                     f"pool {name!r} requires {required} segments, but of {self.core.count} segments {taken} are "
@@ -180,6 +171,11 @@ cdef class NetworkBufferPool:
             if p == NULL:
                 raise ResourceError("no memory to keep account of another local pool")
             pool = local_adopt(p, self, name)
+            self.most += <uint64_t> maximum
+            if self.roomy and not self.dirty and self.most <= self.core.count:
+                local_set_limit(p, maximum)     # and nobody else's limit changes
+                return pool
+            self.roomy = False
         self.redistribute_limits()
         return pool
 
@@ -191,13 +187,28 @@ cdef class NetworkBufferPool:
         Never waits for the lock, since a pool may be destroyed by the garbage collector while this very thread has it:
         who has the lock looks at `dirty` again after releasing it.
         """
+        if self.roomy and not self.dirty:
+            return
         self.dirty = True
-        while self.dirty and self.lock.acquire(False):
+        while self.dirty and not self.waiting and self.lock.acquire(False):
             try:
                 self.dirty = False
                 self.move_limits()
             finally:
                 self.lock.release()
+
+    @contextmanager
+    def limits_at_the_end(self):
+        """While many local pools are made or destroyed: their limits are worked out once, at the end of the block.
+
+        Until then a new pool may hold what it requires, and the others what they could before.
+        """
+        self.waiting += 1           # with the GIL, not the lock: a collector may be here while this very thread has it
+        try:
+            yield
+        finally:
+            self.waiting -= 1
+            self.redistribute_limits()
 
     cdef move_limits(self):
         # A pool that is destroyed meanwhile is left out below, and sets `dirty`; its LocalCore cannot serve another
@@ -208,9 +219,11 @@ cdef class NetworkBufferPool:
         cdef size_t n = 0
         cdef size_t k
         cdef int rising
+        cdef uint64_t most = 0
         while p != NULL:
             n += 1
             p = p.following
+        self.core.looks += n
         pools = <LocalCore **>malloc((n + 1) * sizeof(LocalCore *))
         numbers = <uint32_t *>malloc((3 * n + 1) * sizeof(uint32_t))
         try:
@@ -220,12 +233,15 @@ cdef class NetworkBufferPool:
             for k in range(n):
                 numbers[k] = pools[k].required
                 numbers[n + k] = pools[k].maximum
+                most += pools[k].maximum
             share_out(self.core.count, n, numbers, numbers + n, numbers + 2 * n)
             for rising in range(2):                     # falling limits first: their sum never exceeds the segments
                 for k in range(n):
                     p = pools[k]
                     if not local_destroyed(p) and (numbers[2 * n + k] > local_limit(p)) == rising:
                         local_set_limit(p, numbers[2 * n + k])
+            self.most = most
+            self.roomy = most <= self.core.count
         finally:
             free(pools)
             free(numbers)
@@ -277,6 +293,7 @@ cdef class NetworkBufferPool:
             limits=limits,
             in_use=in_use,
             pools=pools,
+            looks=self.core.looks,
             waits=waits,
             wait_s=wait_ns / 1e9,
         )

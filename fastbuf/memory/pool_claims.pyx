@@ -199,6 +199,7 @@ cdef void local_destroy(LocalCore *p) noexcept nogil:
             return
         if fb_u64_cas_seq_cst(&p.word, &w, w | WORD_DESTROYED):
             break
+    fb_u64_add_seq_cst(&g.guaranteed, -<uint64_t>p.required)
     if word_total(w) < p.required:                      # its guarantee is free for all now
         fb_i64_add_seq_cst(&g.spare, p.required - <int64_t>word_total(w))
     local_set_limit(p, 0)

@@ -117,6 +117,11 @@ cdef struct PoolCore:
     fb_au64 locals                  # LocalCore*: all of them, in use or not; grows at the front, never shrinks
     PoolCore *next_pool             # of all pools there are; under the lock of magazines.pyx
     bint left_to_readers            # debug build: what is recycled from here on is not poisoned
+    # --- what makes and ends local pools, so that a thousand of them cost a thousand times one
+    fb_au64 guaranteed              # `required` of the pools that live, sum
+    fb_au32 abandoned               # LocalCores that nobody has any more; some may still hold segments
+    LocalCore *rover                # where the search for one of them goes on, NULL: at the front; under the lock
+    uint64_t looks                  # LocalCores looked at to make pools and to move limits; under the lock
 
 
 # --- segments ---------------------------------------------------------------------------------------------------------

@@ -10,7 +10,10 @@ from fastbuf._native.atomics cimport (
     fb_i64_sub_seq_cst,
     fb_u32_add_seq_cst,
     fb_u32_load_relaxed,
+    fb_u32_load_seq_cst,
     fb_u32_store_relaxed,
+    fb_u32_sub_seq_cst,
+    fb_u64_add_seq_cst,
     fb_u64_init,
     fb_u64_load_seq_cst,
     fb_u64_store_relaxed,
@@ -96,10 +99,34 @@ cdef void pool_free(PoolCore *g) noexcept nogil:
     free(g)
 
 
-cdef LocalCore *local_new(PoolCore *g, uint32_t required, uint32_t maximum, uint32_t overdraft) noexcept nogil:
-    cdef LocalCore *p = <LocalCore *><size_t>fb_u64_load_seq_cst(&g.locals)
-    while p != NULL and (p.in_service != 0 or fb_u64_load_seq_cst(&p.word) != WORD_DESTROYED):
+cdef bint is_free(LocalCore *p) noexcept nogil:
+    return p.in_service == 0 and fb_u64_load_seq_cst(&p.word) == WORD_DESTROYED
+
+
+# One that may serve another pool, or NULL.  The search goes on where the last one ended, so that those which replace
+# many pools do not each walk past all that were replaced before.
+cdef LocalCore *find_abandoned(PoolCore *g) noexcept nogil:
+    cdef LocalCore *p = g.rover
+    cdef LocalCore *end = g.rover
+    if fb_u32_load_seq_cst(&g.abandoned) == 0:
+        return NULL
+    while p != NULL and not is_free(p):
+        g.looks += 1
         p = p.following
+    if p == NULL:
+        p = <LocalCore *><size_t>fb_u64_load_seq_cst(&g.locals)
+        while p != end and not is_free(p):
+            g.looks += 1
+            p = p.following
+        if p == end:
+            return NULL
+    g.rover = p.following
+    fb_u32_sub_seq_cst(&g.abandoned, 1)
+    return p
+
+
+cdef LocalCore *local_new(PoolCore *g, uint32_t required, uint32_t maximum, uint32_t overdraft) noexcept nogil:
+    cdef LocalCore *p = find_abandoned(g)
     if p == NULL:
         p = <LocalCore *>aligned_alloc(64, (sizeof(LocalCore) + 63) // 64 * 64)
         if p == NULL:
@@ -124,6 +151,7 @@ cdef LocalCore *local_new(PoolCore *g, uint32_t required, uint32_t maximum, uint
     fb_u64_store_relaxed(&p.waits, 0)
     fb_u64_store_relaxed(&p.wait_ns, 0)
     p.in_service = 1
+    fb_u64_add_seq_cst(&g.guaranteed, required)
     fb_i64_sub_seq_cst(&g.spare, required)
     fb_u32_add_seq_cst(&p.limit, required - fb_u32_load_relaxed(&p.limit))
     fb_u64_store_release(&p.word, 0)
@@ -132,3 +160,4 @@ cdef LocalCore *local_new(PoolCore *g, uint32_t required, uint32_t maximum, uint
 
 cdef void local_abandon(LocalCore *p) noexcept nogil:
     p.in_service = 0
+    fb_u32_add_seq_cst(&p.pool.abandoned, 1)

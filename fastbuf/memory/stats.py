@@ -72,6 +72,8 @@ class NetworkPoolStats:
         Requested and not yet recycled, of all pools, destroyed ones too.
     pools
         Local pools that are not destroyed.
+    looks
+        Local pools looked at so far, to make others and to share the segments out: the work that many pools cost.
     waits
         Requests that had to wait, of these pools.
     wait_s
@@ -85,5 +87,6 @@ class NetworkPoolStats:
     limits: int
     in_use: int
     pools: int
+    looks: int
     waits: int
     wait_s: float

@@ -14,6 +14,7 @@ cdef class BatchAssembler:
     cdef fb_assembly c                 # owns the column buffers until take hands them to a batch
 
     cdef void believe(self, bint writer) noexcept              # whether offsets and padding are taken as they are
+    cdef void trust(self, bint own) noexcept                   # whether text is this process's own, and not looked at
     cdef int append(self, const uint8_t *payload, Py_ssize_t length) except -1
     # Whole elements, prefixes included.
     cdef int append_elements(self, const uint8_t *data, Py_ssize_t length) except -1

@@ -18,6 +18,7 @@ from fastbuf.serializers.columns cimport (
     FB_APPEND_PADDING,
     FB_APPEND_ROWS,
     FB_APPEND_SHORT,
+    FB_APPEND_TEXT,
     fb_append,
     fb_assembly,
     fb_copy,
@@ -100,6 +101,9 @@ cdef class BatchAssembler:
         # What is cast here reads by the offsets before anybody else does.
         self.c.believed = writer and self.plan.wire is None
 
+    cdef void trust(self, bint own) noexcept:
+        self.c.own = own
+
     cdef int append(self, const uint8_t *payload, Py_ssize_t length) except -1:
         cdef int error
         if length < GIL_BYTES:
@@ -128,6 +132,8 @@ cdef class BatchAssembler:
             raise BlockCorrupt(f"{what} is followed by {self.c.left:,} bytes that belong to no column")
         if error == FB_APPEND_PADDING:
             raise BlockCorrupt(f"{what} has padding that is not 0")
+        if error == FB_APPEND_TEXT:
+            raise BlockCorrupt(f"{what} has text that is not UTF-8, in its value {self.c.need:,}: send bytes as binary")
         if error == FB_APPEND_ROWS:
             raise BlockCorrupt(f"{what} claims {self.c.need:,} rows of no bytes")
         if error == FB_APPEND_OFFSETS:
@@ -264,3 +270,13 @@ cdef class BatchAssembler:
             It owns its buffers: nothing is copied.
         """
         return self.take()
+
+
+cdef extern from "fb_cpu.h":
+    int fb_best_way
+
+
+def _best_way(int way):
+    """For tests: this module's kernels as on a processor without AVX2 (0), with it (1), or as this one has them (2)."""
+    global fb_best_way
+    fb_best_way = way

@@ -224,6 +224,7 @@ cdef class ColumnPlan:
         parameters = fmt.partition(b":")[2]
         if found is not None:
             t.kind, t.width, t.hash = found
+            t.text = fmt == b"u" or fmt == b"U"
         elif name is not None:
             raise SchemaError(f"column {path!r} has the type {name}, which is not carried: cast it to a plain type")
         elif fmt.startswith((b"tss:", b"tsm:", b"tsu:", b"tsn:")):

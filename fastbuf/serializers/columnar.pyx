@@ -39,6 +39,7 @@ from fastbuf.serializers.column_plan cimport ColumnPlan, is_record_batch
 from fastbuf.serializers.scatter cimport BatchScatter
 from fastbuf.serializers.serializer cimport Serializer
 
+from fastbuf.checks import flag
 from fastbuf.errors import BlockTruncated, RecordError, RecordTooLong
 from fastbuf.serializers.block import (
     FLAG_CRC,
@@ -50,6 +51,7 @@ from fastbuf.serializers.block import (
     encode_header,
 )
 from fastbuf.serializers.column_view import views
+from fastbuf.serializers.frames import is_stream, table_of
 from fastbuf.serializers.schema import Schema
 
 cdef Py_ssize_t HEAD = HEADER_BYTES
@@ -80,7 +82,8 @@ cdef bytes encode_rest(BatchScatter scatter, Py_ssize_t head):
 
 
 cdef class ColumnarSerializer(Serializer):
-    """Arrow record batches, and NumPy structured arrays, to blocks and back, without Python objects.
+    """ColumnarSerializer(schema=None, checksum=False)\n--\n
+    Arrow record batches, and NumPy structured arrays, to blocks and back, without Python objects.
 
     Parameters
     ----------
@@ -102,14 +105,18 @@ cdef class ColumnarSerializer(Serializer):
         A type that cannot be carried.
     """
 
-    def __init__(self, schema=None, bint checksum=False):
+    def __init__(self, schema=None, checksum=False):
         self.kind = "columnar"
-        self.checksum = checksum
+        self.checksum = flag("checksum", checksum)
         if schema is not None:
             self.learn(schema)
 
     def __reduce__(self):
         return ColumnarSerializer, (self._given, self.checksum)
+
+    def __repr__(self):
+        given = [repr(self.schema)] if self.schema is not None else []
+        return f"ColumnarSerializer({', '.join(given + ['checksum=True'] * self.checksum)})"
 
     cdef int learn(self, object schema) except -1:
         arrow = schema.to_arrow() if isinstance(schema, Schema) else schema
@@ -144,8 +151,9 @@ cdef class ColumnarSerializer(Serializer):
 
         Parameters
         ----------
-        data : pyarrow.RecordBatch, pyarrow.Table, NumPy structured array, or anything with ``__arrow_c_array__``
-            A slice ships its own rows only.  A list of batches, all of one schema, becomes one block.
+        data : pyarrow.RecordBatch or Table, NumPy structured array, a frame of pandas or polars
+            Or anything else with ``__arrow_c_array__`` or ``__arrow_c_stream__``.  A slice ships its own rows only.  A
+            list of batches, all of one schema, becomes one block.
 
         Returns
         -------
@@ -235,6 +243,8 @@ cdef class ColumnarSerializer(Serializer):
         return 0
 
     cdef list _begin(self, object data):
+        if is_stream(data):
+            data = table_of(data, self.arrow_schema)
         cdef list batches = _batches_of(data)
         if self.plan is None:
             if not batches and not hasattr(data, "schema"):
@@ -272,7 +282,8 @@ cdef class ColumnarSerializer(Serializer):
             resized, and a segment not recycled (``SegmentExported``).  It should not be changed meanwhile: the batch
             was checked as it was.
         check : bool, default True
-            False: offsets and padding are believed, as IPC's are, and not read: for blocks of a trusted writer only.
+            False: offsets, padding and text are believed, as IPC's are, and not read: for blocks of a trusted writer
+            only.  (Else a text column that is not UTF-8 is ``BlockCorrupt``, with the column's name.)
             Header, lengths, flags and checksum are looked at all the same, so that every part lies in `buf`; but where
             offsets fall, whoever reads the batch's strings or lists reads outside of it.  Views and dictionaries are
             made by the offsets here, and these are read always.

@@ -23,6 +23,7 @@ cdef extern from "fb_columns.h" nogil:
         uint8_t hash
         int32_t width
         int32_t next
+        int32_t text
         int64_t bits
 
     ctypedef struct fb_column:
@@ -136,6 +137,7 @@ cdef extern from "fb_append.h" nogil:
         FB_APPEND_OFFSETS
         FB_APPEND_MEMORY
         FB_APPEND_PADDING
+        FB_APPEND_TEXT
 
     ctypedef struct fb_out:
         int64_t rows
@@ -150,6 +152,7 @@ cdef extern from "fb_append.h" nogil:
         fb_piece *pieces
         int32_t n_nodes
         int32_t believed
+        int32_t own
         int32_t bad_node
         int64_t need
         int64_t left

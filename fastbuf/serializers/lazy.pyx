@@ -57,7 +57,8 @@ cdef object EMPTY = np.empty
 
 @cython.final
 cdef class LazyRows:
-    """The records of a block, as they lie in it; made by :meth:`RowSerializer.view`.
+    """LazyRows()\n--\n
+    The records of a block, as they lie in it; made by :meth:`RowSerializer.view`.
 
     A sequence of :class:`LazyRow`.  Where one field of every record is wanted, :meth:`values` and :meth:`array` make no
     row objects at all.
@@ -343,7 +344,8 @@ cdef class LazyRows:
 @cython.no_gc  # its LazyRows knows no row: there is no cycle to find
 @cython.final
 cdef class LazyRow:
-    """One encoded record; a field is decoded when it is read, each time.
+    """LazyRow()\n--\n
+    One encoded record; a field is decoded when it is read, each time.
 
     ``row[2]``, ``row["name"]``, ``row.name`` (names of methods aside), :meth:`as_tuple`.  Rows of one schema and key
     are compared and hashed by the key's bytes, as Spark groups and sorts: None is less than everything, NaN equals

@@ -8,6 +8,7 @@ from libc.stdlib cimport calloc, free
 from fastbuf.serializers.column_plan cimport BoundBatch, ColumnPlan
 from fastbuf.serializers.columns cimport FB_HASH_NONE, fb_hash_partition
 
+from fastbuf.checks import whole
 from fastbuf.errors import SchemaError, SchemaMismatch
 
 MAX_PARTITIONS = 1 << 30
@@ -59,13 +60,11 @@ cdef class HashPartitioner:
         No key, or `partitions` out of range.
     """
 
-    def __cinit__(self, keys, int partitions):
+    def __cinit__(self, keys, partitions):
         self.keys = (keys,) if isinstance(keys, (str, int)) else tuple(keys)
-        self.partitions = partitions
+        self.partitions = whole("partitions", partitions, 1, MAX_PARTITIONS)
         if not self.keys:
             raise ValueError("at least one key column is needed")
-        if not 1 <= partitions <= MAX_PARTITIONS:
-            raise ValueError(f"partitions is {partitions}: it must be within 1 and {MAX_PARTITIONS:,}")
         self.key_nodes = <int32_t *> calloc(len(self.keys), sizeof(int32_t))
         if self.key_nodes == NULL:
             raise MemoryError

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fastbuf.checks import flag, whole
 from fastbuf.errors import RecordError, SchemaError
 
 Ids = NDArray[np.int32]
@@ -30,9 +31,7 @@ class BatchPartitioner:
     """
 
     def __init__(self, partitions: int) -> None:
-        if not 1 <= partitions <= 0x7FFFFFFF:
-            raise ValueError(f"partitions is {partitions}: it must be within 1 and {0x7FFFFFFF}")
-        self.partitions = partitions
+        self.partitions = whole("partitions", partitions, 1)
 
     def partition(self, batch: Any) -> Ids:
         """Partition of each row of a batch: int32, of shape (rows,)."""
@@ -57,7 +56,7 @@ class RoundRobinPartitioner(BatchPartitioner):
 
     def __init__(self, partitions: int, start: int = 0) -> None:
         super().__init__(partitions)
-        self._next = start % partitions
+        self._next = whole("start", start, 0) % self.partitions
 
     def partition(self, batch: Any) -> Ids:
         rows = _rows(batch)
@@ -78,7 +77,7 @@ class RandomPartitioner(BatchPartitioner):
 
     def __init__(self, partitions: int, seed: int | None = None) -> None:
         super().__init__(partitions)
-        self._random = np.random.default_rng(seed)
+        self._random = np.random.default_rng(None if seed is None else whole("seed", seed, 0, (1 << 64) - 1))
 
     def partition(self, batch: Any) -> Ids:
         return self._random.integers(0, self.partitions, _rows(batch), dtype=np.int32)
@@ -136,7 +135,7 @@ class RangePartitioner(BatchPartitioner):
     def __init__(self, keys: str | Sequence[str], bounds: Any, *, ascending: bool = True) -> None:
         super().__init__(bounds.num_rows + 1)
         self.keys = (keys,) if isinstance(keys, str) else tuple(keys)
-        self.ascending = ascending
+        self.ascending = flag("ascending", ascending)
         if not self.keys:
             raise ValueError("at least one key column is needed")
         self.bounds = _columns(bounds, self.keys)
@@ -173,8 +172,7 @@ class RangePartitioner(BatchPartitioner):
         import pyarrow.compute as pc
 
         names = (keys,) if isinstance(keys, str) else tuple(keys)
-        if partitions < 1:
-            raise ValueError(f"partitions is {partitions}: it must be at least 1")
+        partitions = whole("partitions", partitions, 1)
         table = sample if isinstance(sample, pa.Table) else pa.Table.from_batches(_batches(sample))
         missing = [name for name in names if table.schema.names.count(name) != 1]
         if missing:

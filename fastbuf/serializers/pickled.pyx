@@ -12,6 +12,7 @@ from fastbuf.serializers.serializer cimport Serializer
 from pickle import Pickler, PicklingError
 from pickle import loads as pickle_loads
 
+from fastbuf.checks import flag, whole
 from fastbuf.errors import BlockCorrupt, BlockError, BlockTruncated, RecordError, RecordTooLong
 from fastbuf.serializers.block import (
     FLAG_CRC, FLAG_GROUPS, HEADER_BYTES, KIND_PICKLED, MAX_RECORDS, check_block, count_mismatch, encode_header,
@@ -175,7 +176,8 @@ cdef const uint8_t *_take_buffers(const uint8_t *src, Py_ssize_t length, Py_ssiz
 
 
 cdef class PickledSerializer(Serializer):
-    """Serializer of any picklable object.
+    """PickledSerializer(checksum=False, group=256)\n--\n
+    Serializer of any picklable object.
 
     Parameters
     ----------
@@ -197,13 +199,12 @@ cdef class PickledSerializer(Serializer):
     one writer at a time.
     """
 
-    def __init__(self, checksum=False, int group=256):
-        if group < 1:
-            raise ValueError(f"group is {group}: it must be 1 or more")
+    def __init__(self, checksum=False, group=256):
+        group = whole("group", group, 1)
         self.kind = "pickled"
         self.schema = None
         self.fingerprint = 0
-        self.checksum = checksum
+        self.checksum = flag("checksum", checksum)
         self.group = group
 
     def __reduce__(self):

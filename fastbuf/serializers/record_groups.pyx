@@ -62,7 +62,8 @@ def _no_pair(record, number, why):
 
 
 cdef class RecordGroups:
-    """Puts records into lists by partition, in the order in which they come.
+    """RecordGroups(partitions, key=None, partition_func=None, wanted=None, group_bytes=32768)\n--\n
+    Puts records into lists by partition, in the order in which they come.
 
     Parameters
     ----------

@@ -18,6 +18,9 @@ from fastbuf.serializers.row_encode cimport Writer, write_elements, write_record
 from fastbuf.serializers.row_plan cimport OP_BINARY, Node, RowPlan
 from fastbuf.serializers.serializer cimport LEAST_TAIL, Serializer
 
+from types import GenericAlias
+
+from fastbuf.checks import flag
 from fastbuf.errors import BlockCorrupt, BlockError, RecordError, SchemaError
 from fastbuf.serializers.block import (
     HEADER_BYTES, KIND_ROW, MAX_RECORDS, check_block, count_mismatch,
@@ -45,7 +48,8 @@ cdef bint _is_named(object record, Py_ssize_t fields) except -1:
 
 
 cdef class RowSerializer(Serializer):
-    """Serializer of records of a fixed schema.
+    """RowSerializer(schema, checksum=False, record=None)\n--\n
+    Serializer of records of a fixed schema.
 
     Parameters
     ----------
@@ -80,7 +84,7 @@ cdef class RowSerializer(Serializer):
         self.kind = "row"
         self.schema = schema
         self.fingerprint = schema.fingerprint
-        self.checksum = checksum
+        self.checksum = flag("checksum", checksum)
         self._plan = RowPlan(schema)
         self._bytes_per_record = PREFIX + self._plan.root.head + 16
         self._record = None if record is tuple else record
@@ -98,6 +102,10 @@ cdef class RowSerializer(Serializer):
             self._tail_field = last
             self._tail_slot = root.children[last].offset
             self.tail_head = root.head
+
+    @classmethod
+    def __class_getitem__(cls, record):
+        return GenericAlias(cls, record)        # RowSerializer[Point], as the stub has it
 
     def __reduce__(self):
         return RowSerializer, (self.schema, self.checksum, self._record)

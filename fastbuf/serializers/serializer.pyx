@@ -10,7 +10,8 @@ cdef enum:
 
 
 cdef class Serializer:
-    """What every serializer offers; see the subclasses for what they carry.
+    """Serializer()\n--\n
+    What every serializer offers; see the subclasses for what they carry.
 
     Attributes
     ----------

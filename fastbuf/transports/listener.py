@@ -16,6 +16,7 @@ import time
 from typing import Any, Protocol
 
 from fastbuf.errors import ConfigError, ExchangeError, PeerLost, ResourceError
+from fastbuf.exchange.named_thread import start_thread
 from fastbuf.transports import handshake as hs
 from fastbuf.transports.applicant import Applicant, Refused
 from fastbuf.transports.socket_options import tune
@@ -90,8 +91,7 @@ class Listener:
         self._closing = False
         self.strangers: Strangers[_Stranger] = Strangers(f"the listener on {self.address[0]}:{self.address[1]}")
         self._joining: dict[tuple[int, int], tuple[Applicant, float]] = {}
-        self._thread = threading.Thread(target=self._run, name="fastbuf-listener", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._run, "fastbuf-listener")
 
     @staticmethod
     def _bind(host: str, ports: tuple[int, int]) -> socket.socket:

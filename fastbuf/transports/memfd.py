@@ -36,6 +36,7 @@ from typing import Any
 from fastbuf.errors import ExchangeClosed, FastbufError, PeerLost, SequenceError
 from fastbuf.exchange.connection import NobodyListens, Refused, register_transport
 from fastbuf.exchange.doorbell import Doorbell
+from fastbuf.exchange.named_thread import start_thread
 from fastbuf.exchange.shared_lender import SharedWriter
 from fastbuf.exchange.shared_reader import SharedReader
 from fastbuf.memory.arena import Arena
@@ -216,8 +217,7 @@ class MemfdTransport:
         if self._thread is None:
             # The thread keeps nothing alive: an environment that is forgotten is collected, and ends it.
             arguments = (weakref.ref(self), self._selector)
-            self._thread = threading.Thread(target=_watch_lines, args=arguments, name="fastbuf-memfd", daemon=True)
-            self._thread.start()
+            self._thread = start_thread(_watch_lines, "fastbuf-memfd", *arguments)
         self._wake()
 
     def _wake(self) -> None:

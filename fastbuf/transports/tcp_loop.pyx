@@ -31,7 +31,7 @@ from fastbuf._native.sockets cimport (
     eventfd_read,
     eventfd_write,
 )
-from fastbuf._native.threads cimport pthread_mutex_lock, pthread_mutex_unlock
+from fastbuf._native.threads cimport PR_SET_NAME, prctl, pthread_mutex_lock, pthread_mutex_unlock
 from fastbuf.exchange.failure cimport FAIL_PEER_LOST, failure_set
 from fastbuf.exchange.gate_core cimport gate_connect
 from fastbuf.transports.messages cimport FRAME_ABORT
@@ -527,6 +527,7 @@ cdef void *loop_main(void *argument) noexcept nogil:
     cdef int n, timeout
     cdef int64_t now = 0
     cdef Connection *c
+    prctl(PR_SET_NAME, b"fastbuf-io", 0, 0, 0)
     loop.looks = LOOKS                  # nobody has driven yet
     pthread_mutex_lock(&loop.turn)
     while loop.stop_at_ns < 0 or (loop.all.connections != NULL and now < loop.stop_at_ns):

@@ -18,6 +18,7 @@ from collections import deque
 
 from fastbuf.config import TlsConfig
 from fastbuf.errors import AuthenticationError, ConfigError, PeerLost
+from fastbuf.exchange.named_thread import start_thread
 
 _PIECE = 1 << 16
 _MOST = 1 << 18  # bytes that wait in one direction; then its source is not read
@@ -159,8 +160,7 @@ class Relay:
         with self._lock:
             self._new.append(_Link(tls, ours))
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="fastbuf-tls", daemon=True)
-                self._thread.start()
+                self._thread = start_thread(self._run, "fastbuf-tls")
         self._wake_out.send(b"x")
         return theirs
 

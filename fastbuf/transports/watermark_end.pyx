@@ -36,6 +36,7 @@ from fastbuf.transports.watermark_wire cimport (
 )
 
 from fastbuf.errors import AuthenticationError, ExchangeClosed, ExchangeError, ResourceError, SequenceError
+from fastbuf.exchange.named_thread import start_thread
 from fastbuf.transports import handshake as hs
 
 
@@ -75,8 +76,7 @@ cdef class WatermarkEnd:
         sock.setblocking(False)
         self.end.fd = sock.detach()
         # A daemon: an end that was forgotten with its environment is ended by that one's finalizer, which joins it.
-        self.thread = threading.Thread(target=self._run, name="fastbuf-watermark", daemon=True)
-        self.thread.start()
+        self.thread = start_thread(self._run, "fastbuf-watermark")
 
     def _run(self):
         cdef PassResult result = PASS_JOIN

@@ -8,10 +8,12 @@ import subprocess
 import sys
 import tarfile
 import textwrap
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+from cimports import build_and_use
 
 ROOT = Path(__file__).resolve().parents[2]
 NOT_OF_THE_CLONE = shutil.ignore_patterns(
@@ -134,4 +136,30 @@ def test_command_says_what_it_lacks(empty: Path, tmp_path: Path) -> None:
         env=outside(),
     )
     assert done.returncode == 1
-    assert done.stderr.strip() == "fastbuf: the command line needs click: pip install 'fastbuf[demo]'"
+    assert done.stderr.strip() == "fastbuf: the command line needs click: pip install 'fastbuf[cli]'"
+
+
+@pytest.mark.timeout(1200)
+def test_a_cython_package_builds_against_the_wheel(empty: Path, tmp_path: Path) -> None:
+    """What the page on Cython says is all that is needed: the maps and the headers are in the wheel."""
+    (packages,) = (empty.parent / "lib").glob("python*/site-packages")
+    build_and_use(tmp_path, packages, str(empty / "python"))
+
+
+@pytest.mark.timeout(1200)
+def test_doctor_needs_the_command_line_alone(empty: Path, tmp_path: Path) -> None:
+    """Without Spark and Java it works, and says what they would be for.  Last: the environment is empty no more."""
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["cli"]
+    run([str(empty / "python"), "-m", "pip", "install", "--quiet", *wanted], timeout=300)
+    environment = {**outside(), "COLUMNS": "200", "PATH": str(empty)}
+    environment.pop("JAVA_HOME", None)
+    for command in ([str(empty / "fastbuf"), "doctor"], [str(empty / "python"), "-m", "fastbuf", "doctor"]):
+        said = run(command, cwd=tmp_path, timeout=200, env=environment)
+        assert "pip install 'fastbuf[spark]'" in said
+        assert "Works; look at:" in said
+    done = subprocess.run(
+        [str(empty / "fastbuf"), "demo"], capture_output=True, text=True, check=False, cwd=tmp_path, env=environment
+    )
+    assert done.returncode == 1
+    assert "is not installed: pip install 'fastbuf[" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -21,6 +21,7 @@ from functools import partial
 
 from fastbuf import __version__
 from fastbuf.errors import ConfigError, ProtocolError
+from fastbuf.exchange.named_thread import start_thread
 from fastbuf_spark.driver.agreement import Agreement
 from fastbuf_spark.driver.barrier_run import BarrierRun
 from fastbuf_spark.driver.run import Run, RunPlan
@@ -104,8 +105,7 @@ class Rendezvous:
         self._reports: dict[str, dict[tuple[str, int], int]] = {}
         self._closing = False
         self.summaries: deque[RunSummary] = deque(maxlen=KEPT_SUMMARIES)
-        self._thread = threading.Thread(target=self._loop, name="fastbuf-rendezvous", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._loop, "fastbuf-rendezvous")
 
     # any thread
 

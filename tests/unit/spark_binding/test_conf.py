@@ -54,7 +54,7 @@ def test_minus_one_is_a_buffer_timeout() -> None:
         ("spark.fastbuf.transport", "pigeon", "one of auto"),
         ("spark.fastbuf.exclusive", "0", "exclusive"),
         ("spark.fastbuf.portMin", "9", "port_min"),
-        ("spark.fastbuf.segmentSize", "10", "1024"),
+        ("spark.fastbuf.segmentSize", "10", "from 64 to 1073741824"),
     ],
 )
 def test_wrong_settings_are_refused_by_name(name: str, value: str, words: str) -> None:
@@ -90,9 +90,9 @@ def test_every_field_checks_its_type_and_says_what_it_was_given(field: dataclass
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("segment_size", 1023, "from 1024 to 1073741824"),
-        ("segment_size", 1 << 31, "from 1024"),
-        ("segment_size", 1032, "a multiple of 64 bytes, as 1024 or 1088"),
+        ("segment_size", 63, "from 64 to 1073741824"),
+        ("segment_size", 1 << 31, "from 64"),
+        ("segment_size", 1032, "a multiple of 64 bytes from 64 to 1073741824, as 1024 or 1088"),
         ("memory_bytes", -1, "of at least 1"),
         ("exclusive", 0, "of at least 1"),
         ("floating", -1, "of at least 0"),

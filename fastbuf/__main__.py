@@ -1,0 +1,5 @@
+"""``python -m fastbuf``: the ``fastbuf`` command."""
+
+from fastbuf.cli import main
+
+main()

@@ -1,0 +1,86 @@
+"""Checks of settings, where they are given: an error has the name, the value and the range."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+from fastbuf.errors import ConfigError
+
+MOST_SEGMENTS = (1 << 31) - 1  #: of a pool, and of all that is counted in segments
+LEAST_SEGMENT_BYTES = 64  #: a cache line, and what a segment's size is a multiple of
+MOST_SEGMENT_BYTES = 1 << 30
+
+
+def whole(name: str, value: Any, low: int, high: int = MOST_SEGMENTS) -> int:
+    """`value` as an int, if it is a whole number from `low` to `high`; NumPy's are, a bool is not."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = low - 1
+    if isinstance(value, bool) or not low <= number <= high:
+        raise ConfigError(f"{name} is {value!r:.80}: it must be an integer from {low} to {high}")
+    return number
+
+
+def seconds_or_none(name: str, value: Any, low: float) -> float | None:
+    """As :func:`seconds`, or None: no limit."""
+    if value is None:
+        return None
+    try:
+        return seconds(name, value, low)
+    except ConfigError as error:
+        raise ConfigError(f"{error}, or None (no limit)") from None
+
+
+def seconds(name: str, value: Any, low: float = 0.0, high: float = math.inf, or_else: tuple[float, ...] = ()) -> float:
+    """`value` as a float, if it is a number from `low` to `high`, or one of `or_else`; never NaN."""
+    try:
+        number = math.nan if isinstance(value, (str, bytes, bool)) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if number in or_else or low <= number <= high:
+        return number
+    other = "".join(f", or {number:g}" for number in or_else)
+    wanted = f"from {low:g} to {high:g}" if high != math.inf else f"of at least {low:g}"
+    raise ConfigError(f"{name} is {value!r:.80}: it must be a number of seconds {wanted}{other}")
+
+
+def flag(name: str, value: Any) -> bool:
+    """`value` as a bool, if it is one, or NumPy's: ``"no"`` would count as true."""
+    if not isinstance(value, bool) and type(value).__name__ not in ("bool_", "bool"):
+        raise ConfigError(f"{name} is {value!r:.80}: it must be True or False")
+    return bool(value)
+
+
+def one_of(name: str, value: Any, choices: tuple[str, ...]) -> str:
+    """`value`, if it is one of `choices`."""
+    if not isinstance(value, str) or value not in choices:
+        raise ConfigError(f"{name} is {value!r:.80}: it must be one of {', '.join(choices)}")
+    return value
+
+
+def instance(name: str, value: Any, *kinds: type) -> Any:
+    """`value`, if it is of one of these types."""
+    if not isinstance(value, kinds):
+        wanted = " or ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
+        raise ConfigError(f"{name} is {value!r:.80}, of type {type(value).__name__}: it must be {wanted}")
+    return value
+
+
+def segment_bytes(value: Any) -> int:
+    """`value` as the bytes of a segment: one rule for arenas, pools, environments and Spark's settings."""
+    size = whole("segment_size", value, LEAST_SEGMENT_BYTES, MOST_SEGMENT_BYTES)
+    if size % LEAST_SEGMENT_BYTES:
+        below = size // LEAST_SEGMENT_BYTES * LEAST_SEGMENT_BYTES
+        raise ConfigError(
+            f"segment_size is {size}: it must be a multiple of {LEAST_SEGMENT_BYTES} bytes from {LEAST_SEGMENT_BYTES} "
+            f"to {MOST_SEGMENT_BYTES}, as {below} or {below + LEAST_SEGMENT_BYTES}"
+        )
+    return size
+
+
+def port(name: str, value: Any, low: int = 0) -> int:
+    """`value` as the number of a TCP port."""
+    return whole(name, value, low, 65535)

@@ -1,0 +1,75 @@
+"""Frames and tables of any library that speaks Arrow's C stream interface, as pyarrow's; none of them is imported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastbuf.errors import SchemaMismatch
+
+
+def is_stream(data: Any) -> bool:
+    """Whether it gives out record batches by ``__arrow_c_stream__``: pandas, polars, a pyarrow.Table, a reader."""
+    return hasattr(data, "__arrow_c_stream__") and not hasattr(data, "__arrow_c_array__")
+
+
+def table_of(data: Any, schema: Any = None) -> Any:
+    """A ``pyarrow.Table`` of all that the stream has.
+
+    Parameters
+    ----------
+    data
+        Anything with ``__arrow_c_stream__``.
+    schema : pyarrow.Schema, optional
+        Columns that hold the same values in another layout (a string view or a large string for a string, a
+        dictionary for its values) are given this one's; other types are left as they are, to be refused.
+    """
+    import pyarrow
+
+    try:
+        table = data if isinstance(data, pyarrow.Table) else pyarrow.RecordBatchReader.from_stream(data).read_all()
+    except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError) as error:
+        raise SchemaMismatch(f"{type(data).__name__} is no table, but a stream of something else: {error}") from error
+    if schema is None or table.schema.names != schema.names:
+        return table
+    for at, (own, wanted) in enumerate(zip(table.schema, schema, strict=True)):
+        if own.type != wanted.type and values_of(own.type) == values_of(wanted.type):
+            table = table.set_column(at, wanted, _laid_out(table.column(at), wanted.type))
+    return table
+
+
+def _laid_out(column: Any, wanted: Any) -> Any:
+    import pyarrow
+
+    if not pyarrow.types.is_dictionary(column.type):
+        return column.cast(wanted)
+    # By hand: pyarrow has no cast of a dictionary of views.
+    return pyarrow.chunked_array([c.dictionary.cast(wanted).take(c.indices) for c in column.chunks], wanted)
+
+
+def batch_of(data: Any, schema: Any = None) -> Any:
+    """As :func:`table_of`, in one ``pyarrow.RecordBatch``."""
+    import pyarrow
+
+    table = table_of(data, schema).combine_chunks()
+    found = table.to_batches()
+    if len(found) > 1:  # a column of more than 2 GiB of text
+        raise SchemaMismatch(f"{type(data).__name__} of {table.nbytes:,} bytes is too long for one batch: slice it")
+    return found[0] if found else pyarrow.RecordBatch.from_pylist([], schema=table.schema)
+
+
+def values_of(of_type: Any) -> Any:
+    """The plainest type with the same values."""
+    import pyarrow
+    from pyarrow import types
+
+    if types.is_dictionary(of_type):
+        return values_of(of_type.value_type)
+    if types.is_large_string(of_type) or types.is_string_view(of_type):
+        return pyarrow.string()
+    if types.is_large_binary(of_type) or types.is_binary_view(of_type):
+        return pyarrow.binary()
+    if types.is_list(of_type) or types.is_large_list(of_type):
+        return pyarrow.list_(values_of(of_type.value_type))
+    if types.is_struct(of_type):
+        return pyarrow.struct([(field.name, values_of(field.type)) for field in of_type])
+    return of_type
