@@ -181,7 +181,11 @@ def greet(sock: socket.socket, hello: Hello, secret: bytes, where: str) -> None:
     """
     message = hello.pack()
     try:
-        sock.sendall(message)
+        try:
+            sock.sendall(message)
+        except ConnectionError:  # reset: what the server said before, under TLS an alert, is the better reason
+            _receive(sock, CHALLENGE_BYTES, where)
+            raise
         challenge = _receive(sock, CHALLENGE_BYTES, where)
         sock.sendall(prove(challenge, message, hello, secret, where))
         head = _receive(sock, VERDICT_HEAD_BYTES, where)
