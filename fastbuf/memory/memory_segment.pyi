@@ -1,7 +1,8 @@
-from typing import Any, Self
+from typing import Any, Self, final
 
 from numpy.typing import DTypeLike, NDArray
 
+@final
 class MemorySegment:
     @property
     def refcount(self) -> int: ...
