@@ -16,6 +16,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import fastbuf
+
 Way = Callable[[], Any]
 
 
@@ -129,8 +131,8 @@ def need(package: str, layer: str, extra: str) -> None:
 
 def machine() -> dict[str, Any]:
     """Where and with what it was measured: a ratio depends on both."""
-    versions = {}
-    for package in ("fastbuf", "numpy", "pyarrow", "msgspec", "msgpack", "polars", "pyspark"):
+    versions = {"fastbuf": fastbuf.__version__}
+    for package in ("numpy", "pyarrow", "msgspec", "msgpack", "polars", "pyspark"):
         try:
             versions[package] = version(package)
         except PackageNotFoundError:
