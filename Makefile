@@ -1,12 +1,13 @@
-# make demo | test | lint | bench | wheel | docs | clean
+# make demo | test | lint | bench | wheel | wheels | docs | clean
 #
 # All of it from a clean clone with Python >= 3.11, a C compiler and Java >= 17: what is missing is named before anything
 # is installed (.ci/need).  Everything goes into .venv; pip's own configuration says where packages come from.
 # What pip and the compiler say goes to build/*.log, and is shown when they fail.
-# PYTHON=... chooses the interpreter, JAVA_HOME the Java, VENV another place for the environment.
+# PYTHON=... chooses the interpreter, with an environment of its own (.venv-python3.13); JAVA_HOME the Java, VENV another
+# place for the environment.
 
 SHELL := /bin/sh
-VENV ?= .venv
+VENV ?= .venv$(if $(PYTHON),-$(notdir $(PYTHON)))
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
@@ -14,6 +15,7 @@ DEMO_ARGS ?=
 LOGS ?= build
 
 SOURCES := setup.py $(shell find fastbuf -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
+STUBBED := $(subst /,.,$(basename $(shell find fastbuf -name '*.pyi')))
 INSTALLED := $(VENV)/.fastbuf-installed
 BUILT := $(VENV)/.fastbuf-built
 DOCS := $(VENV)/.fastbuf-docs
@@ -25,10 +27,10 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 # cython-lint calls pycodestyle by name.
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: help build demo test nightly debug-test tsan-test asan-test lint format bench bench-smoke wheel docs clean distclean need-build need-java
+.PHONY: help build demo test nightly debug-test tsan-test asan-test lint format bench bench-smoke wheel sdist wheels docs clean distclean need-build need-java
 
 help:
-	@sed -n '1,7p' Makefile
+	@sed -n '1,8p' Makefile
 
 need-build:
 	@sh .ci/need python compiler
@@ -43,7 +45,7 @@ $(INSTALLED): pyproject.toml | need-build
 	@# The extensions are compiled while the dependencies come.  FASTBUF_ONLY=none: of the package itself only the links.
 	@sh .ci/quiet "compiles the extensions and installs what tests, demo and benches need: some minutes" \
 	    $(LOGS)/install.log sh -c '$(BIN)/python setup.py --quiet build_ext --inplace & \
-	    FASTBUF_ONLY=none $(BIN)/python -m pip install --quiet --no-build-isolation -e ".[test,bench,lint]"; \
+	    FASTBUF_ONLY=none $(BIN)/python -m pip install --quiet --no-build-isolation -e ".[benches,lint]"; \
 	    installed=$$?; wait $$! && exit $$installed'
 	@touch $@
 
@@ -90,15 +92,19 @@ lint: need-build $(BUILT)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/cython-lint fastbuf
+	$(BIN)/stubtest --concise --ignore-missing-stub --ignore-disjoint-bases --ignore-unused-allowlist --mypy-config-file pyproject.toml \
+	    --allowlist .ci/stubtest.allow $(STUBBED)
 
 format: $(BUILT)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Says first what will run and about how long.  One that fails stops no other, and the tables of the others come all the
+# same; the exit code tells of it.
 bench: need-java $(BUILT)
 	@mkdir -p .benchmarks
-	$(BIN)/python -m pytest benches --benchmark-only --benchmark-json=.benchmarks/last.json $(BENCH_ARGS)
-	$(BIN)/python benches/report.py .benchmarks/last.json
+	@$(BIN)/python -m pytest benches --benchmark-only --timeout=3600 --benchmark-json=.benchmarks/last.json $(BENCH_ARGS); \
+	code=$$?; $(BIN)/python benches/report.py .benchmarks/last.json && exit $$code
 
 bench-smoke: need-java $(BUILT)
 	@mkdir -p .benchmarks
@@ -107,6 +113,13 @@ bench-smoke: need-java $(BUILT)
 
 wheel: need-build $(BUILT)
 	$(BIN)/python -m build --no-isolation --outdir dist .
+
+sdist: need-build $(INSTALLED)
+	$(BIN)/python -m build --no-isolation --sdist --outdir dist .
+
+# Wheels for other machines, for CPython 3.11 to 3.14, audited and tried; PYTHON="python3.11 python3.13": for these alone.
+wheels:
+	@.ci/wheels
 
 $(DOCS): $(INSTALLED)
 	@sh .ci/quiet "installs mkdocs" $(LOGS)/docs.log $(BIN)/python -m pip install --quiet 'mkdocs>=1.6' 'mkdocstrings[python]>=0.25'

@@ -22,6 +22,7 @@ from setuptools import Extension, setup
 DEBUG = os.environ.get("FASTBUF_DEBUG") == "1"
 SANITIZE = os.environ.get("FASTBUF_SANITIZE", "")
 ONLY = tuple(p for p in os.environ.get("FASTBUF_ONLY", "").split(",") if p)
+WHEEL = "bdist_wheel" in sys.argv  # what only the tests and benches of a clone import (_testing) is not shipped
 
 COMPILE = ["-std=c11", "-fvisibility=hidden", "-Wall", "-Wno-unused-function", "-Wno-unreachable-code"]
 LINK = ["-pthread"]
@@ -42,6 +43,8 @@ def extensions() -> list[Extension]:
     found = []
     for source in sorted(Path("fastbuf").rglob("*.pyx")):
         name = ".".join(source.with_suffix("").parts)
+        if WHEEL and source.stem == "_testing":
+            continue
         if ONLY and not name.startswith(ONLY):
             continue
         found.append(

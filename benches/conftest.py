@@ -1,7 +1,8 @@
-"""What every bench shares: ways measured in turn, and where it ran."""
+"""What every bench shares: ways measured in turn, where it ran, and how long it will take."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import time
@@ -13,6 +14,56 @@ from typing import Any
 import pytest
 
 SMOKE = os.environ.get("FASTBUF_BENCH_SMOKE") == "1"
+SHIPPED = Path(__file__).with_name("seconds.json")  #: what each bench takes on a machine of two cores
+LAST = Path(__file__).parents[1] / ".benchmarks" / "seconds.json"  #: what each took here, as far as it has run
+_taken: dict[str, float] = {}
+
+
+def _seconds(path: Path) -> dict[str, float]:
+    try:
+        return json.loads(path.read_text())  # type: ignore[no-any-return]
+    except (OSError, ValueError):
+        return {}
+
+
+def _long(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Item]) -> list[str]:
+    """Before anything runs: which suites, and about how long each takes, as it took here or as it is shipped."""
+    known = {**_seconds(SHIPPED), **_seconds(LAST)}
+    suites: dict[str, list[str]] = {}
+    for item in items:
+        suites.setdefault(item.path.name, []).append(item.nodeid.rpartition("benches/")[2])
+    every = [name for names in suites.values() for name in names]
+    if SMOKE:
+        return [f"{len(every)} benches of {len(suites)} suites, each once and tiny: some minutes, and no figures"]
+    total = sum(known.get(name, 0.0) for name in every)
+    lines = [f"{len(every)} benches of {len(suites)} suites, about {_long(total)}; all tables come at the end"]
+    for suite, names in suites.items():
+        took = [known[name] for name in names if name in known]
+        about = _long(sum(took)) if took else "not known"
+        new = f", and {len(names) - len(took)} that have not run yet" if 0 < len(took) < len(names) else ""
+        lines.append(f"  {suite:<26} {len(names):>3}  about {about}{new}")
+    load = os.getloadavg()[0]
+    if load > 0.5:
+        lines.append(f"The load is {load:.1f}: what else runs here falls on all ways alike, but figures will scatter")
+    return lines
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    name = report.nodeid.rpartition("benches/")[2]
+    _taken[name] = _taken.get(name, 0.0) + report.duration
+    if report.outcome != "passed":
+        _taken[name] = -1e9  # failed or skipped: says nothing of its time
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    found = {name: round(seconds, 1) for name, seconds in _taken.items() if seconds >= 0}
+    if found and not SMOKE and not hasattr(session.config, "workerinput"):
+        LAST.parent.mkdir(exist_ok=True)
+        LAST.write_text(json.dumps({**_seconds(LAST), **found}, indent=1, sort_keys=True) + "\n")
 
 
 def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict[str, Any]) -> None:

@@ -53,7 +53,7 @@ from fastbuf.serializers import (
     murmur3_hash,
 )
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def get_include() -> str:

@@ -1,4 +1,4 @@
-"""The command line: ``fastbuf demo``, ``fastbuf shuffle``, ``fastbuf doctor``.
+"""The command line: ``fastbuf demo``, ``fastbuf shuffle``, ``fastbuf bench``, ``fastbuf doctor``.
 
 The one package that may import the Spark binding, and it does so inside functions.  Nothing here is imported by the
 library.

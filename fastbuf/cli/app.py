@@ -145,3 +145,29 @@ def shuffle(
             overwrite=overwrite,
         )
     )
+
+
+@cli.command()
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="LAYER",
+    help="pool, rows, columns, partition, exchange or spark; may be given several times.",
+)
+@click.option("--quick", is_flag=True, help="Tiny sizes, three rounds: does it run, not how fast.")
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the figures to this file.")
+@click.option("--compare", type=click.Path(path_type=Path), help="A file that --json wrote in an earlier run.")
+@click.option("--svg", type=click.Path(path_type=Path), help="Write a plot of the ratios to this file.")
+def bench(only: tuple[str, ...], quick: bool, json_path: Path | None, compare: Path | None, svg: Path | None) -> None:
+    """Measure each layer beside what you would use instead and have installed: about two minutes."""
+    from fastbuf.cli import bench as module
+
+    unknown = sorted(set(only) - set(module.LAYERS))
+    if unknown:
+        raise click.BadParameter(
+            f"{', '.join(unknown)}: it must be one of {', '.join(module.LAYERS)}", param_hint="--only"
+        )
+    for path in (json_path, svg):
+        if path is not None and not path.resolve().parent.is_dir():
+            raise click.BadParameter(f"there is no folder {path.resolve().parent}")
+    sys.exit(module.run(Console(), only=only, quick=quick, json_path=json_path, compare=compare, svg=svg))

@@ -1,5 +1,5 @@
 import os
-from typing import Any
+from typing import Any, final
 
 from numpy.typing import DTypeLike, NDArray
 
@@ -7,6 +7,7 @@ from fastbuf.memory.arena import Arena
 from fastbuf.memory.memory_segment import MemorySegment
 from fastbuf.memory.network_buffer_pool import NetworkBufferPool
 
+@final
 class Lender:
     def __init__(self, network: NetworkBufferPool, pid: int, capacity: int = 64) -> None: ...
     @property
@@ -25,6 +26,7 @@ class Lender:
     def collect(self) -> int: ...
     def take_back(self) -> int: ...
 
+@final
 class Borrower:
     def __init__(
         self,
@@ -38,6 +40,7 @@ class Borrower:
     def wait(self, timeout: float | None = None) -> bool: ...
     def take(self) -> Loan | None: ...
 
+@final
 class Loan:
     @property
     def index(self) -> int: ...

@@ -1,10 +1,11 @@
 from collections.abc import Coroutine, Iterable
-from typing import Any, Self
+from typing import Any, Self, final
 
 from fastbuf.errors import PoolTimeout
 from fastbuf.memory.memory_segment import MemorySegment
 from fastbuf.memory.stats import LocalPoolStats
 
+@final
 class LocalBufferPool:
     @property
     def name(self) -> str: ...

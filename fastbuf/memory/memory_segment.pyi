@@ -1,8 +1,9 @@
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, final
 
 from numpy.typing import DTypeLike, NDArray
 
+@final
 class MemorySegment:
     @property
     def refcount(self) -> int: ...

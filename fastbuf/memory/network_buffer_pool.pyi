@@ -1,10 +1,11 @@
 from contextlib import AbstractContextManager
-from typing import Self
+from typing import Self, final
 
 from fastbuf.memory.arena import Arena
 from fastbuf.memory.local_buffer_pool import LocalBufferPool
 from fastbuf.memory.stats import NetworkPoolStats
 
+@final
 class NetworkBufferPool:
     def __init__(
         self,

