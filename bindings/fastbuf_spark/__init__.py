@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fastbuf_spark.api.dataframe import map_in_arrow, repartition
+    from fastbuf_spark.api.progress import ProgressBar
     from fastbuf_spark.api.rdds import partition_by
     from fastbuf_spark.conf import ShuffleConf
     from fastbuf_spark.driver.checks import Preflight, preflight
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ObjectSerializer",
     "Preflight",
+    "ProgressBar",
     "RunSummary",
     "ShuffleConf",
     "ShuffleStage",
@@ -42,6 +44,7 @@ __all__ = [
 _HOMES = {
     "ObjectSerializer": "serializer",
     "Preflight": "driver.checks",
+    "ProgressBar": "api.progress",
     "RunSummary": "driver.summary",
     "ShuffleConf": "conf",
     "ShuffleStage": "worker.stage",

@@ -82,6 +82,8 @@ class ShuffleConf:
         length, and cached ones of known average, still go this way; others are measured.
     batch_rows, batch_bytes
         Bounds of the record batches that the second function gets.
+    monitor
+        Whether workers tell once a second, while they run, what they do (:func:`fastbuf_spark.progress`).
     port_min, port_max
         Ports the workers may listen on; 0 and 0: any.
     driver_port
@@ -112,6 +114,7 @@ class ShuffleConf:
     tls_key: str = ""
     tls_authority: str = ""
     tls_check_hostname: bool = True
+    monitor: bool = True
     port_min: int = 0
     port_max: int = 0
     driver_port: int = 0

@@ -52,6 +52,8 @@ def plain(stats: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in stats.items():
         if isinstance(value, float):
             made[name] = value if math.isfinite(value) else 0.0
+        elif isinstance(value, str):
+            made[name] = value
         elif hasattr(value, "__index__"):
             made[name] = int(value)
         elif isinstance(value, Mapping):  # channels by transport

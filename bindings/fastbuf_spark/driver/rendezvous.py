@@ -267,6 +267,8 @@ class Rendezvous:
             raise ProtocolError(f"{op} before join or lease")
         elif op == "ready":
             connection.run.ready(connection, str(message["host"]), int(message["port"]), int(message["gate"]), now)
+        elif op == "watch":
+            connection.run.watched(connection, dict(message["stats"]))
         elif op == "begin":
             connection.run.begin(connection)
         elif op == "seen":

@@ -27,7 +27,11 @@ class RunSummary:
         Those that this run served, of a pipelined exchange: an action may ask for some of them first.
     producers, consumers
         Each participant's own figures by partition: ``records``, ``bytes``, ``peak_segments``, ``segments``,
-        ``wait_s``.  While the run is under way another thread adds to them: copy, then iterate.
+        ``wait_s``; ``seconds`` by what it did (``credit``, ``link``, ``segment``: held back by consumers, sockets, the
+        pool; ``input``: waiting for producers; ``engine_in``, ``engine_out``: for Spark; ``user``: none of these);
+        of producers ``blocked``, seconds by the consumer that they waited for.  While a participant runs they are of
+        the last second, with its ``state`` and the shares ``backPressured``, ``idle`` and ``busy`` of its last five
+        (``spark.fastbuf.monitor``).  Another thread adds to them: copy, then iterate.
     """
 
     exchange: str
@@ -44,18 +48,29 @@ class RunSummary:
 
     @property
     def records_sent(self) -> int:
-        """Records that the finished producers have sent."""
+        """Records that producers have sent so far."""
         return int(total(self.producers.values(), "records"))
 
     @property
     def records_received(self) -> int:
-        """Records that the finished consumers have read."""
+        """Records that consumers have read so far."""
         return int(total(self.consumers.values(), "records"))
 
     @property
     def bytes_sent(self) -> int:
-        """Bytes that the finished producers have sent."""
+        """Bytes that producers have sent so far."""
         return int(total(self.producers.values(), "bytes"))
+
+    @property
+    def producers_done(self) -> int:
+        """Producers that have ended well."""
+        return sum("state" not in s for s in list(self.producers.values()))
+
+    @property
+    def back_pressured(self) -> float | None:
+        """Share of the last seconds that the producers which run were held back, on average; None: none runs."""
+        shares = [s["backPressured"] for s in list(self.producers.values()) if "backPressured" in s]
+        return sum(shares) / len(shares) if shares else None
 
     @property
     def peak_segments(self) -> int:

@@ -15,6 +15,7 @@ from fastbuf_spark.wire import data_secret
 from fastbuf_spark.worker.control import Control, words
 from fastbuf_spark.worker.memory import environment
 from fastbuf_spark.worker.task_input import Given, InputLost, TaskInput
+from fastbuf_spark.worker.watch import TaskClock, Watch, ended, times
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -98,9 +99,15 @@ class Consumer:
                 # Closed however this ends, by a limit that has enough or an error: the driver tells producers of errors
                 with contextlib.closing(gate):
                     control.send({"op": "ready", "host": host, "port": port, "gate": gate.gate_id})
-                    received, given = Received(), Given()
+                    received, given, clock = Received(), Given(), TaskClock()
+
+                    def figures() -> dict[str, Any]:
+                        return {**gate.stats(), **times(clock, gate.activity()), "records": received.records}
+
                     try:
-                        yield from self.func(given.items(self._received(control, task_input, gate, received)))
+                        with Watch(control, figures) if conf.monitor else contextlib.nullcontext():
+                            made = self.func(given.items(self._received(control, task_input, gate, received)))
+                            yield from clock.giving(made) if gate.serializer.kind == "columnar" else made
                         given.check()
                     except InputLost:
                         raise  # as one whose rows nobody reads any more: the driver sees this connection end
@@ -109,7 +116,7 @@ class Consumer:
                         if better is not error:
                             raise better from error
                         raise
-                    stats = plain({**gate.stats(), "records": received.records})
+                    stats = plain(ended(figures()))
             control.send({"op": "done", "stats": stats})
 
     def _received(self, control: Control, task_input: TaskInput, gate: Any, received: Received) -> Iterator[Any]:

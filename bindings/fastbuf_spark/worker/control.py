@@ -1,4 +1,4 @@
-"""A worker's control connection to the rendezvous.  No thread: the task's own thread looks at it when it wants to."""
+"""A worker's control connection to the rendezvous.  No thread: the task's own looks at it when it wants to."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import secrets
 import select
 import socket
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -56,6 +57,7 @@ class Control:
     def __init__(self, address: tuple[str, int], exchange: str, secret: bytes, timeout: float) -> None:
         self._unpacker = Unpacker()
         self._ended = False
+        self._sending = threading.Lock()  # the task's thread, and the one that tells of it
         self._verdict: Message | None = None
         #: Called twice a second while this worker waits for the driver; what it raises ends the wait
         self.watch: Callable[[], None] = lambda: None
@@ -93,8 +95,18 @@ class Control:
 
     def send(self, message: Message) -> None:
         """Send; a connection that is gone is told by the next receive, with the reason if there is one."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), self._sending:
             self._sock.sendall(pack(message))
+
+    def tell(self, message: Message) -> None:
+        """Send a short message that may as well be lost, from any thread: nobody waits for a driver that is busy."""
+        if select.select([], [self._sock], [], 0)[1] and self._sending.acquire(blocking=False):
+            try:
+                self._sock.sendall(pack(message))
+            except OSError:  # as send
+                pass
+            finally:
+                self._sending.release()
 
     def poll(self, timeout: float = 0.0) -> Message | None:
         """The next message, or None if there is none within ``timeout`` seconds.

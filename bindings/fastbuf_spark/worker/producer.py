@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from fastbuf_spark.worker.consumer import explained
 from fastbuf_spark.worker.control import Control, words
 from fastbuf_spark.worker.memory import environment
 from fastbuf_spark.worker.task_input import InputLost, TaskInput
+from fastbuf_spark.worker.watch import TaskClock, Watch, ended, longest, times
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -109,8 +111,13 @@ class Producer:
                 answer = control.expect("empty", timeout=spec.conf.stall_timeout)
                 return [int(p) for p in answer["partitions"]]
 
+        clock = TaskClock()
+        serializer = spec.codec.serializer(spec.conf.checksum)
+        whole = task_input.whole(source)
+        if serializer.kind == "columnar":
+            whole = clock.reading(whole)  # of single records each would cost what is measured
         sender = spec.codec.sender(spec.partitions, wanted, partition, empty)
-        items = iter(sender.items(task_input.whole(source)))
+        items = iter(sender.items(whole))
         with task_input.reading():
             first = next(items, None)
         if first is None:
@@ -118,7 +125,6 @@ class Producer:
             return [], self._figures({"records": 0, "bytes": 0}, sender.digest(None)), {}
         # Up to here the user's function may fail and Spark may try again; from here on consumers have seen this attempt
         control.send({"op": "begin"})
-        serializer = spec.codec.serializer(spec.conf.checksum)
         with environment(spec.conf) as env:
             try:
                 writer = env.create_result_partition(
@@ -138,16 +144,22 @@ class Producer:
                 # At once: nobody can know a better cause, and all the others wait
                 control.abort(f"{type(error).__name__}: {text}", op="failed")
                 raise PeerLost(text) from error
+
+            def figures() -> dict[str, Any]:
+                blocked = longest(writer.blocked_s(), wanted)
+                return {**writer.stats(), **times(clock, writer.activity()), "blocked": blocked}
+
             emit = writer.emit_batch if serializer.kind == "columnar" else writer.emit
             try:
-                emit(first)
-                del first
-                with task_input.reading():
-                    for item in items:
-                        if writer.cancelled:
-                            break
-                        emit(item)
-                writer.close()
+                with Watch(control, figures) if spec.conf.monitor else contextlib.nullcontext():
+                    emit(first)
+                    del first
+                    with task_input.reading():
+                        for item in items:
+                            if writer.cancelled:
+                                break
+                            emit(item)
+                    writer.close()
             except Exception as error:
                 # The driver first: it tells everybody the cause, before anybody sees a channel break
                 if not isinstance(error, ExchangeError | StallTimeout | InputLost):
@@ -158,8 +170,11 @@ class Producer:
                 index: not_reached(text, control.local_host, spec.conf)
                 for index, text in writer.partition.credentials.get("unreached", {}).items()
             }
-            figures = self._figures(writer.stats(), sender.digest(writer), cut=writer.cancelled)
-            return list(writer.totals()), figures, unreached
+            return (
+                list(writer.totals()),
+                self._figures(ended(figures()), sender.digest(writer), cut=writer.cancelled),
+                unreached,
+            )
 
     @staticmethod
     def _figures(stats: dict[str, Any], read: tuple[int, int], cut: bool = False) -> dict[str, Any]:

@@ -1,0 +1,136 @@
+"""A progress bar of the shuffles that are under way."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from fastbuf.errors import ConfigError
+from fastbuf_spark.driver.exchanges import progress
+from fastbuf_spark.driver.summary import RunSummary
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+EVERY_S = 0.25
+KEPT_S = 1.0  #: a run that has ended is shown so long, so that a short one is seen
+
+
+class ProgressBar:
+    """Shows each run while the block runs: rows, bytes, rate, how much its producers are held back, and the time left.
+
+    >>> with fbs.ProgressBar():                                            # doctest: +SKIP
+    ...     result.count()
+
+    The time left is told where Spark knows how many producers there are, from those that have ended.  Nothing is shown
+    where nobody looks: if the console is no terminal.
+
+    Parameters
+    ----------
+    console
+        Where it is drawn; by default standard error's, as Spark's own bar is.
+
+    Raises
+    ------
+    ConfigError
+        The package rich is not installed.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        try:
+            from rich.console import Console
+            from rich.live import Live
+        except ImportError as error:
+            raise ConfigError("a ProgressBar needs rich: pip install 'fastbuf[cli]'") from error
+        self._console = console or Console(stderr=True)
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._runs: dict[tuple[str, int], _Shown] = {}
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="fastbuf-progress", daemon=True)
+
+    def __enter__(self) -> ProgressBar:
+        if self._console.is_terminal:
+            self._live.start()
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+            self._live.stop()
+
+    def _run(self) -> None:
+        while not self._ended.wait(EVERY_S):
+            self._live.update(self._table(progress(), time.monotonic()), refresh=True)
+
+    def _table(self, runs: list[RunSummary], now: float) -> Any:
+        from rich.progress_bar import ProgressBar as Bar
+        from rich.table import Table
+        from rich.text import Text
+
+        for run in runs:
+            shown = self._runs.setdefault((run.exchange, run.epoch), _Shown(run))
+            shown.look(now)
+        self._runs = {key: shown for key, shown in self._runs.items() if now - shown.seen < KEPT_S}
+        table = Table.grid(padding=(0, 2))
+        for shown in self._runs.values():
+            line = shown.line()
+            # As text: the name is the user's, and may look like markup
+            table.add_row(
+                Text(line["name"], overflow="ellipsis", no_wrap=True),
+                Bar(total=line["tasks"] or None, completed=line["done"], width=20, pulse=not line["tasks"]),
+                *(Text(line[part], no_wrap=True) for part in ("rows", "bytes", "rate", "pressed", "left")),
+            )
+        return table
+
+
+class _Shown:
+    """One run, as it was looked at."""
+
+    def __init__(self, run: RunSummary) -> None:
+        self._run = run
+        self._begin: float | None = None
+        self._last = (0.0, 0)
+        self._rate = 0.0
+        self.seen = 0.0
+
+    def look(self, now: float) -> None:
+        """Take the figures of now."""
+        records = self._run.records_sent
+        if self._begin is None:
+            self._begin, self._last = now, (now, records)
+        since, before = self._last
+        if now - since >= 1.0:
+            self._rate, self._last = (records - before) / (now - since), (now, records)
+        self.seen = now
+
+    def line(self) -> dict[str, Any]:
+        """What is shown of it."""
+        run = self._run
+        tasks, done = run.tasks or 0, run.producers_done
+        passed = self.seen - (self._begin or self.seen)
+        left = passed * (tasks - done) / done if tasks and done else None
+        pressed = run.back_pressured
+        return {
+            "name": run.name,
+            "tasks": tasks,
+            "done": done,
+            "rows": f"{run.records_sent:,} rows",
+            "bytes": _bytes(run.bytes_sent),
+            "rate": f"{self._rate:,.0f}/s" if self._rate else "",
+            "pressed": "" if pressed is None else f"{pressed:.0%} held back",
+            "left": "" if left is None else f"{left:.0f} s left",
+        }
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"

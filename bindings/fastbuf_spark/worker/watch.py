@@ -1,0 +1,161 @@
+"""What a task does, told to the driver once a second for as long as it runs, blocked or not."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import Any
+
+from fastbuf_spark.spec import plain
+from fastbuf_spark.worker.control import Control
+
+log = logging.getLogger("fastbuf_spark")
+
+EVERY_S = 1.0
+WINDOW = 5  #: reports that the shares of time are of
+MOST_TARGETS = 8  #: consumers that a producer names as those it waited for longest
+PRESSED = ("credit", "link", "segment", "engine_out")  #: waits for whoever comes after the task
+IDLE = ("input", "engine_in")  #: and for whoever comes before it
+
+
+class TaskClock:
+    """How long a task is in Spark's hands: while it reads its input, and while nobody asks for its next rows.
+
+    Written by the task's thread; read by any, since each step is one under the interpreter's lock.
+    """
+
+    def __init__(self) -> None:
+        self.begin = time.monotonic()
+        self._total = {"engine_in": 0.0, "engine_out": 0.0}
+        self._now: tuple[str, float] | None = None
+
+    def reading(self, source: Iterable[Any]) -> Iterator[Any]:
+        """The items of the task's input, each waited for by the clock."""
+        items = iter(source)
+        while True:
+            self._enter("engine_in")
+            try:
+                item = next(items)
+            except StopIteration:
+                return
+            finally:
+                self._leave()
+            yield item
+
+    def giving(self, made: Iterable[Any]) -> Iterator[Any]:
+        """What the task makes; the clock counts until the next is asked for."""
+        try:
+            for item in made:
+                self._enter("engine_out")
+                try:
+                    yield item
+                finally:
+                    self._leave()
+        finally:
+            close = getattr(made, "close", None)
+            if close is not None:  # as ``yield from`` does
+                close()
+
+    def _enter(self, state: str) -> None:
+        self._now = (state, time.monotonic())
+
+    def _leave(self) -> None:
+        if self._now is not None:
+            state, since = self._now
+            self._now = None
+            self._total[state] += time.monotonic() - since
+
+    def seconds(self) -> dict[str, float]:
+        """By state, one that has not ended included."""
+        now, total = self._now, dict(self._total)
+        if now is not None:
+            total[now[0]] += time.monotonic() - now[1]
+        return total
+
+    @property
+    def state(self) -> str | None:
+        """What it waits for just now; None: it does not."""
+        now = self._now
+        return None if now is None else now[0]
+
+
+def times(clock: TaskClock, activity: dict[str, Any]) -> dict[str, Any]:
+    """What a task does now and for how long it did each thing: its clock's, and those of its writer or gate.
+
+    Returns
+    -------
+    dict
+        ``state`` and, of a wait for one consumer, ``target``; ``seconds`` by state.  ``user`` is what is none of the
+        others: the user's function, and coding.
+    """
+    seconds = {name: took for name, took in activity["seconds"].items() if name != "runs"}
+    seconds.update(clock.seconds())
+    seconds["user"] = max(0.0, time.monotonic() - clock.begin - sum(seconds.values()))
+    state = activity["state"] if activity["state"] != "runs" else clock.state or "user"
+    target = activity["target"]
+    return {"state": state, "seconds": seconds, **({} if target is None else {"target": target})}
+
+
+def ended(figures: dict[str, Any]) -> dict[str, Any]:
+    """Figures of a task that does nothing any more."""
+    return {name: value for name, value in figures.items() if name not in ("state", "target")}
+
+
+def longest(blocked: list[float], targets: list[int]) -> dict[str, float]:
+    """Seconds by partition of the consumers that were waited for longest; ``rest`` for all others."""
+    order = sorted(range(len(blocked)), key=blocked.__getitem__, reverse=True)
+    found = {str(targets[i]): blocked[i] for i in order[:MOST_TARGETS] if blocked[i] > 0}
+    rest = sum(blocked[i] for i in order[MOST_TARGETS:])
+    return {**found, "rest": rest} if rest else found
+
+
+class Watch:
+    """Tells the driver of a task once a second, from a thread of its own, until the block is left.
+
+    Parameters
+    ----------
+    figures
+        Those of now; they have ``seconds``, by state.  Called from the thread.
+    """
+
+    def __init__(self, control: Control, figures: Callable[[], dict[str, Any]]) -> None:
+        self._control = control
+        self._figures = figures
+        self._ended = threading.Event()
+        self._window: deque[tuple[float, dict[str, float]]] = deque([(time.monotonic(), {})], WINDOW + 1)
+        self._thread = threading.Thread(target=self._run, name="fastbuf-watch", daemon=True)
+
+    def _run(self) -> None:
+        while not self._ended.wait(EVERY_S):
+            try:
+                figures = self._figures()
+                self._control.tell({"op": "watch", "stats": plain({**figures, **self._shares(figures["seconds"])})})
+            except Exception as error:  # a report that fails must not end a task that works
+                log.debug("no report of this task: %s", error)
+
+    def _shares(self, seconds: dict[str, float]) -> dict[str, float]:
+        """Which share of the last seconds it was held back, idle, and busy."""
+        now = time.monotonic()
+        since, before = self._window[0]
+        self._window.append((now, seconds))
+        passed = max(now - since, 1e-9)
+
+        def share(names: Iterable[str]) -> float:
+            return min(1.0, sum(seconds.get(name, 0.0) - before.get(name, 0.0) for name in names) / passed)
+
+        pressed, idle = share(PRESSED), share(IDLE)
+        return {"backPressured": pressed, "idle": idle, "busy": max(0.0, 1.0 - pressed - idle)}
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()

@@ -1,0 +1,101 @@
+"""What a run tells of itself while it runs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark import InheritableThread
+
+import fastbuf_spark as fbs
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
+SOON_S = 30.0
+
+
+class Slow:
+    """Takes its time for each batch of the partition that has this key, and none for the others."""
+
+    def __init__(self, key: int, seconds: float) -> None:
+        self.key = key
+        self.seconds = seconds
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if self.key in batch.column("k").to_pylist():
+                time.sleep(self.seconds)
+            yield batch
+
+
+def while_it_runs(action: Callable[[], Any], look: Callable[[fbs.RunSummary], bool]) -> bool:
+    """Whether a look at the run was satisfied before the action ended."""
+    worker = InheritableThread(target=action)
+    worker.start()
+    found, end = False, time.monotonic() + SOON_S
+    while worker.is_alive() and not found and time.monotonic() < end:
+        found = any(look(run) for run in fbs.progress())
+        time.sleep(0.05)
+    worker.join(SOON_S)
+    assert not worker.is_alive()
+    return found
+
+
+def shuffled(spark: Any, conf: fbs.ShuffleConf) -> Any:
+    """Two partitions: keys 0 and 1 are in one each; whoever has key 1 takes its time."""
+    keys = [k for k in range(20) if spark.range(1).selectExpr(f"pmod(hash({k}L), 2) as p").first()[0] == 1]
+    df = spark.range(0, 100_000, 1, 2).selectExpr("id % 20 as k", "repeat('x', 100) as text")
+    return fbs.map_in_arrow(df, Slow(keys[0], 0.3), df.schema, keys="k", num_partitions=2, mode="pipelined", conf=conf)
+
+
+def test_a_slow_consumer_is_seen_while_its_producers_wait_for_it(spark: Any) -> None:
+    conf = fbs.ShuffleConf(memory_bytes="1m", batch_rows=20_000, batch_bytes="256k")
+    seen: dict[str, Any] = {}
+
+    def look(run: fbs.RunSummary) -> bool:
+        producers, consumers = dict(run.producers), dict(run.consumers)
+        blocked = [p for p in producers.values() if p.get("backPressured", 0) > 0.5]
+        if not blocked or consumers.get(1, {}).get("busy", 0) < 0.5:
+            return False
+        seen.update(producer=blocked[0], slow=consumers[1], quick=consumers.get(0, {}), run=run.back_pressured)
+        return True
+
+    made = shuffled(spark, conf)
+    assert while_it_runs(made.count, look), fbs.last_run()
+    producer = seen["producer"]
+    assert producer["state"] in ("credit", "link", "segment", "user")
+    assert max(producer["blocked"], key=producer["blocked"].get) == "1"
+    assert producer["records"] > 0
+    assert seen["run"] > 0.3
+    assert seen["slow"]["seconds"]["user"] > 0.5
+    if seen["quick"]:
+        assert seen["quick"]["idle"] > seen["slow"]["idle"]
+    # At the end each has said its last word, and nobody is doing anything
+    run = fbs.last_run()
+    assert run is not None
+    assert run.records_received == 100_000
+    assert run.back_pressured is None
+    assert all("state" not in stats for stats in [*run.producers.values(), *run.consumers.values()])
+    assert sum(stats["seconds"]["credit"] for stats in run.producers.values()) > 1
+
+
+def test_nothing_is_told_where_nobody_wants_to_know(spark: Any) -> None:
+    conf = fbs.ShuffleConf(memory_bytes="1m", batch_rows=20_000, batch_bytes="256k", monitor=False)
+    made = shuffled(spark, conf)
+    assert not while_it_runs(made.count, lambda run: any("state" in s for s in dict(run.producers).values()))
+
+
+def test_watching_leaves_no_thread(spark: Any) -> None:
+    def threads(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            pass
+        yield pa.record_batch({"name": [thread.name for thread in threading.enumerate()]})
+
+    df = spark.range(0, 1_000, 1, 2).selectExpr("id as k")
+    for _ in range(3):
+        assert fbs.repartition(df, 2, "k", mode="pipelined").count() == 1_000
+    names = [row.name for row in df.mapInArrow(threads, "name string").collect()]
+    assert "fastbuf-watch" not in names

@@ -1,0 +1,182 @@
+"""What a task tells of itself while it runs, and what is shown of it."""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from fastbuf_spark.api.progress import ProgressBar
+from fastbuf_spark.driver.summary import RunSummary
+from fastbuf_spark.worker import watch
+from fastbuf_spark.worker.watch import TaskClock, Watch, ended, longest, times
+
+QUIET: dict[str, Any] = {
+    "state": "runs",
+    "target": None,
+    "seconds": {"runs": 9.0, "credit": 0.0, "link": 0.0, "segment": 0.0, "input": 0.0},
+}
+
+
+class Heard:
+    """A control connection that keeps what it is told."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.messages: list[dict[str, Any]] = []
+        self.came = threading.Semaphore(0)
+
+    def tell(self, message: dict[str, Any]) -> None:
+        self.messages.append(message)
+        self.came.release()
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "EVERY_S", 0.02)
+
+
+def held(items: list[int], may: threading.Event, asked: threading.Event) -> Iterator[int]:
+    for item in items:
+        asked.set()
+        assert may.wait(10.0)
+        yield item
+
+
+def test_an_input_that_is_waited_for_counts_while_it_is() -> None:
+    clock, may, asked = TaskClock(), threading.Event(), threading.Event()
+    found: list[int] = []
+    task = threading.Thread(target=lambda: found.extend(clock.reading(held([1, 2], may, asked))))
+    task.start()
+    assert asked.wait(10.0)
+    begin = clock.seconds()["engine_in"]
+    assert clock.state == "engine_in"
+    while clock.seconds()["engine_in"] < begin + 0.05:  # it grows though it has not ended
+        time.sleep(0.005)
+    may.set()
+    task.join()
+    assert found == [1, 2]
+    assert clock.state is None
+    assert clock.seconds()["engine_out"] == 0.0
+
+
+def test_rows_that_nobody_asks_for_are_the_engines_time() -> None:
+    clock = TaskClock()
+    made = clock.giving(iter([1, 2]))
+    assert next(made) == 1
+    assert clock.state == "engine_out"
+    assert list(made) == [2]
+    assert clock.state is None
+    assert clock.seconds()["engine_out"] > 0
+
+
+def test_what_gives_rows_is_closed_with_who_reads_them() -> None:
+    closed = []
+
+    def function() -> Iterator[int]:
+        try:
+            yield 1
+            yield 2
+        finally:
+            closed.append(True)
+
+    clock = TaskClock()
+    made = clock.giving(function())
+    next(made)
+    made.close()
+    assert closed == [True]
+    assert clock.state is None
+
+
+def test_the_rest_is_the_users() -> None:
+    clock = TaskClock()
+    clock.begin -= 10.0
+    waits = {**QUIET, "state": "credit", "target": 3, "seconds": {**QUIET["seconds"], "credit": 4.0}}
+    found = times(clock, waits)
+    assert found["state"] == "credit"
+    assert found["target"] == 3
+    assert 5.9 < found["seconds"]["user"] < 6.5
+    assert "runs" not in found["seconds"]
+    assert "state" not in ended(found)
+    assert times(clock, QUIET)["state"] == "user"
+
+
+def test_the_eight_that_were_waited_for_longest_are_named_and_the_rest_is_one_figure() -> None:
+    assert longest([0.0, 2.0, 1.0], [5, 7, 9]) == {"7": 2.0, "9": 1.0}
+    found = longest([float(i) for i in range(20)], list(range(100, 120)))
+    assert list(found) == [*(str(i) for i in range(119, 111, -1)), "rest"]
+    assert found["rest"] == sum(range(12))
+
+
+def test_it_tells_again_and_again_which_share_of_the_time_was_what() -> None:
+    heard, seconds = Heard(), {"credit": 0.0, "input": 0.0}
+
+    def figures() -> dict[str, Any]:
+        seconds["credit"] += 0.02 * 10  # more than the time that passes: a share is 1 at most
+        return {"records": 7, "seconds": dict(seconds)}
+
+    with Watch(heard, figures):  # type: ignore[arg-type]
+        for _ in range(8):
+            assert heard.came.acquire(timeout=10.0)
+    told = len(heard.messages)
+    assert {message["op"] for message in heard.messages} == {"watch"}
+    last = heard.messages[-1]["stats"]
+    assert last["records"] == 7
+    assert (last["backPressured"], last["idle"], last["busy"]) == (1.0, 0.0, 0.0)
+    time.sleep(0.06)
+    assert len(heard.messages) == told  # it has ended
+
+
+def test_a_report_that_fails_ends_nothing() -> None:
+    heard = Heard(OSError("gone"))
+    with Watch(heard, lambda: {"seconds": {}}):  # type: ignore[arg-type]
+        for _ in range(3):
+            assert heard.came.acquire(timeout=10.0)
+
+
+def a_run() -> RunSummary:
+    run = RunSummary("x", "[red]total[/red]", "pipelined", epoch=3, tasks=4)
+    run.producers[0] = {"records": 1_000_000, "bytes": 3 << 20}
+    run.producers[1] = {"records": 500_000, "bytes": 1 << 20, "state": "credit", "backPressured": 0.75}
+    return run
+
+
+def test_what_a_run_shows() -> None:
+    run = a_run()
+    assert run.producers_done == 1
+    assert run.back_pressured == 0.75
+    assert RunSummary("x", "n", "pipelined").back_pressured is None
+
+
+def drawn(terminal: bool, runs: list[RunSummary], monkeypatch: pytest.MonkeyPatch) -> str:
+    from rich.console import Console
+
+    asked = threading.Semaphore(0)
+
+    def progress() -> list[RunSummary]:
+        asked.release()
+        return runs
+
+    monkeypatch.setattr("fastbuf_spark.api.progress.progress", progress)
+    monkeypatch.setattr("fastbuf_spark.api.progress.EVERY_S", 0.01)
+    page = io.StringIO()
+    with ProgressBar(Console(file=page, force_terminal=terminal, width=120)):
+        for _ in range(3 if terminal else 0):
+            assert asked.acquire(timeout=10.0)
+    return page.getvalue()
+
+
+def test_the_bar_shows_rows_bytes_and_pressure_and_takes_a_name_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = drawn(True, [a_run()], monkeypatch)
+    for words in ("[red]total[/red]", "1,500,000 rows", "4.0 MiB", "75% held back", "s left"):
+        assert words in page
+
+
+def test_nothing_is_shown_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert drawn(False, [a_run()], monkeypatch) == ""
