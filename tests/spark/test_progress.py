@@ -80,6 +80,31 @@ def test_a_slow_consumer_is_seen_while_its_producers_wait_for_it(spark: Any) -> 
     assert run.back_pressured is None
     assert all("state" not in stats for stats in [*run.producers.values(), *run.consumers.values()])
     assert sum(stats["seconds"]["credit"] for stats in run.producers.values()) > 1
+    found = run.diagnosis
+    assert found.level in ("LOW", "HIGH")
+    (root,) = found.roots
+    assert (root.subtask, root.cause) == (1, "user_function"), found
+    assert root.frame is not None
+    assert root.frame.startswith("test_progress.py:")
+    assert root.frame.endswith(" __call__")
+    assert "Subtask 1 of `Slow`" in found.sentence
+
+
+def test_a_partition_with_most_of_the_rows_is_skew(spark: Any) -> None:
+    def even(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            time.sleep(batch.num_rows * 40e-6)  # the same for every row, whatever its key
+            yield batch
+
+    conf = fbs.ShuffleConf(memory_bytes="1m", batch_rows=5_000, batch_bytes="256k")
+    df = spark.range(0, 100_000, 1, 1).selectExpr("if(id % 10 = 0, id, 7) as k", "repeat('x', 100) as text")
+    made = fbs.map_in_arrow(df, even, df.schema, keys="k", num_partitions=2, mode="pipelined", conf=conf)
+    assert made.count() == 100_000
+    run = fbs.last_run()
+    assert run is not None
+    rows = {partition: figures["records"] for partition, figures in run.consumers.items()}
+    (root,) = run.diagnosis.roots
+    assert (root.subtask, root.cause) == (max(rows, key=rows.__getitem__), "skew"), run.diagnosis
 
 
 def test_nothing_is_told_where_nobody_wants_to_know(spark: Any) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fastbuf.monitor import REST, Diagnosis, Task, diagnose
+
 
 @dataclass
 class RunSummary:
@@ -73,6 +75,15 @@ class RunSummary:
         return sum(shares) / len(shares) if shares else None
 
     @property
+    def diagnosis(self) -> Diagnosis:
+        """Which subtask holds up this run, and why: of all its time up to now."""
+        producers, consumers = dict(self.producers), dict(self.consumers)
+        sources = [_task("producers", partition, stats) for partition, stats in producers.items()]
+        return diagnose(
+            self.name, sources, [_task(self.name, partition, stats) for partition, stats in consumers.items()]
+        )
+
+    @property
     def peak_segments(self) -> int:
         """Most segments that one participant held at once."""
         return max((int(s.get("peak_segments", 0)) for s in self._all()), default=0)
@@ -89,6 +100,21 @@ class RunSummary:
 
     def _all(self) -> list[dict[str, Any]]:
         return [*self.producers.values(), *self.consumers.values()]
+
+
+def _task(stage: str, subtask: int, stats: Mapping[str, Any]) -> Task:
+    blocked = {REST if target == "rest" else int(target): took for target, took in stats.get("blocked", {}).items()}
+    known = {name: stats.get(name) for name in ("cpu_s", "queued_s", "gc_s", "stopped_s")}
+    return Task(
+        stage,
+        subtask,
+        stats.get("seconds", {}),
+        blocked,
+        int(stats.get("records", 0)),
+        int(stats.get("bytes", 0)),
+        frames=stats.get("frames", {}),
+        **known,
+    )
 
 
 def total(stats: Iterable[Mapping[str, Any]], name: str) -> float:

@@ -15,6 +15,7 @@ from fastbuf_spark.wire import data_secret
 from fastbuf_spark.worker.control import Control, words
 from fastbuf_spark.worker.memory import environment
 from fastbuf_spark.worker.task_input import Given, InputLost, TaskInput
+from fastbuf_spark.worker.vitals import Vitals
 from fastbuf_spark.worker.watch import TaskClock, Watch, ended, times
 
 if TYPE_CHECKING:
@@ -101,11 +102,14 @@ class Consumer:
                     control.send({"op": "ready", "host": host, "port": port, "gate": gate.gate_id})
                     received, given, clock = Received(), Given(), TaskClock()
 
+                    vitals = Vitals() if conf.monitor else None
+
                     def figures() -> dict[str, Any]:
-                        return {**gate.stats(), **times(clock, gate.activity()), "records": received.records}
+                        known = vitals.figures() if vitals is not None else {}
+                        return {**gate.stats(), **times(clock, gate.activity()), "records": received.records, **known}
 
                     try:
-                        with Watch(control, figures) if conf.monitor else contextlib.nullcontext():
+                        with Watch(control, figures, vitals) if vitals is not None else contextlib.nullcontext():
                             made = self.func(given.items(self._received(control, task_input, gate, received)))
                             yield from clock.giving(made) if gate.serializer.kind == "columnar" else made
                         given.check()

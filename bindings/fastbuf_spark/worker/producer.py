@@ -15,6 +15,7 @@ from fastbuf_spark.worker.consumer import explained
 from fastbuf_spark.worker.control import Control, words
 from fastbuf_spark.worker.memory import environment
 from fastbuf_spark.worker.task_input import InputLost, TaskInput
+from fastbuf_spark.worker.vitals import Vitals
 from fastbuf_spark.worker.watch import TaskClock, Watch, ended, longest, times
 
 if TYPE_CHECKING:
@@ -145,13 +146,16 @@ class Producer:
                 control.abort(f"{type(error).__name__}: {text}", op="failed")
                 raise PeerLost(text) from error
 
+            vitals = Vitals() if spec.conf.monitor else None
+
             def figures() -> dict[str, Any]:
+                known = vitals.figures() if vitals is not None else {}
                 blocked = longest(writer.blocked_s(), wanted)
-                return {**writer.stats(), **times(clock, writer.activity()), "blocked": blocked}
+                return {**writer.stats(), **times(clock, writer.activity()), "blocked": blocked, **known}
 
             emit = writer.emit_batch if serializer.kind == "columnar" else writer.emit
             try:
-                with Watch(control, figures) if spec.conf.monitor else contextlib.nullcontext():
+                with Watch(control, figures, vitals) if vitals is not None else contextlib.nullcontext():
                     emit(first)
                     del first
                     with task_input.reading():

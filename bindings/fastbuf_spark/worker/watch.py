@@ -12,10 +12,12 @@ from typing import Any
 
 from fastbuf_spark.spec import plain
 from fastbuf_spark.worker.control import Control
+from fastbuf_spark.worker.vitals import Vitals
 
 log = logging.getLogger("fastbuf_spark")
 
 EVERY_S = 1.0
+LOOKS = 4  #: for each report
 WINDOW = 5  #: reports that the shares of time are of
 MOST_TARGETS = 8  #: consumers that a producer names as those it waited for longest
 PRESSED = ("credit", "link", "segment", "engine_out")  #: waits for whoever comes after the task
@@ -119,23 +121,31 @@ class Watch:
     Parameters
     ----------
     figures
-        Those of now; they have ``seconds``, by state.  Called from the thread.
+        Those of now; they have ``state``, and ``seconds`` by state.  Called from the thread.
+    vitals
+        Of the task's thread; looked at four times in a second.
     """
 
-    def __init__(self, control: Control, figures: Callable[[], dict[str, Any]]) -> None:
+    def __init__(self, control: Control, figures: Callable[[], dict[str, Any]], vitals: Vitals) -> None:
         self._control = control
         self._figures = figures
+        self._vitals = vitals
         self._ended = threading.Event()
         self._window: deque[tuple[float, dict[str, float]]] = deque([(time.monotonic(), {})], WINDOW + 1)
         self._thread = threading.Thread(target=self._run, name="fastbuf-watch", daemon=True)
 
     def _run(self) -> None:
-        while not self._ended.wait(EVERY_S):
+        looks, due = 0, time.monotonic() + EVERY_S / LOOKS
+        while not self._ended.wait(max(0.0, due - time.monotonic())):
+            looks += 1
             try:
                 figures = self._figures()
-                self._control.tell({"op": "watch", "stats": plain({**figures, **self._shares(figures["seconds"])})})
+                self._vitals.look(due, figures["state"] == "user")
+                if looks % LOOKS == 0:
+                    self._control.tell({"op": "watch", "stats": plain({**figures, **self._shares(figures["seconds"])})})
             except Exception as error:  # a report that fails must not end a task that works
                 log.debug("no report of this task: %s", error)
+            due = time.monotonic() + EVERY_S / LOOKS
 
     def _shares(self, seconds: dict[str, float]) -> dict[str, float]:
         """Which share of the last seconds it was held back, idle, and busy."""
@@ -159,3 +169,4 @@ class Watch:
     ) -> None:
         self._ended.set()
         self._thread.join()
+        self._vitals.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import threading
 import time
@@ -13,6 +14,7 @@ import pytest
 from fastbuf_spark.api.progress import ProgressBar
 from fastbuf_spark.driver.summary import RunSummary
 from fastbuf_spark.worker import watch
+from fastbuf_spark.worker.vitals import Vitals
 from fastbuf_spark.worker.watch import TaskClock, Watch, ended, longest, times
 
 QUIET: dict[str, Any] = {
@@ -20,6 +22,20 @@ QUIET: dict[str, Any] = {
     "target": None,
     "seconds": {"runs": 9.0, "credit": 0.0, "link": 0.0, "segment": 0.0, "input": 0.0},
 }
+
+
+class Looked:
+    """A task's vitals, which have nothing to say."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+        self.closed = False
+
+    def look(self, due: float, busy: bool) -> None:
+        self.looks += 1
+
+    def close(self) -> None:
+        self.closed = True
 
 
 class Heard:
@@ -39,7 +55,7 @@ class Heard:
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "EVERY_S", 0.02)
+    monkeypatch.setattr(watch, "EVERY_S", 0.04)
 
 
 def held(items: list[int], may: threading.Event, asked: threading.Event) -> Iterator[int]:
@@ -119,12 +135,15 @@ def test_it_tells_again_and_again_which_share_of_the_time_was_what() -> None:
 
     def figures() -> dict[str, Any]:
         seconds["credit"] += 0.02 * 10  # more than the time that passes: a share is 1 at most
-        return {"records": 7, "seconds": dict(seconds)}
+        return {"records": 7, "state": "credit", "seconds": dict(seconds)}
 
-    with Watch(heard, figures):  # type: ignore[arg-type]
+    vitals = Looked()
+    with Watch(heard, figures, vitals):  # type: ignore[arg-type]
         for _ in range(8):
             assert heard.came.acquire(timeout=10.0)
     told = len(heard.messages)
+    assert vitals.closed
+    assert vitals.looks >= watch.LOOKS * told
     assert {message["op"] for message in heard.messages} == {"watch"}
     last = heard.messages[-1]["stats"]
     assert last["records"] == 7
@@ -135,7 +154,7 @@ def test_it_tells_again_and_again_which_share_of_the_time_was_what() -> None:
 
 def test_a_report_that_fails_ends_nothing() -> None:
     heard = Heard(OSError("gone"))
-    with Watch(heard, lambda: {"seconds": {}}):  # type: ignore[arg-type]
+    with Watch(heard, lambda: {"state": "user", "seconds": {}}, Looked()):  # type: ignore[arg-type]
         for _ in range(3):
             assert heard.came.acquire(timeout=10.0)
 
@@ -180,3 +199,57 @@ def test_the_bar_shows_rows_bytes_and_pressure_and_takes_a_name_as_text(monkeypa
 
 def test_nothing_is_shown_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert drawn(False, [a_run()], monkeypatch) == ""
+
+
+def busy(seconds: float) -> int:
+    end, turns = time.monotonic() + seconds, 0
+    while time.monotonic() < end:
+        turns += 1
+    return turns
+
+
+def test_vitals_name_the_line_and_count_the_cpu() -> None:
+    found: dict[str, Any] = {}
+
+    def task() -> None:
+        vitals = Vitals()
+        looks = threading.Thread(
+            target=lambda: [(vitals.look(time.monotonic(), True), time.sleep(0.02)) for _ in range(15)]
+        )
+        looks.start()
+        busy(0.5)
+        looks.join()
+        found.update(vitals.figures())
+        vitals.close()
+
+    worker = threading.Thread(target=task)
+    worker.start()
+    worker.join()
+    assert max(found["frames"], key=found["frames"].get).startswith("test_watch.py:")
+    assert any(line.endswith(" busy") for line in found["frames"])
+    assert found["cpu_s"] > 0.1
+    assert found["queued_s"] >= 0
+    assert found["stopped_s"] == 0
+
+
+def test_vitals_count_the_collector_until_they_are_closed() -> None:
+    vitals, before = Vitals(), len(gc.callbacks)
+    kept = [[i] for i in range(200_000)]
+    gc.collect()
+    assert vitals.figures()["gc_s"] > 0
+    vitals.close()
+    assert len(gc.callbacks) == before - 1
+    assert kept
+
+
+def test_a_look_that_comes_late_while_no_cpu_was_used_is_a_pause() -> None:
+    vitals = Vitals()
+    vitals.look(time.monotonic(), False)
+    time.sleep(0.3)  # as if stopped: the look was due long ago, and nothing of this process ran
+    vitals.look(time.monotonic() - 0.3, False)
+    assert 0.2 < vitals.figures()["stopped_s"] < 0.6
+    before = vitals.figures()["stopped_s"]
+    busy(0.3)
+    vitals.look(time.monotonic() - 0.3, False)  # late, for another thread's code had the interpreter
+    assert vitals.figures()["stopped_s"] == before
+    vitals.close()

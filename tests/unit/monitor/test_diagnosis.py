@@ -1,0 +1,146 @@
+"""Who holds up an exchange: figures of planted faults, and of jobs in which nothing is wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fastbuf.monitor import REST, Diagnosis, Task, diagnose
+
+NAMES = ("credit", "link", "segment", "input", "engine_in", "engine_out", "user")
+
+
+def task(subtask: int, stage: str = "total", rows: int = 1000, **more: Any) -> Task:
+    seconds = {name: float(more.pop(name, 0.0)) for name in NAMES}
+    return Task(stage, subtask, seconds, more.pop("blocked", {}), rows, rows * 100, **more)
+
+
+def source(subtask: int, blocked: dict[int, float], **more: float) -> Task:
+    """A producer that was held up for so long by these consumers, of ten seconds."""
+    held = sum(blocked.values())
+    return task(subtask, "source", blocked=blocked, **{"credit": held, "user": max(0.0, 10 - held), **more})
+
+
+def one(found: Diagnosis) -> Any:
+    assert len(found.roots) == 1, found
+    return found.roots[0]
+
+
+def test_a_healthy_job_has_no_root() -> None:
+    found = diagnose("e", [source(0, {0: 0.2}), source(1, {1: 0.3})], [task(i, user=6, input=4) for i in range(2)])
+    assert (found.level, found.roots) == ("OK", [])
+    assert "Nothing holds up" in found.sentence
+
+
+def test_a_slow_subtask_is_named_with_the_line_of_its_code() -> None:
+    consumers = [
+        task(0, user=1, input=9),
+        task(1, user=9.5, input=0.5, frames={"etl.py:41 normalize": 36, "etl.py:40 normalize": 2}),
+        task(2, user=1, input=9),
+    ]
+    found = diagnose("e", [source(i, {1: 7.0, 0: 0.1}) for i in range(2)], consumers)
+    root = one(found)
+    assert found.level == "HIGH"
+    assert (root.stage, root.subtask, root.cause, root.frame) == ("total", 1, "user_function", "etl.py:41 normalize")
+    assert root.share > 0.9
+    assert root.confidence >= 0.8
+    assert (
+        "Subtask 1 of `total` causes 99% of the lost time: the user's function is slow in etl.py:41" in found.sentence
+    )
+    assert root.remedy in found.sentence
+
+
+def test_a_function_that_is_slow_everywhere_is_no_single_subtasks_fault() -> None:
+    consumers = [task(i, user=9.5, input=0.5) for i in range(4)]
+    root = one(diagnose("e", [source(0, {i: 2.0 + i / 10 for i in range(4)})], consumers))
+    assert (root.subtask, root.cause) == (None, "user_function")
+
+
+def test_of_many_alike_none_needs_a_share_of_its_own() -> None:
+    consumers = [task(i, user=9.5, input=0.5) for i in range(20)]
+    root = one(diagnose("e", [source(0, {i: 0.4 for i in range(20)})], consumers))
+    assert (root.subtask, root.cause) == (None, "user_function")
+    named = {i: 0.4 for i in range(8)}
+    root = one(diagnose("e", [source(0, {**named, REST: 0.4 * 12})], consumers))  # as a worker tells of many
+    assert (root.subtask, root.cause) == (None, "user_function")
+
+
+def test_the_one_with_most_of_the_rows_is_skew_and_not_slowness() -> None:
+    consumers = [
+        task(0, rows=100, user=0.5, input=9.5),
+        task(1, rows=2000, user=9.8),
+        task(2, rows=110, user=0.5, input=9),
+    ]
+    root = one(diagnose("e", [source(0, {1: 8.0})], consumers))
+    assert (root.subtask, root.cause) == (1, "skew")
+    assert root.evidence == {"rows": 2000, "rows of the others": 105}
+
+
+def test_many_rows_that_cost_more_each_are_slowness() -> None:
+    consumers = [task(0, rows=1000, user=0.1, input=9.9), task(1, rows=2500, user=9.8), task(2, user=0.1, input=9.9)]
+    assert one(diagnose("e", [source(0, {1: 8.0})], consumers)).cause == "user_function"
+
+
+def test_two_faults_are_two_roots() -> None:
+    consumers = [task(0, user=9.9), task(1, engine_out=9.0, user=1.0), task(2, user=0.5, input=9.5)]
+    found = diagnose("e", [source(0, {0: 5.0, 1: 3.0})], consumers)
+    assert [(root.subtask, root.cause) for root in found.roots] == [(0, "user_function"), (1, "slow_sink")]
+
+
+@pytest.mark.parametrize(
+    ("more", "cause"),
+    [
+        ({"stopped_s": 4.0}, "stopped"),
+        ({"cpu_s": 4.0, "queued_s": 5.0}, "cpu_starved"),
+        ({"gc_s": 3.0, "cpu_s": 9.0, "queued_s": 0.1}, "gc"),
+        ({"cpu_s": 9.0, "queued_s": 0.5, "gc_s": 0.01, "stopped_s": 0.0}, "user_function"),
+    ],
+)
+def test_what_its_process_met_comes_before_its_function(more: dict[str, float], cause: str) -> None:
+    consumers = [task(0, user=1, input=9), task(1, user=10, **more)]
+    assert one(diagnose("e", [source(0, {1: 8.0})], consumers)).cause == cause
+
+
+def test_a_link_is_to_blame_only_where_its_receivers_wait() -> None:
+    producers = [source(i, {0: 8.0}, credit=1.0, link=7.0) for i in range(2)]
+    idle = [task(0, user=1, input=9)]
+    root = one(diagnose("e", producers, idle))
+    assert (root.stage, root.subtask, root.cause) == ("source", None, "slow_link")
+    assert one(diagnose("e", producers, [task(0, user=9.9, input=0.1)])).cause == "user_function"
+
+
+def test_memory_and_credit() -> None:
+    consumers = [task(0, user=2, input=8)]
+    assert one(diagnose("e", [source(0, {0: 1.0}, credit=1.0, segment=7.0)], consumers)).cause == "segments"
+    assert one(diagnose("e", [source(0, {0: 8.0})], consumers)).cause == "credits"
+
+
+def test_a_slow_head_holds_nobody_up_and_is_named_all_the_same() -> None:
+    consumers = [task(i, user=1, input=9) for i in range(2)]
+    found = diagnose(
+        "e", [task(0, "source", engine_in=9.0, user=1.0), task(1, "source", engine_in=9.1, user=1)], consumers
+    )
+    assert found.level == "OK"
+    assert (one(found).stage, one(found).subtask, one(found).cause) == ("source", None, "source_bound")
+    slow = [task(0, "before", user=9.9), task(1, "before", user=1.0, engine_in=1.0)]
+    found = diagnose("e", slow, consumers)
+    assert (one(found).stage, one(found).subtask, one(found).cause) == ("before", 0, "user_function")
+
+
+def test_what_no_rule_fits_is_not_guessed() -> None:
+    consumers = [task(0, user=4, input=4, engine_in=1, engine_out=1), task(1, input=10)]
+    root = one(diagnose("e", [source(0, {0: 5.0})], consumers))
+    assert root.cause == "unknown"
+    assert root.evidence["user"] == 0.4
+
+
+def test_a_moment_is_not_enough_to_be_sure() -> None:
+    consumers = [task(0, user=0.01, input=0.19), task(1, user=0.2)]
+    producers = [Task("source", 0, {"credit": 0.1, "user": 0.1}, {1: 0.1}, 10, 10)]
+    assert one(diagnose("e", producers, consumers)).cause == "unknown"
+
+
+def test_nothing_known_is_nothing_wrong() -> None:
+    assert diagnose("e", [], []).level == "OK"
+    assert diagnose("e", [Task("source", 0, {})], [Task("total", 0, {})]).roots == []
