@@ -19,6 +19,7 @@ from typing import Any
 OK, LOW, HIGH = "OK", "LOW", "HIGH"
 LEVELS = ((0.1, OK), (0.5, LOW))  #: of the producers' blocked share, as Flink has them; above: HIGH
 ROOT_SHARE = 0.2  #: of the lost time, from which a subtask is named
+TAIL = 0.5  #: producers that took less than this of the last consumer's time have long ended
 IDLE_HEAD = 0.5  #: of the consumers' time, from which a slow head is looked for
 SURE, LIKELY = 0.8, 0.6  #: confidence from which it "is", or "probably is"
 ENOUGH_S = 3.0  #: of observation: less lowers the confidence
@@ -196,21 +197,28 @@ def diagnose(exchange: str, producers: Sequence[Task], consumers: Sequence[Task]
     blocked = lost / wall if wall > 0 else 0.0
     level = next((level for bound, level in LEVELS if blocked <= bound), HIGH)
     if level == OK:
-        return Diagnosis(level, blocked, _slow_head(exchange, producers, consumers))
+        return Diagnosis(level, blocked, _unblocked(exchange, producers, consumers))
     roots = _of_the_way(exchange, producers, consumers, lost)
     if not roots:
         roots = _of_consumers(exchange, producers, consumers)
     return Diagnosis(level, blocked, sorted(roots, key=lambda root: -root.share))
 
 
-def _slow_head(exchange: str, producers: Sequence[Task], consumers: Sequence[Task]) -> list[Root]:
-    """No producer is held up: the consumers may still wait for them."""
+def _unblocked(exchange: str, producers: Sequence[Task], consumers: Sequence[Task]) -> list[Root]:
+    """No producer is held up: the consumers may wait for them, or be busy long after they have ended."""
+    if not producers or not consumers:
+        return []
     wall = sum(task.wall_s for task in consumers)
     idle = sum(task.seconds.get("input", 0.0) for task in consumers) / wall if wall > 0 else 0.0
-    busiest = max(producers, key=lambda task: task.wall_s, default=None)
-    if idle < IDLE_HEAD or busiest is None:
+    first = max(producers, key=lambda task: task.wall_s)
+    last = max(consumers, key=lambda task: task.wall_s - task.seconds.get("input", 0.0))
+    if first.wall_s < TAIL * last.wall_s:
+        found = _verdict(exchange, last, consumers, 1 - last.share("input"))
+    elif idle >= IDLE_HEAD:
+        found = _verdict(exchange, first, producers, idle, head=True)
+    else:
         return []
-    return [_verdict(exchange, busiest, producers, idle, head=True)]
+    return [found] if found.cause != "unknown" and found.share >= 0.5 else []
 
 
 def _waited_for(producers: Sequence[Task], consumers: Sequence[Task]) -> dict[int, float]:
@@ -291,7 +299,9 @@ def _verdict(exchange: str, task: Task, peers: Sequence[Task], share: float, hea
 def _starved(task: Task) -> bool:
     if task.queued_s is None or task.cpu_s is None:
         return False
-    return task.queued_s >= 0.25 * (task.cpu_s + task.queued_s) and task.queued_s >= 0.15 * task.wall_s
+    # A third of what its function took: one that sleeps, or waits for a service, is not held up by its neighbours
+    mostly = task.queued_s >= 0.3 * task.seconds.get("user", 0.0)
+    return mostly and task.queued_s >= 0.25 * (task.cpu_s + task.queued_s) and task.queued_s >= 0.15 * task.wall_s
 
 
 def _root(

@@ -30,10 +30,11 @@ class RunSummary:
     producers, consumers
         Each participant's own figures by partition: ``records``, ``bytes``, ``peak_segments``, ``segments``,
         ``wait_s``; ``seconds`` by what it did (``credit``, ``link``, ``segment``: held back by consumers, sockets, the
-        pool; ``input``: waiting for producers; ``engine_in``, ``engine_out``: for Spark; ``user``: none of these);
-        of producers ``blocked``, seconds by the consumer that they waited for.  While a participant runs they are of
-        the last second, with its ``state`` and the shares ``backPressured``, ``idle`` and ``busy`` of its last five
-        (``spark.fastbuf.monitor``).  Another thread adds to them: copy, then iterate.
+        pool; ``starting``, ``input``: waiting for producers, for the first rows and for more; ``engine_in``,
+        ``engine_out``: for Spark; ``user``: none of these); of producers ``blocked``, seconds by the consumer that
+        they waited for.  While one runs they are of the last second, with its ``state`` and the shares
+        ``backPressured``, ``idle`` and ``busy`` of its last five (``spark.fastbuf.monitor``).  Another thread adds to
+        them: copy, then iterate.
     """
 
     exchange: str
@@ -108,7 +109,7 @@ def _task(stage: str, subtask: int, stats: Mapping[str, Any]) -> Task:
     return Task(
         stage,
         subtask,
-        stats.get("seconds", {}),
+        {name: took for name, took in stats.get("seconds", {}).items() if name != "starting"},
         blocked,
         int(stats.get("records", 0)),
         int(stats.get("bytes", 0)),

@@ -110,7 +110,7 @@ class Consumer:
 
                     try:
                         with Watch(control, figures, vitals) if vitals is not None else contextlib.nullcontext():
-                            made = self.func(given.items(self._received(control, task_input, gate, received)))
+                            made = self.func(given.items(self._received(control, task_input, gate, received, clock)))
                             yield from clock.giving(made) if gate.serializer.kind == "columnar" else made
                         given.check()
                     except InputLost:
@@ -123,7 +123,9 @@ class Consumer:
                     stats = plain(ended(figures()))
             control.send({"op": "done", "stats": stats})
 
-    def _received(self, control: Control, task_input: TaskInput, gate: Any, received: Received) -> Iterator[Any]:
+    def _received(
+        self, control: Control, task_input: TaskInput, gate: Any, received: Received, clock: TaskClock
+    ) -> Iterator[Any]:
         """What the producers send, until all of them have said how much it was and all of it is here."""
         sealed_at = 0.0
         while True:
@@ -142,6 +144,8 @@ class Consumer:
             task_input.look()
             polled = gate.poll(POLL_S)
             if polled is not None:
+                if not received.records:
+                    clock.starting = gate.activity()["seconds"]["input"]
                 yield from received.opened(self.spec.codec, polled)
                 sealed_at = time.monotonic() if sealed_at else 0.0
             elif gate.finished:

@@ -34,6 +34,8 @@ class TaskClock:
         self.begin = time.monotonic()
         self._total = {"engine_in": 0.0, "engine_out": 0.0}
         self._now: tuple[str, float] | None = None
+        #: Seconds that a consumer had waited when its first rows came: its producers were only starting
+        self.starting = 0.0
 
     def reading(self, source: Iterable[Any]) -> Iterator[Any]:
         """The items of the task's input, each waited for by the clock."""
@@ -96,6 +98,9 @@ def times(clock: TaskClock, activity: dict[str, Any]) -> dict[str, Any]:
     """
     seconds = {name: took for name, took in activity["seconds"].items() if name != "runs"}
     seconds.update(clock.seconds())
+    if clock.starting:
+        seconds["starting"] = clock.starting
+        seconds["input"] -= clock.starting
     seconds["user"] = max(0.0, time.monotonic() - clock.begin - sum(seconds.values()))
     state = activity["state"] if activity["state"] != "runs" else clock.state or "user"
     target = activity["target"]

@@ -93,6 +93,7 @@ def test_two_faults_are_two_roots() -> None:
     [
         ({"stopped_s": 4.0}, "stopped"),
         ({"cpu_s": 4.0, "queued_s": 5.0}, "cpu_starved"),
+        ({"cpu_s": 0.5, "queued_s": 2.0}, "user_function"),  # it sleeps for the rest
         ({"gc_s": 3.0, "cpu_s": 9.0, "queued_s": 0.1}, "gc"),
         ({"cpu_s": 9.0, "queued_s": 0.5, "gc_s": 0.01, "stopped_s": 0.0}, "user_function"),
     ],
@@ -126,6 +127,14 @@ def test_a_slow_head_holds_nobody_up_and_is_named_all_the_same() -> None:
     slow = [task(0, "before", user=9.9), task(1, "before", user=1.0, engine_in=1.0)]
     found = diagnose("e", slow, consumers)
     assert (one(found).stage, one(found).subtask, one(found).cause) == ("before", 0, "user_function")
+
+
+def test_a_consumer_that_is_busy_long_after_all_was_sent_is_named() -> None:
+    """What fits into the consumers' memory blocks nobody, and the run lasts as long as its slowest consumer."""
+    producers = [Task("source", 0, {"user": 0.2}, {}, 2000, 2000)]
+    found = diagnose("e", producers, [task(0, user=0.2, input=0.2), task(1, user=9.8, input=0.2)])
+    assert (one(found).stage, one(found).subtask, one(found).cause) == ("total", 1, "user_function")
+    assert diagnose("e", producers, [task(0, user=0.1, input=0.9), task(1, user=0.2, input=0.8)]).roots == []
 
 
 def test_what_no_rule_fits_is_not_guessed() -> None:
