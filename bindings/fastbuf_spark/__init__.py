@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fastbuf_spark.api.dataframe import map_in_arrow, repartition
+    from fastbuf_spark.api.groups import Grouped, group_by
     from fastbuf_spark.api.rdds import partition_by
     from fastbuf_spark.conf import ShuffleConf
     from fastbuf_spark.driver.checks import Preflight, preflight
@@ -24,11 +25,13 @@ if TYPE_CHECKING:
     from fastbuf_spark.worker.stage import ShuffleStage
 
 __all__ = [
+    "Grouped",
     "ObjectSerializer",
     "Preflight",
     "RunSummary",
     "ShuffleConf",
     "ShuffleStage",
+    "group_by",
     "last_run",
     "map_in_arrow",
     "partition_by",
@@ -40,11 +43,13 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Grouped": "api.groups",
     "ObjectSerializer": "serializer",
     "Preflight": "driver.checks",
     "RunSummary": "driver.summary",
     "ShuffleConf": "conf",
     "ShuffleStage": "worker.stage",
+    "group_by": "api.groups",
     "last_run": "driver.exchanges",
     "map_in_arrow": "api.dataframe",
     "partition_by": "api.rdds",
