@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from fastbuf.errors import ConfigError, SchemaError
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver.checks import check_conf, check_dataframe, check_function, check_mode, partition_count
-from fastbuf_spark.driver.keys import Keys, as_keys, resolve
+from fastbuf_spark.driver.keys import as_keys, resolve
 from fastbuf_spark.driver.plan import MODES, shuffle
 from fastbuf_spark.schema import arrow_schema, large_types, session_zone, struct_type
 from fastbuf_spark.shipping import named
 from fastbuf_spark.worker.groups import GroupStage, Layout, Limits, Verb
+from fastbuf_spark.worker.pandas_verbs import PandasRules, PandasVerb
 from fastbuf_spark.worker.verbs import ArrowVerb
 
 if TYPE_CHECKING:
@@ -139,15 +140,46 @@ class Grouped:
         verb = ArrowVerb(func, with_key, streams, made, self._setting(BY_NAME, "true"))
         return self._run(verb, func, result, lambda groups: groups.applyInArrow(func, result))
 
+    def apply_in_pandas(self, func: Callable[..., Any], schema: StructType | str) -> DataFrame:
+        """Call a function with each group, as Spark's ``applyInPandas`` does.
+
+        Parameters
+        ----------
+        func
+            Takes a ``pandas.DataFrame`` and gives one; or, by its type hints, takes an ``Iterator[pandas.DataFrame]``
+            and gives one.  With two arguments, the first is the key: a tuple of values.
+        schema
+            Of what ``func`` gives: a StructType or DDL text.  Spark's settings say how its columns are found and
+            converted.
+
+        Returns
+        -------
+        DataFrame
+            As of :meth:`apply_in_arrow`.
+        """
+        from pyspark.sql.pandas.typehints import infer_group_pandas_eval_type_from_func
+        from pyspark.util import PythonEvalType
+
+        streams = _form(func, infer_group_pandas_eval_type_from_func, PythonEvalType.SQL_GROUPED_MAP_PANDAS_ITER_UDF)
+        with_key = _checked(func, (1, 2), "(data) or (key, data)") == 2
+        result = struct_type(schema)
+        verb = PandasVerb(func, with_key, streams, self._pandas_rules(result))
+        return self._run(verb, func, result, lambda groups: groups.applyInPandas(func, result), _no_converters())
+
     def _run(
-        self, verb: Verb, func: Callable[..., Any], result: StructType, by_spark: Callable[[Any], DataFrame]
+        self,
+        verb: Verb,
+        func: Callable[..., Any],
+        result: StructType,
+        by_spark: Callable[[Any], DataFrame],
+        why: str = "",
     ) -> DataFrame:
-        """The shuffle, and the verb behind it; ``by_spark`` does the same with Spark's own groups."""
+        """The shuffle, and the verb behind it; ``by_spark`` does the same with Spark's own groups, and ``why``."""
         found = resolve(
             self._df, self._keys, self._num_partitions, self._before, self._before_schema, order=self._sort_by
         )
-        if found.by_spark:
-            return self._by_spark(found, by_spark)
+        if found.by_spark or why:
+            return self._by_spark(found.by_spark or why, by_spark)
         codec = found.codec
         layout = Layout(codec.schema if codec.shown is None else codec.shown, codec.keys, found.order)
         found = dataclasses.replace(found, codec=dataclasses.replace(codec, whole=True))
@@ -167,12 +199,10 @@ class Grouped:
             found,
         )
 
-    def _by_spark(self, found: Keys, verb: Callable[[Any], DataFrame]) -> DataFrame:
+    def _by_spark(self, why: str, verb: Callable[[Any], DataFrame]) -> DataFrame:
         """Spark's own groups, in the partitions and the order that were asked for."""
         if self._mode not in ("auto", "blocking"):
-            raise SchemaError(
-                f"mode='{self._mode}' cannot run: {found.by_spark}; use mode='auto' or 'blocking', or another key"
-            )
+            raise SchemaError(f"mode='{self._mode}' cannot run: {why}; use mode='auto' or 'blocking', or another key")
         df = self._df
         if self._before is not None:
             assert self._before_schema is not None
@@ -188,8 +218,39 @@ class Grouped:
         spark = self._df.sparkSession
         return arrow_schema(schema, session_zone(spark), large_types(spark))
 
+    def _pandas_rules(self, result: StructType) -> PandasRules:
+        return PandasRules(
+            result,
+            self._arrow(result),
+            self._setting(BY_NAME, "true"),
+            session_zone(self._df.sparkSession),
+            self._setting("spark.sql.execution.pandas.convertToArrowArraySafely", "false"),
+            large_types(self._df.sparkSession),
+            self._setting("spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled", "false"),
+            self._setting("spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype", "false"),
+        )
+
     def _setting(self, name: str, default: str) -> bool:
-        return str(self._df.sparkSession.conf.get(name, default)).strip().lower() == "true"
+        from pyspark.errors import PySparkException
+
+        try:
+            found = self._df.sparkSession.conf.get(name)  # with a default of ours it would not say Spark's own
+        except PySparkException:  # another version of Spark has not this setting
+            found = default
+        return str(found).strip().lower() == "true"
+
+
+def _no_converters() -> str:
+    """Why frames of pandas cannot be made as this Spark makes them; empty if they can."""
+    try:
+        from pyspark.sql.conversion import ArrowBatchTransformer, PandasToArrowConversion
+
+        known = inspect.signature(PandasToArrowConversion.convert).parameters
+        if "prefer_int_ext_dtype" in inspect.signature(ArrowBatchTransformer.to_pandas).parameters:
+            return "" if "arrow_cast" in known else "this Spark converts results of pandas in another way"
+    except (ImportError, AttributeError):
+        pass
+    return "this Spark has not the converters that fastbuf makes frames of pandas with (those of Spark 4.3)"
 
 
 def _limits(conf: ShuffleConf) -> Limits:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fastbuf.errors import ResourceError
@@ -48,21 +49,45 @@ class Limits:
 
 
 class Group:
-    """One group, as long as the next one is not asked for: its rows in one or more batches."""
+    """One group, as long as the next one is not asked for: its rows in one or more batches.
+
+    Attributes
+    ----------
+    batch, shown
+        The piece of sorted rows that it begins in: all columns, and those that the user's function sees.
+    start, stop
+        Its rows there.
+    is_open
+        It may go on in the next piece.
+    """
 
     def __init__(self, groups: Groups, start: int, stop: int, is_open: bool) -> None:
         self._groups = groups
-        self._start = start
-        self._stop = stop
-        self._is_open = is_open
-        self._batch = groups.batch
-        self._shown = groups.shown
+        self.start = start
+        self.stop = stop
+        self.is_open = is_open
+        self.batch = groups.batch
+        self.shown = groups.shown
 
     def key(self) -> tuple[pa.Scalar, ...]:
         """Its key, of its first row."""
-        if self._is_open:
+        if self.is_open:
             return tuple(values[0] for values in self._groups.last_key)
-        return tuple(self._batch.column(i)[self._start] for i in self._groups.layout.keys)
+        return tuple(self.batch.column(i)[self.start] for i in self._groups.layout.keys)
+
+    def key_columns(self) -> list[pa.Table]:
+        """Its key, each part as a table of one value."""
+        import pyarrow as pa
+
+        layout, names = self._groups.layout, self._groups.key_names
+        if self.is_open:
+            return [pa.table([values], names=[name]) for values, name in zip(self._groups.last_key, names, strict=True)]
+        columns = [self.batch.column(i).slice(self.start, 1) for i in layout.keys]
+        return [pa.table([column], names=[name]) for column, name in zip(columns, names, strict=True)]
+
+    def key_columns_of_piece(self) -> list[pa.Array]:
+        """The key columns of all rows that it is a slice of."""
+        return [self.batch.column(i) for i in self._groups.layout.keys]
 
     def table(self) -> pa.Table:
         """All of it.
@@ -72,8 +97,8 @@ class Group:
         ResourceError
             It is longer than the memory of the task.
         """
-        first = self._shown.slice(self._start, self._stop - self._start)
-        if not self._is_open:
+        first = self.shown.slice(self.start, self.stop - self.start)
+        if not self.is_open:
             return first
         more = self._groups.rest()
         second = next(more, None)
@@ -102,11 +127,11 @@ class Group:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Its rows, in batches of a bounded number of rows."""
-        first = self._shown.slice(self._start, self._stop - self._start)
-        self._batch = self._shown = None  # a long group is not to hold its first piece
+        first = self.shown.slice(self.start, self.stop - self.start)
+        self.batch = self.shown = None  # a long group is not to hold its first piece
         yield from self._cut(first)
         del first
-        if self._is_open and self._groups.open is self:
+        if self.is_open and self._groups.open is self:
             for part in self._groups.rest():
                 yield from self._cut(part)
                 del part  # before the next is made
@@ -196,7 +221,10 @@ class Verb(Protocol):
     """What is done with a group."""
 
     def caller(self) -> Callable[[Group], Iterable[pa.Table]]:
-        """What calls the user's function with a group; gives tables of the result's schema."""
+        """What calls the user's function with a group; gives tables of the result's schema.
+
+        Where it keeps some of them back, its method ``rest`` gives them at the end.
+        """
 
 
 class GroupStage:
@@ -218,8 +246,9 @@ class GroupStage:
         limits, layout = self.limits, self.layout
         pieces = in_order(source, (*layout.keys, *layout.order), limits.memory_bytes, limits.directory)
         call = self.verb.caller()
-        groups = Groups(pieces, layout, limits)
-        return gathered((table for group in groups for table in call(group)), limits)
+        tables = (table for group in Groups(pieces, layout, limits) for table in call(group))
+        # What a call has kept back is asked for when all groups are done
+        return gathered(chain(tables, (table for rest in [getattr(call, "rest", tuple)] for table in rest())), limits)
 
 
 def gathered(tables: Iterable[pa.Table], limits: Limits) -> Iterator[pa.RecordBatch]:
