@@ -1,4 +1,4 @@
-"""Groups as pandas frames, beside Spark's own ``groupBy().applyInPandas``: the same frames, keys, conversions, errors."""
+"""Groups as pandas frames, beside Spark's own ``groupBy().applyInPandas``: the same frames, keys, results and errors."""
 
 from __future__ import annotations
 

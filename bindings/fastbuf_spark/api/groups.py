@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ConfigError, SchemaError
+from fastbuf_spark.api.aggregates import aggregated
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver.checks import check_conf, check_dataframe, check_function, check_mode, partition_count
 from fastbuf_spark.driver.keys import as_keys, resolve
@@ -165,6 +166,30 @@ class Grouped:
         result = struct_type(schema)
         verb = PandasVerb(func, with_key, streams, self._pandas_rules(result))
         return self._run(verb, func, result, lambda groups: groups.applyInPandas(func, result), _no_converters())
+
+    def agg_arrow(self, aggregates: Iterable[tuple[str, str]]) -> DataFrame:
+        """One row for each key, by pyarrow's hash aggregation; rows of a key become few before they are sent.
+
+        Parameters
+        ----------
+        aggregates
+            Pairs of a column's name and one of sum, product, min, max, mean, count, any, all.  Nulls do not count; of
+            nulls alone the result is null, and a count 0.  A sum of whole numbers is a long, which wraps around, and a
+            mean a double.
+
+        Returns
+        -------
+        DataFrame
+            Lazy; the keys, then a column ``<column>_<function>`` for each pair.
+
+        Raises
+        ------
+        ConfigError
+            An unknown function or column, or an expression as a key behind a ``before``.
+        SchemaError
+            A type that pyarrow does not group by or aggregate so, or keys that Spark alone places.
+        """
+        return aggregated(self, aggregates)
 
     def _run(
         self,
