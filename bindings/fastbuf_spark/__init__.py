@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fastbuf_spark.api.cogroups import Cogrouped
     from fastbuf_spark.api.dataframe import map_in_arrow, repartition
     from fastbuf_spark.api.groups import Grouped, group_by
     from fastbuf_spark.api.rdds import partition_by
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from fastbuf_spark.worker.stage import ShuffleStage
 
 __all__ = [
+    "Cogrouped",
     "Grouped",
     "ObjectSerializer",
     "Preflight",
@@ -43,6 +45,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Cogrouped": "api.cogroups",
     "Grouped": "api.groups",
     "ObjectSerializer": "serializer",
     "Preflight": "driver.checks",

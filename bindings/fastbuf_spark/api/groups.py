@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ConfigError, SchemaError
 from fastbuf_spark.api.aggregates import aggregated
+from fastbuf_spark.api.cogroups import Cogrouped, cogrouped
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver.checks import check_conf, check_dataframe, check_function, check_mode, partition_count
 from fastbuf_spark.driver.keys import as_keys, resolve
@@ -135,7 +136,7 @@ class Grouped:
         from pyspark.util import PythonEvalType
 
         streams = _form(func, infer_group_arrow_eval_type_from_func, PythonEvalType.SQL_GROUPED_MAP_ARROW_ITER_UDF)
-        with_key = _checked(func, (1, 2), "(data) or (key, data)") == 2
+        with_key = argument_count(func, (1, 2), "(data) or (key, data)") == 2
         result = struct_type(schema)
         made = self._arrow(result)
         verb = ArrowVerb(func, with_key, streams, made, self._setting(BY_NAME, "true"))
@@ -162,10 +163,10 @@ class Grouped:
         from pyspark.util import PythonEvalType
 
         streams = _form(func, infer_group_pandas_eval_type_from_func, PythonEvalType.SQL_GROUPED_MAP_PANDAS_ITER_UDF)
-        with_key = _checked(func, (1, 2), "(data) or (key, data)") == 2
+        with_key = argument_count(func, (1, 2), "(data) or (key, data)") == 2
         result = struct_type(schema)
         verb = PandasVerb(func, with_key, streams, self._pandas_rules(result))
-        return self._run(verb, func, result, lambda groups: groups.applyInPandas(func, result), _no_converters())
+        return self._run(verb, func, result, lambda groups: groups.applyInPandas(func, result), no_converters())
 
     def agg_arrow(self, aggregates: Iterable[tuple[str, str]]) -> DataFrame:
         """One row for each key, by pyarrow's hash aggregation; rows of a key become few before they are sent.
@@ -191,6 +192,17 @@ class Grouped:
         """
         return aggregated(self, aggregates)
 
+    def cogroup(self, other: Grouped) -> Cogrouped:
+        """The groups of this and of another DataFrame by the same keys, for a function that takes both.
+
+        Parameters
+        ----------
+        other
+            What :func:`group_by` gives, with as many keys of the same types, partitions and mode; its settings are
+            those of this one.
+        """
+        return cogrouped(self, other)
+
     def _run(
         self,
         verb: Verb,
@@ -204,13 +216,13 @@ class Grouped:
             self._df, self._keys, self._num_partitions, self._before, self._before_schema, order=self._sort_by
         )
         if found.by_spark or why:
-            return self._by_spark(found.by_spark or why, by_spark)
+            return by_spark(self.spark_groups(found.by_spark or why))
         codec = found.codec
         layout = Layout(codec.schema if codec.shown is None else codec.shown, codec.keys, found.order)
         found = dataclasses.replace(found, codec=dataclasses.replace(codec, whole=True))
         conf = self._conf or ShuffleConf.from_session(self._df.sparkSession)
         name = getattr(func, "__name__", type(func).__name__)
-        stage = GroupStage(verb, layout, _limits(conf), name)
+        stage = GroupStage(verb, layout, limits_of(conf), name)
         return shuffle(
             self._df,
             stage,
@@ -224,8 +236,8 @@ class Grouped:
             found,
         )
 
-    def _by_spark(self, why: str, verb: Callable[[Any], DataFrame]) -> DataFrame:
-        """Spark's own groups, in the partitions and the order that were asked for."""
+    def spark_groups(self, why: str) -> Any:
+        """Spark's own groups, in the partitions and the order that were asked for; ``why`` they are needed."""
         if self._mode not in ("auto", "blocking"):
             raise SchemaError(f"mode='{self._mode}' cannot run: {why}; use mode='auto' or 'blocking', or another key")
         df = self._df
@@ -237,7 +249,7 @@ class Grouped:
         if self._sort_by:
             # Spark's groups need rows sorted by the keys: that they are so already, it sees, and sorts no more
             moved = moved.sortWithinPartitions(*self._keys, *self._sort_by)
-        return verb(moved.groupBy(*self._keys))
+        return moved.groupBy(*self._keys)
 
     def _arrow(self, schema: StructType) -> pa.Schema:
         spark = self._df.sparkSession
@@ -265,7 +277,7 @@ class Grouped:
         return str(found).strip().lower() == "true"
 
 
-def _no_converters() -> str:
+def no_converters() -> str:
     """Why frames of pandas cannot be made as this Spark makes them; empty if they can."""
     try:
         from pyspark.sql.conversion import ArrowBatchTransformer, PandasToArrowConversion
@@ -278,7 +290,7 @@ def _no_converters() -> str:
     return "this Spark has not the converters that fastbuf makes frames of pandas with (those of Spark 4.3)"
 
 
-def _limits(conf: ShuffleConf) -> Limits:
+def limits_of(conf: ShuffleConf) -> Limits:
     return Limits(conf.memory_bytes, conf.spill_directory, conf.batch_rows, conf.batch_bytes)
 
 
@@ -291,7 +303,7 @@ def _form(func: Callable[..., Any], infer: Callable[[Any], int | None], streams:
         return False
 
 
-def _checked(func: Callable[..., Any], counts: tuple[int, ...], forms: str) -> int:
+def argument_count(func: Callable[..., Any], counts: tuple[int, ...], forms: str) -> int:
     """The number of a function's arguments, as Spark counts them.
 
     Raises
@@ -299,6 +311,7 @@ def _checked(func: Callable[..., Any], counts: tuple[int, ...], forms: str) -> i
     ConfigError
         Another one than a verb's functions have.
     """
+    check_function("func", func, "takes a group and gives what it becomes")
     count = len(inspect.getfullargspec(func).args)
     if count not in counts:
         raise ConfigError(f"func takes {count} arguments: it must take {forms}")
