@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterable
+import typing
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ConfigError, SchemaError
@@ -12,12 +13,13 @@ from fastbuf_spark.api.aggregates import aggregated
 from fastbuf_spark.api.cogroups import Cogrouped, cogrouped
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver.checks import check_conf, check_dataframe, check_function, check_mode, partition_count
-from fastbuf_spark.driver.keys import as_keys, resolve
+from fastbuf_spark.driver.keys import Keys, as_keys, resolve
 from fastbuf_spark.driver.plan import MODES, shuffle
 from fastbuf_spark.schema import arrow_schema, large_types, session_zone, struct_type
 from fastbuf_spark.shipping import named
 from fastbuf_spark.worker.groups import GroupStage, Layout, Limits, Verb
 from fastbuf_spark.worker.pandas_verbs import PandasRules, PandasVerb
+from fastbuf_spark.worker.polars_verbs import PolarsVerb
 from fastbuf_spark.worker.verbs import ArrowVerb
 
 if TYPE_CHECKING:
@@ -168,6 +170,36 @@ class Grouped:
         verb = PandasVerb(func, with_key, streams, self._pandas_rules(result))
         return self._run(verb, func, result, lambda groups: groups.applyInPandas(func, result), no_converters())
 
+    def apply_in_polars(self, func: Callable[..., Any], schema: StructType | str) -> DataFrame:
+        """Call a function with each group as a frame of polars, which the workers must have.
+
+        Parameters
+        ----------
+        func
+            Takes a ``polars.DataFrame`` and gives one, or a ``LazyFrame``; or, by its type hints, takes an
+            ``Iterator[polars.DataFrame]`` and gives one.  With two arguments, the first is the key: a tuple of values.
+        schema
+            Of what ``func`` gives: a StructType or DDL text.
+
+        Returns
+        -------
+        DataFrame
+            As of :meth:`apply_in_arrow`.
+
+        Raises
+        ------
+        SchemaError
+            Keys that Spark alone places: Spark has no such verb.
+        """
+        streams = _streams_polars(func)
+        with_key = argument_count(func, (1, 2), "(data) or (key, data)") == 2
+        result = struct_type(schema)
+        verb = PolarsVerb(func, with_key, streams, self._arrow(result), self._setting(BY_NAME, "true"))
+        found = self._found()
+        if found.by_spark:
+            raise SchemaError(f"apply_in_polars cannot run: {found.by_spark}; use apply_in_arrow, or another key")
+        return self._shuffled(found, verb, func, result)
+
     def agg_arrow(self, aggregates: Iterable[tuple[str, str]]) -> DataFrame:
         """One row for each key, by pyarrow's hash aggregation; rows of a key become few before they are sent.
 
@@ -212,11 +244,17 @@ class Grouped:
         why: str = "",
     ) -> DataFrame:
         """The shuffle, and the verb behind it; ``by_spark`` does the same with Spark's own groups, and ``why``."""
-        found = resolve(
-            self._df, self._keys, self._num_partitions, self._before, self._before_schema, order=self._sort_by
-        )
+        found = self._found()
         if found.by_spark or why:
             return by_spark(self.spark_groups(found.by_spark or why))
+        return self._shuffled(found, verb, func, result)
+
+    def _found(self) -> Keys:
+        return resolve(
+            self._df, self._keys, self._num_partitions, self._before, self._before_schema, order=self._sort_by
+        )
+
+    def _shuffled(self, found: Keys, verb: Verb, func: Callable[..., Any], result: StructType) -> DataFrame:
         codec = found.codec
         layout = Layout(codec.schema if codec.shown is None else codec.shown, codec.keys, found.order)
         found = dataclasses.replace(found, codec=dataclasses.replace(codec, whole=True))
@@ -301,6 +339,17 @@ def _form(func: Callable[..., Any], infer: Callable[[Any], int | None], streams:
         return infer(func) == streams
     except Exception:  # hints that do not say: Spark takes it for one of tables too, and warns
         return False
+
+
+def _streams_polars(func: Callable[..., Any]) -> bool:
+    """Whether its last argument is said to be an iterator, as Spark looks for it in functions of pandas."""
+    check_function("func", func, "takes a group and gives what it becomes")
+    try:
+        hints = typing.get_type_hints(func)
+    except Exception:  # hints of names that are not there say nothing
+        return False
+    last = [hints.get(name) for name in inspect.getfullargspec(func).args][-1:]
+    return bool(last) and typing.get_origin(last[0]) is Iterator
 
 
 def argument_count(func: Callable[..., Any], counts: tuple[int, ...], forms: str) -> int:
