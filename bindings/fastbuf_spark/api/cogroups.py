@@ -109,7 +109,7 @@ class Cogrouped:
 
         stage = GroupStage(
             verb(found.order[0], places),
-            Layout(found.codec.schema, found.codec.keys, found.order),
+            Layout(found.codec.schema, found.codec.keys, found.order, left.key_names),
             limits_of(conf),
             getattr(func, "__name__", type(func).__name__),
         )

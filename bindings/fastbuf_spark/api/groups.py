@@ -249,6 +249,11 @@ class Grouped:
             return by_spark(self.spark_groups(found.by_spark or why))
         return self._shuffled(found, verb, func, result)
 
+    @property
+    def key_names(self) -> tuple[str, ...]:
+        """What errors call the keys."""
+        return tuple(map(str, self._keys))
+
     def _found(self) -> Keys:
         return resolve(
             self._df, self._keys, self._num_partitions, self._before, self._before_schema, order=self._sort_by
@@ -256,7 +261,8 @@ class Grouped:
 
     def _shuffled(self, found: Keys, verb: Verb, func: Callable[..., Any], result: StructType) -> DataFrame:
         codec = found.codec
-        layout = Layout(codec.schema if codec.shown is None else codec.shown, codec.keys, found.order)
+        shown = codec.schema if codec.shown is None else codec.shown
+        layout = Layout(shown, codec.keys, found.order, self.key_names)
         found = dataclasses.replace(found, codec=dataclasses.replace(codec, whole=True))
         conf = self._conf or ShuffleConf.from_session(self._df.sparkSession)
         name = getattr(func, "__name__", type(func).__name__)

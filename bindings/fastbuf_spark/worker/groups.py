@@ -31,11 +31,14 @@ class Layout:
         The schema of what the user's function sees: the first columns.
     keys, order
         Columns that rows are grouped by, and sorted by within a group; they may stand behind those that are shown.
+    names
+        Of the keys, as the user gave them.
     """
 
     shown: pa.Schema
     keys: tuple[int, ...]
     order: tuple[int, ...]
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -79,11 +82,9 @@ class Group:
         """Its key, each part as a table of one value."""
         import pyarrow as pa
 
-        layout, names = self._groups.layout, self._groups.key_names
-        if self.is_open:
-            return [pa.table([values], names=[name]) for values, name in zip(self._groups.last_key, names, strict=True)]
-        columns = [self.batch.column(i).slice(self.start, 1) for i in layout.keys]
-        return [pa.table([column], names=[name]) for column, name in zip(columns, names, strict=True)]
+        keys = self._groups.layout.keys
+        columns = self._groups.last_key if self.is_open else [self.batch.column(i).slice(self.start, 1) for i in keys]
+        return [pa.table([column], names=["key"]) for column in columns]
 
     def key_columns_of_piece(self) -> list[pa.Array]:
         """The key columns of all rows that it is a slice of."""
@@ -107,7 +108,7 @@ class Group:
         import pyarrow as pa
 
         limit = self._groups.limits.memory_bytes
-        named = zip(self._groups.key_names, self.key(), strict=True)
+        named = zip(self._groups.layout.names, self.key(), strict=True)
         parts = [first, second]
         used = first.nbytes + second.nbytes
         for part in more:
@@ -156,7 +157,6 @@ class Groups:
         self.shown: Any = None
         self.last_key: list[pa.Array] = []
         self.open: Group | None = None
-        self.key_names: list[str] = []
         self._pieces = pieces
         self._bounds: list[int] = []
         self._at = 0
@@ -198,7 +198,6 @@ class Groups:
         found, _ = codes([batch.column(i) for i in self.layout.keys], batch.num_rows)
         self._bounds = [*starts(found), batch.num_rows]
         self.batch = batch
-        self.key_names = [batch.schema.names[i] for i in self.layout.keys]
         shown = self.layout.shown
         self.shown = pa.Table.from_arrays(batch.columns[: len(shown)], schema=shown)
 

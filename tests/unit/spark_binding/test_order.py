@@ -146,7 +146,7 @@ def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 def grouped(memory: int, rows: int, keys: int, budget: int = 1 << 30) -> Groups:
     shown = next(batches(1, 1)).schema
-    layout, limits = Layout(shown, (0,), (1,)), Limits(budget, "", 64, 1 << 20)
+    layout, limits = Layout(shown, (0,), (1,), ("k",)), Limits(budget, "", 64, 1 << 20)
     return Groups(in_order(batches(rows, keys), (0, 1), memory, ""), layout, limits)
 
 
