@@ -56,7 +56,7 @@ def test_inputs_and_keys_of_any_shape(spark: Any, mode: str) -> None:
     for df, keys in (
         (valued(spark, "id", rows=0), ["k"]),
         (valued(spark, "id % 7"), [F.col("n") % 3, "k"]),
-        (valued(spark, "id % 90000", rows=100_000), ["k"]),
+        (valued(spark, "id % 40000", rows=50_000), ["k"]),
     ):
         want = df.groupBy(*keys).agg(*map(F.expr, WORDS[:5]))
         conf = fbs.ShuffleConf(memory_bytes="2m", batch_bytes="1m")

@@ -7,6 +7,8 @@ import gc
 import math
 import os
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -137,6 +139,31 @@ def test_runs_are_few_and_gone_when_nobody_reads_on(tmp_path: Path) -> None:
     next(reader)
     reader.close()  # type: ignore[attr-defined]
     assert descriptors() == before
+
+
+SPILLS = """
+import sys, pyarrow as pa
+from fastbuf_spark.worker.runs import in_order
+source = (pa.record_batch({"n": list(range(i, 0, -1))}) for i in range(400, 500))
+for piece in in_order(source, (0,), 64 << 10, sys.argv[1]):
+    print("spilled", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_files_of_a_process_that_is_killed_are_gone(tmp_path: Path) -> None:
+    """Its runs have no names, and no room once it has ended."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", SPILLS, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "spilled\n"
+        held = [os.readlink(link) for link in Path(f"/proc/{process.pid}/fd").iterdir()]
+        assert any(name.startswith(str(tmp_path)) for name in held)
+        assert list(tmp_path.iterdir()) == []
+        process.kill()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
