@@ -13,7 +13,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fastbuf_spark.api.cogroups import Cogrouped
     from fastbuf_spark.api.dataframe import map_in_arrow, repartition
+    from fastbuf_spark.api.groups import Grouped, group_by
     from fastbuf_spark.api.progress import ProgressBar
     from fastbuf_spark.api.rdds import partition_by
     from fastbuf_spark.conf import ShuffleConf
@@ -25,12 +27,15 @@ if TYPE_CHECKING:
     from fastbuf_spark.worker.stage import ShuffleStage
 
 __all__ = [
+    "Cogrouped",
+    "Grouped",
     "ObjectSerializer",
     "Preflight",
     "ProgressBar",
     "RunSummary",
     "ShuffleConf",
     "ShuffleStage",
+    "group_by",
     "last_run",
     "map_in_arrow",
     "partition_by",
@@ -42,12 +47,15 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Cogrouped": "api.cogroups",
+    "Grouped": "api.groups",
     "ObjectSerializer": "serializer",
     "Preflight": "driver.checks",
     "ProgressBar": "api.progress",
     "RunSummary": "driver.summary",
     "ShuffleConf": "conf",
     "ShuffleStage": "worker.stage",
+    "group_by": "api.groups",
     "last_run": "driver.exchanges",
     "map_in_arrow": "api.dataframe",
     "partition_by": "api.rdds",

@@ -69,6 +69,8 @@ class BatchCodec:
         What the user's functions see and give of it: other names, or fewer columns; None: all as it travels.
     given
         The input's names for ``before``, if Spark knows its columns by other ones.
+    whole
+        The function after the shuffle is fastbuf's own, and gets all columns as they travel.
     """
 
     schema: pa.Schema
@@ -76,6 +78,7 @@ class BatchCodec:
     before: Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]] | None = None
     shown: pa.Schema | None = None
     given: tuple[str, ...] | None = None
+    whole: bool = False
 
     def bare(self) -> pa.Schema | None:
         """What is shown to a function that only hands batches on: all columns but those that are keys alone."""
@@ -108,7 +111,7 @@ class BatchCodec:
 
     def opened(self, polled: Any) -> Iterable[pa.RecordBatch]:
         # Names inside nested types are Arrow's own on the wire; the user sees Spark's
-        if self.shown is None:
+        if self.shown is None or self.whole:
             return (conform(polled, self.schema, "the exchange"),)
         seen = polled.select(list(range(len(self.shown)))).rename_columns(self.shown.names)
         return (conform(seen, self.shown, "the exchange"),)

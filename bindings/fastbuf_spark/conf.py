@@ -49,7 +49,8 @@ class ShuffleConf:
     Parameters
     ----------
     memory_bytes
-        Bytes of segments that one task may hold; in blocking mode, bytes staged on the map side.
+        Bytes of segments that one task may hold; in blocking mode, bytes staged on the map side.  A task of
+        ``group_by`` holds as many again of rows, the copy that sorts them included, before it spills.
     segment_size
         Bytes of one segment.
     exclusive, floating
@@ -88,6 +89,9 @@ class ShuffleConf:
         Ports the workers may listen on; 0 and 0: any.
     driver_port
         Port of the rendezvous on the driver; 0: any.
+    spill_directory
+        Of the nameless files for rows of groups that do not fit into ``memory_bytes``; empty: where Spark's own Python
+        workers spill.
 
     Raises
     ------
@@ -118,6 +122,7 @@ class ShuffleConf:
     port_min: int = 0
     port_max: int = 0
     driver_port: int = 0
+    spill_directory: str = ""
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -41,6 +41,10 @@ def test_a_program_of_a_user_of_connect() -> None:
         "union": 2_000,
         "expression": True,
         "in turn": 1_000,
+        "groups": [0, 1, 2, 3, 4],
+        "groups of pandas": 5,
+        "aggregates": [995, 996, 997, 998, 999],
+        "pairs": 2,
     }
     for words in said:
         assert "Spark Connect" in words

@@ -51,12 +51,15 @@ class Keys:
         What travels; its keys are positions.
     by_spark
         Why only Spark's own shuffle places rows so; empty if fastbuf does.
+    order
+        Positions of the columns that rows are sorted by within their groups.
     """
 
     given: tuple[str | Column, ...]
     frame: DataFrame
     codec: BatchCodec
     by_spark: str = ""
+    order: tuple[int, ...] = ()
 
 
 def resolve(
@@ -65,6 +68,7 @@ def resolve(
     num_partitions: int,
     before: BatchFunction | None = None,
     before_schema: StructType | None = None,
+    order: Any = (),
 ) -> Keys:
     """Find the key columns of a shuffle.
 
@@ -78,6 +82,8 @@ def resolve(
         Partitions after the shuffle.
     before, before_schema
         The function before the shuffle, and what it gives.
+    order
+        As ``keys``: what rows are to be sorted by after the shuffle.  It does not place them.
 
     Raises
     ------
@@ -88,6 +94,8 @@ def resolve(
         it and its type.
     """
     given = as_keys(keys)
+    placed = len(given)
+    given += as_keys(order)
     columns = df.schema if before_schema is None else before_schema
     large, zone = large_types(df.sparkSession), session_zone(df.sparkSession)
     shown = arrow_schema(columns, zone, large)
@@ -110,11 +118,11 @@ def resolve(
     names = tuple(df.schema.names) if before is not None and frame is not wide else None
     if why:
         # Nothing travels then: the codec only says what the functions see
-        return Keys(given, plain(df), BatchCodec(shown, (), before, None, names), why)
+        return Keys(given[:placed], plain(df), BatchCodec(shown, (), before, None, names), why)
     wire = arrow_schema(frame.schema, zone, large) if before_schema is None else _plain_names(shown)
     positions = tuple(place for place in found if place is not None)
-    codec = BatchCodec(wire, positions, before, None if wire.names == shown.names else shown, names)
-    return Keys(given, frame, codec)
+    codec = BatchCodec(wire, positions[:placed], before, None if wire.names == shown.names else shown, names)
+    return Keys(given[:placed], frame, codec, "", positions[placed:])
 
 
 def as_keys(keys: Any) -> tuple[str | Column, ...]:

@@ -72,14 +72,18 @@ def shuffle(
     shipped: StructType | None,
     mode: str,
     conf: ShuffleConf | None,
+    found: Keys | None = None,
 ) -> DataFrame:
-    """What :func:`fastbuf_spark.map_in_arrow` gives; without ``func`` the rows as they are."""
+    """What :func:`fastbuf_spark.map_in_arrow` gives; without ``func`` the rows as they are.
+
+    ``found``: the keys, where they have been found already.
+    """
     check_mode(mode, MODES)
     check_conf(conf)
     num_partitions = partition_count(num_partitions)
     spark = df.sparkSession
     conf = conf or ShuffleConf.from_session(spark)
-    found = resolve(df, keys, num_partitions, before, shipped)
+    found = found or resolve(df, keys, num_partitions, before, shipped)
     if found.by_spark:
         return _by_spark(df, func, result_schema, found, num_partitions, shipped, mode)
     codec, varies = found.codec, "" if is_connect(df) else unsteady(found.frame, not found.codec.keys)

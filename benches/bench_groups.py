@@ -1,0 +1,139 @@
+"""Groups: ``fastbuf_spark.group_by`` beside Spark's own ``groupBy``, in Arrow, in pandas, and of two inputs.
+
+Shape: FASTBUF_BENCH_ROWS rows (10 M; 20 k in a smoke run) of (long, long, double), cached in M = 4 partitions;
+``local[4]``, R = 2 partitions out.  In one run, in turn: Spark's own verb and fastbuf's modes, for few, some and very
+many groups.  Each function gives a row for its group; each way ends in the sum of these rows' counts.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+SMOKE = os.environ.get("FASTBUF_BENCH_SMOKE") == "1"
+ROWS = int(os.environ.get("FASTBUF_BENCH_ROWS", "20_000" if SMOKE else "10_000_000"))
+ROUNDS = int(os.environ.get("FASTBUF_BENCH_ROUNDS", "3"))
+GROUPS = [group for group in (10, 10_000, 1_000_000) if 10 * group <= ROWS or group == 10]
+PARTS_IN, PARTS_OUT = 4, 2
+MODES = ("pipelined", "blocking")
+RESULT = "k long, n long"
+
+
+def in_arrow(key: Any, table: pa.Table) -> pa.Table:
+    """One row for a group."""
+    return pa.table([pa.array([key[0].as_py()]), pa.array([table.num_rows])], names=["k", "n"])
+
+
+def in_pandas(key: Any, pdf: Any) -> Any:
+    """One row for a group."""
+    import pandas as pd
+
+    return pd.DataFrame({"k": [key[0]], "n": [len(pdf)]})
+
+
+def of_two(key: Any, left: pa.Table, right: pa.Table) -> pa.Table:
+    """One row for the groups of a key."""
+    return pa.table([pa.array([key[0].as_py()]), pa.array([left.num_rows + right.num_rows])], names=["k", "n"])
+
+
+def spark_arrow(df: Any) -> Any:
+    return df.groupBy("k").applyInArrow(in_arrow, RESULT)
+
+
+def spark_pandas(df: Any) -> Any:
+    return df.groupBy("k").applyInPandas(in_pandas, RESULT)
+
+
+def spark_two(df: Any) -> Any:
+    return df.groupBy("k").cogroup(df.groupBy("k")).applyInArrow(of_two, RESULT)
+
+
+def spark_sums(df: Any) -> Any:
+    return df.groupBy("k").agg({"v": "count"}).toDF("k", "n")
+
+
+def fastbuf_arrow(groups: Any) -> Any:
+    return groups.apply_in_arrow(in_arrow, RESULT)
+
+
+def fastbuf_pandas(groups: Any) -> Any:
+    return groups.apply_in_pandas(in_pandas, RESULT)
+
+
+def fastbuf_two(groups: Any) -> Any:
+    return groups.cogroup(groups).apply_in_arrow(of_two, RESULT)
+
+
+def fastbuf_sums(groups: Any) -> Any:
+    return groups.agg_arrow([("v", "count")]).toDF("k", "n")
+
+
+#: Spark's own, fastbuf's, and how often each row is counted
+VERBS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], int]] = {
+    "arrow": (spark_arrow, fastbuf_arrow, 1),
+    "pandas": (spark_pandas, fastbuf_pandas, 1),
+    "cogroup": (spark_two, fastbuf_two, 2),
+    "count": (spark_sums, fastbuf_sums, 1),
+}
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # The workers import the functions above from this file
+    here = str(Path(__file__).parent)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
+    from pyspark.sql import SparkSession
+
+    session = (
+        SparkSession.builder.master("local[4]")
+        .appName("fastbuf bench groups")
+        .config("spark.driver.memory", "3g")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "ERROR")
+        .config("spark.sql.shuffle.partitions", str(PARTS_OUT))
+        .getOrCreate()
+    )
+    yield session
+    session.stop()
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("groups", GROUPS)
+@pytest.mark.parametrize("verb", VERBS)
+def test_groups(verb: str, groups: int, spark: Any, in_turn: Any, benchmark: Any) -> None:
+    import fastbuf_spark as fbs
+
+    df = spark.range(0, ROWS, 1, PARTS_IN).selectExpr(f"id * 7919 % {groups} as k", "id as v", "id * 0.5D as x").cache()
+    assert df.count() == ROWS
+    theirs, ours, times = VERBS[verb]
+
+    def checked(make: Callable[[], Any]) -> Callable[[], None]:
+        def run() -> None:
+            assert make().agg({"n": "sum"}).first()[0] == times * ROWS
+
+        return run
+
+    def way(mode: str) -> Callable[[], None]:
+        return checked(lambda: ours(fbs.group_by(df, "k", num_partitions=PARTS_OUT, mode=mode)))
+
+    benchmark.group = f"groups, {verb}, {ROWS:,} rows, {groups:,} groups"
+    in_turn(
+        {"spark": checked(lambda: theirs(df)), **{mode: way(mode) for mode in MODES}},
+        rounds=ROUNDS,
+        baselines=("spark",),
+        speed_up_over="spark",
+        rows=ROWS,
+        groups=groups,
+        partitions_in=PARTS_IN,
+        partitions_out=PARTS_OUT,
+    )
+    df.unpersist(blocking=True)

@@ -1,0 +1,97 @@
+"""Plans ``agg_arrow``: which columns travel, their types, and the two stages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from fastbuf.errors import ConfigError, SchemaError
+from fastbuf_spark.conf import ShuffleConf
+from fastbuf_spark.driver.keys import resolve
+from fastbuf_spark.driver.plan import shuffle
+from fastbuf_spark.schema import arrow_schema, large_types, session_zone
+from fastbuf_spark.worker.aggregates import PARTS, FirstStage, LastStage, Plan
+from fastbuf_spark.worker.groups import Limits
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+    from fastbuf_spark.api.groups import Grouped
+
+
+def aggregated(grouped: Grouped, aggregates: Iterable[tuple[str, str]]) -> DataFrame:
+    """What :meth:`Grouped.agg_arrow` gives."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StructType
+
+    pairs = _pairs(aggregates)
+    df, before, schema = grouped._df, grouped._before, grouped._before_schema
+    if before is None:
+        chosen = df.select(*grouped._keys, *(F.col(_quoted(column)) for column, _ in pairs))
+        types, columns = chosen.schema.fields, None
+        df = chosen.toDF(*(f"c{i}" for i in range(len(types))))
+    else:
+        assert schema is not None
+        columns = tuple(_position(key, schema) for key in (*grouped._keys, *(column for column, _ in pairs)))
+        types = [schema.fields[i] for i in columns]
+    plan = Plan(len(grouped._keys), tuple(function for _, function in pairs))
+    conf = grouped._conf or ShuffleConf.from_session(df.sparkSession)
+    limits = Limits(conf.memory_bytes, conf.spill_directory, conf.batch_rows, conf.batch_bytes)
+    given = arrow_schema(StructType(types), session_zone(df.sparkSession), large_types(df.sparkSession))
+    sent, made = _schemas(plan, given, [*(field.name for field in types[: plan.keys]), *map("_".join, pairs)])
+    shipped, result = _spark(sent, types[: plan.keys]), _spark(made, types[: plan.keys])
+    first, keys = FirstStage(plan, before, columns, limits), plan.names()[: plan.keys]
+    found = resolve(df, keys, grouped._num_partitions, first, shipped)
+    if found.by_spark:
+        raise SchemaError(f"agg_arrow cannot run: {found.by_spark}; use Spark's own groupBy().agg()")
+    last = LastStage(plan, made, limits)
+    return shuffle(df, last, result, keys, grouped._num_partitions, first, shipped, grouped._mode, conf, found)
+
+
+def _pairs(aggregates: Any) -> list[tuple[str, str]]:
+    pairs = [tuple(pair) for pair in aggregates]
+    for pair in pairs:
+        if len(pair) != 2 or not all(isinstance(part, str) for part in pair) or pair[1] not in PARTS:
+            raise ConfigError(f"aggregate {pair!r}: give (column, function), of {', '.join(PARTS)}")
+    if not pairs:
+        raise ConfigError("agg_arrow has no aggregates: give [(column, function), ...]")
+    return pairs
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _position(key: Any, schema: StructType) -> int:
+    if not isinstance(key, str) or key not in schema.names:
+        raise ConfigError(f"agg_arrow finds no column {key!r} in what before gives, which is {schema.names}")
+    return schema.names.index(key)
+
+
+def _schemas(plan: Plan, given: pa.Schema, names: list[str]) -> tuple[pa.Schema, pa.Schema]:
+    """Arrow's schemas of what travels and of the result: those of no rows."""
+    import pyarrow as pa
+
+    empty = pa.RecordBatch.from_arrays([pa.array([], field.type) for field in given], schema=given)
+    try:
+        sent = plan.again(plan.first(empty))
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowKeyError) as error:
+        said = str(error).splitlines()[0]
+        raise SchemaError(f"pyarrow does not aggregate columns of these types so: {said}; they are {given}") from error
+    kinds, at = [field.type for field in sent.schema][: plan.keys], plan.keys
+    for function in plan.functions:
+        kinds.append(pa.float64() if function == "mean" else sent.schema.field(at).type)
+        at += len(PARTS[function])
+    return sent.schema, pa.schema(list(zip(names, kinds, strict=True)))
+
+
+def _spark(schema: pa.Schema, keys: list[Any]) -> StructType:
+    """Spark's schema; the types of the keys are as they were given, which Arrow's may not tell."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+    from pyspark.sql.types import StructField, StructType
+
+    made = from_arrow_schema(schema)
+    first = [StructField(field.name, key.dataType) for field, key in zip(made.fields, keys, strict=False)]
+    return StructType([*first, *made.fields[len(first) :]])

@@ -1,0 +1,373 @@
+"""Groups of a DataFrame's rows: Spark's ``groupBy().applyInArrow`` and its like, after a shuffle of fastbuf's."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import typing
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from fastbuf.errors import ConfigError, SchemaError
+from fastbuf_spark.api.aggregates import aggregated
+from fastbuf_spark.api.cogroups import Cogrouped, cogrouped
+from fastbuf_spark.conf import ShuffleConf
+from fastbuf_spark.driver.checks import check_conf, check_dataframe, check_function, check_mode, partition_count
+from fastbuf_spark.driver.keys import Keys, as_keys, resolve
+from fastbuf_spark.driver.plan import MODES, shuffle
+from fastbuf_spark.schema import arrow_schema, large_types, session_zone, struct_type
+from fastbuf_spark.shipping import named
+from fastbuf_spark.worker.groups import GroupStage, Layout, Limits, Verb
+from fastbuf_spark.worker.pandas_verbs import PandasRules, PandasVerb
+from fastbuf_spark.worker.polars_verbs import PolarsVerb
+from fastbuf_spark.worker.verbs import ArrowVerb
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
+
+    from fastbuf_spark.api.dataframe import BatchFunction
+
+BY_NAME = "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName"
+
+
+def group_by(
+    df: DataFrame,
+    *keys: str | Column,
+    num_partitions: int,
+    sort_by: str | Column | Iterable[str | Column] | None = None,
+    before: BatchFunction | None = None,
+    before_schema: StructType | str | None = None,
+    mode: str = "auto",
+    conf: ShuffleConf | None = None,
+) -> Grouped:
+    """The rows of a DataFrame by key, for a function that is called once for each group.
+
+    The same groups as ``df.groupBy(*keys)``, in the partitions of ``df.repartition(num_partitions, *keys)``.
+
+    Parameters
+    ----------
+    df
+        The input; in modes other than blocking each action on the result computes it again.
+    *keys
+        What rows are grouped by: columns' names, Columns and expressions, of ``before_schema``'s columns if there is a
+        ``before``.  Null keys are one group, as are NaN keys, and 0.0 and -0.0.
+    num_partitions
+        Partitions after the shuffle.
+    sort_by
+        Columns that the rows of a group are sorted by, ascending as in Spark: null first, NaN last.
+    before, before_schema
+        A function over record batches, and the schema of what it gives, for each input partition before the shuffle.
+    mode
+        ``"pipelined"``, ``"blocking"`` or ``"auto"``, as in :func:`map_in_arrow`.
+    conf
+        Settings; by default those of the session (``spark.fastbuf.*``).
+
+    Returns
+    -------
+    Grouped
+
+    Raises
+    ------
+    ConfigError
+        No key, one that is not found, or arguments that contradict each other.
+    SchemaError
+        A key that Spark does not group by.
+
+    Notes
+    -----
+    Rows that do not fit into ``memory_bytes`` are sorted in runs, written to nameless files, and merged; a function of
+    iterators gets a group of any length so.  By keys whose equality Spark alone knows (strings with a collation),
+    Spark's own ``groupBy`` serves, in modes auto and blocking.
+    """
+    check_dataframe(df)
+    if (before is None) != (before_schema is None):
+        raise ConfigError("before and before_schema go together: give both, or neither")
+    if before is not None:
+        check_function("before", before)
+    check_mode(mode, MODES)
+    check_conf(conf)
+    given = as_keys(keys)
+    if not given:
+        raise ConfigError("group_by has no keys: give a column's name or a Column; for one group of all rows, F.lit(1)")
+    return Grouped(
+        df,
+        given,
+        partition_count(num_partitions),
+        () if sort_by is None else as_keys(sort_by),
+        before,
+        None if before_schema is None else struct_type(before_schema),
+        mode,
+        conf,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Grouped:
+    """Rows by key, as :func:`group_by` gives them.  Nothing runs before an action on a verb's result."""
+
+    _df: DataFrame
+    _keys: tuple[str | Column, ...]
+    _num_partitions: int
+    _sort_by: tuple[str | Column, ...]
+    _before: BatchFunction | None
+    _before_schema: StructType | None
+    _mode: str
+    _conf: ShuffleConf | None
+
+    def apply_in_arrow(self, func: Callable[..., Any], schema: StructType | str) -> DataFrame:
+        """Call a function with each group, as Spark's ``applyInArrow`` does.
+
+        Parameters
+        ----------
+        func
+            Takes a ``pyarrow.Table`` and gives one; or, by its type hints, takes an ``Iterator[pyarrow.RecordBatch]``
+            and gives one.  With two arguments, the first is the key: a tuple of ``pyarrow.Scalar``.
+        schema
+            Of what ``func`` gives: a StructType or DDL text.
+
+        Returns
+        -------
+        DataFrame
+            Lazy.  Within a partition groups come in the order of their keys.  A task fails with SchemaMismatch if
+            ``func`` gives other columns, and with ResourceError if a group is longer than ``memory_bytes`` and
+            ``func`` takes tables.
+        """
+        from pyspark.sql.pandas.typehints import infer_group_arrow_eval_type_from_func
+        from pyspark.util import PythonEvalType
+
+        streams = _form(func, infer_group_arrow_eval_type_from_func, PythonEvalType.SQL_GROUPED_MAP_ARROW_ITER_UDF)
+        with_key = argument_count(func, (1, 2), "(data) or (key, data)") == 2
+        result = struct_type(schema)
+        made = self._arrow(result)
+        verb = ArrowVerb(func, with_key, streams, made, self._setting(BY_NAME, "true"))
+        return self._run(verb, func, result, lambda groups: groups.applyInArrow(func, result))
+
+    def apply_in_pandas(self, func: Callable[..., Any], schema: StructType | str) -> DataFrame:
+        """Call a function with each group, as Spark's ``applyInPandas`` does.
+
+        Parameters
+        ----------
+        func
+            Takes a ``pandas.DataFrame`` and gives one; or, by its type hints, takes an ``Iterator[pandas.DataFrame]``
+            and gives one.  With two arguments, the first is the key: a tuple of values.
+        schema
+            Of what ``func`` gives: a StructType or DDL text.  Spark's settings say how its columns are found and
+            converted.
+
+        Returns
+        -------
+        DataFrame
+            As of :meth:`apply_in_arrow`.
+        """
+        from pyspark.sql.pandas.typehints import infer_group_pandas_eval_type_from_func
+        from pyspark.util import PythonEvalType
+
+        streams = _form(func, infer_group_pandas_eval_type_from_func, PythonEvalType.SQL_GROUPED_MAP_PANDAS_ITER_UDF)
+        with_key = argument_count(func, (1, 2), "(data) or (key, data)") == 2
+        result = struct_type(schema)
+        verb = PandasVerb(func, with_key, streams, self._pandas_rules(result))
+        return self._run(verb, func, result, lambda groups: groups.applyInPandas(func, result), no_converters())
+
+    def apply_in_polars(self, func: Callable[..., Any], schema: StructType | str) -> DataFrame:
+        """Call a function with each group as a frame of polars, which the workers must have.
+
+        Parameters
+        ----------
+        func
+            Takes a ``polars.DataFrame`` and gives one, or a ``LazyFrame``; or, by its type hints, takes an
+            ``Iterator[polars.DataFrame]`` and gives one.  With two arguments, the first is the key: a tuple of values.
+        schema
+            Of what ``func`` gives: a StructType or DDL text.
+
+        Returns
+        -------
+        DataFrame
+            As of :meth:`apply_in_arrow`.
+
+        Raises
+        ------
+        SchemaError
+            Keys that Spark alone places: Spark has no such verb.
+        """
+        streams = _streams_polars(func)
+        with_key = argument_count(func, (1, 2), "(data) or (key, data)") == 2
+        result = struct_type(schema)
+        verb = PolarsVerb(func, with_key, streams, self._arrow(result), self._setting(BY_NAME, "true"))
+        found = self._found()
+        if found.by_spark:
+            raise SchemaError(f"apply_in_polars cannot run: {found.by_spark}; use apply_in_arrow, or another key")
+        return self._shuffled(found, verb, func, result)
+
+    def agg_arrow(self, aggregates: Iterable[tuple[str, str]]) -> DataFrame:
+        """One row for each key, by pyarrow's hash aggregation; rows of a key become few before they are sent.
+
+        Parameters
+        ----------
+        aggregates
+            Pairs of a column's name and one of sum, product, min, max, mean, count, any, all.  Nulls do not count; of
+            nulls alone the result is null, and a count 0.  A sum of whole numbers is a long, which wraps around, and a
+            mean a double.
+
+        Returns
+        -------
+        DataFrame
+            Lazy; the keys, then a column ``<column>_<function>`` for each pair.
+
+        Raises
+        ------
+        ConfigError
+            An unknown function or column, or an expression as a key behind a ``before``.
+        SchemaError
+            A type that pyarrow does not group by or aggregate so, or keys that Spark alone places.
+        """
+        return aggregated(self, aggregates)
+
+    def cogroup(self, other: Grouped) -> Cogrouped:
+        """The groups of this and of another DataFrame by the same keys, for a function that takes both.
+
+        Parameters
+        ----------
+        other
+            What :func:`group_by` gives, with as many keys of the same types, partitions and mode; its settings are
+            those of this one.
+        """
+        return cogrouped(self, other)
+
+    def _run(
+        self,
+        verb: Verb,
+        func: Callable[..., Any],
+        result: StructType,
+        by_spark: Callable[[Any], DataFrame],
+        why: str = "",
+    ) -> DataFrame:
+        """The shuffle, and the verb behind it; ``by_spark`` does the same with Spark's own groups, and ``why``."""
+        found = self._found()
+        if found.by_spark or why:
+            return by_spark(self.spark_groups(found.by_spark or why))
+        return self._shuffled(found, verb, func, result)
+
+    @property
+    def key_names(self) -> tuple[str, ...]:
+        """What errors call the keys."""
+        return tuple(map(str, self._keys))
+
+    def _found(self) -> Keys:
+        return resolve(
+            self._df, self._keys, self._num_partitions, self._before, self._before_schema, order=self._sort_by
+        )
+
+    def _shuffled(self, found: Keys, verb: Verb, func: Callable[..., Any], result: StructType) -> DataFrame:
+        codec = found.codec
+        shown = codec.schema if codec.shown is None else codec.shown
+        layout = Layout(shown, codec.keys, found.order, self.key_names)
+        found = dataclasses.replace(found, codec=dataclasses.replace(codec, whole=True))
+        conf = self._conf or ShuffleConf.from_session(self._df.sparkSession)
+        name = getattr(func, "__name__", type(func).__name__)
+        stage = GroupStage(verb, layout, limits_of(conf), name)
+        return shuffle(
+            self._df,
+            stage,
+            result,
+            self._keys,
+            self._num_partitions,
+            self._before,
+            self._before_schema,
+            self._mode,
+            conf,
+            found,
+        )
+
+    def spark_groups(self, why: str) -> Any:
+        """Spark's own groups, in the partitions and the order that were asked for; ``why`` they are needed."""
+        if self._mode not in ("auto", "blocking"):
+            raise SchemaError(f"mode='{self._mode}' cannot run: {why}; use mode='auto' or 'blocking', or another key")
+        df = self._df
+        if self._before is not None:
+            assert self._before_schema is not None
+            before = self._before
+            df = df.mapInArrow(named(lambda batches: iter(before(batches)), "before"), self._before_schema)
+        moved = df.repartition(self._num_partitions, *self._keys)
+        if self._sort_by:
+            # Spark's groups need rows sorted by the keys: that they are so already, it sees, and sorts no more
+            moved = moved.sortWithinPartitions(*self._keys, *self._sort_by)
+        return moved.groupBy(*self._keys)
+
+    def _arrow(self, schema: StructType) -> pa.Schema:
+        spark = self._df.sparkSession
+        return arrow_schema(schema, session_zone(spark), large_types(spark))
+
+    def _pandas_rules(self, result: StructType) -> PandasRules:
+        return PandasRules(
+            result,
+            self._arrow(result),
+            self._setting(BY_NAME, "true"),
+            session_zone(self._df.sparkSession),
+            self._setting("spark.sql.execution.pandas.convertToArrowArraySafely", "false"),
+            large_types(self._df.sparkSession),
+            self._setting("spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled", "false"),
+            self._setting("spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype", "false"),
+        )
+
+    def _setting(self, name: str, default: str) -> bool:
+        from pyspark.errors import PySparkException
+
+        try:
+            found = self._df.sparkSession.conf.get(name)  # with a default of ours it would not say Spark's own
+        except PySparkException:  # another version of Spark has not this setting
+            found = default
+        return str(found).strip().lower() == "true"
+
+
+def no_converters() -> str:
+    """Why frames of pandas cannot be made as this Spark makes them; empty if they can."""
+    try:
+        from pyspark.sql.conversion import ArrowBatchTransformer, PandasToArrowConversion
+
+        known = inspect.signature(PandasToArrowConversion.convert).parameters
+        if "prefer_int_ext_dtype" in inspect.signature(ArrowBatchTransformer.to_pandas).parameters:
+            return "" if "arrow_cast" in known else "this Spark converts results of pandas in another way"
+    except (ImportError, AttributeError):
+        pass
+    return "this Spark has not the converters that fastbuf makes frames of pandas with (those of Spark 4.3)"
+
+
+def limits_of(conf: ShuffleConf) -> Limits:
+    return Limits(conf.memory_bytes, conf.spill_directory, conf.batch_rows, conf.batch_bytes)
+
+
+def _form(func: Callable[..., Any], infer: Callable[[Any], int | None], streams: int) -> bool:
+    """Whether Spark takes a function for one of iterators, by its type hints."""
+    check_function("func", func, "takes a group and gives what it becomes")
+    try:
+        return infer(func) == streams
+    except Exception:  # hints that do not say: Spark takes it for one of tables too, and warns
+        return False
+
+
+def _streams_polars(func: Callable[..., Any]) -> bool:
+    """Whether its last argument is said to be an iterator, as Spark looks for it in functions of pandas."""
+    check_function("func", func, "takes a group and gives what it becomes")
+    try:
+        hints = typing.get_type_hints(func)
+    except Exception:  # hints of names that are not there say nothing
+        return False
+    last = [hints.get(name) for name in inspect.getfullargspec(func).args][-1:]
+    return bool(last) and typing.get_origin(last[0]) is Iterator
+
+
+def argument_count(func: Callable[..., Any], counts: tuple[int, ...], forms: str) -> int:
+    """The number of a function's arguments, as Spark counts them.
+
+    Raises
+    ------
+    ConfigError
+        Another one than a verb's functions have.
+    """
+    check_function("func", func, "takes a group and gives what it becomes")
+    count = len(inspect.getfullargspec(func).args)
+    if count not in counts:
+        raise ConfigError(f"func takes {count} arguments: it must take {forms}")
+    return count

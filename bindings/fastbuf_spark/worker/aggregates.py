@@ -1,0 +1,171 @@
+"""``agg_arrow``: pyarrow's hash aggregation, before the shuffle and after it.
+
+Before it, a producer keeps one row for each key that it has seen lately; after it, these rows come in the order of
+their keys, and those of a key become one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fastbuf_spark.worker.groups import Limits
+from fastbuf_spark.worker.runs import in_order
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]]
+
+#: Of each aggregation: what a producer makes of a column, and what becomes of several such; a mean is of two
+PARTS: dict[str, tuple[tuple[str, str], ...]] = {
+    "sum": (("sum", "sum"),),
+    "product": (("product", "product"),),
+    "min": (("min", "min"),),
+    "max": (("max", "max"),),
+    "any": (("any", "any"),),
+    "all": (("all", "all"),),
+    "count": (("count", "sum"),),
+    "mean": (("sum", "sum"), ("count", "sum")),
+}
+KEPT_ROWS = 64 << 10  #: rows that a producer holds before it makes one of those of a key
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is aggregated.
+
+    Attributes
+    ----------
+    keys
+        Number of key columns, which are the first ones.
+    functions
+        The aggregation of each of the columns behind them.
+    """
+
+    keys: int
+    functions: tuple[str, ...]
+
+    def names(self) -> list[str]:
+        """Of the columns that travel."""
+        parts = sum(len(PARTS[function]) for function in self.functions)
+        return [f"k{i}" for i in range(self.keys)] + [f"v{i}" for i in range(parts)]
+
+    def first(self, batch: pa.RecordBatch) -> pa.Table:
+        """One row for each key of the input."""
+        import pyarrow as pa
+
+        columns = [normal(column) for column in batch.columns[: self.keys]]
+        calls = []
+        for column, function in zip(batch.columns[self.keys :], self.functions, strict=True):
+            for call, _ in PARTS[function]:
+                # A mean's sum is of floats, as its result: whole numbers could leave their range
+                columns.append(column.cast(pa.float64()) if function == "mean" and call == "sum" else column)
+                calls.append(call)
+        return self._grouped(pa.table(columns, names=self.names()), calls)
+
+    def again(self, table: pa.Table) -> pa.Table:
+        """One row for each key of rows that are results already."""
+        return self._grouped(table, [call for function in self.functions for _, call in PARTS[function]])
+
+    def final(self, table: pa.Table, schema: pa.Schema) -> pa.Table:
+        """The result's columns."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        columns, at = table.columns[: self.keys], self.keys
+        for function in self.functions:
+            if function == "mean":
+                total, count = table.column(at), table.column(at + 1)
+                columns.append(pc.if_else(pc.equal(count, 0), pa.scalar(None, pa.float64()), pc.divide(total, count)))
+            else:
+                columns.append(table.column(at))
+            at += len(PARTS[function])
+        typed = [column.cast(field.type) for column, field in zip(columns, schema, strict=True)]
+        return pa.Table.from_arrays(typed, schema=schema)
+
+    def _grouped(self, table: pa.Table, calls: list[str]) -> pa.Table:
+        names = table.schema.names
+        keys, values = names[: self.keys], names[self.keys :]
+        # Without threads, which a task is not to start, keys come as they are met first
+        made = table.group_by(keys, use_threads=False).aggregate(list(zip(values, calls, strict=True)))
+        return made.select(
+            [*keys, *(f"{value}_{call}" for value, call in zip(values, calls, strict=True))]
+        ).rename_columns(names)
+
+
+def normal(column: pa.Array) -> pa.Array:
+    """Floats with one zero and one NaN, as Spark groups them; other columns as they are."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not pa.types.is_floating(column.type):
+        return column
+    positive = pc.add(column, pa.scalar(0.0, column.type))
+    return pc.if_else(pc.is_nan(positive), pa.scalar(float("nan"), column.type), positive)
+
+
+@dataclass(frozen=True)
+class FirstStage:
+    """Before the shuffle: what ``before`` gives, or the input, as rows of results."""
+
+    plan: Plan
+    before: BatchFunction | None
+    columns: tuple[int, ...] | None
+    limits: Limits
+
+    def __call__(self, source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        held: list[pa.Table] = []
+        rows = used = 0
+        for batch in source if self.before is None else self.before(source):
+            if not batch.num_rows:
+                continue
+            if self.columns is not None:
+                chosen = [batch.column(i) for i in self.columns]
+                batch = pa.RecordBatch.from_arrays(chosen, [f"c{i}" for i in range(len(chosen))])
+            held.append(self.plan.first(batch))
+            rows += held[-1].num_rows
+            used += held[-1].nbytes
+            if rows < KEPT_ROWS and 2 * used < self.limits.memory_bytes:
+                continue
+            held = [self.plan.again(pa.concat_tables(held))]
+            rows, used = held[0].num_rows, held[0].nbytes
+            if 2 * rows > KEPT_ROWS or 4 * used > self.limits.memory_bytes:
+                # Few keys come again: to keep them longer would cost more than it saves
+                yield from held.pop().to_batches(max_chunksize=self.limits.batch_rows)
+                rows = used = 0
+        if held:
+            yield from self.plan.again(pa.concat_tables(held)).to_batches(max_chunksize=self.limits.batch_rows)
+
+
+class LastStage:
+    """After the shuffle: one row for each key, in the order of the keys."""
+
+    def __init__(self, plan: Plan, schema: pa.Schema, limits: Limits) -> None:
+        self.plan = plan
+        self.schema = schema
+        self.limits = limits
+        self.__name__ = "agg_arrow"
+
+    def __call__(self, source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        keys = tuple(range(self.plan.keys))
+        carried: Any = None
+        for piece in in_order(source, keys, self.limits.memory_bytes, self.limits.directory):
+            table = pa.Table.from_batches([piece.rename_columns(self.plan.names())])
+            table = self.plan.again(table if carried is None else pa.concat_tables([carried, table]))
+            # The last key may come again
+            carried = table.slice(table.num_rows - 1)
+            yield from self._out(table.slice(0, table.num_rows - 1))
+        if carried is not None:
+            yield from self._out(carried)
+
+    def _out(self, table: pa.Table) -> list[pa.RecordBatch]:
+        if not table.num_rows:
+            return []
+        made = self.plan.final(table, self.schema).combine_chunks()
+        return list(made.to_batches(max_chunksize=self.limits.batch_rows))

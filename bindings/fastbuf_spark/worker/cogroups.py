@@ -1,0 +1,150 @@
+"""Groups of two inputs by the same keys, which have come as the rows of one.
+
+Each row says which side it is of, and the columns of both sides share places where their types allow it.  In a group
+the left side's rows come first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fastbuf_spark.worker.groups import Group
+from fastbuf_spark.worker.pandas_verbs import Frames, PandasRules, Results
+from fastbuf_spark.worker.verbs import conform_table, guarded
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one side's columns are among those that travel."""
+
+    schema: pa.Schema
+    columns: tuple[int, ...]
+
+    def of(self, rows: pa.RecordBatch | pa.Table) -> pa.Table:
+        """This side's columns of some of its rows."""
+        import pyarrow as pa
+
+        return pa.Table.from_arrays([rows.column(i) for i in self.columns], schema=self.schema)
+
+
+class SideGroup(Group):
+    """One side of a group, without its key."""
+
+    def __init__(self, shown: pa.Table, start: int, stop: int) -> None:
+        self.batch = self.shown = shown
+        self.start = start
+        self.stop = stop
+        self.is_open = False
+
+    def key_columns_of_piece(self) -> list[pa.Array]:
+        return []
+
+    def table(self) -> pa.Table:
+        return self.shown.slice(self.start, self.stop - self.start)
+
+
+class Sides:
+    """Cuts groups in two.
+
+    Parameters
+    ----------
+    side
+        The column that says which side a row is of: False is left.
+    """
+
+    def __init__(self, side: int, left: Place, right: Place) -> None:
+        self._side = side
+        self._places = (left, right)
+        self._piece: Any = None
+        self._shown: list[pa.Table] = []
+        self._counts: list[Any] = []
+
+    def of(self, group: Group) -> list[SideGroup]:
+        """Left and right."""
+        if group.is_open:
+            whole = group.table()
+            is_right = whole.column(self._side).to_numpy()
+            at = len(whole) - int(is_right.sum())
+            parts = whole.slice(0, at), whole.slice(at)
+            both = zip(self._places, parts, strict=True)
+            return [SideGroup(place.of(part), 0, part.num_rows) for place, part in both]
+        if self._piece is not group.batch:
+            self._split(group)
+        start, stop = group.start, group.stop
+        return [
+            SideGroup(shown, int(counts[start]), int(counts[stop]))
+            for shown, counts in zip(self._shown, self._counts, strict=True)
+        ]
+
+    def _split(self, group: Group) -> None:
+        """Take the sides of all rows of a piece apart: then a group's are slices of each."""
+        import numpy as np
+        import pyarrow as pa
+
+        batch = self._piece = group.batch
+        is_right = batch.column(self._side).to_numpy(zero_copy_only=False)
+        self._shown, self._counts = [], []
+        for place, chosen in zip(self._places, (~is_right, is_right), strict=True):
+            mask = pa.array(chosen)
+            self._shown.append(place.of(batch).filter(mask).combine_chunks())
+            self._counts.append(np.concatenate(([0], np.cumsum(chosen))))
+
+
+@dataclass(frozen=True)
+class ArrowPairVerb:
+    """``cogroup(...).apply_in_arrow``."""
+
+    func: Callable[..., Any]
+    with_key: bool
+    schema: pa.Schema
+    by_name: bool
+    side: int
+    places: tuple[Place, Place]
+
+    def caller(self) -> Callable[[Group], Iterable[pa.Table]]:
+        func, sides = guarded(self.func), Sides(self.side, *self.places)
+
+        def call(group: Group) -> Iterable[pa.Table]:
+            tables = [side.table() for side in sides.of(group)]
+            made = func(group.key(), *tables) if self.with_key else func(*tables)
+            return (conform_table(made, self.schema, self.by_name),)
+
+        return call
+
+
+@dataclass(frozen=True)
+class PandasPairVerb:
+    """``cogroup(...).apply_in_pandas``."""
+
+    func: Callable[..., Any]
+    with_key: bool
+    rules: PandasRules
+    side: int
+    places: tuple[Place, Place]
+
+    def caller(self) -> Callable[[Group], Iterable[pa.Table]]:
+        return _PandasPairs(self)
+
+
+class _PandasPairs:
+    def __init__(self, verb: PandasPairVerb) -> None:
+        self._func = guarded(verb.func)
+        self._with_key = verb.with_key
+        self._sides = Sides(verb.side, *verb.places)
+        self._frames = (Frames(verb.rules), Frames(verb.rules))
+        self._results = Results(verb.rules)
+
+    def __call__(self, group: Group) -> Iterable[pa.Table]:
+        sides = self._sides.of(group)
+        frames = [frames.whole(side, False)[0] for frames, side in zip(self._frames, sides, strict=True)]
+        made = self._func(self._frames[0].key(group), *frames) if self._with_key else self._func(*frames)
+        return self._results.add(made)
+
+    def rest(self) -> Iterable[pa.Table]:
+        """What has been kept."""
+        return self._results.rest()

@@ -1,0 +1,298 @@
+"""Groups of a partition's rows, and the user's functions that are called with them.
+
+Rows are put in the order of their keys, and a group is a slice of them.  What does not fit into memory comes from
+:mod:`fastbuf_spark.worker.runs` piece by piece: then the last group of a piece may go on in the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fastbuf.errors import ResourceError
+from fastbuf_spark.worker.order import codes, starts
+from fastbuf_spark.worker.runs import in_order
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SMALL_BYTES = 64 << 10  #: a table of so few is not looked at more closely
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The columns that arrive, by position.
+
+    Attributes
+    ----------
+    shown
+        The schema of what the user's function sees: the first columns.
+    keys, order
+        Columns that rows are grouped by, and sorted by within a group; they may stand behind those that are shown.
+    names
+        Of the keys, as the user gave them.
+    """
+
+    shown: pa.Schema
+    keys: tuple[int, ...]
+    order: tuple[int, ...]
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of a task: its memory, of the batches that a function gets, and of those that are handed on."""
+
+    memory_bytes: int
+    directory: str
+    batch_rows: int
+    batch_bytes: int
+
+
+class Group:
+    """One group, as long as the next one is not asked for: its rows in one or more batches.
+
+    Attributes
+    ----------
+    batch, shown
+        The piece of sorted rows that it begins in: all columns, and those that the user's function sees.
+    start, stop
+        Its rows there.
+    is_open
+        It may go on in the next piece.
+    """
+
+    def __init__(self, groups: Groups, start: int, stop: int, is_open: bool) -> None:
+        self._groups = groups
+        self.start = start
+        self.stop = stop
+        self.is_open = is_open
+        self.batch = groups.batch
+        self.shown = groups.shown
+
+    def key(self) -> tuple[pa.Scalar, ...]:
+        """Its key, of its first row."""
+        if self.is_open:
+            return tuple(values[0] for values in self._groups.last_key)
+        return tuple(self.batch.column(i)[self.start] for i in self._groups.layout.keys)
+
+    def key_columns(self) -> list[pa.Table]:
+        """Its key, each part as a table of one value."""
+        import pyarrow as pa
+
+        keys = self._groups.layout.keys
+        columns = self._groups.last_key if self.is_open else [self.batch.column(i).slice(self.start, 1) for i in keys]
+        return [pa.table([column], names=["key"]) for column in columns]
+
+    def key_columns_of_piece(self) -> list[pa.Array]:
+        """The key columns of all rows that it is a slice of."""
+        return [self.batch.column(i) for i in self._groups.layout.keys]
+
+    def table(self) -> pa.Table:
+        """All of it.
+
+        Raises
+        ------
+        ResourceError
+            It is longer than the memory of the task.
+        """
+        first = self.shown.slice(self.start, self.stop - self.start)
+        if not self.is_open:
+            return first
+        more = self._groups.rest()
+        second = next(more, None)
+        if second is None:
+            return first
+        import pyarrow as pa
+
+        limit = self._groups.limits.memory_bytes
+        named = zip(self._groups.layout.names, self.key(), strict=True)
+        parts = [first, second]
+        used = first.nbytes + second.nbytes
+        for part in more:
+            used += part.nbytes
+            if used > limit:
+                parts.clear()
+            else:
+                parts.append(part)
+        if used > limit:
+            words = ", ".join(f"{name}={str(value.as_py())!r:.80}" for name, value in named)
+            raise ResourceError(
+                f"the group of {words} has {used} bytes, more than memory_bytes ({limit}): a function that takes it "
+                "whole cannot have it. Let the function take and give iterators of batches (type hints: "
+                "Iterator[pyarrow.RecordBatch], or Iterator[pandas.DataFrame]), or raise spark.fastbuf.memoryBytes"
+            )
+        return pa.concat_tables(parts)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Its rows, in batches of a bounded number of rows."""
+        first = self.shown.slice(self.start, self.stop - self.start)
+        self.batch = self.shown = None  # a long group is not to hold its first piece
+        yield from self._cut(first)
+        del first
+        if self.is_open and self._groups.open is self:
+            for part in self._groups.rest():
+                yield from self._cut(part)
+                del part  # before the next is made
+
+    def _cut(self, part: pa.Table) -> Iterator[pa.RecordBatch]:
+        return iter(part.to_batches(max_chunksize=self._groups.limits.batch_rows))
+
+
+class Groups:
+    """Cuts sorted rows into groups.
+
+    Parameters
+    ----------
+    pieces
+        Batches of rows in the order of their keys.
+    """
+
+    def __init__(self, pieces: Iterator[pa.RecordBatch], layout: Layout, limits: Limits) -> None:
+        self.layout = layout
+        self.limits = limits
+        self.batch: Any = None
+        self.shown: Any = None
+        self.last_key: list[pa.Array] = []
+        self.open: Group | None = None
+        self._pieces = pieces
+        self._bounds: list[int] = []
+        self._at = 0
+
+    def __iter__(self) -> Iterator[Group]:
+        """The groups, one after the other; what is left of one is skipped when the next is asked for."""
+        self._load()
+        while self.batch is not None:
+            bounds = self._bounds
+            for i in range(self._at, len(bounds) - 2):
+                yield Group(self, bounds[i], bounds[i + 1], False)
+            # The last group of a piece may go on in the next one
+            self.last_key = self._key(bounds[-2])
+            self._at = len(bounds) - 1
+            self.open = Group(self, bounds[-2], bounds[-1], True)
+            yield self.open
+            for _ in self.rest():
+                pass
+            self.open = None
+
+    def rest(self) -> Iterator[pa.Table]:
+        """Parts of the open group behind the current piece; then the next group is at its place."""
+        while self.batch is not None and self._at == len(self._bounds) - 1:
+            self._load()
+            if self.batch is None or not self._goes_on():
+                return
+            self._at = 1
+            yield self.shown.slice(0, self._bounds[1])
+
+    def _load(self) -> None:
+        """Go to the next piece."""
+        import pyarrow as pa
+
+        self.batch = self.shown = None  # before the next is made
+        self._at = 0
+        batch = next(self._pieces, None)
+        if batch is None:
+            return
+        found, _ = codes([batch.column(i) for i in self.layout.keys], batch.num_rows)
+        self._bounds = [*starts(found), batch.num_rows]
+        self.batch = batch
+        shown = self.layout.shown
+        self.shown = pa.Table.from_arrays(batch.columns[: len(shown)], schema=shown)
+
+    def _key(self, row: int) -> list[pa.Array]:
+        """The key of a row, each part as an array of its own memory."""
+        import pyarrow as pa
+
+        return [self.batch.column(i).take(pa.array([row])) for i in self.layout.keys]
+
+    def _goes_on(self) -> bool:
+        """Whether this piece begins with the group that the last one ended with."""
+        import pyarrow as pa
+
+        pairs = zip(self.last_key, self._key(0), strict=True)
+        found, _ = codes(map(pa.concat_arrays, pairs), 2)
+        return bool(found[0] == found[1])
+
+
+class Verb(Protocol):
+    """What is done with a group."""
+
+    def caller(self) -> Callable[[Group], Iterable[pa.Table]]:
+        """What calls the user's function with a group; gives tables of the result's schema.
+
+        Where it keeps some of them back, its method ``rest`` gives them at the end.
+        """
+
+
+class GroupStage:
+    """What a task does after the shuffle, for :class:`~fastbuf_spark.api.groups.Grouped`.
+
+    Parameters
+    ----------
+    name
+        The user's function.
+    """
+
+    def __init__(self, verb: Verb, layout: Layout, limits: Limits, name: str) -> None:
+        self.verb = verb
+        self.layout = layout
+        self.limits = limits
+        self.__name__ = name
+
+    def __call__(self, source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        limits, layout = self.limits, self.layout
+        pieces = in_order(source, (*layout.keys, *layout.order), limits.memory_bytes, limits.directory)
+        call = self.verb.caller()
+        tables = (table for group in Groups(pieces, layout, limits) for table in call(group))
+        # What a call has kept back is asked for when all groups are done
+        return gathered(chain(tables, (table for rest in [getattr(call, "rest", tuple)] for table in rest())), limits)
+
+
+def gathered(tables: Iterable[pa.Table], limits: Limits) -> Iterator[pa.RecordBatch]:
+    """Many small tables as few batches: a batch costs Spark more than its rows."""
+    held: list[pa.Table] = []
+    rows = used = 0
+    size = Size()
+    for table in tables:
+        if not table.num_rows:
+            continue
+        held.append(table)
+        rows += table.num_rows
+        used += size.of(table)
+        if rows >= limits.batch_rows or used >= limits.batch_bytes:
+            yield from _joined(held, limits)
+            held.clear()
+            rows = used = 0
+    if held:
+        yield from _joined(held, limits)
+
+
+class Size:
+    """About how many bytes tables have: to ask each costs more than all else that is done with a small one.
+
+    The sizes of its whole buffers are had at once, but a slice has those of what it was cut from.  So slices of one
+    table, which come in a row, are reckoned by the bytes that a row of the first of them has.
+    """
+
+    def __init__(self) -> None:
+        self._total = -1
+        self._row_bytes = 0.0
+
+    def of(self, table: pa.Table) -> int:
+        """Of a table with rows."""
+        total = table.get_total_buffer_size()
+        if total != self._total:
+            self._total = total
+            exact = total if total <= SMALL_BYTES else table.nbytes
+            self._row_bytes = exact / table.num_rows
+            return int(exact)
+        return min(int(total), int(table.num_rows * self._row_bytes) + 1)
+
+
+def _joined(held: list[pa.Table], limits: Limits) -> list[pa.RecordBatch]:
+    import pyarrow as pa
+
+    table = held[0] if len(held) == 1 else pa.concat_tables(held).combine_chunks()
+    return list(table.to_batches(max_chunksize=limits.batch_rows))

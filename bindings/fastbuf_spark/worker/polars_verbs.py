@@ -1,0 +1,106 @@
+"""``apply_in_polars``: groups as polars frames, without a copy where polars needs none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from fastbuf.errors import SchemaMismatch
+from fastbuf_spark.worker.groups import Group
+from fastbuf_spark.worker.verbs import FUNC, conform_table, guarded
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class PolarsVerb:
+    """``apply_in_polars``; see :class:`~fastbuf_spark.worker.verbs.ArrowVerb`."""
+
+    func: Callable[..., Any]
+    with_key: bool
+    streams: bool
+    schema: pa.Schema
+    by_name: bool
+
+    def caller(self) -> Callable[[Group], Iterable[pa.Table]]:
+        import polars as pl
+
+        func = guarded(self.func)
+
+        def whole(group: Group) -> Iterable[pa.Table]:
+            frame = pl.from_arrow(group.table())
+            return (self._table(func(_key(group), frame) if self.with_key else func(frame)),)
+
+        return partial(self._streamed, func) if self.streams else whole
+
+    def _streamed(self, func: Callable[..., Any], group: Group) -> Iterator[pa.Table]:
+        import polars as pl
+        import pyarrow as pa
+
+        frames = (pl.from_arrow(pa.Table.from_batches([batch])) for batch in group.batches())
+        for made in func(_key(group), frames) if self.with_key else func(frames):
+            yield self._table(made)
+
+    def _table(self, made: Any) -> pa.Table:
+        """A frame with the schema that was declared: polars has types of its own for texts and lists, and no others."""
+        import polars as pl
+        import pyarrow as pa
+
+        if isinstance(made, pl.LazyFrame):
+            made = made.collect()
+        if not isinstance(made, pl.DataFrame):
+            raise SchemaMismatch(f"{FUNC} gave a {type(made).__name__}: it must give a polars.DataFrame")
+        table = made.to_arrow()
+        columns = []
+        for i, name in enumerate(table.schema.names):
+            column, at = table.column(i), self.schema.get_field_index(name) if self.by_name else i
+            if 0 <= at < len(self.schema) and _same_but_for_width(column.type, self.schema.field(at).type):
+                column = column.cast(self.schema.field(at).type)
+            columns.append(column)
+        return conform_table(pa.table(columns, names=table.schema.names), self.schema, self.by_name)
+
+
+def _key(group: Group) -> tuple[Any, ...]:
+    return tuple(value.as_py() for value in group.key())
+
+
+def _same_but_for_width(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether two types hold the same values, with offsets, digits or a zone written in another way."""
+    from pyarrow import types
+
+    if types.is_struct(given) and types.is_struct(wanted):
+        names = [given.field(i).name for i in range(given.num_fields)]
+        return names == [wanted.field(i).name for i in range(wanted.num_fields)] and all(
+            _same_but_for_width(given.field(i).type, wanted.field(i).type) for i in range(given.num_fields)
+        )
+    if _is_list(given) and _is_list(wanted):
+        return _same_but_for_width(given.value_type, wanted.value_type)
+    if types.is_timestamp(given) and types.is_timestamp(wanted):
+        return given.unit == wanted.unit and (given.tz is None) == (wanted.tz is None)
+    if types.is_decimal(given) and types.is_decimal(wanted):
+        return bool(given.scale == wanted.scale)
+    for same in (_is_text, _is_bytes, types.is_null):
+        if same(given):
+            return bool(same(wanted)) or same is types.is_null
+    return bool(given == wanted)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind))

@@ -1,0 +1,298 @@
+"""Rows in the order of some columns, within a bound of memory: runs that are sorted, written, and merged.
+
+What fits is sorted where it is.  Beyond that, sorted runs go to nameless files, each in small pieces with an index in
+memory; sixteen runs become one as soon as there are sixteen, so neither files nor memory grow with the rows.  A
+nameless file is gone when its process ends, whatever ends it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from fastbuf.errors import ResourceError
+from fastbuf_spark.worker.order import codes, sorting
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FAN_IN = 16  #: runs that are merged at once
+#: Of the memory, a piece of a run: a merge holds two of each run, once as read, once put together, and once sorted
+PIECES = 16 * FAN_IN
+LEAST_PIECE = 4 << 10
+MOST_HELD = 1 << 30  #: offsets of strings are 32 bits, and one array has all of a run
+SLACK = 0.75  #: of the memory may be asked for: allocators keep more than they are asked for
+ROW_BYTES = 32  #: codes and positions of a row while it is sorted
+
+
+def in_order(
+    source: Iterable[pa.RecordBatch], by: tuple[int, ...], memory_bytes: int, directory: str
+) -> Iterator[pa.RecordBatch]:
+    """The rows of ``source``, sorted by the columns at ``by`` as Spark sorts them, in one batch if they fit.
+
+    Parameters
+    ----------
+    memory_bytes
+        Of rows, held and copied while they are sorted.
+    directory
+        For the nameless files; empty: where Spark's own Python workers spill.
+    """
+    with contextlib.ExitStack() as files:
+        spilled = Spill(by, max(LEAST_PIECE, memory_bytes // PIECES), directory)
+        files.callback(spilled.close)
+        held: list[pa.RecordBatch] = []
+        used = rows = 0
+        for batch in source:
+            held.append(batch)
+            used += batch.nbytes
+            rows += batch.num_rows
+            # Rows are there twice while they are put into order
+            if 2 * used + ROW_BYTES * rows > SLACK * memory_bytes or used > MOST_HELD:
+                spilled.add(_sorted(held, by))
+                used = rows = 0
+        if not spilled:
+            if held:
+                yield _sorted(held, by)
+            return
+        if held:
+            spilled.add(_sorted(held, by))
+        yield from spilled.merged()
+
+
+def _sorted(held: list[pa.RecordBatch], by: tuple[int, ...]) -> pa.RecordBatch:
+    """The rows of these batches in order; empties the list, so that nothing is there three times."""
+    batch = together(held)
+    held.clear()
+    order = sorting(*codes([batch.column(i) for i in by], batch.num_rows))
+    return batch if order is None else batch.take(_positions(order))
+
+
+def together(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """One batch with the rows of several."""
+    import pyarrow as pa
+
+    if len(batches) == 1:
+        return batches[0]
+    table = pa.Table.from_batches(batches).combine_chunks()
+    columns = [column.chunk(0) if column.num_chunks else pa.array([], column.type) for column in table.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=table.schema)
+
+
+def _positions(order: object) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.array(order)
+
+
+class Run:
+    """One sorted run in a nameless file."""
+
+    def __init__(self, directory: str, piece_bytes: int) -> None:
+        self._directory = directory or _local_directory()
+        self._piece_bytes = piece_bytes
+        self._schema: pa.Schema | None = None
+        self._index: list[tuple[int, int]] = []
+        self._end = 0
+        try:
+            self._file = tempfile.TemporaryFile(dir=self._directory, buffering=0)  # noqa: SIM115
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Append rows that stand behind those that are there."""
+        self._schema = batch.schema
+        step = max(1, batch.num_rows * self._piece_bytes // max(1, batch.nbytes))
+        for start in range(0, batch.num_rows, step):
+            piece = memoryview(batch.slice(start, step).serialize())
+            self._index.append((self._end, len(piece)))
+            self._end += len(piece)
+            try:
+                while piece:
+                    piece = piece[self._file.write(piece) :]
+            except OSError as error:
+                raise self._refused(error) from error
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in the file."""
+        return self._end
+
+    def piece(self, number: int) -> pa.RecordBatch:
+        """One piece, as it was written."""
+        import pyarrow as pa
+
+        offset, length = self._index[number]
+        data = bytearray(length)
+        view = memoryview(data)
+        while view:
+            read = os.preadv(self._file.fileno(), [view], offset)
+            if not read:
+                raise ResourceError(f"a spilled run ends {len(view)} bytes early: was its file in use elsewhere?")
+            view, offset = view[read:], offset + read
+        return pa.ipc.read_record_batch(pa.py_buffer(data), self._schema)
+
+    def close(self) -> None:
+        """Give the space back."""
+        self._file.close()
+
+    def _refused(self, error: OSError) -> ResourceError:
+        return ResourceError(
+            f"rows that do not fit into memory_bytes cannot be written to {self._directory} ({self._end} bytes are "
+            f"there already): {error}; set spark.fastbuf.spillDirectory to a directory with room, or raise "
+            "spark.fastbuf.memoryBytes"
+        )
+
+
+class Spill:
+    """Runs, few of each size; false while there is none."""
+
+    def __init__(self, by: tuple[int, ...], piece_bytes: int, directory: str) -> None:
+        self._by = by
+        self._piece_bytes = piece_bytes
+        self._directory = directory
+        self._levels: list[list[Run]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._levels)
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Write a sorted batch as a run."""
+        run = Run(self._directory, self._piece_bytes)
+        self._put(0, run)
+        run.write(batch)
+        del batch
+        level = 0
+        while len(self._levels[level]) == FAN_IN:
+            self._put(level + 1, self._one(self._levels[level]))
+            level += 1
+        _give_back()
+
+    def merged(self) -> Iterator[pa.RecordBatch]:
+        """All rows in order; the runs are gone then."""
+        runs = [run for level in reversed(self._levels) for run in level]
+        self._levels = [runs]
+        while len(runs) > FAN_IN:
+            # The shortest: they are the last
+            some = runs[-FAN_IN:]
+            del runs[-FAN_IN:]
+            try:
+                runs.append(self._one(some))
+            finally:
+                _close(some)
+        yield from _merge(runs, self._by, self._piece_bytes)
+
+    def close(self) -> None:
+        """Give all space back."""
+        for runs in self._levels:
+            _close(runs)
+
+    def _put(self, level: int, run: Run) -> None:
+        if level == len(self._levels):
+            self._levels.append([])
+        self._levels[level].append(run)
+
+    def _one(self, runs: list[Run]) -> Run:
+        """One run of several, which are closed."""
+        made = Run(self._directory, self._piece_bytes)
+        try:
+            for batch in _merge(runs, self._by, self._piece_bytes):
+                made.write(batch)
+        except BaseException:
+            made.close()
+            raise
+        _close(runs)
+        return made
+
+
+def _close(runs: list[Run]) -> None:
+    for run in runs:
+        run.close()
+    runs.clear()
+
+
+class _Cursor:
+    """How far a merge has read a run, and what it has read of it but not given out."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._next = 0
+        self.held: list[pa.RecordBatch] = []
+        self.rows = 0
+
+    @property
+    def ended(self) -> bool:
+        return self._next == len(self._run)
+
+    def fill(self, piece_bytes: int) -> None:
+        """Read on until a piece's bytes are there: so that a round gives as much as it keeps."""
+        while not self.ended and sum(batch.nbytes for batch in self.held) < piece_bytes:
+            self.held.append(self._run.piece(self._next))
+            self.rows += self.held[-1].num_rows
+            self._next += 1
+
+    def drop(self, rows: int) -> None:
+        """Forget the first rows."""
+        self.rows -= rows
+        while rows and rows >= self.held[0].num_rows:
+            rows -= self.held.pop(0).num_rows
+        if rows:
+            self.held[0] = self.held[0].slice(rows)
+
+
+def _merge(runs: list[Run], by: tuple[int, ...], piece_bytes: int) -> Iterator[pa.RecordBatch]:
+    """The rows of sorted runs, in order.
+
+    Each round sorts what has been read of all runs, and gives out the rows up to the least of the runs' last ones: no
+    row that is still to be read stands before it.
+    """
+    import numpy as np
+
+    cursors = [_Cursor(run) for run in runs]
+    while True:
+        for cursor in cursors:
+            cursor.fill(piece_bytes)
+        cursors = [cursor for cursor in cursors if cursor.rows]
+        if not cursors:
+            return
+        batch = together([held for cursor in cursors for held in cursor.held])
+        found, bound = codes([batch.column(i) for i in by], batch.num_rows)
+        ends = np.cumsum([cursor.rows for cursor in cursors])
+        lasts = [int(found[end - 1]) for cursor, end in zip(cursors, ends, strict=True) if not cursor.ended]
+        if lasts:
+            least = min(lasts)
+            wanted = np.flatnonzero(found <= least)
+            for cursor, end in zip(cursors, ends, strict=True):
+                mine = found[end - cursor.rows : end]
+                cursor.drop(int(np.searchsorted(mine, least, "right")))
+            order = sorting(found[wanted], bound)
+            wanted = wanted if order is None else wanted[order]
+        else:
+            for cursor in cursors:
+                cursor.drop(cursor.rows)
+            order = sorting(found, bound)
+            wanted = np.arange(batch.num_rows) if order is None else order
+        made = batch.take(_positions(wanted))
+        del batch, found, wanted, order
+        yield made
+        del made
+
+
+def _local_directory() -> str:
+    """Where Spark lets its Python workers spill; else where temporary files go."""
+    for directory in os.environ.get("SPARK_LOCAL_DIRS", "").split(","):
+        if directory and os.path.isdir(directory):
+            return directory
+    return tempfile.gettempdir()
+
+
+def _give_back() -> None:
+    """Have Arrow's allocator return what it keeps: a bound on memory is on what the process has."""
+    import pyarrow as pa
+
+    pa.default_memory_pool().release_unused()

@@ -1,0 +1,97 @@
+"""pyarrow's aggregation on both sides of a shuffle, beside Spark's ``groupBy().agg``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from test_groups import KEYS, frame
+
+import fastbuf_spark as fbs
+from fastbuf.errors import ConfigError, SchemaError
+
+pytestmark = pytest.mark.spark
+MODES = ["blocking", "pipelined"]
+AGGREGATES = [("n", "sum"), ("n", "count"), ("x", "mean"), ("x", "min"), ("s", "max"), ("b", "any"), ("m", "sum")]
+#: the same in Spark's words
+WORDS = ["sum(n)", "count(n)", "avg(x)", "min(x)", "max(s)", "bool_or(b)", "sum(m)"]
+
+
+def valued(spark: Any, key: str, rows: int = 80) -> Any:
+    return spark.range(0, rows, 1, 2).selectExpr(
+        f"{key} as k",
+        "if(id % 7 = 0 or id % 5 = 1, null, id) as n",
+        "if(id % 4 = 1, null, id * 0.5D) as x",
+        "concat('user-', id % 13) as s",
+        "id % 3 = 0 as b",
+        "cast(id * 1.25 as decimal(20, 2)) as m",
+    )
+
+
+def rows(df: Any) -> list[str]:
+    return sorted(repr([v + 0.0 if isinstance(v, float) else v for v in row]) for row in df.collect())
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KEYS if kind not in ("struct", "array", "binary", "date", "long")])
+def test_results_are_sparks(spark: Any, kind: str) -> None:
+    from pyspark.sql import functions as F
+
+    df = valued(spark, KEYS[kind])
+    want = rows(df.groupBy("k").agg(*map(F.expr, WORDS)))
+    assert len(want) > 1
+    for mode in MODES:
+        made = fbs.group_by(df, "k", num_partitions=2, mode=mode).agg_arrow(AGGREGATES)
+        assert made.columns == ["k", *map("_".join, AGGREGATES)]
+        assert made.schema["k"].dataType == df.schema["k"].dataType
+        assert rows(made.withColumn("m_sum", F.col("m_sum").cast("decimal(30, 2)"))) == want
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_inputs_and_keys_of_any_shape(spark: Any, mode: str) -> None:
+    """No rows, expressions, several keys, more keys than a task keeps, and less memory than they need."""
+    from pyspark.sql import functions as F
+
+    for df, keys in (
+        (valued(spark, "id", rows=0), ["k"]),
+        (valued(spark, "id % 7"), [F.col("n") % 3, "k"]),
+        (valued(spark, "id % 40000", rows=50_000), ["k"]),
+    ):
+        want = df.groupBy(*keys).agg(*map(F.expr, WORDS[:5]))
+        conf = fbs.ShuffleConf(memory_bytes="2m", batch_bytes="1m")
+        made = fbs.group_by(df, *keys, num_partitions=2, mode=mode, conf=conf).agg_arrow(AGGREGATES[:5])
+        assert made.columns[: len(keys)] == want.columns[: len(keys)]
+        assert rows(made) == rows(want)
+
+
+def kept(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A function before the shuffle."""
+    for batch in batches:
+        yield pa.record_batch({"m": batch["n"], "k": batch["k"]})
+
+
+def test_behind_a_function_before_the_shuffle(spark: Any) -> None:
+    from pyspark.sql import functions as F
+
+    df = frame(spark)
+    grouped = fbs.group_by(df, "k", num_partitions=2, before=kept, before_schema="m long, k long")
+    assert rows(grouped.agg_arrow([("m", "sum")])) == rows(df.groupBy("k").agg(F.sum("n")))
+    with pytest.raises(ConfigError, match="no column 'n' in what before gives"):
+        grouped.agg_arrow([("n", "sum")])
+
+
+def test_what_cannot_be_aggregated_is_told(spark: Any) -> None:
+    df = frame(spark, KEYS["struct"])
+    grouped = fbs.group_by(df, "n", num_partitions=2)
+    with pytest.raises(ConfigError, match=r"aggregate \('n', 'median'\): give \(column, function\), of sum"):
+        grouped.agg_arrow([("n", "median")])
+    with pytest.raises(ConfigError, match="no aggregates"):
+        grouped.agg_arrow([])
+    with pytest.raises(SchemaError, match="pyarrow does not aggregate"):
+        grouped.agg_arrow([("k", "sum")])
+    with pytest.raises(SchemaError, match="pyarrow does not aggregate"):
+        fbs.group_by(df, "k", num_partitions=2).agg_arrow([("n", "sum")])
+    lower = frame(spark, "cast(id as string) collate UTF8_LCASE")
+    with pytest.raises(SchemaError, match=r"agg_arrow cannot run: .*groupBy\(\)\.agg\(\)"):
+        fbs.group_by(lower, "k", num_partitions=2).agg_arrow([("n", "sum")])

@@ -1,0 +1,47 @@
+"""Groups of several times ``memory_bytes`` in bounded memory: against the same shuffle without groups behind it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+MIB = 1 << 20
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_peak_memory_of_a_worker_with_groups_longer_than_its_memory(tmp_path: Path) -> None:
+    memory = 24 * MIB
+    rows = 4_000_000 if os.environ.get("FASTBUF_LONG") == "1" else 1_000_000
+    path = os.pathsep.join([str(ROOT), str(ROOT / "bindings"), str(HERE)])
+    done = subprocess.run(
+        [sys.executable, str(HERE / "groups_probe.py"), str(rows), str(memory)],
+        env={**os.environ, "PYTHONPATH": path, "SPARK_LOCAL_DIRS": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=550,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    print(found)
+    refused = found.pop("refused")
+    for part in ("ResourceError", "k='7'", f"more than memory_bytes ({memory})", "Iterator[pyarrow.RecordBatch]"):
+        assert part in refused
+    for mode in ("pipelined", "blocking"):
+        ours = found[mode]
+        assert ours["rows"] == rows
+        assert ours["bytes"] > 5 * memory
+        assert ours["heaviest"] > 4 * memory
+        assert ours["keys"]
+        assert ours["sorted"]
+        alone = found[f"{mode} alone"]["peak"]
+        # Sorting holds up the senders, so that segments fill which a stage that only reads leaves empty
+        cap = memory * (2 if mode == "pipelined" else 1)
+        assert ours["peak"] <= alone * 1.1 + cap, f"{mode}: {ours['peak']} bytes, without groups {alone}"

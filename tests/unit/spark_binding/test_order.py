@@ -1,0 +1,235 @@
+"""Spark's ascending order as whole numbers, and rows sorted by it within a bound of memory."""
+
+from __future__ import annotations
+
+import decimal
+import gc
+import math
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from fastbuf.errors import ResourceError, SchemaError
+from fastbuf_spark.worker.groups import Group, Groups, Layout, Limits, gathered
+from fastbuf_spark.worker.order import codes, sorting, starts
+from fastbuf_spark.worker.runs import FAN_IN, Run, Spill, in_order
+
+NAN, INF = math.nan, math.inf
+D = decimal.Decimal
+POINT = pa.struct([("x", pa.int32()), ("y", pa.string())])
+
+#: types with values in Spark's ascending order; a list stands for values that are equal
+ORDERED: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "int8": (pa.int8(), [None, -128, -1, 0, 127]),
+    "int64": (pa.int64(), [None, -(1 << 63), -5, 0, 7, (1 << 63) - 1]),
+    "boolean": (pa.bool_(), [None, False, True]),
+    "float": (pa.float32(), [None, -INF, -1.5, [-0.0, 0.0], 2.0, INF, [NAN, -NAN]]),
+    "double": (pa.float64(), [None, -INF, -1e300, -1e-300, [-0.0, 0.0], 1e-300, INF, [NAN, -NAN]]),
+    "decimal": (pa.decimal128(38, 10), [None, D("-12345678901234567890.5"), D("-0.1"), D("0"), D("1e20")]),
+    "string": (pa.string(), [None, "", "A", "B", "a", "aa", "é", "\U0001f600"]),
+    "large string": (pa.large_string(), [None, "", "b", "ba"]),
+    "binary": (pa.binary(), [None, b"", b"\x00", b"\x00\x01", b"\x7f", b"\xff"]),
+    "date": (pa.date32(), [None, -400, 0, 20000]),
+    "timestamp": (pa.timestamp("us", "UTC"), [None, -(10**15), 0, 10**15]),
+    "duration": (pa.duration("us"), [None, -1, 0, 1]),
+    "null": (pa.null(), [[None, None]]),
+    "array": (pa.list_(pa.float64()), [None, [], [None], [-1.0, 5.0], [0.0], [0.0, None], [0.0, 1.0], [NAN]]),
+    "array of arrays": (pa.list_(pa.list_(pa.string())), [None, [], [None], [[]], [["a"]], [["a"], ["b"]], [["aa"]]]),
+    "struct": (
+        POINT,
+        [None, {"x": None, "y": "z"}, {"x": 1, "y": None}, {"x": 1, "y": "a"}, {"x": 1, "y": "b"}, {"x": 2, "y": "a"}],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ORDERED)
+def test_values_of_every_type_compare_as_sparks(kind: str) -> None:
+    arrow, values = ORDERED[kind]
+    nested = pa.types.is_list(arrow)
+    ranked = [
+        (rank, value)
+        for rank, group in enumerate(values)
+        for value in (group if isinstance(group, list) and not nested else [group])
+    ] * 3
+    random.Random(kind).shuffle(ranked)
+    column = pa.array([value for _, value in ranked], arrow)
+    found, bound = codes([column], len(column))
+    assert found.min() >= 0
+    assert found.max() < bound
+    want = [rank for rank, _ in ranked]
+    for a, code in zip(want, found.tolist(), strict=True):
+        for b, other in zip(want, found.tolist(), strict=True):
+            assert (a < b) == (code < other)
+            assert (a == b) == (code == other)
+    part, _ = codes([column[2:]], len(column) - 2)
+    assert (part[1:] < part[:-1]).tolist() == [b < a for a, b in pairwise(want[2:])], "a slice has an offset"
+
+
+def test_several_columns_and_a_stable_sort() -> None:
+    rng = random.Random(5)
+    rows = [(rng.choice([None, "a", "b"]), rng.randrange(1 << 62), rng.randrange(1 << 39), i) for i in range(3000)]
+    rows += [(a, b, c, i + 3000) for a, b, c, i in rows]
+    columns = [pa.array(part) for part in zip(*rows, strict=True)][:3]
+    order = sorting(*codes(columns, len(rows)))
+    assert order is not None
+    assert [rows[i] for i in order] == sorted(rows, key=lambda row: (row[0] is not None, row[0] or "", *row[1:]))
+    found, bound = codes([pa.array([1, 1, 2])], 3)
+    assert sorting(found, bound) is None, "in order already"
+    assert starts(found) == [0, 2]
+    assert codes([pa.array([], pa.int64())], 0)[0].tolist() == starts(codes([], 0)[0]) == []
+
+
+def test_a_type_without_an_order_is_refused() -> None:
+    with pytest.raises(SchemaError, match="map<string, int64>"):
+        codes([pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))], 1)
+
+
+def batches(rows: int, keys: int, size: int = 100, seed: int = 1) -> Iterator[pa.RecordBatch]:
+    rng = random.Random(seed)
+    for start in range(0, rows, size):
+        numbers = range(start, min(rows, start + size))
+        yield pa.record_batch(
+            {
+                "k": pa.array([f"key-{rng.randrange(keys)}" for _ in numbers]),
+                "t": pa.array([rng.choice([None, 1.5, -0.0, NAN, 7.0]) for _ in numbers], pa.float64()),
+                "n": pa.array(numbers, pa.int64()),
+            }
+        )
+
+
+def as_spark(row: dict[str, Any]) -> tuple[Any, ...]:
+    t = row["t"]
+    return row["k"], t is not None, t is not None and math.isnan(t), t if t is not None and t == t else 0.0
+
+
+def descriptors() -> int:
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.parametrize("memory", [4 << 10, 40 << 10, 1 << 30])
+def test_rows_come_in_order_however_little_fits(memory: int, tmp_path: Path) -> None:
+    before = descriptors()
+    rows = [r for piece in in_order(batches(4000, 50), (0, 1), memory, str(tmp_path)) for r in piece.to_pylist()]
+    assert [as_spark(row) for row in rows] == sorted(map(as_spark, rows))
+    assert sorted(row["n"] for row in rows) == list(range(4000))
+    assert descriptors() == before
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_runs_are_few_and_gone_when_nobody_reads_on(tmp_path: Path) -> None:
+    before = descriptors()
+    spill = Spill((2,), 1 << 10, str(tmp_path))
+    for batch in batches(FAN_IN * FAN_IN * 4 + 50, 10, size=4):
+        spill.add(batch)
+        assert len(os.listdir("/proc/self/fd")) - before <= 2 * FAN_IN + 3
+    merged = spill.merged()
+    assert next(merged).column("n")[0].as_py() == 0
+    assert list(tmp_path.iterdir()) == [], "nameless"
+    spill.close()
+    reader = in_order(batches(2000, 10), (0,), 8 << 10, str(tmp_path))
+    next(reader)
+    reader.close()  # type: ignore[attr-defined]
+    assert descriptors() == before
+
+
+SPILLS = """
+import sys, pyarrow as pa
+from fastbuf_spark.worker.runs import in_order
+source = (pa.record_batch({"n": list(range(i, 0, -1))}) for i in range(400, 500))
+for piece in in_order(source, (0,), 64 << 10, sys.argv[1]):
+    print("spilled", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_files_of_a_process_that_is_killed_are_gone(tmp_path: Path) -> None:
+    """Its runs have no names, and no room once it has ended."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", SPILLS, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "spilled\n"
+        held = [os.readlink(link) for link in Path(f"/proc/{process.pid}/fd").iterdir()]
+        assert any(name.startswith(str(tmp_path)) for name in held)
+        assert list(tmp_path.iterdir()) == []
+        process.kill()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ResourceError, match=r"absent.*spark\.fastbuf\.spillDirectory"):
+        Run(str(tmp_path / "absent"), 100)
+
+
+def grouped(memory: int, rows: int, keys: int, budget: int = 1 << 30) -> Groups:
+    shown = next(batches(1, 1)).schema
+    layout, limits = Layout(shown, (0,), (1,), ("k",)), Limits(budget, "", 64, 1 << 20)
+    return Groups(in_order(batches(rows, keys), (0, 1), memory, ""), layout, limits)
+
+
+@pytest.mark.parametrize("memory", [20 << 10, 1 << 30])
+@pytest.mark.parametrize("keys", [1, 3, 700])
+@pytest.mark.parametrize("form", ["table", "batches", "unread", "key alone"])
+def test_each_group_comes_once_whole_and_in_order(memory: int, keys: int, form: str) -> None:
+    want: dict[str, list[Any]] = {}
+    for batch in batches(6000, keys):
+        for row in batch.to_pylist():
+            want.setdefault(row["k"], []).append(row)
+    seen = []
+    for i, group in enumerate(grouped(memory, 6000, keys)):
+        (key,) = group.key()
+        seen.append(key.as_py())
+        if form == "key alone" or (form == "unread" and i % 2):
+            continue
+        if form == "table":
+            rows = group.table().to_pylist()
+        else:
+            parts = group.batches()
+            if form == "unread":
+                assert next(parts).num_rows <= 64
+                continue
+            rows = []
+            for part in parts:
+                assert part.num_rows <= 64
+                rows += part.to_pylist()
+        assert {row["k"] for row in rows} == {key.as_py()}
+        assert [as_spark(row) for row in rows] == sorted(map(as_spark, rows))
+        assert sorted(row["n"] for row in rows) == sorted(row["n"] for row in want[key.as_py()])
+    assert seen == sorted(want)
+
+
+def test_a_group_that_a_table_cannot_hold_is_named() -> None:
+    groups = iter(grouped(20 << 10, 6000, 1, budget=40 << 10))
+    with pytest.raises(ResourceError) as caught:
+        next(groups).table()
+    for part in ("k='key-0'", "bytes, more than memory_bytes (40960)", "Iterator[pyarrow.RecordBatch]"):
+        assert part in str(caught.value)
+
+
+def test_a_group_that_is_over_gives_nothing_of_the_next() -> None:
+    groups = iter(grouped(20 << 10, 6000, 2))
+    first: Group = next(groups)
+    parts = first.batches()
+    keys = set(next(parts).column("k").to_pylist())
+    next(groups)
+    assert {key for part in parts for key in part.column("k").to_pylist()} <= keys
+
+
+def test_small_tables_leave_together() -> None:
+    limits = Limits(1 << 20, "", 100, 4000)
+    tables = [pa.table({"n": [i] * 3}) for i in range(100)] + [pa.table({"n": pa.array([], pa.int64())})]
+    made = list(gathered(tables, limits))
+    assert sum(batch.num_rows for batch in made) == 300
+    assert len(made) <= 6
+    assert [n for batch in made for n in batch.column(0).to_pylist()] == [i for i in range(100) for _ in range(3)]
+    assert list(gathered([], limits)) == []
