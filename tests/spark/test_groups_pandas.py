@@ -11,6 +11,7 @@ from conftest import failure
 from test_groups import KEYS, frame, listed, same
 
 import fastbuf_spark as fbs
+from fastbuf.errors import SchemaError
 
 pytestmark = pytest.mark.spark
 MODES = ["blocking", "pipelined"]
@@ -188,3 +189,16 @@ def test_sparks_settings_are_read(spark: Any) -> None:
         spark.conf.set("spark.sql.session.timeZone", "UTC")
         for name in [*list(settings)[:2], "spark.sql.execution.pandas.convertToArrowArraySafely"]:
             spark.conf.unset(name)
+
+
+def test_a_spark_without_the_converters(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own applyInPandas serves then; pipelined says why it cannot."""
+    from fastbuf_spark.api import groups
+
+    assert groups.no_converters() == ""
+    monkeypatch.setattr(groups, "no_converters", lambda: "this Spark has no converters")
+    df = everything(spark).select("k", "x")
+    made = fbs.group_by(df, "k", num_partitions=2, sort_by="x").apply_in_pandas(results, df.schema)
+    assert same(made, df) == 80
+    with pytest.raises(SchemaError, match="mode='pipelined' cannot run: this Spark has no converters"):
+        fbs.group_by(df, "k", num_partitions=2, mode="pipelined").apply_in_pandas(results, df.schema)

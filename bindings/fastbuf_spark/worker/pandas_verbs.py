@@ -176,10 +176,11 @@ class Results:
 
     def add(self, frame: Any) -> Iterable[pa.Table]:
         """The tables of what can be converted now: of this frame, or of those before it, or none."""
+        import pandas as pd
         from pyspark.worker import verify_pandas_result
 
         rules = self._rules
-        known = self._columns is not None and getattr(frame, "columns", None) is self._columns
+        known = isinstance(frame, pd.DataFrame) and self._columns is not None and frame.columns.equals(self._columns)
         if not known:
             verify_pandas_result(frame, rules.result, rules.by_name, truncate_return_schema=False)
         rows = len(frame)
@@ -188,10 +189,11 @@ class Results:
         if rows > SMALL_ROWS or not len(frame.columns):
             return [*self.rest(), self._converted(frame)]
         done: Iterable[pa.Table] = ()
-        if self._held and not self._fits(frame):
+        types = _types(frame)
+        if self._held and not (known and types == self._types):
             done = self.rest()
         if not self._held:
-            self._columns, self._types = frame.columns, list(frame.dtypes)
+            self._columns, self._types = frame.columns, types
         self._held.append(frame)
         self._rows += rows
         if len(self._held) >= SMALL_RESULTS or self._rows >= SMALL_ROWS * 4:
@@ -210,9 +212,6 @@ class Results:
                 pass
         return [self._converted(frame) for frame in held]
 
-    def _fits(self, frame: Any) -> bool:
-        return frame.columns.equals(self._columns) and list(frame.dtypes) == self._types
-
     def _converted(self, frame: Any, cast: bool = True) -> pa.Table:
         import pyarrow as pa
         from pyspark.sql.conversion import PandasToArrowConversion
@@ -229,3 +228,9 @@ class Results:
             int_to_decimal_coercion_enabled=rules.int_to_decimal,
         )
         return pa.Table.from_arrays(batch.columns, schema=rules.schema)
+
+
+def _types(frame: Any) -> list[Any]:
+    """The types of its columns: those of ``frame.dtypes``, which takes longer to make a Series than to find them."""
+    find = getattr(getattr(frame, "_mgr", None), "get_dtypes", None)
+    return list(frame.dtypes if find is None else find())
