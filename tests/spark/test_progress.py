@@ -70,7 +70,7 @@ def test_a_slow_consumer_is_seen_while_its_producers_wait_for_it(spark: Any) -> 
     assert max(producer["blocked"], key=producer["blocked"].get) == "1"
     assert producer["records"] > 0
     assert seen["run"] > 0.3
-    assert seen["slow"]["seconds"]["user"] > 0.5
+    assert seen["slow"]["seconds"]["user"] > 0.1
     if seen["quick"]:
         assert seen["quick"]["idle"] > seen["slow"]["idle"]
     # At the end each has said its last word, and nobody is doing anything

@@ -62,7 +62,7 @@ def test_a_build_is_told_in_a_few_lines(tmp_path: Path) -> None:
 
 
 @needs_make
-@pytest.mark.parametrize("fails", ["pip install --quiet setuptools", "setup.py", "-e .[test"])
+@pytest.mark.parametrize("fails", ["pip install --quiet setuptools", "setup.py", "-e .[benches"])
 def test_a_build_that_fails_shows_why(fails: str, tmp_path: Path) -> None:
     """The end of what the failing command said is shown, with the file's name."""
     done = make(tmp_path, "build", fails)
