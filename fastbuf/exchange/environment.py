@@ -21,7 +21,7 @@ from fastbuf.config import POOL_SEGMENTS, SEGMENT_BYTES, ExchangeConfig, TlsConf
 from fastbuf.errors import ConfigError, ExchangeClosed, PeerLost, ResourceError
 from fastbuf.exchange.address import GateAddress, check_secret, new_secret
 from fastbuf.exchange.blocking_partition import BlockingPartition
-from fastbuf.exchange.channel_selector import ChannelSelector, round_robin
+from fastbuf.exchange.channel_selector import ChannelSelector, forward, round_robin
 from fastbuf.exchange.connection import NobodyListens, Refused, Transport, make_transport
 from fastbuf.exchange.input_gate import InputGate
 from fastbuf.exchange.record_writer import RecordWriter
@@ -318,8 +318,10 @@ class ShuffleEnvironment:
             for index, target in enumerate(targets):
                 if target is not None:
                     self._reach(partition, index, target)
+            if selector is None:
+                selector = round_robin() if len(targets) > 1 else forward()  # which has no turns to count
             # A copy: selectors keep a place of their own in each writer.
-            return RecordWriter(partition, serializer, copy.copy(selector) if selector is not None else round_robin())
+            return RecordWriter(partition, serializer, copy.copy(selector))
         except BaseException as error:
             partition.fail(f"producer {channel} could not be set up: {error}")
             self.release_partition(partition)

@@ -42,7 +42,7 @@ from fastbuf.exchange.shared_reader import SharedReader
 from fastbuf.memory.arena import Arena
 from fastbuf.transports import handshake as hs
 from fastbuf.transports.applicant import Applicant
-from fastbuf.transports.memfd_greeting import ANSWERED, CANNOT_MAP, IS_THERE, Fds, greet, serve
+from fastbuf.transports.memfd_greeting import ANSWERED, CANNOT_MAP, ENDED, IS_THERE, Fds, greet, serve
 from fastbuf.transports.strangers import PROOF_TIME_S, TAKEN_IN, Stranger, Strangers
 
 COLLECT_S = 0.05  # how often what readers gave back is taken home though no writer of this process asks for a segment
@@ -302,12 +302,14 @@ class MemfdTransport:
             try:
                 socket.send_fds(sock, [ANSWERED], [arena, writer.fd, partition.bell.fd])
                 answer = hs._receive(sock, 1, where)
-            except OSError as error:
+            except TimeoutError as error:
                 raise PeerLost(f"{where} was lost as it connected: {error}") from error
+            except OSError as error:  # it has just gone: TCP finds out whether that was all it wanted
+                raise Refused(f"{where} closed the line as it connected: {error}") from error
             if answer == IS_THERE:
-                raise SequenceError(
-                    f"{where} refused it: channel {hello.channel} is connected already, or its gate has ended"
-                )
+                raise SequenceError(f"{where} refused it: channel {hello.channel} is connected already")
+            if answer == ENDED:
+                raise Refused(f"{where} refused it: its gate has ended")
             if answer != ANSWERED:
                 raise Refused(f"{where} could not map this process's memory")
             sock.setblocking(False)
@@ -529,7 +531,9 @@ class MemfdTransport:
         else:
             try:
                 gate.add_shared(reader, hello.channel, hello.flush_ns)
-            except (SequenceError, ExchangeClosed):
+            except ExchangeClosed:
+                answer = ENDED
+            except SequenceError:
                 answer = IS_THERE
         if answer == ANSWERED:
             self.strangers.leave(stranger)

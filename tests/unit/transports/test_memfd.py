@@ -320,3 +320,25 @@ def test_what_is_no_block_of_a_channel(tmp_path: Any) -> None:
                 SharedReader(end.fd, arena, bell, "somebody")
         writer.close()
         assert list(gate) == []
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["gate", "environment"])
+def test_a_consumer_that_has_enough_while_a_producer_connects(monkeypatch: pytest.MonkeyPatch, whole: bool) -> None:
+    """Between the greeting and the offer: the producer took it for a lost peer, and failed its job."""
+    with two() as (producer, consumer, address):
+        gate = consumer.create_input_gate(ROWS, channels=1, secret=SECRET)
+        real = memfd.greet
+
+        def greet(*given: Any) -> Any:
+            found = real(*given)
+            gate.close()
+            if whole:
+                consumer.close()
+            return found
+
+        monkeypatch.setattr(memfd, "greet", greet)
+        writer = producer.create_result_partition(
+            ROWS, [(*address, gate.gate_id)], secret=SECRET, on_peer_loss="cancel"
+        )
+        assert until(lambda: writer.cancelled)
+        writer.close()
