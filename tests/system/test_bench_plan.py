@@ -31,6 +31,8 @@ def test_comes_last(in_turn):
 
 
 def run(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    # A worker of pytest-xdist names itself in the environment, and pytest-benchmark then refuses to measure.
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
         capture_output=True,
@@ -38,7 +40,7 @@ def run(folder: Path, *arguments: str, **environment: str) -> subprocess.Complet
         check=False,
         timeout=200,
         cwd=folder,
-        env={**os.environ, **environment},
+        env={**inherited, **environment},
     )
 
 
