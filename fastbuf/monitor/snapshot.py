@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fastbuf.monitor.diagnosis import HIGH, LEVELS, OK, Diagnosis, Root
+from fastbuf.monitor.diagnosis import HIGH, LEVELS, OK, ROOT_SHARE, Diagnosis, Root
 
 Figures = Mapping[str, Any]  #: of one task, by name
 
@@ -201,25 +201,29 @@ def of_job(row: Sequence[Exchange]) -> Diagnosis | None:
 
     Where the exchange behind is held up, a stage that mostly waits for whoever reads its rows is explained by it, and
     nothing that comes slowly further up is to blame.  An input that comes slowly is explained where the exchange before
-    it has a root of its own.
+    it has a root of its own.  Of exchanges that have ended nothing is said while others run; nor of waits that are
+    small beside those of another exchange.
     """
-    owners = {exchange.id: exchange for exchange in row}
-    known = {exchange.id: exchange.diagnosis for exchange in row if exchange.diagnosis is not None}
+    under_way = [exchange for exchange in row if exchange.outcome == "running"] or row
+    owners = {exchange.id: exchange for exchange in under_way if exchange.diagnosis is not None}
+    known = {exchange.id: exchange.diagnosis for exchange in owners.values() if exchange.diagnosis is not None}
     if not known:
         return None
     below = {up: exchange.id for exchange in row for up in exchange.upstream}
-    above = {exchange.id: exchange.upstream for exchange in row}
-    roots = []
+    waits = {id: sum(lost(figures) for figures in exchange.producers.values()) for id, exchange in owners.items()}
+    found: list[tuple[float, Root]] = []
     for id, diagnosis in known.items():
         behind = known.get(below.get(id, ""))
-        before = [known[up] for up in above[id] if up in known]
+        before = [known[up] for up in owners[id].upstream if up in known]
         for root in diagnosis.roots:
             pressed = behind is not None and behind.level != OK
             echo = pressed and (diagnosis.level == OK or _passes_on(owners[id], root))
-            if not echo and not (root.cause == "source_bound" and any(other.roots for other in before)):
-                roots.append(root)
+            echo = echo or (root.cause == "source_bound" and any(other.roots for other in before))
+            small = diagnosis.level != OK and waits[id] * root.share < ROOT_SHARE * sum(waits.values())
+            if not echo and (not small or waits[id] == max(waits.values())):
+                found.append((waits[id] * root.share, root))
     worst = max(known.values(), key=lambda diagnosis: diagnosis.blocked)
-    return dataclasses.replace(worst, roots=sorted(roots, key=lambda root: -root.share))
+    return dataclasses.replace(worst, roots=[root for _, root in sorted(found, key=lambda pair: -pair[0])])
 
 
 def _passes_on(exchange: Exchange, root: Root) -> bool:

@@ -51,6 +51,20 @@ def test_an_exchange_that_only_waits_for_the_next_is_not_to_blame() -> None:
     assert {root.exchange for root in alone.roots} == {"clean"}
 
 
+def test_an_exchange_that_has_ended_is_not_to_blame_for_what_another_waits() -> None:
+    """`clean` was held up for a second, and ended; `total` has been for a minute."""
+    _, total = monitored.two_in_a_row()
+    brief = {number: monitored.producer(0.4, 0, 1.5) for number in range(3)}
+    readers = {number: monitored.consumer(1.4, 1.5) for number in range(2)}
+    early = monitored.exchange("clean-1", "clean", brief, readers, outcome="ok", seconds=1.5)
+    assert early.diagnosis is not None
+    assert early.diagnosis.roots
+    for outcome in ("running", "ok"):
+        found = of_job([dataclasses.replace(total, outcome=outcome), early])
+        assert found is not None
+        assert [root.exchange for root in found.roots] == ["total"]
+
+
 def test_a_slow_head_is_explained_by_what_comes_before_it() -> None:
     late = Root("total", "source", None, "source_bound", 0.9, 0.9)
     slow = Root("clean", "clean", 1, "user_function", 0.9, 0.9)
