@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from fastbuf.monitor import Exchange, Task, diagnose
+from fastbuf.monitor import Exchange, History, Recorder, Task, diagnose
 
 BEGAN = 1_700_000_000.0
 EVIL = "<img src=x onerror=\"document.title='had'\">"
@@ -120,3 +124,54 @@ def many(tasks: int) -> Exchange:
         for number in range(tasks)
     }
     return exchange("many-4", "many", some, {n: consumer(19.0 if n == 7 else 3.0) for n in range(tasks)})
+
+
+def story(now: float, seconds: int = 180) -> tuple[History, Callable[[], list[Exchange]]]:
+    """A job that began so long before ``now``, with what was seen of it: pressure builds up in its second minute."""
+    begin = now - seconds
+
+    def at(when: float) -> list[Exchange]:
+        passed = max(1.0, when - begin)
+        strength = min(1.0, max(0.05, (passed - 45) / 60)) * (0.94 + 0.06 * math.sin(passed / 4))
+        # Seconds that are left for rows: the integral of what pressure takes away
+        left = (
+            passed - 0.6 * (max(0.0, min(60.0, passed - 45)) ** 2 / 120 + max(0.0, passed - 105)) + math.sin(passed / 4)
+        )
+
+        def told(tasks: Mapping[int, Any], pressed: float) -> dict[int, Any]:
+            found = {}
+            for number, figures in tasks.items():
+                scale = passed / 20
+                held = figures["backPressured"] * pressed
+                records = int(figures["records"] * left / 20)
+                found[number] = {
+                    **figures,
+                    "records": records,
+                    "bytes": 104 * records,
+                    "seconds": {name: took * scale for name, took in figures["seconds"].items()},
+                    "blocked": {name: took * scale for name, took in figures.get("blocked", {}).items()},
+                    "backPressured": held,
+                    "busy": max(0.0, min(1.0, figures["busy"] + (figures["backPressured"] - held) * 0.3)),
+                    "gc_s": 0.02 * scale + 0.1 * number,
+                    "queued_s": 0.3 * scale,
+                }
+            return found
+
+        return [
+            dataclasses.replace(
+                exchange,
+                began=begin,
+                seconds=passed,
+                producers=told(exchange.producers, strength),
+                consumers=told(exchange.consumers, strength),
+            )
+            for exchange in two_in_a_row()
+        ]
+
+    history = History()
+    clock = [begin]
+    recorder = Recorder(lambda: at(clock[0]), history, lambda: clock[0])
+    while clock[0] < now - 1:
+        clock[0] += 1
+        recorder.look()
+    return history, lambda: at(time.time())

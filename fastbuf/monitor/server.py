@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 EVERY_S = 1.0
 FRESH_S = 0.9  #: a look so old will do for an answer
+REST_TIMES = 10.0  #: as long as it took to look, until it looks again
 START_S, STOP_S = 10.0, 5.0
 MOST_STREAMS = 32  #: pages that may watch at once
 _KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -263,11 +264,16 @@ class Server:
             looking.cancel()
 
     async def _look(self) -> None:
+        while not self._uvicorn.started and not self._uvicorn.should_exit:
+            await asyncio.sleep(0.01)
         due = time.monotonic()
         while not self._uvicorn.should_exit:
-            due = max(due + EVERY_S, time.monotonic() + EVERY_S / 4)
+            begin = time.monotonic()
             with contextlib.suppress(Exception):  # a source that fails once may do better the next time
                 self._streams.send(event(self.recorder.look()))
+            took = time.monotonic() - begin
+            # However many tasks there are, it takes a small part of a CPU
+            due = max(due + EVERY_S, begin + REST_TIMES * took)
             while (left := due - time.monotonic()) > 0 and not self._uvicorn.should_exit:
                 await asyncio.sleep(min(left, 0.1))
         self._streams.send(None)

@@ -34,7 +34,7 @@ export const percent = (share) => `${Math.round(100 * share)} %`;
 
 export function seconds(value) {
   if (value < 10) return `${value.toFixed(1)} s`;
-  if (value < 120) return `${Math.round(value)} s`;
+  if (value < 600) return `${Math.round(value)} s`;
   if (value < 7200) return `${Math.floor(value / 60)} min ${Math.round(value % 60)} s`;
   return `${(value / 3600).toFixed(1)} h`;
 }

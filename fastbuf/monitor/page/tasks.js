@@ -46,7 +46,7 @@ export class Tasks {
 
   frame(vertex) {
     const lost = vertex.side === "consumers" ? "Waited for" : "Held back";
-    const head = [["Subtask"], ["Now", "wide"], ["Time"], [lost, "number"], ["Rows/s", "number wide"], ["Bytes/s", "number wide"], ["Pools", "wide"], ["Pauses", "wide"]];
+    const head = [["Subtask"], ["Now", "wide"], ["Time"], [lost, "number"], ["Rows/s", "number wide"], ["Bytes/s", "number extra"], ["Pools", "extra"], ["Pauses", "extra"]];
     this.body = make("tbody");
     this.more = make("button", { type: "button", class: "more" });
     this.more.addEventListener("click", () => { this.all = !this.all; this.again?.(); });
@@ -65,7 +65,7 @@ export class Tasks {
       bar.append(part);
     }
     const small = make("span", { class: "small narrow" });
-    const cells = { now: make("td", { class: "wide now" }), lost: make("td", { class: "number" }), rows: make("td", { class: "number wide" }), bytes: make("td", { class: "number wide" }), pools: make("td", { class: "wide pools" }), pauses: make("td", { class: "wide" }) };
+    const cells = { now: make("td", { class: "wide now" }), lost: make("td", { class: "number" }), rows: make("td", { class: "number wide" }), bytes: make("td", { class: "number extra" }), pools: make("td", { class: "extra pools" }), pauses: make("td", { class: "extra pauses" }) };
     const line = make("tr", { "data-subtask": number }, make("td", {}, pick), cells.now, make("td", { class: "time" }, bar, small), cells.lost, cells.rows, cells.bytes, cells.pools, cells.pauses);
     const row = { line, bar, parts, cells, small };
     this.rows.set(number, row);
@@ -77,13 +77,13 @@ export class Tasks {
     const { task, cells } = row, took = grown(task, since), known = new Set(ORDER);
     const other = Object.entries(took).reduce((all, [state, held]) => all + (known.has(state) ? 0 : held), 0);
     const total = Math.max(sum(took), 1e-9), scale = 100 / Math.max(row.most, total);
-    const said = [];
+    const shares = [];
     for (const [state, part] of row.parts) {
       const held = state === "other" ? other : took[state] ?? 0;
       part.style.width = `${(held * scale).toFixed(2)}%`;
-      if (held > 0.005 * total) { said.push(`${STATES[state]} ${percent(held / total)}`); part.title = `${STATES[state]}: ${seconds(held)} (${percent(held / total)})`; }
+      if (held > 0.005 * total) { shares.push(`${STATES[state]} ${percent(held / total)}`); part.title = `${STATES[state]}: ${seconds(held)} (${percent(held / total)})`; }
     }
-    row.bar.setAttribute("aria-label", said.join(", ") || "nothing told");
+    row.bar.setAttribute("aria-label", shares.join(", ") || "nothing told");
     put(cells.now, now(task, took));
     put(row.small, now(task, took));
     const gone = task.lost + (lostNow(task) ? since : 0);
@@ -94,7 +94,11 @@ export class Tasks {
     const pools = [["out", task.outPoolUsage], ["in", task.inPoolUsage], ["floating", task.floatingBuffersUsage]].filter(([, used]) => used !== undefined && used !== null);
     put(cells.pools, pools.map(([name, used]) => `${name} ${percent(used)}`).join(", ") || (task.segments ? `peak ${task.peak_segments ?? 0} of ${task.segments}` : "–"));
     const pauses = [["gc", task.gc_s], ["stopped", task.stopped_s], ["no CPU", task.queued_s], ["throttled", task.throttled_s], ["disk", task.io_wait_s]].filter(([, held]) => held >= 0.05);
-    put(cells.pauses, pauses.map(([name, held]) => `${name} ${seconds(held)}`).join(", ") || "–");
+    const said = pauses.map(([name, held]) => `${name} ${seconds(held)}`);
+    if (cells.pauses.dataset.said !== said.join()) {
+      cells.pauses.dataset.said = said.join();
+      cells.pauses.replaceChildren(...(said.length ? said.map((words) => make("div", {}, words)) : ["–"]));
+    }
   }
 
   // Waits under way grow as one looks; a task that has not told for long stands still.
