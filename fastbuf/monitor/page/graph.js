@@ -15,10 +15,12 @@ export class Graph {
     const shape = JSON.stringify([job.vertices.map((v) => v.id), job.edges.map((e) => [e.from, e.to])]);
     if (shape !== this.shape) this.lay(job);
     this.shape = shape;
-    const roots = new Set((job.diagnosis?.roots ?? []).map((root) => root.vertex));
+    // A slow network is between two stages, not in one of them
+    const links = new Set((job.diagnosis?.roots ?? []).filter((root) => root.cause === "slow_link").map((root) => root.vertex));
+    const roots = new Set((job.diagnosis?.roots ?? []).filter((root) => root.cause !== "slow_link").map((root) => root.vertex));
     const first = job.diagnosis?.roots?.[0]?.vertex;
     for (const found of job.vertices) this.node(found, found.id === vertex, roots.has(found.id), found.id === first);
-    job.edges.forEach((edge, number) => this.edge(edge, this.edges[number]));
+    job.edges.forEach((edge, number) => this.edge(edge, this.edges[number], edge.kind === "exchange" && links.has(edge.from)));
   }
 
   lay(job) {
@@ -91,11 +93,11 @@ export class Graph {
     group.setAttribute("aria-label", `${vertex.name}: ${tasks}, ${busy}${ringed ? `; ${first ? "the root" : "a root"} of the lost time` : ""}`);
   }
 
-  edge(edge, { group, plate, text, x }) {
+  edge(edge, { group, plate, text, x }, root) {
     const forward = edge.kind === "forward";
-    group.setAttribute("class", `edge ${forward ? "forward" : edge.level.toLowerCase()}`);
+    group.setAttribute("class", `edge ${forward ? "forward" : edge.level.toLowerCase()}${root ? " root" : ""}`);
     const cause = edge.cause && edge.blocked >= 0.01 ? ` · ${CAUSES[edge.cause] ?? edge.cause}` : "";
-    const words = forward ? "through Spark" : `${percent(edge.blocked)} held back${cause}`;
+    const words = forward ? "through Spark" : `${root ? "root: " : ""}${percent(edge.blocked)} held back${cause}`;
     if (text.textContent !== words) {
       text.textContent = words;
       const width = words.length * 6.4 + 12;

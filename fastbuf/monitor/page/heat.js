@@ -93,11 +93,22 @@ export class Heat {
     const to = this.canvas.getContext("2d");
     const gap = width / across >= 6 && height / down >= 6 ? Math.round(dense) : 0;
     to.clearRect(0, 0, width, height);
-    for (let row = 0; row < down; row += 1) {
+    const colour = (held) => {
+      const share = Math.sqrt(held / this.top.value);
+      return cold.map((from, part) => Math.round(from + (hot[part] - from) * share));
+    };
+    if (!gap) {
+      // Many cells: as one picture, which is stretched
+      const small = new OffscreenCanvas(across, down), pixels = new ImageData(across, down);
+      cells.forEach((held, at) => pixels.data.set([...colour(held), 255], 4 * at));
+      small.getContext("2d").putImageData(pixels, 0, 0);
+      to.imageSmoothingEnabled = false;
+      to.drawImage(small, 0, 0, width, height);
+    }
+    for (let row = 0; gap && row < down; row += 1) {
       const y = Math.round((row * height) / down), tall = Math.round(((row + 1) * height) / down) - y - gap;
       for (let column = 0; column < across; column += 1) {
-        const share = Math.sqrt(cells[row * across + column] / this.top.value);
-        to.fillStyle = `rgb(${cold.map((from, part) => Math.round(from + (hot[part] - from) * share)).join(" ")})`;
+        to.fillStyle = `rgb(${colour(cells[row * across + column]).join(" ")})`;
         const x = Math.round((column * width) / across);
         to.fillRect(x, y, Math.round(((column + 1) * width) / across) - x - gap, tall);
       }

@@ -1,6 +1,8 @@
 // The job over time, and the moment that is shown.
 import { clock, count, make } from "/page/format.js";
 
+const MOST = 30_000; // moments: eight hours of seconds
+
 export class Line {
   constructor(place, scrubber, moment, live, seek) {
     Object.assign(this, { place, scrubber, moment, live, seek, data: [[], [], [], []] });
@@ -24,6 +26,7 @@ export class Line {
     const busy = Math.max(0, ...job.vertices.map((vertex) => vertex.busy.max));
     const rows = Math.max(0, ...job.vertices.filter((vertex) => vertex.side === "consumers").map((vertex) => vertex.recordsPerSecond));
     [at, blocked, busy, rows].forEach((value, column) => this.data[column].push(value));
+    if (times.length > MOST) for (const column of this.data) column.splice(0, MOST / 10);
     if (this.plot) this.plot.setData(this.data);
     else this.draw();
   }

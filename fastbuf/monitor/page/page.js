@@ -36,7 +36,14 @@ function shut() {
   tell("not let in", true);
 }
 
-function say(text) { at("sentence").replaceChildren(...withCode(text)); }
+// Only what has changed is put in anew: who selects text to copy it keeps the selection.
+function fill(element, text, ...nodes) {
+  if (element.dataset.said === text) return;
+  element.dataset.said = text;
+  element.replaceChildren(...nodes);
+}
+
+function say(text) { fill(at("sentence"), text, ...withCode(text)); }
 
 function tell(text, lost = false) {
   if (at("status").textContent !== text) at("status").textContent = text;
@@ -91,7 +98,7 @@ function render() {
   const roots = job.diagnosis?.roots ?? [];
   const vertex = job.vertices.find((v) => v.id === chosen.vertex) ?? job.vertices.find((v) => v.id === roots[0]?.vertex) ?? job.vertices.at(-1);
   graph.show(job, vertex.id);
-  at("subtasks-title").replaceChildren("Subtasks of ", make("code", {}, vertex.name), ", by lost time");
+  fill(at("subtasks-title"), vertex.name, "Subtasks of ", make("code", {}, vertex.name), ", by lost time");
   tasks.show(vertex, chosen.subtask, new Set(roots.filter((root) => root.vertex === vertex.id).map((root) => root.subtask)));
   const ends = job.vertices.filter((v) => v.exchange === vertex.exchange);
   heat.show(ends.find((v) => v.side === "producers"), ends.find((v) => v.side === "consumers"));
@@ -109,8 +116,10 @@ function verdict(job) {
   if (failed) say(`\`${failed.name}\` failed: ${failed.reason.split("\n")[0]}`);
   else if (roots.length) say(frame(roots[0], split(roots[0])));
   else say(diagnosis?.sentence ?? "Nothing is known of what holds up this exchange: its tasks do not tell while they run.");
-  at("remedy").textContent = failed ? "" : roots[0]?.remedy ?? "";
-  at("also").replaceChildren(...(failed ? [] : roots.slice(1)).map((root) => make("li", {}, ...withCode(frame(root, root.sentence)))));
+  const remedy = failed ? "" : roots[0]?.remedy ?? "";
+  fill(at("remedy"), remedy, remedy);
+  const others = (failed ? [] : roots.slice(1)).map((root) => frame(root, root.sentence));
+  fill(at("also"), others.join("\n"), ...others.map((words) => make("li", {}, ...withCode(words))));
   const items = [];
   if (diagnosis) {
     items.push(make("li", {}, make("span", { class: `level ${diagnosis.level.toLowerCase()}` }, diagnosis.level), " · producers held back ", make("b", {}, percent(diagnosis.blocked))));
@@ -118,7 +127,7 @@ function verdict(job) {
     // What the sentence says already is not said again
     for (const [name, value] of Object.entries(roots[0]?.evidence ?? {})) if (!roots[0].sentence.includes(name)) items.push(make("li", {}, `${name} `, make("b", {}, short(value))));
   }
-  at("evidence").replaceChildren(...items);
+  fill(at("evidence"), items.map((item) => item.textContent).join("\n"), ...items);
 }
 
 const short = (value) => (typeof value === "number" ? String(Number(value.toPrecision(3))) : String(value));

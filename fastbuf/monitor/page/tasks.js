@@ -37,7 +37,7 @@ export class Tasks {
       row.task = task;
       row.most = most;
       row.line.classList.toggle("root", roots.has(task.subtask) || roots.has(null));
-      row.line.setAttribute("aria-selected", task.subtask === subtask);
+      row.line.setAttribute("aria-current", task.subtask === subtask);
       this.fill(row, 0);
     });
     this.more.hidden = order.length <= FIRST;
@@ -92,13 +92,13 @@ export class Tasks {
     put(cells.rows, rate(task, task.recordsPerSecond, task.records, count));
     put(cells.bytes, rate(task, task.bytesPerSecond, task.bytes, size));
     const pools = [["out", task.outPoolUsage], ["in", task.inPoolUsage], ["floating", task.floatingBuffersUsage]].filter(([, used]) => used !== undefined && used !== null);
-    put(cells.pools, pools.map(([name, used]) => `${name} ${percent(used)}`).join(", ") || (task.segments ? `peak ${task.peak_segments ?? 0} of ${task.segments}` : "–"));
+    const full = [pools.map(([name, used]) => `${name} ${percent(used)}`).join(", ") || (task.segments ? `peak ${task.peak_segments ?? 0} of ${task.segments}` : "")];
+    const queued = task.outputQueueLength ?? task.inputQueueLength;
+    if (queued) full.push(`${count(queued)} queued`);
+    if (task.samples?.taken) full.push(`${task.samples.blocked ?? 0} of ${task.samples.taken} samples: ${task.samples.level ?? ""}`);
+    lines(cells.pools, full.filter(Boolean));
     const pauses = [["gc", task.gc_s], ["stopped", task.stopped_s], ["no CPU", task.queued_s], ["throttled", task.throttled_s], ["disk", task.io_wait_s]].filter(([, held]) => held >= 0.05);
-    const said = pauses.map(([name, held]) => `${name} ${seconds(held)}`);
-    if (cells.pauses.dataset.said !== said.join()) {
-      cells.pauses.dataset.said = said.join();
-      cells.pauses.replaceChildren(...(said.length ? said.map((words) => make("div", {}, words)) : ["–"]));
-    }
+    lines(cells.pauses, pauses.map(([name, held]) => `${name} ${seconds(held)}`));
   }
 
   // Waits under way grow as one looks; a task that has not told for long stands still.
@@ -118,6 +118,12 @@ function now(task, took) {
   const target = task.target === undefined || task.target === null ? "" : ` of ${task.target}`;
   const words = (STATES[task.state] ?? task.state) + target;
   return task.state === "user" ? words : `${words}, ${seconds(took[task.state] ?? 0)} in all`;
+}
+
+function lines(cell, said) {
+  if (cell.dataset.said === said.join()) return;
+  cell.dataset.said = said.join();
+  cell.replaceChildren(...(said.length ? said.map((words) => make("div", {}, words)) : ["–"]));
 }
 
 function put(cell, text) { if (cell.textContent !== text) cell.textContent = text; }

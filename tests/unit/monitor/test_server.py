@@ -250,6 +250,7 @@ def test_back_pressure_in_flinks_words(server: Server) -> None:
     assert (found["status"], found["backpressure-level"]) == ("ok", "high")
     first = found["subtasks"][0]
     assert (first["subtask"], first["ratio"], first["backpressure-level"]) == (0, 0.7, "high")
+    assert first["samples"] == {"taken": 100, "blocked": 70, "level": "HIGH"}
     assert first["ratio"] + first["idleRatio"] + first["busyRatio"] == pytest.approx(1)
 
 
