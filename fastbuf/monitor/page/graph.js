@@ -32,7 +32,7 @@ export class Graph {
     dagre.layout(graph);
     const { width, height } = graph.graph();
     const root = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": "Stages and what flows between them" });
-    root.style.maxWidth = `${Math.round(1.5 * width)}px`;
+    root.style.maxWidth = `${Math.round(1.2 * width)}px`;
     root.style.margin = "0 auto";
     this.edges = job.edges.map((edge) => {
       const points = graph.edge(edge.from, edge.to).points;

@@ -1,7 +1,7 @@
 // The subtasks of a stage, by lost time.
 import { count, grown, make, ORDER, percent, seconds, size, STATES } from "/page/format.js";
 
-const FIRST = 40;
+const FIRST = 12;
 
 export class Tasks {
   constructor(place, legend, choose) {
@@ -94,8 +94,8 @@ export class Tasks {
     const pools = [["out", task.outPoolUsage], ["in", task.inPoolUsage], ["floating", task.floatingBuffersUsage]].filter(([, used]) => used !== undefined && used !== null);
     const full = [pools.map(([name, used]) => `${name} ${percent(used)}`).join(", ") || (task.segments ? `peak ${task.peak_segments ?? 0} of ${task.segments}` : "")];
     const queued = task.outputQueueLength ?? task.inputQueueLength;
-    if (queued) full.push(`${count(queued)} queued`);
-    if (task.samples?.taken) full.push(`${task.samples.blocked ?? 0} of ${task.samples.taken} samples: ${task.samples.level ?? ""}`);
+    if (queued) full[0] += `${full[0] && ", "}${count(queued)} queued`;
+    if (task.samples?.taken) full.push(`sampled ${percent((task.samples.blocked ?? 0) / task.samples.taken)} ${task.samples.level ?? ""}`);
     lines(cells.pools, full.filter(Boolean));
     const pauses = [["gc", task.gc_s], ["stopped", task.stopped_s], ["no CPU", task.queued_s], ["throttled", task.throttled_s], ["disk", task.io_wait_s]].filter(([, held]) => held >= 0.05);
     lines(cells.pauses, pauses.map(([name, held]) => `${name} ${seconds(held)}`));
@@ -117,7 +117,7 @@ function now(task, took) {
   if (!task.state) return "ended";
   const target = task.target === undefined || task.target === null ? "" : ` of ${task.target}`;
   const words = (STATES[task.state] ?? task.state) + target;
-  return task.state === "user" ? words : `${words}, ${seconds(took[task.state] ?? 0)} in all`;
+  return task.state === "user" ? words : `${words} (${seconds(took[task.state] ?? 0)})`;
 }
 
 function lines(cell, said) {
