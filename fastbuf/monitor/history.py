@@ -82,11 +82,11 @@ class History:
         self._fine.append(moment)
         if not self._coarse or at - self._coarse[-1].at >= 0.99 * COARSE_S:
             self._coarse.append(moment)
-        while self.bytes > self._most and len(self._fine) + len(self._coarse) > 1:
+        while self.size > self._most and len(self._fine) + len(self._coarse) > 1:
             (self._coarse if len(self._coarse) > 1 else self._fine).popleft()
 
     @property
-    def bytes(self) -> int:
+    def size(self) -> int:
         """What the moments take, packed; one that both rows have counts once."""
         return sum(len(moment.packed) for moment in self._all())
 
@@ -116,14 +116,26 @@ class History:
         """The last runs that have ended."""
         return [Exchange.from_json(json.loads(zlib.decompress(packed))) for packed in list(self._runs.values())]
 
-    def to_json(self, running: Sequence[Exchange] = ()) -> dict[str, Any]:
-        """All of it as plain data; ``running``: runs that are under way, saved as they are."""
-        runs = [exchange.to_json() for exchange in [*self.exchanges(), *running]]
-        return {"format": FORMAT, "moments": list(self.moments()), "runs": runs}
+    def pieces(self, running: Sequence[Exchange] = ()) -> Iterator[bytes]:
+        """All of it as JSON, in pieces: of a thousand tasks and six hours it is long.
+
+        Parameters
+        ----------
+        running
+            Runs that are under way, saved as they are.
+        """
+        yield f'{{"format": {json.dumps(FORMAT)}, "moments": ['.encode()
+        for number, moment in enumerate(self._all()):
+            yield (b",\n" if number else b"\n") + zlib.decompress(moment.packed)
+        yield b'\n], "runs": ['
+        runs = [*list(self._runs.values()), *(_pack(exchange.to_json()) for exchange in running)]
+        for number, packed in enumerate(runs):
+            yield (b",\n" if number else b"\n") + zlib.decompress(packed)
+        yield b"\n]}\n"
 
     @classmethod
     def from_json(cls, given: Any) -> History:
-        """What :meth:`to_json` gave.
+        """What the pieces make, as plain data.
 
         Raises
         ------
@@ -150,8 +162,8 @@ class History:
         target = Path(path)
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=target.name)
         try:
-            with os.fdopen(handle, "w") as file:
-                json.dump(self.to_json(running), file)
+            with os.fdopen(handle, "wb") as file:
+                file.writelines(self.pieces(running))
             os.replace(name, target)
         except BaseException:
             os.unlink(name)

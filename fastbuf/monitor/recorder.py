@@ -57,9 +57,10 @@ class Recorder:
         """Those of the last look, with their tasks' stacks."""
         return self._exchanges
 
-    def save(self) -> dict[str, Any]:
-        """The history as plain data, runs under way included."""
-        return self.history.to_json([exchange for exchange in self._exchanges if exchange.outcome == "running"])
+    @property
+    def running(self) -> list[Exchange]:
+        """Those of them that are under way."""
+        return [exchange for exchange in self._exchanges if exchange.outcome == "running"]
 
     def _rates(self, now: float) -> dict[tuple[str, int], tuple[float, float]]:
         rates: dict[tuple[str, int], tuple[float, float]] = {}

@@ -276,7 +276,7 @@ def _ranges(text: str) -> set[int]:
     found: set[int] = set()
     for part in text.split(","):
         first, _, last = part.partition("-")
-        if not first.strip().isdigit() or (last and not last.strip().isdigit()):
+        if not first.strip().isdecimal() or (last and not last.strip().isdecimal()):
             raise Unknown(f"subtasks={text}: numbers and ranges, as 0,3-5")
         found.update(range(int(first), min(int(last or first), int(first) + 100_000) + 1))
     return found

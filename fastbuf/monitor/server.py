@@ -26,7 +26,7 @@ from fastbuf.monitor.guard import Guard, new_token
 from fastbuf.monitor.history import History
 from fastbuf.monitor.prometheus import CONTENT_TYPE, exposition
 from fastbuf.monitor.recorder import Recorder, Source
-from fastbuf.monitor.trace import chrome_trace
+from fastbuf.monitor.trace import ChromeTrace
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -124,7 +124,7 @@ def application(recorder: Recorder, streams: Streams) -> Starlette:
         kind, subtask = query.get("type", "full").lower(), query.get("subtaskindex")
         if kind not in KINDS:
             raise rest.Unknown(f"type={kind}: there are {', '.join(KINDS)}")
-        if subtask is not None and not subtask.isdigit():
+        if subtask is not None and not subtask.isdecimal():
             raise rest.Unknown(f"subtaskindex={subtask}: a number")
         return rest.flames(look, recorder.exchanges, job, vertex, kind, None if subtask is None else int(subtask))
 
@@ -140,12 +140,21 @@ def application(recorder: Recorder, streams: Streams) -> Starlette:
             raise rest.Unknown("nothing has been kept yet")
         return found
 
-    def download(name: str, make: Any) -> Any:
-        async def endpoint(request: Request) -> Response:
-            headers = {"content-disposition": f'attachment; filename="{name}"'}
-            return JSONResponse(make(), headers=headers)
+    # Both may be of hours: whoever else asks has a turn after each moment
+    async def saved(request: Request) -> Response:
+        async def pieces() -> AsyncIterator[bytes]:
+            for piece in recorder.history.pieces(recorder.running):
+                yield piece
+                await asyncio.sleep(0)
 
-        return endpoint
+        return StreamingResponse(pieces(), media_type="application/json", headers=_as_file("fastbuf-history.json"))
+
+    async def trace(request: Request) -> Response:
+        made = ChromeTrace()
+        for moment in recorder.history.moments():
+            made.add(moment)
+            await asyncio.sleep(0)
+        return JSONResponse(made.to_json(), headers=_as_file("fastbuf-trace.json"))
 
     async def page(request: Request) -> Response:
         body, kind = files[request.url.path]
@@ -170,14 +179,18 @@ def application(recorder: Recorder, streams: Streams) -> Starlette:
         f"{of_vertex}/backpressure": answers(lambda look, query, job, vertex: rest.backpressure(look, job, vertex)),
         f"{of_vertex}/flamegraph": answers(flames),
         f"{of_vertex}/subtasks/metrics": answers(metrics),
-        "/history": download("fastbuf-history.json", recorder.save),
+        "/history": saved,
         "/history/moment": answers(moment),
-        "/history/trace": download("fastbuf-trace.json", lambda: chrome_trace(recorder.history.moments())),
+        "/history/trace": trace,
         "/events": events,
         "/metrics": prometheus,
     }
     routes = [Route(path, page, methods=["GET"]) for path in files]
     return Starlette(routes=routes + [Route(path, endpoint, methods=["GET"]) for path, endpoint in gets.items()])
+
+
+def _as_file(name: str) -> dict[str, str]:
+    return {"content-disposition": f'attachment; filename="{name}"'}
 
 
 class Server:

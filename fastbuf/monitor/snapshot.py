@@ -168,7 +168,7 @@ def waited_for(exchange: Exchange) -> dict[int, float]:
     found: dict[int, float] = {}
     for figures in exchange.producers.values():
         for target, seconds in (figures.get("blocked") or {}).items():
-            if str(target).isdigit():
+            if str(target).isdecimal():
                 found[int(target)] = found.get(int(target), 0.0) + seconds
     return found
 

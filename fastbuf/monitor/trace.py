@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from fastbuf.monitor.snapshot import seconds_of
+
 _US = 1e6
 
 
@@ -21,63 +23,67 @@ class _Slices:
         self.seconds: dict[str, float] = {}
 
 
-def chrome_trace(moments: Iterable[dict[str, Any]]) -> dict[str, Any]:
+class ChromeTrace:
     """Snapshots, the oldest first, as a trace: a process for each vertex, a thread for each subtask.
 
     Between two moments a task is said to have done what took most of that time; counters tell how far the producers of
     each exchange were held back, and the records that went through a vertex in a second.
     """
-    events: list[dict[str, Any]] = []
-    processes: dict[str, int] = {}
-    tasks: dict[tuple[int, int], _Slices] = {}
-    at = begin = None
-    for moment in moments:
+
+    def __init__(self) -> None:
+        self._events: list[dict[str, Any]] = []
+        self._processes: dict[str, int] = {}
+        self._tasks: dict[tuple[int, int], _Slices] = {}
+
+    def add(self, moment: dict[str, Any]) -> None:
+        """The next snapshot."""
         at = float(moment["at"])
-        begin = at if begin is None else begin
         for job in moment["jobs"]:
             for vertex in job["vertices"]:
-                if vertex["id"] not in processes:
-                    processes[vertex["id"]] = len(processes) + 1
-                    events.append(_name("process_name", processes[vertex["id"]], 0, vertex["name"]))
-                process = processes[vertex["id"]]
-                events.append(_counter(process, at, "records/s", vertex["recordsPerSecond"]))
+                if vertex["id"] not in self._processes:
+                    self._processes[vertex["id"]] = len(self._processes) + 1
+                    self._events.append(_name("process_name", self._processes[vertex["id"]], 0, vertex["name"]))
+                process = self._processes[vertex["id"]]
+                self._events.append(_counter(process, at, "records/s", vertex["recordsPerSecond"]))
                 for task in vertex["subtasks"]:
-                    _step(events, tasks, process, task, at)
+                    self._step(process, task, at)
             for edge in job["edges"]:
-                if edge["kind"] == "exchange" and edge["from"] in processes:
-                    events.append(_counter(processes[edge["from"]], at, "held back %", 100 * edge["blocked"]))
-    for (process, number), slices in tasks.items():
-        if slices.state and at is not None:
-            _close(events, process, number, slices, at)
-    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"begin": begin}}
+                if edge["kind"] == "exchange" and edge["from"] in self._processes:
+                    process = self._processes[edge["from"]]
+                    self._events.append(_counter(process, at, "held back %", 100 * edge["blocked"]))
 
+    def to_json(self) -> dict[str, Any]:
+        """The trace, as plain data; nothing is added after it."""
+        for (process, number), slices in self._tasks.items():
+            if slices.state:
+                self._close(process, number, slices)
+        self._tasks.clear()
+        return {"traceEvents": self._events, "displayTimeUnit": "ms"}
 
-def _step(
-    events: list[dict[str, Any]], tasks: dict[tuple[int, int], _Slices], process: int, task: dict[str, Any], at: float
-) -> None:
-    number = task["subtask"]
-    slices = tasks.get((process, number))
-    if slices is None:
-        slices = tasks[process, number] = _Slices()
-        slices.since = slices.last = at
-        events.append(_name("thread_name", process, number, f"subtask {number}"))
-    seconds = task.get("seconds") or {}
-    grown = {name: took - slices.seconds.get(name, 0.0) for name, took in seconds.items()}
-    most = max(grown, key=grown.__getitem__, default="")
-    state = most if most and grown[most] > 0 else task.get("state") or ""
-    slices.seconds = seconds
-    if state != slices.state:
-        # What grew since the moment before began there, not now
-        if slices.state:
-            _close(events, process, number, slices, slices.last)
-            slices.since = slices.last
-        slices.state = state
-    slices.last = at
+    def _step(self, process: int, task: dict[str, Any], at: float) -> None:
+        number = task["subtask"]
+        slices = self._tasks.get((process, number))
+        if slices is None:
+            slices = self._tasks[process, number] = _Slices()
+            slices.since = slices.last = at
+            self._events.append(_name("thread_name", process, number, f"subtask {number}"))
+        seconds = seconds_of(task)
+        grown = {name: took - slices.seconds.get(name, 0.0) for name, took in seconds.items()}
+        most = max(grown, key=grown.__getitem__, default="")
+        state = most if most and grown[most] > 0 else task.get("state") or ""
+        slices.seconds = seconds
+        if state != slices.state:
+            # What grew since the moment before began there, not now
+            if slices.state:
+                self._close(process, number, slices)
+                slices.since = slices.last
+            slices.state = state
+        slices.last = at
 
-
-def _close(events: list[dict[str, Any]], process: int, number: int, slices: _Slices, until: float) -> None:
-    if until > slices.since:
-        events.append(
+    def _close(self, process: int, number: int, slices: _Slices) -> None:
+        if slices.last <= slices.since:
+            return
+        self._events.append(
             {
                 "ph": "X",
                 "name": slices.state,
@@ -85,9 +91,17 @@ def _close(events: list[dict[str, Any]], process: int, number: int, slices: _Sli
                 "pid": process,
                 "tid": number,
                 "ts": round(slices.since * _US),
-                "dur": round((until - slices.since) * _US),
+                "dur": round((slices.last - slices.since) * _US),
             }
         )
+
+
+def chrome_trace(moments: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Snapshots, the oldest first, as a trace."""
+    trace = ChromeTrace()
+    for moment in moments:
+        trace.add(moment)
+    return trace.to_json()
 
 
 def _name(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:

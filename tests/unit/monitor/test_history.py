@@ -59,7 +59,7 @@ def test_each_second_of_ten_minutes_and_each_ten_of_hours() -> None:
 
 def test_memory_is_bounded_and_the_oldest_go_first() -> None:
     recorder, clock = watched(700, most_bytes=40_000)
-    assert recorder.history.bytes <= 40_000
+    assert recorder.history.size <= 40_000
     assert recorder.history.line("a")["at"][-1] == clock.now - 1
 
 

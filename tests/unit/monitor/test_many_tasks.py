@@ -57,10 +57,10 @@ def test_a_look_each_second_costs_little() -> None:
     print(
         f"{TASKS:,} tasks: a look {1000 * looks / LOOKS:.0f} ms of CPU, to write it {1000 * sent / LOOKS:.0f} ms "
         f"({size / 1024:.0f} KiB); a scrape {1000 * scrape:.0f} ms ({exposed / 1024:.0f} KiB); "
-        f"a moment {recorder.history.bytes / LOOKS / 1024:.0f} KiB of history; {grown:.0f} MiB more at the most"
+        f"a moment {recorder.history.size / LOOKS / 1024:.0f} KiB of history; {grown:.0f} MiB more at the most"
     )
     assert looks / LOOKS < 0.3, "a third of a core, on the slowest machine"
-    assert recorder.history.bytes / LOOKS < 400 << 10
+    assert recorder.history.size / LOOKS < 400 << 10
 
 
 def test_hours_of_a_thousand_tasks_stay_within_bounds() -> None:
@@ -71,5 +71,5 @@ def test_hours_of_a_thousand_tasks_stay_within_bounds() -> None:
     for _ in range(40):
         now[0] += 1
         recorder.look()
-    assert history.bytes <= 2 << 20
+    assert history.size <= 2 << 20
     assert history.line("many-4")["at"][-1] == now[0]

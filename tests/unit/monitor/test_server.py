@@ -286,6 +286,7 @@ def test_diagnosis(server: Server) -> None:
         "/jobs/total-2/vertices/none/backpressure",
         "/jobs/total-2/vertices/total-2-consumers/flamegraph?subtaskindex=9",
         "/jobs/total-2/vertices/total-2-consumers/flamegraph?subtaskindex=x",
+        "/jobs/total-2/vertices/total-2-consumers/flamegraph?subtaskindex=%C2%B2",
         "/jobs/total-2/vertices/total-2-consumers/flamegraph?type=hot",
         "/jobs/total-2/vertices/total-2-consumers/subtasks/metrics?get=numRecordsIn&agg=p99",
         "/jobs/total-2/vertices/total-2-consumers/subtasks/metrics?get=numRecordsIn&subtasks=a-b",
