@@ -158,12 +158,12 @@ def test_the_flame_graph_of_one_subtask_on_and_off_a_cpu(opened: Open) -> None:
     page.wait_for_function("() => document.querySelector('.tools select').value === '3'")
     page.get_by_label("waiting", exact=True).check()
     page.wait_for_function(
-        "[...document.querySelectorAll('.flames button')].some(b => b.textContent.startsWith('socket.py'))"
+        "() => [...document.querySelectorAll('.flames button')].some(b => b.textContent.startsWith('socket.py'))"
     )
     assert "re.py:209 sub" not in found.texts(".flames button")
     page.get_by_label("on CPU").check()
     page.wait_for_function(
-        "[...document.querySelectorAll('.flames button')].some(b => b.textContent === 're.py:209 sub')"
+        "() => [...document.querySelectorAll('.flames button')].some(b => b.textContent === 're.py:209 sub')"
     )
     page.get_by_role("button", name="etl.py:41 normalize: ").click()
     assert found.texts(".flames button") == ["etl.py:41 normalize", "re.py:209 sub"]
