@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from fastbuf_spark.api.cogroups import Cogrouped
     from fastbuf_spark.api.dataframe import map_in_arrow, repartition
     from fastbuf_spark.api.groups import Grouped, group_by
+    from fastbuf_spark.api.pipelines import Pipeline, PipelineGroups, pipeline
     from fastbuf_spark.api.progress import ProgressBar
     from fastbuf_spark.api.rdds import partition_by
+    from fastbuf_spark.api.sources import read_csv, read_ipc, read_json, read_parquet, scan
     from fastbuf_spark.conf import ShuffleConf
     from fastbuf_spark.driver.checks import Preflight, preflight
     from fastbuf_spark.driver.exchanges import last_run, progress
@@ -30,6 +32,8 @@ __all__ = [
     "Cogrouped",
     "Grouped",
     "ObjectSerializer",
+    "Pipeline",
+    "PipelineGroups",
     "Preflight",
     "ProgressBar",
     "RunSummary",
@@ -39,9 +43,15 @@ __all__ = [
     "last_run",
     "map_in_arrow",
     "partition_by",
+    "pipeline",
     "preflight",
     "progress",
+    "read_csv",
+    "read_ipc",
+    "read_json",
+    "read_parquet",
     "repartition",
+    "scan",
     "schema_of",
     "struct_type_of",
 ]
@@ -50,6 +60,8 @@ _HOMES = {
     "Cogrouped": "api.cogroups",
     "Grouped": "api.groups",
     "ObjectSerializer": "serializer",
+    "Pipeline": "api.pipelines",
+    "PipelineGroups": "api.pipelines",
     "Preflight": "driver.checks",
     "ProgressBar": "api.progress",
     "RunSummary": "driver.summary",
@@ -59,9 +71,15 @@ _HOMES = {
     "last_run": "driver.exchanges",
     "map_in_arrow": "api.dataframe",
     "partition_by": "api.rdds",
+    "pipeline": "api.pipelines",
     "preflight": "driver.checks",
     "progress": "driver.exchanges",
+    "read_csv": "api.sources",
+    "read_ipc": "api.sources",
+    "read_json": "api.sources",
+    "read_parquet": "api.sources",
     "repartition": "api.dataframe",
+    "scan": "api.sources",
     "schema_of": "schema",
     "struct_type_of": "schema",
 }
