@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fastbuf_spark.api.pipelines import Pipeline, PipelineGroups, pipeline
     from fastbuf_spark.api.progress import ProgressBar
     from fastbuf_spark.api.rdds import partition_by
+    from fastbuf_spark.api.sinks import Written, write_parquet
     from fastbuf_spark.api.sources import read_csv, read_ipc, read_json, read_parquet, scan
     from fastbuf_spark.conf import ShuffleConf
     from fastbuf_spark.driver.checks import Preflight, preflight
@@ -39,6 +40,7 @@ __all__ = [
     "RunSummary",
     "ShuffleConf",
     "ShuffleStage",
+    "Written",
     "group_by",
     "last_run",
     "map_in_arrow",
@@ -54,6 +56,7 @@ __all__ = [
     "scan",
     "schema_of",
     "struct_type_of",
+    "write_parquet",
 ]
 
 _HOMES = {
@@ -67,6 +70,7 @@ _HOMES = {
     "RunSummary": "driver.summary",
     "ShuffleConf": "conf",
     "ShuffleStage": "worker.stage",
+    "Written": "api.sinks",
     "group_by": "api.groups",
     "last_run": "driver.exchanges",
     "map_in_arrow": "api.dataframe",
@@ -82,6 +86,7 @@ _HOMES = {
     "scan": "api.sources",
     "schema_of": "schema",
     "struct_type_of": "schema",
+    "write_parquet": "api.sinks",
 }
 
 

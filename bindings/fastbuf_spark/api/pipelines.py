@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from fastbuf_spark.api.dataframe import BatchFunction
     from fastbuf_spark.api.groups import Grouped
+    from fastbuf_spark.api.sinks import Written
 
     FrameFunction = Callable[[Iterator[pd.DataFrame]], Iterable[pd.DataFrame]]
 
@@ -219,6 +220,20 @@ class Pipeline:
         counted = self._staged(shared=False).then(count_rows, struct_type("rows long"), "count")
         return sum(row[0] for row in counted.to_df().collect())
 
+    def write_parquet(
+        self,
+        path: Any,
+        partition_by: str | Iterable[str] | None = None,
+        mode: str = "error",
+        *,
+        compression: str = "snappy",
+        filesystem: Any = None,
+    ) -> Written:
+        """Write the rows to Parquet files; see :func:`fastbuf_spark.write_parquet`."""
+        from fastbuf_spark.api.sinks import write_parquet
+
+        return write_parquet(self, path, partition_by, mode, compression=compression, filesystem=filesystem)
+
     @property
     def schema(self) -> StructType:
         """Of the result."""
@@ -226,8 +241,7 @@ class Pipeline:
 
     def explain(self) -> None:
         """Print the plan for an action of the pipeline's own: stages, what is chained, slots, memory, modes and why."""
-        self._staged(shared=False)
-        print(self._built[False][1].text())
+        print(self._terminal()[1].text())
 
     def __repr__(self) -> str:
         start = self._start.about if isinstance(self._start, Source) else repr(self._start)
@@ -236,6 +250,11 @@ class Pipeline:
     @property
     def _session(self) -> Any:
         return self._start.spark if isinstance(self._start, Source) else self._start.sparkSession
+
+    def _terminal(self) -> tuple[Staged, steps.Plan]:
+        """Its last stage, for an action of its own, and the plan."""
+        self._staged(shared=False)
+        return self._built[False]
 
     def _staged(self, shared: bool) -> Staged:
         if shared not in self._built:
