@@ -59,7 +59,7 @@ class Plan:
         self.spark = spark
         self.shared = shared
         self.stages: list[Stage] = []
-        self.held = self.most_held = 0
+        self.held = 0
         self.partitions = 0
         self.given = conf
         self.conf = _halved(conf) if exchanges > 1 else conf
@@ -76,8 +76,9 @@ class Plan:
     def choose(self, frame: Any, partitions: int, mode: str, varies: str) -> tuple[str, str]:
         """The mode of the next exchange, whose consumers hold a slot each beside those of the exchanges before it.
 
-        A blocking one sets them free: Spark runs what stands before it first.  So each is as late as it can be, and
-        there are as few as can be.
+        A blocking one in between sets none free: what stands before it runs in the producers' job of the next pipelined
+        one, whose consumers wait.  So the first exchanges, through which most rows go as a rule, are pipelined as far
+        as slots go, and those behind them blocking.
         """
         why = "" if mode == "blocking" else self._problem(frame, partitions, mode, varies)
         if why and mode == "pipelined":
@@ -110,8 +111,8 @@ class Plan:
 
     def entered(self, made: Staged, what: str, partitions: int) -> Staged:
         """Note an exchange that has been planned."""
-        self.held = self.held + partitions if made.mode == "pipelined" else 0
-        self.most_held = max(self.most_held, self.held)
+        if made.mode == "pipelined":
+            self.held += partitions
         self.stages.append(Stage([], partitions, what, made.mode, made.why))
         return made
 
@@ -146,9 +147,9 @@ class Plan:
             if stage.mode == "pipelined":
                 tasks = f"{stage.tasks} tasks, each holds a slot from the beginning: "
             lines.append(f"stage {number}  {tasks}{' -> '.join(stage.links) or 'rows as they come'}")
-        need = (2 if self.shared else 1) * self.most_held + 1
+        need = (2 if self.shared else 1) * self.held + 1
         have = "an unknown number" if self.slots is None else str(self.slots)
-        twice = " (two uses of the result in one action included)" if self.shared and self.most_held else ""
+        twice = " (two uses of the result in one action included)" if self.shared and self.held else ""
         lines.append(f"slots   {need} at the same time{twice}, of {have}")
         lines.append(self._memory())
         return "\n".join(lines)
