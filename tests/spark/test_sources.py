@@ -192,6 +192,22 @@ def test_row_groups_are_shared_out_by_the_bytes_of_the_columns(spark: Any, tmp_p
     assert same(everything.filter(pc.field("n") < 100).to_df(), hundred) == 100
 
 
+@pytest.mark.parametrize("mode", ["pipelined", "blocking"])
+def test_many_splits_in_few_tasks(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    """More than eight for each slot: producers read several of them, one after the other, each once."""
+    from fastbuf_spark.driver import splits
+
+    monkeypatch.setattr(splits, "MOST_BYTES", 1)
+    monkeypatch.setattr(splits, "LEAST_BYTES", 1)
+    pq.write_table(pa.table({"n": np.arange(10_000)}), tmp_path / "a.parquet", row_group_size=100)
+    source = fbs.read_parquet(spark, tmp_path)
+    assert len(source._start.read.splits) == 100
+    moved = fbs.repartition(source, 2, "n", mode=mode)
+    assert sorted(row.n for row in moved.collect()) == list(range(10_000))
+    if mode == "pipelined":
+        assert len(fbs.last_run().producers) < 40
+
+
 def test_a_file_that_was_replaced_is_refused(spark: Any, tmp_path: Path) -> None:
     """What was planned holds for the files that were there."""
     pq.write_table(pa.table({"n": [1, 2]}), tmp_path / "a.parquet")

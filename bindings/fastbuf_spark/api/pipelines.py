@@ -140,7 +140,8 @@ class Pipeline:
         *keys
             Names of columns, or Columns.
         partitions
-            After the shuffle; by default as many as the shuffle before has, and half of Spark's slots for the first.
+            After the shuffle; by default as many as the shuffle before has, and for the first half of Spark's slots, or
+            fewer, so that all shuffles of the pipeline have slots at the same time.
         mode
             ``"pipelined"``, ``"blocking"`` or ``"auto"``.
         """

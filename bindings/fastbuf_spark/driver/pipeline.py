@@ -57,6 +57,7 @@ class Plan:
 
     def __init__(self, spark: Any, conf: ShuffleConf, exchanges: int, shared: bool) -> None:
         self.spark = spark
+        self.exchanges = exchanges
         self.shared = shared
         self.stages: list[Stage] = []
         self.held = 0
@@ -66,10 +67,15 @@ class Plan:
         self.slots = None if is_connect(spark) else slots_of(spark.sparkContext)
 
     def count(self, partitions: int | None) -> int:
-        """Partitions of an exchange: those asked for, else those of the one before, else half of the slots."""
+        """Partitions of an exchange: those asked for, else those of the one before.
+
+        Else half of the slots, or fewer, so that all exchanges can run at the same time with as many.
+        """
         if partitions is None:
             default = int(self.spark.conf.get("spark.sql.shuffle.partitions", "200"))
-            partitions = self.partitions or (default if self.slots is None else max(1, self.slots // 2))
+            if self.slots is not None:
+                default = max(1, min(self.slots // 2, (self.slots - 1) // max(1, self.exchanges)))
+            partitions = self.partitions or default
         self.partitions = partitions
         return partitions
 
