@@ -331,6 +331,20 @@ def test_keys_that_spark_alone_places(spark: Any, folder: Path) -> None:
     assert same(moved.to_df(), spark.read.parquet(str(folder))) == ROWS
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_names_that_need_quotes(spark: Any, mode: str) -> None:
+    """Dots and backticks in names of columns, through maps and shuffles."""
+    df = spark.range(100).selectExpr("id % 7 as `a.b`", "id as `c``d`", "id as e")
+    p = fbs.pipeline(df)
+    assert same(p.shuffle("e", partitions=1, mode=mode).to_df(), df) == 100
+    assert same(p.shuffle("`a.b`", partitions=1, mode=mode).map_in_arrow(passed, df.schema).to_df(), df) == 100
+    assert same(p.map_in_arrow(passed, df.schema).rebalance(1, mode=mode).to_df(), df) == 100
+
+
+def passed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    return batches
+
+
 def test_what_cannot_be_is_said(spark: Any, folder: Path) -> None:
     """Most of it at once."""
     p = fbs.read_parquet(spark, folder)

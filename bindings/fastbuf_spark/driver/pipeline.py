@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from fastbuf.errors import PreflightError
 from fastbuf_spark.conf import ShuffleConf
-from fastbuf_spark.driver.checks import is_connect, remedy, setting, slots_of, slots_to_come
+from fastbuf_spark.driver.checks import is_connect, ports_of, remedy, slots_of, slots_to_come, tasks_of_executor
+from fastbuf_spark.driver.keys import plain
 from fastbuf_spark.driver.plan import staged
 from fastbuf_spark.driver.sources import Source
-from fastbuf_spark.driver.staged import Staged
+from fastbuf_spark.driver.staged import Renamed, Staged
 from fastbuf_spark.worker.chains import Called, Chain
 from fastbuf_spark.worker.groups import Limits
 from fastbuf_spark.worker.steps import Copies, Drawn, Hashed, WithoutLast
@@ -125,9 +126,11 @@ class Plan:
     def exchange(self, at: Staged, what: str, keys: Any, partitions: int | None, mode: str) -> Staged:
         """The stage behind a shuffle of ``at``."""
         count = self.count(partitions)
-        arguments = (at.frame, None, at.schema, keys, count, at.before, None if at.head is None else at.schema)
+        shape = plain(at.frame).schema if at.head is None else at.schema
+        arguments = (at.frame, None, shape, keys, count, at.before, None if at.head is None else shape)
         made = staged(*arguments, mode, self.conf, in_order=at.in_order, choose=self.choose, name=what)
-        return self.entered(made, what, count)
+        made = self.entered(made, what, count)
+        return made if made.schema.names == at.schema.names else made.then(Renamed(at.schema.names), at.schema, "names")
 
     def make(self, at: Staged) -> Callable[..., Staged]:
         """What takes the place of ``shuffle`` for verbs of groups."""
@@ -168,16 +171,10 @@ class Plan:
         words = f"memory  {mib:g} MiB of segments for a task and an exchange{divided}"
         if is_connect(self.spark):
             return words
-        cores = int(setting(self.spark.sparkContext, "spark.executor.cores", "1") or 1)
-        if str(self.spark.sparkContext.master).startswith("local["):
-            cores = self.slots or 1
-        all_of_it = self.given.memory_bytes * cores / (1 << 20)
-        ports = f"{self.given.port_min} to {self.given.port_max}" if self.given.port_max else "any"
-        return (
-            f"{words}; {all_of_it:g} MiB in {cores} tasks of one executor, besides what functions and groups hold\n"
-            f"ports   {ports} between executors (spark.fastbuf.portMin to portMax), one for each consumer; "
-            f"{self.given.driver_port or 'any'} on the driver"
-        )
+        tasks = tasks_of_executor(self.spark.sparkContext, self.slots)
+        if tasks is not None:
+            words += f"; {self.given.memory_bytes * tasks / (1 << 20):g} MiB in {tasks} tasks of one executor"
+        return f"{words}, besides what functions and groups hold\nports   {ports_of(self.given)}"
 
 
 def _halved(conf: ShuffleConf) -> ShuffleConf:

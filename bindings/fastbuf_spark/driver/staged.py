@@ -54,7 +54,7 @@ class Staged:
         if self.head is not None:
             return dataclasses.replace(self, schema=schema, head=self.head.then(link))
         frame = plain(self.frame)
-        renamed = () if frame is self.frame else (_Renaming(tuple(self.frame.schema.names)),)
+        renamed = () if frame is self.frame else (Renamed(self.frame.schema.names),)
         return dataclasses.replace(self, frame=frame, schema=schema, head=Called(Chain((*renamed, link))))
 
     def to_df(self) -> DataFrame:
@@ -70,10 +70,10 @@ class Staged:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Renaming:
+class Renamed:
     """Gives batches the names that their columns have for the user."""
 
-    names: tuple[str, ...]
+    names: list[str]
 
     def __call__(self, batches: Any) -> Iterable[pa.RecordBatch]:
         return renaming(lambda given: given, self.names)(iter(batches))

@@ -132,7 +132,7 @@ def instants(texts: pa.Array, kind: pa.DataType, zone: str, name: str) -> pa.Arr
     Raises
     ------
     SchemaMismatch
-        A text that is none; Spark gives a null for it.
+        A text that is none, for which Spark gives a null, or one of an hour that a clock left out, which Spark moves.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -146,10 +146,10 @@ def instants(texts: pa.Array, kind: pa.DataType, zone: str, name: str) -> pa.Arr
         nothing = pa.scalar(None, texts.type)
         told = pc.if_else(with_zone, texts, nothing).cast(pa.timestamp("us", tz="UTC")).cast(kind)
         local = pc.if_else(with_zone, nothing, texts).cast(pa.timestamp("us"))
-        local = pc.assume_timezone(local, zone, ambiguous="earliest", nonexistent="latest").cast(kind)
+        local = pc.assume_timezone(local, zone, ambiguous="earliest").cast(kind)
         return pc.coalesce(told, local)
     except pa.ArrowInvalid as error:
         raise SchemaMismatch(
-            f"column {name} has a text that is no timestamp in ISO 8601: {error}; read it as a string, and convert it "
-            "in a function of your own"
+            f"column {name} has a text that is no timestamp in ISO 8601, or of an hour that {zone} has not: {error}; "
+            "read it as a string, and convert it in a function of your own"
         ) from error
