@@ -308,7 +308,7 @@ def test_slots_are_shared_out_over_all_shuffles(spark: Any, folder: Path, capsys
     assert "== shuffle by s -> 2 partitions: blocking (not pipelined: 2 consumers of exchanges before it" in lines[3]
     assert "take 5 slots, and there are 4: use local[5]" in lines[3]
     assert lines[4].endswith("2 tasks: doubled")
-    assert "== group by k -> 1 partitions: pipelined" in lines[5]
+    assert "== group by k -> 1 partition: pipelined" in lines[5]
     assert "slots   4 at the same time, of 4" in text
     assert "half of memory_bytes (64 MiB)" in text
     assert "ports   any between executors" in text

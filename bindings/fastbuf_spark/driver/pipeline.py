@@ -12,7 +12,7 @@ from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver.checks import is_connect, ports_of, remedy, slots_of, slots_to_come, tasks_of_executor
 from fastbuf_spark.driver.keys import plain
 from fastbuf_spark.driver.plan import staged
-from fastbuf_spark.driver.sources import Source
+from fastbuf_spark.driver.sources import Source, counted
 from fastbuf_spark.driver.staged import Renamed, Staged
 from fastbuf_spark.worker.chains import Called, Chain
 from fastbuf_spark.worker.groups import Limits
@@ -151,10 +151,11 @@ class Plan:
         for number, stage in enumerate(self.stages, 1):
             if stage.exchange:
                 why = f" ({stage.why})" if stage.why else ""
-                lines.append(f"    == {stage.exchange} -> {stage.tasks} partitions: {stage.mode}{why}")
-            tasks = "" if stage.tasks is None else f"{stage.tasks} tasks: "
+                lines.append(f"    == {stage.exchange} -> {counted(stage.tasks or 0, 'partition')}: {stage.mode}{why}")
+            tasks = "" if stage.tasks is None else counted(stage.tasks, "task")
             if stage.mode == "pipelined":
-                tasks = f"{stage.tasks} tasks, each holds a slot from the beginning: "
+                tasks += ", each holds a slot from the beginning"
+            tasks += ": " if tasks else ""
             lines.append(f"stage {number}  {tasks}{' -> '.join(stage.links) or 'rows as they come'}")
         need = (2 if self.shared else 1) * self.held + 1
         have = "an unknown number" if self.slots is None else str(self.slots)

@@ -50,6 +50,11 @@ class Source:
         return dataclasses.replace(self, read=dataclasses.replace(self.read, filter=both))
 
 
+def counted(number: int, what: str) -> str:
+    """So many of it, in words."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def check_filter(expression: Any, schema: pa.Schema) -> None:
     """ConfigError unless this is an expression of pyarrow's that finds its columns there."""
     import pyarrow as pa
@@ -271,7 +276,8 @@ def _shared(
     parts = splits.pieces(found, read_with, needed, pushed)
     shared = splits.shared_out(parts, tasks or CONNECT_TASKS)
     mib = sum(part.nbytes for part in parts) / (1 << 20)
-    about = f"{name}: {len(found)} files, {len(parts)} pieces, {mib:.1f} MiB, in {len(shared)} splits"
+    pieces = f"{counted(len(found), 'file')}, {counted(len(parts), 'piece')}"
+    about = f"{name}: {pieces}, {mib:.1f} MiB, in {counted(len(shared), 'split')}"
     read = Read(shared, read_with, shown, filter, texts, session_zone(spark))
     return Source(spark, read, StructType([schema[key] for key in shown.names]), about)
 
