@@ -162,6 +162,40 @@ def test_a_task_that_is_tried_again_writes_once(sessions: Sessions, numbers: Pat
     assert hidden(out) == []
 
 
+class FailsFirst:
+    """Raises once in all, when it has given all its rows."""
+
+    __name__ = "fails_first"
+
+    def __init__(self, mark: Path) -> None:
+        self._mark = mark
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        if not self._mark.exists():
+            self._mark.touch()
+            raise ValueError("the first of all")
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_a_stage_that_fails_once_writes_once(
+    sessions: Sessions, numbers: Path, tmp_path: Path, at: int, mode: str
+) -> None:
+    """Before, between and behind two shuffles: Spark tries again, and each row is there once."""
+    spark = sessions.get("local[3,3]")
+    p, mark, out = fbs.read_parquet(spark, numbers), tmp_path / "mark", tmp_path / "out"
+    for stage in range(3):
+        if stage:
+            p = p.shuffle("k" if stage == 1 else "n", partitions=1, mode=mode)
+        if stage == at:
+            p = p.map_in_arrow(FailsFirst(mark), "k long, n long")
+    p.write_parquet(out)
+    assert mark.exists()
+    assert same(spark.read.parquet(str(out)), spark.read.parquet(str(numbers))) == 20_000
+    assert hidden(out) == []
+
+
 DRIVER = """
 import sys, time
 sys.path.insert(0, {root!r})
