@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from fastbuf_spark.api.cogroups import Cogrouped
     from fastbuf_spark.api.dataframe import map_in_arrow, repartition
     from fastbuf_spark.api.groups import Grouped, group_by
+    from fastbuf_spark.api.pipelines import Pipeline, PipelineGroups, pipeline
     from fastbuf_spark.api.progress import ProgressBar
     from fastbuf_spark.api.rdds import partition_by
+    from fastbuf_spark.api.sinks import Written, write_parquet
+    from fastbuf_spark.api.sources import read_csv, read_ipc, read_json, read_parquet, scan
     from fastbuf_spark.conf import ShuffleConf
     from fastbuf_spark.driver.checks import Preflight, preflight
     from fastbuf_spark.driver.exchanges import last_run, progress
@@ -31,42 +34,62 @@ __all__ = [
     "Cogrouped",
     "Grouped",
     "ObjectSerializer",
+    "Pipeline",
+    "PipelineGroups",
     "Preflight",
     "ProgressBar",
     "RunSummary",
     "ShuffleConf",
     "ShuffleStage",
+    "Written",
     "group_by",
     "last_run",
     "map_in_arrow",
     "partition_by",
+    "pipeline",
     "preflight",
     "progress",
+    "read_csv",
+    "read_ipc",
+    "read_json",
+    "read_parquet",
     "repartition",
+    "scan",
     "schema_of",
     "struct_type_of",
     "ui",
+    "write_parquet",
 ]
 
 _HOMES = {
     "Cogrouped": "api.cogroups",
     "Grouped": "api.groups",
     "ObjectSerializer": "serializer",
+    "Pipeline": "api.pipelines",
+    "PipelineGroups": "api.pipelines",
     "Preflight": "driver.checks",
     "ProgressBar": "api.progress",
     "RunSummary": "driver.summary",
     "ShuffleConf": "conf",
     "ShuffleStage": "worker.stage",
+    "Written": "api.sinks",
     "group_by": "api.groups",
     "last_run": "driver.exchanges",
     "map_in_arrow": "api.dataframe",
     "partition_by": "api.rdds",
+    "pipeline": "api.pipelines",
     "preflight": "driver.checks",
     "progress": "driver.exchanges",
+    "read_csv": "api.sources",
+    "read_ipc": "api.sources",
+    "read_json": "api.sources",
+    "read_parquet": "api.sources",
     "repartition": "api.dataframe",
+    "scan": "api.sources",
     "schema_of": "schema",
     "struct_type_of": "schema",
     "ui": "driver.page",
+    "write_parquet": "api.sinks",
 }
 
 

@@ -112,3 +112,8 @@ def clip(reason: str) -> str:
         return reason
     half = REASON_CHARS // 2
     return f"{reason[:half]}\n... {len(reason) - 2 * half} characters left out ...\n{reason[-half:]}"
+
+
+def producers_failed(exchange: str) -> str:
+    """The words before the cause when an exchange's producers failed; an exchange behind it leaves them out."""
+    return f"the producers' job of exchange '{exchange}' failed:"

@@ -187,6 +187,20 @@ def test_auto_says_what_it_chose_and_why(spark: Any, placed: Placed, caplog: pyt
     assert "into 1 partitions: mode='pipelined'" in caplog.text
 
 
+def test_preflight_says_what_it_takes(spark: Any) -> None:
+    """Slots, the memory of an executor's tasks, and ports."""
+    fits = fbs.preflight(spark, 3)
+    assert (fits.needed, fits.tasks, fits.memory_bytes) == (4, 4, 4 * (64 << 20))
+    assert str(fits) == (
+        "mode='pipelined' can run: 3 partitions, 4 of 4 slots; an executor of 4 tasks holds up to 256 MiB of segments; "
+        "ports any between executors (spark.fastbuf.portMin to portMax), one for each consumer; any on the driver "
+        "(spark.fastbuf.driverPort)"
+    )
+    assert str(fbs.preflight(spark.sparkContext, 30, "blocking")).startswith(
+        "mode='blocking' can run: 30 partitions, 1 of"
+    )
+
+
 def test_preflight_gives_figures_and_a_remedy(spark: Any) -> None:
     assert not fbs.preflight(spark, num_partitions=3)
     stopped = fbs.preflight(spark, num_partitions=4)

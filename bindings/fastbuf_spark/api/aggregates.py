@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from fastbuf.errors import ConfigError, SchemaError
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver.keys import resolve
-from fastbuf_spark.driver.plan import shuffle
 from fastbuf_spark.schema import arrow_schema, large_types, session_zone
 from fastbuf_spark.worker.aggregates import PARTS, FirstStage, LastStage, Plan
 from fastbuf_spark.worker.groups import Limits
@@ -47,7 +46,8 @@ def aggregated(grouped: Grouped, aggregates: Iterable[tuple[str, str]]) -> DataF
     if found.by_spark:
         raise SchemaError(f"agg_arrow cannot run: {found.by_spark}; use Spark's own groupBy().agg()")
     last = LastStage(plan, made, limits)
-    return shuffle(df, last, result, keys, grouped._num_partitions, first, shipped, grouped._mode, conf, found)
+    make = grouped._make
+    return make(df, last, result, keys, grouped._num_partitions, first, shipped, grouped._mode, conf, found)
 
 
 def _pairs(aggregates: Any) -> list[tuple[str, str]]:

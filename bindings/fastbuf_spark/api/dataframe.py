@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from fastbuf.errors import ConfigError
+from fastbuf_spark.api.pipelines import entered
 from fastbuf_spark.conf import ShuffleConf
-from fastbuf_spark.driver.checks import check_dataframe, check_function
+from fastbuf_spark.driver.checks import check_function
 from fastbuf_spark.driver.keys import plain
 from fastbuf_spark.driver.plan import shuffle
 from fastbuf_spark.schema import struct_type
@@ -17,11 +18,13 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
+    from fastbuf_spark.api.pipelines import Pipeline
+
     BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 
 def map_in_arrow(
-    df: DataFrame,
+    df: DataFrame | Pipeline,
     func: BatchFunction,
     schema: StructType | str,
     *,
@@ -40,7 +43,8 @@ def map_in_arrow(
     Parameters
     ----------
     df
-        The input; in modes other than blocking each action on the result computes it again.
+        The input, a DataFrame or a :class:`Pipeline`, whose last functions are called in the same tasks then; in modes
+        other than blocking each action on the result computes it again.
     func
         Takes and gives an iterator of record batches, once for each partition after the shuffle.
     schema
@@ -74,7 +78,6 @@ def map_in_arrow(
     SchemaError
         A column whose type cannot be carried, or a key that Spark does not hash.
     """
-    check_dataframe(df)
     check_function("func", func)
     if (before is None) != (before_schema is None):
         raise ConfigError("before and before_schema go together: give both, or neither")
@@ -82,17 +85,24 @@ def map_in_arrow(
         check_function("before", before)
     result_schema = struct_type(schema)
     shipped = None if before_schema is None else struct_type(before_schema)
-    return shuffle(df, func, result_schema, keys, num_partitions, before, shipped, mode, conf)
+    df, before, shipped, known = entered(df, before, shipped)
+    return shuffle(df, func, result_schema, keys, num_partitions, before, shipped, mode, conf, **known)
 
 
 def repartition(
-    df: DataFrame, num_partitions: int, *keys: str | Column, mode: str = "auto", conf: ShuffleConf | None = None
+    df: DataFrame | Pipeline,
+    num_partitions: int,
+    *keys: str | Column,
+    mode: str = "auto",
+    conf: ShuffleConf | None = None,
 ) -> DataFrame:
     """The rows of a DataFrame in other partitions; the same placement as ``df.repartition(num_partitions, *keys)``.
 
     Parameters are those of :func:`map_in_arrow`.  Without keys rows go to the partitions in turn.
     """
-    check_dataframe(df)
+    df, before, shipped, known = entered(df, None, None)
+    if shipped is not None:
+        return shuffle(df, None, shipped, keys, num_partitions, before, shipped, mode, conf, **known)
     bare = plain(df)
     made = shuffle(df, None, bare.schema, keys, num_partitions, None, None, mode, conf)
     return made if bare is df else made.toDF(*df.schema.names)

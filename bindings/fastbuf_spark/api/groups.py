@@ -6,13 +6,15 @@ import dataclasses
 import inspect
 import typing
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ConfigError, SchemaError
 from fastbuf_spark.api.aggregates import aggregated
 from fastbuf_spark.api.cogroups import Cogrouped, cogrouped
+from fastbuf_spark.api.pipelines import entered
 from fastbuf_spark.conf import ShuffleConf
-from fastbuf_spark.driver.checks import check_conf, check_dataframe, check_function, check_mode, partition_count
+from fastbuf_spark.driver.checks import check_conf, check_function, check_mode, partition_count
 from fastbuf_spark.driver.keys import Keys, as_keys, resolve
 from fastbuf_spark.driver.plan import MODES, shuffle
 from fastbuf_spark.schema import arrow_schema, large_types, session_zone, struct_type
@@ -28,12 +30,13 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from fastbuf_spark.api.dataframe import BatchFunction
+    from fastbuf_spark.api.pipelines import Pipeline
 
 BY_NAME = "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName"
 
 
 def group_by(
-    df: DataFrame,
+    df: DataFrame | Pipeline,
     *keys: str | Column,
     num_partitions: int,
     sort_by: str | Column | Iterable[str | Column] | None = None,
@@ -49,7 +52,8 @@ def group_by(
     Parameters
     ----------
     df
-        The input; in modes other than blocking each action on the result computes it again.
+        The input, a DataFrame or a :class:`Pipeline`; in modes other than blocking each action on the result computes
+        it again.
     *keys
         What rows are grouped by: columns' names, Columns and expressions, of ``before_schema``'s columns if there is a
         ``before``.  Null keys are one group, as are NaN keys, and 0.0 and -0.0.
@@ -81,12 +85,13 @@ def group_by(
     iterators gets a group of any length so.  By keys whose equality Spark alone knows (strings with a collation),
     Spark's own ``groupBy`` serves, in modes auto and blocking.
     """
-    check_dataframe(df)
     if (before is None) != (before_schema is None):
         raise ConfigError("before and before_schema go together: give both, or neither")
     if before is not None:
         check_function("before", before)
     check_mode(mode, MODES)
+    shipped = None if before_schema is None else struct_type(before_schema)
+    df, before, shipped, known = entered(df, before, shipped)
     check_conf(conf)
     given = as_keys(keys)
     if not given:
@@ -97,9 +102,10 @@ def group_by(
         partition_count(num_partitions),
         () if sort_by is None else as_keys(sort_by),
         before,
-        None if before_schema is None else struct_type(before_schema),
+        shipped,
         mode,
         conf,
+        partial(shuffle, **known),
     )
 
 
@@ -115,6 +121,7 @@ class Grouped:
     _before_schema: StructType | None
     _mode: str
     _conf: ShuffleConf | None
+    _make: Callable[..., Any] = shuffle  #: what becomes of the shuffle: a DataFrame, or a stage of a pipeline
 
     def apply_in_arrow(self, func: Callable[..., Any], schema: StructType | str) -> DataFrame:
         """Call a function with each group, as Spark's ``applyInArrow`` does.
@@ -267,7 +274,7 @@ class Grouped:
         conf = self._conf or ShuffleConf.from_session(self._df.sparkSession)
         name = getattr(func, "__name__", type(func).__name__)
         stage = GroupStage(verb, layout, limits_of(conf), name)
-        return shuffle(
+        return self._make(
             self._df,
             stage,
             result,
@@ -300,25 +307,34 @@ class Grouped:
         return arrow_schema(schema, session_zone(spark), large_types(spark))
 
     def _pandas_rules(self, result: StructType) -> PandasRules:
-        return PandasRules(
-            result,
-            self._arrow(result),
-            self._setting(BY_NAME, "true"),
-            session_zone(self._df.sparkSession),
-            self._setting("spark.sql.execution.pandas.convertToArrowArraySafely", "false"),
-            large_types(self._df.sparkSession),
-            self._setting("spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled", "false"),
-            self._setting("spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype", "false"),
-        )
+        return pandas_rules(self._df.sparkSession, result, self._arrow(result))
 
     def _setting(self, name: str, default: str) -> bool:
-        from pyspark.errors import PySparkException
+        return _is_set(self._df.sparkSession, name, default)
 
-        try:
-            found = self._df.sparkSession.conf.get(name)  # with a default of ours it would not say Spark's own
-        except PySparkException:  # another version of Spark has not this setting
-            found = default
-        return str(found).strip().lower() == "true"
+
+def pandas_rules(spark: Any, result: StructType, schema: pa.Schema) -> PandasRules:
+    """What a session's settings say of frames of pandas, for a result that is ``schema`` in Arrow."""
+    return PandasRules(
+        result,
+        schema,
+        _is_set(spark, BY_NAME, "true"),
+        session_zone(spark),
+        _is_set(spark, "spark.sql.execution.pandas.convertToArrowArraySafely", "false"),
+        large_types(spark),
+        _is_set(spark, "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled", "false"),
+        _is_set(spark, "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype", "false"),
+    )
+
+
+def _is_set(spark: Any, name: str, default: str) -> bool:
+    from pyspark.errors import PySparkException
+
+    try:
+        found = spark.conf.get(name)  # with a default of ours it would not say Spark's own
+    except PySparkException:  # another version of Spark has not this setting
+        found = default
+    return str(found).strip().lower() == "true"
 
 
 def no_converters() -> str:

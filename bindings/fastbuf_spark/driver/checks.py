@@ -35,12 +35,24 @@ class Preflight:
         Each with its figures and what to set.
     slots
         Tasks that Spark runs at once; None if that cannot be known.
+    needed
+        Slots that it takes: one for each consumer, and one for a producer in pipelined mode.
+    tasks
+        That one executor runs at once; None if that cannot be known.
+    memory_bytes
+        Of segments that these tasks may hold together.
+    ports
+        That executors reach each other by, one for each consumer, and that of the driver.
     """
 
     mode: str
     num_partitions: int
     slots: int | None
     problems: tuple[str, ...] = field(default=())
+    needed: int = 0
+    tasks: int | None = None
+    memory_bytes: int | None = None
+    ports: str = ""
 
     @property
     def ok(self) -> bool:
@@ -57,7 +69,10 @@ class Preflight:
         if self.problems:
             return "; ".join(self.problems)
         known = "an unknown number of" if self.slots is None else str(self.slots)
-        return f"mode='{self.mode}' can run: {self.num_partitions} partitions, {known} slots"
+        words = f"mode='{self.mode}' can run: {self.num_partitions} partitions, {self.needed} of {known} slots"
+        if self.tasks is not None and self.memory_bytes is not None:
+            words += f"; an executor of {self.tasks} tasks holds up to {self.memory_bytes >> 20} MiB of segments"
+        return words + (f"; ports {self.ports}" if self.ports and self.mode != "blocking" else "")
 
 
 def check_dataframe(df: Any) -> None:
@@ -163,7 +178,29 @@ def preflight(spark: Any, num_partitions: int, mode: str = "pipelined") -> Prefl
             problems.append("Spark refuses barrier stages under dynamic allocation: spark.dynamicAllocation.enabled")
         if _true(sc, "spark.speculation"):
             problems.append("a barrier stage cannot be speculated: set spark.speculation=false")
-    return Preflight(mode, num_partitions, slots, tuple(problems))
+    conf = ShuffleConf.from_context(spark) if sc is spark else ShuffleConf.from_session(spark)
+    tasks = tasks_of_executor(sc, slots)
+    needed = 1 if mode == "blocking" else num_partitions + (mode == "pipelined")
+    memory = None if tasks is None else tasks * conf.memory_bytes
+    return Preflight(mode, num_partitions, slots, tuple(problems), needed, tasks, memory, ports_of(conf))
+
+
+def tasks_of_executor(sc: Any, slots: int | None) -> int | None:
+    """Tasks that one executor runs at once; None if its host decides."""
+    cluster = _LOCAL_CLUSTER.match(str(sc.master))
+    if _LOCAL.match(str(sc.master)):
+        return slots
+    cores = cluster[2] if cluster else setting(sc, "spark.executor.cores")
+    return None if cores is None else int(cores) // int(setting(sc, "spark.task.cpus", "1"))
+
+
+def ports_of(conf: ShuffleConf) -> str:
+    """Ports that must be open, in words."""
+    between = f"{conf.port_min} to {conf.port_max}" if conf.port_max else "any"
+    return (
+        f"{between} between executors (spark.fastbuf.portMin to portMax), one for each consumer; "
+        f"{conf.driver_port or 'any'} on the driver (spark.fastbuf.driverPort)"
+    )
 
 
 def spare_problem(sc: Any, num_partitions: int) -> str:

@@ -69,17 +69,19 @@ def order_is_fixed(df: Any) -> bool:
         return False
 
 
-def unsteady(df: Any, in_turn: bool) -> str:
+def unsteady(df: Any, in_turn: bool, in_order: bool = True) -> str:
     """Why the partitions of a shuffle of this input may differ each time it is read; empty if nothing says so.
 
     Parameters
     ----------
     in_turn
         Rows are placed in turn, not by a key: then their order has to be the same as well.
+    in_order
+        What is done with the rows before they are placed keeps their order.
     """
     if not is_deterministic(df):
         return "rand(), a sample, a limit over rows that are not sorted, or a function that is said to be so"
-    if in_turn and not order_is_fixed(df):
+    if in_turn and not (in_order and order_is_fixed(df)):
         return "rows without a key are placed in turn, and their order is not fixed"
     return ""
 

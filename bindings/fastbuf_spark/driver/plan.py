@@ -23,11 +23,13 @@ from fastbuf_spark.driver.checks import (
 )
 from fastbuf_spark.driver.determinism import order_is_fixed, unsteady
 from fastbuf_spark.driver.keys import Keys, plain, resolve
+from fastbuf_spark.driver.staged import Staged
 from fastbuf_spark.folding import fold, folded, partitions_of
 from fastbuf_spark.schema import renaming
 from fastbuf_spark.shipping import named
 from fastbuf_spark.spec import ExchangeSpec
 from fastbuf_spark.worker.blocks import PID, SHIPPED, MapSide, ReduceSide
+from fastbuf_spark.worker.chains import Called, Chain
 from fastbuf_spark.worker.consumer import Consumer
 from fastbuf_spark.worker.producer import RESULT, Producer
 
@@ -39,6 +41,10 @@ if TYPE_CHECKING:
     BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 log = logging.getLogger("fastbuf_spark")
+
+#: From the input, the number of partitions, the mode that was asked for and why the input may differ each time it is
+#: read: the mode that will run, and why it is not pipelined if that was left open.
+Choose = Callable[[Any, int, str, str], tuple[str, str]]
 
 MODES = ("auto", "pipelined", "blocking")
 
@@ -73,10 +79,34 @@ def shuffle(
     mode: str,
     conf: ShuffleConf | None,
     found: Keys | None = None,
+    **known: Any,
 ) -> DataFrame:
     """What :func:`fastbuf_spark.map_in_arrow` gives; without ``func`` the rows as they are.
 
-    ``found``: the keys, where they have been found already.
+    ``found``: the keys, where they have been found already.  ``known``: more that :func:`staged` takes.
+    """
+    return staged(df, func, result_schema, keys, num_partitions, before, shipped, mode, conf, found, **known).to_df()
+
+
+def staged(
+    df: DataFrame,
+    func: BatchFunction | None,
+    result_schema: StructType,
+    keys: Any,
+    num_partitions: int,
+    before: BatchFunction | None,
+    shipped: StructType | None,
+    mode: str,
+    conf: ShuffleConf | None,
+    found: Keys | None = None,
+    in_order: bool = True,
+    choose: Choose | None = None,
+    name: str = "",
+) -> Staged:
+    """The stage after the shuffle.
+
+    ``in_order``: ``before`` gives rows in the same order each time, if it is given them so.  ``choose`` takes the place
+    of what chooses the mode here.  ``name``: of the exchange, if not that of ``func``.
     """
     check_mode(mode, MODES)
     check_conf(conf)
@@ -85,23 +115,24 @@ def shuffle(
     conf = conf or ShuffleConf.from_session(spark)
     found = found or resolve(df, keys, num_partitions, before, shipped)
     if found.by_spark:
-        return _by_spark(df, func, result_schema, found, num_partitions, shipped, mode)
-    codec, varies = found.codec, "" if is_connect(df) else unsteady(found.frame, not found.codec.keys)
-    chosen, why = _choose(found.frame, num_partitions, mode, varies)
-    if chosen == "blocking" and not codec.keys and not order_is_fixed(found.frame):
+        return _by_spark(func, result_schema, found, num_partitions, shipped, mode)
+    codec, varies = found.codec, "" if is_connect(df) else unsteady(found.frame, not found.codec.keys, in_order)
+    chosen, why = (choose or _choose)(found.frame, num_partitions, mode, varies)
+    if chosen == "blocking" and not codec.keys and not (in_order and order_is_fixed(found.frame)):
         # A map task that runs again would deal the same rows to other partitions; Spark's own sorts them before
         found = dataclasses.replace(found, by_spark="rows without a key go in turn, and their order is not fixed")
-        return _by_spark(df, func, result_schema, found, num_partitions, shipped, chosen)
+        return _by_spark(func, result_schema, found, num_partitions, shipped, chosen)
     df = found.frame
     if func is None:
         func, codec = identity, dataclasses.replace(codec, shown=codec.bare())
-    name = getattr(func, "__name__", type(func).__name__)
+    name = name or getattr(func, "__name__", type(func).__name__)
     log.info("shuffle '%s' into %d partitions: mode='%s'%s", name, num_partitions, chosen, f" ({why})" if why else "")
     exchange = _Exchange(df, func, result_schema, codec, num_partitions, conf, name)
-    return _blocking(exchange) if chosen == "blocking" else _pipelined(exchange, varies)
+    made = _blocking(exchange) if chosen == "blocking" else _pipelined(exchange, varies)
+    return dataclasses.replace(made, mode=chosen, why=why)
 
 
-def _pipelined(exchange: _Exchange, varies: str) -> DataFrame:
+def _pipelined(exchange: _Exchange, varies: str) -> Staged:
     df, codec, num_partitions, sc = exchange.df, exchange.codec, exchange.num_partitions, exchange.context
     number = exchange.number
 
@@ -122,12 +153,12 @@ def _pipelined(exchange: _Exchange, varies: str) -> DataFrame:
         return action
 
     spec = exchanges.register(sc, number, exchange.name, num_partitions, exchange.conf, codec, producers, varies)
-    requests = _requests(df.sparkSession, num_partitions)
+    frame = requests(df.sparkSession, num_partitions)
     consumer = Consumer(spec, exchange.func)
-    return requests.mapInArrow(named(consumer.batches, f"fastbuf_consumer_{number}"), exchange.schema)
+    return Staged(frame, exchange.schema, consumer, f"fastbuf_consumer_{number}", in_order=False)
 
 
-def _requests(spark: Any, num_partitions: int) -> DataFrame:
+def requests(spark: Any, num_partitions: int) -> DataFrame:
     """One row for each partition, in a partition of its own, of a size that Spark does not know.
 
     Of so few rows Spark would think that the result is small, and broadcast it in a join, however large it is.
@@ -137,38 +168,38 @@ def _requests(spark: Any, num_partitions: int) -> DataFrame:
     rows = spark.range(0, num_partitions, 1, num_partitions)
     try:
         made = rows._jdf.queryExecution().toRdd(), rows._jdf.schema(), False
-        requests = DataFrame(spark._jsparkSession.internalCreateDataFrame(*made), spark)
+        frame = DataFrame(spark._jsparkSession.internalCreateDataFrame(*made), spark)
         # Spark knows then that it is a single one, as it knows of its own: unions and joins need no shuffle for it
-        return requests.coalesce(1) if num_partitions == 1 else requests
+        return frame.coalesce(1) if num_partitions == 1 else frame
     except Exception as error:  # not public: another version may not have it
         log.debug("the size of the result is not hidden from Spark: %s", error)
         return rows
 
 
 def _by_spark(
-    df: DataFrame,
     func: BatchFunction | None,
     result_schema: StructType,
     found: Keys,
     num_partitions: int,
     shipped: StructType | None,
     mode: str,
-) -> DataFrame:
+) -> Staged:
     """Spark's own shuffle between the same two functions."""
     if mode not in ("auto", "blocking"):
         raise SchemaError(f"mode='{mode}' cannot run: {found.by_spark}; use mode='auto' or 'blocking', or another key")
     log.info("shuffle into %d partitions: Spark's own, since %s", num_partitions, found.by_spark)
-    codec = found.codec
+    codec, df = found.codec, found.frame
     if shipped is not None:
         assert codec.before is not None
         first = codec.before if codec.given is None else renaming(codec.before, codec.given)
-        df = found.frame.mapInArrow(named(lambda batches: iter(first(batches)), "before"), shipped)
+        df = df.mapInArrow(named(lambda batches: iter(first(batches)), "before"), shipped)
     moved = df.repartition(num_partitions, *found.given)
+    made = Staged(moved, moved.schema, in_order=False, mode="Spark's own", why=found.by_spark)
     if func is None:
-        return moved
+        return made
     frame = plain(moved)
     second = func if frame is moved else renaming(func, moved.schema.names)
-    return frame.mapInArrow(named(lambda batches: iter(second(batches)), "func"), result_schema)
+    return dataclasses.replace(made, frame=frame, schema=result_schema, head=Called(Chain((second,))), name="func")
 
 
 def identity(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -194,11 +225,11 @@ def _choose(df: DataFrame, num_partitions: int, mode: str, varies: str) -> tuple
     raise PreflightError(f"mode='{mode}' cannot run: " + "; ".join(problems))
 
 
-def _blocking(exchange: _Exchange) -> DataFrame:
+def _blocking(exchange: _Exchange) -> Staged:
     df, number = exchange.df, exchange.number
     about = (number, exchange.name, exchange.num_partitions, exchange.conf, exchange.codec)
     spec = ExchangeSpec(*about) if is_connect(df) else exchanges.register_reports(exchange.context, *about)
     blocks = df.mapInArrow(named(MapSide(spec), f"fastbuf_map_{number}"), SHIPPED)
     moved = blocks.repartitionById(exchange.num_partitions, PID)
-    reduce_side = ReduceSide(spec, exchange.func)
-    return moved.mapInArrow(named(reduce_side, f"fastbuf_reduce_{number}"), exchange.schema)
+    reduce_side = Called(Chain((ReduceSide(spec, exchange.func),)))
+    return Staged(moved, exchange.schema, reduce_side, f"fastbuf_reduce_{number}", in_order=False)

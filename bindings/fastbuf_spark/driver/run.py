@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 from fastbuf_spark.driver.agreement import Agreement
 from fastbuf_spark.driver.summary import RunSummary
-from fastbuf_spark.wire import Message, clip
+from fastbuf_spark.wire import Message, clip, producers_failed
 
 SETTLE_S = 0.5  #: a run waits so long for one more request, after the last that came
 #: The same while Spark runs tasks of the stage that have asked for nothing yet: a new worker imports for seconds, on a
@@ -435,7 +435,7 @@ class Run:
         if self.state == "ended":
             return
         if error and not self._counted():
-            self.abort(f"the producers' job of exchange '{self.plan.name}' failed:\n{self._last_failure or error}", now)
+            self.abort(f"{producers_failed(self.plan.name)}\n{self._last_failure or error}", now)
         else:
             self._seal(now)
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ExchangeAborted, ExchangeError, StallTimeout
 from fastbuf_spark.codec import Codec
 from fastbuf_spark.spec import ExchangeSpec, plain
-from fastbuf_spark.wire import data_secret
-from fastbuf_spark.worker.control import Control, words
+from fastbuf_spark.wire import data_secret, producers_failed
+from fastbuf_spark.worker.chains import Chain
+from fastbuf_spark.worker.control import Control, StageFailed, words
 from fastbuf_spark.worker.memory import environment
 from fastbuf_spark.worker.task_input import Given, InputLost, TaskInput
 from fastbuf_spark.worker.vitals import Vitals
@@ -57,6 +58,22 @@ class Consumer:
         task_input = TaskInput.of_task()
         partitions = (partition for batch in source for partition in batch.column(0).to_pylist())
         return task_input.wanted(self._all(task_input, partitions))
+
+    def chained(self, source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The same inside of a producer of the next exchange, which looks itself whether Spark still wants it.
+
+        Were it to end early here, the producer would take that for the end of its input.
+        """
+        partitions = (partition for batch in source for partition in batch.column(0).to_pylist())
+        try:
+            yield from self._all(TaskInput.of_task(), partitions)
+        except (ExchangeError, StallTimeout) as error:
+            # Not one of the next exchange, whose driver would be waited for to say why
+            raise StageFailed(str(error).removeprefix(f"{producers_failed(self.spec.name)}\n")) from error
+
+    def then(self, link: Callable[[Any], Iterable[Any]]) -> Consumer:
+        """The same, and ``link`` called with what the function gives."""
+        return replace(self, func=(self.func if isinstance(self.func, Chain) else Chain((self.func,))).then(link))
 
     def records(self, source: Iterable[int]) -> Iterator[Any]:
         """The function of ``mapPartitions``; gives what the codec opens, which may be lists of records."""

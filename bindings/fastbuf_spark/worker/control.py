@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from fastbuf import __version__
-from fastbuf.errors import AuthenticationError, ExchangeAborted, PeerLost, ProtocolError, StallTimeout
+from fastbuf.errors import AuthenticationError, ExchangeAborted, FastbufError, PeerLost, ProtocolError, StallTimeout
 from fastbuf_spark.wire import FRAME_BYTES, VERSION, Message, Unpacker, clip, pack, prepare, proof, same
 from fastbuf_spark.worker.task_input import LOOK_S
 
@@ -24,8 +24,14 @@ REASON_WAIT_S = 8.0
 _HERE = os.path.dirname(__file__) + os.sep
 
 
+class StageFailed(FastbufError):
+    """A stage before this one failed; the text is what that one has told of it, its error first."""
+
+
 def words(error: BaseException) -> str:
     """What others are told of an error: itself, then its traceback from the user's first line on."""
+    if isinstance(error, StageFailed):
+        return str(error)
     begin = error.__traceback__
     while begin is not None and begin.tb_frame.f_code.co_filename.startswith(_HERE):
         begin = begin.tb_next

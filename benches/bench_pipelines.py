@@ -1,0 +1,158 @@
+"""Files in, stages, files out: pipelines beside Spark's own way of the same, on the same Parquet files.
+
+Shape: FASTBUF_BENCH_ROWS rows (10 M; 20 k in a smoke run) of (long, long, double, string) in M = 4 files of Parquet;
+``local[4]``, R = 1 partition after each shuffle, so that three in a row have slots.  In one run, in turn: Spark at its
+defaults, Spark with ``maxBytesPerBatch`` lifted (it does not measure its Arrow batches then), and fastbuf's pipeline.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+SMOKE = os.environ.get("FASTBUF_BENCH_SMOKE") == "1"
+ROWS = int(os.environ.get("FASTBUF_BENCH_ROWS", "20_000" if SMOKE else "10_000_000"))
+ROUNDS = int(os.environ.get("FASTBUF_BENCH_ROUNDS", "3"))
+MAX_BYTES, NO_LIMIT = "spark.sql.execution.arrow.maxBytesPerBatch", str(2**31 - 1)
+RECORD = "k long, id long, x double, name string"
+COUNTS, SUMS = "rows long, total long", "k long, id_sum long"
+FILES = 4
+
+
+def passing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A stage that hands on what it gets."""
+    yield from batches
+
+
+def counting(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Rows, and the sum of a column, so that nothing may be left undecoded or out."""
+    import pyarrow.compute as pc
+
+    rows = total = 0
+    for batch in batches:
+        rows += batch.num_rows
+        total += pc.sum(batch["id"]).as_py() or 0
+    yield pa.RecordBatch.from_pydict({"rows": [rows], "total": [total]})
+
+
+def summed(table: pa.Table) -> pa.Table:
+    """A group as one row."""
+    import pyarrow.compute as pc
+
+    return pa.table({"k": [table["k"][0].as_py()], "id_sum": [pc.sum(table["id"]).as_py()]})
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # The workers import the functions above from this file
+    here = str(Path(__file__).parent)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
+    from pyspark.sql import SparkSession
+
+    session = (
+        SparkSession.builder.master("local[4]")
+        .appName("fastbuf bench pipelines")
+        .config("spark.driver.memory", "3g")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "ERROR")
+        .getOrCreate()
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def files(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = str(tmp_path_factory.mktemp("pipelines") / "in")
+    spark.range(0, ROWS, 1, FILES).selectExpr(
+        "pmod(id * 7919, 10007) AS k", "id", "id * 0.5D AS x", "concat('user-', pmod(id, 1000)) AS name"
+    ).write.parquet(path)
+    return path
+
+
+def check_counts(table: pa.Table) -> None:
+    assert sum(table["rows"].to_pylist()) == ROWS
+    assert sum(table["total"].to_pylist()) == ROWS * (ROWS - 1) // 2
+
+
+def shuffles(spark: Any, files: str, out: str, count: int) -> tuple[Callable[[], None], Callable[[], None]]:
+    """Parquet -> map -> shuffle -> map, as many times; counted at the end."""
+    import fastbuf_spark as fbs
+
+    def theirs() -> None:
+        df = spark.read.parquet(files)
+        for number in range(count):
+            df = df.mapInArrow(passing, RECORD).repartition(1, "k" if number % 2 == 0 else "name")
+        check_counts(df.mapInArrow(counting, COUNTS).toArrow())
+
+    def ours() -> None:
+        p = fbs.read_parquet(spark, files)
+        for number in range(count):
+            p = p.map_in_arrow(passing, RECORD).shuffle("k" if number % 2 == 0 else "name", partitions=1)
+        check_counts(p.map_in_arrow(counting, COUNTS).to_arrow())
+
+    return theirs, ours
+
+
+def groups(spark: Any, files: str, out: str, count: int) -> tuple[Callable[[], None], Callable[[], None]]:
+    """Parquet -> map -> shuffle -> group -> Parquet."""
+    import fastbuf_spark as fbs
+
+    def done() -> None:
+        import pyarrow.parquet as pq
+
+        assert sum(pq.read_table(out)["id_sum"].to_pylist()) == ROWS * (ROWS - 1) // 2
+        shutil.rmtree(out)
+
+    def theirs() -> None:
+        mapped = spark.read.parquet(files).mapInArrow(passing, RECORD)
+        mapped.groupBy("k").applyInArrow(summed, SUMS).write.parquet(out)
+        done()
+
+    def ours() -> None:
+        mapped = fbs.read_parquet(spark, files).map_in_arrow(passing, RECORD)
+        mapped.group_by("k", partitions=2).apply_in_arrow(summed, SUMS).write_parquet(out)
+        done()
+
+    return theirs, ours
+
+
+JOBS: dict[str, tuple[Callable[..., tuple[Callable[[], None], Callable[[], None]]], int]] = {
+    "one shuffle": (shuffles, 1),
+    "two shuffles": (shuffles, 2),
+    "three shuffles": (shuffles, 3),
+    "groups to files": (groups, 1),
+}
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("job", JOBS)
+def test_pipelines(job: str, spark: Any, files: str, tmp_path: Path, in_turn: Any, benchmark: Any) -> None:
+    make, count = JOBS[job]
+    theirs, ours = make(spark, files, str(tmp_path / "out"), count)
+
+    def lifted() -> None:
+        spark.conf.set(MAX_BYTES, NO_LIMIT)
+        try:
+            theirs()
+        finally:
+            spark.conf.unset(MAX_BYTES)
+
+    benchmark.group = f"pipelines, {job}, {ROWS:,} rows"
+    in_turn(
+        {"spark": theirs, "spark, lifted": lifted, "fastbuf": ours},
+        rounds=ROUNDS,
+        baselines=("spark", "spark, lifted"),
+        speed_up_over="spark",
+        rows=ROWS,
+    )

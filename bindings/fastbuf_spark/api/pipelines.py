@@ -1,0 +1,365 @@
+"""Many stages in a row: maps that share a task, and shuffles between them."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from fastbuf.errors import ConfigError
+from fastbuf_spark.conf import ShuffleConf
+from fastbuf_spark.driver import pipeline as steps
+from fastbuf_spark.driver.checks import check_conf, check_dataframe, check_function, check_mode, partition_count
+from fastbuf_spark.driver.keys import as_keys
+from fastbuf_spark.driver.plan import MODES
+from fastbuf_spark.driver.sources import Source, check_filter
+from fastbuf_spark.driver.staged import Staged
+from fastbuf_spark.schema import arrow_schema, large_types, session_zone, struct_type
+from fastbuf_spark.worker.steps import Filter, PandasMap, count_rows
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame, Row
+    from pyspark.sql.types import StructType
+
+    from fastbuf_spark.api.dataframe import BatchFunction
+    from fastbuf_spark.api.groups import Grouped
+    from fastbuf_spark.api.sinks import Written
+
+    FrameFunction = Callable[[Iterator[pd.DataFrame]], Iterable[pd.DataFrame]]
+
+
+def pipeline(source: Any, *, conf: ShuffleConf | None = None) -> Pipeline:
+    """Stages in a row, beginning with a DataFrame or with files that the workers read.
+
+    Parameters
+    ----------
+    source
+        A DataFrame, or what ``read_parquet`` and its like give.
+    conf
+        Settings of all its shuffles; by default those of the session (``spark.fastbuf.*``).  A task that is in two
+        shuffles gives each half of ``memory_bytes``.
+
+    Returns
+    -------
+    Pipeline
+    """
+    check_conf(conf)
+    if isinstance(source, Pipeline):
+        return source if conf is None else Pipeline(source._start, source._verbs, conf)
+    check_dataframe(source)
+    return Pipeline(source, conf=conf)
+
+
+class Pipeline:
+    """Stages in a row, as :func:`pipeline` and ``read_parquet`` give them.  Each verb gives a new one; nothing runs.
+
+    Functions that follow each other without a shuffle between them are called in one task, each with what the one
+    before it gives; so are those before and after a shuffle with its two ends.  Between stages no row enters the JVM.
+    Every function takes and gives an iterator, once for each partition.
+
+    Shuffles have a mode, as in :func:`map_in_arrow`; ``"auto"`` has all of them run at the same time as far as Spark's
+    slots go, and those that do not fit are blocking.  :meth:`explain` tells.
+    """
+
+    def __init__(
+        self,
+        start: Source | DataFrame,
+        verbs: tuple[steps.Step, ...] = (),
+        conf: ShuffleConf | None = None,
+    ) -> None:
+        self._start = start
+        self._verbs = verbs
+        self._conf = conf
+        self._built: dict[bool, tuple[Staged, steps.Plan]] = {}
+
+    def _then(self, step: steps.Step) -> Pipeline:
+        return Pipeline(self._start, (*self._verbs, step), self._conf)
+
+    def map_in_arrow(self, func: BatchFunction, schema: StructType | str) -> Pipeline:
+        """Call a function over record batches, as Spark's ``mapInArrow`` does.
+
+        Parameters
+        ----------
+        func
+            Takes and gives an iterator of ``pyarrow.RecordBatch``.
+        schema
+            Of what ``func`` gives: a StructType or DDL text.
+        """
+        check_function("func", func)
+        return self._then(steps.Map(func, struct_type(schema), _name(func)))
+
+    def map_in_pandas(self, func: FrameFunction, schema: StructType | str) -> Pipeline:
+        """Call a function over pandas frames, as Spark's ``mapInPandas`` does.
+
+        Parameters
+        ----------
+        func
+            Takes and gives an iterator of ``pandas.DataFrame``.
+        schema
+            Of what ``func`` gives: a StructType or DDL text.
+        """
+        from fastbuf_spark.api.groups import no_converters
+
+        check_function("func", func, "takes an iterator of pandas.DataFrame and gives one")
+        if no_converters():
+            raise ConfigError(f"map_in_pandas cannot run: {no_converters()}; use map_in_arrow")
+        result = struct_type(schema)
+        return self._then(steps.Map(func, result, _name(func), partial(_pandas_map, func, result)))
+
+    def filter(self, expression: Any) -> Pipeline:
+        """Keep the rows for which an expression is true.
+
+        Parameters
+        ----------
+        expression
+            Of ``pyarrow.compute``, as in ``pc.field("amount") > 3``.  Right behind a source it goes down to the files.
+            A Column or SQL text is for a DataFrame of Spark's: filter that before.
+        """
+        if isinstance(self._start, Source) and not self._verbs:
+            return Pipeline(self._start.filtered(expression), (), self._conf)
+        if not type(expression).__module__.startswith("pyarrow"):
+            check_filter(expression, None)
+        return self._then(steps.Map(Filter(expression), None, "filter", partial(_filter, expression)))
+
+    def start_new_chain(self) -> Pipeline:
+        """What follows is called in Python processes of its own, and rows go there through the JVM.
+
+        For functions that must not share a process, or that are to use two cores where a task has them.
+        """
+        return self._then(steps.NewChain())
+
+    def shuffle(self, *keys: str | Column, partitions: int | None = None, mode: str = "auto") -> Pipeline:
+        """Rows with the same keys to the same partition, as ``df.repartition(partitions, *keys)`` places them.
+
+        Parameters
+        ----------
+        *keys
+            Names of columns, or Columns.
+        partitions
+            After the shuffle; by default as many as the shuffle before has, and for the first half of Spark's slots, or
+            fewer, so that all shuffles of the pipeline have slots at the same time.
+        mode
+            ``"pipelined"``, ``"blocking"`` or ``"auto"``.
+        """
+        given = as_keys(keys)
+        if not given:
+            raise ConfigError("shuffle has no keys: name a column, or use rebalance() for rows in turn")
+        return self._then(steps.Shuffle(given, _count(partitions), _mode(mode)))
+
+    def rebalance(self, partitions: int | None = None, mode: str = "auto") -> Pipeline:
+        """Rows to the partitions in turn, so that all have as many.  Parameters are those of :meth:`shuffle`."""
+        return self._then(steps.Shuffle((), _count(partitions), _mode(mode)))
+
+    def broadcast(self, partitions: int | None = None, mode: str = "auto") -> Pipeline:
+        """All rows to every partition: what comes out are as many copies of each.
+
+        Parameters are those of :meth:`shuffle`.
+        """
+        return self._then(steps.Broadcast(_count(partitions), _mode(mode)))
+
+    def random_shuffle(self, seed: int, partitions: int | None = None, mode: str = "auto") -> Pipeline:
+        """Rows in a random order, over all partitions and within each: for training data.
+
+        Parameters
+        ----------
+        seed
+            The same seed gives the same order for the same files, cut the same way: behind a source and maps a row's
+            place decides.  Elsewhere its values do; there rows that are equal stay together.
+        partitions, mode
+            As of :meth:`shuffle`.
+
+        Notes
+        -----
+        What does not fit into ``memory_bytes`` of a task is sorted in nameless files.
+        """
+        try:
+            number = operator.index(seed)
+        except TypeError:
+            raise ConfigError(f"seed is {seed!r}: give a whole number") from None
+        return self._then(steps.RandomShuffle(number, _count(partitions), _mode(mode)))
+
+    def group_by(
+        self,
+        *keys: str | Column,
+        partitions: int | None = None,
+        sort_by: str | Column | Iterable[str | Column] | None = None,
+        mode: str = "auto",
+    ) -> PipelineGroups:
+        """Rows by key, for a function that is called once for each group, as :func:`fastbuf_spark.group_by` does.
+
+        Parameters
+        ----------
+        *keys, sort_by
+            As of :func:`fastbuf_spark.group_by`.
+        partitions, mode
+            As of :meth:`shuffle`.
+        """
+        given = as_keys(keys)
+        if not given:
+            raise ConfigError("group_by has no keys: give a column's name or a Column; for one group of all, F.lit(1)")
+        order = () if sort_by is None else as_keys(sort_by)
+        return PipelineGroups(self, given, order, _count(partitions), _mode(mode))
+
+    def to_df(self) -> DataFrame:
+        """The result as an ordinary DataFrame; lazy, and each action on it runs the pipeline again."""
+        return self._staged(shared=True).to_df()
+
+    def collect(self) -> list[Row]:
+        """The rows, on the driver."""
+        return self._staged(shared=False).to_df().collect()
+
+    def to_arrow(self) -> pa.Table:
+        """The rows as one table, on the driver."""
+        return self._staged(shared=False).to_df().toArrow()
+
+    def count(self) -> int:
+        """How many rows there are; only the numbers leave the workers."""
+        counted = self._staged(shared=False).then(count_rows, struct_type("rows long"), "count")
+        return sum(row[0] for row in counted.to_df().collect())
+
+    def write_parquet(
+        self,
+        path: Any,
+        partition_by: str | Iterable[str] | None = None,
+        mode: str = "error",
+        *,
+        compression: str = "snappy",
+        filesystem: Any = None,
+    ) -> Written:
+        """Write the rows to Parquet files; see :func:`fastbuf_spark.write_parquet`."""
+        from fastbuf_spark.api.sinks import write_parquet
+
+        return write_parquet(self, path, partition_by, mode, compression=compression, filesystem=filesystem)
+
+    @property
+    def schema(self) -> StructType:
+        """Of the result."""
+        return self._staged(shared=True).schema
+
+    def explain(self) -> None:
+        """Print the plan for an action of the pipeline's own: stages, what is chained, slots, memory, modes and why."""
+        print(self._terminal()[1].text())
+
+    def __repr__(self) -> str:
+        start = self._start.about if isinstance(self._start, Source) else repr(self._start)
+        return f"Pipeline({start}, {len(self._verbs)} steps)"
+
+    @property
+    def _session(self) -> Any:
+        return self._start.spark if isinstance(self._start, Source) else self._start.sparkSession
+
+    def _terminal(self) -> tuple[Staged, steps.Plan]:
+        """Its last stage, for an action of its own, and the plan."""
+        self._staged(shared=False)
+        return self._built[False]
+
+    def _staged(self, shared: bool) -> Staged:
+        if shared not in self._built:
+            self._built[shared] = steps.build(self._start, self._verbs, self._conf, shared)
+        return self._built[shared][0]
+
+
+@dataclasses.dataclass(frozen=True)
+class PipelineGroups:
+    """Rows by key, as :meth:`Pipeline.group_by` gives them; the verbs are those of :class:`Grouped`."""
+
+    _before: Pipeline
+    _keys: tuple[str | Column, ...]
+    _order: tuple[str | Column, ...]
+    _partitions: int | None
+    _mode: str
+
+    def apply_in_arrow(self, func: Callable[..., Any], schema: StructType | str) -> Pipeline:
+        """See :meth:`Grouped.apply_in_arrow`."""
+        return self._verb(_name(func), lambda groups: groups.apply_in_arrow(func, schema))
+
+    def apply_in_pandas(self, func: Callable[..., Any], schema: StructType | str) -> Pipeline:
+        """See :meth:`Grouped.apply_in_pandas`."""
+        return self._verb(_name(func), lambda groups: groups.apply_in_pandas(func, schema))
+
+    def apply_in_polars(self, func: Callable[..., Any], schema: StructType | str) -> Pipeline:
+        """See :meth:`Grouped.apply_in_polars`."""
+        return self._verb(_name(func), lambda groups: groups.apply_in_polars(func, schema))
+
+    def agg_arrow(self, aggregates: Iterable[tuple[str, str]]) -> Pipeline:
+        """See :meth:`Grouped.agg_arrow`."""
+        pairs = list(aggregates)
+        return self._verb("agg_arrow", lambda groups: groups.agg_arrow(pairs))
+
+    def _verb(self, name: str, call: Callable[[Grouped], Any]) -> Pipeline:
+        return self._before._then(_GroupStep(self._keys, self._order, self._partitions, self._mode, name, call))
+
+
+@dataclasses.dataclass(frozen=True)
+class _GroupStep:
+    """A verb of groups as a step."""
+
+    keys: tuple[str | Column, ...]
+    order: tuple[str | Column, ...]
+    partitions: int | None
+    mode: str
+    name: str
+    call: Callable[[Grouped], Any]
+    exchanges = True
+
+    def build(self, at: Staged, plan: steps.Plan) -> Staged:
+        from fastbuf_spark.api.groups import Grouped
+
+        count = plan.count(self.partitions)
+        schema = None if at.head is None else at.schema
+        groups = Grouped(at.frame, self.keys, count, self.order, at.before, schema, self.mode, plan.conf, plan.make(at))
+        made = self.call(groups)
+        if not isinstance(made, Staged):
+            # Only by Spark's own groups
+            made = Staged(made, made.schema, in_order=False, mode="Spark's own", why="keys that it alone places")
+        plan.entered(made, f"group by {', '.join(map(str, self.keys))}", count)
+        plan.linked(self.name)
+        return made
+
+
+def entered(
+    df: Any, before: BatchFunction | None, before_schema: StructType | None
+) -> tuple[DataFrame, BatchFunction | None, StructType | None, dict[str, Any]]:
+    """What a verb for DataFrames reads, where it may have been given a pipeline: that one's functions come first.
+
+    The last are what the shuffle has to be told besides.
+    """
+    if not isinstance(df, Pipeline):
+        check_dataframe(df)
+        return df, before, before_schema, {}
+    at = df._staged(shared=True)
+    plan = df._built[True][1]
+    if before is not None:
+        assert before_schema is not None
+        at = at.then(before, before_schema, _name(before))
+    known = {"in_order": at.in_order, "choose": plan.choose}
+    return at.frame, at.before, None if at.head is None else at.schema, known
+
+
+def _pandas_map(func: FrameFunction, result: StructType, spark: Any, given: StructType) -> Callable[..., Any]:
+    from fastbuf_spark.api.groups import pandas_rules
+
+    arrow = arrow_schema(result, session_zone(spark), large_types(spark))
+    return PandasMap(func, pandas_rules(spark, result, arrow))
+
+
+def _filter(expression: Any, spark: Any, given: StructType) -> Callable[..., Any]:
+    check_filter(expression, arrow_schema(given, session_zone(spark), large_types(spark)))
+    return Filter(expression)
+
+
+def _name(func: Any) -> str:
+    return getattr(func, "__name__", type(func).__name__)
+
+
+def _count(partitions: Any) -> int | None:
+    return None if partitions is None else partition_count(partitions)
+
+
+def _mode(mode: str) -> str:
+    check_mode(mode, MODES)
+    return mode

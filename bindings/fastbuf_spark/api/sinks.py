@@ -1,0 +1,145 @@
+"""Files that the workers write: no row goes through the JVM on its way out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fastbuf.errors import ConfigError, SchemaError
+from fastbuf_spark.driver.checks import check_mode
+from fastbuf_spark.driver.commit import MODES, Commit
+from fastbuf_spark.driver.splits import file_system
+from fastbuf_spark.schema import arrow_schema, session_zone, struct_type
+from fastbuf_spark.worker.writing import REPORT, Write, file_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+CODECS = ("snappy", "zstd", "gzip", "lz4", "brotli", "none")
+ROW_METADATA = "org.apache.spark.sql.parquet.row.metadata"
+VERSION = "org.apache.spark.version"
+_NAMING = ("string", "tinyint", "smallint", "int", "bigint", "boolean", "date", "decimal", "timestamp")
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a write left: numbers of files, of rows, and of bytes."""
+
+    files: int
+    rows: int
+    bytes: int
+
+
+def write_parquet(
+    df: Any,
+    path: Any,
+    partition_by: str | Iterable[str] | None = None,
+    mode: str = "error",
+    *,
+    compression: str = "snappy",
+    filesystem: Any = None,
+) -> Written:
+    """Write a DataFrame or a pipeline to Parquet files, as Spark reads them; runs at once.
+
+    Parameters
+    ----------
+    df
+        A DataFrame, or a :class:`Pipeline`, whose last functions are called in the tasks that write.
+    path
+        Of a directory, or a URI, on a file system that the driver and all workers share.
+    partition_by
+        Columns that directories are named by (``key=value``) and that are in no file.
+    mode
+        What to do if the directory is there: ``"error"``, ``"overwrite"`` or ``"append"``.
+    compression
+        ``"snappy"``, ``"zstd"``, ``"gzip"``, ``"lz4"``, ``"brotli"`` or ``"none"``.
+    filesystem
+        Of pyarrow or fsspec; by default that of the URI, or the local one.
+
+    Returns
+    -------
+    Written
+
+    Raises
+    ------
+    ConfigError
+        Columns that are not there, or a file system whose renames are no single step.
+    ResourceError
+        The directory is there already, or workers wrote where the driver does not see it.
+
+    Notes
+    -----
+    Tasks write where no reader looks.  When all have ended, the driver gives the files of those that counted their
+    names: a new directory, and one that is overwritten, by one step; files that are appended one after the other.  Of a
+    run that fails, or whose driver is killed, no reader sees anything; if that happens while files are appended, the
+    next write to the directory takes away those that are seen.
+    """
+    from fastbuf_spark.api.pipelines import pipeline
+
+    given = pipeline(df)
+    check_mode(mode, MODES)
+    if compression not in CODECS:
+        raise ConfigError(f"compression is {compression!r}: it must be one of {', '.join(CODECS)}")
+    system, paths = file_system(path, filesystem)
+    if len(paths) != 1:
+        raise ConfigError(f"path is {path!r:.100}: give the path of one directory")
+    by = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
+    at, plan = given._terminal()
+    spark, schema = plan.spark, at.schema
+    columns = _columns(schema, by)
+    commit = Commit(system, paths[0], mode)
+    try:
+        write = Write(
+            system,
+            commit.folder,
+            _files(spark, schema, columns),
+            columns,
+            tuple((schema.names[i], i) for i in (schema.names.index(name) for name in by)),
+            compression,
+            plan.conf.memory_bytes,
+        )
+        rows = at.then(write, struct_type(REPORT), "write_parquet").to_df().collect()
+        commit.commit([(row.attempt, row.path, row.bytes) for row in rows] or [_empty(write)])
+    finally:
+        commit.close()
+    return Written(len(rows), sum(row.rows for row in rows), sum(row.bytes for row in rows))
+
+
+def _files(spark: Any, schema: StructType, columns: tuple[int, ...]) -> Any:
+    """Arrow's schema of the files."""
+    from pyspark.sql.types import StructType
+
+    kept = StructType([schema.fields[i] for i in columns])
+    told = {ROW_METADATA: json.dumps(kept.jsonValue()), VERSION: str(spark.version)}
+    return file_schema(arrow_schema(kept, session_zone(spark)), told)
+
+
+def _columns(schema: StructType, by: tuple[str, ...]) -> tuple[int, ...]:
+    """Positions of the columns that go into the files."""
+    names = schema.names
+    missing = [name for name in by if name not in names]
+    if missing or len(set(by)) < len(by) or len(by) >= len(names):
+        raise ConfigError(f"partition_by is {list(by)}: give some of {names}, each once, and leave one for the files")
+    if len({name.casefold() for name in names}) < len(names):
+        raise SchemaError(f"the columns {names} have a name twice: Parquet's readers would not tell them apart")
+    for field in schema.fields:
+        kind = field.dataType.simpleString()
+        if "void" in kind or "variant" in kind or kind.startswith(("time(", "geo")):
+            raise SchemaError(f"field {field.name!r} has Spark's type {kind}, which write_parquet does not write")
+        if field.name in by and not kind.startswith(_NAMING):
+            raise SchemaError(f"partition_by: {field.name!r} has the type {kind}, which names no directory")
+    return tuple(i for i, name in enumerate(names) if name not in by)
+
+
+def _empty(write: Write) -> tuple[str, str, int]:
+    """A file without rows, which says the schema, where there are no others."""
+    import pyarrow.parquet as pq
+
+    attempt, name = "empty", f"part-00000-empty.{write.compression}.parquet"
+    write.system.create_dir(f"{write.folder}/{attempt}")
+    path = f"{write.folder}/{attempt}/{name}"
+    with write.system.open_output_stream(path) as sink:
+        pq.write_table(write.schema.empty_table(), sink, compression=write.compression)
+    return attempt, name, write.system.get_file_info(path).size

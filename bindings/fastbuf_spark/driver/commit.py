@@ -1,0 +1,220 @@
+"""Files that tasks have written become what readers see, in one step.
+
+Tasks write below a directory that no reader looks into.  The driver moves the files of the tasks that counted into
+their places there, and gives the whole its name by one rename.  Files that are added to a directory that is in use get
+their names one after the other: a journal says which, and who did it, so that the next write takes away what a driver
+left that was killed in between.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import json
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fastbuf.errors import ConfigError, ResourceError
+
+log = logging.getLogger("fastbuf_spark")
+
+MODES = ("error", "overwrite", "append")
+MARK = "-fastbuf-write-"
+JOURNAL = "journal.json"
+OLD = "old"  #: what was there, until the new is
+DONE = "_SUCCESS"
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+
+
+def check_renames(system: Any, path: str) -> None:
+    """ConfigError unless a rename on this file system is one step."""
+    if not _renames(system):
+        kind = getattr(system, "type_name", type(system).__name__)
+        raise ConfigError(
+            f"{path}: a rename on {kind} is no single step, so readers could see some of the files. Write to a file "
+            "system that has one (local, HDFS), or let Spark write, by the committer of your store: "
+            "to_df().write.parquet(path)"
+        )
+
+
+def _renames(system: Any) -> bool:
+    from pyarrow import fs
+
+    if isinstance(system, fs.LocalFileSystem | fs.HadoopFileSystem):
+        return True
+    if isinstance(system, fs.SubTreeFileSystem):
+        return _renames(system.base_fs)
+    if isinstance(system, fs.PyFileSystem) and isinstance(system.handler, fs.FSSpecHandler):
+        protocol = system.handler.fs.protocol
+        names = {protocol} if isinstance(protocol, str) else set(protocol)
+        return bool(names & {"file", "local", "hdfs"})
+    return False
+
+
+class Commit:
+    """One write to a directory.
+
+    Parameters
+    ----------
+    mode
+        ``"error"``: there must be nothing; ``"overwrite"``: what is there is replaced; ``"append"``: it stays.
+
+    Attributes
+    ----------
+    folder
+        Where tasks write, each attempt below a directory of its own.
+    """
+
+    def __init__(self, system: Any, path: str, mode: str) -> None:
+        from pyarrow import fs
+
+        check_renames(system, path)
+        self._system = system
+        self._path = path.rstrip("/")
+        parent, slash, name = self._path.rpartition("/")
+        kind = system.get_file_info(self._path).type
+        if kind == fs.FileType.File:
+            raise ResourceError(f"{path} is a file: give the path of a directory")
+        self._is_there = kind == fs.FileType.Directory
+        above, inside = parent or slash, f"_temporary{MARK}"
+        self._clean(above, f".{name}{MARK}")
+        self._clean(self._path, inside)
+        if self._is_there and mode == "error":
+            raise ResourceError(f"{path} is there already: use mode='overwrite' or 'append', or another path")
+        self._adds = self._is_there and mode == "append"
+        mark = inside if self._adds else f".{name}{MARK}"
+        beside = self._path if self._adds else above
+        named = f"{mark}{_owner(os.getpid())}-{secrets.token_hex(8)}"
+        self._temporary = f"{beside}/{named}" if beside.strip("/") else f"{slash}{named}"
+        self.folder = f"{self._temporary}/attempts"
+        system.create_dir(self.folder, recursive=True)
+
+    def commit(self, written: Sequence[tuple[str, str, int]]) -> None:
+        """Let readers see these files and no others.
+
+        Parameters
+        ----------
+        written
+            Attempt, path below its directory, and bytes of each.
+
+        Raises
+        ------
+        ResourceError
+            The driver does not see one of them as it was written: workers and driver are not on one file system.
+        """
+        paths = [f"{self.folder}/{attempt}/{path}" for attempt, path, _ in written]
+        for info, (_, _, size) in zip(self._system.get_file_info(paths), written, strict=True):
+            if info.size != size:
+                raise ResourceError(
+                    f"a task wrote {size} bytes to {info.path}, of which the driver sees {info.size}: the path must be "
+                    "on a file system that the driver and all workers share"
+                )
+        if self._adds:
+            self._add(paths, [path for _, path, _ in written])
+        else:
+            self._replace(paths, [path for _, path, _ in written])
+
+    def _add(self, paths: Sequence[str], names: Sequence[str]) -> None:
+        self._folders(self._path, names)
+        self._note(JOURNAL, list(names))
+        for path, name in zip(paths, names, strict=True):
+            self._move(path, f"{self._path}/{name}")
+        self._system.delete_file(f"{self._temporary}/{JOURNAL}")
+        self.close()
+
+    def _replace(self, paths: Sequence[str], names: Sequence[str]) -> None:
+        made = f"{self._temporary}/made"
+        self._system.create_dir(made)
+        self._folders(made, names)
+        for path, name in zip(paths, names, strict=True):
+            self._move(path, f"{made}/{name}")
+        with self._system.open_output_stream(f"{made}/{DONE}"):
+            pass
+        if not self._is_there:
+            self._move(made, self._path)
+        elif not self._exchange(made, self._path):
+            self._move(self._path, f"{self._temporary}/{OLD}")
+            self._move(made, self._path)
+        self.close()
+
+    def close(self) -> None:
+        """Take away what is not committed."""
+        with contextlib.suppress(FileNotFoundError):
+            self._system.delete_dir(self._temporary)
+
+    def _folders(self, base: str, names: Sequence[str]) -> None:
+        for folder in sorted({name.rpartition("/")[0] for name in names} - {""}):
+            self._system.create_dir(f"{base}/{folder}", recursive=True)
+
+    def _move(self, source: str, target: str) -> None:
+        self._system.move(source, target)
+
+    def _exchange(self, one: str, other: str) -> bool:
+        """Exchange two directories in one step; whether that could be done: Linux can, on most of its file systems."""
+        from pyarrow import fs
+
+        call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+        if call is None or not isinstance(self._system, fs.LocalFileSystem):
+            return False
+        done = call(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE)
+        return bool(done == 0)
+
+    def _note(self, name: str, what: list[str]) -> None:
+        """Write a file of the temporary directory, whole or not at all."""
+        draft = f"{self._temporary}/{name}.draft"
+        with self._system.open_output_stream(draft) as stream:
+            stream.write(json.dumps(what).encode())
+        self._move(draft, f"{self._temporary}/{name}")
+
+    def _clean(self, beside: str, mark: str) -> None:
+        """Take away what drivers of this host left that have died, and what they had half added."""
+        from pyarrow import fs
+
+        for info in self._system.get_file_info(fs.FileSelector(beside, allow_not_found=True)):
+            owner = info.base_name.removeprefix(mark).rpartition("-")[0]
+            if not info.base_name.startswith(mark) or not _is_dead(owner):
+                continue
+            added = self._noted(f"{info.path}/{JOURNAL}")
+            for name in added:
+                with contextlib.suppress(OSError):
+                    self._system.delete_file(f"{self._path}/{name}")
+            old = f"{info.path}/{OLD}"
+            if not self._is_there and self._system.get_file_info(old).type == fs.FileType.Directory:
+                self._move(old, self._path)
+                self._is_there = True
+            log.info("%s: a write that was killed has been taken away, %d files of it in sight", info.path, len(added))
+            with contextlib.suppress(OSError):
+                self._system.delete_dir(info.path)
+
+    def _noted(self, path: str) -> list[str]:
+        try:
+            with self._system.open_input_stream(path) as stream:
+                return [str(name) for name in json.loads(stream.read())]
+        except (OSError, ValueError):
+            return []
+
+
+def _host() -> str:
+    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:12]
+
+
+def _owner(pid: int) -> str:
+    """This host's process, as names of directories tell it: another one of its number has begun at another time."""
+    try:
+        began = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        began = ""
+    return f"{_host()}.{pid}.{began}"
+
+
+def _is_dead(owner: str) -> bool:
+    """Whether a driver is known to be gone; of other hosts nobody knows."""
+    host, _, rest = owner.partition(".")
+    pid = rest.partition(".")[0]
+    return host == _host() and pid.isdigit() and _owner(int(pid)) != owner

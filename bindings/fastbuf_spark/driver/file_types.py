@@ -1,0 +1,124 @@
+"""The schema that Spark reads a file with: of Parquet's own types, since Arrow's do not tell all that Spark knows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from fastbuf.errors import SchemaError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import DataType, StructType
+
+ROW_METADATA = b"org.apache.spark.sql.parquet.row.metadata"  #: Spark's own schema, in files that it wrote
+SPARK_VERSION = b"org.apache.spark.version"
+#: Files of days and instants before 1582 in the calendar of that time, which Spark counts over when it reads them.
+LEGACY = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
+MOST_DIGITS = 38  #: of Spark's decimals
+
+
+def parquet_schema(metadata: Any, arrow: pa.Schema, path: str, ntz: bool = True, texts: bool = False) -> StructType:
+    """What Spark's reader takes a Parquet file for.
+
+    Parameters
+    ----------
+    metadata
+        Of the file (``pyarrow.parquet.FileMetaData``).
+    arrow
+        Its schema in Arrow, for how it is nested.
+    ntz, texts
+        Spark's settings ``spark.sql.parquet.inferTimestampNTZ.enabled`` and ``binaryAsString``.
+
+    Raises
+    ------
+    SchemaError
+        A type that Spark does not read either, or calendars that pyarrow does not count over; the message names it.
+    """
+    from pyspark.sql.types import StructType
+
+    told = metadata.metadata or {}
+    version = told.get(SPARK_VERSION, b"").decode()
+    if any(key in told for key in LEGACY) or version.startswith(("1.", "2.")):
+        raise SchemaError(
+            f"{path} has days in a calendar that was in use before Spark 3 ({version or 'legacy'}): Spark alone counts "
+            "them over; use spark.read.parquet"
+        )
+    if ROW_METADATA in told:
+        return nullable(StructType.fromJson(json.loads(told[ROW_METADATA])))
+    leaves = (metadata.schema.column(i) for i in range(metadata.num_columns))
+    made = StructType()
+    for field in arrow:
+        made.add(field.name, _spark_type(field.type, leaves, path, ntz, texts), True)
+    return made
+
+
+def nullable(kind: Any) -> Any:
+    """The type, with nulls allowed everywhere, as of all that Spark reads from files."""
+    from pyspark.sql import types as T
+
+    if isinstance(kind, T.StructType):
+        return T.StructType([T.StructField(f.name, nullable(f.dataType), True, f.metadata) for f in kind.fields])
+    if isinstance(kind, T.ArrayType):
+        return T.ArrayType(nullable(kind.elementType), True)
+    if isinstance(kind, T.MapType):
+        return T.MapType(nullable(kind.keyType), nullable(kind.valueType), True)
+    return kind
+
+
+def _spark_type(kind: pa.DataType, leaves: Iterator[Any], path: str, ntz: bool, texts: bool) -> DataType:
+    import pyarrow as pa
+    from pyspark.sql import types as T
+
+    if pa.types.is_struct(kind):
+        fields = [kind.field(i) for i in range(kind.num_fields)]
+        return T.StructType([T.StructField(f.name, _spark_type(f.type, leaves, path, ntz, texts)) for f in fields])
+    if pa.types.is_map(kind):
+        key = _spark_type(kind.key_type, leaves, path, ntz, texts)
+        return T.MapType(key, _spark_type(kind.item_type, leaves, path, ntz, texts))
+    if hasattr(kind, "value_field") and not pa.types.is_run_end_encoded(kind):  # a list of any kind
+        return T.ArrayType(_spark_type(kind.value_type, leaves, path, ntz, texts))
+    return _leaf(next(leaves), path, ntz, texts)
+
+
+def _leaf(leaf: Any, path: str, ntz: bool, texts: bool) -> DataType:
+    from pyspark.sql import types as T
+
+    physical, logical = leaf.physical_type, json.loads(leaf.logical_type.to_json())
+    name = logical["Type"]
+    if physical == "INT96":
+        return T.TimestampType()
+    if name == "Timestamp" and logical["timeUnit"] != "nanoseconds":
+        return T.TimestampType() if logical["isAdjustedToUTC"] or not ntz else T.TimestampNTZType()
+    if name == "Decimal" and logical["precision"] <= MOST_DIGITS:
+        return T.DecimalType(logical["precision"], logical["scale"])
+    if name == "Int":
+        signed: dict[int, type[DataType]] = {8: T.ByteType, 16: T.ShortType, 32: T.IntegerType, 64: T.LongType}
+        wider: dict[int, type[DataType]] = {8: T.ShortType, 16: T.IntegerType, 32: T.LongType}
+        bits = logical["bitWidth"]
+        return signed[bits]() if logical["isSigned"] else wider[bits]() if bits < 64 else T.DecimalType(20, 0)
+    plain: dict[str, type[DataType]] = {
+        "BOOLEAN": T.BooleanType,
+        "INT32": T.IntegerType,
+        "INT64": T.LongType,
+        "FLOAT": T.FloatType,
+        "DOUBLE": T.DoubleType,
+        "BYTE_ARRAY": T.StringType if texts else T.BinaryType,
+        "FIXED_LEN_BYTE_ARRAY": T.BinaryType,
+    }
+    known: dict[str, type[DataType]] = {
+        "String": T.StringType,
+        "Enum": T.StringType,
+        "JSON": T.StringType,
+        "BSON": T.BinaryType,
+        "Date": T.DateType,
+        "Null": T.IntegerType,
+        "None": plain.get(physical, T.NullType),
+    }
+    if name in known and known[name] is not T.NullType:
+        return known[name]()
+    raise SchemaError(
+        f"{path}: column {leaf.path!r} has Parquet's type {physical} ({leaf.logical_type}), which Spark does not read "
+        "either; leave it out (columns=), or read the files by pyarrow in a function of your own"
+    )

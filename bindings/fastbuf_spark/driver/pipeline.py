@@ -1,0 +1,306 @@
+"""Plans a pipeline: which functions run in one task, which exchanges run at the same time, and what each may hold."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fastbuf.errors import PreflightError
+from fastbuf_spark.conf import ShuffleConf
+from fastbuf_spark.driver.checks import is_connect, ports_of, remedy, slots_of, slots_to_come, tasks_of_executor
+from fastbuf_spark.driver.keys import plain
+from fastbuf_spark.driver.plan import staged
+from fastbuf_spark.driver.sources import Source, counted
+from fastbuf_spark.driver.staged import Renamed, Staged
+from fastbuf_spark.worker.chains import Called, Chain
+from fastbuf_spark.worker.groups import Limits
+from fastbuf_spark.worker.steps import Copies, Drawn, Hashed, WithoutLast
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+LEAST_SEGMENTS = 8  #: below which no exchange's memory is divided
+ADDED = "__fastbuf_step"  #: name of a column that a step adds for its shuffle alone
+
+
+class Step(Protocol):
+    """One verb of a pipeline."""
+
+    def build(self, at: Staged, plan: Plan) -> Staged:
+        """The stage with this step behind it."""
+
+
+@dataclasses.dataclass
+class Stage:
+    """For whoever looks at the plan: the functions of one task, in order, and the exchange in front of them."""
+
+    links: list[str]
+    tasks: int | None = None
+    exchange: str = ""
+    mode: str = ""
+    why: str = ""
+
+
+class Plan:
+    """What is known while the steps of one pipeline become stages.
+
+    Parameters
+    ----------
+    exchanges
+        How many there will be.
+    shared
+        The result is an ordinary DataFrame, which may be used twice in one action, as in a join: then slots are to be
+        left for it.
+    """
+
+    def __init__(self, spark: Any, conf: ShuffleConf, exchanges: int, shared: bool) -> None:
+        self.spark = spark
+        self.exchanges = exchanges
+        self.shared = shared
+        self.stages: list[Stage] = []
+        self.held = 0
+        self.partitions = 0
+        self.given = conf
+        self.conf = _halved(conf) if exchanges > 1 else conf
+        self.slots = None if is_connect(spark) else slots_of(spark.sparkContext)
+
+    def count(self, partitions: int | None) -> int:
+        """Partitions of an exchange: those asked for, else those of the one before.
+
+        Else half of the slots, or fewer, so that all exchanges can run at the same time with as many.
+        """
+        if partitions is None:
+            default = int(self.spark.conf.get("spark.sql.shuffle.partitions", "200"))
+            if self.slots is not None:
+                default = max(1, min(self.slots // 2, (self.slots - 1) // max(1, self.exchanges)))
+            partitions = self.partitions or default
+        self.partitions = partitions
+        return partitions
+
+    def choose(self, frame: Any, partitions: int, mode: str, varies: str) -> tuple[str, str]:
+        """The mode of the next exchange, whose consumers hold a slot each beside those of the exchanges before it.
+
+        A blocking one in between sets none free: what stands before it runs in the producers' job of the next pipelined
+        one, whose consumers wait.  So the first exchanges, through which most rows go as a rule, are pipelined as far
+        as slots go, and those behind them blocking.
+        """
+        why = "" if mode == "blocking" else self._problem(frame, partitions, mode, varies)
+        if why and mode == "pipelined":
+            raise PreflightError(f"mode='pipelined' cannot run: {why}")
+        if mode == "blocking" or why:
+            return "blocking", f"not pipelined: {why}" if why else "as asked for"
+        return "pipelined", ""
+
+    def _problem(self, frame: Any, partitions: int, mode: str, varies: str) -> str:
+        if is_connect(self.spark):
+            return "Spark Connect has no driver process to meet in"
+        if frame.isStreaming:
+            return "a streaming input cannot be read by a second job"
+        if mode == "auto" and varies:
+            return f"its input is not deterministic: {varies}"
+        sc = self.spark.sparkContext
+        slots = slots_to_come(sc) if mode == "pipelined" else self.slots
+        if slots is None:
+            return "Spark does not say how many tasks it runs at once" if mode == "auto" else ""
+        all_held = self.held + partitions
+        twice = mode == "auto" and self.shared
+        need = (2 if twice else 1) * all_held + 1
+        if need <= slots:
+            return ""
+        before = f"{self.held} consumers of exchanges before it, " if self.held else ""
+        return (
+            f"{before}{partitions} consumers{', as many of a second use as in a join,' if twice else ''} and one "
+            f"producer take {need} slots, and there are {slots}: use {remedy(sc, need)}, or fewer partitions"
+        )
+
+    def entered(self, made: Staged, what: str, partitions: int) -> Staged:
+        """Note an exchange that has been planned."""
+        if made.mode == "pipelined":
+            self.held += partitions
+        self.stages.append(Stage([], partitions, what, made.mode, made.why))
+        return made
+
+    def exchange(self, at: Staged, what: str, keys: Any, partitions: int | None, mode: str) -> Staged:
+        """The stage behind a shuffle of ``at``."""
+        count = self.count(partitions)
+        shape = plain(at.frame).schema if at.head is None else at.schema
+        arguments = (at.frame, None, shape, keys, count, at.before, None if at.head is None else shape)
+        made = staged(*arguments, mode, self.conf, in_order=at.in_order, choose=self.choose, name=what)
+        made = self.entered(made, what, count)
+        return made if made.schema.names == at.schema.names else made.then(Renamed(at.schema.names), at.schema, "names")
+
+    def make(self, at: Staged) -> Callable[..., Staged]:
+        """What takes the place of ``shuffle`` for verbs of groups."""
+        return partial(staged, in_order=at.in_order, choose=self.choose)
+
+    def limits(self) -> Limits:
+        """Of a task that sorts its rows."""
+        conf = self.conf
+        return Limits(conf.memory_bytes, conf.spill_directory, conf.batch_rows, conf.batch_bytes)
+
+    def linked(self, name: str) -> None:
+        """Note a function of the last stage."""
+        self.stages[-1].links.append(name)
+
+    def text(self) -> str:
+        """The plan, drawn."""
+        lines = []
+        for number, stage in enumerate(self.stages, 1):
+            if stage.exchange:
+                why = f" ({stage.why})" if stage.why else ""
+                lines.append(f"    == {stage.exchange} -> {counted(stage.tasks or 0, 'partition')}: {stage.mode}{why}")
+            tasks = "" if stage.tasks is None else counted(stage.tasks, "task")
+            if stage.mode == "pipelined":
+                tasks += ", each holds a slot from the beginning"
+            tasks += ": " if tasks else ""
+            lines.append(f"stage {number}  {tasks}{' -> '.join(stage.links) or 'rows as they come'}")
+        need = (2 if self.shared else 1) * self.held + 1
+        have = "an unknown number" if self.slots is None else str(self.slots)
+        twice = " (two uses of the result in one action included)" if self.shared and self.held else ""
+        lines.append(f"slots   {need} at the same time{twice}, of {have}")
+        lines.append(self._memory())
+        return "\n".join(lines)
+
+    def _memory(self) -> str:
+        mib = self.conf.memory_bytes / (1 << 20)
+        divided = ""
+        if self.conf is not self.given:
+            divided = f": half of memory_bytes ({self.given.memory_bytes >> 20} MiB), for a task may be in two"
+        words = f"memory  {mib:g} MiB of segments for a task and an exchange{divided}"
+        if is_connect(self.spark):
+            return words
+        tasks = tasks_of_executor(self.spark.sparkContext, self.slots)
+        if tasks is not None:
+            words += f"; {self.given.memory_bytes * tasks / (1 << 20):g} MiB in {tasks} tasks of one executor"
+        return f"{words}, besides what functions and groups hold\nports   {ports_of(self.given)}"
+
+
+def _halved(conf: ShuffleConf) -> ShuffleConf:
+    """Settings of an exchange whose tasks are in another one too: both together hold what one task may."""
+    least = LEAST_SEGMENTS * conf.segment_size
+    if conf.memory_bytes < 2 * least:
+        return conf
+    return dataclasses.replace(conf, memory_bytes=conf.memory_bytes // 2)
+
+
+def build(
+    start: Source | DataFrame, steps: Iterable[Step], conf: ShuffleConf | None, shared: bool
+) -> tuple[Staged, Plan]:
+    """The last stage of a pipeline, and its plan."""
+    steps = tuple(steps)
+    spark = start.spark if isinstance(start, Source) else start.sparkSession
+    exchanges = sum(1 for step in steps if getattr(step, "exchanges", False))
+    plan = Plan(spark, conf or ShuffleConf.from_session(spark), exchanges, shared)
+    if isinstance(start, Source):
+        at = start.staged()
+        plan.stages.append(Stage([start.about], len(start.read.splits)))
+    else:
+        at = Staged(start, start.schema)
+        plan.stages.append(Stage(["a DataFrame of Spark's, through the JVM"]))
+    for step in steps:
+        at = step.build(at, plan)
+    return at, plan
+
+
+@dataclasses.dataclass(frozen=True)
+class Map:
+    """A function over record batches, in the tasks that are there."""
+
+    func: Callable[..., Any]
+    schema: StructType | None
+    name: str
+    #: From the schema of what it gets and the session to the function, where that depends on them
+    made: Callable[[Any, StructType], Callable[..., Any]] | None = None
+
+    def build(self, at: Staged, plan: Plan) -> Staged:
+        plan.linked(self.name)
+        func = self.func if self.made is None else self.made(plan.spark, at.schema)
+        return at.then(func, self.schema or at.schema, self.name)
+
+
+@dataclasses.dataclass(frozen=True)
+class NewChain:
+    """What follows is called in Python workers of its own."""
+
+    def build(self, at: Staged, plan: Plan) -> Staged:
+        df = at.to_df()
+        plan.stages.append(Stage([], None, "a new chain, through the JVM", "Spark's own", "as asked for"))
+        return Staged(df, df.schema, in_order=at.in_order)
+
+
+@dataclasses.dataclass(frozen=True)
+class Shuffle:
+    """Rows by key, or in turn."""
+
+    keys: tuple[Any, ...]
+    partitions: int | None
+    mode: str
+    exchanges = True
+
+    def build(self, at: Staged, plan: Plan) -> Staged:
+        by = ", ".join(map(str, self.keys))
+        what = f"shuffle by {by}" if self.keys else "rebalance"
+        return plan.exchange(at, what, self.keys, self.partitions, self.mode)
+
+
+@dataclasses.dataclass(frozen=True)
+class Broadcast:
+    """All rows to every partition."""
+
+    partitions: int | None
+    mode: str
+    exchanges = True
+
+    def build(self, at: Staged, plan: Plan) -> Staged:
+        from pyspark.sql.types import IntegerType, StructType
+
+        count, shape = plan.count(self.partitions), at.schema
+        wide = StructType([*shape.fields]).add(ADDED, IntegerType())
+        sent = at.then(Copies(targets(count), ADDED), wide, "broadcast")
+        made = plan.exchange(sent, "broadcast", (ADDED,), count, self.mode)
+        return made.then(WithoutLast(), shape, "broadcast")
+
+
+def targets(partitions: int) -> tuple[int, ...]:
+    """For each partition a number that Spark's hash places there."""
+    import numpy as np
+    import pyarrow as pa
+
+    from fastbuf.serializers.partition import HashPartitioner
+
+    found: dict[int, int] = {}
+    start = 0
+    while len(found) < partitions:
+        numbers = np.arange(start, start + 64 * partitions, dtype=np.int32)
+        placed = HashPartitioner((0,), partitions).partition(pa.record_batch({"n": pa.array(numbers)}))
+        for number, partition in zip(numbers.tolist(), placed.tolist(), strict=True):
+            found.setdefault(partition, number)
+        start += 64 * partitions
+    return tuple(found[partition] for partition in range(partitions))
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomShuffle:
+    """Rows in a random order, the same for the same seed and the same rows."""
+
+    seed: int
+    partitions: int | None
+    mode: str
+    exchanges = True
+
+    def build(self, at: Staged, plan: Plan) -> Staged:
+        from pyspark.sql.types import LongType, StructType
+
+        shape, head = at.schema, at.head
+        wide = StructType([*shape.fields]).add(ADDED, LongType())
+        if at.in_order and isinstance(head, Called) and at.name == "fastbuf_read":
+            # By place: rows that are equal are not moved together
+            bare = dataclasses.replace(at, head=Called(Chain()))
+            sent = bare.then(Drawn(head.chain, self.seed, ADDED), wide, "random_shuffle")
+        else:
+            sent = at.then(Hashed(self.seed, ADDED), wide, "random_shuffle")
+        made = plan.exchange(sent, f"random shuffle, seed {self.seed}", (ADDED,), self.partitions, self.mode)
+        return made.then(WithoutLast(plan.limits()), shape, "random_shuffle")

@@ -1,0 +1,286 @@
+"""Files, and datasets of pyarrow, as the first stage of a pipeline: the driver lists, the workers read."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from fastbuf.errors import ConfigError, SchemaError
+from fastbuf_spark.driver import splits
+from fastbuf_spark.driver.checks import is_connect, slots_of
+from fastbuf_spark.driver.file_types import nullable, parquet_schema
+from fastbuf_spark.driver.plan import requests
+from fastbuf_spark.driver.staged import Staged
+from fastbuf_spark.schema import arrow_schema, large_types, session_zone
+from fastbuf_spark.worker.chains import Called, Chain
+from fastbuf_spark.worker.reading import Read
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import DataType, StructType
+
+CONNECT_TASKS = 8  #: splits to aim at where Spark does not say how many tasks it runs at once
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """What workers read by themselves.
+
+    Attributes
+    ----------
+    about
+        For whoever looks at the plan: what is read, and how it is shared out.
+    """
+
+    spark: Any
+    read: Read
+    schema: StructType
+    about: str
+
+    def staged(self) -> Staged:
+        """Its stage."""
+        frame = requests(self.spark, len(self.read.splits))
+        return Staged(frame, self.schema, Called(Chain((self.read,))), "fastbuf_read")
+
+    def filtered(self, expression: Any) -> Source:
+        """The same with fewer rows: the filter goes down to the files."""
+        check_filter(expression, self.read.shown)
+        both = expression if self.read.filter is None else self.read.filter & expression
+        return dataclasses.replace(self, read=dataclasses.replace(self.read, filter=both))
+
+
+def counted(number: int, what: str) -> str:
+    """So many of it, in words."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def check_filter(expression: Any, schema: pa.Schema) -> None:
+    """ConfigError unless this is an expression of pyarrow's that finds its columns there."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not isinstance(expression, pc.Expression):
+        raise ConfigError(
+            f"filter is {expression!r:.100} ({type(expression).__name__}): give a pyarrow.compute expression, as in "
+            "pc.field('amount') > 3"
+        )
+    try:
+        schema.empty_table().filter(expression)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError) as error:
+        said = str(error).splitlines()[0]
+        raise ConfigError(f"filter {expression} cannot be: {said}; the columns are {schema.names}") from error
+
+
+def parquet_source(
+    spark: Any,
+    path: Any,
+    columns: Iterable[str] | None,
+    filter: Any,
+    schema: StructType | None,
+    partition_types: dict[str, DataType],
+    filesystem: Any,
+) -> Source:
+    """Of Parquet files."""
+    import pyarrow.dataset as ds
+    from pyspark.sql.types import StructType
+
+    system, paths = splits.file_system(path, filesystem)
+    files = splits.list_files(system, paths)
+    layout = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
+    infer = _true(spark, "spark.sql.sources.partitionColumnTypeInference.enabled", "true")
+    types = splits.partition_types(files, infer, partition_types)
+    if schema is None:
+        if not files:
+            raise ConfigError(f"{paths[0]} has no Parquet files, which would say the schema: give schema=")
+        first = layout.make_fragment(files[0].path, system)
+        ntz = _true(spark, "spark.sql.parquet.inferTimestampNTZ.enabled", "true")
+        texts = _true(spark, "spark.sql.parquet.binaryAsString", "false")
+        schema = parquet_schema(first.metadata, first.physical_schema, files[0].path, ntz, texts)
+    twice = set(types) & set(schema.names)
+    if twice:
+        raise SchemaError(f"{', '.join(sorted(twice))}: columns of the files, and of the directories' names too")
+    whole = StructType([*nullable(schema).fields])
+    for name, kind in types.items():
+        whole.add(name, kind, True)
+    return _source(spark, "read_parquet", system, files, layout, types, whole, columns, filter)
+
+
+def text_source(
+    spark: Any,
+    name: str,
+    path: Any,
+    layout: Any,
+    schema: StructType,
+    columns: Iterable[str] | None,
+    filter: Any,
+    filesystem: Any,
+) -> Source:
+    """Of files of lines, whose schema is given; a file is one task's."""
+    system, paths = splits.file_system(path, filesystem)
+    files = splits.list_files(system, paths)
+    infer = _true(spark, "spark.sql.sources.partitionColumnTypeInference.enabled", "true")
+    types = splits.partition_types(files, infer, {})
+    whole = nullable(schema)
+    for key, kind in types.items():
+        whole.add(key, kind, True)
+    return _source(spark, name, system, files, layout, types, whole, columns, filter, has_texts=True)
+
+
+def ipc_source(spark: Any, path: Any, columns: Iterable[str] | None, filter: Any, filesystem: Any) -> Source:
+    """Of Arrow's own files."""
+    import pyarrow.dataset as ds
+
+    system, paths = splits.file_system(path, filesystem)
+    files = splits.list_files(system, paths)
+    if not files:
+        raise ConfigError(f"{paths[0]} has no files, which would say the schema")
+    layout = ds.IpcFileFormat()
+    infer = _true(spark, "spark.sql.sources.partitionColumnTypeInference.enabled", "true")
+    types = splits.partition_types(files, infer, {})
+    whole = of_arrow(layout.make_fragment(files[0].path, system).physical_schema)
+    for key, kind in types.items():
+        whole.add(key, kind, True)
+    return _source(spark, "read_ipc", system, files, layout, types, whole, columns, filter)
+
+
+def dataset_source(spark: Any, dataset: Any, columns: Iterable[str] | None, filter: Any) -> Source:
+    """Of a dataset of pyarrow's, or of what has one: a table of deltalake."""
+    import pyarrow.dataset as ds
+
+    if hasattr(dataset, "to_pyarrow_dataset"):
+        dataset = dataset.to_pyarrow_dataset()
+    if not isinstance(dataset, ds.Dataset):
+        raise ConfigError(
+            f"scan takes a pyarrow.dataset.Dataset or a deltalake table, not a {type(dataset).__module__}."
+            f"{type(dataset).__name__}"
+        )
+    if isinstance(dataset, ds.InMemoryDataset):
+        raise ConfigError("scan takes a dataset of files; give rows in memory to spark.createDataFrame(table)")
+    schema = of_arrow(dataset.schema)
+    files, shown = _schemas(spark, schema, columns, filter)
+    # Not with the filter: that is of the types that are shown, and a dataset's are its own
+    found = [(None, fragment) for fragment in dataset.get_fragments()]
+    return _shared(spark, "scan", found, files, shown, schema, filter, ())
+
+
+def of_arrow(schema: pa.Schema) -> StructType:
+    """Spark's schema of Arrow's, where files say no more.
+
+    Raises
+    ------
+    SchemaError
+        A type that Spark has not; the message names the column.
+    """
+    import pyarrow as pa
+    from pyspark.errors import PySparkException
+    from pyspark.sql import types as T
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    made = T.StructType()
+    unsigned: list[tuple[pa.DataType, type[DataType]]] = [
+        (pa.uint8(), T.ShortType),
+        (pa.uint16(), T.IntegerType),
+        (pa.uint32(), T.LongType),
+    ]
+    for field in schema:
+        kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+        found = next((wider for narrow, wider in unsigned if kind == narrow), None)
+        try:
+            if found is not None:
+                spark_type: DataType = found()
+            elif kind == pa.uint64():
+                spark_type = T.DecimalType(20, 0)
+            else:
+                spark_type = from_arrow_type(kind)
+        except PySparkException as error:
+            raise SchemaError(f"column {field.name!r} has Arrow's type {field.type}: {error}") from error
+        made.add(field.name, nullable(spark_type), True)
+    return made
+
+
+def _schemas(spark: Any, whole: StructType, columns: Iterable[str] | None, filter: Any) -> tuple[pa.Schema, pa.Schema]:
+    """The schema that files are read with, and that of what is asked for of it.
+
+    Only columns that are asked for, or filtered by, have to be of types that can be carried.
+    """
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    if isinstance(columns, str):
+        raise ConfigError(f"columns is {columns!r}: give a list of names")
+    names = list(whole.names if columns is None else columns)
+    missing = [name for name in names if name not in whole.names]
+    if missing or not names or len(set(names)) < len(names):
+        raise ConfigError(f"columns is {names}: give some of {whole.names}, each once")
+    zone, large = session_zone(spark), large_types(spark)
+    shown = arrow_schema(StructType([whole[name] for name in names]), zone, large)
+    if filter is None:
+        return shown, shown
+    carried = []
+    for field in whole.fields:
+        try:
+            carried.append(arrow_schema(StructType([field]), zone, large).field(0))
+        except SchemaError:
+            if field.name in names:
+                raise
+    files = pa.schema(carried)
+    check_filter(filter, files)
+    return files, shown
+
+
+def _source(
+    spark: Any,
+    name: str,
+    system: Any,
+    files: list[splits.File],
+    layout: Any,
+    types: dict[str, DataType],
+    whole: StructType,
+    columns: Iterable[str] | None,
+    filter: Any,
+    has_texts: bool = False,
+) -> Source:
+    from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
+
+    read_with, shown = _schemas(spark, whole, columns, filter)
+    texts: tuple[str, ...] = ()
+    if has_texts:
+        import pyarrow as pa
+
+        instants = TimestampType | TimestampNTZType
+        texts = tuple(f.name for f in whole.fields if f.name in read_with.names and isinstance(f.dataType, instants))
+        read_with = pa.schema([f.with_type(pa.string()) if f.name in texts else f for f in read_with])
+    kinds = arrow_schema(StructType([whole[key] for key in types]), session_zone(spark)) if types else ()
+    found = splits.fragments(system, files, layout, {field.name: field.type for field in kinds})
+    chosen = StructType([whole[key] for key in shown.names])
+    return _shared(spark, name, found, read_with, shown, chosen, filter, texts)
+
+
+def _shared(
+    spark: Any,
+    name: str,
+    found: list[Any],
+    read_with: pa.Schema,
+    shown: pa.Schema,
+    schema: StructType,
+    filter: Any,
+    texts: tuple[str, ...],
+) -> Source:
+    from pyspark.sql.types import StructType
+
+    tasks = None if is_connect(spark) else slots_of(spark.sparkContext)
+    # A filter's columns are read as well, but which they are it does not tell
+    needed = set(shown.names)
+    pushed = None if texts else filter
+    parts = splits.pieces(found, read_with, needed, pushed)
+    shared = splits.shared_out(parts, tasks or CONNECT_TASKS)
+    mib = sum(part.nbytes for part in parts) / (1 << 20)
+    pieces = f"{counted(len(found), 'file')}, {counted(len(parts), 'piece')}"
+    about = f"{name}: {pieces}, {mib:.1f} MiB, in {counted(len(shared), 'split')}"
+    read = Read(shared, read_with, shown, filter, texts, session_zone(spark))
+    return Source(spark, read, StructType([schema[key] for key in shown.names]), about)
+
+
+def _true(spark: Any, name: str, default: str) -> bool:
+    return str(spark.conf.get(name, default)).strip().lower() == "true"

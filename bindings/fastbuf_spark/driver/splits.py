@@ -1,0 +1,257 @@
+"""Which files there are, what their directories say, and which task reads which row groups."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from fastbuf.errors import ConfigError, ResourceError, SchemaError
+from fastbuf_spark.worker.reading import Piece, changed
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import DataType
+
+MOST_BYTES = 128 << 20  #: of one task's split, as of ``spark.sql.files.maxPartitionBytes``
+LEAST_BYTES = 4 << 20  #: what a file costs to open, in bytes, as Spark reckons it
+MOST_FOOTERS = 4096  #: of more files than these none is cut: their footers would all be read on the driver
+READERS = 16  #: threads that read footers
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+_WHOLE = re.compile(r"[+-]?\d+$")
+_REAL = re.compile(r"[+-]?(\d+\.\d*|\.\d+)$|NaN$|-?Infinity$")
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}$")
+#: What Spark may take for something else than a text: times, instants, numbers with an exponent or a letter, years
+_ODD = re.compile(r"\s|\d{1,2}:\d{2}|\d{4}-\d{1,2}.*[T ]|[+-]?[\d.]+([eE][+-]?\d+)?[dDfF]?$|\d{4}-\d{2}$")
+
+
+@dataclass(frozen=True)
+class File:
+    """One file, and what the names of its directories say."""
+
+    path: str
+    size: int
+    changed: int
+    values: tuple[tuple[str, str | None], ...]
+
+
+def file_system(path: Any, given: Any) -> tuple[Any, list[str]]:
+    """The file system of one or several paths, and the paths in it.
+
+    Parameters
+    ----------
+    path
+        A path or URI, or several of one file system.
+    given
+        Of pyarrow or fsspec; None: that of the URI, else the local one.
+
+    Raises
+    ------
+    ConfigError
+        No path, or several file systems.
+    """
+    from pyarrow import fs
+
+    paths = [str(p) for p in ([path] if isinstance(path, str) or not isinstance(path, Iterable) else path)]
+    if not paths:
+        raise ConfigError("path is an empty list: give one path or more")
+    if any("*" in p or "?" in p for p in paths):
+        raise ConfigError(f"path {paths[0]!r:.100} has a wildcard: give the directory, or a list of paths")
+    if given is not None:
+        if not isinstance(given, fs.FileSystem):
+            given = fs.PyFileSystem(fs.FSSpecHandler(given))
+        return given, paths
+    found: list[tuple[Any, str]] = []
+    for each in paths:
+        found.append(_by_uri(each) if "://" in each or each.startswith("file:") else (fs.LocalFileSystem(), each))
+    if any(system != found[0][0] for system, _ in found):
+        raise ConfigError("the paths are of several file systems: read them one by one")
+    local = isinstance(found[0][0], fs.LocalFileSystem)
+    # Workers have other working directories
+    return found[0][0], [str(_absolute(p)) if local else p for _, p in found]
+
+
+def _by_uri(uri: str) -> tuple[Any, str]:
+    import pyarrow as pa
+    from pyarrow import fs
+
+    try:
+        system, path = fs.FileSystem.from_uri(uri)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        try:
+            import fsspec
+        except ImportError:
+            raise ConfigError(f"{uri}: {error}; pyarrow has no such file system, and fsspec is not there") from error
+        handler, path = fsspec.core.url_to_fs(uri)
+        return fs.PyFileSystem(fs.FSSpecHandler(handler)), path
+    return system, path
+
+
+def _absolute(path: str) -> Any:
+    from pathlib import Path
+
+    return Path(path).expanduser().absolute()
+
+
+def list_files(system: Any, paths: Sequence[str]) -> list[File]:
+    """All files below, but those that Spark does not see either (``_...``, ``....``) and empty ones, in order.
+
+    Raises
+    ------
+    ResourceError
+        There is nothing at a path.
+    """
+    from pyarrow import fs
+
+    found: list[File] = []
+    for path in paths:
+        info = system.get_file_info(path)
+        if info.type == fs.FileType.NotFound:
+            raise ResourceError(f"{path}: there is nothing")
+        if info.type == fs.FileType.File:
+            found.append(File(info.path, info.size, changed(info), ()))
+            continue
+        base = info.path.rstrip("/") + "/"
+        for each in system.get_file_info(fs.FileSelector(path, recursive=True)):
+            inside = each.path[len(base) :].split("/")
+            if each.type == fs.FileType.File and each.size and not any(map(_hidden, inside)):
+                found.append(File(each.path, each.size, changed(each), _values(inside[:-1])))
+    return sorted(found, key=lambda file: file.path)
+
+
+def _hidden(name: str) -> bool:
+    return name.startswith(".") or (name.startswith("_") and "=" not in name) or name.endswith("._COPYING_")
+
+
+def _values(folders: Sequence[str]) -> tuple[tuple[str, str | None], ...]:
+    named = [folder.partition("=") for folder in folders if "=" in folder]
+    return tuple((unquote(key), None if value == NO_VALUE else unquote(value)) for key, _, value in named)
+
+
+def partition_types(files: Sequence[File], infer: bool, given: dict[str, DataType]) -> dict[str, DataType]:
+    """Types of the columns that directories' names give, as Spark finds them.
+
+    Parameters
+    ----------
+    infer
+        Spark's setting ``spark.sql.sources.partitionColumnTypeInference.enabled``.
+    given
+        Types that are known.
+
+    Raises
+    ------
+    SchemaError
+        Files of different depths, or values that Spark alone knows the type of.
+    """
+    from pyspark.sql import types as T
+
+    names = [key for key, _ in files[0].values] if files else []
+    for file in files:
+        if [key for key, _ in file.values] != names:
+            raise SchemaError(
+                f"{file.path} is in directories of {[key for key, _ in file.values]}, and {files[0].path} of {names}: "
+                "read them one by one"
+            )
+    made: dict[str, DataType] = {}
+    for at, name in enumerate(names):
+        values = {value for file in files if (value := file.values[at][1]) is not None}
+        if name in given or not infer or not values:
+            made[name] = given.get(name, T.StringType())
+        elif all(map(_WHOLE.match, values)) and all(abs(int(value)) < 1 << 31 for value in values):
+            made[name] = T.IntegerType()
+        elif all(map(_WHOLE.match, values)) and all(abs(int(value)) < 1 << 63 for value in values):
+            made[name] = T.LongType()
+        elif all(_REAL.match(v) or _WHOLE.match(v) for v in values) and all(abs(float(v)) < 2e9 for v in values):
+            made[name] = T.DoubleType()
+        elif all(map(_DATE.match, values)):
+            made[name] = T.DateType()
+        else:
+            odd = next((value for value in sorted(values) if _ODD.match(value) and not _DATE.match(value)), None)
+            plain = next((v for v in values if not (_ODD.match(v) or _DATE.match(v) or _WHOLE.match(v))), None)
+            if odd is not None and plain is None:
+                raise SchemaError(
+                    f"the directories of {name} have the value {odd!r}, of which Spark alone knows the type: say it "
+                    f"(partition_types={{{name!r}: 'string'}})"
+                )
+            made[name] = T.StringType()
+    return made
+
+
+def fragments(system: Any, files: Sequence[File], layout: Any, types: dict[str, pa.DataType]) -> list[tuple[File, Any]]:
+    """The files as fragments of ``pyarrow.dataset``, which know the values of their directories."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    made = []
+    for file in files:
+        known = pc.scalar(True)
+        for name, value in file.values:
+            kind = types[name]
+            if value is None:
+                known = known & pc.field(name).is_null()
+            else:
+                # What is after the text in Arrow's own words
+                scalar = pa.scalar(value).cast(kind) if not pa.types.is_string(kind) else pa.scalar(value)
+                known = known & (pc.field(name) == scalar)
+        made.append((file, layout.make_fragment(file.path, system, partition_expression=known)))
+    return made
+
+
+def pieces(found: Sequence[tuple[File | None, Any]], schema: pa.Schema, needed: set[str], filter: Any) -> list[Piece]:
+    """The row groups of Parquet files that may have rows the filter keeps, and other files as they are."""
+    cut = len(found) <= MOST_FOOTERS
+
+    def of(pair: tuple[File | None, Any]) -> list[Piece]:
+        file, fragment = pair
+        size, when = (-1, -1) if file is None else (file.size, file.changed)
+        if not cut or not hasattr(fragment, "split_by_row_group"):
+            return [Piece(fragment, 0, max(0, size), size, when)]
+        made = []
+        for part in fragment.split_by_row_group(filter, schema=schema):
+            about = fragment.metadata.row_group(part.row_groups[0].id)
+            columns = (about.column(i) for i in range(about.num_columns))
+            used = sum(c.total_uncompressed_size for c in columns if c.path_in_schema.partition(".")[0] in needed)
+            made.append(Piece(part, about.num_rows, used, size, when))
+        return made
+
+    with ThreadPoolExecutor(READERS) as readers:
+        return [piece for made in readers.map(of, found) for piece in made]
+
+
+def shared_out(found: Sequence[Piece], tasks: int) -> tuple[tuple[Piece, ...], ...]:
+    """Pieces in as many splits as keep each below about 128 MB, and all tasks that may run busy; at least one."""
+    total = sum(piece.nbytes for piece in found)
+    each = max(LEAST_BYTES, min(MOST_BYTES, -(-total // max(1, tasks))))
+    splits: list[list[Piece]] = [[]]
+    held = 0
+    for piece in found:
+        # To the nearest: a split that is nearly full takes no more
+        if splits[-1] and held + piece.nbytes // 2 >= each:
+            splits.append([])
+            held = 0
+        splits[-1].append(piece)
+        held += piece.nbytes
+    return tuple(tuple(_joined(split)) for split in splits)
+
+
+def _joined(split: list[Piece]) -> list[Piece]:
+    """Row groups of one file as one piece, whose footer is read once."""
+    made: list[Piece] = []
+    for piece in split:
+        last = made[-1] if made else None
+        groups = getattr(piece.fragment, "row_groups", None)
+        if last is None or not groups or last.fragment.path != piece.fragment.path:
+            made.append(piece)
+            continue
+        ids = [group.id for part in (last, piece) for group in part.fragment.row_groups]
+        both = piece.fragment.format.make_fragment(
+            piece.fragment.path,
+            piece.fragment.filesystem,
+            partition_expression=piece.fragment.partition_expression,
+            row_groups=ids,
+        )
+        made[-1] = Piece(both, last.rows + piece.rows, last.nbytes + piece.nbytes, piece.size, piece.changed)
+    return made

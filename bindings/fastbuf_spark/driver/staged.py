@@ -1,0 +1,79 @@
+"""A DataFrame that has not been made yet: the first function of its tasks is known, and more can follow in them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from fastbuf_spark.driver.keys import plain
+from fastbuf_spark.schema import arrow_schema, large_types, renaming, session_zone
+from fastbuf_spark.shipping import named
+from fastbuf_spark.worker.chains import Called, Chain, Head, Link
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+    BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Staged:
+    """One stage of Spark's.
+
+    Attributes
+    ----------
+    frame
+        What its tasks read.
+    schema
+        Of its rows.
+    head
+        What its tasks do with it; None: ``frame`` has the rows as they are.
+    name
+        Of that function in Spark's plans.
+    in_order
+        As far as ``head`` goes, each partition has its rows in the same order whenever its task is run again.
+    mode, why
+        Of the exchange that it begins with, if it does.
+    """
+
+    frame: DataFrame
+    schema: StructType
+    head: Head | None = None
+    name: str = "fastbuf_maps"
+    in_order: bool = True
+    mode: str = ""
+    why: str = ""
+
+    def then(self, func: BatchFunction, schema: StructType, name: str) -> Staged:
+        """The same with one more function, called in the same tasks."""
+        spark = self.frame.sparkSession
+        link = Link(func, arrow_schema(schema, session_zone(spark), large_types(spark)), name)
+        if self.head is not None:
+            return dataclasses.replace(self, schema=schema, head=self.head.then(link))
+        frame = plain(self.frame)
+        renamed = () if frame is self.frame else (Renamed(self.frame.schema.names),)
+        return dataclasses.replace(self, frame=frame, schema=schema, head=Called(Chain((*renamed, link))))
+
+    def to_df(self) -> DataFrame:
+        """The DataFrame."""
+        if self.head is None:
+            return self.frame
+        return self.frame.mapInArrow(named(self.head.batches, self.name), self.schema)
+
+    @property
+    def before(self) -> BatchFunction | None:
+        """What a producer calls with what it reads of ``frame``."""
+        return None if self.head is None else self.head.chained
+
+
+@dataclasses.dataclass(frozen=True)
+class Renamed:
+    """Gives batches the names that their columns have for the user."""
+
+    names: list[str]
+
+    def __call__(self, batches: Any) -> Iterable[pa.RecordBatch]:
+        return renaming(lambda given: given, self.names)(iter(batches))

@@ -1,0 +1,195 @@
+"""Functions over record batches that steps of a pipeline are made of, beside the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fastbuf.errors import SchemaMismatch
+from fastbuf_spark.worker.chains import Chain
+from fastbuf_spark.worker.groups import Limits
+from fastbuf_spark.worker.pandas_verbs import PandasRules
+from fastbuf_spark.worker.runs import in_order
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    import pyarrow as pa
+
+MANY = 1 << 30  #: what a row's hash is divided by: as many bits of it as there can be
+GOLDEN = 0x9E3779B97F4A7C15  #: of splitmix64 (Steele, Lea, Flood 2014), as the multipliers below
+MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Keeps the rows for which a ``pyarrow.compute`` expression is true."""
+
+    expression: Any
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in batches:
+            yield from pa.Table.from_batches([batch]).filter(self.expression).to_batches()
+
+
+@dataclass(frozen=True)
+class PandasMap:
+    """A function over an iterator of pandas frames, with Spark's own conversions, as ``mapInPandas`` calls it."""
+
+    func: Callable[[Iterator[pd.DataFrame]], Iterable[pd.DataFrame]]
+    rules: PandasRules
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from fastbuf_spark.worker.pandas_verbs import Results
+
+        results = Results(self.rules)
+        made = self.func(self._frames(batches))
+        if not isinstance(made, Iterator):
+            raise SchemaMismatch(f"the function gave a {type(made).__name__}: it must give an iterator of frames")
+        for frame in made:
+            for table in results.add(frame):
+                yield from table.to_batches()
+        for table in results.rest():
+            yield from table.to_batches()
+
+    def _frames(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pd.DataFrame]:
+        import pandas as pd
+        from pyspark.sql.conversion import ArrowBatchTransformer
+
+        rules = self.rules
+        for batch in batches:
+            series = ArrowBatchTransformer.to_pandas(
+                batch, timezone=rules.zone, prefer_int_ext_dtype=rules.int_extension
+            )
+            # The series stay, so that pandas copies what a function writes to: their memory is Arrow's
+            kept = list(series)
+            yield pd.concat(kept, axis=1)
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Each batch once for each of some values of one more column: rows with that value go to one partition."""
+
+    values: tuple[int, ...]
+    column: str
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in batches:
+            for value in self.values:
+                added = pa.repeat(pa.scalar(value, pa.int32()), batch.num_rows)
+                yield _with(batch, added, self.column)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A random number for each row as one more column: of the seed, the split, and the row's number in the split.
+
+    ``before`` are the functions in front of it, called for one split after the other.
+    """
+
+    before: Chain
+    seed: int
+    column: str
+
+    def __call__(self, source: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import numpy as np
+
+        requests = [batch.slice(i, 1) for batch in source for i in range(batch.num_rows)]
+        for request in requests:
+            split, row = int(request.column(0)[0].as_py()), 0
+            base = splitmix(np.array([self.seed & MASK], np.uint64) ^ np.uint64(split * GOLDEN & MASK))[0]
+            for batch in self.before(iter([request])):
+                numbers = np.arange(row, row + batch.num_rows, dtype=np.uint64) * np.uint64(GOLDEN) + base
+                row += batch.num_rows
+                yield _with(batch, _longs(splitmix(numbers)), self.column)
+
+
+@dataclass(frozen=True)
+class Hashed:
+    """A random number for each row as one more column: of the seed and the row's values, whatever their order.
+
+    Rows with the same values have the same number, so they come together.
+    """
+
+    seed: int
+    column: str
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import numpy as np
+
+        from fastbuf.serializers.partition import HashPartitioner
+
+        for batch in batches:
+            keys = list(range(batch.num_columns))
+            # A hash of 30 bits, and another one whose start is the first
+            bits = [HashPartitioner(k, MANY).partition(batch).astype(np.uint64) for k in (keys, keys + keys)]
+            numbers = (bits[0] << np.uint64(30)) | bits[1]
+            numbers ^= splitmix(np.array([self.seed & MASK], np.uint64))[0]
+            yield _with(batch, _longs(splitmix(numbers)), self.column)
+
+
+def splitmix(numbers: np.ndarray) -> np.ndarray:
+    """Numbers of 64 bits, mixed: splitmix64's last steps."""
+    import numpy as np
+
+    mixed = numbers + np.uint64(GOLDEN)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(mixed ^ (mixed >> np.uint64(31)))
+
+
+def _longs(numbers: np.ndarray) -> pa.Array:
+    import numpy as np
+    import pyarrow as pa
+
+    return pa.array(numbers.view(np.int64))
+
+
+def _with(batch: pa.RecordBatch, column: pa.Array, name: str) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    schema = batch.schema.append(pa.field(name, column.type))
+    return pa.RecordBatch.from_arrays([*batch.columns, column], schema=schema)
+
+
+@dataclass(frozen=True)
+class WithoutLast:
+    """Takes the last column off; with ``limits``, the rows are put into its order first, in files if need be."""
+
+    limits: Limits | None = None
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        limits = self.limits
+        if limits is not None:
+            batches = _sorted_by_last(iter(batches), limits)
+        for batch in batches:
+            schema = pa.schema(list(batch.schema)[:-1])
+            yield pa.RecordBatch.from_arrays(batch.columns[:-1], schema=schema)
+
+
+def _sorted_by_last(batches: Iterator[pa.RecordBatch], limits: Limits) -> Iterator[pa.RecordBatch]:
+    first = next(batches, None)
+    if first is None:
+        return
+
+    def all_of_them() -> Iterator[pa.RecordBatch]:
+        yield first
+        yield from batches
+
+    for batch in in_order(all_of_them(), (first.num_columns - 1,), limits.memory_bytes, limits.directory):
+        for start in range(0, batch.num_rows, limits.batch_rows):
+            yield batch.slice(start, limits.batch_rows)
+
+
+def count_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """One row: how many there were."""
+    import pyarrow as pa
+
+    yield pa.record_batch({"rows": pa.array([sum(batch.num_rows for batch in batches)], pa.int64())})

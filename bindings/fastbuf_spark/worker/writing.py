@@ -1,0 +1,243 @@
+"""A task that writes its rows to Parquet files of its own, and tells which."""
+
+from __future__ import annotations
+
+import datetime
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from fastbuf_spark.worker.order import codes, sorting, starts
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+#: What Spark writes as %XX in the names of directories.
+_ESCAPED = frozenset([chr(i) for i in range(1, 32)] + list("\x7f\"#%'*/:=?\\{[]^"))
+MOST_GROUP_BYTES = 64 << 20  #: of a row group, as it is held before it is written
+MOST_ROWS = 1 << 20
+MOST_OPEN = 64  #: files of one task; of more directories at once, the one that was written longest ago is closed
+REPORT = "attempt string, path string, rows long, bytes long"
+
+
+@dataclass(frozen=True)
+class Write:
+    """Writes record batches below ``folder``, which no reader sees, and gives a row for each file.
+
+    Each attempt of a task has a directory of its own there: which of them count is not its to know.
+
+    Attributes
+    ----------
+    schema
+        Of the files: the columns at ``columns``.
+    by
+        Names and positions of the columns that directories are named by.
+    memory_bytes
+        Of rows that wait to be written.
+    """
+
+    system: Any
+    folder: str
+    schema: pa.Schema
+    columns: tuple[int, ...]
+    by: tuple[tuple[str, int], ...]
+    compression: str
+    memory_bytes: int
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        attempt = Attempt(self)
+        try:
+            for batch in batches:
+                for folder, part in self._parts(batch):
+                    attempt.add(folder, part)
+            written = attempt.close()
+        except BaseException:
+            attempt.abandon()
+            raise
+        names = ("attempt", "path", "rows", "bytes")
+        columns = zip(*written, strict=True) if written else ((),) * len(names)
+        types = (pa.string(), pa.string(), pa.int64(), pa.int64())
+        arrays = [pa.array(values, kind) for values, kind in zip(columns, types, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, names=list(names))
+
+    def _parts(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """The rows of each directory, with the columns that go into its files."""
+        import numpy as np
+        import pyarrow as pa
+
+        columns = [
+            batch.column(at) if batch.column(at).type == field.type else batch.column(at).cast(field.type)
+            for at, field in zip(self.columns, self.schema, strict=True)
+        ]
+        made = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        if not self.by:
+            yield "", made
+            return
+        keys = [batch.column(at) for _, at in self.by]
+        found, bound = codes(keys, batch.num_rows)
+        order = sorting(found, bound)
+        if order is None:
+            order = np.arange(batch.num_rows)
+        for start, stop in pairwise([*starts(found[order]), batch.num_rows]):
+            rows = order[start:stop]
+            values = [(name, column[int(rows[0])].as_py()) for (name, _), column in zip(self.by, keys, strict=True)]
+            # Rows that wait for long must not keep those that came with them
+            yield folder_of(values), made if len(rows) == batch.num_rows else made.take(pa.array(rows))
+
+
+def folder_of(values: Iterable[tuple[str, Any]]) -> str:
+    """The directory of some values, as Spark names it; ends with a slash, if it is not empty."""
+    return "".join(f"{_escaped(name)}={_text(value)}/" for name, value in values)
+
+
+def _text(value: Any) -> str:
+    if value is None or value == "":
+        return NO_VALUE
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, datetime.datetime):
+        text = value.replace(tzinfo=None).isoformat(sep=" ")
+        return _escaped(text.rstrip("0") if value.microsecond else text)
+    return _escaped(str(value))
+
+
+def _escaped(text: str) -> str:
+    return "".join(f"%{ord(c):02X}" if c in _ESCAPED else c for c in text)
+
+
+class Attempt:
+    """The files of one attempt of a task."""
+
+    def __init__(self, write: Write) -> None:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        self._write = write
+        self._name = secrets.token_hex(8)
+        self._number = 0 if context is None else context.partitionId()
+        self._files: dict[str, _File] = {}
+        self._count = 0
+        self._held = 0
+        self._done: list[tuple[str, str, int, int]] = []
+
+    def add(self, folder: str, part: pa.RecordBatch) -> None:
+        """Take rows; those of the directory that has most of them are written when there are too many in all."""
+        file = self._files.get(folder)
+        if file is None:
+            file = self._files[folder] = self._open(folder)
+        self._held += file.hold(part)
+        if file.nbytes >= MOST_GROUP_BYTES or file.rows >= MOST_ROWS:
+            self._flush(file)
+        while self._held > self._write.memory_bytes:
+            self._flush(max(self._files.values(), key=lambda each: each.nbytes))
+
+    def close(self) -> list[tuple[str, str, int, int]]:
+        """Write what is left; all files: attempt, path below it, rows, bytes."""
+        for folder in list(self._files):
+            self._close(folder)
+        return self._done
+
+    def abandon(self) -> None:
+        """Let go of the files; the driver takes them away."""
+        for file in self._files.values():
+            file.abandon()
+
+    def _open(self, folder: str) -> _File:
+        if len(self._files) >= MOST_OPEN:
+            self._close(next(iter(self._files)))
+        self._count += 1
+        name = f"part-{self._number:05d}-{self._name}-c{self._count:03d}.{self._write.compression}.parquet"
+        return _File(self._write, self._name, folder, name)
+
+    def _flush(self, file: _File) -> None:
+        self._held -= file.flush()
+        # To the end of the row: the first of it has been written longest ago
+        self._files[file.folder] = self._files.pop(file.folder)
+
+    def _close(self, folder: str) -> None:
+        file = self._files[folder]
+        self._held -= file.flush()
+        self._done.append(file.close())
+        del self._files[folder]
+
+
+class _File:
+    """One file: opened with its first rows."""
+
+    def __init__(self, write: Write, attempt: str, folder: str, name: str) -> None:
+        self._write = write
+        self._attempt = attempt
+        self.folder = folder
+        self._path = folder + name
+        self._held: list[pa.RecordBatch] = []
+        self.rows = self.nbytes = self._all_rows = 0
+        self._writer: Any = None
+        self._sink: Any = None
+
+    def hold(self, part: pa.RecordBatch) -> int:
+        used = int(part.nbytes)
+        self._held.append(part)
+        self.rows += part.num_rows
+        self.nbytes += used
+        return used
+
+    def flush(self) -> int:
+        """Write what is held as a row group; how many bytes it was."""
+        if not self._held:
+            return 0
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        write = self._write
+        if self._writer is None:
+            folder = f"{write.folder}/{self._attempt}/{self.folder}".rstrip("/")
+            write.system.create_dir(folder, recursive=True)
+            self._sink = write.system.open_output_stream(f"{write.folder}/{self._attempt}/{self._path}")
+            self._writer = pq.ParquetWriter(self._sink, write.schema, compression=write.compression)
+        self._writer.write_table(pa.Table.from_batches(self._held), row_group_size=MOST_ROWS)
+        used = self.nbytes
+        self._all_rows += self.rows
+        self._held, self.rows, self.nbytes = [], 0, 0
+        return used
+
+    def close(self) -> tuple[str, str, int, int]:
+        self._writer.close()
+        size = int(self._sink.tell())
+        self._sink.close()
+        return self._attempt, self._path, self._all_rows, size
+
+    def abandon(self) -> None:
+        self._held = []
+        if self._sink is not None:
+            self._sink.close()
+
+
+def file_schema(shown: pa.Schema, metadata: Mapping[str, str]) -> pa.Schema:
+    """The schema of files as Spark writes one: instants of UTC, intervals as numbers, and Spark's own in the footer."""
+    import pyarrow as pa
+
+    return pa.schema([field.with_type(_in_files(field.type)) for field in shown], metadata=dict(metadata))
+
+
+def _in_files(kind: pa.DataType) -> pa.DataType:
+    import pyarrow as pa
+
+    def field(inner: pa.Field) -> pa.Field:
+        return inner.with_type(_in_files(inner.type))
+
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return pa.timestamp("us", "UTC")
+    if pa.types.is_duration(kind):
+        return pa.int64()
+    if pa.types.is_list(kind):
+        return pa.list_(field(kind.value_field))
+    if pa.types.is_map(kind):
+        return pa.map_(field(kind.key_field), field(kind.item_field))
+    if pa.types.is_struct(kind):
+        return pa.struct([field(kind.field(i)) for i in range(kind.num_fields)])
+    return kind

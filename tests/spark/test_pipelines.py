@@ -1,0 +1,366 @@
+"""Stages in a row, beside Spark's own way of the same: the same rows, in each mode."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from conftest import Sessions, failure, in_the_end
+from test_sources import same
+
+import fastbuf_spark as fbs
+from fastbuf.errors import ConfigError, PreflightError
+
+pytestmark = pytest.mark.spark
+MODES = ["pipelined", "blocking"]
+ROWS = 20_000
+PLAIN = "k long, n long, s string"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """ROWS rows in four files."""
+    path = tmp_path_factory.mktemp("in")
+    each = ROWS // 4
+    for i in range(4):
+        ns = np.arange(i * each, (i + 1) * each)
+        table = pa.table({"k": ns % 7, "n": ns, "s": pa.array([f"name {n % 100}" for n in ns])})
+        pq.write_table(table, path / f"{i}.parquet")
+    return path
+
+
+def source_of(spark: Any, folder: Path, kind: str) -> fbs.Pipeline:
+    return fbs.read_parquet(spark, folder) if kind == "files" else fbs.pipeline(spark.read.parquet(str(folder)))
+
+
+def doubled(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield batch.set_column(1, "n", pc.multiply(batch["n"], 2))
+
+
+def odd_frames(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    for frame in frames:
+        yield frame[frame["k"] % 2 == 1]
+
+
+def ends(table: pa.Table) -> pa.Table:
+    return pa.table({"k": [table["k"][0].as_py()], "rows": pa.array([table.num_rows], pa.int64())})
+
+
+def frame_ends(frame: pd.DataFrame) -> pd.DataFrame:
+    return pd.DataFrame({"k": [frame["k"].iloc[0]], "rows": [len(frame)]})
+
+
+@pytest.mark.parametrize("kind", ["files", "frame"])
+@pytest.mark.parametrize("mode", MODES)
+def test_each_verb_gives_what_spark_gives(spark: Any, folder: Path, kind: str, mode: str) -> None:
+    """Alone, from files and from a DataFrame."""
+    p, plain = source_of(spark, folder, kind), spark.read.parquet(str(folder))
+    assert same(p.map_in_arrow(doubled, PLAIN).to_df(), plain.selectExpr("k", "n * 2 as n", "s")) == ROWS
+    assert same(p.map_in_pandas(odd_frames, PLAIN).to_df(), plain.where("k % 2 = 1")) > ROWS // 3
+    assert same(p.filter(pc.field("n") < 100).to_df(), plain.where("n < 100")) == 100
+    assert p.count() == ROWS
+    shuffled = p.shuffle("k", "s", partitions=2, mode=mode).to_df()
+    placed = "spark_partition_id() as p", "*"
+    assert same(shuffled.selectExpr(*placed), plain.repartition(2, "k", "s").selectExpr(*placed)) == ROWS
+    in_turn = p.rebalance(2, mode=mode).to_df()
+    shares = in_turn.selectExpr("spark_partition_id() as p").groupBy("p").count().select("count").collect()
+    assert [row[0] for row in shares] == [ROWS // 2] * 2
+    assert same(in_turn, plain) == ROWS
+    everywhere = p.broadcast(2, mode=mode).to_df()
+    copies = spark.range(2).selectExpr("cast(id as int) as p").crossJoin(plain)
+    assert same(everywhere.selectExpr(*placed), copies) == 2 * ROWS
+    counts = plain.groupBy("k").count().withColumnRenamed("count", "rows")
+    groups = p.group_by("k", partitions=2, mode=mode)
+    assert same(groups.apply_in_arrow(ends, "k long, rows long").to_df(), counts) == 7
+    assert same(groups.apply_in_pandas(frame_ends, "k long, rows long").to_df(), counts) == 7
+    assert same(groups.agg_arrow([("n", "count")]).to_df(), counts.withColumnRenamed("rows", "n_count")) == 7
+
+
+@pytest.mark.parametrize("mode", [*MODES, "auto"])
+def test_three_shuffles_in_a_row(spark: Any, folder: Path, mode: str) -> None:
+    """With functions before, between and behind them."""
+    p = fbs.read_parquet(spark, folder).map_in_arrow(doubled, PLAIN).shuffle("k", partitions=1, mode=mode)
+    p = p.map_in_pandas(odd_frames, PLAIN).map_in_arrow(doubled, PLAIN).shuffle("s", mode=mode)
+    p = p.filter(pc.field("n") > 1000).group_by("k", mode=mode).agg_arrow([("n", "sum"), ("n", "count")])
+    plain = spark.read.parquet(str(folder)).selectExpr("k", "n * 4 as n").where("k % 2 = 1 and n > 1000")
+    want = sorted(
+        tuple(row)
+        for row in plain.groupBy("k")
+        .agg({"n": "sum", "*": "count"})
+        .selectExpr("k", "`sum(n)`", "`count(1)`")
+        .collect()
+    )
+    assert len(want) == 3
+    assert sorted(tuple(row) for row in p.collect()) == want
+    table = p.to_arrow()
+    assert sorted(zip(*(table[i].to_pylist() for i in range(3)), strict=True)) == want
+    assert sorted(tuple(row) for row in p.to_df().collect()) == want
+    assert fbs.last_run() is not None
+
+
+def test_the_result_is_an_ordinary_dataframe(sessions: Sessions, folder: Path) -> None:
+    """It can be joined with itself, limited, cached; and given to other verbs, whose tasks go on with it."""
+    spark = sessions.get("local[6]")
+    p = fbs.read_parquet(spark, folder).shuffle("k", partitions=1).map_in_arrow(doubled, PLAIN)
+    df, plain = p.to_df(), spark.read.parquet(str(folder)).selectExpr("k", "n * 2 as n", "s")
+    assert p._built[True][0].mode == "pipelined"
+    assert df.join(df.selectExpr("n", "s as other"), "n").count() == ROWS
+    assert df.union(df).count() == 2 * ROWS
+    assert len(df.limit(5).collect()) == 5
+    again = fbs.map_in_arrow(p, doubled, PLAIN, keys="s", num_partitions=1)
+    assert same(again, plain.selectExpr("k", "n * 2 as n", "s")) == ROWS
+    assert "Scan" not in again._jdf.queryExecution().executedPlan().toString().replace("Scan ExistingRDD", "")
+    assert same(fbs.repartition(p, 1, "k"), plain) == ROWS
+    grouped = fbs.group_by(p, "k", num_partitions=1).apply_in_arrow(ends, "k long, rows long")
+    assert grouped.count() == 7
+
+
+def pids(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        pid = pa.array([os.getpid()] * batch.num_rows, pa.int64())
+        yield pa.RecordBatch.from_arrays([*batch.columns, pid], names=[*batch.schema.names, f"p{batch.num_columns}"])
+
+
+def test_functions_in_a_row_share_a_task(spark: Any, folder: Path) -> None:
+    """One process for a chain, the reading and both ends of shuffles included; another one behind start_new_chain."""
+    p = fbs.read_parquet(spark, folder, ["k"]).map_in_arrow(pids, "k long, p1 long")
+    p = p.map_in_arrow(pids, "k long, p1 long, p2 long").start_new_chain()
+    p = p.map_in_arrow(pids, "k long, p1 long, p2 long, p3 long")
+    rows = p.to_df().distinct().collect()
+    assert rows
+    assert all(row.p1 == row.p2 != row.p3 for row in rows)
+
+
+def numbers(table: pa.Table) -> list[int]:
+    return table["n"].to_pylist()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_random_order_is_the_same_for_the_same_seed(spark: Any, folder: Path, mode: str) -> None:
+    """Behind files by place, behind a shuffle by value; equal rows behind files do not stay together."""
+    read = fbs.read_parquet(spark, folder)
+    first = numbers(read.random_shuffle(7, partitions=2, mode=mode).to_arrow())
+    assert sorted(first) == list(range(ROWS))
+    assert numbers(read.random_shuffle(7, partitions=2, mode=mode).to_arrow()) == first
+    assert numbers(read.random_shuffle(8, partitions=2, mode=mode).to_arrow()) != first
+    # As many as one expects of a random order rise from one to the next, and from one before the last
+    assert abs(sum(a < b for a, b in pairwise(first)) - ROWS / 2) < 400
+    assert abs(np.corrcoef(first, range(ROWS))[0, 1]) < 0.05
+    moved = read.shuffle("k", partitions=1, mode=mode).random_shuffle(7, partitions=2, mode=mode)
+    second = numbers(moved.to_arrow())
+    assert sorted(second) == list(range(ROWS))
+    assert numbers(moved.to_arrow()) == second
+    assert abs(np.corrcoef(second, range(ROWS))[0, 1]) < 0.05
+    few = fbs.read_parquet(spark, folder, ["k"]).random_shuffle(7, partitions=1, mode=mode).to_arrow()["k"].to_numpy()
+    assert abs((few[1:] == few[:-1]).mean() - 1 / 7) < 0.02
+
+
+def test_a_random_order_larger_than_memory(spark: Any, folder: Path) -> None:
+    """Is sorted in files, and the same."""
+    read = fbs.read_parquet(spark, folder)
+    small = fbs.pipeline(read, conf=fbs.ShuffleConf(memory_bytes=256 << 10, segment_size=4096))
+    want = numbers(read.random_shuffle(7, partitions=1).to_arrow())
+    assert numbers(small.random_shuffle(7, partitions=1).to_arrow()) == want
+
+
+class Counts:
+    """Notes in a file how many rows it has seen."""
+
+    __name__ = "counts"
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            with self._path.open("a") as file:
+                file.write(f"{batch.num_rows}\n")
+            yield batch
+
+
+class Holds:
+    """Waits at its first batch until a file is there."""
+
+    __name__ = "holds"
+
+    def __init__(self, gate: Path) -> None:
+        self._gate = gate
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            while not self._gate.exists():
+                time.sleep(0.02)  # between two looks
+            yield batch
+
+
+def test_the_last_stage_holds_up_the_source_through_all_others(spark: Any, tmp_path: Path) -> None:
+    """As many rows are read as fit between them, however long it takes; then all of them."""
+    rows, seen, gate = 2_000_000, tmp_path / "seen", tmp_path / "gate"
+    seen.touch()
+    (tmp_path / "in").mkdir()
+    pq.write_table(
+        pa.table({"k": np.arange(rows), "x": np.random.default_rng(1).random(rows)}),
+        tmp_path / "in" / "a.parquet",
+        row_group_size=50_000,
+    )
+    conf = fbs.ShuffleConf(memory_bytes=1 << 20, segment_size=8192, batch_rows=1000)
+    p = fbs.pipeline(fbs.read_parquet(spark, tmp_path / "in"), conf=conf)
+    p = p.map_in_arrow(Counts(seen), "k long, x double").shuffle("k", partitions=1, mode="pipelined")
+    p = p.shuffle("x", partitions=1, mode="pipelined").map_in_arrow(Holds(gate), "k long, x double")
+
+    def count() -> int:
+        return sum(map(int, seen.read_text().split()))
+
+    from threading import Thread
+
+    found: list[int] = []
+    running = Thread(target=lambda: found.append(p.count()))
+    running.start()
+    try:
+        still = since = 0.0
+        while time.monotonic() - since < 3 or not still:
+            if count() != still:
+                still, since = count(), time.monotonic()
+            time.sleep(0.05)  # between two looks
+            assert running.is_alive()
+        # Two exchanges of a megabyte at each end, and the batches that are in hand
+        assert 0 < still < rows // 4
+    finally:
+        gate.touch()
+        running.join(120)
+    assert found == [rows]
+    assert count() == rows
+
+
+def fails(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for _ in batches:
+        raise KeyError("the user's own")
+    yield from ()
+
+
+FAILING: dict[str, Callable[[fbs.Pipeline, str], fbs.Pipeline]] = {
+    "before the first": lambda p, mode: (
+        p.map_in_arrow(fails, PLAIN).shuffle("k", partitions=1, mode=mode).shuffle("s", mode=mode)
+    ),
+    "between": lambda p, mode: (
+        p.shuffle("k", partitions=1, mode=mode).map_in_arrow(fails, PLAIN).shuffle("s", mode=mode)
+    ),
+    "behind the last": lambda p, mode: (
+        p.shuffle("k", partitions=1, mode=mode).shuffle("s", mode=mode).map_in_arrow(fails, PLAIN)
+    ),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("where", FAILING)
+def test_a_failure_is_told_by_its_own_words_first(spark: Any, folder: Path, where: str, mode: str) -> None:
+    """Whichever stage it was in, and soon; of exchanges behind it no other cause is told."""
+    begin = time.monotonic()
+    words = failure(FAILING[where](fbs.read_parquet(spark, folder), mode).collect)
+    took = time.monotonic() - begin
+    assert 'KeyError: "the user\'s own"' in words
+    causes = [line for line in words.splitlines() if "Error: " in line or "Failed: " in line or "Lost: " in line]
+    assert causes[0].endswith('KeyError: "the user\'s own"')
+    assert took < 8
+
+
+def dies(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield batch
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("at", [0, 1, 2, 3])
+def test_a_kill_in_any_stage_shows_no_file(spark: Any, folder: Path, tmp_path: Path, at: int) -> None:
+    """Of three shuffles that write: the run fails, soon, and nothing is there."""
+    p = fbs.read_parquet(spark, folder)
+    for stage in range(4):
+        if stage:
+            p = p.shuffle("k" if stage % 2 else "s", partitions=1, mode="pipelined")
+        p = p.map_in_arrow(dies if stage == at else doubled, PLAIN)
+    assert failure(lambda: p.write_parquet(tmp_path / "out"))
+    assert in_the_end(lambda: list(tmp_path.iterdir()), lambda found: not found) == []
+
+
+def test_slots_are_shared_out_over_all_shuffles(spark: Any, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What does not fit is blocking, the last ones first; explain says why, and what each task may hold."""
+    read = fbs.read_parquet(spark, folder).map_in_arrow(doubled, PLAIN)
+    p = read.shuffle("k", partitions=2).shuffle("s").map_in_arrow(doubled, PLAIN)
+    p = p.group_by("k", partitions=1).agg_arrow([("n", "sum")])
+    p.explain()
+    text = capsys.readouterr().out
+    lines = text.splitlines()
+    assert "read_parquet: 4 files" in lines[0]
+    assert lines[0].endswith("-> doubled")
+    assert "== shuffle by k -> 2 partitions: pipelined" in lines[1]
+    assert "== shuffle by s -> 2 partitions: blocking (not pipelined: 2 consumers of exchanges before it" in lines[3]
+    assert "take 5 slots, and there are 4: use local[5]" in lines[3]
+    assert lines[4].endswith("2 tasks: doubled")
+    assert "== group by k -> 1 partition: pipelined" in lines[5]
+    assert "slots   4 at the same time, of 4" in text
+    assert "half of memory_bytes (64 MiB)" in text
+    assert "ports   any between executors" in text
+    assert len(p.collect()) == 7
+    with pytest.raises(PreflightError, match="take 5 slots, and there are 4"):
+        read.shuffle("k", partitions=2).shuffle("s", mode="pipelined").collect()
+    # An ordinary DataFrame may be used twice in one action
+    assert read.shuffle("k", partitions=2)._staged(shared=True).mode == "blocking"
+    assert read.shuffle("k", partitions=1)._staged(shared=True).mode == "pipelined"
+
+
+def test_keys_that_spark_alone_places(spark: Any, folder: Path) -> None:
+    """Expressions over what a function gave: Spark's own shuffle takes care."""
+    from pyspark.sql import functions as F
+
+    read = fbs.read_parquet(spark, folder)
+    moved = read.shuffle(F.col("k") + 1, partitions=2).shuffle("s", partitions=1)
+    assert moved._staged(shared=False).mode == "pipelined"
+    assert moved._built[False][1].stages[1].mode == "Spark's own"
+    assert same(moved.to_df(), spark.read.parquet(str(folder))) == ROWS
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_names_that_need_quotes(spark: Any, mode: str) -> None:
+    """Dots and backticks in names of columns, through maps and shuffles."""
+    df = spark.range(100).selectExpr("id % 7 as `a.b`", "id as `c``d`", "id as e")
+    p = fbs.pipeline(df)
+    assert same(p.shuffle("e", partitions=1, mode=mode).to_df(), df) == 100
+    assert same(p.shuffle("`a.b`", partitions=1, mode=mode).map_in_arrow(passed, df.schema).to_df(), df) == 100
+    assert same(p.map_in_arrow(passed, df.schema).rebalance(1, mode=mode).to_df(), df) == 100
+
+
+def passed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    return batches
+
+
+def test_what_cannot_be_is_said(spark: Any, folder: Path) -> None:
+    """Most of it at once."""
+    p = fbs.read_parquet(spark, folder)
+    with pytest.raises(ConfigError, match="shuffle has no keys"):
+        p.shuffle()
+    with pytest.raises(ConfigError, match="group_by has no keys"):
+        p.group_by()
+    with pytest.raises(ConfigError, match="compute expression"):
+        p.filter("n > 3")
+    with pytest.raises(ConfigError, match="mode is 'fast'"):
+        p.shuffle("k", mode="fast")
+    with pytest.raises(ConfigError, match="seed is 'x'"):
+        p.random_shuffle("x")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="num_partitions is 0"):
+        p.rebalance(0)
+    with pytest.raises(ConfigError, match="no key column"):
+        p.shuffle("none", partitions=1).collect()
+    with pytest.raises(ConfigError, match="not a DataFrame of Spark's"):
+        fbs.pipeline(pd.DataFrame({"a": [1]}))

@@ -1,0 +1,261 @@
+"""Files that the workers write, read back by Spark, after failures, retries and kills too."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import ROOT, Sessions, failure, in_the_end
+from test_sources import SPARKS, same
+
+import fastbuf_spark as fbs
+from fastbuf.errors import ConfigError, ResourceError, SchemaError
+
+pytestmark = pytest.mark.spark
+MODES = ["pipelined", "blocking"]
+
+
+@pytest.fixture
+def numbers(tmp_path: Path) -> Path:
+    """20,000 rows in four files."""
+    path = tmp_path / "in"
+    path.mkdir()
+    for i in range(4):
+        ns = np.arange(i * 5000, (i + 1) * 5000)
+        pq.write_table(pa.table({"k": ns % 7, "n": ns}), path / f"{i}.parquet")
+    return path
+
+
+def hidden(path: Path) -> list[str]:
+    """What stands beside and in a directory that no reader looks at."""
+    return [str(p) for base in (path.parent, path) for p in base.glob("[._]*") if p.name != "_SUCCESS"]
+
+
+def test_every_type_comes_back_as_spark_wrote_it(spark: Any, tmp_path: Path) -> None:
+    """In a zone that is not UTC."""
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        df = spark.range(0, 100, 1, 3).selectExpr(*SPARKS)
+        df.write.parquet(str(tmp_path / "theirs"))
+        wrote = fbs.write_parquet(df, tmp_path / "ours")
+        assert (wrote.files, wrote.rows) == (3, 100)
+        theirs = spark.read.parquet(str(tmp_path / "theirs"))
+        assert same(spark.read.parquet(str(tmp_path / "ours")), theirs) == 100
+        assert same(fbs.read_parquet(spark, tmp_path / "ours").to_df(), theirs) == 100
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+
+KEYS = "elt(1 + id % 4, 'a', 'b/c=d %', '', null) as s", "date_add(date'2020-01-01', cast(id % 2 as int)) as d"
+
+
+def test_directories_named_by_values(spark: Any, tmp_path: Path) -> None:
+    """As Spark names them, so that Spark reads the same back; each file in its directory."""
+    df = spark.range(0, 200, 1, 2).selectExpr("id", *KEYS, "id % 3 = 0 as b")
+    fbs.write_parquet(df, tmp_path / "ours", partition_by=["s", "d", "b"])
+    df.write.partitionBy("s", "d", "b").parquet(str(tmp_path / "theirs"))
+    assert same(spark.read.parquet(str(tmp_path / "ours")), spark.read.parquet(str(tmp_path / "theirs"))) == 200
+    folders = [
+        {str(p.parent.relative_to(tmp_path / name)) for p in (tmp_path / name).rglob("*.parquet")}
+        for name in ("ours", "theirs")
+    ]
+    assert folders[0] == folders[1]
+
+
+def test_more_directories_than_files_that_are_open(spark: Any, tmp_path: Path) -> None:
+    """A task has a bounded number of files open, and a bounded memory of what waits for them."""
+    df = spark.range(0, 20_000, 1, 1).selectExpr("id", "id % 200 as k")
+    conf = fbs.ShuffleConf(memory_bytes=1 << 20, segment_size=4096)
+    wrote = fbs.pipeline(df, conf=conf).write_parquet(tmp_path / "out", partition_by="k")
+    assert wrote.files >= 200
+    assert same(spark.read.parquet(str(tmp_path / "out")), df.selectExpr("id", "cast(k as int) as k")) == 20_000
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_files_in_and_files_out(spark: Any, numbers: Path, tmp_path: Path, mode: str) -> None:
+    """Through a shuffle and groups; then again in each of the modes."""
+    out = tmp_path / "out"
+    summed = fbs.read_parquet(spark, numbers).group_by("k", partitions=2, mode=mode).agg_arrow([("n", "sum")])
+    wrote = summed.write_parquet(out)
+    assert wrote.rows == 7
+    want = sorted(spark.read.parquet(str(numbers)).groupBy("k").sum("n").collect())
+    assert sorted(spark.read.parquet(str(out)).collect()) == want
+    with pytest.raises(ResourceError, match="is there already"):
+        summed.write_parquet(out)
+    summed.write_parquet(out, mode="append")
+    assert sorted(spark.read.parquet(str(out)).collect()) == sorted(want + want)
+    # What it overwrites is what it reads
+    fbs.read_parquet(spark, out).rebalance(2, mode=mode).write_parquet(out, mode="overwrite")
+    assert sorted(spark.read.parquet(str(out)).collect()) == sorted(want + want)
+    assert hidden(out) == []
+
+
+def test_no_rows_are_a_file_with_the_schema(spark: Any, tmp_path: Path) -> None:
+    """As of Spark."""
+    df = spark.range(0).selectExpr("id", "'x' as s")
+    assert fbs.write_parquet(df, tmp_path / "out").rows == 0
+    assert same(spark.read.parquet(str(tmp_path / "out")), df.selectExpr("id", "nullif(s, 'x') as s")) == 0
+
+
+def late_failure(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
+    raise ValueError("after all rows")
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("how", ["error", "overwrite", "append"])
+def test_a_failed_run_leaves_what_was_there(spark: Any, numbers: Path, tmp_path: Path, mode: str, how: str) -> None:
+    """Though its tasks have written all rows."""
+    out = tmp_path / "out"
+    if how != "error":
+        fbs.write_parquet(spark.range(5), out)
+    failing = fbs.read_parquet(spark, numbers).shuffle("k", partitions=2, mode=mode)
+    words = failure(lambda: failing.map_in_arrow(late_failure, "k long, n long").write_parquet(out, mode=how))
+    assert "ValueError: after all rows" in words
+    if how == "error":
+        assert not out.exists()
+    else:
+        assert spark.read.parquet(str(out)).count() == 5
+    assert in_the_end(lambda: hidden(out), lambda found: not found) == []
+
+
+class FailsOnce:
+    """Raises in the first attempt of a task, when it has given all its rows."""
+
+    __name__ = "fails_once"
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        yield from batches
+        context = TaskContext.get()
+        assert context is not None
+        if context.attemptNumber() == 0:
+            (self._folder / f"failed-{context.partitionId()}").touch()
+            raise ValueError("the first attempt")
+
+
+@pytest.mark.parametrize("mode", [*MODES, "none"])
+def test_a_task_that_is_tried_again_writes_once(sessions: Sessions, numbers: Path, tmp_path: Path, mode: str) -> None:
+    """The files of an attempt that did not count are seen by nobody."""
+    spark = sessions.get("local[3,3]")
+    failed = tmp_path / "failed"
+    failed.mkdir()
+    read = fbs.read_parquet(spark, numbers)
+    moved = read if mode == "none" else read.shuffle("k", partitions=1, mode=mode)
+    out = tmp_path / "out"
+    moved.map_in_arrow(FailsOnce(failed), "k long, n long").write_parquet(out)
+    assert list(failed.iterdir())
+    assert same(spark.read.parquet(str(out)), spark.read.parquet(str(numbers))) == 20_000
+    assert hidden(out) == []
+
+
+class FailsFirst:
+    """Raises once in all, when it has given all its rows."""
+
+    __name__ = "fails_first"
+
+    def __init__(self, mark: Path) -> None:
+        self._mark = mark
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        if not self._mark.exists():
+            self._mark.touch()
+            raise ValueError("the first of all")
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_a_stage_that_fails_once_writes_once(
+    sessions: Sessions, numbers: Path, tmp_path: Path, at: int, mode: str
+) -> None:
+    """Before, between and behind two shuffles: Spark tries again, and each row is there once."""
+    spark = sessions.get("local[3,3]")
+    p, mark, out = fbs.read_parquet(spark, numbers), tmp_path / "mark", tmp_path / "out"
+    for stage in range(3):
+        if stage:
+            p = p.shuffle("k" if stage == 1 else "n", partitions=1, mode=mode)
+        if stage == at:
+            p = p.map_in_arrow(FailsFirst(mark), "k long, n long")
+    p.write_parquet(out)
+    assert mark.exists()
+    assert same(spark.read.parquet(str(out)), spark.read.parquet(str(numbers))) == 20_000
+    assert hidden(out) == []
+
+
+DRIVER = """
+import sys, time
+sys.path.insert(0, {root!r})
+from pyspark.sql import SparkSession
+import fastbuf_spark as fbs
+
+def waits(batches):
+    for batch in batches:
+        yield batch
+    open(marks, "a").write("x")
+    time.sleep(600)
+
+marks = sys.argv[3]
+spark = SparkSession.builder.master("local[4]").config("spark.ui.enabled", "false").getOrCreate()
+read = fbs.read_parquet(spark, sys.argv[1]).shuffle("k", partitions=2, mode="pipelined")
+read.map_in_arrow(waits, "k long, n long").write_parquet(sys.argv[2], mode="append")
+"""
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_driver_that_is_killed_leaves_nothing_to_see(spark: Any, numbers: Path, tmp_path: Path, there: bool) -> None:
+    """When its tasks have written; and the next write takes away what it left."""
+    out, marks = tmp_path / "out", tmp_path / "marks"
+    if there:
+        fbs.write_parquet(spark.range(5).selectExpr("id as k", "id as n"), out)
+    program = tmp_path / "driver.py"
+    program.write_text(DRIVER.format(root=str(ROOT)))
+    path = os.pathsep.join([str(ROOT), str(ROOT / "bindings")])
+    with (tmp_path / "log").open("w") as log:
+        child = subprocess.Popen(
+            [sys.executable, str(program), str(numbers), str(out), str(marks)],
+            env={**os.environ, "PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable},
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        try:
+            waiting = in_the_end(lambda: marks.exists() and marks.read_text(), lambda text: text == "xx")
+            assert waiting == "xx", (tmp_path / "log").read_text()[-2000:]
+        finally:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+    assert hidden(out) != []
+    assert (spark.read.parquet(str(out)).count() if there else out.exists()) == (5 if there else False)
+    fbs.read_parquet(spark, numbers).write_parquet(out, mode="append")
+    assert spark.read.parquet(str(out)).count() == 20_000 + (5 if there else 0)
+    assert hidden(out) == []
+
+
+def test_what_cannot_be_is_said_at_once(spark: Any, tmp_path: Path) -> None:
+    """Before anything runs, and without a trace."""
+    df = spark.range(3).selectExpr("id", "1.5d as x", "null as v")
+    with pytest.raises(SchemaError, match="void"):
+        fbs.write_parquet(df, tmp_path / "out")
+    with pytest.raises(SchemaError, match="names no directory"):
+        fbs.write_parquet(df.drop("v"), tmp_path / "out", partition_by="x")
+    with pytest.raises(ConfigError, match="leave one for the files"):
+        fbs.write_parquet(df.select("id"), tmp_path / "out", partition_by="id")
+    with pytest.raises(ConfigError, match="compression is 'zip'"):
+        fbs.write_parquet(df.drop("v"), tmp_path / "out", compression="zip")
+    with pytest.raises(ConfigError, match="mode is 'replace'"):
+        fbs.write_parquet(df.drop("v"), tmp_path / "out", mode="replace")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,355 @@
+"""Files that the workers read themselves, beside Spark's own readers: the same schema, the same rows."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+from conftest import failure
+
+import fastbuf_spark as fbs
+from fastbuf.errors import ConfigError, ResourceError, SchemaError
+
+pytestmark = pytest.mark.spark
+NOON = dt.datetime(2020, 7, 1, 12, 30, 1, 123456)
+OLD = dt.datetime(1500, 2, 28, 23, 59, 59, 999999)
+
+
+@pytest.fixture
+def new_york(spark: Any) -> Iterator[Any]:
+    """A session whose time zone is not UTC."""
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    yield spark
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+
+def same(made: Any, want: Any) -> int:
+    """Both DataFrames have the same schema and rows; how many."""
+    assert [(f.name, f.dataType) for f in made.schema] == [(f.name, f.dataType) for f in want.schema]
+    rows = sorted(map(repr, want.collect()))
+    assert sorted(map(repr, made.collect())) == rows
+    return len(rows)
+
+
+ARROW = {
+    "i8": pa.array([1, None], pa.int8()),
+    "i16": pa.array([1, None], pa.int16()),
+    "u8": pa.array([200, None], pa.uint8()),
+    "u16": pa.array([60000, None], pa.uint16()),
+    "u32": pa.array([4_000_000_000, None], pa.uint32()),
+    "u64": pa.array([2**63 + 1, None], pa.uint64()),
+    "local_us": pa.array([NOON, OLD, None], pa.timestamp("us")),
+    "local_ms": pa.array([NOON.replace(microsecond=123000), None], pa.timestamp("ms")),
+    "local_s": pa.array([NOON.replace(microsecond=0), None], pa.timestamp("s")),
+    "instant_us": pa.array([NOON, OLD, None], pa.timestamp("us", "UTC")),
+    "instant_ms": pa.array([NOON.replace(microsecond=0), None], pa.timestamp("ms", "Europe/Paris")),
+    "duration": pa.array([5, None], pa.duration("us")),
+    "date": pa.array([dt.date(1500, 1, 1), dt.date(9999, 12, 31), None], pa.date32()),
+    "date64": pa.array([dt.date(2020, 1, 1), None], pa.date64()),
+    "decimal9": pa.array([Decimal("1.23"), None], pa.decimal128(9, 2)),
+    "decimal38": pa.array([Decimal("-1.23"), None], pa.decimal128(38, 2)),
+    "decimal256": pa.array([Decimal("1.23"), None], pa.decimal256(20, 2)),
+    "null": pa.array([None, None], pa.null()),
+    "large": pa.array(["a", "", None], pa.large_string()),
+    "dictionary": pa.array(["a", None]).dictionary_encode(),
+    "binary": pa.array([b"a", b"", None]),
+    "fixed": pa.array([b"abcd", None], pa.binary(4)),
+    "list": pa.array([[1, None], [], None], pa.list_(pa.int32())),
+    "large_list": pa.array([[1], None], pa.large_list(pa.uint8())),
+    "fixed_list": pa.array([[1, 2], None], pa.list_(pa.int32(), 2)),
+    "map": pa.array([[("a", 1)], None], pa.map_(pa.string(), pa.uint32())),
+    "struct": pa.array([{"a": 1, "t": NOON}, None], pa.struct([("a", pa.uint8()), ("t", pa.timestamp("us"))])),
+    "list_struct": pa.array([[{"x": NOON}], None], pa.list_(pa.struct([("x", pa.timestamp("us", "UTC"))]))),
+    "boolean": pa.array([True, False, None]),
+    "double": pa.array([1.5, float("nan"), None]),
+    "float": pa.array([1.5, None], pa.float32()),
+}
+
+
+@pytest.mark.parametrize("kind", ARROW)
+def test_what_pyarrow_wrote(new_york: Any, tmp_path: Path, kind: str) -> None:
+    """Types and values as Spark reads the same files, in a zone that is not UTC."""
+    values = ARROW[kind]
+    pq.write_table(pa.table({"id": range(len(values)), "v": values}), tmp_path / "one.parquet")
+    path = str(tmp_path)
+    assert same(fbs.read_parquet(new_york, path).to_df(), new_york.read.parquet(path)) == len(values)
+
+
+def test_instants_of_96_bits(new_york: Any, tmp_path: Path) -> None:
+    """Those of years that nanoseconds do not reach as well; nested ones too."""
+    pq.write_table(pa.table({"v": ARROW["local_us"]}), tmp_path / "a.parquet", use_deprecated_int96_timestamps=True)
+    assert pq.ParquetFile(tmp_path / "a.parquet").schema.column(0).physical_type == "INT96"
+    assert same(fbs.read_parquet(new_york, tmp_path).to_df(), new_york.read.parquet(str(tmp_path))) == 3
+
+
+REFUSED = {
+    "nanoseconds": pa.array([1, None], pa.timestamp("ns")),
+    "half": pa.array(np.array([1, 2], np.float16)),
+    "wide": pa.array([Decimal("1.23")], pa.decimal256(40, 2)),
+    "time": pa.array([dt.time(1, 2, 3)], pa.time32("ms")),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_spark_does_not_read_is_refused(spark: Any, tmp_path: Path, kind: str) -> None:
+    """With the column's name and type, on the driver; the other columns can be read."""
+    pq.write_table(pa.table({"odd": REFUSED[kind], "n": range(len(REFUSED[kind]))}), tmp_path / "a.parquet")
+    assert failure(lambda: spark.read.parquet(str(tmp_path)).collect())
+    with pytest.raises(SchemaError, match=r"column 'odd' has Parquet's type .*columns="):
+        fbs.read_parquet(spark, tmp_path)
+    read = fbs.read_parquet(spark, tmp_path, schema="n long")
+    assert read.to_df().count() == len(REFUSED[kind])
+
+
+SPARKS = (
+    "id",
+    "cast(id as int) as i",
+    "if(id % 5 = 0, null, concat('é', id)) as s",
+    "timestamp_micros(id * 86400123456 - 9000000000000000) as t",
+    "cast(timestamp_micros(id) as timestamp_ntz) as n",
+    "cast(id as decimal(10, 2)) as d9",
+    "cast(id as decimal(38, 10)) as d38",
+    "date_add(date'1400-01-01', cast(id * 5000 as int)) as day",
+    "named_struct('x', timestamp_seconds(id), 'y', array(id, null)) as st",
+    "map(id, named_struct('z', cast(id as string))) as m",
+    "make_dt_interval(1, 2, id) as span",
+    "cast(id as float) as f",
+    "id % 2 = 0 as b",
+    "cast(cast(id as string) as binary) as raw",
+)
+
+
+def test_what_spark_wrote(new_york: Any, tmp_path: Path) -> None:
+    """Instants of 96 bits, intervals, decimals, nested columns."""
+    path = str(tmp_path / "made")
+    new_york.range(0, 100, 1, 3).selectExpr(*SPARKS).write.parquet(path)
+    want = new_york.read.parquet(path)
+    assert same(fbs.read_parquet(new_york, path).to_df(), want) == 100
+    chosen = fbs.read_parquet(new_york, path, ["s", "st"], pc.field("id") < 10)
+    assert same(chosen.to_df(), want.where("id < 10").select("s", "st")) == 10
+
+
+@pytest.mark.parametrize("values", [["1", "2"], ["1", "99999999999"], ["1.5", "2"], ["2020-01-01"], ["a b%=c", "1"]])
+def test_columns_of_directories(spark: Any, tmp_path: Path, values: list[str]) -> None:
+    """Of the types that Spark finds, nulls among them; filtered files are not opened."""
+    path = str(tmp_path / "made")
+    rows = spark.createDataFrame([(v, i, i) for i, v in enumerate([*values, None])], "k string, j int, n int")
+    rows.write.partitionBy("k", "j").parquet(path)
+    want = spark.read.parquet(path)
+    assert same(fbs.read_parquet(spark, path).to_df(), want) == len(values) + 1
+    some = fbs.read_parquet(spark, path, filter=pc.field("j") == 0)
+    assert same(some.to_df(), want.where("j = 0")) == 1
+    for file in (tmp_path / "made").rglob("j=1/*.parquet"):
+        file.write_bytes(b"PAR1 no more")
+    assert same(some.to_df(), want.where("j = 0")) == 1
+
+
+def test_directories_of_odd_values_are_asked_for(spark: Any, tmp_path: Path) -> None:
+    """What Spark may take for an instant is refused, and read when its type is said."""
+    path = str(tmp_path / "made")
+    spark.range(1).selectExpr("id", "'2020-01-01 10:00:00' as k").write.partitionBy("k").parquet(path)
+    with pytest.raises(SchemaError, match="partition_types"):
+        fbs.read_parquet(spark, path)
+    assert fbs.read_parquet(spark, path, partition_types={"k": "string"}).collect()[0].k == "2020-01-01 10:00:00"
+
+
+def test_what_readers_do_not_see(spark: Any, tmp_path: Path) -> None:
+    """Names that begin with a dot or an underscore, and empty files."""
+    for name in ("a.parquet", "_b.parquet", ".c.parquet", "_temporary/d.parquet"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        pq.write_table(pa.table({"n": [1]}), tmp_path / name)
+    (tmp_path / "e.parquet").touch()
+    path = str(tmp_path)
+    assert same(fbs.read_parquet(spark, path).to_df(), spark.read.parquet(path)) == 1
+
+
+def test_row_groups_are_shared_out_by_the_bytes_of_the_columns(spark: Any, tmp_path: Path) -> None:
+    """A long column that is not asked for does not count, and row groups that the filter leaves out are not read."""
+    rows = 1 << 20
+    for i in range(2):
+        numbers = np.random.default_rng(i).integers(0, 1 << 62, rows)
+        table = pa.table({"n": np.arange(i * rows, (i + 1) * rows), "x": numbers, "y": numbers, "z": numbers})
+        pq.write_table(table, tmp_path / f"{i}.parquet", row_group_size=rows // 8)
+    everything, narrow = fbs.read_parquet(spark, tmp_path), fbs.read_parquet(spark, tmp_path, ["x"])
+    sizes = [sum(p.nbytes for p in split) for split in everything._start.read.splits]
+    assert max(sizes) < 1.3 * min(sizes)
+    assert len(sizes) > 3
+    assert 2.5 < sum(sizes) / sum(p.nbytes for split in narrow._start.read.splits for p in split) < 4.5
+    few = fbs.read_parquet(spark, tmp_path, ["x"], pc.field("n") < rows // 8)
+    pieces = [piece for split in few._start.read.splits for piece in split]
+    assert sum(piece.rows for piece in pieces) == rows // 8
+    assert few.to_df().count() == rows // 8
+    hundred = spark.read.parquet(str(tmp_path)).where("n < 100")
+    assert same(everything.filter(pc.field("n") < 100).to_df(), hundred) == 100
+
+
+@pytest.mark.parametrize("mode", ["pipelined", "blocking"])
+def test_many_splits_in_few_tasks(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    """More than eight for each slot: producers read several of them, one after the other, each once."""
+    from fastbuf_spark.driver import splits
+
+    monkeypatch.setattr(splits, "MOST_BYTES", 1)
+    monkeypatch.setattr(splits, "LEAST_BYTES", 1)
+    pq.write_table(pa.table({"n": np.arange(10_000)}), tmp_path / "a.parquet", row_group_size=100)
+    source = fbs.read_parquet(spark, tmp_path)
+    assert len(source._start.read.splits) == 100
+    moved = fbs.repartition(source, 2, "n", mode=mode)
+    assert sorted(row.n for row in moved.collect()) == list(range(10_000))
+    if mode == "pipelined":
+        assert len(fbs.last_run().producers) < 40
+
+
+def test_a_file_that_was_replaced_is_refused(spark: Any, tmp_path: Path) -> None:
+    """What was planned holds for the files that were there."""
+    pq.write_table(pa.table({"n": [1, 2]}), tmp_path / "a.parquet")
+    df = fbs.read_parquet(spark, tmp_path).to_df()
+    assert df.count() == 2
+    pq.write_table(pa.table({"n": range(1000)}), tmp_path / "a.parquet")
+    assert "has been changed since it was planned" in failure(df.count)
+
+
+def test_no_row_enters_the_jvm(spark: Any, tmp_path: Path) -> None:
+    """In every verb that takes a DataFrame, the producers' tasks read the files: Spark sees one row for a split."""
+    pq.write_table(pa.table({"k": np.arange(20_000) % 7, "n": np.arange(20_000)}), tmp_path / "a.parquet")
+    source = fbs.read_parquet(spark, tmp_path)
+    path = str(tmp_path)
+    plain = spark.read.parquet(path)
+    for mode in ("pipelined", "blocking"):
+        moved = fbs.repartition(source, 2, "k", mode=mode)
+        assert same(moved, plain) == 20_000
+        grouped = fbs.group_by(source, "k", num_partitions=2, mode=mode).agg_arrow([("n", "sum")])
+        assert sorted(grouped.collect()) == sorted(plain.groupBy("k").sum("n").collect())
+        mapped = fbs.map_in_arrow(
+            source, ones, "n long", keys="k", num_partitions=2, before=evens, before_schema="k long, n long", mode=mode
+        )
+        assert same(mapped, plain.where("n % 2 = 0").selectExpr("n + 1 as n")) == 10_000
+        plan = mapped._jdf.queryExecution().executedPlan().toString()
+        assert "FileScan" not in plan
+        assert "BatchScan" not in plan
+
+
+def evens(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield batch.filter(pa.array(batch["n"].to_numpy() % 2 == 0))
+
+
+def ones(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield pa.record_batch({"n": pc.add(batch["n"], 1)})
+
+
+LINES = (
+    "a,1,1.5,true,2020-01-01,2020-01-01 10:00:00,1.50\n,,,,,,\n"
+    '"x, y",-2,1e3,FALSE,1999-12-31,2020-07-01T10:00:00Z,2.25\n'
+)
+KINDS = "s string, i int, d double, b boolean, day date, t timestamp, m decimal(10,2)"
+
+
+@pytest.mark.parametrize("header", [False, True])
+def test_comma_separated_values(new_york: Any, tmp_path: Path, header: bool) -> None:
+    """As Spark's reader, with a schema and without."""
+    (tmp_path / "a.csv").write_text(("s,i,d,b,day,t,m\n" if header else "") + LINES)
+    path = str(tmp_path)
+    want = new_york.read.csv(path, KINDS, header=header)
+    assert same(fbs.read_csv(new_york, path, KINDS, header=header).to_df(), want) == 3
+    texts = new_york.read.csv(path, header=header)
+    assert same(fbs.read_csv(new_york, path, header=header).to_df(), texts) == 3
+    some = fbs.read_csv(new_york, path, KINDS, header=header, columns=["t", "i"], filter=pc.field("i") > 0)
+    assert same(some.to_df(), want.where("i > 0").select("t", "i")) == 1
+
+
+def test_a_value_that_is_none_is_an_error(spark: Any, tmp_path: Path) -> None:
+    """Never a null in silence."""
+    (tmp_path / "a.csv").write_text("1\nx\n")
+    assert "invalid value 'x'" in failure(fbs.read_csv(spark, tmp_path, "n int").to_df().collect)
+    (tmp_path / "a.csv").write_text("2020-01-01\nsoon\n")
+    assert "no timestamp in ISO 8601" in failure(fbs.read_csv(spark, tmp_path, "n timestamp").to_df().collect)
+
+
+def test_lines_of_json(new_york: Any, tmp_path: Path) -> None:
+    """As Spark's reader with the same schema; what it has not is passed over."""
+    lines = [
+        '{"s": "a", "n": 1, "t": "2020-01-01 10:00:00", "st": {"x": [1, null]}, "more": 1}',
+        '{"n": null, "t": "2020-07-01T10:00:00+02:00", "d": 2.5, "b": true}',
+    ]
+    (tmp_path / "a.json").write_text("\n".join(lines) + "\n")
+    schema = "s string, n long, t timestamp, st struct<x: array<int>>, d double, b boolean"
+    want = new_york.read.schema(schema).json(str(tmp_path))
+    assert same(fbs.read_json(new_york, tmp_path, schema).to_df(), want) == 2
+
+
+def test_arrows_own_files_and_datasets(spark: Any, tmp_path: Path) -> None:
+    """Through read_ipc, and through any dataset of files."""
+    table = pa.table({"n": pa.array([1, 2, None], pa.uint32()), "s": ["a", None, "c"]})
+    with pa.ipc.new_file(tmp_path / "a.arrow", table.schema) as sink:
+        sink.write_table(table)
+    want = spark.createDataFrame([(1, "a"), (2, None), (None, "c")], "n long, s string")
+    assert same(fbs.read_ipc(spark, tmp_path).to_df(), want) == 3
+    assert same(fbs.scan(spark, ds.dataset(tmp_path, format="ipc")).to_df(), want) == 3
+    some = fbs.scan(spark, ds.dataset(tmp_path, format="ipc"), ["s"], pc.field("n") > 1)
+    assert [row.s for row in some.collect()] == [None]
+    with pytest.raises(ConfigError, match="dataset of files"):
+        fbs.scan(spark, ds.dataset(table))
+
+
+class OfDelta:
+    """What deltalake's tables have."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def to_pyarrow_dataset(self) -> Any:
+        return ds.dataset(self._path)
+
+
+def test_a_table_that_gives_a_dataset(spark: Any, tmp_path: Path) -> None:
+    """Deltalake's do."""
+    pq.write_table(pa.table({"n": [1, 2]}), tmp_path / "a.parquet")
+    assert fbs.scan(spark, OfDelta(tmp_path)).count() == 2
+
+
+def test_file_systems(spark: Any, tmp_path: Path) -> None:
+    """A URI, a file system of pyarrow's, one of fsspec's where it is there, several paths."""
+    import fsspec
+    from pyarrow import fs
+
+    pq.write_table(pa.table({"n": [1, 2]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"n": [3]}), tmp_path / "b.parquet")
+    inside = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
+    assert fbs.read_parquet(spark, tmp_path.as_uri()).count() == 3
+    assert fbs.read_parquet(spark, "a.parquet", filesystem=inside).count() == 2
+    assert fbs.read_parquet(spark, [tmp_path / "b.parquet", tmp_path / "a.parquet"]).to_df().count() == 3
+    assert fbs.read_parquet(spark, str(tmp_path), filesystem=fsspec.filesystem("file")).count() == 3
+
+
+def test_what_cannot_be_is_said_at_once(spark: Any, tmp_path: Path) -> None:
+    """On the driver, before anything runs."""
+    pq.write_table(pa.table({"n": [1, 2]}), tmp_path / "a.parquet")
+    with pytest.raises(ResourceError, match="there is nothing"):
+        fbs.read_parquet(spark, tmp_path / "none")
+    with pytest.raises(ConfigError, match="give some of"):
+        fbs.read_parquet(spark, tmp_path, ["m"])
+    with pytest.raises(ConfigError, match=r"columns are \['n'\]"):
+        fbs.read_parquet(spark, tmp_path, filter=pc.field("m") > 1)
+    with pytest.raises(ConfigError, match="compute expression"):
+        fbs.read_parquet(spark, tmp_path, filter="n > 1")
+    with pytest.raises(ConfigError, match="wildcard"):
+        fbs.read_parquet(spark, f"{tmp_path}/*.parquet")
+    with pytest.raises(SchemaError, match="array<int>, which read_csv does not read"):
+        fbs.read_csv(spark, tmp_path, "a array<int>")
+
+
+def test_an_empty_directory(spark: Any, tmp_path: Path) -> None:
+    """Has no rows, if the schema is said."""
+    with pytest.raises(ConfigError, match="schema="):
+        fbs.read_parquet(spark, tmp_path)
+    assert fbs.read_parquet(spark, tmp_path, schema="n long").collect() == []

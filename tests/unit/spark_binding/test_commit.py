@@ -1,0 +1,187 @@
+"""Files that tasks have written become visible in one step, whatever is killed in between."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import fs
+
+from fastbuf.errors import ConfigError, ResourceError
+from fastbuf_spark.driver import commit
+from fastbuf_spark.driver.commit import Commit
+from fastbuf_spark.worker.writing import folder_of
+
+LOCAL = fs.LocalFileSystem()
+
+
+def written(made: Commit, values: list[int], attempt: str = "a") -> list[tuple[str, str, int]]:
+    """A file for each value, in a directory of its own, as a task writes them."""
+    reports = []
+    for value in values:
+        path = Path(made.folder, attempt, f"k={value % 2}", f"{value}-{attempt}.parquet")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table({"n": [value]}), path)
+        reports.append((attempt, f"k={value % 2}/{path.name}", path.stat().st_size))
+    return reports
+
+
+def seen(path: Path) -> list[int]:
+    """What a reader sees; it passes over what is hidden."""
+    if not path.exists():
+        return []
+    return sorted(ds.dataset(path, partitioning="hive").to_table(columns=["n"])["n"].to_pylist())
+
+
+def save(path: Path, mode: str, values: list[int]) -> None:
+    made = Commit(LOCAL, str(path), mode)
+    made.commit(written(made, values))
+
+
+def killed_at(step: int, action: Callable[[], Any]) -> bool:
+    """Run it in a process that kills itself before its ``step``-th rename; whether it got there."""
+    child = os.fork()
+    if not child:
+        count = 0
+
+        def counted(real: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*arguments: Any) -> Any:
+                nonlocal count
+                count += 1
+                if count == step:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return real(*arguments)
+
+            return call
+
+        Commit._move = counted(Commit._move)  # type: ignore[method-assign]
+        Commit._exchange = counted(Commit._exchange)  # type: ignore[method-assign]
+        Commit.close = counted(Commit.close)  # type: ignore[method-assign]
+        try:
+            action()
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    return os.WIFSIGNALED(status)
+
+
+@pytest.mark.parametrize("mode", ["error", "overwrite", "append"])
+def test_a_new_directory_comes_whole(tmp_path: Path, mode: str) -> None:
+    save(tmp_path / "out", mode, [1, 2, 3])
+    assert seen(tmp_path / "out") == [1, 2, 3]
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_modes_of_a_directory_that_is_there(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    save(out, "error", [1, 2])
+    with pytest.raises(ResourceError, match="mode='overwrite' or 'append'"):
+        Commit(LOCAL, str(out), "error")
+    save(out, "append", [3])
+    assert seen(out) == [1, 2, 3]
+    save(out, "overwrite", [4])
+    assert seen(out) == [4]
+    assert sorted(p.name for p in out.iterdir()) == ["_SUCCESS", "k=0"]
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("exchange", [True, False], ids=["exchange", "two-renames"])
+@pytest.mark.parametrize("mode", ["error", "overwrite"])
+def test_a_kill_at_each_step_shows_the_old_or_the_new(
+    tmp_path: Path, mode: str, exchange: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Never a part.  Where directories cannot be exchanged, nothing may be there for a moment."""
+    if not exchange:
+        monkeypatch.setattr(Commit, "_exchange", lambda self, one, other: False)
+    for step in range(1, 30):
+        out = tmp_path / str(step) / "out"
+        out.parent.mkdir()
+        if mode == "overwrite":
+            save(out, "error", [1, 2])
+        was_killed = killed_at(step, lambda out=out: save(out, mode, [3, 4, 5]))  # type: ignore[misc]
+        old = [1, 2] if mode == "overwrite" else []
+        shown = seen(out)
+        assert shown in (old, [3, 4, 5], *([] if exchange else [[]]))
+        save(out, "append", [6])
+        assert seen(out) == [*(shown or old), 6]
+        assert [p.name for p in out.parent.iterdir()] == ["out"]
+        if not was_killed:
+            assert step > 4
+            return
+    pytest.fail("it never ended")
+
+
+def test_a_kill_while_files_are_added_is_undone_by_the_next_write(tmp_path: Path) -> None:
+    """Some of them may be seen until then, and all of them stay once the journal is gone."""
+    undone = 0
+    for step in range(1, 30):
+        out = tmp_path / str(step)
+        save(out, "error", [1])
+        was_killed = killed_at(step, lambda out=out: save(out, "append", [2, 3, 4]))  # type: ignore[misc]
+        half = was_killed and any(out.glob("_temporary*/journal.json"))
+        undone += half
+        kept = [2, 3, 4] if seen(out) == [1, 2, 3, 4] and not half else []
+        save(out, "append", [9])
+        assert seen(out) == [1, *kept, 9]
+        assert not any(out.glob("_temporary*"))
+        if not was_killed:
+            assert kept
+            assert undone > 1
+            return
+    pytest.fail("it never ended")
+
+
+def test_what_another_writer_does_is_left_alone(tmp_path: Path) -> None:
+    """A driver that lives is not cleaned up after, nor one of another host."""
+    out = tmp_path / "out"
+    save(out, "error", [1])
+    one, other = Commit(LOCAL, str(out), "append"), Commit(LOCAL, str(out), "append")
+    reports = written(one, [2])
+    other.commit(written(other, [3], "b"))
+    one.commit(reports)
+    assert seen(out) == [1, 2, 3]
+
+
+def test_attempts_that_do_not_count_leave_nothing(tmp_path: Path) -> None:
+    """Two attempts of a task have written: one of them is reported."""
+    made = Commit(LOCAL, str(tmp_path / "out"), "error")
+    written(made, [1, 2], "lost")
+    made.commit(written(made, [1, 2], "won"))
+    assert seen(tmp_path / "out") == [1, 2]
+    assert {p.name.split("-")[1] for p in tmp_path.rglob("*.parquet")} == {"won.parquet"}
+
+
+def test_what_the_driver_does_not_see_is_refused(tmp_path: Path) -> None:
+    made = Commit(LOCAL, str(tmp_path / "out"), "error")
+    reports = written(made, [1])
+    with pytest.raises(ResourceError, match="share"):
+        made.commit([*reports, ("a", "k=0/nowhere.parquet", 5)])
+    made.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_system_without_one_step_renames_is_refused(tmp_path: Path) -> None:
+    """As stores of objects are."""
+    import fsspec
+
+    store = fs.PyFileSystem(fs.FSSpecHandler(fsspec.filesystem("memory")))
+    with pytest.raises(ConfigError, match="no single step"):
+        Commit(store, "out", "error")
+    Commit(fs.PyFileSystem(fs.FSSpecHandler(fsspec.filesystem("file"))), str(tmp_path / "a"), "error").close()
+    inside = fs.SubTreeFileSystem(str(tmp_path), LOCAL)
+    made = Commit(inside, "out", "error")
+    made.commit([])
+    assert (tmp_path / "out" / commit.DONE).exists()
+
+
+def test_names_of_directories() -> None:
+    """As Spark's ExternalCatalogUtils has them."""
+    assert folder_of([("a", 1), ("b", None)]) == "a=1/b=__HIVE_DEFAULT_PARTITION__/"
+    assert folder_of([("a", "x/y=z %"), ("b", True)]) == "a=x%2Fy%3Dz %25/b=true/"
