@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fastbuf_spark.api.dataframe import map_in_arrow, repartition
     from fastbuf_spark.api.groups import Grouped, group_by
     from fastbuf_spark.api.progress import ProgressBar
-    from fastbuf_spark.api.rdds import partition_by
+    from fastbuf_spark.api.rdds import co_group, combine_by_key, group_by_key, join, partition_by, reduce_by_key
     from fastbuf_spark.conf import ShuffleConf
     from fastbuf_spark.driver.checks import Preflight, preflight
     from fastbuf_spark.driver.exchanges import last_run, progress
@@ -35,12 +35,17 @@ __all__ = [
     "RunSummary",
     "ShuffleConf",
     "ShuffleStage",
+    "co_group",
+    "combine_by_key",
     "group_by",
+    "group_by_key",
+    "join",
     "last_run",
     "map_in_arrow",
     "partition_by",
     "preflight",
     "progress",
+    "reduce_by_key",
     "repartition",
     "schema_of",
     "struct_type_of",
@@ -55,12 +60,17 @@ _HOMES = {
     "RunSummary": "driver.summary",
     "ShuffleConf": "conf",
     "ShuffleStage": "worker.stage",
+    "co_group": "api.rdds",
+    "combine_by_key": "api.rdds",
     "group_by": "api.groups",
+    "group_by_key": "api.rdds",
+    "join": "api.rdds",
     "last_run": "driver.exchanges",
     "map_in_arrow": "api.dataframe",
     "partition_by": "api.rdds",
     "preflight": "driver.checks",
     "progress": "driver.exchanges",
+    "reduce_by_key": "api.rdds",
     "repartition": "api.dataframe",
     "schema_of": "schema",
     "struct_type_of": "schema",
