@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 
 Pairs = Iterable[tuple[Any, Any]]
 
-PROBE = 64 << 10  #: records, after which a table says whether merging makes them fewer
-WORTH = 0.75  #: of the records are keys: then it hardly does
-PASS = 8 * PROBE  #: records that are sent as they are then, before it is tried again
+WORTH = 0.75  #: keys for a record in a table that is full: from there on merging hardly makes them fewer
+PASS = 8  #: times as many are sent as they are then, before it is tried again
 SOME = 4 << 10  #: records that are handed on together
 SLACK = 0.75  #: of the memory may be reckoned with: allocators keep more than they are asked for
 FAN_OUT = 32  #: parts
@@ -63,13 +62,11 @@ class Combine:
         ended = False
         while not ended:
             before = table.rows
-            ended = table.fill(records, limit, PROBE)
-            if not ended and table.nbytes < limit and len(table.table) <= WORTH * PROBE:
-                ended = table.fill(records, limit)
-            poor = len(table.table) > WORTH * (table.rows - before)
+            ended = table.fill(records, limit)
+            read = table.rows - before
+            left = PASS * read if not ended and len(table.table) > WORTH * read else 0
             yield table.table.items()
             table.clear()
-            left = 0 if ended or not poor else PASS
             while left:
                 some = table.passing(records, min(left, SOME))
                 yield some

@@ -59,6 +59,25 @@ def test_keys_are_one_where_a_dict_says_so() -> None:
     assert table.table == {1: 3, 0.0: 2, (1, "a"): 2}
 
 
+def test_what_is_written_as_a_sum_is_one() -> None:
+    """Such functions are not called, so what is taken for one must be."""
+
+    def minus(a: int, b: int) -> int:
+        return a - b
+
+    def third(a: int, b: int, c: int = 5) -> int:
+        return a + c
+
+    for func in (lambda a, b: a + b, lambda x, y: x + y, lambda a, b: b + a, lambda a, b: a, minus, third, max):
+        table = PairTable(None, func)
+        table.add([("a", "1"), ("a", "2")] if func not in (minus, third) else [("a", 7), ("a", 2)])
+        assert table.table == {"a": func("1", "2") if func not in (minus, third) else func(7, 2)}  # type: ignore[operator]
+    with pytest.raises(TypeError, match="required keyword-only argument"):
+        PairTable(None, eval("lambda a, b, *, c: a + b")).add([(1, 1), (1, 2)])
+    with pytest.raises(TypeError, match="unsupported operand"):
+        PairTable(None, lambda a, b: a + b).add([(1, 1), (1, "2")])
+
+
 def test_it_is_full_by_bytes_and_by_records() -> None:
     source = iter([(i, "x" * 100) for i in range(100)])
     table = PairTable(None, max)
