@@ -251,6 +251,15 @@ def test_more_keys_than_memory(spark: Any, mode: str) -> None:
     assert sides(fbs.co_group(rdd, two, 2, mode=mode, conf=conf)) == sides(rdd.cogroup(two, 2))
 
 
+def test_many_partitions_in_few_tasks(spark: Any, mode: str) -> None:
+    """Of two RDDs: each side's partitions are read by tasks of that side."""
+    sc = spark.sparkContext
+    left = sc.range(0, 5_000, 1, 101).map(lambda i: (i % 97, i))
+    right = sc.range(0, 500, 1, 3).map(lambda i: (i % 89, -i))
+    assert sides(fbs.co_group(left, right, 2, mode=mode)) == sides(left.cogroup(right, 2))
+    assert parts(fbs.reduce_by_key(left, operator.add, 2, mode=mode)) == parts(left.reduceByKey(operator.add, 2))
+
+
 def test_arguments_that_cannot_be(spark: Any) -> None:
     rdd = spark.sparkContext.parallelize([(1, 1)], 1)
     wrong: list[Callable[[], Any]] = [
