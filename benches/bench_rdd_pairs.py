@@ -1,8 +1,9 @@
-"""Pairs of an RDD shuffled by key: ``fastbuf_spark.partition_by`` beside Spark's own ``rdd.partitionBy``.
+"""Pairs of an RDD by key: fastbuf's ``partition_by``, ``reduce_by_key`` and ``group_by_key`` beside Spark's own.
 
-Shape: FASTBUF_BENCH_PAIRS pairs (2 M; 20 k in a smoke run) of (int, int) and (str, int), a million keys, cached as
-Python's pickles in M = 2 partitions; ``local[4]``, R = 2.  In one run, in turn: the floor (the cached pairs are
-read into Python, no shuffle), Spark's own, and fastbuf's modes.  Each way ends in the sum of the pairs' values.
+Shape: FASTBUF_BENCH_PAIRS pairs (2 M; 20 k in a smoke run) of (int, int) and (str, int), FASTBUF_BENCH_KEYS keys (a
+million), cached as Python's pickles in M = 2 partitions; ``local[4]``, R = 2.  In one run, in turn: the floor (the
+cached pairs are read into Python, no shuffle), Spark's own, and fastbuf's modes.  Each way ends in the sum of the
+values, or of groups in the number of them.
 """
 
 from __future__ import annotations
@@ -16,19 +17,22 @@ from typing import Any
 
 import pytest
 
+import fastbuf_spark as fbs
+
 SMOKE = os.environ.get("FASTBUF_BENCH_SMOKE") == "1"
 PAIRS = int(os.environ.get("FASTBUF_BENCH_PAIRS", "20_000" if SMOKE else "2_000_000"))
 ROUNDS = int(os.environ.get("FASTBUF_BENCH_ROUNDS", "5"))
 MASTER, PARTS_IN, PARTS_OUT = "local[4]", 2, 2
 MODES = ("pipelined", "blocking")
+KEYS = int(os.environ.get("FASTBUF_BENCH_KEYS", "1_000_003"))
 
 
 def of_ints(i: int) -> tuple[int, int]:
-    return i * 7919 % 1000003, i
+    return i * 7919 % KEYS, i
 
 
 def of_text(i: int) -> tuple[str, int]:
-    return f"user-{i * 7919 % 1000003}", i
+    return f"user-{i * 7919 % KEYS}", i
 
 
 KINDS: dict[str, Callable[[int], tuple[Any, int]]] = {"(int, int)": of_ints, "(str, int)": of_text}
@@ -37,6 +41,44 @@ KINDS: dict[str, Callable[[int], tuple[Any, int]]] = {"(int, int)": of_ints, "(s
 def summed(pairs: Iterator[tuple[Any, int]]) -> Iterator[int]:
     """The sum of the values, in C: what is measured is how the pairs come here."""
     yield sum(map(itemgetter(1), pairs))
+
+
+def lengths(groups: Iterator[tuple[Any, Any]]) -> Iterator[int]:
+    """How many values there are, in C."""
+    yield sum(map(len, map(itemgetter(1), groups)))
+
+
+def added(a: int, b: int) -> int:
+    """What a user writes as a lambda."""
+    return a + b
+
+
+def sum_of(rdd: Any) -> bool:
+    return bool(sum(rdd.mapPartitions(summed).collect()) == PAIRS * (PAIRS - 1) // 2)
+
+
+def count_of(rdd: Any) -> bool:
+    return bool(sum(rdd.mapPartitions(lengths).collect()) == PAIRS)
+
+
+#: Spark's own and fastbuf's, and whether a result is right
+VERBS: dict[str, tuple[Callable[[Any], Any], Callable[[Any, str], Any], Callable[[Any], bool]]] = {
+    "partition": (
+        lambda rdd: rdd.partitionBy(PARTS_OUT),
+        lambda rdd, mode: fbs.partition_by(rdd, PARTS_OUT, mode=mode),
+        sum_of,
+    ),
+    "reduce": (
+        lambda rdd: rdd.reduceByKey(added, PARTS_OUT),
+        lambda rdd, mode: fbs.reduce_by_key(rdd, added, PARTS_OUT, mode=mode),
+        sum_of,
+    ),
+    "group": (
+        lambda rdd: rdd.groupByKey(PARTS_OUT),
+        lambda rdd, mode: fbs.group_by_key(rdd, PARTS_OUT, mode=mode),
+        count_of,
+    ),
+}
 
 
 @pytest.fixture(scope="module")
@@ -61,34 +103,35 @@ def context() -> Iterator[Any]:
     spark.stop()
 
 
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", KINDS)
-def test_rdd_pairs(kind: str, context: Any, in_turn: Any, benchmark: Any) -> None:
-    import fastbuf_spark as fbs
-
+@pytest.mark.parametrize("verb", VERBS)
+def test_rdd_pairs(verb: str, kind: str, context: Any, in_turn: Any, benchmark: Any) -> None:
     pairs = context.range(0, PAIRS, 1, PARTS_IN).map(KINDS[kind]).cache()
     assert pairs.count() == PAIRS
+    theirs, ours, right = VERBS[verb]
 
-    def checked(make: Callable[[], Any]) -> Callable[[], None]:
+    def checked(make: Callable[[], Any], right: Callable[[Any], bool] = right) -> Callable[[], None]:
         def run() -> None:
-            assert sum(make().mapPartitions(summed).collect()) == PAIRS * (PAIRS - 1) // 2
+            assert right(make())
 
         return run
 
-    def ours(mode: str) -> Callable[[], None]:
-        return checked(lambda: fbs.partition_by(pairs, PARTS_OUT, mode=mode))
+    def way(mode: str) -> Callable[[], None]:
+        return checked(lambda: ours(pairs, mode))
 
-    benchmark.group = f"pairs of an RDD, {kind}, {PAIRS:,}"
+    benchmark.group = f"pairs of an RDD, {verb}, {kind}, {PAIRS:,}, {KEYS:,} keys"
     in_turn(
         {
-            "floor": checked(lambda: pairs),
-            "spark": checked(lambda: pairs.partitionBy(PARTS_OUT)),
-            **{mode: ours(mode) for mode in MODES},
+            "floor": checked(lambda: pairs, sum_of),
+            "spark": checked(lambda: theirs(pairs)),
+            **{mode: way(mode) for mode in MODES},
         },
         rounds=ROUNDS,
         baselines=("floor", "spark"),
         speed_up_over="spark",
         rows=PAIRS,
+        keys=KEYS,
         master=MASTER,
         partitions_in=PARTS_IN,
         partitions_out=PARTS_OUT,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fastbuf_spark.api.rdds import partition_by
     from fastbuf_spark.api.sinks import Written, write_parquet
     from fastbuf_spark.api.sources import read_csv, read_ipc, read_json, read_parquet, scan
+    from fastbuf_spark.api.rdds import co_group, combine_by_key, group_by_key, join, partition_by, reduce_by_key
     from fastbuf_spark.conf import ShuffleConf
     from fastbuf_spark.driver.checks import Preflight, preflight
     from fastbuf_spark.driver.exchanges import last_run, progress
@@ -42,7 +43,11 @@ __all__ = [
     "ShuffleConf",
     "ShuffleStage",
     "Written",
+    "co_group",
+    "combine_by_key",
     "group_by",
+    "group_by_key",
+    "join",
     "last_run",
     "map_in_arrow",
     "partition_by",
@@ -53,6 +58,7 @@ __all__ = [
     "read_ipc",
     "read_json",
     "read_parquet",
+    "reduce_by_key",
     "repartition",
     "scan",
     "schema_of",
@@ -73,7 +79,11 @@ _HOMES = {
     "ShuffleConf": "conf",
     "ShuffleStage": "worker.stage",
     "Written": "api.sinks",
+    "co_group": "api.rdds",
+    "combine_by_key": "api.rdds",
     "group_by": "api.groups",
+    "group_by_key": "api.rdds",
+    "join": "api.rdds",
     "last_run": "driver.exchanges",
     "map_in_arrow": "api.dataframe",
     "partition_by": "api.rdds",
@@ -84,6 +94,7 @@ _HOMES = {
     "read_ipc": "api.sources",
     "read_json": "api.sources",
     "read_parquet": "api.sources",
+    "reduce_by_key": "api.rdds",
     "repartition": "api.dataframe",
     "scan": "api.sources",
     "schema_of": "schema",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fastbuf_spark.folding import each_partition
@@ -16,7 +17,7 @@ from fastbuf_spark.schema import conform, renaming
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from fastbuf.serializers.record_groups import RecordGroups
+    from fastbuf.serializers.pair_table import PairTable
 
 Empty = Callable[[list[int]], list[int]]  #: from the partitions that were seen to the empty ones that are left
 GROUP_BYTES = 32 << 10  #: about one segment: a group that is longer spans segments, one that is shorter wastes pickles
@@ -163,11 +164,17 @@ class RecordCodec:
         From a record to its key; None: records are (key, value) pairs, and come out as tuples of two.
     partition_func
         From a key to a number; None: PySpark's ``portable_hash``.
+    combine
+        What merges pairs before they are sent; None: they go as they are.
+    side
+        Pairs go as (key, (side, value)).
     """
 
     partitions: int
     key: Callable[[Any], Any] | None = None
     partition_func: Callable[[Any], int] | None = None
+    combine: Combining | None = None
+    side: int | None = None
 
     def serializer(self, checksum: bool) -> Any:
         import fastbuf as fb
@@ -177,11 +184,9 @@ class RecordCodec:
     def sender(self, partitions: int, wanted: Sequence[int], producer: int, empty: Empty | None = None) -> Sender:
         return RecordSender(self, wanted)
 
-    def groups(self, wanted: Sequence[int] | None = None, group_bytes: int = GROUP_BYTES) -> RecordGroups:
-        """What puts records into groups, counts them, and has the proof of what was read; see there."""
-        from fastbuf.serializers.record_groups import RecordGroups
-
-        return RecordGroups(self.partitions, self.key, self.partition_func, wanted, group_bytes)
+    def reading(self, wanted: Sequence[int] | None = None, group_bytes: int = GROUP_BYTES) -> Reading:
+        """What makes groups of a task's records, counts them, and has the proof of what was read."""
+        return Reading(self, wanted, group_bytes)
 
     def opened(self, polled: Any) -> Iterable[list[Any]]:
         """Lists of records: who gives them to the user makes one stream of them, in C (``chain.from_iterable``)."""
@@ -194,6 +199,46 @@ class RecordCodec:
         return plain_count(group) if isinstance(group, bytes) else len(group)
 
 
+class Combining(Protocol):
+    """What merges the pairs of a task, see :class:`~fastbuf_spark.worker.pairs.Combine`."""
+
+    def table(self) -> PairTable:
+        """An empty one."""
+
+    def lists(self, table: PairTable, source: Iterable[Any]) -> Iterator[Iterable[tuple[Any, Any]]]:
+        """What is sent."""
+
+
+class Reading:
+    """One task's way from records to groups as they travel."""
+
+    def __init__(self, codec: RecordCodec, wanted: Sequence[int] | None, group_bytes: int) -> None:
+        from fastbuf.serializers.record_groups import RecordGroups
+
+        self._groups = RecordGroups(
+            codec.partitions, codec.key, codec.partition_func, wanted, group_bytes, side=codec.side
+        )
+        self._combine = codec.combine
+        self._table = None if codec.combine is None else codec.combine.table()
+
+    def items(self, source: Iterable[Any]) -> Iterator[tuple[int, bytes | list[Any]]]:
+        """Partitions and groups."""
+        if self._combine is not None:
+            assert self._table is not None
+            source = chain.from_iterable(self._combine.lists(self._table, source))
+        return packed(self._groups.items(source))
+
+    @property
+    def rows(self) -> int:
+        """Records read."""
+        return self._groups.rows if self._table is None else self._table.rows
+
+    @property
+    def proof(self) -> int:
+        """Sum over their keys, in any order; see RecordGroups."""
+        return self._groups.proof if self._table is None else self._table.proof
+
+
 class RecordSender:
     """See :class:`Sender`."""
 
@@ -201,17 +246,17 @@ class RecordSender:
         import fastbuf as fb
 
         self._at = {partition: i for i, partition in enumerate(wanted)}
-        self._groups = codec.groups(sorted(wanted))
+        self._reading = codec.reading(sorted(wanted))
         self.selector = fb.custom(self._place)
 
     def _place(self, item: tuple[int, Any], consumers: int) -> int:
         return self._at[item[0]]
 
     def items(self, source: Iterable[Any]) -> Iterator[tuple[int, bytes | list[Any]]]:
-        return packed(self._groups.items(source))
+        return self._reading.items(source)
 
     def digest(self, writer: Any) -> tuple[int, int]:
-        return self._groups.rows, self._groups.proof
+        return self._reading.rows, self._reading.proof
 
 
 def packed(groups: Iterable[tuple[int, list[Any]]]) -> Iterator[tuple[int, bytes | list[Any]]]:

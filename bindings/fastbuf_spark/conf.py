@@ -51,7 +51,8 @@ class ShuffleConf:
     ----------
     memory_bytes
         Bytes of segments that one task may hold; in blocking mode, bytes staged on the map side.  A task of
-        ``group_by`` holds as many again of rows, the copy that sorts them included, before it spills.
+        ``group_by`` holds as many again of rows, the copy that sorts them included, before it spills; one of
+        ``reduce_by_key``, ``group_by_key`` and their like, of keys and values.
     segment_size
         Bytes of one segment.
     exclusive, floating
@@ -94,7 +95,7 @@ class ShuffleConf:
         Whether the driver shows its shuffles as a page (:func:`fastbuf_spark.ui`), to its own machine alone, and at
         which port; 0: any.
     spill_directory
-        Of the nameless files for rows of groups that do not fit into ``memory_bytes``; empty: where Spark's own Python
+        Of the nameless files for rows and pairs that do not fit into ``memory_bytes``; empty: where Spark's own Python
         workers spill.
 
     Raises

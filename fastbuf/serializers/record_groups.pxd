@@ -3,6 +3,11 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 
+cdef uint64_t mixed(uint64_t x) noexcept nogil
+# A record as a tuple of two; number: what an error calls it by.
+cdef tuple key_and_value(object record, int64_t number)
+
+
 # For one thread.  Its Python code is the caller's alone: the source, key and partition_func, the hashes of keys of
 # other than built-in types, and pickling one object of an unknown kind a group to learn how long such objects are.
 cdef class RecordGroups:
@@ -12,6 +17,7 @@ cdef class RecordGroups:
     cdef readonly uint64_t proof        # sum of mixed hashes of the keys of all rows
     cdef object _key                    # None: records are pairs
     cdef object _partition_func         # None: portable_hash
+    cdef object _side                   # None: pairs come out as they are
     cdef list _groups                   # the open group of each partition, or None
     cdef int64_t *_sizes                # bytes of each open group, about
     cdef uint8_t *_wanted               # 1 or 0 for each partition; NULL: all are wanted

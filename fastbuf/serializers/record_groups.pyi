@@ -13,6 +13,7 @@ class RecordGroups:
         partition_func: Callable[[Any], int] | None = None,
         wanted: Sequence[int] | None = None,
         group_bytes: int = 32768,
+        side: int | None = None,
     ) -> None: ...
     def items(self, source: Iterable[Any]) -> Iterator[tuple[int, list[Any]]]: ...
 

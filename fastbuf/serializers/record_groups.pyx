@@ -30,11 +30,17 @@ cdef enum:
     MOST_OTHERS = 512       # objects whose length is a guess that a group may have
 
 
-cdef inline uint64_t _mixed(uint64_t x) noexcept nogil:
+cdef uint64_t mixed(uint64_t x) noexcept nogil:
     # The last steps of splitmix64 (Steele, Lea, Flood, OOPSLA 2014): every bit of x moves about half of all bits.
     x = (x ^ (x >> 30)) * <uint64_t> 0xBF58476D1CE4E5B9
     x = (x ^ (x >> 27)) * <uint64_t> 0x94D049BB133111EB
     return x ^ (x >> 31)
+
+
+cdef tuple key_and_value(object record, int64_t number):
+    if PyTuple_CheckExact(<PyObject *> record) and PyTuple_GET_SIZE(<PyObject *> record) == 2:
+        return <tuple> record
+    return _pair(record, number)
 
 
 cdef tuple _pair(object record, int64_t number):
@@ -62,7 +68,7 @@ def _no_pair(record, number, why):
 
 
 cdef class RecordGroups:
-    """RecordGroups(partitions, key=None, partition_func=None, wanted=None, group_bytes=32768)\n--\n
+    """RecordGroups(partitions, key=None, partition_func=None, wanted=None, group_bytes=32768, side=None)\n--\n
     Puts records into lists by partition, in the order in which they come.
 
     Parameters
@@ -78,6 +84,8 @@ cdef class RecordGroups:
         The partitions to give out; records of others are counted and dropped. Default: all.
     group_bytes : int, optional
         About how long a full group is when it is pickled. At most one group of each partition is open.
+    side : int, optional
+        Pairs come out as (key, (side, value)).
 
     Attributes
     ----------
@@ -100,7 +108,7 @@ cdef class RecordGroups:
         self._sizes = NULL
         self._wanted = NULL
 
-    def __init__(self, partitions, key=None, partition_func=None, wanted=None, group_bytes=32768):
+    def __init__(self, partitions, key=None, partition_func=None, wanted=None, group_bytes=32768, side=None):
         cdef int64_t p
         if not 1 <= partitions <= MOST_PARTITIONS:
             raise ValueError(f"partitions is {partitions}: it must be within 1 and {MOST_PARTITIONS}")
@@ -112,6 +120,7 @@ cdef class RecordGroups:
         self.group_bytes = group_bytes
         self._key = key
         self._partition_func = partition_func
+        self._side = side
         self._ask = True
         self._groups = [None] * partitions
         self._sizes = <int64_t *> PyMem_Calloc(partitions, sizeof(int64_t))
@@ -165,7 +174,7 @@ cdef class RecordGroups:
         else:
             to = self._from_number(self._partition_func(key), &x)
         self.rows += 1
-        self.proof += _mixed(x)
+        self.proof += mixed(x)
         return to
 
     cdef object _from_number(self, object number, uint64_t *x):
@@ -237,6 +246,8 @@ cdef class RecordGroups:
                 if not (PyTuple_CheckExact(<PyObject *> record) and PyTuple_GET_SIZE(<PyObject *> record) == 2):
                     record = _pair(record, self.rows)
                 to = self._place(<object> PyTuple_GET_ITEM(<PyObject *> record, 0))
+                if self._side is not None:
+                    record = ((<tuple> record)[0], (self._side, (<tuple> record)[1]))
             else:
                 to = self._place(self._key(record))
             if self._wanted != NULL and not self._wanted[to]:

@@ -1,38 +1,21 @@
-"""Shuffles of RDDs of pairs."""
+"""Shuffles of RDDs of pairs: placed by key, merged, grouped, joined."""
 
 from __future__ import annotations
 
-import itertools
-import logging
-import secrets
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from pyspark.core.rdd import RDD
-from pyspark.serializers import BatchedSerializer, CPickleSerializer, NoOpSerializer, pack_long
-
-from fastbuf.errors import ConfigError, PreflightError
-from fastbuf_spark.codec import RecordCodec, own_partition_func
+from fastbuf.errors import ConfigError
 from fastbuf_spark.conf import ShuffleConf
-from fastbuf_spark.driver import exchanges
-from fastbuf_spark.driver.checks import (
-    check_conf,
-    check_function,
-    check_mode,
-    partition_count,
-    preflight,
-    slots_of,
-    spare_problem,
-)
-from fastbuf_spark.driver.plan import MODES
-from fastbuf_spark.folding import fold
-from fastbuf_spark.shipping import named
-from fastbuf_spark.spec import ExchangeSpec
-from fastbuf_spark.worker.blocks import RecordMapSide, RecordReduceSide
-from fastbuf_spark.worker.consumer import Consumer
-from fastbuf_spark.worker.producer import Producer
+from fastbuf_spark.driver.checks import check_function
+from fastbuf_spark.driver.pair_plan import PairShuffle
+from fastbuf_spark.worker.pairs import Combine, Join, MergeStage, Pairs
 
-log = logging.getLogger("fastbuf_spark")
+if TYPE_CHECKING:
+    from pyspark.core.rdd import RDD
+
+#: How joins are called, and whether keys of the left and the right side alone come out
+JOINS = {"inner": (False, False), "left": (True, False), "right": (False, True), "outer": (True, True)}
 
 
 def partition_by(
@@ -80,102 +63,210 @@ def partition_by(
     them over all partitions, and in each run differently, since every NaN lies elsewhere once it has been pickled.  NaN
     inside a frozenset or a dataclass is placed as arbitrarily here as there.
     """
-    from pyspark.rdd import Partitioner, portable_hash
-
-    if not isinstance(rdd, RDD):
-        raise ConfigError(f"rdd is a {type(rdd).__module__}.{type(rdd).__name__}: give an RDD of pairs")
-    check_mode(mode, MODES)
-    check_conf(conf)
-    num_partitions = partition_count(num_partitions)
-    if partition_func is not None:
-        check_function("partition_func", partition_func, "takes a key and gives a number")
-    sc = rdd.context
-    conf = conf or ShuffleConf.from_context(sc)
-    codec = RecordCodec(num_partitions, None, own_partition_func(partition_func))
-    exchange, name = secrets.token_hex(16), "partition_by"
-    chosen = _choose(rdd, num_partitions, mode)
-    place = partition_func or portable_hash
-    if chosen == "blocking":
-        spec = exchanges.register_reports(sc, exchange, name, num_partitions, conf, codec)
-        keyed: Any = rdd.mapPartitions(named(_keyed(RecordMapSide(spec)), "fastbuf_map"))
-        keyed._bypass_serializer = True
-        jvm: Any = sc._jvm
-        pairs = jvm.PairwiseRDD(keyed._jrdd.rdd()).asJavaPairRDD()
-        moved = _placed(sc, pairs, num_partitions, place, NoOpSerializer())
-        made = moved.mapPartitions(named(_flat(RecordReduceSide(spec)), "fastbuf_reduce"), preservesPartitioning=True)
-    else:
-
-        def producers(spec: ExchangeSpec, epoch: int, targets: list[exchanges.Target]) -> Callable[[], Any]:
-            def action() -> Any:
-                how = fold(rdd.getNumPartitions(), (slots_of(sc) or num_partitions + 1) - len(targets))
-                source = rdd if how is None else rdd.coalesce(how.tasks)
-                return source.mapPartitions(named(Producer(spec, epoch, targets).records, "fastbuf_producer")).collect()
-
-            return action
-
-        spec = exchanges.register(sc, exchange, name, num_partitions, conf, codec, producers, _unsteady(rdd))
-        requests = _requests(sc, num_partitions, place)
-        made = requests.mapPartitions(
-            named(_flat(Consumer(spec, iter).records), "fastbuf_consumer"), preservesPartitioning=True
-        )
-    made.partitioner = Partitioner(num_partitions, place)
-    return made
+    return PairShuffle.of("partition_by", [rdd], num_partitions, partition_func, mode, conf).run()
 
 
-def _placed(sc: Any, pairs: Any, num_partitions: int, place: Callable[[Any], int], serializer: Any) -> RDD[Any]:
-    """The values of a JVM RDD of (partition, value) pairs, in their partitions.
+def reduce_by_key(
+    rdd: RDD[Any],
+    func: Callable[[Any, Any], Any],
+    num_partitions: int,
+    partition_func: Callable[[Any], int] | None = None,
+    *,
+    mode: str = "auto",
+    conf: ShuffleConf | None = None,
+) -> RDD[Any]:
+    """The values of each key merged into one, as ``rdd.reduceByKey(func, num_partitions, partition_func)`` does.
 
-    As in PySpark's own ``partitionBy``: to the JVM a partitioner is the address of the Python function, so that a join
-    or union with what Spark has placed by the same function needs no shuffle more.
+    Values are merged before they are sent, where that makes them fewer, and again when they have come.
+
+    Parameters
+    ----------
+    rdd, num_partitions, partition_func, mode, conf
+        As in :func:`partition_by`.
+    func
+        From two values to one.  In which order values meet is not fixed, so it is to be associative and commutative.
+
+    Returns
+    -------
+    RDD
+        Lazy; of (key, value), in the partitions of :func:`partition_by`.
+
+    Raises
+    ------
+    PreflightError, ConfigError
+        As :func:`partition_by`.
+
+    Notes
+    -----
+    The table of keys of each side takes up to ``memory_bytes``.  One that is full is sent, before the shuffle; behind
+    it, it is written to a nameless file in parts, which are merged one after the other.
     """
-    partitioner = sc._jvm.PythonPartitioner(num_partitions, id(place))
-    return RDD(sc._jvm.PythonRDD.valueOfPair(pairs.partitionBy(partitioner)), sc, serializer)
+    check_function("func", func, "takes two values and gives one")
+    return _combined("reduce_by_key", rdd, None, func, func, num_partitions, partition_func, mode, conf)
 
 
-def _requests(sc: Any, num_partitions: int, place: Callable[[Any], int]) -> RDD[int]:
-    """The number of each partition, in it."""
-    serializer = BatchedSerializer(CPickleSerializer())
-    pairs = sc._jvm.java.util.ArrayList()
-    for partition in range(num_partitions):
-        pairs.add(sc._jvm.scala.Tuple2(partition, bytearray(serializer.serializer.dumps([partition]))))
-    return _placed(sc, sc._jsc.parallelizePairs(pairs, 1), num_partitions, place, serializer)
+def combine_by_key(
+    rdd: RDD[Any],
+    create_combiner: Callable[[Any], Any],
+    merge_value: Callable[[Any, Any], Any],
+    merge_combiners: Callable[[Any, Any], Any],
+    num_partitions: int,
+    partition_func: Callable[[Any], int] | None = None,
+    *,
+    mode: str = "auto",
+    conf: ShuffleConf | None = None,
+) -> RDD[Any]:
+    """The values of each key as one combiner, as ``rdd.combineByKey`` makes them.
+
+    Parameters
+    ----------
+    rdd, num_partitions, partition_func, mode, conf
+        As in :func:`partition_by`.
+    create_combiner
+        From a value to a combiner.
+    merge_value
+        From a combiner and a value to a combiner; it may be the first one, changed.
+    merge_combiners
+        From two combiners to one; it may be the first one, changed.
+
+    Returns
+    -------
+    RDD
+        Lazy; of (key, combiner).  Memory and order as of :func:`reduce_by_key`.
+
+    Raises
+    ------
+    PreflightError, ConfigError
+        As :func:`partition_by`.
+    """
+    check_function("create_combiner", create_combiner, "takes a value and gives a combiner")
+    check_function("merge_value", merge_value, "takes a combiner and a value and gives a combiner")
+    check_function("merge_combiners", merge_combiners, "takes two combiners and gives one")
+    functions = create_combiner, merge_value, merge_combiners
+    return _combined("combine_by_key", rdd, *functions, num_partitions, partition_func, mode, conf)
 
 
-def _keyed(task: Callable[[Any], Iterable[tuple[int, bytes]]]) -> Callable[[Any], Iterable[bytes]]:
-    """The pairs of a task as the JVM reads them: a partition of eight bytes, then a value."""
+def group_by_key(
+    rdd: RDD[Any],
+    num_partitions: int,
+    partition_func: Callable[[Any], int] | None = None,
+    *,
+    mode: str = "auto",
+    conf: ShuffleConf | None = None,
+) -> RDD[Any]:
+    """The values of each key together, as ``rdd.groupByKey(num_partitions, partition_func)`` gives them.
 
-    def run(source: Any) -> Iterable[bytes]:
-        for partition, block in task(source):
-            yield pack_long(partition)
-            yield block
+    Parameters
+    ----------
+    rdd, num_partitions, partition_func, mode, conf
+        As in :func:`partition_by`.
 
-    return run
+    Returns
+    -------
+    RDD
+        Lazy; of (key, values).  Values are sized and may be read as often as you like.  What does not fit into
+        ``memory_bytes`` is in a nameless file, from which the values of a key that has very many are read as they are
+        asked for: a loop over them does not have them all in memory.  Whoever collects them, has.
 
-
-def _unsteady(rdd: RDD[Any]) -> str:
-    """What Spark says of an RDD whose rows, or whose partitions' rows, differ each time it is computed."""
-    level = str(rdd._jrdd.rdd().outputDeterministicLevel())
-    return f"Spark calls the RDD {level}" if level == "INDETERMINATE" else ""
-
-
-def _flat(task: Callable[[Any], Iterable[list[Any]]]) -> Callable[[Any], Iterable[Any]]:
-    """Gives the records of a task that gives lists of them; without a step of Python's for each."""
-
-    def run(source: Any) -> Iterable[Any]:
-        return itertools.chain.from_iterable(task(source))
-
-    return run
+    Raises
+    ------
+    PreflightError, ConfigError
+        As :func:`partition_by`.
+    """
+    shuffle = PairShuffle.of("group_by_key", [rdd], num_partitions, partition_func, mode, conf)
+    return shuffle.run(stage=_stage(shuffle.conf))
 
 
-def _choose(rdd: RDD[Any], num_partitions: int, mode: str) -> str:
-    if mode == "blocking":
-        return mode
-    problems = list(preflight(rdd.context, num_partitions))
-    if problems and mode != "auto":
-        raise PreflightError(f"mode='{mode}' cannot run: " + "; ".join(problems))
-    if mode == "auto" and not problems:
-        problems = [p for p in (spare_problem(rdd.context, num_partitions), _unsteady(rdd)) if p]
-    chosen = "blocking" if problems else "pipelined"
-    why = " (not pipelined: " + "; ".join(problems) + ")" if problems else ""
-    log.info("partition_by into %d partitions: mode='%s'%s", num_partitions, chosen, why)
-    return chosen
+def co_group(
+    rdd: RDD[Any],
+    other: RDD[Any],
+    num_partitions: int,
+    partition_func: Callable[[Any], int] | None = None,
+    *,
+    mode: str = "auto",
+    conf: ShuffleConf | None = None,
+) -> RDD[Any]:
+    """For each key of either RDD its values in both, as ``rdd.cogroup(other, num_partitions)`` gives them.
+
+    Parameters
+    ----------
+    rdd, other
+        Of (key, value) pairs.
+    num_partitions, partition_func, mode, conf
+        As in :func:`partition_by`.
+
+    Returns
+    -------
+    RDD
+        Lazy; of (key, (values, other's values)), each as in :func:`group_by_key`.
+
+    Raises
+    ------
+    PreflightError, ConfigError
+        As :func:`partition_by`.
+    """
+    shuffle = PairShuffle.of("co_group", [rdd, other], num_partitions, partition_func, mode, conf)
+    return shuffle.run(stage=_stage(shuffle.conf, sides=2))
+
+
+def join(
+    rdd: RDD[Any],
+    other: RDD[Any],
+    num_partitions: int,
+    partition_func: Callable[[Any], int] | None = None,
+    *,
+    how: str = "inner",
+    mode: str = "auto",
+    conf: ShuffleConf | None = None,
+) -> RDD[Any]:
+    """Each value of a key with each of the other RDD's, as ``rdd.join(other, num_partitions)`` gives them.
+
+    Parameters
+    ----------
+    rdd, other
+        Of (key, value) pairs.
+    how
+        ``"inner"``, ``"left"``, ``"right"`` or ``"outer"``, as ``leftOuterJoin`` and the others: a key that this side
+        alone has comes out with None for the other one's value.
+    num_partitions, partition_func, mode, conf
+        As in :func:`partition_by`.
+
+    Returns
+    -------
+    RDD
+        Lazy; of (key, (value, other's value)).
+
+    Raises
+    ------
+    PreflightError, ConfigError
+        As :func:`partition_by`; an unknown ``how``.
+    """
+    if how not in JOINS:
+        raise ConfigError(f"how is {how!r}: it must be one of {', '.join(JOINS)}")
+    shuffle = PairShuffle.of("join", [rdd, other], num_partitions, partition_func, mode, conf)
+    return shuffle.run(stage=_stage(shuffle.conf, sides=2, finish=Join(*JOINS[how])))
+
+
+def _combined(
+    name: str,
+    rdd: RDD[Any],
+    create: Callable[[Any], Any] | None,
+    merge_value: Callable[[Any, Any], Any],
+    merge_combiners: Callable[[Any, Any], Any],
+    num_partitions: int,
+    partition_func: Callable[[Any], int] | None,
+    mode: str,
+    conf: ShuffleConf | None,
+) -> RDD[Any]:
+    shuffle = PairShuffle.of(name, [rdd], num_partitions, partition_func, mode, conf)
+    combine = Combine(create, merge_value, shuffle.conf.memory_bytes)
+    return shuffle.run(combine, _stage(shuffle.conf, merge_combiners))
+
+
+def _stage(
+    conf: ShuffleConf,
+    merge: Callable[[Any, Any], Any] | None = None,
+    sides: int = 0,
+    finish: Callable[[Pairs], Pairs] | None = None,
+) -> MergeStage:
+    return MergeStage(merge, sides, finish, conf.memory_bytes, conf.spill_directory)

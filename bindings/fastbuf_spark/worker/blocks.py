@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fastbuf.config import MAX_RECORD_BYTES
 from fastbuf.errors import RecordTooLong
 from fastbuf.serializers.block import FLAG_CRC, HEADER_BYTES, KIND_COLUMNAR, check_block, count_mismatch, encode_header
-from fastbuf_spark.codec import BatchCodec, RecordCodec, packed, unpacked
+from fastbuf_spark.codec import BatchCodec, RecordCodec, unpacked
 from fastbuf_spark.spec import ExchangeSpec
 from fastbuf_spark.worker.task_input import Given
 
@@ -261,31 +261,35 @@ class RecordMapSide:
         partition, stage = _task()
         serializer = codec.serializer(conf.checksum)
         budget = max(LEAST_BLOCK_BYTES, min(BLOCK_BYTES, conf.memory_bytes // self.spec.partitions))
-        groups = codec.groups(group_bytes=budget)
+        reading = codec.reading(group_bytes=budget)
         sent = 0
-        for pid, group in packed(groups.items(source)):
+        for pid, group in reading.items(source):
             block = serializer.dumps((group,))
             sent += len(block)
             yield pid, block
-        self.spec.report("producer", partition, stage, {"records": groups.rows, "bytes": sent})
+        self.spec.report("producer", partition, stage, {"records": reading.rows, "bytes": sent})
 
 
 @dataclass(frozen=True)
 class RecordReduceSide:
-    """Blocks to lists of records."""
+    """Blocks to lists of records, to what is done with them."""
 
     spec: ExchangeSpec
+    func: Callable[[Iterator[list[Any]]], Iterable[Any]] = iter
 
-    def __call__(self, source: Iterable[bytes]) -> Iterator[list[Any]]:
+    def __call__(self, source: Iterable[bytes]) -> Iterator[Any]:
+        counts = {"records": 0, "bytes": 0}
+        yield from self.func(self._lists(source, counts))
+        partition, stage = _task()
+        self.spec.report("consumer", partition, stage, counts)
+
+    def _lists(self, source: Iterable[bytes], counts: dict[str, int]) -> Iterator[list[Any]]:
         serializer = self.spec.codec.serializer(self.spec.conf.checksum)
-        records = received = 0
         for block in source:
             (group,) = map(unpacked, serializer.loads(block))
-            records += len(group)
-            received += len(block)
+            counts["records"] += len(group)
+            counts["bytes"] += len(block)
             yield group
-        partition, stage = _task()
-        self.spec.report("consumer", partition, stage, {"records": records, "bytes": received})
 
 
 def _task() -> tuple[int, int]:

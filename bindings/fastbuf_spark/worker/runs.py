@@ -1,19 +1,16 @@
 """Rows in the order of some columns, within a bound of memory: runs that are sorted, written, and merged.
 
 What fits is sorted where it is.  Beyond that, sorted runs go to nameless files, each in small pieces with an index in
-memory; sixteen runs become one as soon as there are sixteen, so neither files nor memory grow with the rows.  A
-nameless file is gone when its process ends, whatever ends it.
+memory; sixteen runs become one as soon as there are sixteen, so neither files nor memory grow with the rows.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import tempfile
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from fastbuf.errors import ResourceError
+from fastbuf_spark.worker.nameless import NamelessFile
 from fastbuf_spark.worker.order import codes, sorting
 
 if TYPE_CHECKING:
@@ -91,29 +88,17 @@ class Run:
     """One sorted run in a nameless file."""
 
     def __init__(self, directory: str, piece_bytes: int) -> None:
-        self._directory = directory or _local_directory()
+        self._file = NamelessFile(directory)
         self._piece_bytes = piece_bytes
         self._schema: pa.Schema | None = None
         self._index: list[tuple[int, int]] = []
-        self._end = 0
-        try:
-            self._file = tempfile.TemporaryFile(dir=self._directory, buffering=0)  # noqa: SIM115
-        except OSError as error:
-            raise self._refused(error) from error
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Append rows that stand behind those that are there."""
         self._schema = batch.schema
         step = max(1, batch.num_rows * self._piece_bytes // max(1, batch.nbytes))
         for start in range(0, batch.num_rows, step):
-            piece = memoryview(batch.slice(start, step).serialize())
-            self._index.append((self._end, len(piece)))
-            self._end += len(piece)
-            try:
-                while piece:
-                    piece = piece[self._file.write(piece) :]
-            except OSError as error:
-                raise self._refused(error) from error
+            self._index.append(self._file.append(memoryview(batch.slice(start, step).serialize())))
 
     def __len__(self) -> int:
         return len(self._index)
@@ -121,32 +106,18 @@ class Run:
     @property
     def nbytes(self) -> int:
         """Bytes in the file."""
-        return self._end
+        return self._file.nbytes
 
     def piece(self, number: int) -> pa.RecordBatch:
         """One piece, as it was written."""
         import pyarrow as pa
 
-        offset, length = self._index[number]
-        data = bytearray(length)
-        view = memoryview(data)
-        while view:
-            read = os.preadv(self._file.fileno(), [view], offset)
-            if not read:
-                raise ResourceError(f"a spilled run ends {len(view)} bytes early: was its file in use elsewhere?")
-            view, offset = view[read:], offset + read
+        data = self._file.read(*self._index[number])
         return pa.ipc.read_record_batch(pa.py_buffer(data), self._schema)
 
     def close(self) -> None:
         """Give the space back."""
         self._file.close()
-
-    def _refused(self, error: OSError) -> ResourceError:
-        return ResourceError(
-            f"rows that do not fit into memory_bytes cannot be written to {self._directory} ({self._end} bytes are "
-            f"there already): {error}; set spark.fastbuf.spillDirectory to a directory with room, or raise "
-            "spark.fastbuf.memoryBytes"
-        )
 
 
 class Spill:
@@ -281,14 +252,6 @@ def _merge(runs: list[Run], by: tuple[int, ...], piece_bytes: int) -> Iterator[p
         del batch, found, wanted, order
         yield made
         del made
-
-
-def _local_directory() -> str:
-    """Where Spark lets its Python workers spill; else where temporary files go."""
-    for directory in os.environ.get("SPARK_LOCAL_DIRS", "").split(","):
-        if directory and os.path.isdir(directory):
-            return directory
-    return tempfile.gettempdir()
 
 
 def _give_back() -> None:

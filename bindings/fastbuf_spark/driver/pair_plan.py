@@ -1,0 +1,217 @@
+"""Plans a shuffle of pairs, on the driver: checks it, chooses the mode, and makes the lazy RDD."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import logging
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from pyspark.core.rdd import RDD
+from pyspark.serializers import BatchedSerializer, CPickleSerializer, NoOpSerializer, pack_long
+
+from fastbuf.errors import ConfigError, PreflightError
+from fastbuf_spark.codec import RecordCodec, own_partition_func
+from fastbuf_spark.conf import ShuffleConf
+from fastbuf_spark.driver import exchanges
+from fastbuf_spark.driver.checks import (
+    check_conf,
+    check_function,
+    check_mode,
+    partition_count,
+    preflight,
+    slots_of,
+    spare_problem,
+)
+from fastbuf_spark.driver.plan import MODES
+from fastbuf_spark.folding import fold
+from fastbuf_spark.shipping import named
+from fastbuf_spark.spec import ExchangeSpec
+from fastbuf_spark.worker.blocks import RecordMapSide, RecordReduceSide
+from fastbuf_spark.worker.consumer import Consumer
+from fastbuf_spark.worker.pairs import Combine, InPlace
+from fastbuf_spark.worker.producer import Producer
+
+log = logging.getLogger("fastbuf_spark")
+
+
+@dataclasses.dataclass(frozen=True)
+class PairShuffle:
+    """A shuffle of the pairs of one RDD, or of several together, as it was asked for.
+
+    Attributes
+    ----------
+    name
+        Of the verb, for the log and the errors.
+    sides
+        The RDDs; of several, values travel with the number of theirs.
+    """
+
+    name: str
+    sides: Sequence[RDD[Any]]
+    partitions: int
+    partition_func: Callable[[Any], int] | None
+    mode: str
+    conf: ShuffleConf
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        sides: Sequence[Any],
+        num_partitions: int,
+        partition_func: Callable[[Any], int] | None,
+        mode: str,
+        conf: ShuffleConf | None,
+    ) -> PairShuffle:
+        """Checked.
+
+        Raises
+        ------
+        ConfigError
+            An argument that cannot be.
+        """
+        for rdd in sides:
+            if not isinstance(rdd, RDD):
+                raise ConfigError(f"rdd is a {type(rdd).__module__}.{type(rdd).__name__}: give an RDD of pairs")
+        check_mode(mode, MODES)
+        check_conf(conf)
+        num_partitions = partition_count(num_partitions)
+        if partition_func is not None:
+            check_function("partition_func", partition_func, "takes a key and gives a number")
+        return cls(
+            name, sides, num_partitions, partition_func, mode, conf or ShuffleConf.from_context(sides[0].context)
+        )
+
+    def run(
+        self,
+        combine: Combine | None = None,
+        stage: Callable[[Iterable[list[Any]]], Iterable[Any]] = iter,
+    ) -> RDD[Any]:
+        """The lazy RDD.
+
+        Parameters
+        ----------
+        combine
+            What is done before the shuffle, if anything.
+        stage
+            From lists of pairs that have come to lists of what comes out.
+        """
+        from pyspark.rdd import Partitioner, portable_hash
+
+        sc = self.sides[0].context
+        place = self.partition_func or portable_hash
+        partitioner = Partitioner(self.partitions, place)
+        if stage is not iter and len(self.sides) == 1 and self.sides[0].partitioner == partitioner:
+            # As Spark does: where each key is in its place already, nothing has to travel
+            made = self.sides[0].mapPartitions(
+                named(flat(InPlace(combine, stage)), "fastbuf_in_place"), preservesPartitioning=True
+            )
+            made.partitioner = partitioner
+            return made
+        codec = RecordCodec(self.partitions, None, own_partition_func(self.partition_func))
+        codecs = [
+            dataclasses.replace(codec, combine=combine, side=side if len(self.sides) > 1 else None)
+            for side in range(len(self.sides))
+        ]
+        exchange = secrets.token_hex(16)
+        if self._choose() == "blocking":
+            spec = exchanges.register_reports(sc, exchange, self.name, self.partitions, self.conf, codec)
+            blocks: Any = None
+            for rdd, own in zip(self.sides, codecs, strict=True):
+                task = RecordMapSide(dataclasses.replace(spec, codec=own))
+                keyed: Any = rdd.mapPartitions(named(_keyed(task), "fastbuf_map"))
+                keyed._bypass_serializer = True
+                blocks = keyed._jrdd if blocks is None else blocks.union(keyed._jrdd)
+            jvm: Any = sc._jvm
+            moved = _placed(sc, jvm.PairwiseRDD(blocks.rdd()).asJavaPairRDD(), self.partitions, place, NoOpSerializer())
+            reduce_side = named(flat(RecordReduceSide(spec, stage)), "fastbuf_reduce")
+            made = moved.mapPartitions(reduce_side, preservesPartitioning=True)
+        else:
+            spec = exchanges.register(
+                sc, exchange, self.name, self.partitions, self.conf, codec, self._producers(codecs), self._unsteady()
+            )
+            requests = _requests(sc, self.partitions, place)
+            consumer = named(flat(Consumer(spec, stage).records), "fastbuf_consumer")
+            made = requests.mapPartitions(consumer, preservesPartitioning=True)
+        made.partitioner = partitioner
+        return made
+
+    def _producers(self, codecs: list[RecordCodec]) -> exchanges.Producers:
+        sides, sc = self.sides, self.sides[0].context
+
+        def producers(spec: ExchangeSpec, epoch: int, targets: list[exchanges.Target]) -> Callable[[], Any]:
+            def action() -> Any:
+                counts = [rdd.getNumPartitions() for rdd in sides]
+                how = fold(sum(counts), (slots_of(sc) or self.partitions + 1) - len(targets))
+                made = []
+                for rdd, count, codec in zip(sides, counts, codecs, strict=True):
+                    share = count if how is None else max(1, how.tasks * count // sum(counts))
+                    source = rdd if how is None else rdd.coalesce(share)
+                    producer = Producer(dataclasses.replace(spec, codec=codec), epoch, targets)
+                    made.append(source.mapPartitions(named(producer.records, "fastbuf_producer")))
+                return (made[0] if len(made) == 1 else sc.union(made)).collect()
+
+            return action
+
+        return producers
+
+    def _unsteady(self) -> str:
+        """What Spark says of an RDD whose rows, or whose partitions' rows, differ each time it is computed."""
+        levels = [str(rdd._jrdd.rdd().outputDeterministicLevel()) for rdd in self.sides]
+        return "Spark calls the RDD INDETERMINATE" if "INDETERMINATE" in levels else ""
+
+    def _choose(self) -> str:
+        mode, sc = self.mode, self.sides[0].context
+        if mode == "blocking":
+            return mode
+        problems = list(preflight(sc, self.partitions))
+        if problems and mode != "auto":
+            raise PreflightError(f"mode='{mode}' cannot run: " + "; ".join(problems))
+        if mode == "auto" and not problems:
+            problems = [p for p in (spare_problem(sc, self.partitions), self._unsteady()) if p]
+        chosen = "blocking" if problems else "pipelined"
+        why = " (not pipelined: " + "; ".join(problems) + ")" if problems else ""
+        log.info("%s into %d partitions: mode='%s'%s", self.name, self.partitions, chosen, why)
+        return chosen
+
+
+def _placed(sc: Any, pairs: Any, num_partitions: int, place: Callable[[Any], int], serializer: Any) -> RDD[Any]:
+    """The values of a JVM RDD of (partition, value) pairs, in their partitions.
+
+    As in PySpark's own ``partitionBy``: to the JVM a partitioner is the address of the Python function, so that a join
+    or union with what Spark has placed by the same function needs no shuffle more.
+    """
+    partitioner = sc._jvm.PythonPartitioner(num_partitions, id(place))
+    return RDD(sc._jvm.PythonRDD.valueOfPair(pairs.partitionBy(partitioner)), sc, serializer)
+
+
+def _requests(sc: Any, num_partitions: int, place: Callable[[Any], int]) -> RDD[int]:
+    """The number of each partition, in it."""
+    serializer = BatchedSerializer(CPickleSerializer())
+    pairs = sc._jvm.java.util.ArrayList()
+    for partition in range(num_partitions):
+        pairs.add(sc._jvm.scala.Tuple2(partition, bytearray(serializer.serializer.dumps([partition]))))
+    return _placed(sc, sc._jsc.parallelizePairs(pairs, 1), num_partitions, place, serializer)
+
+
+def _keyed(task: Callable[[Any], Iterable[tuple[int, bytes]]]) -> Callable[[Any], Iterable[bytes]]:
+    """The pairs of a task as the JVM reads them: a partition of eight bytes, then a value."""
+
+    def run(source: Any) -> Iterator[bytes]:
+        for partition, block in task(source):
+            yield pack_long(partition)
+            yield block
+
+    return run
+
+
+def flat(task: Callable[[Any], Iterable[Iterable[Any]]]) -> Callable[[Any], Iterable[Any]]:
+    """Gives the records of a task that gives lists of them; without a step of Python's for each."""
+
+    def run(source: Any) -> Iterable[Any]:
+        return itertools.chain.from_iterable(task(source))
+
+    return run

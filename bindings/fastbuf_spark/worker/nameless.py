@@ -1,0 +1,77 @@
+"""A file without a name, for what does not fit into memory: it is gone when its process ends, whatever ends it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+
+from fastbuf.errors import ResourceError
+
+
+class NamelessFile:
+    """Grows at its end, and is read anywhere; closed when nobody has it any more.
+
+    Parameters
+    ----------
+    directory
+        Where it is; empty: where Spark's own Python workers spill.
+
+    Raises
+    ------
+    ResourceError
+        There is no such directory, or no room.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory or _local_directory()
+        self.nbytes = 0
+        try:
+            self._file = tempfile.TemporaryFile(dir=self._directory, buffering=0)  # noqa: SIM115
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def append(self, data: bytes | memoryview) -> tuple[int, int]:
+        """Write bytes; where they begin, and how many they are."""
+        view = memoryview(data)
+        place = self.nbytes, len(view)
+        self.nbytes += len(view)
+        try:
+            while view:
+                view = view[self._file.write(view) :]
+        except OSError as error:
+            raise self._refused(error) from error
+        return place
+
+    def read(self, offset: int, length: int) -> bytearray:
+        """Bytes that were written."""
+        data = bytearray(length)
+        view = memoryview(data)
+        while view:
+            read = os.preadv(self._file.fileno(), [view], offset)
+            if not read:
+                raise ResourceError(f"a spilled run ends {len(view)} bytes early: was its file in use elsewhere?")
+            view, offset = view[read:], offset + read
+        return data
+
+    def close(self) -> None:
+        """Give the space back."""
+        self._file.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_file"):
+            self._file.close()
+
+    def _refused(self, error: OSError) -> ResourceError:
+        return ResourceError(
+            f"rows that do not fit into memory_bytes cannot be written to {self._directory} ({self.nbytes} bytes are "
+            f"there already): {error}; set spark.fastbuf.spillDirectory to a directory with room, or raise "
+            "spark.fastbuf.memoryBytes"
+        )
+
+
+def _local_directory() -> str:
+    """Where Spark lets its Python workers spill; else where temporary files go."""
+    for directory in os.environ.get("SPARK_LOCAL_DIRS", "").split(","):
+        if directory and os.path.isdir(directory):
+            return directory
+    return tempfile.gettempdir()

@@ -1,0 +1,286 @@
+"""Pairs merged, grouped and joined by key: what Spark's own verbs give, in the same partitions."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+import os
+import random
+import signal
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+from conftest import failure, in_time, no_run_left, told
+from pairs import Place
+from test_rdd_pairs import KEYS, parts, shape
+
+import fastbuf_spark as fbs
+from fastbuf.errors import ConfigError
+
+pytestmark = pytest.mark.spark
+MODES = ["pipelined", "blocking"]
+#: One of those that are equal: which of them comes out is the one that came first
+ALL_KEYS = list(dict.fromkeys(key for keys in KEYS.values() for key in keys))
+
+
+def listed(values: Iterable[Any]) -> list[Any]:
+    """The values of a key, in an order of their own."""
+    return sorted(values, key=shape)
+
+
+def groups(made: Any) -> list[list[Any]]:
+    return parts(made.mapValues(listed))
+
+
+def sides(made: Any) -> list[list[Any]]:
+    return parts(made.mapValues(lambda both: tuple(listed(values) for values in both)))
+
+
+def prepended(had: tuple[Any, ...], more: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(sorted((*more, *had), key=shape))
+
+
+@pytest.fixture(params=MODES)
+def mode(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def of_all_kinds(spark: Any) -> Any:
+    """Pairs whose keys are of every type, many of a key and few, in no order."""
+    pairs = [(key, i) for i, key in enumerate(ALL_KEYS * 7)]
+    random.Random(2).shuffle(pairs)
+    return spark.sparkContext.parallelize(pairs, 3)
+
+
+def test_values_are_reduced_as_sparks_own(of_all_kinds: Any, mode: str) -> None:
+    made = fbs.reduce_by_key(of_all_kinds, operator.add, 3, mode=mode)
+    assert parts(made) == parts(of_all_kinds.reduceByKey(operator.add, 3))
+    told(lambda run: (run.mode, run.name), (mode, "reduce_by_key"))
+
+
+def test_equal_keys_of_different_types_are_one(spark: Any, mode: str) -> None:
+    rdd = spark.sparkContext.parallelize([(key, 1) for key in (0, 0.0, -0.0, False, 1, True, 1.0, None, "0")], 3)
+    found = fbs.reduce_by_key(rdd, operator.add, 2, mode=mode).collect()
+    assert dict(found) == {0: 4, 1: 3, None: 1, "0": 1}
+    assert len(found) == 4
+
+
+def test_values_are_combined_as_sparks_own(of_all_kinds: Any, mode: str) -> None:
+    functions = (lambda value: (value,)), (lambda had, value: prepended(had, (value,))), prepended
+    made = fbs.combine_by_key(of_all_kinds, *functions, 3, mode=mode)
+    assert parts(made) == parts(of_all_kinds.combineByKey(*functions, 3))
+
+
+def test_combiners_that_are_changed_in_place(spark: Any, mode: str) -> None:
+    def append(had: list[int], value: int) -> list[int]:
+        had.append(value)
+        return had
+
+    def extend(had: list[int], more: list[int]) -> list[int]:
+        had.extend(more)
+        return had
+
+    rdd = spark.sparkContext.range(0, 9_000, 1, 3).map(lambda i: (i % 100, i))
+    made = fbs.combine_by_key(rdd, lambda value: [value], append, extend, 2, mode=mode)
+    assert groups(made) == groups(rdd.groupByKey(2))
+
+
+def test_values_are_grouped_as_sparks_own(of_all_kinds: Any, mode: str) -> None:
+    made = fbs.group_by_key(of_all_kinds, 3, mode=mode)
+    assert groups(made) == groups(of_all_kinds.groupByKey(3))
+    told(lambda run: (run.mode, run.name), (mode, "group_by_key"))
+    key, values = made.filter(lambda pair: pair[0] == "a").first()
+    assert key == "a"
+    assert len(values) == len(list(values)) == len(list(values)) == 7 * ALL_KEYS.count("a")
+
+
+def test_a_partition_function(spark: Any, mode: str) -> None:
+    def last(key: str) -> int:
+        return int(key[-1]) - 100
+
+    rdd = spark.sparkContext.parallelize([(f"k{i % 13}", i) for i in range(500)], 2)
+    assert parts(fbs.reduce_by_key(rdd, max, 3, last, mode=mode)) == parts(rdd.reduceByKey(max, 3, last))
+    assert groups(fbs.group_by_key(rdd, 3, last, mode=mode)) == groups(rdd.groupByKey(3, last))
+
+
+@pytest.mark.parametrize("how", ["inner", "left", "right", "outer"])
+def test_pairs_are_joined_as_sparks_own(spark: Any, how: str, mode: str) -> None:
+    sc = spark.sparkContext
+    left = sc.parallelize([(key, i) for i, key in enumerate(ALL_KEYS[::2] * 3)], 3)
+    right = sc.parallelize([(key, f"v{i}") for i, key in enumerate(ALL_KEYS[::3] * 2)], 2)
+    own: dict[str, Callable[..., Any]] = {
+        "inner": left.join,
+        "left": left.leftOuterJoin,
+        "right": left.rightOuterJoin,
+        "outer": left.fullOuterJoin,
+    }
+    assert parts(fbs.join(left, right, 3, how=how, mode=mode)) == parts(own[how](right, 3))
+
+
+def test_values_of_two_are_grouped_as_sparks_own(spark: Any, mode: str) -> None:
+    sc = spark.sparkContext
+    left = sc.parallelize([(key, i) for i, key in enumerate(ALL_KEYS[::2] * 3)], 3)
+    right = sc.parallelize([[key, Place(i, "other")] for i, key in enumerate(ALL_KEYS[::3] * 2)], 1)
+    made = fbs.co_group(left, right, 2, mode=mode)
+    assert sides(made) == sides(left.cogroup(right, 2))
+    assert sides(fbs.co_group(left, left, 2, mode=mode)) == sides(left.cogroup(left, 2))
+    zipped = sc.range(0, 9, 1, 2).map(str).zip(sc.range(1, 10, 1, 2))  # which Spark keeps by another serializer
+    assert sides(fbs.co_group(zipped, left, 2, mode=mode)) == sides(zipped.cogroup(left, 2))
+
+
+def test_nothing_comes_of_nothing(spark: Any, mode: str) -> None:
+    sc = spark.sparkContext
+    empty, none = sc.parallelize([], 3), sc.emptyRDD()
+    some = sc.parallelize([("k", 1), ("l", 2)], 2)
+    assert fbs.reduce_by_key(empty, operator.add, 2, mode=mode).glom().collect() == [[], []]
+    assert fbs.group_by_key(none, 2, mode=mode).collect() == []
+    assert fbs.join(some, empty, 2, mode=mode).collect() == []
+    assert sorted(fbs.join(none, some, 2, how="right", mode=mode).collect()) == [("k", (None, 1)), ("l", (None, 2))]
+    assert sides(fbs.co_group(some, none, 2, mode=mode)) == sides(some.cogroup(none, 2))
+
+
+def test_one_key_has_all(spark: Any, mode: str) -> None:
+    rdd = spark.sparkContext.range(0, 50_000, 1, 3).map(lambda i: ("the one", i))
+    assert fbs.reduce_by_key(rdd, operator.add, 3, mode=mode).collect() == [("the one", sum(range(50_000)))]
+    assert fbs.group_by_key(rdd, 3, mode=mode).mapValues(sorted).collect() == [("the one", list(range(50_000)))]
+
+
+@pytest.mark.parametrize("key", [[1], {1: 2}, ("a", [1])], ids=repr)
+def test_keys_that_cannot_be_hashed_fail_here_and_there(spark: Any, key: Any, mode: str) -> None:
+    rdd = spark.sparkContext.parallelize([(1, 1), (key, 1)], 1)
+    theirs = failure(lambda: rdd.reduceByKey(operator.add, 2).count())
+    assert "TypeError" in theirs
+    assert "unhashable" in theirs
+    for make in (
+        lambda: fbs.reduce_by_key(rdd, operator.add, 2, mode=mode),
+        lambda: fbs.group_by_key(rdd, 2, mode=mode),
+        lambda: fbs.join(rdd, rdd, 2, mode=mode),
+    ):
+        text = failure(lambda make=make: make().count())
+        assert "TypeError" in text
+        assert "unhashable" in text
+
+
+def test_what_is_no_pair_is_named(spark: Any, mode: str) -> None:
+    rdd = spark.sparkContext.parallelize([(1, 1), (1, 2, 3)], 1)
+    for make in (
+        lambda: fbs.reduce_by_key(rdd, operator.add, 2, mode=mode),
+        lambda: fbs.group_by_key(rdd, 2, mode=mode),
+    ):
+        assert "record 1 is no (key, value) pair" in failure(lambda make=make: make().count())
+
+
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_a_function_that_fails_is_what_the_user_sees(spark: Any, where: str, mode: str) -> None:
+    """Before: two values in one partition meet.  After: values of two partitions do."""
+    words = "no two of these are alike"
+
+    def refuse(a: int, b: int) -> int:
+        raise ValueError(words)
+
+    pairs = [(1, i) for i in range(4 if where == "before" else 2)]
+    text = failure(fbs.reduce_by_key(spark.sparkContext.parallelize(pairs, 2), refuse, 2, mode=mode).count)
+    assert words in text
+    assert "refuse" in text
+
+
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_a_worker_that_is_killed(spark: Any, where: str, mode: str) -> None:
+    """In the middle of what is merged before the shuffle, or of what reads the groups behind it."""
+    rdd = spark.sparkContext.range(0, 100_000, 1, 2).map(lambda i: (i % 1000, i))
+    rdd.count()
+
+    def dies(had: int, value: int) -> int:
+        if value >= 99_000:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return had + value
+
+    def read(values: Iterable[int]) -> int:
+        return functools.reduce(dies, values)
+
+    if where == "before":
+        made = fbs.reduce_by_key(rdd, dies, 2, mode=mode)
+    else:
+        conf = fbs.ShuffleConf(memory_bytes=1 << 20, segment_size=4096)  # files are open when it dies
+        made = fbs.group_by_key(rdd, 2, mode=mode, conf=conf).mapValues(read)
+    assert in_time(60, lambda: failure(made.count))
+    no_run_left()
+    assert fbs.reduce_by_key(rdd, operator.add, 2, mode=mode).values().sum() == sum(range(100_000))
+
+
+def test_a_function_cannot_end_the_input_early(spark: Any, mode: str) -> None:
+    """StopIteration, raised where nobody expects it, would read like the end of the records."""
+
+    def stops(a: int, b: int) -> int:
+        return next(iter(()))
+
+    rdd = spark.sparkContext.parallelize([(1, i) for i in range(10)], 2)
+    assert "StopIteration" in failure(fbs.reduce_by_key(rdd, stops, 2, mode=mode).count)
+
+
+def test_what_is_in_its_place_already_does_not_travel(spark: Any, mode: str) -> None:
+    rdd = spark.sparkContext.range(0, 2_000, 1, 3).map(lambda i: (i % 50, i))
+    placed = fbs.partition_by(rdd, 2, mode=mode)
+    made = fbs.reduce_by_key(placed, operator.add, 2, mode=mode)
+    assert made.toDebugString().count(b"Shuffled") == placed.toDebugString().count(b"Shuffled")
+    assert parts(made) == parts(rdd.reduceByKey(operator.add, 2))
+    assert groups(fbs.group_by_key(placed, 2, mode=mode)) == groups(rdd.groupByKey(2))
+    joined = fbs.group_by_key(placed, 2).join(made)  # of one partitioner: Spark shuffles nothing either
+    assert joined.getNumPartitions() == 2
+    assert joined.count() == 50
+
+
+def test_some_of_the_partitions_alone(spark: Any, mode: str) -> None:
+    """Runs for some partitions each must have read the same keys, however merging went."""
+    rdd = spark.sparkContext.range(0, 30_000, 1, 3).map(lambda i: (i % 300, 1)).repartition(2)
+    made = fbs.reduce_by_key(rdd, operator.add, 3, mode=mode)
+    assert {count for _, count in made.take(250)} == {100}
+    assert dict(made.toLocalIterator()) == dict.fromkeys(range(300), 100)
+
+
+def test_more_keys_than_memory(spark: Any, mode: str) -> None:
+    conf = fbs.ShuffleConf(memory_bytes=1 << 20, segment_size=4096)
+    rdd = spark.sparkContext.range(0, 120_000, 1, 3).map(lambda i: (f"k{i * 7919 % 40_009}", i))
+    made = fbs.reduce_by_key(rdd, operator.add, 2, mode=mode, conf=conf)
+    assert parts(made) == parts(rdd.reduceByKey(operator.add, 2))
+    assert groups(fbs.group_by_key(rdd, 2, mode=mode, conf=conf)) == groups(rdd.groupByKey(2))
+    two = rdd.filter(lambda pair: pair[1] % 3 == 0)
+    assert sides(fbs.co_group(rdd, two, 2, mode=mode, conf=conf)) == sides(rdd.cogroup(two, 2))
+
+
+def test_many_partitions_in_few_tasks(spark: Any, mode: str) -> None:
+    """Of two RDDs: each side's partitions are read by tasks of that side."""
+    sc = spark.sparkContext
+    left = sc.range(0, 5_000, 1, 101).map(lambda i: (i % 97, i))
+    right = sc.range(0, 500, 1, 3).map(lambda i: (i % 89, -i))
+    assert sides(fbs.co_group(left, right, 2, mode=mode)) == sides(left.cogroup(right, 2))
+    assert parts(fbs.reduce_by_key(left, operator.add, 2, mode=mode)) == parts(left.reduceByKey(operator.add, 2))
+
+
+def test_arguments_that_cannot_be(spark: Any) -> None:
+    rdd = spark.sparkContext.parallelize([(1, 1)], 1)
+    wrong: list[Callable[[], Any]] = [
+        lambda: fbs.reduce_by_key(rdd, 7, 2),
+        lambda: fbs.combine_by_key(rdd, max, None, max, 2),
+        lambda: fbs.join(rdd, rdd, 2, how="cross"),
+        lambda: fbs.join(rdd, [(1, 1)], 2),
+        lambda: fbs.group_by_key(rdd, 0),
+        lambda: fbs.group_by_key(rdd, 2, mode="fast"),
+    ]
+    for call in wrong:
+        with pytest.raises(ConfigError):
+            call()
+
+
+def test_every_key_comes_once(spark: Any, mode: str) -> None:
+    """However many runs of records a partition has: sent when a table is full, and between two tries to merge."""
+    conf = fbs.ShuffleConf(memory_bytes=1 << 20, segment_size=4096)
+    rdd = spark.sparkContext.range(0, 200_000, 1, 2).map(lambda i: (i % 70_001, 1))
+    made = fbs.reduce_by_key(rdd, operator.add, 2, mode=mode, conf=conf).collect()
+    counts = dict(made)
+    assert len(made) == len(counts) == 70_001
+    assert counts == {k: len(range(k, 200_000, 70_001)) for k in range(70_001)}
+    assert set(itertools.chain(counts.values())) == {2, 3}

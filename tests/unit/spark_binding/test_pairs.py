@@ -1,0 +1,260 @@
+"""Pairs before and behind a shuffle, without Spark: what is merged, spilled and read back, and the memory it takes."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import os
+import pickle
+import random
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fastbuf.errors import ResourceError
+from fastbuf_spark.worker import pairs
+from fastbuf_spark.worker.pairs import Combine, Join, MergeStage
+
+MEMORY = 256 << 10
+
+
+@pytest.fixture(autouse=True)
+def _seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+
+
+def lists(records: list[Any], size: int = 500) -> Iterator[list[Any]]:
+    for start in range(0, len(records), size):
+        yield records[start : start + size]
+
+
+def stage(
+    merge: Any = None, sides: int = 0, finish: Any = None, memory: int = MEMORY, directory: str = ""
+) -> MergeStage:
+    return MergeStage(merge, sides, finish, memory, directory)
+
+
+def grouped(made: MergeStage, records: list[Any]) -> list[tuple[Any, list[Any]]]:
+    return [(key, list(values)) for key, values in itertools.chain.from_iterable(made(lists(records)))]
+
+
+def wanted(records: list[Any]) -> dict[Any, list[Any]]:
+    found = defaultdict(list)
+    for key, value in records:
+        found[key].append(value)
+    return dict(found)
+
+
+SHAPES = {
+    "many keys": lambda i: (i * 7919 % 10_007, i),
+    "one key": lambda i: ("the one", f"value {i}"),
+    "one has nine of ten": lambda i: ("the one" if i % 10 else i, i),
+    "long ones and short ones": lambda i: (i % 3 if i % 2 else f"k{i % 4000}", [i]),
+    "long ones that come late": lambda i: (i if i < 20_000 else i % 5, "x" * 10),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("memory", [16 << 10, MEMORY, 1 << 30])
+def test_groups_of_any_length_have_their_values_in_order(shape: str, memory: int) -> None:
+    records = [SHAPES[shape](i) for i in range(30_000)]
+    found = grouped(stage(memory=memory), records)
+    assert len(found) == len(dict(found))
+    assert dict(found) == wanted(records)
+
+
+def test_a_key_is_not_in_two_places_whenever_it_becomes_long() -> None:
+    """Its first values are with those of others then, and the later ones by themselves."""
+    rng = random.Random(5)
+    records = []
+    for era in range(40):
+        favourite = f"k{era % 7}"
+        records += [(favourite if rng.random() < 0.3 else f"k{rng.randrange(5000)}", (era, i)) for i in range(1500)]
+    found = grouped(stage(memory=64 << 10), records)
+    assert len(found) == len(dict(found))
+    assert dict(found) == wanted(records)
+
+
+class Alike:
+    """Keys whose hashes are all the same: no hash parts them."""
+
+    def __init__(self, name: int) -> None:
+        self.name = name
+
+    def __hash__(self) -> int:
+        return 7
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Alike) and other.name == self.name
+
+
+def test_keys_that_no_hash_parts() -> None:
+    records = [(Alike(i % 40 if i % 3 else 0), i) for i in range(12_000)]
+    found = grouped(stage(memory=16 << 10), records)
+    assert {key.name: values for key, values in found} == wanted([(key.name, value) for key, value in records])
+    reduced = [*itertools.chain.from_iterable(stage(operator.add, memory=1 << 10)(lists(records)))]
+    assert {key.name: value for key, value in reduced} == {
+        name: sum(values) for name, values in wanted([(key.name, value) for key, value in records]).items()
+    }
+
+
+@pytest.mark.parametrize("memory", [16 << 10, MEMORY, 1 << 30])
+def test_what_is_merged_in_parts_is_merged_once(memory: int) -> None:
+    records = [(f"k{i * 31 % 9_001}", i) for i in range(40_000)]
+    found = [*itertools.chain.from_iterable(stage(operator.add, memory=memory)(lists(records)))]
+    assert len(found) == len(dict(found))
+    assert dict(found) == {key: sum(values) for key, values in wanted(records).items()}
+
+
+@pytest.mark.parametrize("memory", [16 << 10, 1 << 30])
+def test_sides_stay_apart(memory: int) -> None:
+    records = [(i % 3 if i % 2 else i % 5000, (i // 2 % 2, i)) for i in range(20_000)]
+    found = list(itertools.chain.from_iterable(stage(sides=2, memory=memory)(lists(records))))
+    assert len(found) == len(dict(found))
+    for side in (0, 1):
+        mine = wanted([(key, value[1]) for key, value in records if value[0] == side])
+        assert {key: list(both[side]) for key, both in found if len(both[side])} == mine
+
+
+@pytest.mark.parametrize("memory", [16 << 10, 1 << 30])
+def test_joins_of_long_keys(memory: int) -> None:
+    records = [(i % 3 if i % 100 else i, (int(i % 1000 == 7), i)) for i in range(20_000)]
+    left, right = (wanted([(k, v[1]) for k, v in records if v[0] == side]) for side in (0, 1))
+    inner = stage(sides=2, finish=Join(False, False), memory=memory)
+    found = Counter(itertools.chain.from_iterable(inner(lists(records))))
+    assert found == Counter(
+        (k, pair) for k in left.keys() & right.keys() for pair in itertools.product(left[k], right[k])
+    )
+    outer = stage(sides=2, finish=Join(True, True), memory=memory)
+    found = Counter(itertools.chain.from_iterable(outer(lists(records))))
+    nothing = [None]
+    assert found == Counter(
+        (k, pair)
+        for k in left.keys() | right.keys()
+        for pair in itertools.product(left.get(k, nothing), right.get(k, nothing))
+    )
+
+
+def test_values_in_a_file_are_sized_read_again_and_pickled() -> None:
+    records = [("the one", i) for i in range(50_000)]
+    ((key, values),) = itertools.chain.from_iterable(stage(memory=16 << 10)(lists(records)))
+    assert key == "the one"
+    assert isinstance(values.data, pairs.Stored)
+    assert len(values) == 50_000
+    assert list(values) == list(values) == list(range(50_000))
+    # Two at a time, and when all else has gone
+    first, second = iter(values), iter(values)
+    assert [next(first), next(first), next(second)] == [0, 1, 0]
+    assert list(pickle.loads(pickle.dumps(values))) == list(range(50_000))
+
+
+def test_files_are_closed_when_nobody_has_the_values_any_more(tmp_path: Path) -> None:
+    def files() -> int:
+        return sum(1 for fd in os.listdir("/proc/self/fd") if str(tmp_path) in os.path.realpath(f"/proc/self/fd/{fd}"))
+
+    records = [(i % 2, i) for i in range(50_000)]
+    made = itertools.chain.from_iterable(stage(memory=16 << 10, directory=str(tmp_path))(lists(records)))
+    _, values = next(made)
+    assert files() > 0
+    del made
+    assert sum(values) > 0  # who has them may still read them
+    del values
+    assert files() == 0
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_directory_that_cannot_be_written_to_is_named() -> None:
+    records = [(i, i) for i in range(50_000)]
+    with pytest.raises(ResourceError, match=r"spark\.fastbuf\.spillDirectory"):
+        list(stage(memory=16 << 10, directory="/nowhere/at/all")(lists(records)))
+
+
+def sent(combine: Combine, records: list[Any]) -> list[tuple[Any, Any]]:
+    return [*itertools.chain.from_iterable(combine.lists(combine.table(), records))]
+
+
+def test_few_keys_are_merged_before_they_are_sent() -> None:
+    records = [(i % 100, 1) for i in range(300_000)]
+    assert sorted(sent(Combine(None, operator.add, 1 << 30), records)) == [(k, 3000) for k in range(100)]
+
+
+def test_a_full_table_is_sent() -> None:
+    records = [(i // 10 % 20_000, 1) for i in range(300_000)]
+    found = sent(Combine(None, operator.add, 1 << 20), records)
+    assert 20_000 < len(found) < 300_000
+    total: Counter[int] = Counter()
+    for key, count in found:
+        total[key] += count
+    assert total == Counter(key for key, _ in records)
+
+
+def test_many_keys_pass_and_some_are_tried_again() -> None:
+    count = 200_000
+    records = [(i, (i,)) for i in range(count)] + [(-1, (i,)) for i in range(count)]
+    combine = Combine(None, operator.add, 1 << 20)
+    table = combine.table()
+    table.fill(iter(records), int(combine.memory_bytes * pairs.SLACK))
+    tried = table.rows
+    assert 10 * tried < count
+    found = sent(combine, records)
+    # Once a table is full of keys that all differ, eight times as many pass; soon after they are alike all is merged
+    assert count < len(found) <= count + pairs.PASS * tried + count / tried
+    assert Counter(itertools.chain.from_iterable(value for _, value in found)) == Counter(range(count)) + Counter(
+        range(count)
+    )
+    created = sent(Combine(lambda value: [value], lambda had, value: [*had, value], 1 << 20), records[: count + 99])
+    assert sum(len(value) for _, value in created) == count + 99
+    assert {type(value) for _, value in created} == {list}
+
+
+PEAK = """
+import itertools, operator, resource, sys
+from fastbuf_spark.worker.pairs import MergeStage
+import fastbuf, fastbuf.serializers.pair_table, fastbuf.serializers.plain_lists
+kind, memory = sys.argv[1], 32 << 20
+
+def lists():
+    for start in range(0, 3_000_000, 2000):
+        if kind == "one":
+            yield [("the one", f"value {i}") for i in range(start, start + 2000)]
+        elif kind == "nine of ten":
+            yield [("the one" if i % 10 else i, f"value {i}") for i in range(start, start + 2000)]
+        else:
+            yield [(i * 7919 % 1_000_003, f"value {i}") for i in range(start, start + 2000)]
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+for _ in zip(lists(), range(50)):
+    pass
+before, count = peak(), 0
+merge = max if kind == "merged" else None
+for key, values in itertools.chain.from_iterable(MergeStage(merge, 0, None, memory, "")(lists())):
+    if merge is None:
+        for value in values:
+            count += 1
+    else:
+        count += 1
+assert count == (1_000_003 if merge else 3_000_000), count
+print((peak() - before) / memory)
+"""
+
+
+@pytest.mark.parametrize("kind", ["one", "nine of ten", "many", "merged"])
+def test_the_most_memory_that_is_taken(kind: str) -> None:
+    """Groups of ten times the memory: the process takes no more than that, and a tenth."""
+    done = subprocess.run(
+        [sys.executable, "-c", PEAK, kind],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 1.1
