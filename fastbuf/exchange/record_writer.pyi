@@ -62,8 +62,11 @@ class RecordWriter:
     def activity(self) -> dict[str, Any]:
         """What the writer does just now, and how long it did each thing since it was made."""
 
-    def blocked_s(self) -> list[float]:
+    def blocked_s(self, link: bool = False) -> list[float]:
         """Seconds that the writer has waited for each consumer."""
+
+    def gauges(self) -> dict[str, float]:
+        """outPoolUsage, outputQueueLength, short_s."""
 
     def digest(self) -> int | None:
         """A sum over the hashes of all batches' keys, of dropped rows too, in any order; None where none are hashed."""

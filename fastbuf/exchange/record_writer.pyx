@@ -291,7 +291,7 @@ cdef class RecordWriter(LongRecordWriter):
             p.refuse_write()
         if p.writing:
             p.refuse_second()
-        p.writing = <unsigned long> PyThread_get_thread_ident()     # as begin_writing: encoding may run anybody's code
+        p.writing = p.written_by = <unsigned long> PyThread_get_thread_ident()  # as begin_writing: encoding may run anybody's code
         try:
             return self.encode_into(part, record, 0)
         finally:
@@ -661,9 +661,26 @@ cdef class RecordWriter(LongRecordWriter):
         """
         return self.partition.activity()
 
-    def blocked_s(self):
-        """Seconds that the writer has waited for each consumer, a wait that has not ended included."""
-        return self.partition.blocked_s()
+    def blocked_s(self, link=False):
+        """Seconds that the writer has waited for each consumer, a wait that has not ended included.
+
+        Parameters
+        ----------
+        link : bool
+            Those of them in which the socket was full.
+        """
+        return self.partition.blocked_s(link)
+
+    def gauges(self):
+        """Its pool and its queues just now.
+
+        Returns
+        -------
+        dict
+            ``outPoolUsage`` (0 to 1) and ``outputQueueLength`` (buffers), as Flink has them; ``short_s``: seconds that it
+            waited for a segment though the queue of the consumer had room.
+        """
+        return self.partition.gauges()
 
     def digest(self):
         """Sum of the keys' mixed hashes, in any order, dropped rows' too; None: none are hashed; of one consumer: 0."""

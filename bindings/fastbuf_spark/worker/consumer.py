@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ExchangeAborted, ExchangeError, StallTimeout
+from fastbuf.monitor.figures import ended
+from fastbuf.monitor.vitals import Vitals
 from fastbuf_spark.codec import Codec
 from fastbuf_spark.spec import ExchangeSpec, plain
 from fastbuf_spark.wire import data_secret
 from fastbuf_spark.worker.control import Control, words
 from fastbuf_spark.worker.memory import environment
 from fastbuf_spark.worker.task_input import Given, InputLost, TaskInput
-from fastbuf_spark.worker.vitals import Vitals
-from fastbuf_spark.worker.watch import TaskClock, Watch, ended, times
+from fastbuf_spark.worker.watch import TaskClock, Watch, times
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ExchangeAborted, ExchangeError, PeerLost, StallTimeout
+from fastbuf.monitor.figures import ended, longest
+from fastbuf.monitor.vitals import Vitals
 from fastbuf_spark.folding import Fold
 from fastbuf_spark.spec import ExchangeSpec, not_reached, plain
 from fastbuf_spark.wire import data_secret
@@ -15,8 +17,7 @@ from fastbuf_spark.worker.consumer import explained
 from fastbuf_spark.worker.control import Control, words
 from fastbuf_spark.worker.memory import environment
 from fastbuf_spark.worker.task_input import InputLost, TaskInput
-from fastbuf_spark.worker.vitals import Vitals
-from fastbuf_spark.worker.watch import TaskClock, Watch, ended, longest, times
+from fastbuf_spark.worker.watch import TaskClock, Watch, times
 
 if TYPE_CHECKING:
     import pyarrow as pa

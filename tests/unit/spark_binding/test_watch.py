@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from fastbuf.monitor.figures import ended, longest
+from fastbuf.monitor.vitals import Vitals
 from fastbuf_spark.api.progress import ProgressBar
 from fastbuf_spark.driver.summary import RunSummary
 from fastbuf_spark.worker import watch
-from fastbuf_spark.worker.vitals import Vitals
-from fastbuf_spark.worker.watch import TaskClock, Watch, ended, longest, times
+from fastbuf_spark.worker.watch import TaskClock, Watch, times
 
 QUIET: dict[str, Any] = {
     "state": "runs",
