@@ -411,7 +411,7 @@ cdef class RecordWriter(LongRecordWriter):
                 p.refuse_write()
             if p.writing:
                 p.refuse_second()
-            p.writing = <unsigned long> PyThread_get_thread_ident()     # as write_record
+            p.writing = p.written_by = <unsigned long> PyThread_get_thread_ident()  # as write_record
             try:
                 self.emit_run(records, &i)
             finally:

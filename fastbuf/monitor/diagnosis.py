@@ -19,7 +19,7 @@ OK, LOW, HIGH = "OK", "LOW", "HIGH"
 LEVELS = ((0.1, OK), (0.5, LOW))  #: of the producers' blocked share, as Flink has them; above: HIGH
 ROOT_SHARE = 0.2  #: of the lost time, from which a subtask is named
 TAIL = 0.5  #: producers that took less than this of the last consumer's time have long ended
-IDLE_HEAD = 0.5  #: of the consumers' time, from which a slow head is looked for
+IDLE_HEAD = 0.6  #: of the consumers' time, from which a slow head is looked for
 SURE, LIKELY = 0.8, 0.6  #: confidence from which it "is", or "probably is"
 ENOUGH_S = 3.0  #: of observation: less lowers the confidence
 REST = -1  #: in place of a consumer's number
@@ -27,6 +27,7 @@ OUTPUT_WAITS = ("credit", "link", "segment")
 PRESSED = (*OUTPUT_WAITS, "engine_out")
 IDLE = ("input", "engine_in")
 WAY_IDLE, CREDITS_IDLE = 0.3, 0.6  #: of a consumer that is waited for: from here on it may be the way to it
+FIRM, OFTEN_IDLE = 0.5, 0.2  #: of the producers' time, up to which a consumer that is often idle holds up nobody
 NEIGHBOURS = 0.4  #: of all CPUs, that others use: from here on they may be to blame
 PAGING = 20.0  #: pages a second that are read from disk
 ALIKE = 1.5  #: costs for each row that differ by less are alike
@@ -165,6 +166,8 @@ class Diagnosis:
     @property
     def sentence(self) -> str:
         """All of it in words."""
+        if not self.roots and self.level != OK:
+            return f"Producers were blocked {self.blocked:.0%} of their time, and nothing that lasts is to blame for it."
         if not self.roots:
             return f"Nothing holds up this exchange (producers were blocked {self.blocked:.0%} of their time)."
         return " ".join(_sentence(root) for root in self.roots)
@@ -250,14 +253,14 @@ def diagnose_all(exchanges: Mapping[str, tuple[Sequence[Task], Sequence[Task]]])
     def look(name: str, way: frozenset[str]) -> Diagnosis:
         if name not in found:
             producers, consumers = exchanges[name]
+            mine = {task.task for task in consumers} - {""}
             behind = {
                 task.task: look(other, way | {name})
                 for other, (writers, _) in exchanges.items()
                 for task in writers
-                if task.task and other not in way and other != name
+                if task.task in mine and other not in way and other != name
             }
-            mine = {task.task for task in consumers}
-            found[name] = diagnose(name, producers, consumers, {t: d for t, d in behind.items() if t in mine})
+            found[name] = diagnose(name, producers, consumers, behind)
         return found[name]
 
     for name in exchanges:
@@ -275,6 +278,11 @@ class _Look:
     lost: float  #: seconds that producers were held back
     behind: Mapping[str, Diagnosis]
 
+    @property
+    def wall_s(self) -> float:
+        """All the producers' time."""
+        return sum(task.wall_s for task in self.producers)
+
     def unblocked(self) -> list[Root]:
         """No producer is held up: the consumers may wait for them, or be busy long after they have ended."""
         producers, consumers = self.producers, self.consumers
@@ -282,14 +290,17 @@ class _Look:
             return []
         wall = sum(task.wall_s for task in consumers)
         idle = sum(task.seconds.get("input", 0.0) for task in consumers) / wall if wall > 0 else 0.0
-        first = max(producers, key=lambda task: task.wall_s - sum(task.seconds.get(name, 0.0) for name in IDLE[:1]))
+        first = max(producers, key=lambda task: task.wall_s)
         last = max(consumers, key=lambda task: task.wall_s - task.seconds.get("input", 0.0))
         if first.wall_s < TAIL * last.wall_s:
             share = 1 - last.share("input")
             found = [replace(root, share=share) for root in self.consumer(last, share)]
-        elif idle >= IDLE_HEAD and first.share(*IDLE[:1]) < IDLE_HEAD:
-            found = [self.verdict(first, producers, idle, head=True)]
-        else:  # or who feeds the producers is to blame, in an exchange of its own
+        elif idle >= IDLE_HEAD:
+            slowest = max(producers, key=lambda task: (task.share("input") < IDLE_HEAD, task.cost, task.wall_s))
+            if slowest.share("input") >= IDLE_HEAD:
+                return []  # who feeds the producers is to blame, in an exchange of its own
+            found = [self.verdict(slowest, producers, idle, head=True)]
+        else:
             return []
         return [root for root in found if root.cause != "unknown" and root.share >= 0.5]
 
@@ -333,7 +344,10 @@ class _Look:
         if root.cause in ("stopped", "cpu_starved", "gc", "paging"):
             return [root]
         cause = self.way(task)
-        return [self.edge(task, cause, share)] if cause else [root]
+        if cause:
+            return [self.edge(task, cause, share)]
+        # Waited for now and then, and idle now and then: that is how rows come, and no fault
+        return [] if self.lost <= FIRM * self.wall_s and task.share(*IDLE) >= OFTEN_IDLE else [root]
 
     def way(self, task: Task | None) -> str | None:
         """What is between producers and a consumer: sockets, the writers' own memory, too little credit; or neither."""
@@ -374,7 +388,7 @@ class _Look:
         found, margin = "unknown", 0.0
         if task.stopped_s is not None and task.stopped_s >= 0.1 * wall:
             found, margin, evidence = "stopped", task.stopped_s / (0.1 * wall), {"seconds stopped": task.stopped_s}
-        elif self.starved(task):
+        elif self.starved(task) and (task.gc_s or 0.0) < max(0.1 * wall, task.queued_s or 0.0):
             assert task.queued_s is not None
             found, margin = "cpu_starved", max(task.queued_s, task.throttled_s or 0.0) / (0.15 * wall)
             evidence = {"seconds waiting for a CPU": task.queued_s, "of": wall}
@@ -413,7 +427,7 @@ class _Look:
             return False
         if task.machine_s is not None and task.cores:
             mine = sum(t.cpu_s or 0.0 for t in (*self.producers, *self.consumers) if t.host == task.host)
-            if task.machine_s - mine < max(NEIGHBOURS * task.cores * task.wall_s, 0.8 * mine):
+            if task.machine_s - mine < max(NEIGHBOURS * task.cores * task.wall_s, mine):
                 return False
         # A third of what its function took: one that sleeps, or waits for a service, is not held up by its neighbours
         mostly = task.queued_s >= 0.3 * task.seconds.get("user", 0.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import secrets
@@ -367,6 +366,5 @@ def _tick(reference: weakref.ref[EnvironmentMonitor], sampler: Sampler, over: th
             for each, k in zip(watched, blocked, strict=True):
                 if taken:
                     each.samples = {"taken": taken, "blocked": k, "level": level_of(k / taken)}
-        with contextlib.suppress(NameError):
-            del writers
+        del writers
         over.wait(REFRESH_S if watched else EVERY_S)

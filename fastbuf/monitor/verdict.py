@@ -73,7 +73,7 @@ class Reports:
     def at(self, moment: float) -> Flat:
         """Its counters at a moment, between two reports in proportion."""
         after: tuple[float, Flat] | None = None
-        for told, flat in reversed(self._told):
+        for told, flat in reversed(tuple(self._told)):  # another thread may add to them
             if told <= moment:
                 if after is None:
                     return self._silent(flat, moment - told)

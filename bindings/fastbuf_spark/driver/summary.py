@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fastbuf.monitor import REST, Diagnosis, Task, diagnose
+from fastbuf.monitor import Diagnosis, diagnose
+from fastbuf.monitor.verdict import Reports, Sides, verdicts, whole
 
 
 @dataclass
@@ -48,6 +50,13 @@ class RunSummary:
     partitions: list[int] = field(default_factory=list)
     producers: dict[int, dict[str, Any]] = field(default_factory=dict)
     consumers: dict[int, dict[str, Any]] = field(default_factory=dict)
+    _told: dict[tuple[str, int], Reports] = field(default_factory=dict, repr=False, compare=False)
+
+    def tells(self, side: str, partition: int, stats: dict[str, Any]) -> None:
+        """A participant's figures up to now; side: ``"producers"`` or ``"consumers"``."""
+        getattr(self, side)[partition] = stats
+        if "seconds" in stats:
+            self._told.setdefault((side, partition), Reports()).add(stats, time.monotonic())
 
     @property
     def records_sent(self) -> int:
@@ -77,11 +86,19 @@ class RunSummary:
 
     @property
     def diagnosis(self) -> Diagnosis:
-        """Which subtask holds up this run, and why: of all its time up to now."""
+        """Which subtask holds up this run, and why: over its last seconds while it runs, then over all of its time."""
+        if self.outcome == "running":
+            told = dict(self._told)
+
+            def side(name: str) -> dict[int, Reports]:
+                return {partition: reports for (where, partition), reports in told.items() if where == name}
+
+            sides = Sides(side("producers"), side("consumers"), "producers", self.name)
+            return verdicts({self.name: sides}, time.monotonic())[self.name]
         producers, consumers = dict(self.producers), dict(self.consumers)
-        sources = [_task("producers", partition, stats) for partition, stats in producers.items()]
+        sources = [whole("producers", partition, stats) for partition, stats in producers.items()]
         return diagnose(
-            self.name, sources, [_task(self.name, partition, stats) for partition, stats in consumers.items()]
+            self.name, sources, [whole(self.name, partition, stats) for partition, stats in consumers.items()]
         )
 
     @property
@@ -101,21 +118,6 @@ class RunSummary:
 
     def _all(self) -> list[dict[str, Any]]:
         return [*self.producers.values(), *self.consumers.values()]
-
-
-def _task(stage: str, subtask: int, stats: Mapping[str, Any]) -> Task:
-    blocked = {REST if target == "rest" else int(target): took for target, took in stats.get("blocked", {}).items()}
-    known = {name: stats.get(name) for name in ("cpu_s", "queued_s", "gc_s", "stopped_s")}
-    return Task(
-        stage,
-        subtask,
-        {name: took for name, took in stats.get("seconds", {}).items() if name != "starting"},
-        blocked,
-        int(stats.get("records", 0)),
-        int(stats.get("bytes", 0)),
-        frames=stats.get("frames", {}),
-        **known,
-    )
 
 
 def total(stats: Iterable[Mapping[str, Any]], name: str) -> float:

@@ -107,7 +107,8 @@ class Consumer:
 
                     def figures() -> dict[str, Any]:
                         known = vitals.figures() if vitals is not None else {}
-                        return {**gate.stats(), **times(clock, gate.activity()), "records": received.records, **known}
+                        figures = {**gate.stats(), **gate.gauges(), **times(clock, gate.activity())}
+                        return {**figures, "records": received.records, **known}
 
                     try:
                         with Watch(control, figures, vitals) if vitals is not None else contextlib.nullcontext():

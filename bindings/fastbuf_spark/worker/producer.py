@@ -151,8 +151,8 @@ class Producer:
 
             def figures() -> dict[str, Any]:
                 known = vitals.figures() if vitals is not None else {}
-                blocked = longest(writer.blocked_s(), wanted)
-                return {**writer.stats(), **times(clock, writer.activity()), "blocked": blocked, **known}
+                waited = {"blocked": longest(writer.blocked_s(), wanted), "linked": longest(writer.blocked_s(True), wanted)}
+                return {**writer.stats(), **writer.gauges(), **times(clock, writer.activity()), **waited, **known}
 
             emit = writer.emit_batch if serializer.kind == "columnar" else writer.emit
             try:

@@ -139,7 +139,7 @@ def test_a_consumer_that_is_busy_long_after_all_was_sent_is_named() -> None:
 
 def test_what_no_rule_fits_is_not_guessed() -> None:
     consumers = [task(0, user=4, input=4, engine_in=1, engine_out=1), task(1, input=10)]
-    root = one(diagnose("e", [source(0, {0: 5.0})], consumers))
+    root = one(diagnose("e", [source(0, {0: 6.0})], consumers))
     assert root.cause == "unknown"
     assert root.evidence["user"] == 0.4
 
