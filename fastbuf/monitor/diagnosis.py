@@ -431,7 +431,8 @@ class _Look:
                 return False
         # A third of what its function took: one that sleeps, or waits for a service, is not held up by its neighbours
         mostly = task.queued_s >= 0.3 * task.seconds.get("user", 0.0)
-        return mostly and task.queued_s >= 0.25 * (task.cpu_s + task.queued_s) and task.queued_s >= 0.15 * task.wall_s
+        # One that has a CPU for longer than it waits for one is slow by itself
+        return mostly and task.queued_s >= task.cpu_s and task.queued_s >= 0.15 * task.wall_s
 
 
 def _merged(roots: list[Root]) -> list[Root]:

@@ -213,6 +213,10 @@ class EnvironmentMonitor:
             threads.setdefault(watched.thread() or -id(watched), []).append(watched)
         for ident, together in threads.items():
             self._gather_thread(ident, together)
+        for watched in self._live():
+            made = watched.made()
+            if isinstance(made, InputGate) and made.finished:
+                watched.last, watched.figures = True, ended(watched.figures)
         self._own.take("", self._pid, [self._report(watched) for watched in self._watched.values()])
 
     def _gather_thread(self, ident: int, together: list[_Watched]) -> None:

@@ -185,7 +185,7 @@ def produce(world: World, number: int, monitor: fb.MonitorAddress, pipe: Connect
 
 def consume(world: World, number: int, monitor: fb.MonitorAddress, pipe: Connection) -> None:
     heap = Heap() if number in world.collect_s else None
-    begin = float("inf")
+    begin, spiked = float("inf"), False
     with environment(world) as env:
         env.listen()
         env.monitor.report_to(monitor, stage="total")
@@ -206,9 +206,9 @@ def consume(world: World, number: int, monitor: fb.MonitorAddress, pipe: Connect
                     heap.litter(len(part), world.collect_s[number])
                 if world.backtrack_s:
                     match(len(part), world.backtrack_s)
-                if world.spike is not None and number == world.spike[0] and time.monotonic() - begin > world.spike[1]:
-                    lookup(1, world.spike[2])
-                    begin = float("inf")
+                if world.spike is not None and number == world.spike[0] and not spiked:
+                    spiked = time.monotonic() - begin > world.spike[1]
+                    lookup(1, world.spike[2] if spiked else 0.0)
                 if writer is not None:
                     writer.emit_many(part)
         gate.close()
