@@ -447,9 +447,10 @@ cdef class ResultPartition:
         cdef uint32_t queued, most = 0, state = FB_WAIT_SEGMENT
         cdef int i
         cdef bint short = False
-        if part < 0 or part == self.subpartitions or sub_queued(&self.stage[part]) < self.stage[part].bound:
+        if 0 <= part < self.subpartitions:      # one that was full is waited for until it is half empty
+            short = sub_queued(&self.stage[part]) < self.stage[part].bound and not self.stage[part].full
+        if short or part < 0 or part == self.subpartitions:
             part = -1
-            short = not self.ended
             for i in range(self.subpartitions):
                 queued = sub_queued(&self.stage[i]) - (self.buffers[i].segment >= 0)
                 if queued > most:

@@ -28,6 +28,7 @@ PRESSED = (*OUTPUT_WAITS, "engine_out")
 IDLE = ("input", "engine_in")
 WAY_IDLE, CREDITS_IDLE = 0.3, 0.6  #: of a consumer that is waited for: from here on it may be the way to it
 FIRM, OFTEN_IDLE = 0.5, 0.2  #: of the producers' time, up to which a consumer that is often idle holds up nobody
+FULLY_BUSY, FULL_LINK = 0.1, 0.6  #: idle up to this has nothing in reserve; bytes unsent from here on: nor has a link
 NEIGHBOURS = 0.4  #: of all CPUs, that others use: from here on they may be to blame
 PAGING = 20.0  #: pages a second that are read from disk
 ALIKE = 1.5  #: costs for each row that differ by less are alike
@@ -178,6 +179,8 @@ def _sentence(root: Root) -> str:
     sure = "causes" if root.confidence >= SURE else "probably causes"
     if root.cause == "unknown":
         sure = "is behind"
+    if root.share < ROOT_SHARE:
+        sure = "would be the next: as it is, it"
     figures = ", ".join(f"{name} {value:.3g}" for name, value in root.evidence.items())
     where = f" in {root.frame}" if root.frame else ""
     return f"{who} {sure} {root.share:.0%} of the lost time: {_WORDS[root.cause]}{where} ({figures}). {root.remedy}"
@@ -317,7 +320,20 @@ class _Look:
                 best = max(alike, key=lambda root: root.confidence)
                 return [replace(best, subtask=None if best.exchange == self.exchange else best.subtask)]
         named = [task for task in self.consumers if shares[task.subtask] >= ROOT_SHARE]
-        return _merged([root for task in named for root in self.consumer(task, shares[task.subtask])])
+        found = _merged([root for task in named for root in self.consumer(task, shares[task.subtask])])
+        return found + (self.next_ones(named, shares) if found else [])
+
+    def next_ones(self, named: list[Task], shares: Mapping[int, float]) -> list[Root]:
+        """Those that nobody waits for only since others are slower still: they have nothing in reserve, and peers do."""
+        rested = any(task.share(*IDLE) >= WAY_IDLE for task in self.consumers)
+        found: list[Root] = []
+        for task in self.consumers if rested else []:
+            at_its_end = task.share(*IDLE) <= FULLY_BUSY and task.share(*OUTPUT_WAITS) <= FULLY_BUSY
+            if task not in named and (at_its_end or self.full(task) >= FULL_LINK):
+                root = self.edge(task, "slow_link", 1.0) if not at_its_end else self.verdict(task, self.consumers, 1.0)
+                if root.cause != "unknown" and root.subtask is not None:
+                    found.append(replace(root, share=shares[task.subtask]))
+        return found
 
     def waited_for(self) -> dict[int, float]:
         """Which share of the producers' waits was for each consumer."""
@@ -358,15 +374,17 @@ class _Look:
         if task is None or waits["segment"] >= 0.5:
             return "segments" if waits["segment"] >= 0.5 else None
         waited, linked = self.by_target("blocked")[task.subtask], self.by_target("linked")[task.subtask]
-        looks = sum(t.looks for t in self.producers)
-        unsent = sum(t.unsent.get(task.subtask, 0.0) for t in self.producers) / looks if looks else 0.0
         known = any(t.linked or t.unsent or t.looks for t in self.producers)
-        full = max(linked / waited if waited else 0.0, unsent) if known else waits["link"]
+        full = max(linked / waited if waited else 0.0, self.full(task)) if known else waits["link"]
         if idle >= WAY_IDLE and full >= 0.5:
             return "slow_link"
         if idle >= WAY_IDLE and sum(t.short_s for t in self.producers) >= 0.5 * self.lost:
             return "segments"
         return "credits" if idle >= CREDITS_IDLE else None
+
+    def full(self, task: Task) -> float:
+        """In which share of the looks the kernel had bytes for this one that it could not send, for some producer."""
+        return max((t.unsent.get(task.subtask, 0.0) / t.looks for t in self.producers if t.looks), default=0.0)
 
     def edge(self, task: Task | None, cause: str, share: float) -> Root:
         """What is between them is to blame: of one link the consumer that it leads to, else the producers' stage."""

@@ -127,10 +127,10 @@ def not_the_root(chance: random.Random) -> Planted:
 
 def few_segments(chance: random.Random) -> Planted:
     """As few as a writer can have, and rows that come in bursts for one consumer: the others wait meanwhile."""
-    consumers = 3
+    consumers = 5
     config = fb.ExchangeConfig(overdraft=0)
     row_s = (_even(consumers, 0.8),) * consumers
-    world = World(consumers, row_s, bursts=chance.choice((500, 800)), segments=consumers + 1, config=config)
+    world = World(consumers, row_s, bursts=chance.choice((400, 600)), segments=consumers + 1, config=config)
     return Planted(_with(world, seed=chance.randrange(1 << 20)), (Truth("source", None, ("segments", "credits")),))
 
 
