@@ -325,8 +325,7 @@ class ShuffleEnvironment:
             # A copy: selectors keep a place of their own in each writer.
             writer = RecordWriter(partition, serializer, copy.copy(selector))
             with self._lock:
-                self._writers = [made for made in self._writers if made() is not None and not made().closed]
-                self._writers.append(weakref.ref(writer))
+                self._writers = [weakref.ref(made) for made in (*self.writers(), writer)]
             return writer
         except BaseException as error:
             partition.fail(f"producer {channel} could not be set up: {error}")
@@ -576,7 +575,8 @@ class ShuffleEnvironment:
 
     def writers(self) -> list[RecordWriter]:
         """The open writers."""
-        return [writer for writer in (made() for made in list(self._writers)) if writer is not None]
+        made = [reference() for reference in list(self._writers)]
+        return [writer for writer in made if writer is not None and not writer.closed]
 
     def unsent(self) -> dict[str, int]:
         """Bytes that the kernel took and has not sent, by peer (``"host:port"``), of the TCP connections made here."""

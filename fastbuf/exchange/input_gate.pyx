@@ -634,13 +634,14 @@ cdef class InputGate:
         Returns
         -------
         dict
-            ``exclusiveBuffersUsage``, ``floatingBuffersUsage`` and, of both, ``inPoolUsage``: which share of its segments
-            has data that its reader is not done with, 0 to 1 (a segment that is announced as credit and not used does
-            not count; channels that are read in place have none). ``inputQueueLength``: buffers that wait for its
-            reader, or are read just now.
+            ``exclusiveBuffersUsage``, ``floatingBuffersUsage`` and, of both, ``inPoolUsage``: which share of its
+            segments has data that its reader is not done with, 0 to 1 (a segment that is announced as credit and not
+            used does not count; channels that are read in place have none). ``inputQueueLength``: buffers that wait
+            for its reader, or are read just now.
         """
         if self.freed:
-            return {"exclusiveBuffersUsage": 0.0, "floatingBuffersUsage": 0.0, "inPoolUsage": 0.0, "inputQueueLength": 0}
+            return {"exclusiveBuffersUsage": 0.0, "floatingBuffersUsage": 0.0, "inPoolUsage": 0.0,
+                    "inputQueueLength": 0}
         figures = gate_gauges(self.core)
         for index, _ in self.intake.local_partitions:       # which it keeps alive
             figures["inputQueueLength"] += sub_queued(gate_channel(self.core, index).local)

@@ -291,7 +291,8 @@ cdef class RecordWriter(LongRecordWriter):
             p.refuse_write()
         if p.writing:
             p.refuse_second()
-        p.writing = p.written_by = <unsigned long> PyThread_get_thread_ident()  # as begin_writing: encoding may run anybody's code
+        # As begin_writing: encoding may run anybody's code
+        p.writing = p.written_by = <unsigned long> PyThread_get_thread_ident()
         try:
             return self.encode_into(part, record, 0)
         finally:
@@ -677,8 +678,8 @@ cdef class RecordWriter(LongRecordWriter):
         Returns
         -------
         dict
-            ``outPoolUsage`` (0 to 1) and ``outputQueueLength`` (buffers), as Flink has them; ``short_s``: seconds that it
-            waited for a segment though the queue of the consumer had room.
+            ``outPoolUsage`` (0 to 1) and ``outputQueueLength`` (buffers), as Flink has them; ``short_s``: seconds that
+            it waited for a segment though the queue of the consumer had room.
         """
         return self.partition.gauges()
 

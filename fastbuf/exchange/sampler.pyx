@@ -1,7 +1,7 @@
 """Looks at what writers do so many times, so far apart, without the GIL.
 
-Code that holds the GIL delays none of the looks.  A thread of Python's would come late exactly where a task is busy, and
-look when it lets go of the GIL, which is when it begins to wait: its samples would show pressure where there is none.
+Code that holds the GIL delays none of the looks.  A thread of Python's would come late exactly where a task is busy,
+and look when it lets go of the GIL, which is when it begins to wait: it would show pressure where there is none.
 """
 
 from libc.stdint cimport int64_t, uint32_t

@@ -217,7 +217,7 @@ class Monitor:
                             selector.register(sock, selectors.EVENT_READ)
                             sock.send(pack({"nonce": caller.nonce}))
                         continue
-                    caller = callers.get(key.fileobj)  # type: ignore[arg-type]
+                    caller = callers.get(key.fileobj)  # type: ignore[call-overload]
                     if caller is not None and not self._hears(caller):
                         drop(caller)
                 for caller in [c for c in callers.values() if not c.proved and c.deadline < time.monotonic()]:

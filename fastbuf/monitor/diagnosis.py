@@ -121,8 +121,8 @@ class Root:
     exchange, stage, subtask
         Where; ``None``: all subtasks alike.
     cause
-        ``user_function``, ``skew``, ``stopped``, ``cpu_starved``, ``gc``, ``paging``, ``slow_link``, ``segments``, ``credits``,
-        ``slow_sink``, ``source_bound`` or ``unknown``.
+        ``user_function``, ``skew``, ``stopped``, ``cpu_starved``, ``gc``, ``paging``, ``slow_link``, ``segments``,
+        ``credits``, ``slow_sink``, ``source_bound`` or ``unknown``.
     share
         Of the lost time that it is to blame for, 0 to 1.
     confidence
@@ -168,7 +168,9 @@ class Diagnosis:
     def sentence(self) -> str:
         """All of it in words."""
         if not self.roots and self.level != OK:
-            return f"Producers were blocked {self.blocked:.0%} of their time, and nothing that lasts is to blame for it."
+            return (
+                f"Producers were blocked {self.blocked:.0%} of their time, and nothing that lasts is to blame for it."
+            )
         if not self.roots:
             return f"Nothing holds up this exchange (producers were blocked {self.blocked:.0%} of their time)."
         return " ".join(_sentence(root) for root in self.roots)
@@ -176,14 +178,14 @@ class Diagnosis:
 
 def _sentence(root: Root) -> str:
     who = f"`{root.stage}`" if root.subtask is None else f"Subtask {root.subtask} of `{root.stage}`"
-    sure = "causes" if root.confidence >= SURE else "probably causes"
+    does = f"{'causes' if root.confidence >= SURE else 'probably causes'} {root.share:.0%} of the lost time"
     if root.cause == "unknown":
-        sure = "is behind"
-    if root.share < ROOT_SHARE:
-        sure = "would be the next: as it is, it"
+        does = f"is behind {root.share:.0%} of the lost time"
+    elif root.share < ROOT_SHARE:
+        does = "would hold it up next"
     figures = ", ".join(f"{name} {value:.3g}" for name, value in root.evidence.items())
     where = f" in {root.frame}" if root.frame else ""
-    return f"{who} {sure} {root.share:.0%} of the lost time: {_WORDS[root.cause]}{where} ({figures}). {root.remedy}"
+    return f"{who} {does}: {_WORDS[root.cause]}{where} ({figures}). {root.remedy}"
 
 
 _WORDS = {
@@ -324,7 +326,7 @@ class _Look:
         return found + (self.next_ones(named, shares) if found else [])
 
     def next_ones(self, named: list[Task], shares: Mapping[int, float]) -> list[Root]:
-        """Those that nobody waits for only since others are slower still: they have nothing in reserve, and peers do."""
+        """Those that nobody waits for only since others are slower still: with nothing in reserve, as peers have."""
         rested = any(task.share(*IDLE) >= WAY_IDLE for task in self.consumers)
         found: list[Root] = []
         for task in self.consumers if rested else []:
@@ -413,7 +415,11 @@ class _Look:
             if task.throttled_s:
                 evidence["seconds throttled by its limit"] = task.throttled_s
         elif task.gc_s is not None and task.gc_s >= 0.1 * wall:
-            found, margin, evidence = "gc", task.gc_s / (0.1 * wall), {"seconds in the collector": task.gc_s, "of": wall}
+            found, margin, evidence = (
+                "gc",
+                task.gc_s / (0.1 * wall),
+                {"seconds in the collector": task.gc_s, "of": wall},
+            )
         elif task.major_faults >= PAGING * wall and (task.cpu_s or 0.0) < 0.5 * wall:
             found, margin = "paging", task.major_faults / (PAGING * wall)
             evidence = {"pages read from disk": task.major_faults, "seconds": wall}

@@ -12,9 +12,9 @@ import weakref
 from typing import Any
 
 from fastbuf.errors import AuthenticationError, ConfigError, PeerLost, ProtocolError
+from fastbuf.exchange.address import gate_key
 from fastbuf.exchange.input_gate import InputGate
 from fastbuf.exchange.named_thread import start_thread
-from fastbuf.exchange.address import gate_key
 from fastbuf.exchange.record_writer import RecordWriter
 from fastbuf.exchange.sampler import Sampler
 from fastbuf.monitor.collector import Monitor, MonitorAddress
@@ -227,10 +227,10 @@ class EnvironmentMonitor:
         seconds = {name: sum(waits[name] for _, _, waits, _ in looked) for name in WAITS}
         wall = max(total for _, total, _, _ in looked)
         seconds["user"] = max(0.0, wall - sum(seconds.values()))
-        state, target = "user", None
+        state = "user"
         for _, _, _, activity in looked:
             if activity["state"] != "runs":
-                state, target = activity["state"], activity["target"]
+                state = activity["state"]
         vitals = self._vitals[ident].figures() if ident in self._vitals else {}
         for watched, _, _, activity in looked:
             made = watched.made()

@@ -1,7 +1,7 @@
 """The table that Flink's users read: which task is to blame, by how full its pools are.
 
-Source: N. Kruber, P. Nowojski, "A Deep-Dive into Flink's Network Stack", part 2, "Monitoring, Metrics, and that
-Backpressure Thing" (Apache Flink's blog, 2019). It needs no clocks. It says who suffers and where to look, and no cause.
+Source: "Flink Network Stack Vol. 2: Monitoring, Metrics, and that Backpressure Thing" (Apache Flink's blog, 2019).
+It needs no clocks.  It says who suffers and where to look, and no cause.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Verdicts while it runs: over the last seconds, and only of what lasts.
 
-A window is the last five seconds.  A root is named when two of the last three windows, a second apart, name it, and when
-it is still one with the worst three seconds in a row of the last eight left out: what is over within two seconds is a
-spike, and no reason to change anything.
+A window is the last five seconds.  A root is named when two of the last three windows, a second apart, name it, and
+when it is still one with the worst three seconds in a row of the last eight left out: what is over within two seconds
+is a spike, and no reason to change anything.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from typing import Any
 from fastbuf.monitor.diagnosis import IDLE, OK, OUTPUT_WAITS, REST, Diagnosis, Root, Task, diagnose_all
 
 WINDOW_S = 5.0
-LEAST_S = 2.9  #: of a window at the beginning, from which it is looked at: three seconds of reports that are never exact
+LEAST_S = (
+    2.9  #: of a window at the beginning, from which it is looked at: three seconds of reports that are never exact
+)
 LASTING_S = 8  #: seconds that are looked at for what lasts ...
 SPIKE_S = 3  #: ... less the worst of them: a spike of two seconds touches three
 WINDOWS, AGREE = 3, 2
@@ -78,7 +80,9 @@ class Reports:
                 if after is None:
                     return self._silent(flat, moment - told)
                 part = (moment - told) / (after[0] - told)
-                return {name: flat.get(name, 0.0) + part * (value - flat.get(name, 0.0)) for name, value in after[1].items()}
+                return {
+                    name: flat.get(name, 0.0) + part * (value - flat.get(name, 0.0)) for name, value in after[1].items()
+                }
             after = told, flat
         return {}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import sys
@@ -18,17 +19,22 @@ STACK_S = 1.0  #: between two whole stacks
 MOST_FRAMES = 5
 MOST_STACKS = 200  #: that are remembered; those found most often are told
 DEEPEST = 40  #: frames of a stack, the innermost ones
-_FASTBUF = os.path.dirname(os.path.dirname(__file__))
-#: Where code is nobody's own: Python's library, installed packages, fastbuf and its binding wherever they lie.
-_NOT_THE_USERS = tuple(
-    {sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    | {_FASTBUF + os.sep, os.path.join(os.path.dirname(_FASTBUF), "bindings", "fastbuf_spark") + os.sep}
-)
+
+
+@functools.cache
+def _not_the_users() -> tuple[str, ...]:
+    """Where code is nobody's own: Python's library, installed packages, fastbuf and its binding wherever they lie."""
+    here = os.path.dirname(os.path.dirname(__file__))
+    ours = (here, os.path.join(os.path.dirname(here), "bindings", "fastbuf_spark"))
+    paths = sysconfig.get_paths()
+    return *{paths[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}, *(
+        p + os.sep for p in ours
+    )
 
 
 def _is_users(frame: FrameType) -> bool:
     name = frame.f_code.co_filename
-    return not name.startswith((*_NOT_THE_USERS, "<frozen")) and ".zip" + os.sep not in name
+    return not name.startswith((*_not_the_users(), "<frozen")) and ".zip" + os.sep not in name
 
 
 def _named(frame: FrameType) -> str:
@@ -194,7 +200,11 @@ class Vitals:
         if machine is not None and self._machine is not None:
             found["machine_s"], found["cores"] = machine - self._machine, os.cpu_count() or 1
         stacks = {name: dict(kind.most_common(MOST_FRAMES)) for name, kind in self._stacks.items() if kind}
-        return {**found, "frames": dict(self._frames.most_common(MOST_FRAMES)), **({"stacks": stacks} if stacks else {})}
+        return {
+            **found,
+            "frames": dict(self._frames.most_common(MOST_FRAMES)),
+            **({"stacks": stacks} if stacks else {}),
+        }
 
     def close(self) -> None:
         """Take no more notice."""

@@ -75,7 +75,14 @@ def main() -> int:
     with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
         for outcome in pool.map(lambda one: run(*one, given.seconds), wanted):
             outcomes.append(outcome)
-            print(outcome.name, outcome.seed, [(t.stage, t.subtask, t.causes[0]) for t in outcome.truths], "->", outcome.said(), flush=True)
+            print(
+                outcome.name,
+                outcome.seed,
+                [(t.stage, t.subtask, t.causes[0]) for t in outcome.truths],
+                "->",
+                outcome.said(),
+                flush=True,
+            )
             if given.verbose:
                 print(*outcome.sentences, sep="\n")
             if given.out is not None:

@@ -11,7 +11,9 @@ PRESSED = 0.5  #: of a vertex, from which Flink shows it as held back
 Named = set[tuple[str, int | None]]
 
 
-def _vertices(exchanges: list[dict[str, Any]]) -> list[tuple[str, dict[int, dict[str, Any]], str, dict[int, dict[str, Any]]]]:
+def _vertices(
+    exchanges: list[dict[str, Any]],
+) -> list[tuple[str, dict[int, dict[str, Any]], str, dict[int, dict[str, Any]]]]:
     return [(e["stages"][0], e["producers"], e["stages"][1], e["consumers"]) for e in exchanges]
 
 

@@ -76,7 +76,10 @@ def one_consumer(chance: random.Random) -> Planted:
 def redos(chance: random.Random) -> Planted:
     consumers = 2
     world = World(
-        consumers, (_even(consumers, 0.1),) * consumers, backtrack_s=_even(consumers, chance.uniform(3, 8)), seed=chance.randrange(1 << 20)
+        consumers,
+        (_even(consumers, 0.1),) * consumers,
+        backtrack_s=_even(consumers, chance.uniform(3, 8)),
+        seed=chance.randrange(1 << 20),
     )
     return Planted(world, (Truth("total", None, ("user_function",)),))
 

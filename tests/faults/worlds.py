@@ -1,7 +1,7 @@
 """A small exchange in processes of its own, into which faults are planted: producers, consumers, sinks, links, others.
 
-What a healthy task does takes time and no CPU (it sleeps for each row), so that many of them fit on a small machine, and
-what a fault takes is seen beside it.
+What a healthy task does takes time and no CPU (it sleeps for each row), so that many of them fit on a small machine,
+and what a fault takes is seen beside it.
 """
 
 from __future__ import annotations

@@ -151,7 +151,10 @@ class Producer:
 
             def figures() -> dict[str, Any]:
                 known = vitals.figures() if vitals is not None else {}
-                waited = {"blocked": longest(writer.blocked_s(), wanted), "linked": longest(writer.blocked_s(True), wanted)}
+                waited = {
+                    "blocked": longest(writer.blocked_s(), wanted),
+                    "linked": longest(writer.blocked_s(True), wanted),
+                }
                 return {**writer.stats(), **writer.gauges(), **times(clock, writer.activity()), **waited, **known}
 
             emit = writer.emit_batch if serializer.kind == "columnar" else writer.emit

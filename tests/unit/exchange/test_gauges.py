@@ -47,6 +47,7 @@ def test_credit_that_is_announced_and_not_used_does_not_count(ends: Any) -> None
         "inputQueueLength": 0,
     }
     assert writer.gauges() == {"outPoolUsage": 0.0, "outputQueueLength": 0, "short_s": 0.0}
+
     def stuffed() -> bool:
         while writer.resume() and writer.try_emit((1, TEXT)):
             pass

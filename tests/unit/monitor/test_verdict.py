@@ -117,18 +117,18 @@ def test_nothing_is_said_before_anything_was_seen() -> None:
 
 
 def test_two_exchanges_in_a_row_name_the_root_at_the_end() -> None:
-    """Consumers of the first write to the second, whose only consumer is slow: they are victims, however busy they are."""
+    """Consumers of the first write to the second, whose only consumer is slow: they are victims, if busy ones."""
     first = Sides({0: Reports()}, {k: Reports() for k in range(2)}, "source", "middle")
     second = Sides({k: Reports() for k in range(2)}, {0: Reports()}, "middle", "sink")
     for second_number in range(1, 12):
         t, now = float(second_number), 50.0 + second_number
-        first.producers[0].add(
-            {"state": "credit", "seconds": {"credit": 0.9 * t, "user": 0.1 * t}, "blocked": {"0": 0.5 * t, "1": 0.4 * t}},
-            now,
-        )
+        blocked = {"0": 0.5 * t, "1": 0.4 * t}
+        waits = {"state": "credit", "seconds": {"credit": 0.9 * t, "user": 0.1 * t}, "blocked": blocked}
+        first.producers[0].add(waits, now)
         for k in range(2):
             seconds = {"credit": 0.6 * t, "user": 0.4 * t}
-            both = {"state": "credit", "task": f"t{k}", "seconds": seconds, "blocked": {"0": 0.6 * t}, "records": 100 * t}
+            both = {"state": "credit", "task": f"t{k}", "seconds": seconds, "blocked": {"0": 0.6 * t}}
+            both["records"] = 100 * t
             first.consumers[k].add(both, now)
             second.producers[k].add(both, now)
         second.consumers[0].add({"state": "user", "seconds": {"user": t}, "records": 200 * t}, now)
