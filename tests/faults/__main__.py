@@ -9,7 +9,10 @@ import argparse
 import concurrent.futures
 import json
 import sys
+import tempfile
 import time
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from scores import Outcome, report
 from worlds import Running
 
 RUN_S = 11.0
+START_S = 60.0  # for Spark's workers to import what they need
 
 
 def run(name: str, seed: int, seconds: float = RUN_S) -> Outcome:
@@ -33,6 +37,40 @@ def run(name: str, seed: int, seconds: float = RUN_S) -> Outcome:
             exchanges = running.monitor.snapshot()
             note(outcome, exchanges, tick)
             tick += 1.0
+        outcome.others = {
+            "Flink's rule": sorted(flinks_rule(exchanges)),
+            "pool table": sorted(pool_table(exchanges)),
+        }
+    return outcome
+
+
+def run_in_spark(name: str, seed: int, seconds: float = RUN_S) -> Outcome:
+    """The same in Spark, from the first rows that came on."""
+    import spark_worlds
+
+    world, truths = spark_worlds.plant(name, seed)
+    outcome = Outcome("spark " + name, seed, list(truths))
+    with spark_worlds.Job(spark_worlds.session(), world, Path(tempfile.gettempdir()) / "fastbuf-faults") as job:
+        wait = time.monotonic() + START_S
+        while not job.runs() and time.monotonic() < wait:
+            time.sleep(0.1)
+        begin = time.monotonic()
+        for tick in range(1, int(seconds) + 1):
+            time.sleep(max(0.0, begin + tick - time.monotonic()))
+            found = job.runs()
+            exchanges = [
+                {
+                    "stages": (spark_worlds.SOURCE, spark_worlds.TOTAL),
+                    "producers": dict(one.producers),
+                    "consumers": dict(one.consumers),
+                    "diagnosis": one.diagnosis,
+                }
+                for one in found
+            ]
+            note(outcome, exchanges, float(tick))
+        if world.hot:
+            rows = {k: f.get("records", 0) for e in exchanges for k, f in e["consumers"].items()}
+            outcome.truths = [replace(t, subtask=max(rows, key=rows.__getitem__)) for t in truths]
         outcome.others = {
             "Flink's rule": sorted(flinks_rule(exchanges)),
             "pool table": sorted(pool_table(exchanges)),
@@ -55,6 +93,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", default="10-29", help="first-last")
     parser.add_argument("--only", default="", help="scenarios, by comma")
+    parser.add_argument("--without", default="", help="scenarios to leave out, by comma")
+    parser.add_argument("--spark", action="store_true", help="in Spark, one after the other")
     parser.add_argument("--jobs", type=int, default=1, help="runs at the same time")
     parser.add_argument("--seconds", type=float, default=RUN_S)
     parser.add_argument("--out", type=Path, default=None, help="where outcomes are added to, one JSON a line")
@@ -70,10 +110,15 @@ def main() -> int:
         print(report(outcomes))
         return 0
     first, _, last = given.seeds.partition("-")
-    names = given.only.split(",") if given.only else list(SCENARIOS)
+    every: Iterable[str] = SCENARIOS
+    if given.spark:
+        import spark_worlds
+
+        every = spark_worlds.SCENARIOS
+    names = [name for name in (given.only.split(",") if given.only else every) if name not in given.without.split(",")]
     wanted = [(name, seed) for seed in range(int(first), int(last or first) + 1) for name in names]
     with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
-        for outcome in pool.map(lambda one: run(*one, given.seconds), wanted):
+        for outcome in pool.map(lambda one: (run_in_spark if given.spark else run)(*one, given.seconds), wanted):
             outcomes.append(outcome)
             print(
                 outcome.name,
