@@ -65,6 +65,12 @@ class RecordWriter:
     def blocked_s(self, link: bool = False) -> list[float]:
         """Seconds that the writer has waited for each consumer."""
 
+    def watch_keys(self) -> None:
+        """From now on count which keys come most often."""
+
+    def hot_keys(self) -> dict[int, tuple[float, int]]:
+        """The keys that come most often, by 30 bits of their hash: share of the records, and partition."""
+
     def gauges(self) -> dict[str, float]:
         """outPoolUsage, outputQueueLength, short_s."""
 

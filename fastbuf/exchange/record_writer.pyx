@@ -672,6 +672,21 @@ cdef class RecordWriter(LongRecordWriter):
         """
         return self.partition.blocked_s(link)
 
+    def watch_keys(self):
+        """From now on count which keys come most often, in one record of 1,024; of a writer that hashes keys."""
+        self.selector.watch_keys()
+
+    def hot_keys(self):
+        """The keys that come most often: which share of the records has one, at the least, and where it goes.
+
+        Returns
+        -------
+        dict of int to tuple of float and int
+            By 30 bits of the key's hash, ``hash_partition(key, 2**30)``: its share, and its partition. Empty without
+            :meth:`watch_keys`. What a key is, is not told.
+        """
+        return self.selector.hot_keys()
+
     def gauges(self):
         """Its pool and its queues just now.
 

@@ -68,6 +68,8 @@ class Task:
         Seconds that all CPUs of its machine were busy; how many those are; which machine.
     task
         What it is known by in every exchange that it takes part in.
+    hot_keys
+        Of a producer: shares of the keys that come most often, by ``"consumer:hash"``.
     """
 
     stage: str
@@ -91,6 +93,7 @@ class Task:
     cores: int = 0
     host: str = ""
     task: str = ""
+    hot_keys: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def wall_s(self) -> float:
@@ -331,7 +334,7 @@ class _Look:
         found: list[Root] = []
         for task in self.consumers if rested else []:
             at_its_end = task.share(*IDLE) <= FULLY_BUSY and task.share(*OUTPUT_WAITS) <= FULLY_BUSY
-            if task not in named and (at_its_end or self.full(task) >= FULL_LINK):
+            if task not in named and task.wall_s > 0 and (at_its_end or self.full(task) >= FULL_LINK):
                 root = self.edge(task, "slow_link", 1.0) if not at_its_end else self.verdict(task, self.consumers, 1.0)
                 if root.cause != "unknown" and root.subtask is not None:
                     found.append(replace(root, share=shares[task.subtask]))
@@ -406,7 +409,9 @@ class _Look:
         user, wall = task.share("user"), task.wall_s
         evidence: dict[str, float]
         found, margin = "unknown", 0.0
-        if task.stopped_s is not None and task.stopped_s >= 0.1 * wall:
+        if not wall:
+            evidence = {}
+        elif task.stopped_s is not None and task.stopped_s >= 0.1 * wall:
             found, margin, evidence = "stopped", task.stopped_s / (0.1 * wall), {"seconds stopped": task.stopped_s}
         elif self.starved(task) and (task.gc_s or 0.0) < max(0.1 * wall, task.queued_s or 0.0):
             assert task.queued_s is not None
@@ -425,7 +430,7 @@ class _Look:
             evidence = {"pages read from disk": task.major_faults, "seconds": wall}
         elif not head and rows and task.rows >= TIMES_ITS_PEERS * rows and (not cost or task.cost < ALIKE * cost):
             found, margin = "skew", task.rows / (TIMES_ITS_PEERS * rows) * 1.25
-            evidence = {"rows": task.rows, "rows of the others": rows}
+            evidence = {"rows": task.rows, "rows of the others": rows, **self.hot_key(task)}
         elif task.share("engine_out") >= 0.5:
             found, margin, evidence = "slow_sink", 2 * task.share("engine_out"), {"share": task.share("engine_out")}
         elif user >= 0.5:
@@ -443,6 +448,17 @@ class _Look:
         frame = task.frame if found == "user_function" else None
         return _root(self.exchange, stage, subtask, found, share, margin, wall, evidence, frame)
 
+    def hot_key(self, task: Task) -> dict[str, float]:
+        """The key of this consumer that has most of all rows, by its hash; none, where there is no such."""
+        shares: dict[str, float] = {}
+        for producer in self.producers:
+            for name, share in producer.hot_keys.items():
+                target, _, key = name.partition(":")
+                if target == str(task.subtask):
+                    shares[key] = shares.get(key, 0.0) + share / len(self.producers)
+        hottest = max(shares, key=shares.__getitem__, default=None)
+        return {f"share of the key with hash {hottest}": shares[hottest]} if hottest is not None else {}
+
     def starved(self, task: Task) -> bool:
         """Whether it waits for a CPU that others than these tasks have, or that a limit keeps from it."""
         if (task.throttled_s or 0.0) >= 0.25 * task.wall_s > 0:
@@ -453,8 +469,8 @@ class _Look:
             mine = sum(t.cpu_s or 0.0 for t in (*self.producers, *self.consumers) if t.host == task.host)
             if task.machine_s - mine < max(NEIGHBOURS * task.cores * task.wall_s, mine):
                 return False
-        # A third of what its function took: one that sleeps, or waits for a service, is not held up by its neighbours
-        mostly = task.queued_s >= 0.3 * task.seconds.get("user", 0.0)
+        # Half of what its function took: one that sleeps, or waits for a service, is not held up by its neighbours
+        mostly = task.queued_s >= 0.5 * task.seconds.get("user", 0.0)
         # One that has a CPU for longer than it waits for one is slow by itself
         return mostly and task.queued_s >= task.cpu_s and task.queued_s >= 0.15 * task.wall_s
 

@@ -12,6 +12,7 @@ from fastbuf.monitor.diagnosis import IDLE, LEVELS, PRESSED
 
 MOST_BYTES = 2048  #: of a task's report, once a second
 MOST_TARGETS = 8  #: consumers that a producer names as those it waited for longest
+MOST_KEYS, HOT_SHARE = 3, 0.05  #: keys that are told, and of all rows, from which one is
 WINDOW = 5  #: reports that the shares of time are of
 _TRIMMED = ("stacks", "hot_keys", "frames")  #: what a report that is too long leaves out, its longest first
 
@@ -32,6 +33,12 @@ def ended(figures: Mapping[str, Any]) -> dict[str, Any]:
 def level_of(blocked: float) -> str:
     """``"OK"``, ``"LOW"`` or ``"HIGH"``, by Flink's bounds."""
     return next((level for bound, level in LEVELS if blocked <= bound), "HIGH")
+
+
+def hottest(keys: Mapping[int, tuple[float, int]]) -> dict[str, float]:
+    """Shares of the keys that come most often, by ``"partition:hash"``."""
+    few = [(f"{part}:{key}", share) for key, (share, part) in keys.items() if share >= HOT_SHARE]
+    return dict(few[:MOST_KEYS])
 
 
 class Shares:

@@ -18,7 +18,7 @@ from fastbuf.exchange.named_thread import start_thread
 from fastbuf.exchange.record_writer import RecordWriter
 from fastbuf.exchange.sampler import Sampler
 from fastbuf.monitor.collector import Monitor, MonitorAddress
-from fastbuf.monitor.figures import Shares, bounded, ended, level_of, longest
+from fastbuf.monitor.figures import Shares, bounded, ended, hottest, level_of, longest
 from fastbuf.monitor.vitals import Vitals
 from fastbuf.monitor.wire import FRAME_BYTES, Unpacker, pack, proof, same
 
@@ -177,6 +177,8 @@ class EnvironmentMonitor:
             for each in made:
                 if id(each) not in self._watched or self._watched[id(each)].made() is not each:
                     self._watched[id(each)] = _Watched(each)
+                    if isinstance(each, RecordWriter):
+                        each.watch_keys()
             self._look(time.monotonic() if due is None else due, environment.unsent())
             if tell:
                 self._gather()
@@ -248,6 +250,7 @@ class EnvironmentMonitor:
                 figures["linked"] = longest(made.blocked_s(True), wanted)
                 figures["unsent"] = {str(index): looks for index, looks in watched.unsent.items()}
                 figures["looks"] = watched.looks
+                figures["hot_keys"] = hottest(made.hot_keys())
                 if watched.samples is not None:
                     figures["samples"] = watched.samples
             watched.figures = figures

@@ -134,6 +134,7 @@ def task_of(stage: str, subtask: int, flat: Flat, figures: Mapping[str, Any]) ->
         int(figures.get("cores") or 0),
         str(figures.get("host") or ""),
         str(figures.get("task") or ""),
+        dict(figures.get("hot_keys") or {}),
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ExchangeAborted, ExchangeError, PeerLost, StallTimeout
-from fastbuf.monitor.figures import ended, longest
+from fastbuf.monitor.figures import ended, hottest, longest
 from fastbuf.monitor.vitals import Vitals
 from fastbuf_spark.folding import Fold
 from fastbuf_spark.spec import ExchangeSpec, not_reached, plain
@@ -148,6 +148,8 @@ class Producer:
                 raise PeerLost(text) from error
 
             vitals = Vitals() if spec.conf.monitor else None
+            if vitals is not None:
+                writer.watch_keys()
 
             def figures() -> dict[str, Any]:
                 known = vitals.figures() if vitals is not None else {}
@@ -155,6 +157,7 @@ class Producer:
                     "blocked": longest(writer.blocked_s(), wanted),
                     "linked": longest(writer.blocked_s(True), wanted),
                 }
+                known["hot_keys"] = hottest(writer.hot_keys())
                 return {**writer.stats(), **writer.gauges(), **times(clock, writer.activity()), **waited, **known}
 
             emit = writer.emit_batch if serializer.kind == "columnar" else writer.emit
