@@ -18,7 +18,8 @@ from fastbuf.exchange.named_thread import start_thread
 from fastbuf.exchange.record_writer import RecordWriter
 from fastbuf.exchange.sampler import Sampler
 from fastbuf.monitor.collector import Monitor, MonitorAddress
-from fastbuf.monitor.figures import Shares, bounded, ended, hottest, level_of, longest
+from fastbuf.monitor.figures import Shares, bounded, ended, hottest, longest
+from fastbuf.monitor.ticker import REFRESH_S, SAMPLE_S, SAMPLES, samples_of
 from fastbuf.monitor.vitals import Vitals
 from fastbuf.monitor.wire import FRAME_BYTES, Unpacker, pack, proof, same
 
@@ -26,7 +27,6 @@ log = logging.getLogger("fastbuf")
 
 EVERY_S = 1.0
 LOOKS = 4  #: for each report
-SAMPLES, SAMPLE_S, REFRESH_S = 100, 0.05, 60.0  #: of the classic view, as Flink takes them
 CONNECT_S = 10.0
 WAITS = ("credit", "link", "segment", "input")
 
@@ -372,6 +372,6 @@ def _tick(reference: weakref.ref[EnvironmentMonitor], sampler: Sampler, over: th
             taken, blocked = sampler.blocked(writers, SAMPLES, SAMPLE_S)
             for each, k in zip(watched, blocked, strict=True):
                 if taken:
-                    each.samples = {"taken": taken, "blocked": k, "level": level_of(k / taken)}
+                    each.samples = samples_of(taken, k)
         del writers
         over.wait(REFRESH_S if watched else EVERY_S)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ExchangeAborted, ExchangeError, PeerLost, StallTimeout
 from fastbuf.monitor.figures import ended, hottest, longest
+from fastbuf.monitor.ticker import Ticker
 from fastbuf.monitor.vitals import Vitals
 from fastbuf_spark.folding import Fold
 from fastbuf_spark.spec import ExchangeSpec, not_reached, plain
@@ -148,6 +149,7 @@ class Producer:
                 raise PeerLost(text) from error
 
             vitals = Vitals() if spec.conf.monitor else None
+            ticker = Ticker(writer)
             if vitals is not None:
                 writer.watch_keys()
 
@@ -158,11 +160,16 @@ class Producer:
                     "linked": longest(writer.blocked_s(True), wanted),
                 }
                 known["hot_keys"] = hottest(writer.hot_keys())
+                if ticker.samples is not None:
+                    known["samples"] = ticker.samples
                 return {**writer.stats(), **writer.gauges(), **times(clock, writer.activity()), **waited, **known}
 
             emit = writer.emit_batch if serializer.kind == "columnar" else writer.emit
             try:
-                with Watch(control, figures, vitals) if vitals is not None else contextlib.nullcontext():
+                with contextlib.ExitStack() as watched:
+                    if vitals is not None:
+                        watched.enter_context(ticker)
+                        watched.enter_context(Watch(control, figures, vitals))
                     emit(first)
                     del first
                     with task_input.reading():

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any
 
-from fastbuf.monitor.figures import Shares, bounded
+from fastbuf.monitor.figures import MOST_BYTES, Shares, bounded
 from fastbuf.monitor.vitals import Vitals
 from fastbuf_spark.spec import plain
 from fastbuf_spark.worker.control import Control
@@ -18,6 +18,7 @@ log = logging.getLogger("fastbuf_spark")
 
 EVERY_S = 1.0
 LOOKS = 4  #: for each report
+AROUND = 64  #: bytes of a report that are not figures
 
 
 class TaskClock:
@@ -131,7 +132,7 @@ class Watch:
                 self._vitals.look(due, figures["state"] == "user")
                 if looks % LOOKS == 0:
                     told = plain({**figures, **self._shares.of(figures["seconds"])})
-                    self._control.tell({"op": "watch", "stats": bounded(told)})
+                    self._control.tell({"op": "watch", "stats": bounded(told, MOST_BYTES - AROUND)})
             except Exception as error:  # a report that fails must not end a task that works
                 log.debug("no report of this task: %s", error)
             due = time.monotonic() + EVERY_S / LOOKS
