@@ -573,10 +573,10 @@ class ShuffleEnvironment:
         """The open gates."""
         return list(self._gates.values())
 
-    def writers(self) -> list[RecordWriter]:
-        """The open writers."""
+    def writers(self, closing: bool = False) -> list[RecordWriter]:
+        """The open writers; closing: and those that are just being closed."""
         made = [reference() for reference in list(self._writers)]
-        return [writer for writer in made if writer is not None and not writer.closed]
+        return [writer for writer in made if writer is not None and (closing or not writer.closed)]
 
     def unsent(self) -> dict[str, int]:
         """Bytes that the kernel took and has not sent, by peer (``"host:port"``), of the TCP connections made here."""

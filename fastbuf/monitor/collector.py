@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from fastbuf.errors import FastbufError
 from fastbuf.exchange.named_thread import start_thread
+from fastbuf.monitor.figures import ended
 from fastbuf.monitor.verdict import Reports, Sides, verdicts
 from fastbuf.monitor.wire import FRAME_BYTES, Unpacker, pack, proof, same
 
@@ -55,6 +56,7 @@ class _Caller:
         self.unpacker = Unpacker()
         self.proved = False
         self.deadline = time.monotonic() + PROOF_S
+        self.tasks: set[str] = set()  # that it has told of
 
 
 class Monitor:
@@ -72,7 +74,8 @@ class Monitor:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._told: dict[str, _Told] = {}
-        self._order: dict[str, int] = {}  # of exchanges, by the name of their first gate or writer
+        self._order: dict[str, int] = {}  # numbers of exchanges, by the names of their gates
+        self._next = 0
         self._listener: socket.socket | None = None
         self._wake: tuple[socket.socket, socket.socket] | None = None
         self._thread: threading.Thread | None = None
@@ -100,7 +103,7 @@ class Monitor:
 
     # ---- figures
 
-    def take(self, process: str, pid: int, reports: Iterable[dict[str, Any]]) -> None:
+    def take(self, reports: Iterable[dict[str, Any]]) -> None:
         """What a process tells of its writers and gates."""
         now = time.monotonic()
         with self._lock:
@@ -115,6 +118,13 @@ class Monitor:
                 told.heard = now
             for name in [n for n, told in self._told.items() if now - told.heard > FORGET_S]:
                 del self._told[name]
+
+    def _gone(self, tasks: Iterable[str]) -> None:
+        """Their process has ended, or at least tells nothing any more: what they did last, they do not do still."""
+        with self._lock:
+            for name in tasks:
+                if name in self._told:
+                    self._told[name].reports.last = ended(self._told[name].reports.last)
 
     def snapshot(self) -> list[dict[str, Any]]:
         """Figures of this moment, by exchange.
@@ -174,16 +184,19 @@ class Monitor:
             if told.report["id"] not in taken
         ]
         found: dict[int, Sides] = {}
+        order: dict[str, int] = {}
         for names, writers, consumers in groups:
             known = [self._order[name] for name in names if name in self._order]
-            number = min(known, default=len(set(self._order.values())))
-            self._order.update(dict.fromkeys(names, number))
+            number = min(known, default=self._next)
+            self._next = max(self._next, number + 1)
+            order.update(dict.fromkeys(names, number))
             found[number] = Sides(
                 {int(told.report["number"]): told.reports for told in writers},
                 {index: told.reports for index, told in consumers.values()},
                 next((str(told.report["stage"]) for told in writers if told.report.get("stage")), "producers"),
                 next((str(t.report["stage"]) for _, t in consumers.values() if t.report.get("stage")), "consumers"),
             )
+        self._order = order  # of those that are still known
         return dict(sorted(found.items()))
 
     # ---- connections
@@ -199,6 +212,7 @@ class Monitor:
             def drop(caller: _Caller) -> None:
                 selector.unregister(caller.sock)
                 callers.pop(caller.sock).sock.close()
+                self._gone(caller.tasks)
 
             while True:
                 for key, _ in selector.select(1.0):
@@ -235,7 +249,9 @@ class Monitor:
         try:
             while (message := caller.unpacker.next()) is not None:
                 if caller.proved:
-                    self.take("", 0, [report for report in message if isinstance(report, dict)])
+                    reports = [report for report in message if isinstance(report, dict)]
+                    caller.tasks.update(str(report.get("id")) for report in reports)
+                    self.take(reports)
                 elif not self._believes(caller, message):
                     return False
         except (FastbufError, TypeError, ValueError, KeyError) as error:

@@ -70,6 +70,8 @@ class Task:
         What it is known by in every exchange that it takes part in.
     hot_keys
         Of a producer: shares of the keys that come most often, by ``"consumer:hash"``.
+    silent_s
+        For so long it has told nothing.
     """
 
     stage: str
@@ -94,6 +96,7 @@ class Task:
     host: str = ""
     task: str = ""
     hot_keys: Mapping[str, float] = field(default_factory=dict)
+    silent_s: float = 0.0
 
     @property
     def wall_s(self) -> float:
@@ -124,8 +127,8 @@ class Root:
     exchange, stage, subtask
         Where; ``None``: all subtasks alike.
     cause
-        ``user_function``, ``skew``, ``stopped``, ``cpu_starved``, ``gc``, ``paging``, ``slow_link``, ``segments``,
-        ``credits``, ``slow_sink``, ``source_bound`` or ``unknown``.
+        ``user_function``, ``skew``, ``silent``, ``stopped``, ``cpu_starved``, ``gc``, ``paging``, ``slow_link``,
+        ``segments``, ``credits``, ``slow_sink``, ``source_bound`` or ``unknown``.
     share
         Of the lost time that it is to blame for, 0 to 1.
     confidence
@@ -194,6 +197,7 @@ def _sentence(root: Root) -> str:
 _WORDS = {
     "user_function": "the user's function is slow",
     "skew": "it gets far more rows than the others",
+    "silent": "it tells nothing: it stands still, or its code lets no other thread of its process run",
     "stopped": "its process stood still",
     "cpu_starved": "it waits for a CPU that others use",
     "gc": "Python's garbage collector runs",
@@ -208,6 +212,7 @@ _WORDS = {
 _REMEDIES = {
     "user_function": "Make that function faster, or use more partitions.",
     "skew": "Choose a key with more values, or add one to it (salting).",
+    "silent": "See what its process does (py-spy dump, gdb): a stop, or a call that does not return.",
     "stopped": "See what stops the process: a debugger, a container's limits, swapping.",
     "cpu_starved": "Use fewer slots than cores, or keep others off these machines.",
     "gc": "Keep fewer objects, or call gc.freeze() once the function's own data are loaded.",
@@ -362,7 +367,7 @@ class _Look:
         if task.task in self.behind and held > 1 - held - task.share(*IDLE):
             return [replace(root, share=root.share * share) for root in self.behind[task.task].roots]
         root = self.verdict(task, self.consumers, share)
-        if root.cause in ("stopped", "cpu_starved", "gc", "paging"):
+        if root.cause in ("silent", "stopped", "cpu_starved", "gc", "paging"):
             return [root]
         cause = self.way(task)
         if cause:
@@ -411,6 +416,8 @@ class _Look:
         found, margin = "unknown", 0.0
         if not wall:
             evidence = {}
+        elif task.silent_s >= 0.3 * wall:
+            found, margin, evidence = "silent", task.silent_s / (0.3 * wall), {"seconds without a word": task.silent_s}
         elif task.stopped_s is not None and task.stopped_s >= 0.1 * wall:
             found, margin, evidence = "stopped", task.stopped_s / (0.1 * wall), {"seconds stopped": task.stopped_s}
         elif self.starved(task) and (task.gc_s or 0.0) < max(0.1 * wall, task.queued_s or 0.0):

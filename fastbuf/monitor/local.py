@@ -173,15 +173,18 @@ class EnvironmentMonitor:
         with self._lock:
             if self._over.is_set():
                 return
-            made = [*environment.writers(), *environment.gates()]
-            for each in made:
-                if id(each) not in self._watched or self._watched[id(each)].made() is not each:
-                    self._watched[id(each)] = _Watched(each)
-                    if isinstance(each, RecordWriter):
-                        each.watch_keys()
+            self._watch([*environment.writers(), *environment.gates()])
             self._look(time.monotonic() if due is None else due, environment.unsent())
             if tell:
                 self._gather()
+
+    def _watch(self, made: list[RecordWriter | InputGate]) -> None:
+        """Take notice of those that are new."""
+        for each in made:
+            if id(each) not in self._watched or self._watched[id(each)].made() is not each:
+                self._watched[id(each)] = _Watched(each)
+                if isinstance(each, RecordWriter):
+                    each.watch_keys()
 
     def _live(self) -> list[_Watched]:
         return [watched for watched in self._watched.values() if not watched.last and watched.made() is not None]
@@ -219,7 +222,10 @@ class EnvironmentMonitor:
             made = watched.made()
             if isinstance(made, InputGate) and made.finished:
                 watched.last, watched.figures = True, ended(watched.figures)
-        self._own.take("", self._pid, [self._report(watched) for watched in self._watched.values()])
+        self._own.take([self._report(watched) for watched in self._watched.values()])
+        for key in [k for k, w in self._watched.items() if w.last and (w.told_last or self._socket is None)]:
+            if self._watched[key].made() is None:  # its last figures were taken
+                del self._watched[key]
 
     def _gather_thread(self, ident: int, together: list[_Watched]) -> None:
         looked = [(watched, *watched.waits()) for watched in together if watched.made() is not None]
@@ -270,8 +276,18 @@ class EnvironmentMonitor:
         return {**found, "figures": bounded(ended(watched.figures) if gone else watched.figures)}
 
     def last_look(self, ending: Any) -> None:
-        """A gate, or the partition of a writer, is about to be let go of."""
+        """A gate, or the partition of a writer, is about to be let go of: whatever happens here, it goes."""
+        try:
+            self._last_look(ending)
+        except Exception as error:
+            log.debug("no last look at %r: %s", ending, error)
+
+    def _last_look(self, ending: Any) -> None:
+        environment = self._environment()
         with self._lock:
+            if environment is not None:  # it may have come and gone between two looks
+                writers = [w for w in environment.writers(closing=True) if w.partition is ending]
+                self._watch(writers or [gate for gate in environment.gates() if gate is ending])
             for watched in self._live():
                 made = watched.made()
                 if made is ending or (isinstance(made, RecordWriter) and made.partition is ending):
@@ -282,7 +298,7 @@ class EnvironmentMonitor:
                     report = self._report(watched)
                     watched.last = True
                     watched.figures = ended(watched.figures)
-                    self._own.take("", self._pid, [{**report, "figures": watched.figures}])
+                    self._own.take([{**report, "figures": watched.figures}])
 
     # ---- telling
 
@@ -293,8 +309,6 @@ class EnvironmentMonitor:
             told = [w for w in self._watched.values() if w.figures and (all_of_them or not w.told_last)]
             for watched in told:
                 watched.told_last = watched.last
-            for key in [k for k, w in self._watched.items() if w.told_last and w.made() is None]:
-                del self._watched[key]
             message = pack([self._report(watched) for watched in told])
         try:
             self._socket.sendall(message)

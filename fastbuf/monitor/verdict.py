@@ -21,7 +21,7 @@ LEAST_S = (
 LASTING_S = 8  #: seconds that are looked at for what lasts ...
 SPIKE_S = 3  #: ... less the worst of them: a spike of two seconds touches three
 WINDOWS, AGREE = 3, 2
-SILENT_S = 3.0  #: a task that tells nothing for so long stands still
+SILENT_S = 3.0  #: a task that tells nothing for so long is silent
 KEEP_S = LASTING_S + WINDOWS + 2.0
 _NUMBERS = ("records", "bytes", "cpu_s", "queued_s", "gc_s", "stopped_s", "short_s", "looks", "throttled_s",
             "major_faults", "machine_s")  # fmt: skip
@@ -87,13 +87,12 @@ class Reports:
         return {}
 
     def _silent(self, flat: Flat, passed: float) -> Flat:
-        """Later than its last report: one that has been missing for too long stands still, in what it did last."""
+        """Later than its last report: one that tells nothing for too long goes on with what it did last."""
         state = self.last.get("state")
         if state is None or passed < SILENT_S:
             return flat
         doing = ("seconds", str(state))
-        stopped = ("stopped_s", "")
-        return {**flat, doing: flat.get(doing, 0.0) + passed, stopped: flat.get(stopped, 0.0) + passed}
+        return {**flat, doing: flat.get(doing, 0.0) + passed, ("silent_s", ""): passed}
 
     def between(self, begin: float, end: float) -> Flat:
         """What happened between two moments."""
@@ -110,7 +109,7 @@ def task_of(stage: str, subtask: int, flat: Flat, figures: Mapping[str, Any]) ->
         return {REST if key == "rest" else int(key): value for key, value in table(name).items()}
 
     def known(name: str) -> float | None:
-        return flat.get((name, "")) if figures.get(name) is not None or name == "stopped_s" else None
+        return flat.get((name, "")) if figures.get(name) is not None else None
 
     return Task(
         stage,
@@ -135,6 +134,7 @@ def task_of(stage: str, subtask: int, flat: Flat, figures: Mapping[str, Any]) ->
         str(figures.get("host") or ""),
         str(figures.get("task") or ""),
         dict(figures.get("hot_keys") or {}),
+        flat.get(("silent_s", ""), 0.0),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import socket
 import threading
 import time
@@ -220,6 +221,42 @@ def test_a_stranger_learns_nothing_and_tells_nothing() -> None:
         assert monitor.snapshot() == []
         with pytest.raises(ConfigError, match="already"):
             env.monitor.report_to(address)
+
+
+def vanish(address: fb.MonitorAddress, pipe: Any) -> None:
+    env = fb.ShuffleEnvironment(segments=64)
+    env.monitor.report_to(address, stage="source")
+    writer, _ = env.exchange(serializer=ROWS)
+    writer.emit((1, TEXT))
+    pipe.recv()
+    os._exit(1)
+
+
+def test_tasks_of_a_process_that_is_gone_do_nothing_any_more() -> None:
+    context = multiprocessing.get_context("forkserver")
+    mine, its = context.Pipe()
+    with fb.Monitor.listen() as monitor:
+        process = context.Process(target=vanish, args=(monitor.address, its))
+        process.start()
+        until(lambda: monitor.snapshot() and "state" in monitor.snapshot()[0]["producers"][0])
+        mine.send("now")
+        process.join()
+        assert until(lambda: "state" not in monitor.snapshot()[0]["producers"][0])
+
+
+def test_what_has_ended_is_not_kept_for_ever(env: fb.ShuffleEnvironment) -> None:
+    env.monitor.start()
+    for _ in range(20):
+        writer, (gate,) = env.exchange(serializer=ROWS)
+        writer.emit((1, TEXT))
+        writer.close()
+        assert len(list(gate)) == 1
+        gate.close()
+        env.monitor.look(tell=True)
+        del writer, gate
+    env.monitor.look(tell=True)
+    assert len(env.monitor._watched) <= 4
+    assert [found["exchange"] for found in env.monitor.snapshot()] == list(range(20))
 
 
 def test_nobody_listens(env: fb.ShuffleEnvironment) -> None:

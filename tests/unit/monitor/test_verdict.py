@@ -102,11 +102,11 @@ def test_the_level_is_that_of_the_last_window() -> None:
     assert told.verdict().blocked > 0.8
 
 
-def test_a_task_that_tells_nothing_any_more_stands_still() -> None:
+def test_a_task_that_tells_nothing_any_more_is_named_for_that() -> None:
     told = Told(lambda t: True)
     for second in range(16):
         told.second(silent=frozenset([1]) if second >= 6 else frozenset())
-    assert places(told.verdict()) == [("total", 1, "stopped")]
+    assert places(told.verdict()) == [("total", 1, "silent")]
 
 
 def test_nothing_is_said_before_anything_was_seen() -> None:
