@@ -28,7 +28,7 @@ PRESSED = (*OUTPUT_WAITS, "engine_out")
 IDLE = ("input", "engine_in")
 WAY_IDLE, CREDITS_IDLE = 0.3, 0.6  #: of a consumer that is waited for: from here on it may be the way to it
 FIRM, OFTEN_IDLE = 0.5, 0.2  #: of the producers' time, up to which a consumer that is often idle holds up nobody
-FULLY_BUSY, FULL_LINK = 0.1, 0.6  #: idle up to this has nothing in reserve; bytes unsent from here on: nor has a link
+FULLY_BUSY, FULL_LINK = 0.15, 0.4  #: idle up to this has nothing in reserve; bytes unsent from here on: nor has a link
 NEIGHBOURS = 0.4  #: of all CPUs, that others use: from here on they may be to blame
 PAGING = 20.0  #: pages a second that are read from disk
 ALIKE = 1.5  #: costs for each row that differ by less are alike
@@ -476,8 +476,10 @@ class _Look:
             mine = sum(t.cpu_s or 0.0 for t in (*self.producers, *self.consumers) if t.host == task.host)
             if task.machine_s - mine < max(NEIGHBOURS * task.cores * task.wall_s, mine):
                 return False
-        # Half of what its function took: one that sleeps, or waits for a service, is not held up by its neighbours
-        mostly = task.queued_s >= 0.5 * task.seconds.get("user", 0.0)
+        # Half of what its function took: one that sleeps, or waits for a service, is not held up by its neighbours.  And
+        # as much as producers are held back: one that would be too slow with a CPU of its own is slow by itself
+        blocked = self.lost / self.wall_s if self.wall_s > 0 else 0.0
+        mostly = task.queued_s >= max(0.5, blocked) * task.seconds.get("user", 0.0)
         # One that has a CPU for longer than it waits for one is slow by itself
         return mostly and task.queued_s >= task.cpu_s and task.queued_s >= 0.15 * task.wall_s
 
