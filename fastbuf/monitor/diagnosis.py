@@ -476,8 +476,8 @@ class _Look:
             mine = sum(t.cpu_s or 0.0 for t in (*self.producers, *self.consumers) if t.host == task.host)
             if task.machine_s - mine < max(NEIGHBOURS * task.cores * task.wall_s, mine):
                 return False
-        # Half of what its function took: one that sleeps, or waits for a service, is not held up by its neighbours.  And
-        # as much as producers are held back: one that would be too slow with a CPU of its own is slow by itself
+        # Half of what its function took: one that sleeps, or waits for a service, is not held up by its neighbours.
+        # And as much as producers are held back: one that would be too slow with a CPU of its own is slow by itself
         blocked = self.lost / self.wall_s if self.wall_s > 0 else 0.0
         mostly = task.queued_s >= max(0.5, blocked) * task.seconds.get("user", 0.0)
         # One that has a CPU for longer than it waits for one is slow by itself

@@ -18,7 +18,7 @@ from fastbuf.exchange.named_thread import start_thread
 from fastbuf.exchange.record_writer import RecordWriter
 from fastbuf.exchange.sampler import Sampler
 from fastbuf.monitor.collector import Monitor, MonitorAddress
-from fastbuf.monitor.figures import Shares, bounded, ended, hottest, longest
+from fastbuf.monitor.figures import MOST_BYTES, MOST_TARGETS, Shares, bounded, ended, hottest, longest
 from fastbuf.monitor.ticker import REFRESH_S, SAMPLE_S, SAMPLES, samples_of
 from fastbuf.monitor.vitals import Vitals
 from fastbuf.monitor.wire import FRAME_BYTES, Unpacker, pack, proof, same
@@ -27,6 +27,7 @@ log = logging.getLogger("fastbuf")
 
 EVERY_S = 1.0
 LOOKS = 4  #: for each report
+AROUND = 256  #: bytes of a report that are not figures
 CONNECT_S = 10.0
 WAITS = ("credit", "link", "segment", "input")
 
@@ -40,13 +41,14 @@ class _Watched:
         self.name = f"{os.getpid()}-{secrets.token_hex(4)}"
         self.unused_s = 0.0  #: that passed before anybody wrote or read it
         self.starting_s = 0.0  #: that a gate's reader waited for its first record
-        self.unsent: dict[int, int] = {}
+        self.unsent: dict[str, int] = {}
         self.looks = 0
         self.samples: dict[str, Any] | None = None
         self.shares = Shares()
         self.figures: dict[str, Any] = {}
         self.last = False
         self.told_last = False
+        self.told_gates: list[Any] | None = None  # whom others know that it writes to
 
     def thread(self) -> int:
         """Ident of the thread that writes or reads; 0: none has."""
@@ -201,7 +203,7 @@ class EnvironmentMonitor:
                 watched.looks += 1
                 for index, gate in enumerate(made.partition.gates):
                     if gate is not None and unsent.get(gate[1]):
-                        watched.unsent[index] = watched.unsent.get(index, 0) + 1
+                        watched.unsent[str(index)] = watched.unsent.get(str(index), 0) + 1
         natives = {thread.ident: thread.native_id for thread in threading.enumerate()}
         for ident, doing in states.items():
             if ident and ident not in self._vitals and ident in natives:
@@ -254,26 +256,31 @@ class EnvironmentMonitor:
                 wanted = list(range(made.partition.subpartitions))
                 figures["blocked"] = longest(made.blocked_s(), wanted)
                 figures["linked"] = longest(made.blocked_s(True), wanted)
-                figures["unsent"] = {str(index): looks for index, looks in watched.unsent.items()}
+                figures["unsent"] = dict(sorted(watched.unsent.items(), key=lambda one: -one[1])[:MOST_TARGETS])
                 figures["looks"] = watched.looks
                 figures["hot_keys"] = hottest(made.hot_keys())
                 if watched.samples is not None:
                     figures["samples"] = watched.samples
             watched.figures = figures
 
-    def _report(self, watched: _Watched) -> dict[str, Any]:
+    def _report(self, watched: _Watched, again: bool = False) -> dict[str, Any]:
+        """What is told of one; again: less what was told before, since a writer may have a thousand consumers."""
         made = watched.made()
         found: dict[str, Any] = {"id": watched.name, "writer": watched.is_writer, "stage": self._stage}
         if made is not None:
             if isinstance(made, RecordWriter):
                 keys = [[gate[0].hex(), gate[1]] if gate is not None else None for gate in made.partition.gates]
-                found.update(number=made.partition.channel, gates=keys)
+                found.update(number=made.partition.channel)
+                if not again or keys != watched.told_gates:
+                    found.update(gates=keys)
+                    watched.told_gates = keys if again else watched.told_gates
             else:
                 address = made.environment.address
                 where = f"{address[0]}:{address[1]}" if address is not None else ""
                 found.update(number=made.gate_id, gate=[gate_key(made.secret, made.epoch, made.gate_id).hex(), where])
         gone = watched.last or made is None
-        return {**found, "figures": bounded(ended(watched.figures) if gone else watched.figures)}
+        figures = ended(watched.figures) if gone else watched.figures
+        return {**found, "figures": bounded(figures, MOST_BYTES - AROUND)}
 
     def last_look(self, ending: Any) -> None:
         """A gate, or the partition of a writer, is about to be let go of: whatever happens here, it goes."""
@@ -309,7 +316,7 @@ class EnvironmentMonitor:
             told = [w for w in self._watched.values() if w.figures and (all_of_them or not w.told_last)]
             for watched in told:
                 watched.told_last = watched.last
-            message = pack([self._report(watched) for watched in told])
+            message = pack([self._report(watched, again=True) for watched in told])
         try:
             self._socket.sendall(message)
         except OSError as error:  # a monitor that is gone must not end a task that works

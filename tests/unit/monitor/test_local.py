@@ -223,6 +223,25 @@ def test_a_stranger_learns_nothing_and_tells_nothing() -> None:
             env.monitor.report_to(address)
 
 
+def test_a_second_costs_two_kilobytes_for_each_task_however_many_consumers_there_are() -> None:
+    consumers = 120
+    with fb.Monitor.listen() as monitor, fb.ShuffleEnvironment(segments=1024, segment_size=1024) as env:
+        assert monitor.address is not None
+        env.monitor.report_to(monitor.address)
+        writer, gates = env.exchange(serializer=ROWS, consumers=consumers)
+        for k in range(3 * consumers):
+            writer.emit((k, TEXT))
+        assert until(lambda: monitor.snapshot() and len(monitor.snapshot()[0]["consumers"]) == consumers)
+        env.monitor.look(tell=True)
+        reports = [env.monitor._report(watched, again=True) for watched in env.monitor._watched.values()]
+        assert len(reports) == consumers + 1
+        for report in reports:
+            assert len(wire.pack([report])) <= 2048, report
+        writer.abort()
+        for gate in gates:
+            gate.close()
+
+
 def vanish(address: fb.MonitorAddress, pipe: Any) -> None:
     env = fb.ShuffleEnvironment(segments=64)
     env.monitor.report_to(address, stage="source")
