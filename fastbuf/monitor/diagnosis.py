@@ -29,6 +29,7 @@ IDLE = ("input", "engine_in")
 WAY_IDLE, CREDITS_IDLE = 0.3, 0.6  #: of a consumer that is waited for: from here on it may be the way to it
 FIRM, OFTEN_IDLE = 0.5, 0.2  #: of the producers' time, up to which a consumer that is often idle holds up nobody
 FULLY_BUSY, FULL_LINK = 0.15, 0.4  #: idle up to this has nothing in reserve; bytes unsent from here on: nor has a link
+MOST_ALIKE = 16  #: of many consumers that are waited for alike, so many are looked at
 NEIGHBOURS = 0.4  #: of all CPUs, that others use: from here on they may be to blame
 PAGING = 20.0  #: pages a second that are read from disk
 ALIKE = 1.5  #: costs for each row that differ by less are alike
@@ -290,6 +291,8 @@ class _Look:
     consumers: list[Task]
     lost: float  #: seconds that producers were held back
     behind: Mapping[str, Diagnosis]
+    _tables: dict[str, dict[int, float]] = field(default_factory=dict)
+    _cpu_s: dict[str, float] = field(default_factory=dict)
 
     @property
     def wall_s(self) -> float:
@@ -325,7 +328,8 @@ class _Look:
             return [self.edge(None, cause, 1.0)] if cause else []
         if len(shares) > 1 and max(shares.values()) < TIMES_ITS_PEERS * min(shares.values()):
             # All are waited for alike: where it is for the same reason, it is the stage that is slow, and no subtask
-            alike = [root for task in self.consumers for root in self.consumer(task, 1.0)]
+            first = sorted(self.consumers, key=lambda task: -shares[task.subtask])[:MOST_ALIKE]
+            alike = [root for task in first for root in self.consumer(task, 1.0)]
             if len({(root.exchange, root.stage, root.cause) for root in alike}) == 1:
                 best = max(alike, key=lambda root: root.confidence)
                 return [replace(best, subtask=None if best.exchange == self.exchange else best.subtask)]
@@ -352,13 +356,20 @@ class _Look:
         return {target: seconds / total for target, seconds in waited.items()} if total > 0 else {}
 
     def by_target(self, name: str) -> dict[int, float]:
-        waited = {task.subtask: 0.0 for task in self.consumers}
+        """One of the producers' tables, added up by consumer: what is told of the rest is spread over those."""
+        if name in self._tables:
+            return self._tables[name]
+        waited = self._tables[name] = {task.subtask: 0.0 for task in self.consumers}
+        of_all = 0.0
         for producer in self.producers:
-            named: Mapping[int, float] = getattr(producer, name)
-            unnamed = [target for target in waited if target not in named]
-            for target in waited:
-                spread = named.get(REST, 0.0) / len(unnamed) if target in unnamed else 0.0
-                waited[target] += named.get(target, spread)
+            named = {k: v for k, v in getattr(producer, name).items() if k in waited}
+            rest = getattr(producer, name).get(REST, 0.0)
+            spread = rest / (len(waited) - len(named)) if len(waited) > len(named) else 0.0
+            of_all += spread
+            for target, seconds in named.items():
+                waited[target] += seconds - spread
+        for target in waited:
+            waited[target] = max(0.0, waited[target] + of_all)
         return waited
 
     def consumer(self, task: Task, share: float) -> list[Root]:
@@ -394,7 +405,12 @@ class _Look:
 
     def full(self, task: Task) -> float:
         """In which share of the looks the kernel had bytes for this one that it could not send, for some producer."""
-        return max((t.unsent.get(task.subtask, 0.0) / t.looks for t in self.producers if t.looks), default=0.0)
+        if "full" not in self._tables:
+            full = self._tables["full"] = {}
+            for producer in self.producers:
+                for target, looks in producer.unsent.items():
+                    full[target] = max(full.get(target, 0.0), looks / producer.looks if producer.looks else 0.0)
+        return self._tables["full"].get(task.subtask, 0.0)
 
     def edge(self, task: Task | None, cause: str, share: float) -> Root:
         """What is between them is to blame: of one link the consumer that it leads to, else the producers' stage."""
@@ -466,6 +482,13 @@ class _Look:
         hottest = max(shares, key=shares.__getitem__, default=None)
         return {f"share of the key with hash {hottest}": shares[hottest]} if hottest is not None else {}
 
+    def cpu_s(self, host: str) -> float:
+        """What these tasks had of a machine's CPUs."""
+        if host not in self._cpu_s:
+            tasks = (*self.producers, *self.consumers)
+            self._cpu_s[host] = sum(task.cpu_s or 0.0 for task in tasks if task.host == host)
+        return self._cpu_s[host]
+
     def starved(self, task: Task) -> bool:
         """Whether it waits for a CPU that others than these tasks have, or that a limit keeps from it."""
         if (task.throttled_s or 0.0) >= 0.25 * task.wall_s > 0:
@@ -473,7 +496,7 @@ class _Look:
         if task.queued_s is None or task.cpu_s is None:
             return False
         if task.machine_s is not None and task.cores:
-            mine = sum(t.cpu_s or 0.0 for t in (*self.producers, *self.consumers) if t.host == task.host)
+            mine = self.cpu_s(task.host)
             if task.machine_s - mine < max(NEIGHBOURS * task.cores * task.wall_s, mine):
                 return False
         # Half of what its function took: one that sleeps, or waits for a service, is not held up by its neighbours.

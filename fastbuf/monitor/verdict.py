@@ -56,10 +56,12 @@ class Reports:
 
     last: Mapping[str, Any] = field(default_factory=dict)
     _told: deque[tuple[float, Flat]] = field(default_factory=deque)
+    _known: dict[float, Flat] = field(default_factory=dict)
 
     def add(self, figures: Mapping[str, Any], now: float) -> None:
         """A report that came now (monotonic seconds); figures without ``state`` are the last."""
         flat = _flat(figures)
+        self._known = {}
         if not self._told:  # all of it happened since the task began
             self._told.append((now - sum(figures.get("seconds", {}).values()), {}))
         self.last = figures
@@ -73,7 +75,14 @@ class Reports:
         return self._told[0][0] if self._told else float("inf")
 
     def at(self, moment: float) -> Flat:
-        """Its counters at a moment, between two reports in proportion."""
+        """Its counters at a moment, between two reports in proportion; those that were asked for last are kept."""
+        known = self._known  # another thread may put a new one in its place
+        found = known.get(moment)
+        if found is None:
+            found = known[moment] = self._at(moment)
+        return found
+
+    def _at(self, moment: float) -> Flat:
         after: tuple[float, Flat] | None = None
         for told, flat in reversed(tuple(self._told)):  # another thread may add to them
             if told <= moment:

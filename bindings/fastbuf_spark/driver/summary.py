@@ -10,6 +10,8 @@ from typing import Any
 from fastbuf.monitor import Diagnosis, diagnose
 from fastbuf.monitor.verdict import Reports, Sides, verdicts, whole
 
+JUDGE_S = 0.5  #: between two verdicts on a run under way, however often one is asked for: of 1,000 tasks it takes that
+
 
 @dataclass
 class RunSummary:
@@ -51,6 +53,7 @@ class RunSummary:
     producers: dict[int, dict[str, Any]] = field(default_factory=dict)
     consumers: dict[int, dict[str, Any]] = field(default_factory=dict)
     _told: dict[tuple[str, int], Reports] = field(default_factory=dict, repr=False, compare=False)
+    _judged: tuple[float, Diagnosis] | None = field(default=None, repr=False, compare=False)
 
     def tells(self, side: str, partition: int, stats: dict[str, Any]) -> None:
         """A participant's figures up to now; side: ``"producers"`` or ``"consumers"``."""
@@ -88,13 +91,17 @@ class RunSummary:
     def diagnosis(self) -> Diagnosis:
         """Which subtask holds up this run, and why: over its last seconds while it runs, then over all of its time."""
         if self.outcome == "running":
+            now = time.monotonic()
+            if self._judged is not None and now - self._judged[0] < JUDGE_S:
+                return self._judged[1]
             told = dict(self._told)
 
             def side(name: str) -> dict[int, Reports]:
                 return {partition: reports for (where, partition), reports in told.items() if where == name}
 
             sides = Sides(side("producers"), side("consumers"), "producers", self.name)
-            return verdicts({self.name: sides}, time.monotonic())[self.name]
+            self._judged = now, verdicts({self.name: sides}, now)[self.name]
+            return self._judged[1]
         producers, consumers = dict(self.producers), dict(self.consumers)
         sources = [whole("producers", partition, stats) for partition, stats in producers.items()]
         return diagnose(
