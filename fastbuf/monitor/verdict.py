@@ -23,6 +23,7 @@ SPIKE_S = 3  #: ... less the worst of them: a spike of two seconds touches three
 WINDOWS, AGREE = 3, 2
 SILENT_S = 3.0  #: a task that tells nothing for so long is silent
 KEEP_S = LASTING_S + WINDOWS + 2.0
+MOST_KNOWN = 64  #: moments of a task that are kept
 _NUMBERS = ("records", "bytes", "cpu_s", "queued_s", "gc_s", "stopped_s", "short_s", "looks", "throttled_s",
             "major_faults", "machine_s")  # fmt: skip
 _TABLES = ("seconds", "blocked", "linked", "unsent", "frames")
@@ -79,6 +80,8 @@ class Reports:
         known = self._known  # another thread may put a new one in its place
         found = known.get(moment)
         if found is None:
+            if len(known) > MOST_KNOWN:  # of a task that tells nothing new, and is asked about for long
+                known.clear()
             found = known[moment] = self._at(moment)
         return found
 
