@@ -191,7 +191,7 @@ class Job:
         for old in folder.iterdir():
             old.unlink()
         world.work.pids = str(folder)
-        key = f"if(rand(7) < {world.hot}, 7L, id)" if world.hot else "id % 5000"
+        key = f"if(id * 7919 % 1000 < {int(1000 * world.hot)}, 7L, id)" if world.hot else "id % 5000"
         df = spark.range(0, 10_000_000, 1, PRODUCERS).selectExpr(f"{key} as k", "repeat('x', 500) as text")
         if world.scan is not None:
             df = df.mapInArrow(world.scan, df.schema)
@@ -220,7 +220,7 @@ class Job:
             try:
                 self.made.write.format("noop").mode("overwrite").save()
             except Exception as error:  # cancelled at the end
-                self.error = error
+                self.ended = error
 
         self.thread = InheritableThread(target=run)
         self.thread.start()
