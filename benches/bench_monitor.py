@@ -24,7 +24,7 @@ import fastbuf as fb
 
 SMOKE = os.environ.get("FASTBUF_BENCH_SMOKE") == "1"
 PAIRS = int(os.environ.get("FASTBUF_BENCH_PAIRS", "2" if SMOKE else "20"))
-BATCHES = 50 if SMOKE else 2500
+BATCHES = 50 if SMOKE else 25_000
 ROWS = 10_000
 SPARK_ROWS = 100_000 if SMOKE else 4_000_000
 T_95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 8: 2.36, 10: 2.26, 12: 2.20, 20: 2.09, 30: 2.05, 40: 2.02}
@@ -123,7 +123,8 @@ def test_main_job_watched(benchmark: Any) -> None:
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     root = str(Path(__file__).resolve().parents[1])
-    os.environ["PYTHONPATH"] = os.pathsep.join([root, os.path.join(root, "bindings"), os.environ.get("PYTHONPATH", "")])
+    path = [root, os.path.join(root, "bindings"), os.path.join(root, "benches")]
+    os.environ["PYTHONPATH"] = os.pathsep.join([*path, os.environ.get("PYTHONPATH", "")])
     spark = SparkSession.builder.master("local[4]").config("spark.ui.enabled", "false").getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     schema = "k long, id long, x double, name string"
