@@ -451,7 +451,7 @@ class _Look:
         elif task.major_faults >= PAGING * wall and (task.cpu_s or 0.0) < 0.5 * wall:
             found, margin = "paging", task.major_faults / (PAGING * wall)
             evidence = {"pages read from disk": task.major_faults, "seconds": wall}
-        elif not head and rows and task.rows >= TIMES_ITS_PEERS * rows and (not cost or task.cost < ALIKE * cost):
+        elif not head and rows and task.rows >= TIMES_ITS_PEERS * rows and task.cost < ALIKE * cost:
             found, margin = "skew", task.rows / (TIMES_ITS_PEERS * rows) * 1.25
             evidence = {"rows": task.rows, "rows of the others": rows, **self.hot_key(task)}
         elif task.share("engine_out") >= 0.5:

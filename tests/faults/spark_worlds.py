@@ -210,6 +210,7 @@ class Job:
         if world.sink is not None:
             made = made.mapInArrow(world.sink, df.schema)
         self.made = made
+        self.before = {run.epoch for run in fbs.progress()}  # of the job before, which may be about to end
         self.over = threading.Event()
 
     def __enter__(self) -> Job:
@@ -242,7 +243,7 @@ class Job:
         """Those that are under way and have begun to move rows."""
         import fastbuf_spark as fbs
 
-        return [run for run in fbs.progress() if run.records_received]
+        return [run for run in fbs.progress() if run.records_received and run.epoch not in self.before]
 
     def __exit__(self, *_: object) -> None:
         self.over.set()
