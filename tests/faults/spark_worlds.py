@@ -186,7 +186,6 @@ class Job:
         import fastbuf_spark as fbs
 
         self.spark, self.world, self.folder = spark, world, folder
-        self.tag = f"faults-{id(self)}"
         folder.mkdir(parents=True, exist_ok=True)
         for old in folder.iterdir():
             old.unlink()
@@ -217,7 +216,6 @@ class Job:
         from pyspark import InheritableThread
 
         def run() -> None:
-            self.spark.addTag(self.tag)
             try:
                 self.made.write.format("noop").mode("overwrite").save()
             except Exception as error:  # cancelled at the end
@@ -248,5 +246,5 @@ class Job:
     def __exit__(self, *_: object) -> None:
         self.over.set()
         self.stopper.join()
-        self.spark.interruptTag(self.tag)
+        self.spark.sparkContext.cancelAllJobs()
         self.thread.join(60)
