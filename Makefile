@@ -27,7 +27,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 # cython-lint calls pycodestyle by name.
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: help build demo test nightly debug-test tsan-test asan-test lint format bench bench-smoke wheel sdist wheels docs clean distclean need-build need-java
+.PHONY: help build demo test faults nightly debug-test tsan-test asan-test lint format bench bench-smoke wheel sdist wheels docs clean distclean need-build need-java
 
 help:
 	@sed -n '1,8p' Makefile
@@ -82,8 +82,19 @@ tsan-test: $(BUILT)
 asan-test: $(BUILT)
 	PYTHON=$(BIN)/python .ci/sanitize address $(PYTEST_ARGS)
 
+# Faults planted at random places and strengths, and what is said of them; thresholds are tuned on seeds 0 to 9 alone.
+# What needs all CPUs runs by itself, the rest two at a time.
+FAULTS_ARGS ?= --seeds 10-29
+faults: $(BUILT)
+	@mkdir -p build
+	@rm -f build/faults.jsonl
+	@$(BIN)/python tests/faults $(FAULTS_ARGS) --without redos,gc_storm,neighbours,skew_and_gc --jobs 2 --out build/faults.jsonl
+	@$(BIN)/python tests/faults $(FAULTS_ARGS) --only redos,gc_storm,neighbours,skew_and_gc --out build/faults.jsonl
+	@$(BIN)/python tests/faults --merge --out build/faults.jsonl | tee build/faults.txt
+
 # What takes hours: the long variant of every test that has one.
 nightly: need-java $(BUILT)
+	$(MAKE) faults
 	FASTBUF_LONG=1 $(MAKE) test
 	FASTBUF_LONG=1 $(MAKE) tsan-test asan-test
 

@@ -7,7 +7,8 @@ pyarrow, the Spark stages (``fastbuf_spark``) pyspark.
 
 from pathlib import Path as _Path
 
-import fastbuf.transports  # noqa: F401  (registers itself with the exchange)
+import fastbuf.monitor
+import fastbuf.transports  # noqa: F401  (both register themselves with the exchange)
 from fastbuf.config import ExchangeConfig, TlsConfig
 from fastbuf.errors import (
     BlockCorrupt,
@@ -43,6 +44,7 @@ from fastbuf.exchange.input_gate import InputGate
 from fastbuf.exchange.record_writer import RecordWriter
 from fastbuf.flow.credit_ledger import CreditLedger
 from fastbuf.memory import Arena, Borrower, Lender, LocalBufferPool, MemorySegment, NetworkBufferPool
+from fastbuf.monitor import Monitor, MonitorAddress
 from fastbuf.serializers import (
     ColumnarSerializer,
     Field,
@@ -88,6 +90,8 @@ __all__ = [
     "Lender",
     "LocalBufferPool",
     "MemorySegment",
+    "Monitor",
+    "MonitorAddress",
     "NetworkBufferPool",
     "PeerLost",
     "PickledSerializer",

@@ -33,7 +33,7 @@ def _live() -> list:
     return module.live_pools() if module else []
 
 
-CROWDED = ("tests/spark/", "tests/stress/")
+CROWDED = ("tests/spark/", "tests/stress/", "tests/faults/")
 COMPARED = tuple(
     f"tests/spark/test_{name}.py"
     for name in ("shapes", "keys", "rdd_pairs", "placement", "hash_golden", "streaming", "connect", "determinism")

@@ -53,6 +53,7 @@ cdef extern from "<sys/ioctl.h>" nogil:
 
 cdef extern from "<linux/sockios.h>" nogil:
     unsigned long SIOCOUTQ
+    unsigned long SIOCOUTQNSD
 
 
 cdef extern from "<unistd.h>" nogil:

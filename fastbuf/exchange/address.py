@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hmac
 import ipaddress
 import secrets
 import socket
@@ -37,6 +38,11 @@ class GateAddress(NamedTuple):
 def new_secret() -> bytes:
     """One that nobody guesses."""
     return secrets.token_bytes(SECRET_BYTES)
+
+
+def gate_key(secret: bytes, epoch: int, gate_id: int) -> bytes:
+    """What both ends know a gate by, that tells nothing of its secret and names no address: a link may have two."""
+    return hmac.digest(secret, f"gate|{epoch}|{gate_id}".encode(), "sha256")[:8]
 
 
 def is_loopback(host: str) -> bool:

@@ -10,12 +10,16 @@ import numpy as np
 from libc.stdint cimport int32_t, int64_t
 
 from fastbuf.exchange.result_partition cimport ResultPartition
-from fastbuf.serializers.partition cimport HashPartitioner
+from fastbuf.serializers.partition cimport HOT_EVERY, HashPartitioner, HotKeys, hot_count
 from fastbuf.serializers.record_hash cimport RecordHasher, field_of
 from fastbuf.serializers.scatter cimport BatchScatter
 
 from fastbuf.checks import flag, whole
 from fastbuf.errors import ConfigError, RecordError, SchemaError
+
+cdef enum:
+    HASHES = 1 << 30            # as many as HashPartitioner tells apart
+
 
 cdef class ChannelSelector:
     """Base of all selectors."""
@@ -34,6 +38,12 @@ cdef class ChannelSelector:
 
     cdef int begin(self, BatchScatter scatter, object batch) except -1:
         raise TypeError(f"{type(self).__name__} selects single records only")
+
+    cdef int watch_keys(self) except -1:
+        return 0
+
+    cdef dict hot_keys(self):
+        return {}
 
     cdef object digest(self):
         return None
@@ -294,12 +304,26 @@ cdef class _Hash(ChannelSelector):
     cdef object digest(self):
         return self.partitioner.digest
 
+    cdef int watch_keys(self) except -1:
+        self.partitioner.watch_keys()
+        return 0
+
+    cdef dict hot_keys(self):
+        return self.partitioner.hot_keys()
+
     cdef int select(self, object record) except -1:
+        cdef int part
+        cdef HotKeys *hot = self.partitioner.hot
         if self.only is not None:
             raise TypeError("hash_by(only=...) selects batches only")
         if self.hasher is None:
             _schema_for("hash_by", self.schema)
-        return self.hasher.partition(record, self.n)
+        part = self.hasher.partition(record, self.n)
+        if hot != NULL:
+            hot.rows += 1
+            if hot.rows % HOT_EVERY == 0:
+                hot_count(hot, self.hasher.partition(record, HASHES), part)
+        return part
 
 
 cdef class _Range(ChannelSelector):

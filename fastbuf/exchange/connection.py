@@ -46,6 +46,17 @@ class Transport(Protocol):
 
 
 _FACTORIES: dict[str, Callable[[Any], Transport]] = {}
+_MONITORS: list[Callable[[Any], Any]] = []  # one: the exchange knows no monitor by name of module, either
+
+
+def register_monitor(factory: Callable[[Any], Any]) -> None:
+    """Make `factory` the way to build the monitor of an environment."""
+    _MONITORS[:] = [factory]
+
+
+def make_monitor(environment: Any) -> Any:
+    """Build the monitor of `environment`."""
+    return _MONITORS[0](environment)
 
 
 def register_transport(name: str, factory: Callable[[Any], Transport]) -> None:

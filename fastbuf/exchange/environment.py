@@ -19,10 +19,10 @@ from typing import Any, Literal, overload
 from fastbuf.checks import flag, instance, one_of, port, whole
 from fastbuf.config import POOL_SEGMENTS, SEGMENT_BYTES, ExchangeConfig, TlsConfig
 from fastbuf.errors import ConfigError, ExchangeClosed, PeerLost, ResourceError
-from fastbuf.exchange.address import GateAddress, check_secret, new_secret
+from fastbuf.exchange.address import GateAddress, check_secret, gate_key, new_secret
 from fastbuf.exchange.blocking_partition import BlockingPartition
 from fastbuf.exchange.channel_selector import ChannelSelector, forward, round_robin
-from fastbuf.exchange.connection import NobodyListens, Refused, Transport, make_transport
+from fastbuf.exchange.connection import NobodyListens, Refused, Transport, make_monitor, make_transport
 from fastbuf.exchange.input_gate import InputGate
 from fastbuf.exchange.record_writer import RecordWriter
 from fastbuf.exchange.result_partition import ResultPartition
@@ -135,6 +135,8 @@ class ShuffleEnvironment:
         self._wires: list[Any] = []
         self._gates: dict[int, InputGate] = {}
         self._partitions: dict[ResultPartition, None] = {}  # in the order in which they were made
+        self._writers: list[weakref.ref[RecordWriter]] = []  # of those partitions
+        self._monitor: Any = None
         self._numbers = itertools.count(1)
         self._listens_on: tuple[str, ...] = ()  # hosts that other processes may connect to
         #: Host and port that producers of other processes connect to, once it listens; else ``None``.
@@ -321,7 +323,10 @@ class ShuffleEnvironment:
             if selector is None:
                 selector = round_robin() if len(targets) > 1 else forward()  # which has no turns to count
             # A copy: selectors keep a place of their own in each writer.
-            return RecordWriter(partition, serializer, copy.copy(selector))
+            writer = RecordWriter(partition, serializer, copy.copy(selector))
+            with self._lock:
+                self._writers = [weakref.ref(made) for made in (*self.writers(), writer)]
+            return writer
         except BaseException as error:
             partition.fail(f"producer {channel} could not be set up: {error}")
             self.release_partition(partition)
@@ -330,6 +335,7 @@ class ShuffleEnvironment:
     def _reach(self, partition: ResultPartition, index: int, target: Any) -> None:
         if isinstance(target, InputGate):
             target.add_local(partition, index)
+            partition.meets(index, gate_key(target.secret, target.epoch, target.gate_id), "")
         elif isinstance(target, WireTarget):
             target.wire.connect(partition, index, target.gate)
         else:
@@ -341,6 +347,8 @@ class ShuffleEnvironment:
             deadline = time.monotonic() + partition.config.connect_timeout_s
             while not self._connect(partition, index, address, credentials, deadline):
                 partition.check()
+            key = gate_key(credentials["secret"], credentials["epoch"], address[2])
+            partition.meets(index, key, f"{host}:{port}")
 
     def _connect(
         self,
@@ -565,8 +573,29 @@ class ShuffleEnvironment:
         """The open gates."""
         return list(self._gates.values())
 
+    def writers(self, closing: bool = False) -> list[RecordWriter]:
+        """The open writers; closing: and those that are just being closed."""
+        made = [reference() for reference in list(self._writers)]
+        return [writer for writer in made if writer is not None and (closing or not writer.closed)]
+
+    def unsent(self) -> dict[str, int]:
+        """Bytes that the kernel took and has not sent, by peer (``"host:port"``), of the TCP connections made here."""
+        transport: Any = self._transport
+        return dict(transport.unsent()) if transport is not None else {}
+
+    @property
+    def monitor(self) -> Any:
+        """What tells of everything made here, to oneself or others: :class:`fastbuf.monitor.EnvironmentMonitor`."""
+        with self._lock:
+            if self._monitor is None:
+                self._check()
+                self._monitor = make_monitor(self)
+            return self._monitor
+
     def release_gate(self, gate: InputGate) -> None:
         """Called by :meth:`InputGate.close`."""
+        if self._monitor is not None:
+            self._monitor.last_look(gate)
         for transport in (self._transport, self._memfd, *self._wires):
             if transport is not None:
                 transport.let_go_gate(gate)
@@ -580,6 +609,8 @@ class ShuffleEnvironment:
         with self._lock:
             if partition not in self._partitions:
                 return
+        if self._monitor is not None:
+            self._monitor.last_look(partition)
         for transport in (self._transport, self._memfd, *self._wires):
             if transport is not None:
                 transport.let_go_partition(partition)
@@ -618,6 +649,8 @@ class ShuffleEnvironment:
             if transport is not None:
                 transport.close()
         self.pool.destroy()
+        if self._monitor is not None:
+            self._monitor.close()
         self._ended = True
         _open.discard(self)
 

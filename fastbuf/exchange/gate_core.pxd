@@ -44,6 +44,7 @@ cdef struct ChannelAccount:     # a copy of what a remote channel has at one mom
     int state
     bint is_local
     uint64_t received
+    int64_t queued              # buffers that its reader is not done with
 
 
 cdef struct GateCore:

@@ -549,6 +549,7 @@ cdef uint32_t gate_accounts(GateCore *g, ChannelAccount *out, uint32_t most, Gat
             a.closed = c.buffers.closed
             a.state = c.state
             a.received = c.received
+            a.queued = c.buffers.with_reader
     pthread_mutex_unlock(&g.lock)
     return n
 

@@ -45,6 +45,33 @@ cdef object stalled_channels(GateCore *core):
     return n, waiting
 
 
+cdef dict gate_gauges(GateCore *core):
+    """How full it is, by Flink's names: of segments that have data; of credit that waits for some, nothing."""
+    cdef uint32_t i, n
+    cdef GateAccount gate
+    cdef int64_t exclusive = 0, own = 0, floating = 0, used, shared
+    cdef int64_t queued = 0
+    cdef ChannelAccount *accounts = _accounts(core, &n, &gate)
+    for i in range(n):
+        a = accounts[i]
+        queued += a.queued
+        if a.is_local or a.closed:
+            continue
+        used = a.with_reader
+        shared = min(used, a.credit.floating)       # Flink's order: a floating one is filled first
+        exclusive += a.credit.exclusive
+        own += used - shared
+        floating += shared
+    free(accounts)
+    cdef int64_t limit = core.buffers.floating_limit
+    return {
+        "exclusiveBuffersUsage": min(1.0, own / exclusive) if exclusive else 0.0,
+        "floatingBuffersUsage": min(1.0, floating / limit) if limit else 0.0,
+        "inPoolUsage": min(1.0, (own + floating) / (exclusive + limit)) if exclusive else 0.0,
+        "inputQueueLength": queued,
+    }
+
+
 cdef int audit_gate(GateCore *core) except -1:
     """Raises SequenceError naming the channel whose credits do not add up; -> 0."""
     cdef uint32_t i, n

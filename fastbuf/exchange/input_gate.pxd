@@ -45,6 +45,7 @@ cdef class InputGate:
     cdef int64_t stall_ns                   # the configuration's stall timeout, negative: none
     cdef int64_t quiet_ns                   # how long it was waited on since something came, by all calls
     cdef fb_activity doing                  # what its reader does
+    cdef readonly unsigned long read_by     # thread that read last, 0: none has.  The GIL
     cdef list pending                       # records to be given out one by one: those from pending_at on
     cdef Py_ssize_t pending_at
 

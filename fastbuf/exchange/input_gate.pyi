@@ -78,6 +78,10 @@ class InputGate:
     def stats(self) -> dict[str, Any]:
         """records, bytes, buffers, channels, peak_segments, segments, wait_s."""
 
+    def gauges(self) -> dict[str, float]:
+        """exclusiveBuffersUsage, floatingBuffersUsage, inPoolUsage, inputQueueLength."""
+
+    read_by: int
     def audit(self) -> bool:
         """Prove the credit invariants of every channel."""
 

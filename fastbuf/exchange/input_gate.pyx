@@ -54,10 +54,10 @@ from fastbuf.exchange.gate_core cimport (
     gate_unfinished,
 )
 from fastbuf.exchange.gate_intake cimport GateIntake
-from fastbuf.exchange.gate_report cimport audit_gate, stalled_channels
+from fastbuf.exchange.gate_report cimport audit_gate, gate_gauges, stalled_channels
 from fastbuf.exchange.input_channel cimport InputChannel
 from fastbuf.exchange.result_partition cimport ResultPartition
-from fastbuf.exchange.result_subpartition cimport Subpartition, sub_close
+from fastbuf.exchange.result_subpartition cimport Subpartition, sub_close, sub_queued
 from fastbuf.exchange.shared_block cimport SHARED_ABORTED, SHARED_CANCELLED
 from fastbuf.exchange.shared_reader cimport MOST_LOOKS, SharedLook, SharedReader, shared_came, shared_spin
 from fastbuf.flow.credit_ledger cimport ledger_of_gate
@@ -283,6 +283,7 @@ cdef class InputGate:
         cdef SharedLook looks[MOST_LOOKS]
         cdef Driver *driver
         cdef int came, channels
+        self.read_by = <unsigned long> PyThread_get_thread_ident()
         if fb_activity_state(&self.doing) != FB_RUNS:
             fb_activity_enter(&self.doing, FB_RUNS, 0, now)
         if self.finished:
@@ -626,6 +627,25 @@ cdef class InputGate:
     def activity(self):
         """What its reader does just now: as of :meth:`RecordWriter.activity`; ``"input"``: it waits for producers."""
         return activity_figures(&self.doing)
+
+    def gauges(self):
+        """Its segments and queues just now, by Flink's names.
+
+        Returns
+        -------
+        dict
+            ``exclusiveBuffersUsage``, ``floatingBuffersUsage`` and, of both, ``inPoolUsage``: which share of its
+            segments has data that its reader is not done with, 0 to 1 (a segment that is announced as credit and not
+            used does not count; channels that are read in place have none). ``inputQueueLength``: buffers that wait
+            for its reader, or are read just now.
+        """
+        if self.freed:
+            return {"exclusiveBuffersUsage": 0.0, "floatingBuffersUsage": 0.0, "inPoolUsage": 0.0,
+                    "inputQueueLength": 0}
+        figures = gate_gauges(self.core)
+        for index, _ in self.intake.local_partitions:       # which it keeps alive
+            figures["inputQueueLength"] += sub_queued(gate_channel(self.core, index).local)
+        return figures
 
     def audit(self):
         """Prove the credit invariants of every channel, at one moment; raises naming the one that breaks them."""

@@ -12,6 +12,7 @@ cdef class RecordWriter(LongRecordWriter):
     cdef BatchScatter scatter           # columnar only; holds the batch that is being written
     cdef int first                      # subpartition to begin with, so that none is always first
     cdef readonly uint64_t records
+    cdef object __weakref__
     cdef bint flush_always              # buffer timeout 0
     cdef bint in_batch
     cdef bint to_all                    # broadcast: every buffer is for all subpartitions

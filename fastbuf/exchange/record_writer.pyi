@@ -62,8 +62,17 @@ class RecordWriter:
     def activity(self) -> dict[str, Any]:
         """What the writer does just now, and how long it did each thing since it was made."""
 
-    def blocked_s(self) -> list[float]:
+    def blocked_s(self, link: bool = False) -> list[float]:
         """Seconds that the writer has waited for each consumer."""
+
+    def watch_keys(self) -> None:
+        """From now on count which keys come most often."""
+
+    def hot_keys(self) -> dict[int, tuple[float, int]]:
+        """The keys that come most often, by 30 bits of their hash: share of the records, and partition."""
+
+    def gauges(self) -> dict[str, float]:
+        """outPoolUsage, outputQueueLength, short_s."""
 
     def digest(self) -> int | None:
         """A sum over the hashes of all batches' keys, of dropped rows too, in any order; None where none are hashed."""

@@ -291,7 +291,8 @@ cdef class RecordWriter(LongRecordWriter):
             p.refuse_write()
         if p.writing:
             p.refuse_second()
-        p.writing = <unsigned long> PyThread_get_thread_ident()     # as begin_writing: encoding may run anybody's code
+        # As begin_writing: encoding may run anybody's code
+        p.writing = p.written_by = <unsigned long> PyThread_get_thread_ident()
         try:
             return self.encode_into(part, record, 0)
         finally:
@@ -411,7 +412,7 @@ cdef class RecordWriter(LongRecordWriter):
                 p.refuse_write()
             if p.writing:
                 p.refuse_second()
-            p.writing = <unsigned long> PyThread_get_thread_ident()     # as write_record
+            p.writing = p.written_by = <unsigned long> PyThread_get_thread_ident()  # as write_record
             try:
                 self.emit_run(records, &i)
             finally:
@@ -661,9 +662,41 @@ cdef class RecordWriter(LongRecordWriter):
         """
         return self.partition.activity()
 
-    def blocked_s(self):
-        """Seconds that the writer has waited for each consumer, a wait that has not ended included."""
-        return self.partition.blocked_s()
+    def blocked_s(self, link=False):
+        """Seconds that the writer has waited for each consumer, a wait that has not ended included.
+
+        Parameters
+        ----------
+        link : bool
+            Those of them in which the socket was full.
+        """
+        return self.partition.blocked_s(link)
+
+    def watch_keys(self):
+        """From now on count which keys come most often, in one record of 1,024; of a writer that hashes keys."""
+        self.selector.watch_keys()
+
+    def hot_keys(self):
+        """The keys that come most often: which share of the records has one, at the least, and where it goes.
+
+        Returns
+        -------
+        dict of int to tuple of float and int
+            By 30 bits of the key's hash, ``hash_partition(key, 2**30)``: its share, and its partition. Empty without
+            :meth:`watch_keys`. What a key is, is not told.
+        """
+        return self.selector.hot_keys()
+
+    def gauges(self):
+        """Its pool and its queues just now.
+
+        Returns
+        -------
+        dict
+            ``outPoolUsage`` (0 to 1) and ``outputQueueLength`` (buffers), as Flink has them; ``short_s``: seconds that
+            it waited for a segment though the queue of the consumer had room.
+        """
+        return self.partition.gauges()
 
     def digest(self):
         """Sum of the keys' mixed hashes, in any order, dropped rows' too; None: none are hashed; of one consumer: 0."""

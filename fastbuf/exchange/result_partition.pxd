@@ -29,7 +29,8 @@ cdef struct OpenBuffer:         # writer only
     uint8_t *data
 
 
-# `blocked[part]` are nanoseconds that the writer waited for that subpartition: it stores (relaxed), anybody reads.
+# `blocked[part]` are nanoseconds that the writer waited for that subpartition, `blocked[subpartitions + part]` those of
+# them in which its socket was full: the writer stores (relaxed), anybody reads.
 cdef struct PartitionCore:      # stays at its place while the partition lives: other threads point here
     fb_event *event             # a slot or a segment came free, a consumer ended, or something failed; the bell's
     Failure failure
@@ -37,6 +38,7 @@ cdef struct PartitionCore:      # stays at its place while the partition lives: 
     Driver *driver              # of the transport that drains it, or NULL.  The GIL
     fb_activity activity        # what the writer's thread does
     fb_ai64 *blocked
+    fb_ai64 short_ns            # it waited for a segment though the queue had room.  As `blocked`
 
 
 cdef class ResultPartition:
@@ -67,9 +69,12 @@ cdef class ResultPartition:
     cdef readonly bint closed
     cdef readonly bint ended    # the end of partition is written
     cdef unsigned long writing  # thread that writes into segments just now, 0: none.  Set and read under the GIL
+    cdef readonly unsigned long written_by      # thread that wrote last, 0: none has.  As `writing`
     cdef bint unlocked          # it writes without the GIL
     cdef bint destroyed
     cdef int waited_for         # subpartition that the writer waits for, -1: none.  Its thread
+    cdef bint waits_short       # it waits for a segment though that one's queue has room.  Its thread
+    cdef readonly list gates    # of each subpartition: what its consumer is known by (see `meets`), None: not attached
 
     cdef int begin_writing(self) except -1
     cdef int check_quickly(self) except -1

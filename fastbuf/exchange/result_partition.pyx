@@ -82,6 +82,10 @@ cdef enum:
     DRIVE_NS = 6000000          # most that a writer looks after the I/O itself before it sleeps
 
 
+cdef inline void _add(fb_ai64 *counter, int64_t n) noexcept nogil:
+    fb_i64_store_relaxed(counter, fb_i64_load_relaxed(counter) + n)
+
+
 cdef class ResultPartition:
     """R subpartitions over one LocalBufferPool.
 
@@ -109,6 +113,7 @@ cdef class ResultPartition:
         self.flush_ns = -1 if config.buffer_timeout_s < 0 else seconds_ns(config.buffer_timeout_s)
         self.stall_ns = -1 if config.stall_timeout_s is None else seconds_ns(config.stall_timeout_s)
         self.transports = [None] * subpartitions
+        self.gates = [None] * subpartitions
         self.spin_ns = self.spin_most = SPIN_NS if (os.cpu_count() or 1) > 1 else 0
         self.notified = []
         self.waited_for = -1
@@ -126,7 +131,7 @@ cdef class ResultPartition:
         if self.core == NULL or self.subs == NULL or self.buffers == NULL:
             raise MemoryError
         fb_activity_init(&self.core.activity, fb_now_ns())
-        self.core.blocked = <fb_ai64 *> calloc(subpartitions, sizeof(fb_ai64))
+        self.core.blocked = <fb_ai64 *> calloc(2 * subpartitions, sizeof(fb_ai64))
         if self.core.blocked == NULL:
             raise MemoryError
         self.bell = Doorbell(environment.shared)
@@ -168,7 +173,7 @@ cdef class ResultPartition:
             self.refuse_write()
         if self.writing:
             self.refuse_second()
-        self.writing = <unsigned long> PyThread_get_thread_ident()
+        self.writing = self.written_by = <unsigned long> PyThread_get_thread_ident()
         self.unlocked = True
         return 0
 
@@ -441,7 +446,10 @@ cdef class ResultPartition:
         """
         cdef uint32_t queued, most = 0, state = FB_WAIT_SEGMENT
         cdef int i
-        if part < 0 or part == self.subpartitions or sub_queued(&self.stage[part]) < self.stage[part].bound:
+        cdef bint short = False
+        if 0 <= part < self.subpartitions:      # one that was full is waited for until it is half empty
+            short = sub_queued(&self.stage[part]) < self.stage[part].bound and not self.stage[part].full
+        if short or part < 0 or part == self.subpartitions:
             part = -1
             for i in range(self.subpartitions):
                 queued = sub_queued(&self.stage[i]) - (self.buffers[i].segment >= 0)
@@ -454,8 +462,9 @@ cdef class ResultPartition:
                         break
         if part >= 0:
             state = FB_WAIT_LINK if fb_u32_load_relaxed(&self.subs[part].held) == HELD_LINK else FB_WAIT_CREDIT
-        if part != self.waited_for or fb_activity_state(&self.core.activity) != state:
+        if part != self.waited_for or fb_activity_state(&self.core.activity) != state or short != self.waits_short:
             self.does(state, part)
+            self.waits_short = short
 
     cdef void runs(self) noexcept nogil:
         if fb_activity_state(&self.core.activity) != FB_RUNS:
@@ -463,9 +472,15 @@ cdef class ResultPartition:
 
     cdef void does(self, uint32_t state, int part) noexcept nogil:
         cdef int before = self.waited_for
+        cdef bint full = fb_activity_state(&self.core.activity) == FB_WAIT_LINK
         cdef int64_t took = fb_activity_enter(&self.core.activity, state, part + 1, fb_now_ns())
         if before >= 0:
-            fb_i64_store_relaxed(&self.core.blocked[before], fb_i64_load_relaxed(&self.core.blocked[before]) + took)
+            _add(&self.core.blocked[before], took)
+            if full:
+                _add(&self.core.blocked[self.subpartitions + before], took)
+        if self.waits_short:
+            _add(&self.core.short_ns, took)
+        self.waits_short = False
         self.waited_for = part
 
     cdef int wait(self, uint32_t key, int64_t deadline_ns, int64_t *blocked_since, uint64_t *seen) except -1:
@@ -664,13 +679,27 @@ cdef class ResultPartition:
         """What the writer does, and how long it did each thing: see ``fastbuf.exchange.activity``."""
         return activity_figures(&self.core.activity)
 
-    def blocked_s(self):
-        """Seconds that the writer waited for each subpartition, a wait under way included."""
+    def blocked_s(self, bint link=False):
+        """Seconds that the writer waited for each subpartition, a wait under way included; link: for its socket."""
         figures = activity_figures(&self.core.activity)
-        blocked = [fb_i64_load_relaxed(&self.core.blocked[i]) / 1e9 for i in range(self.subpartitions)]
-        if figures["target"] is not None:
+        cdef int first = self.subpartitions if link else 0
+        blocked = [fb_i64_load_relaxed(&self.core.blocked[first + i]) / 1e9 for i in range(self.subpartitions)]
+        if figures["target"] is not None and (figures["state"] == "link" or not link):
             blocked[figures["target"]] += figures["since_s"]
         return blocked
+
+    def gauges(self):
+        """Its pool and queues just now, by Flink's names, and how long it was short of segments (``short_s``)."""
+        cdef int64_t limit = self.pool.limit if not self.destroyed else 0
+        return {
+            "outPoolUsage": min(1.0, self.pool.in_use / limit) if limit else 0.0,
+            "outputQueueLength": sum([sub_queued(&self.subs[i]) for i in range(self.subpartitions)]),
+            "short_s": fb_i64_load_relaxed(&self.core.short_ns) / 1e9,
+        }
+
+    def meets(self, int part, bytes gate, where):
+        """Note what the consumer of `part` is known by, at both ends: ``gate`` and, if that is no name, ``where``."""
+        self.gates[part] = (gate, where)
 
     def set_transport(self, int part, kind, where):
         """Note who drains `part` (a transport's name, and where it leads)."""

@@ -1,21 +1,30 @@
 """Back pressure, seen: what the tasks of an exchange do, which of them holds up the rest, and a page that shows it."""
 
-from fastbuf.monitor.diagnosis import REST, Diagnosis, Root, Task, diagnose
+from fastbuf.exchange.connection import register_monitor
+from fastbuf.monitor.collector import Monitor, MonitorAddress
+from fastbuf.monitor.diagnosis import REST, Diagnosis, Root, Task, diagnose, diagnose_all
 from fastbuf.monitor.history import History
+from fastbuf.monitor.local import EnvironmentMonitor
 from fastbuf.monitor.recorder import Recorder
 from fastbuf.monitor.server import Server, serve
 from fastbuf.monitor.snapshot import Exchange, snapshot
 
+register_monitor(EnvironmentMonitor)
+
 __all__ = [
     "REST",
     "Diagnosis",
+    "EnvironmentMonitor",
     "Exchange",
     "History",
+    "Monitor",
+    "MonitorAddress",
     "Recorder",
     "Root",
     "Server",
     "Task",
     "diagnose",
+    "diagnose_all",
     "serve",
     "snapshot",
 ]

@@ -10,21 +10,28 @@ and by subtask in place of vertex.
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 OK, LOW, HIGH = "OK", "LOW", "HIGH"
 LEVELS = ((0.1, OK), (0.5, LOW))  #: of the producers' blocked share, as Flink has them; above: HIGH
 ROOT_SHARE = 0.2  #: of the lost time, from which a subtask is named
 TAIL = 0.5  #: producers that took less than this of the last consumer's time have long ended
-IDLE_HEAD = 0.5  #: of the consumers' time, from which a slow head is looked for
+IDLE_HEAD = 0.6  #: of the consumers' time, from which a slow head is looked for
 SURE, LIKELY = 0.8, 0.6  #: confidence from which it "is", or "probably is"
 ENOUGH_S = 3.0  #: of observation: less lowers the confidence
 REST = -1  #: in place of a consumer's number
 OUTPUT_WAITS = ("credit", "link", "segment")
+PRESSED = (*OUTPUT_WAITS, "engine_out")
+IDLE = ("input", "engine_in")
+WAY_IDLE, CREDITS_IDLE = 0.3, 0.6  #: of a consumer that is waited for: from here on it may be the way to it
+FIRM, OFTEN_IDLE = 0.5, 0.2  #: of the producers' time, up to which a consumer that is often idle holds up nobody
+FULLY_BUSY, FULL_LINK = 0.15, 0.4  #: idle up to this has nothing in reserve; bytes unsent from here on: nor has a link
+MOST_ALIKE = 16  #: of many consumers that are waited for alike, so many are looked at
+NEIGHBOURS = 0.4  #: of all CPUs, that others use: from here on they may be to blame
+PAGING = 20.0  #: pages a second that are read from disk
 ALIKE = 1.5  #: costs for each row that differ by less are alike
 TIMES_ITS_PEERS = 2.0  #: so much more than its peers' median, and a subtask is a case of its own
 
@@ -50,19 +57,47 @@ class Task:
         ``None``: not known here, and its rule is off.
     frames
         How often each line of the user's code was found running.
+    linked
+        Of a producer: seconds of `blocked` in which the socket was full.
+    unsent
+        Of a producer: in how many of its `looks` the kernel had bytes for that consumer that it could not send.
+    short_s
+        Of a producer: it waited for a segment though the consumer's queue had room.
+    throttled_s, major_faults
+        A limit of its control group kept it from running; pages that had to be read from disk.
+    machine_s, cores, host
+        Seconds that all CPUs of its machine were busy; how many those are; which machine.
+    task
+        What it is known by in every exchange that it takes part in.
+    hot_keys
+        Of a producer: shares of the keys that come most often, by ``"consumer:hash"``.
+    silent_s
+        For so long it has told nothing.
     """
 
     stage: str
     subtask: int
     seconds: Mapping[str, float]
     blocked: Mapping[int, float] = field(default_factory=dict)
-    rows: int = 0
-    bytes: int = 0
+    rows: float = 0
+    bytes: float = 0
     cpu_s: float | None = None
     queued_s: float | None = None
     gc_s: float | None = None
     stopped_s: float | None = None
-    frames: Mapping[str, int] = field(default_factory=dict)
+    frames: Mapping[str, float] = field(default_factory=dict)
+    linked: Mapping[int, float] = field(default_factory=dict)
+    unsent: Mapping[int, float] = field(default_factory=dict)
+    looks: float = 0.0
+    short_s: float = 0.0
+    throttled_s: float | None = None
+    major_faults: float = 0.0
+    machine_s: float | None = None
+    cores: int = 0
+    host: str = ""
+    task: str = ""
+    hot_keys: Mapping[str, float] = field(default_factory=dict)
+    silent_s: float = 0.0
 
     @property
     def wall_s(self) -> float:
@@ -93,8 +128,8 @@ class Root:
     exchange, stage, subtask
         Where; ``None``: all subtasks alike.
     cause
-        ``user_function``, ``skew``, ``stopped``, ``cpu_starved``, ``gc``, ``slow_link``, ``segments``, ``credits``,
-        ``slow_sink``, ``source_bound`` or ``unknown``.
+        ``user_function``, ``skew``, ``silent``, ``stopped``, ``cpu_starved``, ``gc``, ``paging``, ``slow_link``,
+        ``segments``, ``credits``, ``slow_sink``, ``source_bound`` or ``unknown``.
     share
         Of the lost time that it is to blame for, 0 to 1.
     confidence
@@ -139,6 +174,10 @@ class Diagnosis:
     @property
     def sentence(self) -> str:
         """All of it in words."""
+        if not self.roots and self.level != OK:
+            return (
+                f"Producers were blocked {self.blocked:.0%} of their time, and nothing that lasts is to blame for it."
+            )
         if not self.roots:
             return f"Nothing holds up this exchange (producers were blocked {self.blocked:.0%} of their time)."
         return " ".join(_sentence(root) for root in self.roots)
@@ -146,20 +185,24 @@ class Diagnosis:
 
 def _sentence(root: Root) -> str:
     who = f"`{root.stage}`" if root.subtask is None else f"Subtask {root.subtask} of `{root.stage}`"
-    sure = "causes" if root.confidence >= SURE else "probably causes"
+    does = f"{'causes' if root.confidence >= SURE else 'probably causes'} {root.share:.0%} of the lost time"
     if root.cause == "unknown":
-        sure = "is behind"
+        does = f"is behind {root.share:.0%} of the lost time"
+    elif root.share < ROOT_SHARE:
+        does = "would hold it up next"
     figures = ", ".join(f"{name} {value:.3g}" for name, value in root.evidence.items())
     where = f" in {root.frame}" if root.frame else ""
-    return f"{who} {sure} {root.share:.0%} of the lost time: {_WORDS[root.cause]}{where} ({figures}). {root.remedy}"
+    return f"{who} {does}: {_WORDS[root.cause]}{where} ({figures}). {root.remedy}"
 
 
 _WORDS = {
     "user_function": "the user's function is slow",
     "skew": "it gets far more rows than the others",
+    "silent": "it tells nothing: it stands still, or its code lets no other thread of its process run",
     "stopped": "its process stood still",
     "cpu_starved": "it waits for a CPU that others use",
     "gc": "Python's garbage collector runs",
+    "paging": "its memory is read back from disk",
     "slow_link": "the network takes no more",
     "segments": "the writer's memory is used up",
     "credits": "both ends wait for each other's credit",
@@ -170,9 +213,11 @@ _WORDS = {
 _REMEDIES = {
     "user_function": "Make that function faster, or use more partitions.",
     "skew": "Choose a key with more values, or add one to it (salting).",
+    "silent": "See what its process does (py-spy dump, gdb): a stop, or a call that does not return.",
     "stopped": "See what stops the process: a debugger, a container's limits, swapping.",
     "cpu_starved": "Use fewer slots than cores, or keep others off these machines.",
     "gc": "Keep fewer objects, or call gc.freeze() once the function's own data are loaded.",
+    "paging": "Give the machine more memory, or the process less to hold.",
     "slow_link": "Send less (select columns, aggregate before the shuffle), or use a faster network.",
     "segments": "Raise memory_bytes.",
     "credits": "Raise exclusive or floating.",
@@ -182,7 +227,12 @@ _REMEDIES = {
 }
 
 
-def diagnose(exchange: str, producers: Sequence[Task], consumers: Sequence[Task]) -> Diagnosis:
+def diagnose(
+    exchange: str,
+    producers: Sequence[Task],
+    consumers: Sequence[Task],
+    behind: Mapping[str, Diagnosis] | None = None,
+) -> Diagnosis:
     """Who holds up an exchange.
 
     Parameters
@@ -191,117 +241,284 @@ def diagnose(exchange: str, producers: Sequence[Task], consumers: Sequence[Task]
         Its name.
     producers, consumers
         Their figures over the same window; of producers ``blocked`` names consumers by `subtask`.
+    behind
+        Of consumers that write to an exchange themselves, by ``task``: who holds up that one. A consumer that is held
+        up more than it is busy is a victim, and those are to blame.
     """
     wall = sum(task.wall_s for task in producers)
     lost = sum(task.seconds.get(name, 0.0) for task in producers for name in OUTPUT_WAITS)
     blocked = lost / wall if wall > 0 else 0.0
     level = next((level for bound, level in LEVELS if blocked <= bound), HIGH)
-    if level == OK:
-        return Diagnosis(level, blocked, _unblocked(exchange, producers, consumers))
-    roots = _of_the_way(exchange, producers, consumers, lost)
-    if not roots:
-        roots = _of_consumers(exchange, producers, consumers)
+    look = _Look(exchange, list(producers), list(consumers), lost, behind or {})
+    roots = look.unblocked() if level == OK else look.blocked()
     return Diagnosis(level, blocked, sorted(roots, key=lambda root: -root.share))
 
 
-def _unblocked(exchange: str, producers: Sequence[Task], consumers: Sequence[Task]) -> list[Root]:
-    """No producer is held up: the consumers may wait for them, or be busy long after they have ended."""
-    if not producers or not consumers:
-        return []
-    wall = sum(task.wall_s for task in consumers)
-    idle = sum(task.seconds.get("input", 0.0) for task in consumers) / wall if wall > 0 else 0.0
-    first = max(producers, key=lambda task: task.wall_s)
-    last = max(consumers, key=lambda task: task.wall_s - task.seconds.get("input", 0.0))
-    if first.wall_s < TAIL * last.wall_s:
-        found = _verdict(exchange, last, consumers, 1 - last.share("input"))
-    elif idle >= IDLE_HEAD:
-        found = _verdict(exchange, first, producers, idle, head=True)
-    else:
-        return []
-    return [found] if found.cause != "unknown" and found.share >= 0.5 else []
+def diagnose_all(exchanges: Mapping[str, tuple[Sequence[Task], Sequence[Task]]]) -> dict[str, Diagnosis]:
+    """Who holds up each of several exchanges; where one's consumers are another's producers, through both.
+
+    Parameters
+    ----------
+    exchanges
+        Producers and consumers of each, by name; a ``task`` that is in two of them has the same name in both.
+    """
+    found: dict[str, Diagnosis] = {}
+
+    def look(name: str, way: frozenset[str]) -> Diagnosis:
+        if name not in found:
+            producers, consumers = exchanges[name]
+            mine = {task.task for task in consumers} - {""}
+            behind = {
+                task.task: look(other, way | {name})
+                for other, (writers, _) in exchanges.items()
+                for task in writers
+                if task.task in mine and other not in way and other != name
+            }
+            found[name] = diagnose(name, producers, consumers, behind)
+        return found[name]
+
+    for name in exchanges:
+        look(name, frozenset())
+    return found
 
 
-def _waited_for(producers: Sequence[Task], consumers: Sequence[Task]) -> dict[int, float]:
-    """Which share of the producers' waits was for each consumer."""
-    waited = {task.subtask: 0.0 for task in consumers}
-    for producer in producers:
-        unnamed = [target for target in waited if target not in producer.blocked]
+@dataclass(frozen=True)
+class _Look:
+    """One exchange, looked at."""
+
+    exchange: str
+    producers: list[Task]
+    consumers: list[Task]
+    lost: float  #: seconds that producers were held back
+    behind: Mapping[str, Diagnosis]
+    _tables: dict[str, dict[int, float]] = field(default_factory=dict)
+    _cpu_s: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def wall_s(self) -> float:
+        """All the producers' time."""
+        return sum(task.wall_s for task in self.producers)
+
+    def unblocked(self) -> list[Root]:
+        """No producer is held up: the consumers may wait for them, or be busy long after they have ended."""
+        producers, consumers = self.producers, self.consumers
+        if not producers or not consumers:
+            return []
+        wall = sum(task.wall_s for task in consumers)
+        idle = sum(task.seconds.get("input", 0.0) for task in consumers) / wall if wall > 0 else 0.0
+        first = max(producers, key=lambda task: task.wall_s)
+        last = max(consumers, key=lambda task: task.wall_s - task.seconds.get("input", 0.0))
+        if first.wall_s < TAIL * last.wall_s:
+            share = 1 - last.share("input")
+            found = [replace(root, share=share) for root in self.consumer(last, share)]
+        elif idle >= IDLE_HEAD:
+            slowest = max(producers, key=lambda task: (task.share("input") < IDLE_HEAD, task.cost, task.wall_s))
+            if slowest.share("input") >= IDLE_HEAD:
+                return []  # who feeds the producers is to blame, in an exchange of its own
+            found = [self.verdict(slowest, producers, idle, head=True)]
+        else:
+            return []
+        return [root for root in found if root.cause != "unknown" and root.share >= 0.5]
+
+    def blocked(self) -> list[Root]:
+        """Whom the producers wait for."""
+        shares = self.waited_for()
+        if not shares:
+            cause = self.way(None)
+            return [self.edge(None, cause, 1.0)] if cause else []
+        if len(shares) > 1 and max(shares.values()) < TIMES_ITS_PEERS * min(shares.values()):
+            # All are waited for alike: where it is for the same reason, it is the stage that is slow, and no subtask
+            first = sorted(self.consumers, key=lambda task: -shares[task.subtask])[:MOST_ALIKE]
+            alike = [root for task in first for root in self.consumer(task, 1.0)]
+            if len({(root.exchange, root.stage, root.cause) for root in alike}) == 1:
+                best = max(alike, key=lambda root: root.confidence)
+                return [replace(best, subtask=None if best.exchange == self.exchange else best.subtask)]
+        named = [task for task in self.consumers if shares[task.subtask] >= ROOT_SHARE]
+        found = _merged([root for task in named for root in self.consumer(task, shares[task.subtask])])
+        return found + (self.next_ones(named, shares) if found else [])
+
+    def next_ones(self, named: list[Task], shares: Mapping[int, float]) -> list[Root]:
+        """Those that nobody waits for only since others are slower still: with nothing in reserve, as peers have."""
+        rested = any(task.share(*IDLE) >= WAY_IDLE for task in self.consumers)
+        found: list[Root] = []
+        for task in self.consumers if rested else []:
+            at_its_end = task.share(*IDLE) <= FULLY_BUSY and task.share(*OUTPUT_WAITS) <= FULLY_BUSY
+            if task not in named and task.wall_s > 0 and (at_its_end or self.full(task) >= FULL_LINK):
+                root = self.edge(task, "slow_link", 1.0) if not at_its_end else self.verdict(task, self.consumers, 1.0)
+                if root.cause != "unknown" and root.subtask is not None:
+                    found.append(replace(root, share=shares[task.subtask]))
+        return found
+
+    def waited_for(self) -> dict[int, float]:
+        """Which share of the producers' waits was for each consumer."""
+        waited = self.by_target("blocked")
+        total = sum(waited.values())
+        return {target: seconds / total for target, seconds in waited.items()} if total > 0 else {}
+
+    def by_target(self, name: str) -> dict[int, float]:
+        """One of the producers' tables, added up by consumer: what is told of the rest is spread over those."""
+        if name in self._tables:
+            return self._tables[name]
+        waited = self._tables[name] = {task.subtask: 0.0 for task in self.consumers}
+        of_all = 0.0
+        for producer in self.producers:
+            named = {k: v for k, v in getattr(producer, name).items() if k in waited}
+            rest = getattr(producer, name).get(REST, 0.0)
+            spread = rest / (len(waited) - len(named)) if len(waited) > len(named) else 0.0
+            of_all += spread
+            for target, seconds in named.items():
+                waited[target] += seconds - spread
         for target in waited:
-            spread = producer.blocked.get(REST, 0.0) / len(unnamed) if target in unnamed else 0.0
-            waited[target] += producer.blocked.get(target, spread)
-    total = sum(waited.values())
-    return {target: seconds / total for target, seconds in waited.items()} if total > 0 else {}
+            waited[target] = max(0.0, waited[target] + of_all)
+        return waited
+
+    def consumer(self, task: Task, share: float) -> list[Root]:
+        """Who is to blame for the waits for this one: it, the way to it, or those that it waits for itself."""
+        held = task.share(*OUTPUT_WAITS)
+        if task.task in self.behind and held > 1 - held - task.share(*IDLE):
+            return [replace(root, share=root.share * share) for root in self.behind[task.task].roots]
+        root = self.verdict(task, self.consumers, share)
+        if root.cause in ("silent", "stopped", "cpu_starved", "gc", "paging"):
+            return [root]
+        cause = self.way(task)
+        if cause:
+            return [self.edge(task, cause, share)]
+        # Waited for now and then, and idle now and then: that is how rows come, and no fault
+        return [] if self.lost <= FIRM * self.wall_s and task.share(*IDLE) >= OFTEN_IDLE else [root]
+
+    def way(self, task: Task | None) -> str | None:
+        """What is between producers and a consumer: sockets, the writers' own memory, too little credit; or neither."""
+        if not self.lost:
+            return None
+        idle = task.share("input") if task is not None else 0.0
+        waits = {name: sum(t.seconds.get(name, 0.0) for t in self.producers) / self.lost for name in OUTPUT_WAITS}
+        if task is None or waits["segment"] >= 0.5:
+            return "segments" if waits["segment"] >= 0.5 else None
+        waited, linked = self.by_target("blocked")[task.subtask], self.by_target("linked")[task.subtask]
+        known = any(t.linked or t.unsent or t.looks for t in self.producers)
+        full = max(linked / waited if waited else 0.0, self.full(task)) if known else waits["link"]
+        if idle >= WAY_IDLE and full >= 0.5:
+            return "slow_link"
+        if idle >= WAY_IDLE and sum(t.short_s for t in self.producers) >= 0.5 * self.lost:
+            return "segments"
+        return "credits" if idle >= CREDITS_IDLE else None
+
+    def full(self, task: Task) -> float:
+        """In which share of the looks the kernel had bytes for this one that it could not send, for some producer."""
+        if "full" not in self._tables:
+            full = self._tables["full"] = {}
+            for producer in self.producers:
+                for target, looks in producer.unsent.items():
+                    full[target] = max(full.get(target, 0.0), looks / producer.looks if producer.looks else 0.0)
+        return self._tables["full"].get(task.subtask, 0.0)
+
+    def edge(self, task: Task | None, cause: str, share: float) -> Root:
+        """What is between them is to blame: of one link the consumer that it leads to, else the producers' stage."""
+        worst = max(self.producers, key=lambda t: sum(t.seconds.get(name, 0.0) for name in OUTPUT_WAITS))
+        evidence = {name: worst.share(name) for name in OUTPUT_WAITS if worst.seconds.get(name)}
+        if task is not None:
+            evidence["consumer idle"] = task.share("input")
+        to_one = cause == "slow_link" and task is not None and len(self.consumers) > 1
+        stage, subtask = (task.stage, task.subtask) if to_one and task is not None else (worst.stage, None)
+        return _root(self.exchange, stage, subtask, cause, share, 2.0, worst.wall_s, evidence)
+
+    def verdict(self, task: Task, peers: Sequence[Task], share: float, head: bool = False) -> Root:
+        """The first rule that fits this task's figures."""
+        others = [peer for peer in peers if peer is not task]
+        rows = statistics.median([peer.rows for peer in others]) if others else 0.0
+        cost = statistics.median([peer.cost for peer in others]) if others else 0.0
+        user, wall = task.share("user"), task.wall_s
+        evidence: dict[str, float]
+        found, margin = "unknown", 0.0
+        if not wall:
+            evidence = {}
+        elif task.silent_s >= 0.3 * wall:
+            found, margin, evidence = "silent", task.silent_s / (0.3 * wall), {"seconds without a word": task.silent_s}
+        elif task.stopped_s is not None and task.stopped_s >= 0.1 * wall:
+            found, margin, evidence = "stopped", task.stopped_s / (0.1 * wall), {"seconds stopped": task.stopped_s}
+        elif self.starved(task) and (task.gc_s or 0.0) < max(0.1 * wall, task.queued_s or 0.0):
+            assert task.queued_s is not None
+            found, margin = "cpu_starved", max(task.queued_s, task.throttled_s or 0.0) / (0.15 * wall)
+            evidence = {"seconds waiting for a CPU": task.queued_s, "of": wall}
+            if task.throttled_s:
+                evidence["seconds throttled by its limit"] = task.throttled_s
+        elif task.gc_s is not None and task.gc_s >= 0.1 * wall:
+            found, margin, evidence = (
+                "gc",
+                task.gc_s / (0.1 * wall),
+                {"seconds in the collector": task.gc_s, "of": wall},
+            )
+        elif task.major_faults >= PAGING * wall and (task.cpu_s or 0.0) < 0.5 * wall:
+            found, margin = "paging", task.major_faults / (PAGING * wall)
+            evidence = {"pages read from disk": task.major_faults, "seconds": wall}
+        elif not head and rows and task.rows >= TIMES_ITS_PEERS * rows and task.cost < ALIKE * cost:
+            found, margin = "skew", task.rows / (TIMES_ITS_PEERS * rows) * 1.25
+            evidence = {"rows": task.rows, "rows of the others": rows, **self.hot_key(task)}
+        elif task.share("engine_out") >= 0.5:
+            found, margin, evidence = "slow_sink", 2 * task.share("engine_out"), {"share": task.share("engine_out")}
+        elif user >= 0.5:
+            found, margin = "user_function", 2 * user
+            evidence = {"share": user, **({"times its peers for each row": task.cost / cost} if cost else {})}
+        elif head and task.share("engine_in") >= 0.5:
+            found, margin, evidence = "source_bound", 2 * task.share("engine_in"), {"share": task.share("engine_in")}
+        else:
+            evidence = {name: task.share(name) for name in task.seconds}
+        alone = bool(others) and (found != "user_function" or task.cost >= TIMES_ITS_PEERS * cost or not cost)
+        if found == "cpu_starved":  # whoever is starved with it is so for the same reason
+            alone = bool(others) and not any(self.starved(peer) for peer in others)
+        stage = "source" if found == "source_bound" else task.stage
+        subtask = task.subtask if alone and not (head and found == "source_bound") else None
+        frame = task.frame if found == "user_function" else None
+        return _root(self.exchange, stage, subtask, found, share, margin, wall, evidence, frame)
+
+    def hot_key(self, task: Task) -> dict[str, float]:
+        """The key of this consumer that has most of all rows, by its hash; none, where there is no such."""
+        shares: dict[str, float] = {}
+        for producer in self.producers:
+            for name, share in producer.hot_keys.items():
+                target, _, key = name.partition(":")
+                if target == str(task.subtask):
+                    shares[key] = shares.get(key, 0.0) + share / len(self.producers)
+        hottest = max(shares, key=shares.__getitem__, default=None)
+        return {f"share of the key with hash {hottest}": shares[hottest]} if hottest is not None else {}
+
+    def cpu_s(self, host: str) -> float:
+        """What these tasks had of a machine's CPUs."""
+        if host not in self._cpu_s:
+            tasks = (*self.producers, *self.consumers)
+            self._cpu_s[host] = sum(task.cpu_s or 0.0 for task in tasks if task.host == host)
+        return self._cpu_s[host]
+
+    def starved(self, task: Task) -> bool:
+        """Whether it waits for a CPU that others than these tasks have, or that a limit keeps from it."""
+        if (task.throttled_s or 0.0) >= 0.25 * task.wall_s > 0:
+            return True
+        if task.queued_s is None or task.cpu_s is None:
+            return False
+        if task.machine_s is not None and task.cores:
+            mine = self.cpu_s(task.host)
+            if task.machine_s - mine < max(NEIGHBOURS * task.cores * task.wall_s, mine):
+                return False
+        # Half of what its function took: one that sleeps, or waits for a service, is not held up by its neighbours.
+        # And as much as producers are held back: one that would be too slow with a CPU of its own is slow by itself
+        blocked = self.lost / self.wall_s if self.wall_s > 0 else 0.0
+        mostly = task.queued_s >= max(0.5, blocked) * task.seconds.get("user", 0.0)
+        # One that has a CPU for longer than it waits for one is slow by itself
+        return mostly and task.queued_s >= task.cpu_s and task.queued_s >= 0.15 * task.wall_s
 
 
-def _of_the_way(exchange: str, producers: Sequence[Task], consumers: Sequence[Task], lost: float) -> list[Root]:
-    """What is between producers and consumers: sockets, the writers' own memory, too little credit."""
-    shares = _waited_for(producers, consumers)
-    # Of those that were waited for: the others wait in any case
-    idle = sum(shares.get(task.subtask, 0.0) * task.share("input") for task in consumers)
-    waits = {name: sum(task.seconds.get(name, 0.0) for task in producers) / lost for name in OUTPUT_WAITS}
-    kind = max(OUTPUT_WAITS, key=waits.__getitem__)
-    needed, cause = {"link": (0.3, "slow_link"), "segment": (0.0, "segments"), "credit": (0.7, "credits")}[kind]
-    if waits[kind] < 0.5 or idle < needed:
-        return []
-    worst = max(producers, key=lambda task: sum(task.seconds.get(name, 0.0) for name in OUTPUT_WAITS))
-    evidence = {f"share of waits for {kind}": waits[kind], "consumers idle": idle}
-    return [_root(exchange, worst.stage, None, cause, waits[kind], 2 * waits[kind], worst.wall_s, evidence)]
-
-
-def _of_consumers(exchange: str, producers: Sequence[Task], consumers: Sequence[Task]) -> list[Root]:
-    shares = _waited_for(producers, consumers)
-    if not shares:
-        return []
-    if len(shares) > 1 and max(shares.values()) < TIMES_ITS_PEERS * min(shares.values()):
-        # All are waited for alike: it is the stage that is slow, and no subtask of it
-        busiest = max(consumers, key=lambda task: shares[task.subtask])
-        return [dataclasses.replace(_verdict(exchange, busiest, consumers, 1.0), subtask=None)]
-    named = [task for task in consumers if shares[task.subtask] >= ROOT_SHARE]
-    return [_verdict(exchange, task, consumers, shares[task.subtask]) for task in named]
-
-
-def _verdict(exchange: str, task: Task, peers: Sequence[Task], share: float, head: bool = False) -> Root:
-    """The first rule that fits this task's figures."""
-    others = [peer for peer in peers if peer is not task]
-    rows = statistics.median([peer.rows for peer in others]) if others else 0.0
-    cost = statistics.median([peer.cost for peer in others]) if others else 0.0
-    user, wall = task.share("user"), task.wall_s
-    evidence: dict[str, float]
-    found = "unknown"
-    margin = 0.0
-    if task.stopped_s is not None and task.stopped_s >= 0.1 * wall:
-        found, margin, evidence = "stopped", task.stopped_s / (0.1 * wall), {"seconds stopped": task.stopped_s}
-    elif _starved(task):
-        assert task.queued_s is not None
-        found, margin = "cpu_starved", task.queued_s / (0.15 * wall)
-        evidence = {"seconds waiting for a CPU": task.queued_s, "of": wall}
-    elif task.gc_s is not None and task.gc_s >= 0.1 * wall:
-        found, margin, evidence = "gc", task.gc_s / (0.1 * wall), {"seconds in the collector": task.gc_s, "of": wall}
-    elif not head and rows and task.rows >= TIMES_ITS_PEERS * rows and (not cost or task.cost < ALIKE * cost):
-        found, margin = "skew", task.rows / (TIMES_ITS_PEERS * rows) * 1.25
-        evidence = {"rows": task.rows, "rows of the others": rows}
-    elif task.share("engine_out") >= 0.5:
-        found, margin, evidence = "slow_sink", 2 * task.share("engine_out"), {"share": task.share("engine_out")}
-    elif user >= 0.5:
-        found, margin = "user_function", 2 * user
-        evidence = {"share": user, **({"times its peers for each row": task.cost / cost} if cost else {})}
-    elif head and task.share("engine_in") >= 0.5:
-        found, margin, evidence = "source_bound", 2 * task.share("engine_in"), {"share": task.share("engine_in")}
-    else:
-        evidence = {name: task.share(name) for name in task.seconds}
-    alone = bool(others) and (found != "user_function" or task.cost >= TIMES_ITS_PEERS * cost or not cost)
-    stage = "source" if found == "source_bound" else task.stage
-    subtask = task.subtask if alone and not (head and found == "source_bound") else None
-    frame = task.frame if found == "user_function" else None
-    return _root(exchange, stage, subtask, found, share, margin, wall, evidence, frame)
-
-
-def _starved(task: Task) -> bool:
-    if task.queued_s is None or task.cpu_s is None:
-        return False
-    # A third of what its function took: one that sleeps, or waits for a service, is not held up by its neighbours
-    mostly = task.queued_s >= 0.3 * task.seconds.get("user", 0.0)
-    return mostly and task.queued_s >= 0.25 * (task.cpu_s + task.queued_s) and task.queued_s >= 0.15 * task.wall_s
+def _merged(roots: list[Root]) -> list[Root]:
+    """Those of one place and cause as one."""
+    found: dict[tuple[str, str, int | None, str], Root] = {}
+    for root in roots:
+        place = (root.exchange, root.stage, root.subtask, root.cause)
+        before = found.get(place)
+        if before is not None:
+            share = min(1.0, before.share + root.share)
+            best = max(before, root, key=lambda root: root.confidence)
+            root = replace(best, share=share, confidence=max(before.confidence, root.confidence))
+        found[place] = root
+    return list(found.values())
 
 
 def _root(

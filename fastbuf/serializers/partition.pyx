@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from libc.stdint cimport int32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free
 
 from fastbuf.serializers.column_plan cimport BoundBatch, ColumnPlan
@@ -11,7 +11,27 @@ from fastbuf.serializers.columns cimport FB_HASH_NONE, fb_hash_partition
 from fastbuf.checks import whole
 from fastbuf.errors import SchemaError, SchemaMismatch
 
-MAX_PARTITIONS = 1 << 30
+cdef enum:
+    MAX_PARTITIONS = 1 << 30
+
+
+cdef void hot_count(HotKeys *h, int32_t hash, int32_t partition) noexcept nogil:
+    cdef int i, least = 0
+    h.taken += 1
+    for i in range(h.n):
+        if h.hash[i] == hash:
+            h.count[i] += 1
+            return
+        if h.count[i] < h.count[least]:
+            least = i
+    if h.n < HOT_KEYS:
+        least = h.n
+        h.n += 1
+    else:
+        h.error[least] = h.count[least]
+    h.hash[least] = hash
+    h.partition[least] = partition
+    h.count[least] += 1
 
 
 cdef int check_hashable(ColumnPlan plan, int node) except -1:
@@ -65,12 +85,49 @@ cdef class HashPartitioner:
         self.partitions = whole("partitions", partitions, 1, MAX_PARTITIONS)
         if not self.keys:
             raise ValueError("at least one key column is needed")
+        self.n_keys = len(self.keys)
         self.key_nodes = <int32_t *> calloc(len(self.keys), sizeof(int32_t))
         if self.key_nodes == NULL:
             raise MemoryError
 
     def __dealloc__(self):
         free(self.key_nodes)
+        free(self.hot)
+
+    def watch_keys(self):
+        """From now on count which keys come most often, in one row of 1,024."""
+        if self.hot == NULL:
+            self.hot = <HotKeys *> calloc(1, sizeof(HotKeys))
+            if self.hot == NULL:
+                raise MemoryError
+
+    def hot_keys(self):
+        """Which share of the rows has which key, at the least, and the partition where it goes.
+
+        Returns
+        -------
+        dict of int to tuple of float and int
+            By 30 bits of the key's hash; those that come most often first.
+        """
+        cdef int i
+        if self.hot == NULL or not self.hot.taken:
+            return {}
+        found = [(self.hot.count[i] - self.hot.error[i], self.hot.hash[i], self.hot.partition[i])
+                 for i in range(self.hot.n)]
+        return {key: (count / self.hot.taken, part) for count, key, part in sorted(found, reverse=True) if count}
+
+    cdef void look(self, BoundBatch batch, const int32_t *pids) noexcept nogil:
+        cdef int32_t[HOT_KEYS] hashes
+        cdef int64_t i, due
+        self.hot.rows += batch.c.rows
+        # The first rows of a batch: the others' hashes are not kept
+        due = min(<int64_t> (self.hot.rows // HOT_EVERY - self.hot.taken), batch.c.rows, <int64_t> HOT_KEYS)
+        if due <= 0:
+            return
+        fb_hash_partition(batch.c.nodes, batch.c.cols, self.key_nodes, self.n_keys, 42, due, MAX_PARTITIONS,
+                          hashes)
+        for i in range(due):
+            hot_count(self.hot, hashes[i], pids[i])
 
     def __reduce__(self):
         return HashPartitioner, (self.keys, self.partitions)
@@ -103,12 +160,13 @@ cdef class HashPartitioner:
         return 0
 
     cdef int fill(self, BoundBatch batch, int32_t *pids) except -1:
-        cdef int n_keys = len(self.keys)
         cdef uint64_t mixed
         self.check(batch.plan)
         with nogil:
-            mixed = fb_hash_partition(batch.c.nodes, batch.c.cols, self.key_nodes, n_keys, 42, batch.c.rows,
+            mixed = fb_hash_partition(batch.c.nodes, batch.c.cols, self.key_nodes, self.n_keys, 42, batch.c.rows,
                                       self.partitions, pids)
+        if self.hot != NULL:
+            self.look(batch, pids)      # with the GIL, as who asks
         self.digest += mixed
         return 0
 

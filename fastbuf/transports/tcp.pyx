@@ -523,6 +523,10 @@ cdef class TcpTransport:
         out = self.listener.strangers.stats() if self.listener is not None else {}
         return {**out, "connections": self.io.connections()}
 
+    def unsent(self):
+        """Bytes that the kernel has taken and not sent, by peer, of the connections that were dialled here."""
+        return self.io.unsent()
+
     def close(self):
         """Everything was let go of before: end the listener, then the I/O thread."""
         if self.closed:

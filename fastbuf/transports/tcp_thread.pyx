@@ -7,6 +7,7 @@ from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport errno
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
 
 from fastbuf._native.atomics cimport (
     fb_event_cancel,
@@ -14,8 +15,10 @@ from fastbuf._native.atomics cimport (
     fb_event_prepare,
     fb_event_wait,
     fb_now_ns,
+    fb_u32_add_acq_rel,
     fb_u32_load_acquire,
     fb_u32_store_release,
+    fb_u32_sub_acq_rel,
 )
 from fastbuf._native.sockets cimport (
     EFD_CLOEXEC,
@@ -23,12 +26,14 @@ from fastbuf._native.sockets cimport (
     EPOLL_CLOEXEC,
     EPOLL_CTL_ADD,
     EPOLLIN,
+    SIOCOUTQNSD,
     close,
     epoll_create1,
     epoll_ctl,
     epoll_event,
     eventfd,
     eventfd_read,
+    ioctl,
 )
 from fastbuf._native.threads cimport (
     pthread_attr_destroy,
@@ -40,6 +45,7 @@ from fastbuf._native.threads cimport (
     pthread_mutex_destroy,
     pthread_mutex_init,
     pthread_mutex_lock,
+    pthread_mutex_trylock,
     pthread_mutex_unlock,
 )
 from fastbuf.transports.tcp_guest cimport guest_init
@@ -49,6 +55,7 @@ from fastbuf.transports.tcp_state cimport Connection, Letter, Stream, connection
 from fastbuf.errors import ExchangeClosed, ResourceError
 
 cdef enum:
+    MOST_LOOKED_AT = 64         # connections whose unsent bytes are told
     STACK_BYTES = 256 * 1024    # small: RLIMIT_AS counts it
     SLICE_NS = 200000000        # signals are looked at this often while waiting
 
@@ -120,6 +127,29 @@ cdef class IoThread:
     cdef int connections(self):
         """How many there are."""
         return fb_u32_load_acquire(&self.loop.all.open) if self.loop != NULL else 0
+
+    cdef list unsent(self):
+        cdef Connection *c
+        cdef int left, n = 0
+        cdef int[MOST_LOOKED_AT] bytes_left
+        cdef char[MOST_LOOKED_AT][80] peers
+        if self.loop == NULL or self.pid != os.getpid():
+            return []
+        fb_u32_add_acq_rel(&self.loop.guests, 1)
+        with nogil:
+            if pthread_mutex_trylock(&self.loop.turn) == 0:
+                c = self.loop.all.connections
+                while c != NULL and n < MOST_LOOKED_AT:
+                    left = 0
+                    if c.dialled and c.fd >= 0 and ioctl(c.fd, SIOCOUTQNSD, &left) == 0:
+                        bytes_left[n] = left
+                        memcpy(peers[n], c.peer, 80)
+                        n += 1
+                    c = c.next
+                pthread_mutex_unlock(&self.loop.turn)
+                self.loop.driver.serve(&self.loop.driver)      # what was marked meanwhile was left to us
+        fb_u32_sub_acq_rel(&self.loop.guests, 1)
+        return [((<bytes> <char *> peers[k]).decode(), bytes_left[k]) for k in range(n)]
 
     cdef int open_inbox(self) except -1:
         """The descriptor that becomes readable when a stream that joins has said something."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -88,6 +89,36 @@ def test_a_slow_consumer_is_seen_while_its_producers_wait_for_it(spark: Any) -> 
     assert root.frame.startswith("test_progress.py:")
     assert root.frame.endswith(" __call__")
     assert "Subtask 1 of `Slow`" in found.sentence
+
+
+def test_a_slow_consumer_is_named_while_it_runs(spark: Any) -> None:
+    keys = [k for k in range(20) if spark.range(1).selectExpr(f"pmod(hash({k}L), 2) as p").first()[0] == 1]
+    df = spark.range(0, 200_000, 1, 2).selectExpr("id % 20 as k", "repeat('x', 100) as text")
+    conf = fbs.ShuffleConf(memory_bytes="1m", batch_rows=5_000, batch_bytes="256k")
+    made = fbs.map_in_arrow(df, Slow(keys[0], 0.25), df.schema, keys="k", num_partitions=2, mode="pipelined", conf=conf)
+    seen: dict[str, Any] = {}
+
+    def look(run: fbs.RunSummary) -> bool:
+        roots = run.diagnosis.roots
+        producers = dict(run.producers).values()
+        if not roots or not all("samples" in figures for figures in producers):
+            return False
+        seen.update(roots=roots, producers=list(producers), consumers=dict(run.consumers))
+        return True
+
+    assert while_it_runs(made.count, look), fbs.last_run()
+    (root,) = seen["roots"]
+    assert (root.stage, root.subtask, root.cause) == ("Slow", 1, "user_function")
+    assert root.frame.startswith("test_progress.py:")
+    for figures in seen["producers"]:
+        assert figures["outPoolUsage"] > 0.5
+        assert figures["samples"]["taken"] == 100
+        assert figures["samples"]["level"] == "HIGH"
+        assert figures["linked"] == {}
+        assert len(json.dumps(figures)) <= 2_500
+    slow = seen["consumers"][1]
+    assert slow["inputQueueLength"] >= 0
+    assert "off" in slow["stacks"]  # it sleeps
 
 
 def test_a_partition_with_most_of_the_rows_is_skew(spark: Any) -> None:

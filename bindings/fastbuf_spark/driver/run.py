@@ -267,19 +267,19 @@ class Run:
         if consumer is not None and consumer.state == "live":
             consumer.state = "done"
             self.moved = now
-            self.summary.consumers[consumer.partition] = stats
+            self.summary.tells("consumers", consumer.partition, stats)
             if sent is not None:
-                self.summary.producers[consumer.partition] = sent
+                self.summary.tells("producers", consumer.partition, sent)
             self._consumer_left(now)
 
     def watched(self, peer: Peer, stats: dict[str, Any]) -> None:
         """A participant tells how it goes; its last word, when it is done, takes the place of this."""
         consumer = self._consumer_of(peer)
         if consumer is not None and consumer.state == "live":
-            self.summary.consumers[consumer.partition] = stats
+            self.summary.tells("consumers", consumer.partition, stats)
         lease = self._lease_of(peer)
         if lease is not None and lease.state != "done":
-            self.summary.producers[lease.partition] = stats
+            self.summary.tells("producers", lease.partition, stats)
 
     def consumer_failed(self, peer: Peer, reason: str, now: float) -> None:
         """A consumer gave up, for a reason of its own: Spark may try its task again, which makes a new request."""
@@ -352,7 +352,7 @@ class Run:
             return
         lease.state, lease.totals, lease.unreached = "done", totals, unreached or {}
         self.moved = now
-        self.summary.producers[lease.partition] = stats
+        self.summary.tells("producers", lease.partition, stats)
         peer.send({"op": "ok"})
         for _, other in lease.waiting:
             other.send({"op": "done"})

@@ -8,7 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fastbuf.monitor import REST, Diagnosis, Task, diagnose
+from fastbuf.monitor import Diagnosis, diagnose
+from fastbuf.monitor.verdict import Reports, Sides, verdicts, whole
+
+JUDGE_S = 0.5  #: between two verdicts on a run under way, however often one is asked for: of 1,000 tasks it takes that
 
 _numbers = itertools.count(1)
 
@@ -43,8 +46,10 @@ class RunSummary:
         pool; ``starting``, ``input``: waiting for producers, for the first rows and for more; ``engine_in``,
         ``engine_out``: for Spark; ``user``: none of these); of producers ``blocked``, seconds by the consumer that
         they waited for.  While one runs they are of the last second, with its ``state`` and the shares
-        ``backPressured``, ``idle`` and ``busy`` of its last five (``spark.fastbuf.monitor``).  Another thread adds to
-        them: copy, then iterate.
+        ``backPressured``, ``idle`` and ``busy`` of its last five (``spark.fastbuf.monitor``).  By Flink's names:
+        ``outPoolUsage``, ``inPoolUsage``, ``exclusiveBuffersUsage``, ``floatingBuffersUsage``, ``outputQueueLength``,
+        ``inputQueueLength``, and the ``samples`` of 100 looks; ``frames`` and ``stacks`` of the user's code, on and off
+        a CPU; ``hot_keys``, shares by consumer and hash.  Another thread adds to them: copy, then iterate.
     """
 
     exchange: str
@@ -61,6 +66,14 @@ class RunSummary:
     consumers: dict[int, dict[str, Any]] = field(default_factory=dict)
     began: float = field(default_factory=time.time)
     number: int = field(default_factory=lambda: next(_numbers))
+    _told: dict[tuple[str, int], Reports] = field(default_factory=dict, repr=False, compare=False)
+    _judged: tuple[float, Diagnosis] | None = field(default=None, repr=False, compare=False)
+
+    def tells(self, side: str, partition: int, stats: dict[str, Any]) -> None:
+        """A participant's figures up to now; side: ``"producers"`` or ``"consumers"``."""
+        getattr(self, side)[partition] = stats
+        if "seconds" in stats:
+            self._told.setdefault((side, partition), Reports()).add(stats, time.monotonic())
 
     @property
     def records_sent(self) -> int:
@@ -90,11 +103,23 @@ class RunSummary:
 
     @property
     def diagnosis(self) -> Diagnosis:
-        """Which subtask holds up this run, and why: of all its time up to now."""
+        """Which subtask holds up this run, and why: over its last seconds while it runs, then over all of its time."""
+        if self.outcome == "running":
+            now = time.monotonic()
+            if self._judged is not None and now - self._judged[0] < JUDGE_S:
+                return self._judged[1]
+            told = dict(self._told)
+
+            def side(name: str) -> dict[int, Reports]:
+                return {partition: reports for (where, partition), reports in told.items() if where == name}
+
+            sides = Sides(side("producers"), side("consumers"), "producers", self.name)
+            self._judged = now, verdicts({self.name: sides}, now)[self.name]
+            return self._judged[1]
         producers, consumers = dict(self.producers), dict(self.consumers)
-        sources = [_task("producers", partition, stats) for partition, stats in producers.items()]
+        sources = [whole("producers", partition, stats) for partition, stats in producers.items()]
         return diagnose(
-            self.name, sources, [_task(self.name, partition, stats) for partition, stats in consumers.items()]
+            self.name, sources, [whole(self.name, partition, stats) for partition, stats in consumers.items()]
         )
 
     @property
@@ -114,21 +139,6 @@ class RunSummary:
 
     def _all(self) -> list[dict[str, Any]]:
         return [*self.producers.values(), *self.consumers.values()]
-
-
-def _task(stage: str, subtask: int, stats: Mapping[str, Any]) -> Task:
-    blocked = {REST if target == "rest" else int(target): took for target, took in stats.get("blocked", {}).items()}
-    known = {name: stats.get(name) for name in ("cpu_s", "queued_s", "gc_s", "stopped_s")}
-    return Task(
-        stage,
-        subtask,
-        {name: took for name, took in stats.get("seconds", {}).items() if name != "starting"},
-        blocked,
-        int(stats.get("records", 0)),
-        int(stats.get("bytes", 0)),
-        frames=stats.get("frames", {}),
-        **known,
-    )
 
 
 def total(stats: Iterable[Mapping[str, Any]], name: str) -> float:

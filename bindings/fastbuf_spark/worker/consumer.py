@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ExchangeAborted, ExchangeError, StallTimeout
+from fastbuf.monitor.figures import ended
+from fastbuf.monitor.vitals import Vitals
 from fastbuf_spark.codec import Codec
 from fastbuf_spark.spec import ExchangeSpec, plain
 from fastbuf_spark.wire import data_secret, producers_failed
@@ -16,8 +18,7 @@ from fastbuf_spark.worker.chains import Chain
 from fastbuf_spark.worker.control import Control, StageFailed, words
 from fastbuf_spark.worker.memory import environment
 from fastbuf_spark.worker.task_input import Given, InputLost, TaskInput
-from fastbuf_spark.worker.vitals import Vitals
-from fastbuf_spark.worker.watch import TaskClock, Watch, ended, times
+from fastbuf_spark.worker.watch import TaskClock, Watch, times
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -123,7 +124,8 @@ class Consumer:
 
                     def figures() -> dict[str, Any]:
                         known = vitals.figures() if vitals is not None else {}
-                        return {**gate.stats(), **times(clock, gate.activity()), "records": received.records, **known}
+                        figures = {**gate.stats(), **gate.gauges(), **times(clock, gate.activity())}
+                        return {**figures, "records": received.records, **known}
 
                     try:
                         with Watch(control, figures, vitals) if vitals is not None else contextlib.nullcontext():

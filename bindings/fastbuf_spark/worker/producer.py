@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ExchangeAborted, ExchangeError, PeerLost, StallTimeout
+from fastbuf.monitor.figures import ended, hottest, longest
+from fastbuf.monitor.ticker import Ticker
+from fastbuf.monitor.vitals import Vitals
 from fastbuf_spark.folding import Fold
 from fastbuf_spark.spec import ExchangeSpec, not_reached, plain
 from fastbuf_spark.wire import data_secret
@@ -15,8 +18,7 @@ from fastbuf_spark.worker.consumer import explained
 from fastbuf_spark.worker.control import Control, words
 from fastbuf_spark.worker.memory import environment
 from fastbuf_spark.worker.task_input import InputLost, TaskInput
-from fastbuf_spark.worker.vitals import Vitals
-from fastbuf_spark.worker.watch import TaskClock, Watch, ended, longest, times
+from fastbuf_spark.worker.watch import TaskClock, Watch, times
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -147,15 +149,27 @@ class Producer:
                 raise PeerLost(text) from error
 
             vitals = Vitals() if spec.conf.monitor else None
+            ticker = Ticker(writer)
+            if vitals is not None:
+                writer.watch_keys()
 
             def figures() -> dict[str, Any]:
                 known = vitals.figures() if vitals is not None else {}
-                blocked = longest(writer.blocked_s(), wanted)
-                return {**writer.stats(), **times(clock, writer.activity()), "blocked": blocked, **known}
+                waited = {
+                    "blocked": longest(writer.blocked_s(), wanted),
+                    "linked": longest(writer.blocked_s(True), wanted),
+                }
+                known["hot_keys"] = hottest(writer.hot_keys())
+                if ticker.samples is not None:
+                    known["samples"] = ticker.samples
+                return {**writer.stats(), **writer.gauges(), **times(clock, writer.activity()), **waited, **known}
 
             emit = writer.emit_batch if serializer.kind == "columnar" else writer.emit
             try:
-                with Watch(control, figures, vitals) if vitals is not None else contextlib.nullcontext():
+                with contextlib.ExitStack() as watched:
+                    if vitals is not None:
+                        watched.enter_context(ticker)
+                        watched.enter_context(Watch(control, figures, vitals))
                     emit(first)
                     del first
                     with task_input.reading():

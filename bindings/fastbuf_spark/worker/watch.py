@@ -5,23 +5,20 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any
 
+from fastbuf.monitor.figures import MOST_BYTES, Shares, bounded
+from fastbuf.monitor.vitals import Vitals
 from fastbuf_spark.spec import plain
 from fastbuf_spark.worker.control import Control
-from fastbuf_spark.worker.vitals import Vitals
 
 log = logging.getLogger("fastbuf_spark")
 
 EVERY_S = 1.0
 LOOKS = 4  #: for each report
-WINDOW = 5  #: reports that the shares of time are of
-MOST_TARGETS = 8  #: consumers that a producer names as those it waited for longest
-PRESSED = ("credit", "link", "segment", "engine_out")  #: waits for whoever comes after the task
-IDLE = ("input", "engine_in")  #: and for whoever comes before it
+AROUND = 64  #: bytes of a report that are not figures
 
 
 class TaskClock:
@@ -107,19 +104,6 @@ def times(clock: TaskClock, activity: dict[str, Any]) -> dict[str, Any]:
     return {"state": state, "seconds": seconds, **({} if target is None else {"target": target})}
 
 
-def ended(figures: dict[str, Any]) -> dict[str, Any]:
-    """Figures of a task that does nothing any more."""
-    return {name: value for name, value in figures.items() if name not in ("state", "target")}
-
-
-def longest(blocked: list[float], targets: list[int]) -> dict[str, float]:
-    """Seconds by partition of the consumers that were waited for longest; ``rest`` for all others."""
-    order = sorted(range(len(blocked)), key=blocked.__getitem__, reverse=True)
-    found = {str(targets[i]): blocked[i] for i in order[:MOST_TARGETS] if blocked[i] > 0}
-    rest = sum(blocked[i] for i in order[MOST_TARGETS:])
-    return {**found, "rest": rest} if rest else found
-
-
 class Watch:
     """Tells the driver of a task once a second, from a thread of its own, until the block is left.
 
@@ -136,7 +120,7 @@ class Watch:
         self._figures = figures
         self._vitals = vitals
         self._ended = threading.Event()
-        self._window: deque[tuple[float, dict[str, float]]] = deque([(time.monotonic(), {})], WINDOW + 1)
+        self._shares = Shares()
         self._thread = threading.Thread(target=self._run, name="fastbuf-watch", daemon=True)
 
     def _run(self) -> None:
@@ -147,23 +131,11 @@ class Watch:
                 figures = self._figures()
                 self._vitals.look(due, figures["state"] == "user")
                 if looks % LOOKS == 0:
-                    self._control.tell({"op": "watch", "stats": plain({**figures, **self._shares(figures["seconds"])})})
+                    told = plain({**figures, **self._shares.of(figures["seconds"])})
+                    self._control.tell({"op": "watch", "stats": bounded(told, MOST_BYTES - AROUND)})
             except Exception as error:  # a report that fails must not end a task that works
                 log.debug("no report of this task: %s", error)
             due = time.monotonic() + EVERY_S / LOOKS
-
-    def _shares(self, seconds: dict[str, float]) -> dict[str, float]:
-        """Which share of the last seconds it was held back, idle, and busy."""
-        now = time.monotonic()
-        since, before = self._window[0]
-        self._window.append((now, seconds))
-        passed = max(now - since, 1e-9)
-
-        def share(names: Iterable[str]) -> float:
-            return min(1.0, sum(seconds.get(name, 0.0) - before.get(name, 0.0) for name in names) / passed)
-
-        pressed, idle = share(PRESSED), share(IDLE)
-        return {"backPressured": pressed, "idle": idle, "busy": max(0.0, 1.0 - pressed - idle)}
 
     def __enter__(self) -> Watch:
         self._thread.start()

@@ -92,7 +92,8 @@ def test_two_faults_are_two_roots() -> None:
     ("more", "cause"),
     [
         ({"stopped_s": 4.0}, "stopped"),
-        ({"cpu_s": 4.0, "queued_s": 5.0}, "cpu_starved"),
+        ({"cpu_s": 1.5, "queued_s": 8.4}, "cpu_starved"),
+        ({"cpu_s": 4.0, "queued_s": 5.0}, "user_function"),  # with a CPU of its own it would be twice as fast: too slow
         ({"cpu_s": 0.5, "queued_s": 2.0}, "user_function"),  # it sleeps for the rest
         ({"gc_s": 3.0, "cpu_s": 9.0, "queued_s": 0.1}, "gc"),
         ({"cpu_s": 9.0, "queued_s": 0.5, "gc_s": 0.01, "stopped_s": 0.0}, "user_function"),
@@ -139,7 +140,7 @@ def test_a_consumer_that_is_busy_long_after_all_was_sent_is_named() -> None:
 
 def test_what_no_rule_fits_is_not_guessed() -> None:
     consumers = [task(0, user=4, input=4, engine_in=1, engine_out=1), task(1, input=10)]
-    root = one(diagnose("e", [source(0, {0: 5.0})], consumers))
+    root = one(diagnose("e", [source(0, {0: 6.0})], consumers))
     assert root.cause == "unknown"
     assert root.evidence["user"] == 0.4
 

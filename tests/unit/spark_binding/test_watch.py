@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from fastbuf.monitor.figures import ended, longest
+from fastbuf.monitor.vitals import Vitals
 from fastbuf_spark.api.progress import ProgressBar
 from fastbuf_spark.driver.summary import RunSummary
+from fastbuf_spark.wire import pack
 from fastbuf_spark.worker import watch
-from fastbuf_spark.worker.vitals import Vitals
-from fastbuf_spark.worker.watch import TaskClock, Watch, ended, longest, times
+from fastbuf_spark.worker.watch import TaskClock, Watch, times
 
 QUIET: dict[str, Any] = {
     "state": "runs",
@@ -161,6 +163,46 @@ def test_a_report_that_fails_ends_nothing() -> None:
     with Watch(heard, lambda: {"state": "user", "seconds": {}}, Looked()):  # type: ignore[arg-type]
         for _ in range(3):
             assert heard.came.acquire(timeout=10.0)
+
+
+def test_a_task_tells_two_kilobytes_a_second_at_most() -> None:
+    heard = Heard()
+    stacks = {";".join(f"file_{k}.py:{i} function" for i in range(40)): k + 1 for k in range(5)}
+
+    def figures() -> dict[str, Any]:
+        return {"records": 7, "state": "user", "seconds": {"user": 1.0}, "stacks": {"on": stacks, "off": stacks}}
+
+    with Watch(heard, figures, Looked()):  # type: ignore[arg-type]
+        assert heard.came.acquire(timeout=10.0)
+    assert len(pack({"op": "watch", "stats": figures()})) > 4096
+    for message in heard.messages:
+        assert len(pack(message)) <= 2048
+        assert message["stats"]["records"] == 7
+
+
+def test_a_run_under_way_is_judged_by_its_last_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("fastbuf_spark.driver.summary.time.monotonic", lambda: now[0])
+    run = RunSummary("x", "total", "pipelined")
+    for second in range(1, 11):
+        now[0] += 1.0
+        held = {"credit": 0.9 * second, "user": 0.1 * second}
+        run.tells("producers", 0, {"state": "credit", "seconds": held, "blocked": {"1": 0.9 * second}})
+        for k, busy in ((0, 0.1), (1, 0.95)):
+            seconds = {"user": busy * second, "input": (1 - busy) * second}
+            run.tells("consumers", k, {"state": "user", "seconds": seconds, "records": 100 * second})
+    (root,) = run.diagnosis.roots
+    assert (root.stage, root.subtask, root.cause) == ("total", 1, "user_function")
+    for second in range(1, 7):  # then it is over, and all go on
+        now[0] += 1.0
+        held = {"credit": 9.0, "user": 1.0 + second}
+        run.tells("producers", 0, {"state": "user", "seconds": held, "blocked": {"1": 9.0}})
+        for k, busy in ((0, 1.0), (1, 9.5)):
+            seconds = {"user": busy + 0.5 * second, "input": 10 - busy + 0.5 * second}
+            run.tells("consumers", k, {"state": "user", "seconds": seconds, "records": 1000 + 100 * second})
+    assert run.diagnosis.roots == []
+    run.outcome = "ok"
+    assert [root.subtask for root in run.diagnosis.roots] == [1]  # of all its time
 
 
 def a_run() -> RunSummary:

@@ -1,0 +1,159 @@
+"""What it costs to be watched: an exchange within a process, and the main job in Spark, with the monitor and without.
+
+In turn, in pairs whose order changes.  Told: the mean difference of the pairs as a share of the time without, and the
+upper bound of its 95 % interval (Student's t), of the wall clock and of CPU.  Of the exchange also what the monitor's
+own threads used of a CPU, to the kernel's account, which scatters least.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import fastbuf as fb
+
+SMOKE = os.environ.get("FASTBUF_BENCH_SMOKE") == "1"
+PAIRS = int(os.environ.get("FASTBUF_BENCH_PAIRS", "2" if SMOKE else "20"))
+BATCHES = 50 if SMOKE else 25_000
+ROWS = 10_000
+SPARK_ROWS = 100_000 if SMOKE else 4_000_000
+T_95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 8: 2.36, 10: 2.26, 12: 2.20, 20: 2.09, 30: 2.05, 40: 2.02}
+
+
+def bound(without: list[float], watched: list[float]) -> tuple[float, float]:
+    """Mean difference of pairs as a share of the time without, and the upper end of its 95 % interval."""
+    shares = [(b - a) / a for a, b in zip(without, watched, strict=True)]
+    t = T_95[max(n for n in T_95 if n <= len(shares))]
+    return mean(shares), mean(shares) + t * stdev(shares) / math.sqrt(len(shares))
+
+
+def threads_cpu_s(*names: str) -> float:
+    """Of threads of these names (as the kernel knows them)."""
+    used = 0.0
+    for task in Path("/proc/self/task").iterdir():
+        if (task / "comm").read_text().strip() in names:
+            used += int((task / "schedstat").read_text().split()[0]) / 1e9
+    return used
+
+
+def one_exchange(batch: pa.RecordBatch, watched: bool) -> tuple[float, float, float]:
+    """Wall, CPU, and what the monitor's threads had of it."""
+    columns = fb.ColumnarSerializer(batch.schema)
+    with fb.ShuffleEnvironment(segments=512) as env:
+        if watched:
+            env.monitor.start()
+        writer, (gate,) = env.exchange(serializer=columns)
+        begin, cpu = time.perf_counter(), time.process_time()
+
+        def write() -> None:
+            for _ in range(BATCHES):
+                writer.emit_batch(batch)
+            writer.close()
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        rows = sum(got.num_rows for got in gate)
+        thread.join()
+        took = time.perf_counter() - begin, time.process_time() - cpu
+        own = threads_cpu_s("fastbuf-monitor", "fastbuf-ticker") if watched else 0.0
+    assert rows == BATCHES * ROWS
+    return *took, own
+
+
+def told(benchmark: Any, name: str, without: list[float], watched: list[float]) -> None:
+    share, most = bound(without, watched)
+    benchmark.extra_info[f"{name}_more_percent"] = round(100 * share, 2)
+    benchmark.extra_info[f"{name}_at_most_percent"] = round(100 * most, 2)
+    print(f"{name}: {share:+.2%}, at most {most:+.2%} (95 %, {len(without)} pairs)")
+
+
+def test_exchange_watched(benchmark: Any) -> None:
+    rng = np.random.default_rng(1)
+    batch = pa.record_batch({"k": rng.integers(0, 1000, ROWS), "a": rng.random(ROWS), "b": rng.random(ROWS)})
+    found: dict[bool, list[tuple[float, float, float]]] = {False: [], True: []}
+
+    def rounds() -> None:
+        one_exchange(batch, True)
+        for pair in range(PAIRS):
+            for watched in (False, True) if pair % 2 else (True, False):
+                found[watched].append(one_exchange(batch, watched))
+
+    benchmark.pedantic(rounds, rounds=1)
+    for k, name in enumerate(("wall", "cpu")):
+        told(benchmark, name, [each[k] for each in found[False]], [each[k] for each in found[True]])
+    own = sum(each[2] for each in found[True]) / sum(each[0] for each in found[True])
+    benchmark.extra_info["own_threads_percent_of_a_cpu"] = round(100 * own, 2)
+    print(f"the monitor's own threads: {own:.2%} of a CPU")
+
+
+def passing(batches: Any) -> Any:
+    yield from batches
+
+
+def tree_cpu_s() -> float:
+    """Of this process and all that it started, the JVM and the workers."""
+    import psutil
+
+    me = psutil.Process()
+    used = 0.0
+    for process in (me, *me.children(recursive=True)):
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        used += times.user + times.system
+    return used
+
+
+@pytest.mark.spark
+def test_main_job_watched(benchmark: Any) -> None:
+    from pyspark.sql import SparkSession
+
+    import fastbuf_spark as fbs
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    root = str(Path(__file__).resolve().parents[1])
+    path = [root, os.path.join(root, "bindings"), os.path.join(root, "benches")]
+    os.environ["PYTHONPATH"] = os.pathsep.join([*path, os.environ.get("PYTHONPATH", "")])
+    spark = SparkSession.builder.master("local[4]").config("spark.ui.enabled", "false").getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    schema = "k long, id long, x double, name string"
+    df = spark.range(0, SPARK_ROWS, 1, 2).selectExpr(
+        "id % 1000 as k", "id", "cast(id as double) as x", "concat('user-', id % 100) as name"
+    )
+    df = df.cache()
+    df.count()
+    made = {
+        watched: fbs.map_in_arrow(
+            df, passing, schema, keys="k", num_partitions=2, before=passing, before_schema=schema, mode="pipelined",
+            conf=fbs.ShuffleConf(monitor=watched),
+        )
+        for watched in (False, True)
+    }  # fmt: skip
+    found: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
+
+    def once(watched: bool) -> tuple[float, float]:
+        begin, cpu = time.perf_counter(), tree_cpu_s()
+        made[watched].write.format("noop").mode("overwrite").save()
+        return time.perf_counter() - begin, tree_cpu_s() - cpu
+
+    def rounds() -> None:
+        once(True), once(False)
+        for pair in range(PAIRS):
+            for watched in (False, True) if pair % 2 else (True, False):
+                found[watched].append(once(watched))
+
+    benchmark.pedantic(rounds, rounds=1)
+    spark.stop()
+    for k, name in enumerate(("wall", "cpu")):
+        told(benchmark, name, [each[k] for each in found[False]], [each[k] for each in found[True]])

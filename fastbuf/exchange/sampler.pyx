@@ -1,0 +1,89 @@
+"""Looks at what writers do so many times, so far apart, without the GIL.
+
+Code that holds the GIL delays none of the looks.  A thread of Python's would come late exactly where a task is busy,
+and look when it lets go of the GIL, which is when it begins to wait: it would show pressure where there is none.
+"""
+
+from libc.stdint cimport int64_t, uint32_t
+from libc.stdlib cimport calloc, free
+
+from fastbuf._native.activity cimport (
+    FB_WAIT_CREDIT,
+    FB_WAIT_LINK,
+    FB_WAIT_SEGMENT,
+    fb_activity,
+    fb_activity_picture,
+    fb_activity_read,
+)
+from fastbuf._native.atomics cimport (
+    fb_event_cancel,
+    fb_event_epoch,
+    fb_event_init,
+    fb_event_notify,
+    fb_event_prepare,
+    fb_event_wait,
+    fb_now_ns,
+)
+from fastbuf.exchange.result_partition cimport ResultPartition
+
+
+cdef class Sampler:
+    """Takes samples of writers, in the thread that asks; another one may stop it."""
+
+    def __cinit__(self):
+        fb_event_init(&self.stopped)
+
+    def stop(self):
+        """End a burst that is under way, and allow no other."""
+        self.over = True
+        fb_event_notify(&self.stopped)
+
+    def blocked(self, list writers, int samples, double every_s):
+        """In how many of the looks each writer could not go on.
+
+        Parameters
+        ----------
+        writers : list of RecordWriter
+        samples : int
+        every_s : float
+
+        Returns
+        -------
+        tuple of int and list of int
+            Looks that were taken, fewer when it was stopped; for each writer those that found it blocked.
+        """
+        cdef list partitions = [writer.partition for writer in writers]     # alive for as long as they are looked at
+        cdef Py_ssize_t n = len(partitions), i
+        cdef fb_activity **looked_at = <fb_activity **> calloc(n + 1, sizeof(fb_activity *))
+        cdef uint32_t *found = <uint32_t *> calloc(n + 1, sizeof(uint32_t))
+        cdef fb_activity_picture p
+        cdef int taken = 0
+        cdef int64_t every = <int64_t> (every_s * 1e9)
+        cdef int64_t due = fb_now_ns()
+        cdef uint32_t key = fb_event_epoch(&self.stopped)
+        cdef bint stopped = self.over
+        if looked_at == NULL or found == NULL:
+            free(looked_at)
+            free(found)
+            raise MemoryError
+        for i in range(n):
+            looked_at[i] = &(<ResultPartition> partitions[i]).core.activity
+        with nogil:
+            while taken < samples and not stopped:
+                for i in range(n):
+                    fb_activity_read(looked_at[i], fb_now_ns(), &p)
+                    if p.state in (FB_WAIT_CREDIT, FB_WAIT_LINK, FB_WAIT_SEGMENT):
+                        found[i] += 1
+                taken += 1
+                due += every
+                while fb_now_ns() < due and not stopped:
+                    if fb_event_prepare(&self.stopped) != key:
+                        fb_event_cancel(&self.stopped)
+                        stopped = True
+                    else:
+                        fb_event_wait(&self.stopped, key, due)
+        try:
+            return taken, [found[i] for i in range(n)]
+        finally:
+            free(looked_at)
+            free(found)

@@ -1,0 +1,297 @@
+"""What the processes of an exchange tell of their tasks, put together."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from fastbuf.errors import FastbufError
+from fastbuf.exchange.named_thread import start_thread
+from fastbuf.monitor.figures import ended
+from fastbuf.monitor.verdict import Reports, Sides, verdicts
+from fastbuf.monitor.wire import FRAME_BYTES, Unpacker, pack, proof, same
+
+log = logging.getLogger("fastbuf")
+
+PROOF_S = 10.0  #: for who connects, to prove the secret
+MOST_STRANGERS = 64  #: that have not yet
+FORGET_S = 600.0  #: after which a task that has ended is not shown any more
+
+
+class MonitorAddress(NamedTuple):
+    """What a process needs to tell a monitor of its tasks: ``monitor.address``. It can be pickled."""
+
+    host: str
+    port: int
+    secret: bytes
+
+    def __repr__(self) -> str:
+        return f"MonitorAddress({self.host!r}, {self.port}, secret=<{len(self.secret)} bytes>)"
+
+
+@dataclass
+class _Told:
+    """One writer or gate of some process."""
+
+    report: dict[str, Any]
+    reports: Reports = field(default_factory=Reports)
+    heard: float = 0.0
+
+
+class _Caller:
+    """A connection."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.nonce = secrets.token_hex(16)
+        self.unpacker = Unpacker()
+        self.proved = False
+        self.deadline = time.monotonic() + PROOF_S
+        self.tasks: set[str] = set()  # that it has told of
+
+
+class Monitor:
+    """Collects what processes tell of their exchanges, and says who holds them up.
+
+    Examples
+    --------
+    >>> import fastbuf as fb
+    >>> with fb.Monitor.listen() as monitor, fb.ShuffleEnvironment(segments=64) as env:
+    ...     env.monitor.report_to(monitor.address)  # the same in every process of the exchange
+    ...     monitor.snapshot()
+    []
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._told: dict[str, _Told] = {}
+        self._order: dict[str, int] = {}  # numbers of exchanges, by the names of their gates
+        self._next = 0
+        self._listener: socket.socket | None = None
+        self._wake: tuple[socket.socket, socket.socket] | None = None
+        self._thread: threading.Thread | None = None
+        #: Where processes tell it of their tasks; None: it does not listen.
+        self.address: MonitorAddress | None = None
+
+    @classmethod
+    def listen(cls, host: str = "127.0.0.1", port: int = 0, secret: bytes | None = None) -> Monitor:
+        """A monitor that processes can tell of their tasks: ``env.monitor.report_to(monitor.address)``.
+
+        Parameters
+        ----------
+        host, port
+            The address to listen on, and no other; port 0: any.
+        secret
+            What processes must prove to know; default: 32 random bytes.
+        """
+        monitor = cls()
+        monitor._listener = socket.create_server((host, port))
+        monitor._wake = socket.socketpair()
+        secret = secrets.token_bytes(32) if secret is None else secret
+        monitor.address = MonitorAddress(host, int(monitor._listener.getsockname()[1]), secret)
+        monitor._thread = start_thread(monitor._serve, "fastbuf-collect")
+        return monitor
+
+    # ---- figures
+
+    def take(self, reports: Iterable[dict[str, Any]]) -> None:
+        """What a process tells of its writers and gates."""
+        now = time.monotonic()
+        with self._lock:
+            for report in reports:
+                if not report.get("figures") or not isinstance(report.get("id"), str):
+                    continue
+                told = self._told.get(report["id"])
+                if told is None:
+                    told = self._told[report["id"]] = _Told(report)
+                told.report = {**told.report, **report}  # one that has ended does not say again whom it wrote to
+                told.reports.add(report["figures"], now)
+                told.heard = now
+            for name in [n for n, told in self._told.items() if now - told.heard > FORGET_S]:
+                del self._told[name]
+
+    def _gone(self, tasks: Iterable[str]) -> None:
+        """Their process has ended, or at least tells nothing any more: what they did last, they do not do still."""
+        with self._lock:
+            for name in tasks:
+                if name in self._told:
+                    self._told[name].reports.last = ended(self._told[name].reports.last)
+
+    def snapshot(self) -> list[dict[str, Any]]:
+        """Figures of this moment, by exchange.
+
+        Returns
+        -------
+        list of dict
+            ``exchange``: its number, in the order in which they were first seen. ``producers``, ``consumers``: by
+            subtask (a producer's channel, a consumer's place among the producers' targets) the figures of each task:
+            ``records``, ``bytes``, ``seconds`` by what it did, ``blocked`` by consumer, ``state``, the shares
+            ``backPressured``, ``idle`` and ``busy`` of its last five seconds, ``outPoolUsage`` and others by Flink's
+            names. ``diagnosis``: who holds it up just now (:class:`Diagnosis`), over the last five seconds.
+        """
+        now = time.monotonic()
+        with self._lock:
+            exchanges = self._exchanges()
+            found = verdicts({str(n): sides for n, sides in exchanges.items()}, now)
+            return [
+                {
+                    "exchange": n,
+                    "stages": (sides.producing, sides.consuming),
+                    "producers": {k: dict(told.last) for k, told in sorted(sides.producers.items())},
+                    "consumers": {k: dict(told.last) for k, told in sorted(sides.consumers.items())},
+                    "diagnosis": found[str(n)],
+                }
+                for n, sides in exchanges.items()
+            ]
+
+    def _exchanges(self) -> dict[int, Sides]:
+        """Which writers and gates belong together: those that have a gate in common."""
+        gates: dict[str, list[_Told]] = {}
+        for told in self._told.values():
+            if "gate" in told.report:
+                gates.setdefault(told.report["gate"][0], []).append(told)
+        groups: list[tuple[set[str], list[_Told], dict[str, tuple[int, _Told]]]] = []
+        for told in self._told.values():
+            keys = told.report.get("gates")
+            if not keys:
+                continue
+            mine = {}
+            for index, key in enumerate(keys):
+                gate = _meant(gates.get(key[0], []), key[1]) if key is not None else None
+                if gate is not None:
+                    mine[gate.report["id"]] = (index, gate)
+            # A gate that nobody tells of is known to its writers all the same
+            names = set(mine) | {f"{key[0]} {key[1]}" for key in keys if key is not None}
+            writers, consumers = [told], mine
+            for group in [group for group in groups if group[0] & names]:
+                groups.remove(group)
+                names, writers, consumers = group[0] | names, group[1] + writers, {**consumers, **group[2]}
+            groups.append((names, writers, consumers))
+        taken = {name for names, _, _ in groups for name in names}
+        groups += [
+            ({told.report["id"]}, [], {told.report["id"]: (0, told)})
+            for held in gates.values()
+            for told in held
+            if told.report["id"] not in taken
+        ]
+        found: dict[int, Sides] = {}
+        order: dict[str, int] = {}
+        for names, writers, consumers in groups:
+            known = [self._order[name] for name in names if name in self._order]
+            number = min(known, default=self._next)
+            self._next = max(self._next, number + 1)
+            order.update(dict.fromkeys(names, number))
+            found[number] = Sides(
+                {int(told.report["number"]): told.reports for told in writers},
+                {index: told.reports for index, told in consumers.values()},
+                next((str(told.report["stage"]) for told in writers if told.report.get("stage")), "producers"),
+                next((str(t.report["stage"]) for _, t in consumers.values() if t.report.get("stage")), "consumers"),
+            )
+        self._order = order  # of those that are still known
+        return dict(sorted(found.items()))
+
+    # ---- connections
+
+    def _serve(self) -> None:
+        assert self._listener is not None
+        assert self._wake is not None
+        callers: dict[socket.socket, _Caller] = {}
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._listener, selectors.EVENT_READ)
+            selector.register(self._wake[1], selectors.EVENT_READ)
+
+            def drop(caller: _Caller) -> None:
+                selector.unregister(caller.sock)
+                callers.pop(caller.sock).sock.close()
+                self._gone(caller.tasks)
+
+            while True:
+                for key, _ in selector.select(1.0):
+                    if key.fileobj is self._wake[1]:
+                        for caller in list(callers.values()):
+                            drop(caller)
+                        return
+                    if key.fileobj is self._listener:
+                        with contextlib.suppress(OSError):
+                            sock, _ = self._listener.accept()
+                            sock.setblocking(False)
+                            strangers = [c for c in callers.values() if not c.proved]
+                            if len(strangers) >= MOST_STRANGERS:
+                                drop(strangers[0])
+                            callers[sock] = caller = _Caller(sock)
+                            selector.register(sock, selectors.EVENT_READ)
+                            sock.send(pack({"nonce": caller.nonce}))
+                        continue
+                    caller = callers.get(key.fileobj)  # type: ignore[call-overload]
+                    if caller is not None and not self._hears(caller):
+                        drop(caller)
+                for caller in [c for c in callers.values() if not c.proved and c.deadline < time.monotonic()]:
+                    drop(caller)
+
+    def _hears(self, caller: _Caller) -> bool:
+        """Read what there is; False: that is all, or it is nobody to listen to."""
+        try:
+            data = caller.sock.recv(1 << 16)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        caller.unpacker.feed(data)
+        try:
+            while (message := caller.unpacker.next()) is not None:
+                if caller.proved:
+                    reports = [report for report in message if isinstance(report, dict)]
+                    caller.tasks.update(str(report.get("id")) for report in reports)
+                    self.take(reports)
+                elif not self._believes(caller, message):
+                    return False
+        except (FastbufError, TypeError, ValueError, KeyError) as error:
+            log.warning("a process told the monitor what it cannot read: %s", error)
+            return False
+        return bool(data)
+
+    def _believes(self, caller: _Caller, message: Any) -> bool:
+        assert self.address is not None
+        nonce = message.get("nonce") if isinstance(message, dict) else None
+        if not isinstance(nonce, str):
+            return False
+        if not same(message.get("proof"), proof(self.address.secret, "process", caller.nonce, nonce)):
+            return False
+        with contextlib.suppress(OSError):
+            caller.sock.send(pack({"proof": proof(self.address.secret, "monitor", caller.nonce, nonce)}))
+        caller.proved = True
+        caller.unpacker.limit = FRAME_BYTES
+        return True
+
+    def close(self) -> None:
+        """Listen no more; what was told can still be asked for."""
+        if self._thread is not None and self._wake is not None and self._listener is not None:
+            self._wake[0].send(b"x")
+            self._thread.join()
+            for sock in (self._listener, *self._wake):
+                sock.close()
+            self._thread = None
+
+    def __enter__(self) -> Monitor:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _meant(gates: list[_Told], where: str) -> _Told | None:
+    """The gate that a writer wrote to: gates that were given one secret have their addresses to be told by."""
+    if len(gates) == 1:
+        return gates[0]
+    return next((told for told in gates if told.report["gate"][1] == where), None)

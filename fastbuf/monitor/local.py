@@ -1,0 +1,398 @@
+"""What the writers and gates of this process do: looked at four times in a second, told once."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import threading
+import time
+import weakref
+from typing import Any
+
+from fastbuf.errors import AuthenticationError, ConfigError, PeerLost, ProtocolError
+from fastbuf.exchange.address import gate_key
+from fastbuf.exchange.input_gate import InputGate
+from fastbuf.exchange.named_thread import start_thread
+from fastbuf.exchange.record_writer import RecordWriter
+from fastbuf.exchange.sampler import Sampler
+from fastbuf.monitor.collector import Monitor, MonitorAddress
+from fastbuf.monitor.figures import MOST_BYTES, MOST_TARGETS, Shares, bounded, ended, hottest, longest
+from fastbuf.monitor.ticker import REFRESH_S, SAMPLE_S, SAMPLES, samples_of
+from fastbuf.monitor.vitals import Vitals
+from fastbuf.monitor.wire import FRAME_BYTES, Unpacker, pack, proof, same
+
+log = logging.getLogger("fastbuf")
+
+EVERY_S = 1.0
+LOOKS = 4  #: for each report
+AROUND = 256  #: bytes of a report that are not figures
+CONNECT_S = 10.0
+WAITS = ("credit", "link", "segment", "input")
+
+
+class _Watched:
+    """One writer or gate."""
+
+    def __init__(self, made: RecordWriter | InputGate) -> None:
+        self.made = weakref.ref(made)
+        self.is_writer = isinstance(made, RecordWriter)
+        self.name = f"{os.getpid()}-{secrets.token_hex(4)}"
+        self.unused_s = 0.0  #: that passed before anybody wrote or read it
+        self.starting_s = 0.0  #: that a gate's reader waited for its first record
+        self.unsent: dict[str, int] = {}
+        self.looks = 0
+        self.samples: dict[str, Any] | None = None
+        self.shares = Shares()
+        self.figures: dict[str, Any] = {}
+        self.last = False
+        self.told_last = False
+        self.told_gates: list[Any] | None = None  # whom others know that it writes to
+
+    def thread(self) -> int:
+        """Ident of the thread that writes or reads; 0: none has."""
+        made = self.made()
+        if made is None:
+            return 0
+        return int(made.partition.written_by if isinstance(made, RecordWriter) else made.read_by)
+
+    def waits(self) -> tuple[float, dict[str, float], dict[str, Any]]:
+        """Seconds in all since it was first used, those of waits by state, and what it does."""
+        made = self.made()
+        assert made is not None
+        activity = made.activity()
+        total = sum(activity["seconds"].values())
+        if not self.thread():
+            self.unused_s = total
+        elif isinstance(made, InputGate) and not made.records_in:
+            self.starting_s = activity["seconds"]["input"]
+        waits = {name: activity["seconds"][name] for name in WAITS}
+        waits["input"] = max(0.0, waits["input"] - self.starting_s)
+        return total - self.unused_s - self.starting_s, waits, activity
+
+
+class EnvironmentMonitor:
+    """What the writers and gates of an environment do, and who holds them up: ``env.monitor``.
+
+    A thread begins to look when this is first asked for anything, and ends with the environment.
+
+    Examples
+    --------
+    >>> import fastbuf as fb
+    >>> rows = fb.RowSerializer(fb.Schema.of(id="int64"))
+    >>> with fb.ShuffleEnvironment(segments=64) as env:
+    ...     writer, gates = env.exchange(serializer=rows, consumers=2)
+    ...     (found,) = env.monitor.snapshot()
+    ...     writer.abort()
+    >>> sorted(found["producers"]), sorted(found["consumers"]), found["diagnosis"].level
+    ([0], [0, 1], 'OK')
+    """
+
+    def __init__(self, environment: Any) -> None:
+        self._environment = weakref.ref(environment)
+        self._lock = threading.Lock()
+        self._watched: dict[int, _Watched] = {}  # by id of the writer or gate
+        self._vitals: dict[int, Vitals] = {}  # by thread
+        self._stage = ""
+        self._host = socket.gethostname()
+        self._pid = os.getpid()
+        self._own = Monitor()
+        self._socket: socket.socket | None = None
+        self._sampler = Sampler()
+        self._over = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    # ---- what users call
+
+    def start(self, stage: str = "") -> EnvironmentMonitor:
+        """Begin to look.
+
+        Parameters
+        ----------
+        stage
+            What the tasks of this environment are called, in verdicts.
+        """
+        with self._lock:
+            self._stage = stage or self._stage
+            if not self._threads and not self._over.is_set():
+                self._threads = [
+                    start_thread(_run, "fastbuf-monitor", weakref.ref(self), self._over),
+                    start_thread(_tick, "fastbuf-ticker", weakref.ref(self), self._sampler, self._over),
+                ]
+        return self
+
+    def report_to(self, address: MonitorAddress, stage: str = "") -> None:
+        """Tell another process of this one's tasks, once a second, over a connection of its own.
+
+        Parameters
+        ----------
+        address
+            That of a :class:`Monitor` that listens.
+        stage
+            What the tasks of this environment are called, in verdicts.
+
+        Raises
+        ------
+        PeerLost
+            Nobody listens there.
+        AuthenticationError
+            Who does has another secret.
+        """
+        if self._socket is not None:
+            raise ConfigError("this environment tells a monitor already")
+        self._socket = _introduced(address)
+        self.start(stage)
+
+    def snapshot(self) -> list[dict[str, Any]]:
+        """Figures of this moment of the exchanges of this environment; see :meth:`Monitor.snapshot`."""
+        self.start()
+        self.look(tell=True)
+        return self._own.snapshot()
+
+    def close(self) -> None:
+        """End; called by the environment's own ``close``."""
+        self._over.set()
+        self._sampler.stop()
+        if self._pid == os.getpid():
+            for thread in self._threads:
+                if thread is not threading.current_thread():
+                    thread.join()
+            if self._socket is not None:
+                self._tell(all_of_them=True)
+                self._socket.close()
+        for vitals in self._vitals.values():
+            vitals.close()
+        self._vitals.clear()
+
+    # ---- looking
+
+    def look(self, tell: bool = False, due: float | None = None) -> None:
+        """At each writer and gate once; tell: it is the look of which others are told."""
+        environment = self._environment()
+        if environment is None:
+            return
+        with self._lock:
+            if self._over.is_set():
+                return
+            self._watch([*environment.writers(), *environment.gates()])
+            self._look(time.monotonic() if due is None else due, environment.unsent())
+            if tell:
+                self._gather()
+
+    def _watch(self, made: list[RecordWriter | InputGate]) -> None:
+        """Take notice of those that are new."""
+        for each in made:
+            if id(each) not in self._watched or self._watched[id(each)].made() is not each:
+                self._watched[id(each)] = _Watched(each)
+                if isinstance(each, RecordWriter):
+                    each.watch_keys()
+
+    def _live(self) -> list[_Watched]:
+        return [watched for watched in self._watched.values() if not watched.last and watched.made() is not None]
+
+    def _look(self, due: float, unsent: dict[str, int]) -> None:
+        states: dict[int, list[str]] = {}
+        for watched in self._live():
+            made = watched.made()
+            if made is None:
+                continue
+            _, _, activity = watched.waits()
+            states.setdefault(watched.thread(), []).append(activity["state"])
+            if isinstance(made, RecordWriter):
+                watched.looks += 1
+                for index, gate in enumerate(made.partition.gates):
+                    if gate is not None and unsent.get(gate[1]):
+                        watched.unsent[str(index)] = watched.unsent.get(str(index), 0) + 1
+        natives = {thread.ident: thread.native_id for thread in threading.enumerate()}
+        for ident, doing in states.items():
+            if ident and ident not in self._vitals and ident in natives:
+                self._vitals[ident] = Vitals(ident, natives[ident])
+            if ident in self._vitals:
+                self._vitals[ident].look(due, all(state == "runs" for state in doing))
+        for ident in [ident for ident in self._vitals if ident not in states and ident not in natives]:
+            self._vitals.pop(ident).close()
+
+    def _gather(self) -> None:
+        """The figures of all, as of now."""
+        threads: dict[int, list[_Watched]] = {}
+        for watched in self._live():
+            threads.setdefault(watched.thread() or -id(watched), []).append(watched)
+        for ident, together in threads.items():
+            self._gather_thread(ident, together)
+        for watched in self._live():
+            made = watched.made()
+            if isinstance(made, InputGate) and made.finished:
+                watched.last, watched.figures = True, ended(watched.figures)
+        self._own.take([self._report(watched) for watched in self._watched.values()])
+        for key in [k for k, w in self._watched.items() if w.last and (w.told_last or self._socket is None)]:
+            if self._watched[key].made() is None:  # its last figures were taken
+                del self._watched[key]
+
+    def _gather_thread(self, ident: int, together: list[_Watched]) -> None:
+        looked = [(watched, *watched.waits()) for watched in together if watched.made() is not None]
+        if not looked:
+            return
+        # A thread that reads one exchange and writes to another is one task, in both
+        seconds = {name: sum(waits[name] for _, _, waits, _ in looked) for name in WAITS}
+        wall = max(total for _, total, _, _ in looked)
+        seconds["user"] = max(0.0, wall - sum(seconds.values()))
+        state = "user"
+        for _, _, _, activity in looked:
+            if activity["state"] != "runs":
+                state = activity["state"]
+        vitals = self._vitals[ident].figures() if ident in self._vitals else {}
+        for watched, _, _, activity in looked:
+            made = watched.made()
+            if made is None:
+                continue
+            own = {"target": activity["target"]} if activity["target"] is not None else {}
+            figures = {**made.stats(), **made.gauges(), "seconds": seconds, "state": state, **own, **vitals}
+            figures.update(watched.shares.of(seconds))
+            figures.update(task=f"{self._host}/{self._pid}/{ident}", host=self._host)
+            if watched.starting_s:
+                figures["seconds"] = {**seconds, "starting": watched.starting_s}
+            if isinstance(made, RecordWriter):
+                wanted = list(range(made.partition.subpartitions))
+                figures["blocked"] = longest(made.blocked_s(), wanted)
+                figures["linked"] = longest(made.blocked_s(True), wanted)
+                figures["unsent"] = dict(sorted(watched.unsent.items(), key=lambda one: -one[1])[:MOST_TARGETS])
+                figures["looks"] = watched.looks
+                figures["hot_keys"] = hottest(made.hot_keys())
+                if watched.samples is not None:
+                    figures["samples"] = watched.samples
+            watched.figures = figures
+
+    def _report(self, watched: _Watched, again: bool = False) -> dict[str, Any]:
+        """What is told of one; again: less what was told before, since a writer may have a thousand consumers."""
+        made = watched.made()
+        found: dict[str, Any] = {"id": watched.name, "writer": watched.is_writer, "stage": self._stage}
+        if made is not None:
+            if isinstance(made, RecordWriter):
+                keys = [[gate[0].hex(), gate[1]] if gate is not None else None for gate in made.partition.gates]
+                found.update(number=made.partition.channel)
+                if not again or keys != watched.told_gates:
+                    found.update(gates=keys)
+                    watched.told_gates = keys if again else watched.told_gates
+            else:
+                address = made.environment.address
+                where = f"{address[0]}:{address[1]}" if address is not None else ""
+                found.update(number=made.gate_id, gate=[gate_key(made.secret, made.epoch, made.gate_id).hex(), where])
+        gone = watched.last or made is None
+        figures = ended(watched.figures) if gone else watched.figures
+        return {**found, "figures": bounded(figures, MOST_BYTES - AROUND)}
+
+    def last_look(self, ending: Any) -> None:
+        """A gate, or the partition of a writer, is about to be let go of: whatever happens here, it goes."""
+        try:
+            self._last_look(ending)
+        except Exception as error:
+            log.debug("no last look at %r: %s", ending, error)
+
+    def _last_look(self, ending: Any) -> None:
+        environment = self._environment()
+        with self._lock:
+            if environment is not None:  # it may have come and gone between two looks
+                writers = [w for w in environment.writers(closing=True) if w.partition is ending]
+                self._watch(writers or [gate for gate in environment.gates() if gate is ending])
+            for watched in self._live():
+                made = watched.made()
+                if made is ending or (isinstance(made, RecordWriter) and made.partition is ending):
+                    ident = watched.thread()
+                    same_thread = [w for w in self._live() if w is watched or (ident and w.thread() == ident)]
+                    self._gather_thread(ident or -id(watched), same_thread)
+                    watched.figures["state"] = "ended"
+                    report = self._report(watched)
+                    watched.last = True
+                    watched.figures = ended(watched.figures)
+                    self._own.take([{**report, "figures": watched.figures}])
+
+    # ---- telling
+
+    def _tell(self, all_of_them: bool = False) -> None:
+        if self._socket is None:
+            return
+        with self._lock:
+            told = [w for w in self._watched.values() if w.figures and (all_of_them or not w.told_last)]
+            for watched in told:
+                watched.told_last = watched.last
+            message = pack([self._report(watched, again=True) for watched in told])
+        try:
+            self._socket.sendall(message)
+        except OSError as error:  # a monitor that is gone must not end a task that works
+            log.debug("the monitor is told nothing more: %s", error)
+            self._socket.close()
+            self._socket = None
+
+
+def _introduced(address: MonitorAddress) -> socket.socket:
+    """A connection to a monitor that has proved the secret, and to which it was proved."""
+    where = f"{address.host}:{address.port}"
+    try:
+        sock = socket.create_connection((address.host, address.port), timeout=CONNECT_S)
+    except OSError as error:
+        raise PeerLost(f"no monitor can be reached at {where}: {error}") from error
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        unpacker, nonce = Unpacker(), secrets.token_hex(16)
+        theirs = str(_heard(sock, unpacker, where)["nonce"])
+        sock.sendall(pack({"nonce": nonce, "proof": proof(address.secret, "process", theirs, nonce)}))
+        answer = _heard(sock, unpacker, where)
+        if not same(answer.get("proof"), proof(address.secret, "monitor", theirs, nonce)):
+            raise AuthenticationError(f"what answers at {where} does not have this monitor's secret")
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _heard(sock: socket.socket, unpacker: Unpacker, where: str) -> dict[str, Any]:
+    while True:
+        message = unpacker.next()
+        if isinstance(message, dict):
+            return message
+        if message is not None:
+            raise ProtocolError(f"what answers at {where} is no monitor")
+        try:
+            data = sock.recv(FRAME_BYTES)
+        except OSError as error:
+            raise PeerLost(f"the monitor at {where}: {error}") from error
+        if not data:
+            raise AuthenticationError(f"the monitor at {where} closed the connection: is this its secret?")
+        unpacker.feed(data)
+
+
+def _run(reference: weakref.ref[EnvironmentMonitor], over: threading.Event) -> None:
+    looks, due = 0, time.monotonic() + EVERY_S / LOOKS
+    while not over.wait(max(0.0, due - time.monotonic())):
+        monitor = reference()
+        if monitor is None:
+            return
+        looks += 1
+        try:
+            monitor.look(tell=looks % LOOKS == 0, due=due)
+            if looks % LOOKS == 0:
+                monitor._tell()
+        except Exception as error:  # a look that fails must not end a task that works
+            log.debug("no look at the tasks of this environment: %s", error)
+        del monitor
+        due = time.monotonic() + EVERY_S / LOOKS
+
+
+def _tick(reference: weakref.ref[EnvironmentMonitor], sampler: Sampler, over: threading.Event) -> None:
+    """The classic view: so many samples at once, and again after a while."""
+    while not over.is_set():
+        monitor = reference()
+        if monitor is None:
+            return
+        with monitor._lock:
+            watched = [w for w in monitor._live() if w.is_writer and w.thread()]
+        del monitor
+        writers = [made for made in (w.made() for w in watched) if isinstance(made, RecordWriter)]
+        if len(writers) == len(watched) and writers:
+            taken, blocked = sampler.blocked(writers, SAMPLES, SAMPLE_S)
+            for each, k in zip(watched, blocked, strict=True):
+                if taken:
+                    each.samples = samples_of(taken, k)
+        del writers
+        over.wait(REFRESH_S if watched else EVERY_S)

@@ -1,0 +1,44 @@
+"""The table that Flink's users read: which task is to blame, by how full its pools are.
+
+Source: "Flink Network Stack Vol. 2: Monitoring, Metrics, and that Backpressure Thing" (Apache Flink's blog, 2019).
+It needs no clocks.  It says who suffers and where to look, and no cause.
+"""
+
+from __future__ import annotations
+
+HIGH = 0.5  #: of a pool, from which it counts as full
+
+
+def read_pools(
+    in_pool: float,
+    out_pool: float | None = None,
+    exclusive: float = 0.0,
+    floating: float = 0.0,
+    upstream_out: float | None = None,
+) -> str:
+    """What the table says of a task.
+
+    Parameters
+    ----------
+    in_pool, out_pool
+        ``inPoolUsage`` and ``outPoolUsage``, 0 to 1; ``None``: it writes to no exchange.
+    exclusive, floating
+        ``exclusiveBuffersUsage`` and ``floatingBuffersUsage``.
+    upstream_out
+        The highest ``outPoolUsage`` of those that write to it; ``None``: not known.
+
+    Returns
+    -------
+    str
+        ``"ok"``; ``"held back"``: by whoever comes after it; ``"held back, and holds back"``: both; ``"cause"``: it
+        holds back who writes to it; ``"cause for some"``: some of its channels alone are full, as with skew;
+        ``"may become the cause"``: nobody is held back yet.
+    """
+    full_in, full_out = in_pool >= HIGH or floating >= HIGH, out_pool is not None and out_pool >= HIGH
+    if full_out:
+        return "held back, and holds back" if full_in else "held back"
+    if not full_in:
+        return "ok"
+    if upstream_out is not None and upstream_out < HIGH:
+        return "may become the cause"
+    return "cause" if exclusive >= HIGH or in_pool >= HIGH else "cause for some"

@@ -1,0 +1,53 @@
+"""The classic view of one writer: a hundred samples, 50 ms apart, and again every minute, as Flink takes them."""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+from typing import Any
+
+from fastbuf.exchange.named_thread import start_thread
+from fastbuf.exchange.record_writer import RecordWriter
+from fastbuf.exchange.sampler import Sampler
+from fastbuf.monitor.figures import level_of
+
+SAMPLES, SAMPLE_S, REFRESH_S = 100, 0.05, 60.0
+
+
+def samples_of(taken: int, blocked: int) -> dict[str, Any]:
+    """What is told of them: ``taken``, ``blocked``, and the ``level``, OK, LOW or HIGH."""
+    return {"taken": taken, "blocked": blocked, "level": level_of(blocked / taken)}
+
+
+class Ticker:
+    """Takes samples of a writer in a thread of its own, until the block is left.
+
+    Attributes
+    ----------
+    samples
+        The last burst's; None before the first has ended.
+    """
+
+    def __init__(self, writer: RecordWriter) -> None:
+        self.samples: dict[str, Any] | None = None
+        self._writer = writer
+        self._sampler = Sampler()
+        self._over = threading.Event()
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            taken, (blocked,) = self._sampler.blocked([self._writer], SAMPLES, SAMPLE_S)
+            if taken == SAMPLES:
+                self.samples = samples_of(taken, blocked)
+            self._over.wait(REFRESH_S)
+
+    def __enter__(self) -> Ticker:
+        self._thread = start_thread(self._run, "fastbuf-ticker")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._sampler.stop()
+        self._thread.join()

@@ -1,0 +1,256 @@
+"""Verdicts while it runs: over the last seconds, and only of what lasts.
+
+A window is the last five seconds.  A root is named when two of the last three windows, a second apart, name it, and
+when it is still one with the worst three seconds in a row of the last eight left out: what is over within two seconds
+is a spike, and no reason to change anything.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fastbuf.monitor.diagnosis import IDLE, OK, OUTPUT_WAITS, REST, Diagnosis, Root, Task, diagnose_all
+
+WINDOW_S = 5.0
+LEAST_S = (
+    2.9  #: of a window at the beginning, from which it is looked at: three seconds of reports that are never exact
+)
+LASTING_S = 8  #: seconds that are looked at for what lasts ...
+SPIKE_S = 3  #: ... less the worst of them: a spike of two seconds touches three
+WINDOWS, AGREE = 3, 2
+SILENT_S = 3.0  #: a task that tells nothing for so long is silent
+KEEP_S = LASTING_S + WINDOWS + 2.0
+MOST_KNOWN = 64  #: moments of a task that are kept
+_NUMBERS = ("records", "bytes", "cpu_s", "queued_s", "gc_s", "stopped_s", "short_s", "looks", "throttled_s",
+            "major_faults", "machine_s")  # fmt: skip
+_TABLES = ("seconds", "blocked", "linked", "unsent", "frames")
+
+Flat = dict[tuple[str, str], float]
+
+
+def _flat(figures: Mapping[str, Any]) -> Flat:
+    """All counters of a report; two reports differ by what happened between them."""
+    flat = {(name, ""): float(figures[name]) for name in _NUMBERS if figures.get(name) is not None}
+    for table in _TABLES:
+        for name, value in (figures.get(table) or {}).items():
+            if (table, name) != ("seconds", "starting"):
+                flat[table, str(name)] = float(value)
+    return flat
+
+
+def _less(a: Flat, b: Flat) -> Flat:
+    return {name: max(0.0, value - b.get(name, 0.0)) for name, value in a.items()}
+
+
+@dataclass
+class Reports:
+    """What one task has told in the last seconds.
+
+    Attributes
+    ----------
+    last
+        Its newest figures.
+    """
+
+    last: Mapping[str, Any] = field(default_factory=dict)
+    _told: deque[tuple[float, Flat]] = field(default_factory=deque)
+    _known: dict[float, Flat] = field(default_factory=dict)
+
+    def add(self, figures: Mapping[str, Any], now: float) -> None:
+        """A report that came now (monotonic seconds); figures without ``state`` are the last."""
+        flat = _flat(figures)
+        self._known = {}
+        if not self._told:  # all of it happened since the task began
+            self._told.append((now - sum(figures.get("seconds", {}).values()), {}))
+        self.last = figures
+        self._told.append((now, flat))
+        while len(self._told) > 2 and self._told[1][0] < now - KEEP_S:
+            self._told.popleft()
+
+    @property
+    def began(self) -> float:
+        """The beginning of what is known."""
+        return self._told[0][0] if self._told else float("inf")
+
+    def at(self, moment: float) -> Flat:
+        """Its counters at a moment, between two reports in proportion; those that were asked for last are kept."""
+        known = self._known  # another thread may put a new one in its place
+        found = known.get(moment)
+        if found is None:
+            if len(known) > MOST_KNOWN:  # of a task that tells nothing new, and is asked about for long
+                known.clear()
+            found = known[moment] = self._at(moment)
+        return found
+
+    def _at(self, moment: float) -> Flat:
+        after: tuple[float, Flat] | None = None
+        for told, flat in reversed(tuple(self._told)):  # another thread may add to them
+            if told <= moment:
+                if after is None:
+                    return self._silent(flat, moment - told)
+                part = (moment - told) / (after[0] - told)
+                return {
+                    name: flat.get(name, 0.0) + part * (value - flat.get(name, 0.0)) for name, value in after[1].items()
+                }
+            after = told, flat
+        return {}
+
+    def _silent(self, flat: Flat, passed: float) -> Flat:
+        """Later than its last report: one that tells nothing for too long goes on with what it did last."""
+        state = self.last.get("state")
+        if state is None or passed < SILENT_S:
+            return flat
+        doing = ("seconds", str(state))
+        return {**flat, doing: flat.get(doing, 0.0) + passed, ("silent_s", ""): passed}
+
+    def between(self, begin: float, end: float) -> Flat:
+        """What happened between two moments."""
+        return _less(self.at(end), self.at(begin))
+
+
+def task_of(stage: str, subtask: int, flat: Flat, figures: Mapping[str, Any]) -> Task:
+    """Counters of a time as the figures of a subtask; what is no counter comes from its report."""
+
+    def table(name: str) -> dict[str, float]:
+        return {key: value for (where, key), value in flat.items() if where == name}
+
+    def targets(name: str) -> dict[int, float]:
+        return {REST if key == "rest" else int(key): value for key, value in table(name).items()}
+
+    def known(name: str) -> float | None:
+        return flat.get((name, "")) if figures.get(name) is not None else None
+
+    return Task(
+        stage,
+        subtask,
+        table("seconds"),
+        targets("blocked"),
+        flat.get(("records", ""), 0.0),
+        flat.get(("bytes", ""), 0.0),
+        known("cpu_s"),
+        known("queued_s"),
+        known("gc_s"),
+        known("stopped_s"),
+        {line: count for line, count in table("frames").items() if count > 0},
+        targets("linked"),
+        targets("unsent"),
+        flat.get(("looks", ""), 0.0),
+        flat.get(("short_s", ""), 0.0),
+        known("throttled_s"),
+        flat.get(("major_faults", ""), 0.0),
+        known("machine_s"),
+        int(figures.get("cores") or 0),
+        str(figures.get("host") or ""),
+        str(figures.get("task") or ""),
+        dict(figures.get("hot_keys") or {}),
+        flat.get(("silent_s", ""), 0.0),
+    )
+
+
+def whole(stage: str, subtask: int, figures: Mapping[str, Any]) -> Task:
+    """The figures of a subtask over all of its time."""
+    return task_of(stage, subtask, _flat(figures), figures)
+
+
+@dataclass
+class Sides:
+    """The tasks of one exchange by subtask, and what their stages are called."""
+
+    producers: Mapping[int, Reports]
+    consumers: Mapping[int, Reports]
+    producing: str = "producers"
+    consuming: str = "consumers"
+
+
+Exchanges = Mapping[str, Sides]
+
+
+def _diagnosed(exchanges: Exchanges, flats: Mapping[int, Flat]) -> dict[str, Diagnosis]:
+    """Of all exchanges, by each task's counters."""
+
+    def tasks(stage: str, reports: Mapping[int, Reports]) -> list[Task]:
+        return [task_of(stage, subtask, flats[id(told)], told.last) for subtask, told in sorted(reports.items())]
+
+    return diagnose_all(
+        {
+            name: (tasks(sides.producing, sides.producers), tasks(sides.consuming, sides.consumers))
+            for name, sides in exchanges.items()
+        }
+    )
+
+
+def _trouble(flats: list[Flat], names: tuple[str, ...]) -> float:
+    return sum(flat.get(("seconds", name), 0.0) for flat in flats for name in names)
+
+
+def _place(root: Root) -> tuple[str, str, int | None]:
+    return root.exchange, root.stage, root.subtask
+
+
+@dataclass(frozen=True)
+class _Window:
+    found: dict[str, Diagnosis]
+    lasting: dict[str, Diagnosis]
+
+    def roots(self, name: str) -> list[Root]:
+        """Those that last, but for a spike."""
+        places = {_place(root) for root in self.lasting[name].roots}
+        return [root for root in self.found[name].roots if _place(root) in places]
+
+
+def _window(exchanges: Exchanges, end: float) -> _Window | None:
+    """The window that ends at a moment; None: too little was seen by then."""
+    reports = {id(told): told for s in exchanges.values() for told in (*s.producers.values(), *s.consumers.values())}
+    began = max((min((told.began for told in side.values()), default=end)
+                 for s in exchanges.values() for side in (s.producers, s.consumers)), default=end)  # fmt: skip
+    if end - began < LEAST_S:
+        return None
+    found = _diagnosed(exchanges, {key: told.between(end - WINDOW_S, end) for key, told in reports.items()})
+    seconds = [(end - k - 1, end - k) for k in range(min(LASTING_S, int(end - began)))]
+    slices = [{key: told.between(*second) for key, told in reports.items()} for second in seconds]
+    head = all(diagnosis.level == OK for diagnosis in found.values())
+    waits = IDLE if head else OUTPUT_WAITS
+    trouble = [_trouble(list(flats.values()), waits) for flats in slices]
+    starts = range(max(1, len(slices) - SPIKE_S + 1))
+    worst = max(starts, key=lambda k: sum(trouble[k : k + SPIKE_S]))
+    kept = [flats for k, flats in enumerate(slices) if not worst <= k < worst + SPIKE_S]
+    rest: dict[int, Flat] = {key: {} for key in reports}
+    for flats in kept:
+        for key, flat in flats.items():
+            for name, value in flat.items():  # as if it had gone on so for a window: how sure it is, that one says
+                rest[key][name] = rest[key].get(name, 0.0) + value * WINDOW_S / len(kept)
+    return _Window(found, _diagnosed(exchanges, rest))
+
+
+def verdicts(exchanges: Exchanges, now: float) -> dict[str, Diagnosis]:
+    """What holds up each exchange just now: roots that two of the last three windows name.
+
+    Parameters
+    ----------
+    exchanges
+        By name; tasks that are in several of them have the same ``task`` in each.
+    now
+        Monotonic seconds, as of the reports.
+    """
+    windows = [found for k in range(WINDOWS) if (found := _window(exchanges, now - k)) is not None]
+    return {name: _agreed(name, windows) for name in exchanges}
+
+
+def _agreed(name: str, windows: list[_Window]) -> Diagnosis:
+    if not windows:
+        return Diagnosis(OK, 0.0)
+    named = [{_place(root): root for root in window.roots(name)} for window in windows]
+    roots = []
+    for place in dict.fromkeys(place for found in named for place in found):
+        seen = [found[place] for found in named if place in found]
+        if len(seen) < AGREE:
+            continue
+        causes = [root.cause for root in seen if root.cause != "unknown"]
+        cause = next((c for c in causes if causes.count(c) >= AGREE), "unknown")
+        chosen = next((root for root in seen if root.cause == cause), None)
+        roots.append(chosen or replace(seen[0], cause="unknown", frame=None, remedy=""))
+    newest = windows[0].found[name]
+    return Diagnosis(newest.level, newest.blocked, sorted(roots, key=lambda root: -root.share))

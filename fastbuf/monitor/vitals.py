@@ -1,0 +1,211 @@
+"""What the kernel and the interpreter know of a task: its time on a CPU, its pauses, and the lines that it is at."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import os
+import sys
+import sysconfig
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+LATE_S = 0.15  #: a look that comes so late was held up
+STACK_S = 1.0  #: between two whole stacks
+MOST_FRAMES = 5
+MOST_STACKS = 200  #: that are remembered; those found most often are told
+DEEPEST = 40  #: frames of a stack, the innermost ones
+
+
+@functools.cache
+def _not_the_users() -> tuple[str, ...]:
+    """Where code is nobody's own: Python's library, installed packages, fastbuf and its binding wherever they lie."""
+    here = os.path.dirname(os.path.dirname(__file__))
+    ours = (here, os.path.join(os.path.dirname(here), "bindings", "fastbuf_spark"))
+    paths = sysconfig.get_paths()
+    return *{paths[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}, *(
+        p + os.sep for p in ours
+    )
+
+
+def _is_users(frame: FrameType) -> bool:
+    name = frame.f_code.co_filename
+    return not name.startswith((*_not_the_users(), "<frozen")) and ".zip" + os.sep not in name
+
+
+def _named(frame: FrameType) -> str:
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno} {frame.f_code.co_name}"
+
+
+def line_of(frame: FrameType | None) -> str | None:
+    """The innermost line of the user's own code: ``"etl.py:41 normalize"``."""
+    while frame is not None:
+        if _is_users(frame):
+            return _named(frame)
+        frame = frame.f_back
+    return None
+
+
+def stack_of(frame: FrameType | None) -> str:
+    """All of a stack from the user's outermost line on, as flame graphs have it: outermost first, with semicolons."""
+    names: list[str] = []
+    users = 0
+    while frame is not None and len(names) < DEEPEST:
+        names.append(_named(frame).replace(";", ","))
+        users = len(names) if _is_users(frame) else users
+        frame = frame.f_back
+    return ";".join(reversed(names[: users or len(names)]))
+
+
+def _schedule(path: str) -> tuple[float, float] | None:
+    """Seconds on a CPU, and ready but without one; None: this kernel does not tell."""
+    try:
+        with open(path) as file:
+            on, waiting, _ = file.read().split()
+        return int(on) / 1e9, int(waiting) / 1e9
+    except (OSError, ValueError):
+        return None
+
+
+def _major_faults(path: str) -> int:
+    try:
+        with open(path) as file:
+            return int(file.read().rpartition(")")[2].split()[9])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def machine_s() -> float | None:
+    """Seconds that all CPUs of this machine were busy; None: not to be had."""
+    try:
+        with open("/proc/stat") as file:
+            user, nice, system, _, _, irq, soft = (int(word) for word in file.readline().split()[1:8])
+        return (user + nice + system + irq + soft) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError):
+        return None
+
+
+def _throttle_file() -> Path | None:
+    """Where this process's control group tells how long it was kept from its CPUs."""
+    try:
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            if line.startswith("0::"):
+                return Path("/sys/fs/cgroup" + line[3:]) / "cpu.stat"
+    except OSError:
+        pass
+    return None
+
+
+def throttled_s(path: Path | None) -> float | None:
+    """Seconds that a limit of the control group kept it from running; None: there is no such limit."""
+    try:
+        words = path.read_text().split() if path is not None else []
+        return int(words[words.index("throttled_usec") + 1]) / 1e6
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+class Vitals:
+    """Of a thread; looked at from another one, several times in a second.
+
+    Parameters
+    ----------
+    ident, native_id
+        Python's and the kernel's name of the thread; default: the one that makes this.
+    """
+
+    def __init__(self, ident: int | None = None, native_id: int | None = None) -> None:
+        self._ident = ident or threading.get_ident()
+        folder = f"/proc/self/task/{native_id or threading.get_native_id()}"
+        self._path, self._stat = f"{folder}/schedstat", f"{folder}/stat"
+        self._begin = self._last = _schedule(self._path)
+        self._faults = _major_faults(self._stat)
+        self._cgroup = _throttle_file()
+        self._throttled = throttled_s(self._cgroup)
+        self._machine = machine_s()
+        self._frames: Counter[str] = Counter()
+        self._stacks: dict[str, Counter[str]] = {"on": Counter(), "off": Counter()}
+        self._stacked: tuple[float, float] | None = None  # when the last whole stack was taken, and its CPU time then
+        self._looked = time.monotonic()
+        self._moved = float("-inf")  # until the first look, whose thread is another one
+        self._stopped_s = self._gc_s = 0.0
+        self._collecting: float | None = None
+        gc.callbacks.append(self._collects)
+
+    def _collects(self, phase: str, info: dict[str, Any]) -> None:
+        if threading.get_ident() != self._ident:
+            return  # whose garbage it is, is whose time it takes
+        now = time.monotonic()
+        if phase == "start":
+            self._collecting = now
+        elif self._collecting is not None:
+            self._gc_s += now - self._collecting
+            self._collecting = None
+
+    def _movement(self) -> float:
+        """Seconds that grow unless the process stands still: on a CPU, or, of task and observer, ready without one."""
+        waits = [_schedule(path) for path in (self._path, "/proc/thread-self/schedstat")]
+        return time.process_time() + sum(found[1] for found in waits if found is not None)
+
+    def look(self, due: float, busy: bool) -> None:
+        """One sample, which should have been taken at ``due`` (monotonic); busy: the user's code runs, as it seems."""
+        now, moved = time.monotonic(), self._movement()
+        late = now - max(due, self._looked)
+        # Late, and no CPU was used or waited for: the process stood still.  Other code that holds it up uses one
+        if late > LATE_S and moved - self._moved < 0.2 * late:
+            self._stopped_s += late
+        self._looked, self._moved = now, moved
+        frame = sys._current_frames().get(self._ident)
+        line = line_of(frame) if busy else None
+        if line is not None:
+            self._frames[line] += 1
+        self._stack(now, frame)
+
+    def _stack(self, now: float, frame: FrameType | None) -> None:
+        used = _schedule(self._path)
+        if frame is None or used is None:
+            return
+        if self._stacked is None:
+            self._stacked = now, used[0]
+        elif now - self._stacked[0] >= STACK_S:
+            since, before = self._stacked
+            kind = self._stacks["on" if used[0] - before >= 0.5 * (now - since) else "off"]
+            stack = stack_of(frame)
+            if stack in kind or len(kind) < MOST_STACKS:
+                kind[stack] += max(1, round((now - since) / STACK_S))  # late: for those that were not taken, too
+            self._stacked = now, used[0]
+
+    def figures(self) -> dict[str, Any]:
+        """Figures since it was made.
+
+        Returns
+        -------
+        dict
+            ``gc_s``, ``stopped_s``, ``major_faults``; where the kernel tells: ``cpu_s``, ``queued_s``, ``throttled_s``,
+            ``machine_s`` (of all CPUs of the machine, which has ``cores``); samples by line: ``frames``, and by whole
+            stack: ``stacks``, "on" and "off" a CPU.
+        """
+        found: dict[str, Any] = {"gc_s": self._gc_s, "stopped_s": self._stopped_s}
+        now = self._last = _schedule(self._path) or self._last  # of a thread that has ended: as it was
+        if now is not None and self._begin is not None:
+            found["cpu_s"], found["queued_s"] = now[0] - self._begin[0], now[1] - self._begin[1]
+        found["major_faults"] = max(0, _major_faults(self._stat) - self._faults)
+        throttled, machine = throttled_s(self._cgroup), machine_s()
+        if throttled is not None and self._throttled is not None:
+            found["throttled_s"] = throttled - self._throttled
+        if machine is not None and self._machine is not None:
+            found["machine_s"], found["cores"] = machine - self._machine, os.cpu_count() or 1
+        stacks = {name: dict(kind.most_common(MOST_FRAMES)) for name, kind in self._stacks.items() if kind}
+        return {
+            **found,
+            "frames": dict(self._frames.most_common(MOST_FRAMES)),
+            **({"stacks": stacks} if stacks else {}),
+        }
+
+    def close(self) -> None:
+        """Take no more notice."""
+        gc.callbacks.remove(self._collects)

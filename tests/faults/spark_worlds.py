@@ -1,0 +1,250 @@
+"""The same faults in Spark: a pipelined shuffle of two producers and some consumers, looked at from the driver."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from scenarios import Truth
+
+ROOT = Path(__file__).resolve().parents[2]
+PRODUCERS = 2
+ROW_S = 100e-6  #: that a producer takes for each row
+LOAD = 0.5
+RATE = 0.9 * PRODUCERS / ROW_S
+SOURCE, TOTAL = "producers", "Work"
+
+
+@dataclass
+class Work:
+    """A consumer's function.
+
+    Attributes
+    ----------
+    row_s, collect_s, backtrack_s
+        Seconds for each row, by consumer: of sleep, of Python's collector; of a CPU, in all.
+    pids
+        Where it notes its process, by consumer.
+    """
+
+    row_s: tuple[float, ...]
+    collect_s: dict[int, float] = field(default_factory=dict)
+    backtrack_s: float = 0.0
+    pids: str = ""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        me = context.partitionId()
+        if self.pids:
+            Path(self.pids, str(me)).write_text(str(os.getpid()))
+        kept = [[i] for i in range(150_000)] if me in self.collect_s else []
+        owed = 0.0
+        for batch in batches:
+            self.lookup(batch.num_rows * self.row_s[me])
+            owed += batch.num_rows * self.collect_s.get(me, 0.0)
+            while kept and owed > 0:
+                begin = time.perf_counter()
+                gc.collect()
+                owed -= time.perf_counter() - begin
+            if self.backtrack_s:
+                self.match(batch.num_rows * self.backtrack_s)
+            yield batch
+
+    def lookup(self, seconds: float) -> None:
+        """The healthy part, or the slow one."""
+        time.sleep(seconds)
+
+    def match(self, seconds: float) -> None:
+        """A regular expression that tries all ways to fail."""
+        import re
+
+        end = time.thread_time() + seconds
+        while time.thread_time() < end:
+            re.match(r"(a+)+$", "a" * 14 + "b")
+
+
+@dataclass
+class Slow:
+    """Rows on their way, each of which takes its time."""
+
+    row_s: tuple[float, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        for batch in batches:
+            time.sleep(batch.num_rows * self.row_s[context.partitionId() % len(self.row_s)])
+            yield batch
+
+
+@dataclass
+class SparkWorld:
+    """What runs, and what is wrong with it."""
+
+    consumers: int
+    work: Work
+    before: Slow
+    scan: Slow | None = None
+    sink: Slow | None = None
+    hot: float = 0.0
+    stop: int | None = None
+
+
+def plant(name: str, seed: int) -> tuple[SparkWorld, tuple[Truth, ...]]:
+    """That fault, at the place and strength of that seed."""
+    chance = random.Random(f"spark {name} {seed}")
+    consumers = chance.choice((2, 3))
+    place = chance.randrange(consumers)
+    even = LOAD * consumers / RATE
+    row_s = [even] * consumers
+    world = SparkWorld(consumers, Work(tuple(row_s)), Slow((ROW_S,) * PRODUCERS))
+    if name == "sleep_one":
+        row_s[place] *= chance.uniform(4, 10)
+        world.work = Work(tuple(row_s))
+        return world, (Truth(TOTAL, place, ("user_function",)),)
+    if name == "hot_key":
+        world.work = Work((even * 1.8,) * consumers)
+        world.hot = chance.uniform(0.55, 0.7)
+        return world, (Truth(TOTAL, -1, ("skew",)),)  # where the key goes, the run will tell
+    if name == "gc_storm":
+        world.work = Work(tuple(row_s), collect_s={place: even * chance.uniform(6, 10)})
+        return world, (Truth(TOTAL, place, ("gc",)),)
+    if name == "stopped":
+        world.work, world.stop = Work((even * 1.8,) * consumers), place
+        return world, (Truth(TOTAL, place, ("stopped",)),)
+    if name == "redos":
+        world.work = Work((even * 0.2,) * consumers, backtrack_s=even * chance.uniform(6, 12))
+        return world, (Truth(TOTAL, None, ("user_function",)),)
+    if name == "slow_sink":
+        world.sink = Slow((even * chance.uniform(6, 10),) * consumers)
+        return world, (Truth(TOTAL, None, ("slow_sink",)),)
+    if name == "slow_scan":
+        world.scan = Slow((ROW_S * chance.uniform(4, 8),) * PRODUCERS)
+        world.before = Slow((0.0,))
+        return world, (Truth("source", None, ("source_bound",)),)
+    if name == "slow_before":
+        world.before = Slow((ROW_S * chance.uniform(4, 8),) * PRODUCERS)
+        return world, (Truth(SOURCE, None, ("user_function",)),)
+    assert name == "healthy", name
+    return world, ()
+
+
+SCENARIOS = (
+    "healthy",
+    "sleep_one",
+    "hot_key",
+    "gc_storm",
+    "stopped",
+    "redos",
+    "slow_sink",
+    "slow_scan",
+    "slow_before",
+)
+
+
+def session() -> Any:
+    """One Spark for all runs."""
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    path = [str(ROOT), str(ROOT / "bindings"), str(Path(__file__).parent)]
+    os.environ["PYTHONPATH"] = os.pathsep.join([*path, os.environ.get("PYTHONPATH", "")])
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "OFF",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "200",
+    }
+    builder = SparkSession.builder.master("local[8]").appName("planted faults")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+class Job:
+    """A run of that world, in a thread; ended by cancelling it."""
+
+    def __init__(self, spark: Any, world: SparkWorld, folder: Path) -> None:
+        import fastbuf_spark as fbs
+
+        self.spark, self.world, self.folder = spark, world, folder
+        folder.mkdir(parents=True, exist_ok=True)
+        for old in folder.iterdir():
+            old.unlink()
+        world.work.pids = str(folder)
+        key = f"if(id * 7919 % 1000 < {int(1000 * world.hot)}, 7L, id)" if world.hot else "id % 5000"
+        df = spark.range(0, 10_000_000, 1, PRODUCERS).selectExpr(f"{key} as k", "repeat('x', 500) as text")
+        if world.scan is not None:
+            df = df.mapInArrow(world.scan, df.schema)
+        conf = fbs.ShuffleConf(memory_bytes="1m", batch_rows=200, batch_bytes="128k")
+        made = fbs.map_in_arrow(
+            df,
+            world.work,
+            df.schema,
+            keys="k",
+            num_partitions=world.consumers,
+            before=world.before,
+            before_schema=df.schema,
+            mode="pipelined",
+            conf=conf,
+        )
+        if world.sink is not None:
+            made = made.mapInArrow(world.sink, df.schema)
+        self.made = made
+        self.before = {run.epoch for run in fbs.progress()}  # of the job before, which may be about to end
+        self.over = threading.Event()
+
+    def __enter__(self) -> Job:
+        from pyspark import InheritableThread
+
+        def run() -> None:
+            try:
+                self.made.write.format("noop").mode("overwrite").save()
+            except Exception as error:  # cancelled at the end
+                self.ended = error
+
+        self.thread = InheritableThread(target=run)
+        self.thread.start()
+        self.stopper = threading.Thread(target=self._stop)
+        self.stopper.start()
+        return self
+
+    def _stop(self) -> None:
+        while self.world.stop is not None and not self.over.wait(0.1):
+            note = self.folder / str(self.world.stop)
+            if note.exists() and note.read_text():
+                pid = int(note.read_text())
+                os.kill(pid, signal.SIGSTOP)
+                self.over.wait(0.8)
+                os.kill(pid, signal.SIGCONT)
+                self.over.wait(1.2)
+
+    def runs(self) -> list[Any]:
+        """Those that are under way and have begun to move rows."""
+        import fastbuf_spark as fbs
+
+        return [run for run in fbs.progress() if run.records_received and run.epoch not in self.before]
+
+    def __exit__(self, *_: object) -> None:
+        self.over.set()
+        self.stopper.join()
+        self.spark.sparkContext.cancelAllJobs()
+        self.thread.join(60)

@@ -1,0 +1,83 @@
+"""Which keys come most often, by looking at one row in 1,024."""
+
+from __future__ import annotations
+
+import random
+
+import pyarrow as pa
+import pytest
+
+import fastbuf as fb
+
+SCHEMA = pa.schema([("k", pa.int64()), ("x", pa.float64())])
+ROWS = fb.RowSerializer(fb.Schema.of(k="int64", x="float64"))
+
+
+def keys(n: int, hot: float) -> list[int]:
+    chance = random.Random(5)
+    return [7 if chance.random() < hot else chance.randrange(1000, 100_000) for _ in range(n)]
+
+
+def through(writer: fb.RecordWriter, written: bool, gates: list[fb.InputGate]) -> None:
+    while not written:
+        for gate in gates:
+            gate.poll(0.0)
+        written = writer.resume()
+
+
+def identity(key: int) -> int:
+    return int(fb.hash_partition(pa.record_batch({"k": [key]}), "k", 1 << 30)[0])
+
+
+@pytest.mark.parametrize("rows", [700, 5000])
+def test_a_key_that_most_rows_have_is_found_in_batches(rows: int) -> None:
+    with fb.ShuffleEnvironment(segments=256) as env:
+        writer, gates = env.exchange(serializer=fb.ColumnarSerializer(SCHEMA), consumers=3, selector=fb.hash_by("k"))
+        assert writer.hot_keys() == {}
+        writer.watch_keys()
+        for _ in range(200_000 // rows):
+            made = keys(rows, 0.6)
+            random.shuffle(made)
+            batch = pa.record_batch({"k": made, "x": [0.0] * rows}, schema=SCHEMA)
+            through(writer, writer.try_emit_batch(batch), gates)
+        found = writer.hot_keys()
+        share, part = next(iter(found.values()))
+        assert next(iter(found)) == identity(7)
+        assert 0.45 < share < 0.75
+        expected = fb.hash_partition(pa.record_batch({"k": [7]}), "k", 3)[0]
+        assert part == expected
+        assert all(other < 0.05 for other, _ in list(found.values())[1:])
+        writer.abort()
+
+
+def test_and_in_single_records() -> None:
+    with fb.ShuffleEnvironment(segments=256) as env:
+        writer, gates = env.exchange(serializer=ROWS, consumers=2, selector=fb.hash_by("k"))
+        writer.watch_keys()
+        for key in keys(100_000, 0.6):
+            through(writer, writer.try_emit((key, 0.0)), gates)
+        found = writer.hot_keys()
+        assert next(iter(found)) == identity(7)
+        assert 0.4 < found[identity(7)][0] < 0.8
+        writer.abort()
+
+
+def test_keys_that_come_alike_often_are_not_hot() -> None:
+    with fb.ShuffleEnvironment(segments=256) as env:
+        some = fb.hash_by("k", partitions=4, only=[2])
+        writer, (gate,) = env.exchange(serializer=fb.ColumnarSerializer(SCHEMA), selector=some)
+        writer.watch_keys()
+        for k in range(200):
+            batch = pa.record_batch({"k": range(k * 2000, k * 2000 + 2000), "x": [0.0] * 2000}, schema=SCHEMA)
+            through(writer, writer.try_emit_batch(batch), [gate])
+        assert all(share < 0.02 for share, _ in writer.hot_keys().values())
+        writer.abort()
+
+
+def test_who_hashes_no_keys_has_none() -> None:
+    with fb.ShuffleEnvironment(segments=64) as env:
+        writer, _ = env.exchange(serializer=ROWS, consumers=2)
+        writer.watch_keys()
+        writer.emit((1, 0.0))
+        assert writer.hot_keys() == {}
+        writer.abort()

@@ -1,0 +1,300 @@
+"""What processes tell of their own writers and gates, and what a monitor makes of it."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import fastbuf as fb
+from fastbuf.errors import AuthenticationError, ConfigError, PeerLost
+from fastbuf.exchange.sampler import Sampler
+from fastbuf.monitor import wire
+from fastbuf.monitor.collector import MOST_STRANGERS
+from fastbuf.monitor.figures import MOST_BYTES
+
+ROWS = fb.RowSerializer(fb.Schema.of(k="int64", text="string"))
+TEXT = "x" * 100
+SOON_S = 20.0
+
+
+def until(look: Callable[[], Any]) -> Any:
+    end = time.monotonic() + SOON_S
+    while True:
+        found = look()
+        if found or time.monotonic() > end:
+            return found
+        time.sleep(0.02)
+
+
+class Slow:
+    """One producer and two consumers in threads, of which number 1 takes its time for each record."""
+
+    def __init__(self, env: fb.ShuffleEnvironment, seconds: float) -> None:
+        self.over = threading.Event()
+        self.writer, self.gates = env.exchange(serializer=ROWS, consumers=2)
+        reads = [(self.gates[0], 0.0), (self.gates[1], seconds)]
+        self.threads = [threading.Thread(target=self.produce)]
+        self.threads += [threading.Thread(target=self.consume, args=each) for each in reads]
+        for thread in self.threads:
+            thread.start()
+
+    def produce(self) -> None:
+        k = 0
+        while not self.over.is_set():
+            self.writer.emit_many([(k, TEXT)] * 50)
+            k += 1
+        self.writer.close()
+
+    def consume(self, gate: fb.InputGate, seconds: float) -> None:
+        for _ in gate:
+            if seconds and not self.over.is_set():
+                self.over.wait(seconds)
+
+    def end(self) -> None:
+        self.over.set()
+        for thread in self.threads:
+            thread.join()
+
+
+@pytest.fixture
+def env() -> Iterator[fb.ShuffleEnvironment]:
+    with fb.ShuffleEnvironment(segments=256, segment_size=4096) as made:
+        yield made
+
+
+def test_three_lines_name_the_slow_consumer_and_its_line(env: fb.ShuffleEnvironment) -> None:
+    slow = Slow(env, 0.01)
+    try:
+        roots = until(lambda: env.monitor.snapshot()[0]["diagnosis"].roots)
+        (root,) = roots
+        assert (root.subtask, root.cause) == (1, "user_function")
+        assert root.frame is not None
+        assert root.frame.startswith("test_local.py:")
+        assert root.frame.endswith(" consume")
+        (found,) = env.monitor.snapshot()
+        producer, consumers = found["producers"][0], found["consumers"]
+        assert producer["blocked"]["1"] > producer["blocked"].get("0", 0.0)
+        assert producer["state"] == "credit"
+        assert producer["target"] == 1
+        assert producer["outPoolUsage"] > 0.5
+        assert producer["outputQueueLength"] > 0
+        assert consumers[1]["inputQueueLength"] > 0
+        assert consumers[1]["seconds"]["user"] > 1
+        assert consumers[1]["busy"] > 0.8
+        assert consumers[0]["idle"] > 0.8
+        assert abs(sum(producer[name] for name in ("backPressured", "idle", "busy")) - 1) < 0.01
+        json.dumps({k: v for k, v in found.items() if k != "diagnosis"})
+    finally:
+        slow.end()
+    ended = env.monitor.snapshot()[0]
+    assert "state" not in ended["producers"][0]
+    assert "state" not in ended["consumers"][1]
+    assert ended["producers"][0]["records"] == ended["consumers"][0]["records"] + ended["consumers"][1]["records"]
+
+
+def test_threads_end_with_the_environment() -> None:
+    def running() -> set[str]:
+        return {thread.name for thread in threading.enumerate() if thread.name in ("fastbuf-monitor", "fastbuf-ticker")}
+
+    with fb.ShuffleEnvironment(segments=64) as env:
+        assert not running()
+        assert env.monitor.snapshot() == []
+        assert running() == {"fastbuf-monitor", "fastbuf-ticker"}
+    assert not running()
+
+
+def test_the_samples_agree_with_exact_time(env: fb.ShuffleEnvironment) -> None:
+    """100 looks of a share p are off by sqrt(p (1 - p) / 100); by three times that in one run of four hundred."""
+    slow = Slow(env, 0.002)
+    sampler = Sampler()
+    try:
+        assert until(lambda: slow.writer.activity()["seconds"]["credit"] > 0.05)
+        for _ in range(3):
+            before, begin = slow.writer.stats()["wait_s"], time.monotonic()
+            taken, (blocked,) = sampler.blocked([slow.writer], 100, 0.01)
+            exact = (slow.writer.stats()["wait_s"] - before) / (time.monotonic() - begin)
+            assert taken == 100
+            error = 3 * max(0.05, (exact * (1 - exact)) ** 0.5) / taken**0.5
+            assert abs(blocked / taken - exact) <= error + 0.02, (blocked, exact)
+    finally:
+        slow.end()
+    sampler.stop()
+    assert sampler.blocked([slow.writer], 100, 0.01)[0] == 0
+
+
+def test_code_that_holds_the_interpreter_delays_no_sample(env: fb.ShuffleEnvironment) -> None:
+    """A ticker in Python would look only where that code lets go."""
+    slow = Slow(env, 0.01)
+    sampler, took = Sampler(), []
+    sample = threading.Thread(
+        target=lambda: took.append((time.monotonic(), sampler.blocked([slow.writer], 40, 0.005), time.monotonic()))
+    )
+    try:
+        until(lambda: slow.writer.activity()["state"] == "credit")
+        sample.start()
+        deadline = time.monotonic() + 0.4
+        while time.monotonic() < deadline:
+            sum(range(2_000_000))  # many milliseconds in C, without a chance to switch
+        sample.join()
+    finally:
+        slow.end()
+    begin, (taken, _), end = took[0]
+    assert taken == 40
+    assert end - begin < 2.0
+
+
+def tell(address: fb.MonitorAddress, pipe: Any) -> None:
+    with fb.ShuffleEnvironment(segments=256, segment_size=4096) as env:
+        env.monitor.report_to(address, stage="source")
+        target = pipe.recv()
+        writer = env.create_result_partition(ROWS, [target])
+        while not pipe.poll():
+            writer.emit_many([(1, TEXT)] * 20)
+        writer.close()
+    pipe.send("ended")
+
+
+def test_processes_tell_one_monitor_and_it_puts_them_together() -> None:
+    context = multiprocessing.get_context("forkserver")
+    mine, its = context.Pipe()
+    with fb.Monitor.listen() as monitor, fb.ShuffleEnvironment(segments=256, segment_size=4096) as env:
+        assert monitor.address is not None
+        process = context.Process(target=tell, args=(monitor.address, its))
+        process.start()
+        env.listen()
+        env.monitor.report_to(monitor.address, stage="total")
+        gate = env.create_input_gate(ROWS, channels=1)
+        mine.send(gate.address)
+
+        def together() -> Any:
+            for _ in range(3):
+                gate.poll(0.05)
+                time.sleep(0.05)
+            found = monitor.snapshot()
+            return len(found) == 1 and found[0]["producers"] and found[0]["consumers"] and found[0]
+
+        found = until(together)
+        assert found["stages"] == ("source", "total")
+        assert found["producers"][0]["task"] != found["consumers"][0]["task"]
+        assert found["exchange"] == 0
+        for figures in (found["producers"][0], found["consumers"][0]):
+            assert len(json.dumps(figures, separators=(",", ":"))) <= MOST_BYTES
+        (root,) = until(lambda: together()["diagnosis"].roots)
+        assert (root.stage, root.subtask) == ("total", None)
+        mine.send("stop")
+        for _ in gate:
+            pass
+        assert mine.recv() == "ended"
+        process.join()
+        assert until(lambda: "state" not in monitor.snapshot()[0]["producers"][0])
+
+
+def test_a_stranger_learns_nothing_and_tells_nothing() -> None:
+    with fb.Monitor.listen() as monitor, fb.ShuffleEnvironment(segments=64) as env:
+        address = monitor.address
+        assert address is not None
+        assert address.secret.hex() not in repr(address)
+        with pytest.raises(AuthenticationError):
+            env.monitor.report_to(address._replace(secret=b"x" * 32))
+        with socket.create_connection(address[:2]) as sock:
+            sock.settimeout(SOON_S)
+            assert len(sock.recv(1000)) < 100
+            sock.sendall(wire.pack({"nonce": "0", "proof": "0" * 64}) + wire.pack([{"id": "x", "figures": {"a": 1}}]))
+            assert sock.recv(1000) == b""
+        with socket.create_connection(address[:2]) as sock:
+            sock.settimeout(SOON_S)
+            sock.recv(1000)
+            sock.sendall(b"\xff\xff\xff\xff")  # a frame of four gigabytes
+            assert sock.recv(1000) == b""
+        silent = [socket.create_connection(address[:2]) for _ in range(MOST_STRANGERS + 5)]
+        env.monitor.report_to(address)  # there is room for who knows the secret
+        for sock in silent:
+            sock.close()
+        assert monitor.snapshot() == []
+        with pytest.raises(ConfigError, match="already"):
+            env.monitor.report_to(address)
+
+
+def test_a_second_costs_two_kilobytes_for_each_task_however_many_consumers_there_are() -> None:
+    consumers = 120
+    with fb.Monitor.listen() as monitor, fb.ShuffleEnvironment(segments=1024, segment_size=1024) as env:
+        assert monitor.address is not None
+        env.monitor.report_to(monitor.address)
+        writer, gates = env.exchange(serializer=ROWS, consumers=consumers)
+        for k in range(3 * consumers):
+            writer.emit((k, TEXT))
+        assert until(lambda: monitor.snapshot() and len(monitor.snapshot()[0]["consumers"]) == consumers)
+        env.monitor.look(tell=True)
+        reports = [env.monitor._report(watched, again=True) for watched in env.monitor._watched.values()]
+        assert len(reports) == consumers + 1
+        for report in reports:
+            assert len(wire.pack([report])) <= 2048, report
+        writer.abort()
+        for gate in gates:
+            gate.close()
+
+
+def vanish(address: fb.MonitorAddress, pipe: Any) -> None:
+    env = fb.ShuffleEnvironment(segments=64)
+    env.monitor.report_to(address, stage="source")
+    writer, _ = env.exchange(serializer=ROWS)
+    writer.emit((1, TEXT))
+    pipe.recv()
+    os._exit(1)
+
+
+def test_tasks_of_a_process_that_is_gone_do_nothing_any_more() -> None:
+    context = multiprocessing.get_context("forkserver")
+    mine, its = context.Pipe()
+    with fb.Monitor.listen() as monitor:
+        process = context.Process(target=vanish, args=(monitor.address, its))
+        process.start()
+        until(lambda: monitor.snapshot() and "state" in monitor.snapshot()[0]["producers"][0])
+        mine.send("now")
+        process.join()
+        assert until(lambda: "state" not in monitor.snapshot()[0]["producers"][0])
+
+
+def test_what_has_ended_is_not_kept_for_ever(env: fb.ShuffleEnvironment) -> None:
+    env.monitor.start()
+    for _ in range(20):
+        writer, (gate,) = env.exchange(serializer=ROWS)
+        writer.emit((1, TEXT))
+        writer.close()
+        assert len(list(gate)) == 1
+        gate.close()
+        env.monitor.look(tell=True)
+        del writer, gate
+    env.monitor.look(tell=True)
+    assert len(env.monitor._watched) <= 4
+    assert [found["exchange"] for found in env.monitor.snapshot()] == list(range(20))
+
+
+def test_nobody_listens(env: fb.ShuffleEnvironment) -> None:
+    with fb.Monitor.listen() as monitor:
+        address = monitor.address
+    assert address is not None
+    with pytest.raises(PeerLost, match="no monitor"):
+        env.monitor.report_to(address)
+
+
+def test_a_monitor_that_goes_stops_no_task() -> None:
+    with fb.ShuffleEnvironment(segments=64) as env:
+        with fb.Monitor.listen() as monitor:
+            assert monitor.address is not None
+            env.monitor.report_to(monitor.address)
+        writer, (gate,) = env.exchange(serializer=ROWS)
+        for _ in range(3):
+            env.monitor.look(tell=True)
+            env.monitor._tell()
+        writer.emit((1, TEXT))
+        writer.close()
+        assert list(gate) == [(1, TEXT)]
