@@ -18,10 +18,9 @@ if TYPE_CHECKING:
     from fastbuf_spark.api.groups import Grouped, group_by
     from fastbuf_spark.api.pipelines import Pipeline, PipelineGroups, pipeline
     from fastbuf_spark.api.progress import ProgressBar
-    from fastbuf_spark.api.rdds import partition_by
+    from fastbuf_spark.api.rdds import co_group, combine_by_key, group_by_key, join, partition_by, reduce_by_key
     from fastbuf_spark.api.sinks import Written, write_parquet
     from fastbuf_spark.api.sources import read_csv, read_ipc, read_json, read_parquet, scan
-    from fastbuf_spark.api.rdds import co_group, combine_by_key, group_by_key, join, partition_by, reduce_by_key
     from fastbuf_spark.conf import ShuffleConf
     from fastbuf_spark.driver.checks import Preflight, preflight
     from fastbuf_spark.driver.exchanges import last_run, progress

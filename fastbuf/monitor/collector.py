@@ -12,13 +12,17 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastbuf.errors import FastbufError
 from fastbuf.exchange.named_thread import start_thread
 from fastbuf.monitor.figures import ended
+from fastbuf.monitor.snapshot import Exchange
 from fastbuf.monitor.verdict import Reports, Sides, verdicts
 from fastbuf.monitor.wire import FRAME_BYTES, Unpacker, pack, proof, same
+
+if TYPE_CHECKING:
+    from fastbuf.monitor.server import Server
 
 log = logging.getLogger("fastbuf")
 
@@ -76,6 +80,7 @@ class Monitor:
         self._told: dict[str, _Told] = {}
         self._order: dict[str, int] = {}  # numbers of exchanges, by the names of their gates
         self._next = 0
+        self._spans: dict[int, tuple[float, float | None]] = {}  # of exchanges: when they were first seen, and over
         self._listener: socket.socket | None = None
         self._wake: tuple[socket.socket, socket.socket] | None = None
         self._thread: threading.Thread | None = None
@@ -152,6 +157,37 @@ class Monitor:
                 }
                 for n, sides in exchanges.items()
             ]
+
+    def exchanges(self) -> list[Exchange]:
+        """The same, as a page shows it: a source of :func:`fastbuf.monitor.serve`."""
+        now = time.time()
+        shown = []
+        for found in self.snapshot():
+            number, tasks = found["exchange"], [*found["producers"].values(), *found["consumers"].values()]
+            began, ended_at = self._spans.get(number, (now, None))
+            over = not any("state" in task for task in tasks)
+            ended_at = (ended_at or now) if over else None
+            self._spans[number] = began, ended_at
+            shown.append(
+                Exchange(
+                    id=str(number),
+                    name=found["stages"][1],
+                    mode="exchange",
+                    outcome="ok" if over else "running",
+                    began=began,
+                    seconds=(ended_at or now) - began,
+                    producers=found["producers"],
+                    consumers=found["consumers"],
+                    diagnosis=found["diagnosis"],
+                )
+            )
+        return shown
+
+    def serve(self, **settings: Any) -> Server:
+        """Show it as a page, by REST and to Prometheus: :func:`fastbuf.monitor.serve`, which has the settings."""
+        from fastbuf.monitor.server import serve
+
+        return serve(self.exchanges, **settings)
 
     def _exchanges(self) -> dict[int, Sides]:
         """Which writers and gates belong together: those that have a gate in common."""

@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import AuthenticationError, ConfigError, PeerLost, ProtocolError
 from fastbuf.exchange.address import gate_key
@@ -19,9 +19,13 @@ from fastbuf.exchange.record_writer import RecordWriter
 from fastbuf.exchange.sampler import Sampler
 from fastbuf.monitor.collector import Monitor, MonitorAddress
 from fastbuf.monitor.figures import MOST_BYTES, MOST_TARGETS, Shares, bounded, ended, hottest, longest
+from fastbuf.monitor.snapshot import Exchange
 from fastbuf.monitor.ticker import REFRESH_S, SAMPLE_S, SAMPLES, samples_of
 from fastbuf.monitor.vitals import Vitals
 from fastbuf.monitor.wire import FRAME_BYTES, Unpacker, pack, proof, same
+
+if TYPE_CHECKING:
+    from fastbuf.monitor.server import Server
 
 log = logging.getLogger("fastbuf")
 
@@ -149,6 +153,18 @@ class EnvironmentMonitor:
         self.start()
         self.look(tell=True)
         return self._own.snapshot()
+
+    def exchanges(self) -> list[Exchange]:
+        """The same, as a page shows it: a source of :func:`fastbuf.monitor.serve`."""
+        self.start()
+        self.look(tell=True)
+        return self._own.exchanges()
+
+    def serve(self, **settings: Any) -> Server:
+        """Show it as a page, by REST and to Prometheus: :func:`fastbuf.monitor.serve`, which has the settings."""
+        from fastbuf.monitor.server import serve
+
+        return serve(self.exchanges, **settings)
 
     def close(self) -> None:
         """End; called by the environment's own ``close``."""

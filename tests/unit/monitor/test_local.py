@@ -8,6 +8,7 @@ import os
 import socket
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -298,3 +299,24 @@ def test_a_monitor_that_goes_stops_no_task() -> None:
         writer.emit((1, TEXT))
         writer.close()
         assert list(gate) == [(1, TEXT)]
+
+
+def test_a_page_of_this_process(env: fb.ShuffleEnvironment) -> None:
+    pytest.importorskip("uvicorn", reason="pip install 'fastbuf[monitor]'")
+    slow = Slow(env, 0.01)
+
+    def asked(path: str) -> Any:
+        request = urllib.request.Request(server.address + path, headers={"Authorization": f"Bearer {server.token}"})
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return json.load(answer)
+
+    try:
+        with env.monitor.serve() as server:
+            (job,) = until(lambda: asked("/jobs")["jobs"])
+            assert job["status"] == "RUNNING"
+            until(lambda: "Subtask 1" in json.dumps(asked(f"/jobs/{job['id']}/diagnosis")))
+            assert "Subtask 1 of `consumers`" in json.dumps(asked(f"/jobs/{job['id']}/diagnosis"))
+            slow.end()
+            assert until(lambda: asked("/jobs")["jobs"][0]["status"] == "FINISHED")
+    finally:
+        slow.end()
