@@ -466,6 +466,8 @@ class _Look:
         alone = bool(others) and (found != "user_function" or task.cost >= TIMES_ITS_PEERS * cost or not cost)
         if found == "cpu_starved":  # whoever is starved with it is so for the same reason
             alone = bool(others) and not any(self.starved(peer) for peer in others)
+        if found == "slow_sink":
+            alone = bool(others) and statistics.median([peer.share("engine_out") for peer in others]) < 0.5
         stage = "source" if found == "source_bound" else task.stage
         subtask = task.subtask if alone and not (head and found == "source_bound") else None
         frame = task.frame if found == "user_function" else None

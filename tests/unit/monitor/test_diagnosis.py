@@ -82,6 +82,12 @@ def test_many_rows_that_cost_more_each_are_slowness() -> None:
     assert one(diagnose("e", [source(0, {1: 8.0})], consumers)).cause == "user_function"
 
 
+def test_a_sink_that_is_slow_for_all_is_no_single_subtasks_fault() -> None:
+    consumers = [task(0, engine_out=9.0, user=1.0), task(1, engine_out=9.5, user=0.5), task(2, engine_out=8.0, user=2)]
+    root = one(diagnose("e", [source(0, {1: 8.0, 0: 0.1})], consumers))
+    assert (root.subtask, root.cause) == (None, "slow_sink")
+
+
 def test_two_faults_are_two_roots() -> None:
     consumers = [task(0, user=9.9), task(1, engine_out=9.0, user=1.0), task(2, user=0.5, input=9.5)]
     found = diagnose("e", [source(0, {0: 5.0, 1: 3.0})], consumers)
