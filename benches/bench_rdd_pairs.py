@@ -17,8 +17,6 @@ from typing import Any
 
 import pytest
 
-import fastbuf_spark as fbs
-
 SMOKE = os.environ.get("FASTBUF_BENCH_SMOKE") == "1"
 PAIRS = int(os.environ.get("FASTBUF_BENCH_PAIRS", "20_000" if SMOKE else "2_000_000"))
 ROUNDS = int(os.environ.get("FASTBUF_BENCH_ROUNDS", "5"))
@@ -61,21 +59,27 @@ def count_of(rdd: Any) -> bool:
     return bool(sum(rdd.mapPartitions(lengths).collect()) == PAIRS)
 
 
+def fastbuf(verb: str, *arguments: Any, mode: str) -> Any:
+    import fastbuf_spark as fbs
+
+    return getattr(fbs, verb)(*arguments, PARTS_OUT, mode=mode)
+
+
 #: Spark's own and fastbuf's, and whether a result is right
 VERBS: dict[str, tuple[Callable[[Any], Any], Callable[[Any, str], Any], Callable[[Any], bool]]] = {
     "partition": (
         lambda rdd: rdd.partitionBy(PARTS_OUT),
-        lambda rdd, mode: fbs.partition_by(rdd, PARTS_OUT, mode=mode),
+        lambda rdd, mode: fastbuf("partition_by", rdd, mode=mode),
         sum_of,
     ),
     "reduce": (
         lambda rdd: rdd.reduceByKey(added, PARTS_OUT),
-        lambda rdd, mode: fbs.reduce_by_key(rdd, added, PARTS_OUT, mode=mode),
+        lambda rdd, mode: fastbuf("reduce_by_key", rdd, added, mode=mode),
         sum_of,
     ),
     "group": (
         lambda rdd: rdd.groupByKey(PARTS_OUT),
-        lambda rdd, mode: fbs.group_by_key(rdd, PARTS_OUT, mode=mode),
+        lambda rdd, mode: fastbuf("group_by_key", rdd, mode=mode),
         count_of,
     ),
 }

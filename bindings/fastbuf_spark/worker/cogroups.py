@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+#: For one who has no form with iterators
+REMEDY = "Both sides of a key are held at once: group by more keys, or make rows fewer by group_by's before="
+
+
 @dataclass(frozen=True)
 class Place:
     """Where one side's columns are among those that travel."""
@@ -44,7 +48,7 @@ class SideGroup(Group):
     def key_columns_of_piece(self) -> list[pa.Array]:
         return []
 
-    def table(self) -> pa.Table:
+    def table(self, remedy: str = REMEDY) -> pa.Table:
         return self.shown.slice(self.start, self.stop - self.start)
 
 
@@ -67,7 +71,7 @@ class Sides:
     def of(self, group: Group) -> list[SideGroup]:
         """Left and right."""
         if group.is_open:
-            whole = group.table()
+            whole = group.table(remedy=REMEDY)
             is_right = whole.column(self._side).to_numpy()
             at = len(whole) - int(is_right.sum())
             parts = whole.slice(0, at), whole.slice(at)

@@ -18,6 +18,10 @@ from fastbuf_spark.worker.runs import in_order
 if TYPE_CHECKING:
     import pyarrow as pa
 
+ITERATORS = (
+    "Let the function take and give iterators of batches (type hints: Iterator[pyarrow.RecordBatch], or "
+    "Iterator[pandas.DataFrame])"
+)
 SMALL_BYTES = 64 << 10  #: a table of so few is not looked at more closely
 
 
@@ -90,8 +94,13 @@ class Group:
         """The key columns of all rows that it is a slice of."""
         return [self.batch.column(i) for i in self._groups.layout.keys]
 
-    def table(self) -> pa.Table:
+    def table(self, remedy: str = ITERATORS) -> pa.Table:
         """All of it.
+
+        Parameters
+        ----------
+        remedy
+            What an error tells to do.
 
         Raises
         ------
@@ -121,8 +130,7 @@ class Group:
             words = ", ".join(f"{name}={str(value.as_py())!r:.80}" for name, value in named)
             raise ResourceError(
                 f"the group of {words} has {used} bytes, more than memory_bytes ({limit}): a function that takes it "
-                "whole cannot have it. Let the function take and give iterators of batches (type hints: "
-                "Iterator[pyarrow.RecordBatch], or Iterator[pandas.DataFrame]), or raise spark.fastbuf.memoryBytes"
+                f"whole cannot have it. {remedy}, or raise spark.fastbuf.memoryBytes"
             )
         return pa.concat_tables(parts)
 

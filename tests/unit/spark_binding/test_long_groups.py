@@ -1,0 +1,53 @@
+"""A group that a function which takes it whole cannot have: the error names key, bytes, and what can be done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from fastbuf.errors import ResourceError
+from fastbuf_spark.worker.cogroups import ArrowPairVerb, Place
+from fastbuf_spark.worker.groups import GroupStage, Layout, Limits
+from fastbuf_spark.worker.verbs import ArrowVerb
+
+ROWS, MEMORY = 100_000, 256 << 10
+RESULT = pa.schema([("n", pa.int64())])
+LIMITS = Limits(MEMORY, "", 1000, 64 << 10)
+
+
+def rows(**more: Any) -> Iterator[pa.RecordBatch]:
+    """One key has nearly all."""
+    for start in range(0, ROWS, 1000):
+        keys = [7 if i % 10 else i for i in range(start, start + 1000)]
+        yield pa.record_batch({"k": keys, "v": range(start, start + 1000), **more})
+
+
+def counted(*tables: pa.Table) -> pa.Table:
+    return pa.table({"n": [sum(table.num_rows for table in tables)]})
+
+
+def test_one_side_is_told_of_iterators() -> None:
+    schema = next(rows()).schema
+    stage = GroupStage(ArrowVerb(counted, False, False, RESULT, True), Layout(schema, (0,), (), ("k",)), LIMITS, "f")
+    with pytest.raises(ResourceError) as found:
+        list(stage(rows()))
+    words = str(found.value)
+    for part in ("k='7'", f"memory_bytes ({MEMORY})", "Iterator[pyarrow.RecordBatch]", "spark.fastbuf.memoryBytes"):
+        assert part in words
+    assert int(words.split(" bytes")[0].rsplit(" ", 1)[1]) > MEMORY
+
+
+def test_two_sides_have_no_iterators_to_be_told_of() -> None:
+    schema = next(rows(side=[False] * 1000)).schema
+    place = Place(pa.schema([schema.field(0), schema.field(1)]), (0, 1))
+    verb = ArrowPairVerb(counted, False, RESULT, True, 2, (place, place))
+    stage = GroupStage(verb, Layout(schema, (0,), (2,), ("k",)), LIMITS, "f")
+    with pytest.raises(ResourceError) as found:
+        list(stage(rows(side=[False] * 1000)))
+    words = str(found.value)
+    for part in ("k='7'", f"memory_bytes ({MEMORY})", "Both sides of a key", "spark.fastbuf.memoryBytes"):
+        assert part in words
+    assert "Iterator[" not in words
