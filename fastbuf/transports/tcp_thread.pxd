@@ -12,6 +12,7 @@ cdef class IoThread:
     cdef int check(self) except -1
     cdef int command(self, Command *k) except -1
     cdef int connections(self)
+    cdef unsigned int stops(self)
     cdef int open_inbox(self) except -1
     # (serial, stream, message, peer) of what has come for the listener's thread
     cdef list take_inbox(self)

@@ -15,6 +15,7 @@ from fastbuf._native.atomics cimport (
     fb_event_wait,
     fb_now_ns,
     fb_u32_load_acquire,
+    fb_u32_load_relaxed,
     fb_u32_store_release,
 )
 from fastbuf._native.sockets cimport (
@@ -69,6 +70,7 @@ cdef class IoThread:
         self.loop.next_ping_ns = -1
         self.loop.stop_at_ns = -1
         self.loop.all.inbox_fd = -1
+        self.loop.all.next_send_ns = -1
         fb_event_init(&self.loop.all.answered)
         fb_event_init(&self.loop.parked)
         guest_init(self.loop)
@@ -120,6 +122,10 @@ cdef class IoThread:
     cdef int connections(self):
         """How many there are."""
         return fb_u32_load_acquire(&self.loop.all.open) if self.loop != NULL else 0
+
+    cdef unsigned int stops(self):
+        """How often a connection was stopped for want of a segment."""
+        return fb_u32_load_relaxed(&self.loop.all.stops) if self.loop != NULL else 0
 
     cdef int open_inbox(self) except -1:
         """The descriptor that becomes readable when a stream that joins has said something."""
