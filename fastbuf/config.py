@@ -96,8 +96,9 @@ class ExchangeConfig:
     flow_control
         How a TCP connection keeps a producer from sending more than its consumer takes; both ends of an exchange say
         the same. ``"credit"``: against segments that the consumer has ready. The others are what stream processors had
-        or have in its place, to compare with, and mean TCP: ``"watermark"`` (Flink before 1.5), ``"on_off"`` (Storm),
-        ``"stepwise"`` (JStorm), ``"pid_rate"`` (Spark Streaming).
+        or have in its place, to compare with: ``"watermark"`` (Flink before 1.5), ``"on_off"`` (Storm), ``"stepwise"``
+        (JStorm), ``"pid_rate"`` (Spark Streaming). They mean TCP, a slow consumer holds up others, and a peer that is
+        silent is not asked for a sign of life.
     spill_directory
         Where a blocking partition stores what is written; default: the system's directory for temporary files.
     """

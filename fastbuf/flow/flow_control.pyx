@@ -12,7 +12,7 @@ cdef enum:
     # low.watermark.
     HIGH_TENTHS = 9
     LOW_TENTHS = 4
-    STEP_NS = 50000000          # stepwise: from one step to the next
+    STEP_NS = 200000000         # stepwise: from one step to the next
     BATCH_NS = 100000000        # pid_rate: from one update to the next; of Spark Streaming it is the batch
     # What a channel may send at once that was idle for so long: the timer that lets it go on is as coarse as this.
     BURST_NS = 10000000
@@ -48,14 +48,13 @@ cdef bint flow_heard(FlowSender *f, FlowSource *all, uint32_t said, int64_t now)
         return True
     if f.kind == FLOW_STEPWISE:
         if said == SAY_SLOWER:
-            measured = <int64_t> (f.sent * 1e9 / max(now - f.since_ns, <int64_t> 1))
-            # Down by a quarter, of what it was allowed or of what it sent if that was less; up by a sixteenth.
-            measured = min(measured, f.rate) if f.rate else measured
+            # Down by a quarter, the first time of what it sent; up by an eighth.
+            measured = f.rate if f.rate else <int64_t> (f.sent * 1e9 / max(now - f.since_ns, <int64_t> 1))
             f.rate = max(measured * 3 // 4, LEAST_RATE)
         elif said != SAY_FASTER:
             return False
         elif f.rate:
-            f.rate += max(f.rate // 16, <int64_t> 1)
+            f.rate += max(f.rate // 8, <int64_t> 1)
             if f.rate >= MOST_RATE:
                 f.rate = 0
         f.sent = 0
@@ -107,11 +106,9 @@ cdef bint _by_marks(FlowReceiver *r, uint32_t used, uint32_t room, int64_t now) 
         if high and r.said != SAY_STOP:
             return _say(r, SAY_STOP)
         return low and r.said == SAY_STOP and _say(r, SAY_GO_ON)
-    if now < r.due_ns or not (high or low):
+    if now < r.due_ns or not (high or (low and r.said)):        # not before somebody was slowed down
         return False
     r.due_ns = now + STEP_NS
-    if low and not r.said:          # nobody has been slowed down yet
-        return False
     return _say(r, SAY_SLOWER if high else SAY_FASTER)
 
 

@@ -144,7 +144,7 @@ def test_the_rate_goes_down_and_up_in_steps() -> None:
         assert channel.heard(FASTER, now)
         rates.append(channel.rate)
     steps = [b / a for a, b in itertools.pairwise(rates)]
-    assert all(step == pytest.approx(17 / 16, rel=0.01) for step in steps)
+    assert all(step == pytest.approx(9 / 8, rel=0.01) for step in steps)
     for _ in range(1000):
         channel.heard(FASTER, now)
     assert channel.rate == 0, "there is no limit any more"
@@ -168,10 +168,10 @@ def test_a_gate_says_slower_once_a_step_and_faster_only_after_that() -> None:
     gate = ReceivingEnd("stepwise")
     assert gate.released(0, 10, now=1.0) is None, "nobody was slowed down"
     assert gate.took(9, 10, now=1.1) == SLOWER
-    assert gate.took(10, 10, now=1.11) is None
-    assert gate.took(10, 10, now=1.2) == SLOWER
-    assert gate.released(6, 10, now=1.3) is None, "between the marks it stays"
-    assert gate.released(3, 10, now=1.3) == FASTER
+    assert gate.took(10, 10, now=1.29) is None
+    assert gate.took(10, 10, now=1.31) == SLOWER
+    assert gate.released(6, 10, now=1.6) is None, "between the marks it stays"
+    assert gate.released(3, 10, now=1.6) == FASTER
 
 
 # ---- pid_rate: Spark Streaming
