@@ -5,7 +5,7 @@
 # A setter that comes second waits for that, so that whoever is told of a failure by something else (`abort_asked`,
 # stored with release by one who has set it, loaded with acquire) may read the text too.
 # Forbidden: a text that is read while it is written, or of another failure than the code.
-# tests/models/test_failure_model.py looks at every interleaving.
+# tests/models/checker/failure.c runs this code under every schedule.
 from fastbuf._native.atomics cimport fb_au32
 
 cdef enum FailureCode:

@@ -26,7 +26,7 @@
 # writer whatever it reads there, so that is the eventcount's pairing and no more. But the writer may wait for
 # something else later, any place or any segment that comes free: then it has lowered `patience` before it looks, and
 # either it sees the new head, or the drainer sees the new patience (two fences, Dekker's). An end, a cancel or a
-# failure is always told. tests/models/test_event_model.py looks at every interleaving.
+# failure is always told. tests/models/checker/subpartition.c runs this code under every schedule.
 #
 # Forbidden: bytes drained that were not committed; a slot reused while the drainer reads it; an
 # end-of-partition seen before the last buffer; more than `bound` buffers queued.

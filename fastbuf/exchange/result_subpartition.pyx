@@ -76,12 +76,12 @@ cdef bint sub_has_room(Subpartition *s, bint patient) noexcept nogil:
         return True
     if s.shared != NULL:
         s.shared.collect(s.shared)
+    if not patient:
+        sub_wait_for_any(s)     # before the look: who sleeps after it has to be told of what it missed
     s.head_seen = fb_u32_load_acquire(&s.head)
     if tail - s.head_seen <= s.bound // 2:
         sub_wait_for_any(s)
         return True
-    if not patient:
-        sub_wait_for_any(s)
     if not s.full:
         if tail - s.head_seen < s.bound:
             return True

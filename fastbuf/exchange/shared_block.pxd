@@ -44,7 +44,7 @@
 #
 # Forbidden: a segment read that is not lent, or not any more; one that goes home twice, or never though the reader is
 # dead; bytes read that were not committed; more than `bound` buffers lent; an end seen before the last buffer.
-# tests/models/test_shared_block_model.py looks at every interleaving.
+# tests/models/checker/shared_ring.c runs this code under every schedule.
 #
 # There is no RECALL as over TCP: the gate gives a memfd channel no segment in advance, so an idle one holds nothing
 # that another could use.  What a slow reader keeps is at most `bound` segments of the one subpartition it reads.

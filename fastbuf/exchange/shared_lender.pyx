@@ -168,6 +168,14 @@ cdef void _say_abort(SharedLender *x, const char *text) noexcept nogil:
         fb_u32_store_release(&x.block.ended, SHARED_ABORTED)
 
 
+cdef bint lender_revoke(SharedLender *x) noexcept nogil:
+    """Takes everything back; True: the reader looks at no segment, and will at none."""
+    # Dekker's: see the pairing.
+    fb_u32_exchange_acq_rel(&x.block.revoked, 1)
+    fb_fence_seq_cst()
+    return fb_u32_load_seq_cst(&x.block.reading) == 0
+
+
 cdef void lender_notify(void *lender) noexcept nogil:
     """Something was queued, ended or failed: the reader looks again; any thread."""
     cdef SharedLender *x = <SharedLender *> lender
@@ -288,10 +296,7 @@ cdef class SharedWriter:
         bell_ring(self.x.reader_bell, &self.x.reader_fd)
 
     def _revoke(self):
-        # Dekker's: see the pairing.
-        fb_u32_exchange_acq_rel(&self.x.block.revoked, 1)
-        fb_fence_seq_cst()
-        if fb_u32_load_seq_cst(&self.x.block.reading) == 0 and not self.x.broken:
+        if lender_revoke(&self.x) and not self.x.broken:
             self._take_back()
 
     def _take_back(self):

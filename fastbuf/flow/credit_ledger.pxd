@@ -23,7 +23,7 @@
 #
 # A taker and the receiver meet in `available` alone, each with a compare-and-swap: what that replaced says whether a
 # credit was of an exclusive or of a floating segment.  Forbidden: a credit used twice; a floating segment given back
-# that is not held, or never; more available than segments were set aside for (tests/models/test_ledger_model.py).
+# that is not held, or never; more available than segments were set aside for (tests/models/checker/ledger.c).
 from libc.stdint cimport int64_t
 
 from fastbuf._native.atomics cimport (

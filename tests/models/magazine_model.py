@@ -5,7 +5,7 @@ order until a step of their own carries one to memory; it sees them itself at on
 process's own buffer first; membarrier empties everybody's, one process after the other.  That is all that O2 of
 ``fb_magazine.h`` can rely on, and without it Dekker's pair fails.
 
-Lists and the event are single steps here (``test_free_list_model``, ``test_pool_model``).  A magazine has `hot` and two
+Lists and the event are single steps here (``checker/free_list.c``, ``test_pool_model``).  A magazine has `hot` and two
 items, a chunk two segments.  Each name in `without` leaves one precaution out, which shows that the model would find
 its absence.
 """

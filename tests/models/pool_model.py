@@ -1,7 +1,7 @@
 """The operations of ``pool_claims.pyx`` and ``pool_waking.pyx`` on claims, limits, waiting and waking, transcribed
 access by access.
 
-Free lists are counts here (``test_free_list_model`` shows that pop and push are atomic), and there are no magazines
+Free lists are counts here (``checker/free_list.c`` shows that pop and push are atomic), and there are no magazines
 (``magazine_model`` has them).  Names are those of the
 shipped code.  Each name in `without` leaves one precaution out, which shows that the model would find its absence.
 """

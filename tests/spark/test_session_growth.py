@@ -14,7 +14,7 @@ from deadline import GivenUp, within
 from shapes import CHEAP
 from shapes_base import FOUR, Shape, Shuffle, settings
 
-ACTIONS = 200 if os.environ.get("FASTBUF_LONG") == "1" else 40
+ACTIONS = 200 if os.environ.get("FASTBUF_LONG") == "1" else 24
 MODES = ("pipelined", "blocking")
 SOON_S = 60.0
 MOST_KIB = 12 * 1024  # that the driver's Python may grow by: 1.5 MiB were measured in 50 actions after 50

@@ -11,6 +11,7 @@ import contextlib
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from operator import itemgetter
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 from fastbuf.errors import ConfigError, ExchangeAborted, PreflightError
 from fastbuf_spark.codec import RecordCodec, own_partition_func
 from fastbuf_spark.conf import ShuffleConf
+from fastbuf_spark.shipping import Shipped
 from fastbuf_spark.spec import ExchangeSpec, plain
 from fastbuf_spark.wire import data_secret
 from fastbuf_spark.worker.consumer import POLL_S, Received, explained
@@ -232,4 +234,12 @@ class ShuffleStage:
 
     def __call__(self, source: Iterable[Any]) -> Iterator[Any]:
         """Called by Spark, in each task of the barrier stage."""
-        return chain.from_iterable(self._task(source))
+        return _records(self._task, source)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A worker of another version is told so before it unpickles anything of this one
+        return Shipped(partial(_records, self._task)).__reduce__()
+
+
+def _records(task: FusedTask, source: Iterable[Any]) -> Iterator[Any]:
+    return chain.from_iterable(task(source))

@@ -85,6 +85,9 @@ def ends(kind: str, stall_s: float | None, **settings: Any) -> Iterator[tuple[fb
         yield writer, gate
         writer.abort("over")
         gate.close()
+        end = time.monotonic() + 20
+        while near.pool.available + far.pool.available < 128 and time.monotonic() < end:
+            time.sleep(0.002)  # what was lent to the other end comes home when that has said that it lets go
         assert near.pool.available == far.pool.available == 64
 
 

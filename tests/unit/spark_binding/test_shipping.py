@@ -15,6 +15,7 @@ import fastbuf
 from fastbuf_spark import wire
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.shipping import named
+from fastbuf_spark.worker.stage import FusedTask, ShuffleStage
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -23,8 +24,8 @@ def lengths(batches: Iterator[Any]) -> Iterator[int]:
     return iter([ShuffleConf().segment_size, *batches])
 
 
-def unpickled(before: str) -> str:
-    """What a worker says that unpickles a function after ``before``; "works" if it can be called."""
+def unpickled(before: str, shipped: bytes | None = None) -> str:
+    """What a worker says that unpickles a function after ``before``: its name and what it gives if it can be called."""
     code = f"""
 import sys
 sys.path[:0] = {[str(ROOT), str(ROOT / "bindings"), str(Path(__file__).parent)]!r}
@@ -34,7 +35,10 @@ stage = cloudpickle.loads(sys.stdin.buffer.read())
 print(stage.__name__, list(stage(iter([1]))))
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], input=cloudpickle.dumps(named(lengths, "it")), capture_output=True, timeout=60
+        [sys.executable, "-c", code],
+        input=shipped or cloudpickle.dumps(named(lengths, "it")),
+        capture_output=True,
+        timeout=60,
     )
     return (done.stdout + done.stderr).decode().strip().splitlines()[-1]
 
@@ -74,3 +78,13 @@ def test_another_version_is_named_with_this_one(changed: str, words: str) -> Non
 def test_classes_that_another_version_lacks_are_not_what_it_complains_of() -> None:
     text = unpickled("import fastbuf, fastbuf_spark.conf as conf\nfastbuf.__version__ = '0.0.1'\ndel conf.ShuffleConf")
     assert "has 0.0.1" in text
+
+
+def test_the_bare_barrier_stage_has_the_check_in_front_too() -> None:
+    stage = ShuffleStage.__new__(ShuffleStage)
+    stage._task = FusedTask(None, iter)  # type: ignore[arg-type]  # what it is of does not matter: it is not run
+    shipped = cloudpickle.dumps(stage)
+    assert "has 0.0.1" in unpickled("import fastbuf\nfastbuf.__version__ = '0.0.1'", shipped)
+    hidden = "for name in ('fastbuf', 'fastbuf_spark'): sys.modules[name] = None"
+    assert "cannot import it" in unpickled(hidden, shipped)
+    assert callable(cloudpickle.loads(shipped))

@@ -1,0 +1,392 @@
+"""The code that ships, under every schedule and every value that a load may give, within bounds (``checker.c``).
+
+And each of a list of mutations of it is found: a fence dropped, two stores swapped, an order weakened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import shipped
+from shipped import Scenario, explore
+
+EVENT = (("event", ()),)
+ACTIVITY = (("activity", ()),)
+FREE_LIST = (("free_list", ("memory/magazines.pyx",)),)
+LEDGER = (("ledger", ("flow/credit_ledger.pyx",)),)
+FAILURE = (("failure", ("exchange/failure.pyx",)),)
+QUEUE = (("subpartition", ("exchange/result_subpartition.pyx",)),)
+BELL = (("bell", ("exchange/doorbell.pyx",)),)
+RING = (
+    ("shared_ring", ("exchange/shared_reader.pyx",)),
+    ("shared_ring_bell", ("exchange/doorbell.pyx",)),
+    ("shared_ring_queue", ("exchange/result_subpartition.pyx",)),
+    ("shared_ring_lender", ("exchange/shared_lender.pyx",)),
+)
+#: So that a queue's ring has no more places than it has buffers.
+NO_EVENTS = ("exchange/result_subpartition.pxd", "EVENT_SLOTS = 8 ", "EVENT_SLOTS = 0 ")
+
+event = Scenario("event", EVENT)
+event_two_waiters = Scenario("event, two waiters", EVENT, ("WAITERS=2",))
+event_two_each = Scenario("event, two waiters and two notices", EVENT, ("WAITERS=2", "NOTIFIERS=2"))
+activity = Scenario("activity", ACTIVITY, stale=4)
+free_list = Scenario("free list", FREE_LIST)
+free_list_three = Scenario("free list, three threads", FREE_LIST, ("POPPERS=2",))
+ledger = Scenario("ledger", LEDGER)
+ledger_two_channels = Scenario("ledger, two channels", LEDGER, ("CHANNELS=2", "LOOKS=0", "TAKES=1"), stale=1)
+failure = Scenario("failure", FAILURE)
+queue = Scenario("queue", QUEUE)
+queue_flushed = Scenario("queue, flushed", QUEUE, ("FLUSHES=1",))
+queue_one_segment = Scenario("queue, one segment", QUEUE, ("SEGMENTS=1",))
+queue_waited_for = Scenario("queue, flushed and waited for", QUEUE, ("BUFFERS=1", "FLUSHES=2"), preemptions=3)
+queue_of_many = Scenario("queue, one of many", QUEUE, ("ANY=1", "BOUND=4", "BUFFERS=5", "SEGMENTS=5"), stale=1)
+queue_round = Scenario("queue, a ring of two", QUEUE, ("SEGMENTS=3",), sizes=NO_EVENTS)
+ring = Scenario("ring", RING, ("ENDS=0",))
+ring_one_segment = Scenario("ring, one segment", RING, ("ENDS=0", "SEGMENTS=1"))
+ring_flushed = Scenario("ring, flushed", RING, ("ENDS=0", "FLUSHES=1", "BUFFERS=1"))
+ring_enough = Scenario("ring, a reader that has enough", RING, ("ENDS=1",))
+ring_revoked = Scenario("ring, taken back", RING, ("ENDS=2",))
+ring_killed = Scenario("ring, a reader that is killed", RING, ("ENDS=3",), preemptions=1, stale=1)
+ring_burst = Scenario("ring, buffers in a row", RING, ("DRAINS=1", "BURSTS=1"), stale=1)
+ring_told_late = Scenario("ring, told of what is left", RING, ("DRAINS=1", "BUFFERS=1"), stale=1)
+bell = Scenario("bell", BELL)
+
+SCENARIOS = [
+    event,
+    event_two_waiters,
+    event_two_each,
+    activity,
+    free_list,
+    free_list_three,
+    ledger,
+    ledger_two_channels,
+    failure,
+    queue,
+    queue_flushed,
+    queue_one_segment,
+    queue_waited_for,
+    queue_of_many,
+    queue_round,
+    ring,
+    ring_one_segment,
+    ring_flushed,
+    ring_enough,
+    ring_revoked,
+    ring_killed,
+    ring_burst,
+    ring_told_late,
+    bell,
+]
+
+PREPARE = "return (uint32_t)(fb_u64_or_seq_cst(&e->word, FB_EVENT_ASLEEP) >> 32);"
+NOTIFY = "fb_u64_cas_seq_cst(&e->word, &word, (word + FB_EVENT_ONE_EPOCH) & ~(uint64_t)FB_EVENT_ASLEEP)"
+RELAXED = "memory_order_relaxed"
+
+#: What is done to the code, where, and the scenario that finds it.
+MUTATIONS: dict[str, tuple[Scenario, str, str, str]] = {
+    "a waiter does not announce itself": (
+        event,
+        "_native/fb_event.h",
+        PREPARE,
+        "return (uint32_t)(fb_u64_load_seq_cst(&e->word) >> 32);",
+    ),
+    "a waiter announces itself without order": (
+        event,
+        "_native/fb_event.h",
+        PREPARE,
+        f"return (uint32_t)(atomic_fetch_or_explicit(&e->word.v, FB_EVENT_ASLEEP, {RELAXED}) >> 32);",
+    ),
+    "a waiter reads the epoch after it has announced itself": (
+        event,
+        "_native/fb_event.h",
+        PREPARE,
+        "fb_u64_or_seq_cst(&e->word, FB_EVENT_ASLEEP); return (uint32_t)(fb_u64_load_relaxed(&e->word) >> 32);",
+    ),
+    "a notice does not move the epoch": (event, "_native/fb_event.h", "(word + FB_EVENT_ONE_EPOCH) & ~", "word & ~"),
+    "a notice without order": (
+        event,
+        "_native/fb_event.h",
+        NOTIFY,
+        f"atomic_compare_exchange_weak_explicit(&e->word.v, &word, (word + FB_EVENT_ONE_EPOCH) & "
+        f"~(uint64_t)FB_EVENT_ASLEEP, {RELAXED}, {RELAXED})",
+    ),
+    "a notice wakes nobody": (event, "_native/fb_event.h", "if (!(word & FB_EVENT_ASLEEP)) return;", "return;"),
+    "a waiter sleeps whatever the epoch is": (
+        event,
+        "_native/fb_event.h",
+        "if ((uint32_t)(word >> 32) == key) {",
+        "key = (uint32_t)(word >> 32); {",
+    ),
+    "the epoch is looked at without acquire": (
+        event_two_waiters,
+        "_native/fb_event.h",
+        "(uint32_t)(fb_u64_load_acquire(&e->word) >> 32)",
+        "(uint32_t)(fb_u64_load_relaxed(&e->word) >> 32)",
+    ),
+    "the bit is cleared by a step of its own": (
+        event_two_each,
+        "_native/fb_event.h",
+        "if (!(word & FB_EVENT_ASLEEP)) return;",
+        "if (!(word & FB_EVENT_ASLEEP)) return;\n"
+        "    atomic_fetch_and_explicit(&e->word.v, ~(uint64_t)FB_EVENT_ASLEEP, memory_order_seq_cst);",
+    ),
+    "the sequence is not made odd": (
+        activity,
+        "_native/fb_activity.h",
+        "    fb_u32_store_relaxed(&a->seq, seq + 1);\n",
+        "",
+    ),
+    "the state without release": (
+        activity,
+        "_native/fb_activity.h",
+        "fb_u32_store_release(&a->state",
+        "fb_u32_store_relaxed(&a->state",
+    ),
+    "the time without release": (
+        activity,
+        "_native/fb_activity.h",
+        "fb_i64_store_release(&a->since",
+        "fb_i64_store_relaxed(&a->since",
+    ),
+    "the end of a change without release": (
+        activity,
+        "_native/fb_activity.h",
+        "fb_u32_store_release(&a->seq",
+        "fb_u32_store_relaxed(&a->seq",
+    ),
+    "the end of a change before its last field": (
+        activity,
+        "_native/fb_activity.h",
+        "    fb_i64_store_release(&a->since, now);\n    fb_u32_store_release(&a->seq, seq + 2);",
+        "    fb_u32_store_release(&a->seq, seq + 2);\n    fb_i64_store_release(&a->since, now);",
+    ),
+    "a reader that does not look again": (
+        activity,
+        "_native/fb_activity.h",
+        "while (fb_u32_load_relaxed(&a->seq) != seq)",
+        "while (0)",
+    ),
+    "a total read without acquire": (
+        activity,
+        "_native/fb_activity.h",
+        "fb_i64_load_acquire(&a->total[i])",
+        "fb_i64_load_relaxed(&a->total[i])",
+    ),
+    "a list without a tag": (free_list_three, "memory/free_list.pxd", "((h >> 32) + 1) << 32", "(h >> 32) << 32"),
+    "a push that forgets what lies below": (
+        free_list,
+        "memory/free_list.pxd",
+        "fb_u64_store_relaxed(&g.meta[i].link, (depth + 1) << 32 | <uint32_t>h)",
+        "fb_u64_store_relaxed(&g.meta[i].link, (depth + 1) << 32)",
+    ),
+    "a push without order": (
+        free_list,
+        "_native/fb_atomic.h",
+        "return atomic_compare_exchange_weak_explicit(&a->v, expected, x, memory_order_seq_cst,        \\\n"
+        "                                                     memory_order_seq_cst); }",
+        f"return atomic_compare_exchange_weak_explicit(&a->v, expected, x, {RELAXED}, {RELAXED}); }}",
+    ),
+    "floating segments claimed in two steps": (
+        ledger_two_channels,
+        "flow/credit_ledger.pyx",
+        "            if fb_i64_cas_acq_rel(&self.floating_out, &out, out + n):\n                return n",
+        "            fb_i64_store_release(&self.floating_out, out + n)\n            return n",
+    ),
+    "a credit whose kind is not looked at": (
+        ledger,
+        "flow/credit_ledger.pyx",
+        "if n > fb_i64_load_relaxed(&r.exclusive):",
+        "if n >= fb_i64_load_relaxed(&r.exclusive):",
+    ),
+    "floating segments that are counted after they are shown": (
+        ledger,
+        "flow/credit_ledger.pyx",
+        "        fb_i64_add_acq_rel(&r.floating, shared)\n        while not",
+        "        fb_i64_add_acq_rel(&r.floating, 0)\n        while not",
+    ),
+    "a picture of a ledger that changes": (
+        ledger,
+        "flow/credit_ledger.pyx",
+        "        return begun == ended\n",
+        "        return True\n",
+    ),
+    "a failure's text written by two": (
+        failure,
+        "exchange/failure.pyx",
+        "if not fb_u32_cas_strong(&f.code, &expected, FAIL_CLAIMED):",
+        "if fb_u32_load_acquire(&f.code) != expected:",
+    ),
+    "a failure that is shown before its text": (
+        failure,
+        "exchange/failure.pyx",
+        "    fb_u32_store_release(&f.code, code)\n    return True",
+        "    fb_u32_store_release(&f.code, code)\n    f.text[0] = text[0]\n    return True",
+    ),
+    "a second failure that does not wait for the first one's text": (
+        failure,
+        "exchange/failure.pyx",
+        "        while fb_u32_load_acquire(&f.code) == FAIL_CLAIMED:\n            sched_yield()",
+        "        while False:\n            sched_yield()",
+    ),
+    "a place given back before the drainer is done with it": (
+        queue_round,
+        "exchange/result_subpartition.pyx",
+        "    fb_u32_store_release(&s.head, head + 1)\n    if event",
+        "    fb_u32_store_relaxed(&s.head, head + 1)\n    if event",
+    ),
+    "bytes shown without release": (
+        queue_flushed,
+        "exchange/result_subpartition.pyx",
+        "    fb_u32_store_release(&slot.committed, position)",
+        "    fb_u32_store_relaxed(&slot.committed, position)",
+    ),
+    "a buffer queued without release": (
+        queue,
+        "exchange/result_subpartition.pyx",
+        "    fb_u32_store_release(&s.tail, tail + 1)\n    if s.shared != NULL:\n        lender_begin",
+        "    fb_u32_store_relaxed(&s.tail, tail + 1)\n    if s.shared != NULL:\n        lender_begin",
+    ),
+    "committed read before finished": (
+        queue_flushed,
+        "exchange/result_subpartition.pyx",
+        "        finished = fb_u32_load_acquire(&slot.finished)      # before committed: see the pairing\n"
+        "        committed = fb_u32_load_acquire(&slot.committed)\n",
+        "        committed = fb_u32_load_acquire(&slot.committed)\n"
+        "        finished = fb_u32_load_acquire(&slot.finished)\n",
+    ),
+    "the end looked at after the last buffer": (
+        queue,
+        "exchange/result_subpartition.pyx",
+        "    cdef bint ended = fb_u32_load_acquire(&s.ended)\n    return ended and sub_peek(s) == NULL",
+        "    cdef bint empty = sub_peek(s) == NULL\n    return empty and fb_u32_load_acquire(&s.ended)",
+    ),
+    "no fence before the drainer looks at patience": (
+        queue_of_many,
+        "exchange/result_subpartition.pyx",
+        "    fb_fence_seq_cst()          # patience after head: see the wake-ups\n",
+        "",
+    ),
+    "no fence before a writer looks again": (
+        queue_of_many,
+        "exchange/result_subpartition.pyx",
+        "        fb_fence_seq_cst()      # before the look: see the wake-ups\n",
+        "",
+    ),
+    "a flush that is asked for before its bytes are shown": (
+        queue_waited_for,
+        "exchange/result_subpartition.pyx",
+        "    fb_u32_store_release(&s.flush_asked, 1)\n",
+        "    fb_u32_store_relaxed(&s.flush_asked, 1)\n",
+    ),
+    "what a reader stores, without release": (
+        ring_one_segment,
+        "exchange/shared_reader.pyx",
+        "    fb_u32_store_release,\n",
+        "    fb_u32_store_relaxed as fb_u32_store_release,\n",
+    ),
+    "a reader reads committed before finished": (
+        ring_flushed,
+        "exchange/shared_reader.pyx",
+        "            finished = fb_u32_load_acquire(&slot.finished)      # before committed: see the pairing\n"
+        "            committed = fb_u32_load_acquire(&slot.committed)\n",
+        "            committed = fb_u32_load_acquire(&slot.committed)\n"
+        "            finished = fb_u32_load_acquire(&slot.finished)\n",
+    ),
+    "a reader looks at the end after the last buffer": (
+        ring,
+        "exchange/shared_reader.pyx",
+        "        cdef bint ended = self.writer_ended() == SHARED_DONE\n"
+        "        return ended and self.head == fb_u32_load_acquire(&self.block.tail)",
+        "        cdef bint empty = self.head == fb_u32_load_acquire(&self.block.tail)\n"
+        "        return empty and self.writer_ended() == SHARED_DONE",
+    ),
+    "a reader does not say that it looks": (
+        ring_revoked,
+        "exchange/shared_reader.pyx",
+        "            fb_u32_exchange_acq_rel(&self.block.reading, 1)\n",
+        "",
+    ),
+    "no fence before a reader looks whether all is taken back": (
+        ring_revoked,
+        "exchange/shared_reader.pyx",
+        "            fb_fence_seq_cst()\n            self.inside = True",
+        "            self.inside = True",
+    ),
+    "a reader does not look whether all is taken back": (
+        ring_revoked,
+        "exchange/shared_reader.pyx",
+        "        return fb_u32_load_seq_cst(&self.block.revoked) == 0",
+        "        return True",
+    ),
+    "a writer takes back what is looked at": (
+        ring_revoked,
+        "exchange/shared_lender.pyx",
+        "    return fb_u32_load_seq_cst(&x.block.reading) == 0",
+        "    return True",
+    ),
+    "no fence before a writer looks whether a reader looks": (
+        ring_revoked,
+        "exchange/shared_lender.pyx",
+        "    fb_u32_exchange_acq_rel(&x.block.revoked, 1)\n    fb_fence_seq_cst()\n",
+        "    fb_u32_store_release(&x.block.revoked, 1)\n",
+    ),
+    "bytes lent without release": (
+        ring_flushed,
+        "exchange/shared_block.pxd",
+        "    fb_u32_store_release(&_shared_slot(x, number).committed, position)",
+        "    fb_u32_store_relaxed(&_shared_slot(x, number).committed, position)",
+    ),
+    "a reader's end that is looked at after its last place": (
+        ring,
+        "exchange/shared_lender.pyx",
+        "    how = fb_u32_load_acquire(&x.block.reader_ended)\n    if not _take_home(x, s) or",
+        "    cdef bint sane = _take_home(x, s)\n"
+        "    how = fb_u32_load_acquire(&x.block.reader_ended)\n    if not sane or",
+    ),
+    "a reader that does not tell of what is left": (
+        ring_told_late,
+        "exchange/shared_reader.pyx",
+        "        if self.head != self.told:\n            self.tell()",
+        "        pass",
+    ),
+    "a burst whose last buffer is not told of": (
+        ring_burst,
+        "exchange/result_subpartition.pyx",
+        "    if sub_finish_early(s):\n        sub_tell(s)",
+        "    sub_finish_early(s)",
+    ),
+    "a doorbell that is armed after the look": (
+        bell,
+        "exchange/doorbell.pyx",
+        "    fb_u32_store_relaxed(&bell.armed, 1)\n"
+        "    fb_event_prepare(&bell.event)           # the pairing: see bell_ring\n",
+        "    fb_event_prepare(&bell.event)\n    fb_u32_store_relaxed(&bell.armed, 1)\n",
+    ),
+    "a reader that tells a writer of nothing": (
+        ring_one_segment,
+        "exchange/shared_reader.pyx",
+        "        if patience == 0 or fb_u32_load_relaxed(&self.block.tail) - self.head <= patience:",
+        "        if False:",
+    ),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def scratch() -> Iterator[None]:
+    yield
+    shipped.clean()
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.name)
+def test_no_schedule_has_a_fault(scenario: Scenario) -> None:
+    code, said = explore(scenario)
+    assert code == 0, said
+    assert int(said.split()[0]) > 80, said
+
+
+@pytest.mark.parametrize("what", MUTATIONS)
+def test_a_mutation_is_found(what: str) -> None:
+    scenario, name, old, new = MUTATIONS[what]
+    code, said = explore(scenario, (name, old, new))
+    assert code == 1, f"{what} is not found: {said}"
