@@ -340,3 +340,32 @@ def test_an_abort_passes_a_source_that_is_stopped(rig: Rig, flow_control: str) -
     assert "the disk is full" in str(outcome[0])
     gate.close()
     writer.abort()
+
+
+@pytest.mark.parametrize("flow_control", FLOW_CONTROLS)
+def test_between_processes_that_share_memory_all_but_credit_mean_tcp(flow_control: str) -> None:
+    """What is read in place needs none: there would be nothing to compare."""
+    config = fb.ExchangeConfig(flow_control=flow_control)
+    with (
+        fb.ShuffleEnvironment(segments=32, segment_size=SEGMENT, shared=True) as far,
+        fb.ShuffleEnvironment(segments=32, segment_size=SEGMENT, shared=True) as near,
+    ):
+        far.listen()
+        gate = far.create_input_gate(ROWS, channels=1, config=config)
+        writer = near.create_result_partition(ROWS, [gate.address], config=config)
+        assert near.stats()["connections"] == (flow_control != "credit")
+        assert near.stats()["shared_channels"] == (flow_control == "credit")
+        writer.emit((1, "a"))
+        writer.flush()
+        assert gate.poll(20) == [(1, "a")]
+        writer.abort()
+        gate.close()
+
+
+@pytest.mark.parametrize("flow_control", WITHOUT_CREDIT)
+def test_a_local_gate_has_none(flow_control: str) -> None:
+    with fb.ShuffleEnvironment(segments=32, segment_size=SEGMENT) as env:
+        writer, (gate,) = env.exchange(ROWS, config=fb.ExchangeConfig(flow_control=flow_control))
+        writer.emit((1, "a"))
+        writer.close()
+        assert list(gate) == [(1, "a")]
