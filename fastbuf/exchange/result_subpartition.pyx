@@ -25,7 +25,7 @@ from fastbuf.exchange.shared_block cimport (
     lender_flush,
     lender_has_event_room,
     lender_is_waited_for,
-    lender_set_patience,
+    lender_set_low_water,
 )
 from fastbuf.memory.pool_core cimport PoolCore, segment_data, segment_recycle
 
@@ -69,14 +69,14 @@ cdef void sub_forget_drainer(Subpartition *s) noexcept nogil:
 # ---- writer
 
 
-cdef bint sub_has_room(Subpartition *s, bint patient) noexcept nogil:
-    """Whether a buffer may be begun: the queue is not full; patient: and was not since it was half empty."""
+cdef bint sub_has_room(Subpartition *s, bint until_low) noexcept nogil:
+    """Whether a buffer may be begun: the queue is not full; until_low: and was not since it was half empty."""
     cdef uint32_t tail = fb_u32_load_relaxed(&s.tail)
     if not s.full and tail - s.head_seen < s.bound:
         return True
     if s.shared != NULL:
         s.shared.collect(s.shared)
-    if not patient:
+    if not until_low:
         sub_wait_for_any(s)     # before the look: who sleeps after it has to be told of what it missed
     s.head_seen = fb_u32_load_acquire(&s.head)
     if tail - s.head_seen <= s.bound // 2:
@@ -85,23 +85,23 @@ cdef bint sub_has_room(Subpartition *s, bint patient) noexcept nogil:
     if not s.full:
         if tail - s.head_seen < s.bound:
             return True
-        if patient:
+        if until_low:
             s.full = True
-            _set_patience(s, s.bound // 2)
+            _set_low_water(s, s.bound // 2)
     return False
 
 
-cdef void _set_patience(Subpartition *s, uint32_t queued) noexcept nogil:
-    fb_u32_store_relaxed(&s.patience, queued)
+cdef void _set_low_water(Subpartition *s, uint32_t queued) noexcept nogil:
+    fb_u32_store_relaxed(&s.low_water, queued)
     if s.shared != NULL:
-        lender_set_patience(s.shared, queued)
+        lender_set_low_water(s.shared, queued)
 
 
 cdef void sub_wait_for_any(Subpartition *s) noexcept nogil:
     """From here on the drainer tells of every buffer that leaves: asked before looking for what may come so."""
     if s.full:
         s.full = False
-        _set_patience(s, 0)
+        _set_low_water(s, 0)
         fb_fence_seq_cst()      # before the look: see the wake-ups
 
 
@@ -267,7 +267,7 @@ cdef bint sub_advance(Subpartition *s, uint32_t length, bint last) noexcept nogi
     cdef Slot *slot = &s.slots[head & s.mask]
     cdef int32_t segment = slot.segment
     cdef EventBlob *event = slot.event
-    cdef uint32_t patience
+    cdef uint32_t low_water
     slot.drained += length
     if length:
         fb_u64_store_relaxed(&s.buffers, fb_u64_load_relaxed(&s.buffers) + 1)
@@ -278,9 +278,9 @@ cdef bint sub_advance(Subpartition *s, uint32_t length, bint last) noexcept nogi
         free(event)
     else:
         segment_recycle(s.pool, segment)
-    fb_fence_seq_cst()          # patience after head: see the wake-ups
-    patience = fb_u32_load_relaxed(&s.patience)
-    if patience == 0 or fb_u32_load_relaxed(&s.tail) - head - 1 <= patience:
+    fb_fence_seq_cst()          # low_water after head: see the wake-ups
+    low_water = fb_u32_load_relaxed(&s.low_water)
+    if low_water == 0 or fb_u32_load_relaxed(&s.tail) - head - 1 <= low_water:
         fb_event_notify(s.writer_event)
     return True
 

@@ -31,10 +31,10 @@
 #   revoked      into a segment only between reading = 1, revoked = 0 and reading = 0; so W, which has set revoked and
 #                then sees reading = 0, has every segment for itself again.  R sets reading once for all that is there,
 #                and looks at revoked before each segment
-#   patience     W stores, fence; R stores head, fence, loads it: the wake-ups of result_subpartition.pxd
+#   low_water    W stores, fence; R stores head, fence, loads it: the wake-ups of result_subpartition.pxd
 # Wake-ups: each side rings the other's bell after its stores (eventcount, fb_event.h): W after every buffer (of some in
 # a row, without a wait between them: after the last, and after each where it sees that R sleeps), R after every
-# TELL_EVERY that it gives back and after the last one that was there, if W's patience says so.
+# TELL_EVERY that it gives back and after the last one that was there, if W's low-water mark says so.
 # An R that waits looks at the slot that is next for a while before it sleeps (shared_spin, shared_reader.pxd): what it
 # sees there is a reason to look again and nothing else, and it sleeps by the bell's epoch alone.
 # Death: nobody waits for a store of the other's.  When the control line ends, the peer is dead or has let go: the
@@ -108,7 +108,7 @@ cdef struct SharedBlock:
     fb_au32 tail
     fb_au32 ended               # SharedEnd
     fb_au64 flush_mark          # slot number << 32 | bytes
-    fb_au32 patience
+    fb_au32 low_water
     char room1[44]
     fb_au32 revoked             # the writer takes everything back: look into no segment any more
     char room2[60]
@@ -172,8 +172,8 @@ cdef inline void lender_flush(SharedLender *x, uint32_t number, uint32_t positio
     fb_u64_store_release(&x.block.flush_mark, <uint64_t> number << 32 | position)
 
 
-cdef inline void lender_set_patience(SharedLender *x, uint32_t queued) noexcept nogil:
-    fb_u32_store_relaxed(&x.block.patience, queued)
+cdef inline void lender_set_low_water(SharedLender *x, uint32_t queued) noexcept nogil:
+    fb_u32_store_relaxed(&x.block.low_water, queued)
 
 
 cdef inline bint lender_has_event_room(SharedLender *x) noexcept nogil:

@@ -94,7 +94,7 @@ cdef bint _take_home(SharedLender *x, Subpartition *s) noexcept nogil:
     cdef uint32_t head = fb_u32_load_relaxed(&s.head)
     cdef uint32_t tail = fb_u32_load_acquire(&s.tail)
     cdef int32_t back[64]
-    cdef uint32_t n, patience
+    cdef uint32_t n, low_water
     cdef Slot *slot
     cdef bint sane = True
     if done - head > tail - head:
@@ -120,9 +120,9 @@ cdef bint _take_home(SharedLender *x, Subpartition *s) noexcept nogil:
         while n:
             n -= 1
             segment_recycle(s.pool, back[n])
-        fb_fence_seq_cst()              # patience after head: see the wake-ups of result_subpartition.pxd
-        patience = fb_u32_load_relaxed(&s.patience)
-        if patience == 0 or fb_u32_load_relaxed(&s.tail) - head <= patience:
+        fb_fence_seq_cst()              # low_water after head: see the wake-ups of result_subpartition.pxd
+        low_water = fb_u32_load_relaxed(&s.low_water)
+        if low_water == 0 or fb_u32_load_relaxed(&s.tail) - head <= low_water:
             fb_event_notify(s.writer_event)
     return sane
 

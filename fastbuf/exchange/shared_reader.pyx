@@ -213,11 +213,11 @@ cdef class SharedReader:
                 self.tell()
 
     cdef void tell(self) noexcept nogil:
-        cdef uint32_t patience
+        cdef uint32_t low_water
         self.told = self.head
-        fb_fence_seq_cst()              # patience after head: see the wake-ups
-        patience = fb_u32_load_relaxed(&self.block.patience)
-        if patience == 0 or fb_u32_load_relaxed(&self.block.tail) - self.head <= patience:
+        fb_fence_seq_cst()              # low_water after head: see the wake-ups
+        low_water = fb_u32_load_relaxed(&self.block.low_water)
+        if low_water == 0 or fb_u32_load_relaxed(&self.block.tail) - self.head <= low_water:
             fb_event_notify(&self.bell.bell.event)
 
     cdef bint enter(self) noexcept nogil:

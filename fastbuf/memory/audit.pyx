@@ -96,7 +96,7 @@ cdef list pool_faults(PoolCore *g, bint mapped):
     cdef dict known = {}            # address -> name
     cdef int64_t unmet = 0
     cdef int64_t limits = 0
-    cdef int64_t hungry = 0
+    cdef int64_t waiting = 0
     cdef int64_t number = 0
     cdef int64_t global_free, free, held, spare
     global_free = walk(g, &g.free, False, "the global list", places, faults)
@@ -126,7 +126,7 @@ cdef list pool_faults(PoolCore *g, bint mapped):
             faults.append(f"{name} counts {held} segments held, but has {free} free and {out[<size_t>p]} out")
         if fb_u32_load_seq_cst(&p.listener_pins):
             faults.append(f"{name} has its listener pinned")
-        hungry += fb_u32_load_seq_cst(&p.hungry)
+        waiting += fb_u32_load_seq_cst(&p.waiting)
         if local_destroyed(p):
             if free or fb_u32_load_seq_cst(&p.limit):
                 faults.append(f"{name} is destroyed, but has {free} free and limit {fb_u32_load_seq_cst(&p.limit)}")
@@ -155,6 +155,6 @@ cdef list pool_faults(PoolCore *g, bint mapped):
         faults.append(f"spare is {spare}, but {global_free} are free and {unmet} of them guaranteed")
     if limits > g.count:
         faults.append(f"the limits sum up to {limits} of {g.count} segments")
-    if fb_u32_load_seq_cst(&g.hungry) != hungry:
-        faults.append(f"{hungry} pools are hungry, but {fb_u32_load_seq_cst(&g.hungry)} are counted")
+    if fb_u32_load_seq_cst(&g.waiting) != waiting:
+        faults.append(f"{waiting} pools wait for a segment, but {fb_u32_load_seq_cst(&g.waiting)} are counted")
     return faults

@@ -14,7 +14,7 @@ moves between the places above moves behind it, or inside an owner's busy sectio
 nobody busy has seen every segment that is home.
 
 *Open and shut.*  An owner looks at its magazine's `open` alone.  So whatever makes a pool's segments wanted elsewhere
-shuts all its magazines: a request that failed (``SURE``, with ``hungry`` set before), a pool that holds more than its
+shuts all its magazines: a request that failed (``SURE``, with ``waiting`` set before), a pool that holds more than its
 limit (``shut``), destruction (``SURE``, from ``trim``).  They open one by one, each by its owner's next put or refill,
 once all of that is over (``may_keep``).
 
@@ -158,7 +158,7 @@ cdef fb_magazine *magazine_own(LocalCore *p) noexcept nogil:
 # more).
 cdef inline bint may_keep(LocalCore *p) noexcept nogil:
     return (
-        fb_u32_load_seq_cst(&p.hungry) == 0
+        fb_u32_load_seq_cst(&p.waiting) == 0
         and fb_u64_load_seq_cst(&p.word) <= fb_u32_load_seq_cst(&p.limit)
     )
 
@@ -470,7 +470,7 @@ cdef void slot_flush(uint32_t slot) noexcept nogil:
         while p != NULL:
             if fb_u32_load_seq_cst(&p.slots) >> slot & 1:
                 # Behind the gate, for the seizers' sake.  Nobody who sleeps needs to be told: what lies here was put
-                # before he looked (SURE), or he was not hungry.
+                # before he looked (SURE), or it was not waiting.
                 close_gate(p)
                 m = magazine_at(p, slot)
                 gather(p, m)

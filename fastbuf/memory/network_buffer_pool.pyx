@@ -21,7 +21,7 @@ from fastbuf.memory.magazines cimport pools_add, pools_remove
 from fastbuf.memory.pool_claims cimport local_destroy, local_set_limit
 from fastbuf.memory.pool_core cimport LocalCore, local_destroyed, local_in_use, local_limit
 from fastbuf.memory.pool_setup cimport fork_count, local_new, pool_free, pool_new
-from fastbuf.memory.pool_waking cimport pool_wake_hungry
+from fastbuf.memory.pool_waking cimport pool_wake_waiting
 from fastbuf.memory.redistribution cimport share_out
 from fastbuf.memory.stats import NetworkPoolStats
 
@@ -245,7 +245,7 @@ cdef class NetworkBufferPool:
         finally:
             free(pools)
             free(numbers)
-        pool_wake_hungry(self.core)
+        pool_wake_waiting(self.core)
 
     @property
     def total(self):

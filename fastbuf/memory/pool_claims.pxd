@@ -15,5 +15,5 @@ cdef void note_peak(LocalCore *p) noexcept nogil
 cdef void raise_peak(LocalCore *p, uint32_t used) noexcept nogil
 
 # --- limits and ends; the caller holds the NetworkBufferPool's lock ---------------------------------------------------
-cdef void local_set_limit(LocalCore *p, uint32_t limit) noexcept nogil      # then pool_wake_hungry, once for all limits
+cdef void local_set_limit(LocalCore *p, uint32_t limit) noexcept nogil     # then pool_wake_waiting, once for all limits
 cdef void local_destroy(LocalCore *p) noexcept nogil                        # may be called without the lock

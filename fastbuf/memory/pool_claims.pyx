@@ -35,7 +35,7 @@ from fastbuf._native.atomics cimport (
 from fastbuf.memory.free_list cimport empty, pop, push
 from fastbuf.memory.magazines cimport SURE, Look, fetch, local_spread, seize, shut
 from fastbuf.memory.pool_core cimport WORD_CLAIM, WORD_DESTROYED, LocalCore, PoolCore
-from fastbuf.memory.pool_waking cimport pool_wake_hungry, wake
+from fastbuf.memory.pool_waking cimport pool_wake_waiting, wake
 
 
 cdef inline uint32_t word_held(uint64_t w) noexcept nogil:
@@ -58,7 +58,7 @@ cdef bint spare_take(PoolCore *g) noexcept nogil:
 cdef void spare_refund(PoolCore *g) noexcept nogil:
     fb_i64_add_seq_cst(&g.spare, 1)
     if not empty(&g.free):
-        pool_wake_hungry(g)
+        pool_wake_waiting(g)
 
 
 cdef uint32_t trim(LocalCore *p, Look how) noexcept nogil:
@@ -84,7 +84,7 @@ cdef uint32_t trim(LocalCore *p, Look how) noexcept nogil:
         else:
             # The limit rose.  A request that found the list empty meanwhile sleeps over this segment.
             push(g, &p.free, i)
-            if fb_u32_load_seq_cst(&p.hungry) != 0:
+            if fb_u32_load_seq_cst(&p.waiting) != 0:
                 wake(p)
             break
         # From here on p may be serving another pool: it is not touched again unless the loop finds a surplus.
@@ -94,7 +94,7 @@ cdef uint32_t trim(LocalCore *p, Look how) noexcept nogil:
             fb_i64_add_seq_cst(&g.spare, 1)
         moved += 1
     if moved != 0:
-        pool_wake_hungry(g)
+        pool_wake_waiting(g)
     return moved
 
 
@@ -177,7 +177,7 @@ cdef int32_t take_global(LocalCore *p, uint32_t extra, Look how) noexcept nogil:
         if w & WORD_DESTROYED or word_total(w) - 1 >= p.required:
             fb_i64_add_seq_cst(&g.spare, 1)
         if not empty(&g.free):
-            pool_wake_hungry(g)
+            pool_wake_waiting(g)
         elif reclaim(g, how) == 0:
             return -1
 
@@ -206,4 +206,4 @@ cdef void local_destroy(LocalCore *p) noexcept nogil:
     trim(p, SURE)
     wake(p)
     fb_event_notify(&p.available)
-    pool_wake_hungry(g)
+    pool_wake_waiting(g)

@@ -72,7 +72,7 @@ cdef struct LocalCore:
     fb_au64 word                    # destroyed bit | claims in flight | segments held (out + home)
     # Segments it may hold now; moved by redistribution, under the NetworkBufferPool's lock.
     fb_au32 limit
-    fb_au32 hungry                  # 1: a request failed since the last wake-up
+    fb_au32 waiting                 # 1: a request failed since the last wake-up
     fb_au32 peak                    # most segments out at once
     fb_au32 gate                    # 1: somebody is at all magazines (magazines.pyx), and their owners keep out
     fb_au32 slots                   # a bit for each magazine in use
@@ -104,7 +104,7 @@ cdef struct PoolCore:
     FreeList free                   # the global list
     # Free segments that no pool's unmet `required` lays claim to; may be negative for a while.
     fb_ai64 spare
-    fb_au32 hungry                  # how many LocalCores have `hungry` set
+    fb_au32 waiting                 # how many LocalCores have `waiting` set
     uint32_t forks                  # fork_count() when it was made: a forked child must not allocate
     char room[48]
     uint8_t *data                   # the arena; segment i begins at data + i * stride

@@ -35,7 +35,7 @@ from fastbuf.memory.pool_waking cimport wake
 cdef void after_push(LocalCore *p) noexcept nogil:
     if <uint32_t>fb_u64_load_seq_cst(&p.word) > fb_u32_load_seq_cst(&p.limit):
         trim(p, LOOK)
-    if fb_u32_load_seq_cst(&p.hungry) != 0:
+    if fb_u32_load_seq_cst(&p.waiting) != 0:
         wake(p)
 
 
@@ -81,7 +81,7 @@ cdef int32_t take_slowly(LocalCore *p, uint32_t extra, Look how) noexcept nogil:
 
 cdef int put_slowly(LocalCore *p, int32_t i) noexcept nogil:
     cdef fb_magazine *m
-    if fb_u32_load_relaxed(&p.hungry) != 0:             # straight to whoever waits
+    if fb_u32_load_relaxed(&p.waiting) != 0:             # straight to whoever waits
         push(p.pool, &p.free, i)
         after_push(p)
         return 1
@@ -96,7 +96,7 @@ cdef int put_slowly(LocalCore *p, int32_t i) noexcept nogil:
 
 cdef void put_many_slowly(LocalCore *p, const int32_t *segments, uint32_t n) noexcept nogil:
     cdef fb_magazine *m
-    if fb_u32_load_relaxed(&p.hungry) == 0 and n <= FB_MAGAZINE_ITEMS:
+    if fb_u32_load_relaxed(&p.waiting) == 0 and n <= FB_MAGAZINE_ITEMS:
         m = magazine_own(p)
         # One that is open has no room, or it would have taken them.
         if m != NULL and fb_u64_load_relaxed(&m.open) == 0 and magazine_put_many_slowly(p, m, segments, n):

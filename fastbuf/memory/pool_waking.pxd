@@ -8,7 +8,7 @@ cdef bint arm(LocalCore *p) noexcept nogil
 # L3: notifies everybody who waits for p, once per arming.
 cdef void wake(LocalCore *p) noexcept nogil
 # The same for every pool that may take from the global list now.
-cdef void pool_wake_hungry(PoolCore *g) noexcept nogil
+cdef void pool_wake_waiting(PoolCore *g) noexcept nogil
 # local_set_listener and local_set_signal of pool_core.pxd.
 cdef void waking_set_listener(LocalCore *p, fb_event *e) noexcept nogil
 cdef void waking_set_signal(LocalCore *p, int fd) noexcept nogil

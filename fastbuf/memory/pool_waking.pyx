@@ -1,18 +1,18 @@
 """Who waits for a segment, and who wakes them.
 
-``hungry`` of a pool is set by a request that failed, and cleared by whoever then makes a segment, a limit or the end of
-the pool visible; ``PoolCore.hungry`` counts the pools in that state.  So a recycle that nobody waits for pays one load
-and no system call.  All steps named here are seq_cst, and they form two Dekker pairs:
+``waiting`` of a pool is set by a request that failed, and cleared by whoever then makes a segment, a limit or the end
+of the pool visible; ``PoolCore.waiting`` counts the pools in that state.  So a recycle that nobody waits for pays one
+load and no system call.  All steps named here are seq_cst, and they form two Dekker pairs:
 
     requester                                       releaser
-    R1  global hungry += 1, pool's hungry = 1       L1  push / limit / destroyed bit
-    R2  look again: lists, magazines, limit         L2  pool's hungry (own list), global hungry (global list)
+    R1  global waiting += 1, pool's waiting = 1     L1  push / limit / destroyed bit
+    R2  look again: lists, magazines, limit         L2  pool's waiting (own list), global waiting (global list)
     R3  sleep on the event (or return -1)           L3  clear it, notify (event, listener, eventfd of the tasks)
 
 Either R2 sees L1, or L2 sees R1.  The global count goes up before the pool's flag is set and down after it is cleared:
 whoever sees the flag set may rely on its being counted.  A segment that is put into a magazine instead of pushed falls
 under ``fb_magazine.h``: an R2 that finds nothing has emptied all magazines of the pool and left them shut, and none
-opens while ``hungry`` is set.
+opens while ``waiting`` is set.
 
 The second pair is a push to a local list against a falling limit: recycle pushes first and then reads ``limit``,
 redistribution stores ``limit`` first and then lists are looked at (``reclaim``); so a surplus is seen by the one or by
@@ -44,15 +44,15 @@ from fastbuf.memory.pool_setup cimport fork_count
 
 cdef bint arm(LocalCore *p) noexcept nogil:
     cdef uint32_t expected
-    if fb_u32_load_seq_cst(&p.hungry) != 0:
+    if fb_u32_load_seq_cst(&p.waiting) != 0:
         return False
-    fb_u32_add_seq_cst(&p.pool.hungry, 1)
+    fb_u32_add_seq_cst(&p.pool.waiting, 1)
     while True:
         expected = 0
-        if fb_u32_cas_seq_cst(&p.hungry, &expected, 1):
+        if fb_u32_cas_seq_cst(&p.waiting, &expected, 1):
             return True
         if expected != 0:                               # another thread was first, and is counted
-            fb_u32_sub_seq_cst(&p.pool.hungry, 1)
+            fb_u32_sub_seq_cst(&p.pool.waiting, 1)
             return False
 
 
@@ -61,11 +61,11 @@ cdef void wake(LocalCore *p) noexcept nogil:
     cdef fb_event *e
     while True:
         expected = 1
-        if fb_u32_cas_seq_cst(&p.hungry, &expected, 0):
+        if fb_u32_cas_seq_cst(&p.waiting, &expected, 0):
             break
         if expected == 0:
             return
-    fb_u32_sub_seq_cst(&p.pool.hungry, 1)
+    fb_u32_sub_seq_cst(&p.pool.waiting, 1)
     fb_event_notify(&p.available)
     # The pin and the load pair (seq_cst) with waking_set_listener's store and its look at the pins: either this sees
     # the listener gone, or the setter waits until the pin is off.
@@ -79,17 +79,17 @@ cdef void wake(LocalCore *p) noexcept nogil:
     fb_u32_sub_seq_cst(&p.listener_pins, 1)
 
 
-cdef void pool_wake_hungry(PoolCore *g) noexcept nogil:
+cdef void pool_wake_waiting(PoolCore *g) noexcept nogil:
     # A pool that is at its limit is left asleep: what it holds falls only by its own recycle to the global list, which
     # comes here after it, and its limit rises only in redistribution, which comes here too.  Claims in flight do not
     # count in this look, since they may yet be undone.
     cdef LocalCore *p
     cdef uint64_t w, most
-    if fb_u32_load_seq_cst(&g.hungry) == 0:
+    if fb_u32_load_seq_cst(&g.waiting) == 0:
         return
     p = <LocalCore *><size_t>fb_u64_load_seq_cst(&g.locals)
     while p != NULL:
-        if fb_u32_load_seq_cst(&p.hungry) != 0:
+        if fb_u32_load_seq_cst(&p.waiting) != 0:
             w = fb_u64_load_seq_cst(&p.word)
             most = <uint64_t>fb_u32_load_seq_cst(&p.limit) + fb_u32_load_relaxed(&p.overdraft)
             if w & WORD_DESTROYED or <uint32_t>w < most:

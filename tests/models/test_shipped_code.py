@@ -261,10 +261,10 @@ MUTATIONS: dict[str, tuple[Scenario, str, str, str]] = {
         "    cdef bint ended = fb_u32_load_acquire(&s.ended)\n    return ended and sub_peek(s) == NULL",
         "    cdef bint empty = sub_peek(s) == NULL\n    return empty and fb_u32_load_acquire(&s.ended)",
     ),
-    "no fence before the drainer looks at patience": (
+    "no fence before the drainer looks at the low-water mark": (
         queue_of_many,
         "exchange/result_subpartition.pyx",
-        "    fb_fence_seq_cst()          # patience after head: see the wake-ups\n",
+        "    fb_fence_seq_cst()          # low_water after head: see the wake-ups\n",
         "",
     ),
     "no fence before a writer looks again": (
@@ -366,7 +366,7 @@ MUTATIONS: dict[str, tuple[Scenario, str, str, str]] = {
     "a reader that tells a writer of nothing": (
         ring_one_segment,
         "exchange/shared_reader.pyx",
-        "        if patience == 0 or fb_u32_load_relaxed(&self.block.tail) - self.head <= patience:",
+        "        if low_water == 0 or fb_u32_load_relaxed(&self.block.tail) - self.head <= low_water:",
         "        if False:",
     ),
 }

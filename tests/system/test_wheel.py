@@ -36,6 +36,11 @@ NOT_OF_THE_CLONE = shutil.ignore_patterns(
     ".hypothesis",
 )
 
+# What the monitor serves: no Python, but shipped
+PAGE = {str(p.relative_to(ROOT)) for p in (ROOT / "fastbuf/monitor/page").rglob("*.*")} | {
+    "fastbuf/monitor/grafana.json"
+}
+
 
 def run(command: list[str], **options: object) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload]
@@ -68,6 +73,7 @@ def test_sdist_has_what_a_build_needs(built: Path) -> None:
     }
     assert expected - names == set()
     assert {"LICENSE", "README.md", "setup.py", "pyproject.toml", "bindings/fastbuf_spark/__init__.py"} - names == set()
+    assert PAGE - names == set()
     assert [n for n in names if n.endswith((".c", ".so"))] == []
 
 
@@ -85,6 +91,7 @@ def test_wheel_has_extensions_stubs_and_maps_and_no_generated_code(built: Path) 
         expected = {str(p.relative_to(ROOT)) for p in (ROOT / "fastbuf").rglob(f"*.{suffix}") if p.stem != "_testing"}
         assert expected - names == set()
     assert {"fastbuf/py.typed", "fastbuf_spark/py.typed", "fastbuf_spark/__init__.py"} - names == set()
+    assert PAGE - names == set()
     assert [n for n in names if n.endswith((".c", ".pyx")) or n.startswith("tests/")] == []
 
 

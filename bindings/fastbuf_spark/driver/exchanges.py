@@ -10,7 +10,7 @@ from typing import Any
 
 from fastbuf_spark.codec import Codec
 from fastbuf_spark.conf import ShuffleConf
-from fastbuf_spark.driver import rendezvous
+from fastbuf_spark.driver import page, rendezvous
 from fastbuf_spark.driver.checks import attempts_of, remedy, setting, slots_to_come
 from fastbuf_spark.driver.jobs import ProducersJob, caches_filled, fate, stage_tasks
 from fastbuf_spark.driver.rendezvous import Rendezvous
@@ -102,6 +102,9 @@ def register_reports(
 
 
 def _server(sc: Any, conf: ShuffleConf) -> Rendezvous:
+    # The session's setting counts, too, where a shuffle was given settings of its own
+    if conf.ui or setting(sc, "spark.fastbuf.ui", "false").strip().lower() == "true":
+        page.start(conf.ui_port or int(setting(sc, "spark.fastbuf.uiPort", "0")))
     if str(sc.master).startswith("local") and not str(sc.master).startswith("local-cluster"):
         return rendezvous.serve("127.0.0.1", "127.0.0.1", conf.driver_port)
     host = setting(sc, "spark.driver.host", "127.0.0.1")

@@ -149,7 +149,8 @@ class Run:
         self.state = "joining"
         self.epoch = 0
         self.parent = parent
-        self.summary = RunSummary(plan.exchange, plan.name, "pipelined" if plan.submit else "fused")
+        mode = "pipelined" if plan.submit else "fused"
+        self.summary = RunSummary(plan.exchange, plan.name, mode, parent=parent)
         self.job: Job | None = None
         self.job_ended = True
         self.moved = now  #: when it last got nearer to its end, as far as the driver can see

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from fastbuf.monitor import REST, Diagnosis, Task, diagnose
+
+_numbers = itertools.count(1)
 
 
 @dataclass
@@ -23,6 +27,12 @@ class RunSummary:
         Why it was aborted, with the traceback of whoever failed.
     seconds
         From the first consumer's registration to the end.
+    began
+        When that was, in seconds since 1970.
+    epoch, parent
+        Of this run, once it has formed; and of the run whose producers read this one's result, 0: none does.
+    number
+        Of this run in this process, from 1.
     tasks
         Producers in all, once Spark knows; else None.
     partitions
@@ -41,6 +51,7 @@ class RunSummary:
     name: str
     mode: str
     epoch: int = 0
+    parent: int = 0
     outcome: str = "running"
     reason: str = ""
     seconds: float = 0.0
@@ -48,6 +59,8 @@ class RunSummary:
     partitions: list[int] = field(default_factory=list)
     producers: dict[int, dict[str, Any]] = field(default_factory=dict)
     consumers: dict[int, dict[str, Any]] = field(default_factory=dict)
+    began: float = field(default_factory=time.time)
+    number: int = field(default_factory=lambda: next(_numbers))
 
     @property
     def records_sent(self) -> int:

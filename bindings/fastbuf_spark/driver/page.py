@@ -1,0 +1,124 @@
+"""The page of this driver's exchanges: what it shows, and the one server that shows it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from fastbuf.monitor import Diagnosis, Exchange, Server, serve
+from fastbuf_spark.conf import ShuffleConf
+from fastbuf_spark.driver import rendezvous
+from fastbuf_spark.driver.summary import RunSummary
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger("fastbuf_spark")
+
+_lock = threading.Lock()
+_open: tuple[int, Server] | None = None  # with the process that it is of: a fork has the sockets, but not the thread
+_ended: dict[int, tuple[tuple[Any, ...], Diagnosis | None]] = {}  # diagnoses of runs that are over, by their number
+
+
+def ui(
+    spark: SparkSession | None = None,
+    *,
+    host: str = "127.0.0.1",
+    port: int | None = None,
+    token: str | None = None,
+    certificate: str | os.PathLike[str] | None = None,
+    key: str | os.PathLike[str] | None = None,
+    names: Iterable[str] = (),
+) -> Server:
+    """Show this driver's shuffles as a page, to machines by REST and to Prometheus.
+
+    It is off unless this is called, or ``spark.fastbuf.ui`` is true: then the address is logged when the first shuffle
+    is planned.  A driver has one page; where it is open already, that one is returned.
+
+    Parameters
+    ----------
+    spark
+        Whose settings are read (``spark.fastbuf.uiPort``).
+    host, port, token, certificate, key, names
+        As of :func:`fastbuf.monitor.serve`: by default this machine alone may open it, at a port that is free.
+
+    Returns
+    -------
+    fastbuf.monitor.Server
+        ``url`` is what a browser opens; ``close()`` ends it.
+
+    Raises
+    ------
+    ConfigError
+        ``fastbuf[monitor]`` is not installed, the address cannot be had, or it is open to others without TLS.
+    """
+    global _open
+    with _lock:
+        if _open is not None and _open[0] == os.getpid() and not _open[1].closed:
+            return _open[1]
+        if port is None:
+            port = ShuffleConf.from_session(spark).ui_port if spark is not None else 0
+        made = serve(exchanges, host=host, port=port, token=token, certificate=certificate, key=key, names=names)
+        _open = os.getpid(), made
+        return made
+
+
+def start(port: int) -> None:
+    """Open the page for ``spark.fastbuf.ui``, unless it is, and say where."""
+    with _lock:
+        if _open is not None and _open[0] == os.getpid():
+            return  # one that was closed by hand stays closed
+    # A warning, since that is what a driver shows that has set up no logging
+    log.warning("fastbuf's page: %s", ui(port=port).url)
+
+
+def exchanges() -> list[Exchange]:
+    """The runs under way, and the last ones that have ended."""
+    summaries = []
+    for server in rendezvous.servers():
+        server.progress()  # brings their seconds up to now
+        summaries += list(server.summaries)
+    above: dict[int, list[str]] = {}
+    for summary in summaries:
+        if summary.parent:
+            above.setdefault(summary.parent, []).append(_id(summary))
+    known = {summary.number for summary in summaries}
+    for number in [number for number in _ended if number not in known]:
+        _ended.pop(number, None)
+    return [_exchange(summary, above.get(summary.epoch, []) if summary.epoch else []) for summary in summaries]
+
+
+def _id(summary: RunSummary) -> str:
+    return f"{summary.exchange[:8]}-{summary.number}"
+
+
+def _exchange(summary: RunSummary, upstream: list[str]) -> Exchange:
+    return Exchange(
+        _id(summary),
+        summary.name,
+        summary.mode,
+        summary.epoch,
+        summary.outcome,
+        summary.reason,
+        summary.began,
+        summary.seconds,
+        summary.tasks,
+        tuple(upstream),
+        dict(summary.producers),
+        dict(summary.consumers),
+        _diagnosis(summary),
+    )
+
+
+def _diagnosis(summary: RunSummary) -> Diagnosis | None:
+    if not any("seconds" in figures for figures in [*summary.producers.values(), *summary.consumers.values()]):
+        return None
+    if summary.outcome == "running":
+        return summary.diagnosis
+    mark = (summary.outcome, len(summary.producers), len(summary.consumers), summary.records_received)
+    if _ended.get(summary.number, ((), None))[0] != mark:
+        _ended[summary.number] = mark, summary.diagnosis
+    return _ended[summary.number][1]

@@ -1,0 +1,225 @@
+"""``fastbuf top``: the page's sentence, stages and subtasks, in a terminal."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from fastbuf.errors import ConfigError
+from fastbuf.monitor.rest import Unknown, find_job
+from fastbuf.monitor.snapshot import IDLE, PRESSED, seconds_of
+
+WAIT_S = 10.0  #: for an answer
+BAR = 24
+LEVELS = {"OK": "green", "LOW": "yellow", "HIGH": "bold red"}
+NOW = {
+    "user": "busy",
+    "codec": "coding",
+    "credit": "waits for credit",
+    "link": "waits for the network",
+    "segment": "waits for memory",
+    "engine_out": "waits for its reader",
+    "input": "waits for rows",
+    "engine_in": "waits for its input",
+    "starting": "waits for producers",
+}
+
+
+class Page:
+    """What ``fastbuf top`` asks.
+
+    Parameters
+    ----------
+    url
+        With the token behind ``#``.
+    authority
+        Path of a PEM file.
+
+    Raises
+    ------
+    ConfigError
+        The URL is no page's.
+    """
+
+    def __init__(self, url: str, authority: Path | None = None) -> None:
+        parts = urlsplit(url)
+        token = parse_qs(parts.fragment).get("token", [""])[0]
+        if parts.scheme not in ("http", "https") or not parts.netloc or not token:
+            raise ConfigError(
+                f"{url!r} is no page's address: it must be the whole URL that was printed, in quotes, "
+                "with #token=... at its end"
+            )
+        self.address = f"{parts.scheme}://{parts.netloc}"
+        self._headers = {"Authorization": f"Bearer {token}"}
+        self._tls = ssl.create_default_context(cafile=authority) if parts.scheme == "https" else None
+
+    def snapshot(self) -> dict[str, Any]:
+        """Of now.
+
+        Raises
+        ------
+        ConfigError
+            Nobody answers, or the token is another one's.
+        """
+        request = urllib.request.Request(self.address + "/snapshot", headers=self._headers)
+        try:
+            with urllib.request.urlopen(request, timeout=WAIT_S, context=self._tls) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            why = "the token is another page's" if error.code == 401 else f"it answers {error.code} {error.reason}"
+            raise ConfigError(
+                f"{self.address} lets nobody look: {why}; take the URL that its driver printed"
+            ) from error
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"no page answers at {self.address}: {error}; does its driver still run?") from error
+
+
+def run(
+    console: Console,
+    url: str,
+    *,
+    once: bool = False,
+    job: str | None = None,
+    stage: str | None = None,
+    every: float = 1.0,
+    authority: Path | None = None,
+) -> int:
+    """Show it until interrupted, or until the page has gone."""
+    page = Page(url, authority)
+    found = page.snapshot()
+    if once or not console.is_terminal:
+        console.print(view(found, job, stage, 1000))
+        return 0
+    with Live(console=console, auto_refresh=False, screen=False, vertical_overflow="crop") as live:
+        try:
+            while True:
+                live.update(view(found, job, stage, max(3, console.height - 16)), refresh=True)
+                time.sleep(every)
+                found = page.snapshot()
+        except KeyboardInterrupt:
+            return 0
+        except ConfigError as gone:
+            live.console.print(Text(str(gone), style="yellow"))
+            return 1
+
+
+def view(snapshot: dict[str, Any], job: str | None, stage: str | None, rows: int) -> RenderableType:
+    """A snapshot as what is printed; at most so many ``rows`` of subtasks."""
+    if job is not None:
+        try:
+            found = find_job(snapshot, job)
+        except Unknown as error:
+            raise ConfigError(
+                f"{error}; there are: {', '.join(j['id'] for j in snapshot['jobs']) or 'none'}"
+            ) from error
+    else:
+        jobs = [j for j in snapshot["jobs"] if j["state"] == "RUNNING"] or snapshot["jobs"]
+        if not jobs:
+            return Text("Nothing has run yet.")
+        found = jobs[-1]
+    roots = (found["diagnosis"] or {}).get("roots", [])
+    vertex = _vertex(found, stage, roots)
+    head = Text.assemble((found["name"], "bold"), f"   {found['state'].lower()}   {found['seconds']:.0f} s")
+    parts: list[RenderableType] = [head, Text(), *_verdict(found["diagnosis"]), Text(), _stages(found, roots), Text()]
+    return Padding(Group(*parts, _subtasks(vertex, roots, rows)), (0, 1))
+
+
+def _vertex(job: dict[str, Any], stage: str | None, roots: list[dict[str, Any]]) -> dict[str, Any]:
+    vertices = {vertex["name"]: vertex for vertex in job["vertices"]}
+    if stage is not None:
+        if stage not in vertices:
+            raise ConfigError(f"there is no stage {stage!r}; there are: {', '.join(vertices)}")
+        return vertices[stage]
+    blamed = roots[0]["vertex"] if roots else None
+    return next((vertex for vertex in job["vertices"] if vertex["id"] == blamed), job["vertices"][-1])
+
+
+def _verdict(diagnosis: dict[str, Any] | None) -> list[RenderableType]:
+    if diagnosis is None:
+        return [Text("Its tasks tell nothing of what holds them up while they run.")]
+    level = Text.assemble(
+        (diagnosis["level"], LEVELS[diagnosis["level"]]), f"  producers held back {diagnosis['blocked']:.0%}"
+    )
+    said = [root["sentence"] for root in diagnosis["roots"]] or [diagnosis["sentence"]]
+    return [*(Text(sentence) for sentence in said), level]
+
+
+def _stages(job: dict[str, Any], roots: list[dict[str, Any]]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("", "stage", "subtasks", "busiest", "mean", "held back", "rows", "rows/s"):
+        table.add_column(name, justify="left" if name in ("", "stage") else "right", no_wrap=True)
+    blamed = {root["vertex"] for root in roots}
+    for vertex in job["vertices"]:
+        held = vertex["backPressured"]["max"]
+        table.add_row(
+            Text("►" if vertex["id"] in blamed else " ", style="bold red"),
+            Text(vertex["name"], overflow="ellipsis"),  # as text: it is the user's, and may look like markup
+            str(vertex["parallelism"]),
+            f"{vertex['busy']['max']:.0%}",
+            f"{vertex['busy']['mean']:.0%}",
+            Text(f"{held:.0%}", style=LEVELS[vertex["level"]]),
+            f"{vertex['records']:,}",
+            f"{vertex['recordsPerSecond']:,.0f}",
+        )
+    return table
+
+
+def _subtasks(vertex: dict[str, Any], roots: list[dict[str, Any]], rows: int) -> Table:
+    title = Text.assemble("subtasks of ", (vertex["name"], "bold"), ", by lost time")
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", title=title, title_justify="left", title_style="")
+    lost = "waited for" if vertex["side"] == "consumers" else "held back"
+    for name in ("", "#", "now", "busy █ held back ▒ idle ░", lost, "rows", "rows/s", "pauses"):
+        table.add_column(name, justify="right" if name in ("#", lost, "rows", "rows/s") else "left", no_wrap=True)
+    blamed = {root["subtask"] for root in roots if root["vertex"] == vertex["id"]}
+    order = sorted(vertex["subtasks"], key=lambda task: (-task["lost"], -task["busy"], task["subtask"]))
+    for task in order[:rows]:
+        mark = "►" if blamed & {task["subtask"], None} else " "
+        table.add_row(
+            Text(mark, style="bold red"),
+            str(task["subtask"]),
+            Text(_now(task), overflow="ellipsis"),
+            _bar(task),
+            f"{task['lost']:.1f} s" if task["lost"] >= 0.05 else "-",
+            f"{task.get('records') or 0:,}",
+            f"{task['recordsPerSecond']:,.0f}" if "recordsPerSecond" in task else "-",
+            _pauses(task),
+        )
+    if len(order) > rows:
+        table.caption = Text(f"and {len(order) - rows} more")
+        table.caption_justify = "left"
+    return table
+
+
+def _now(task: dict[str, Any]) -> str:
+    state = task.get("state")
+    if not state:
+        return "ended"
+    target = task.get("target")
+    return NOW.get(state, state) + ("" if target is None else f" of {target}")
+
+
+def _bar(task: dict[str, Any]) -> Text:
+    seconds = seconds_of(task)
+    total = sum(seconds.values())
+    if total <= 0:
+        return Text(BAR * " ")
+    pressed, idle = (round(BAR * sum(seconds.get(name, 0.0) for name in names) / total) for names in (PRESSED, IDLE))
+    busy = max(0, BAR - pressed - idle)
+    return Text.assemble((busy * "█", "blue"), (pressed * "▒", "red"), (idle * "░", "dim"))
+
+
+def _pauses(task: dict[str, Any]) -> str:
+    named = (("gc", "gc_s"), ("stopped", "stopped_s"), ("no CPU", "queued_s"), ("throttled", "throttled_s"))
+    return ", ".join(f"{name} {task[figure]:.1f} s" for name, figure in named if (task.get(figure) or 0) >= 0.05)

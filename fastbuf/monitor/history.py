@@ -1,0 +1,204 @@
+"""What was seen, kept within bounds: each second of the last minutes, each ten of the last hours, and the last runs.
+
+Nothing is kept of times in which nothing ran.  A moment is a snapshot, packed: some kilobytes for hundreds of tasks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import zlib
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fastbuf.errors import ConfigError
+from fastbuf.monitor.snapshot import CONSUMERS, PRODUCERS, Exchange
+
+FINE_S, FINE = 1.0, 600  #: each second, for ten minutes
+COARSE_S, COARSE = 10.0, 2160  #: each ten, for six hours
+RUNS = 32
+MOST_BYTES = 64 << 20  #: that all moments take; from there on the oldest go
+FORMAT = "fastbuf history 1"
+
+
+@dataclass(frozen=True)
+class _Moment:
+    at: float
+    #: By job: share that producers were held back, busiest task's share, records in a second
+    line: dict[str, tuple[float, float, float]]
+    packed: bytes
+
+    def open(self) -> dict[str, Any]:
+        return json.loads(zlib.decompress(self.packed))
+
+
+class History:
+    """See the module's text.  One thread adds; others may read."""
+
+    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+        self._most = most_bytes
+        self._fine: deque[_Moment] = deque(maxlen=FINE)
+        self._coarse: deque[_Moment] = deque(maxlen=COARSE)
+        self._runs: OrderedDict[str, bytes] = OrderedDict()
+        self._seen: dict[str, tuple[Any, ...]] = {}  # jobs, as they were last
+        self._ended: dict[str, tuple[Any, ...]] = {}  # and runs, as they were packed
+
+    def add(self, snapshot: dict[str, Any], exchanges: Sequence[Exchange] = ()) -> None:
+        """Keep a snapshot, and those of its exchanges that have ended.
+
+        Parameters
+        ----------
+        snapshot
+            Later than all before; one that comes less than a second after the last is passed over.
+        exchanges
+            Those that it is of, with their tasks' stacks.
+        """
+        for exchange in exchanges:
+            # Figures of a run that is over may still come in: those of the blocking mode do
+            mark = (exchange.outcome, *(_records(exchange.side(side)) for side in (PRODUCERS, CONSUMERS)))
+            if exchange.outcome != "running" and self._ended.get(exchange.id) != mark:
+                self._ended[exchange.id] = mark
+                self._runs[exchange.id] = _pack(exchange.to_json())
+        while len(self._runs) > RUNS:
+            self._ended.pop(self._runs.popitem(last=False)[0], None)
+        at = float(snapshot["at"])
+        if self._fine and at - self._fine[-1].at < 0.9 * FINE_S:
+            return
+        # A job that has ended is seen once more, with its last words
+        seen = {
+            job["id"]: (job["state"], [vertex["records"] for vertex in job["vertices"]]) for job in snapshot["jobs"]
+        }
+        jobs = [
+            job for job in snapshot["jobs"] if job["state"] == "RUNNING" or self._seen.get(job["id"]) != seen[job["id"]]
+        ]
+        self._seen = seen
+        if not jobs:
+            return
+        moment = _Moment(at, {job["id"]: _line(job) for job in jobs}, _pack({"at": at, "jobs": jobs}))
+        self._fine.append(moment)
+        if not self._coarse or at - self._coarse[-1].at >= 0.99 * COARSE_S:
+            self._coarse.append(moment)
+        while self.size > self._most and len(self._fine) + len(self._coarse) > 1:
+            (self._coarse if len(self._coarse) > 1 else self._fine).popleft()
+
+    @property
+    def size(self) -> int:
+        """What the moments take, packed; one that both rows have counts once."""
+        return sum(len(moment.packed) for moment in self._all())
+
+    def _all(self) -> list[_Moment]:
+        first = self._fine[0].at if self._fine else float("inf")
+        return [moment for moment in list(self._coarse) if moment.at < first] + list(self._fine)
+
+    def moments(self) -> Iterator[dict[str, Any]]:
+        """Snapshots, the oldest first: coarse ones, then those of the last minutes."""
+        return (moment.open() for moment in self._all())
+
+    def at(self, when: float) -> dict[str, Any] | None:
+        """The snapshot that was taken nearest to a time; None: there is none."""
+        nearest = min(self._all(), key=lambda moment: abs(moment.at - when), default=None)
+        return None if nearest is None else nearest.open()
+
+    def line(self, job: str) -> dict[str, list[float]]:
+        """A job's time line: ``at``, and for each moment ``blocked``, ``busy`` (shares) and ``recordsPerSecond``."""
+        found = [(moment.at, *moment.line[job]) for moment in self._all() if job in moment.line]
+        columns = zip(*found, strict=True) if found else ((), (), (), ())
+        return {
+            name: list(column)
+            for name, column in zip(("at", "blocked", "busy", "recordsPerSecond"), columns, strict=True)
+        }
+
+    def exchanges(self) -> list[Exchange]:
+        """The last runs that have ended."""
+        return [Exchange.from_json(json.loads(zlib.decompress(packed))) for packed in list(self._runs.values())]
+
+    def pieces(self, running: Sequence[Exchange] = ()) -> Iterator[bytes]:
+        """All of it as JSON, in pieces: of a thousand tasks and six hours it is long.
+
+        Parameters
+        ----------
+        running
+            Runs that are under way, saved as they are.
+        """
+        yield f'{{"format": {json.dumps(FORMAT)}, "moments": ['.encode()
+        for number, moment in enumerate(self._all()):
+            yield (b",\n" if number else b"\n") + zlib.decompress(moment.packed)
+        yield b'\n], "runs": ['
+        runs = [*list(self._runs.values()), *(_pack(exchange.to_json()) for exchange in running)]
+        for number, packed in enumerate(runs):
+            yield (b",\n" if number else b"\n") + zlib.decompress(packed)
+        yield b"\n]}\n"
+
+    @classmethod
+    def from_json(cls, given: Any) -> History:
+        """What the pieces make, as plain data.
+
+        Raises
+        ------
+        ConfigError
+            It is something else.
+        """
+        if not isinstance(given, dict) or given.get("format") != FORMAT:
+            found = given.get("format") if isinstance(given, dict) else type(given).__name__
+            raise ConfigError(f"this is no history of fastbuf: its format is {found!r}, not {FORMAT!r}")
+        made = cls()
+        made._coarse = deque(maxlen=COARSE + FINE)  # the fine ones of then are among them
+        try:
+            for exchange in map(Exchange.from_json, given["runs"]):
+                made._runs[exchange.id] = _pack(exchange.to_json())
+            for moment in given["moments"]:
+                lines = {job["id"]: _line(job) for job in moment["jobs"]}
+                made._coarse.append(_Moment(float(moment["at"]), lines, _pack(moment)))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"this history is damaged: {type(error).__name__}: {error}") from error
+        return made
+
+    def save(self, path: str | os.PathLike[str], running: Sequence[Exchange] = ()) -> None:
+        """Write it to a file, as JSON; a file that is there is replaced as a whole."""
+        target = Path(path)
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=target.name)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.writelines(self.pieces(running))
+            os.replace(name, target)
+        except BaseException:
+            os.unlink(name)
+            raise
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> History:
+        """Read what :meth:`save` wrote.
+
+        Raises
+        ------
+        ConfigError
+            The file cannot be read, or holds something else.
+        """
+        try:
+            given = json.loads(Path(path).read_text())
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{path} cannot be read as a history: {error}") from error
+        return cls.from_json(given)
+
+
+def _pack(value: Any) -> bytes:
+    return zlib.compress(json.dumps(value, separators=(",", ":")).encode(), 1)
+
+
+def _records(tasks: Mapping[int, Any]) -> tuple[int, int]:
+    return len(tasks), sum(int(figures.get("records") or 0) for figures in tasks.values())
+
+
+def _mark(job: dict[str, Any]) -> tuple[Any, ...]:
+    return (job["state"], *(vertex["records"] for vertex in job["vertices"]))
+
+
+def _line(job: dict[str, Any]) -> tuple[float, float, float]:
+    blocked = max((edge["blocked"] for edge in job["edges"] if edge["kind"] == "exchange"), default=0.0)
+    busy = max((vertex["busy"]["max"] for vertex in job["vertices"]), default=0.0)
+    received = [vertex["recordsPerSecond"] for vertex in job["vertices"] if vertex["side"] == "consumers"]
+    return (blocked, busy, max(received, default=0.0))

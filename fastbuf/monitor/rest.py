@@ -1,0 +1,293 @@
+"""Answers of the REST interface: Flink's names and fields where it has them.  Pure functions of a snapshot.
+
+Source: Apache Flink's REST API (``JobDetailsInfo``, ``JobVertexBackPressureInfo``, ``VertexFlameGraph``, aggregated
+subtask metrics).  An ``id`` of ours stands where Flink has its own.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from fastbuf.monitor.flamegraph import flamegraph
+from fastbuf.monitor.snapshot import PRODUCERS, Exchange, level, seconds_of, shares
+
+Task = Mapping[str, Any]
+Snapshot = Mapping[str, Any]
+
+
+class Unknown(LookupError):
+    """There is no such job, vertex or metric; the text says which."""
+
+
+def find_job(snapshot: Snapshot, job: str) -> dict[str, Any]:
+    """The job of that id; one of its exchanges' ids will do, too."""
+    for found in snapshot["jobs"]:
+        if job == found["id"] or any(job == exchange["id"] for exchange in found["exchanges"]):
+            return found
+    raise Unknown(f"there is no job {job}")
+
+
+def find_vertex(snapshot: Snapshot, job: str, vertex: str) -> dict[str, Any]:
+    """The vertex of that id."""
+    for found in find_job(snapshot, job)["vertices"]:
+        if found["id"] == vertex:
+            return found
+    raise Unknown(f"job {job} has no vertex {vertex}")
+
+
+def jobs(snapshot: Snapshot) -> dict[str, Any]:
+    """``/jobs``."""
+    return {"jobs": [{"id": job["id"], "status": job["state"]} for job in snapshot["jobs"]]}
+
+
+def overview(snapshot: Snapshot) -> dict[str, Any]:
+    """``/jobs/overview``."""
+    return {
+        "jobs": [
+            {
+                "jid": job["id"],
+                "name": job["name"],
+                "last-modification": _ms(snapshot["at"]),
+                **_times(job),
+                "tasks": _count(task for vertex in job["vertices"] for task in _states(vertex)),
+            }
+            for job in snapshot["jobs"]
+        ]
+    }
+
+
+def details(snapshot: Snapshot, job: str) -> dict[str, Any]:
+    """``/jobs/:id``."""
+    found = find_job(snapshot, job)
+    return {
+        "jid": found["id"],
+        "name": found["name"],
+        "isStoppable": False,
+        **_times(found),
+        "now": _ms(snapshot["at"]),
+        "vertices": [_vertex(found, vertex) for vertex in found["vertices"]],
+        "status-counts": _count(vertex["state"] for vertex in found["vertices"]),
+        "plan": {"jid": found["id"], "name": found["name"], "nodes": [_node(found, v) for v in found["vertices"]]},
+    }
+
+
+def _times(job: Mapping[str, Any]) -> dict[str, Any]:
+    begin, took = _ms(job["began"]), _ms(job["seconds"])
+    over = job["state"] != "RUNNING"
+    return {
+        "state": job["state"],
+        "start-time": begin,
+        "end-time": begin + took if over else -1,
+        "duration": took,
+    }
+
+
+def _vertex(job: Mapping[str, Any], vertex: Mapping[str, Any]) -> dict[str, Any]:
+    sends = vertex["side"] == PRODUCERS
+
+    def spent(share: str) -> int:
+        return _ms(sum(shares(task)[share] * sum(seconds_of(task).values()) for task in vertex["subtasks"]))
+
+    return {
+        "id": vertex["id"],
+        "name": vertex["name"],
+        "parallelism": vertex["parallelism"],
+        "status": vertex["state"],
+        "start-time": _ms(job["began"]),
+        "duration": _ms(job["seconds"]),
+        "tasks": _count(_states(vertex)),
+        "metrics": {
+            "read-bytes": 0 if sends else vertex["bytes"],
+            "write-bytes": vertex["bytes"] if sends else 0,
+            "read-records": 0 if sends else vertex["records"],
+            "write-records": vertex["records"] if sends else 0,
+            "accumulated-backpressured-time": spent("backPressured"),
+            "accumulated-idle-time": spent("idle"),
+            "accumulated-busy-time": spent("busy"),
+        },
+    }
+
+
+def _node(job: Mapping[str, Any], vertex: Mapping[str, Any]) -> dict[str, Any]:
+    inputs = [
+        {
+            "num": number,
+            "id": edge["from"],
+            "ship_strategy": "FORWARD" if edge["kind"] == "forward" else "HASH",
+            "exchange": edge.get("mode", "pipelined"),
+        }
+        for number, edge in enumerate(edge for edge in job["edges"] if edge["to"] == vertex["id"])
+    ]
+    return {
+        "id": vertex["id"],
+        "parallelism": vertex["parallelism"],
+        "description": vertex["name"],
+        "inputs": inputs,
+    }
+
+
+def _states(vertex: Mapping[str, Any]) -> list[str]:
+    return ["RUNNING" if "state" in task else "FINISHED" for task in vertex["subtasks"]]
+
+
+def _count(states: Any) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for state in states:
+        found[state] = found.get(state, 0) + 1
+    return found
+
+
+def backpressure(snapshot: Snapshot, job: str, vertex: str) -> dict[str, Any]:
+    """``/jobs/:id/vertices/:v/backpressure``; ratios are of measured time.
+
+    ``samples`` has the classic figure where a task tells it: so many of so many samples found it blocked.
+    """
+    found = find_vertex(snapshot, job, vertex)
+    return {
+        "status": "ok",
+        **_level(found["level"]),
+        "end-timestamp": _ms(snapshot["at"]),
+        "subtasks": [
+            {
+                "subtask": task["subtask"],
+                **_level(level(task["backPressured"])),
+                "ratio": task["backPressured"],
+                "idleRatio": task["idle"],
+                "busyRatio": task["busy"],
+                **({"samples": task["samples"]} if task.get("samples") else {}),
+            }
+            for task in found["subtasks"]
+        ],
+    }
+
+
+def _level(name: str) -> dict[str, str]:
+    return {"backpressureLevel": name.lower(), "backpressure-level": name.lower()}
+
+
+def flames(
+    snapshot: Snapshot, exchanges: Sequence[Exchange], job: str, vertex: str, kind: str, subtask: int | None
+) -> dict[str, Any]:
+    """``/jobs/:id/vertices/:v/flamegraph``, of all subtasks or of one."""
+    found = find_vertex(snapshot, job, vertex)
+    owner = next((exchange for exchange in exchanges if exchange.id == found["exchange"]), None)
+    tasks = {} if owner is None else owner.side(found["side"])
+    wanted = [figures for number, figures in tasks.items() if subtask is None or number == subtask]
+    if subtask is not None and not wanted:
+        raise Unknown(f"vertex {vertex} has no subtask {subtask}")
+    return {"endTimestamp": _ms(snapshot["at"]), "data": flamegraph(wanted, kind)}
+
+
+#: Flink's names of a subtask's metrics, and how each is read.
+_METRICS: dict[str, Callable[[Task], Any]] = {
+    "busyTimeMsPerSecond": lambda task: 1000 * task["busy"],
+    "backPressuredTimeMsPerSecond": lambda task: 1000 * task["backPressured"],
+    "idleTimeMsPerSecond": lambda task: 1000 * task["idle"],
+}
+_OF_SIDE = {
+    "numRecords{}": "records",
+    "numBytes{}": "bytes",
+    "numRecords{}PerSecond": "recordsPerSecond",
+    "numBytes{}PerSecond": "bytesPerSecond",
+}
+_AS_THEY_ARE = (
+    "outPoolUsage",
+    "inPoolUsage",
+    "exclusiveBuffersUsage",
+    "floatingBuffersUsage",
+    "inputQueueLength",
+    "outputQueueLength",
+    "lost",
+)
+
+
+def metrics_of(vertex: Mapping[str, Any]) -> dict[str, list[float]]:
+    """A vertex's metrics by name, each with the values of those subtasks that tell it."""
+    way = "Out" if vertex["side"] == PRODUCERS else "In"
+    readers: dict[str, Callable[[Task], Any]] = dict(_METRICS)
+    for name, figure in _OF_SIDE.items():
+        readers[name.format(way)] = lambda task, figure=figure: task.get(figure)  # type: ignore[misc]
+    for name in _AS_THEY_ARE:
+        readers[name] = lambda task, name=name: task.get(name)  # type: ignore[misc]
+    found: dict[str, list[float]] = {}
+    for name, read in readers.items():
+        values = [read(task) for task in vertex["subtasks"]]
+        told = [float(value) for value in values if value is not None]
+        if told:
+            found[name] = told
+    return found
+
+
+def skew(values: Sequence[float]) -> float:
+    """Mean absolute deviation in per cent of the mean (Flink's FLIP-418)."""
+    mean = statistics.fmean(values)
+    return 100 * statistics.fmean(abs(value - mean) for value in values) / mean if mean else 0.0
+
+
+AGGREGATES: dict[str, Callable[[Sequence[float]], float]] = {
+    "min": min,
+    "max": max,
+    "avg": statistics.fmean,
+    "sum": sum,
+    "skew": skew,
+}
+
+
+def subtask_metrics(
+    snapshot: Snapshot,
+    job: str,
+    vertex: str,
+    get: str | None = None,
+    agg: str | None = None,
+    subtasks: str | None = None,
+) -> list[dict[str, Any]]:
+    """``/jobs/:id/vertices/:v/subtasks/metrics``: names, or, with ``get``, values added up over subtasks.
+
+    Parameters
+    ----------
+    get
+        Names, with commas.
+    agg
+        Some of ``min,max,avg,sum,skew``; by default all.
+    subtasks
+        Some of them: ``"0,3-5"``.
+    """
+    found = find_vertex(snapshot, job, vertex)
+    if subtasks:
+        wanted = _ranges(subtasks)
+        found = {**found, "subtasks": [task for task in found["subtasks"] if task["subtask"] in wanted]}
+    values = metrics_of(found)
+    if not get:
+        return [{"id": name} for name in sorted(values)]
+    asked = agg.split(",") if agg else list(AGGREGATES)
+    for name in asked:
+        if name not in AGGREGATES:
+            raise Unknown(f"agg={name}: there are {', '.join(AGGREGATES)}")
+    return [
+        {"id": name, **{way: round(AGGREGATES[way](values[name]), 6) for way in asked}}
+        for name in get.split(",")
+        if name in values
+    ]
+
+
+def _ranges(text: str) -> set[int]:
+    found: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if not first.strip().isdecimal() or (last and not last.strip().isdecimal()):
+            raise Unknown(f"subtasks={text}: numbers and ranges, as 0,3-5")
+        found.update(range(int(first), min(int(last or first), int(first) + 100_000) + 1))
+    return found
+
+
+def diagnosis(snapshot: Snapshot, job: str) -> dict[str, Any]:
+    """``/jobs/:id/diagnosis``: of the job, and of each of its exchanges."""
+    found = find_job(snapshot, job)
+    parts = [{"id": e["id"], "name": e["name"], "diagnosis": e["diagnosis"]} for e in found["exchanges"]]
+    return {"id": found["id"], "diagnosis": found["diagnosis"], "exchanges": parts}
+
+
+def _ms(seconds: float) -> int:
+    return round(1000 * seconds)

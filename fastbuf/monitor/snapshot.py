@@ -1,0 +1,355 @@
+"""What all tasks of some exchanges do, at one moment, as plain data: what the page, the REST answers and all else show.
+
+::
+
+    Exchange (one run of one exchange, as its driver knows it)  --snapshot-->  jobs -> vertices -> subtasks, and edges
+
+A job is exchanges in a row: those whose producers read each other's results.  Each exchange has two vertices, its
+producers and its consumers, as the tasks' figures come from there.  Pure functions; figures that a task does not tell
+are left out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastbuf.monitor.diagnosis import HIGH, LEVELS, OK, ROOT_SHARE, Diagnosis, Root
+
+Figures = Mapping[str, Any]  #: of one task, by name
+
+PRESSED = ("credit", "link", "segment", "engine_out")  #: waits for whoever comes after the task
+IDLE = ("starting", "input", "engine_in")  #: and for whoever comes before it
+LOST = ("credit", "link", "segment")  #: waits that are counted as lost time
+PRODUCERS, CONSUMERS = "producers", "consumers"
+STATES = {"running": "RUNNING", "ok": "FINISHED", "cancelled": "CANCELED", "aborted": "FAILED"}  #: Flink's words
+UNSAID = ("frames", "stacks")  #: of a task: long, and asked for by themselves (the flame graph)
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One run of one exchange.
+
+    Attributes
+    ----------
+    id
+        Of this run, unlike any other's; it stands in addresses: letters, digits, ``-`` and ``.``.
+    name, mode, epoch
+        What its plan calls it, how it runs, and the epoch on the wire.
+    outcome, reason
+        ``"running"``, ``"ok"``, ``"cancelled"`` (all consumers had seen enough) or ``"aborted"``, and why.
+    began, seconds
+        When, in seconds since 1970, and for how long.
+    tasks
+        Producers in all, where that is known.
+    upstream
+        ``id`` of the runs whose results its producers read.
+    producers, consumers
+        Figures of each task, by partition; any may be missing.
+    diagnosis
+        Who holds it up; None: its figures do not say.
+    """
+
+    id: str
+    name: str
+    mode: str = "pipelined"
+    epoch: int = 0
+    outcome: str = "running"
+    reason: str = ""
+    began: float = 0.0
+    seconds: float = 0.0
+    tasks: int | None = None
+    upstream: tuple[str, ...] = ()
+    producers: Mapping[int, Figures] = field(default_factory=dict)
+    consumers: Mapping[int, Figures] = field(default_factory=dict)
+    diagnosis: Diagnosis | None = None
+
+    def side(self, side: str) -> Mapping[int, Figures]:
+        """Its producers or its consumers."""
+        return self.producers if side == PRODUCERS else self.consumers
+
+    def vertex(self, side: str) -> str:
+        """Identifier of one of its two vertices."""
+        return f"{self.id}-{side}"
+
+    def stage(self, side: str) -> str:
+        """What people call that vertex."""
+        return self.name if side == CONSUMERS else f"producers of {self.name}"
+
+    def of_root(self, root: Root) -> str:
+        """The side of the tasks that a root names."""
+        return CONSUMERS if root.stage == self.name else PRODUCERS
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data; :meth:`from_json` reads it."""
+        found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        for side in (PRODUCERS, CONSUMERS):
+            found[side] = {str(partition): dict(figures) for partition, figures in self.side(side).items()}
+        found["upstream"] = list(self.upstream)
+        # 63 bits: JavaScript's numbers have 53
+        found["epoch"] = f"{self.epoch:x}"
+        found["diagnosis"] = None if self.diagnosis is None else diagnosis_json(self.diagnosis)
+        return plain(found)
+
+    @classmethod
+    def from_json(cls, given: Mapping[str, Any]) -> Exchange:
+        """What :meth:`to_json` gave, by this version or a later one: names that are not known are passed over."""
+        known = {f.name for f in dataclasses.fields(cls)}
+        found = {name: value for name, value in given.items() if name in known}
+        for side in (PRODUCERS, CONSUMERS):
+            found[side] = {int(partition): dict(figures) for partition, figures in found.get(side, {}).items()}
+        found["upstream"] = tuple(found.get("upstream", ()))
+        found["epoch"] = int(found.get("epoch", "0"), 16)
+        if found.get("diagnosis") is not None:
+            found["diagnosis"] = _diagnosis_of(found["diagnosis"])
+        return cls(**found)
+
+
+def diagnosis_json(diagnosis: Diagnosis) -> dict[str, Any]:
+    """A diagnosis as plain data, with its sentence and that of each root."""
+    found = {**dataclasses.asdict(diagnosis), "sentence": diagnosis.sentence}
+    for root, said in zip(diagnosis.roots, found["roots"], strict=True):
+        said["sentence"] = dataclasses.replace(diagnosis, roots=[root]).sentence
+    return found
+
+
+def _diagnosis_of(given: Mapping[str, Any]) -> Diagnosis:
+    def of(kind: Any, values: Mapping[str, Any]) -> Any:
+        return kind(**{f.name: values[f.name] for f in dataclasses.fields(kind) if f.name in values})
+
+    return of(Diagnosis, {**given, "roots": [of(Root, root) for root in given.get("roots", [])]})
+
+
+def plain(value: Any) -> Any:
+    """As JSON can say it: numbers to four digits after the point, and none that is infinite or no number."""
+    kind = type(value)  # by exact type first: this is called for every figure of every task, each second
+    if kind is float:
+        return round(value, 4) if math.isfinite(value) else None
+    if kind is str or kind is int or kind is bool or value is None:
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): plain(held) for key, held in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(held) for held in value]
+    try:
+        return plain(float(value))
+    except (TypeError, ValueError):
+        return str(value)
+
+
+def level(share: float) -> str:
+    """``OK``, ``LOW`` or ``HIGH``, by Flink's bounds."""
+    return next((name for bound, name in LEVELS if share <= bound), HIGH)
+
+
+def seconds_of(figures: Figures) -> dict[str, float]:
+    """A task's seconds by state; what is no number is left out."""
+    found = figures.get("seconds") or {}
+    return {name: took for name, took in found.items() if isinstance(took, int | float) and math.isfinite(took)}
+
+
+def shares(figures: Figures) -> dict[str, float]:
+    """``backPressured``, ``idle`` and ``busy``: of a task that runs, of its last seconds; else of all its time."""
+    if "busy" in figures:
+        return {name: float(figures.get(name) or 0.0) for name in ("backPressured", "idle", "busy")}
+    seconds = seconds_of(figures)
+    total = sum(seconds.values())
+    if total <= 0:
+        return {"backPressured": 0.0, "idle": 0.0, "busy": 0.0}
+    pressed, idle = (sum(seconds.get(name, 0.0) for name in names) / total for names in (PRESSED, IDLE))
+    return {"backPressured": pressed, "idle": idle, "busy": max(0.0, 1.0 - pressed - idle)}
+
+
+def waited_for(exchange: Exchange) -> dict[int, float]:
+    """Seconds that its producers waited for each consumer that they name; those that they do not name are not there."""
+    found: dict[int, float] = {}
+    for figures in exchange.producers.values():
+        for target, seconds in (figures.get("blocked") or {}).items():
+            if str(target).isdecimal():
+                found[int(target)] = found.get(int(target), 0.0) + seconds
+    return found
+
+
+def lost(figures: Figures) -> float:
+    """Seconds in which a producer could not go on."""
+    seconds = seconds_of(figures)
+    return float(sum(seconds.get(name, 0.0) for name in LOST))
+
+
+def groups(exchanges: Sequence[Exchange]) -> list[list[Exchange]]:
+    """Exchanges by job, the furthest downstream first in each; jobs in the order of their beginnings."""
+    by_id = {exchange.id: exchange for exchange in exchanges}
+    below = {up: exchange.id for exchange in exchanges for up in exchange.upstream if up in by_id}
+
+    def last(id: str) -> tuple[str, int]:
+        steps = 0
+        while id in below and steps <= len(by_id):  # a ring would be an error of the source: end all the same
+            id, steps = below[id], steps + 1
+        return id, steps
+
+    found: dict[str, list[tuple[int, Exchange]]] = {}
+    for exchange in exchanges:
+        id, steps = last(exchange.id)
+        found.setdefault(id, []).append((steps, exchange))
+    rows = [[exchange for _, exchange in sorted(row, key=lambda pair: pair[0])] for row in found.values()]
+    return sorted(rows, key=lambda row: min(exchange.began for exchange in row))
+
+
+def of_job(row: Sequence[Exchange]) -> Diagnosis | None:
+    """Who holds up exchanges in a row: roots that are only the echo of another exchange's root are left out.
+
+    Where the exchange behind is held up, a stage that mostly waits for whoever reads its rows is explained by it, and
+    nothing that comes slowly further up is to blame.  An input that comes slowly is explained where the exchange before
+    it has a root of its own.  Of exchanges that have ended nothing is said while others run; nor of waits that are
+    small beside those of another exchange.
+    """
+    under_way = [exchange for exchange in row if exchange.outcome == "running"] or row
+    owners = {exchange.id: exchange for exchange in under_way if exchange.diagnosis is not None}
+    known = {exchange.id: exchange.diagnosis for exchange in owners.values() if exchange.diagnosis is not None}
+    if not known:
+        return None
+    below = {up: exchange.id for exchange in row for up in exchange.upstream}
+    waits = {id: sum(lost(figures) for figures in exchange.producers.values()) for id, exchange in owners.items()}
+    found: list[tuple[float, Root]] = []
+    for id, diagnosis in known.items():
+        behind = known.get(below.get(id, ""))
+        before = [known[up] for up in owners[id].upstream if up in known]
+        for root in diagnosis.roots:
+            pressed = behind is not None and behind.level != OK
+            echo = pressed and (diagnosis.level == OK or _passes_on(owners[id], root))
+            echo = echo or (root.cause == "source_bound" and any(other.roots for other in before))
+            small = diagnosis.level != OK and waits[id] * root.share < ROOT_SHARE * sum(waits.values())
+            if not echo and (not small or waits[id] == max(waits.values())):
+                found.append((waits[id] * root.share, root))
+    worst = max(known.values(), key=lambda diagnosis: diagnosis.blocked)
+    return dataclasses.replace(worst, roots=[root for _, root in sorted(found, key=lambda pair: -pair[0])])
+
+
+def _passes_on(exchange: Exchange, root: Root) -> bool:
+    """Whether what a root names waits for its reader for longer than it works."""
+    tasks = exchange.side(exchange.of_root(root))
+    named = [figures for number, figures in tasks.items() if root.subtask in (None, number)]
+    waits, works = (sum(seconds_of(task).get(name, 0.0) for task in named) for name in ("engine_out", "user"))
+    return root.cause == "slow_sink" or waits > works
+
+
+Rates = Mapping[tuple[str, int], tuple[float, float]]  #: records and bytes in a second, by vertex and subtask
+
+
+def snapshot(exchanges: Sequence[Exchange], at: float, rates: Rates | None = None) -> dict[str, Any]:
+    """All of them as plain data.
+
+    Parameters
+    ----------
+    exchanges
+        In any order.
+    at
+        Now, in seconds since 1970.
+    rates
+        Of tasks that run; those that are not there are told no rate of.
+    """
+    return {"at": round(at, 3), "jobs": [_job(row, rates or {}) for row in groups(exchanges)]}
+
+
+def _job(row: Sequence[Exchange], rates: Rates) -> dict[str, Any]:
+    last = row[0]
+    diagnosis = of_job(row)
+    began = min(exchange.began for exchange in row)
+    told = None if diagnosis is None else plain(diagnosis_json(diagnosis))
+    vertices = [_vertex(exchange, side, rates) for exchange in reversed(row) for side in (PRODUCERS, CONSUMERS)]
+    edges = [_edge(exchange) for exchange in reversed(row)]
+    ids = {exchange.id: exchange for exchange in row}
+    for exchange in row:
+        edges += [
+            {"from": ids[up].vertex(CONSUMERS), "to": exchange.vertex(PRODUCERS), "kind": "forward"}
+            for up in exchange.upstream
+            if up in ids
+        ]
+    if told is not None and diagnosis is not None:
+        for root, said in zip(diagnosis.roots, told["roots"], strict=True):
+            owner = next((exchange for exchange in row if exchange.name == root.exchange), last)
+            said["vertex"] = owner.vertex(owner.of_root(root))
+    states = [exchange.outcome for exchange in row]
+    outcome = next((state for state in ("aborted", "running", "cancelled") if state in states), "ok")
+    return {
+        "id": last.id,
+        "name": " → ".join(dict.fromkeys(exchange.name for exchange in reversed(row))),
+        "state": STATES.get(outcome, "RUNNING"),
+        "began": round(began, 3),
+        "seconds": round(max(exchange.began + exchange.seconds for exchange in row) - began, 3),
+        "diagnosis": told,
+        "vertices": vertices,
+        "edges": edges,
+        "exchanges": [_about(exchange) for exchange in reversed(row)],
+    }
+
+
+def _about(exchange: Exchange) -> dict[str, Any]:
+    """An exchange without its tasks."""
+    bare = dataclasses.replace(exchange, producers={}, consumers={}).to_json()
+    return {name: value for name, value in bare.items() if name not in (PRODUCERS, CONSUMERS)}
+
+
+def _vertex(exchange: Exchange, side: str, rates: Rates) -> dict[str, Any]:
+    id, tasks = exchange.vertex(side), exchange.side(side)
+    behind = waited_for(exchange) if side == CONSUMERS else {}
+    subtasks = []
+    for number, figures in sorted(tasks.items()):
+        said = plain({name: value for name, value in figures.items() if name not in UNSAID})
+        said.update(plain(shares(figures)))
+        said["subtask"] = number
+        said["lost"] = round(behind.get(number, 0.0) if side == CONSUMERS else lost(figures), 3)
+        if "state" in figures and (id, number) in rates:
+            said["recordsPerSecond"], said["bytesPerSecond"] = plain(rates[id, number])
+        subtasks.append(said)
+    live = [task for task in subtasks if "state" in task] or subtasks
+
+    def spread(name: str) -> dict[str, float]:
+        values = [task[name] for task in live]
+        return {"max": max(values, default=0.0), "mean": round(sum(values) / len(values), 6) if values else 0.0}
+
+    running = sum("state" in task for task in subtasks)
+    return {
+        "id": id,
+        "exchange": exchange.id,
+        "name": exchange.stage(side),
+        "side": side,
+        "state": "RUNNING" if running and exchange.outcome == "running" else STATES.get(exchange.outcome, "RUNNING"),
+        "parallelism": max(len(subtasks), (exchange.tasks or 0) if side == PRODUCERS else 0),
+        "running": running,
+        **{name: spread(name) for name in ("busy", "idle", "backPressured")},
+        "level": level(max((task["backPressured"] for task in live), default=0.0)),
+        "records": int(sum(task.get("records") or 0 for task in subtasks)),
+        "bytes": int(sum(task.get("bytes") or 0 for task in subtasks)),
+        "recordsPerSecond": round(sum(task.get("recordsPerSecond", 0.0) for task in subtasks), 1),
+        "bytesPerSecond": round(sum(task.get("bytesPerSecond", 0.0) for task in subtasks), 1),
+        "subtasks": subtasks,
+    }
+
+
+def _edge(exchange: Exchange) -> dict[str, Any]:
+    """Between the two vertices of an exchange: how far its producers are held back, and by what."""
+    live = [figures for figures in exchange.producers.values() if "state" in figures]
+    if live:
+        blocked = sum(shares(figures)["backPressured"] for figures in live) / len(live)
+    else:
+        blocked = exchange.diagnosis.blocked if exchange.diagnosis is not None else 0.0
+    waits = {name: 0.0 for name in LOST}
+    for figures in exchange.producers.values():
+        seconds = seconds_of(figures)
+        for name in LOST:
+            waits[name] += seconds.get(name, 0.0)
+    return {
+        "from": exchange.vertex(PRODUCERS),
+        "to": exchange.vertex(CONSUMERS),
+        "kind": "exchange",
+        "exchange": exchange.id,
+        "mode": exchange.mode,
+        "blocked": round(blocked, 4),
+        "level": level(blocked),
+        "waits": plain(waits),
+        "cause": max(waits, key=waits.__getitem__) if any(waits.values()) else None,
+    }

@@ -1,0 +1,136 @@
+"""``fastbuf top`` and ``fastbuf replay``."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import monitored
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from fastbuf.cli.app import cli
+from fastbuf.cli.top import view
+from fastbuf.monitor import Exchange, Recorder, Server, serve, snapshot
+
+pytest.importorskip("uvicorn", reason="pip install 'fastbuf[monitor]'")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serve(monitored.two_in_a_row) as made:
+        yield made
+
+
+def top(*arguments: str) -> tuple[int, str]:
+    done = CliRunner(env={"COLUMNS": "140", "LINES": "40"}).invoke(cli, ["top", *arguments])
+    return done.exit_code, done.output
+
+
+def test_once_it_prints_the_sentence_the_stages_and_the_subtasks(server: Server) -> None:
+    code, said = top(server.url, "--once")
+    assert code == 0, said
+    assert "Subtask 3 of `total` causes 90% of the lost time" in " ".join(said.split())
+    assert "HIGH  producers held back 78%" in said
+    lines = said.splitlines()
+    (stage,) = [line for line in lines if line.split()[:2] == ["►", "total"]]
+    assert stage.split()[2:4] == ["4", "95%"]
+    subtasks = [line.split() for line in lines if "█" in line and "░" in line and "#" not in line]
+    assert [line[0] for line in subtasks] == ["►", "1", "0", "2"], "by lost time"
+    assert "waits for rows" in said
+
+
+def test_a_stage_and_a_job_may_be_chosen(server: Server) -> None:
+    code, said = top(server.url, "--once", "--stage", "producers of total", "--job", "clean-1")
+    assert code == 0
+    assert "waits for credit of 3" in said
+    assert "held back" in said
+    code, said = top(server.url, "--once", "--stage", "nothing")
+    assert (code, "there are: producers of clean, clean, producers of total, total" in " ".join(said.split())) == (
+        1,
+        True,
+    )
+    code, said = top(server.url, "--once", "--job", "nothing")
+    assert (code, "there are: total-2" in said) == (1, True)
+
+
+def test_wrong_addresses_say_what_is_wrong(server: Server) -> None:
+    for url in (server.address, "nonsense", "ftp://x/#token=y"):
+        code, said = top(url, "--once")
+        assert code == 1
+        assert "#token=" in said
+    code, said = top(server.address + "/#token=" + 43 * "x", "--once")
+    assert (code, "the token is another page's" in " ".join(said.split())) == (1, True)
+    with serve(list) as other:
+        gone = other.url
+    code, said = top(gone, "--once")
+    assert (code, "no page answers" in said) == (1, True)
+
+
+def test_names_are_text() -> None:
+    made = Exchange("a", "[red]x[/red]" + monitored.EVIL, consumers={0: monitored.consumer(3.0)})
+    console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(view(snapshot([made], 1.0), None, None, 10))
+    console.file.close()
+    assert "[red]x[/red]<img" in console.export_text()
+
+
+def test_many_subtasks_are_cut_and_counted() -> None:
+    console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(view(snapshot([monitored.many(100)], 1.0), None, None, 5))
+    console.print(view(snapshot([], 1.0), None, None, 5))
+    console.file.close()
+    said = console.export_text()
+    assert "and 95 more" in said
+    assert "Nothing has run yet." in said
+
+
+def test_live_it_ends_when_the_page_has_gone(tmp_path: Path) -> None:
+    """In a real terminal, until the driver ends."""
+    program = """
+import sys
+from rich.console import Console
+from fastbuf.cli import top
+sys.exit(top.run(Console(force_terminal=True, width=140, height=40), sys.argv[1], every=0.2))
+"""
+    with serve(monitored.two_in_a_row) as server:
+        running = subprocess.Popen([sys.executable, "-c", program, server.url], stdout=subprocess.PIPE, text=True)
+        assert running.stdout is not None
+        seen = ""
+        while "by lost time" not in seen:
+            seen += running.stdout.readline()
+    rest, _ = running.communicate(timeout=30)
+    assert running.returncode == 1
+    assert "no page answers" in " ".join(rest.split())
+
+
+def test_a_saved_history_is_shown_again_and_written_as_a_trace(tmp_path: Path) -> None:
+    ended = [dataclasses.replace(exchange, outcome="ok") for exchange in monitored.two_in_a_row()]
+    recorder = Recorder(lambda: ended)
+    recorder.look()
+    saved, trace = tmp_path / "seen.json", tmp_path / "trace.json"
+    recorder.history.save(saved)
+    done = CliRunner().invoke(cli, ["replay", str(saved), "--trace", str(trace)])
+    assert done.exit_code == 0, done.output
+    assert json.loads(trace.read_text())["traceEvents"]
+
+    command = [sys.executable, "-m", "fastbuf.cli", "replay", str(saved)]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert running.stdout is not None
+    url = running.stdout.readline().strip()
+    code, said = top(url, "--once")
+    running.send_signal(signal.SIGINT)
+    assert running.wait(30) == 0
+    running.stdout.close()
+    assert code == 0, said
+    assert "Subtask 3 of `total`" in said
+
+    saved.write_text("{}")
+    done = CliRunner().invoke(cli, ["replay", str(saved)])
+    assert (done.exit_code, "no history" in done.output) == (1, True)
