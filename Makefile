@@ -1,4 +1,4 @@
-# make demo | test | lint | bench | wheel | wheels | docs | clean
+# make demo | test | lint | bench | compare | wheel | wheels | docs | clean
 #
 # All of it from a clean clone with Python >= 3.11, a C compiler and Java >= 17: what is missing is named before anything
 # is installed (.ci/need).  Everything goes into .venv; pip's own configuration says where packages come from.
@@ -27,7 +27,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 # cython-lint calls pycodestyle by name.
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: help build demo test faults nightly debug-test tsan-test asan-test lint format bench bench-smoke wheel sdist wheels docs clean distclean need-build need-java
+.PHONY: help build demo test faults nightly debug-test tsan-test asan-test lint format bench bench-smoke compare wheel sdist wheels docs clean distclean need-build need-java
 
 help:
 	@sed -n '1,8p' Makefile
@@ -121,6 +121,10 @@ bench-smoke: need-java $(BUILT)
 	@mkdir -p .benchmarks
 	FASTBUF_BENCH_SMOKE=1 SPARK_SUBMIT_OPTS=-XX:TieredStopAtLevel=1 $(BIN)/python -m pytest benches --benchmark-only --benchmark-json=.benchmarks/smoke.json $(BENCH_ARGS)
 	$(BIN)/python benches/report.py .benchmarks/smoke.json
+
+# The five flow controls against the same stories: three minutes, and a page of the docs with its plots.
+compare: need-build $(BUILT)
+	@$(BIN)/python benches/compare.py
 
 wheel: need-build $(BUILT)
 	$(BIN)/python -m build --no-isolation --outdir dist .

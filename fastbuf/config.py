@@ -8,6 +8,7 @@ from os import PathLike
 from typing import Any
 
 from fastbuf.checks import flag, instance, one_of, seconds, seconds_or_none, whole
+from fastbuf.errors import ConfigError
 
 SEGMENT_BYTES = 32 * 1024  #: Flink's taskmanager.memory.segment-size
 POOL_SEGMENTS = 2048  #: Flink's old default of network buffers
@@ -22,6 +23,7 @@ BATCH_ROWS = 10_000  #: Spark's own Arrow batch
 BATCH_BYTES = 16 << 20
 CONNECT_TIMEOUT_S = 20.0
 TRANSPORTS = ("auto", "memfd", "tcp")
+FLOW_CONTROLS = ("credit", "watermark", "on_off", "stepwise", "pid_rate")  #: in the order of flow_control.pxd
 PING_INTERVAL_S = 10.0
 _MOST_PER_CHANNEL = 1 << 20  # segments of a channel, or floating ones of a gate: their sums stay within 32 bits
 
@@ -91,6 +93,12 @@ class ExchangeConfig:
     transport
         ``"auto"``: shared memory between processes of one host where it can be had (both environments `shared`), else
         TCP; ``"memfd"``: shared memory or an error; ``"tcp"``.
+    flow_control
+        How a TCP connection keeps a producer from sending more than its consumer takes; both ends of an exchange say
+        the same. ``"credit"``: against segments that the consumer has ready. The others are what stream processors had
+        or have in its place, to compare with: ``"watermark"`` (Flink before 1.5), ``"on_off"`` (Storm), ``"stepwise"``
+        (JStorm), ``"pid_rate"`` (Spark Streaming). They mean TCP, a slow consumer holds up others, and a peer that is
+        silent is not asked for a sign of life.
     spill_directory
         Where a blocking partition stores what is written; default: the system's directory for temporary files.
     """
@@ -108,12 +116,18 @@ class ExchangeConfig:
     batch_bytes: int = BATCH_BYTES
     checksum: bool = False
     transport: str = "auto"
+    flow_control: str = "credit"
     spill_directory: str | PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         for name, check in _CHECKS.items():
             # Frozen for everybody else: from here on a setting is of its type, whatever number it was given as.
             object.__setattr__(self, name, check(name, getattr(self, name)))
+        if self.flow_control != "credit" and self.transport == "memfd":
+            raise ConfigError(
+                f"flow_control is {self.flow_control!r} and transport 'memfd': what is read in place needs none; leave "
+                "one of them out"
+            )
 
 
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
@@ -130,5 +144,6 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "batch_bytes": lambda name, value: whole(name, value, 1, (1 << 62) - 1),
     "checksum": flag,
     "transport": lambda name, value: one_of(name, value, TRANSPORTS),
+    "flow_control": lambda name, value: one_of(name, value, FLOW_CONTROLS),
     "spill_directory": lambda name, value: instance(name, value, str, PathLike, type(None)),
 }

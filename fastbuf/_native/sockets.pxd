@@ -34,6 +34,8 @@ cdef extern from "<sys/epoll.h>" nogil:
     int EPOLL_CTL_DEL
     int EPOLLIN
     int EPOLLOUT
+    int EPOLLERR
+    int EPOLLHUP
     int epoll_create1(int flags)
     int epoll_ctl(int efd, int op, int fd, epoll_event *e)
     int epoll_wait(int efd, epoll_event *e, int most, int timeout_ms)

@@ -26,7 +26,6 @@ from fastbuf.exchange.connection import NobodyListens, Refused, Transport, make_
 from fastbuf.exchange.input_gate import InputGate
 from fastbuf.exchange.record_writer import RecordWriter
 from fastbuf.exchange.result_partition import ResultPartition
-from fastbuf.exchange.shared_wire import SharedWire, WireTarget
 from fastbuf.memory import NetworkBufferPool
 from fastbuf.serializers.serializer import Serializer
 
@@ -56,7 +55,7 @@ def _checked_credentials(epoch: Any, secret: Any) -> tuple[int, bytes]:
 
 
 def _checked_target(index: int, target: Any) -> Any:
-    if target is None or isinstance(target, (InputGate, WireTarget, GateAddress)):
+    if target is None or isinstance(target, (InputGate, GateAddress)):
         return target
     name = f"target {index}"
     if not isinstance(target, (tuple, list)) or len(target) != 3 or not isinstance(target[0], str) or not target[0]:
@@ -131,8 +130,6 @@ class ShuffleEnvironment:
         self._lock = threading.RLock()
         self._transport: Transport | None = None
         self._memfd: Any = None
-        self._watermark: Any = None
-        self._wires: list[Any] = []
         self._gates: dict[int, InputGate] = {}
         self._partitions: dict[ResultPartition, None] = {}  # in the order in which they were made
         self._writers: list[weakref.ref[RecordWriter]] = []  # of those partitions
@@ -254,7 +251,7 @@ class ShuffleEnvironment:
     def create_result_partition(
         self,
         serializer: Serializer,
-        targets: Sequence[InputGate | WireTarget | GateAddress | tuple[str, int, int] | None],
+        targets: Sequence[InputGate | GateAddress | tuple[str, int, int] | None],
         channel: int = 0,
         epoch: int = 0,
         secret: bytes = b"",
@@ -336,8 +333,6 @@ class ShuffleEnvironment:
         if isinstance(target, InputGate):
             target.add_local(partition, index)
             partition.meets(index, gate_key(target.secret, target.epoch, target.gate_id), "")
-        elif isinstance(target, WireTarget):
-            target.wire.connect(partition, index, target.gate)
         else:
             credentials = partition.credentials
             if isinstance(target, GateAddress):
@@ -380,7 +375,7 @@ class ShuffleEnvironment:
     ) -> bool:
         """Through shared memory, if the gate is of this host and either can map the other's; else False."""
         wanted = partition.config.transport
-        if wanted == "tcp":
+        if wanted == "tcp" or partition.config.flow_control != "credit":
             return False
         if not self.shared or isinstance(partition, BlockingPartition):
             if wanted == "memfd":
@@ -404,45 +399,6 @@ class ShuffleEnvironment:
         if partition.attached(index):
             raise ConfigError(f"subpartition {index} has its consumer already")
         self._reach(partition, index, target)
-
-    def _watermarks(self) -> Any:
-        with self._lock:
-            self._check()
-            if self._watermark is None:
-                self._watermark = make_transport("watermark", self)
-                self._wires.append(self._watermark)
-            return self._watermark
-
-    def listen_wire(self, host: str = "127.0.0.1", ports: tuple[int, int] = (0, 0)) -> tuple[str, int]:
-        """Let other environments reach this one's gates by wires under watermarks; arguments as of :meth:`listen`."""
-        _check_address(host, ports)
-        with self._lock:
-            self._check()
-            self._check_secrets(host)
-            address: tuple[str, int] = self._watermarks().listen(host, ports)
-            self._listens_on = (*self._listens_on, host)
-        return address
-
-    def create_wire(self, flow_control: str = "credit", address: tuple[str, int] | None = None) -> Any:
-        """Make a wire that channels share, to compare flow controls; ``wire.to(gate)`` is a target reached over it.
-
-        Parameters
-        ----------
-        flow_control
-            ``"credit"``, or ``"watermark"``: what came before it, to compare with.
-        address
-            Where another environment listens for wires (:meth:`listen_wire`), under watermarks alone: the wire is a
-            TCP connection to it, and ``wire.to(gate_id)`` names a gate of it. Default: a wire within this process.
-        """
-        if address is not None:
-            if flow_control != "watermark":
-                raise ConfigError(f"flow_control is {flow_control!r}: a wire to another environment is 'watermark'")
-            return self._watermarks().wire(address)
-        with self._lock:
-            self._check()
-            wire = SharedWire(self, flow_control)
-            self._wires.append(wire)
-            return wire
 
     @overload
     def exchange(  # type: ignore[overload-overlap]  # 1 is an int: the first that fits is taken
@@ -537,7 +493,8 @@ class ShuffleEnvironment:
         -------
         dict of str to int
             ``segments``, ``segments_in_use``, ``segments_guaranteed`` (to gates and writers, so that none waits for
-            another), ``gates``, ``writers``; ``connections`` (to other environments), ``shared_channels`` (through
+            another), ``gates``, ``writers``; ``connections`` (to other environments), ``connections_stopped`` (how
+            often one was read no further because a gate had no segment; by credit never), ``shared_channels`` (through
             shared memory). Once it listens: ``places`` for callers that have not proved a secret yet, ``places_taken``;
             ``producers_proved``, callers that did; ``strangers_refused``, sent away for what they said;
             ``strangers_dropped``, who said nothing in time or whose place was needed.
@@ -550,6 +507,7 @@ class ShuffleEnvironment:
             "gates": len(self._gates),
             "writers": len(self._partitions),
             "connections": 0,
+            "connections_stopped": 0,
             "shared_channels": 0,
             "places": 0,
             "places_taken": 0,
@@ -557,7 +515,7 @@ class ShuffleEnvironment:
             "strangers_refused": 0,
             "strangers_dropped": 0,
         }
-        for transport in (self._transport, self._memfd, self._watermark):
+        for transport in (self._transport, self._memfd):
             if transport is not None:
                 for name, value in transport.stats().items():
                     figures[name] = figures.get(name, 0) + value
@@ -596,7 +554,7 @@ class ShuffleEnvironment:
         """Called by :meth:`InputGate.close`."""
         if self._monitor is not None:
             self._monitor.last_look(gate)
-        for transport in (self._transport, self._memfd, *self._wires):
+        for transport in (self._transport, self._memfd):
             if transport is not None:
                 transport.let_go_gate(gate)
         gate.free()
@@ -611,7 +569,7 @@ class ShuffleEnvironment:
                 return
         if self._monitor is not None:
             self._monitor.last_look(partition)
-        for transport in (self._transport, self._memfd, *self._wires):
+        for transport in (self._transport, self._memfd):
             if transport is not None:
                 transport.let_go_partition(partition)
         partition.destroy()
@@ -645,7 +603,7 @@ class ShuffleEnvironment:
                     or f"the consumer's ShuffleEnvironment was closed before gate {gate.gate_id} was read to its end; "
                     "a consumer that has enough says so by gate.close(), or by 'with gate:'"
                 )
-        for transport in (self._transport, self._memfd, *self._wires):
+        for transport in (self._transport, self._memfd):
             if transport is not None:
                 transport.close()
         self.pool.destroy()

@@ -13,6 +13,7 @@ from fastbuf.exchange.input_channel cimport InputChannel, channel_fn
 from fastbuf.exchange.result_subpartition cimport EventBlob, Subpartition
 from fastbuf.flow.buffer_manager cimport GateBuffers
 from fastbuf.flow.credit_ledger cimport CreditFigures, CreditRow
+from fastbuf.flow.flow_control cimport FlowReceiver
 from fastbuf.memory.pool_core cimport LocalCore, PoolCore
 
 
@@ -72,6 +73,7 @@ cdef struct GateCore:
     Failure failure
     fb_au32 wake_fd             # eventfd (int) of a reader in an event loop, -1: none.  Set before the bell is armed
     # -- lock
+    FlowReceiver flow           # but for what is the reader's alone
     uint64_t bytes
     uint64_t received
     int64_t last_arrival_ns
@@ -96,6 +98,8 @@ cdef int gate_end_channel(GateCore *g, InputChannel *c, uint64_t total) noexcept
 cdef bint gate_channel_is_open(GateCore *g, InputChannel *c) noexcept nogil
 cdef void gate_disconnect(GateCore *g, InputChannel *c) noexcept nogil
 cdef uint32_t gate_take_credit(GateCore *g, InputChannel *c, uint32_t *events) noexcept nogil
+cdef bint gate_take_announcement(GateCore *g, InputChannel *c, uint32_t *events, uint32_t *said) noexcept nogil
+cdef void gate_wants(GateCore *g, InputChannel *c, uint32_t backlog) noexcept nogil
 cdef bint gate_take_recall(GateCore *g, InputChannel *c) noexcept nogil
 cdef int gate_take_back(GateCore *g, InputChannel *c, uint32_t n, uint32_t backlog) noexcept nogil
 cdef void gate_abort(GateCore *g) noexcept nogil

@@ -37,7 +37,8 @@ from fastbuf.flow.buffer_manager cimport (
     bm_take_back,
 )
 from fastbuf.flow.credit_ledger cimport CreditRow, credit_look
-from fastbuf.memory.pool_core cimport LocalCore, PoolCore, segment_recycle
+from fastbuf.flow.flow_control cimport FLOW_CREDIT, flow_released, flow_took
+from fastbuf.memory.pool_core cimport LocalCore, PoolCore, local_limit, segment_recycle
 
 
 cdef enum:
@@ -135,6 +136,22 @@ cdef void _recall(GateCore *g) noexcept nogil:
             c.buffers.recalled = True
             c.buffers.recall = True
             c.buffers.poor = True
+            c.announce(c.connection)
+
+
+cdef uint32_t _room(GateCore *g) noexcept nogil:
+    # Lock held.  Segments that the gate may hold, as it is now.
+    cdef int64_t wanted = <int64_t> g.buffers.exclusive * g.buffers.open + g.buffers.floating_limit
+    return <uint32_t> max(<int64_t> 1, min(wanted, <int64_t> local_limit(g.buffers.local)))
+
+
+cdef void _say(GateCore *g) noexcept nogil:
+    # Lock held.  Flow control without credit: every sender is to be told.
+    cdef uint32_t i
+    cdef InputChannel *c
+    for i in range(g.n_channels):
+        c = g.channels[i]
+        if not c.in_place and c.state == CHANNEL_OPEN and c.connection != NULL:
             c.announce(c.connection)
 
 
@@ -248,6 +265,9 @@ cdef int32_t gate_segment(GateCore *g, InputChannel *c, uint32_t backlog) noexce
         s = bm_take(&g.buffers, &c.buffers, backlog)
         _announce(g)
         _tell(c)
+        if g.flow.kind != FLOW_CREDIT and s >= 0 and \
+                flow_took(&g.flow, <uint32_t> g.buffers.with_reader, _room(g), fb_now_ns()):
+            _say(g)
     pthread_mutex_unlock(&g.lock)
     return s
 
@@ -371,6 +391,38 @@ cdef uint32_t gate_take_credit(GateCore *g, InputChannel *c, uint32_t *events) n
     return n
 
 
+cdef bint gate_take_announcement(GateCore *g, InputChannel *c, uint32_t *events, uint32_t *said) noexcept nogil:
+    """Flow control without credit: whether the sender is to be told `said`, and places of events.
+
+    Nobody is told of credit: what is asked back of this channel, for one that has no segment, is given back here.
+    """
+    cdef bint there = False
+    pthread_mutex_lock(&g.lock)
+    events[0] = c.events_untold
+    c.events_untold = 0
+    c.buffers.unannounced = 0
+    if c.state == CHANNEL_OPEN and not c.buffers.closed:
+        if c.buffers.recall and c.buffers.ready_count:
+            bm_take_back(&g.buffers, &c.buffers, <uint32_t> c.buffers.ready_count, 0)
+            _announce(g)
+        there = c.flow_told != g.flow.version
+        c.flow_told = g.flow.version
+        said[0] = g.flow.said
+    c.buffers.recall = False
+    pthread_mutex_unlock(&g.lock)
+    return there
+
+
+cdef void gate_wants(GateCore *g, InputChannel *c, uint32_t backlog) noexcept nogil:
+    """Flow control without credit: so many buffers have come, or wait, that there is no segment for."""
+    pthread_mutex_lock(&g.lock)
+    if c.state == CHANNEL_OPEN and not c.buffers.closed:
+        bm_take_back(&g.buffers, &c.buffers, 0, backlog)
+        _announce(g)
+        _recall(g)
+    pthread_mutex_unlock(&g.lock)
+
+
 cdef bint gate_take_recall(GateCore *g, InputChannel *c) noexcept nogil:
     """Whether the sender is to be asked now for the credit that it does not need."""
     cdef bint asked
@@ -444,11 +496,18 @@ cdef uint32_t gate_take_ready(GateCore *g, ReadyBuffer *out, uint32_t most) noex
     return n
 
 
+cdef bint _released(GateCore *g, uint64_t bytes) noexcept nogil:
+    # Lock held.  Flow control without credit: the reader is done with so many.
+    return flow_released(&g.flow, <uint32_t> g.buffers.with_reader, _room(g), <uint32_t> g.buffers.open, bytes,
+                         g.bytes - g.flow.bytes - bytes, fb_now_ns())
+
+
 cdef void gate_release(GateCore *g, ReadyBuffer *done, uint32_t n) noexcept nogil:
     """The reader is done with these buffers: their segments become credit again."""
     cdef uint32_t i
     cdef InputChannel *c
     cdef bint serve
+    cdef uint64_t bytes = 0
     if n == 0:
         return
     pthread_mutex_lock(&g.lock)
@@ -458,6 +517,7 @@ cdef void gate_release(GateCore *g, ReadyBuffer *done, uint32_t n) noexcept nogi
         c = done[i].channel
         if done[i].segment >= 0:
             c.delivered += 1
+            bytes += done[i].length
             bm_release(&g.buffers, &c.buffers, done[i].segment)
         elif done[i].segment == READY_EVENT:
             c.events_queued -= 1
@@ -468,6 +528,8 @@ cdef void gate_release(GateCore *g, ReadyBuffer *done, uint32_t n) noexcept nogi
             c.state = CHANNEL_FINISHED
     _announce(g)
     _recall(g)
+    if g.flow.kind != FLOW_CREDIT and bytes and _released(g, bytes):
+        _say(g)
     g.serving = False
     serve = g.served
     pthread_mutex_unlock(&g.lock)

@@ -28,6 +28,7 @@ from fastbuf.exchange.result_subpartition cimport (
     sub_sendable,
 )
 from fastbuf.exchange.shared_block cimport SHARED_ABORTED, SHARED_CANCELLED, SHARED_DONE
+from fastbuf.flow.flow_control cimport FLOW_PID_RATE, flow_reads
 from fastbuf.exchange.shared_reader cimport (
     MOST_LOOKS,
     NEWS_BROKEN,
@@ -146,6 +147,8 @@ cdef class GateIntake:
                 if ready[n - 1].segment == READY_EVENT:
                     free(ready[n - 1].event)
                 gate_release(self.core, ready, n)
+        if self.core.flow.kind == FLOW_PID_RATE:
+            flow_reads(&self.core.flow, came, self.records_in, fb_now_ns())
         return came
 
     cdef bint flush_is_due(self, InputChannel *c, int64_t now) noexcept:

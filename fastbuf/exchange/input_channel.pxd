@@ -34,6 +34,7 @@ cdef struct InputChannel:
     uint64_t delivered          # buffers the reader is done with
     uint64_t announced_total    # buffers the sender sent, as both ends agree (set with CHANNEL_ENDED)
     uint32_t events_queued      # events that came and the reader has not taken
+    uint32_t flow_told          # flow control without credit: the gate's announcement that the sender has heard
     uint32_t events_untold      # places of events that are free again and the sender has not heard of
     Subpartition *local         # local channel: the queue itself; else NULL
     bint in_place               # local or memfd: read where the producer wrote it, in segments of the producer's

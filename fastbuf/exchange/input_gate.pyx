@@ -61,6 +61,7 @@ from fastbuf.exchange.result_subpartition cimport Subpartition, sub_close, sub_q
 from fastbuf.exchange.shared_block cimport SHARED_ABORTED, SHARED_CANCELLED
 from fastbuf.exchange.shared_reader cimport MOST_LOOKS, SharedLook, SharedReader, shared_came, shared_spin
 from fastbuf.flow.credit_ledger cimport ledger_of_gate
+from fastbuf.flow.flow_control cimport Flow, flow_receiver_init
 from fastbuf.memory.network_buffer_pool cimport NetworkBufferPool
 from fastbuf.memory.pool_core cimport local_set_listener
 from fastbuf.memory.pool_setup cimport fork_count
@@ -68,6 +69,7 @@ from fastbuf.serializers.row cimport RowSerializer
 from fastbuf.serializers.serializer cimport Serializer
 
 from fastbuf.checks import MOST_SEGMENTS
+from fastbuf.config import FLOW_CONTROLS
 from fastbuf.errors import ConfigError, ExchangeClosed, ResourceError, SequenceError, StallTimeout
 from fastbuf.exchange import asynchronous
 from fastbuf.exchange.address import GateAddress
@@ -135,6 +137,7 @@ cdef class InputGate:
         if self.core == NULL:
             raise MemoryError
         self.intake.core = self.core
+        flow_receiver_init(&self.core.flow, <Flow> <int> FLOW_CONTROLS.index(config.flow_control))
         fb_activity_init(&self.doing, fb_now_ns())
         self.core.buffers.unopened = channels if channels is not None else 0
         local_set_listener(self.pool.core, self.core.event)

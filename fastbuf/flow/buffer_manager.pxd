@@ -48,6 +48,8 @@ cdef struct GateBuffers:
     int32_t exclusive           # segments each channel gets for itself
     int32_t floating_limit
     int32_t floating_out        # floating segments that channels hold, ready or with the reader
+    int32_t open                # channels that are open
+    int32_t with_reader         # segments delivered and not yet released, of all channels
     int32_t unopened            # channels that are expected and not there yet
     int32_t starved             # channels that have had no segment yet
     int32_t missing             # sum of the channels'

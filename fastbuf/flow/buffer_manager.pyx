@@ -138,6 +138,7 @@ cdef inline void _enqueue(GateBuffers *g, ChannelBuffers *c) noexcept nogil:
 cdef void bm_open(GateBuffers *g, ChannelBuffers *c, void *owner) noexcept nogil:
     memset(c, 0, sizeof(ChannelBuffers))
     c.owner = owner
+    g.open += 1
     c.credit = &c.own
     if g.rows_used < g.n_rows:
         c.credit = &g.rows[g.rows_used]
@@ -158,6 +159,7 @@ cdef int32_t bm_take(GateBuffers *g, ChannelBuffers *c, uint32_t backlog) noexce
         return -1
     s = _pop(g, c)
     c.with_reader += 1
+    g.with_reader += 1
     fb_i64_store_release(&c.credit.backlog, backlog)
     if not _satisfied(c) and _feed(g, c) != FED:
         _enqueue(g, c)
@@ -167,6 +169,7 @@ cdef int32_t bm_take(GateBuffers *g, ChannelBuffers *c, uint32_t backlog) noexce
 cdef void bm_release(GateBuffers *g, ChannelBuffers *c, int32_t segment) noexcept nogil:
     """The reader is done with `segment`: exclusive ones stay with their channel, floating ones go on to who waits."""
     c.with_reader -= 1
+    g.with_reader -= 1
     if c.closed:
         if credit_floating(c.credit) > 0:
             credit_drop_floating(c.credit)
@@ -227,6 +230,7 @@ cdef void bm_close(GateBuffers *g, ChannelBuffers *c) noexcept nogil:
     cdef ChannelBuffers *w
     cdef ChannelBuffers *previous = NULL
     c.closed = True
+    g.open -= 1
     g.missing -= c.missing
     c.missing = 0
     if c.starved:

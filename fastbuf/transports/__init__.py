@@ -1,5 +1,4 @@
 """Transports: what moves buffers between a subpartition and a gate of another process."""
 
 import fastbuf.transports.memfd
-import fastbuf.transports.tcp
-import fastbuf.transports.watermark  # noqa: F401  (they register themselves)
+import fastbuf.transports.tcp  # noqa: F401  (they register themselves)

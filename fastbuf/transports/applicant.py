@@ -86,5 +86,8 @@ class Applicant:
         if hello.segment_size > size:
             reason = f"segments of {hello.segment_size} bytes; the consumer's are {size}"
             raise Refused(hs.pack_verdict(hs.REFUSED_SIZE, reason))
+        if hello.flow_control != gate.config.flow_control:
+            reason = f"flow_control is {hello.flow_control!r}; the consumer's is {gate.config.flow_control!r}"
+            raise Refused(hs.pack_verdict(hs.REFUSED_SIZE, reason))
         self.proved = True
         return b""

@@ -27,16 +27,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from fastbuf.config import FLOW_CONTROLS
 from fastbuf.errors import AuthenticationError, ExchangeError, PeerLost, ProtocolError, SchemaMismatch, SequenceError
 
 #: The last byte is the version of the wire; 2: events, streams, PING that is answered; 3: CROSSED;
-#: 4: who connects proves first, BUSY; the writer's buffer timeout
-MAGIC = b"FASTBUF\x04"
+#: 4: who connects proves first, BUSY; the writer's buffer timeout; 5: the flow control
+MAGIC = b"FASTBUF\x05"
 NONCE_BYTES = 32
 PROOF_BYTES = 32
 REASON_BYTES = 1024  #: longest reason
 
-_HELLO = struct.Struct("<8sIIQQIIIq32s")
+_HELLO = struct.Struct("<8sIIQQIIIqB32s")
 HELLO_BYTES = _HELLO.size
 CHALLENGE_BYTES = 1 + NONCE_BYTES
 VERDICT_HEAD_BYTES = 3
@@ -83,6 +84,7 @@ class Hello:
     stream: int = 0  #: the channel's number on this connection
     port: int = 0  #: where whoever speaks listens itself, at the address it speaks from; 0: nowhere
     flush_ns: int = 0  #: its buffer timeout; 0: it says after every record what may leave, negative: never
+    flow_control: str = "credit"
 
     def pack(self) -> bytes:
         """The message's bytes."""
@@ -96,16 +98,22 @@ class Hello:
             self.stream,
             self.port,
             self.flush_ns,
+            FLOW_CONTROLS.index(self.flow_control),
             self.nonce,
         )
 
     @classmethod
     def unpack(cls, data: bytes) -> Hello:
         """Read the message; raises ProtocolError when it is none."""
-        magic, gate_id, channel, epoch, fingerprint, segment_size, stream, port, flush_ns, nonce = _HELLO.unpack(data)
+        magic, *numbers, flow, nonce = _HELLO.unpack(data)
         if magic != MAGIC:
             raise ProtocolError(f"a peer speaks another protocol or version: {magic!r}")
-        return cls(gate_id, channel, epoch, fingerprint, segment_size, nonce, stream, port, flush_ns)
+        if flow >= len(FLOW_CONTROLS):
+            raise ProtocolError(f"a peer has a flow control that there is not: {flow}")
+        gate_id, channel, epoch, fingerprint, segment_size, stream, port, flush_ns = numbers
+        return cls(
+            gate_id, channel, epoch, fingerprint, segment_size, nonce, stream, port, flush_ns, FLOW_CONTROLS[flow]
+        )
 
 
 def server_proof(secret: bytes, hello: bytes, nonce: bytes) -> bytes:

@@ -1,8 +1,8 @@
 # The wire, once, for both ends.  All numbers little-endian (checked when the module is made).
 #
-# A connection is shared by all channels between two environments: each is a *stream* of it, with a number that its
-# producer's side gives out, never twice: 0, 2, 4... by the one who dialled, 1, 3, 5... by the other.  After the first
-# channel's handshake (transports/handshake.py) it carries frames:
+# A connection is shared by all channels of one flow control between two environments: each is a *stream* of it, with a
+# number that its producer's side gives out, never twice: 0, 2, 4... by the one who dialled, 1, 3, 5... by the other.
+# After the first channel's handshake (transports/handshake.py) it carries frames:
 #
 #      0        4      5      6        8         12         16        20         24
 #      +--------+------+------+--------+---------+----------+---------+----------+----------...
@@ -18,6 +18,8 @@
 #   RECALL  receiver  -              -                        -: give back the credit you do not need, and from now on
 #                                                             say RETURN when you have something and no credit
 #   RETURN  sender    -              backlog without credit   credits given back
+#   FLOW    receiver  -              places of events freed   announcement.  Of flow controls without credit, which have
+#                                                             no RECALL and RETURN, and CREDIT for events alone
 #   CANCEL  receiver  -              -                        -
 #   ABORT   both      reason, UTF-8  -                        -
 #   JOIN    both      one message of -                        receiver: 1: refused, the last word
@@ -47,6 +49,7 @@ cdef enum FrameType:
     FRAME_JOIN = 8
     FRAME_RECALL = 9
     FRAME_RETURN = 10
+    FRAME_FLOW = 11
 
 cdef enum:
     FRAME_HEADER = 24
@@ -100,7 +103,7 @@ cdef inline bint frame_is_sane(FrameHeader *h, uint32_t segment_size, bint from_
         return h.length == 0
     if h.type == FRAME_CREDIT:      # one that grants nothing nobody says
         return h.length == 0 and not from_sender and (h.value != 0 or h.sequence != 0)
-    if h.type == FRAME_CANCEL or h.type == FRAME_RECALL:
+    if h.type == FRAME_CANCEL or h.type == FRAME_RECALL or h.type == FRAME_FLOW:
         return h.length == 0 and not from_sender
     if h.type == FRAME_RETURN:
         return h.length == 0 and from_sender

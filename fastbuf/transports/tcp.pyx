@@ -21,6 +21,7 @@ from fastbuf.exchange.input_channel cimport InputChannel
 from fastbuf.exchange.input_gate cimport InputGate
 from fastbuf.exchange.result_partition cimport ResultPartition
 from fastbuf.exchange.result_subpartition cimport HELD_LINK, sub_close, sub_forget_drainer
+from fastbuf.flow.flow_control cimport Flow
 from fastbuf.memory.network_buffer_pool cimport NetworkBufferPool
 from fastbuf.transports.tcp_guest cimport loop_mark_now
 from fastbuf.transports.tcp_loop cimport (
@@ -47,6 +48,7 @@ from fastbuf.transports.tcp_state cimport (
 )
 from fastbuf.transports.tcp_thread cimport IoThread
 
+from fastbuf.config import FLOW_CONTROLS
 from fastbuf.errors import AuthenticationError, ConfigError, ExchangeClosed, PeerLost, SequenceError
 from fastbuf.exchange.connection import register_transport
 from fastbuf.transports import handshake as hs
@@ -164,7 +166,7 @@ cdef class TcpTransport:
             k.ping_interval_ns = seconds_ns(gate.config.ping_interval_s)
             try:
                 welcome = applicant.welcome()
-                c = connection_new(-1, False, self.pool.core.segment_size, name)
+                c = connection_new(-1, False, gate.core.flow.kind, self.pool.core.segment_size, name)
                 k.stream = stream_new(ROLE_RECEIVER, applicant.hello.channel)
                 if c == NULL or k.stream == NULL:
                     raise MemoryError
@@ -239,7 +241,7 @@ cdef class TcpTransport:
         alone = False
         try:
             while True:
-                route = self._route(target[:2])
+                route = self._route(target[:2], partition.config.flow_control)
                 if not route.lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
                     raise PeerLost(f"{where} cannot be reached: another channel has been trying since before")
                 try:
@@ -291,11 +293,12 @@ cdef class TcpTransport:
             return not isinstance(cause, TimeoutError)
         return isinstance(cause, (ConnectionRefusedError, ConnectionResetError))
 
-    def _route(self, address):
+    def _route(self, address, flow_control):
+        """Channels of one flow control share a connection: one that stops it stops no channel of another."""
         with self.lock:
             if len(self.routes) >= ROUTES:      # of a long life; what is still in use is dialled again
                 self.routes = {key: route for key, route in self.routes.items() if route.lock.locked()}
-            return self.routes.setdefault(tuple(address), _Route())
+            return self.routes.setdefault((*address, flow_control), _Route())
 
     def _claim(self, sock):
         """Our own port, for a peer whose channels to us may use this connection too; 0: none that it could dial."""
@@ -308,12 +311,13 @@ cdef class TcpTransport:
         """The other end of a claim: what is for there may go by this connection.  Not with TLS: no name was checked."""
         if applicant.hello.port == 0 or self.tls is not None:
             return
-        self._route((applicant.peer.rpartition(":")[0], applicant.hello.port)).offer(serial)
+        self._route((applicant.peer.rpartition(":")[0], applicant.hello.port), applicant.hello.flow_control).offer(
+            serial)
 
     def _crosses(self, sock, applicant):
         """Whether we dial the one who dials us, and ours is the connection that both are to use."""
         theirs = (applicant.peer.rpartition(":")[0], applicant.hello.port)
-        route = self.routes.get(theirs)
+        route = self.routes.get((*theirs, applicant.hello.flow_control))
         if applicant.hello.port == 0 or route is None:
             return False
         if not route.dialling:
@@ -330,6 +334,7 @@ cdef class TcpTransport:
             segment_size=partition.segment_size,
             nonce=hs.fresh_nonce(),
             flush_ns=partition.flush_ns,
+            flow_control=partition.config.flow_control,
             stream=stream,
             port=port,
         )
@@ -396,11 +401,12 @@ cdef class TcpTransport:
         cdef Connection *c
         cdef Command k
         cdef bytes name = f"{target[0]}:{target[1]}".encode()
+        cdef Flow flow = <Flow> <int> FLOW_CONTROLS.index(partition.config.flow_control)
         command_init(&k, COMMAND_ADD)
         k.ping_interval_ns = seconds_ns(partition.config.ping_interval_s)
         with self.lock:
             k.stream = self._stream(partition, index, channel)
-            c = connection_new(sock.fileno(), True, self.pool.core.segment_size, name)
+            c = connection_new(sock.fileno(), True, flow, self.pool.core.segment_size, name)
             if c == NULL:
                 stream_free(k.stream)
                 raise MemoryError
@@ -521,7 +527,7 @@ cdef class TcpTransport:
     def stats(self):
         """Connections there are, and what the listener has to say of strangers."""
         out = self.listener.strangers.stats() if self.listener is not None else {}
-        return {**out, "connections": self.io.connections()}
+        return {**out, "connections": self.io.connections(), "connections_stopped": self.io.stops()}
 
     def unsent(self):
         """Bytes that the kernel has taken and not sent, by peer, of the connections that were dialled here."""

@@ -2,7 +2,8 @@
 
 Every stream that may have something to say stands in the connection's queue, and puts down one frame
 when its turn comes; what the queue gives is written at once, gathered.  A frame leaves against its own
-stream's credit, so the peer always reads on, and a stream without credit keeps no other waiting.
+stream's credit, so the peer always reads on, and a stream without credit keeps no other waiting.  (Under the other flow
+controls a peer may stop reading: flow_control.pxd.)
 """
 
 from libc.errno cimport EAGAIN, EINTR, errno
@@ -26,6 +27,7 @@ from fastbuf._native.sockets cimport (
     sendmsg,
 )
 from fastbuf._native.threads cimport pthread_mutex_lock, pthread_mutex_unlock
+from fastbuf.flow.flow_control cimport flow_queued, flow_written
 from fastbuf.transports.messages cimport (
     FRAME_ABORT,
     FRAME_DONE,
@@ -38,7 +40,7 @@ from fastbuf.transports.messages cimport (
     frame_is_sane,
     frame_set,
 )
-from fastbuf.transports.tcp_receiver cimport receiver_hears, receiver_next, receiver_starts
+from fastbuf.transports.tcp_receiver cimport receiver_goes_on, receiver_hears, receiver_next, receiver_starts
 from fastbuf.transports.tcp_sender cimport sender_goes_on, sender_hears, sender_next, sender_said
 from fastbuf.transports.tcp_state cimport (
     AHEAD_BYTES,
@@ -191,7 +193,7 @@ cdef void _on_header(Connection *c) noexcept nogil:
 cdef void _take_ahead(Connection *c) noexcept nogil:
     """What was read beyond: payloads to their places, and headers."""
     cdef uint32_t n
-    while c.ahead_left and c.phase != PHASE_DEAD:
+    while c.ahead_left and c.phase != PHASE_DEAD and not c.stopped:
         if c.in_left:
             n = min(c.ahead_left, c.in_left)
             if c.in_data != NULL:
@@ -223,6 +225,8 @@ cdef void connection_read(Connection *c, int most) noexcept nogil:
     cdef ssize_t n
     cdef size_t wanted, part
     for _ in range(most):
+        if c.stopped or c.phase == PHASE_DEAD:
+            return
         n_iov = 0
         wanted = 0
         if c.phase == PHASE_CLOSING:
@@ -281,6 +285,16 @@ cdef void connection_read(Connection *c, int most) noexcept nogil:
             return
 
 
+cdef void connection_goes_on(Connection *c) noexcept nogil:
+    """A connection that is stopped reads on, if the buffer that it stopped at has a segment now, or needs none."""
+    c.stopped = False
+    if c.phase == PHASE_OPEN:
+        if c.in_stream != NULL and c.in_stream.gate != NULL:
+            receiver_goes_on(c.in_stream)
+        _take_ahead(c)
+        connection_read(c, READS_A_TURN)
+
+
 # ---- what goes out
 
 
@@ -323,10 +337,15 @@ cdef OutFrame *_place(Connection *c) noexcept nogil:
     return f
 
 
+cdef inline void _put_own(Connection *c, OutFrame *f) noexcept nogil:
+    c.out_count += 1
+    flow_queued(&c.flow, FRAME_HEADER + f.header.length)
+
+
 cdef void _put(Connection *c, Stream *s, OutFrame *f) noexcept nogil:
     f.stream = s
     s.out += 1
-    c.out_count += 1
+    _put_own(c, f)
 
 
 cdef void _give_rides(Connection *c) noexcept nogil:
@@ -355,13 +374,15 @@ cdef void _gather(Connection *c) noexcept nogil:
     cdef OutFrame *f
     if c.want_pong and c.out_count < OUT_FRAMES:
         c.want_pong = False
-        frame_set(&_place(c).header, FRAME_PING, 0, 0, 0, PING_ANSWERS)
-        c.out_count += 1
+        f = _place(c)
+        frame_set(&f.header, FRAME_PING, 0, 0, 0, PING_ANSWERS)
+        _put_own(c, f)
     if c.want_ping and c.out_count < OUT_FRAMES:
         c.want_ping = False
-        frame_set(&_place(c).header, FRAME_PING, 0, 0, 0, PING_ASKS)
-        c.out_count += 1
-    while c.first_ready != NULL and c.out_count < OUT_FRAMES:
+        f = _place(c)
+        frame_set(&f.header, FRAME_PING, 0, 0, 0, PING_ASKS)
+        _put_own(c, f)
+    while c.first_ready != NULL and c.out_count < OUT_FRAMES and c.flow.writable:
         s = c.first_ready
         c.first_ready = s.next_ready
         if c.first_ready == NULL:
@@ -429,6 +450,7 @@ cdef void _sent(Connection *c, size_t n) noexcept nogil:
         if n < FRAME_HEADER + f.header.length:
             break
         n -= FRAME_HEADER + f.header.length
+        flow_written(&c.flow, FRAME_HEADER + f.header.length)
         c.out_first = (c.out_first + 1) % OUT_FRAMES
         c.out_count -= 1
         free(f.owned)

@@ -23,6 +23,8 @@ from fastbuf._native.atomics cimport (
 from fastbuf._native.sockets cimport (
     EPOLL_CTL_ADD,
     EPOLL_CTL_MOD,
+    EPOLLERR,
+    EPOLLHUP,
     EPOLLIN,
     EPOLLOUT,
     epoll_ctl,
@@ -34,8 +36,14 @@ from fastbuf._native.sockets cimport (
 from fastbuf._native.threads cimport PR_SET_NAME, prctl, pthread_mutex_lock, pthread_mutex_unlock
 from fastbuf.exchange.failure cimport FAIL_PEER_LOST, failure_set
 from fastbuf.exchange.gate_core cimport gate_connect
+from fastbuf.flow.flow_control cimport FLOW_CREDIT
 from fastbuf.transports.messages cimport FRAME_ABORT
-from fastbuf.transports.tcp_connection cimport connection_look, connection_read, connection_write
+from fastbuf.transports.tcp_connection cimport (
+    connection_goes_on,
+    connection_look,
+    connection_read,
+    connection_write,
+)
 from fastbuf.transports.tcp_receiver cimport receiver_let_go
 from fastbuf.transports.tcp_sender cimport sender_let_go
 from fastbuf.transports.tcp_state cimport (
@@ -142,7 +150,8 @@ cdef void _cancel(void *stream) noexcept nogil:
 cdef void _watch(IoLoop *loop, Connection *c) noexcept nogil:
     # Asks epoll for what the connection waits for; nothing when that has not changed.
     cdef epoll_event e
-    cdef uint32_t mask = EPOLLIN | (EPOLLOUT if c.blocked else 0)
+    # While nothing is read: what epoll tells of anyway, that the peer has broken off.
+    cdef uint32_t mask = (EPOLLERR if c.stopped else EPOLLIN) | (EPOLLOUT if c.blocked else 0)
     if c.fd < 0 or mask == c.epoll_mask:
         return
     e.events = mask
@@ -166,13 +175,16 @@ cdef void _bury(IoLoop *loop, Connection *c) noexcept nogil:
 
 
 cdef bint loop_run(IoLoop *loop, bint bury, bint eager) noexcept nogil:
-    """Every connection that has something to say says it; True: one is ending, which is the I/O thread's business.
+    """Every connection that has something to say says it; True: there is something for the I/O thread.
+
+    That is a connection that is ending, or a stream that is to go on at a later time.
 
     bury: those that died since the last time are freed.  Only who has the seat may, and no event of theirs left.
     """
     cdef Connection *c = loop.all.running
     cdef Connection *dead = NULL
     cdef bint ending = False
+    cdef int64_t next_send = loop.all.next_send_ns
     while c != NULL:
         loop.all.running = c.next_running
         if c.phase == PHASE_DEAD and not bury:
@@ -184,6 +196,8 @@ cdef bint loop_run(IoLoop *loop, bint bury, bint eager) noexcept nogil:
             if c.phase == PHASE_DEAD:
                 _bury(loop, c)
             else:
+                if c.stopped:
+                    connection_goes_on(c)
                 connection_write(c, eager)
                 _watch(loop, c)         # it, or the write, may have marked the connection again
                 if c.phase == PHASE_CLOSING and loop.next_sweep_ns < 0:
@@ -191,7 +205,7 @@ cdef bint loop_run(IoLoop *loop, bint bury, bint eager) noexcept nogil:
                     ending = True
         c = loop.all.running
     loop.all.running = dead
-    return ending
+    return ending or loop.all.next_send_ns != next_send
 
 
 cdef void loop_run_dirty(IoLoop *loop) noexcept nogil:
@@ -227,6 +241,18 @@ cdef void _flush_from(IoLoop *loop, Stream *s, int64_t now) noexcept nogil:
         loop.next_flush_ns = now + s.flush_interval_ns
 
 
+cdef void _send_on(IoLoop *loop, int64_t now) noexcept nogil:
+    # A flow control's rate lets a stream go on.  Which one, each knows: there are few, and not many times a second.
+    cdef Stream *s = loop.all.streams
+    if loop.all.next_send_ns < 0 or now < loop.all.next_send_ns:
+        return
+    loop.all.next_send_ns = -1
+    while s != NULL:
+        if s.flow.rate and s.sub != NULL:
+            stream_ready(s)
+        s = s.next
+
+
 cdef void _look(IoLoop *loop, int64_t now) noexcept nogil:
     # Who is silent is asked for a sign of life; without one it is given up.
     cdef Connection *c = loop.all.connections
@@ -234,7 +260,7 @@ cdef void _look(IoLoop *loop, int64_t now) noexcept nogil:
         return
     loop.next_ping_ns = -1
     while c != NULL:
-        if c.phase == PHASE_OPEN:
+        if c.phase == PHASE_OPEN and c.flow.kind == FLOW_CREDIT:
             if now >= c.ping_due_ns:
                 c.ping_due_ns = now + c.ping_interval_ns
                 connection_look(c)
@@ -323,7 +349,8 @@ cdef int _say(IoLoop *loop, Command *k, int64_t now) noexcept nogil:
     """A message of a handshake; with a gate, the receiver's last one, and the channel is connected."""
     cdef Connection *c = _connection(loop, k.serial)
     cdef Stream *s = connection_find(c, k.id) if c != NULL else NULL
-    if s == NULL or s.state != STREAM_JOINING or s.heard_end or s.letter_out != NULL or s.parting:
+    if s == NULL or s.state != STREAM_JOINING or s.heard_end or s.letter_out != NULL or s.parting or \
+            (k.gate != NULL and k.gate.flow.kind != c.flow.kind):
         return -1
     s.letter_out = k.letter
     s.refusing = k.kind == COMMAND_REFUSE
@@ -444,7 +471,7 @@ cdef int64_t _sooner(int64_t a, int64_t b) noexcept nogil:
 
 cdef int _timeout_ms(IoLoop *loop, int64_t now) noexcept nogil:
     cdef int64_t until = _sooner(_sooner(loop.next_flush_ns, loop.next_sweep_ns),
-                                 _sooner(loop.next_ping_ns, loop.stop_at_ns))
+                                 _sooner(_sooner(loop.next_ping_ns, loop.stop_at_ns), loop.all.next_send_ns))
     if until < 0:
         return -1
     if until <= now:
@@ -462,7 +489,9 @@ cdef void loop_events(IoLoop *loop, epoll_event *events, int n, int reads) noexc
         if c == NULL:
             eventfd_read(loop.event_fd, &ignored)
             continue
-        if c.phase != PHASE_DEAD:
+        if c.stopped and events[i].events & <uint32_t> (EPOLLERR | EPOLLHUP):
+            connection_lost(c, b"the connection was broken off")
+        elif c.phase != PHASE_DEAD:
             connection_read(c, reads)
         connection_mark(c)
 
@@ -541,6 +570,7 @@ cdef void *loop_main(void *argument) noexcept nogil:
         loop_run_dirty(loop)
         now = fb_now_ns()
         _flush(loop, now)
+        _send_on(loop, now)
         _look(loop, now)
         _sweep(loop, now)
         loop.unburied = loop_run(loop, seated, False) and not seated

@@ -4,7 +4,7 @@ from libc.stdint cimport uint32_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free
 
-from fastbuf._native.atomics cimport fb_u32_load_acquire
+from fastbuf._native.atomics cimport fb_u32_load_acquire, fb_u32_load_relaxed, fb_u32_store_relaxed
 from fastbuf._native.crc32c cimport fb_crc32c
 from fastbuf.exchange.failure cimport FAIL_ABORTED, FAIL_CORRUPT, FAIL_NONE, FAIL_SEQUENCE, failure_code
 from fastbuf.exchange.gate_core cimport (
@@ -14,12 +14,15 @@ from fastbuf.exchange.gate_core cimport (
     gate_end_channel,
     gate_fail,
     gate_segment,
+    gate_take_announcement,
     gate_take_back,
     gate_take_credit,
     gate_take_recall,
+    gate_wants,
 )
 from fastbuf.exchange.result_subpartition cimport EventBlob, event_data, event_new
 from fastbuf.memory.pool_core cimport segment_data
+from fastbuf.flow.flow_control cimport FLOW_CREDIT
 from fastbuf.transports.messages cimport (
     FRAME_ABORT,
     FRAME_CANCEL,
@@ -28,6 +31,7 @@ from fastbuf.transports.messages cimport (
     FRAME_DATA,
     FRAME_DONE,
     FRAME_EVENT,
+    FRAME_FLOW,
     FRAME_RECALL,
     FRAME_RETURN,
     frame_set,
@@ -37,6 +41,7 @@ from fastbuf.transports.tcp_state cimport (
     STREAM_OPEN,
     Connection,
     OutFrame,
+    Registry,
     Stream,
     connection_refuted,
     connection_violated,
@@ -66,6 +71,7 @@ cdef bint _in_sequence(Stream *s) noexcept nogil:
 
 cdef void receiver_starts(Stream *s) noexcept nogil:
     cdef Connection *c = s.connection
+    cdef Registry *all = <Registry *> s.loop
     if c.in_frame.type != FRAME_DATA and c.in_frame.type != FRAME_EVENT and c.in_frame.type != FRAME_RETURN:
         return
     if s.state == STREAM_JOINING:
@@ -82,9 +88,23 @@ cdef void receiver_starts(Stream *s) noexcept nogil:
         return
     s.channel.next_sequence += 1
     c.in_segment = gate_segment(s.gate, s.channel, c.in_frame.value)
-    if c.in_segment == -1:
-        connection_violated(c, s, b"a buffer was sent without credit")
-    elif c.in_segment >= 0:
+    if c.in_segment >= 0:
+        c.in_data = segment_data(s.gate.buffers.pool, c.in_segment)
+    elif c.in_segment == -1:
+        if s.flow.kind == FLOW_CREDIT:
+            connection_violated(c, s, b"a buffer was sent without credit")
+        else:
+            c.stopped = True
+            fb_u32_store_relaxed(&all.stops, fb_u32_load_relaxed(&all.stops) + 1)
+            gate_wants(s.gate, s.channel, c.in_frame.value + 1)
+
+
+cdef void receiver_goes_on(Stream *s) noexcept nogil:
+    """Of a connection that is stopped for want of a segment: there may be one now, or the buffer is wanted no more."""
+    cdef Connection *c = s.connection
+    c.in_segment = gate_segment(s.gate, s.channel, c.in_frame.value)
+    c.stopped = c.in_segment == -1
+    if c.in_segment >= 0:
         c.in_data = segment_data(s.gate.buffers.pool, c.in_segment)
 
 
@@ -143,7 +163,9 @@ cdef void receiver_hears(Stream *s) noexcept nogil:
     elif kind == FRAME_EVENT:
         _hear_event(s)
     elif kind == FRAME_RETURN:
-        if s.gate != NULL and gate_take_back(s.gate, s.channel, c.in_frame.value, c.in_frame.sequence) != 0:
+        if s.flow.kind != FLOW_CREDIT:
+            connection_violated(c, s, b"it gave back credit where there is none")
+        elif s.gate != NULL and gate_take_back(s.gate, s.channel, c.in_frame.value, c.in_frame.sequence) != 0:
             connection_violated(c, s, b"it gave back more credit than it had")
     elif kind == FRAME_DONE:
         _hear_done(s)
@@ -159,7 +181,7 @@ cdef void receiver_hears(Stream *s) noexcept nogil:
 
 
 cdef bint receiver_next(Stream *s, OutFrame *f) noexcept nogil:
-    cdef uint32_t n, events
+    cdef uint32_t n, events, said
     if s.gate == NULL or s.state != STREAM_OPEN:
         return False
     if fb_u32_load_acquire(&s.cancel_asked):
@@ -168,6 +190,12 @@ cdef bint receiver_next(Stream *s, OutFrame *f) noexcept nogil:
         else:
             stream_part(s, FRAME_CANCEL, NULL)
         return False
+    if s.flow.kind != FLOW_CREDIT:
+        if gate_take_announcement(s.gate, s.channel, &events, &said):
+            frame_set(&f.header, FRAME_FLOW, s.id, 0, events, said)
+            return True
+        frame_set(&f.header, FRAME_CREDIT, s.id, 0, events, 0)
+        return events != 0
     n = gate_take_credit(s.gate, s.channel, &events)
     if n == 0 and events == 0:
         if gate_take_recall(s.gate, s.channel):

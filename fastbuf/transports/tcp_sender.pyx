@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint8_t, uint32_t
 
-from fastbuf._native.atomics cimport fb_u32_exchange_acq_rel, fb_u32_load_acquire, fb_u32_store_relaxed
+from fastbuf._native.atomics cimport fb_now_ns, fb_u32_exchange_acq_rel, fb_u32_load_acquire, fb_u32_store_relaxed
 from fastbuf._native.crc32c cimport fb_crc32c
 from fastbuf.exchange.failure cimport FAIL_ABORTED, failure_set
 from fastbuf.exchange.gate_core cimport EVENT_CREDIT
@@ -18,6 +18,7 @@ from fastbuf.exchange.result_subpartition cimport (
     sub_sendable,
     sub_whole,
 )
+from fastbuf.flow.flow_control cimport FLOW_CREDIT, FLOW_ON_OFF, flow_heard, flow_may_send, flow_sent
 from fastbuf.transports.messages cimport (
     FRAME_ABORT,
     FRAME_CANCEL,
@@ -26,6 +27,7 @@ from fastbuf.transports.messages cimport (
     FRAME_DATA,
     FRAME_DONE,
     FRAME_EVENT,
+    FRAME_FLOW,
     FRAME_RECALL,
     FRAME_RETURN,
     frame_set,
@@ -33,13 +35,19 @@ from fastbuf.transports.messages cimport (
 from fastbuf.transports.tcp_state cimport (
     STREAM_OPEN,
     OutFrame,
+    Registry,
     Stream,
     connection_violated,
     stream_doom,
     stream_part,
     stream_ready,
     stream_release_writer,
+    streams_go_on,
 )
+
+
+cdef inline bint _may_send(Stream *s) noexcept nogil:
+    return flow_may_send(&s.flow, &(<Registry *> s.loop).source, 0 if s.flow.kind == FLOW_CREDIT else fb_now_ns())
 
 
 cdef void _data(Stream *s, OutFrame *f, uint8_t *data, uint32_t length, bint last) noexcept nogil:
@@ -51,7 +59,7 @@ cdef void _data(Stream *s, OutFrame *f, uint8_t *data, uint32_t length, bint las
         f.header.flags = FRAME_CRC
         f.header.crc = fb_crc32c(0, data, length)
     s.sequence += 1
-    s.credit -= 1
+    flow_sent(&s.flow, length, 0 if s.flow.kind == FLOW_CREDIT else fb_now_ns())
     fb_u32_store_relaxed(&s.sub.held, HELD_LINK)      # until the writer hears of less credit, it is the socket
 
 
@@ -59,13 +67,21 @@ cdef bint sender_goes_on(Stream *s, OutFrame *f) noexcept nogil:
     """Whether a whole buffer follows those that are on their way out, and nothing else is to be said before it."""
     cdef uint8_t *data
     cdef uint32_t length
-    if s.credit == 0 or s.recalled or (s.abort_asked != NULL and fb_u32_load_acquire(s.abort_asked)):
+    if s.recalled or not _may_send(s) or not s.connection.flow.writable or \
+            (s.abort_asked != NULL and fb_u32_load_acquire(s.abort_asked)):
         return False
     length = sub_whole(s.sub, s.out, &data)
     if length == 0:
         return False
     _data(s, f, data, length, True)
     return True
+
+
+cdef void _wait(Stream *s) noexcept nogil:
+    # Who is stopped is told when that is over; a rate is a matter of time.
+    cdef Registry *all = <Registry *> s.loop
+    if s.flow.kind != FLOW_ON_OFF and (all.next_send_ns < 0 or s.flow.due_ns < all.next_send_ns):
+        all.next_send_ns = s.flow.due_ns
 
 
 cdef bint sender_next(Stream *s, OutFrame *f) noexcept nogil:
@@ -85,16 +101,19 @@ cdef bint sender_next(Stream *s, OutFrame *f) noexcept nogil:
     sendable = sub_sendable(s.sub, s.flush_pending, &data, &length, &last)
     if s.recalled:
         s.recalled = False
-        if s.credit > sendable:
-            frame_set(&f.header, FRAME_RETURN, s.id, 0, 0, s.credit - sendable)
-            s.credit = sendable
+        if s.flow.credit > sendable:
+            frame_set(&f.header, FRAME_RETURN, s.id, 0, 0, s.flow.credit - sendable)
+            s.flow.credit = sendable
             return True
     if sendable:
-        if s.credit:
+        if _may_send(s):
             _data(s, f, data, length, last)
             return True
-        s.connection.hungry = True
         fb_u32_store_relaxed(&s.sub.held, HELD_READER)
+        if s.flow.kind != FLOW_CREDIT:
+            _wait(s)
+            return False
+        s.connection.hungry = True
         if s.poor and not s.asked:
             s.asked = True
             frame_set(&f.header, FRAME_RETURN, s.id, 0, sub_queued(s.sub), 0)
@@ -141,19 +160,31 @@ cdef void sender_hears(Stream *s) noexcept nogil:
     cdef int kind = s.connection.in_frame.type
     cdef uint32_t granted = s.connection.in_frame.value
     cdef uint32_t places = s.connection.in_frame.sequence
+    cdef Registry *all = <Registry *> s.loop
+    cdef bint stopped
     if kind == FRAME_DONE:
         if s.said_end:
             _end_heard(s, False)
         else:
             connection_violated(s.connection, s, b"an end was acknowledged that had not been said")
     elif kind == FRAME_CREDIT:
-        if granted > 0x7fffffff - s.credit or places > EVENT_CREDIT - s.event_credit:
+        if granted > (0x7fffffff - s.flow.credit if s.flow.kind == FLOW_CREDIT else 0) or \
+                places > EVENT_CREDIT - s.event_credit:
             connection_violated(s.connection, s, b"more credit than can be counted")
         else:
-            s.credit += granted
+            s.flow.credit += granted
             s.asked = False
             s.event_credit += places
             stream_ready(s)
+    elif kind == FRAME_FLOW:
+        stopped = all.source.stopped != 0
+        if places > EVENT_CREDIT - s.event_credit or not flow_heard(&s.flow, &all.source, granted, fb_now_ns()):
+            connection_violated(s.connection, s, b"an announcement that its flow control has not")
+        else:
+            s.event_credit += places
+            stream_ready(s)
+            if stopped and all.source.stopped == 0:
+                streams_go_on(all)
     elif kind == FRAME_RECALL:
         s.recalled = True
         s.poor = True

@@ -18,6 +18,7 @@ from fastbuf.exchange.failure cimport Failure
 from fastbuf.exchange.gate_core cimport GateCore
 from fastbuf.exchange.input_channel cimport InputChannel
 from fastbuf.exchange.result_subpartition cimport EventBlob, Subpartition
+from fastbuf.flow.flow_control cimport Flow, FlowConnection, FlowSender, FlowSource
 from fastbuf.transports.messages cimport ABORT_BYTES, FrameHeader
 
 cdef enum:
@@ -54,6 +55,9 @@ cdef struct Registry:
     Stream *doomed
     fb_au64 moved               # bytes read and sent.  Written in the turn, read at any time
     Connection *running         # may have something to say, or to be asked of epoll
+    FlowSource source           # what flow controls know of all senders
+    int64_t next_send_ns        # a stream that its rate keeps waiting may go on then; -1: there is none
+    fb_au32 stops               # how often a connection was stopped.  Written in the turn, read at any time
     pthread_mutex_t lock        # letters, and the loop's commands
     Letter *inbox               # handshakes of streams that join us, in their order; for the listener's thread
     Letter *inbox_last
@@ -115,7 +119,7 @@ cdef struct Stream:
     fb_au32 *abort_asked        # the writer's: say ABORT with writer_failure's text; what LET_GO knows it by
     int64_t flush_interval_ns   # buffer timeout; 0: the writer asks after every record, negative: never
     bint flush_pending          # what is committed may leave, full or not
-    uint32_t credit
+    FlowSender flow
     bint recalled               # the receiver wants back what is not needed
     bint poor                   # it has, before: it is to hear of a buffer that waits for credit ...
     bint asked                  # ... and has
@@ -142,6 +146,10 @@ cdef struct Connection:
     uint32_t segment_size       # longest DATA that may come
     char peer[80]               # for messages
     # -- the turn
+    FlowConnection flow
+    # Without credit: the buffer of `in_frame` has no segment yet, and nothing is read before it has.  So it cannot be
+    # known from the peer's silence whether it lives: such connections ask no PING.
+    bint stopped
     int phase
     Connection *next
     Connection *previous
@@ -192,7 +200,8 @@ cdef struct Connection:
     uint32_t out_sent           # bytes of the first
 
 
-cdef Connection *connection_new(int fd, bint dialled, uint32_t segment_size, const char *peer) noexcept nogil
+cdef Connection *connection_new(int fd, bint dialled, Flow flow, uint32_t segment_size,
+                                const char *peer) noexcept nogil
 cdef void connection_free(Connection *c) noexcept nogil
 cdef Stream *stream_new(int role, uint32_t number) noexcept nogil
 cdef void stream_free(Stream *s) noexcept nogil
@@ -205,6 +214,7 @@ cdef Stream *connection_find(Connection *c, uint32_t id) noexcept nogil
 cdef void connection_mark(Connection *c) noexcept nogil     # the loop is to run it
 cdef void stream_ready(Stream *s) noexcept nogil            # it may have something to say
 cdef void stream_rides(Stream *s) noexcept nogil            # it may have credit to tell, some time
+cdef void streams_go_on(Registry *all) noexcept nogil       # those that another's gate had stopped
 cdef void stream_over(Stream *s) noexcept nogil
 cdef void stream_settle(Stream *s) noexcept nogil           # over, if both sides have said their end
 cdef void stream_detach(Stream *s) noexcept nogil           # its frame goes out from a copy: what it points to may go

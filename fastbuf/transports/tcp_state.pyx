@@ -16,6 +16,7 @@ from fastbuf.exchange.gate_core cimport (
     gate_return,
 )
 from fastbuf.exchange.result_subpartition cimport sub_close
+from fastbuf.flow.flow_control cimport Flow, flow_connection_init, flow_over
 from fastbuf.transports.messages cimport ABORT_BYTES
 
 cdef enum:
@@ -24,7 +25,8 @@ cdef enum:
     FIRST_BUCKETS = 16
 
 
-cdef Connection *connection_new(int fd, bint dialled, uint32_t segment_size, const char *peer) noexcept nogil:
+cdef Connection *connection_new(int fd, bint dialled, Flow flow, uint32_t segment_size,
+                                const char *peer) noexcept nogil:
     cdef Connection *c = <Connection *> calloc(1, sizeof(Connection))
     if c == NULL:
         return NULL
@@ -38,6 +40,7 @@ cdef Connection *connection_new(int fd, bint dialled, uint32_t segment_size, con
     c.next_id = 0 if dialled else 1
     c.peer_id = 1 - c.next_id
     c.segment_size = segment_size
+    flow_connection_init(&c.flow, flow, segment_size)
     c.in_segment = -1
     strncpy(c.peer, peer, sizeof(c.peer) - 1)
     return c
@@ -109,6 +112,7 @@ cdef int connection_add(Connection *c, Stream *s, uint32_t id) noexcept nogil:
     s.id = id
     s.loop = c.loop
     s.connection = c
+    s.flow.kind = c.flow.kind
     s.next_in_bucket = c.buckets[id & (c.n_buckets - 1)]
     c.buckets[id & (c.n_buckets - 1)] = s
     c.streams += 1
@@ -174,7 +178,19 @@ cdef void stream_doom(Stream *s) noexcept nogil:
 # ---- the end of a stream
 
 
+cdef void streams_go_on(Registry *all) noexcept nogil:
+    """No gate keeps the senders of this environment stopped any more."""
+    cdef Stream *s = all.streams
+    while s != NULL:
+        if s.sub != NULL:
+            stream_ready(s)
+        s = s.next
+
+
 cdef void stream_release_writer(Stream *s, bint cancelled) noexcept nogil:
+    cdef Registry *all = <Registry *> s.loop
+    if s.flow.stopped and flow_over(&s.flow, &all.source):
+        streams_go_on(all)
     if s.sub != NULL:
         stream_detach(s)
         sub_close(s.sub, cancelled)
@@ -185,6 +201,8 @@ cdef void stream_drop_incoming(Stream *s) noexcept nogil:
     cdef Connection *c = s.connection
     if c == NULL or c.in_stream != s:
         return
+    if c.stopped:
+        connection_mark(c)          # it need not wait for a segment any more
     if c.in_segment >= 0 and s.gate != NULL:
         gate_return(s.gate, s.channel, c.in_segment)
     c.in_segment = -1

@@ -14,6 +14,7 @@ cdef class IoThread:
     cdef int connections(self)
     # (peer, bytes that the kernel has not sent) of connections that were dialled here; empty while another is at work
     cdef list unsent(self)
+    cdef unsigned int stops(self)
     cdef int open_inbox(self) except -1
     # (serial, stream, message, peer) of what has come for the listener's thread
     cdef list take_inbox(self)

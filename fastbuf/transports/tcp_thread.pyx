@@ -17,6 +17,7 @@ from fastbuf._native.atomics cimport (
     fb_now_ns,
     fb_u32_add_acq_rel,
     fb_u32_load_acquire,
+    fb_u32_load_relaxed,
     fb_u32_store_release,
     fb_u32_sub_acq_rel,
 )
@@ -76,6 +77,7 @@ cdef class IoThread:
         self.loop.next_ping_ns = -1
         self.loop.stop_at_ns = -1
         self.loop.all.inbox_fd = -1
+        self.loop.all.next_send_ns = -1
         fb_event_init(&self.loop.all.answered)
         fb_event_init(&self.loop.parked)
         guest_init(self.loop)
@@ -150,6 +152,10 @@ cdef class IoThread:
                 self.loop.driver.serve(&self.loop.driver)      # what was marked meanwhile was left to us
         fb_u32_sub_acq_rel(&self.loop.guests, 1)
         return [((<bytes> <char *> peers[k]).decode(), bytes_left[k]) for k in range(n)]
+
+    cdef unsigned int stops(self):
+        """How often a connection was stopped for want of a segment."""
+        return fb_u32_load_relaxed(&self.loop.all.stops) if self.loop != NULL else 0
 
     cdef int open_inbox(self) except -1:
         """The descriptor that becomes readable when a stream that joins has said something."""

@@ -425,8 +425,8 @@ def test_checksums_on_every_buffer(rig: Rig) -> None:
 
 
 def test_a_gate_may_be_opened_without_knowing_its_producers(rig: Rig) -> None:
-    serializer = ROWS
-    gate = rig.far.create_input_gate(serializer, channels=None, epoch=5, secret=SECRET, maximum=64)
+    serializer, config = ROWS, rig.settings()
+    gate = rig.far.create_input_gate(serializer, channels=None, epoch=5, secret=SECRET, maximum=64, config=config)
     target = gate if rig.address is None else (*rig.address, gate.gate_id)
     totals: dict[int, int] = {}
     received: list[int] = []
@@ -454,7 +454,7 @@ def test_a_gate_may_be_opened_without_knowing_its_producers(rig: Rig) -> None:
 
 
 def test_a_gate_that_was_promised_more_says_which_channel(rig: Rig) -> None:
-    gate = rig.far.create_input_gate(ROWS, channels=None, epoch=5, secret=SECRET, maximum=64)
+    gate = rig.far.create_input_gate(ROWS, channels=None, epoch=5, secret=SECRET, maximum=64, config=rig.settings())
     target = gate if rig.address is None else (*rig.address, gate.gate_id)
     writer = rig.near.create_result_partition(ROWS, [target], channel=9, epoch=5, secret=SECRET, config=rig.settings())
     writer.emit((1, None))

@@ -16,6 +16,7 @@ from left_behind import held, new_since
 from promises import PATIENCE_S
 
 import fastbuf as fb
+from fastbuf.config import FLOW_CONTROLS
 from fastbuf.transports import handshake as hs
 from fastbuf.transports import strangers
 
@@ -32,7 +33,9 @@ def element(value: int) -> bytes:
 def join(address: tuple[str, int], gate: fb.InputGate, channel: int) -> socket.socket:
     """A peer that proves the secret, written from the description alone."""
     sock = socket.create_connection(address, timeout=PATIENCE_S)
-    hs.greet(sock, hs.Hello(gate.gate_id, channel, 3, ROWS.fingerprint, 4096, os.urandom(32)), b"s", "the listener")
+    flow_control = gate.config.flow_control
+    hello = hs.Hello(gate.gate_id, channel, 3, ROWS.fingerprint, 4096, os.urandom(32), flow_control=flow_control)
+    hs.greet(sock, hello, b"s", "the listener")
     return sock
 
 
@@ -222,7 +225,8 @@ def mutate(rng: random.Random, good: bytes) -> bytes:
     return bytes(data)
 
 
-def test_mutated_streams_never_harm_an_honest_peer() -> None:
+@pytest.mark.parametrize("flow_control", FLOW_CONTROLS)
+def test_mutated_streams_never_harm_an_honest_peer(flow_control: str) -> None:
     """Each round: a mad peer and an honest one on the same environment, at different gates."""
     rng = random.Random(20260101)
     good = frame(PING, 0) + frame(DATA, 0, element(0)) + frame(JOIN, 2, greeting(1, 2)) + frame(ABORT, 2)
@@ -236,8 +240,10 @@ def test_mutated_streams_never_harm_an_honest_peer() -> None:
         honest_gate = env.create_input_gate(ROWS, channels=1, epoch=3, secret=b"s")
         honest = near.create_result_partition(ROWS, [(*address, honest_gate.gate_id)], epoch=3, secret=b"s")
         outcomes = {"error": 0, "records": 0}
-        for k in range(ROUNDS):
-            gate = env.create_input_gate(ROWS, channels=1, epoch=3, secret=b"s")
+        rounds = ROUNDS if flow_control == "credit" else ROUNDS // 4
+        config = fb.ExchangeConfig(flow_control=flow_control)
+        for k in range(rounds):
+            gate = env.create_input_gate(ROWS, channels=1, epoch=3, secret=b"s", config=config)
             with join(address, gate, 0) as sock:
                 sock.sendall(mutate(rng, good))
                 with contextlib.suppress(OSError):  # it may have been thrown out already
@@ -256,7 +262,7 @@ def test_mutated_streams_never_harm_an_honest_peer() -> None:
         closer.start()
         assert list(honest_gate) == []
         closer.join(PATIENCE_S)
-        assert outcomes["error"] > ROUNDS // 2
+        assert outcomes["error"] > rounds // 2
         honest_gate.close()
         assert env.pool.available == 256
 

@@ -19,10 +19,11 @@ import pytest
 from left_behind import held, nothing_left
 
 import fastbuf as fb
+from fastbuf.config import FLOW_CONTROLS
 
 pytestmark = pytest.mark.stress
 ROWS = fb.RowSerializer(fb.Schema.of(n="int64", text="string"))
-KINDS = ("local", "tcp", "wire", "watermark", "blocking local", "blocking tcp")
+KINDS = ("local", "tcp", "watermark tcp", "on_off tcp", "blocking local", "blocking tcp")
 CALLS = ("nothing", "emit", "emit_event", "poll", "close", "poll_async")
 PATIENCE_S = 60.0
 
@@ -32,7 +33,13 @@ class Exchange:
 
     def __init__(self, kind: str, directory: Path) -> None:
         remote = kind.endswith("tcp")
-        config = fb.ExchangeConfig(max_buffers_per_channel=2, exclusive=1, floating=1, spill_directory=str(directory))
+        config = fb.ExchangeConfig(
+            max_buffers_per_channel=2,
+            exclusive=1,
+            floating=1,
+            spill_directory=str(directory),
+            flow_control=next((name for name in FLOW_CONTROLS if kind.startswith(name)), "credit"),
+        )
         self.ends: dict[str, Callable[[], Any]] = {}
         self.envs = [fb.ShuffleEnvironment(segments=16, segment_size=1024) for _ in range(2 if remote else 1)]
         near, far = self.envs[0], self.envs[-1]
@@ -41,8 +48,6 @@ class Exchange:
         if remote:
             far.listen()
             target = self.gate.address
-        elif kind in ("wire", "watermark"):
-            target = near.create_wire("credit" if kind == "wire" else "watermark").to(self.gate)
         self.writer = near.create_result_partition(
             ROWS, [target], config=config, partition_type="blocking" if "blocking" in kind else "pipelined"
         )

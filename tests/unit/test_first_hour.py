@@ -167,8 +167,7 @@ def test_the_kernel_knows_the_threads_by_name() -> None:
     before = names_of_threads()  # of tests of before: a rendezvous lives as long as its driver
     with fb.ShuffleEnvironment(segments=16, segment_size=4096, shared=True) as env:
         env.listen()
-        env.create_wire()
-        assert {"fastbuf-io", "fastbuf-listene", "fastbuf-memfd", "fastbuf-wire"} <= names_of_threads()
+        assert {"fastbuf-io", "fastbuf-listene", "fastbuf-memfd"} <= names_of_threads()
     until = time.monotonic() + 10  # a thread that was joined is still in the kernel for a moment
     while any(name.startswith("fastbuf") for name in names_of_threads() - before):
         assert time.monotonic() < until, names_of_threads()

@@ -12,7 +12,7 @@ import pytest
 
 import fastbuf as fb
 from fastbuf.errors import ConfigError
-from fastbuf.flow.watermark import WatermarkPolicy
+from fastbuf.flow.flow_control import SendingEnd
 from fastbuf.serializers import RandomPartitioner, RoundRobinPartitioner
 from fastbuf.serializers.partition import HashPartitioner
 from fastbuf_spark import ShuffleConf
@@ -48,6 +48,8 @@ def test_times_of_an_exchange(name: str, value: Any) -> None:
         ("checksum", 1),
         ("transport", "udp"),
         ("transport", None),
+        ("flow_control", "hope"),
+        ("flow_control", None),
         ("spill_directory", 3),
     ],
 )
@@ -201,9 +203,8 @@ def test_exchanges(env: fb.ShuffleEnvironment, given: dict[str, Any], words: str
     ],
 )
 def test_listening(env: fb.ShuffleEnvironment, given: dict[str, Any], words: str) -> None:
-    for listen in (env.listen, env.listen_wire):
-        with pytest.raises(ConfigError, match=words):
-            listen(**given)
+    with pytest.raises(ConfigError, match=words):
+        env.listen(**given)
 
 
 @pytest.mark.parametrize(
@@ -229,8 +230,8 @@ def test_listening(env: fb.ShuffleEnvironment, given: dict[str, Any], words: str
         (lambda: RoundRobinPartitioner(True), "partitions is True"),
         (lambda: RoundRobinPartitioner(4, start=-1), "start is -1"),
         (lambda: RandomPartitioner(4, seed=math.nan), "seed is nan"),  # type: ignore[arg-type]
-        (lambda: WatermarkPolicy(0), "segment_size is 0"),
-        (lambda: WatermarkPolicy("big"), "segment_size is 'big'"),  # type: ignore[arg-type]
+        (lambda: SendingEnd("watermark", 0), "segment_size is 0"),
+        (lambda: SendingEnd("hope"), "flow_control is 'hope'"),
         (lambda: fb.Barrier(-1), "checkpoint is -1"),
         (lambda: fb.Barrier(1, timestamp_ms=1 << 63), "timestamp_ms is 9223372036854775808"),
         (lambda: fb.Watermark(math.nan), "time_ms is nan"),  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ SHORT_S = 0.002
 PATIENCE_S = 30.0
 
 
-@pytest.fixture(params=["local", "tcp", "memfd", "wire"])
+@pytest.fixture(params=["local", "tcp", "memfd", "watermark"])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -32,17 +32,21 @@ def ends(kind: str, serializer: Any, writer_s: float, gate_s: float) -> Iterator
             fb.ShuffleEnvironment(segments=64, segment_size=4096, shared=kind == "memfd")
         )
         near = make()
-        far = near if kind in ("local", "wire") else make()
+        far = near if kind == "local" else make()
         transport = kind if kind in ("tcp", "memfd") else "auto"
+        flow_control = "watermark" if kind == "watermark" else "credit"
         gate = far.create_input_gate(
-            serializer, channels=1, secret=SECRET, config=fb.ExchangeConfig(buffer_timeout_s=gate_s)
+            serializer,
+            channels=1,
+            secret=SECRET,
+            config=fb.ExchangeConfig(buffer_timeout_s=gate_s, flow_control=flow_control),
         )
-        target: Any = gate if kind == "local" else near.create_wire().to(gate) if kind == "wire" else None
+        target: Any = gate if kind == "local" else None
         writer = near.create_result_partition(
             serializer,
             [target or (*far.listen(), gate.gate_id)],
             secret=SECRET,
-            config=fb.ExchangeConfig(buffer_timeout_s=writer_s, transport=transport),
+            config=fb.ExchangeConfig(buffer_timeout_s=writer_s, transport=transport, flow_control=flow_control),
         )
         yield writer, gate
         writer.abort("over")

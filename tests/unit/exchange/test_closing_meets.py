@@ -163,19 +163,3 @@ def test_letters_are_asked_for_after_the_end(env: fb.ShuffleEnvironment) -> None
     transport: Any = env._tcp()
     env.close()
     assert transport.letters() == []
-
-
-def test_a_wire_takes_no_partition_that_is_closed(env: fb.ShuffleEnvironment) -> None:
-    gate = env.create_input_gate(ROWS, channels=1)
-    wire = env.create_wire()
-
-    class Meanwhile:
-        """A wire that takes its time: another thread closes the partition."""
-
-        def connect(self, partition: Any, index: int, target: Any) -> None:
-            env.release_partition(partition)
-            wire.connect(partition, index, target)
-
-    with pytest.raises(ExchangeClosed, match="partition is closed"):
-        env.create_result_partition(ROWS, [wire.to(gate)._replace(wire=Meanwhile())], channel=0)
-    assert gate.stats()["channels"] == 0

@@ -50,14 +50,13 @@ def test_so_does_one_with_gates_and_writers(transport: str) -> None:
     def leave_it() -> None:
         far = fb.ShuffleEnvironment(segments=64, segment_size=4096, shared=shared)
         near = far if transport == "local" else fb.ShuffleEnvironment(segments=64, segment_size=4096, shared=shared)
-        gate = far.create_input_gate(ROWS, channels=1)
+        config = fb.ExchangeConfig(flow_control="watermark" if transport == "watermark" else "credit")
+        gate = far.create_input_gate(ROWS, channels=1, config=config)
         target: object = gate
-        if transport == "watermark":
-            target = near.create_wire("watermark", far.listen_wire()).to(gate.gate_id)
-        elif transport != "local":
+        if transport != "local":
             far.listen()
             target = gate.address
-        writer = near.create_result_partition(ROWS, [target], secret=gate.secret)
+        writer = near.create_result_partition(ROWS, [target], secret=gate.secret, config=config)
         writer.emit((1,))
         writer.flush()
         assert gate.poll(20) == [(1,)]

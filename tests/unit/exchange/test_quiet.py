@@ -62,7 +62,7 @@ WAYS = [by_iteration, by_poll, by_many_polls, in_a_coroutine, by_many_polls_of_a
 ways = pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 
 
-@pytest.fixture(params=["local", "tcp", "memfd", "wire"])
+@pytest.fixture(params=["local", "tcp", "memfd", "watermark"])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -70,6 +70,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 @contextlib.contextmanager
 def ends(kind: str, stall_s: float | None, **settings: Any) -> Iterator[tuple[fb.RecordWriter, fb.InputGate]]:
     transport = kind if kind in ("tcp", "memfd") else "auto"
+    settings["flow_control"] = "watermark" if kind == "watermark" else "credit"
     config = fb.ExchangeConfig(stall_timeout_s=stall_s, buffer_timeout_s=0, transport=transport, **settings)
     with contextlib.ExitStack() as stack:
 
@@ -77,15 +78,9 @@ def ends(kind: str, stall_s: float | None, **settings: Any) -> Iterator[tuple[fb
             return stack.enter_context(fb.ShuffleEnvironment(segments=64, segment_size=1024, shared=kind == "memfd"))
 
         near = environment()
-        far = near if kind in ("local", "wire") else environment()
+        far = near if kind == "local" else environment()
         gate = far.create_input_gate(ROWS, channels=1, secret=SECRET, config=config)
-        target: Any = (
-            gate
-            if kind == "local"
-            else near.create_wire().to(gate)
-            if kind == "wire"
-            else (*far.listen(), gate.gate_id)
-        )
+        target: Any = gate if kind == "local" else (*far.listen(), gate.gate_id)
         writer = near.create_result_partition(ROWS, [target], secret=SECRET, config=config)
         yield writer, gate
         writer.abort("over")

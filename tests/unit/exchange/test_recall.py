@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import fastbuf as fb
+from fastbuf.config import FLOW_CONTROLS
 
 ROWS = fb.RowSerializer(fb.Schema.of(n="int64", text="string"))
 SEGMENTS = 3
@@ -17,7 +18,7 @@ CHANNELS = 7
 
 
 @contextlib.contextmanager
-def open_gate(kind: str, **config: Any) -> Iterator[tuple[fb.InputGate, list[fb.RecordWriter]]]:
+def open_gate(**config: Any) -> Iterator[tuple[fb.InputGate, list[fb.RecordWriter]]]:
     """A gate that may hold three segments, and seven channels to it."""
     settings = fb.ExchangeConfig(**config)
     with (
@@ -26,20 +27,17 @@ def open_gate(kind: str, **config: Any) -> Iterator[tuple[fb.InputGate, list[fb.
     ):
         gate = far.create_input_gate(ROWS, config=settings, maximum=SEGMENTS)
         far.listen()
-        target: Any = gate.address
-        env = near
-        if kind == "wire":
-            env, target = far, far.create_wire().to(gate)
+        target = gate.address
         yield (
             gate,
-            [env.create_result_partition(ROWS, [target], i, config=settings, maximum=6) for i in range(CHANNELS)],
+            [near.create_result_partition(ROWS, [target], i, config=settings, maximum=6) for i in range(CHANNELS)],
         )
 
 
-@pytest.mark.parametrize("kind", ["tcp", "wire"])
-def test_idle_channels_keep_no_other_waiting(kind: str) -> None:
+@pytest.mark.parametrize("flow_control", FLOW_CONTROLS)
+def test_idle_channels_keep_no_other_waiting(flow_control: str) -> None:
     """The first ones had every segment, as credit that they did not use, and the others waited until they stalled."""
-    with open_gate(kind, buffer_timeout_s=0) as (gate, writers):
+    with open_gate(flow_control=flow_control, buffer_timeout_s=0) as (gate, writers):
         for turn in range(3):
             for i in (*range(CHANNELS), *reversed(range(CHANNELS))):
                 for k in range(4):
@@ -57,10 +55,10 @@ def test_idle_channels_keep_no_other_waiting(kind: str) -> None:
             writer.abort()
 
 
-@pytest.mark.parametrize("kind", ["tcp", "wire"])
-def test_busy_channels_all_get_their_turn(kind: str) -> None:
+@pytest.mark.parametrize("flow_control", FLOW_CONTROLS)
+def test_busy_channels_all_get_their_turn(flow_control: str) -> None:
     records = 1500
-    with open_gate(kind, buffer_timeout_s=0.01) as (gate, writers):
+    with open_gate(flow_control=flow_control, buffer_timeout_s=0.01) as (gate, writers):
 
         def write(i: int) -> None:
             writers[i].emit_many((k, f"{i}" + "x" * (k % 90)) for k in range(records))
@@ -87,7 +85,7 @@ def test_busy_channels_all_get_their_turn(kind: str) -> None:
 
 
 def test_a_channel_that_is_cancelled_or_ends_gives_back_all() -> None:
-    with open_gate("tcp", buffer_timeout_s=0) as (gate, writers):
+    with open_gate(buffer_timeout_s=0) as (gate, writers):
         for writer in writers[:3]:
             writer.close()
         writers[3].abort("gone")

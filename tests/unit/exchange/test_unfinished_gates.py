@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import fastbuf as fb
+from fastbuf.config import FLOW_CONTROLS
 
 ROWS = fb.RowSerializer(fb.Schema.of(n="int64", text="string"))
 SECRET = b"the secret of these tests"
@@ -200,19 +201,16 @@ def test_an_abort_while_another_thread_reads_reaches_both(ends: Ends) -> None:
     assert str(errors[0]) == str(reader[0]) == "enough of this"
 
 
-@pytest.mark.parametrize("flow_control", ["credit", "watermark", "watermark over TCP"])
-def test_an_abort_reaches_who_writes_over_a_wire(flow_control: str) -> None:
+@pytest.mark.parametrize("flow_control", FLOW_CONTROLS)
+def test_an_abort_reaches_who_writes_under_any_flow_control(flow_control: str) -> None:
     with (
         fb.ShuffleEnvironment(segments=64, segment_size=1024) as near,
         fb.ShuffleEnvironment(segments=64, segment_size=1024) as far,
     ):
-        if flow_control in ("credit", "watermark"):
-            gate = near.create_input_gate(ROWS, channels=1, secret=SECRET)
-            target = near.create_wire(flow_control).to(gate)
-        else:
-            gate = far.create_input_gate(ROWS, channels=1, secret=SECRET)
-            target = near.create_wire("watermark", far.listen_wire()).to(gate.gate_id)
-        writer = near.create_result_partition(ROWS, [target], secret=SECRET)
+        config = fb.ExchangeConfig(flow_control=flow_control)
+        far.listen()
+        gate = far.create_input_gate(ROWS, channels=1, config=config)
+        writer = near.create_result_partition(ROWS, [gate.address], config=config)
         gate.abort("the disk is full")
         deadline = time.monotonic() + PATIENCE_S
 
