@@ -256,6 +256,11 @@ def _typed(name: str, kind: str, value: Any) -> Any:
     raise ConfigError(f"{given}: it must be a text")
 
 
+def parse_bytes(name: str, text: str) -> int:
+    """The value of a setting in bytes, as Spark writes one (``"512m"``)."""
+    return int(_parse(name, "int", text))
+
+
 def _parse(name: str, kind: str, text: str) -> Any:
     if kind == "bool":
         if text.strip().lower() in ("true", "false"):

@@ -18,6 +18,7 @@ from test_rdd_pairs import KEYS, parts, shape
 
 import fastbuf_spark as fbs
 from fastbuf.errors import ConfigError
+from fastbuf_spark.driver.pair_plan import PairShuffle
 
 pytestmark = pytest.mark.spark
 MODES = ["pipelined", "blocking"]
@@ -284,3 +285,13 @@ def test_every_key_comes_once(spark: Any, mode: str) -> None:
     assert len(made) == len(counts) == 70_001
     assert counts == {k: len(range(k, 200_000, 70_001)) for k in range(70_001)}
     assert set(itertools.chain(counts.values())) == {2, 3}
+
+
+def test_a_table_may_have_what_sparks_own_may_unless_it_was_said(spark: Any) -> None:
+    rdd = spark.sparkContext.parallelize([(1, 1)], 1)
+
+    def table(conf: fbs.ShuffleConf | None) -> int:
+        return PairShuffle.of("it", [rdd], 2, None, "blocking", conf).table_bytes
+
+    assert table(None) == rdd._memory_limit() << 20
+    assert table(fbs.ShuffleConf(memory_bytes="8m")) == 8 << 20

@@ -98,8 +98,9 @@ def reduce_by_key(
 
     Notes
     -----
-    The table of keys of each side takes up to ``memory_bytes``.  One that is full is sent, before the shuffle; behind
-    it, it is written to a nameless file in parts, which are merged one after the other.
+    The table of keys of each side takes up to ``memory_bytes`` where that is set, else as much as Spark's own may
+    (``spark.python.worker.memory``, 512 MiB).  One that is full is sent, before the shuffle; behind it, it is written
+    to a nameless file in parts, which are merged one after the other.
     """
     check_function("func", func, "takes two values and gives one")
     return _combined("reduce_by_key", rdd, None, func, func, num_partitions, partition_func, mode, conf)
@@ -164,9 +165,9 @@ def group_by_key(
     Returns
     -------
     RDD
-        Lazy; of (key, values).  Values are sized and may be read as often as you like.  What does not fit into
-        ``memory_bytes`` is in a nameless file, from which the values of a key that has very many are read as they are
-        asked for: a loop over them does not have them all in memory.  Whoever collects them, has.
+        Lazy; of (key, values).  Values are sized and may be read as often as you like.  What does not fit into memory
+        (as of :func:`reduce_by_key`) is in a nameless file, from which the values of a key that has very many are read
+        as they are asked for: a loop over them does not have them all in memory.  Whoever collects them, has.
 
     Raises
     ------
@@ -174,7 +175,7 @@ def group_by_key(
         As :func:`partition_by`.
     """
     shuffle = PairShuffle.of("group_by_key", [rdd], num_partitions, partition_func, mode, conf)
-    return shuffle.run(stage=_stage(shuffle.conf))
+    return shuffle.run(stage=_stage(shuffle))
 
 
 def co_group(
@@ -206,7 +207,7 @@ def co_group(
         As :func:`partition_by`.
     """
     shuffle = PairShuffle.of("co_group", [rdd, other], num_partitions, partition_func, mode, conf)
-    return shuffle.run(stage=_stage(shuffle.conf, sides=2))
+    return shuffle.run(stage=_stage(shuffle, sides=2))
 
 
 def join(
@@ -244,7 +245,7 @@ def join(
     if how not in JOINS:
         raise ConfigError(f"how is {how!r}: it must be one of {', '.join(JOINS)}")
     shuffle = PairShuffle.of("join", [rdd, other], num_partitions, partition_func, mode, conf)
-    return shuffle.run(stage=_stage(shuffle.conf, sides=2, finish=Join(*JOINS[how])))
+    return shuffle.run(stage=_stage(shuffle, sides=2, finish=Join(*JOINS[how])))
 
 
 def _combined(
@@ -259,14 +260,14 @@ def _combined(
     conf: ShuffleConf | None,
 ) -> RDD[Any]:
     shuffle = PairShuffle.of(name, [rdd], num_partitions, partition_func, mode, conf)
-    combine = Combine(create, merge_value, shuffle.conf.memory_bytes)
-    return shuffle.run(combine, _stage(shuffle.conf, merge_combiners))
+    combine = Combine(create, merge_value, shuffle.table_bytes)
+    return shuffle.run(combine, _stage(shuffle, merge_combiners))
 
 
 def _stage(
-    conf: ShuffleConf,
+    shuffle: PairShuffle,
     merge: Callable[[Any, Any], Any] | None = None,
     sides: int = 0,
     finish: Callable[[Pairs], Pairs] | None = None,
 ) -> MergeStage:
-    return MergeStage(merge, sides, finish, conf.memory_bytes, conf.spill_directory)
+    return MergeStage(merge, sides, finish, shuffle.table_bytes, shuffle.conf.spill_directory)

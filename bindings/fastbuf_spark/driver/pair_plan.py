@@ -14,7 +14,7 @@ from pyspark.serializers import BatchedSerializer, CPickleSerializer, NoOpSerial
 
 from fastbuf.errors import ConfigError, PreflightError
 from fastbuf_spark.codec import RecordCodec, own_partition_func
-from fastbuf_spark.conf import ShuffleConf
+from fastbuf_spark.conf import ShuffleConf, parse_bytes
 from fastbuf_spark.driver import exchanges
 from fastbuf_spark.driver.checks import (
     check_conf,
@@ -36,6 +36,8 @@ from fastbuf_spark.worker.producer import Producer
 
 log = logging.getLogger("fastbuf_spark")
 
+WORKER_MEMORY = "spark.python.worker.memory"  #: of the tables of PySpark's own aggregations
+
 
 @dataclasses.dataclass(frozen=True)
 class PairShuffle:
@@ -47,6 +49,8 @@ class PairShuffle:
         Of the verb, for the log and the errors.
     sides
         The RDDs; of several, values travel with the number of theirs.
+    table_bytes
+        Of a task's table of keys: ``memory_bytes`` if that was set, else what Spark lets its own have.
     """
 
     name: str
@@ -55,6 +59,7 @@ class PairShuffle:
     partition_func: Callable[[Any], int] | None
     mode: str
     conf: ShuffleConf
+    table_bytes: int
 
     @classmethod
     def of(
@@ -81,9 +86,11 @@ class PairShuffle:
         num_partitions = partition_count(num_partitions)
         if partition_func is not None:
             check_function("partition_func", partition_func, "takes a key and gives a number")
-        return cls(
-            name, sides, num_partitions, partition_func, mode, conf or ShuffleConf.from_context(sides[0].context)
-        )
+        sc = sides[0].context
+        found = conf or ShuffleConf.from_context(sc)
+        was_set = conf is not None or sc.getConf().contains("spark.fastbuf.memoryBytes")
+        table = found.memory_bytes if was_set else parse_bytes(WORKER_MEMORY, sc.getConf().get(WORKER_MEMORY, "512m"))
+        return cls(name, sides, num_partitions, partition_func, mode, found, table)
 
     def run(
         self,
