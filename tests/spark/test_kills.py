@@ -27,7 +27,7 @@ from killings import Marked, executors, of_role
 import fastbuf_spark as fbs
 
 LONG = os.environ.get("FASTBUF_LONG") == "1"
-KILLS = 100 if LONG else 1  # of each kind in each mode
+KILLS = int(os.environ.get("FASTBUF_KILLS", 100 if LONG else 1))  # of each kind in each mode
 # Blocking is Spark's own shuffle, as far as kills go; own: what that makes of the same kills
 MODES = ["pipelined", "blocking", "own"] if LONG else ["pipelined"]
 ROWS = 100_000
