@@ -66,8 +66,11 @@ class RunSummary:
     consumers: dict[int, dict[str, Any]] = field(default_factory=dict)
     began: float = field(default_factory=time.time)
     number: int = field(default_factory=lambda: next(_numbers))
-    _told: dict[tuple[str, int], Reports] = field(default_factory=dict, repr=False, compare=False)
-    _judged: tuple[float, Diagnosis] | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # No fields: whoever turns a summary into plain data wants the figures
+        self._told: dict[tuple[str, int], Reports] = {}
+        self._judged: tuple[float, Diagnosis] | None = None
 
     def tells(self, side: str, partition: int, stats: dict[str, Any]) -> None:
         """A participant's figures up to now; side: ``"producers"`` or ``"consumers"``."""

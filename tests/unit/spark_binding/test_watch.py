@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import io
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -300,3 +302,11 @@ def test_a_look_that_comes_late_while_no_cpu_was_used_is_a_pause() -> None:
     vitals.look(time.monotonic() - 0.3, False)  # late, for another thread's code had the interpreter
     assert vitals.figures()["stopped_s"] == before
     vitals.close()
+
+
+def test_a_summary_can_be_turned_into_plain_data() -> None:
+    run = RunSummary("one", "total", "pipelined")
+    run.tells("producers", 0, {"records": 3, "seconds": {"user": 1.0}, "state": "user"})
+    again = json.loads(json.dumps(dataclasses.asdict(run)))
+    assert again["producers"] == {"0": {"records": 3, "seconds": {"user": 1.0}, "state": "user"}}
+    assert not [name for name in again if name.startswith("_")]
