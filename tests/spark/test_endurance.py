@@ -13,9 +13,9 @@ from conftest import driver, driver_since, in_the_end, no_run_left
 import fastbuf_spark as fbs
 from fastbuf.cli.demo import flights
 
-RUNS = 200 if os.environ.get("FASTBUF_LONG") == "1" else 12
+RUNS = 200 if os.environ.get("FASTBUF_LONG") == "1" else 20
 WARM = 4  # the first runs load modules and grow heaps
-OFTEN = RUNS // 6  # Spark gives tasks to its idle workers by turns, and tests before this one may have left several
+OFTEN = 4  # a worker that had more: two runs early and two late can be told apart from what one run holds for longer
 
 
 def early_and_late(states: list[dict[str, int]], name: str) -> tuple[int, int]:

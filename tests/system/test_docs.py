@@ -1,7 +1,7 @@
 """Every Python example of README.md and docs/ runs.
 
-The examples of one page share a namespace, in order, as a reader would type them.  All pages run in one process, so
-that Spark starts once.  A block in ``python`` fences is run unless it has a title: then it is a file, which another
+The examples of one page share a namespace and a session of Spark, in order, as a reader would type them.  All pages run
+in one process, so that Spark's JVM starts once.  A block in ``python`` fences is run unless it has a title: then it is a file, which another
 test uses.
 """
 
@@ -34,6 +34,9 @@ for page, blocks in json.load(open(sys.argv[1])):
         except BaseException:
             outcomes[name] = traceback.format_exc()
             break                                    # what follows on the page builds on it
+    pyspark = sys.modules.get("pyspark")
+    if pyspark and pyspark.SparkContext._active_spark_context:
+        pyspark.SparkContext._active_spark_context.stop()  # the next page may ask for another master
 json.dump(outcomes, open(sys.argv[2], "w"))
 """
 

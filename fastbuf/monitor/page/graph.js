@@ -15,12 +15,12 @@ export class Graph {
     const shape = JSON.stringify([job.vertices.map((v) => v.id), job.edges.map((e) => [e.from, e.to])]);
     if (shape !== this.shape) this.lay(job);
     this.shape = shape;
-    // A slow network is between two stages, not in one of them
+    // A slow network is between two stages, not in one of them; the root names the consumer that it leads to, or the senders
     const links = new Set((job.diagnosis?.roots ?? []).filter((root) => root.cause === "slow_link").map((root) => root.vertex));
     const roots = new Set((job.diagnosis?.roots ?? []).filter((root) => root.cause !== "slow_link").map((root) => root.vertex));
     const first = job.diagnosis?.roots?.[0]?.vertex;
     for (const found of job.vertices) this.node(found, found.id === vertex, roots.has(found.id), found.id === first);
-    job.edges.forEach((edge, number) => this.edge(edge, this.edges[number], edge.kind === "exchange" && links.has(edge.from)));
+    job.edges.forEach((edge, number) => this.edge(edge, this.edges[number], edge.kind === "exchange" && (links.has(edge.from) || links.has(edge.to))));
   }
 
   lay(job) {
