@@ -1,8 +1,8 @@
 """Every Python example of README.md and docs/ runs.
 
 The examples of one page share a namespace and a session of Spark, in order, as a reader would type them.  All pages run
-in one process, so that Spark's JVM starts once.  A block in ``python`` fences is run unless it has a title: then it is a file, which another
-test uses.
+in one process, so that Spark's JVM starts once.  A block in ``python`` fences is run unless it has a title: then it is
+a file, which another test uses.
 """
 
 from __future__ import annotations
