@@ -95,6 +95,7 @@ faults: $(BUILT)
 # What takes hours: the long variant of every test that has one.
 nightly: need-java $(BUILT)
 	$(MAKE) faults
+	$(MAKE) bench-smoke
 	FASTBUF_LONG=1 $(MAKE) test
 	FASTBUF_LONG=1 $(MAKE) tsan-test asan-test
 

@@ -7,6 +7,7 @@ own threads used of a CPU, to the kernel's account, which scatters least.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import sys
@@ -41,8 +42,9 @@ def threads_cpu_s(*names: str) -> float:
     """Of threads of these names (as the kernel knows them)."""
     used = 0.0
     for task in Path("/proc/self/task").iterdir():
-        if (task / "comm").read_text().strip() in names:
-            used += int((task / "schedstat").read_text().split()[0]) / 1e9
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended since
+            if (task / "comm").read_text().strip() in names:
+                used += int((task / "schedstat").read_text().split()[0]) / 1e9
     return used
 
 

@@ -5,6 +5,7 @@ And each of a list of mutations of it is found: a fence dropped, two stores swap
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -78,6 +79,10 @@ SCENARIOS = [
     ring_told_late,
     bell,
 ]
+
+LONG = os.environ.get("FASTBUF_LONG") == "1"
+#: What takes ten seconds and more; the others have its parts
+NIGHTLY = [event_two_waiters, ledger_two_channels, ring_one_segment, ring_flushed, ring_enough, ring_revoked]
 
 PREPARE = "return (uint32_t)(fb_u64_or_seq_cst(&e->word, FB_EVENT_ASLEEP) >> 32);"
 NOTIFY = "fb_u64_cas_seq_cst(&e->word, &word, (word + FB_EVENT_ONE_EPOCH) & ~(uint64_t)FB_EVENT_ASLEEP)"
@@ -378,7 +383,7 @@ def scratch() -> Iterator[None]:
     shipped.clean()
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.name)
+@pytest.mark.parametrize("scenario", [s for s in SCENARIOS if LONG or s not in NIGHTLY], ids=lambda s: s.name)
 def test_no_schedule_has_a_fault(scenario: Scenario) -> None:
     code, said = explore(scenario)
     assert code == 0, said

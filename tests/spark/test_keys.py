@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ import fastbuf_spark as fbs
 from fastbuf.errors import ConfigError, RecordTooLong, SchemaError
 from fastbuf.serializers.partition import hash_partition
 
+LONG = os.environ.get("FASTBUF_LONG") == "1"
 pytestmark = pytest.mark.spark
 MODES = ["blocking", "pipelined"]
 REAL = "elt(1 + id % 6, '0.0', '-0.0', 'NaN', 'Infinity', '-1.5', cast(id as string))"
@@ -113,7 +115,7 @@ def places(df: Any) -> list[Any]:
     return sorted(tuple(row) for row in rows)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", MODES if LONG else ["pipelined"])
 @pytest.mark.parametrize("kind", PLACED)
 def test_a_key_of_every_type(spark: Any, kind: str, mode: str) -> None:
     df = frame(spark, PLACED[kind])

@@ -167,6 +167,14 @@ def test_a_random_order_is_the_same_for_the_same_seed(spark: Any, folder: Path, 
     assert abs((few[1:] == few[:-1]).mean() - 1 / 7) < 0.02
 
 
+def test_a_random_shuffle_of_any_values(spark: Any) -> None:
+    """Maps too, though Spark itself has no hash of them."""
+    plain = spark.range(100).selectExpr("id", "map('a', id) as m", "array(map(id, struct(map(1, 'x') as i))) as deep")
+    moved = fbs.pipeline(plain).random_shuffle(1, partitions=2).to_df()
+    assert same(moved, plain) == 100
+    assert {row[0] for row in moved.selectExpr("spark_partition_id()").distinct().collect()} == {0, 1}
+
+
 def test_a_random_order_larger_than_memory(spark: Any, folder: Path) -> None:
     """Is sorted in files, and the same."""
     read = fbs.read_parquet(spark, folder)

@@ -244,7 +244,7 @@ def test_some_of_the_partitions_alone(spark: Any, mode: str) -> None:
 
 def test_more_keys_than_memory(spark: Any, mode: str) -> None:
     conf = fbs.ShuffleConf(memory_bytes=1 << 20, segment_size=4096)
-    rdd = spark.sparkContext.range(0, 120_000, 1, 3).map(lambda i: (f"k{i * 7919 % 40_009}", i))
+    rdd = spark.sparkContext.range(0, 60_000, 1, 3).map(lambda i: (f"k{i * 7919 % 20_011}", i))
     made = fbs.reduce_by_key(rdd, operator.add, 2, mode=mode, conf=conf)
     assert parts(made) == parts(rdd.reduceByKey(operator.add, 2))
     assert groups(fbs.group_by_key(rdd, 2, mode=mode, conf=conf)) == groups(rdd.groupByKey(2))
@@ -255,7 +255,7 @@ def test_more_keys_than_memory(spark: Any, mode: str) -> None:
 def test_many_partitions_in_few_tasks(spark: Any, mode: str) -> None:
     """Of two RDDs: each side's partitions are read by tasks of that side."""
     sc = spark.sparkContext
-    left = sc.range(0, 5_000, 1, 101).map(lambda i: (i % 97, i))
+    left = sc.range(0, 5_000, 1, 41).map(lambda i: (i % 97, i))
     right = sc.range(0, 500, 1, 3).map(lambda i: (i % 89, -i))
     assert sides(fbs.co_group(left, right, 2, mode=mode)) == sides(left.cogroup(right, 2))
     assert parts(fbs.reduce_by_key(left, operator.add, 2, mode=mode)) == parts(left.reduceByKey(operator.add, 2))

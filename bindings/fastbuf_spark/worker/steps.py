@@ -127,10 +127,36 @@ class Hashed:
         for batch in batches:
             keys = list(range(batch.num_columns))
             # A hash of 30 bits, and another one whose start is the first
-            bits = [HashPartitioner(k, MANY).partition(batch).astype(np.uint64) for k in (keys, keys + keys)]
+            listed = _maps_as_lists(batch)
+            bits = [HashPartitioner(k, MANY).partition(listed).astype(np.uint64) for k in (keys, keys + keys)]
             numbers = (bits[0] << np.uint64(30)) | bits[1]
             numbers ^= splitmix(np.array([self.seed & MASK], np.uint64))[0]
             yield _with(batch, _longs(splitmix(numbers)), self.column)
+
+
+def _maps_as_lists(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Spark has no hash of maps, but of lists of entries."""
+    import pyarrow as pa
+
+    kinds = [_listed(kind) for kind in batch.schema.types]
+    if kinds == batch.schema.types:
+        return batch
+    columns = [column if column.type == kind else column.cast(kind) for column, kind in zip(batch, kinds, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _listed(kind: pa.DataType) -> pa.DataType:
+    import pyarrow as pa
+
+    if pa.types.is_map(kind):
+        return pa.list_(pa.struct([("key", _listed(kind.key_type)), ("value", _listed(kind.item_type))]))
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _listed(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(_listed(kind.value_type))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(_listed(kind.value_type))
+    return kind
 
 
 def splitmix(numbers: np.ndarray) -> np.ndarray:
