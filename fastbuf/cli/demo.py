@@ -7,8 +7,11 @@ import dataclasses
 import importlib.util
 import os
 import shutil
+import signal
 import tempfile
+import threading
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -144,6 +147,17 @@ def tell_job(console: Console, scale: int, size: int, folder: Path) -> None:
     )
 
 
+@contextlib.contextmanager
+def _asked_to_stop() -> Iterator[threading.Event]:
+    """Ctrl-C sets it, and breaks into no call to Spark's JVM: that would leave the connection useless."""
+    asked = threading.Event()
+    before = signal.signal(signal.SIGINT, lambda *_: asked.set())
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def measure(console: Console, spark: SparkSession, job: Job, folder: Path, rounds: int) -> dict[str, Measured]:
     """Each way once to warm up (JVM, Python workers), then ``rounds`` rounds of all ways, every other one backwards."""
     results = {way: Measured(way) for way in WAYS}
@@ -156,12 +170,14 @@ def measure(console: Console, spark: SparkSession, job: Job, folder: Path, round
         TimeElapsedColumn(),
     )
     warm_up = dataclasses.replace(job, pause_s=0.0)
-    with Progress(*columns, console=console, transient=True) as progress:
+    with _asked_to_stop() as stop, Progress(*columns, console=console, transient=True) as progress:
 
         def one(plan: Job, into: Measured, source: str, label: str) -> None:
             bar = progress.add_task(f"{into.way}, {label}", total=None)
 
             def watch(done: int, total: int) -> None:
+                if stop.is_set():
+                    raise KeyboardInterrupt
                 progress.update(bar, completed=done, total=total or None)
 
             run_once(spark, plan, into, folder / source, folder / "output", watch)

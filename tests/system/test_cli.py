@@ -84,7 +84,9 @@ def test_demo_shows_both_ways_and_that_they_agree(tmp_path: Path) -> None:
         asked = urllib.request.Request(link[1] + "/jobs", headers={"Authorization": f"Bearer {link[2]}"})
         said_until(running, "fastbuf, warm-up on one file")
         with urllib.request.urlopen(asked, timeout=60) as answer:
-            assert {job["status"] for job in json.load(answer)["jobs"]} == {"FINISHED"}
+            jobs = json.load(answer)["jobs"]  # of its last look, so the warm-up may still run there
+        # Two shuffles in a row are one graph
+        assert [job["status"] in ("RUNNING", "FINISHED") for job in jobs] == [True]
         said, _ = running.communicate(timeout=500)
     assert running.returncode == 0, said
     assert "All 3 runs wrote the same 31,031 rows." in said
