@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -114,18 +115,19 @@ def test_demo_that_is_stopped_leaves_nothing(tmp_path: Path) -> None:
     assert "Traceback" not in said
     assert list((tmp_path / "temporary").iterdir()) == list((tmp_path / "here").iterdir()) == []
     end = time.monotonic() + 60  # Spark's JVM ends by itself once its standard input does
-    while (
-        left := [p.cmdline() for p in psutil.process_iter() if session_of(p) == running.pid]
-    ) and time.monotonic() < end:
+    while (left := alive_in(running.pid)) and time.monotonic() < end:
         time.sleep(0.1)
     assert left == []
 
 
-def session_of(process: psutil.Process) -> int:
-    try:
-        return os.getsid(process.pid)
-    except ProcessLookupError:
-        return -1
+def alive_in(session: int) -> list[list[str]]:
+    """Command lines of the session's processes; those that have ended and that nobody has asked about do not count."""
+    found = []
+    for process in psutil.process_iter(["status", "cmdline"]):
+        with contextlib.suppress(ProcessLookupError):
+            if os.getsid(process.pid) == session and process.info["status"] != psutil.STATUS_ZOMBIE:
+                found.append(process.info["cmdline"])
+    return found
 
 
 @pytest.mark.parametrize(
