@@ -19,7 +19,7 @@ import monitored
 import pytest
 from rich.console import Console
 
-from fastbuf.monitor import Exchange, Server, serve
+from fastbuf.monitor import Diagnosis, Exchange, Root, Server, serve
 from fastbuf_spark.api.progress import ProgressBar
 from fastbuf_spark.driver.summary import RunSummary
 
@@ -293,7 +293,7 @@ def test_without_its_token_it_shows_nothing(opened: Open, server: Server, end: s
 
 
 def test_names_are_text(opened: Open) -> None:
-    """A column, a function, a file, a reason: none of them is ever markup."""
+    """A column, a function, a file, a reason, a key: none of them is ever markup."""
     clean, total = monitored.two_in_a_row()
     line = f"{EVIL}.py:1 {EVIL}"
     slow = monitored.consumer(19.0, line=line, stacks={"on": {f"{line};{EVIL}": 9}}, state=EVIL, target=EVIL)
@@ -301,10 +301,17 @@ def test_names_are_text(opened: Open) -> None:
         "evil-1", EVIL, dict(total.producers), {**total.consumers, 3: slow}, reason=EVIL, upstream=("clean-1",)
     )
     failed = dataclasses.replace(evil, id="evil-2", upstream=(), outcome="aborted", reason=f"Traceback {EVIL}")
-    with serve(lambda: [clean, evil, failed]) as server:
+    hot = Root("total", "total", 3, "skew", 0.9, 0.9, evidence={f"share of the key {EVIL!r}": 0.61}, key=repr(EVIL))
+    skewed = dataclasses.replace(total, id="evil-3", upstream=(), diagnosis=Diagnosis("HIGH", 0.8, [hot]))
+    with serve(lambda: [clean, evil, failed, skewed]) as server:
         found = opened(of=server)
         page = ready(found)
-        page.wait_for_function("() => document.getElementById('job').options.length === 2")
+        page.wait_for_function("() => document.getElementById('job').options.length === 3")
+        page.select_option("#job", "evil-3")
+        page.wait_for_function("() => document.getElementById('sentence').textContent.includes('has 61% of the rows')")
+        assert f"key {EVIL!r} has 61%" in page.inner_text("#sentence")
+        page.select_option("#job", "evil-1")
+        page.wait_for_function("() => document.getElementById('sentence').textContent.includes('function is slow')")
         assert EVIL in page.inner_text("#sentence")
         assert EVIL in " ".join(found.texts("title"))
         assert line in " ".join(found.texts(".flames button"))

@@ -101,6 +101,32 @@ def test_three_lines_name_the_slow_consumer_and_its_line(env: fb.ShuffleEnvironm
     assert ended["producers"][0]["records"] == ended["consumers"][0]["records"] + ended["consumers"][1]["records"]
 
 
+@pytest.mark.parametrize("asked", ["never", "first", "later"])
+def test_the_value_of_a_hot_key_leaves_the_writer_only_where_it_was_asked_for(
+    env: fb.ShuffleEnvironment, asked: str
+) -> None:
+    if asked == "first":
+        env.monitor.start(key_values=True)
+    writer, gates = env.exchange(serializer=ROWS, consumers=2, selector=fb.hash_by("text"))
+    assert "hot_keys" not in env.monitor.snapshot()[0]["producers"][0]
+    if asked == "later":
+        env.monitor.start(key_values=True)
+    readers = [threading.Thread(target=list, args=[gate]) for gate in gates]
+    for reader in readers:
+        reader.start()
+    writer.emit_many([(k, "Ada Lovelace" if k % 4 else str(k)) for k in range(20_000)])
+    producer = env.monitor.snapshot()[0]["producers"][0]
+    ((place, share),) = producer["hot_keys"].items()
+    assert 0.5 < share <= 1
+    if asked == "never":
+        assert "Ada" not in repr(env.monitor.snapshot())
+    else:
+        assert producer["key_values"] == {place.partition(":")[2]: "'Ada Lovelace'"}
+    writer.close()
+    for reader in readers:
+        reader.join()
+
+
 def test_threads_end_with_the_environment() -> None:
     def running() -> set[str]:
         return {thread.name for thread in threading.enumerate() if thread.name in ("fastbuf-monitor", "fastbuf-ticker")}
