@@ -26,7 +26,6 @@ BAR = 24
 LEVELS = {"OK": "green", "LOW": "yellow", "HIGH": "bold red"}
 NOW = {
     "user": "busy",
-    "codec": "coding",
     "credit": "waits for credit",
     "link": "waits for the network",
     "segment": "waits for memory",

@@ -200,18 +200,24 @@ def _sentence(root: Root) -> str:
     where = f" in {root.frame}" if root.frame else ""
     if root.key is not None:
         where = f"; key {root.key} has {evidence.pop(_share_of(root.key), 0.0):.0%} of the rows"
-    figures = ", ".join(f"{name} {_figure(value)}" for name, value in evidence.items())
+    if root.subtask is None:
+        evidence.pop(_TIMES, None)  # all are alike
+    figures = ", ".join(_figure(name, value) for name, value in evidence.items())
     return f"{who} {does}: {_WORDS[root.cause]}{where} ({figures}). {root.remedy}"
 
 
-def _figure(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+def _figure(name: str, value: float) -> str:
+    if name == "share":
+        return f"{value:.0%} of its time"
+    number = f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return f"{number} {name}" if name == _TIMES else f"{name} {number}"
 
 
 def _share_of(key: str) -> str:
     return f"share of the key {key}"
 
 
+_TIMES = "times its peers for each row"
 _WORDS = {
     "user_function": "the user's function is slow",
     "skew": "it gets far more rows than the others",
@@ -477,7 +483,7 @@ class _Look:
             found, margin, evidence = "slow_sink", 2 * task.share("engine_out"), {"share": task.share("engine_out")}
         elif user >= 0.5:
             found, margin = "user_function", 2 * user
-            evidence = {"share": user, **({"times its peers for each row": task.cost / cost} if cost else {})}
+            evidence = {"share": user, **({_TIMES: task.cost / cost} if cost else {})}
         elif head and task.share("engine_in") >= 0.5:
             found, margin, evidence = "source_bound", 2 * task.share("engine_in"), {"share": task.share("engine_in")}
         else:
