@@ -203,7 +203,7 @@ def _sentence(root: Root) -> str:
     if root.subtask is None:
         evidence.pop(_TIMES, None)  # all are alike
     figures = ", ".join(_figure(name, value) for name, value in evidence.items())
-    return f"{who} {does}: {_WORDS[root.cause]}{where} ({figures}). {root.remedy}"
+    return f"{who} {does}: {_WORDS[root.cause]}{where}{f' ({figures})' if figures else ''}. {root.remedy}"
 
 
 def _figure(name: str, value: float) -> str:

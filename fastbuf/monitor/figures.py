@@ -65,7 +65,8 @@ class Shares:
         passed = max(now - since, 1e-9)
 
         def share(names: Iterable[str]) -> float:
-            return min(1.0, sum(seconds.get(name, 0.0) - before.get(name, 0.0) for name in names) / passed)
+            # A consumer's first wait is taken out of its waits once it knows that it was for producers to start
+            return min(1.0, max(0.0, sum(seconds.get(name, 0.0) - before.get(name, 0.0) for name in names) / passed))
 
         pressed, idle = share(PRESSED), share(IDLE)
         return {"backPressured": pressed, "idle": idle, "busy": max(0.0, 1.0 - pressed - idle)}

@@ -302,7 +302,7 @@ def test_names_are_text(opened: Open) -> None:
     )
     failed = dataclasses.replace(evil, id="evil-2", upstream=(), outcome="aborted", reason=f"Traceback {EVIL}")
     hot = Root("total", "total", 3, "skew", 0.9, 0.9, evidence={f"share of the key {EVIL!r}": 0.61}, key=repr(EVIL))
-    skewed = dataclasses.replace(total, id="evil-3", upstream=(), diagnosis=Diagnosis("HIGH", 0.8, [hot]))
+    skewed = dataclasses.replace(total, id="evil-3", upstream=(), outcome="ok", diagnosis=Diagnosis("HIGH", 0.8, [hot]))
     with serve(lambda: [clean, evil, failed, skewed]) as server:
         found = opened(of=server)
         page = ready(found)
@@ -459,6 +459,7 @@ def test_pictures_of_the_terminal(browser: Any, folder: Path, server: Server) ->
     shown._table([run], 0.0)
     run.producers[0] = {**run.producers[0], "records": 330_000}
     bar.print(shown._table([run], 7.0))
+    assert "7 s left" in bar.export_text(clear=False), "two of four have taken seven seconds"
     bar.file.close()
     for name, said in (("top", console), ("progress", bar)):
         page = browser.new_page(viewport={"width": 1100, "height": 500})
