@@ -87,6 +87,8 @@ class ShuffleConf:
         Bounds of the record batches that the second function gets.
     monitor
         Whether workers tell once a second, while they run, what they do (:func:`fastbuf_spark.progress`).
+    monitor_key_values
+        Whether they tell the value of a key that far more rows have than others; else only its hash leaves a worker.
     port_min, port_max
         Ports the workers may listen on; 0 and 0: any.
     driver_port
@@ -124,6 +126,7 @@ class ShuffleConf:
     tls_authority: str = ""
     tls_check_hostname: bool = True
     monitor: bool = True
+    monitor_key_values: bool = False
     port_min: int = 0
     port_max: int = 0
     driver_port: int = 0

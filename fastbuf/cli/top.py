@@ -26,7 +26,6 @@ BAR = 24
 LEVELS = {"OK": "green", "LOW": "yellow", "HIGH": "bold red"}
 NOW = {
     "user": "busy",
-    "codec": "coding",
     "credit": "waits for credit",
     "link": "waits for the network",
     "segment": "waits for memory",
@@ -179,7 +178,7 @@ def _stages(job: dict[str, Any], roots: list[dict[str, Any]]) -> Table:
 def _subtasks(vertex: dict[str, Any], roots: list[dict[str, Any]], rows: int) -> Table:
     title = Text.assemble("subtasks of ", (vertex["name"], "bold"), ", by lost time")
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", title=title, title_justify="left", title_style="")
-    lost = "waited for" if vertex["side"] == "consumers" else "held back"
+    lost = "waited for, in all" if vertex["side"] == "consumers" else "held back"
     for name in ("", "#", "now", "busy █ held back ▒ idle ░", lost, "rows", "rows/s", "pauses"):
         table.add_column(name, justify="right" if name in ("#", lost, "rows", "rows/s") else "left", no_wrap=True)
     blamed = {root["subtask"] for root in roots if root["vertex"] == vertex["id"]}

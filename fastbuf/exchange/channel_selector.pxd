@@ -20,8 +20,10 @@ cdef class ChannelSelector:
     cdef int select(self, object record) except -1
     # Groups the rows of a batch by subpartition.
     cdef int begin(self, BatchScatter scatter, object batch) except -1
-    # Counts which keys come most often; they are told as HashPartitioner.hot_keys does.
-    cdef int watch_keys(self) except -1
+    # Counts which keys come most often, and keeps their values where these are asked for; they are told as
+    # HashPartitioner does.
+    cdef int watch_keys(self, bint values) except -1
     cdef dict hot_keys(self)
+    cdef dict key_values(self)
     # Of the keys so far; None where keys are not hashed.
     cdef object digest(self)

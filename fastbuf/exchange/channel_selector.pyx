@@ -39,10 +39,13 @@ cdef class ChannelSelector:
     cdef int begin(self, BatchScatter scatter, object batch) except -1:
         raise TypeError(f"{type(self).__name__} selects single records only")
 
-    cdef int watch_keys(self) except -1:
+    cdef int watch_keys(self, bint values) except -1:
         return 0
 
     cdef dict hot_keys(self):
+        return {}
+
+    cdef dict key_values(self):
         return {}
 
     cdef object digest(self):
@@ -298,21 +301,29 @@ cdef class _Hash(ChannelSelector):
 
     cdef int begin(self, BatchScatter scatter, object batch) except -1:
         if self.only is not None:
-            return scatter.begin_renamed(batch, self.partitioner, &self.to[0])
-        return scatter.begin_hashed(batch, self.partitioner)
+            scatter.begin_renamed(batch, self.partitioner, &self.to[0])
+        else:
+            scatter.begin_hashed(batch, self.partitioner)
+        if self.partitioner.texts is not None:
+            self.partitioner.name_batch(batch)
+        return 0
 
     cdef object digest(self):
         return self.partitioner.digest
 
-    cdef int watch_keys(self) except -1:
-        self.partitioner.watch_keys()
+    cdef int watch_keys(self, bint values) except -1:
+        self.partitioner.watch_keys(values)
         return 0
 
     cdef dict hot_keys(self):
         return self.partitioner.hot_keys()
 
+    cdef dict key_values(self):
+        return self.partitioner.key_values()
+
     cdef int select(self, object record) except -1:
         cdef int part
+        cdef int32_t key
         cdef HotKeys *hot = self.partitioner.hot
         if self.only is not None:
             raise TypeError("hash_by(only=...) selects batches only")
@@ -322,7 +333,10 @@ cdef class _Hash(ChannelSelector):
         if hot != NULL:
             hot.rows += 1
             if hot.rows % HOT_EVERY == 0:
-                hot_count(hot, self.hasher.partition(record, HASHES), part)
+                key = self.hasher.partition(record, HASHES)
+                hot_count(hot, key, part)
+                if self.partitioner.texts is not None:
+                    self.partitioner.name_key(key, self.hasher.values(record))
         return part
 
 

@@ -65,11 +65,14 @@ class RecordWriter:
     def blocked_s(self, link: bool = False) -> list[float]:
         """Seconds that the writer has waited for each consumer."""
 
-    def watch_keys(self) -> None:
-        """From now on count which keys come most often."""
+    def watch_keys(self, values: bool = False) -> None:
+        """From now on count which keys come most often; values: keep what they are, too."""
 
     def hot_keys(self) -> dict[int, tuple[float, int]]:
         """The keys that come most often, by 30 bits of their hash: share of the records, and partition."""
+
+    def key_values(self) -> dict[int, str]:
+        """What those keys are, as text, by their hashes; empty unless that was asked for."""
 
     def gauges(self) -> dict[str, float]:
         """outPoolUsage, outputQueueLength, short_s."""

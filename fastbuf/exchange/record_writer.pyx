@@ -672,9 +672,15 @@ cdef class RecordWriter(LongRecordWriter):
         """
         return self.partition.blocked_s(link)
 
-    def watch_keys(self):
-        """From now on count which keys come most often, in one record of 1,024; of a writer that hashes keys."""
-        self.selector.watch_keys()
+    def watch_keys(self, values=False):
+        """From now on count which keys come most often, in one record of 1,024; of a writer that hashes keys.
+
+        Parameters
+        ----------
+        values : bool
+            Keep what those keys are, too.
+        """
+        self.selector.watch_keys(values)
 
     def hot_keys(self):
         """The keys that come most often: which share of the records has one, at the least, and where it goes.
@@ -683,9 +689,19 @@ cdef class RecordWriter(LongRecordWriter):
         -------
         dict of int to tuple of float and int
             By 30 bits of the key's hash, ``hash_partition(key, 2**30)``: its share, and its partition. Empty without
-            :meth:`watch_keys`. What a key is, is not told.
+            :meth:`watch_keys`. What a key is, :meth:`key_values` tells, where that was asked for.
         """
         return self.selector.hot_keys()
+
+    def key_values(self):
+        """What the keys of :meth:`hot_keys` are, as text of one line, by their hashes.
+
+        Returns
+        -------
+        dict of int to str
+            Empty without ``watch_keys(values=True)``.
+        """
+        return self.selector.key_values()
 
     def gauges(self):
         """Its pool and its queues just now.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fastbuf.errors import FastbufError
 from fastbuf.exchange.named_thread import start_thread
 from fastbuf.monitor.figures import ended
-from fastbuf.monitor.snapshot import Exchange
+from fastbuf.monitor.snapshot import PLAIN, Exchange
 from fastbuf.monitor.verdict import Reports, Sides, verdicts
 from fastbuf.monitor.wire import FRAME_BYTES, Unpacker, pack, proof, same
 
@@ -80,6 +80,7 @@ class Monitor:
         self._told: dict[str, _Told] = {}
         self._order: dict[str, int] = {}  # numbers of exchanges, by the names of their gates
         self._next = 0
+        self._above: dict[int, set[int]] = {}  # of exchanges: those whose consumers write to them
         self._spans: dict[int, tuple[float, float | None]] = {}  # of exchanges: when they were first seen, and over
         self._listener: socket.socket | None = None
         self._wake: tuple[socket.socket, socket.socket] | None = None
@@ -162,7 +163,10 @@ class Monitor:
         """The same, as a page shows it: a source of :func:`fastbuf.monitor.serve`."""
         now = time.time()
         shown = []
-        for found in self.snapshot():
+        every = self.snapshot()
+        with self._lock:
+            self._chain(every)
+        for found in every:
             number, tasks = found["exchange"], [*found["producers"].values(), *found["consumers"].values()]
             began, ended_at = self._spans.get(number, (now, None))
             over = not any("state" in task for task in tasks)
@@ -172,10 +176,11 @@ class Monitor:
                 Exchange(
                     id=str(number),
                     name=found["stages"][1],
-                    mode="exchange",
+                    mode=PLAIN,
                     outcome="ok" if over else "running",
                     began=began,
                     seconds=(ended_at or now) - began,
+                    upstream=tuple(str(before) for before in sorted(self._above.get(number, ()))),
                     producers=found["producers"],
                     consumers=found["consumers"],
                     diagnosis=found["diagnosis"],
@@ -188,6 +193,29 @@ class Monitor:
         from fastbuf.monitor.server import serve
 
         return serve(self.exchanges, **settings)
+
+    def _chain(self, exchanges: list[dict[str, Any]]) -> None:
+        """Find those whose consumers write to another exchange; tasks that run, since names of threads come again."""
+        reads: dict[str, set[int]] = {}
+        for found in exchanges:
+            for figures in found["consumers"].values():
+                if "state" in figures and figures.get("task"):
+                    reads.setdefault(figures["task"], set()).add(found["exchange"])
+        links = [
+            (before > found["exchange"], found["exchange"], before)
+            for found in exchanges
+            for figures in found["producers"].values()
+            for before in (reads.get(figures.get("task", ""), ()) if "state" in figures else ())
+        ]
+        for _, number, before in sorted(links):  # of two that answer each other the older one comes first
+            if not self._is_above(number, before):
+                self._above.setdefault(number, set()).add(before)
+        known = {found["exchange"] for found in exchanges}
+        self._above = {number: above & known for number, above in self._above.items() if number in known}
+
+    def _is_above(self, number: int, other: int) -> bool:
+        """Whether `other` is that exchange, or reads from it through others."""
+        return number == other or any(self._is_above(number, above) for above in self._above.get(other, ()))
 
     def _exchanges(self) -> dict[int, Sides]:
         """Which writers and gates belong together: those that have a gate in common."""

@@ -73,6 +73,8 @@ class Task:
         Of a producer: shares of the keys that come most often, by ``"consumer:hash"``.
     silent_s
         For so long it has told nothing.
+    key_values
+        Of a producer: what those keys are, by hash; of those that it was asked to tell.
     """
 
     stage: str
@@ -98,6 +100,7 @@ class Task:
     task: str = ""
     hot_keys: Mapping[str, float] = field(default_factory=dict)
     silent_s: float = 0.0
+    key_values: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def wall_s(self) -> float:
@@ -140,6 +143,8 @@ class Root:
         The figures that the rule looked at.
     remedy
         What to change.
+    key
+        Of ``skew``: the key that most of all rows have, as text, where it was asked for.
     """
 
     exchange: str
@@ -151,6 +156,7 @@ class Root:
     frame: str | None = None
     evidence: dict[str, float] = field(default_factory=dict)
     remedy: str = ""
+    key: str | None = None
 
 
 @dataclass(frozen=True)
@@ -190,11 +196,28 @@ def _sentence(root: Root) -> str:
         does = f"is behind {root.share:.0%} of the lost time"
     elif root.share < ROOT_SHARE:
         does = "would hold it up next"
-    figures = ", ".join(f"{name} {value:.3g}" for name, value in root.evidence.items())
+    evidence = dict(root.evidence)
     where = f" in {root.frame}" if root.frame else ""
-    return f"{who} {does}: {_WORDS[root.cause]}{where} ({figures}). {root.remedy}"
+    if root.key is not None:
+        where = f"; key {root.key} has {evidence.pop(_share_of(root.key), 0.0):.0%} of the rows"
+    if root.subtask is None:
+        evidence.pop(_TIMES, None)  # all are alike
+    figures = ", ".join(_figure(name, value) for name, value in evidence.items())
+    return f"{who} {does}: {_WORDS[root.cause]}{where}{f' ({figures})' if figures else ''}. {root.remedy}"
 
 
+def _figure(name: str, value: float) -> str:
+    if name == "share":
+        return f"{value:.0%} of its time"
+    number = f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return f"{number} {name}" if name == _TIMES else f"{name} {number}"
+
+
+def _share_of(key: str) -> str:
+    return f"share of the key {key}"
+
+
+_TIMES = "times its peers for each row"
 _WORDS = {
     "user_function": "the user's function is slow",
     "skew": "it gets far more rows than the others",
@@ -430,6 +453,7 @@ class _Look:
         user, wall = task.share("user"), task.wall_s
         evidence: dict[str, float]
         found, margin = "unknown", 0.0
+        key: str | None = None
         if not wall:
             evidence = {}
         elif task.silent_s >= 0.3 * wall:
@@ -453,12 +477,13 @@ class _Look:
             evidence = {"pages read from disk": task.major_faults, "seconds": wall}
         elif not head and rows and task.rows >= TIMES_ITS_PEERS * rows and task.cost < ALIKE * cost:
             found, margin = "skew", task.rows / (TIMES_ITS_PEERS * rows) * 1.25
-            evidence = {"rows": task.rows, "rows of the others": rows, **self.hot_key(task)}
+            hot, key = self.hot_key(task)
+            evidence = {"rows": task.rows, "rows of the others": rows, **hot}
         elif task.share("engine_out") >= 0.5:
             found, margin, evidence = "slow_sink", 2 * task.share("engine_out"), {"share": task.share("engine_out")}
         elif user >= 0.5:
             found, margin = "user_function", 2 * user
-            evidence = {"share": user, **({"times its peers for each row": task.cost / cost} if cost else {})}
+            evidence = {"share": user, **({_TIMES: task.cost / cost} if cost else {})}
         elif head and task.share("engine_in") >= 0.5:
             found, margin, evidence = "source_bound", 2 * task.share("engine_in"), {"share": task.share("engine_in")}
         else:
@@ -471,10 +496,13 @@ class _Look:
         stage = "source" if found == "source_bound" else task.stage
         subtask = task.subtask if alone and not (head and found == "source_bound") else None
         frame = task.frame if found == "user_function" else None
-        return _root(self.exchange, stage, subtask, found, share, margin, wall, evidence, frame)
+        root = _root(self.exchange, stage, subtask, found, share, margin, wall, evidence, frame)
+        return root if root.cause == "unknown" else replace(root, key=key)
 
-    def hot_key(self, task: Task) -> dict[str, float]:
-        """The key of this consumer that has most of all rows, by its hash; none, where there is no such."""
+    def hot_key(self, task: Task) -> tuple[dict[str, float], str | None]:
+        """The key of this consumer that has most of all rows: its share, by its hash or what it is, and that; nothing
+        where there is no such.
+        """
         shares: dict[str, float] = {}
         for producer in self.producers:
             for name, share in producer.hot_keys.items():
@@ -482,7 +510,10 @@ class _Look:
                 if target == str(task.subtask):
                     shares[key] = shares.get(key, 0.0) + share / len(self.producers)
         hottest = max(shares, key=shares.__getitem__, default=None)
-        return {f"share of the key with hash {hottest}": shares[hottest]} if hottest is not None else {}
+        if hottest is None:
+            return {}, None
+        value = next((p.key_values[hottest] for p in self.producers if hottest in p.key_values), None)
+        return {_share_of(f"with hash {hottest}" if value is None else value): shares[hottest]}, value
 
     def cpu_s(self, host: str) -> float:
         """What these tasks had of a machine's CPUs."""

@@ -6,15 +6,19 @@ import json
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastbuf.monitor.diagnosis import IDLE, LEVELS, PRESSED
+
+if TYPE_CHECKING:
+    from fastbuf.exchange.record_writer import RecordWriter
 
 MOST_BYTES = 2048  #: of a task's report, once a second
 MOST_TARGETS = 8  #: consumers that a producer names as those it waited for longest
 MOST_KEYS, HOT_SHARE = 3, 0.05  #: keys that are told, and of all rows, from which one is
 WINDOW = 5  #: reports that the shares of time are of
-_TRIMMED = ("stacks", "hot_keys", "frames")  #: what a report that is too long leaves out, its longest first
+#: What a report that is too long leaves out, its longest first.
+_TRIMMED = ("stacks", "key_values", "hot_keys", "frames")
 
 
 def longest(blocked: Sequence[float], targets: Sequence[int]) -> dict[str, float]:
@@ -35,10 +39,16 @@ def level_of(blocked: float) -> str:
     return next((level for bound, level in LEVELS if blocked <= bound), "HIGH")
 
 
-def hottest(keys: Mapping[int, tuple[float, int]]) -> dict[str, float]:
-    """Shares of the keys that come most often, by ``"partition:hash"``."""
-    few = [(f"{part}:{key}", share) for key, (share, part) in keys.items() if share >= HOT_SHARE]
-    return dict(few[:MOST_KEYS])
+def hottest(writer: RecordWriter) -> dict[str, dict[str, Any]]:
+    """``hot_keys``: shares of the keys that come most often, by ``"partition:hash"``; ``key_values``: what these are,
+    by hash, where that is known.
+    """
+    few = [each for each in writer.hot_keys().items() if each[1][0] >= HOT_SHARE][:MOST_KEYS]
+    texts = writer.key_values()
+    return {
+        "hot_keys": {f"{part}:{key}": share for key, (share, part) in few},
+        "key_values": {str(key): texts[key] for key, _ in few if key in texts},
+    }
 
 
 class Shares:
@@ -55,7 +65,8 @@ class Shares:
         passed = max(now - since, 1e-9)
 
         def share(names: Iterable[str]) -> float:
-            return min(1.0, sum(seconds.get(name, 0.0) - before.get(name, 0.0) for name in names) / passed)
+            # A consumer's first wait is taken out of its waits once it knows that it was for producers to start
+            return min(1.0, max(0.0, sum(seconds.get(name, 0.0) - before.get(name, 0.0) for name in names) / passed))
 
         pressed, idle = share(PRESSED), share(IDLE)
         return {"backPressured": pressed, "idle": idle, "busy": max(0.0, 1.0 - pressed - idle)}

@@ -99,6 +99,7 @@ class EnvironmentMonitor:
         self._watched: dict[int, _Watched] = {}  # by id of the writer or gate
         self._vitals: dict[int, Vitals] = {}  # by thread
         self._stage = ""
+        self._key_values = False
         self._host = socket.gethostname()
         self._pid = os.getpid()
         self._own = Monitor()
@@ -109,16 +110,24 @@ class EnvironmentMonitor:
 
     # ---- what users call
 
-    def start(self, stage: str = "") -> EnvironmentMonitor:
+    def start(self, stage: str = "", key_values: bool = False) -> EnvironmentMonitor:
         """Begin to look.
 
         Parameters
         ----------
         stage
             What the tasks of this environment are called, in verdicts.
+        key_values
+            Tell what a key is that far more rows have than others: ``key 'LAX' has 61% of the rows``. By default only
+            its hash is told, since keys may be names of people.
         """
         with self._lock:
             self._stage = stage or self._stage
+            if key_values and not self._key_values:
+                self._key_values = True
+                for made in [watched.made() for watched in self._watched.values()]:
+                    if isinstance(made, RecordWriter):
+                        made.watch_keys(True)
             if not self._threads and not self._over.is_set():
                 self._threads = [
                     start_thread(_run, "fastbuf-monitor", weakref.ref(self), self._over),
@@ -126,15 +135,15 @@ class EnvironmentMonitor:
                 ]
         return self
 
-    def report_to(self, address: MonitorAddress, stage: str = "") -> None:
+    def report_to(self, address: MonitorAddress, stage: str = "", key_values: bool = False) -> None:
         """Tell another process of this one's tasks, once a second, over a connection of its own.
 
         Parameters
         ----------
         address
             That of a :class:`Monitor` that listens.
-        stage
-            What the tasks of this environment are called, in verdicts.
+        stage, key_values
+            As of :meth:`start`.
 
         Raises
         ------
@@ -146,7 +155,7 @@ class EnvironmentMonitor:
         if self._socket is not None:
             raise ConfigError("this environment tells a monitor already")
         self._socket = _introduced(address)
-        self.start(stage)
+        self.start(stage, key_values)
 
     def snapshot(self) -> list[dict[str, Any]]:
         """Figures of this moment of the exchanges of this environment; see :meth:`Monitor.snapshot`."""
@@ -202,7 +211,7 @@ class EnvironmentMonitor:
             if id(each) not in self._watched or self._watched[id(each)].made() is not each:
                 self._watched[id(each)] = _Watched(each)
                 if isinstance(each, RecordWriter):
-                    each.watch_keys()
+                    each.watch_keys(self._key_values)
 
     def _live(self) -> list[_Watched]:
         return [watched for watched in self._watched.values() if not watched.last and watched.made() is not None]
@@ -274,7 +283,7 @@ class EnvironmentMonitor:
                 figures["linked"] = longest(made.blocked_s(True), wanted)
                 figures["unsent"] = dict(sorted(watched.unsent.items(), key=lambda one: -one[1])[:MOST_TARGETS])
                 figures["looks"] = watched.looks
-                figures["hot_keys"] = hottest(made.hot_keys())
+                figures.update(hottest(made))
                 if watched.samples is not None:
                     figures["samples"] = watched.samples
             watched.figures = figures

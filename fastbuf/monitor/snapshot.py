@@ -4,9 +4,9 @@
 
     Exchange (one run of one exchange, as its driver knows it)  --snapshot-->  jobs -> vertices -> subtasks, and edges
 
-A job is exchanges in a row: those whose producers read each other's results.  Each exchange has two vertices, its
-producers and its consumers, as the tasks' figures come from there.  Pure functions; figures that a task does not tell
-are left out.
+A job is exchanges in a row: those whose producers read each other's results, or are each other's consumers.  Each
+exchange has two vertices, its producers and its consumers, as the tasks' figures come from there.  Pure functions;
+figures that a task does not tell are left out.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ IDLE = ("starting", "input", "engine_in")  #: and for whoever comes before it
 LOST = ("credit", "link", "segment")  #: waits that are counted as lost time
 PRODUCERS, CONSUMERS = "producers", "consumers"
 STATES = {"running": "RUNNING", "ok": "FINISHED", "cancelled": "CANCELED", "aborted": "FAILED"}  #: Flink's words
+PLAIN = "exchange"  #: mode of exchanges without Spark
 UNSAID = ("frames", "stacks")  #: of a task: long, and asked for by themselves (the flame graph)
 
 
@@ -46,7 +47,7 @@ class Exchange:
     tasks
         Producers in all, where that is known.
     upstream
-        ``id`` of the runs whose results its producers read.
+        ``id`` of the runs whose results its producers read; without Spark: whose consumers its producers are.
     producers, consumers
         Figures of each task, by partition; any may be missing.
     diagnosis
@@ -225,7 +226,11 @@ def of_job(row: Sequence[Exchange]) -> Diagnosis | None:
             if not echo and (not small or waits[id] == max(waits.values())):
                 found.append((waits[id] * root.share, root))
     worst = max(known.values(), key=lambda diagnosis: diagnosis.blocked)
-    return dataclasses.replace(worst, roots=[root for _, root in sorted(found, key=lambda pair: -pair[0])])
+    # An exchange whose consumers write to the next one may have the root of that one for its own
+    places: dict[tuple[str, str, int | None, str], Root] = {}
+    for _, root in sorted(found, key=lambda pair: -pair[0]):
+        places.setdefault((root.exchange, root.stage, root.subtask, root.cause), root)
+    return dataclasses.replace(worst, roots=list(places.values()))
 
 
 def _passes_on(exchange: Exchange, root: Root) -> bool:
@@ -264,13 +269,18 @@ def _job(row: Sequence[Exchange], rates: Rates) -> dict[str, Any]:
     ids = {exchange.id: exchange for exchange in row}
     for exchange in row:
         edges += [
-            {"from": ids[up].vertex(CONSUMERS), "to": exchange.vertex(PRODUCERS), "kind": "forward"}
+            {
+                "from": ids[up].vertex(CONSUMERS),
+                "to": exchange.vertex(PRODUCERS),
+                "kind": "forward",
+                "through": "the same tasks" if exchange.mode == PLAIN else "through Spark",
+            }
             for up in exchange.upstream
             if up in ids
         ]
     if told is not None and diagnosis is not None:
         for root, said in zip(diagnosis.roots, told["roots"], strict=True):
-            owner = next((exchange for exchange in row if exchange.name == root.exchange), last)
+            owner = next((exchange for exchange in row if root.exchange in (exchange.id, exchange.name)), last)
             said["vertex"] = owner.vertex(owner.of_root(root))
     states = [exchange.outcome for exchange in row]
     outcome = next((state for state in ("aborted", "running", "cancelled") if state in states), "ok")

@@ -147,6 +147,7 @@ def task_of(stage: str, subtask: int, flat: Flat, figures: Mapping[str, Any]) ->
         str(figures.get("task") or ""),
         dict(figures.get("hot_keys") or {}),
         flat.get(("silent_s", ""), 0.0),
+        dict(figures.get("key_values") or {}),
     )
 
 
@@ -251,6 +252,6 @@ def _agreed(name: str, windows: list[_Window]) -> Diagnosis:
         causes = [root.cause for root in seen if root.cause != "unknown"]
         cause = next((c for c in causes if causes.count(c) >= AGREE), "unknown")
         chosen = next((root for root in seen if root.cause == cause), None)
-        roots.append(chosen or replace(seen[0], cause="unknown", frame=None, remedy=""))
+        roots.append(chosen or replace(seen[0], cause="unknown", frame=None, remedy="", key=None))
     newest = windows[0].found[name]
     return Diagnosis(newest.level, newest.blocked, sorted(roots, key=lambda root: -root.share))

@@ -20,6 +20,8 @@ cdef struct HotKeys:
     int32_t partition[HOT_KEYS]
     uint64_t count[HOT_KEYS]
     uint64_t error[HOT_KEYS]    # of count, at most
+    int fresh                   # rows of the last batch that were looked at, its first ones ...
+    int32_t fresh_hash[HOT_KEYS]    # ... and their hashes
 
 
 cdef void hot_count(HotKeys *h, int32_t hash, int32_t partition) noexcept nogil
@@ -35,9 +37,12 @@ cdef class HashPartitioner:
     cdef int n_keys
     cdef readonly uint64_t digest  # of all hashes so far, whatever their order; of none: 0
     cdef HotKeys *hot              # which keys come most often; NULL: nobody asked
+    cdef dict texts                # what the keys are, by hash; None: nobody asked for that
 
     cdef int resolve(self, ColumnPlan plan) except -1
     cdef void look(self, BoundBatch batch, const int32_t *pids) noexcept nogil
+    cdef int name_batch(self, object batch) except -1           # the keys that were looked at in the last batch
+    cdef int name_key(self, int32_t hash, tuple values) except -1
     cdef int fill(self, BoundBatch batch, int32_t *pids) except -1
     cdef int check(self, ColumnPlan plan) except -1     # resolve, unless it is for this plan already
 

@@ -10,6 +10,7 @@ from fastbuf.serializers.columns cimport FB_HASH_NONE, fb_hash_partition
 
 from fastbuf.checks import whole
 from fastbuf.errors import SchemaError, SchemaMismatch
+from fastbuf.serializers.key_text import key_rows, key_text
 
 cdef enum:
     MAX_PARTITIONS = 1 << 30
@@ -94,12 +95,14 @@ cdef class HashPartitioner:
         free(self.key_nodes)
         free(self.hot)
 
-    def watch_keys(self):
-        """From now on count which keys come most often, in one row of 1,024."""
+    def watch_keys(self, values=False):
+        """From now on count which keys come most often, in one row of 1,024; values: keep what they are, too."""
         if self.hot == NULL:
             self.hot = <HotKeys *> calloc(1, sizeof(HotKeys))
             if self.hot == NULL:
                 raise MemoryError
+        if values and self.texts is None:
+            self.texts = {}
 
     def hot_keys(self):
         """Which share of the rows has which key, at the least, and the partition where it goes.
@@ -116,18 +119,41 @@ cdef class HashPartitioner:
                  for i in range(self.hot.n)]
         return {key: (count / self.hot.taken, part) for count, key, part in sorted(found, reverse=True) if count}
 
+    def key_values(self):
+        """What the keys of :meth:`hot_keys` are, as text, by their hashes; empty unless that was asked for."""
+        return dict(self.texts or ())
+
+    cdef int name_key(self, int32_t hash, tuple values) except -1:
+        if hash not in self.texts:
+            if len(self.texts) >= 4 * HOT_KEYS:     # of keys that are not counted any more
+                kept = {self.hot.hash[i] for i in range(self.hot.n)}
+                self.texts = {key: text for key, text in self.texts.items() if key in kept}
+            self.texts[hash] = key_text(values)
+        return 0
+
+    cdef int name_batch(self, object batch) except -1:
+        cdef int i
+        if self.hot == NULL or not self.hot.fresh:
+            return 0
+        new = [i for i in range(self.hot.fresh) if self.hot.fresh_hash[i] not in self.texts]
+        if new:
+            for i, values in zip(new, key_rows(batch, self.keys, new)):
+                self.name_key(self.hot.fresh_hash[i], values)
+        return 0
+
     cdef void look(self, BoundBatch batch, const int32_t *pids) noexcept nogil:
-        cdef int32_t[HOT_KEYS] hashes
         cdef int64_t i, due
+        self.hot.fresh = 0
         self.hot.rows += batch.c.rows
         # The first rows of a batch: the others' hashes are not kept
         due = min(<int64_t> (self.hot.rows // HOT_EVERY - self.hot.taken), batch.c.rows, <int64_t> HOT_KEYS)
         if due <= 0:
             return
         fb_hash_partition(batch.c.nodes, batch.c.cols, self.key_nodes, self.n_keys, 42, due, MAX_PARTITIONS,
-                          hashes)
+                          self.hot.fresh_hash)
+        self.hot.fresh = <int> due
         for i in range(due):
-            hot_count(self.hot, hashes[i], pids[i])
+            hot_count(self.hot, self.hot.fresh_hash[i], pids[i])
 
     def __reduce__(self):
         return HashPartitioner, (self.keys, self.partitions)

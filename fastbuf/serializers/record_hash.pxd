@@ -13,6 +13,7 @@ cdef class RecordHasher:
 
     # pmod(hash of the key fields, n); what a value of another type raises is the caller's to word.
     cdef int32_t partition(self, object record, int32_t n) except -1
+    cdef tuple values(self, object record)      # of the key fields
 
 
 cdef class _Field:

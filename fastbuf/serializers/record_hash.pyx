@@ -204,3 +204,7 @@ cdef class RecordHasher:
             h = field.hashed(field_of(record, field.place, field.name), h)
         to = <int32_t> h % n
         return to + n if to < 0 else to
+
+    cdef tuple values(self, object record):
+        cdef _Field field
+        return tuple([field_of(record, field.place, field.name) for field in self.fields])

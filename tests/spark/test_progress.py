@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -121,14 +122,15 @@ def test_a_slow_consumer_is_named_while_it_runs(spark: Any) -> None:
     assert "off" in slow["stacks"]  # it sleeps
 
 
-def test_a_partition_with_most_of_the_rows_is_skew(spark: Any) -> None:
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_partition_with_most_of_the_rows_is_skew(spark: Any, asked: bool) -> None:
     def even(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             time.sleep(batch.num_rows * 40e-6)  # the same for every row, whatever its key
             yield batch
 
-    conf = fbs.ShuffleConf(memory_bytes="1m", batch_rows=5_000, batch_bytes="256k")
-    df = spark.range(0, 100_000, 1, 1).selectExpr("if(id % 10 = 0, id, 7) as k", "repeat('x', 100) as text")
+    conf = fbs.ShuffleConf(memory_bytes="1m", batch_rows=5_000, batch_bytes="256k", monitor_key_values=asked)
+    df = spark.range(0, 100_000, 1, 1).selectExpr("if(id % 10 = 0, string(id), 'LAX') as k", "repeat('x', 100) as text")
     made = fbs.map_in_arrow(df, even, df.schema, keys="k", num_partitions=2, mode="pipelined", conf=conf)
     assert made.count() == 100_000
     run = fbs.last_run()
@@ -136,6 +138,14 @@ def test_a_partition_with_most_of_the_rows_is_skew(spark: Any) -> None:
     rows = {partition: figures["records"] for partition, figures in run.consumers.items()}
     (root,) = run.diagnosis.roots
     assert (root.subtask, root.cause) == (max(rows, key=rows.__getitem__), "skew"), run.diagnosis
+    # What a key is, is nobody's business unless somebody asks
+    told = re.search(r"; key 'LAX' has (\d\d)% of the rows", run.diagnosis.sentence)
+    assert (told is not None) == asked, run.diagnosis.sentence
+    assert ("LAX" in repr(run.producers)) == asked
+    if told is not None:
+        assert 70 <= int(told[1]) <= 100
+    else:
+        assert "share of the key with hash" in run.diagnosis.sentence
 
 
 def test_nothing_is_told_where_nobody_wants_to_know(spark: Any) -> None:

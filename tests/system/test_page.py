@@ -19,7 +19,7 @@ import monitored
 import pytest
 from rich.console import Console
 
-from fastbuf.monitor import Exchange, Server, serve
+from fastbuf.monitor import Diagnosis, Exchange, Root, Server, serve
 from fastbuf_spark.api.progress import ProgressBar
 from fastbuf_spark.driver.summary import RunSummary
 
@@ -213,7 +213,7 @@ CONTRAST = """() => {
   // Text of the graph, on all that may be behind it; and lines and fills, which need three to one
   const text = [['--ink', '--fill'], ['--ink', '--soft'], ['--ink', '--panel']];
   text.push(['--root', '--soft'], ['--root', '--fill']);
-  const drawn = ['--root', '--high', '--low', '--quiet', '--user', '--credit', '--link-wait', '--segment', '--codec'];
+  const drawn = ['--root', '--high', '--low', '--quiet', '--user', '--credit', '--link-wait', '--segment'];
   const pairs = [...text.map((pair) => [...pair, 4.5]), ...drawn.map((name) => [name, '--panel', 3])];
   for (const [front, back, least] of [...pairs, ['--engine-out', '--panel', 3], ['--mean', '--soft', 3]]) {
     const seen = ratio(variable(front), variable(back));
@@ -293,7 +293,7 @@ def test_without_its_token_it_shows_nothing(opened: Open, server: Server, end: s
 
 
 def test_names_are_text(opened: Open) -> None:
-    """A column, a function, a file, a reason: none of them is ever markup."""
+    """A column, a function, a file, a reason, a key: none of them is ever markup."""
     clean, total = monitored.two_in_a_row()
     line = f"{EVIL}.py:1 {EVIL}"
     slow = monitored.consumer(19.0, line=line, stacks={"on": {f"{line};{EVIL}": 9}}, state=EVIL, target=EVIL)
@@ -301,10 +301,12 @@ def test_names_are_text(opened: Open) -> None:
         "evil-1", EVIL, dict(total.producers), {**total.consumers, 3: slow}, reason=EVIL, upstream=("clean-1",)
     )
     failed = dataclasses.replace(evil, id="evil-2", upstream=(), outcome="aborted", reason=f"Traceback {EVIL}")
-    with serve(lambda: [clean, evil, failed]) as server:
+    hot = Root("total", "total", 3, "skew", 0.9, 0.9, evidence={f"share of the key {EVIL!r}": 0.61}, key=repr(EVIL))
+    skewed = dataclasses.replace(total, id="evil-3", upstream=(), outcome="ok", diagnosis=Diagnosis("HIGH", 0.8, [hot]))
+    with serve(lambda: [clean, evil, failed, skewed]) as server:
         found = opened(of=server)
         page = ready(found)
-        page.wait_for_function("() => document.getElementById('job').options.length === 2")
+        page.wait_for_function("() => document.getElementById('job').options.length === 3")
         assert EVIL in page.inner_text("#sentence")
         assert EVIL in " ".join(found.texts("title"))
         assert line in " ".join(found.texts(".flames button"))
@@ -312,6 +314,9 @@ def test_names_are_text(opened: Open) -> None:
         page.select_option("#job", "evil-2")
         page.wait_for_function("() => document.getElementById('sentence').textContent.includes('failed')")
         assert EVIL in page.inner_text("#sentence")
+        page.select_option("#job", "evil-3")
+        page.wait_for_function("() => document.getElementById('sentence').textContent.includes('has 61% of the rows')")
+        assert f"key {EVIL!r} has 61%" in page.inner_text("#sentence")
         assert page.locator("img").count() == 0
         assert page.title() == "fastbuf"
         assert found.said == []
@@ -340,7 +345,7 @@ def test_waits_under_way_grow_as_one_looks(opened: Open) -> None:
             f"'{cell.replace(chr(39), chr(34))}').textContent]).size >= 2"
         )
         first, *later = dict.fromkeys(page.evaluate("window.seen"))
-        held = [int(re.search(r"\((\d+) s\)", words)[1]) for words in (first, *later)]  # type: ignore[index]
+        held = [int(re.search(r"\((\d+)\ss\)", words)[1]) for words in (first, *later)]  # type: ignore[index]
         assert held[0] in (17, 18)
         assert max(held) > 17
         assert "waits for credit of 3" in first
@@ -454,6 +459,7 @@ def test_pictures_of_the_terminal(browser: Any, folder: Path, server: Server) ->
     shown._table([run], 0.0)
     run.producers[0] = {**run.producers[0], "records": 330_000}
     bar.print(shown._table([run], 7.0))
+    assert "7 s left" in bar.export_text(clear=False), "two of four have taken seven seconds"
     bar.file.close()
     for name, said in (("top", console), ("progress", bar)):
         page = browser.new_page(viewport={"width": 1100, "height": 500})

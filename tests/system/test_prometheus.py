@@ -22,6 +22,7 @@ from fastbuf.monitor import serve
 
 pytest.importorskip("uvicorn", reason="pip install 'fastbuf[monitor]'")
 PROMETHEUS = shutil.which("prometheus")
+PROMTOOL = shutil.which("promtool")
 pytestmark = [
     pytest.mark.timeout(120),
     pytest.mark.skipif(PROMETHEUS is None, reason="there is no prometheus on PATH: apt-get install prometheus"),
@@ -105,3 +106,19 @@ def test_every_question_of_the_dashboard_is_answered(asked: Asked) -> None:
         for target in panel["targets"]:
             query = target["expr"].replace("$exchange", ".*").replace("$__rate_interval", "1m")
             assert asked("query", query=query)["result"], panel["title"]
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="there is no promtool on PATH: apt-get install prometheus")
+def test_names_and_units_are_those_that_prometheus_advises() -> None:
+    still = monitored.two_in_a_row()
+    with serve(lambda: still) as server:
+        headers = {"Authorization": f"Bearer {server.token}"}
+        with urllib.request.urlopen(urllib.request.Request(server.address + "/metrics", headers=headers)) as answer:
+            told = answer.read()
+
+    def checked(metrics: bytes) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run([str(PROMTOOL), "check", "metrics"], input=metrics, capture_output=True, check=False)
+
+    done = checked(told)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert checked(told.replace(b"fastbuf_records_total", b"fastbuf_records")).returncode != 0, "it does look"

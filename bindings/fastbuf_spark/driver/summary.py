@@ -49,7 +49,8 @@ class RunSummary:
         ``backPressured``, ``idle`` and ``busy`` of its last five (``spark.fastbuf.monitor``).  By Flink's names:
         ``outPoolUsage``, ``inPoolUsage``, ``exclusiveBuffersUsage``, ``floatingBuffersUsage``, ``outputQueueLength``,
         ``inputQueueLength``, and the ``samples`` of 100 looks; ``frames`` and ``stacks`` of the user's code, on and off
-        a CPU; ``hot_keys``, shares by consumer and hash.  Another thread adds to them: copy, then iterate.
+        a CPU; ``hot_keys``, shares by consumer and hash, and ``key_values``, what those keys are, where
+        ``spark.fastbuf.monitorKeyValues`` asks for it.  Another thread adds to them: copy, then iterate.
     """
 
     exchange: str

@@ -151,7 +151,7 @@ class Producer:
             vitals = Vitals() if spec.conf.monitor else None
             ticker = Ticker(writer)
             if vitals is not None:
-                writer.watch_keys()
+                writer.watch_keys(spec.conf.monitor_key_values)
 
             def figures() -> dict[str, Any]:
                 known = vitals.figures() if vitals is not None else {}
@@ -159,7 +159,7 @@ class Producer:
                     "blocked": longest(writer.blocked_s(), wanted),
                     "linked": longest(writer.blocked_s(True), wanted),
                 }
-                known["hot_keys"] = hottest(writer.hot_keys())
+                known.update(hottest(writer))
                 if ticker.samples is not None:
                     known["samples"] = ticker.samples
                 return {**writer.stats(), **writer.gauges(), **times(clock, writer.activity()), **waited, **known}

@@ -97,7 +97,7 @@ export class Graph {
     const forward = edge.kind === "forward";
     group.setAttribute("class", `edge ${forward ? "forward" : edge.level.toLowerCase()}${root ? " root" : ""}`);
     const cause = edge.cause && edge.blocked >= 0.01 ? ` · ${CAUSES[edge.cause] ?? edge.cause}` : "";
-    const words = forward ? "through Spark" : `${root ? "root: " : ""}${percent(edge.blocked)} held back${cause}`;
+    const words = forward ? edge.through : `${root ? "root: " : ""}${percent(edge.blocked)} held back${cause}`;
     if (text.textContent !== words) {
       text.textContent = words;
       const width = words.length * 6.4 + 12;

@@ -10,7 +10,8 @@ export class Heat {
     this.read = make("output", { class: "heat-read", "aria-live": "polite" });
     this.least = make("span");
     this.most = make("span");
-    const ramp = make("p", { class: "key" }, this.least, make("span", { class: "ramp" }), this.most);
+    this.others = make("span", {}, " · rest: all consumers that a producer waited for less");
+    const ramp = make("p", { class: "key" }, this.least, make("span", { class: "ramp" }), this.most, this.others);
     this.left = make("div", { class: "ticks", "aria-hidden": "true" });
     this.below = make("div", { class: "ticks", "aria-hidden": "true" });
     this.frame = make("div", { class: "heat-frame" }, make("span", { class: "rows" }, "producers"), this.left, this.canvas, this.below, make("span", { class: "columns" }, "consumers"));
@@ -33,6 +34,7 @@ export class Heat {
     for (const task of rows) for (const target of Object.keys(task.blocked ?? {})) if (target !== "rest") columns.add(Number(target));
     this.targets = [...columns].sort((a, b) => a - b);
     const rest = rows.some((task) => task.blocked?.rest > 0);
+    this.others.hidden = !rest;
     if (rest) this.targets.push("rest");
     const place = new Map(this.targets.map((target, column) => [String(target), column]));
     this.values = new Float64Array(this.names.length * this.targets.length);

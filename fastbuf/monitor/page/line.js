@@ -53,7 +53,7 @@ export class Line {
     }
     const style = getComputedStyle(document.documentElement), colour = (name) => style.getPropertyValue(name).trim();
     const axis = { stroke: colour("--quiet"), font: "12px system-ui, sans-serif", grid: { stroke: colour("--rule"), width: 1 }, ticks: { show: false } };
-    const share = (plot, value) => (value === null || value === undefined ? "–" : `${Math.round(100 * value)} %`);
+    const share = (plot, value) => (value === null || value === undefined ? "" : `${Math.round(100 * value)} %`);
     const options = {
       width: this.place.clientWidth, height: 170,
       cursor: { drag: { x: false, y: false } },
@@ -64,10 +64,10 @@ export class Line {
         { ...axis, scale: "rows", side: 1, size: 56, grid: { show: false }, values: (plot, ticks) => ticks.map(count) },
       ],
       series: [
-        { label: "at", value: (plot, at) => (at ? clock(at) : "–") },
+        { label: " ", value: (plot, at) => (at ? clock(at) : "") },
         { label: "held back", scale: "share", stroke: colour("--high"), width: 2, points: { show: false }, fill: `color-mix(in srgb, ${colour("--high")} 12%, transparent)`, value: share },
         { label: "busiest subtask", scale: "share", stroke: colour("--user"), width: 1.5, dash: [6, 4], points: { show: false }, value: share },
-        { label: "rows/s", scale: "rows", stroke: colour("--ok"), width: 1.5, dash: [2, 3], points: { show: false }, value: (plot, rows) => (rows === null || rows === undefined ? "–" : count(rows)) },
+        { label: "rows/s (right)", scale: "rows", stroke: colour("--ok"), width: 1.5, dash: [2, 3], points: { show: false }, value: (plot, rows) => (rows === null || rows === undefined ? "" : count(rows)) },
       ],
       hooks: { draw: [(plot) => this.mark(plot, colour("--ink"))] },
     };

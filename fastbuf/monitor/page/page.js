@@ -124,13 +124,9 @@ function verdict(job) {
   if (diagnosis) {
     items.push(make("li", {}, make("span", { class: `level ${diagnosis.level.toLowerCase()}` }, diagnosis.level), " · producers held back ", make("b", {}, percent(diagnosis.blocked))));
     if (roots.length) items.push(make("li", {}, "share of the lost time ", make("b", {}, percent(roots[0].share))), make("li", {}, "confidence ", make("b", {}, percent(roots[0].confidence))));
-    // What the sentence says already is not said again
-    for (const [name, value] of Object.entries(roots[0]?.evidence ?? {})) if (!roots[0].sentence.includes(name)) items.push(make("li", {}, `${name} `, make("b", {}, short(value))));
   }
   fill(at("evidence"), items.map((item) => item.textContent).join("\n"), ...items);
 }
-
-const short = (value) => (typeof value === "number" ? String(Number(value.toPrecision(3))) : String(value));
 
 function took(snapshot) {
   latest = snapshot;

@@ -46,12 +46,14 @@ export class Tasks {
 
   frame(vertex) {
     const lost = vertex.side === "consumers" ? "Waited for" : "Held back";
+    const said = vertex.side === "consumers" ? "Waited for: seconds of all producers together." : "Held back: seconds in which it could not send.";
+    const key = make("p", { class: "key" }, said, make("span", { class: "extra" }, " Pools: how full the memory for rows on their way is. Pauses: seconds in which the task could not run, since it began."));
     const head = [["Subtask"], ["Now", "wide"], ["Time"], [lost, "number"], ["Rows/s", "number wide"], ["Bytes/s", "number extra"], ["Pools", "extra"], ["Pauses", "extra"]];
     this.body = make("tbody");
     this.more = make("button", { type: "button", class: "more" });
     this.more.addEventListener("click", () => { this.all = !this.all; this.again?.(); });
     const line = make("tr", {}, ...head.map(([name, kind]) => make("th", { scope: "col", class: kind }, name)));
-    this.place.replaceChildren(make("table", { "aria-labelledby": "subtasks-title" }, make("thead", {}, line), this.body), this.more);
+    this.place.replaceChildren(make("table", { "aria-labelledby": "subtasks-title" }, make("thead", {}, line), this.body), this.more, key);
   }
 
   row(number) {
@@ -117,7 +119,7 @@ function now(task, took) {
   if (!task.state) return "ended";
   const target = task.target === undefined || task.target === null ? "" : ` of ${task.target}`;
   const words = (STATES[task.state] ?? task.state) + target;
-  return task.state === "user" ? words : `${words} (${seconds(took[task.state] ?? 0)})`;
+  return task.state === "user" ? words : `${words} (${seconds(took[task.state] ?? 0).replaceAll(" ", "\u00a0")})`;
 }
 
 function lines(cell, said) {

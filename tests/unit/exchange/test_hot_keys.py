@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -80,4 +81,72 @@ def test_who_hashes_no_keys_has_none() -> None:
         writer.watch_keys()
         writer.emit((1, 0.0))
         assert writer.hot_keys() == {}
+        writer.abort()
+
+
+def named(writer: fb.RecordWriter) -> str:
+    """What the hottest key is."""
+    return writer.key_values()[next(iter(writer.hot_keys()))]
+
+
+TWO = pa.schema([("x", pa.float64()), ("city", pa.string()), ("n", pa.int64())])
+
+
+def cities(rows: int, hot: str) -> pa.RecordBatch:
+    """Nine rows of ten are of one city."""
+    names = [hot if k % 10 else f"city {k}" for k in range(rows)]
+    random.Random(rows).shuffle(names)
+    return pa.record_batch({"x": [0.0] * rows, "city": names, "n": [3] * rows}, schema=TWO)
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"), [(("city",), "'LAX'"), ((1,), "'LAX'"), (("city", "n"), "('LAX', 3)")], ids=str
+)
+def test_what_a_hot_key_is_is_told_only_where_it_was_asked_for(keys: tuple[str | int, ...], expected: str) -> None:
+    with fb.ShuffleEnvironment(segments=256) as env:
+        for selector in (fb.hash_by(*keys), fb.hash_by(*keys, partitions=8, only=list(range(8)))):
+            for values in (False, True):
+                writer, gates = env.exchange(serializer=fb.ColumnarSerializer(TWO), consumers=8, selector=selector)
+                writer.watch_keys(values)
+                for rows in (20_000, 700, 20_000):
+                    batch = cities(rows + 5, "LAX").slice(5)
+                    through(writer, writer.try_emit_batch(batch), gates)
+                assert writer.hot_keys()
+                if values:
+                    assert named(writer) == expected
+                    assert set(writer.hot_keys()) <= set(writer.key_values())
+                else:
+                    assert writer.key_values() == {}
+                writer.abort()
+
+
+def test_of_records_and_of_arrays_too() -> None:
+    with fb.ShuffleEnvironment(segments=256) as env:
+        writer, gates = env.exchange(serializer=ROWS, consumers=2, selector=fb.hash_by("k"))
+        writer.watch_keys(values=True)
+        for key in keys(50_000, 0.6):
+            through(writer, writer.try_emit({"k": key, "x": 0.0}), gates)
+        assert named(writer) == "7"
+        writer.abort()
+        array = np.zeros(5000, np.dtype([("x", "f8"), ("k", "i8")]))
+        array["k"] = [7 if k % 3 else k for k in range(5000)]
+        schema = fb.Schema.from_numpy(array.dtype)
+        writer, gates = env.exchange(serializer=fb.ColumnarSerializer(schema), consumers=2, selector=fb.hash_by("k"))
+        writer.watch_keys(values=True)
+        for _ in range(20):
+            through(writer, writer.try_emit_batch(array), gates)
+        assert named(writer) == "7"
+        writer.abort()
+
+
+def test_the_texts_of_keys_that_are_not_hot_do_not_pile_up() -> None:
+    with fb.ShuffleEnvironment(segments=256) as env:
+        serializer = fb.ColumnarSerializer(SCHEMA)
+        writer, gates = env.exchange(serializer=serializer, consumers=2, selector=fb.hash_by("k"))
+        writer.watch_keys(values=True)
+        for k in range(400):
+            made = [5 if k % 2 else 10_000 * k + i for i in range(4096)]
+            through(writer, writer.try_emit_batch(pa.record_batch({"k": made, "x": [0.0] * 4096})), gates)
+        assert len(writer.key_values()) <= 256
+        assert named(writer) == "5"
         writer.abort()

@@ -16,7 +16,7 @@ def task(subtask: int, stage: str = "total", rows: int = 1000, **more: Any) -> T
     return Task(stage, subtask, seconds, more.pop("blocked", {}), rows, rows * 100, **more)
 
 
-def source(subtask: int, blocked: dict[int, float], **more: float) -> Task:
+def source(subtask: int, blocked: dict[int, float], **more: Any) -> Task:
     """A producer that was held up for so long by these consumers, of ten seconds."""
     held = sum(blocked.values())
     return task(subtask, "source", blocked=blocked, **{"credit": held, "user": max(0.0, 10 - held), **more})
@@ -75,6 +75,17 @@ def test_the_one_with_most_of_the_rows_is_skew_and_not_slowness() -> None:
     root = one(diagnose("e", [source(0, {1: 8.0})], consumers))
     assert (root.subtask, root.cause) == (1, "skew")
     assert root.evidence == {"rows": 2000, "rows of the others": 105}
+
+
+def test_the_key_that_most_rows_have_is_told_by_its_hash_and_by_its_value_where_that_was_asked_for() -> None:
+    consumers = [task(0, rows=100, user=0.5, input=9.5), task(1, rows=2000, user=9.8)]
+    shares = {"1:77": 0.61, "1:78": 0.2, "0:79": 0.05}
+    root = one(diagnose("e", [source(0, {1: 8.0}, hot_keys=shares)], consumers))
+    assert root.key is None
+    assert root.evidence["share of the key with hash 77"] == 0.61
+    found = diagnose("e", [source(0, {1: 8.0}, hot_keys=shares, key_values={"77": "'LAX'", "79": "'JFK'"})], consumers)
+    assert (one(found).key, one(found).evidence["share of the key 'LAX'"]) == ("'LAX'", 0.61)
+    assert "others; key 'LAX' has 61% of the rows (rows 2,000, rows of the others 100)" in found.sentence
 
 
 def test_many_rows_that_cost_more_each_are_slowness() -> None:

@@ -43,5 +43,12 @@ def test_shares_sum_to_one() -> None:
     assert abs(sum(found.values()) - 1) < 1e-9
 
 
+def test_no_share_is_less_than_none_or_more_than_all() -> None:
+    shares = Shares()
+    shares.of({"input": 5.0, "user": 0.0})
+    shares._window.popleft()  # the next is compared with that report
+    assert shares.of({"input": 0.1, "user": 0.2}) == {"backPressured": 0.0, "idle": 0.0, "busy": 1.0}
+
+
 def test_longest_keeps_all_of_few() -> None:
     assert longest([1.0, 0.0], [0, 1]) == {"0": 1.0}

@@ -20,6 +20,7 @@ from fastbuf.exchange.sampler import Sampler
 from fastbuf.monitor import wire
 from fastbuf.monitor.collector import MOST_STRANGERS
 from fastbuf.monitor.figures import MOST_BYTES
+from fastbuf.monitor.snapshot import snapshot
 
 ROWS = fb.RowSerializer(fb.Schema.of(k="int64", text="string"))
 TEXT = "x" * 100
@@ -99,6 +100,32 @@ def test_three_lines_name_the_slow_consumer_and_its_line(env: fb.ShuffleEnvironm
     assert "state" not in ended["producers"][0]
     assert "state" not in ended["consumers"][1]
     assert ended["producers"][0]["records"] == ended["consumers"][0]["records"] + ended["consumers"][1]["records"]
+
+
+@pytest.mark.parametrize("asked", ["never", "first", "later"])
+def test_the_value_of_a_hot_key_leaves_the_writer_only_where_it_was_asked_for(
+    env: fb.ShuffleEnvironment, asked: str
+) -> None:
+    if asked == "first":
+        env.monitor.start(key_values=True)
+    writer, gates = env.exchange(serializer=ROWS, consumers=2, selector=fb.hash_by("text"))
+    assert "hot_keys" not in env.monitor.snapshot()[0]["producers"][0]
+    if asked == "later":
+        env.monitor.start(key_values=True)
+    readers = [threading.Thread(target=list, args=[gate]) for gate in gates]
+    for reader in readers:
+        reader.start()
+    writer.emit_many([(k, "Ada Lovelace" if k % 4 else str(k)) for k in range(20_000)])
+    producer = env.monitor.snapshot()[0]["producers"][0]
+    ((place, share),) = producer["hot_keys"].items()
+    assert 0.5 < share <= 1
+    if asked == "never":
+        assert "Ada" not in repr(env.monitor.snapshot())
+    else:
+        assert producer["key_values"] == {place.partition(":")[2]: "'Ada Lovelace'"}
+    writer.close()
+    for reader in readers:
+        reader.join()
 
 
 def test_threads_end_with_the_environment() -> None:
@@ -320,3 +347,64 @@ def test_a_page_of_this_process(env: fb.ShuffleEnvironment) -> None:
             assert until(lambda: asked("/jobs")["jobs"][0]["status"] == "FINISHED")
     finally:
         slow.end()
+
+
+def test_a_task_that_reads_one_exchange_and_writes_to_another_makes_one_job_of_them(env: fb.ShuffleEnvironment) -> None:
+    over = threading.Event()
+    first, (middle,) = env.exchange(serializer=ROWS)
+    second, (last,) = env.exchange(serializer=ROWS)
+    other, (apart,) = env.exchange(serializer=ROWS)
+
+    def write(writer: fb.RecordWriter) -> None:
+        with writer:
+            while not over.is_set():
+                writer.emit((1, TEXT))
+
+    def forward() -> None:
+        with second:
+            second.emit_many(middle)
+
+    def sink() -> None:
+        for _ in last:
+            if not over.is_set():
+                over.wait(0.005)
+
+    work = [(write, (first,)), (forward, ()), (sink, ()), (write, (other,)), (list, (apart,))]
+    threads = [threading.Thread(target=target, args=given) for target, given in work]
+    for thread in threads:
+        thread.start()
+    try:
+        chained = until(lambda: [found for found in env.monitor.exchanges() if found.upstream])
+        (below,) = chained
+        jobs = snapshot(env.monitor.exchanges(), time.time())["jobs"]
+        assert sorted(len(job["exchanges"]) for job in jobs) == [1, 2]
+        (row,) = [job for job in jobs if len(job["exchanges"]) == 2]
+        assert row["id"] == below.id
+        assert row["exchanges"][0]["id"] == below.upstream[0]
+        (edge,) = [edge for edge in row["edges"] if edge["kind"] == "forward"]
+        assert edge["through"] == "the same tasks"
+        # One who is to blame, and not once for each exchange
+        roots = until(lambda: snapshot(env.monitor.exchanges(), time.time())["jobs"][0]["diagnosis"]["roots"])
+        assert [(root["cause"], root["vertex"]) for root in roots] == [("user_function", f"{below.id}-consumers")]
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    assert [found.upstream for found in env.monitor.exchanges() if found.id == below.id] == [below.upstream], "for good"
+
+
+def told(gate: str, task: str, writer: bool, running: bool = True) -> dict[str, Any]:
+    where = {"gates": [[gate, ""]]} if writer else {"gate": [gate, ""]}
+    doing = {"state": "user"} if running else {}
+    figures = {"records": 1, "seconds": {"user": 1.0}, "task": task, **doing}
+    return {"id": f"{gate}-{writer}", "writer": writer, "stage": "", "number": 0, **where, "figures": figures}
+
+
+def test_tasks_that_answer_each_other_are_no_ring_and_names_that_come_again_are_no_row() -> None:
+    monitor = fb.Monitor()
+    monitor.take([told("a", "1", True), told("a", "2", False), told("b", "2", True), told("b", "1", False)])
+    assert [found.upstream for found in monitor.exchanges()] == [(), ("0",)]
+    again = fb.Monitor()
+    again.take([told("a", "1", True, False), told("a", "2", False, False)])
+    again.take([told("b", "2", True), told("b", "3", False)])
+    assert [found.upstream for found in again.exchanges()] == [(), ()]

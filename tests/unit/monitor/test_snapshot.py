@@ -133,3 +133,19 @@ def test_a_flame_graph_adds_up_stacks() -> None:
     lines = {"frames": {"a.py:1 f": 3, "b.py:2 g": 9}}
     assert [child["name"] for child in flamegraph([lines])["children"]] == ["b.py:2 g", "a.py:1 f"]
     assert flamegraph([lines], "on_cpu")["value"] == 0
+
+
+def test_the_root_of_a_row_of_plain_exchanges_is_told_once_and_where_it_is() -> None:
+    clean, total = monitored.two_in_a_row()
+    root = Root("7", "consumers", 3, "user_function", 0.9, 0.9)
+    found = Diagnosis("HIGH", 0.8, [root])
+    plain = {"name": "consumers", "mode": "exchange"}
+    first = dataclasses.replace(clean, id="3", diagnosis=dataclasses.replace(found, roots=[root]), **plain)
+    second = dataclasses.replace(total, id="7", upstream=("3",), diagnosis=found, **plain)
+    (job,) = snapshot([first, second], 0.0)["jobs"]
+    assert [root["vertex"] for root in job["diagnosis"]["roots"]] == ["7-consumers"]
+    assert [edge["through"] for edge in job["edges"] if edge["kind"] == "forward"] == ["the same tasks"]
+    alone = dataclasses.replace(found, roots=[dataclasses.replace(root, exchange="3")])
+    first, second = (dataclasses.replace(first, diagnosis=alone), dataclasses.replace(second, diagnosis=None))
+    (job,) = snapshot([first, second], 0.0)["jobs"]
+    assert [root["vertex"] for root in job["diagnosis"]["roots"]] == ["3-consumers"], "not the last one of its name"
