@@ -97,11 +97,13 @@ def doubled(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_each_side_in_its_order_and_behind_a_function(spark: Any, mode: str) -> None:
+@pytest.mark.parametrize("down", ["-n", "n DESC"])
+def test_each_side_in_its_order_and_behind_a_function(spark: Any, mode: str, down: str) -> None:
     from pyspark.sql import functions as F
 
     left, right = inputs(spark)
-    a = fbs.group_by(left, "k", num_partitions=2, sort_by=-F.col("n"), mode=mode)
+    order = -F.col("n") if down == "-n" else F.desc("n")
+    a = fbs.group_by(left, "k", num_partitions=2, sort_by=order, mode=mode)
     b = fbs.group_by(
         right, "k", num_partitions=2, sort_by=["s", "n"], before=doubled, before_schema=right.schema, mode=mode
     )

@@ -42,9 +42,11 @@ def test_a_program_of_a_user_of_connect() -> None:
         "expression": True,
         "in turn": 1_000,
         "groups": [0, 1, 2, 3, 4],
+        "groups, descending": [983, 984, 985, 998, 999],
         "groups of pandas": 5,
         "aggregates": [995, 996, 997, 998, 999],
         "pairs": 2,
+        "pairs, descending": list(range(983, 1_000)),
     }
     for words in said:
         assert "Spark Connect" in words

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -178,17 +179,39 @@ def in_turn(key: Any, table: pa.Table) -> pa.Table:
 
 @pytest.mark.parametrize("mode", ["auto", *MODES])
 def test_rows_of_a_group_in_an_order(spark: Any, mode: str) -> None:
-    """As Spark sorts them: null first, NaN last; by columns and by expressions."""
+    """As Spark sorts them: null first, NaN last; descending, the other way; by columns and by expressions."""
     from pyspark.sql import functions as F
 
     df = frame(spark).withColumn("x", F.expr(f"cast({REAL.replace('id', 'n')} as double)"))
-    for order in (["x", "n"], [F.col("x"), -F.col("n")]):
+    for order in (["x", "n"], [F.col("x"), -F.col("n")], [F.col("x").desc(), F.desc("n")], [(-F.col("x")).desc(), "n"]):
         moved = df.repartition(2, "k").sortWithinPartitions("k", *order)
         want = [tuple(r) for r in moved.groupBy("k").agg(F.collect_list("n")).collect()]
         grouped = fbs.group_by(df, "k", num_partitions=2, sort_by=order, mode=mode)
         made = grouped.apply_in_arrow(in_turn, "k long, ns array<long>").collect()
         assert [tuple(row) for row in made] == want
         assert len(want) == 7
+
+
+def test_rows_in_descending_order_behind_files(spark: Any, tmp_path: Path) -> None:
+    """fastbuf's own shuffle serves: nothing has to be computed for it."""
+    from pyspark.sql import functions as F
+
+    frame(spark).write.parquet(str(tmp_path / "in"))
+    groups = fbs.read_parquet(spark, tmp_path / "in").group_by("k", partitions=2, sort_by=F.desc("n"))
+    made = groups.apply_in_arrow(in_turn, "k long, ns array<long>")
+    assert "Spark's own" not in str(made._terminal()[1].text())
+    rows = made.collect()
+    assert len(rows) == 7
+    assert all(row.ns == sorted(row.ns, reverse=True) for row in rows)
+
+
+def test_nulls_at_the_other_end_are_refused(spark: Any) -> None:
+    from pyspark.sql import functions as F
+
+    for order in (F.col("n").asc_nulls_last(), F.col("n").desc_nulls_first()):
+        groups = fbs.group_by(frame(spark), "k", num_partitions=2, sort_by=["k", order])
+        with pytest.raises(ConfigError, match=r"null.*isNull"):
+            groups.apply_in_arrow(in_turn, "k long, ns array<long>")
 
 
 def test_a_key_whose_equality_spark_alone_knows(spark: Any) -> None:

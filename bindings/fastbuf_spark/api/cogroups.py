@@ -16,7 +16,7 @@ from fastbuf_spark.worker.cogroups import ArrowPairVerb, PandasPairVerb, Place
 from fastbuf_spark.worker.groups import GroupStage, Layout
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructType
 
     from fastbuf_spark.api.groups import Grouped
@@ -134,7 +134,7 @@ class _Side:
         return cls(resolve(df, grouped._keys, grouped._num_partitions, order=grouped._sort_by), df.schema)
 
 
-def _union(left: _Side, right: _Side) -> tuple[DataFrame, list[str]]:
+def _union(left: _Side, right: _Side) -> tuple[DataFrame, list[Column]]:
     """The rows of both sides in places s0, s1, ... and their side; and the places that rows are sorted by.
 
     Keys have the first places.  A column of the right side takes the place of one of the left side's of its type; not
@@ -145,7 +145,7 @@ def _union(left: _Side, right: _Side) -> tuple[DataFrame, list[str]]:
     types: list[DataType] = []
     taken: list[list[int | None]] = [[], []]  # by side and place: the column there
     ordered: set[int] = set()
-    orders: list[str] = []
+    orders: list[Column] = []
     for i, (a, b) in enumerate(zip(left.found.codec.keys, right.found.codec.keys, strict=True)):
         one, other = left.found.frame.schema[a].dataType, right.found.frame.schema[b].dataType
         if one.simpleString() != other.simpleString():
@@ -158,7 +158,11 @@ def _union(left: _Side, right: _Side) -> tuple[DataFrame, list[str]]:
         taken[1].append(b)
     for number, side in enumerate((left, right)):
         mine, fields = taken[number], side.found.frame.schema.fields
-        sorted_by = [column for column in side.found.order if column not in mine]
+        sorted_by: dict[int, bool] = {}  # whether it is descending
+        for i in side.found.order:
+            column = i if i >= 0 else ~i
+            if column not in mine:
+                sorted_by.setdefault(column, i < 0)
         for column in [*range(len(side.shown)), *(c for c in sorted_by if c >= len(side.shown))]:
             if column in mine:
                 continue
@@ -174,13 +178,15 @@ def _union(left: _Side, right: _Side) -> tuple[DataFrame, list[str]]:
             mine[place] = column
             if column in sorted_by:
                 ordered.add(place)
-        orders += [f"s{mine.index(column)}" for column in sorted_by]
+        for column, descending in sorted_by.items():
+            name = f"s{mine.index(column)}"
+            orders.append(F.desc(name) if descending else F.asc(name))
         side.columns = tuple(mine.index(column) for column in range(len(side.shown)))
     frames = []
     for number, side in enumerate((left, right)):
         frame, chosen = side.found.frame, []
-        for place, column in enumerate(taken[number]):
-            made = F.lit(None).cast(types[place]) if column is None else F.col(f"`{frame.columns[column]}`")
+        for place, at in enumerate(taken[number]):
+            made = F.lit(None).cast(types[place]) if at is None else F.col(f"`{frame.columns[at]}`")
             chosen.append(made.alias(f"s{place}"))
         frames.append(frame.select(*chosen, F.lit(bool(number)).alias("side")))
     return frames[0].union(frames[1]), orders

@@ -60,7 +60,8 @@ def group_by(
     num_partitions
         Partitions after the shuffle.
     sort_by
-        Columns that the rows of a group are sorted by, ascending as in Spark: null first, NaN last.
+        Columns that the rows of a group are sorted by, as in Spark: ascending with null first and NaN last, or by
+        ``F.desc("x")`` or ``F.col("x").desc()`` the other way round.
     before, before_schema
         A function over record batches, and the schema of what it gives, for each input partition before the shuffle.
     mode
@@ -265,6 +266,10 @@ class Grouped:
         return resolve(
             self._df, self._keys, self._num_partitions, self._before, self._before_schema, order=self._sort_by
         )
+
+    def why_sparks(self) -> str:
+        """Why Spark's own groups serve, where they do."""
+        return self._found().by_spark or no_converters()
 
     def _shuffled(self, found: Keys, verb: Verb, func: Callable[..., Any], result: StructType) -> DataFrame:
         codec = found.codec

@@ -315,7 +315,7 @@ class _GroupStep:
         made = self.call(groups)
         if not isinstance(made, Staged):
             # Only by Spark's own groups
-            made = Staged(made, made.schema, in_order=False, mode="Spark's own", why="keys that it alone places")
+            made = Staged(made, made.schema, in_order=False, mode="Spark's own", why=groups.why_sparks())
         plan.entered(made, f"group by {', '.join(map(str, self.keys))}", count)
         plan.linked(self.name)
         return made

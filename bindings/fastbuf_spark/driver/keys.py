@@ -52,7 +52,7 @@ class Keys:
     by_spark
         Why only Spark's own shuffle places rows so; empty if fastbuf does.
     order
-        Positions of the columns that rows are sorted by within their groups.
+        Positions of the columns that rows are sorted by within their groups; ``~i`` for one that is descending.
     """
 
     given: tuple[str | Column, ...]
@@ -95,7 +95,11 @@ def resolve(
     """
     given = as_keys(keys)
     placed = len(given)
-    given += as_keys(order)
+    down = [False] * placed
+    for key in as_keys(order):
+        bare, descending = _direction(df, key)
+        given += (bare,)
+        down.append(descending)
     columns = df.schema if before_schema is None else before_schema
     large, zone = large_types(df.sparkSession), session_zone(df.sparkSession)
     shown = arrow_schema(columns, zone, large)
@@ -122,7 +126,8 @@ def resolve(
     wire = arrow_schema(frame.schema, zone, large) if before_schema is None else _plain_names(shown)
     positions = tuple(place for place in found if place is not None)
     codec = BatchCodec(wire, positions[:placed], before, None if wire.names == shown.names else shown, names)
-    return Keys(given[:placed], frame, codec, "", positions[placed:])
+    sorted_by = zip(positions[placed:], down[placed:], strict=True)
+    return Keys(given[:placed], frame, codec, "", tuple(~i if descending else i for i, descending in sorted_by))
 
 
 def as_keys(keys: Any) -> tuple[str | Column, ...]:
@@ -146,6 +151,43 @@ def as_keys(keys: Any) -> tuple[str | Column, ...]:
         if not isinstance(key, str | Column):
             raise ConfigError(f"key {_text(key)} is neither a column's name nor a Column")
     return found
+
+
+def _direction(df: DataFrame, key: str | Column) -> tuple[str | Column, bool]:
+    """What rows are sorted by, and whether descending, as ``F.desc("x")`` and ``F.col("x").desc()`` say it.
+
+    Raises
+    ------
+    ConfigError
+        Nulls are asked for at the other end than Spark's default.
+    """
+    if isinstance(key, str):
+        return key, False
+    column: Any = key
+    if is_connect(df):
+        said = column._expr
+        if type(said).__name__ != "SortOrder":
+            return key, False
+        child = said._child
+        # A column's name needs no column more; one of a certain DataFrame (df.x) is more than a name
+        name = None if getattr(child, "_plan_id", None) is not None else getattr(child, "_unparsed_identifier", None)
+        bare = type(column)(child) if name is None else name
+        descending, nulls_first = not said._ascending, said._nullsFirst
+    else:
+        said = column._jc.node()
+        if said.getClass().getSimpleName() != "SortOrder":
+            return key, False
+        jvm: Any = df.sparkSession._jvm
+        bare = type(column)(jvm.org.apache.spark.sql.Column(said.child()))
+        descending = "Descending" in said.sortDirection().getClass().getName()
+        nulls_first = "NullsFirst" in said.nullOrdering().getClass().getName()
+    if nulls_first == descending:
+        ends = ("descending has null last", "first") if descending else ("ascending has null first", "last")
+        raise ConfigError(
+            f"sort_by {_text(key)}: {ends[0]}; for null {ends[1]} sort by whether it is null before: "
+            f"sort_by=[F.col(...).isNull(){'.desc()' if descending else ''}, ...]"
+        )
+    return bare, descending
 
 
 def plain(df: DataFrame) -> DataFrame:

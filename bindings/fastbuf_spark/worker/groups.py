@@ -34,7 +34,8 @@ class Layout:
     shown
         The schema of what the user's function sees: the first columns.
     keys, order
-        Columns that rows are grouped by, and sorted by within a group; they may stand behind those that are shown.
+        Columns that rows are grouped by, and sorted by within a group (``~i``: descending); they may stand behind those
+        that are shown.
     names
         Of the keys, as the user gave them.
     """

@@ -7,7 +7,7 @@ value.  Several columns become one number, and rows are sorted by its digits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from fastbuf.errors import SchemaError
@@ -20,13 +20,21 @@ NARROW = 1 << 40  #: whole numbers within such a range need no dictionary: they 
 MOST = 1 << 62  #: codes of several columns stay below
 
 
-def codes(columns: Iterable[pa.Array], rows: int) -> tuple[np.ndarray, int]:
+def codes_by(batch: pa.RecordBatch, by: tuple[int, ...]) -> tuple[np.ndarray, int]:
+    """The codes of a batch's columns at ``by``; ``~i`` is column ``i`` descending: NaN first, null last."""
+    down = {place for place, i in enumerate(by) if i < 0}
+    return codes([batch.column(i if i >= 0 else ~i) for i in by], batch.num_rows, down)
+
+
+def codes(columns: Iterable[pa.Array], rows: int, descending: Collection[int] = ()) -> tuple[np.ndarray, int]:
     """A number for each row, from 0 up to a bound, in the order of the first column, then the second, and so on."""
     import numpy as np
 
     made, bound = np.zeros(rows, np.int64), 1
-    for column in columns:
+    for place, column in enumerate(columns):
         more, count = _codes(column)
+        if place in descending:
+            more = count - 1 - more
         if bound == 1:
             made, bound = more, count
             continue

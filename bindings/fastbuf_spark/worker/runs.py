@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from fastbuf_spark.worker.nameless import NamelessFile
-from fastbuf_spark.worker.order import codes, sorting
+from fastbuf_spark.worker.order import codes_by, sorting
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,6 +32,8 @@ def in_order(
 
     Parameters
     ----------
+    by
+        Positions of columns; ``~i`` for column ``i`` descending.
     memory_bytes
         Of rows, held and copied while they are sorted.
     directory
@@ -63,7 +65,7 @@ def _sorted(held: list[pa.RecordBatch], by: tuple[int, ...]) -> pa.RecordBatch:
     """The rows of these batches in order; empties the list, so that nothing is there three times."""
     batch = together(held)
     held.clear()
-    order = sorting(*codes([batch.column(i) for i in by], batch.num_rows))
+    order = sorting(*codes_by(batch, by))
     return batch if order is None else batch.take(_positions(order))
 
 
@@ -232,7 +234,7 @@ def _merge(runs: list[Run], by: tuple[int, ...], piece_bytes: int) -> Iterator[p
         if not cursors:
             return
         batch = together([held for cursor in cursors for held in cursor.held])
-        found, bound = codes([batch.column(i) for i in by], batch.num_rows)
+        found, bound = codes_by(batch, by)
         ends = np.cumsum([cursor.rows for cursor in cursors])
         lasts = [int(found[end - 1]) for cursor, end in zip(cursors, ends, strict=True) if not cursor.ended]
         if lasts:

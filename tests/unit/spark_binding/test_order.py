@@ -19,7 +19,7 @@ import pytest
 
 from fastbuf.errors import ResourceError, SchemaError
 from fastbuf_spark.worker.groups import Group, Groups, Layout, Limits, gathered
-from fastbuf_spark.worker.order import codes, sorting, starts
+from fastbuf_spark.worker.order import codes, codes_by, sorting, starts
 from fastbuf_spark.worker.runs import FAN_IN, Run, Spill, in_order
 
 NAN, INF = math.nan, math.inf
@@ -69,6 +69,11 @@ def test_values_of_every_type_compare_as_sparks(kind: str) -> None:
         for b, other in zip(want, found.tolist(), strict=True):
             assert (a < b) == (code < other)
             assert (a == b) == (code == other)
+    down, bound = codes_by(pa.record_batch([column, column], ["a", "b"]), (~1,))
+    assert down.min() >= 0
+    assert down.max() < bound
+    assert (found[1:] < found[:-1]).tolist() == (down[1:] > down[:-1]).tolist(), "descending, all is the other way"
+    assert (found[1:] == found[:-1]).tolist() == (down[1:] == down[:-1]).tolist()
     part, _ = codes([column[2:]], len(column) - 2)
     assert (part[1:] < part[:-1]).tolist() == [b < a for a, b in pairwise(want[2:])], "a slice has an offset"
 
@@ -116,10 +121,11 @@ def descriptors() -> int:
 
 
 @pytest.mark.parametrize("memory", [4 << 10, 40 << 10, 1 << 30])
-def test_rows_come_in_order_however_little_fits(memory: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", [(0, 1), (~0, ~1)], ids=["ascending", "descending"])
+def test_rows_come_in_order_however_little_fits(memory: int, by: tuple[int, ...], tmp_path: Path) -> None:
     before = descriptors()
-    rows = [r for piece in in_order(batches(4000, 50), (0, 1), memory, str(tmp_path)) for r in piece.to_pylist()]
-    assert [as_spark(row) for row in rows] == sorted(map(as_spark, rows))
+    rows = [r for piece in in_order(batches(4000, 50), by, memory, str(tmp_path)) for r in piece.to_pylist()]
+    assert [as_spark(row) for row in rows] == sorted(map(as_spark, rows), reverse=by[0] < 0)
     assert sorted(row["n"] for row in rows) == list(range(4000))
     assert descriptors() == before
     assert list(tmp_path.iterdir()) == []
