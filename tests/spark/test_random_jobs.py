@@ -222,11 +222,12 @@ class Job:
         keys, parts, mode = self.some_keys(), self.random.choice([1, 2, 3]), self.mode()
         if self.told[-1] in ("doubled",) or "doubled" in self.told:
             return  # equal ids have no order
-        by = [*self.some_keys(), "id"]
-        self.note(f"ids of groups by {keys}, sorted by {by}, to {parts} {mode}")
-        self.ours = self.ours.group_by(*keys, partitions=parts, sort_by=by, mode=mode).apply_in_arrow(in_order, GROUPED)
-        entry = F.struct(*by)
-        rows = F.transform(F.sort_array(F.collect_list(entry)), lambda each: each["id"])
+        by, down = [*self.some_keys(), "id"], self.random.random() < 0.4
+        self.note(f"ids of groups by {keys}, sorted by {by}, {'down, ' if down else ''}to {parts} {mode}")
+        groups = self.ours.group_by(*keys, partitions=parts, sort_by=list(map(F.desc, by)) if down else by, mode=mode)
+        self.ours = groups.apply_in_arrow(in_order, GROUPED)
+        entries = F.sort_array(F.collect_list(F.struct(*by)), asc=not down)
+        rows = F.transform(entries, lambda each: each["id"])
         made = (F.element_at(rows, 1).alias("least"), F.count("*").alias("many"), F.array_join(rows, ",").alias("ids"))
         self.theirs = self.theirs.groupBy(*keys).agg(*made).select("least", "many", "ids").toDF("id", "n", "key")
         self.columns = [("id", "long"), ("n", "long"), ("key", "string")]
