@@ -192,14 +192,18 @@ def test_rows_of_a_group_in_an_order(spark: Any, mode: str) -> None:
         assert len(want) == 7
 
 
-def test_rows_in_descending_order_behind_files(spark: Any, tmp_path: Path) -> None:
-    """fastbuf's own shuffle serves: nothing has to be computed for it."""
+def test_rows_in_descending_order_behind_files(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """fastbuf's own shuffle serves: nothing has to be computed for it.  Where something has, the plan says why not."""
     from pyspark.sql import functions as F
 
     frame(spark).write.parquet(str(tmp_path / "in"))
-    groups = fbs.read_parquet(spark, tmp_path / "in").group_by("k", partitions=2, sort_by=F.desc("n"))
-    made = groups.apply_in_arrow(in_turn, "k long, ns array<long>")
-    assert "Spark's own" not in str(made._terminal()[1].text())
+    source, schema = fbs.read_parquet(spark, tmp_path / "in"), "k long, ns array<long>"
+    computed = source.group_by("k", partitions=2, sort_by=-F.col("n")).apply_in_arrow(in_turn, schema)
+    computed.explain()
+    assert "Spark's own (key Column<'negative(n)'> is computed from what" in capsys.readouterr().out
+    made = source.group_by("k", partitions=2, sort_by=F.desc("n")).apply_in_arrow(in_turn, schema)
+    made.explain()
+    assert "Spark's own" not in capsys.readouterr().out
     rows = made.collect()
     assert len(rows) == 7
     assert all(row.ns == sorted(row.ns, reverse=True) for row in rows)
