@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import signal
 import time
@@ -125,6 +126,15 @@ def test_the_result_is_an_ordinary_dataframe(sessions: Sessions, folder: Path) -
     assert same(fbs.repartition(p, 1, "k"), plain) == ROWS
     grouped = fbs.group_by(p, "k", num_partitions=1).apply_in_arrow(ends, "k long, rows long")
     assert grouped.count() == 7
+
+
+def test_what_a_dataframe_has_is_told_to_be_there(spark: Any, folder: Path) -> None:
+    p: Any = fbs.read_parquet(spark, folder)
+    with pytest.raises(AttributeError, match=r"a Pipeline has no show: ask its DataFrame, .to_df\(\).show"):
+        p.show()
+    with pytest.raises(AttributeError, match="'Pipeline' object has no attribute 'shwo'"):
+        p.shwo()
+    assert copy.copy(p).count() == ROWS
 
 
 def pids(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

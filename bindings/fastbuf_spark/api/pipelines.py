@@ -248,6 +248,15 @@ class Pipeline:
         start = self._start.about if isinstance(self._start, Source) else repr(self._start)
         return f"Pipeline({start}, {len(self._verbs)} steps)"
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            from pyspark.sql import DataFrame
+
+            if not name.startswith("_") and hasattr(DataFrame, name):
+                raise AttributeError(f"a Pipeline has no {name}: ask its DataFrame, .to_df().{name}")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     @property
     def _session(self) -> Any:
         return self._start.spark if isinstance(self._start, Source) else self._start.sparkSession
