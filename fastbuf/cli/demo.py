@@ -44,7 +44,7 @@ SHOWN = {  # column of the result: heading
     "median_min": "median",
     "worst_min": "worst",
 }
-THROUGH = ("files", "sockets")
+THROUGH = {"memfd": "shared memory", "tcp": "sockets"}  #: what fastbuf's transports are
 SLOW_BATCH_ROWS = 2000
 SLOW_SEGMENT_BYTES = 8 << 10
 
@@ -230,7 +230,7 @@ def show_times(console: Console, results: dict[str, Measured], rows: int, title:
             f"{result.median_s:.2f}",
             f"{rows / result.median_s:,.0f}",
             f"{results[SPARK].median_s / result.median_s:.2f} x",
-            f"{result.rows_moved:,} rows, {result.bytes_moved / 1e6:.0f} MB through {THROUGH[way == FASTBUF]}",
+            f"{result.rows_moved:,} rows, {result.bytes_moved / 1e6:.0f} MB through {through(result)}",
         )
     console.print(table)
     console.print(
@@ -240,6 +240,15 @@ def show_times(console: Console, results: dict[str, Measured], rows: int, title:
         style="dim",
         highlight=False,
     )
+
+
+def through(result: Measured) -> str:
+    """What the rows of a way went through between its stages."""
+    runs = [run for run in result.runs if run.mode != "blocking"]
+    if not runs:
+        return "files"
+    names = {name for run in runs for told in run.producers.values() for name in told.get("transports", {})}
+    return " and ".join(sorted(THROUGH.get(name, name) for name in names))
 
 
 def show_stages(console: Console, results: dict[str, Measured]) -> None:

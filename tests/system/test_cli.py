@@ -91,8 +91,17 @@ def test_demo_shows_both_ways_and_that_they_agree(tmp_path: Path) -> None:
         said, _ = running.communicate(timeout=500)
     assert running.returncode == 0, said
     assert "All 3 runs wrote the same 31,031 rows." in said
-    for expected in ("Spark's own", "Spark's own, lifted", "fastbuf", "MIA", "657,042 rows", "shuffle by tailnum: "):
+    for expected in (
+        "Spark's own",
+        "Spark's own, lifted",
+        "fastbuf",
+        "MIA",
+        "657,042 rows",
+        "shuffle by tailnum: ",
+        "MB through files",
+    ):
         assert expected in said
+    assert "MB through shared memory" in said  # all workers are on this machine
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(asked, timeout=60)
     (picture,) = (tmp_path / "here").iterdir()
