@@ -182,10 +182,13 @@ def test_a_link_that_is_full_is_no_slow_consumer() -> None:
 
 
 def test_nobody_sees_a_picture_of_two_changes() -> None:
-    changing = Changing()
-    with ThreadPoolExecutor(2) as pool:
-        looks = [pool.submit(changing.look) for _ in range(1)]
-        changing.change(3_000_000)
-        for seen, torn in (look.result() for look in looks):
-            assert seen > 0
-            assert torn == 0
+    pictures, end = 0, time.monotonic() + 60
+    while pictures < 1000 and time.monotonic() < end:  # on a busy machine all may be changed before one has looked
+        changing = Changing()
+        with ThreadPoolExecutor(1) as pool:
+            looks = pool.submit(changing.look)
+            changing.change(3_000_000)
+            seen, torn = looks.result()
+        assert torn == 0
+        pictures += seen
+    assert pictures >= 1000
