@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 FLIGHTS = 336_776
 KEY = "tailnum"
 WAYS = (FASTBUF, SPARK, LIFTED)
-# A slow stage gets smaller batches, in every way: its pauses are then many.  The segments are smaller too, since a
-# batch is made of whole buffers.
 SHOWN = {  # column of the result: heading
     "dest": "to",
     "day": "day",
@@ -45,6 +43,8 @@ SHOWN = {  # column of the result: heading
     "worst_min": "worst",
 }
 THROUGH = {"memfd": "shared memory", "tcp": "sockets"}  #: what fastbuf's transports are
+# A slow stage gets smaller batches, in every way: its pauses are then many.  The segments are smaller too, since a
+# batch is made of whole buffers.
 SLOW_BATCH_ROWS = 2000
 SLOW_SEGMENT_BYTES = 8 << 10
 
@@ -244,11 +244,8 @@ def show_times(console: Console, results: dict[str, Measured], rows: int, title:
 
 def through(result: Measured) -> str:
     """What the rows of a way went through between its stages."""
-    runs = [run for run in result.runs if run.mode != "blocking"]
-    if not runs:
-        return "files"
-    names = {name for run in runs for told in run.producers.values() for name in told.get("transports", {})}
-    return " and ".join(sorted(THROUGH.get(name, name) for name in names))
+    names = {name for run in result.runs for told in run.producers.values() for name in told.get("transports", {})}
+    return " and ".join(sorted(THROUGH.get(name, name) for name in names)) or "files"
 
 
 def show_stages(console: Console, results: dict[str, Measured]) -> None:

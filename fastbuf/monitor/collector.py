@@ -201,12 +201,12 @@ class Monitor:
             for figures in found["consumers"].values():
                 if "state" in figures and figures.get("task"):
                     reads.setdefault(figures["task"], set()).add(found["exchange"])
-        links = [
+        links = {
             (before > found["exchange"], found["exchange"], before)
             for found in exchanges
             for figures in found["producers"].values()
             for before in (reads.get(figures.get("task", ""), ()) if "state" in figures else ())
-        ]
+        }
         for _, number, before in sorted(links):  # of two that answer each other the older one comes first
             if not self._is_above(number, before):
                 self._above.setdefault(number, set()).add(before)
@@ -215,7 +215,12 @@ class Monitor:
 
     def _is_above(self, number: int, other: int) -> bool:
         """Whether `other` is that exchange, or reads from it through others."""
-        return number == other or any(self._is_above(number, above) for above in self._above.get(other, ()))
+        seen: set[int] = set()
+        ahead = {other}
+        while ahead and number not in ahead:
+            seen |= ahead
+            ahead = {above for each in ahead for above in self._above.get(each, ())} - seen
+        return number in ahead
 
     def _exchanges(self) -> dict[int, Sides]:
         """Which writers and gates belong together: those that have a gate in common."""

@@ -125,7 +125,7 @@ def test_demo_that_is_stopped_leaves_nothing(tmp_path: Path) -> None:
     assert list((tmp_path / "temporary").iterdir()) == list((tmp_path / "here").iterdir()) == []
     end = time.monotonic() + 60  # Spark's JVM ends by itself once its standard input does
     while (left := alive_in(running.pid)) and time.monotonic() < end:
-        time.sleep(0.1)
+        time.sleep(0.1)  # the end of a process that is no child has no event
     assert left == []
 
 

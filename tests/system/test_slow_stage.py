@@ -72,7 +72,7 @@ class Running:
             found = look()
             if found or self.process.poll() is not None:
                 return found
-            time.sleep(0.5)
+            time.sleep(0.5)  # what a page or a terminal shows has no event
         return None
 
     def found(self, pattern: str) -> re.Match[str] | None:

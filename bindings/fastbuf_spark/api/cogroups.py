@@ -134,7 +134,7 @@ class _Side:
         return cls(resolve(df, grouped._keys, grouped._num_partitions, order=grouped._sort_by), df.schema)
 
 
-def _union(left: _Side, right: _Side) -> tuple[DataFrame, list[Column]]:
+def _union(left: _Side, right: _Side) -> tuple[DataFrame, list[str | Column]]:
     """The rows of both sides in places s0, s1, ... and their side; and the places that rows are sorted by.
 
     Keys have the first places.  A column of the right side takes the place of one of the left side's of its type; not
@@ -145,7 +145,7 @@ def _union(left: _Side, right: _Side) -> tuple[DataFrame, list[Column]]:
     types: list[DataType] = []
     taken: list[list[int | None]] = [[], []]  # by side and place: the column there
     ordered: set[int] = set()
-    orders: list[Column] = []
+    orders: list[str | Column] = []
     for i, (a, b) in enumerate(zip(left.found.codec.keys, right.found.codec.keys, strict=True)):
         one, other = left.found.frame.schema[a].dataType, right.found.frame.schema[b].dataType
         if one.simpleString() != other.simpleString():
@@ -180,7 +180,7 @@ def _union(left: _Side, right: _Side) -> tuple[DataFrame, list[Column]]:
                 ordered.add(place)
         for column, descending in sorted_by.items():
             name = f"s{mine.index(column)}"
-            orders.append(F.desc(name) if descending else F.asc(name))
+            orders.append(F.desc(name) if descending else name)
         side.columns = tuple(mine.index(column) for column in range(len(side.shown)))
     frames = []
     for number, side in enumerate((left, right)):

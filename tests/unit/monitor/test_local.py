@@ -400,6 +400,15 @@ def told(gate: str, task: str, writer: bool, running: bool = True) -> dict[str, 
     return {"id": f"{gate}-{writer}", "writer": writer, "stage": "", "number": 0, **where, "figures": figures}
 
 
+def test_many_ways_lead_to_an_exchange_and_each_is_looked_at_once() -> None:
+    """Of 200 exchanges that each read from the two before, no one could walk all ways from the last to the first."""
+    monitor = fb.Monitor()
+    monitor._above = {number: {number - 1, number - 2} for number in range(2, 200)}
+    assert monitor._is_above(0, 199)
+    assert not monitor._is_above(199, 0)
+    assert not monitor._is_above(500, 199)
+
+
 def test_tasks_that_answer_each_other_are_no_ring_and_names_that_come_again_are_no_row() -> None:
     monitor = fb.Monitor()
     monitor.take([told("a", "1", True), told("a", "2", False), told("b", "2", True), told("b", "1", False)])
