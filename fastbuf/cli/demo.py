@@ -222,15 +222,15 @@ def show_times(console: Console, results: dict[str, Measured], rows: int, title:
     table = Table(title=title, title_justify="left")
     table.add_column("way", no_wrap=True)
     for name in ("seconds", "rows/s", "times Spark"):
-        table.add_column(name, justify="right")
-    table.add_column("shuffled", no_wrap=True)
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("shuffled")  # what is too long for its line goes on in the next
     for way, result in results.items():
         table.add_row(
             way,
             f"{result.median_s:.2f}",
             f"{rows / result.median_s:,.0f}",
             f"{results[SPARK].median_s / result.median_s:.2f} x",
-            f"{result.rows_moved:,} rows, {result.bytes_moved / 1e6:.0f} MB through {through(result)}",
+            f"{result.rows_moved:,} rows\n{result.bytes_moved / 1e6:.0f} MB through {through(result)}",
         )
     console.print(table)
     console.print(
