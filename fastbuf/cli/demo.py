@@ -256,7 +256,7 @@ def show_stages(console: Console, results: dict[str, Measured]) -> None:
         chart.add_row(f"[b]{result.way}[/]", "")
         for span, colour in zip(result.typical[1], picture.COLOURS, strict=False):
             chart.add_row(
-                f"  {span.stage}", Bar(axis, span.first, span.end, width=40, color=colour), f"{span.end:.1f} s"
+                f"  {span.stage}", Bar(axis, span.first, span.end, width=36, color=colour), f"{span.end:.1f} s"
             )
     console.print(chart)
 

@@ -202,6 +202,8 @@ def _sentence(root: Root) -> str:
         where = f"; key {root.key} has {evidence.pop(_share_of(root.key), 0.0):.0%} of the rows"
     if root.subtask is None:
         evidence.pop(_TIMES, None)  # all are alike
+    if root.cause == "unknown":
+        evidence.pop("share", None)  # of what is not known
     figures = ", ".join(_figure(name, value) for name, value in evidence.items())
     return f"{who} {does}: {_WORDS[root.cause]}{where}{f' ({figures})' if figures else ''}. {root.remedy}"
 
