@@ -60,7 +60,8 @@ def map_in_arrow(
         As ``func`` and ``schema``, for each input partition before the shuffle.
     mode
         ``"pipelined"``, ``"blocking"``, or ``"auto"``: pipelined where two such shuffles and a producer have slots at
-        the same time and the input is the same each time it is read, else blocking.
+        the same time, and all shuffles that its input reads, and the input is the same each time it is read; else
+        blocking.
     conf
         Settings; by default those of the session (``spark.fastbuf.*``).
 

@@ -203,16 +203,22 @@ def ports_of(conf: ShuffleConf) -> str:
     )
 
 
-def spare_problem(sc: Any, num_partitions: int) -> str:
-    """Why ``auto`` leaves pipelined alone: there is to be room for two such shuffles, as a join has, and a producer."""
-    slots, need = slots_of(sc), 2 * num_partitions + 1
+def spare_problem(sc: Any, num_partitions: int, held: int) -> str:
+    """Why ``auto`` leaves pipelined alone: there is to be room for two such shuffles, as a join has, and a producer.
+
+    ``held``: slots that consumers of exchanges before it hold at the same time.
+    """
+    slots, need = slots_of(sc), num_partitions + max(num_partitions, held) + 1
     if slots is None or slots < 1:
         return "Spark does not say how many tasks it runs at once (no executor yet?)"
     if need <= slots:
         return ""
-    most = (slots - 1) // 2
-    instead = f"; num_partitions={most} would be pipelined" if most else ""
-    return f"two such shuffles, as a join has, and one producer take {need} slots, and there are {slots}{instead}"
+    most = min((slots - 1) // 2, slots - 1 - held)
+    instead = f"; num_partitions={most} would be pipelined" if most > 0 else ""
+    who = "two such shuffles, as a join has,"
+    if held > num_partitions:
+        who = f"{held} consumers of shuffles before it, {num_partitions} of its own"
+    return f"{who} and one producer take {need} slots, and there are {slots}{instead}"
 
 
 def remedy(sc: Any, slots: int) -> str:

@@ -15,7 +15,7 @@ from pyspark.serializers import BatchedSerializer, CPickleSerializer, NoOpSerial
 from fastbuf.errors import ConfigError, PreflightError
 from fastbuf_spark.codec import RecordCodec, own_partition_func
 from fastbuf_spark.conf import ShuffleConf, parse_bytes
-from fastbuf_spark.driver import exchanges
+from fastbuf_spark.driver import exchanges, upstream
 from fastbuf_spark.driver.checks import (
     check_conf,
     check_function,
@@ -141,6 +141,7 @@ class PairShuffle:
                 sc, exchange, self.name, self.partitions, self.conf, codec, self._producers(codecs), self._unsteady()
             )
             requests = _requests(sc, self.partitions, place)
+            upstream.remember(sc, requests._jrdd.rdd(), self.partitions + upstream.held_by_rdds(self.sides))
             consumer = named(flat(Consumer(spec, stage).records), "fastbuf_consumer")
             made = requests.mapPartitions(consumer, preservesPartitioning=True)
         made.partitioner = partitioner
@@ -178,7 +179,8 @@ class PairShuffle:
         if problems and mode != "auto":
             raise PreflightError(f"mode='{mode}' cannot run: " + "; ".join(problems))
         if mode == "auto" and not problems:
-            problems = [p for p in (spare_problem(sc, self.partitions), self._unsteady()) if p]
+            spare = spare_problem(sc, self.partitions, upstream.held_by_rdds(self.sides))
+            problems = [p for p in (spare, self._unsteady()) if p]
         chosen = "blocking" if problems else "pipelined"
         why = " (not pipelined: " + "; ".join(problems) + ")" if problems else ""
         log.info("%s into %d partitions: mode='%s'%s", self.name, self.partitions, chosen, why)

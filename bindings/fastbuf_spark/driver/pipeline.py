@@ -14,6 +14,7 @@ from fastbuf_spark.driver.keys import plain
 from fastbuf_spark.driver.plan import staged
 from fastbuf_spark.driver.sources import Source, counted
 from fastbuf_spark.driver.staged import Renamed, Staged
+from fastbuf_spark.driver.upstream import held_by_frame
 from fastbuf_spark.worker.chains import Called, Chain
 from fastbuf_spark.worker.groups import Limits
 from fastbuf_spark.worker.steps import Copies, Drawn, Hashed, WithoutLast
@@ -105,12 +106,14 @@ class Plan:
         slots = slots_to_come(sc) if mode == "pipelined" else self.slots
         if slots is None:
             return "Spark does not say how many tasks it runs at once" if mode == "auto" else ""
-        all_held = self.held + partitions
+        # What was asked for is not refused for what may be cached, or read in turn, by then
+        held = self.held if mode == "pipelined" else held_by_frame(frame)
+        all_held = held + partitions
         twice = mode == "auto" and self.shared
         need = (2 if twice else 1) * all_held + 1
         if need <= slots:
             return ""
-        before = f"{self.held} consumers of exchanges before it, " if self.held else ""
+        before = f"{held} consumers of exchanges before it, " if held else ""
         return (
             f"{before}{partitions} consumers{', as many of a second use as in a join,' if twice else ''} and one "
             f"producer take {need} slots, and there are {slots}: use {remedy(sc, need)}, or fewer partitions"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fastbuf.errors import PreflightError, SchemaError
 from fastbuf_spark.codec import BatchCodec
 from fastbuf_spark.conf import ShuffleConf
-from fastbuf_spark.driver import exchanges, input_batches
+from fastbuf_spark.driver import exchanges, input_batches, upstream
 from fastbuf_spark.driver.checks import (
     check_conf,
     check_mode,
@@ -153,21 +153,24 @@ def _pipelined(exchange: _Exchange, varies: str) -> Staged:
         return action
 
     spec = exchanges.register(sc, number, exchange.name, num_partitions, exchange.conf, codec, producers, varies)
-    frame = requests(df.sparkSession, num_partitions)
+    frame = requests(df.sparkSession, num_partitions, num_partitions + upstream.held_by_frame(df))
     consumer = Consumer(spec, exchange.func)
     return Staged(frame, exchange.schema, consumer, f"fastbuf_consumer_{number}", in_order=False)
 
 
-def requests(spark: Any, num_partitions: int) -> DataFrame:
+def requests(spark: Any, num_partitions: int, held: int = 0) -> DataFrame:
     """One row for each partition, in a partition of its own, of a size that Spark does not know.
 
     Of so few rows Spark would think that the result is small, and broadcast it in a join, however large it is.
+    ``held``: slots of those who read them and of consumers before them; 0: they read no exchange.
     """
     from pyspark.sql import DataFrame
 
     rows = spark.range(0, num_partitions, 1, num_partitions)
     try:
         made = rows._jdf.queryExecution().toRdd(), rows._jdf.schema(), False
+        if held:
+            upstream.remember(spark.sparkContext, made[0], held)
         frame = DataFrame(spark._jsparkSession.internalCreateDataFrame(*made), spark)
         # Spark knows then that it is a single one, as it knows of its own: unions and joins need no shuffle for it
         return frame.coalesce(1) if num_partitions == 1 else frame
@@ -216,7 +219,7 @@ def _choose(df: DataFrame, num_partitions: int, mode: str, varies: str) -> tuple
         if df.isStreaming:
             problems.append("a streaming input cannot be read by a second job: use mode='blocking'")
         if mode == "auto" and not problems:
-            spare = spare_problem(df.sparkSession.sparkContext, num_partitions)
+            spare = spare_problem(df.sparkSession.sparkContext, num_partitions, upstream.held_by_frame(df))
             problems += [spare] if spare else [f"its input is not deterministic: {varies}"] if varies else []
     if not problems:
         return "pipelined", ""

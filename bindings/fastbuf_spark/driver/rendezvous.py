@@ -389,8 +389,18 @@ class Rendezvous:
         for run in [run for run in self._runs if run.starved]:
             slots = self._exchanges[run.plan.exchange].slots if run.plan.exchange in self._exchanges else None
             if slots is not None and (verdict := slots.verdict(run, self.live_runs(), now)):
-                run.abort(verdict, now, final=True)
+                self._end_all(run, verdict, now)
                 return  # the slots that it gives back may be all that the others need
+
+    def _end_all(self, run: Run, verdict: str, now: float) -> None:
+        """End a run for want of slots, and those that read its result if all of them never have enough together."""
+        readers = [run]
+        while above := next((r for r in self._runs if r.epoch and r.epoch == readers[-1].parent), None):
+            readers.append(above)
+        known = self._exchanges[run.plan.exchange].slots
+        slots = known.known() if known is not None else None
+        for each in readers if slots is not None and sum(r.held_slots for r in readers) >= slots else [run]:
+            each.abort(verdict, now, final=True)
 
 
 _servers: dict[tuple[str, str, int], Rendezvous] = {}

@@ -66,11 +66,7 @@ class Consumer:
         Were it to end early here, the producer would take that for the end of its input.
         """
         partitions = (partition for batch in source for partition in batch.column(0).to_pylist())
-        try:
-            yield from self._all(TaskInput.of_task(), partitions)
-        except (ExchangeError, StallTimeout) as error:
-            # Not one of the next exchange, whose driver would be waited for to say why
-            raise StageFailed(str(error).removeprefix(f"{producers_failed(self.spec.name)}\n")) from error
+        return self._inside(self._all(TaskInput.of_task(), partitions))
 
     def then(self, link: Callable[[Any], Iterable[Any]]) -> Consumer:
         """The same, and ``link`` called with what the function gives."""
@@ -78,8 +74,23 @@ class Consumer:
 
     def records(self, source: Iterable[int]) -> Iterator[Any]:
         """The function of ``mapPartitions``; gives what the codec opens, which may be lists of records."""
-        task_input = TaskInput.of_task()
-        return task_input.wanted(self._all(task_input, source))
+        from pyspark import TaskContext
+
+        task_input, context = TaskInput.of_task(), TaskContext.get()
+        made = self._all(task_input, source)
+        # Records of an RDD go on to the next exchange's producer in the same process
+        inside = context is not None and context.getLocalProperty(EPOCH)
+        return task_input.wanted(self._inside(made) if inside else made)
+
+    def _inside(self, made: Iterator[Any]) -> Iterator[Any]:
+        """For a producer of the next exchange: it is told of an error that is not of its own exchange.
+
+        It would ask its driver for the cause of one that is, and wait for the answer.
+        """
+        try:
+            yield from made
+        except (ExchangeError, StallTimeout) as error:
+            raise StageFailed(str(error).removeprefix(f"{producers_failed(self.spec.name)}\n")) from error
 
     def _all(self, task_input: TaskInput, partitions: Iterable[int]) -> Iterator[Any]:
         task_input.hurry()

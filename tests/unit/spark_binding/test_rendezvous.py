@@ -64,10 +64,12 @@ class Driver:
     def control(self, exchange: str = "x1", secret: bytes = SECRET) -> Control:
         return Control(self.server.address, exchange, secret, WAIT_S)
 
-    def consumers(self, partitions: int = 2, exchange: str = "x1", stage: int = 1, first: int = 10) -> list[Control]:
+    def consumers(
+        self, partitions: int = 2, exchange: str = "x1", stage: int = 1, first: int = 10, parent: int = 0
+    ) -> list[Control]:
         made = [self.control(exchange) for _ in range(partitions)]
         for i, control in enumerate(made):
-            control.send({"op": "join", "stage": stage, "partition": i, "attempt": first + i})
+            control.send({"op": "join", "stage": stage, "partition": i, "attempt": first + i, "parent": parent})
         return made
 
     def running(self, partitions: int = 2) -> tuple[list[Control], int]:
@@ -289,6 +291,23 @@ def test_a_run_that_no_slot_is_left_for_ends_with_the_figures(driver: Driver, mo
     (again,) = driver.consumers(1, exchange="x2", stage=2, first=40)
     assert (again.verdict(WAIT_S) or {})["reason"] == reason, "what Spark tries again does not wait once more"
     close(*consumers, *later, again)
+
+
+def test_a_chain_that_never_has_slots_enough_ends_at_once(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else each run of the chain would be tried again as often as Spark tries a task, and each would wait anew."""
+    monkeypatch.setattr(slots, "LINGER_S", 0.3)
+    house = Slots(lambda: 4, lambda stage: (), lambda count: f"local[{count}]")
+    driver.register("x1", slots=house)
+    driver.register("x2", slots=house)
+    first, epoch = driver.running()
+    inner = driver.consumers(exchange="x2", stage=2, first=30, parent=epoch)
+    for i, control in enumerate(inner):
+        control.expect("epoch", timeout=WAIT_S)
+        control.send({"op": "ready", "host": "127.0.0.1", "port": 7000 + i, "gate": i})
+    reasons = {(control.verdict(WAIT_S) or {})["reason"] for control in (*first, *inner)}
+    assert len(reasons) == 1
+    assert "5 > 4 slots" in reasons.pop()
+    close(*first, *inner)
 
 
 def test_nonsense_drops_only_the_one_who_says_it(driver: Driver) -> None:

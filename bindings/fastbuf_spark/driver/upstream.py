@@ -1,0 +1,98 @@
+"""Slots that an input's own exchanges hold: what stands before a shuffle runs at the same time as its consumers.
+
+Each pipelined exchange is known by the RDD that its consumers read, which stays what it is in whatever is made of their
+result: a frame, an RDD, a cache.  Read through private doors of Spark; where one is shut, nothing is known, and a run
+that finds no slot says so itself (:mod:`fastbuf_spark.driver.slots`).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from fastbuf_spark.driver.checks import is_connect
+
+log = logging.getLogger("fastbuf_spark")
+
+_held: dict[tuple[str, int], int] = {}  #: slots of an exchange and of those before it, by application and RDD
+
+
+def remember(sc: Any, requests: Any, slots: int) -> None:
+    """Note an exchange: its consumers read the JVM's RDD ``requests``, and hold ``slots`` with those before them."""
+    application = str(sc.applicationId)
+    for other in [known for known in _held if known[0] != application]:
+        del _held[other]
+    _held[application, int(requests.id())] = slots
+
+
+def held_by_frame(df: Any) -> int:
+    """Slots that consumers hold while a DataFrame is read, once for each time that its plan names them."""
+    if is_connect(df):
+        return 0
+    sc = df.sparkSession.sparkContext
+    known = _of(sc)
+    try:
+        return _in_plan(sc, df._jdf.queryExecution().optimizedPlan(), known) if known else 0
+    except Exception as error:
+        log.debug("what the input reads is not known: %s", error)
+        return 0
+
+
+def held_by_rdds(rdds: Any) -> int:
+    """The same of RDDs."""
+    sc = rdds[0].context
+    known = _of(sc)
+    try:
+        return sum(_in_lineage(sc, rdd._jrdd.rdd(), known) for rdd in rdds) if known else 0
+    except Exception as error:
+        log.debug("what the input reads is not known: %s", error)
+        return 0
+
+
+def _of(sc: Any) -> dict[int, int]:
+    application = str(sc.applicationId)
+    return {rdd: slots for (of, rdd), slots in _held.items() if of == application}
+
+
+def _in_plan(sc: Any, plan: Any, known: dict[int, int]) -> int:
+    leaves = plan.collectLeaves()
+    found = 0
+    for leaf in (leaves.apply(i) for i in range(leaves.size())):
+        name = str(leaf.getClass().getSimpleName())
+        if name in ("LogicalRDD", "ExternalRDD"):
+            found += _in_lineage(sc, leaf.rdd(), known)
+        elif name == "InMemoryRelation" and not leaf.cacheBuilder().isCachedColumnBuffersLoaded():
+            found += _in_plan(sc, leaf.cacheBuilder().logicalPlan(), known)
+    return found
+
+
+def _in_lineage(sc: Any, last: Any, known: dict[int, int]) -> int:
+    """A loop, since a lineage may be longer than Python's stack is deep."""
+    above: dict[int, list[int]] = {}
+    waiting = [last]
+    while waiting:
+        rdd = waiting.pop()
+        number = int(rdd.id())
+        if number in above:
+            continue
+        above[number] = []
+        if number in known or _is_cached(sc, rdd):
+            continue
+        dependencies = rdd.dependencies()
+        for i in range(dependencies.size()):
+            read = dependencies.apply(i).rdd()
+            above[number].append(int(read.id()))
+            waiting.append(read)
+    slots: dict[int, int] = {}
+    for number in sorted(above):  # what an RDD reads was made before it
+        slots[number] = known.get(number, 0) + sum(slots[read] for read in above[number])
+    return slots[int(last.id())]
+
+
+def _is_cached(sc: Any, rdd: Any) -> bool:
+    """Whether all of an RDD is cached."""
+    if not rdd.getStorageLevel().isValid():
+        return False
+    blocks = sc._jsc.sc().getRDDStorageInfo()
+    mine = [info for info in blocks if int(info.id()) == int(rdd.id())]
+    return bool(mine) and mine[0].numCachedPartitions() == mine[0].numPartitions()
