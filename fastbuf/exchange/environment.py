@@ -290,6 +290,8 @@ class ShuffleEnvironment:
         self._check()
         instance("serializer", serializer, Serializer)
         instance("targets", targets, Sequence)
+        if callable(selector):
+            raise ConfigError(f"selector is {selector!r:.80}: wrap a function of yours, as fastbuf.custom(func)")
         instance("selector", selector, ChannelSelector, type(None))
         channel = whole("channel", channel, 0, (1 << 32) - 1)
         maximum = whole("maximum", maximum, 1) if maximum is not None else None

@@ -152,6 +152,11 @@ def test_the_users_own_out_of_range() -> None:
         spread(fb.custom(lambda record, n: 9), 2, records(1))
 
 
+def test_a_bare_function_is_told_what_to_wrap_it_in() -> None:
+    with fb.ShuffleEnvironment(segments=8) as env, pytest.raises(ConfigError, match=r"as fastbuf\.custom\(func\)"):
+        env.create_result_partition(fb.PickledSerializer(), [None], selector=lambda record, n: 0)
+
+
 def test_a_batch_selector_of_the_users_own() -> None:
     schema = pa.schema([("x", pa.int64())])
     batch = pa.record_batch([pa.array(range(10))], schema=schema)
