@@ -1,0 +1,100 @@
+"""Small jobs, where what counts is what a shuffle costs before and after its rows: fastbuf's modes beside Spark's own.
+
+Shape: Python stage -> shuffle by key -> Python stage, ``local[4]``, R = 1 (2 of the 400 inputs, where fastbuf then
+takes its blocking mode by itself), Spark's defaults.  No rows at all; 100 rows; 400 input partitions of 100 rows; and
+of FASTBUF_BENCH_ROWS rows (10 M; 100 k in a smoke run) a few: ``take(5)``, ``show()``, ``first()``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+SMOKE = os.environ.get("FASTBUF_BENCH_SMOKE") == "1"
+ROWS = int(os.environ.get("FASTBUF_BENCH_ROWS", "100_000" if SMOKE else "10_000_000"))
+ROUNDS = int(os.environ.get("FASTBUF_BENCH_ROUNDS", "5"))
+MODES = ("auto", "pipelined", "blocking")
+RECORD = "k long, id long, x double, name string"
+
+
+def passing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Both stages: hand on what they get."""
+    yield from batches
+
+
+def shown(df: Any) -> bool:
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        df.show()
+    return "only showing top 20 rows" in said.getvalue()
+
+
+#: Rows, input partitions, partitions out, the action, and whether it gave what it should
+JOBS: dict[str, tuple[int, int, int, Callable[[Any], Any]]] = {
+    "no rows": (0, 2, 1, lambda df: df.collect() == []),
+    "100 rows": (100, 2, 1, lambda df: len(df.collect()) == 100),
+    "400 inputs of 100 rows": (40_000, 400, 1, lambda df: df.count() == 40_000),
+    "400 inputs into 2": (40_000, 400, 2, lambda df: df.count() == 40_000),
+    "take(5)": (ROWS, 4, 1, lambda df: len(df.take(5)) == 5),
+    "show()": (ROWS, 4, 1, shown),
+    "first()": (ROWS, 4, 1, lambda df: df.first() is not None),
+}
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # The workers import the stage from this file
+    here = str(Path(__file__).parent)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
+    from pyspark.sql import SparkSession
+
+    made = (
+        SparkSession.builder.master("local[4]")
+        .config("spark.driver.memory", "4g")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "ERROR")
+        .getOrCreate()
+    )
+    yield made
+    made.stop()
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("job", JOBS)
+def test_small_jobs(job: str, spark: Any, in_turn: Any, benchmark: Any) -> None:
+    import fastbuf_spark as fbs
+
+    rows, inputs, partitions, right = JOBS[job]
+    data = spark.range(0, rows, 1, inputs).selectExpr(
+        "pmod(id * 7919, 1000003) AS k", "id", "id * 0.5D AS x", "concat('user-', pmod(id, 1000)) AS name"
+    )
+
+    def own() -> None:
+        assert right(data.mapInArrow(passing, RECORD).repartition(partitions, "k").mapInArrow(passing, RECORD))
+
+    def ours(mode: str) -> Callable[[], None]:
+        def run() -> None:
+            how: Any = {"before": passing, "before_schema": RECORD, "mode": mode}
+            assert right(fbs.map_in_arrow(data, passing, RECORD, keys=["k"], num_partitions=partitions, **how))
+
+        return run
+
+    benchmark.group = f"small jobs, {job}"
+    in_turn(
+        {"spark": own, **{mode: ours(mode) for mode in MODES}},
+        rounds=ROUNDS,
+        baselines=("spark",),
+        speed_up_over="spark",
+        partitions_in=inputs,
+        partitions_out=partitions,
+    )
