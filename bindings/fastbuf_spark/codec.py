@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from fastbuf.serializers.pair_table import PairTable
+    from fastbuf.serializers.plain_sums import PlainSums
 
 Empty = Callable[[list[int]], list[int]]  #: from the partitions that were seen to the empty ones that are left
 GROUP_BYTES = 32 << 10  #: about one segment: a group that is longer spans segments, one that is shorter wastes pickles
@@ -168,6 +169,8 @@ class RecordCodec:
         What merges pairs before they are sent; None: they go as they are.
     side
         Pairs go as (key, (side, value)).
+    packed
+        What is done with groups takes them as they travel.
     """
 
     partitions: int
@@ -175,6 +178,7 @@ class RecordCodec:
     partition_func: Callable[[Any], int] | None = None
     combine: Combining | None = None
     side: int | None = None
+    packed: bool = False
 
     def serializer(self, checksum: bool) -> Any:
         import fastbuf as fb
@@ -188,9 +192,13 @@ class RecordCodec:
         """What makes groups of a task's records, counts them, and has the proof of what was read."""
         return Reading(self, wanted, group_bytes)
 
-    def opened(self, polled: Any) -> Iterable[list[Any]]:
+    def opened(self, polled: Any) -> Iterable[bytes | list[Any]]:
         """Lists of records: who gives them to the user makes one stream of them, in C (``chain.from_iterable``)."""
-        return [unpacked(group) for _, group in polled]
+        return [self.group(item) for item in polled]
+
+    def group(self, item: tuple[int, bytes | list[Any]]) -> bytes | list[Any]:
+        """What is done with the group of an item gets."""
+        return item[1] if self.packed else unpacked(item[1])
 
     def count(self, item: tuple[int, bytes | list[Any]]) -> int:
         from fastbuf.serializers.plain_lists import plain_count
@@ -205,8 +213,14 @@ class Combining(Protocol):
     def table(self) -> PairTable:
         """An empty one."""
 
-    def lists(self, table: PairTable, source: Iterable[Any]) -> Iterator[Iterable[tuple[Any, Any]]]:
-        """What is sent."""
+    def sums(self) -> PlainSums | None:
+        """An empty one, if it merges by an operator that such a table knows."""
+
+    def full(self, table: PairTable | PlainSums, source: Iterator[Any]) -> tuple[bool, int]:
+        """Fill a table: whether the source has ended, and how many records are better sent as they are then."""
+
+    def lists(self, table: PairTable, source: Iterable[Any], left: int) -> Iterator[Iterable[tuple[Any, Any]]]:
+        """What is sent; of the first ``left`` records, what they are."""
 
 
 class Reading:
@@ -219,24 +233,45 @@ class Reading:
             codec.partitions, codec.key, codec.partition_func, wanted, group_bytes, side=codec.side
         )
         self._combine = codec.combine
-        self._table = None if codec.combine is None else codec.combine.table()
+        self._table = self._sums = None
+        if codec.combine is not None:
+            self._table = codec.combine.table()
+            if codec.partition_func is None:  # it places keys by what they are
+                self._sums = codec.combine.sums()
+        self._wanted = wanted
 
     def items(self, source: Iterable[Any]) -> Iterator[tuple[int, bytes | list[Any]]]:
         """Partitions and groups."""
-        if self._combine is not None:
-            assert self._table is not None
-            source = chain.from_iterable(self._combine.lists(self._table, source))
-        return packed(self._groups.items(source))
+        if self._combine is None:
+            yield from packed(self._groups.items(source))
+            return
+        assert self._table is not None
+        records, left = iter(source), 0
+        if self._sums is not None:
+            sums, groups, ended = self._sums, self._groups, False
+            while not ended and not left and not sums.left:
+                ended, left = self._combine.full(sums, records)
+                yield from sums.packed(groups.partitions, self._wanted, groups.group_bytes)
+                sums.clear()
+            if ended and not sums.left:
+                return
+            # Records that are not merged without objects, or hardly at all: all the others are taken for such ones
+            records = chain(sums.left, records)
+        yield from packed(self._groups.items(chain.from_iterable(self._combine.lists(self._table, records, left))))
 
     @property
     def rows(self) -> int:
         """Records read."""
-        return self._groups.rows if self._table is None else self._table.rows
+        if self._table is None:
+            return self._groups.rows
+        return self._table.rows + (0 if self._sums is None else self._sums.rows)
 
     @property
     def proof(self) -> int:
         """Sum over their keys, in any order; see RecordGroups."""
-        return self._groups.proof if self._table is None else self._table.proof
+        if self._table is None:
+            return self._groups.proof
+        return (self._table.proof + (0 if self._sums is None else self._sums.proof)) & (1 << 64) - 1
 
 
 class RecordSender:

@@ -104,7 +104,7 @@ class PairShuffle:
         combine
             What is done before the shuffle, if anything.
         stage
-            From lists of pairs that have come to lists of what comes out.
+            From groups of pairs that have come, as they travel, to lists of what comes out.
         """
         from pyspark.rdd import Partitioner, portable_hash
 
@@ -118,7 +118,8 @@ class PairShuffle:
             )
             made.partitioner = partitioner
             return made
-        codec = RecordCodec(self.partitions, None, own_partition_func(self.partition_func))
+        func = own_partition_func(self.partition_func)
+        codec = RecordCodec(self.partitions, None, func, packed=stage is not iter)
         codecs = [
             dataclasses.replace(codec, combine=combine, side=side if len(self.sides) > 1 else None)
             for side in range(len(self.sides))
