@@ -6,7 +6,7 @@ items a writer takes, and what a gate gives into what the user sees.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
@@ -171,6 +171,8 @@ class RecordCodec:
         Pairs go as (key, (side, value)).
     packed
         What is done with groups takes them as they travel.
+    pickled
+        What is read is pickled lists of records, as Spark keeps them.
     """
 
     partitions: int
@@ -179,6 +181,7 @@ class RecordCodec:
     combine: Combining | None = None
     side: int | None = None
     packed: bool = False
+    pickled: bool = False
 
     def serializer(self, checksum: bool) -> Any:
         import fastbuf as fb
@@ -216,8 +219,15 @@ class Combining(Protocol):
     def sums(self) -> PlainSums | None:
         """An empty one, if it merges by an operator that such a table knows."""
 
+    @property
+    def limit(self) -> int:
+        """Bytes of a table that is full."""
+
     def full(self, table: PairTable | PlainSums, source: Iterator[Any]) -> tuple[bool, int]:
         """Fill a table: whether the source has ended, and how many records are better sent as they are then."""
+
+    def passing(self, table: PairTable | PlainSums, read: int) -> int:
+        """How many records are better sent as they are, when a table is full of so many."""
 
     def lists(self, table: PairTable, source: Iterable[Any], left: int) -> Iterator[Iterable[tuple[Any, Any]]]:
         """What is sent; of the first ``left`` records, what they are."""
@@ -227,51 +237,105 @@ class Reading:
     """One task's way from records to groups as they travel."""
 
     def __init__(self, codec: RecordCodec, wanted: Sequence[int] | None, group_bytes: int) -> None:
+        from fastbuf.serializers.plain_parts import PlainParts
         from fastbuf.serializers.record_groups import RecordGroups
 
         self._groups = RecordGroups(
             codec.partitions, codec.key, codec.partition_func, wanted, group_bytes, side=codec.side
         )
         self._combine = codec.combine
-        self._table = self._sums = None
+        self._table = self._sums = self._parts = None
+        self._counts: Any = self._groups  # what knows how many records have been read
         if codec.combine is not None:
-            self._table = codec.combine.table()
-            if codec.partition_func is None:  # it places keys by what they are
-                self._sums = codec.combine.sums()
+            self._counts = self._table = codec.combine.table()
+        if codec.partition_func is None and codec.key is None:  # what needs no objects places keys by what they are
+            if codec.combine is None or codec.combine.sums() is not None:
+                self._parts = PlainParts(codec.partitions, wanted, group_bytes, codec.side)
+            self._sums = None if codec.combine is None else codec.combine.sums()
+        self._pickled = codec.pickled
         self._wanted = wanted
 
     def items(self, source: Iterable[Any]) -> Iterator[tuple[int, bytes | list[Any]]]:
         """Partitions and groups."""
-        if self._combine is None:
-            yield from packed(self._groups.items(source))
-            return
-        assert self._table is not None
         records, left = iter(source), 0
-        if self._sums is not None:
-            sums, groups, ended = self._sums, self._groups, False
+        if self._pickled:
+            pickles = records
+            records = loaded(pickles) if self._parts is None else (yield from self._of_pickles(pickles))
+        elif self._sums is not None:
+            assert self._combine is not None
+            ended, sums = False, self._sums
             while not ended and not left and not sums.left:
                 ended, left = self._combine.full(sums, records)
-                yield from sums.packed(groups.partitions, self._wanted, groups.group_bytes)
-                sums.clear()
-            if ended and not sums.left:
-                return
+                yield from self._sent()
             # Records that are not merged without objects, or hardly at all: all the others are taken for such ones
             records = chain(sums.left, records)
-        yield from packed(self._groups.items(chain.from_iterable(self._combine.lists(self._table, records, left))))
+            self._go_on(sums.rows, sums.proof)
+        made = records
+        if self._combine is not None:
+            assert self._table is not None
+            made = chain.from_iterable(self._combine.lists(self._table, records, left))
+        yield from packed(self._groups.items(made))
+
+    def _of_pickles(self, pickles: Iterator[bytes]) -> Generator[tuple[int, bytes | list[Any]], None, Iterator[Any]]:
+        """The groups of pickled lists, as long as they are of what needs no objects; gives the records behind them."""
+        from fastbuf.serializers.plain_parts import PlainPickles
+
+        reader, sums, parts = PlainPickles(), self._sums, self._parts
+        assert parts is not None
+        rest: Iterator[Any] = iter(())
+        passing = before = 0
+        for pickle in pickles:
+            plain = reader.packed(pickle)
+            missed = 0
+            if plain is None:
+                missed = -1
+            elif sums is None or passing > 0:
+                passing -= reader.rows
+                missed = 0 if parts.add(plain) else -1
+                if parts.full:
+                    yield from parts.lists()
+            else:
+                missed = sums.add(plain, True)
+                assert self._combine is not None
+                if sums.nbytes >= self._combine.limit:
+                    passing = self._combine.passing(sums, sums.rows - before)
+                    before = sums.rows
+                    yield from self._sent()
+            if missed:
+                some = list(loaded(iter((pickle,))))
+                rest = chain(some if missed < 0 else some[-missed:], loaded(pickles))
+                break
+        yield from parts.lists()
+        yield from self._sent()
+        self._go_on(parts.read + (0 if sums is None else sums.rows), parts.proof + (0 if sums is None else sums.proof))
+        return rest
+
+    def _sent(self) -> Iterator[tuple[int, bytes]]:
+        """The groups of what has been merged, which is forgotten then."""
+        if self._sums is not None:
+            yield from self._sums.packed(self._groups.partitions, self._wanted, self._groups.group_bytes)
+            self._sums.clear()
+
+    def _go_on(self, rows: int, proof: int) -> None:
+        """With objects, when so many records have been read."""
+        self._counts.rows, self._counts.proof = rows, proof & (1 << 64) - 1
 
     @property
     def rows(self) -> int:
-        """Records read."""
-        if self._table is None:
-            return self._groups.rows
-        return self._table.rows + (0 if self._sums is None else self._sums.rows)
+        """Records read, at the end."""
+        return int(self._counts.rows)
 
     @property
     def proof(self) -> int:
-        """Sum over their keys, in any order; see RecordGroups."""
-        if self._table is None:
-            return self._groups.proof
-        return (self._table.proof + (0 if self._sums is None else self._sums.proof)) & (1 << 64) - 1
+        """Sum over their keys, in any order, at the end; see RecordGroups."""
+        return int(self._counts.proof)
+
+
+def loaded(pickles: Iterator[bytes]) -> Iterator[Any]:
+    """The records of pickled lists, as PySpark's own serializer loads them."""
+    from pyspark.serializers import CPickleSerializer
+
+    return chain.from_iterable(map(CPickleSerializer().loads, pickles))
 
 
 class RecordSender:

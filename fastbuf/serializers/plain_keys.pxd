@@ -3,22 +3,15 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from fastbuf.serializers.plain_lists cimport PlainNode
+from fastbuf.serializers.plain_rows cimport Texts
 
 cdef enum:
     KEY_BLOCK = 128             # keys that are looked up together, so that their memory is waited for together
 
 
-# Bytes that are appended to; a place in them is offset << 8 | length.
-cdef struct Texts:
-    uint8_t *bytes
-    int64_t used
-    int64_t room
-
-
-cdef int texts_room(Texts *texts, int64_t more) except -1
-cdef int64_t texts_put(Texts *texts, const uint8_t *p, int64_t n) noexcept nogil     # room for it is there
-# realloc to so many bytes; NULL is never given
-cdef void *resized(void *p, int64_t size) except NULL
+# Python's hash of the next n keys of a column, which stays where it is.
+cdef int portable_hashes(const PlainNode *node, int n, uint64_t *hashes) except -1
+cdef int64_t hash_of_int(int64_t x) noexcept nogil
 
 
 # For one thread.  Its keys are ints of 64 bits, or strs of up to 255 bytes of UTF-8, and never both: equal keys have
@@ -27,7 +20,7 @@ cdef class PlainKeys:
     cdef uint8_t kind           # KIND_INT64 or KIND_STR; 0: not known yet
     cdef int64_t count
     cdef int64_t *keys          # by number: the int, or the place of the text
-    cdef uint64_t *hashes       # of texts, as they were given; ints have none kept
+    cdef uint64_t *hashes       # of texts; those of ints are not kept
     cdef int64_t _room          # of these two
     cdef uint64_t *_slots       # number + 1, and above it 32 bits of the hash; 0: free
     cdef uint64_t _mask
@@ -36,9 +29,7 @@ cdef class PlainKeys:
     cdef int64_t nbytes(self) noexcept
     # Set found to the numbers of n keys, at most KEY_BLOCK
     cdef int find_ints(self, const int64_t *x, int n, uint32_t *found) except -1
-    cdef int find_texts(
-        self, const uint8_t **at, const uint8_t *lengths, const uint64_t *hashes, int n, uint32_t *found
-    ) except -1
+    cdef int find_texts(self, const uint8_t **at, const uint8_t *lengths, int n, uint32_t *found) except -1
     # The same of the next n keys of a column; moves on in it
     cdef int find_column(self, PlainNode *node, int n, uint32_t *found) except -1
     cdef const uint8_t *text(self, int64_t number) noexcept nogil

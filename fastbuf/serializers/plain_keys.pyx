@@ -5,14 +5,18 @@ A table with open places (Knuth, The Art of Computer Programming 3, 6.4, algorit
 table of a million keys is in no cache.
 """
 
-from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Realloc
+from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
 from fastbuf.serializers.objects cimport fb_copy_short, fb_int64
 from fastbuf.serializers.plain_lists cimport KIND_INT32, KIND_STR, PlainNode, text_object
+from fastbuf.serializers.plain_rows cimport resized, texts_put, texts_room
 from fastbuf.serializers.record_groups cimport mixed
+
+cdef extern from "fb_text_hash.h":
+    Py_hash_t fb_text_hash(const uint8_t *p, Py_ssize_t n) except? -1
 
 cdef extern from *:
     void __builtin_prefetch(const void *p) noexcept nogil
@@ -21,29 +25,6 @@ cdef enum:
     LEAST = 1024                # places of the smallest table
     MOST = 0x7FFFFFFF           # keys
     AHEAD = 16                  # keys whose memory is asked for before it is waited for
-
-
-cdef void *resized(void *p, int64_t size) except NULL:
-    cdef void *made = PyMem_Realloc(p, size)
-    if made == NULL:
-        raise MemoryError(f"no memory for {size:,} bytes of pairs")
-    return made
-
-
-cdef int texts_room(Texts *texts, int64_t more) except -1:
-    cdef int64_t room = texts.used + more
-    if room > texts.room:
-        room = max(room, texts.room + (texts.room >> 1))
-        texts.bytes = <uint8_t *> resized(texts.bytes, room)
-        texts.room = room
-    return 0
-
-
-cdef int64_t texts_put(Texts *texts, const uint8_t *p, int64_t n) noexcept nogil:
-    cdef int64_t place = texts.used << 8 | n
-    fb_copy_short(texts.bytes + texts.used, p, n)
-    texts.used += n
-    return place
 
 
 cdef inline uint64_t _of_text(const uint8_t *p, int64_t n) noexcept nogil:
@@ -56,6 +37,34 @@ cdef inline uint64_t _of_text(const uint8_t *p, int64_t n) noexcept nogil:
     w = 0
     fb_copy_short(&w, p, n)
     return mixed(h ^ w)
+
+
+cdef int64_t hash_of_int(int64_t x) noexcept nogil:
+    """Python's own: the rest by a prime, and -2 for -1, which stands for an error there."""
+    cdef uint64_t size = 0 - <uint64_t> x if x < 0 else <uint64_t> x
+    size %= <uint64_t> 0x1FFFFFFFFFFFFFFF
+    x = -<int64_t> size if x < 0 else <int64_t> size
+    return -2 if x == -1 else x
+
+
+cdef int portable_hashes(const PlainNode *node, int n, uint64_t *hashes) except -1:
+    cdef const uint8_t *p = node.text_at
+    cdef int64_t x
+    cdef int32_t x32
+    cdef Py_hash_t found
+    cdef int i
+    for i in range(n):
+        if node.kind == KIND_STR:
+            found = fb_text_hash(p, node.at[i])
+            hashes[i] = <uint64_t> found
+            p += node.at[i]
+        elif node.kind == KIND_INT32:
+            memcpy(&x32, node.at + 4 * i, 4)
+            hashes[i] = <uint64_t> hash_of_int(x32)
+        else:
+            memcpy(&x, node.at + 8 * i, 8)
+            hashes[i] = <uint64_t> hash_of_int(x)
+    return 0
 
 
 cdef class PlainKeys:
@@ -102,14 +111,14 @@ cdef class PlainKeys:
                 at = (at + 1) & self._mask
         return 0
 
-    cdef int find_texts(
-        self, const uint8_t **at, const uint8_t *lengths, const uint64_t *hashes, int n, uint32_t *found
-    ) except -1:
+    cdef int find_texts(self, const uint8_t **at, const uint8_t *lengths, int n, uint32_t *found) except -1:
+        cdef uint64_t hashes[KEY_BLOCK]
         cdef uint64_t h, place, slot
         cdef int64_t key, more = 0
         cdef int i
         for i in range(n):
             more += lengths[i]
+            hashes[i] = _of_text(at[i], lengths[i])
         self._reserve(n)
         texts_room(&self._texts, more)
         self._ask_for(hashes, n)
@@ -139,16 +148,14 @@ cdef class PlainKeys:
 
     cdef int find_column(self, PlainNode *node, int n, uint32_t *found) except -1:
         cdef int64_t x[KEY_BLOCK]
-        cdef uint64_t hashes[KEY_BLOCK]
         cdef const uint8_t *at[KEY_BLOCK]
         cdef int32_t x32
         cdef int i
         if node.kind == KIND_STR:
             for i in range(n):
                 at[i] = node.text_at
-                hashes[i] = _of_text(at[i], node.at[i])
                 node.text_at += node.at[i]
-            self.find_texts(at, node.at, hashes, n, found)
+            self.find_texts(at, node.at, n, found)
             node.at += n
             return 0
         if node.kind == KIND_INT32:

@@ -22,10 +22,11 @@ from fastbuf.serializers.objects cimport (
     PyObject_GC_UnTrack, PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_New, PyTuple_SET_ITEM, fb_exact_int64, fb_float,
     fb_copy_short, fb_int64, fb_utf8,
 )
-from fastbuf.serializers.plain_keys cimport KEY_BLOCK, PlainKeys, resized
+from fastbuf.serializers.plain_keys cimport KEY_BLOCK, PlainKeys, hash_of_int, portable_hashes
 from fastbuf.serializers.plain_lists cimport (
     KIND_FLOAT, KIND_INT32, KIND_INT64, KIND_STR, KIND_TUPLE, MOST_NODES, PlainNode, read_nodes,
 )
+from fastbuf.serializers.plain_rows cimport resized
 from fastbuf.serializers.portable cimport portable_by_value
 from fastbuf.serializers.record_groups cimport mixed
 
@@ -34,6 +35,9 @@ from cpython.list cimport PyList_New as new_list
 cdef extern from "Python.h":
     bint PyTuple_CheckExact(PyObject *o)
     bint PyUnicode_CheckExact(PyObject *o)
+
+cdef extern from "fb_text_hash.h":
+    Py_hash_t fb_text_hash(const uint8_t *p, Py_ssize_t n) except? -1
 
 cdef enum:
     MERGE_ADD = 1
@@ -68,14 +72,6 @@ def merge_name(merge):
         return _NAMED.get(own_merge(merge))
     except TypeError:                                  # it has no hash
         return None
-
-
-cdef inline int64_t _hash_of_int(int64_t x) noexcept nogil:
-    """Python's own: the rest by a prime, and -2 for -1, which stands for an error there."""
-    cdef uint64_t size = 0 - <uint64_t> x if x < 0 else <uint64_t> x
-    size %= <uint64_t> 0x1FFFFFFFFFFFFFFF
-    x = -<int64_t> size if x < 0 else <int64_t> size
-    return -2 if x == -1 else x
 
 
 cdef class PlainSums:
@@ -120,8 +116,14 @@ cdef class PlainSums:
         PyMem_Free(self._values)
         self._values = NULL
 
-    def add(self, packed):
+    def add(self, packed, bint counted=False):
         """Merge a list of pairs, as ``pack_plain`` gives it.
+
+        Parameters
+        ----------
+        packed : bytes-like
+        counted : bool, optional
+            Add them to `rows` and `proof`.
 
         Returns
         -------
@@ -132,6 +134,7 @@ cdef class PlainSums:
         cdef PlainNode nodes[MOST_NODES]
         cdef uint32_t found[KEY_BLOCK]
         cdef int64_t values[KEY_BLOCK]
+        cdef uint64_t hashes[KEY_BLOCK]
         cdef Py_ssize_t count = 0, at = 0
         cdef int kind, value, n, taken, i
         cdef int32_t x32
@@ -151,6 +154,8 @@ cdef class PlainSums:
             self._value = value
             while at < count:
                 n = <int> min(count - at, <Py_ssize_t> KEY_BLOCK)
+                if counted:
+                    portable_hashes(&nodes[1], n, hashes)
                 self._keys.find_column(&nodes[1], n, found)
                 if nodes[2].kind == KIND_INT32:
                     for i in range(n):
@@ -162,6 +167,10 @@ cdef class PlainSums:
                     nodes[2].at += 8 * n
                 taken = self._merge(found, values, n)
                 at += taken
+                if counted:
+                    for i in range(taken):
+                        self.proof += mixed(hashes[i])
+                    self.rows += taken
                 if taken < n:
                     break
         finally:
@@ -250,7 +259,10 @@ cdef class PlainSums:
             if part == NULL or at == NULL:
                 raise MemoryError(f"no memory to put {count:,} keys into {partitions:,} partitions")
             for i in range(count):
-                to = <int64_t> self._keys.hashes[i] if texts else _hash_of_int(self._keys.keys[i])
+                if texts:
+                    to = fb_text_hash(self._keys.text(i), self._keys.keys[i] & 0xFF)
+                else:
+                    to = hash_of_int(self._keys.keys[i])
                 to %= partitions
                 if to < 0:
                     to += partitions
@@ -421,7 +433,7 @@ cdef class PlainSums:
                 if fb_exact_int64(key, &ints[n]):
                     self.left.append(record)
                     break
-                hashes[n] = <uint64_t> _hash_of_int(ints[n])
+                hashes[n] = <uint64_t> hash_of_int(ints[n])
             else:
                 text = fb_utf8(key, &length)
                 if text == NULL:
@@ -441,7 +453,7 @@ cdef class PlainSums:
         if n == 0:
             return 0
         if self._keys.kind == KIND_STR:
-            self._keys.find_texts(at, lengths, hashes, n, found)
+            self._keys.find_texts(at, lengths, n, found)
         else:
             self._keys.find_ints(ints, n, found)
         taken = self._merge(found, values, n)

@@ -67,12 +67,20 @@ class Combine:
         name = None if self.create is not None else merge_name(self.merge)
         return None if name is None else PlainSums(name)
 
+    @property
+    def limit(self) -> int:
+        """Bytes of a table that is full."""
+        return int(self.memory_bytes * SLACK)
+
     def full(self, table: PairTable | PlainSums, records: Iterator[Any]) -> tuple[bool, int]:
         """Fill a table: whether the records have ended, and how many are better sent as they are then."""
         before = table.rows
-        ended = table.fill(records, int(self.memory_bytes * SLACK))
-        read = table.rows - before
-        return ended, PASS * read if not ended and len(table) > WORTH * read else 0
+        ended = table.fill(records, self.limit)
+        return ended, 0 if ended else self.passing(table, table.rows - before)
+
+    def passing(self, table: PairTable | PlainSums, read: int) -> int:
+        """How many records are better sent as they are, when a table is full of so many."""
+        return PASS * read if len(table) > WORTH * read else 0
 
     def lists(self, table: PairTable, source: Iterable[Any], left: int = 0) -> Iterator[Pairs]:
         """What is sent of the records of ``source``: some of them at a time, merged by ``table``.

@@ -11,15 +11,16 @@ import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fastbuf.errors import ResourceError
+from fastbuf.errors import RecordError, ResourceError
 from fastbuf.serializers.plain_lists import pack_plain
 from fastbuf.serializers.portable import portable_hash
-from fastbuf_spark.codec import RecordCodec
+from fastbuf_spark.codec import Reading, RecordCodec
 from fastbuf_spark.worker import pairs
 from fastbuf_spark.worker.pairs import Combine, Join, MergeStage
 
@@ -248,10 +249,21 @@ MIXED: dict[str, list[Any]] = {
 }
 
 
+def read(codec: RecordCodec, records: list[Any], pickled: bool) -> tuple[Reading, list[Any]]:
+    """What a task sends of records, or of pickled lists of them as Spark has cached them."""
+    source: list[Any] = records
+    if pickled:
+        codec = replace(codec, pickled=True)
+        source = [pickle.dumps(records[i : i + 512], 5) for i in range(0, len(records), 512)]
+    reading = codec.reading(group_bytes=4096)
+    return reading, list(reading.items(source))
+
+
+@pytest.mark.parametrize("pickled", [False, True])
 @pytest.mark.parametrize("memory", [32 << 10, 1 << 30])
 @pytest.mark.parametrize("merge", [operator.add, max, min])
 @pytest.mark.parametrize("kind", MIXED)
-def test_what_two_tasks_send_is_merged_as_in_a_dict(kind: str, merge: Any, memory: int) -> None:
+def test_what_two_tasks_send_is_merged_as_in_a_dict(kind: str, merge: Any, memory: int, pickled: bool) -> None:
     """Of any mix of types, whether the tables are ever full or not, and in the partitions of ``portable_hash``."""
     records = MIXED[kind]
     wanted: dict[Any, Any] = {}
@@ -261,10 +273,11 @@ def test_what_two_tasks_send_is_merged_as_in_a_dict(kind: str, merge: Any, memor
     plain = RecordCodec(3)
     sent: list[list[Any]] = [[], [], []]
     for start, stop in ((0, len(records) // 2), (len(records) // 2, len(records))):
-        reading, reading_plain = codec.reading(), plain.reading()
-        for partition, group in reading.items(records[start:stop]):
+        reading, made = read(codec, records[start:stop], pickled)
+        for partition, group in made:
             sent[partition].append(group)
-        list(reading_plain.items(records[start:stop]))
+        reading_plain, made = read(plain, records[start:stop], pickled)
+        assert sum(plain.count(item) for item in made) == stop - start
         assert (reading.rows, reading.proof) == (reading_plain.rows, reading_plain.proof)
     found = []
     for partition, groups in enumerate(sent):
@@ -276,14 +289,16 @@ def test_what_two_tasks_send_is_merged_as_in_a_dict(kind: str, merge: Any, memor
     assert {type(value) for _, value in found} == {type(value) for value in wanted.values()}
 
 
+@pytest.mark.parametrize("pickled", [False, True])
 @pytest.mark.parametrize("memory", [64 << 10, 1 << 30])
 @pytest.mark.parametrize("sides", [0, 2])
 @pytest.mark.parametrize("kind", MIXED)
-def test_groups_of_any_mix_of_types(kind: str, sides: int, memory: int) -> None:
+def test_groups_of_any_mix_of_types(kind: str, sides: int, memory: int, pickled: bool) -> None:
     records = MIXED[kind]
     sent = []
     for side in range(sides or 1):
-        sent += [group for _, group in RecordCodec(1, side=side if sides else None).reading().items(records)]
+        _, made = read(RecordCodec(1, side=side if sides else None), records, pickled)
+        sent += [group for _, group in made]
     found = list(itertools.chain.from_iterable(stage(sides=sides, memory=memory)(sent)))
     listed = [(key, [list(values)] if not sides else [list(one) for one in values]) for key, values in found]
     expected = wanted([(key, value) for key, value in records])
@@ -306,6 +321,27 @@ def test_nan_keys_among_ints_are_lost_by_nobody() -> None:
     listed = list(itertools.chain.from_iterable(stage()(groups)))
     assert sum(len(values) for key, values in listed if key != key) == 2
     assert sum(len(values) for _, values in listed) == 8_000
+
+
+def test_a_record_that_is_no_pair_has_its_number() -> None:
+    """Whatever has read those before it."""
+    for combine in (None, Combine(None, operator.add, 1 << 20), Combine(None, pow, 1 << 20)):
+        for pickled in (False, True):
+            for count in (0, 7, 700):
+                with pytest.raises(RecordError, match=f"record {count} is no "):
+                    read(RecordCodec(2, combine=combine), [*((1, 1) for _ in range(count)), (1, 2, 3)], pickled)
+
+
+def test_hardly_merged_pairs_pass() -> None:
+    """A table of keys that all differ is sent, and eight times as many records behind it as they are."""
+    records = [(i, 1) for i in range(60_000)]
+    codec = RecordCodec(2, combine=Combine(None, operator.add, 64 << 10))
+    for pickled in (False, True):
+        reading, made = read(codec, records, pickled)
+        assert sorted(itertools.chain.from_iterable(codec.opened(made))) == records
+        assert reading.rows == len(records)
+        _, made = read(codec, [(0, 1)] * 60_000, pickled)
+        assert list(itertools.chain.from_iterable(codec.opened(made))) == [(0, 60_000)]
 
 
 def test_a_function_that_fails_and_one_that_gives_another_type() -> None:
