@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
-from fastbuf.errors import BlockError
+from fastbuf.errors import BlockError, RecordError
+from fastbuf.serializers.plain_groups import PlainGroups
 from fastbuf.serializers.plain_lists import pack_plain, unpack_plain
 from fastbuf.serializers.plain_parts import PlainParts, PlainPickles
+from fastbuf.serializers.plain_sums import PlainSums
 from fastbuf.serializers.portable import portable_hash
 from fastbuf.serializers.record_groups import RecordGroups
 
@@ -171,3 +173,26 @@ def test_what_is_of_another_kind_is_not_taken() -> None:
     assert [unpack_plain(some) for _, some in parts.lists()] == [[(1, 2.0)]]
     assert not PlainParts(2).add(pack_plain([(None, 1)]))
     assert not PlainParts(2).add(pack_plain([(1, tuple(range(10)))]))
+
+
+def test_a_list_that_was_altered_is_never_read_beyond() -> None:
+    """By whatever takes it as it travels: it is refused, not known, or one of other values."""
+    rng = random.Random(6)
+    records = {
+        "texts": [(f"k{i % 5}", (i, "äb" * (i % 5), None)) for i in range(40)],
+        "sums": [(f"k{i % 5}", i * 1000) for i in range(40)],
+        "sides": [(i, (i % 2, float(i))) for i in range(40)],
+    }
+    for some in records.values():
+        whole = pack_plain(some)
+        assert whole is not None
+        for _ in range(6_000):
+            bad = bytearray(whole)
+            for _ in range(rng.randrange(1, 4)):
+                bad[rng.randrange(len(bad) if rng.random() < 0.5 else 24)] = rng.randrange(256)
+            for taker in (PlainParts(3), PlainGroups(), PlainGroups(2), PlainSums("add")):
+                with contextlib.suppress(BlockError, RecordError, UnicodeDecodeError):
+                    taker.add(bytes(bad))
+                    for made in taker.lists():
+                        if not isinstance(taker, PlainParts):
+                            pickle.dumps(made)
