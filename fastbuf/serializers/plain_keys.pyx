@@ -91,6 +91,8 @@ cdef class PlainKeys:
         cdef uint64_t hashes[KEY_BLOCK]
         cdef uint64_t at, slot
         cdef int i
+        if n < 1:
+            return 0
         self._reserve(n)
         for i in range(n):
             hashes[i] = mixed(<uint64_t> x[i])
