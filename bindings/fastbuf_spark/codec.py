@@ -6,7 +6,7 @@ items a writer takes, and what a gate gives into what the user sees.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from fastbuf.serializers.pair_table import PairTable
+    from fastbuf.serializers.plain_sums import PlainSums
 
 Empty = Callable[[list[int]], list[int]]  #: from the partitions that were seen to the empty ones that are left
 GROUP_BYTES = 32 << 10  #: about one segment: a group that is longer spans segments, one that is shorter wastes pickles
@@ -168,6 +169,10 @@ class RecordCodec:
         What merges pairs before they are sent; None: they go as they are.
     side
         Pairs go as (key, (side, value)).
+    packed
+        What is done with groups takes them as they travel.
+    pickled
+        What is read is pickled lists of records, as Spark keeps them.
     """
 
     partitions: int
@@ -175,6 +180,8 @@ class RecordCodec:
     partition_func: Callable[[Any], int] | None = None
     combine: Combining | None = None
     side: int | None = None
+    packed: bool = False
+    pickled: bool = False
 
     def serializer(self, checksum: bool) -> Any:
         import fastbuf as fb
@@ -188,9 +195,13 @@ class RecordCodec:
         """What makes groups of a task's records, counts them, and has the proof of what was read."""
         return Reading(self, wanted, group_bytes)
 
-    def opened(self, polled: Any) -> Iterable[list[Any]]:
+    def opened(self, polled: Any) -> Iterable[bytes | list[Any]]:
         """Lists of records: who gives them to the user makes one stream of them, in C (``chain.from_iterable``)."""
-        return [unpacked(group) for _, group in polled]
+        return [self.group(item) for item in polled]
+
+    def group(self, item: tuple[int, bytes | list[Any]]) -> bytes | list[Any]:
+        """What is done with the group of an item gets."""
+        return item[1] if self.packed else unpacked(item[1])
 
     def count(self, item: tuple[int, bytes | list[Any]]) -> int:
         from fastbuf.serializers.plain_lists import plain_count
@@ -205,38 +216,126 @@ class Combining(Protocol):
     def table(self) -> PairTable:
         """An empty one."""
 
-    def lists(self, table: PairTable, source: Iterable[Any]) -> Iterator[Iterable[tuple[Any, Any]]]:
-        """What is sent."""
+    def sums(self) -> PlainSums | None:
+        """An empty one, if it merges by an operator that such a table knows."""
+
+    @property
+    def limit(self) -> int:
+        """Bytes of a table that is full."""
+
+    def full(self, table: PairTable | PlainSums, source: Iterator[Any]) -> tuple[bool, int]:
+        """Fill a table: whether the source has ended, and how many records are better sent as they are then."""
+
+    def passing(self, table: PairTable | PlainSums, read: int) -> int:
+        """How many records are better sent as they are, when a table is full of so many."""
+
+    def lists(self, table: PairTable, source: Iterable[Any], left: int) -> Iterator[Iterable[tuple[Any, Any]]]:
+        """What is sent; of the first ``left`` records, what they are."""
 
 
 class Reading:
     """One task's way from records to groups as they travel."""
 
     def __init__(self, codec: RecordCodec, wanted: Sequence[int] | None, group_bytes: int) -> None:
+        from fastbuf.serializers.plain_parts import PlainParts
         from fastbuf.serializers.record_groups import RecordGroups
 
         self._groups = RecordGroups(
             codec.partitions, codec.key, codec.partition_func, wanted, group_bytes, side=codec.side
         )
         self._combine = codec.combine
-        self._table = None if codec.combine is None else codec.combine.table()
+        self._table = self._sums = self._parts = None
+        self._counts: Any = self._groups  # what knows how many records have been read
+        if codec.combine is not None:
+            self._counts = self._table = codec.combine.table()
+        if codec.partition_func is None and codec.key is None:  # what needs no objects places keys by what they are
+            if codec.combine is None or codec.combine.sums() is not None:
+                self._parts = PlainParts(codec.partitions, wanted, group_bytes, codec.side)
+            self._sums = None if codec.combine is None else codec.combine.sums()
+        self._pickled = codec.pickled
+        self._wanted = wanted
 
     def items(self, source: Iterable[Any]) -> Iterator[tuple[int, bytes | list[Any]]]:
         """Partitions and groups."""
+        records, left = iter(source), 0
+        if self._pickled:
+            pickles = records
+            records = loaded(pickles) if self._parts is None else (yield from self._of_pickles(pickles))
+        elif self._sums is not None:
+            assert self._combine is not None
+            ended, sums = False, self._sums
+            while not ended and not left and not sums.left:
+                ended, left = self._combine.full(sums, records)
+                yield from self._sent()
+            # Records that are not merged without objects, or hardly at all: all the others are taken for such ones
+            records = chain(sums.left, records)
+            self._go_on(sums.rows, sums.proof)
+        made = records
         if self._combine is not None:
             assert self._table is not None
-            source = chain.from_iterable(self._combine.lists(self._table, source))
-        return packed(self._groups.items(source))
+            made = chain.from_iterable(self._combine.lists(self._table, records, left))
+        yield from packed(self._groups.items(made))
+
+    def _of_pickles(self, pickles: Iterator[bytes]) -> Generator[tuple[int, bytes | list[Any]], None, Iterator[Any]]:
+        """The groups of pickled lists, as long as they are of what needs no objects; gives the records behind them."""
+        from fastbuf.serializers.plain_parts import PlainPickles
+
+        reader, sums, parts = PlainPickles(), self._sums, self._parts
+        assert parts is not None
+        rest: Iterator[Any] = iter(())
+        passing = before = 0
+        for pickle in pickles:
+            plain = reader.packed(pickle)
+            missed = 0
+            if plain is None:
+                missed = -1
+            elif sums is None or passing > 0:
+                passing -= reader.rows
+                missed = 0 if parts.add(plain) else -1
+                if parts.full:
+                    yield from parts.lists()
+            else:
+                missed = sums.add(plain, True)
+                assert self._combine is not None
+                if sums.nbytes >= self._combine.limit:
+                    passing = self._combine.passing(sums, sums.rows - before)
+                    before = sums.rows
+                    yield from self._sent()
+            if missed:
+                some = list(loaded(iter((pickle,))))
+                rest = chain(some if missed < 0 else some[-missed:], loaded(pickles))
+                break
+        yield from parts.lists()
+        yield from self._sent()
+        self._go_on(parts.read + (0 if sums is None else sums.rows), parts.proof + (0 if sums is None else sums.proof))
+        return rest
+
+    def _sent(self) -> Iterator[tuple[int, bytes]]:
+        """The groups of what has been merged, which is forgotten then."""
+        if self._sums is not None:
+            yield from self._sums.packed(self._groups.partitions, self._wanted, self._groups.group_bytes)
+            self._sums.clear()
+
+    def _go_on(self, rows: int, proof: int) -> None:
+        """With objects, when so many records have been read."""
+        self._counts.rows, self._counts.proof = rows, proof & (1 << 64) - 1
 
     @property
     def rows(self) -> int:
-        """Records read."""
-        return self._groups.rows if self._table is None else self._table.rows
+        """Records read, at the end."""
+        return int(self._counts.rows)
 
     @property
     def proof(self) -> int:
-        """Sum over their keys, in any order; see RecordGroups."""
-        return self._groups.proof if self._table is None else self._table.proof
+        """Sum over their keys, in any order, at the end; see RecordGroups."""
+        return int(self._counts.proof)
+
+
+def loaded(pickles: Iterator[bytes]) -> Iterator[Any]:
+    """The records of pickled lists, as PySpark's own serializer loads them."""
+    from pyspark.serializers import CPickleSerializer
+
+    return chain.from_iterable(map(CPickleSerializer().loads, pickles))
 
 
 class RecordSender:

@@ -7,8 +7,8 @@ from libc.stdint cimport int64_t, uint64_t
 # looks at objects of unknown kinds to learn how long they are.
 cdef class PairTable:
     cdef readonly dict table            # by key: what was merged, a list of values, or a list for each side
-    cdef readonly int64_t rows          # that fill has read
-    cdef readonly uint64_t proof        # of their keys, as in RecordGroups
+    cdef public int64_t rows          # that fill has read
+    cdef public uint64_t proof        # of their keys, as in RecordGroups
     cdef readonly int64_t nbytes        # of memory that the table's entries take, about
     cdef object _create                 # None: a value is what the next ones are merged with
     cdef object _merge                  # None: values are put into lists

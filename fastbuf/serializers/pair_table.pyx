@@ -17,11 +17,10 @@ from fastbuf.serializers.portable cimport portable_by_value
 from fastbuf.serializers.record_groups cimport key_and_value, mixed
 
 from itertools import islice
-from operator import add
 from sys import getsizeof
-from types import FunctionType
 
 from fastbuf.errors import RecordError
+from fastbuf.serializers.plain_sums import own_merge
 
 cdef extern from "Python.h":
     bint PyTuple_CheckExact(PyObject *o)
@@ -39,18 +38,6 @@ cdef enum:
     SOME = 32               # of so many merges, and objects of unknown kinds, one is looked at
 
 cdef int64_t NO_END = 0x7FFFFFFFFFFFFFFF
-
-
-_SUM = eval("lambda a, b: a + b").__code__             # of Python's: Cython's functions have none
-
-
-def _own(merge):
-    """What to call for a function: ``operator.add`` for one that does the same, in half the time."""
-    if type(merge) is FunctionType and merge.__code__.co_code == _SUM.co_code:
-        code = merge.__code__
-        # The same steps over the same two arguments: nothing else has a part in what it gives
-        return add if (code.co_argcount, code.co_kwonlyargcount) == (2, 0) else merge
-    return merge
 
 
 def _stopped(error):
@@ -86,8 +73,11 @@ cdef class PairTable:
     def __init__(self, create=None, merge=None, sides=0):
         self.table = {}
         self._create = create
-        self._merge = _own(merge)
+        self._merge = own_merge(merge)
         self._sides = sides
+
+    def __len__(self):
+        return len(self.table)
 
     def fill(self, source, int64_t limit, int64_t most=NO_END):
         """Merge records into the table, until it has ``limit`` bytes, or ``most`` records have been read.

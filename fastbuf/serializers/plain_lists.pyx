@@ -29,16 +29,8 @@ cdef extern from "Python.h":
     bint PyUnicode_CheckExact(PyObject *o)
 
 cdef enum:
-    MOST_NODES = 32
     HEAD = 8
     LONGEST = 64               # bytes of a string: pickle writes a longer one about as fast, and a repeated one once
-    KIND_FLAG = 1              # None, False, True
-    KIND_INT32 = 2
-    KIND_INT64 = 3
-    KIND_FLOAT = 4
-    KIND_STR = 5
-    KIND_BYTES = 6
-    KIND_TUPLE = 7
 
 
 # ------------------------------------------------------------------------------------------------------------ pack
@@ -250,7 +242,7 @@ cpdef bytes pack_plain(list values):
 # ---------------------------------------------------------------------------------------------------------- unpack
 
 
-cdef int _read_nodes(const uint8_t *p, int64_t left, PlainNode *nodes, Py_ssize_t *count) except -1:
+cdef int read_nodes(const uint8_t *p, int64_t left, PlainNode *nodes, Py_ssize_t *count) except -1:
     """Sets each node's places, all of them inside the bytes; how many nodes there are."""
     cdef uint32_t u
     cdef int n, k, open = 1
@@ -314,9 +306,11 @@ cdef int _check_head(const uint8_t *p, int64_t left) except -1:
     return 0
 
 
-cdef PyObject *_bad_text(const uint8_t *p, Py_ssize_t n) except NULL:
-    # fb_str failed: once more in Python, for the reason.
-    PyErr_Clear()
+cdef PyObject *text_object(const uint8_t *p, Py_ssize_t n) except NULL:
+    cdef PyObject *made = fb_str(p, n)
+    if made != NULL:
+        return made
+    PyErr_Clear()                                      # once more in Python, for the reason
     try:
         p[:n].decode("utf-8")
     except UnicodeDecodeError as error:
@@ -342,8 +336,7 @@ cdef inline PyObject *_make_leaf(PlainNode *node) except NULL:
         node.text_at += n
         if node.kind == KIND_BYTES:
             return fb_bytes(p, n)
-        made = fb_str(p, n)
-        return made if made != NULL else _bad_text(p, n)
+        return text_object(p, n)
     if node.kind == KIND_INT64:
         memcpy(&x, p, 8)
         node.at += 8
@@ -405,7 +398,7 @@ cpdef list unpack_plain(object packed):
     cdef list found
     PyObject_GetBuffer(packed, &view, PyBUF_SIMPLE)
     try:
-        _read_nodes(<const uint8_t *> view.buf, view.len, nodes, &count)
+        read_nodes(<const uint8_t *> view.buf, view.len, nodes, &count)
         # Each value takes a byte at least, so the list is no longer than the bytes are.
         found = new_list(count)
         collects = PyGC_Disable()                      # nothing made here is garbage, and it would be looked at often

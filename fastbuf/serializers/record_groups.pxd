@@ -13,8 +13,8 @@ cdef tuple key_and_value(object record, int64_t number)
 cdef class RecordGroups:
     cdef readonly int64_t partitions
     cdef readonly int64_t group_bytes
-    cdef readonly int64_t rows          # seen, those that nobody wants too
-    cdef readonly uint64_t proof        # sum of mixed hashes of the keys of all rows
+    cdef public int64_t rows          # seen, those that nobody wants too
+    cdef public uint64_t proof        # sum of mixed hashes of the keys of all rows
     cdef object _key                    # None: records are pairs
     cdef object _partition_func         # None: portable_hash
     cdef object _side                   # None: pairs come out as they are

@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 from conftest import failure, in_time, no_run_left, told
 from pairs import Place
+from pyspark.serializers import BatchedSerializer, CPickleSerializer
 from test_rdd_pairs import KEYS, parts, shape
 
 import fastbuf_spark as fbs
 from fastbuf.errors import ConfigError
-from fastbuf_spark.driver.pair_plan import PairShuffle
+from fastbuf_spark.driver.pair_plan import PairShuffle, as_pickles
 
 pytestmark = pytest.mark.spark
 MODES = ["pipelined", "blocking"]
@@ -295,3 +296,54 @@ def test_a_table_may_have_what_sparks_own_may_unless_it_was_said(spark: Any) -> 
 
     assert table(None) == rdd._memory_limit() << 20
     assert table(fbs.ShuffleConf(memory_bytes="8m")) == 8 << 20
+
+
+MIXES: dict[str, Callable[[int], tuple[Any, Any]]] = {
+    "ints": lambda i: (i * 7919 % 997, i),
+    "strs": lambda i: (f"käse-{i * 7919 % 997}", i / 2),
+    "a sum of more than 64 bits": lambda i: (i % 5, 2**61),
+    "keys of other types later on": lambda i: (i % 7 if i < 4_000 else i % 7 + 0.5, 1),
+    "values of other types later on": lambda i: (i % 7, 1 if i < 4_000 else 0.5),
+    "no value": lambda i: (i % 7, None if i % 1_000 == 999 else 1),
+}
+
+
+@pytest.mark.parametrize("mix", MIXES)
+def test_what_is_kept_as_pickles_is_as_what_is_made(spark: Any, mix: str, mode: str) -> None:
+    """Pairs that no object is made of, and those that come among them: however Spark has them."""
+    sc = spark.sparkContext
+    records = [MIXES[mix](i) for i in range(9_000)]
+    made = sc.range(0, 9_000, 1, 3).map(MIXES[mix])
+    kept = {
+        "parallelized": sc.parallelize(records, 3),
+        "one at a time": made._reserialize(BatchedSerializer(CPickleSerializer(), 1)),
+        "cached": sc.range(0, 9_000, 1, 3).map(MIXES[mix]).cache(),
+        "shuffled": made.partitionBy(4, hash),
+        "of two": made.filter(lambda pair: pair[0] != 3).union(made.filter(lambda pair: pair[0] == 3)),
+        "fewer": sc.range(0, 9_000, 1, 9).map(MIXES[mix]).coalesce(2),
+    }
+    wanted = groups(made.groupByKey(2))
+    if mix != "no value":
+        most, total = (parts(made.reduceByKey(merge, 2)) for merge in (max, operator.add))
+    placed = [sorted(map(repr, some)) for some in made.partitionBy(2).glom().collect()]
+    for name, rdd in kept.items():
+        assert groups(fbs.group_by_key(rdd, 2, mode=mode)) == wanted, name
+        moved = fbs.partition_by(rdd, 2, mode=mode).glom().collect()
+        assert [sorted(map(repr, some)) for some in moved] == placed, name
+        if mix != "no value":
+            assert parts(fbs.reduce_by_key(rdd, max, 2, mode=mode)) == most, name
+            assert parts(fbs.reduce_by_key(rdd, operator.add, 2, mode=mode)) == total, name
+    assert sides(fbs.co_group(kept["cached"], made, 2, mode=mode)) == sides(made.cogroup(made, 2))
+    kept["cached"].unpersist()
+
+
+def test_which_rdds_are_read_as_pickles(spark: Any) -> None:
+    sc = spark.sparkContext
+    made = sc.range(0, 10, 1, 2).map(lambda i: (i, i))
+    assert as_pickles(made) is None  # the function runs in the same task
+    assert as_pickles(made.cache()) is not None
+    assert as_pickles(sc.parallelize([(1, 2)])) is not None
+    assert as_pickles(made.zip(made)) is None  # kept by another serializer
+    assert as_pickles(made.barrier().mapPartitions(iter)) is None
+    assert as_pickles(made.partitionBy(3)) is not None
+    made.unpersist()

@@ -9,8 +9,14 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from pyspark.core.rdd import RDD
-from pyspark.serializers import BatchedSerializer, CPickleSerializer, NoOpSerializer, pack_long
+from pyspark.core.rdd import RDD, PipelinedRDD
+from pyspark.serializers import (
+    AutoBatchedSerializer,
+    BatchedSerializer,
+    CPickleSerializer,
+    NoOpSerializer,
+    pack_long,
+)
 
 from fastbuf.errors import ConfigError, PreflightError
 from fastbuf_spark.codec import RecordCodec, own_partition_func
@@ -104,7 +110,7 @@ class PairShuffle:
         combine
             What is done before the shuffle, if anything.
         stage
-            From lists of pairs that have come to lists of what comes out.
+            From groups of pairs that have come, as they travel, to lists of what comes out.
         """
         from pyspark.rdd import Partitioner, portable_hash
 
@@ -118,16 +124,21 @@ class PairShuffle:
             )
             made.partitioner = partitioner
             return made
-        codec = RecordCodec(self.partitions, None, own_partition_func(self.partition_func))
+        func = own_partition_func(self.partition_func)
+        codec = RecordCodec(self.partitions, None, func, packed=stage is not iter)
+        kept = [as_pickles(rdd) for rdd in self.sides]
         codecs = [
-            dataclasses.replace(codec, combine=combine, side=side if len(self.sides) > 1 else None)
-            for side in range(len(self.sides))
+            dataclasses.replace(
+                codec, combine=combine, side=side if len(kept) > 1 else None, pickled=source is not None
+            )
+            for side, source in enumerate(kept)
         ]
+        sources = [rdd if source is None else source for source, rdd in zip(kept, self.sides, strict=True)]
         exchange = secrets.token_hex(16)
         if self._choose() == "blocking":
             spec = exchanges.register_reports(sc, exchange, self.name, self.partitions, self.conf, codec)
             blocks: Any = None
-            for rdd, own in zip(self.sides, codecs, strict=True):
+            for rdd, own in zip(sources, codecs, strict=True):
                 task = RecordMapSide(dataclasses.replace(spec, codec=own))
                 keyed: Any = rdd.mapPartitions(named(_keyed(task), "fastbuf_map"))
                 keyed._bypass_serializer = True
@@ -138,7 +149,14 @@ class PairShuffle:
             made = moved.mapPartitions(reduce_side, preservesPartitioning=True)
         else:
             spec = exchanges.register(
-                sc, exchange, self.name, self.partitions, self.conf, codec, self._producers(codecs), self._unsteady()
+                sc,
+                exchange,
+                self.name,
+                self.partitions,
+                self.conf,
+                codec,
+                self._producers(sources, codecs),
+                self._unsteady(),
             )
             requests = _requests(sc, self.partitions, place)
             upstream.remember(sc, requests._jrdd.rdd(), self.partitions + upstream.held_by_rdds(self.sides))
@@ -147,8 +165,8 @@ class PairShuffle:
         made.partitioner = partitioner
         return made
 
-    def _producers(self, codecs: list[RecordCodec]) -> exchanges.Producers:
-        sides, sc = self.sides, self.sides[0].context
+    def _producers(self, sides: list[RDD[Any]], codecs: list[RecordCodec]) -> exchanges.Producers:
+        sc = self.sides[0].context
 
         def producers(spec: ExchangeSpec, epoch: int, targets: list[exchanges.Target]) -> Callable[[], Any]:
             def action() -> Any:
@@ -185,6 +203,20 @@ class PairShuffle:
         why = " (not pipelined: " + "; ".join(problems) + ")" if problems else ""
         log.info("%s into %d partitions: mode='%s'%s", self.name, self.partitions, chosen, why)
         return chosen
+
+
+def as_pickles(rdd: RDD[Any]) -> RDD[Any] | None:
+    """The same as the pickled lists that Spark keeps: cached, parallelized or shuffled; None: it is made in Python."""
+    serializer: Any = rdd._jrdd_deserializer
+    if type(serializer) not in (BatchedSerializer, AutoBatchedSerializer):
+        return None
+    inner = serializer.serializer
+    if type(inner) is not CPickleSerializer or getattr(inner, "allowed_names", None) is not None:
+        return None
+    made_here = isinstance(rdd, PipelinedRDD) and rdd._is_pipelinable()
+    if made_here or rdd._is_barrier() or rdd.has_resource_profile:
+        return None
+    return RDD(rdd._jrdd, rdd.context, NoOpSerializer())
 
 
 def _placed(sc: Any, pairs: Any, num_partitions: int, place: Callable[[Any], int], serializer: Any) -> RDD[Any]:

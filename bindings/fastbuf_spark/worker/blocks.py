@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fastbuf.config import MAX_RECORD_BYTES
 from fastbuf.errors import RecordTooLong
 from fastbuf.serializers.block import FLAG_CRC, HEADER_BYTES, KIND_COLUMNAR, check_block, count_mismatch, encode_header
-from fastbuf_spark.codec import BatchCodec, RecordCodec, unpacked
+from fastbuf_spark.codec import BatchCodec, RecordCodec
 from fastbuf_spark.spec import ExchangeSpec
 from fastbuf_spark.worker.task_input import Given
 
@@ -272,10 +272,10 @@ class RecordMapSide:
 
 @dataclass(frozen=True)
 class RecordReduceSide:
-    """Blocks to lists of records, to what is done with them."""
+    """Blocks to groups of records, to what is done with them."""
 
     spec: ExchangeSpec
-    func: Callable[[Iterator[list[Any]]], Iterable[Any]] = iter
+    func: Callable[[Iterator[Any]], Iterable[Any]] = iter
 
     def __call__(self, source: Iterable[bytes]) -> Iterator[Any]:
         counts = {"records": 0, "bytes": 0}
@@ -283,13 +283,15 @@ class RecordReduceSide:
         partition, stage = _task()
         self.spec.report("consumer", partition, stage, counts)
 
-    def _lists(self, source: Iterable[bytes], counts: dict[str, int]) -> Iterator[list[Any]]:
-        serializer = self.spec.codec.serializer(self.spec.conf.checksum)
+    def _lists(self, source: Iterable[bytes], counts: dict[str, int]) -> Iterator[bytes | list[Any]]:
+        codec = self.spec.codec
+        assert isinstance(codec, RecordCodec)
+        serializer = codec.serializer(self.spec.conf.checksum)
         for block in source:
-            (group,) = map(unpacked, serializer.loads(block))
-            counts["records"] += len(group)
+            (group,) = serializer.loads(block)
+            counts["records"] += codec.count((0, group))
             counts["bytes"] += len(block)
-            yield group
+            yield codec.group((0, group))
 
 
 def _task() -> tuple[int, int]:

@@ -20,8 +20,11 @@ from fastbuf_spark.worker.nameless import NamelessFile
 
 if TYPE_CHECKING:
     from fastbuf.serializers.pair_table import PairTable
+    from fastbuf.serializers.plain_groups import PlainGroups
+    from fastbuf.serializers.plain_sums import PlainSums
 
 Pairs = Iterable[tuple[Any, Any]]
+Group = bytes | list[Any]  #: pairs that travelled together: of ``pack_plain``, or themselves
 
 WORTH = 0.75  #: keys for a record in a table that is full: from there on merging hardly makes them fewer
 PASS = 8  #: times as many are sent as they are then, before it is tried again
@@ -31,6 +34,7 @@ FAN_OUT = 32  #: parts
 LONG = 8  #: values of a key are many from this part of the memory on
 PIECES = 256  #: of the memory, a piece that is written
 DEEPEST = 6  #: parts of parts: what is together then has one hash, and only the values of a long key still leave
+OBJECTS = 8  #: times as much memory as plain pairs take may be taken by the same as objects
 PAIR_BYTES = 64  #: of the tuple that a value is written in
 
 
@@ -56,22 +60,45 @@ class Combine:
 
         return PairTable(self.create, self.merge)
 
-    def lists(self, table: PairTable, source: Iterable[Any]) -> Iterator[Pairs]:
-        """What is sent of the records of ``source``: some of them at a time, merged by ``table``."""
-        records, limit = iter(source), int(self.memory_bytes * SLACK)
-        ended = False
-        while not ended:
-            before = table.rows
-            ended = table.fill(records, limit)
-            read = table.rows - before
-            left = PASS * read if not ended and len(table.table) > WORTH * read else 0
-            yield table.table.items()
-            table.clear()
+    def sums(self) -> PlainSums | None:
+        """An empty one, if it merges by an operator that such a table knows."""
+        from fastbuf.serializers.plain_sums import PlainSums, merge_name
+
+        name = None if self.create is not None else merge_name(self.merge)
+        return None if name is None else PlainSums(name)
+
+    @property
+    def limit(self) -> int:
+        """Bytes of a table that is full."""
+        return int(self.memory_bytes * SLACK)
+
+    def full(self, table: PairTable | PlainSums, records: Iterator[Any]) -> tuple[bool, int]:
+        """Fill a table: whether the records have ended, and how many are better sent as they are then."""
+        before = table.rows
+        ended = table.fill(records, self.limit)
+        return ended, 0 if ended else self.passing(table, table.rows - before)
+
+    def passing(self, table: PairTable | PlainSums, read: int) -> int:
+        """How many records are better sent as they are, when a table is full of so many."""
+        return PASS * read if len(table) > WORTH * read else 0
+
+    def lists(self, table: PairTable, source: Iterable[Any], left: int = 0) -> Iterator[Pairs]:
+        """What is sent of the records of ``source``: some of them at a time, merged by ``table``.
+
+        The first ``left`` of them are sent as they are.
+        """
+        records, ended = iter(source), False
+        while True:
             while left:
                 some = table.passing(records, min(left, SOME))
                 yield some
                 ended = len(some) < min(left, SOME)
                 left = 0 if ended else left - len(some)
+            if ended:
+                return
+            ended, left = self.full(table, records)
+            yield table.table.items()
+            table.clear()
 
 
 @dataclass(frozen=True)
@@ -94,8 +121,8 @@ class MergeStage:
     memory_bytes: int
     directory: str
 
-    def __call__(self, lists: Iterable[list[tuple[Any, Any]]]) -> Iterator[Pairs]:
-        for made in self.merged(lists, 0):
+    def __call__(self, groups: Iterable[Group]) -> Iterator[Pairs]:
+        for made in self.merged(groups, 0):
             yield made if self.finish is None else self.finish(made)
 
     @property
@@ -103,23 +130,61 @@ class MergeStage:
         """Bytes of a table that is full."""
         return int(self.memory_bytes * SLACK)
 
-    def merged(self, lists: Iterable[list[tuple[Any, Any]]], level: int) -> Iterator[Pairs]:
+    def merged(self, groups: Iterable[Group], level: int) -> Iterator[Pairs]:
         """The keys and what there is of them, some at a time; ``level``: part of a part of the whole."""
         from fastbuf.serializers.pair_table import PairTable
 
         table = PairTable(None, self.merge, self.sides)
         spill = None
-        for pairs in lists:
-            table.add(pairs)
-            del pairs  # before the next are made
+        plain = self._plain() if level < DEEPEST else None
+        for group in groups:
+            if plain is not None:
+                left = plain.add(group) if isinstance(group, bytes) else len(group)
+                if plain.nbytes > (self.limit // OBJECTS if left else self.limit):
+                    spill = spill or Spill(self, level)
+                    spill.write(plain.lists(), table)
+                    plain = self._plain()
+                    assert plain is not None  # as before
+                if not left:
+                    continue
+                # Others have come, so all go on as objects
+                for pairs in plain.lists():
+                    self._put(table, pairs)
+                plain = None
+                group = unpacked(group)[-left:]
+            table.add(unpacked(group))
+            del group  # before the next is made
             if table.nbytes > self.limit and (level < DEEPEST or self.merge is None):
                 spill = spill or Spill(self, level)
                 spill.take(table)
-        if spill is None:
+        if spill is not None:
+            if plain is not None:
+                spill.write(plain.lists(), table)
+                plain = None
+            yield from spill.parts(table)
+        elif plain is not None:
+            yield from plain.lists()
+        else:
             # An iterator, which lets go of the table at its end: the next part's may be made then
             yield iter(table.table.items()) if self.merge is not None else table.groups()
-        else:
-            yield from spill.parts(table)
+
+    def _plain(self) -> PlainGroups | PlainSums | None:
+        """An empty table of pairs without objects, if there is one for what is done with them."""
+        from fastbuf.serializers.plain_groups import PlainGroups
+        from fastbuf.serializers.plain_sums import PlainSums, merge_name
+
+        if self.merge is None:
+            return PlainGroups(self.sides)
+        name = merge_name(self.merge)
+        return None if name is None else PlainSums(name)
+
+    def _put(self, table: PairTable, pairs: list[tuple[Any, Any]]) -> None:
+        if self.merge is not None:
+            table.add(pairs)
+            return
+        for key, groups in pairs:
+            for side, values in enumerate(groups if self.sides else (groups,)):
+                table.extend(key, side, list(values))
 
 
 class Spill:
@@ -135,24 +200,30 @@ class Spill:
 
     def take(self, table: PairTable) -> None:
         """Write a table's entries, and empty it; at the deepest level short keys stay, for no hash parts them."""
-        stage, entries = self._stage, table.table
+        entries = table.table
+        kept = self.write(([entries.popitem()] for _ in iter(entries.__len__, 0)), table)
+        table.clear()
+        table.table.update(kept)
+
+    def write(self, lists: Iterable[list[tuple[Any, Any]]], table: PairTable) -> list[tuple[Any, Any]]:
+        """Write keys and what there is of them; those that stay.  ``table`` knows how long things are."""
+        stage = self._stage
         kept: list[tuple[Any, Any]] = []
         held: list[list[tuple[Any, Any]]] = [[] for _ in range(FAN_OUT)]
         sizes = [0] * FAN_OUT
-        while entries:
-            key, value = entries.popitem()
+        for key, value in chain.from_iterable(lists):
             if stage.merge is not None:
                 pairs: Pairs = ((key, value),)
             else:
-                lists = value if stage.sides else (value,)
-                used = sum(map(table.bytes_of, lists))
+                groups = value if stage.sides else (value,)
+                used = sum(_bytes_of(values, table) for values in groups)
                 if key in self._long or used > stage.limit // LONG:
-                    self._put_long(key, lists, table)
+                    self._put_long(key, groups, table)
                     continue
                 if self._level >= DEEPEST:
                     kept.append((key, value))
                     continue
-                sided = ((side, v) for side, values in enumerate(lists) for v in values) if stage.sides else value
+                sided = ((side, v) for side, values in enumerate(groups) for v in values) if stage.sides else value
                 pairs = zip(repeat(key), sided)
             part = self._part(key)
             for pair in pairs:
@@ -165,15 +236,14 @@ class Spill:
         for part, some in enumerate(held):
             if some:
                 self._places[part].append(self._pieces.write(some))
-        table.clear()
-        table.table.update(kept)
+        return kept
 
     def parts(self, table: PairTable) -> Iterator[Pairs]:
         """All keys and what there is of them, in the end; ``table``: those that have not been taken."""
         self.take(table)
         yield table.groups()  # that have stayed
         for places in self._places:
-            for made in self._stage.merged(map(self._pieces.read, places), self._level + 1):
+            for made in self._stage.merged(map(self._pieces.group, places), self._level + 1):
                 yield self._with_long(made) if self._long else made
             places.clear()
         yield ((key, self._values(stored, None)) for key, stored in self._long.items())
@@ -186,11 +256,12 @@ class Spill:
         if key not in self._long:
             self._long[key] = [Stored(self._pieces) for _ in lists]
         for stored, values in zip(self._long[key], lists, strict=True):
-            step = max(1, self._piece_bytes // max(1, table.bytes_of(values) // max(1, len(values))))
+            step = max(1, self._piece_bytes // max(1, _bytes_of(values, table) // max(1, len(values))))
             for start in range(0, len(values), step):
                 some = values[start : start + step]
                 stored.add(self._pieces.write(some), len(some))
-            values.clear()
+            if isinstance(values, list):
+                values.clear()
 
     def _with_long(self, made: Pairs) -> Pairs:
         """The same, with what else there is of those whose values became many later."""
@@ -205,6 +276,11 @@ class Spill:
             return Values(stored[0].after(first))
         firsts = repeat(None, len(stored)) if first is None else first
         return tuple(Values(one.after(some)) for one, some in zip(stored, firsts, strict=True))
+
+
+def _bytes_of(values: Any, table: PairTable) -> int:
+    """About how much memory the values of a key take as objects."""
+    return int(table.bytes_of(values) if isinstance(values, list) else values.nbytes)
 
 
 class Pieces:
@@ -222,9 +298,14 @@ class Pieces:
 
         return self._file.append(self._serializer.encode(pack_plain(found) or found))
 
+    def group(self, place: tuple[int, int]) -> Group:
+        """The list at a place, as it was written."""
+        found: Group = self._serializer.decode(self._file.read(*place))
+        return found
+
     def read(self, place: tuple[int, int]) -> list[Any]:
         """The list at a place."""
-        return unpacked(self._serializer.decode(self._file.read(*place)))
+        return unpacked(self.group(place))
 
 
 class Stored:

@@ -1,7 +1,7 @@
 """Rows in the order of some columns, within a bound of memory: runs that are sorted, written, and merged.
 
 What fits is sorted where it is.  Beyond that, sorted runs go to nameless files, each in small pieces with an index in
-memory; sixteen runs become one as soon as there are sixteen, so neither files nor memory grow with the rows.
+memory; 32 runs become one as soon as there are 32, so neither files nor memory grow with the rows.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from fastbuf_spark.worker.order import codes_by, sorting
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FAN_IN = 16  #: runs that are merged at once
+FAN_IN = 32  #: runs that are merged at once: where there are fewer, no row is written twice
 #: Of the memory, a piece of a run: a merge holds two of each run, once as read, once put together, and once sorted
 PIECES = 16 * FAN_IN
-LEAST_PIECE = 4 << 10
+LEAST_PIECE = 2 << 10
 MOST_HELD = 1 << 30  #: offsets of strings are 32 bits, and one array has all of a run
 SLACK = 0.75  #: of the memory may be asked for: allocators keep more than they are asked for
 ROW_BYTES = 32  #: codes and positions of a row while it is sorted

@@ -134,7 +134,7 @@ def test_rows_come_in_order_however_little_fits(memory: int, by: tuple[int, ...]
 def test_runs_are_few_and_gone_when_nobody_reads_on(tmp_path: Path) -> None:
     before = descriptors()
     spill = Spill((2,), 1 << 10, str(tmp_path))
-    for batch in batches(FAN_IN * FAN_IN * 4 + 50, 10, size=4):
+    for batch in batches(FAN_IN * FAN_IN + 50, 10, size=4):
         spill.add(batch)
         assert len(os.listdir("/proc/self/fd")) - before <= 2 * FAN_IN + 3
     merged = spill.merged()

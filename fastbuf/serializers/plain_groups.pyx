@@ -1,0 +1,183 @@
+"""Plain pairs grouped by key without objects: these are made of the values of a key when somebody reads them.
+
+Rows come in the order of their arrival, with the number of their key; when all are there they are put by key, by one
+counting sort.
+"""
+
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
+from cpython.list cimport PyList_New as new_list
+from cpython.object cimport PyObject
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.string cimport memcpy
+
+from fastbuf.serializers.objects cimport (
+    Py_INCREF, PyGC_Disable, PyGC_Enable, PyList_SET_ITEM, PyObject_GC_UnTrack, PyTuple_New, PyTuple_SET_ITEM,
+)
+from fastbuf.serializers.pair_table import Values
+from fastbuf.serializers.plain_keys cimport KEY_BLOCK, PlainKeys
+from fastbuf.serializers.plain_lists cimport (
+    KIND_INT32, KIND_INT64, KIND_STR, KIND_TUPLE, MOST_NODES, PlainNode, read_nodes,
+)
+from fastbuf.serializers.plain_rows cimport PlainRows
+
+from itertools import chain
+
+from fastbuf.errors import RecordError
+
+cdef enum:
+    SOME = 4096                 # pairs, or values, that are made together
+
+
+cdef class PlainGroups(PlainRows):
+    """PlainGroups(sides=0)\n--\n
+    Puts pairs of plain keys and values together by key.
+
+    Parameters
+    ----------
+    sides : int, optional
+        Values are pairs of a number below this, and the value: a key has a tuple of so many groups. Default: one group.
+
+    Attributes
+    ----------
+    rows : int
+        Pairs.
+    """
+
+    def __init__(self, int sides=0):
+        self._sides = sides
+        self._keys = PlainKeys()
+
+    @property
+    def nbytes(self):
+        """About how much memory it takes, and needs when it is asked for its groups."""
+        return self._keys.nbytes() + self._texts.used + self.rows * (4 + 16 * self._width) \
+            + 8 * (self._keys.count * max(1, self._sides) + 1)
+
+    def add(self, packed):
+        """Take a list of pairs, as ``pack_plain`` gives it.
+
+        Returns
+        -------
+        int
+            How many of them it has not taken: all, if they are of another kind than those that are there, or of none
+            that it knows.
+        """
+        cdef PlainNode nodes[MOST_NODES]
+        cdef uint32_t found[KEY_BLOCK]
+        cdef Py_ssize_t count = 0, at = 0
+        cdef int64_t side
+        cdef int32_t x32
+        cdef int kind, n, i, first, of
+        cdef Py_buffer view
+        if self._starts != NULL:
+            raise RuntimeError("PlainGroups takes no more pairs after it has been asked for its groups")
+        PyObject_GetBuffer(packed, &view, PyBUF_SIMPLE)
+        try:
+            of = read_nodes(<const uint8_t *> view.buf, view.len, nodes, &count)
+            first = 4 if self._sides else 2            # the first node of a value
+            if of <= first or nodes[0].kind != KIND_TUPLE or nodes[0].items != 2:
+                return count
+            kind = KIND_INT64 if nodes[1].kind == KIND_INT32 else nodes[1].kind
+            if (kind != KIND_INT64 and kind != KIND_STR) or (self._keys.kind and kind != self._keys.kind):
+                return count
+            if self._sides and (nodes[2].kind != KIND_TUPLE or nodes[2].items != 2 or nodes[3].kind != KIND_INT32):
+                return count
+            if not self._take_kinds(&nodes[first], of - first):
+                return count
+            self._keys.kind = kind
+            self._reserve(count)
+            while at < count:
+                n = <int> min(count - at, <Py_ssize_t> KEY_BLOCK)
+                self._keys.find_column(&nodes[1], n, found)
+                if self._keys.count * max(1, self._sides) > 0xFFFFFFFF:
+                    raise MemoryError(f"{self._keys.count:,} keys are more than there are numbers for")
+                for i in range(n):
+                    self._groups[self.rows + i] = found[i]
+                if self._sides:
+                    for i in range(n):
+                        memcpy(&x32, nodes[3].at + 4 * i, 4)
+                        side = x32
+                        if not 0 <= side < self._sides:
+                            raise RecordError(f"a value is of side {side}, and there are {self._sides}")
+                        self._groups[self.rows + i] = <uint32_t> (found[i] * self._sides + side)
+                    nodes[3].at += 4 * n
+                self._take(&nodes[first], of - first, n)
+                at += n
+        finally:
+            PyBuffer_Release(&view)
+        return 0
+
+    def lists(self):
+        """The keys with their values, and no more pairs come.
+
+        Returns
+        -------
+        iterator of list of (object, PlainValues), or of (object, tuple of PlainValues)
+        """
+        cdef int64_t i, start = 0, stop
+        cdef int side, collects
+        cdef PyObject *pair
+        cdef list made
+        if self._starts == NULL:
+            self._sort(self._keys.count * max(1, self._sides))
+        while start < self._keys.count:
+            stop = min(self._keys.count, start + SOME)
+            made = new_list(stop - start)
+            collects = PyGC_Disable()                  # nothing made here is garbage
+            try:
+                for i in range(start, stop):
+                    pair = PyTuple_New(2)
+                    PyObject_GC_UnTrack(pair)
+                    PyList_SET_ITEM(<PyObject *> made, i - start, pair)
+                    PyTuple_SET_ITEM(pair, 0, self._keys.make(i))
+                    if self._sides:
+                        values = tuple([self._values(i * self._sides + side) for side in range(self._sides)])
+                    else:
+                        values = self._values(i)
+                    Py_INCREF(<PyObject *> values)
+                    PyTuple_SET_ITEM(pair, 1, <PyObject *> values)
+            finally:
+                if collects:
+                    PyGC_Enable()
+            yield made
+            made = None
+            start = stop
+
+    def _values(self, int64_t group):
+        cdef PlainValues made = PlainValues.__new__(PlainValues)
+        made._groups = self
+        made._start = self._starts[group]
+        made._stop = self._starts[group + 1]
+        return made
+
+
+@cython.no_gc                                          # it holds what holds no objects but its keys' table
+@cython.freelist(64)
+cdef class PlainValues:
+    """The values of a key; as :class:`~fastbuf.serializers.pair_table.Values`."""
+
+    def __iter__(self):
+        if self._stop - self._start <= SOME:
+            return iter(self._groups._list(self._start, self._stop))
+        steps = range(0, self._stop - self._start, SOME)
+        return chain.from_iterable(self[at:at + SOME] for at in steps)
+
+    def __len__(self):
+        return self._stop - self._start
+
+    @property
+    def nbytes(self):
+        """About how much memory they take as objects."""
+        return len(self) * self._groups._value_bytes()
+
+    def __getitem__(self, part):
+        cdef Py_ssize_t start, stop, step
+        start, stop, step = part.indices(self._stop - self._start)
+        return self._groups._list(self._start + start, self._start + max(start, stop))[::step]
+
+    def __reduce__(self):
+        return Values, (list(self),)
+
+    def __repr__(self):
+        return f"<{self._stop - self._start} values>"

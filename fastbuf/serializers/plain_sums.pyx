@@ -1,0 +1,470 @@
+"""Plain pairs merged by a known operator, without objects: ints or strs to sums, greatest or least of ints or floats.
+
+What it does not know is left to others: who fills it is told, and has what is there as pairs.  It gives what Python's
+operators give: ints that leave 64 bits are none of its values, floats are added in the order in which they come, and
+of a NaN and a number ``max`` and ``min`` keep the first.
+"""
+
+import builtins
+import operator
+from types import FunctionType
+
+from cpython.bytes cimport PyBytes_AS_STRING as bytes_data
+from cpython.bytes cimport PyBytes_FromStringAndSize as new_bytes
+from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
+from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Malloc
+from cpython.object cimport PyObject, PyObject_Hash
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+from fastbuf.serializers.objects cimport (
+    PyErr_Clear, PyFloat_AS_DOUBLE, PyFloat_CheckExact, PyGC_Disable, PyGC_Enable, PyList_SET_ITEM, PyLong_CheckExact,
+    PyObject_GC_UnTrack, PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_New, PyTuple_SET_ITEM, fb_exact_int64, fb_float,
+    fb_copy_short, fb_int64, fb_utf8,
+)
+from fastbuf.serializers.plain_keys cimport KEY_BLOCK, PlainKeys, hash_of_int, portable_hashes
+from fastbuf.serializers.plain_lists cimport (
+    KIND_FLOAT, KIND_INT32, KIND_INT64, KIND_STR, KIND_TUPLE, MOST_NODES, PlainNode, read_nodes,
+)
+from fastbuf.serializers.plain_rows cimport resized
+from fastbuf.serializers.portable cimport portable_by_value
+from fastbuf.serializers.record_groups cimport mixed
+
+from cpython.list cimport PyList_New as new_list
+
+cdef extern from "Python.h":
+    bint PyTuple_CheckExact(PyObject *o)
+    bint PyUnicode_CheckExact(PyObject *o)
+
+cdef extern from "fb_text_hash.h":
+    Py_hash_t fb_text_hash(const uint8_t *p, Py_ssize_t n) except? -1
+
+cdef enum:
+    MERGE_ADD = 1
+    MERGE_MAX = 2
+    MERGE_MIN = 3
+    LONGEST = 64               # bytes of a text, as in plain_lists
+    SOME = 4096                # pairs that are made together
+    HEAD = 14                  # of packed pairs: that of a list, and three places
+
+_SUM = eval("lambda a, b: a + b").__code__             # of Python's: Cython's functions have none
+_NAMED = {builtins.max: "max", builtins.min: "min", operator.add: "add"}
+
+
+def own_merge(merge):
+    """What to call for a function: ``operator.add`` for one that does the same, in half the time."""
+    if type(merge) is FunctionType and merge.__code__.co_code == _SUM.co_code:
+        code = merge.__code__
+        # The same steps over the same two arguments: nothing else has a part in what it gives
+        return operator.add if (code.co_argcount, code.co_kwonlyargcount) == (2, 0) else merge
+    return merge
+
+
+def merge_name(merge):
+    """The name by which :class:`PlainSums` knows a function of two values.
+
+    Returns
+    -------
+    str or None
+        None: it does not know it.
+    """
+    try:
+        return _NAMED.get(own_merge(merge))
+    except TypeError:                                  # it has no hash
+        return None
+
+
+cdef class PlainSums:
+    """PlainSums(merge)\n--\n
+    Merges pairs of plain keys and values by key.
+
+    Parameters
+    ----------
+    merge : str
+        ``"add"``, ``"max"`` or ``"min"``.
+
+    Attributes
+    ----------
+    rows, proof : int
+        As of :class:`~fastbuf.serializers.pair_table.PairTable`.
+    left : list
+        What :meth:`fill` has read but not merged, for it is of another kind.
+    """
+
+    def __init__(self, merge):
+        self._how = {"add": MERGE_ADD, "max": MERGE_MAX, "min": MERGE_MIN}[merge]
+        self.left = []
+        self.clear()
+
+    def __dealloc__(self):
+        PyMem_Free(self._values)
+
+    def __len__(self):
+        return self._had
+
+    @property
+    def nbytes(self):
+        """About how much memory it takes."""
+        return self._keys.nbytes() + 8 * self._had
+
+    def clear(self):
+        """Forget all pairs, and of which kind they are."""
+        self._keys = PlainKeys()
+        self._value = 0
+        self._had = 0
+        self._room = 0
+        PyMem_Free(self._values)
+        self._values = NULL
+
+    def add(self, packed, bint counted=False):
+        """Merge a list of pairs, as ``pack_plain`` gives it.
+
+        Parameters
+        ----------
+        packed : bytes-like
+        counted : bool, optional
+            Add them to `rows` and `proof`.
+
+        Returns
+        -------
+        int
+            How many of them it has not taken, the last ones: they are of another kind, or what the next one is merged
+            with leaves 64 bits; then the table takes no more.
+        """
+        cdef PlainNode nodes[MOST_NODES]
+        cdef uint32_t found[KEY_BLOCK]
+        cdef int64_t values[KEY_BLOCK]
+        cdef uint64_t hashes[KEY_BLOCK]
+        cdef Py_ssize_t count = 0, at = 0
+        cdef int kind, value, n, taken, i
+        cdef int32_t x32
+        cdef Py_buffer view
+        PyObject_GetBuffer(packed, &view, PyBUF_SIMPLE)
+        try:
+            n = read_nodes(<const uint8_t *> view.buf, view.len, nodes, &count)
+            if n != 3 or nodes[0].kind != KIND_TUPLE:
+                return count
+            kind = KIND_INT64 if nodes[1].kind == KIND_INT32 else nodes[1].kind
+            if (kind != KIND_INT64 and kind != KIND_STR) or (self._keys.kind and kind != self._keys.kind):
+                return count
+            value = KIND_INT64 if nodes[2].kind == KIND_INT32 else nodes[2].kind
+            if (value != KIND_INT64 and value != KIND_FLOAT) or (self._value and value != self._value):
+                return count
+            self._keys.kind = kind
+            self._value = value
+            while at < count:
+                n = <int> min(count - at, <Py_ssize_t> KEY_BLOCK)
+                if counted:
+                    portable_hashes(&nodes[1], n, hashes)
+                self._keys.find_column(&nodes[1], n, found)
+                if nodes[2].kind == KIND_INT32:
+                    for i in range(n):
+                        memcpy(&x32, nodes[2].at + 4 * i, 4)
+                        values[i] = x32
+                    nodes[2].at += 4 * n
+                else:
+                    memcpy(values, nodes[2].at, 8 * n)
+                    nodes[2].at += 8 * n
+                taken = self._merge(found, values, n)
+                at += taken
+                if counted:
+                    for i in range(taken):
+                        self.proof += mixed(hashes[i])
+                    self.rows += taken
+                if taken < n:
+                    break
+        finally:
+            PyBuffer_Release(&view)
+        return count - at
+
+    def fill(self, source, int64_t limit):
+        """Merge records, until the table has ``limit`` bytes, or one comes that is of another kind.
+
+        Parameters
+        ----------
+        source : iterator
+            Of records; it is read a few records ahead.
+
+        Returns
+        -------
+        bool
+            The source has ended.
+        """
+        cdef bint ended = False
+        if self.rows == 0:
+            portable_by_value(0)                       # says if hashes of text are not the same everywhere
+        while not ended and not self.left and self._keys.nbytes() + 8 * self._had < limit:
+            self._fill_block(source, &ended)
+        return ended
+
+    def lists(self):
+        """The keys and their values.
+
+        Returns
+        -------
+        iterator of list of tuple
+        """
+        cdef int64_t i, start = 0, stop
+        cdef PyObject *pair
+        cdef list made
+        cdef int collects
+        while start < self._had:
+            stop = min(self._had, start + SOME)
+            made = new_list(stop - start)
+            collects = PyGC_Disable()                  # nothing made here is garbage
+            try:
+                for i in range(start, stop):
+                    pair = PyTuple_New(2)
+                    PyObject_GC_UnTrack(pair)
+                    PyList_SET_ITEM(<PyObject *> made, i - start, pair)
+                    PyTuple_SET_ITEM(pair, 0, self._keys.make(i))
+                    if self._value == KIND_FLOAT:
+                        PyTuple_SET_ITEM(pair, 1, fb_float((<double *> self._values)[i]))
+                    else:
+                        PyTuple_SET_ITEM(pair, 1, fb_int64(self._values[i]))
+            finally:
+                if collects:
+                    PyGC_Enable()
+            yield made
+            made = None
+            start = stop
+
+    def packed(self, int64_t partitions, wanted, int64_t group_bytes):
+        """The pairs by partition of their key (``portable_hash``), as they travel.
+
+        Parameters
+        ----------
+        partitions : int
+        wanted : sequence of int or None
+            The partitions to give out. Default: all.
+        group_bytes : int
+            About how long a list is.
+
+        Returns
+        -------
+        iterator of (int, bytes)
+            Partition, and what ``pack_plain`` makes of a list of pairs. The partitions take turns.
+        """
+        cdef int64_t i, p, to, count = self._had, stop, size
+        cdef bint texts = self._keys.kind == KIND_STR
+        places = new_bytes(NULL, 4 * count)            # numbers of keys, by partition
+        starts = new_bytes(NULL, 8 * (partitions + 1))
+        cdef uint32_t *which = <uint32_t *> bytes_data(places)
+        cdef int64_t *ends = <int64_t *> bytes_data(starts)
+        cdef int64_t *at
+        cdef uint32_t *part
+        part = <uint32_t *> PyMem_Malloc(4 * count + 1)
+        at = <int64_t *> PyMem_Calloc(partitions + 1, 8)
+        try:
+            if part == NULL or at == NULL:
+                raise MemoryError(f"no memory to put {count:,} keys into {partitions:,} partitions")
+            for i in range(count):
+                if texts:
+                    to = fb_text_hash(self._keys.text(i), self._keys.keys[i] & 0xFF)
+                else:
+                    to = hash_of_int(self._keys.keys[i])
+                to %= partitions
+                if to < 0:
+                    to += partitions
+                part[i] = <uint32_t> to
+                at[to] += 1
+            to = 0
+            for p in range(partitions):
+                to += at[p]
+                at[p] = to - at[p]
+                ends[p] = to
+            for i in range(count):
+                which[at[part[i]]] = <uint32_t> i
+                at[part[i]] += 1
+        finally:
+            PyMem_Free(part)
+            PyMem_Free(at)
+        begins = [0, *[ends[p] for p in range(partitions - 1)]]
+        open_ones = [p for p in (range(partitions) if wanted is None else wanted) if begins[p] < ends[p]]
+        while open_ones:
+            still = []
+            for p in open_ones:
+                i = stop = begins[p]
+                size = 0
+                while stop < ends[p] and size < group_bytes:
+                    size += 9 + (self._keys.keys[which[stop]] & 0xFF) if texts else 16
+                    stop += 1
+                yield p, self._packed(which + i, stop - i)
+                begins[p] = stop
+                if stop < ends[p]:
+                    still.append(p)
+            open_ones = still
+
+    cdef bytes _packed(self, const uint32_t *which, int64_t count):
+        cdef bint texts = self._keys.kind == KIND_STR, short_keys = not texts, short_values = self._value == KIND_INT64
+        cdef int64_t i, x, text = 0, size = HEAD
+        cdef int32_t x32
+        cdef uint32_t u
+        cdef uint8_t *at
+        cdef uint8_t *text_at
+        for i in range(count):
+            x = self._keys.keys[which[i]]
+            if texts:
+                text += x & 0xFF
+            elif not -0x80000000 <= x <= 0x7FFFFFFF:
+                short_keys = False
+            x = self._values[which[i]]
+            if not -0x80000000 <= x <= 0x7FFFFFFF:
+                short_values = False
+        size += text + (4 + count if texts else count * (4 if short_keys else 8)) + count * (4 if short_values else 8)
+        made = new_bytes(NULL, size)
+        at = <uint8_t *> bytes_data(made)
+        at[0] = c"P"
+        at[1] = 1
+        at[2] = 3
+        at[3] = 0
+        u = <uint32_t> count
+        memcpy(at + 4, &u, 4)
+        at[8] = KIND_TUPLE
+        at[9] = 2
+        at[10] = KIND_STR if texts else KIND_INT32 if short_keys else KIND_INT64
+        at[12] = KIND_FLOAT if self._value == KIND_FLOAT else KIND_INT32 if short_values else KIND_INT64
+        at[11] = at[13] = 0
+        at += HEAD
+        if texts:
+            u = <uint32_t> text
+            memcpy(at, &u, 4)
+            at += 4
+            text_at = at + count
+            for i in range(count):
+                x = self._keys.keys[which[i]] & 0xFF
+                at[0] = <uint8_t> x
+                at += 1
+                fb_copy_short(text_at, self._keys.text(which[i]), x)
+                text_at += x
+            at = text_at
+        else:
+            for i in range(count):
+                x = self._keys.keys[which[i]]
+                if short_keys:
+                    x32 = <int32_t> x
+                    memcpy(at, &x32, 4)
+                    at += 4
+                else:
+                    memcpy(at, &x, 8)
+                    at += 8
+        for i in range(count):
+            x = self._values[which[i]]
+            if short_values:
+                x32 = <int32_t> x
+                memcpy(at, &x32, 4)
+                at += 4
+            else:
+                memcpy(at, &x, 8)
+                at += 8
+        return made
+
+    cdef int _merge(self, const uint32_t *found, const int64_t *values, int n) except -1:
+        """How many have been merged: the next one's sum leaves 64 bits."""
+        cdef int64_t room, x, had
+        cdef double d, e
+        cdef int i
+        if self._keys.count > self._room:
+            room = max(self._keys.count, self._room + (self._room >> 1))
+            self._values = <int64_t *> resized(self._values, 8 * room)
+            self._room = room
+        for i in range(n):
+            if found[i] == self._had:                  # new ones have the next numbers
+                self._values[self._had] = values[i]
+                self._had += 1
+                continue
+            had = self._values[found[i]]
+            x = values[i]
+            if self._value == KIND_FLOAT:
+                memcpy(&d, &had, 8)
+                memcpy(&e, &x, 8)
+                d = d + e if self._how == MERGE_ADD else \
+                    (e if e > d else d) if self._how == MERGE_MAX else (e if e < d else d)
+                memcpy(&x, &d, 8)
+            elif self._how == MERGE_ADD:
+                x = <int64_t> (<uint64_t> had + <uint64_t> x)
+                if (had ^ x) & (values[i] ^ x) < 0:
+                    return i
+            elif self._how == MERGE_MAX:
+                x = max(had, x)
+            else:
+                x = min(had, x)
+            self._values[found[i]] = x
+        return n
+
+    cdef int _fill_block(self, source, bint *ended) except -1:
+        cdef int64_t ints[KEY_BLOCK]
+        cdef int64_t values[KEY_BLOCK]
+        cdef uint64_t hashes[KEY_BLOCK]
+        cdef uint32_t found[KEY_BLOCK]
+        cdef const uint8_t *at[KEY_BLOCK]
+        cdef uint8_t lengths[KEY_BLOCK]
+        cdef uint8_t texts[KEY_BLOCK * LONGEST]
+        cdef PyObject *key
+        cdef PyObject *value
+        cdef const char *text
+        cdef Py_ssize_t length
+        cdef int n = 0, kind, taken, i
+        cdef double d
+        ended[0] = True
+        for record in source:
+            ended[0] = False
+            if not (PyTuple_CheckExact(<PyObject *> record) and PyTuple_GET_SIZE(<PyObject *> record) == 2):
+                self.left.append(record)
+                break
+            key = PyTuple_GET_ITEM(<PyObject *> record, 0)
+            value = PyTuple_GET_ITEM(<PyObject *> record, 1)
+            kind = KIND_INT64 if PyLong_CheckExact(value) else KIND_FLOAT if PyFloat_CheckExact(value) else 0
+            if kind == 0 or (self._value and kind != self._value):
+                self.left.append(record)
+                break
+            if kind == KIND_FLOAT:
+                d = PyFloat_AS_DOUBLE(value)
+                memcpy(&values[n], &d, 8)
+            elif fb_exact_int64(value, &values[n]):
+                self.left.append(record)
+                break
+            self._value = kind
+            kind = KIND_INT64 if PyLong_CheckExact(key) else KIND_STR if PyUnicode_CheckExact(key) else 0
+            if kind == 0 or (self._keys.kind and kind != self._keys.kind):
+                self.left.append(record)
+                break
+            if kind == KIND_INT64:
+                if fb_exact_int64(key, &ints[n]):
+                    self.left.append(record)
+                    break
+                hashes[n] = <uint64_t> hash_of_int(ints[n])
+            else:
+                text = fb_utf8(key, &length)
+                if text == NULL:
+                    PyErr_Clear()                      # a lone surrogate
+                if text == NULL or length > LONGEST:
+                    self.left.append(record)
+                    break
+                at[n] = texts + n * LONGEST
+                lengths[n] = <uint8_t> length
+                fb_copy_short(<void *> at[n], text, length)
+                hashes[n] = <uint64_t> PyObject_Hash(<object> key)
+            self._keys.kind = kind
+            n += 1
+            if n == KEY_BLOCK:
+                break
+            ended[0] = True
+        if n == 0:
+            return 0
+        if self._keys.kind == KIND_STR:
+            self._keys.find_texts(at, lengths, n, found)
+        else:
+            self._keys.find_ints(ints, n, found)
+        taken = self._merge(found, values, n)
+        for i in range(taken):
+            self.proof += mixed(hashes[i])
+        self.rows += taken
+        for i in range(taken, n):                      # it has read them, so somebody has to have them
+            if self._keys.kind == KIND_STR:
+                name = at[i][:lengths[i]].decode("utf-8")
+            else:
+                name = ints[i]
+            memcpy(&d, &values[i], 8)
+            self.left.append((name, d if self._value == KIND_FLOAT else values[i]))
+        return 0
