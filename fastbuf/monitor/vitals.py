@@ -109,6 +109,31 @@ def throttled_s(path: Path | None) -> float | None:
         return None
 
 
+@functools.cache
+def _collectors() -> tuple[str, ...]:
+    """Files of the threads that stop the JVM which started this process to collect its garbage; none: there is no JVM.
+
+    The first of G1's and the parallel collector's threads always works; the serial one runs in the VM's own.
+    """
+    pid = os.getpid()
+    try:
+        for _ in range(4):  # the worker, Spark's daemon, the JVM
+            if Path(f"/proc/{pid}/comm").read_text() == "java\n":
+                threads = Path(f"/proc/{pid}/task").iterdir()
+                wanted = ("GC Thread#0\n", "VM Thread\n")
+                return tuple(f"{thread}/schedstat" for thread in threads if (thread / "comm").read_text() in wanted)
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except (OSError, ValueError, IndexError):
+        pass
+    return ()
+
+
+def jvm_gc_s() -> float | None:
+    """Seconds of the JVM's collector, while which none of its threads runs; None: there is no JVM to be seen."""
+    found = [_schedule(path) for path in _collectors()]
+    return sum(each[0] for each in found if each is not None) if any(found) else None
+
+
 class Vitals:
     """Of a thread; looked at from another one, several times in a second.
 
@@ -127,6 +152,7 @@ class Vitals:
         self._cgroup = _throttle_file()
         self._throttled = throttled_s(self._cgroup)
         self._machine = machine_s()
+        self._jvm = jvm_gc_s()
         self._frames: Counter[str] = Counter()
         self._stacks: dict[str, Counter[str]] = {"on": Counter(), "off": Counter()}
         self._stacked: tuple[float, float] | None = None  # when the last whole stack was taken, and its CPU time then
@@ -186,8 +212,8 @@ class Vitals:
         -------
         dict
             ``gc_s``, ``stopped_s``, ``major_faults``; where the kernel tells: ``cpu_s``, ``queued_s``, ``throttled_s``,
-            ``machine_s`` (of all CPUs of the machine, which has ``cores``); samples by line: ``frames``, and by whole
-            stack: ``stacks``, "on" and "off" a CPU.
+            ``machine_s`` (of all CPUs of the machine, which has ``cores``), ``jvm_gc_s`` (of Spark's JVM); samples by
+            line: ``frames``, and by whole stack: ``stacks``, "on" and "off" a CPU.
         """
         found: dict[str, Any] = {"gc_s": self._gc_s, "stopped_s": self._stopped_s}
         now = self._last = _schedule(self._path) or self._last  # of a thread that has ended: as it was
@@ -199,6 +225,9 @@ class Vitals:
             found["throttled_s"] = throttled - self._throttled
         if machine is not None and self._machine is not None:
             found["machine_s"], found["cores"] = machine - self._machine, os.cpu_count() or 1
+        jvm = jvm_gc_s()
+        if jvm is not None and self._jvm is not None:
+            found["jvm_gc_s"] = jvm - self._jvm
         stacks = {name: dict(kind.most_common(MOST_FRAMES)) for name, kind in self._stacks.items() if kind}
         return {
             **found,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ExchangeAborted, ExchangeError, PeerLost, StallTimeout
 from fastbuf.monitor.figures import ended, hottest, longest
+from fastbuf.monitor.links import Links
 from fastbuf.monitor.ticker import Ticker
 from fastbuf.monitor.vitals import Vitals
 from fastbuf_spark.folding import Fold
@@ -149,7 +150,7 @@ class Producer:
                 raise PeerLost(text) from error
 
             vitals = Vitals() if spec.conf.monitor else None
-            ticker = Ticker(writer)
+            ticker, links = Ticker(writer), Links()
             if vitals is not None:
                 writer.watch_keys(spec.conf.monitor_key_values)
 
@@ -160,6 +161,7 @@ class Producer:
                     "linked": longest(writer.blocked_s(True), wanted),
                 }
                 known.update(hottest(writer))
+                known.update(links.figures(wanted))
                 if ticker.samples is not None:
                     known["samples"] = ticker.samples
                 return {**writer.stats(), **writer.gauges(), **times(clock, writer.activity()), **waited, **known}
@@ -169,7 +171,7 @@ class Producer:
                 with contextlib.ExitStack() as watched:
                     if vitals is not None:
                         watched.enter_context(ticker)
-                        watched.enter_context(Watch(control, figures, vitals))
+                        watched.enter_context(Watch(control, figures, vitals, lambda: links.look(writer, env.links())))
                     emit(first)
                     del first
                     with task_input.reading():

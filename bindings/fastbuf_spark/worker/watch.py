@@ -113,12 +113,21 @@ class Watch:
         Those of now; they have ``state``, and ``seconds`` by state.  Called from the thread.
     vitals
         Of the task's thread; looked at four times in a second.
+    look
+        Called as often, before.
     """
 
-    def __init__(self, control: Control, figures: Callable[[], dict[str, Any]], vitals: Vitals) -> None:
+    def __init__(
+        self,
+        control: Control,
+        figures: Callable[[], dict[str, Any]],
+        vitals: Vitals,
+        look: Callable[[], None] = lambda: None,
+    ) -> None:
         self._control = control
         self._figures = figures
         self._vitals = vitals
+        self._look = look
         self._ended = threading.Event()
         self._shares = Shares()
         self._thread = threading.Thread(target=self._run, name="fastbuf-watch", daemon=True)
@@ -128,6 +137,7 @@ class Watch:
         while not self._ended.wait(max(0.0, due - time.monotonic())):
             looks += 1
             try:
+                self._look()
                 figures = self._figures()
                 self._vitals.look(due, figures["state"] == "user")
                 if looks % LOOKS == 0:

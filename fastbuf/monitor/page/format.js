@@ -1,11 +1,11 @@
 // Words and numbers, and the few helpers that make elements.  Names are always put in as text.
 
 export const STATES = {
-  user: "busy in the function", credit: "waits for credit", link: "waits for the network",
+  user: "busy in the function", codec: "encodes or decodes", credit: "waits for credit", link: "waits for the network",
   segment: "waits for memory", engine_out: "waits for its reader", input: "waits for rows",
   engine_in: "waits for its input", starting: "waits for producers to start", other: "other",
 };
-export const ORDER = ["user", "other", "credit", "link", "segment", "engine_out", "input", "engine_in", "starting"];
+export const ORDER = ["user", "codec", "other", "credit", "link", "segment", "engine_out", "input", "engine_in", "starting"];
 
 export function make(tag, attributes = {}, ...children) {
   const found = document.createElement(tag);

@@ -85,7 +85,7 @@ def test_the_key_that_most_rows_have_is_told_by_its_hash_and_by_its_value_where_
     assert root.evidence["share of the key with hash 77"] == 0.61
     found = diagnose("e", [source(0, {1: 8.0}, hot_keys=shares, key_values={"77": "'LAX'", "79": "'JFK'"})], consumers)
     assert (one(found).key, one(found).evidence["share of the key 'LAX'"]) == ("'LAX'", 0.61)
-    assert "others; key 'LAX' has 61% of the rows (rows 2,000, rows of the others 100)" in found.sentence
+    assert "others; key 'LAX' has 61% of the rows (2,000 rows, the median of the others has 100)" in found.sentence
 
 
 def test_many_rows_that_cost_more_each_are_slowness() -> None:
@@ -133,6 +133,23 @@ def test_memory_and_credit() -> None:
     consumers = [task(0, user=2, input=8)]
     assert one(diagnose("e", [source(0, {0: 1.0}, credit=1.0, segment=7.0)], consumers)).cause == "segments"
     assert one(diagnose("e", [source(0, {0: 8.0})], consumers)).cause == "credits"
+
+
+@pytest.mark.parametrize("blocked", [0.8, 3.0])
+def test_bursts_that_a_writer_has_too_few_segments_for_are_no_consumers_fault(blocked: float) -> None:
+    """The pool is empty though queues have room, and no consumer is at its end: more segments would hold the bursts."""
+    held = {k: blocked / 5 for k in range(5)}
+    producers = [source(i, held, short_s=0.95 * blocked) for i in range(2)]
+    root = one(diagnose("e", producers, [task(k, user=7.8, input=2.2) for k in range(5)]))
+    assert (root.stage, root.subtask, root.cause) == ("source", None, "segments")
+    assert "spark.fastbuf.memoryBytes" in root.remedy
+    # As much is lost, but queues are full: rows come as they come
+    producers = [source(i, held, short_s=0.0) for i in range(2)]
+    assert diagnose("e", producers, [task(k, user=7.8, input=2.2) for k in range(5)]).roots == []
+    # And whoever is at its end is to blame, however few segments there are
+    producers = [source(i, {0: 5 * blocked}, short_s=4 * blocked) for i in range(2)]
+    busy = [task(0, user=9.8, input=0.2), *(task(k, user=2.0, input=8.0) for k in range(1, 5))]
+    assert [(r.subtask, r.cause) for r in diagnose("e", producers, busy).roots] == [(0, "user_function")]
 
 
 def test_a_slow_head_holds_nobody_up_and_is_named_all_the_same() -> None:
