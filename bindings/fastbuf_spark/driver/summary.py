@@ -101,6 +101,15 @@ class RunSummary:
         return sum("state" not in s for s in list(self.producers.values()))
 
     @property
+    def left_s(self) -> float | None:
+        """Seconds until all producers have ended, as those took that have; None: too little is known, or none is left.
+
+        Producers that all run at once end at once: then nothing is known until the first of them has.
+        """
+        tasks, done = self.tasks or 0, self.producers_done
+        return self.seconds * (tasks - done) / done if self.outcome == "running" and tasks > done > 0 else None
+
+    @property
     def back_pressured(self) -> float | None:
         """Share of the last seconds that the producers which run were held back, on average; None: none runs."""
         shares = [s["backPressured"] for s in list(self.producers.values()) if "backPressured" in s]

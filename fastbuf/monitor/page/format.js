@@ -25,9 +25,16 @@ export function draw(tag, attributes = {}, text) {
   return found;
 }
 
+// The beginning and the end of what is too long; all of it is in the title.
+export const MOST_NAME = 64;
+export function named(text) {
+  if (text.length <= MOST_NAME) return make("code", {}, text);
+  return make("code", { title: text }, `${text.slice(0, MOST_NAME / 2)}…${text.slice(1 - MOST_NAME / 2)}`);
+}
+
 // `names` between backticks become code; all else is text.
 export function withCode(text) {
-  return text.split("`").map((part, number) => (number % 2 ? make("code", {}, part) : part));
+  return text.split("`").map((part, number) => (number % 2 ? named(part) : part));
 }
 
 export const percent = (share) => `${Math.round(100 * share)} %`;

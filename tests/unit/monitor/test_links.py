@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import struct
 import threading
@@ -10,12 +9,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+import pacing
 import pytest
 
 import fastbuf as fb
 from fastbuf.monitor.links import Links, read_info
 
-SO_MAX_PACING_RATE = 47  #: of Linux (include/uapi/asm-generic/socket.h)
 ROWS = fb.RowSerializer(fb.Schema.of(k="int64", text="string"))
 TEXT = "x" * 1000
 SOON_S = 20.0
@@ -28,19 +27,6 @@ def until(found: Callable[[], object]) -> bool:
             return True
         time.sleep(0.1)  # the kernel's figures have no event
     return False
-
-
-def pace(port: int, rate: int) -> int:
-    """Let connections of this process to that port send so many bytes a second; how many there are."""
-    paced = 0
-    for name in os.listdir("/proc/self/fd"):
-        with suppress(OSError):
-            sock = socket.socket(fileno=os.dup(int(name)))
-            with sock:
-                if sock.family == socket.AF_INET and sock.getpeername()[1] == port:
-                    sock.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, rate)
-                    paced += 1
-    return paced
 
 
 def test_kernels_figures_lie_where_linux_has_them() -> None:
@@ -74,7 +60,7 @@ def test_a_slow_link_is_busy_and_a_slow_reader_lets_it_rest(slow: str) -> None:
         writer = near.create_result_partition(ROWS, [gate.address], maximum=32)
         assert until(lambda: len(near.links()) == 1)
         if slow == "link":
-            assert pace(far.address[1], 2_000_000) >= 1
+            assert pacing.pace(far.address[1], 2_000_000) >= 1
 
         def write() -> None:
             with suppress(fb.FastbufError):

@@ -211,6 +211,7 @@ def a_run() -> RunSummary:
     run = RunSummary("x", "[red]total[/red]", "pipelined", epoch=3, tasks=4)
     run.producers[0] = {"records": 1_000_000, "bytes": 3 << 20}
     run.producers[1] = {"records": 500_000, "bytes": 1 << 20, "state": "credit", "backPressured": 0.75}
+    run.seconds = 4.0
     return run
 
 
@@ -218,7 +219,11 @@ def test_what_a_run_shows() -> None:
     run = a_run()
     assert run.producers_done == 1
     assert run.back_pressured == 0.75
-    assert RunSummary("x", "n", "pipelined").back_pressured is None
+    assert run.left_s == 12.0, "one of four took four seconds"
+    empty = RunSummary("x", "n", "pipelined")
+    assert (empty.back_pressured, empty.left_s) == (None, None)
+    run.outcome = "ok"
+    assert run.left_s is None
 
 
 def drawn(terminal: bool, runs: list[RunSummary], monkeypatch: pytest.MonkeyPatch) -> str:
@@ -241,7 +246,7 @@ def drawn(terminal: bool, runs: list[RunSummary], monkeypatch: pytest.MonkeyPatc
 
 def test_the_bar_shows_rows_bytes_and_pressure_and_takes_a_name_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
     page = drawn(True, [a_run()], monkeypatch)
-    for words in ("[red]total[/red]", "1,500,000 rows", "4.0 MiB", "75% held back", "s left"):
+    for words in ("[red]total[/red]", "1,500,000 rows", "4.0 MiB", "75% held back", "12 s left"):
         assert words in page
 
 
