@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import random
 import sys
 import sysconfig
 import threading
@@ -19,6 +20,7 @@ STACK_S = 1.0  #: between two whole stacks
 MOST_FRAMES = 5
 MOST_STACKS = 200  #: that are remembered; those found most often are told
 DEEPEST = 40  #: frames of a stack, the innermost ones
+QUICK_S = 1e-4  #: the interpreter's switch interval while the code of a thread that computes is looked at
 
 
 @functools.cache
@@ -134,6 +136,20 @@ def jvm_gc_s() -> float | None:
     return sum(each[0] for each in found if each is not None) if any(found) else None
 
 
+def _some_moment() -> None:
+    """Wait for a moment that other threads do not choose.
+
+    Whoever wants the GIL has it when another thread lets go of it, at the latest after the switch interval, which is
+    five milliseconds.  To one that computes for less than that and then sleeps we would come when it sleeps, each time.
+    """
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(min(before, QUICK_S))
+    try:
+        time.sleep(random.uniform(1.0, 6.0) / 1000)
+    finally:
+        sys.setswitchinterval(before)
+
+
 class Vitals:
     """Of a thread; looked at from another one, several times in a second.
 
@@ -156,7 +172,7 @@ class Vitals:
         self._frames: Counter[str] = Counter()
         self._stacks: dict[str, Counter[str]] = {"on": Counter(), "off": Counter()}
         self._stacked: tuple[float, float] | None = None  # when the last whole stack was taken, and its CPU time then
-        self._looked = time.monotonic()
+        self._looked, self._ran = time.monotonic(), sum(self._begin or ())
         self._moved = float("-inf")  # until the first look, whose thread is another one
         self._stopped_s = self._gc_s = 0.0
         self._collecting: float | None = None
@@ -184,7 +200,10 @@ class Vitals:
         # Late, and no CPU was used or waited for: the process stood still.  Other code that holds it up uses one
         if late > LATE_S and moved - self._moved < 0.2 * late:
             self._stopped_s += late
-        self._looked, self._moved = now, moved
+        ran = sum(_schedule(self._path) or ())
+        if busy and ran - self._ran >= 0.5 * (now - self._looked):
+            _some_moment()
+        self._looked, self._moved, self._ran = now, moved, ran
         frame = sys._current_frames().get(self._ident)
         line = line_of(frame) if busy else None
         if line is not None:

@@ -67,6 +67,7 @@ def remedy(cause: str, subtask: int | None, evidence: Mapping[str, float], key: 
 
 TIMES, ON_CPU = "times its peers for each row", "on a CPU"
 THROTTLED = "seconds throttled by its limit"
+_WAITS = "waits of a producer"  #: its `credit`, `link` and `segment`, of which a sentence needs the sum alone
 #: A figure by its name in `evidence`
 _FIGURES = {
     "share": "{:.0%} of its time",
@@ -82,9 +83,7 @@ _FIGURES = {
     "pages read from disk": "{:,.0f} pages",
     "seconds": "in {:.1f} s",
     "of": "of {:.1f} s",
-    "credit": "a producer waited for credit {:.0%} of its time",
-    "link": "for a full socket {:.0%}",
-    "segment": "for memory {:.0%}",
+    _WAITS: "a producer waited {:.0%} of its time",
     "without a segment": "a producer waited for one {:.0%} of its time",
     "consumer idle": "the consumer had no rows {:.0%} of its time",
     "link busy": "bytes were under way {:.0%} of the time",
@@ -133,6 +132,9 @@ def sentence(root: Root, root_share: float) -> str:
         evidence.pop(TIMES, None)  # all are alike
     if root.cause == "unknown":
         evidence = {name: value for name, value in evidence.items() if name in _DID and value >= LEAST_SHOWN}
+    else:
+        waits = [evidence.pop(name) for name in ("credit", "link", "segment") if name in evidence]
+        evidence = {_WAITS: sum(waits), **evidence} if waits else evidence
     why = CAUSES[root.cause]
     if root.cause == "slow_link" and root.subtask is None:
         why = why.replace(" to it", "")

@@ -308,13 +308,16 @@ class Job:
         return self
 
     def _collect(self) -> None:
-        """Let the JVM collect again and again, with objects that it has to look at."""
+        """Let the JVM collect for two thirds of the time, with objects that it has to look at, once rows flow."""
         jvm = self.spark.sparkContext._jvm
-        live = (
-            jvm.java.util.stream.LongStream.range(0, JVM_HEAP).boxed().collect(jvm.java.util.stream.Collectors.toList())
-        )
+        java = jvm.java.util.stream
+        live = java.LongStream.range(0, JVM_HEAP).boxed().collect(java.Collectors.toList())
+        while not self.over.wait(0.2) and not self.runs():
+            pass
         while not self.over.is_set():
+            begin = time.monotonic()
             jvm.java.lang.System.gc()
+            self.over.wait(0.5 * (time.monotonic() - begin))
         live.clear()
 
     def _stop(self) -> None:

@@ -378,7 +378,7 @@ def test_a_slow_network_is_a_root_between_two_stages(opened: Open) -> None:
     with serve(lambda: [made]) as server:
         found = opened(of=server)
         found.page.wait_for_selector(".edge.root")
-        assert "the network takes no more" in found.page.inner_text("#sentence")
+        assert "the network to it takes no more (a producer waited 75%" in found.page.inner_text("#sentence")
         assert found.texts(".edge.root text")[0].startswith("root: ")
         assert found.texts(".node.root") == []
 

@@ -286,6 +286,40 @@ def test_vitals_name_the_line_and_count_the_cpu() -> None:
     assert found["stopped_s"] == 0
 
 
+@pytest.mark.parametrize("computes_s", [0.003, 0.02])  # shorter and longer than the interpreter's switch interval
+def test_a_short_sleep_between_computations_is_not_taken_for_what_it_does(computes_s: float) -> None:
+    found: dict[str, Any] = {}
+
+    def rest() -> None:
+        time.sleep(0.0002)
+
+    def task() -> None:
+        vitals, over = Vitals(), threading.Event()
+
+        def looks() -> None:
+            while not over.wait(0.02):
+                vitals.look(time.monotonic(), True)
+
+        looking = threading.Thread(target=looks)
+        looking.start()
+        end = time.monotonic() + 1.5
+        while time.monotonic() < end:
+            busy(computes_s)
+            rest()
+        found.update(vitals.figures())
+        over.set()
+        looking.join()
+        vitals.close()
+
+    worker = threading.Thread(target=task)
+    worker.start()
+    worker.join()
+    rests = sum(count for line, count in found["frames"].items() if line.endswith(" rest"))
+    computes = sum(count for line, count in found["frames"].items() if line.endswith(" busy"))
+    assert computes > rests, found["frames"]
+    assert computes > 20, found["frames"]
+
+
 def test_vitals_count_the_collector_until_they_are_closed() -> None:
     vitals, before = Vitals(), len(gc.callbacks)
     kept = [[i] for i in range(200_000)]
