@@ -26,7 +26,8 @@ SMOKE = os.environ.get("FASTBUF_BENCH_SMOKE") == "1"
 PAIRS = int(os.environ.get("FASTBUF_BENCH_PAIRS", "2" if SMOKE else "40"))
 BATCHES = 50 if SMOKE else 12_000
 ROWS = 10_000
-SPARK_ROWS = 100_000 if SMOKE else 3_000_000
+SPARK_ROWS = 100_000 if SMOKE else 5_000_000
+TASK_S = 1.5 if SMOKE else 12.0  # more than a burst of samples takes
 RESAMPLED = 10_000
 
 
@@ -95,6 +96,83 @@ def test_exchange_watched(benchmark: Any) -> None:
     own = sum(each[2] for each in found[True]) / sum(each[0] for each in found[True])
     benchmark.extra_info["own_threads_percent_of_a_cpu"] = round(100 * own, 2)
     print(f"the monitor's own threads: {own:.2%} of a CPU")
+
+
+class Told:
+    """A control connection to a driver that hears all at once."""
+
+    def __init__(self) -> None:
+        self.messages = self.bytes = 0
+
+    def tell(self, message: dict[str, Any]) -> None:
+        from fastbuf_spark.wire import pack
+
+        self.messages += 1
+        self.bytes += len(pack(message))
+
+
+def test_a_task_watched(benchmark: Any) -> None:
+    """What a Spark task's monitor uses itself: its threads, by the second, and to begin and end.  Exact, where the
+    difference of two runs of a job is lost in what scatters.
+    """
+    from fastbuf.monitor.figures import longest
+    from fastbuf.monitor.links import Links
+    from fastbuf.monitor.ticker import Ticker
+    from fastbuf.monitor.vitals import Vitals
+    from fastbuf_spark.worker.watch import TaskClock, Watch, times
+
+    batch = pa.record_batch({"k": np.arange(ROWS) % 1000, "a": np.arange(ROWS) / 7, "b": np.arange(ROWS)})
+    columns = fb.ColumnarSerializer(batch.schema)
+    over, told = threading.Event(), Told()
+    found: dict[str, float] = {}
+
+    def task(env: Any, address: Any) -> None:
+        writer = env.create_result_partition(columns, [address])
+        clock, links, ticker = TaskClock(), Links(), Ticker(writer)
+
+        def watched() -> contextlib.ExitStack:
+            vitals, stack = Vitals(), contextlib.ExitStack()
+
+            def figures() -> dict[str, Any]:
+                held = {"blocked": longest(writer.blocked_s(), [0]), "linked": longest(writer.blocked_s(True), [0])}
+                own = {**writer.stats(), **writer.gauges(), **times(clock, writer.activity())}
+                return {**own, **held, **links.figures([0]), **vitals.figures()}
+
+            stack.enter_context(ticker)
+            stack.enter_context(Watch(told, figures, vitals, lambda: links.look(writer, env.links())))  # type: ignore[arg-type]
+            return stack
+
+        begin = time.process_time()
+        for _ in range(20):
+            watched().close()
+        found["to begin and end, ms"] = 1000 * (time.process_time() - begin) / 20
+        told.messages = told.bytes = 0
+        with watched():
+            begin = time.monotonic()
+            while not over.is_set():
+                writer.emit_batch(batch)
+            used = threads_cpu_s("fastbuf-watch", "fastbuf-ticker")
+            found["of a CPU, %"] = 100 * used / (time.monotonic() - begin)
+        writer.close()
+
+    def rounds() -> None:
+        with fb.ShuffleEnvironment(segments=512) as far, fb.ShuffleEnvironment(segments=512) as near:
+            far.listen()
+            gate = far.create_input_gate(columns, channels=1)
+            threads = [
+                threading.Thread(target=task, args=(near, gate.address)),
+                threading.Thread(target=lambda: sum(got.num_rows for got in gate)),
+                threading.Timer(TASK_S, over.set),
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+
+    benchmark.pedantic(rounds, rounds=1)
+    found["bytes a second"] = told.bytes / max(1, told.messages)
+    benchmark.extra_info.update(found)
+    print(f"the monitor of a task: {found}")
 
 
 def passing(batches: Any) -> Any:

@@ -1,5 +1,5 @@
 // The page: what is shown, of which moment, and what has been chosen.
-import { clock, make, named, percent, withCode } from "/page/format.js";
+import { clock, make, named, percent, seconds, withCode } from "/page/format.js";
 import { Flame } from "/page/flame.js";
 import { Graph } from "/page/graph.js";
 import { Heat } from "/page/heat.js";
@@ -129,6 +129,7 @@ function verdict(job) {
     items.push(make("li", {}, make("span", { class: `level ${diagnosis.level.toLowerCase()}` }, diagnosis.level), " · producers held back ", make("b", {}, percent(diagnosis.blocked))));
     if (roots.length) items.push(make("li", {}, "share of the lost time ", make("b", {}, percent(roots[0].share))), make("li", {}, "confidence ", make("b", {}, percent(roots[0].confidence))));
   }
+  items.push(make("li", {}, job.state === "RUNNING" ? "running for " : "took ", make("b", {}, seconds(job.seconds))));
   fill(at("evidence"), items.map((item) => item.textContent).join("\n"), ...items);
   return Boolean(failed);
 }
