@@ -151,7 +151,7 @@ def test_a_partition_with_most_of_the_rows_is_skew(spark: Any, asked: bool) -> N
     if told is not None:
         assert 70 <= int(told[1]) <= 100
     else:
-        assert "share of the key with hash" in run.diagnosis.sentence
+        assert "the key with hash" in run.diagnosis.sentence
 
 
 def test_the_jvms_collector_is_seen_second_by_second(spark: Any) -> None:
