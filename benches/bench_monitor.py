@@ -76,7 +76,7 @@ def told(benchmark: Any, name: str, without: list[float], watched: list[float]) 
     share, most = bound(without, watched)
     benchmark.extra_info[f"{name}_more_percent"] = round(100 * share, 2)
     benchmark.extra_info[f"{name}_at_most_percent"] = round(100 * most, 2)
-    print(f"{name}: {share:+.2%}, at most {most:+.2%} (95 %, {len(without)} pairs)")
+    print(f"{name}: {share:+.2%}, at most {most:+.2%} (95 %, {len(without)} pairs of {np.median(without):.2f} s)")
 
 
 def test_exchange_watched(benchmark: Any) -> None:
@@ -119,7 +119,7 @@ def test_a_task_watched(benchmark: Any) -> None:
     from fastbuf.monitor.links import Links
     from fastbuf.monitor.ticker import Ticker
     from fastbuf.monitor.vitals import Vitals
-    from fastbuf_spark.worker.watch import TaskClock, Watch, times
+    from fastbuf_spark.worker.watch import TaskClock, Watch, state_of, times
 
     batch = pa.record_batch({"k": np.arange(ROWS) % 1000, "a": np.arange(ROWS) / 7, "b": np.arange(ROWS)})
     columns = fb.ColumnarSerializer(batch.schema)
@@ -138,8 +138,12 @@ def test_a_task_watched(benchmark: Any) -> None:
                 own = {**writer.stats(), **writer.gauges(), **times(clock, writer.activity())}
                 return {**own, **held, **links.figures([0]), **vitals.figures()}
 
+            def look() -> str:
+                links.look(writer, env.links())
+                return state_of(clock, writer.activity())
+
             stack.enter_context(ticker)
-            stack.enter_context(Watch(told, figures, vitals, lambda: links.look(writer, env.links())))  # type: ignore[arg-type]
+            stack.enter_context(Watch(told, figures, look, vitals))  # type: ignore[arg-type]
             return stack
 
         begin = time.process_time()

@@ -20,6 +20,7 @@ STACK_S = 1.0  #: between two whole stacks
 MOST_FRAMES = 5
 MOST_STACKS = 200  #: that are remembered; those found most often are told
 DEEPEST = 40  #: frames of a stack, the innermost ones
+COLLECTORS = ("GC Thread#0\n", "VM Thread\n")
 QUICK_S = 1e-4  #: the interpreter's switch interval while the code of a thread that computes is looked at
 
 
@@ -121,9 +122,14 @@ def _collectors() -> tuple[str, ...]:
     try:
         for _ in range(4):  # the worker, Spark's daemon, the JVM
             if Path(f"/proc/{pid}/comm").read_text() == "java\n":
-                threads = Path(f"/proc/{pid}/task").iterdir()
-                wanted = ("GC Thread#0\n", "VM Thread\n")
-                return tuple(f"{thread}/schedstat" for thread in threads if (thread / "comm").read_text() in wanted)
+                found = []
+                for thread in sorted(os.listdir(f"/proc/{pid}/task"), key=int):  # they are among the first of hundreds
+                    with open(f"/proc/{pid}/task/{thread}/comm") as file:
+                        if file.read() in COLLECTORS:
+                            found.append(f"/proc/{pid}/task/{thread}/schedstat")
+                    if len(found) == len(COLLECTORS):
+                        break
+                return tuple(found)
             pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except (OSError, ValueError, IndexError):
         pass
@@ -188,19 +194,21 @@ class Vitals:
             self._gc_s += now - self._collecting
             self._collecting = None
 
-    def _movement(self) -> float:
+    @staticmethod
+    def _movement(task: tuple[float, float] | None) -> float:
         """Seconds that grow unless the process stands still: on a CPU, or, of task and observer, ready without one."""
-        waits = [_schedule(path) for path in (self._path, "/proc/thread-self/schedstat")]
+        waits = (task, _schedule("/proc/thread-self/schedstat"))
         return time.process_time() + sum(found[1] for found in waits if found is not None)
 
     def look(self, due: float, busy: bool) -> None:
         """One sample, which should have been taken at ``due`` (monotonic); busy: the user's code runs, as it seems."""
-        now, moved = time.monotonic(), self._movement()
+        task = _schedule(self._path)
+        now, moved = time.monotonic(), self._movement(task)
         late = now - max(due, self._looked)
         # Late, and no CPU was used or waited for: the process stood still.  Other code that holds it up uses one
         if late > LATE_S and moved - self._moved < 0.2 * late:
             self._stopped_s += late
-        ran = sum(_schedule(self._path) or ())
+        ran = sum(task or ())
         if busy and ran - self._ran >= 0.5 * (now - self._looked):
             _some_moment()
         self._looked, self._moved, self._ran = now, moved, ran
@@ -208,10 +216,9 @@ class Vitals:
         line = line_of(frame) if busy else None
         if line is not None:
             self._frames[line] += 1
-        self._stack(now, frame)
+        self._stack(now, frame, task)
 
-    def _stack(self, now: float, frame: FrameType | None) -> None:
-        used = _schedule(self._path)
+    def _stack(self, now: float, frame: FrameType | None, used: tuple[float, float] | None) -> None:
         if frame is None or used is None:
             return
         if self._stacked is None:

@@ -19,7 +19,7 @@ from fastbuf_spark.worker.consumer import explained
 from fastbuf_spark.worker.control import Control, words
 from fastbuf_spark.worker.memory import environment
 from fastbuf_spark.worker.task_input import InputLost, TaskInput
-from fastbuf_spark.worker.watch import TaskClock, Watch, times
+from fastbuf_spark.worker.watch import TaskClock, Watch, state_of, times
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -166,12 +166,16 @@ class Producer:
                     known["samples"] = ticker.samples
                 return {**writer.stats(), **writer.gauges(), **times(clock, writer.activity()), **waited, **known}
 
+            def look() -> str:
+                links.look(writer, env.links())
+                return state_of(clock, writer.activity())
+
             emit = writer.emit_batch if serializer.kind == "columnar" else writer.emit
             try:
                 with contextlib.ExitStack() as watched:
                     if vitals is not None:
                         watched.enter_context(ticker)
-                        watched.enter_context(Watch(control, figures, vitals, lambda: links.look(writer, env.links())))
+                        watched.enter_context(Watch(control, figures, look, vitals))
                     emit(first)
                     del first
                     with task_input.reading():

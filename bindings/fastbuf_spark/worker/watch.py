@@ -84,6 +84,11 @@ class TaskClock:
         return None if now is None else now[0]
 
 
+def state_of(clock: TaskClock, activity: dict[str, Any]) -> str:
+    """What a task does now: what its writer or gate waits for, what it asks of Spark, or ``user``."""
+    return str(activity["state"]) if activity["state"] != "runs" else clock.state or "user"
+
+
 def times(clock: TaskClock, activity: dict[str, Any]) -> dict[str, Any]:
     """What a task does now and for how long it did each thing: its clock's, and those of its writer or gate.
 
@@ -99,9 +104,8 @@ def times(clock: TaskClock, activity: dict[str, Any]) -> dict[str, Any]:
         seconds["starting"] = clock.starting
         seconds["input"] -= clock.starting
     seconds["user"] = max(0.0, time.monotonic() - clock.begin - sum(seconds.values()))
-    state = activity["state"] if activity["state"] != "runs" else clock.state or "user"
     target = activity["target"]
-    return {"state": state, "seconds": seconds, **({} if target is None else {"target": target})}
+    return {"state": state_of(clock, activity), "seconds": seconds, **({} if target is None else {"target": target})}
 
 
 class Watch:
@@ -110,19 +114,19 @@ class Watch:
     Parameters
     ----------
     figures
-        Those of now; they have ``state``, and ``seconds`` by state.  Called from the thread.
-    vitals
-        Of the task's thread; looked at four times in a second.
+        Those of now; they have ``seconds`` by state.  Called from the thread, when it is about to tell.
     look
-        Called as often, before.
+        Called from it four times in a second: what the task does.
+    vitals
+        Of the task's thread; looked at as often.
     """
 
     def __init__(
         self,
         control: Control,
         figures: Callable[[], dict[str, Any]],
+        look: Callable[[], str],
         vitals: Vitals,
-        look: Callable[[], None] = lambda: None,
     ) -> None:
         self._control = control
         self._figures = figures
@@ -137,10 +141,9 @@ class Watch:
         while not self._ended.wait(max(0.0, due - time.monotonic())):
             looks += 1
             try:
-                self._look()
-                figures = self._figures()
-                self._vitals.look(due, figures["state"] == "user")
+                self._vitals.look(due, self._look() == "user")
                 if looks % LOOKS == 0:
+                    figures = self._figures()
                     told = plain({**figures, **self._shares.of(figures["seconds"])})
                     self._control.tell({"op": "watch", "stats": bounded(told, MOST_BYTES - AROUND)})
             except Exception as error:  # a report that fails must not end a task that works

@@ -146,7 +146,7 @@ def test_it_tells_again_and_again_which_share_of_the_time_was_what() -> None:
         return {"records": 7, "state": "credit", "seconds": dict(seconds)}
 
     vitals = Looked()
-    with Watch(heard, figures, vitals):  # type: ignore[arg-type]
+    with Watch(heard, figures, lambda: "user", vitals):  # type: ignore[arg-type]
         for _ in range(8):
             assert heard.came.acquire(timeout=10.0)
     told = len(heard.messages)
@@ -162,7 +162,7 @@ def test_it_tells_again_and_again_which_share_of_the_time_was_what() -> None:
 
 def test_a_report_that_fails_ends_nothing() -> None:
     heard = Heard(OSError("gone"))
-    with Watch(heard, lambda: {"state": "user", "seconds": {}}, Looked()):  # type: ignore[arg-type]
+    with Watch(heard, lambda: {"state": "user", "seconds": {}}, lambda: "user", Looked()):  # type: ignore[arg-type]
         for _ in range(3):
             assert heard.came.acquire(timeout=10.0)
 
@@ -174,7 +174,7 @@ def test_a_task_tells_two_kilobytes_a_second_at_most() -> None:
     def figures() -> dict[str, Any]:
         return {"records": 7, "state": "user", "seconds": {"user": 1.0}, "stacks": {"on": stacks, "off": stacks}}
 
-    with Watch(heard, figures, Looked()):  # type: ignore[arg-type]
+    with Watch(heard, figures, lambda: "user", Looked()):  # type: ignore[arg-type]
         assert heard.came.acquire(timeout=10.0)
     assert len(pack({"op": "watch", "stats": figures()})) > 4096
     for message in heard.messages:
