@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any
 
+from fastbuf.exchange.named_thread import start_thread
 from fastbuf.monitor.figures import MOST_BYTES, Shares, bounded
 from fastbuf.monitor.vitals import Vitals
 from fastbuf_spark.spec import plain
@@ -134,7 +135,6 @@ class Watch:
         self._look = look
         self._ended = threading.Event()
         self._shares = Shares()
-        self._thread = threading.Thread(target=self._run, name="fastbuf-watch", daemon=True)
 
     def _run(self) -> None:
         looks, due = 0, time.monotonic() + EVERY_S / LOOKS
@@ -151,7 +151,7 @@ class Watch:
             due = time.monotonic() + EVERY_S / LOOKS
 
     def __enter__(self) -> Watch:
-        self._thread.start()
+        self._thread = start_thread(self._run, "fastbuf-watch")
         return self
 
     def __exit__(
