@@ -30,7 +30,6 @@ RATE = 0.9 * PRODUCERS / ROW_S
 LINK = 2e6  #: bytes a second
 ROW_BYTES = 520
 HOT_KEY = 7
-JVM_HEAP = 3_000_000  #: objects that the JVM's collector has to look at
 SPIN = "while True: pass"
 SOURCE, TOTAL = "producers", "Work"
 
@@ -139,7 +138,6 @@ class SparkWorld:
     hot: float = 0.0
     stop: int | None = None
     spinners: int = 0
-    jvm_gc: bool = False
     tcp: bool = False
 
 
@@ -170,9 +168,6 @@ def plant(name: str, seed: int) -> tuple[SparkWorld, tuple[Truth, ...]]:
         world.work, world.before = Work((even * slow,) * consumers, burn=True), Slow((ROW_S * slow,) * PRODUCERS)
         world.spinners = 2 * (os.cpu_count() or 2)
         return world, (Truth(TOTAL, None, ("cpu_starved",)),)
-    if name == "jvm_gc":
-        world.jvm_gc = True
-        return world, (Truth(TOTAL, None, ("jvm_gc",)),)
     if name == "slow_link":
         world.before, world.tcp = Slow((ROW_S,) * PRODUCERS, {place: LINK * chance.uniform(0.7, 1.3)}), True
         return world, (Truth(TOTAL, place, ("slow_link",)),)
@@ -228,7 +223,6 @@ SCENARIOS = (
     "spike",
     "not_the_root",
     "neighbours",
-    "jvm_gc",
     "slow_link",
     "sleep_and_link",
     "skew_and_gc",
@@ -302,23 +296,10 @@ class Job:
 
         self.thread = InheritableThread(target=run)
         self.thread.start()
-        self.stopper = threading.Thread(target=self._collect if self.world.jvm_gc else self._stop)
+        self.stopper = threading.Thread(target=self._stop)
         self.stopper.start()
         self.spinning = [subprocess.Popen([sys.executable, "-c", SPIN]) for _ in range(self.world.spinners)]
         return self
-
-    def _collect(self) -> None:
-        """Let the JVM collect for two thirds of the time, with objects that it has to look at, once rows flow."""
-        jvm = self.spark.sparkContext._jvm
-        java = jvm.java.util.stream
-        live = java.LongStream.range(0, JVM_HEAP).boxed().collect(java.Collectors.toList())
-        while not self.over.wait(0.2) and not self.runs():
-            pass
-        while not self.over.is_set():
-            begin = time.monotonic()
-            jvm.java.lang.System.gc()
-            self.over.wait(0.5 * (time.monotonic() - begin))
-        live.clear()
 
     def _stop(self) -> None:
         while self.world.stop is not None and not self.over.wait(0.1):

@@ -8,7 +8,7 @@ import pytest
 
 from fastbuf.monitor import REST, Diagnosis, Task, diagnose
 
-NAMES = ("credit", "link", "segment", "input", "engine_in", "engine_out", "user")
+NAMES = ("credit", "link", "segment", "input", "engine_in", "engine_out", "codec", "user")
 
 
 def task(subtask: int, stage: str = "total", rows: int = 1000, **more: Any) -> Task:
@@ -119,6 +119,29 @@ def test_two_faults_are_two_roots() -> None:
 def test_what_its_process_met_comes_before_its_function(more: dict[str, float], cause: str) -> None:
     consumers = [task(0, user=1, input=9), task(1, user=10, **more)]
     assert one(diagnose("e", [source(0, {1: 8.0})], consumers)).cause == cause
+
+
+def test_a_jvm_that_collects_is_to_blame_for_what_waits_for_it() -> None:
+    reads = [task(k, engine_out=6.0, user=4.0, jvm_gc_s=4.0) for k in range(2)]
+    root = one(diagnose("e", [source(0, {0: 4.0, 1: 4.0})], reads))
+    assert (root.stage, root.subtask, root.cause) == ("total", None, "jvm_gc")
+    assert "spark.executor.memory" in root.remedy
+    # Little of what they wait for; and they do not wait for it
+    reads = [task(k, engine_out=6.0, user=4.0, jvm_gc_s=2.0) for k in range(2)]
+    assert one(diagnose("e", [source(0, {0: 4.0, 1: 4.0})], reads)).cause == "slow_sink"
+    busy = [task(k, engine_out=0.5, user=9.5, jvm_gc_s=4.0) for k in range(2)]
+    assert one(diagnose("e", [source(0, {0: 4.0, 1: 4.0})], busy)).cause == "user_function"
+
+
+def test_a_task_that_decodes_most_of_the_time_is_not_its_functions_fault() -> None:
+    consumers = [task(0, codec=7.0, user=2.8, input=0.2), task(1, codec=1.0, input=9.0)]
+    assert one(diagnose("e", [source(0, {0: 8.0})], consumers)).cause == "codec"
+
+
+def test_what_limits_its_group_is_told_where_the_kernel_tells_no_waits() -> None:
+    consumers = [task(0, user=10.0, throttled_s=4.0), task(1, user=1.0, input=9.0)]
+    root = one(diagnose("e", [source(0, {0: 8.0})], consumers))
+    assert (root.cause, "CPU limit" in root.remedy) == ("cpu_starved", True)
 
 
 def test_a_link_is_to_blame_only_where_its_receivers_wait() -> None:
