@@ -22,8 +22,11 @@ cdef extern from "fb_activity.h" nogil:
         int64_t since
         int64_t *total
         int64_t *longest
+        int64_t coded
 
     void fb_activity_init(fb_activity *a, int64_t now)
     int64_t fb_activity_enter(fb_activity *a, uint32_t state, uint32_t target, int64_t now)
     uint32_t fb_activity_state(fb_activity *a)
+    int64_t fb_activity_ran(fb_activity *a, int64_t now)
+    void fb_activity_coded(fb_activity *a, int64_t ran, int64_t now)
     void fb_activity_read(fb_activity *a, int64_t now, fb_activity_picture *p)

@@ -34,6 +34,7 @@ typedef struct {
     fb_ai64 since;  /* nanoseconds of CLOCK_MONOTONIC */
     fb_ai64 total[FB_STATES];
     fb_ai64 longest[FB_STATES];
+    fb_ai64 coded; /* of FB_RUNS: in calls of ours that encode or decode batches; as `total`, but outside of `seq` */
 } fb_activity;
 
 typedef struct {
@@ -42,6 +43,7 @@ typedef struct {
     int64_t since;
     int64_t total[FB_STATES];
     int64_t longest[FB_STATES];
+    int64_t coded;
 } fb_activity_picture;
 
 static inline void fb_activity_init(fb_activity *a, int64_t now) {
@@ -53,6 +55,7 @@ static inline void fb_activity_init(fb_activity *a, int64_t now) {
         fb_i64_init(&a->total[i], 0);
         fb_i64_init(&a->longest[i], 0);
     }
+    fb_i64_init(&a->coded, 0);
 }
 
 /* Writer only: it does this from `now` on.  Returns how long it did what it did before. */
@@ -73,6 +76,17 @@ static inline int64_t fb_activity_enter(fb_activity *a, uint32_t state, uint32_t
 /* Writer only. */
 static inline uint32_t fb_activity_state(fb_activity *a) { return fb_u32_load_relaxed(&a->state); }
 
+/* Writer only: how long it was in FB_RUNS so far. */
+static inline int64_t fb_activity_ran(fb_activity *a, int64_t now) {
+    int64_t ran = fb_i64_load_relaxed(&a->total[FB_RUNS]);
+    return fb_u32_load_relaxed(&a->state) == FB_RUNS ? ran + now - fb_i64_load_relaxed(&a->since) : ran;
+}
+
+/* Writer only: a call that coded a batch is over; it had run for `ran` when it began. */
+static inline void fb_activity_coded(fb_activity *a, int64_t ran, int64_t now) {
+    fb_i64_store_relaxed(&a->coded, fb_i64_load_relaxed(&a->coded) + fb_activity_ran(a, now) - ran);
+}
+
 /* Any thread: the picture at `now`, the state that has not ended counted up to it. */
 static inline void fb_activity_read(fb_activity *a, int64_t now, fb_activity_picture *p) {
     uint32_t seq;
@@ -91,6 +105,8 @@ static inline void fb_activity_read(fb_activity *a, int64_t now, fb_activity_pic
         p->total[p->state] += took;
         if (took > p->longest[p->state]) p->longest[p->state] = took;
     }
+    p->coded = fb_i64_load_relaxed(&a->coded);
+    if (p->coded > p->total[FB_RUNS]) p->coded = p->total[FB_RUNS];
 }
 
 #endif

@@ -10,6 +10,7 @@ cdef extern from "<sys/uio.h>" nogil:
 
 
 cdef extern from "<sys/socket.h>" nogil:
+    ctypedef unsigned int socklen_t
     cdef struct msghdr:
         iovec *msg_iov
         size_t msg_iovlen
@@ -20,6 +21,15 @@ cdef extern from "<sys/socket.h>" nogil:
     ssize_t send(int fd, const void *data, size_t n, int flags)
     ssize_t recv(int fd, void *data, size_t n, int flags)
     int shutdown(int fd, int how)
+    int getsockopt(int fd, int level, int name, void *value, socklen_t *length)
+
+
+cdef extern from "<netinet/in.h>" nogil:
+    int IPPROTO_TCP
+
+
+cdef extern from "<netinet/tcp.h>" nogil:
+    int TCP_INFO
 
 
 cdef extern from "<sys/epoll.h>" nogil:

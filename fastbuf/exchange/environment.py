@@ -538,10 +538,12 @@ class ShuffleEnvironment:
         made = [reference() for reference in list(self._writers)]
         return [writer for writer in made if writer is not None and (closing or not writer.closed)]
 
-    def unsent(self) -> dict[str, int]:
-        """Bytes that the kernel took and has not sent, by peer (``"host:port"``), of the TCP connections made here."""
+    def links(self) -> dict[str, tuple[int, bytes]]:
+        """Of the TCP connections made here, by peer (``"host:port"``): bytes that the kernel took and has not sent, and
+        its ``struct tcp_info``.
+        """
         transport: Any = self._transport
-        return dict(transport.unsent()) if transport is not None else {}
+        return {peer: (unsent, info) for peer, unsent, info in transport.links()} if transport is not None else {}
 
     @property
     def monitor(self) -> Any:

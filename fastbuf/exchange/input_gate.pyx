@@ -15,8 +15,10 @@ from libc.string cimport strlen
 from fastbuf._native.activity cimport (
     FB_RUNS,
     FB_WAIT_INPUT,
+    fb_activity_coded,
     fb_activity_enter,
     fb_activity_init,
+    fb_activity_ran,
     fb_activity_state,
 )
 from fastbuf._native.atomics cimport (
@@ -252,9 +254,14 @@ cdef class InputGate:
         """
         if timeout is not None and timeout != timeout:
             raise ConfigError("timeout is nan: it must be a number of seconds, or None")
+        cdef int64_t ran
         try:
             with self.lock:
-                return self.read(timeout)
+                ran = fb_activity_ran(&self.doing, fb_now_ns())
+                try:
+                    return self.read(timeout)
+                finally:
+                    fb_activity_coded(&self.doing, ran, fb_now_ns())
         finally:
             if self.untold:
                 self._abort_in_place()

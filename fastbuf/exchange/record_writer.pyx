@@ -12,7 +12,14 @@ from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from fastbuf._native.atomics cimport fb_event_cancel, fb_event_epoch, fb_event_prepare, fb_u32_load_acquire
+from fastbuf._native.activity cimport fb_activity_coded, fb_activity_ran
+from fastbuf._native.atomics cimport (
+    fb_event_cancel,
+    fb_event_epoch,
+    fb_event_prepare,
+    fb_now_ns,
+    fb_u32_load_acquire,
+)
 from fastbuf.exchange.channel_selector cimport ChannelSelector
 from fastbuf.exchange.driver cimport Driver
 from fastbuf.exchange.failure cimport failure_code
@@ -261,19 +268,27 @@ cdef class RecordWriter(LongRecordWriter):
         """
         if self.selector.by_room:
             self.wait_for_room()
+        cdef int64_t ran = fb_activity_ran(&self.partition.core.activity, fb_now_ns())
         self._begin_batch(batch)
         self.finish_pending()
+        fb_activity_coded(&self.partition.core.activity, ran, fb_now_ns())
 
     def try_emit_batch(self, batch):
         """Write as much of the batch as segments allow; ``False``: call :meth:`resume` until it says ``True``."""
+        cdef int64_t ran = fb_activity_ran(&self.partition.core.activity, fb_now_ns())
         self._begin_batch(batch)
+        fb_activity_coded(&self.partition.core.activity, ran, fb_now_ns())
         return self.resume()
 
     def resume(self):
         """Go on with what :meth:`try_emit_batch` or :meth:`try_emit` began; ``True`` when it is written."""
+        cdef int64_t ran
         self.partition.check()
         if self.in_batch:
-            return self.pump_batch() == 1
+            ran = fb_activity_ran(&self.partition.core.activity, fb_now_ns())
+            written = self.pump_batch() == 1
+            fb_activity_coded(&self.partition.core.activity, ran, fb_now_ns())
+            return written
         return self._written(self.pump_spill())
 
     cdef bint _written(self, int done) except -1:
@@ -658,7 +673,8 @@ cdef class RecordWriter(LongRecordWriter):
             ``state``: ``"runs"``, or what it waits for: ``"credit"`` (the consumer has taken nothing), ``"link"`` (the
             socket is full), ``"segment"`` (the pool is empty, and nothing is queued). ``target``: the consumer that it
             waits for, or None. ``since_s``: how long it has been in that state. ``seconds`` and ``longest_s``: by
-            state, a wait that has not ended included.
+            state, a wait that has not ended included; of the seconds that it runs those in which batches were encoded
+            are ``"codec"`` (a gate's: decoded), once the call is over. Single records are not told apart.
         """
         return self.partition.activity()
 

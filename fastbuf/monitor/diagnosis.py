@@ -15,12 +15,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from fastbuf.monitor.words import HASH, LEAST_SHOWN, LIKELY, ON_CPU, THROTTLED, TIMES, remedy, sentence, share_of
+
 OK, LOW, HIGH = "OK", "LOW", "HIGH"
 LEVELS = ((0.1, OK), (0.5, LOW))  #: of the producers' blocked share, as Flink has them; above: HIGH
 ROOT_SHARE = 0.2  #: of the lost time, from which a subtask is named
 TAIL = 0.5  #: producers that took less than this of the last consumer's time have long ended
+MISSED = 0.05  #: of the producers' time, from which too few segments are told of, though Flink's bound is not reached
 IDLE_HEAD = 0.6  #: of the consumers' time, from which a slow head is looked for
-SURE, LIKELY = 0.8, 0.6  #: confidence from which it "is", or "probably is"
 ENOUGH_S = 3.0  #: of observation: less lowers the confidence
 REST = -1  #: in place of a consumer's number
 OUTPUT_WAITS = ("credit", "link", "segment")
@@ -47,7 +49,8 @@ class Task:
     subtask
         Its partition.
     seconds
-        By what it did: ``credit``, ``link``, ``segment``, ``input``, ``engine_in``, ``engine_out``, ``user``.
+        By what it did: ``credit``, ``link``, ``segment``, ``input``, ``engine_in``, ``engine_out``, ``codec`` (batches
+        encoded or decoded), ``user``.
     blocked
         Of a producer: seconds by the consumer that it waited for; ``REST``: for all that have no figure of their own.
     rows, bytes
@@ -75,6 +78,10 @@ class Task:
         For so long it has told nothing.
     key_values
         Of a producer: what those keys are, by hash; of those that it was asked to tell.
+    links
+        Of a producer: what the kernel says of the fullest links, by consumer (:meth:`Links.figures`).
+    jvm_gc_s
+        Of Spark's JVM, which feeds it and takes its rows: seconds in its collector. ``None``: as of `cpu_s`.
     """
 
     stage: str
@@ -101,6 +108,8 @@ class Task:
     hot_keys: Mapping[str, float] = field(default_factory=dict)
     silent_s: float = 0.0
     key_values: Mapping[str, str] = field(default_factory=dict)
+    links: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    jvm_gc_s: float | None = None
 
     @property
     def wall_s(self) -> float:
@@ -131,8 +140,8 @@ class Root:
     exchange, stage, subtask
         Where; ``None``: all subtasks alike.
     cause
-        ``user_function``, ``skew``, ``silent``, ``stopped``, ``cpu_starved``, ``gc``, ``paging``, ``slow_link``,
-        ``segments``, ``credits``, ``slow_sink``, ``source_bound`` or ``unknown``.
+        ``user_function``, ``skew``, ``silent``, ``stopped``, ``cpu_starved``, ``gc``, ``jvm_gc``, ``paging``,
+        ``slow_link``, ``segments``, ``credits``, ``slow_sink``, ``codec``, ``source_bound`` or ``unknown``.
     share
         Of the lost time that it is to blame for, 0 to 1.
     confidence
@@ -186,70 +195,7 @@ class Diagnosis:
             )
         if not self.roots:
             return f"Nothing holds up this exchange (producers were blocked {self.blocked:.0%} of their time)."
-        return " ".join(_sentence(root) for root in self.roots)
-
-
-def _sentence(root: Root) -> str:
-    who = f"`{root.stage}`" if root.subtask is None else f"Subtask {root.subtask} of `{root.stage}`"
-    does = f"{'causes' if root.confidence >= SURE else 'probably causes'} {root.share:.0%} of the lost time"
-    if root.cause == "unknown":
-        does = f"is behind {root.share:.0%} of the lost time"
-    elif root.share < ROOT_SHARE:
-        does = "would hold it up next"
-    evidence = dict(root.evidence)
-    where = f" in {root.frame}" if root.frame else ""
-    if root.key is not None:
-        where = f"; key {root.key} has {evidence.pop(_share_of(root.key), 0.0):.0%} of the rows"
-    if root.subtask is None:
-        evidence.pop(_TIMES, None)  # all are alike
-    if root.cause == "unknown":
-        evidence.pop("share", None)  # of what is not known
-    figures = ", ".join(_figure(name, value) for name, value in evidence.items())
-    return f"{who} {does}: {_WORDS[root.cause]}{where}{f' ({figures})' if figures else ''}. {root.remedy}"
-
-
-def _figure(name: str, value: float) -> str:
-    if name == "share":
-        return f"{value:.0%} of its time"
-    number = f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-    return f"{number} {name}" if name == _TIMES else f"{name} {number}"
-
-
-def _share_of(key: str) -> str:
-    return f"share of the key {key}"
-
-
-_TIMES = "times its peers for each row"
-_WORDS = {
-    "user_function": "the user's function is slow",
-    "skew": "it gets far more rows than the others",
-    "silent": "it tells nothing: it stands still, or its code lets no other thread of its process run",
-    "stopped": "its process stood still",
-    "cpu_starved": "it waits for a CPU that others use",
-    "gc": "Python's garbage collector runs",
-    "paging": "its memory is read back from disk",
-    "slow_link": "the network takes no more",
-    "segments": "the writer's memory is used up",
-    "credits": "both ends wait for each other's credit",
-    "slow_sink": "whoever reads its rows is slow",
-    "source_bound": "the input comes slowly",
-    "unknown": "no rule fits",
-}
-_REMEDIES = {
-    "user_function": "Make that function faster, or use more partitions.",
-    "skew": "Choose a key with more values, or add one to it (salting).",
-    "silent": "See what its process does (py-spy dump, gdb): a stop, or a call that does not return.",
-    "stopped": "See what stops the process: a debugger, a container's limits, swapping.",
-    "cpu_starved": "Use fewer slots than cores, or keep others off these machines.",
-    "gc": "Keep fewer objects, or call gc.freeze() once the function's own data are loaded.",
-    "paging": "Give the machine more memory, or the process less to hold.",
-    "slow_link": "Send less (select columns, aggregate before the shuffle), or use a faster network.",
-    "segments": "Raise memory_bytes.",
-    "credits": "Raise exclusive or floating.",
-    "slow_sink": "Look at what comes after this stage.",
-    "source_bound": "Use more input partitions, or read fewer columns.",
-    "unknown": "Look at the figures of its task.",
-}
+        return " ".join(sentence(root, ROOT_SHARE) for root in self.roots)
 
 
 def diagnose(
@@ -341,6 +287,8 @@ class _Look:
             if slowest.share("input") >= IDLE_HEAD:
                 return []  # who feeds the producers is to blame, in an exchange of its own
             found = [self.verdict(slowest, producers, idle, head=True)]
+        elif self.lost >= MISSED * self.wall_s and all(self.way(task) == "segments" for task in consumers):
+            return [self.edge(None, "segments", 1.0)]  # little is lost, and for no reason
         else:
             return []
         return [root for root in found if root.cause != "unknown" and root.share >= 0.5]
@@ -403,7 +351,7 @@ class _Look:
         if task.task in self.behind and held > 1 - held - task.share(*IDLE):
             return [replace(root, share=root.share * share) for root in self.behind[task.task].roots]
         root = self.verdict(task, self.consumers, share)
-        if root.cause in ("silent", "stopped", "cpu_starved", "gc", "paging"):
+        if root.cause in ("silent", "stopped", "cpu_starved", "gc", "jvm_gc", "paging"):
             return [root]
         cause = self.way(task)
         if cause:
@@ -424,7 +372,8 @@ class _Look:
         full = max(linked / waited if waited else 0.0, self.full(task)) if known else waits["link"]
         if idle >= WAY_IDLE and full >= 0.5:
             return "slow_link"
-        if idle >= WAY_IDLE and sum(t.short_s for t in self.producers) >= 0.5 * self.lost:
+        # With more of them in between, a consumer that has something in reserve would hold up nobody
+        if idle > FULLY_BUSY and sum(t.short_s for t in self.producers) >= 0.5 * self.lost:
             return "segments"
         return "credits" if idle >= CREDITS_IDLE else None
 
@@ -440,12 +389,29 @@ class _Look:
     def edge(self, task: Task | None, cause: str, share: float) -> Root:
         """What is between them is to blame: of one link the consumer that it leads to, else the producers' stage."""
         worst = max(self.producers, key=lambda t: sum(t.seconds.get(name, 0.0) for name in OUTPUT_WAITS))
-        evidence = {name: worst.share(name) for name in OUTPUT_WAITS if worst.seconds.get(name)}
+        evidence = {name: worst.share(name) for name in OUTPUT_WAITS if worst.share(name) >= LEAST_SHOWN}
+        if cause == "segments" and worst.wall_s:
+            short_s = max(worst.short_s, worst.seconds.get("segment", 0.0))
+            evidence = {"without a segment": short_s / worst.wall_s}
         if task is not None:
             evidence["consumer idle"] = task.share("input")
+            evidence.update(self.link_of(task) if cause == "slow_link" else {})
         to_one = cause == "slow_link" and task is not None and len(self.consumers) > 1
         stage, subtask = (task.stage, task.subtask) if to_one and task is not None else (worst.stage, None)
         return _root(self.exchange, stage, subtask, cause, share, 2.0, worst.wall_s, evidence)
+
+    def link_of(self, task: Task) -> dict[str, float]:
+        """What the kernel says of the fullest link to this one; nothing where it does not."""
+        links = [producer.links[task.subtask] for producer in self.producers if task.subtask in producer.links]
+        if not links:
+            return {}
+        fullest = max(links, key=lambda link: link["busy"])
+        return {
+            "link busy": fullest["busy"],
+            "bytes a second": fullest["bytes_per_s"],
+            "round trip in seconds": fullest["rtt_s"],
+            "segments sent again": fullest["resent"],
+        }
 
     def verdict(self, task: Task, peers: Sequence[Task], share: float, head: bool = False) -> Root:
         """The first rule that fits this task's figures."""
@@ -461,19 +427,24 @@ class _Look:
         elif task.silent_s >= 0.3 * wall:
             found, margin, evidence = "silent", task.silent_s / (0.3 * wall), {"seconds without a word": task.silent_s}
         elif task.stopped_s is not None and task.stopped_s >= 0.1 * wall:
-            found, margin, evidence = "stopped", task.stopped_s / (0.1 * wall), {"seconds stopped": task.stopped_s}
+            found, margin = "stopped", task.stopped_s / (0.1 * wall)
+            evidence = {"seconds stopped": task.stopped_s, "of": wall}
         elif self.starved(task) and (task.gc_s or 0.0) < max(0.1 * wall, task.queued_s or 0.0):
-            assert task.queued_s is not None
-            found, margin = "cpu_starved", max(task.queued_s, task.throttled_s or 0.0) / (0.15 * wall)
-            evidence = {"seconds waiting for a CPU": task.queued_s, "of": wall}
+            queued = task.queued_s or 0.0
+            found, margin = "cpu_starved", max(queued, task.throttled_s or 0.0) / (0.15 * wall)
+            evidence = {"seconds waiting for a CPU": queued, "of": wall}
             if task.throttled_s:
-                evidence["seconds throttled by its limit"] = task.throttled_s
+                evidence[THROTTLED] = task.throttled_s
         elif task.gc_s is not None and task.gc_s >= 0.1 * wall:
             found, margin, evidence = (
                 "gc",
                 task.gc_s / (0.1 * wall),
                 {"seconds in the collector": task.gc_s, "of": wall},
             )
+        elif self.jvm_collects(task):
+            assert task.jvm_gc_s is not None
+            found, margin = "jvm_gc", task.jvm_gc_s / (0.1 * wall)
+            evidence = {"seconds in the collector": task.jvm_gc_s, "of": wall}
         elif task.major_faults >= PAGING * wall and (task.cpu_s or 0.0) < 0.5 * wall:
             found, margin = "paging", task.major_faults / (PAGING * wall)
             evidence = {"pages read from disk": task.major_faults, "seconds": wall}
@@ -483,9 +454,14 @@ class _Look:
             evidence = {"rows": task.rows, "rows of the others": rows, **hot}
         elif task.share("engine_out") >= 0.5:
             found, margin, evidence = "slow_sink", 2 * task.share("engine_out"), {"share": task.share("engine_out")}
+        elif task.share("codec") >= 0.5:
+            found, margin, evidence = "codec", 2 * task.share("codec"), {"share": task.share("codec")}
         elif user >= 0.5:
             found, margin = "user_function", 2 * user
-            evidence = {"share": user, **({_TIMES: task.cost / cost} if cost else {})}
+            evidence = {"share": user, **({TIMES: task.cost / cost} if cost else {})}
+            if task.cpu_s is not None and task.queued_s is not None:  # ready without a CPU is no wait of its own
+                ran = task.cpu_s + task.queued_s
+                evidence = {"share": user, ON_CPU: min(1.0, ran / task.seconds["user"]), **evidence}
         elif head and task.share("engine_in") >= 0.5:
             found, margin, evidence = "source_bound", 2 * task.share("engine_in"), {"share": task.share("engine_in")}
         else:
@@ -493,13 +469,14 @@ class _Look:
         alone = bool(others) and (found != "user_function" or task.cost >= TIMES_ITS_PEERS * cost or not cost)
         if found == "cpu_starved":  # whoever is starved with it is so for the same reason
             alone = bool(others) and not any(self.starved(peer) for peer in others)
+        if found == "jvm_gc":
+            alone = bool(others) and not any(self.jvm_collects(peer) for peer in others)
         if found == "slow_sink":
             alone = bool(others) and statistics.median([peer.share("engine_out") for peer in others]) < 0.5
         stage = "source" if found == "source_bound" else task.stage
         subtask = task.subtask if alone and not (head and found == "source_bound") else None
         frame = task.frame if found == "user_function" else None
-        root = _root(self.exchange, stage, subtask, found, share, margin, wall, evidence, frame)
-        return root if root.cause == "unknown" else replace(root, key=key)
+        return _root(self.exchange, stage, subtask, found, share, margin, wall, evidence, frame, key)
 
     def hot_key(self, task: Task) -> tuple[dict[str, float], str | None]:
         """The key of this consumer that has most of all rows: its share, by its hash or what it is, and that; nothing
@@ -515,7 +492,7 @@ class _Look:
         if hottest is None:
             return {}, None
         value = next((p.key_values[hottest] for p in self.producers if hottest in p.key_values), None)
-        return {_share_of(f"with hash {hottest}" if value is None else value): shares[hottest]}, value
+        return {share_of(f"{HASH}{hottest}" if value is None else f"key {value}"): shares[hottest]}, value
 
     def cpu_s(self, host: str) -> float:
         """What these tasks had of a machine's CPUs."""
@@ -523,6 +500,12 @@ class _Look:
             tasks = (*self.producers, *self.consumers)
             self._cpu_s[host] = sum(task.cpu_s or 0.0 for task in tasks if task.host == host)
         return self._cpu_s[host]
+
+    def jvm_collects(self, task: Task) -> bool:
+        """Whether it waits for a JVM that collects garbage for most of that time."""
+        engine_s = sum(task.seconds.get(name, 0.0) for name in ("engine_in", "engine_out"))
+        spent = task.jvm_gc_s or 0.0
+        return spent >= 0.1 * task.wall_s > 0 and engine_s >= 0.3 * task.wall_s and spent >= 0.5 * engine_s
 
     def starved(self, task: Task) -> bool:
         """Whether it waits for a CPU that others than these tasks have, or that a limit keeps from it."""
@@ -566,9 +549,11 @@ def _root(
     observed_s: float,
     evidence: dict[str, Any],
     frame: str | None = None,
+    key: str | None = None,
 ) -> Root:
     """With the confidence that its share, the rule's margin (1: just fits) and the time of observation give."""
     confidence = min(1.0, 0.5 + 0.5 * share) * min(1.0, 0.7 + 0.3 * (margin - 1)) * min(1.0, observed_s / ENOUGH_S)
     if cause == "unknown" or confidence < LIKELY:
-        cause, frame = "unknown", None
-    return Root(exchange, stage, subtask, cause, share, max(0.0, confidence), frame, evidence, _REMEDIES[cause])
+        cause, frame, key = "unknown", None, None
+    told = remedy(cause, subtask, evidence, key)
+    return Root(exchange, stage, subtask, cause, share, max(0.0, confidence), frame, evidence, told, key)

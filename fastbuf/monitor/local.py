@@ -18,7 +18,8 @@ from fastbuf.exchange.named_thread import start_thread
 from fastbuf.exchange.record_writer import RecordWriter
 from fastbuf.exchange.sampler import Sampler
 from fastbuf.monitor.collector import Monitor, MonitorAddress
-from fastbuf.monitor.figures import MOST_BYTES, MOST_TARGETS, Shares, bounded, ended, hottest, longest
+from fastbuf.monitor.figures import MOST_BYTES, Shares, bounded, ended, hottest, longest
+from fastbuf.monitor.links import Links
 from fastbuf.monitor.snapshot import Exchange
 from fastbuf.monitor.ticker import REFRESH_S, SAMPLE_S, SAMPLES, samples_of
 from fastbuf.monitor.vitals import Vitals
@@ -33,7 +34,7 @@ EVERY_S = 1.0
 LOOKS = 4  #: for each report
 AROUND = 256  #: bytes of a report that are not figures
 CONNECT_S = 10.0
-WAITS = ("credit", "link", "segment", "input")
+WAITS = ("credit", "link", "segment", "input", "codec")
 
 
 class _Watched:
@@ -45,8 +46,7 @@ class _Watched:
         self.name = f"{os.getpid()}-{secrets.token_hex(4)}"
         self.unused_s = 0.0  #: that passed before anybody wrote or read it
         self.starting_s = 0.0  #: that a gate's reader waited for its first record
-        self.unsent: dict[str, int] = {}
-        self.looks = 0
+        self.links = Links()
         self.samples: dict[str, Any] | None = None
         self.shares = Shares()
         self.figures: dict[str, Any] = {}
@@ -62,7 +62,7 @@ class _Watched:
         return int(made.partition.written_by if isinstance(made, RecordWriter) else made.read_by)
 
     def waits(self) -> tuple[float, dict[str, float], dict[str, Any]]:
-        """Seconds in all since it was first used, those of waits by state, and what it does."""
+        """Seconds in all since it was first used, those of waits and of coding by state, and what it does."""
         made = self.made()
         assert made is not None
         activity = made.activity()
@@ -201,7 +201,7 @@ class EnvironmentMonitor:
             if self._over.is_set():
                 return
             self._watch([*environment.writers(), *environment.gates()])
-            self._look(time.monotonic() if due is None else due, environment.unsent())
+            self._look(time.monotonic() if due is None else due, environment.links())
             if tell:
                 self._gather()
 
@@ -216,7 +216,7 @@ class EnvironmentMonitor:
     def _live(self) -> list[_Watched]:
         return [watched for watched in self._watched.values() if not watched.last and watched.made() is not None]
 
-    def _look(self, due: float, unsent: dict[str, int]) -> None:
+    def _look(self, due: float, links: dict[str, tuple[int, bytes]]) -> None:
         states: dict[int, list[str]] = {}
         for watched in self._live():
             made = watched.made()
@@ -225,10 +225,7 @@ class EnvironmentMonitor:
             _, _, activity = watched.waits()
             states.setdefault(watched.thread(), []).append(activity["state"])
             if isinstance(made, RecordWriter):
-                watched.looks += 1
-                for index, gate in enumerate(made.partition.gates):
-                    if gate is not None and unsent.get(gate[1]):
-                        watched.unsent[str(index)] = watched.unsent.get(str(index), 0) + 1
+                watched.links.look(made, links)
         natives = {thread.ident: thread.native_id for thread in threading.enumerate()}
         for ident, doing in states.items():
             if ident and ident not in self._vitals and ident in natives:
@@ -281,8 +278,7 @@ class EnvironmentMonitor:
                 wanted = list(range(made.partition.subpartitions))
                 figures["blocked"] = longest(made.blocked_s(), wanted)
                 figures["linked"] = longest(made.blocked_s(True), wanted)
-                figures["unsent"] = dict(sorted(watched.unsent.items(), key=lambda one: -one[1])[:MOST_TARGETS])
-                figures["looks"] = watched.looks
+                figures.update(watched.links.figures(wanted))
                 figures.update(hottest(made))
                 if watched.samples is not None:
                     figures["samples"] = watched.samples

@@ -45,7 +45,7 @@ TASK_SECONDS = Metric(
     "s",
     ("exchange", "stage", "subtask", "state"),
     "Time of a task by what it did: credit, link and segment are waits for what comes after it, input for what comes "
-    "before; engine_in and engine_out for Spark; user is the function's",
+    "before; engine_in and engine_out for Spark; codec encodes and decodes batches; user is the function's",
 )
 EDGE_SECONDS = Metric(
     "fastbuf_edge_blocked_seconds",

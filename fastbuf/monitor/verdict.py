@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fastbuf.monitor.diagnosis import IDLE, OK, OUTPUT_WAITS, REST, Diagnosis, Root, Task, diagnose_all
+from fastbuf.monitor.words import remedy
 
 WINDOW_S = 5.0
 LEAST_S = (
@@ -25,7 +26,7 @@ SILENT_S = 3.0  #: a task that tells nothing for so long is silent
 KEEP_S = LASTING_S + WINDOWS + 2.0
 MOST_KNOWN = 64  #: moments of a task that are kept
 _NUMBERS = ("records", "bytes", "cpu_s", "queued_s", "gc_s", "stopped_s", "short_s", "looks", "throttled_s",
-            "major_faults", "machine_s")  # fmt: skip
+            "major_faults", "machine_s", "jvm_gc_s")  # fmt: skip
 _TABLES = ("seconds", "blocked", "linked", "unsent", "frames")
 
 Flat = dict[tuple[str, str], float]
@@ -148,6 +149,8 @@ def task_of(stage: str, subtask: int, flat: Flat, figures: Mapping[str, Any]) ->
         dict(figures.get("hot_keys") or {}),
         flat.get(("silent_s", ""), 0.0),
         dict(figures.get("key_values") or {}),
+        {int(target): dict(link) for target, link in (figures.get("links") or {}).items()},
+        known("jvm_gc_s"),
     )
 
 
@@ -252,6 +255,7 @@ def _agreed(name: str, windows: list[_Window]) -> Diagnosis:
         causes = [root.cause for root in seen if root.cause != "unknown"]
         cause = next((c for c in causes if causes.count(c) >= AGREE), "unknown")
         chosen = next((root for root in seen if root.cause == cause), None)
-        roots.append(chosen or replace(seen[0], cause="unknown", frame=None, remedy="", key=None))
+        told = remedy("unknown", None, {})
+        roots.append(chosen or replace(seen[0], cause="unknown", frame=None, remedy=told, key=None))
     newest = windows[0].found[name]
     return Diagnosis(newest.level, newest.blocked, sorted(roots, key=lambda root: -root.share))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import random
 import sys
 import sysconfig
 import threading
@@ -19,6 +20,8 @@ STACK_S = 1.0  #: between two whole stacks
 MOST_FRAMES = 5
 MOST_STACKS = 200  #: that are remembered; those found most often are told
 DEEPEST = 40  #: frames of a stack, the innermost ones
+COLLECTORS = ("GC Thread#0\n", "VM Thread\n")
+QUICK_S = 1e-4  #: the interpreter's switch interval while the code of a thread that computes is looked at
 
 
 @functools.cache
@@ -109,6 +112,50 @@ def throttled_s(path: Path | None) -> float | None:
         return None
 
 
+@functools.cache
+def _collectors() -> tuple[str, ...]:
+    """Files of the threads that stop the JVM which started this process to collect its garbage; none: there is no JVM.
+
+    The first of G1's and the parallel collector's threads always works; the serial one runs in the VM's own.
+    """
+    pid = os.getpid()
+    try:
+        for _ in range(4):  # the worker, Spark's daemon, the JVM
+            if Path(f"/proc/{pid}/comm").read_text() == "java\n":
+                found = []
+                for thread in sorted(os.listdir(f"/proc/{pid}/task"), key=int):  # they are among the first of hundreds
+                    with open(f"/proc/{pid}/task/{thread}/comm") as file:
+                        if file.read() in COLLECTORS:
+                            found.append(f"/proc/{pid}/task/{thread}/schedstat")
+                    if len(found) == len(COLLECTORS):
+                        break
+                return tuple(found)
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except (OSError, ValueError, IndexError):
+        pass
+    return ()
+
+
+def jvm_gc_s() -> float | None:
+    """Seconds of the JVM's collector, while which none of its threads runs; None: there is no JVM to be seen."""
+    found = [_schedule(path) for path in _collectors()]
+    return sum(each[0] for each in found if each is not None) if any(found) else None
+
+
+def _some_moment() -> None:
+    """Wait for a moment that other threads do not choose.
+
+    Whoever wants the GIL has it when another thread lets go of it, at the latest after the switch interval, which is
+    five milliseconds.  To one that computes for less than that and then sleeps we would come when it sleeps, each time.
+    """
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(min(before, QUICK_S))
+    try:
+        time.sleep(random.uniform(1.0, 6.0) / 1000)
+    finally:
+        sys.setswitchinterval(before)
+
+
 class Vitals:
     """Of a thread; looked at from another one, several times in a second.
 
@@ -127,10 +174,11 @@ class Vitals:
         self._cgroup = _throttle_file()
         self._throttled = throttled_s(self._cgroup)
         self._machine = machine_s()
+        self._jvm = jvm_gc_s()
         self._frames: Counter[str] = Counter()
         self._stacks: dict[str, Counter[str]] = {"on": Counter(), "off": Counter()}
         self._stacked: tuple[float, float] | None = None  # when the last whole stack was taken, and its CPU time then
-        self._looked = time.monotonic()
+        self._looked, self._ran = time.monotonic(), sum(self._begin or ())
         self._moved = float("-inf")  # until the first look, whose thread is another one
         self._stopped_s = self._gc_s = 0.0
         self._collecting: float | None = None
@@ -146,27 +194,31 @@ class Vitals:
             self._gc_s += now - self._collecting
             self._collecting = None
 
-    def _movement(self) -> float:
+    @staticmethod
+    def _movement(task: tuple[float, float] | None) -> float:
         """Seconds that grow unless the process stands still: on a CPU, or, of task and observer, ready without one."""
-        waits = [_schedule(path) for path in (self._path, "/proc/thread-self/schedstat")]
+        waits = (task, _schedule("/proc/thread-self/schedstat"))
         return time.process_time() + sum(found[1] for found in waits if found is not None)
 
     def look(self, due: float, busy: bool) -> None:
         """One sample, which should have been taken at ``due`` (monotonic); busy: the user's code runs, as it seems."""
-        now, moved = time.monotonic(), self._movement()
+        task = _schedule(self._path)
+        now, moved = time.monotonic(), self._movement(task)
         late = now - max(due, self._looked)
         # Late, and no CPU was used or waited for: the process stood still.  Other code that holds it up uses one
         if late > LATE_S and moved - self._moved < 0.2 * late:
             self._stopped_s += late
-        self._looked, self._moved = now, moved
+        ran = sum(task or ())
+        if busy and ran - self._ran >= 0.5 * (now - self._looked):
+            _some_moment()
+        self._looked, self._moved, self._ran = now, moved, ran
         frame = sys._current_frames().get(self._ident)
         line = line_of(frame) if busy else None
         if line is not None:
             self._frames[line] += 1
-        self._stack(now, frame)
+        self._stack(now, frame, task)
 
-    def _stack(self, now: float, frame: FrameType | None) -> None:
-        used = _schedule(self._path)
+    def _stack(self, now: float, frame: FrameType | None, used: tuple[float, float] | None) -> None:
         if frame is None or used is None:
             return
         if self._stacked is None:
@@ -186,8 +238,8 @@ class Vitals:
         -------
         dict
             ``gc_s``, ``stopped_s``, ``major_faults``; where the kernel tells: ``cpu_s``, ``queued_s``, ``throttled_s``,
-            ``machine_s`` (of all CPUs of the machine, which has ``cores``); samples by line: ``frames``, and by whole
-            stack: ``stacks``, "on" and "off" a CPU.
+            ``machine_s`` (of all CPUs of the machine, which has ``cores``), ``jvm_gc_s`` (of Spark's JVM); samples by
+            line: ``frames``, and by whole stack: ``stacks``, "on" and "off" a CPU.
         """
         found: dict[str, Any] = {"gc_s": self._gc_s, "stopped_s": self._stopped_s}
         now = self._last = _schedule(self._path) or self._last  # of a thread that has ended: as it was
@@ -199,6 +251,9 @@ class Vitals:
             found["throttled_s"] = throttled - self._throttled
         if machine is not None and self._machine is not None:
             found["machine_s"], found["cores"] = machine - self._machine, os.cpu_count() or 1
+        jvm = jvm_gc_s()
+        if jvm is not None and self._jvm is not None:
+            found["jvm_gc_s"] = jvm - self._jvm
         stacks = {name: dict(kind.most_common(MOST_FRAMES)) for name, kind in self._stacks.items() if kind}
         return {
             **found,

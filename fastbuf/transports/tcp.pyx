@@ -529,9 +529,9 @@ cdef class TcpTransport:
         out = self.listener.strangers.stats() if self.listener is not None else {}
         return {**out, "connections": self.io.connections(), "connections_stopped": self.io.stops()}
 
-    def unsent(self):
-        """Bytes that the kernel has taken and not sent, by peer, of the connections that were dialled here."""
-        return self.io.unsent()
+    def links(self):
+        """Peer, bytes that the kernel has taken and not sent, and its struct tcp_info, of connections dialled here."""
+        return self.io.links()
 
     def close(self):
         """Everything was let go of before: end the listener, then the I/O thread."""

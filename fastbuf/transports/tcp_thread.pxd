@@ -12,8 +12,9 @@ cdef class IoThread:
     cdef int check(self) except -1
     cdef int command(self, Command *k) except -1
     cdef int connections(self)
-    # (peer, bytes that the kernel has not sent) of connections that were dialled here; empty while another is at work
-    cdef list unsent(self)
+    # (peer, bytes that the kernel has not sent, its struct tcp_info) of connections that were dialled here; empty while
+    # another is at work
+    cdef list links(self)
     cdef unsigned int stops(self)
     cdef int open_inbox(self) except -1
     # (serial, stream, message, peer) of what has come for the listener's thread

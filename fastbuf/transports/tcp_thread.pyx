@@ -27,14 +27,18 @@ from fastbuf._native.sockets cimport (
     EPOLL_CLOEXEC,
     EPOLL_CTL_ADD,
     EPOLLIN,
+    IPPROTO_TCP,
     SIOCOUTQNSD,
+    TCP_INFO,
     close,
     epoll_create1,
     epoll_ctl,
     epoll_event,
     eventfd,
     eventfd_read,
+    getsockopt,
     ioctl,
+    socklen_t,
 )
 from fastbuf._native.threads cimport (
     pthread_attr_destroy,
@@ -56,7 +60,8 @@ from fastbuf.transports.tcp_state cimport Connection, Letter, Stream, connection
 from fastbuf.errors import ExchangeClosed, ResourceError
 
 cdef enum:
-    MOST_LOOKED_AT = 64         # connections whose unsent bytes are told
+    MOST_LOOKED_AT = 64         # connections that are told of
+    TCP_INFO_BYTES = 256        # more than any kernel's struct tcp_info has
     STACK_BYTES = 256 * 1024    # small: RLIMIT_AS counts it
     SLICE_NS = 200000000        # signals are looked at this often while waiting
 
@@ -130,11 +135,13 @@ cdef class IoThread:
         """How many there are."""
         return fb_u32_load_acquire(&self.loop.all.open) if self.loop != NULL else 0
 
-    cdef list unsent(self):
+    cdef list links(self):
         cdef Connection *c
         cdef int left, n = 0
+        cdef socklen_t[MOST_LOOKED_AT] told
         cdef int[MOST_LOOKED_AT] bytes_left
         cdef char[MOST_LOOKED_AT][80] peers
+        cdef char[MOST_LOOKED_AT][TCP_INFO_BYTES] infos
         if self.loop == NULL or self.pid != os.getpid():
             return []
         fb_u32_add_acq_rel(&self.loop.guests, 1)
@@ -146,12 +153,16 @@ cdef class IoThread:
                     if c.dialled and c.fd >= 0 and ioctl(c.fd, SIOCOUTQNSD, &left) == 0:
                         bytes_left[n] = left
                         memcpy(peers[n], c.peer, 80)
+                        told[n] = TCP_INFO_BYTES
+                        if getsockopt(c.fd, IPPROTO_TCP, TCP_INFO, infos[n], &told[n]) != 0:
+                            told[n] = 0
                         n += 1
                     c = c.next
                 pthread_mutex_unlock(&self.loop.turn)
                 self.loop.driver.serve(&self.loop.driver)      # what was marked meanwhile was left to us
         fb_u32_sub_acq_rel(&self.loop.guests, 1)
-        return [((<bytes> <char *> peers[k]).decode(), bytes_left[k]) for k in range(n)]
+        return [((<bytes> <char *> peers[k]).decode(), bytes_left[k], <bytes> (<char *> infos[k])[:told[k]])
+                for k in range(n)]
 
     cdef unsigned int stops(self):
         """How often a connection was stopped for want of a segment."""

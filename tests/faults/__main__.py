@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import records
 from judges import flinks_rule, pool_table
 from scenarios import SCENARIOS, Truth, plant
 from scores import Outcome, report
@@ -25,23 +26,41 @@ RUN_S = 11.0
 START_S = 60.0  # for Spark's workers to import what they need
 
 
-def run(name: str, seed: int, seconds: float = RUN_S) -> Outcome:
+def run(name: str, seed: int, seconds: float = RUN_S, record: Path | None = None) -> Outcome:
     """One run; a verdict is taken once a second."""
     planted = plant(name, seed)
     outcome = Outcome(name, seed, list(planted.truths))
+    ticks: list[float] = []
     with Running(planted.world) as running:
         begin = time.monotonic()
         tick = 1.0
         while tick <= seconds:
             time.sleep(max(0.0, begin + tick - time.monotonic()))
+            ticks.append(time.monotonic())
             exchanges = running.monitor.snapshot()
             note(outcome, exchanges, tick)
             tick += 1.0
-        outcome.others = {
-            "Flink's rule": sorted(flinks_rule(exchanges)),
-            "pool table": sorted(pool_table(exchanges)),
-        }
+        kept = list(running.monitor.kept)
+    judged_by_others(outcome, exchanges)
+    if record is not None:
+        record.mkdir(parents=True, exist_ok=True)
+        records.write(record / f"{name}-{seed}.json.gz", kept, ticks, {"name": name, "seed": seed, "began": begin})
     return outcome
+
+
+def judge_again(path: Path) -> Outcome:
+    """The same of a record, by the rules of now."""
+    header, said = records.again(path)
+    outcome = Outcome(header["name"], header["seed"], list(plant(header["name"], header["seed"]).truths))
+    for tick, exchanges in zip(header["ticks"], said, strict=True):
+        note(outcome, exchanges, float(round(tick - header["began"])))
+    judged_by_others(outcome, said[-1])
+    return outcome
+
+
+def judged_by_others(outcome: Outcome, exchanges: list[dict[str, Any]]) -> None:
+    """What they would have named at the end."""
+    outcome.others = {"Flink's rule": sorted(flinks_rule(exchanges)), "pool table": sorted(pool_table(exchanges))}
 
 
 def run_in_spark(name: str, seed: int, seconds: float = RUN_S) -> Outcome:
@@ -68,13 +87,10 @@ def run_in_spark(name: str, seed: int, seconds: float = RUN_S) -> Outcome:
                 for one in found
             ]
             note(outcome, exchanges, float(tick))
-        if world.hot:
+        if world.hot and any(t.subtask == -1 for t in truths):
             rows = {k: f.get("records", 0) for e in exchanges for k, f in e["consumers"].items()}
             outcome.truths = [replace(t, subtask=max(rows, key=rows.__getitem__)) for t in truths]
-        outcome.others = {
-            "Flink's rule": sorted(flinks_rule(exchanges)),
-            "pool table": sorted(pool_table(exchanges)),
-        }
+        judged_by_others(outcome, exchanges)
     return outcome
 
 
@@ -100,8 +116,20 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=None, help="where outcomes are added to, one JSON a line")
     parser.add_argument("--verbose", action="store_true", help="what was said last, in words")
     parser.add_argument("--merge", action="store_true", help="run nothing: report what --out has")
+    parser.add_argument("--record", type=Path, default=None, help="a folder for what tasks told, one file for each run")
+    parser.add_argument("--again", type=Path, default=None, help="run nothing: judge such a folder by the rules of now")
     given = parser.parse_args()
     outcomes = []
+    if given.again:
+        first, _, last = given.seeds.partition("-")
+        for path in sorted(given.again.glob("*.json.gz")):
+            name, _, seed = path.name.removesuffix(".json.gz").rpartition("-")
+            if int(first) <= int(seed) <= int(last or first) and name in (given.only or name).split(","):
+                outcomes.append(judge_again(path))
+                if given.verbose:
+                    print(name, seed, *outcomes[-1].sentences, sep="\n  ")
+        print(report(outcomes))
+        return 0
     if given.merge:
         for line in given.out.read_text().splitlines():
             found = json.loads(line)
@@ -111,6 +139,7 @@ def main() -> int:
         return 0
     first, _, last = given.seeds.partition("-")
     every: Iterable[str] = SCENARIOS
+    sys.path.append(str(Path(__file__).resolve().parents[1]))  # what all tests share
     if given.spark:
         import spark_worlds
 
@@ -118,7 +147,13 @@ def main() -> int:
     names = [name for name in (given.only.split(",") if given.only else every) if name not in given.without.split(",")]
     wanted = [(name, seed) for seed in range(int(first), int(last or first) + 1) for name in names]
     with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
-        for outcome in pool.map(lambda one: (run_in_spark if given.spark else run)(*one, given.seconds), wanted):
+
+        def one(place: tuple[str, int]) -> Outcome:
+            if given.spark:
+                return run_in_spark(*place, given.seconds)
+            return run(*place, given.seconds, given.record)
+
+        for outcome in pool.map(one, wanted):
             outcomes.append(outcome)
             print(
                 outcome.name,

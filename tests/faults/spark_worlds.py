@@ -6,22 +6,31 @@ import gc
 import os
 import random
 import signal
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pacing
 import pyarrow as pa
 from scenarios import Truth
+
+import fastbuf as fb
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCERS = 2
 ROW_S = 100e-6  #: that a producer takes for each row
 LOAD = 0.5
 RATE = 0.9 * PRODUCERS / ROW_S
+LINK = 2e6  #: bytes a second
+ROW_BYTES = 520
+HOT_KEY = 7
+SPIN = "while True: pass"
 SOURCE, TOTAL = "producers", "Work"
 
 
@@ -34,13 +43,19 @@ class Work:
     row_s, collect_s, backtrack_s
         Seconds for each row, by consumer: of sleep, of Python's collector; of a CPU, in all.
     pids
-        Where it notes its process, by consumer.
+        Where it notes its process, by consumer, and the port where it listens.
+    burn
+        It needs a CPU for what it takes, in place of sleeping.
+    spike
+        A consumer that sleeps once, and when, and for how long.
     """
 
     row_s: tuple[float, ...]
     collect_s: dict[int, float] = field(default_factory=dict)
     backtrack_s: float = 0.0
     pids: str = ""
+    burn: bool = False
+    spike: tuple[int, float, float] | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -50,10 +65,15 @@ class Work:
         me = context.partitionId()
         if self.pids:
             Path(self.pids, str(me)).write_text(str(os.getpid()))
+            Path(self.pids, f"port-{me}").write_text(" ".join(map(str, pacing.listens_at())))
+        begin, spiked = time.monotonic(), False
         kept = [[i] for i in range(150_000)] if me in self.collect_s else []
         owed = 0.0
         for batch in batches:
-            self.lookup(batch.num_rows * self.row_s[me])
+            (self.crunch if self.burn else self.lookup)(batch.num_rows * self.row_s[me])
+            if self.spike is not None and me == self.spike[0] and not spiked:
+                spiked = time.monotonic() - begin > self.spike[1]
+                self.lookup(self.spike[2] if spiked else 0.0)
             owed += batch.num_rows * self.collect_s.get(me, 0.0)
             while kept and owed > 0:
                 begin = time.perf_counter()
@@ -67,6 +87,12 @@ class Work:
         """The healthy part, or the slow one."""
         time.sleep(seconds)
 
+    def crunch(self, seconds: float) -> None:
+        """The same, on a CPU."""
+        end = time.thread_time() + seconds
+        while time.thread_time() < end:
+            pass
+
     def match(self, seconds: float) -> None:
         """A regular expression that tries all ways to fail."""
         import re
@@ -78,16 +104,24 @@ class Work:
 
 @dataclass
 class Slow:
-    """Rows on their way, each of which takes its time."""
+    """Rows on their way, each of which takes its time; ``paced``: and what its process sends to consumers, by these."""
 
     row_s: tuple[float, ...]
+    paced: dict[int, float] = field(default_factory=dict)
+    ports: str = ""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
         context = TaskContext.get()
         assert context is not None
+        slow = dict(self.paced)
         for batch in batches:
+            for consumer, rate in list(slow.items()):
+                note = Path(self.ports, f"port-{consumer}")
+                ports = note.read_text().split() if note.exists() else []
+                if any(pacing.pace(int(port), int(rate / PRODUCERS)) for port in ports):
+                    del slow[consumer]
             time.sleep(batch.num_rows * self.row_s[context.partitionId() % len(self.row_s)])
             yield batch
 
@@ -103,6 +137,8 @@ class SparkWorld:
     sink: Slow | None = None
     hot: float = 0.0
     stop: int | None = None
+    spinners: int = 0
+    tcp: bool = False
 
 
 def plant(name: str, seed: int) -> tuple[SparkWorld, tuple[Truth, ...]]:
@@ -121,6 +157,36 @@ def plant(name: str, seed: int) -> tuple[SparkWorld, tuple[Truth, ...]]:
         world.work = Work((even * 1.8,) * consumers)
         world.hot = chance.uniform(0.55, 0.7)
         return world, (Truth(TOTAL, -1, ("skew",)),)  # where the key goes, the run will tell
+    if name == "spike":
+        world.work = Work(tuple(row_s), spike=(place, chance.uniform(2, 5), 2.0))
+        return world, ()
+    if name == "not_the_root":
+        world.work, world.sink = Work((even * 1.7,) * consumers), Slow((even * chance.uniform(6, 10),) * consumers)
+        return world, (Truth(TOTAL, None, ("slow_sink",)),)
+    if name == "neighbours":
+        slow = 5.0  # so that all of it needs one CPU of two
+        world.work, world.before = Work((even * slow,) * consumers, burn=True), Slow((ROW_S * slow,) * PRODUCERS)
+        world.spinners = 2 * (os.cpu_count() or 2)
+        return world, (Truth(TOTAL, None, ("cpu_starved",)),)
+    if name == "slow_link":
+        world.before, world.tcp = Slow((ROW_S,) * PRODUCERS, {place: LINK * chance.uniform(0.7, 1.3)}), True
+        return world, (Truth(TOTAL, place, ("slow_link",)),)
+    if name == "sleep_and_link":
+        slow_at, far = chance.sample(range(3), 2)
+        even, rate = LOAD * 3 / RATE, LINK * chance.uniform(0.7, 1.0)
+        row_s = [even, even, even]
+        row_s[slow_at] = ROW_BYTES / rate
+        world = SparkWorld(3, Work(tuple(row_s)), Slow((ROW_S,) * PRODUCERS, {far: rate}), tcp=True)
+        return world, (Truth(TOTAL, slow_at, ("user_function",)), Truth(TOTAL, far, ("slow_link",)))
+    if name == "skew_and_gc":
+        even, share = 0.9 * 3 / RATE, chance.uniform(0.55, 0.65)
+        hot = int(fb.hash_partition(np.array([(HOT_KEY,)], dtype=[("k", "<i8")]), "k", 3)[0])
+        littered = chance.choice([k for k in range(3) if k != hot])
+        # Both take the same time for the rows that come to each
+        mine, others = share + (1 - share) / 3, (1 - share) / 3
+        world = SparkWorld(3, Work((even,) * 3, collect_s={littered: even * (mine / others - 1)}), Slow((ROW_S,) * 2))
+        world.hot = share
+        return world, (Truth(TOTAL, hot, ("skew",)), Truth(TOTAL, littered, ("gc",)))
     if name == "gc_storm":
         world.work = Work(tuple(row_s), collect_s={place: even * chance.uniform(6, 10)})
         return world, (Truth(TOTAL, place, ("gc",)),)
@@ -154,6 +220,12 @@ SCENARIOS = (
     "slow_sink",
     "slow_scan",
     "slow_before",
+    "spike",
+    "not_the_root",
+    "neighbours",
+    "slow_link",
+    "sleep_and_link",
+    "skew_and_gc",
 )
 
 
@@ -162,7 +234,7 @@ def session() -> Any:
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    path = [str(ROOT), str(ROOT / "bindings"), str(Path(__file__).parent)]
+    path = [str(ROOT), str(ROOT / "bindings"), str(ROOT / "tests"), str(Path(__file__).parent)]
     os.environ["PYTHONPATH"] = os.pathsep.join([*path, os.environ.get("PYTHONPATH", "")])
     settings = {
         "spark.ui.enabled": "false",
@@ -189,12 +261,13 @@ class Job:
         folder.mkdir(parents=True, exist_ok=True)
         for old in folder.iterdir():
             old.unlink()
-        world.work.pids = str(folder)
-        key = f"if(id * 7919 % 1000 < {int(1000 * world.hot)}, 7L, id)" if world.hot else "id % 5000"
+        world.work.pids = world.before.ports = str(folder)
+        key = f"if(id * 7919 % 1000 < {int(1000 * world.hot)}, {HOT_KEY}L, id)" if world.hot else "id % 5000"
         df = spark.range(0, 10_000_000, 1, PRODUCERS).selectExpr(f"{key} as k", "repeat('x', 500) as text")
         if world.scan is not None:
             df = df.mapInArrow(world.scan, df.schema)
         conf = fbs.ShuffleConf(memory_bytes="1m", batch_rows=200, batch_bytes="128k")
+        conf = replace(conf, transport="tcp") if world.tcp else conf
         made = fbs.map_in_arrow(
             df,
             world.work,
@@ -225,6 +298,7 @@ class Job:
         self.thread.start()
         self.stopper = threading.Thread(target=self._stop)
         self.stopper.start()
+        self.spinning = [subprocess.Popen([sys.executable, "-c", SPIN]) for _ in range(self.world.spinners)]
         return self
 
     def _stop(self) -> None:
@@ -245,6 +319,9 @@ class Job:
 
     def __exit__(self, *_: object) -> None:
         self.over.set()
+        for spinner in self.spinning:
+            spinner.kill()
+            spinner.wait()
         self.stopper.join()
         self.spark.sparkContext.cancelAllJobs()
         self.thread.join(60)

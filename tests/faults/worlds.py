@@ -23,6 +23,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
+from records import Recorded
 
 import fastbuf as fb
 
@@ -301,7 +302,7 @@ class Running:
         self.world = world
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(["fastbuf", "numpy"])
-        self.monitor = fb.Monitor.listen()
+        self.monitor = Recorded.listen()
         self._tasks: list[tuple[Any, Connection]] = []
         self._others: list[Any] = []
         self._over = threading.Event()

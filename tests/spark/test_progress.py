@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 import time
@@ -14,6 +13,9 @@ import pytest
 from pyspark import InheritableThread
 
 import fastbuf_spark as fbs
+from fastbuf.monitor.figures import MOST_BYTES
+from fastbuf_spark.spec import plain
+from fastbuf_spark.wire import pack
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
 SOON_S = 30.0
@@ -104,7 +106,7 @@ def test_a_slow_consumer_is_named_while_it_runs(spark: Any) -> None:
         producers = dict(run.producers).values()
         if not roots or not all("samples" in figures for figures in producers):
             return False
-        seen.update(roots=roots, producers=list(producers), consumers=dict(run.consumers))
+        seen.update(roots=roots, producers=list(producers), consumers=list(dict(run.consumers).values()))
         return True
 
     assert while_it_runs(made.count, look), fbs.last_run()
@@ -116,8 +118,12 @@ def test_a_slow_consumer_is_named_while_it_runs(spark: Any) -> None:
         assert figures["samples"]["taken"] == 100
         assert figures["samples"]["level"] == "HIGH"
         assert figures["linked"] == {}
-        assert len(json.dumps(figures)) <= 2_500
-    slow = seen["consumers"][1]
+    sizes = [
+        len(pack({"op": "watch", "stats": plain(one)})) for side in ("producers", "consumers") for one in seen[side]
+    ]
+    print(f"{sum(sizes) / len(sizes):.0f} bytes a task and second on the control connection, {max(sizes)} at the most")
+    assert max(sizes) <= MOST_BYTES + 64
+    slow = max(seen["consumers"], key=lambda figures: figures["busy"])
     assert slow["inputQueueLength"] >= 0
     assert "off" in slow["stacks"]  # it sleeps
 
@@ -145,7 +151,21 @@ def test_a_partition_with_most_of_the_rows_is_skew(spark: Any, asked: bool) -> N
     if told is not None:
         assert 70 <= int(told[1]) <= 100
     else:
-        assert "share of the key with hash" in run.diagnosis.sentence
+        assert "the key with hash" in run.diagnosis.sentence
+
+
+def test_the_jvms_collector_is_seen_second_by_second(spark: Any) -> None:
+    conf = fbs.ShuffleConf(memory_bytes="1m", batch_rows=20_000, batch_bytes="256k")
+    jvm = spark.sparkContext._jvm
+
+    def look(run: fbs.RunSummary) -> bool:
+        jvm.java.lang.System.gc()
+        told = [
+            figures.get("jvm_gc_s", 0.0) for side in (run.producers, run.consumers) for figures in dict(side).values()
+        ]
+        return len(told) == 4 and min(told) > 0.05
+
+    assert while_it_runs(shuffled(spark, conf).count, look), fbs.last_run()
 
 
 def test_nothing_is_told_where_nobody_wants_to_know(spark: Any) -> None:

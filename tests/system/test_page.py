@@ -105,8 +105,9 @@ def test_two_exchanges_in_a_row_with_one_root(opened: Open, width: int, scheme: 
     page = ready(found)
     assert page.inner_text("#sentence").startswith("Subtask 3 of total causes 90% of the lost time")
     assert found.texts("#sentence code") == ["total", "etl.py:41 normalize"]
-    assert page.inner_text("#remedy") == "Make that function faster, or use more partitions."
+    assert page.inner_text("#remedy").startswith("See what is different about its rows or its machine")
     assert "HIGH" in page.inner_text("#evidence")
+    assert re.fullmatch(r"running for 3 min \d+ s|running for \d+ s", found.texts("#evidence li")[-1])
     assert found.texts(".node .name") == STAGES
     assert found.texts(".node.root .name") == ["total"], "one root is ringed, and no other"
     ring = page.locator(".node.root .ring").evaluate("ring => getComputedStyle(ring).strokeWidth")
@@ -314,11 +315,62 @@ def test_names_are_text(opened: Open) -> None:
         page.select_option("#job", "evil-2")
         page.wait_for_function("() => document.getElementById('sentence').textContent.includes('failed')")
         assert EVIL in page.inner_text("#sentence")
+        assert not page.locator("#reason").is_visible(), "of one line there is no more to see"
         page.select_option("#job", "evil-3")
         page.wait_for_function("() => document.getElementById('sentence').textContent.includes('has 61% of the rows')")
         assert f"key {EVIL!r} has 61%" in page.inner_text("#sentence")
         assert page.locator("img").count() == 0
         assert page.title() == "fastbuf"
+        assert found.said == []
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_names_of_two_hundred_letters_are_clipped_and_all_of_them_is_told(opened: Open, width: int) -> None:
+    name, line = "a_long_name_" * 16 + "the_end!", "etl" + "x" * 60 + ".py:41 " + "b" * 130
+    made = monitored.exchange(
+        "long-1",
+        name,
+        {n: monitored.producer(12.0, 1) for n in range(3)},
+        {n: monitored.consumer(19.0 if n == 1 else 3.0, line=line) for n in range(3)},
+    )
+    assert (len(name), len(line)) == (200, 200)
+    with serve(lambda: [made]) as server:
+        found = opened(width, of=server)
+        page = ready(found)
+        assert [len(text) for text in found.texts("#sentence code")] == [64, 64]
+        assert found.texts("#sentence code")[0].endswith("the_end!")
+        assert page.locator("#sentence code").nth(1).get_attribute("title") == line
+        assert name in found.texts(".node title")
+        ends = """() => [...document.querySelectorAll('.node')].map((node) => {
+            const end = (name) => node.querySelector(name).getBoundingClientRect();
+            const badge = end('.badge');
+            return [end('.name').right, badge.width ? badge.left : end('.box').right];
+        })"""
+        for text, edge in page.evaluate(ends):
+            assert text < edge, "no name sticks out of its box, or lies under the badge"
+        assert found.wide() == 0
+        assert page.locator("#sentence").bounding_box()["height"] < (330 if width == 360 else 130)
+        assert found.said == []
+
+
+def test_a_run_that_failed_says_why_and_blames_no_slowness(opened: Open) -> None:
+    why = "ValueError: could not convert 'n/a'"
+    trace = f'{why}\nTraceback (most recent call last):\n  File "etl.py", line 41, in normalize\n{why}'
+    clean, total = monitored.two_in_a_row()
+    both = [
+        dataclasses.replace(clean, outcome="aborted", reason=f"the stage behind it failed\n{trace}"),
+        dataclasses.replace(total, outcome="aborted", reason=trace),
+    ]
+    with serve(lambda: both) as server:
+        found = opened(of=server)
+        page = ready(found)
+        assert page.inner_text("#sentence") == f"total failed: {why}"
+        assert found.texts("#evidence li") == ["FAILED", "took 20 s"]
+        assert page.inner_text("#remedy") == ""
+        assert page.locator(".node.root").count() + page.locator("tr.root").count() == 0
+        page.click("#reason summary")
+        assert "line 41, in normalize" in page.inner_text("#reason pre")
+        assert found.wide() == 0
         assert found.said == []
 
 
@@ -328,7 +380,7 @@ def test_a_slow_network_is_a_root_between_two_stages(opened: Open) -> None:
     with serve(lambda: [made]) as server:
         found = opened(of=server)
         found.page.wait_for_selector(".edge.root")
-        assert "the network takes no more" in found.page.inner_text("#sentence")
+        assert "the network to it takes no more (a producer waited 75%" in found.page.inner_text("#sentence")
         assert found.texts(".edge.root text")[0].startswith("root: ")
         assert found.texts(".node.root") == []
 
@@ -458,6 +510,7 @@ def test_pictures_of_the_terminal(browser: Any, folder: Path, server: Server) ->
     shown = ProgressBar(bar)
     shown._table([run], 0.0)
     run.producers[0] = {**run.producers[0], "records": 330_000}
+    run.seconds = 7.0
     bar.print(shown._table([run], 7.0))
     assert "7 s left" in bar.export_text(clear=False), "two of four have taken seven seconds"
     bar.file.close()

@@ -113,9 +113,7 @@ class _Shown:
         """What is shown of it."""
         run = self._run
         tasks, done = run.tasks or 0, run.producers_done
-        passed = self.seen - (self.seen if self._begin is None else self._begin)
-        left = passed * (tasks - done) / done if tasks and done else None
-        pressed = run.back_pressured
+        left, pressed = run.left_s, run.back_pressured
         return {
             "name": run.name,
             "tasks": tasks,

@@ -44,9 +44,10 @@ class RunSummary:
         Each participant's own figures by partition: ``records``, ``bytes``, ``peak_segments``, ``segments``,
         ``wait_s``; ``seconds`` by what it did (``credit``, ``link``, ``segment``: held back by consumers, sockets, the
         pool; ``starting``, ``input``: waiting for producers, for the first rows and for more; ``engine_in``,
-        ``engine_out``: for Spark; ``user``: none of these); of producers ``blocked``, seconds by the consumer that
-        they waited for.  While one runs they are of the last second, with its ``state`` and the shares
-        ``backPressured``, ``idle`` and ``busy`` of its last five (``spark.fastbuf.monitor``).  By Flink's names:
+        ``engine_out``: for Spark; ``codec``: encoding and decoding batches; ``user``: none of these); of producers
+        ``blocked``, seconds by the consumer that they waited for.  While one runs they are of the last second, with
+        its ``state`` and the shares ``backPressured``, ``idle`` and ``busy`` of its last five
+        (``spark.fastbuf.monitor``).  By Flink's names:
         ``outPoolUsage``, ``inPoolUsage``, ``exclusiveBuffersUsage``, ``floatingBuffersUsage``, ``outputQueueLength``,
         ``inputQueueLength``, and the ``samples`` of 100 looks; ``frames`` and ``stacks`` of the user's code, on and off
         a CPU; ``hot_keys``, shares by consumer and hash, and ``key_values``, what those keys are, where
@@ -98,6 +99,15 @@ class RunSummary:
     def producers_done(self) -> int:
         """Producers that have ended well."""
         return sum("state" not in s for s in list(self.producers.values()))
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds until all producers have ended, as those took that have; None: too little is known, or none is left.
+
+        Producers that all run at once end at once: then nothing is known until the first of them has.
+        """
+        tasks, done = self.tasks or 0, self.producers_done
+        return self.seconds * (tasks - done) / done if self.outcome == "running" and tasks > done > 0 else None
 
     @property
     def back_pressured(self) -> float | None:

@@ -18,7 +18,7 @@ from fastbuf_spark.worker.chains import Chain
 from fastbuf_spark.worker.control import Control, StageFailed, words
 from fastbuf_spark.worker.memory import environment
 from fastbuf_spark.worker.task_input import Given, InputLost, TaskInput
-from fastbuf_spark.worker.watch import TaskClock, Watch, times
+from fastbuf_spark.worker.watch import TaskClock, Watch, state_of, times
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -138,8 +138,11 @@ class Consumer:
                         figures = {**gate.stats(), **gate.gauges(), **times(clock, gate.activity())}
                         return {**figures, "records": received.records, **known}
 
+                    def look() -> str:
+                        return state_of(clock, gate.activity())
+
                     try:
-                        with Watch(control, figures, vitals) if vitals is not None else contextlib.nullcontext():
+                        with Watch(control, figures, look, vitals) if vitals is not None else contextlib.nullcontext():
                             made = self.func(given.items(self._received(control, task_input, gate, received, clock)))
                             yield from clock.giving(made) if gate.serializer.kind == "columnar" else made
                         given.check()

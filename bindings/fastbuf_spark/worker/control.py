@@ -99,6 +99,12 @@ class Control:
         """This worker's address as it reaches the driver: where it listens for others (loopback in local mode)."""
         return str(self._sock.getsockname()[0])
 
+    def _ready(self, event: int, seconds: float) -> bool:
+        """Whether it comes within that time.  By poll: select knows no descriptor above 1,023, however few are open."""
+        poller = select.poll()
+        poller.register(self._sock, event)
+        return bool(poller.poll(1000 * seconds))
+
     def send(self, message: Message) -> None:
         """Send; a connection that is gone is told by the next receive, with the reason if there is one."""
         with contextlib.suppress(OSError), self._sending:
@@ -106,7 +112,7 @@ class Control:
 
     def tell(self, message: Message) -> None:
         """Send a short message that may as well be lost, from any thread: nobody waits for a driver that is busy."""
-        if select.select([], [self._sock], [], 0)[1] and self._sending.acquire(blocking=False):
+        if self._ready(select.POLLOUT, 0) and self._sending.acquire(blocking=False):
             try:
                 self._sock.sendall(pack(message))
             except OSError:  # as send
@@ -132,7 +138,7 @@ class Control:
             if self._ended:
                 raise PeerLost("the control connection to the driver ended")
             left = max(0.0, deadline - time.monotonic())
-            if not select.select([self._sock], [], [], min(left, LOOK_S))[0]:
+            if not self._ready(select.POLLIN, min(left, LOOK_S)):
                 if left <= LOOK_S:
                     return None
                 self.watch()
@@ -146,7 +152,7 @@ class Control:
 
     def wait(self, seconds: float) -> None:
         """Sleep, unless something arrives."""
-        select.select([self._sock], [], [], seconds)
+        self._ready(select.POLLIN, seconds)
 
     def expect(self, *ops: str, timeout: float) -> Message:
         """Wait for one of ``ops``.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ExchangeAborted, ExchangeError, PeerLost, StallTimeout
 from fastbuf.monitor.figures import ended, hottest, longest
+from fastbuf.monitor.links import Links
 from fastbuf.monitor.ticker import Ticker
 from fastbuf.monitor.vitals import Vitals
 from fastbuf_spark.folding import Fold
@@ -18,7 +19,7 @@ from fastbuf_spark.worker.consumer import explained
 from fastbuf_spark.worker.control import Control, words
 from fastbuf_spark.worker.memory import environment
 from fastbuf_spark.worker.task_input import InputLost, TaskInput
-from fastbuf_spark.worker.watch import TaskClock, Watch, times
+from fastbuf_spark.worker.watch import TaskClock, Watch, state_of, times
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -149,7 +150,7 @@ class Producer:
                 raise PeerLost(text) from error
 
             vitals = Vitals() if spec.conf.monitor else None
-            ticker = Ticker(writer)
+            ticker, links = Ticker(writer), Links()
             if vitals is not None:
                 writer.watch_keys(spec.conf.monitor_key_values)
 
@@ -160,16 +161,21 @@ class Producer:
                     "linked": longest(writer.blocked_s(True), wanted),
                 }
                 known.update(hottest(writer))
+                known.update(links.figures(wanted))
                 if ticker.samples is not None:
                     known["samples"] = ticker.samples
                 return {**writer.stats(), **writer.gauges(), **times(clock, writer.activity()), **waited, **known}
+
+            def look() -> str:
+                links.look(writer, env.links())
+                return state_of(clock, writer.activity())
 
             emit = writer.emit_batch if serializer.kind == "columnar" else writer.emit
             try:
                 with contextlib.ExitStack() as watched:
                     if vitals is not None:
                         watched.enter_context(ticker)
-                        watched.enter_context(Watch(control, figures, vitals))
+                        watched.enter_context(Watch(control, figures, look, vitals))
                     emit(first)
                     del first
                     with task_input.reading():

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any
 
+from fastbuf.exchange.named_thread import start_thread
 from fastbuf.monitor.figures import MOST_BYTES, Shares, bounded
 from fastbuf.monitor.vitals import Vitals
 from fastbuf_spark.spec import plain
@@ -84,6 +85,11 @@ class TaskClock:
         return None if now is None else now[0]
 
 
+def state_of(clock: TaskClock, activity: dict[str, Any]) -> str:
+    """What a task does now: what its writer or gate waits for, what it asks of Spark, or ``user``."""
+    return str(activity["state"]) if activity["state"] != "runs" else clock.state or "user"
+
+
 def times(clock: TaskClock, activity: dict[str, Any]) -> dict[str, Any]:
     """What a task does now and for how long it did each thing: its clock's, and those of its writer or gate.
 
@@ -99,9 +105,8 @@ def times(clock: TaskClock, activity: dict[str, Any]) -> dict[str, Any]:
         seconds["starting"] = clock.starting
         seconds["input"] -= clock.starting
     seconds["user"] = max(0.0, time.monotonic() - clock.begin - sum(seconds.values()))
-    state = activity["state"] if activity["state"] != "runs" else clock.state or "user"
     target = activity["target"]
-    return {"state": state, "seconds": seconds, **({} if target is None else {"target": target})}
+    return {"state": state_of(clock, activity), "seconds": seconds, **({} if target is None else {"target": target})}
 
 
 class Watch:
@@ -110,27 +115,35 @@ class Watch:
     Parameters
     ----------
     figures
-        Those of now; they have ``state``, and ``seconds`` by state.  Called from the thread.
+        Those of now; they have ``seconds`` by state.  Called from the thread, when it is about to tell.
+    look
+        Called from it four times in a second: what the task does.
     vitals
-        Of the task's thread; looked at four times in a second.
+        Of the task's thread; looked at as often.
     """
 
-    def __init__(self, control: Control, figures: Callable[[], dict[str, Any]], vitals: Vitals) -> None:
+    def __init__(
+        self,
+        control: Control,
+        figures: Callable[[], dict[str, Any]],
+        look: Callable[[], str],
+        vitals: Vitals,
+    ) -> None:
         self._control = control
         self._figures = figures
         self._vitals = vitals
+        self._look = look
         self._ended = threading.Event()
         self._shares = Shares()
-        self._thread = threading.Thread(target=self._run, name="fastbuf-watch", daemon=True)
 
     def _run(self) -> None:
         looks, due = 0, time.monotonic() + EVERY_S / LOOKS
         while not self._ended.wait(max(0.0, due - time.monotonic())):
             looks += 1
             try:
-                figures = self._figures()
-                self._vitals.look(due, figures["state"] == "user")
+                self._vitals.look(due, self._look() == "user")
                 if looks % LOOKS == 0:
+                    figures = self._figures()
                     told = plain({**figures, **self._shares.of(figures["seconds"])})
                     self._control.tell({"op": "watch", "stats": bounded(told, MOST_BYTES - AROUND)})
             except Exception as error:  # a report that fails must not end a task that works
@@ -138,7 +151,7 @@ class Watch:
             due = time.monotonic() + EVERY_S / LOOKS
 
     def __enter__(self) -> Watch:
-        self._thread.start()
+        self._thread = start_thread(self._run, "fastbuf-watch")
         return self
 
     def __exit__(

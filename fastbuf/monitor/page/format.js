@@ -1,11 +1,11 @@
 // Words and numbers, and the few helpers that make elements.  Names are always put in as text.
 
 export const STATES = {
-  user: "busy in the function", credit: "waits for credit", link: "waits for the network",
+  user: "busy in the function", codec: "encodes or decodes", credit: "waits for credit", link: "waits for the network",
   segment: "waits for memory", engine_out: "waits for its reader", input: "waits for rows",
   engine_in: "waits for its input", starting: "waits for producers to start", other: "other",
 };
-export const ORDER = ["user", "other", "credit", "link", "segment", "engine_out", "input", "engine_in", "starting"];
+export const ORDER = ["user", "codec", "other", "credit", "link", "segment", "engine_out", "input", "engine_in", "starting"];
 
 export function make(tag, attributes = {}, ...children) {
   const found = document.createElement(tag);
@@ -25,9 +25,16 @@ export function draw(tag, attributes = {}, text) {
   return found;
 }
 
+// The beginning and the end of what is too long; all of it is in the title.
+export const MOST_NAME = 64;
+export function named(text) {
+  if (text.length <= MOST_NAME) return make("code", {}, text);
+  return make("code", { title: text }, `${text.slice(0, MOST_NAME / 2)}…${text.slice(1 - MOST_NAME / 2)}`);
+}
+
 // `names` between backticks become code; all else is text.
 export function withCode(text) {
-  return text.split("`").map((part, number) => (number % 2 ? make("code", {}, part) : part));
+  return text.split("`").map((part, number) => (number % 2 ? named(part) : part));
 }
 
 export const percent = (share) => `${Math.round(100 * share)} %`;

@@ -4,6 +4,17 @@ import { clip, draw, percent } from "/page/format.js";
 const WIDTH = 252, HEIGHT = 60, MARGIN = 10;
 const CAUSES = { credit: "no credit", link: "network full", segment: "no memory" };
 
+// As much of a name as there is room for.
+function fit(element, text, room) {
+  if (element.dataset.of === `${text} ${room}`) return;
+  element.dataset.of = `${text} ${room}`;
+  element.textContent = text;
+  for (let most = text.length; most > 1 && element.getComputedTextLength() > room; most -= 1) {
+    most = Math.min(most, Math.ceil((most * room) / element.getComputedTextLength()) + 1);
+    element.textContent = clip(text, most - 1);
+  }
+}
+
 export class Graph {
   constructor(place, choose) {
     this.place = place;
@@ -87,7 +98,7 @@ export class Graph {
     mean.setAttribute("d", vertex.subtasks.length > 1 ? `M${at.toFixed(1)} ${HEIGHT - 9}V${HEIGHT - 2}` : "");
     const tasks = `${vertex.parallelism} ${vertex.parallelism === 1 ? "subtask" : "subtasks"}`;
     const busy = vertex.subtasks.length ? `busy ${percent(max)}` + (vertex.subtasks.length > 1 ? `, mean ${percent(average)}` : "") : "nothing told yet";
-    group.querySelector(".name").textContent = clip(vertex.name, ringed ? 24 : 29);
+    fit(group.querySelector(".name"), vertex.name, WIDTH - (ringed ? 62 : 28));
     group.querySelector(".about").textContent = `${tasks} · ${busy}`;
     group.querySelector("title").textContent = vertex.name;
     group.setAttribute("aria-label", `${vertex.name}: ${tasks}, ${busy}${ringed ? `; ${first ? "the root" : "a root"} of the lost time` : ""}`);

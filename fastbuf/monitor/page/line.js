@@ -57,7 +57,7 @@ export class Line {
     const options = {
       width: this.place.clientWidth, height: 170,
       cursor: { drag: { x: false, y: false } },
-      scales: { x: { time: true }, share: { range: [0, 1] }, rows: { range: (plot, low, high) => [0, Math.max(1, high)] } },
+      scales: { x: { time: true }, share: { range: [0, 1] }, rows: { range: (plot, low, high) => [0, Math.max(10, high)] } },
       axes: [
         { ...axis, grid: { show: false }, space: 70, incrs: [1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600], values: (plot, ticks) => ticks.map(clock) },
         { ...axis, scale: "share", size: 48, values: (plot, ticks) => ticks.map((tick) => share(plot, tick)) },

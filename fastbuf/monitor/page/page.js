@@ -1,5 +1,5 @@
 // The page: what is shown, of which moment, and what has been chosen.
-import { clock, make, percent, withCode } from "/page/format.js";
+import { clock, make, named, percent, seconds, withCode } from "/page/format.js";
 import { Flame } from "/page/flame.js";
 import { Graph } from "/page/graph.js";
 import { Heat } from "/page/heat.js";
@@ -94,11 +94,11 @@ function render() {
     line.load({ at: [], blocked: [], busy: [], recordsPerSecond: [] });
     fetchJson(`/jobs/${encodeURIComponent(job.id)}/history`).then((found) => { if (found && lineOf === job.id) { line.load(found); line.show(chosen.moment); } });
   }
-  verdict(job);
-  const roots = job.diagnosis?.roots ?? [];
+  // Of one that failed nobody asks who held it up
+  const failed = verdict(job), roots = (failed ? null : job.diagnosis)?.roots ?? [];
   const vertex = job.vertices.find((v) => v.id === chosen.vertex) ?? job.vertices.find((v) => v.id === roots[0]?.vertex) ?? job.vertices.at(-1);
-  graph.show(job, vertex.id);
-  fill(at("subtasks-title"), vertex.name, "Subtasks of ", make("code", {}, vertex.name), ", by lost time");
+  graph.show(failed ? { ...job, diagnosis: null } : job, vertex.id);
+  fill(at("subtasks-title"), vertex.name, "Subtasks of ", named(vertex.name), ", by lost time");
   tasks.show(vertex, chosen.subtask, new Set(roots.filter((root) => root.vertex === vertex.id).map((root) => root.subtask)));
   const ends = job.vertices.filter((v) => v.exchange === vertex.exchange);
   heat.show(ends.find((v) => v.side === "producers"), ends.find((v) => v.side === "consumers"));
@@ -108,24 +108,30 @@ function render() {
 
 function verdict(job) {
   const { diagnosis } = job;
-  const failed = job.exchanges.find((exchange) => exchange.outcome === "aborted");
-  const roots = diagnosis?.roots ?? [];
+  // Of several the one whose words the others only repeat
+  const failed = job.exchanges.filter((exchange) => exchange.outcome === "aborted").reduce((a, b) => (a && a.reason.length <= b.reason.length ? a : b), null);
+  const roots = failed ? [] : diagnosis?.roots ?? [];
   // What to do stands in a line of its own
   const split = (root) => (root.remedy && root.sentence.endsWith(root.remedy) ? root.sentence.slice(0, -root.remedy.length).trim() : root.sentence);
   const frame = (root, text) => (root.frame ? text.replace(root.frame, `\`${root.frame}\``) : text);
   if (failed) say(`\`${failed.name}\` failed: ${failed.reason.split("\n")[0]}`);
   else if (roots.length) say(frame(roots[0], split(roots[0])));
   else say(diagnosis?.sentence ?? "Nothing is known of what holds up this exchange: its tasks do not tell while they run.");
-  const remedy = failed ? "" : roots[0]?.remedy ?? "";
+  const remedy = roots[0]?.remedy ?? "";
   fill(at("remedy"), remedy, remedy);
-  const others = (failed ? [] : roots.slice(1)).map((root) => frame(root, root.sentence));
+  fill(at("reason"), failed?.reason ?? "", make("summary", {}, "All that it said"), make("pre", {}, failed?.reason ?? ""));
+  at("reason").hidden = !failed?.reason.includes("\n");
+  const others = roots.slice(1).map((root) => frame(root, root.sentence));
   fill(at("also"), others.join("\n"), ...others.map((words) => make("li", {}, ...withCode(words))));
   const items = [];
-  if (diagnosis) {
+  if (failed) items.push(make("li", {}, make("span", { class: "level high" }, "FAILED")));
+  else if (diagnosis) {
     items.push(make("li", {}, make("span", { class: `level ${diagnosis.level.toLowerCase()}` }, diagnosis.level), " · producers held back ", make("b", {}, percent(diagnosis.blocked))));
     if (roots.length) items.push(make("li", {}, "share of the lost time ", make("b", {}, percent(roots[0].share))), make("li", {}, "confidence ", make("b", {}, percent(roots[0].confidence))));
   }
+  items.push(make("li", {}, job.state === "RUNNING" ? "running for " : "took ", make("b", {}, seconds(job.seconds))));
   fill(at("evidence"), items.map((item) => item.textContent).join("\n"), ...items);
+  return Boolean(failed);
 }
 
 function took(snapshot) {

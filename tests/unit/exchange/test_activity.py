@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import fastbuf as fb
@@ -17,7 +18,7 @@ from fastbuf.exchange._testing import Changing
 
 BLOBS = fb.RowSerializer(fb.Schema.of(n="int64", blob="binary"))
 SECRET = b"a secret that is long enough"
-STATES = {"runs", "credit", "link", "segment", "input"}
+STATES = {"runs", "credit", "link", "segment", "input", "codec"}
 
 
 def until(found: Callable[[], bool], seconds: float = 20.0) -> None:
@@ -192,3 +193,33 @@ def test_nobody_sees_a_picture_of_two_changes() -> None:
         assert torn == 0
         pictures += seen
     assert pictures >= 1000
+
+
+def test_batches_are_coded_in_a_time_of_their_own_and_waits_are_none_of_it() -> None:
+    batch = pa.record_batch({"k": pa.array(range(200_000)), "text": pa.array(["x" * 20] * 200_000)})
+    with fb.ShuffleEnvironment(segments=64) as e:
+        writer, [gate] = e.exchange(serializer=fb.ColumnarSerializer(batch.schema))
+        spent = 0.0
+
+        def write() -> None:
+            nonlocal spent
+            for _ in range(20):
+                begin = time.monotonic()
+                writer.emit_batch(batch)
+                spent += time.monotonic() - begin
+            writer.close()
+
+        producer = threading.Thread(target=write)
+        producer.start()
+        until(lambda: writer.activity()["since_s"] > 0.2 and writer.activity()["state"] == "credit")
+        begin, rows = time.monotonic(), 0
+        while (got := gate.poll()) is not None:
+            rows += got.num_rows
+        read = time.monotonic() - begin
+        producer.join()
+        assert rows == 20 * batch.num_rows
+        seconds = writer.activity()["seconds"]
+        assert seconds["credit"] >= 0.2
+        assert 0.9 * (spent - seconds["credit"]) - 0.01 <= seconds["codec"] <= spent - seconds["credit"] + 0.01
+        seconds = gate.activity()["seconds"]
+        assert 0 < seconds["codec"] <= read

@@ -8,7 +8,7 @@ import pytest
 
 from fastbuf.monitor import REST, Diagnosis, Task, diagnose
 
-NAMES = ("credit", "link", "segment", "input", "engine_in", "engine_out", "user")
+NAMES = ("credit", "link", "segment", "input", "engine_in", "engine_out", "codec", "user")
 
 
 def task(subtask: int, stage: str = "total", rows: int = 1000, **more: Any) -> Task:
@@ -85,7 +85,7 @@ def test_the_key_that_most_rows_have_is_told_by_its_hash_and_by_its_value_where_
     assert root.evidence["share of the key with hash 77"] == 0.61
     found = diagnose("e", [source(0, {1: 8.0}, hot_keys=shares, key_values={"77": "'LAX'", "79": "'JFK'"})], consumers)
     assert (one(found).key, one(found).evidence["share of the key 'LAX'"]) == ("'LAX'", 0.61)
-    assert "others; key 'LAX' has 61% of the rows (rows 2,000, rows of the others 100)" in found.sentence
+    assert "others; key 'LAX' has 61% of the rows (2,000 rows, the median of the others has 100)" in found.sentence
 
 
 def test_many_rows_that_cost_more_each_are_slowness() -> None:
@@ -121,6 +121,29 @@ def test_what_its_process_met_comes_before_its_function(more: dict[str, float], 
     assert one(diagnose("e", [source(0, {1: 8.0})], consumers)).cause == cause
 
 
+def test_a_jvm_that_collects_is_to_blame_for_what_waits_for_it() -> None:
+    reads = [task(k, engine_out=6.0, user=4.0, jvm_gc_s=4.0) for k in range(2)]
+    root = one(diagnose("e", [source(0, {0: 4.0, 1: 4.0})], reads))
+    assert (root.stage, root.subtask, root.cause) == ("total", None, "jvm_gc")
+    assert "spark.executor.memory" in root.remedy
+    # Little of what they wait for; and they do not wait for it
+    reads = [task(k, engine_out=6.0, user=4.0, jvm_gc_s=2.0) for k in range(2)]
+    assert one(diagnose("e", [source(0, {0: 4.0, 1: 4.0})], reads)).cause == "slow_sink"
+    busy = [task(k, engine_out=0.5, user=9.5, jvm_gc_s=4.0) for k in range(2)]
+    assert one(diagnose("e", [source(0, {0: 4.0, 1: 4.0})], busy)).cause == "user_function"
+
+
+def test_a_task_that_decodes_most_of_the_time_is_not_its_functions_fault() -> None:
+    consumers = [task(0, codec=7.0, user=2.8, input=0.2), task(1, codec=1.0, input=9.0)]
+    assert one(diagnose("e", [source(0, {0: 8.0})], consumers)).cause == "codec"
+
+
+def test_what_limits_its_group_is_told_where_the_kernel_tells_no_waits() -> None:
+    consumers = [task(0, user=10.0, throttled_s=4.0), task(1, user=1.0, input=9.0)]
+    root = one(diagnose("e", [source(0, {0: 8.0})], consumers))
+    assert (root.cause, "CPU limit" in root.remedy) == ("cpu_starved", True)
+
+
 def test_a_link_is_to_blame_only_where_its_receivers_wait() -> None:
     producers = [source(i, {0: 8.0}, credit=1.0, link=7.0) for i in range(2)]
     idle = [task(0, user=1, input=9)]
@@ -133,6 +156,23 @@ def test_memory_and_credit() -> None:
     consumers = [task(0, user=2, input=8)]
     assert one(diagnose("e", [source(0, {0: 1.0}, credit=1.0, segment=7.0)], consumers)).cause == "segments"
     assert one(diagnose("e", [source(0, {0: 8.0})], consumers)).cause == "credits"
+
+
+@pytest.mark.parametrize("blocked", [0.8, 3.0])
+def test_bursts_that_a_writer_has_too_few_segments_for_are_no_consumers_fault(blocked: float) -> None:
+    """The pool is empty though queues have room, and no consumer is at its end: more segments would hold the bursts."""
+    held = {k: blocked / 5 for k in range(5)}
+    producers = [source(i, held, short_s=0.95 * blocked) for i in range(2)]
+    root = one(diagnose("e", producers, [task(k, user=7.8, input=2.2) for k in range(5)]))
+    assert (root.stage, root.subtask, root.cause) == ("source", None, "segments")
+    assert "spark.fastbuf.memoryBytes" in root.remedy
+    # As much is lost, but queues are full: rows come as they come
+    producers = [source(i, held, short_s=0.0) for i in range(2)]
+    assert diagnose("e", producers, [task(k, user=7.8, input=2.2) for k in range(5)]).roots == []
+    # And whoever is at its end is to blame, however few segments there are
+    producers = [source(i, {0: 5 * blocked}, short_s=4 * blocked) for i in range(2)]
+    busy = [task(0, user=9.8, input=0.2), *(task(k, user=2.0, input=8.0) for k in range(1, 5))]
+    assert [(r.subtask, r.cause) for r in diagnose("e", producers, busy).roots] == [(0, "user_function")]
 
 
 def test_a_slow_head_holds_nobody_up_and_is_named_all_the_same() -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import gc
 import io
 import json
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from fastbuf.monitor import vitals as vitals_module
 from fastbuf.monitor.figures import ended, longest
 from fastbuf.monitor.vitals import Vitals
 from fastbuf_spark.api.progress import ProgressBar
@@ -146,7 +148,7 @@ def test_it_tells_again_and_again_which_share_of_the_time_was_what() -> None:
         return {"records": 7, "state": "credit", "seconds": dict(seconds)}
 
     vitals = Looked()
-    with Watch(heard, figures, vitals):  # type: ignore[arg-type]
+    with Watch(heard, figures, lambda: "user", vitals):  # type: ignore[arg-type]
         for _ in range(8):
             assert heard.came.acquire(timeout=10.0)
     told = len(heard.messages)
@@ -162,7 +164,7 @@ def test_it_tells_again_and_again_which_share_of_the_time_was_what() -> None:
 
 def test_a_report_that_fails_ends_nothing() -> None:
     heard = Heard(OSError("gone"))
-    with Watch(heard, lambda: {"state": "user", "seconds": {}}, Looked()):  # type: ignore[arg-type]
+    with Watch(heard, lambda: {"state": "user", "seconds": {}}, lambda: "user", Looked()):  # type: ignore[arg-type]
         for _ in range(3):
             assert heard.came.acquire(timeout=10.0)
 
@@ -174,7 +176,7 @@ def test_a_task_tells_two_kilobytes_a_second_at_most() -> None:
     def figures() -> dict[str, Any]:
         return {"records": 7, "state": "user", "seconds": {"user": 1.0}, "stacks": {"on": stacks, "off": stacks}}
 
-    with Watch(heard, figures, Looked()):  # type: ignore[arg-type]
+    with Watch(heard, figures, lambda: "user", Looked()):  # type: ignore[arg-type]
         assert heard.came.acquire(timeout=10.0)
     assert len(pack({"op": "watch", "stats": figures()})) > 4096
     for message in heard.messages:
@@ -211,6 +213,7 @@ def a_run() -> RunSummary:
     run = RunSummary("x", "[red]total[/red]", "pipelined", epoch=3, tasks=4)
     run.producers[0] = {"records": 1_000_000, "bytes": 3 << 20}
     run.producers[1] = {"records": 500_000, "bytes": 1 << 20, "state": "credit", "backPressured": 0.75}
+    run.seconds = 4.0
     return run
 
 
@@ -218,7 +221,11 @@ def test_what_a_run_shows() -> None:
     run = a_run()
     assert run.producers_done == 1
     assert run.back_pressured == 0.75
-    assert RunSummary("x", "n", "pipelined").back_pressured is None
+    assert run.left_s == 12.0, "one of four took four seconds"
+    empty = RunSummary("x", "n", "pipelined")
+    assert (empty.back_pressured, empty.left_s) == (None, None)
+    run.outcome = "ok"
+    assert run.left_s is None
 
 
 def drawn(terminal: bool, runs: list[RunSummary], monkeypatch: pytest.MonkeyPatch) -> str:
@@ -241,7 +248,7 @@ def drawn(terminal: bool, runs: list[RunSummary], monkeypatch: pytest.MonkeyPatc
 
 def test_the_bar_shows_rows_bytes_and_pressure_and_takes_a_name_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
     page = drawn(True, [a_run()], monkeypatch)
-    for words in ("[red]total[/red]", "1,500,000 rows", "4.0 MiB", "75% held back", "s left"):
+    for words in ("[red]total[/red]", "1,500,000 rows", "4.0 MiB", "75% held back", "12 s left"):
         assert words in page
 
 
@@ -279,6 +286,26 @@ def test_vitals_name_the_line_and_count_the_cpu() -> None:
     assert found["cpu_s"] > 0
     assert found["queued_s"] >= 0
     assert found["stopped_s"] == 0
+
+
+def test_one_that_computes_is_looked_at_at_a_moment_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it is seen when it lets go of the interpreter: at the short sleep after each short computation."""
+    intervals: list[float] = []
+    monkeypatch.setattr(vitals_module.time, "sleep", lambda seconds: intervals.append(sys.getswitchinterval()))
+    before = sys.getswitchinterval()
+    vitals = Vitals()
+    try:
+        busy(0.05)
+        vitals.look(time.monotonic(), True)
+        assert intervals == [pytest.approx(vitals_module.QUICK_S)], "others give way at once"
+        assert sys.getswitchinterval() == before
+        busy(0.05)
+        vitals.look(time.monotonic(), False)  # it waits for others, as its writer says
+        threading.Event().wait(0.1)
+        vitals.look(time.monotonic(), True)  # and here for itself
+        assert len(intervals) == 1
+    finally:
+        vitals.close()
 
 
 def test_vitals_count_the_collector_until_they_are_closed() -> None:

@@ -1,0 +1,75 @@
+"""What the kernel knows of the connections by which a writer sends: whether they are full, and how they do."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections import Counter, deque
+from typing import TYPE_CHECKING, Any
+
+from fastbuf.monitor.figures import MOST_TARGETS
+
+if TYPE_CHECKING:
+    from fastbuf.exchange.record_writer import RecordWriter
+
+WINDOW_S = 5.0  #: that are told of
+MOST_TOLD = 2  #: links whose figures are told, the fullest ones: others are healthy, or as these
+#: Of Linux's ``struct tcp_info`` (include/uapi/linux/tcp.h), where it lies: no kernel moves what is there already.
+#: tcpi_rtt (microseconds), tcpi_total_retrans, tcpi_bytes_acked; tcpi_busy_time and tcpi_rwnd_limited (microseconds).
+_INFO = struct.Struct("=68xI28xI16xQ40xQQ")
+
+Info = tuple[float, int, int, float, float]
+
+
+def read_info(info: bytes) -> Info | None:
+    """Round trip (s), packets sent again, bytes that arrived, seconds with bytes under way, and of those with a
+    receiver that took none; None: this kernel tells less (before Linux 4.10).
+    """
+    if len(info) < _INFO.size:
+        return None
+    rtt_us, resent, arrived, busy_us, full_us = _INFO.unpack_from(info)
+    return rtt_us / 1e6, resent, arrived, busy_us / 1e6, full_us / 1e6
+
+
+class Links:
+    """Of one writer; looked at several times in a second, told once."""
+
+    def __init__(self) -> None:
+        self._looks = 0
+        self._unsent: Counter[int] = Counter()
+        self._infos: dict[int, bytes] = {}
+        self._before: deque[tuple[float, dict[int, Info]]] = deque()
+
+    def look(self, writer: RecordWriter, links: dict[str, tuple[int, bytes]]) -> None:
+        """With the environment's :meth:`ShuffleEnvironment.links` of now."""
+        self._looks += 1
+        for index, gate in enumerate(writer.partition.gates):
+            unsent, info = links.get(gate[1], (0, b"")) if gate is not None else (0, b"")
+            if unsent:
+                self._unsent[index] += 1
+            if info:
+                self._infos[index] = info
+
+    def figures(self, targets: list[int]) -> dict[str, Any]:
+        """``looks``, and in how many of them the kernel had bytes that it could not send (``unsent``, by consumer);
+        ``links``: of the fullest, how the last seconds were.
+        """
+        now = time.monotonic()
+        known = {index: found for index, info in self._infos.items() if (found := read_info(info)) is not None}
+        self._before.append((now, known))
+        while self._before[0][0] < now - WINDOW_S and len(self._before) > 2:
+            self._before.popleft()
+        since, before = self._before[0]
+        links = {}
+        for index, _ in self._unsent.most_common(MOST_TOLD):
+            if index in known and index in before and now > since:
+                rtt, resent, arrived, busy, full = known[index]
+                links[str(targets[index])] = {
+                    "busy": min(1.0, max(0.0, busy - before[index][3]) / (now - since)),
+                    "receiver_full": min(1.0, max(0.0, full - before[index][4]) / (now - since)),
+                    "resent": max(0, resent - before[index][1]),
+                    "rtt_s": rtt,
+                    "bytes_per_s": max(0, arrived - before[index][2]) / (now - since),
+                }
+        unsent = {str(targets[index]): looks for index, looks in self._unsent.most_common(MOST_TARGETS)}
+        return {"unsent": unsent, "looks": self._looks, **({"links": links} if links else {})}

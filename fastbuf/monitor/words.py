@@ -1,0 +1,143 @@
+"""A verdict in words: who it is, why, by which figures, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fastbuf.monitor.diagnosis import Root
+
+SURE, LIKELY = 0.8, 0.6  #: confidence from which it "is", or "probably is"
+LEAST_SHOWN = 0.01  #: of its time: what a task did for less is not told
+HASH = "key with hash "
+
+CAUSES = {
+    "user_function": "the user's function is slow",
+    "skew": "it gets far more rows than the others",
+    "silent": "it tells nothing: it stands still, or its code lets no other thread of its process run",
+    "stopped": "its process stood still",
+    "cpu_starved": "it waits for a CPU that others use",
+    "gc": "Python's garbage collector runs",
+    "jvm_gc": "the garbage collector of Spark's JVM stops what it reads from or gives to",
+    "paging": "its memory is read back from disk",
+    "slow_link": "the network to it takes no more",
+    "segments": "its writers have too few segments for the bursts in which rows come",
+    "credits": "both ends wait for each other's credit",
+    "slow_sink": "whoever reads its rows is slow",
+    "source_bound": "the input comes slowly",
+    "codec": "rows are encoded or decoded for most of its time",
+    "unknown": "no rule is sure why",
+}
+_REMEDIES = {
+    "user_function": "Make that function faster, or use more partitions.",
+    "skew": "Choose a key with more values, or add one to it (salting).",
+    "silent": "See what its process does (py-spy dump, gdb): a stop, or a call that does not return.",
+    "stopped": "See what stops the process: a debugger, a container's limits, swapping.",
+    "cpu_starved": "Use fewer slots than cores, or keep others off these machines.",
+    "gc": "Keep fewer objects, or call gc.freeze() once the function's own data are loaded.",
+    "jvm_gc": "Raise spark.executor.memory (in local mode spark.driver.memory), or cache less.",
+    "paging": "Give the machine more memory, or the process less to hold.",
+    "slow_link": "Send less (select columns, aggregate before the shuffle), or use a faster network.",
+    "segments": "Raise spark.fastbuf.memoryBytes; without Spark the writer's maximum, or the environment's segments.",
+    "credits": "Raise spark.fastbuf.exclusive and spark.fastbuf.floating; without Spark those of ExchangeConfig.",
+    "slow_sink": "Look at what takes the rows of this stage: Spark's next operator, a write, another shuffle.",
+    "source_bound": "Use more input partitions, or read fewer columns.",
+    "codec": "Send fewer columns, or whole batches in place of single rows; use more partitions.",
+    "unknown": "See what its code does (the flame graph of the page, py-spy dump).",
+}
+ONE_IS_SLOW = "See what is different about its rows or its machine, and make that function faster for them."
+IT_WAITS = "It waits for something: ask for many rows at once, keep the answers, or use more partitions."
+LIMITED = "Raise the CPU limit of its container, or use fewer slots."
+WHICH_KEY = "To see which key: spark.fastbuf.monitorKeyValues=true, without Spark env.monitor.start(key_values=True)."
+
+
+def remedy(cause: str, subtask: int | None, evidence: Mapping[str, float], key: str | None = None) -> str:
+    """What to change."""
+    if cause == "user_function" and evidence.get(ON_CPU, 1.0) < 0.5:
+        return IT_WAITS
+    if cause == "user_function" and subtask is not None and evidence.get(TIMES, 0.0) >= 2:
+        return ONE_IS_SLOW
+    if cause == "cpu_starved" and evidence.get(THROTTLED):
+        return LIMITED
+    if cause == "skew" and key is None and any(HASH in name for name in evidence):
+        return f"{_REMEDIES[cause]} {WHICH_KEY}"
+    return _REMEDIES[cause]
+
+
+TIMES, ON_CPU = "times its peers for each row", "on a CPU"
+THROTTLED = "seconds throttled by its limit"
+_WAITS = "waits of a producer"  #: its `credit`, `link` and `segment`, of which a sentence needs the sum alone
+#: A figure by its name in `evidence`
+_FIGURES = {
+    "share": "{:.0%} of its time",
+    ON_CPU: "on a CPU for {:.0%} of that",
+    TIMES: "{:.3g} times its peers for each row",
+    "rows": "{:,.0f} rows",
+    "rows of the others": "the median of the others has {:,.0f}",
+    "seconds without a word": "nothing heard for {:.1f} s",
+    "seconds stopped": "for {:.1f} s",
+    "seconds waiting for a CPU": "for {:.1f} s",
+    THROTTLED: "a limit kept it from running for {:.1f} s",
+    "seconds in the collector": "for {:.1f} s",
+    "pages read from disk": "{:,.0f} pages",
+    "seconds": "in {:.1f} s",
+    "of": "of {:.1f} s",
+    _WAITS: "a producer waited {:.0%} of its time",
+    "without a segment": "a producer waited for one {:.0%} of its time",
+    "consumer idle": "the consumer had no rows {:.0%} of its time",
+    "link busy": "bytes were under way {:.0%} of the time",
+    "bytes a second": "{:,.0f} bytes a second",
+    "round trip in seconds": "a round trip of {:.3g} s",
+    "segments sent again": "{:,.0f} packets sent again",
+}
+_WAITED = {"slow_sink": "it waited {:.0%} of its time", "source_bound": "{:.0%} of the time was waiting for it"}
+#: What a task did, of one whose cause is unknown
+_DID = {
+    "user": "in its function", "credit": "waiting for credit", "link": "for a full socket", "segment": "for memory",
+    "input": "for rows", "engine_in": "for its input", "engine_out": "for its reader", "codec": "coding",
+}  # fmt: skip
+
+
+def share_of(key: str) -> str:
+    """Name, in `evidence`, of the share of the rows that one key has."""
+    return f"share of the {key}"
+
+
+def _figure(cause: str, name: str, value: float) -> str:
+    if name.startswith("share of the key"):
+        return f"the {name.removeprefix('share of the ')} has {value:.0%} of all"
+    if cause == "unknown" and name in _DID:
+        return f"{value:.0%} {_DID[name]}"
+    if name == "share" and cause in _WAITED:
+        return _WAITED[cause].format(value)
+    if name in _FIGURES:
+        return _FIGURES[name].format(value)
+    return f"{name} {value:,.0f}" if abs(value) >= 100 else f"{name} {value:.3g}"
+
+
+def sentence(root: Root, root_share: float) -> str:
+    """Of one root; one with less than `root_share` of the lost time is what would come next."""
+    who = f"`{root.stage}`" if root.subtask is None else f"Subtask {root.subtask} of `{root.stage}`"
+    does = f"{'causes' if root.confidence >= SURE else 'probably causes'} {root.share:.0%} of the lost time"
+    if root.cause == "unknown":
+        does = f"is behind {root.share:.0%} of the lost time"
+    elif root.share < root_share:
+        does = "would hold it up next"
+    evidence = dict(root.evidence)
+    where = f" in {root.frame}" if root.frame else ""
+    if root.key is not None:
+        where = f"; key {root.key} has {evidence.pop(share_of(f'key {root.key}'), 0.0):.0%} of the rows"
+    if root.subtask is None:
+        evidence.pop(TIMES, None)  # all are alike
+    if root.cause == "unknown":
+        evidence = {name: value for name, value in evidence.items() if name in _DID and value >= LEAST_SHOWN}
+    else:
+        waits = [evidence.pop(name) for name in ("credit", "link", "segment") if name in evidence]
+        evidence = {_WAITS: sum(waits), **evidence} if waits else evidence
+    why = CAUSES[root.cause]
+    if root.cause == "slow_link" and root.subtask is None:
+        why = why.replace(" to it", "")
+    figures = ", ".join(_figure(root.cause, name, value) for name, value in evidence.items())
+    figures = figures.replace(", of ", " of ").replace("pages, in ", "pages in ")
+    return f"{who} {does}: {why}{where}{f' ({figures})' if figures else ''}. {root.remedy}"

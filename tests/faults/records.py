@@ -1,0 +1,57 @@
+"""What the tasks of a run told, kept in a file and judged again: rules are compared on the very same runs."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import fastbuf as fb
+from fastbuf.monitor import collector
+
+Kept = list[tuple[float, list[dict[str, Any]]]]
+
+
+class Recorded(fb.Monitor):
+    """A monitor that keeps all that it is told, with the second in which it was."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: Kept = []
+
+    def take(self, reports: Iterable[dict[str, Any]]) -> None:
+        told = list(reports)
+        self.kept.append((time.monotonic(), told))
+        super().take(told)
+
+
+def write(path: Path, kept: Kept, ticks: list[float], header: dict[str, Any]) -> None:
+    """The reports of a run, and when verdicts were taken."""
+    with gzip.open(path, "wt") as file:
+        file.write(json.dumps({**header, "ticks": ticks}) + "\n")
+        for moment, told in kept:
+            file.write(json.dumps([moment, told]) + "\n")
+
+
+def again(path: Path) -> tuple[dict[str, Any], list[list[dict[str, Any]]]]:
+    """The header of a record, and what is said now at each of its ticks."""
+    with gzip.open(path, "rt") as file:
+        header = json.loads(file.readline())
+        kept = [json.loads(line) for line in file]
+    now = [0.0]
+    said = []
+    clock = SimpleNamespace(monotonic=lambda: now[0], time=lambda: now[0])
+    with mock.patch.object(collector, "time", clock):
+        monitor = fb.Monitor()
+        for tick in header["ticks"]:
+            while kept and kept[0][0] <= tick:
+                now[0], told = kept.pop(0)
+                monitor.take(told)
+            now[0] = tick
+            said.append(monitor.snapshot())
+    return header, said
