@@ -40,6 +40,7 @@ from fastbuf.exchange.gate_core cimport (
     GateCore,
     gate_abort,
     gate_arm,
+    gate_block,
     gate_cancel,
     gate_channel,
     gate_channels,
@@ -202,6 +203,40 @@ cdef class InputGate:
         self.sealed = {int(channel): int(buffers) for channel, buffers in totals.items()}
         if not self.freed:      # by another thread, as the numbers were read
             gate_notify(self.core)
+
+    def block(self, unsigned int channel):
+        """Let a channel wait: nothing of it is given out until :meth:`unblock`, in whichever order it comes.
+
+        What its producer sends meanwhile is kept in order: as much as it has been given credit for, and no more is
+        given. So the producer waits in the end; the other channels go on. What was taken in before, and waits to be
+        a batch, is given out still: nothing does when a :class:`Barrier` or another event is. Once more does nothing.
+
+        Parameters
+        ----------
+        channel : int
+            The number of the channel's producer, as in :attr:`Event.channel`.
+
+        Raises
+        ------
+        ConfigError
+            No such channel has come.
+        ExchangeClosed
+            The gate is closed.
+        """
+        self._set_blocked(channel, True)
+
+    def unblock(self, unsigned int channel):
+        """Give out again what comes of a channel, from where :meth:`block` left it. May be called from any thread."""
+        self._set_blocked(channel, False)
+
+    def _set_blocked(self, unsigned int channel, bint blocked):
+        # Without the gate's lock, which a reader holds while it waits: nothing here lets go of the GIL.
+        self.check_process()
+        if self.freed or fb_u32_load_acquire(&self.is_closed):
+            raise ExchangeClosed(f"gate {self.gate_id} is closed")
+        if not gate_block(self.core, channel, blocked):
+            raise ConfigError(
+                f"gate {self.gate_id} has no channel {channel}: {gate_channels(self.core)} have connected")
 
     # ---- reading
 
