@@ -101,6 +101,7 @@ cdef void gate_release(GateCore *g, ReadyBuffer *done, uint32_t n) noexcept nogi
 cdef void gate_serve(GateCore *g) noexcept nogil
 cdef bint gate_unfinished(GateCore *g, uint32_t *channels) noexcept nogil
 cdef bint gate_block(GateCore *g, uint32_t number, bint blocked) noexcept nogil
+cdef bint gate_all_wait(GateCore *g) noexcept nogil
 cdef uint32_t gate_channels(GateCore *g) noexcept nogil
 cdef InputChannel *gate_channel(GateCore *g, uint32_t index) noexcept nogil
 cdef void gate_figures(GateCore *g, uint64_t *bytes, uint64_t *received) noexcept nogil

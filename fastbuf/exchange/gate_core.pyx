@@ -199,6 +199,12 @@ cdef bint _grow(GateCore *g) noexcept nogil:
     return True
 
 
+cdef inline void _took(GateCore *g) noexcept nogil:
+    # Lock held.  Flow control without credit: more segments are in use, or fewer.
+    if g.flow.kind != FLOW_CREDIT and flow_took(&g.flow, _used(g), _room(g), fb_now_ns()):
+        _say(g)
+
+
 cdef InputChannel *_open(GateCore *g, uint32_t number, Subpartition *local, bint in_place,
                          int64_t flush_ns) noexcept nogil:
     cdef InputChannel *c = NULL
@@ -266,9 +272,8 @@ cdef int32_t gate_segment(GateCore *g, InputChannel *c, uint32_t backlog) noexce
         s = bm_take(&g.buffers, &c.buffers, backlog)
         _announce(g)
         _tell(c)
-        if g.flow.kind != FLOW_CREDIT and s >= 0 and \
-                flow_took(&g.flow, _used(g), _room(g), fb_now_ns()):
-            _say(g)
+        if s >= 0:
+            _took(g)
     pthread_mutex_unlock(&g.lock)
     return s
 
@@ -554,6 +559,7 @@ cdef bint gate_block(GateCore *g, uint32_t number, bint blocked) noexcept nogil:
                 _schedule(g, c)
         _announce(g)
         _recall(g)
+        _took(g)                # what a blocked channel has keeps no other from sending
     pthread_mutex_unlock(&g.lock)
     if place and not blocked:
         gate_notify(g)
@@ -620,6 +626,18 @@ cdef bint gate_unfinished(GateCore *g, uint32_t *channels) noexcept nogil:
             found = True
             break
     channels[0] = g.n_channels
+    pthread_mutex_unlock(&g.lock)
+    return found
+
+
+cdef bint gate_all_wait(GateCore *g) noexcept nogil:
+    """Whether every channel that the reader has not had everything of is blocked."""
+    cdef uint32_t i
+    cdef bint found = True
+    pthread_mutex_lock(&g.lock)
+    for i in range(g.n_channels):
+        if g.channels[i].state != CHANNEL_FINISHED and not g.channels[i].blocked:
+            found = False
     pthread_mutex_unlock(&g.lock)
     return found
 

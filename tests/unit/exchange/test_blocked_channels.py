@@ -207,6 +207,28 @@ def test_barriers_are_aligned_however_much_comes_behind_them(flow_control: str) 
             assert not thread.is_alive()
 
 
+@pytest.mark.parametrize("flow_control", FLOW_CONTROLS)
+def test_what_waits_in_a_blocked_channel_slows_down_no_other(flow_control: str) -> None:
+    """A gate that is full says stop; once what fills it is of a blocked channel alone, it says go on."""
+    with rig(flow_control=flow_control, exclusive=1, floating=0, max_buffers_per_channel=2) as r, r.gate(2) as gate:
+        rows = gate.ledger.counters
+        writers = [r.writer(gate, i) for i in range(2)]
+        writers[1].emit((1, TEXT))
+        assert until(lambda: rows[1, USED] >= 1)
+        writers[0].emit_event(fb.Barrier(1))
+        writers[0].emit((0, "behind it"))
+        assert until(lambda: rows[0, USED] >= 1)
+        while gate.poll(PATIENCE_S) != fb.Barrier(1):
+            pass
+        gate.block(0)
+        thread = write_on(writers[1], 1)
+        for _ in range(10):
+            assert {n for n, _ in gate.poll(PATIENCE_S)} == {1}
+        gate.close()
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+
+
 @pytest.mark.parametrize("flow_control", FLOW_CONTROLS[1:])
 def test_without_credit_a_blocked_channel_stops_the_others_of_its_connection(flow_control: str) -> None:
     """What credit was made for: there the barrier of the second could never come.  An unblock lets all go on."""
@@ -299,6 +321,31 @@ def test_a_buffer_that_comes_for_a_blocked_channel_wakes_nobody() -> None:
         gate.unblock(0)
         assert _testing.rung(gate) > before
         gate.close()
+
+
+ALONE = """
+import fastbuf as fb
+rows = fb.RowSerializer(fb.Schema.of(n="int64"))
+with fb.ShuffleEnvironment(segments=64) as env:
+    config = fb.ExchangeConfig(stall_timeout_s=0.1, buffer_timeout_s=0)
+    writer, (gate,) = env.exchange(serializer=rows, consumers=1, config=config)
+    writer.emit((1,))
+    assert gate.poll(10) == [(1,)]
+    gate.block(0)
+    writer.emit((2,))
+    writer.close()
+    try:
+        gate.poll()
+    except TimeoutError as error:
+        print(error)
+    gate.unblock(0)
+    assert list(gate) == [(2,)]
+"""
+
+
+def test_an_only_thread_that_waits_for_blocked_channels_is_told() -> None:
+    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    assert "all its channels that have not ended are blocked: unblock one" in done.stdout
 
 
 PRODUCER = """
