@@ -21,7 +21,8 @@ from fastbuf._native.atomics cimport (
 )
 from fastbuf.exchange.driver cimport Driver
 from fastbuf.exchange.failure cimport failure_code
-from fastbuf.exchange.gate_core cimport ReadyBuffer, gate_channels, gate_release, gate_take_ready
+from fastbuf.exchange.gate_core cimport gate_channels, gate_release, gate_take_ready
+from fastbuf.exchange.input_channel cimport ReadyBuffer
 from fastbuf.exchange.input_gate cimport InputGate
 from fastbuf.exchange.record_writer cimport RecordWriter
 from fastbuf.exchange.result_partition cimport WRITE_BLOCKED, WRITE_DROPPED, WRITE_OK, ResultPartition, WriteState

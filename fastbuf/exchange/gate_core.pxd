@@ -9,7 +9,7 @@ from fastbuf._native.threads cimport pthread_mutex_t
 from fastbuf.exchange.doorbell cimport Bell
 from fastbuf.exchange.driver cimport Driver
 from fastbuf.exchange.failure cimport Failure
-from fastbuf.exchange.input_channel cimport InputChannel, channel_fn
+from fastbuf.exchange.input_channel cimport InputChannel, ReadyBuffer, channel_fn
 from fastbuf.exchange.result_subpartition cimport EventBlob, Subpartition
 from fastbuf.flow.buffer_manager cimport GateBuffers
 from fastbuf.flow.credit_ledger cimport CreditFigures, CreditRow
@@ -18,16 +18,7 @@ from fastbuf.memory.pool_core cimport LocalCore, PoolCore
 
 
 cdef enum:
-    READY_END = -1              # end of partition
-    READY_EVENT = -2
     EVENT_CREDIT = 16           # events of one channel that may be on their way or wait for the reader
-
-
-cdef struct ReadyBuffer:
-    InputChannel *channel
-    EventBlob *event            # READY_EVENT: whoever takes it frees it
-    int32_t segment             # or READY_END, READY_EVENT
-    uint32_t length
 
 
 cdef struct GateAccount:
@@ -44,6 +35,7 @@ cdef struct ChannelAccount:     # a copy of what a remote channel has at one mom
     uint32_t number
     int state
     bint is_local
+    bint blocked
     uint64_t received
     int64_t queued              # buffers that its reader is not done with
 
@@ -51,10 +43,9 @@ cdef struct ChannelAccount:     # a copy of what a remote channel has at one mom
 cdef struct GateCore:
     pthread_mutex_t lock
     GateBuffers buffers
-    ReadyBuffer *ready          # ring that grows; [head, head + count) in order of arrival
-    uint32_t capacity           # a power of two
-    uint32_t head
-    uint32_t count
+    # Channels that have something for the reader, and are not blocked: each gets its turn.
+    InputChannel *first_scheduled
+    InputChannel *last_scheduled
     InputChannel **channels     # in order of arrival
     uint32_t n_channels
     uint32_t channels_capacity
@@ -109,6 +100,8 @@ cdef uint32_t gate_take_ready(GateCore *g, ReadyBuffer *out, uint32_t most) noex
 cdef void gate_release(GateCore *g, ReadyBuffer *done, uint32_t n) noexcept nogil
 cdef void gate_serve(GateCore *g) noexcept nogil
 cdef bint gate_unfinished(GateCore *g, uint32_t *channels) noexcept nogil
+cdef bint gate_block(GateCore *g, uint32_t number, bint blocked) noexcept nogil
+cdef bint gate_all_wait(GateCore *g) noexcept nogil
 cdef uint32_t gate_channels(GateCore *g) noexcept nogil
 cdef InputChannel *gate_channel(GateCore *g, uint32_t index) noexcept nogil
 cdef void gate_figures(GateCore *g, uint64_t *bytes, uint64_t *received) noexcept nogil

@@ -19,12 +19,16 @@ from fastbuf.exchange.input_channel cimport (
     CHANNEL_ENDED,
     CHANNEL_FINISHED,
     CHANNEL_OPEN,
+    READY_END,
+    READY_EVENT,
     InputChannel,
+    ReadyBuffer,
     channel_fn,
 )
 from fastbuf.exchange.result_subpartition cimport EventBlob, Subpartition
 from fastbuf.flow.buffer_manager cimport (
     ChannelBuffers,
+    bm_block,
     bm_close,
     bm_count_ready,
     bm_free,
@@ -35,14 +39,16 @@ from fastbuf.flow.buffer_manager cimport (
     bm_serve,
     bm_take,
     bm_take_back,
+    bm_unblock,
 )
 from fastbuf.flow.credit_ledger cimport CreditRow, credit_look
 from fastbuf.flow.flow_control cimport FLOW_CREDIT, flow_released, flow_took
-from fastbuf.memory.pool_core cimport LocalCore, PoolCore, local_limit, segment_recycle
+from fastbuf.memory.pool_core cimport LocalCore, PoolCore, local_limit
 
 
 cdef enum:
     LEAST_FLUSH_NS = 100000
+    LEAST_QUEUE = 8
 
 cdef const int64_t MOST_FLUSH_NS = 4000000000000000000
 
@@ -52,10 +58,7 @@ cdef GateCore *gate_new(PoolCore *pool, LocalCore *local, int32_t segments, int3
     cdef GateCore *g = <GateCore *> calloc(1, sizeof(GateCore))
     if g == NULL:
         return NULL
-    g.capacity = 256
-    g.ready = <ReadyBuffer *> malloc(g.capacity * sizeof(ReadyBuffer))
-    if g.ready == NULL or bm_init(&g.buffers, pool, local, segments, exclusive, floating, rows, n_rows) != 0:
-        free(g.ready)
+    if bm_init(&g.buffers, pool, local, segments, exclusive, floating, rows, n_rows) != 0:
         free(g)
         return NULL
     pthread_mutex_init(&g.lock, NULL)
@@ -71,22 +74,16 @@ cdef void gate_free(GateCore *g) noexcept nogil:
     """Transports have let go of every channel and the reader has ended: all segments go home."""
     cdef uint32_t i
     cdef InputChannel *c
-    cdef ReadyBuffer *b
-    for i in range(g.count):
-        b = &g.ready[(g.head + i) & (g.capacity - 1)]
-        if b.segment >= 0:
-            segment_recycle(g.buffers.pool, b.segment)
-        elif b.segment == READY_EVENT:
-            free(b.event)
     for i in range(g.n_channels):
         c = g.channels[i]
-        if c.local == NULL and not c.buffers.closed:
+        _drop(g, c)
+        if not c.buffers.closed:
             bm_close(&g.buffers, &c.buffers)
     for i in range(g.n_channels):
+        free(g.channels[i].queue)
         free(g.channels[i])
     free(g.channels)
     free(g.places)
-    free(g.ready)
     bm_free(&g.buffers)
     pthread_mutex_destroy(&g.lock)
     free(g)
@@ -140,9 +137,13 @@ cdef void _recall(GateCore *g) noexcept nogil:
 
 
 cdef uint32_t _room(GateCore *g) noexcept nogil:
-    # Lock held.  Segments that the gate may hold, as it is now.
+    # Lock held.  Segments that the gate may hold, as it is now, beside what waits in blocked channels.
     cdef int64_t wanted = <int64_t> g.buffers.exclusive * g.buffers.open + g.buffers.floating_limit
-    return <uint32_t> max(<int64_t> 1, min(wanted, <int64_t> local_limit(g.buffers.local)))
+    return <uint32_t> max(<int64_t> 1, min(wanted, <int64_t> local_limit(g.buffers.local)) - g.buffers.withheld)
+
+
+cdef inline uint32_t _used(GateCore *g) noexcept nogil:
+    return <uint32_t> (g.buffers.with_reader - g.buffers.withheld)
 
 
 cdef void _say(GateCore *g) noexcept nogil:
@@ -196,6 +197,12 @@ cdef bint _grow(GateCore *g) noexcept nogil:
     for i in range(g.n_channels):
         _place(g, g.channels[i].number)[0] = i + 1
     return True
+
+
+cdef inline void _took(GateCore *g) noexcept nogil:
+    # Lock held.  Flow control without credit: more segments are in use, or fewer.
+    if g.flow.kind != FLOW_CREDIT and flow_took(&g.flow, _used(g), _room(g), fb_now_ns()):
+        _say(g)
 
 
 cdef InputChannel *_open(GateCore *g, uint32_t number, Subpartition *local, bint in_place,
@@ -265,38 +272,67 @@ cdef int32_t gate_segment(GateCore *g, InputChannel *c, uint32_t backlog) noexce
         s = bm_take(&g.buffers, &c.buffers, backlog)
         _announce(g)
         _tell(c)
-        if g.flow.kind != FLOW_CREDIT and s >= 0 and \
-                flow_took(&g.flow, <uint32_t> g.buffers.with_reader, _room(g), fb_now_ns()):
-            _say(g)
+        if s >= 0:
+            _took(g)
     pthread_mutex_unlock(&g.lock)
     return s
 
 
+cdef inline void _schedule(GateCore *g, InputChannel *c) noexcept nogil:
+    # Lock held.  It has something: its turn comes behind that of those who had something before.
+    if c.scheduled or c.blocked:
+        return
+    c.scheduled = True
+    c.next_scheduled = NULL
+    if g.first_scheduled == NULL:
+        g.first_scheduled = c
+    else:
+        g.last_scheduled.next_scheduled = c
+    g.last_scheduled = c
+
+
 cdef int _push(GateCore *g, InputChannel *c, int32_t segment, uint32_t length, EventBlob *event) noexcept nogil:
+    # What a channel may have waiting is bounded by its credit, for buffers and for events.
     cdef ReadyBuffer *grown
     cdef ReadyBuffer *b
-    cdef uint32_t i
-    if g.count == g.capacity:
-        grown = <ReadyBuffer *> malloc(2 * g.capacity * sizeof(ReadyBuffer))
+    cdef uint32_t i, capacity
+    if c.count == c.capacity:
+        capacity = max(<uint32_t> LEAST_QUEUE, 2 * c.capacity)
+        grown = <ReadyBuffer *> malloc(capacity * sizeof(ReadyBuffer))
         if grown == NULL:
             return -1
-        for i in range(g.count):
-            grown[i] = g.ready[(g.head + i) & (g.capacity - 1)]
-        free(g.ready)
-        g.ready = grown
-        g.head = 0
-        g.capacity *= 2
-    b = &g.ready[(g.head + g.count) & (g.capacity - 1)]
+        for i in range(c.count):
+            grown[i] = c.queue[(c.head + i) & (c.capacity - 1)]
+        free(c.queue)
+        c.queue = grown
+        c.head = 0
+        c.capacity = capacity
+    b = &c.queue[(c.head + c.count) & (c.capacity - 1)]
     b.channel = c
     b.segment = segment
     b.length = length
     b.event = event
-    g.count += 1
+    c.count += 1
+    _schedule(g, c)
     return 0
+
+
+cdef void _drop(GateCore *g, InputChannel *c) noexcept nogil:
+    # Lock held, or nobody is left.  What waits for the reader goes home.
+    cdef ReadyBuffer *b
+    while c.count:
+        b = &c.queue[c.head & (c.capacity - 1)]
+        c.head += 1
+        c.count -= 1
+        if b.segment >= 0:
+            bm_release(&g.buffers, &c.buffers, b.segment)
+        elif b.segment == READY_EVENT:
+            free(b.event)
 
 
 cdef int gate_deliver(GateCore *g, InputChannel *c, int32_t segment, uint32_t length) noexcept nogil:
     cdef int rc
+    cdef bint waits
     pthread_mutex_lock(&g.lock)
     if g.closed or c.state != CHANNEL_OPEN:
         bm_release(&g.buffers, &c.buffers, segment)
@@ -307,8 +343,9 @@ cdef int gate_deliver(GateCore *g, InputChannel *c, int32_t segment, uint32_t le
     g.received += 1
     g.bytes += length
     g.last_arrival_ns = fb_now_ns()
+    waits = c.blocked
     pthread_mutex_unlock(&g.lock)
-    if rc == 0:
+    if rc == 0 and not waits:
         gate_notify(g)
     return rc
 
@@ -480,25 +517,58 @@ cdef void gate_fail(GateCore *g, int code, const char *text, size_t length) noex
 
 
 cdef uint32_t gate_take_ready(GateCore *g, ReadyBuffer *out, uint32_t most) noexcept nogil:
-    """What has come, in its order; an event is the last of what is given, since what comes after it is later."""
-    cdef uint32_t n, i
+    """What has come, a channel's in its order; an event is the last of what is given: what comes after it is later."""
+    cdef InputChannel *c
+    cdef uint32_t n = 0
+    cdef bint event = False
     pthread_mutex_lock(&g.lock)
-    n = min(most, g.count)
-    if n:
-        for i in range(n):
-            out[i] = g.ready[(g.head + i) & (g.capacity - 1)]
-            if out[i].segment == READY_EVENT:
-                n = i + 1
-                break
-        g.head = (g.head + n) & (g.capacity - 1)
-        g.count -= n
+    while n < most and not event and g.first_scheduled != NULL:
+        c = g.first_scheduled
+        g.first_scheduled = c.next_scheduled
+        c.scheduled = False
+        if c.blocked:           # since it was scheduled; gate_block sees to its turn when that is over
+            continue
+        while c.count and n < most and not event:
+            out[n] = c.queue[c.head & (c.capacity - 1)]
+            event = out[n].segment == READY_EVENT
+            c.head += 1
+            c.count -= 1
+            n += 1
+        if c.count:
+            _schedule(g, c)
     pthread_mutex_unlock(&g.lock)
     return n
 
 
+cdef bint gate_block(GateCore *g, uint32_t number, bint blocked) noexcept nogil:
+    """From now on the channel waits with all it has, or no more; False: no such channel has come.  With the GIL."""
+    cdef InputChannel *c
+    cdef uint32_t place
+    pthread_mutex_lock(&g.lock)
+    place = _place(g, number)[0] if g.n_channels else 0
+    if place and g.channels[place - 1].blocked != blocked:
+        c = g.channels[place - 1]
+        c.blocked = blocked
+        if c.in_place:
+            pass                # the producer's own segments are all there is
+        elif blocked:
+            bm_block(&g.buffers, &c.buffers)
+        else:
+            bm_unblock(&g.buffers, &c.buffers)
+            if c.count:
+                _schedule(g, c)
+        _announce(g)
+        _recall(g)
+        _took(g)                # what a blocked channel has keeps no other from sending
+    pthread_mutex_unlock(&g.lock)
+    if place and not blocked:
+        gate_notify(g)
+    return place != 0
+
+
 cdef bint _released(GateCore *g, uint64_t bytes) noexcept nogil:
     # Lock held.  Flow control without credit: the reader is done with so many.
-    return flow_released(&g.flow, <uint32_t> g.buffers.with_reader, _room(g), <uint32_t> g.buffers.open, bytes,
+    return flow_released(&g.flow, _used(g), _room(g), <uint32_t> g.buffers.open, bytes,
                          g.bytes - g.flow.bytes - bytes, fb_now_ns())
 
 
@@ -560,6 +630,18 @@ cdef bint gate_unfinished(GateCore *g, uint32_t *channels) noexcept nogil:
     return found
 
 
+cdef bint gate_all_wait(GateCore *g) noexcept nogil:
+    """Whether every channel that the reader has not had everything of is blocked."""
+    cdef uint32_t i
+    cdef bint found = True
+    pthread_mutex_lock(&g.lock)
+    for i in range(g.n_channels):
+        if g.channels[i].state != CHANNEL_FINISHED and not g.channels[i].blocked:
+            found = False
+    pthread_mutex_unlock(&g.lock)
+    return found
+
+
 cdef uint32_t gate_channels(GateCore *g) noexcept nogil:
     """How many channels there are so far."""
     cdef uint32_t n
@@ -612,6 +694,7 @@ cdef uint32_t gate_accounts(GateCore *g, ChannelAccount *out, uint32_t most, Gat
             a.state = c.state
             a.received = c.received
             a.queued = c.buffers.with_reader
+        a.blocked = c.blocked
     pthread_mutex_unlock(&g.lock)
     return n
 
@@ -620,18 +703,11 @@ cdef void gate_cancel(GateCore *g) noexcept nogil:
     """The reader wants no more: every open channel is cancelled, what is queued goes home."""
     cdef uint32_t i
     cdef InputChannel *c
-    cdef ReadyBuffer *b
     pthread_mutex_lock(&g.lock)
     g.closed = True
-    for i in range(g.count):
-        b = &g.ready[(g.head + i) & (g.capacity - 1)]
-        if b.segment >= 0:
-            bm_release(&g.buffers, &b.channel.buffers, b.segment)
-        elif b.segment == READY_EVENT:
-            free(b.event)
-    g.count = 0
     for i in range(g.n_channels):
         c = g.channels[i]
+        _drop(g, c)
         if c.state == CHANNEL_OPEN:
             _cancel_channel(g, c)
         elif c.state == CHANNEL_ENDED:

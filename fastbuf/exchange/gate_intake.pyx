@@ -7,14 +7,19 @@ from libc.stdlib cimport free
 from fastbuf._native.atomics cimport fb_now_ns, fb_u32_exchange_acq_rel, fb_u32_load_acquire, fb_u64_load_relaxed
 from fastbuf.exchange.failure cimport FAIL_ABORTED
 from fastbuf.exchange.gate_core cimport (
-    READY_EVENT,
-    ReadyBuffer,
     gate_channel,
     gate_fail,
     gate_release,
     gate_take_ready,
 )
-from fastbuf.exchange.input_channel cimport CHANNEL_CANCELLED, CHANNEL_FINISHED, CHANNEL_OPEN, InputChannel
+from fastbuf.exchange.input_channel cimport (
+    CHANNEL_CANCELLED,
+    CHANNEL_FINISHED,
+    CHANNEL_OPEN,
+    READY_EVENT,
+    InputChannel,
+    ReadyBuffer,
+)
 from fastbuf.exchange.result_partition cimport ResultPartition
 from fastbuf.exchange.result_subpartition cimport (
     EventBlob,
@@ -193,6 +198,8 @@ cdef class GateIntake:
                 c.state = CHANNEL_CANCELLED
                 partition.reader_ended()
                 return 1
+            if c.blocked:
+                continue
             asked = fb_u32_exchange_acq_rel(&s.flush_asked, 0) != 0
             partial = self.flush_is_due(c, now)
             while not self.enough():
@@ -238,6 +245,8 @@ cdef class GateIntake:
         """Where to wait for what memfd channels bring; -> how many there are, and the first MOST_LOOKS of them."""
         cdef int n = 0
         for reader in self.shared:
+            if gate_channel(self.core, (<SharedReader> reader).index).blocked:
+                continue
             if n < MOST_LOOKS:
                 (<SharedReader> reader).look(&looks[n])
             n += 1
@@ -262,6 +271,8 @@ cdef class GateIntake:
                 c.state = CHANNEL_CANCELLED
                 self.shared.remove(r)
                 return 1
+            if c.blocked:
+                continue
             came |= self.read_shared(r, c, self.flush_is_due(c, now))
             c.received = r.received
             if r.exhausted():

@@ -36,11 +36,11 @@ cdef object stalled_channels(GateCore *core):
     for i in range(n):
         a = accounts[i]
         if a.is_local:
-            waiting.append(f"channel {a.number}, read in place")
+            waiting.append(f"channel {a.number}, read in place{', blocked' if a.blocked else ''}")
         elif a.state == CHANNEL_OPEN:
             waiting.append(
                 f"channel {a.number}: credit {a.credit.available}, backlog {a.credit.backlog}, "
-                f"{a.received} buffers so far")
+                f"{a.received} buffers so far{', blocked' if a.blocked else ''}")
     free(accounts)
     return n, waiting
 

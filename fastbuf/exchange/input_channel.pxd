@@ -2,9 +2,9 @@
 #
 # Owner: the gate's lock, but for what is marked.  A channel is made when its producer connects (or
 # when a local writer is made) and freed with its gate; its connection may end before.
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
-from fastbuf.exchange.result_subpartition cimport Subpartition
+from fastbuf.exchange.result_subpartition cimport EventBlob, Subpartition
 from fastbuf.flow.buffer_manager cimport ChannelBuffers
 
 cdef enum ChannelState:
@@ -17,6 +17,21 @@ cdef enum ChannelState:
 # What a transport does for a channel.  Both are called with the gate's lock held: they note the wish
 # and wake their thread, and never wait or call back into the gate.
 ctypedef void (*channel_fn)(void *connection) noexcept nogil
+
+
+cdef enum:
+    READY_END = -1              # end of partition
+    READY_EVENT = -2
+
+
+cdef struct InputChannel
+
+
+cdef struct ReadyBuffer:
+    InputChannel *channel
+    EventBlob *event            # READY_EVENT: whoever takes it frees it
+    int32_t segment             # or READY_END, READY_EVENT
+    uint32_t length
 
 
 cdef struct InputChannel:
@@ -33,6 +48,13 @@ cdef struct InputChannel:
     uint64_t received           # buffers that came
     uint64_t delivered          # buffers the reader is done with
     uint64_t announced_total    # buffers the sender sent, as both ends agree (set with CHANNEL_ENDED)
+    ReadyBuffer *queue          # ring that grows: what came and the reader has not taken, [head, head + count)
+    uint32_t capacity           # of it, a power of two; 0: nothing has come yet
+    uint32_t head
+    uint32_t count
+    bint scheduled              # in the gate's list of channels that have something
+    InputChannel *next_scheduled
+    bint blocked                # waits, whatever it has.  Set with the lock and the GIL: either will do to read it
     uint32_t events_queued      # events that came and the reader has not taken
     uint32_t flow_told          # flow control without credit: the gate's announcement that the sender has heard
     uint32_t events_untold      # places of events that are free again and the sender has not heard of

@@ -52,6 +52,12 @@ class InputGate:
     def seal(self, totals: Mapping[int, int]) -> None:
         """Say which channels there are in all, and how many buffers each sent."""
 
+    def block(self, channel: int) -> None:
+        """Let a channel wait with what it has, until :meth:`unblock`: for the alignment of barriers."""
+
+    def unblock(self, channel: int) -> None:
+        """Give out again what comes of a channel, from where :meth:`block` left it."""
+
     def poll(self, timeout: float | None = None) -> Any:
         """A record batch, a list of records, their :class:`LazyRows`, an :class:`Event`, or ``None``."""
 

@@ -41,7 +41,9 @@ from fastbuf.exchange.failure cimport FAIL_ABORTED, FAIL_PEER_LOST, failure_code
 from fastbuf.exchange.gate_core cimport (
     GateCore,
     gate_abort,
+    gate_all_wait,
     gate_arm,
+    gate_block,
     gate_cancel,
     gate_channel,
     gate_channels,
@@ -205,6 +207,42 @@ cdef class InputGate:
         if not self.freed:      # by another thread, as the numbers were read
             gate_notify(self.core)
 
+    def block(self, unsigned int channel):
+        """Let a channel wait: nothing of it is given out until :meth:`unblock`, in whichever order it comes.
+
+        What its producer sends meanwhile is kept in order: as much as it has been given credit for, and no more is
+        given. So the producer waits in the end; the other channels go on. To block it again does nothing.
+
+        When an event has just been given out, nothing that came behind it has been taken in. At another time, what
+        was taken in before and waits to be a batch is still given out.
+
+        Parameters
+        ----------
+        channel : int
+            The number of the channel's producer, as in :attr:`Event.channel`.
+
+        Raises
+        ------
+        ConfigError
+            No such channel has come.
+        ExchangeClosed
+            The gate is closed.
+        """
+        self._set_blocked(channel, True)
+
+    def unblock(self, unsigned int channel):
+        """Give out again what comes of a channel, from where :meth:`block` left it. May be called from any thread."""
+        self._set_blocked(channel, False)
+
+    def _set_blocked(self, unsigned int channel, bint blocked):
+        # Without the gate's lock, which a reader holds while it waits: nothing here lets go of the GIL.
+        self.check_process()
+        if self.freed or fb_u32_load_acquire(&self.is_closed):
+            raise ExchangeClosed(f"gate {self.gate_id} is closed")
+        if not gate_block(self.core, channel, blocked):
+            raise ConfigError(
+                f"gate {self.gate_id} has no channel {channel}: {gate_channels(self.core)} have connected")
+
     # ---- reading
 
     cdef bint complete(self) except -1:
@@ -248,7 +286,8 @@ cdef class InputGate:
         ------
         StallTimeout
             Producers that are awaited have not connected, and nothing came while the gate was waited on for
-            ``stall_timeout_s``, by this call or by several; or nobody can ever write, as this is the only thread.
+            ``stall_timeout_s``, by this call or by several; or nobody can ever write or unblock a channel, as this is
+            the only thread.
         RuntimeError
             This very thread is just reading the gate (a record's own code): nothing is done.
         """
@@ -273,7 +312,13 @@ cdef class InputGate:
         self.quiet_ns = 0
         if expected is not None and n < <uint32_t> expected:
             raise StallTimeout(self.describe_stall())
-        if forever and n and n == <uint32_t> len(self.intake.local_partitions) and len(sys._current_frames()) == 1:
+        if not forever or n == 0 or len(sys._current_frames()) > 1:
+            return 0
+        if expected is not None and gate_all_wait(self.core):
+            raise StallTimeout(
+                f"gate {self.gate_id} waits in its only thread, and all its channels that have not ended are blocked: "
+                "unblock one before the gate is read, or in another thread")
+        if n == <uint32_t> len(self.intake.local_partitions):
             raise StallTimeout(
                 f"gate {self.gate_id} waits for writers of this process, in its only thread: nobody can write or close "
                 "them. Close the writer before the gate is read, or write in another thread")

@@ -17,6 +17,9 @@
 # An open gate may have more channels than segments, and those that have one may be idle for ever.  So when a channel
 # has none, the others are asked to give back what they do not need (`recall`), and from then on to say when they have
 # something and no credit (Flink's AddBacklog): a segment goes round among those that have something to send.
+#
+# A channel that is blocked is given nothing: what its sender was told of may still come, and what of the floating ones
+# it was not told of goes to the others at once.  It waits for nothing either, so it keeps no segment from who does.
 from libc.stdint cimport int32_t, int64_t, uint32_t
 
 from fastbuf.flow.credit_ledger cimport CreditRow
@@ -36,6 +39,7 @@ cdef struct ChannelBuffers:
     bint poor                   # it was asked before, so it says when it has something and no credit
     bint announcing             # in the list of channels with something to announce
     bint closed                 # wants no more segments
+    bint blocked                # is given none
     ChannelBuffers *next_waiter
     ChannelBuffers *next_announce
     void *owner                 # the exchange's InputChannel
@@ -50,6 +54,7 @@ cdef struct GateBuffers:
     int32_t floating_out        # floating segments that channels hold, ready or with the reader
     int32_t open                # channels that are open
     int32_t with_reader         # segments delivered and not yet released, of all channels
+    int32_t withheld            # of those the blocked channels'
     int32_t unopened            # channels that are expected and not there yet
     int32_t starved             # channels that have had no segment yet
     int32_t missing             # sum of the channels'
@@ -73,5 +78,7 @@ cdef int32_t bm_take(GateBuffers *g, ChannelBuffers *c, uint32_t backlog) noexce
 cdef void bm_release(GateBuffers *g, ChannelBuffers *c, int32_t segment) noexcept nogil
 cdef void bm_take_back(GateBuffers *g, ChannelBuffers *c, uint32_t n, uint32_t backlog) noexcept nogil
 cdef void bm_close(GateBuffers *g, ChannelBuffers *c) noexcept nogil
+cdef void bm_block(GateBuffers *g, ChannelBuffers *c) noexcept nogil
+cdef void bm_unblock(GateBuffers *g, ChannelBuffers *c) noexcept nogil
 cdef void bm_serve(GateBuffers *g) noexcept nogil
 cdef int32_t bm_count_ready(GateBuffers *g) noexcept nogil

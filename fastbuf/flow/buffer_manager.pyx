@@ -89,7 +89,7 @@ cdef ChannelBuffers *bm_next_announce(GateBuffers *g) noexcept nogil:
 
 
 cdef inline bint _satisfied(ChannelBuffers *c) noexcept nogil:
-    return c.missing == 0 and c.ready_count >= credit_required(c.credit)
+    return c.blocked or (c.missing == 0 and c.ready_count >= credit_required(c.credit))
 
 
 cdef int32_t _acquire(GateBuffers *g, ChannelBuffers *c) noexcept nogil:
@@ -124,7 +124,7 @@ cdef Fed _feed(GateBuffers *g, ChannelBuffers *c) noexcept nogil:
 
 
 cdef inline void _enqueue(GateBuffers *g, ChannelBuffers *c) noexcept nogil:
-    if c.waiting or c.closed:
+    if c.waiting or c.closed or c.blocked:
         return
     c.waiting = True
     c.next_waiter = NULL
@@ -160,31 +160,36 @@ cdef int32_t bm_take(GateBuffers *g, ChannelBuffers *c, uint32_t backlog) noexce
     s = _pop(g, c)
     c.with_reader += 1
     g.with_reader += 1
+    g.withheld += c.blocked
     fb_i64_store_release(&c.credit.backlog, backlog)
     if not _satisfied(c) and _feed(g, c) != FED:
         _enqueue(g, c)
     return s
 
 
+cdef inline void _drop_floating(GateBuffers *g, ChannelBuffers *c) noexcept nogil:
+    credit_drop_floating(c.credit)
+    g.floating_out -= 1
+
+
 cdef void bm_release(GateBuffers *g, ChannelBuffers *c, int32_t segment) noexcept nogil:
     """The reader is done with `segment`: exclusive ones stay with their channel, floating ones go on to who waits."""
     c.with_reader -= 1
     g.with_reader -= 1
+    g.withheld -= c.blocked
     if c.closed:
         if credit_floating(c.credit) > 0:
-            credit_drop_floating(c.credit)
-            g.floating_out -= 1
+            _drop_floating(g, c)
         segment_recycle(g.pool, segment)
     elif credit_floating(c.credit) > 0:
         # Segments of a channel are alike, so a floating one goes back as long as it holds any.
-        credit_drop_floating(c.credit)
-        g.floating_out -= 1
+        _drop_floating(g, c)
         segment_recycle(g.pool, segment)
         if c.ready_count < credit_required(c.credit):
             _enqueue(g, c)
-    elif g.starved and (c.ready_count + c.with_reader > 0 or c.poor):
-        # It has another, or knows how to ask for one, and somebody has none: that one is served first (bm_serve), and c
-        # again when there are more.
+    elif c.blocked or (g.starved and (c.ready_count + c.with_reader > 0 or c.poor)):
+        # It is given none; or it has another, or knows how to ask for one, and somebody has none: that one is served
+        # first (bm_serve), and c again when there are more.
         c.missing += 1
         g.missing += 1
         segment_recycle(g.pool, segment)
@@ -197,42 +202,15 @@ cdef void bm_release(GateBuffers *g, ChannelBuffers *c, int32_t segment) noexcep
 
 
 cdef inline void _starve(GateBuffers *g, ChannelBuffers *c) noexcept nogil:
-    if not c.starved:
+    if not c.starved and not c.blocked:
         c.starved = True
         g.starved += 1
 
 
-cdef void bm_take_back(GateBuffers *g, ChannelBuffers *c, uint32_t n, uint32_t backlog) noexcept nogil:
-    """The sender gives back `n` credits (it has them), and has `backlog` buffers that wait for one."""
-    cdef int32_t s
-    while n:
-        s = _pop(g, c)
-        credit_return(c.credit)
-        if credit_floating(c.credit) > 0:
-            credit_drop_floating(c.credit)
-            g.floating_out -= 1
-        else:
-            c.missing += 1
-            g.missing += 1
-        segment_recycle(g.pool, s)
-        n -= 1
-    fb_i64_store_release(&c.credit.backlog, backlog)
-    if backlog and c.ready_count + c.with_reader == 0:
-        _starve(g, c)
-    if not _satisfied(c):
-        _enqueue(g, c)
-    bm_serve(g)
-
-
-cdef void bm_close(GateBuffers *g, ChannelBuffers *c) noexcept nogil:
-    """The channel ends: segments that wait for data go home, those with the reader follow when released."""
-    cdef int32_t s
+cdef inline void _wait_for_nothing(GateBuffers *g, ChannelBuffers *c) noexcept nogil:
+    # It keeps no segment from who waits for one.
     cdef ChannelBuffers *w
     cdef ChannelBuffers *previous = NULL
-    c.closed = True
-    g.open -= 1
-    g.missing -= c.missing
-    c.missing = 0
     if c.starved:
         c.starved = False
         g.starved -= 1
@@ -249,16 +227,73 @@ cdef void bm_close(GateBuffers *g, ChannelBuffers *c) noexcept nogil:
             if g.last_waiter == c:
                 g.last_waiter = previous
         c.waiting = False
+
+
+cdef inline void _take_one_back(GateBuffers *g, ChannelBuffers *c) noexcept nogil:
+    # A credit that the sender has not used: a floating segment, as long as the channel has any.
+    cdef int32_t s = _pop(g, c)
+    credit_return(c.credit)
+    if credit_floating(c.credit) > 0:
+        _drop_floating(g, c)
+    else:
+        c.missing += 1
+        g.missing += 1
+    segment_recycle(g.pool, s)
+
+
+cdef void bm_take_back(GateBuffers *g, ChannelBuffers *c, uint32_t n, uint32_t backlog) noexcept nogil:
+    """The sender gives back `n` credits (it has them), and has `backlog` buffers that wait for one."""
+    while n:
+        _take_one_back(g, c)
+        n -= 1
+    fb_i64_store_release(&c.credit.backlog, backlog)
+    if backlog and c.ready_count + c.with_reader == 0:
+        _starve(g, c)
+    if not _satisfied(c):
+        _enqueue(g, c)
+    bm_serve(g)
+
+
+cdef void bm_close(GateBuffers *g, ChannelBuffers *c) noexcept nogil:
+    """The channel ends: segments that wait for data go home, those with the reader follow when released."""
+    cdef int32_t s
+    c.closed = True
+    g.open -= 1
+    g.missing -= c.missing
+    c.missing = 0
+    _wait_for_nothing(g, c)
     # The sender can no longer use its credit.  First: a row says at no moment that more may come than has a place.
     credit_close(c.credit)
     while c.ready_count > 0:
         s = _pop(g, c)
         if credit_floating(c.credit) > 0:
-            credit_drop_floating(c.credit)
-            g.floating_out -= 1
+            _drop_floating(g, c)
         segment_recycle(g.pool, s)
     c.unannounced = 0
     bm_serve(g)
+
+
+cdef void bm_block(GateBuffers *g, ChannelBuffers *c) noexcept nogil:
+    """From now on `c` is given nothing; floating ones that its sender has not been told of go to the others."""
+    c.blocked = True
+    g.withheld += c.with_reader
+    _wait_for_nothing(g, c)
+    while c.unannounced and credit_floating(c.credit) > 0:
+        c.unannounced -= 1
+        _take_one_back(g, c)
+    bm_serve(g)
+
+
+cdef void bm_unblock(GateBuffers *g, ChannelBuffers *c) noexcept nogil:
+    c.blocked = False
+    g.withheld -= c.with_reader
+    if c.closed:
+        return
+    # One that is poor says when it has something; any other is owed a segment at all times.
+    if c.ready_count + c.with_reader == 0 and (not c.poor or fb_i64_load_relaxed(&c.credit.backlog) > 0):
+        _starve(g, c)
+    if not _satisfied(c) and _feed(g, c) != FED:
+        _enqueue(g, c)
 
 
 cdef void bm_serve(GateBuffers *g) noexcept nogil:

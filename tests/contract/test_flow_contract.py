@@ -14,6 +14,8 @@ from fastbuf.config import FLOW_CONTROLS
 
 
 class FlowRig(contract.Rig):
+    credit = False
+
     def __init__(self, flow_control: str) -> None:
         super().__init__("tcp")
         self.flow_control = flow_control

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import fastbuf as fb
-from fastbuf.errors import ExchangeAborted, ExchangeClosed, RecordTooLong, StallTimeout
+from fastbuf.errors import ConfigError, ExchangeAborted, ExchangeClosed, RecordTooLong, StallTimeout
 
 SECRET = secrets.token_bytes(32)
 SEGMENT = 4096
@@ -27,6 +27,8 @@ ROWS = fb.RowSerializer(fb.Schema.of(n="int64", text="string?"))
 
 class Rig:
     """One exchange: M writers, R gates, over one transport."""
+
+    credit = True  # no channel of a connection is held up by another
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -505,3 +507,227 @@ def test_the_wrong_kind_of_call_is_named(rig: Rig) -> None:
     with pytest.raises(TypeError, match="use emit"):
         writers[0].emit_batch(pa.record_batch([pa.array([1])], names=["n"]))
     writers[0].abort("over")
+
+
+class Aligned:
+    """Reads a gate as a step does that takes snapshots: no record that comes after a barrier overtakes another's.
+
+    Each channel is blocked when its barrier comes, and all are unblocked by the last. ``epochs[k]`` are the records of
+    checkpoint ``k``; ``done[k]`` is set when all its barriers have come.
+    """
+
+    def __init__(self, gate: fb.InputGate, channels: int, checkpoints: int) -> None:
+        self.gate, self.channels = gate, channels
+        self.epochs: list[list[Any]] = [[] for _ in range(checkpoints + 1)]
+        self.done = [threading.Event() for _ in range(checkpoints)]
+
+    def read(self) -> None:
+        arrived: set[int] = set()
+        at = 0
+        for item in self.gate:
+            if not isinstance(item, fb.Barrier):
+                self.epochs[at].append(item)
+                continue
+            assert item.checkpoint == at
+            assert item.channel not in arrived, "a barrier of a blocked channel"
+            self.gate.block(item.channel)
+            arrived.add(item.channel)
+            assert self.gate.audit()
+            if len(arrived) == self.channels:
+                self.done[at].set()
+                at += 1
+                while arrived:
+                    self.gate.unblock(arrived.pop())
+
+
+def test_barriers_are_aligned_over_several_channels(rig: Rig) -> None:
+    """A channel is blocked when its barrier comes, and all go on when the last has come."""
+    checkpoints, producers = 6, 4
+    writers, gates = rig.make(producers=producers, buffer_timeout_s=-1)
+    aligned = Aligned(gates[0], producers, checkpoints)
+
+    def send(i: int) -> None:
+        for at in range(checkpoints + 1):
+            for k in range(40 + 300 * (i + at) % 900):
+                writers[i].emit((at, f"{i} {k} " + "b" * (k % 90)))
+                if k == 20 and at and not rig.credit:  # one that has much to send would hold up the others' barriers
+                    writers[i].flush()
+                    assert aligned.done[at - 1].wait(20)
+            if at < checkpoints:
+                writers[i].emit_event(fb.Barrier(at))
+        writers[i].close()
+
+    threads = [in_thread(aligned.read), *(in_thread(lambda i=i: send(i)) for i in range(producers))]
+    for thread, out in threads:
+        thread.join(30)
+        assert out == [None]
+    assert gates[0].finished
+    for at, records in enumerate(aligned.epochs):
+        assert {n for n, _ in records} == {at}
+        for i in range(producers):
+            mine = [int(text.split()[1]) for _, text in records if text.startswith(f"{i} ")]
+            assert mine == list(range(40 + 300 * (i + at) % 900))
+    assert gates[0].audit()
+
+
+def test_batches_are_aligned_too(rig: Rig) -> None:
+    """Rows that wait to be a batch are given out before the barrier behind them is."""
+    pa = pytest.importorskip("pyarrow")
+    schema = pa.schema([("epoch", pa.int64()), ("n", pa.int64())])
+    writers, gates = rig.make(producers=2, serializer=fb.ColumnarSerializer(schema), batch_rows=50)
+    aligned = Aligned(gates[0], 2, 3)
+
+    def send(i: int) -> None:
+        for at in range(4):
+            writers[i].emit_batch(pa.record_batch([[at] * 70, range(i * 100, i * 100 + 70)], schema=schema))
+            if at < 3:
+                writers[i].emit_event(fb.Barrier(at))
+        writers[i].close()
+
+    threads = [in_thread(aligned.read), *(in_thread(lambda i=i: send(i)) for i in range(2))]
+    for thread, out in threads:
+        thread.join(30)
+        assert out == [None]
+    for at, batches in enumerate(aligned.epochs):
+        table = pa.Table.from_batches(batches)
+        assert set(table["epoch"].to_pylist()) == {at}
+        assert sorted(table["n"].to_pylist()) == [*range(70), *range(100, 170)]
+
+
+def test_a_blocked_channel_keeps_its_buffers_and_events_in_order(rig: Rig) -> None:
+    writers, gates = rig.make(producers=2, buffer_timeout_s=0)
+    gate = gates[0]
+    for writer in writers:
+        writer.emit((0, "first"))
+    got: list[Any] = []
+    while len(got) < 2:
+        got += gate.poll(20)
+    gate.block(0)
+    gate.block(0)  # once more does nothing
+    writers[0].emit((1, "one"))
+    writers[0].emit_event(fb.Barrier(7))
+    writers[0].emit((2, "two"))
+    for k in range(30):
+        writers[1].emit((k, "other"))
+        assert gate.poll(20) == [(k, "other")]
+    closing, _ = in_thread(writers[0].close)
+    assert gate.poll(0.1) is None
+    assert not gate.finished
+    assert gate.audit()
+    gate.unblock(0)
+    gate.unblock(0)
+    assert gate.poll(20) == [(1, "one")]
+    assert gate.poll(20) == fb.Barrier(7)
+    assert gate.poll(20) == [(2, "two")]
+    ending, _ = in_thread(writers[1].close)
+    assert gate.poll(20) is None
+    assert gate.finished
+    for thread in (closing, ending):
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_who_waits_is_woken_by_an_unblock_in_another_thread(rig: Rig) -> None:
+    writers, gates = rig.make(buffer_timeout_s=0)
+    writers[0].emit((0, "first"))
+    assert gates[0].poll(20) == [(0, "first")]
+    gates[0].block(0)
+    writers[0].emit((1, "one"))
+    thread, out = in_thread(lambda: gates[0].poll(20))
+    time.sleep(0.05)  # the reader is to be inside its wait; the outcome is the same if it is not yet
+    assert not out
+    gates[0].unblock(0)
+    thread.join(20)
+    assert out == [[(1, "one")]]
+    writers[0].abort("over")
+
+
+def test_the_producer_of_a_blocked_channel_that_gives_up_is_heard_at_once(rig: Rig) -> None:
+    writers, gates = rig.make(producers=2, buffer_timeout_s=0)
+    for writer in writers:
+        writer.emit((0, "first"))
+    got: list[Any] = []
+    while len(got) < 2:
+        got += gates[0].poll(20)
+    gates[0].block(0)
+    thread, out = in_thread(lambda: gates[0].poll(20))
+    writers[0].emit((1, "never read"))
+    writers[0].abort("disk on fire")
+    thread.join(20)
+    assert isinstance(out[0], ExchangeAborted)
+    assert "disk on fire" in str(out[0])
+    writers[1].abort("over")
+
+
+def test_a_gate_is_closed_with_blocked_channels(rig: Rig) -> None:
+    """Their producers, which wait, hear of it as of any cancel; what waited comes home (see `rig`)."""
+    writers, gates = rig.make(producers=3, max_buffers_per_channel=4)
+    senders = [in_thread(lambda w=w: ([w.emit((k, "c" * 200)) for k in range(5000)], w.close())) for w in writers]
+    reader = iter(gates[0])
+    seen: set[int] = set()
+    while len(seen) < 3:
+        next(reader)
+        for i in range(gates[0].stats()["channels"]):
+            with contextlib.suppress(ConfigError):
+                gates[0].block(i)
+                seen.add(i)
+    while gates[0].poll(0.2):
+        pass
+    assert gates[0].audit()
+    gates[0].close()
+    for thread, out in senders:
+        thread.join(20)
+        assert not isinstance(out[0], BaseException), out
+    with pytest.raises(ExchangeClosed):
+        gates[0].block(0)
+    with pytest.raises(ExchangeClosed):
+        gates[0].unblock(0)
+
+
+def test_a_channel_that_has_not_come_cannot_be_blocked(rig: Rig) -> None:
+    writers, gates = rig.make()
+    writers[0].emit((0, "first"))
+    writers[0].flush()
+    assert gates[0].poll(20) == [(0, "first")]
+    with pytest.raises(ConfigError, match="no channel 5: 1 have connected"):
+        gates[0].block(5)
+    with pytest.raises(ConfigError, match="no channel 5"):
+        gates[0].unblock(5)
+    writers[0].abort("over")
+
+
+def test_a_blocked_slow_channel_blocks_no_other_and_keeps_no_more_than_its_credit(rig: Rig) -> None:
+    """Its producer writes until it has no credit; the others go on for as long as they like."""
+    writers, gates = rig.make(producers=3, exclusive=2, floating=3, max_buffers_per_channel=4)
+    gate = gates[0]
+    sent = [0, 0, 0]
+    enough = threading.Event()
+
+    def send(i: int) -> None:
+        while not enough.is_set():
+            writers[i].emit((i, "s" * 300))
+            sent[i] += 1
+        writers[i].close()
+
+    senders = [in_thread(lambda i=i: send(i)) for i in range(3)]
+    got = [0, 0, 0]
+    while min(got) < 100:
+        for n, _ in gate.poll(20):
+            got[n] += 1
+    gate.block(0)
+    before, stood = got[1] + got[2], got[0]
+    while got[1] + got[2] < before + 20_000:
+        for n, _ in gate.poll(20):
+            got[n] += 1
+        assert gate.pool.in_use <= 3 * 2 + 3
+        assert gate.audit()
+    assert got[0] == stood
+    assert sent[0] - stood < 2 * (4 + 2 + 3 + 1) * SEGMENT // 300, "more than both ends may keep"
+    enough.set()
+    gate.unblock(0)
+    for n, _ in gate:
+        got[n] += 1
+    for thread, out in senders:
+        thread.join(20)
+        assert out == [None]
+    assert got == sent

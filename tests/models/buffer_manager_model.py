@@ -41,6 +41,8 @@ class Channel:
     waiting: bool = False
     starved: bool = True
     closed: bool = False
+    blocked: bool = False
+    was_blocked: bool = False
     recall: bool = False
     recalled: bool = False
     poor: bool = False
@@ -57,7 +59,7 @@ class Gate:
     starved: int = 0
     unopened: int = 0  # channels that have not come yet
     waiters: tuple[int, ...] = ()
-    queue: tuple[tuple[int, bool], ...] = ()  # (producer, is the end of partition), in order of arrival
+    queue: tuple[tuple[int, bool], ...] = ()  # (producer, is the end of partition): of each in order of arrival
     hand: int = -1  # whose buffer the reader decodes
     phase: str = "reading"  # then failed -> raised; done; cancelled; dead
 
@@ -77,6 +79,7 @@ class Setting:
     waits: tuple[tuple[int, int, int, int], ...] = ()  # (p, n, q, m): p is idle after n buffers till m of q's are read
     moves: tuple[tuple[int, int], ...] = ()  # (gate, new limit), one after the other
     cancels: tuple[int, ...] = ()
+    blocks: tuple[tuple[int, int], ...] = ()  # (gate, producer): that channel is blocked at any moment, then unblocked
     dies: tuple[tuple[str, int], ...] = ()  # ("producer", p) or ("consumer", g)
     loss_is_cancel: bool = False
     fused: bool = False  # process i is producer i and consumer i, in one thread
@@ -94,6 +97,8 @@ class Buffers:
 
     def _grant(self, g: int, p: int) -> None:
         c = self.channels[g][p]
+        if c.blocked:
+            raise Forbidden(f"F8: gate {g} gives producer {p} credit while its channel is blocked")
         c.ready += 1
         c.available += 1
         c.unannounced += 1
@@ -141,7 +146,7 @@ class Buffers:
 
     def _enqueue(self, g: int, p: int) -> None:
         c = self.channels[g][p]
-        if not c.waiting and not c.closed:
+        if not c.waiting and not c.closed and not c.blocked:
             c.waiting = True
             self.gates[g].waiters += (p,)
 
@@ -162,8 +167,13 @@ class Buffers:
         c.ready -= 1
         c.with_reader += 1
         c.backlog = backlog
-        if (c.missing or c.ready < self._wanted(c)) and self._feed(g, p) != "fed":
+        if not self._satisfied(c) and self._feed(g, p) != "fed":
             self._enqueue(g, p)
+
+    def _satisfied(self, c: Channel) -> bool:
+        if c.blocked and self.setting.without != "a blocked channel is given nothing":
+            return True
+        return not c.missing and c.ready >= self._wanted(c)
 
     def _recycle(self, g: int) -> None:
         self.gates[g].in_use -= 1
@@ -187,7 +197,7 @@ class Buffers:
                     self._enqueue(g, p)
             else:
                 self._recycle(g)
-        elif gate.starved and (c.ready + c.with_reader > 0 or c.poor):
+        elif c.blocked or (gate.starved and (c.ready + c.with_reader > 0 or c.poor)):
             c.missing += 1
             gate.missing += 1
             self._recycle(g)
@@ -202,40 +212,70 @@ class Buffers:
             self.bm_serve(g)
 
     def _starve(self, g: int, c: Channel) -> None:
-        if not c.starved:
+        if not c.starved and not c.blocked:
             c.starved = True
             self.gates[g].starved += 1
 
-    def bm_take_back(self, g: int, p: int, n: int, backlog: int) -> None:
+    def _wait_for_nothing(self, g: int, p: int) -> None:
         c, gate = self.channels[g][p], self.gates[g]
-        for _ in range(n):
-            c.ready -= 1
-            c.available -= 1
-            if c.floating > 0:
-                self._float_home(g, c)
-            else:
-                c.missing += 1
-                gate.missing += 1
-            self._recycle(g)
-        c.backlog = backlog
-        if backlog and c.ready + c.with_reader == 0:
-            self._starve(g, c)
-        if c.missing or c.ready < self._wanted(c):
-            self._enqueue(g, p)
-        if self.setting.without != "who waits is served by what is given back":
-            self.bm_serve(g)
-
-    def bm_close(self, g: int, p: int) -> None:
-        c, gate = self.channels[g][p], self.gates[g]
-        c.closed = True
-        gate.missing -= c.missing
-        c.missing = 0
         if c.starved:
             c.starved = False
             gate.starved -= 1
         if c.waiting:
             gate.waiters = tuple(w for w in gate.waiters if w != p)
             c.waiting = False
+
+    def _take_one_back(self, g: int, c: Channel) -> None:
+        c.ready -= 1
+        c.available -= 1
+        if c.floating > 0:
+            self._float_home(g, c)
+        else:
+            c.missing += 1
+            self.gates[g].missing += 1
+        self._recycle(g)
+
+    def bm_take_back(self, g: int, p: int, n: int, backlog: int) -> None:
+        c = self.channels[g][p]
+        for _ in range(n):
+            self._take_one_back(g, c)
+        c.backlog = backlog
+        if backlog and c.ready + c.with_reader == 0:
+            self._starve(g, c)
+        if not self._satisfied(c):
+            self._enqueue(g, p)
+        if self.setting.without != "who waits is served by what is given back":
+            self.bm_serve(g)
+
+    def bm_block(self, g: int, p: int) -> None:
+        c = self.channels[g][p]
+        c.blocked = True
+        if self.setting.without != "a blocked channel waits for nothing":
+            self._wait_for_nothing(g, p)
+        while c.unannounced and c.floating > 0:
+            if self.setting.without != "what is taken back is not told":
+                c.unannounced -= 1
+            self._take_one_back(g, c)
+        self.bm_serve(g)
+
+    def bm_unblock(self, g: int, p: int) -> None:
+        c = self.channels[g][p]
+        c.blocked = False
+        if c.closed:
+            return
+        if c.ready + c.with_reader == 0 and (not c.poor or c.backlog > 0):
+            self._starve(g, c)
+        if self.setting.without == "who is unblocked is given what it waits for":
+            return
+        if not self._satisfied(c) and self._feed(g, p) != "fed":
+            self._enqueue(g, p)
+
+    def bm_close(self, g: int, p: int) -> None:
+        c, gate = self.channels[g][p], self.gates[g]
+        c.closed = True
+        gate.missing -= c.missing
+        c.missing = 0
+        self._wait_for_nothing(g, p)
         while c.ready:
             c.ready -= 1
             if c.floating > 0:

@@ -15,6 +15,7 @@ F5  a channel waits for segments while its gate could give it some, or has none 
 F6  a buffer out of order, lost or twice
 F7  nobody can move and somebody has not ended (deadlock); an end with segments out; an error where none was due, or
     none where one was
+F8  a channel is given credit while it is blocked
 
 Each name in `without` leaves one rule out, which shows that its absence would be found.
 """
@@ -155,10 +156,23 @@ class Credits(Buffers):
             c.received += 1
             gate.queue += ((p, False),)
 
+    def next_read(self, g: int) -> int:
+        """Where in the queue is what the reader takes next: the first that is of no blocked channel; -1: nowhere."""
+        row = self.channels[g]
+        return next((i for i, (p, _) in enumerate(self.gates[g].queue) if not row[p].blocked), -1)
+
+    def block(self, g: int, p: int, blocked: bool) -> None:
+        """gate_block."""
+        self.channels[g][p].was_blocked = True
+        (self.bm_block if blocked else self.bm_unblock)(g, p)
+        self.recall(g)
+
     def read(self, g: int) -> None:
         """The reader takes a buffer, and releases it in a later step."""
         gate = self.gates[g]
-        (p, is_end), gate.queue = gate.queue[0], gate.queue[1:]
+        at = self.next_read(g)
+        p, is_end = gate.queue[at]
+        gate.queue = gate.queue[:at] + gate.queue[at + 1 :]
         c = self.channels[g][p]
         if is_end:
             c.state = FINISHED
@@ -303,7 +317,7 @@ class Credits(Buffers):
                 if self.may_say_end(p, c) and not s.dies:
                     return f"{p} says end to {g}", lambda w, g=g, p=p: w.say_end(g, p)
             gate = self.gates[g]
-            if not s.fused and gate.phase == "reading" and gate.hand < 0 and gate.queue:
+            if not s.fused and gate.phase == "reading" and gate.hand < 0 and self.next_read(g) >= 0 and not s.blocks:
                 return f"consumer {g} reads", lambda w, g=g: w.read(g)
         return None
 
@@ -354,8 +368,13 @@ class Credits(Buffers):
             return
         if gate.hand >= 0:
             yield f"consumer {g} releases", lambda w: w.release(g)
-        elif gate.queue:
+        elif self.next_read(g) >= 0:
             yield f"consumer {g} reads", lambda w: w.read(g)
+        for at, p in self.setting.blocks:
+            c = self.channels[g][p]
+            if at == g and (c.blocked or not c.was_blocked):
+                word = "unblocks" if c.blocked else "blocks"
+                yield f"consumer {g} {word} {p}", lambda w, p=p, blocked=not c.blocked: w.block(g, p, blocked)
         if self.could_serve(g):
             yield f"consumer {g} serves", lambda w: w.bm_serve(g)
 

@@ -43,6 +43,21 @@ SCENARIOS |= {
     "a floating one is asked back": Setting(((0, 0, 0), (0,)), limits=(2,), bound=3, open=True, waits=((0, 2, 1, 1),)),
     "two by two, one segment each": Setting(((0,), (1,)), limits=(1, 1), floating=0, open=True, eager=True),
 }
+SCENARIOS |= {
+    "a channel is blocked": Setting(((0, 0), (0,)), limits=(3,), blocks=((0, 0),)),
+    "a channel is blocked, and has more than its share": Setting(
+        ((0, 0, 0), (0,)), limits=(3,), bound=3, floating=1, blocks=((0, 0),)
+    ),
+    "a blocked channel, a cancel": Setting(((0, 0), (0,)), limits=(3,), blocks=((0, 0),), cancels=(0,)),
+    "a blocked channel's producer dies": Setting(((0, 0), (0,)), limits=(3,), blocks=((0, 0),), dies=(PRODUCER,)),
+    "both are blocked": Setting(((0, 0), (0,)), limits=(2,), floating=0, blocks=((0, 0), (0, 1))),
+    "one segment goes round, one is blocked": Setting(
+        ((0,), (0, 0)), limits=(1,), floating=0, open=True, blocks=((0, 0),)
+    ),
+    "a limit falls while one is blocked": Setting(
+        ((0, 0), (0,)), limits=(4,), exclusive=2, floating=0, moves=((0, 2),), blocks=((0, 0),)
+    ),
+}
 if os.environ.get("FASTBUF_LONG") == "1":  # a few minutes in all; the ones above have their parts
     SCENARIOS |= {
         "one segment, no turns": Setting(((0, 0), (0, 0)), limits=(1,), floating=0, open=True),
@@ -73,6 +88,7 @@ def test_nothing_forbidden_can_happen(name: str) -> None:
     assert explore(SCENARIOS[name]) > 1000
 
 
+BLOCKED = Setting(((0, 0, 0), (0,)), limits=(3,), bound=3, blocks=((0, 0),))
 ONE = Setting(((0, 0),), limits=(1,), floating=0)
 
 
@@ -95,6 +111,14 @@ ONE = Setting(((0, 0),), limits=(1,), floating=0)
         ("a channel is asked again after its next credit", TURNS, "F7"),
         ("who waits is served by what is given back", TURNS, "F5|F7"),
         ("what is given back is the sender's no longer", TURNS, "F1|F3"),
+        ("a blocked channel is given nothing", BLOCKED, "F8"),
+        ("a blocked channel waits for nothing", BLOCKED, "F8"),
+        ("what is taken back is not told", BLOCKED, "F3"),
+        (
+            "who is unblocked is given what it waits for",
+            Setting(((0, 0),), limits=(1,), floating=0, blocks=((0, 0),)),
+            "F7",
+        ),
         (
             "take in while a send is blocked",
             Setting(((1, 1, 1, 1), (0, 0, 0, 0)), fused=True, bound=1, floating=0, limits=(2, 2), eager=True),
