@@ -9,11 +9,13 @@ import os
 import random
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -145,6 +147,23 @@ def test_runs_are_few_and_gone_when_nobody_reads_on(tmp_path: Path) -> None:
     next(reader)
     reader.close()  # type: ignore[attr-defined]
     assert descriptors() == before
+
+
+def test_what_is_kept_of_a_run_hardly_grows_with_its_rows(tmp_path: Path) -> None:
+    """Of each piece in the file a few bytes are in memory: else runs of many pieces would not be within a bound."""
+    batch = pa.record_batch({"n": np.arange(20_000)})
+    run = Run(str(tmp_path), 100)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        run.write(batch)
+        kept = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert len(run) > 1500
+    assert kept < 20 * len(run)
+    assert [n for i in range(len(run)) for n in run.piece(i)["n"].to_pylist()] == list(range(20_000))
+    run.close()
 
 
 SPILLS = """
