@@ -109,7 +109,9 @@ def measured(job: Callable[[], list[Any]]) -> dict[str, Any]:
 
 conf = fbs.ShuffleConf(memory_bytes=MEMORY, segment_size=8192)
 of_rows = int(GROUPS * TIMES * MEMORY / (PAD + 20))
-hundred = spark.range(0, of_rows, 1, 4).selectExpr(f"id * 7919 % {GROUPS} as k", "id as j", f"repeat('x', {PAD}) as name")
+hundred = spark.range(0, of_rows, 1, 4).selectExpr(
+    f"id * 7919 % {GROUPS} as k", "id as j", f"repeat('x', {PAD}) as name"
+)
 
 for number, ns in enumerate(np.array_split(np.arange(FILE_ROWS), 4)):
     # Nine rows of ten have one key

@@ -66,6 +66,7 @@ def _sorted(held: list[pa.RecordBatch], by: tuple[int, ...]) -> pa.RecordBatch:
     """The rows of these batches in order; empties the list, so that nothing is there three times."""
     batch = together(held)
     held.clear()
+    _give_back()  # else what was held is still there while the rows are put into order
     order = sorting(*codes_by(batch, by))
     return batch if order is None else batch.take(_positions(order))
 

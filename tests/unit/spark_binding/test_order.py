@@ -166,6 +166,36 @@ def test_what_is_kept_of_a_run_hardly_grows_with_its_rows(tmp_path: Path) -> Non
     run.close()
 
 
+SORTS = """
+import sys
+import numpy as np, pyarrow as pa, pyarrow.compute
+from fastbuf_spark.worker.runs import in_order
+
+def peak():
+    return next(int(line.split()[1]) << 10 for line in open("/proc/self/status") if line.startswith("VmHWM"))
+
+def source(count):
+    for i in range(count):
+        ns = np.arange(i * 1000, (i + 1) * 1000)
+        yield pa.record_batch({"n": ns * 7919 % 10007, "name": ["x" * 200] * 1000})
+
+list(in_order(source(1), (0,), 1 << 20, sys.argv[1]))  # what it takes of code
+before = peak()
+rows = sum(batch.num_rows for batch in in_order(source(700), (0,), int(sys.argv[2]), sys.argv[1]))
+print(rows, peak() - before)
+"""
+
+
+def test_the_process_has_no_more_than_the_memory_of_a_sort(tmp_path: Path) -> None:
+    """What it has is looked at, not what it has asked for: allocators keep what was given back."""
+    memory = 48 << 20
+    done = subprocess.run([sys.executable, "-c", SORTS, str(tmp_path), str(memory)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    rows, more = map(int, done.stdout.split())
+    assert rows == 700_000
+    assert more <= memory * 1.1 + (4 << 20), f"{more} bytes more"
+
+
 SPILLS = """
 import sys, pyarrow as pa
 from fastbuf_spark.worker.runs import in_order
