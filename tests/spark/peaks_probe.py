@@ -50,11 +50,14 @@ def read(key: tuple[pa.Scalar, ...], batches: Iterator[pa.RecordBatch]) -> Itera
 
 
 def alone(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same reading of all rows, without a shuffle; the code of one takes its place all the same."""
+    """The same reading of all rows, without a shuffle; the code of one, and of a sort, takes its place all the same."""
     import fastbuf_spark.worker.consumer
     import fastbuf_spark.worker.producer
     import fastbuf_spark.worker.verbs  # noqa: F401
+    from fastbuf_spark.worker.runs import in_order
 
+    few = (pa.record_batch({"k": [i % 7], "name": ["x" * PAD]}) for i in range(2000))
+    assert sum(batch.num_rows for batch in in_order(few, (0,), 64 << 10, "")) == 2000
     yield from read((pa.scalar(0),), batches)
 
 
