@@ -110,7 +110,8 @@ def measured(job: Callable[[], list[Any]]) -> dict[str, Any]:
     }
 
 
-conf = fbs.ShuffleConf(memory_bytes=MEMORY, segment_size=8192)
+# Batches that are small beside the memory: a task looks what it has when it has taken one
+conf = fbs.ShuffleConf(memory_bytes=MEMORY, segment_size=8192, batch_rows=max(100, MEMORY // (40 * PAD)))
 of_rows = int(GROUPS * TIMES * MEMORY / (PAD + 20))
 hundred = spark.range(0, of_rows, 1, 4).selectExpr(
     f"id * 7919 % {GROUPS} as k", "id as j", f"repeat('x', {PAD}) as name"
