@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -127,6 +130,57 @@ def test_a_failed_run_leaves_what_was_there(spark: Any, numbers: Path, tmp_path:
     else:
         assert spark.read.parquet(str(out)).count() == 5
     assert in_the_end(lambda: hidden(out), lambda found: not found) == []
+
+
+class WritesOn:
+    """The first task fails as soon as the others write; these go on, to new directories all the time."""
+
+    __name__ = "writes_on"
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        list(batches)
+        if context.partitionId() == 0:
+            while len(list(self._folder.iterdir())) < 3:
+                time.sleep(0.01)  # between two looks
+            raise ValueError("one of them")
+        for number in range(100_000):
+            yield pa.record_batch({"k": [number], "n": [number]})
+            if number == 1000:
+                (self._folder / str(context.partitionId())).touch()
+
+
+@pytest.mark.parametrize("how", ["error", "append"])
+def test_tasks_that_write_on_when_the_run_has_failed(spark: Any, tmp_path: Path, how: str) -> None:
+    """Spark does not end them at once: the error is the one that failed it, and what they write goes away."""
+    out, marks = tmp_path / "files" / "out", tmp_path / "marks"
+    marks.mkdir()
+    if how == "append":
+        fbs.write_parquet(spark.range(5).selectExpr("id as k", "id as n"), out, partition_by="k")
+    conf = fbs.ShuffleConf(memory_bytes=64 << 10, segment_size=4096)
+    p = fbs.pipeline(spark.range(0, 4, 1, 4).selectExpr("id as k", "id as n"), conf=conf)
+    p = p.map_in_arrow(WritesOn(marks), "k long, n long")
+    words = failure(lambda: p.write_parquet(out, partition_by="k", mode=how))
+    assert "ValueError: one of them" in words
+
+    def workers() -> list[str]:
+        """Those that still write."""
+        java = psutil.Process(spark.sparkContext._gateway.proc.pid)
+        found = []
+        for process in java.children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                found += [file.path for file in process.open_files() if file.path.startswith(str(tmp_path))]
+        return found
+
+    assert in_the_end(workers, lambda found: not found) == []
+    assert in_the_end(lambda: hidden(out), lambda found: not found) == []
+    assert len(list(out.rglob("*.parquet"))) == (5 if how == "append" else 0)
 
 
 class FailsOnce:

@@ -62,17 +62,22 @@ def of_pairs(directory: str, then: str, pairs: Iterable[tuple[Any, Any]]) -> Ite
 
 @pytest.mark.parametrize("then", ["succeed", "fail", "kill", "stop"])
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("kind", ["rows", "pairs"])
+@pytest.mark.parametrize("kind", ["rows", "pairs", "pipeline"])
 def test_no_file_is_left(spark: Any, tmp_path: Path, kind: str, mode: str, then: str) -> None:
     conf = fbs.ShuffleConf(memory_bytes=1 << 20, segment_size=4096, spill_directory=str(tmp_path))
+    df = spark.range(0, ROWS, 1, 2).selectExpr("id % 7 as k", "id", "id * 0.5D as x")
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return of_rows(str(tmp_path), then, batches)
+
     if kind == "rows":
-        df = spark.range(0, ROWS, 1, 2).selectExpr("id % 7 as k", "id", "id * 0.5D as x")
-
-        def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return of_rows(str(tmp_path), then, batches)
-
         groups = fbs.group_by(df, "k", num_partitions=2, mode=mode, conf=conf)
         made: Any = groups.apply_in_arrow(read, "n long").rdd.map(lambda row: row.n)
+    elif kind == "pipeline":
+        # Spilled behind both shuffles
+        moved = fbs.pipeline(df, conf=conf).random_shuffle(1, partitions=1, mode=mode)
+        counts = moved.group_by("k", partitions=1, mode=mode).apply_in_arrow(read, "n long")
+        made = counts._staged(shared=False).to_df().rdd.map(lambda row: row.n)
     else:
         rdd = spark.sparkContext.range(0, ROWS, 1, 2).map(lambda i: (i % 7 if i % 2 else i, i))
         made = fbs.group_by_key(rdd, 2, mode=mode, conf=conf).mapPartitions(partial(of_pairs, str(tmp_path), then))

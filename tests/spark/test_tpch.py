@@ -1,6 +1,6 @@
 """TPC-H's lines grouped by keys of every shape, and beside their orders: row for row what Spark's own groups give.
 
-Twelve thousand lines here; ``FASTBUF_LONG=1``: scale 1, six million of them.
+Twelve thousand lines here; ``FASTBUF_LONG=1``: scale 1, six million of them; ``FASTBUF_TPCH``: any other scale.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -21,7 +22,7 @@ import fastbuf_spark as fbs
 
 pytestmark = pytest.mark.spark
 MODES = ["pipelined", "blocking"]
-SCALE = 1.0 if os.environ.get("FASTBUF_LONG") == "1" else 0.002
+SCALE = float(os.environ.get("FASTBUF_TPCH", 1.0 if os.environ.get("FASTBUF_LONG") == "1" else 0.002))
 KEYS = {
     "order key": ("l_orderkey",),
     "part and supplier": ("l_partkey", "l_suppkey"),
@@ -77,9 +78,25 @@ def beside(order: pa.Table, lines: pa.Table) -> pa.Table:
     return made
 
 
-def rows(df: Any) -> pa.Table:
-    """All rows, in the order of all columns."""
+_seconds: dict[str, dict[str, float]] = {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def times(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Prints how long each way took, where that says something: Spark's came first, and started the workers."""
+    yield
+    if SCALE >= 0.1:
+        with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+            for what, ways in _seconds.items():
+                print(f"\n{what}: " + ", ".join(f"{way} {seconds:.1f} s" for way, seconds in ways.items()), end="")
+
+
+def rows(df: Any, what: str = "", way: str = "") -> pa.Table:
+    """All rows, in the order of all columns; the time that they took to come is noted."""
+    begin = time.monotonic()
     found = df.toArrow()
+    if what:
+        _seconds.setdefault(what, {})[way] = time.monotonic() - begin
     return found.sort_by([(name, "ascending") for name in found.column_names]).combine_chunks()
 
 
@@ -90,10 +107,11 @@ def test_lines_grouped(spark: Any, tables: Tables, by: str) -> None:
     keys = KEYS[by]
     types = dict(lines.dtypes)
     schema = ", ".join([*(f"k{i} {types[key]}" for i, key in enumerate(keys)), RESULT])
-    wanted = rows(lines.groupBy(*keys).applyInArrow(summed, schema))
+    wanted = rows(lines.groupBy(*keys).applyInArrow(summed, schema), by, "Spark's own")
     assert wanted.num_rows == lines.select(*keys).distinct().count()
     for mode in MODES:
-        found = rows(fbs.group_by(lines, *keys, num_partitions=2, mode=mode).apply_in_arrow(summed, schema))
+        groups = fbs.group_by(lines, *keys, num_partitions=2, mode=mode)
+        found = rows(groups.apply_in_arrow(summed, schema), by, mode)
         assert found.equals(wanted), mode
 
 
@@ -104,7 +122,7 @@ def test_orders_beside_their_lines(spark: Any, tables: Tables) -> None:
         "o_orderkey long, o_totalprice decimal(15,2), o_orderstatus string, o_comment string, lines long, flags string"
     )
     theirs = orders.groupBy("o_orderkey").cogroup(lines.groupBy("l_orderkey"))
-    wanted = rows(theirs.applyInArrow(beside, schema))
+    wanted = rows(theirs.applyInArrow(beside, schema), "orders beside lines", "Spark's own")
     assert wanted.num_rows == orders.count()
     statuses = {"O": {"O"}, "F": {"F"}, "P": {"F", "O"}}
     for status, flags in zip(wanted["o_orderstatus"].to_pylist(), wanted["flags"].to_pylist(), strict=True):
@@ -112,7 +130,7 @@ def test_orders_beside_their_lines(spark: Any, tables: Tables) -> None:
     for mode in MODES:
         by_order = fbs.group_by(orders, "o_orderkey", num_partitions=2, mode=mode)
         ours = by_order.cogroup(fbs.group_by(lines, "l_orderkey", num_partitions=2, mode=mode))
-        assert rows(ours.apply_in_arrow(beside, schema)).equals(wanted), mode
+        assert rows(ours.apply_in_arrow(beside, schema), "orders beside lines", mode).equals(wanted), mode
 
 
 def test_a_stream_of_lines_is_read_in_order(spark: Any, tables: Tables) -> None:

@@ -28,6 +28,7 @@ MODES = ("error", "overwrite", "append")
 MARK = "-fastbuf-write-"
 JOURNAL = "journal.json"
 OLD = "old"  #: what was there, until the new is
+GONE = "gone"  #: at the end of the name of what is being deleted
 DONE = "_SUCCESS"
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
@@ -123,8 +124,12 @@ class Commit:
     def _add(self, paths: Sequence[str], names: Sequence[str]) -> None:
         self._folders(self._path, names)
         self._note(JOURNAL, list(names))
-        for path, name in zip(paths, names, strict=True):
-            self._move(path, f"{self._path}/{name}")
+        try:
+            for path, name in zip(paths, names, strict=True):
+                self._move(path, f"{self._path}/{name}")
+        except BaseException:
+            self._drop(names)
+            raise
         self._system.delete_file(f"{self._temporary}/{JOURNAL}")
         self.close()
 
@@ -139,14 +144,29 @@ class Commit:
         if not self._is_there:
             self._move(made, self._path)
         elif not self._exchange(made, self._path):
-            self._move(self._path, f"{self._temporary}/{OLD}")
-            self._move(made, self._path)
+            old = f"{self._temporary}/{OLD}"
+            self._move(self._path, old)
+            try:
+                self._move(made, self._path)
+            except BaseException:
+                self._move(old, self._path)
+                raise
         self.close()
 
     def close(self) -> None:
-        """Take away what is not committed."""
-        with contextlib.suppress(FileNotFoundError):
-            self._system.delete_dir(self._temporary)
+        """Take away what is not committed.
+
+        Under another name first: tasks of a run that failed may write on for seconds, and new files in a directory that
+        is being deleted would stop that.
+        """
+        gone = f"{self._temporary}-{GONE}"
+        try:
+            self._system.move(self._temporary, gone)
+            self._system.delete_dir(gone)
+        except FileNotFoundError:
+            pass
+        except OSError as error:  # what was committed is
+            log.warning("%s cannot be taken away, and no reader looks at it: %s", self._temporary, error)
 
     def _folders(self, base: str, names: Sequence[str]) -> None:
         for folder in sorted({name.rpartition("/")[0] for name in names} - {""}):
@@ -177,13 +197,11 @@ class Commit:
         from pyarrow import fs
 
         for info in self._system.get_file_info(fs.FileSelector(beside, allow_not_found=True)):
-            owner = info.base_name.removeprefix(mark).rpartition("-")[0]
+            owner = info.base_name.removeprefix(mark).removesuffix(f"-{GONE}").rpartition("-")[0]
             if not info.base_name.startswith(mark) or not _is_dead(owner):
                 continue
             added = self._noted(f"{info.path}/{JOURNAL}")
-            for name in added:
-                with contextlib.suppress(OSError):
-                    self._system.delete_file(f"{self._path}/{name}")
+            self._drop(added)
             old = f"{info.path}/{OLD}"
             if not self._is_there and self._system.get_file_info(old).type == fs.FileType.Directory:
                 self._move(old, self._path)
@@ -191,6 +209,12 @@ class Commit:
             log.info("%s: a write that was killed has been taken away, %d files of it in sight", info.path, len(added))
             with contextlib.suppress(OSError):
                 self._system.delete_dir(info.path)
+
+    def _drop(self, names: Sequence[str]) -> None:
+        """Take files out of the sight of readers."""
+        for name in names:
+            with contextlib.suppress(OSError):
+                self._system.delete_file(f"{self._path}/{name}")
 
     def _noted(self, path: str) -> list[str]:
         try:

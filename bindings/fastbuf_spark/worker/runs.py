@@ -7,6 +7,7 @@ memory; 32 runs become one as soon as there are 32, so neither files nor memory 
 from __future__ import annotations
 
 import contextlib
+from array import array
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -65,6 +66,7 @@ def _sorted(held: list[pa.RecordBatch], by: tuple[int, ...]) -> pa.RecordBatch:
     """The rows of these batches in order; empties the list, so that nothing is there three times."""
     batch = together(held)
     held.clear()
+    _give_back()  # else what was held is still there while the rows are put into order
     order = sorting(*codes_by(batch, by))
     return batch if order is None else batch.take(_positions(order))
 
@@ -93,17 +95,18 @@ class Run:
         self._file = NamelessFile(directory)
         self._piece_bytes = piece_bytes
         self._schema: pa.Schema | None = None
-        self._index: list[tuple[int, int]] = []
+        self._ends = array("Q")  # of its pieces: eight bytes for each of them
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Append rows that stand behind those that are there."""
         self._schema = batch.schema
         step = max(1, batch.num_rows * self._piece_bytes // max(1, batch.nbytes))
         for start in range(0, batch.num_rows, step):
-            self._index.append(self._file.append(memoryview(batch.slice(start, step).serialize())))
+            self._file.append(memoryview(batch.slice(start, step).serialize()))
+            self._ends.append(self._file.nbytes)
 
     def __len__(self) -> int:
-        return len(self._index)
+        return len(self._ends)
 
     @property
     def nbytes(self) -> int:
@@ -114,7 +117,8 @@ class Run:
         """One piece, as it was written."""
         import pyarrow as pa
 
-        data = self._file.read(*self._index[number])
+        begin = self._ends[number - 1] if number else 0
+        data = self._file.read(begin, self._ends[number] - begin)
         return pa.ipc.read_record_batch(pa.py_buffer(data), self._schema)
 
     def close(self) -> None:

@@ -195,8 +195,11 @@ class _File:
 
         write = self._write
         if self._writer is None:
-            folder = f"{write.folder}/{self._attempt}/{self.folder}".rstrip("/")
-            write.system.create_dir(folder, recursive=True)
+            below = write.folder
+            # One by one: a run that is over has no directory any more, and is not to get one again
+            for name in (self._attempt, *self.folder.split("/")[:-1]):
+                below += f"/{name}"
+                write.system.create_dir(below, recursive=False)
             self._sink = write.system.open_output_stream(f"{write.folder}/{self._attempt}/{self._path}")
             self._writer = pq.ParquetWriter(self._sink, write.schema, compression=write.compression)
         self._writer.write_table(pa.Table.from_batches(self._held), row_group_size=MOST_ROWS)

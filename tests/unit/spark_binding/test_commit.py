@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from pyarrow import fs
 from fastbuf.errors import ConfigError, ResourceError
 from fastbuf_spark.driver import commit
 from fastbuf_spark.driver.commit import Commit
-from fastbuf_spark.worker.writing import folder_of
+from fastbuf_spark.worker.writing import Write, folder_of
 
 LOCAL = fs.LocalFileSystem()
 
@@ -136,6 +137,78 @@ def test_a_kill_while_files_are_added_is_undone_by_the_next_write(tmp_path: Path
             assert undone > 1
             return
     pytest.fail("it never ended")
+
+
+@pytest.mark.parametrize("exchange", [True, False], ids=["exchange", "two-renames"])
+@pytest.mark.parametrize("mode", ["error", "overwrite", "append"])
+def test_a_rename_that_fails_leaves_what_was_there(
+    tmp_path: Path, mode: str, exchange: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever of them it is: nothing that was there is lost, and nothing new is seen."""
+    if not exchange:
+        monkeypatch.setattr(Commit, "_exchange", lambda self, one, other: False)
+    real = Commit._move
+    for step in range(1, 30):
+        out = tmp_path / str(step) / "out"
+        out.parent.mkdir()
+        old = [] if mode == "error" else [1, 2]
+        if old:
+            save(out, "error", old)
+        made = Commit(LOCAL, str(out), mode)
+        reports = written(made, [3, 4, 5])
+        count = 0
+
+        def fails(self: Commit, source: str, target: str, at: int = step) -> None:
+            nonlocal count
+            count += 1
+            if count == at:
+                raise OSError("no room")
+            real(self, source, target)
+
+        monkeypatch.setattr(Commit, "_move", fails)
+        try:
+            made.commit(reports)
+            failed = False
+        except OSError:
+            failed = True
+        monkeypatch.setattr(Commit, "_move", real)
+        made.close()
+        assert seen(out) == (old if failed else sorted([3, 4, 5] + (old if mode == "append" else [])))
+        assert [*out.parent.glob(".*"), *out.glob("_temporary*")] == []
+        if not failed:
+            assert step > 3
+            return
+    pytest.fail("it never ended")
+
+
+@pytest.mark.parametrize("mode", ["error", "overwrite", "append"])
+def test_a_task_that_writes_on_stops_no_commit(tmp_path: Path, mode: str) -> None:
+    """One that does not count, as of speculation: its files go away while it writes more, and it cannot go on then."""
+    if mode != "error":
+        save(tmp_path / "out", "error", [1])
+    made = Commit(LOCAL, str(tmp_path / "out"), mode)
+    reports = written(made, [3])
+    write = Write(LOCAL, made.folder, pa.schema({"n": pa.int64()}), (0,), (("n", 0),), "none", 1)
+    ended: list[BaseException] = []
+    begun = threading.Event()
+
+    def go_on() -> None:
+        try:
+            for number in range(1 << 30):
+                list(write([pa.record_batch({"n": [number]})]))
+                begun.set()
+        except BaseException as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    assert begun.wait(20)
+    made.commit(reports)
+    thread.join(20)
+    assert isinstance(ended[0], FileNotFoundError)
+    assert seen(tmp_path / "out") == ([1, 3] if mode == "append" else [3])
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+    assert not any((tmp_path / "out").glob("_temporary*"))
 
 
 def test_what_another_writer_does_is_left_alone(tmp_path: Path) -> None:

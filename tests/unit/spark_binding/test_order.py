@@ -9,11 +9,13 @@ import os
 import random
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -145,6 +147,53 @@ def test_runs_are_few_and_gone_when_nobody_reads_on(tmp_path: Path) -> None:
     next(reader)
     reader.close()  # type: ignore[attr-defined]
     assert descriptors() == before
+
+
+def test_what_is_kept_of_a_run_hardly_grows_with_its_rows(tmp_path: Path) -> None:
+    """Of each piece in the file a few bytes are in memory: else runs of many pieces would not be within a bound."""
+    batch = pa.record_batch({"n": np.arange(20_000)})
+    run = Run(str(tmp_path), 100)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        run.write(batch)
+        kept = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert len(run) > 1500
+    assert kept < 20 * len(run)
+    assert [n for i in range(len(run)) for n in run.piece(i)["n"].to_pylist()] == list(range(20_000))
+    run.close()
+
+
+SORTS = """
+import sys
+import numpy as np, pyarrow as pa, pyarrow.compute
+from fastbuf_spark.worker.runs import in_order
+
+def peak():
+    return next(int(line.split()[1]) << 10 for line in open("/proc/self/status") if line.startswith("VmHWM"))
+
+def source(count):
+    for i in range(count):
+        ns = np.arange(i * 1000, (i + 1) * 1000)
+        yield pa.record_batch({"n": ns * 7919 % 10007, "name": ["x" * 200] * 1000})
+
+list(in_order(source(1), (0,), 1 << 20, sys.argv[1]))  # what it takes of code
+before = peak()
+rows = sum(batch.num_rows for batch in in_order(source(700), (0,), int(sys.argv[2]), sys.argv[1]))
+print(rows, peak() - before)
+"""
+
+
+def test_the_process_has_no_more_than_the_memory_of_a_sort(tmp_path: Path) -> None:
+    """What it has is looked at, not what it has asked for: allocators keep what was given back."""
+    memory = 48 << 20
+    done = subprocess.run([sys.executable, "-c", SORTS, str(tmp_path), str(memory)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    rows, more = map(int, done.stdout.split())
+    assert rows == 700_000
+    assert more <= memory * 1.1 + (4 << 20), f"{more} bytes more"
 
 
 SPILLS = """
