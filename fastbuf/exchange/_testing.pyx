@@ -19,6 +19,7 @@ from fastbuf._native.atomics cimport (
     fb_u64_load_acquire,
     fb_u64_store_release,
 )
+from fastbuf.exchange.channel_reader cimport SharedChannel
 from fastbuf.exchange.driver cimport Driver
 from fastbuf.exchange.failure cimport failure_code
 from fastbuf.exchange.gate_core cimport gate_channels, gate_release, gate_take_ready
@@ -26,7 +27,7 @@ from fastbuf.exchange.input_channel cimport ReadyBuffer
 from fastbuf.exchange.input_gate cimport InputGate
 from fastbuf.exchange.record_writer cimport RecordWriter
 from fastbuf.exchange.result_partition cimport WRITE_BLOCKED, WRITE_DROPPED, WRITE_OK, ResultPartition, WriteState
-from fastbuf.exchange.shared_reader cimport NEWS_BYTES, NEWS_NONE, SharedLook, SharedNews, SharedReader, shared_glance
+from fastbuf.exchange.shared_reader cimport NEWS_BYTES, NEWS_NONE, News, SharedLook, SharedReader, shared_glance
 from fastbuf.memory.arena cimport Arena
 from fastbuf.memory.pool_core cimport segment_data
 
@@ -112,10 +113,10 @@ def read_raw(InputGate gate not None, uint64_t buffers, int look):
     cdef uint32_t length, epoch
     cdef bint last
     cdef SharedLook at
-    cdef SharedNews news
-    while not gate.intake.shared:
+    cdef News news
+    while not gate.intake.in_place:
         time.sleep(0.001)       # the producer is about to connect; a poll would take what is to be measured
-    r = <SharedReader> gate.intake.shared[0]
+    r = (<SharedChannel> gate.intake.in_place[0]).ring
     with nogil:
         while done < buffers:
             news = r.next(False, &data, &length, &last)

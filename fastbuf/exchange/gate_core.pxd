@@ -9,8 +9,8 @@ from fastbuf._native.threads cimport pthread_mutex_t
 from fastbuf.exchange.doorbell cimport Bell
 from fastbuf.exchange.driver cimport Driver
 from fastbuf.exchange.failure cimport Failure
-from fastbuf.exchange.input_channel cimport InputChannel, ReadyBuffer, channel_fn
-from fastbuf.exchange.result_subpartition cimport EventBlob, Subpartition
+from fastbuf.exchange.input_channel cimport ChannelKind, InputChannel, ReadyBuffer, channel_fn
+from fastbuf.exchange.result_subpartition cimport EventBlob
 from fastbuf.flow.buffer_manager cimport GateBuffers
 from fastbuf.flow.credit_ledger cimport CreditFigures, CreditRow
 from fastbuf.flow.flow_control cimport FlowReceiver
@@ -52,7 +52,6 @@ cdef struct GateCore:
     uint32_t *places            # hash table: channel's index + 1 by its number, 0: free; at most half full
     uint32_t places_mask        # places - 1; of a power of two
     uint64_t looks              # places looked at to open channels
-    uint32_t n_local
     bint closed
     bint serving                # the reader gives back: it serves the transport itself, so none has to be woken
     bint served                 # it is to
@@ -65,9 +64,7 @@ cdef struct GateCore:
     fb_au32 wake_fd             # eventfd (int) of a reader in an event loop, -1: none.  Set before the bell is armed
     # -- lock
     FlowReceiver flow           # but for what is the reader's alone
-    uint64_t bytes
-    uint64_t received
-    int64_t last_arrival_ns
+    uint64_t bytes              # that came by transports' threads
 
 
 cdef GateCore *gate_new(PoolCore *pool, LocalCore *local, int32_t segments, int32_t exclusive, int32_t floating,
@@ -76,8 +73,7 @@ cdef void gate_notify(GateCore *g) noexcept nogil
 cdef void gate_arm(GateCore *g) noexcept nogil
 cdef void gate_free(GateCore *g) noexcept nogil
 # flush_ns: the producer's buffer timeout, as it says it
-cdef InputChannel *gate_open_channel(GateCore *g, uint32_t number, Subpartition *local, int64_t flush_ns) noexcept nogil
-cdef InputChannel *gate_open_shared(GateCore *g, uint32_t number, int64_t flush_ns) noexcept nogil
+cdef InputChannel *gate_open_channel(GateCore *g, uint32_t number, ChannelKind kind, int64_t flush_ns) noexcept nogil
 # transport's thread
 cdef void gate_connect(GateCore *g, InputChannel *c, void *connection, channel_fn announce,
                        channel_fn cancel) noexcept nogil

@@ -19,13 +19,15 @@ from fastbuf.exchange.input_channel cimport (
     CHANNEL_ENDED,
     CHANNEL_FINISHED,
     CHANNEL_OPEN,
+    CHANNEL_WIRE,
     READY_END,
     READY_EVENT,
+    ChannelKind,
     InputChannel,
     ReadyBuffer,
     channel_fn,
 )
-from fastbuf.exchange.result_subpartition cimport EventBlob, Subpartition
+from fastbuf.exchange.result_subpartition cimport EventBlob
 from fastbuf.flow.buffer_manager cimport (
     ChannelBuffers,
     bm_block,
@@ -66,7 +68,6 @@ cdef GateCore *gate_new(PoolCore *pool, LocalCore *local, int32_t segments, int3
     g.event = &bell.event
     failure_init(&g.failure)
     fb_u32_init(&g.wake_fd, <uint32_t> -1)
-    g.last_arrival_ns = fb_now_ns()
     return g
 
 
@@ -128,7 +129,7 @@ cdef void _recall(GateCore *g) noexcept nogil:
         return
     for i in range(g.n_channels):
         c = g.channels[i]
-        if c.local == NULL and c.state == CHANNEL_OPEN and c.connection != NULL and not c.buffers.starved and \
+        if c.kind == CHANNEL_WIRE and c.state == CHANNEL_OPEN and c.connection != NULL and not c.buffers.starved and \
                 not c.buffers.recalled:
             c.buffers.recalled = True
             c.buffers.recall = True
@@ -152,19 +153,8 @@ cdef void _say(GateCore *g) noexcept nogil:
     cdef InputChannel *c
     for i in range(g.n_channels):
         c = g.channels[i]
-        if not c.in_place and c.state == CHANNEL_OPEN and c.connection != NULL:
+        if c.kind == CHANNEL_WIRE and c.state == CHANNEL_OPEN and c.connection != NULL:
             c.announce(c.connection)
-
-
-cdef InputChannel *gate_open_channel(GateCore *g, uint32_t number, Subpartition *local,
-                                     int64_t flush_ns) noexcept nogil:
-    """A new channel, or NULL: out of memory, the gate is closed, or the producer's number is there already."""
-    return _open(g, number, local, local != NULL, flush_ns)
-
-
-cdef InputChannel *gate_open_shared(GateCore *g, uint32_t number, int64_t flush_ns) noexcept nogil:
-    """As gate_open_channel, for a channel that is read in place in another process's memory (memfd)."""
-    return _open(g, number, NULL, True, flush_ns)
 
 
 cdef uint32_t *_place(GateCore *g, uint32_t number) noexcept nogil:
@@ -205,8 +195,8 @@ cdef inline void _took(GateCore *g) noexcept nogil:
         _say(g)
 
 
-cdef InputChannel *_open(GateCore *g, uint32_t number, Subpartition *local, bint in_place,
-                         int64_t flush_ns) noexcept nogil:
+cdef InputChannel *gate_open_channel(GateCore *g, uint32_t number, ChannelKind kind, int64_t flush_ns) noexcept nogil:
+    """A new channel, or NULL: out of memory, the gate is closed, or the producer's number is there already."""
     cdef InputChannel *c = NULL
     cdef uint32_t *place
     pthread_mutex_lock(&g.lock)
@@ -224,15 +214,13 @@ cdef InputChannel *_open(GateCore *g, uint32_t number, Subpartition *local, bint
             # From another process, maybe: neither is the reader to do nothing but look, nor is a sum to overflow.
             c.flush_ns = flush_ns if flush_ns <= 0 else min(max(flush_ns, <int64_t> LEAST_FLUSH_NS), MOST_FLUSH_NS)
             c.flush_turn = fb_now_ns() // c.flush_ns if c.flush_ns > 0 else 0
-            c.local = local
-            c.in_place = in_place
+            c.kind = kind
             g.channels[g.n_channels] = c
             g.n_channels += 1
             place[0] = g.n_channels
             if g.buffers.unopened > 0:
                 g.buffers.unopened -= 1
-            if in_place:
-                g.n_local += 1
+            if kind != CHANNEL_WIRE:
                 c.buffers.closed = True         # it needs no segment of the gate's
             else:
                 # Credit is granted now and told when the connection is in place.
@@ -340,9 +328,8 @@ cdef int gate_deliver(GateCore *g, InputChannel *c, int32_t segment, uint32_t le
         return 0
     rc = _push(g, c, segment, length, NULL)
     c.received += 1
-    g.received += 1
+    c.bytes += length
     g.bytes += length
-    g.last_arrival_ns = fb_now_ns()
     waits = c.blocked
     pthread_mutex_unlock(&g.lock)
     if rc == 0 and not waits:
@@ -358,7 +345,6 @@ cdef int gate_deliver_event(GateCore *g, InputChannel *c, EventBlob *event) noex
         rc = 0
     elif c.events_queued < EVENT_CREDIT and _push(g, c, READY_EVENT, event.length, event) == 0:
         c.events_queued += 1
-        g.last_arrival_ns = fb_now_ns()
         pthread_mutex_unlock(&g.lock)
         gate_notify(g)
         return 0
@@ -409,7 +395,7 @@ cdef void gate_disconnect(GateCore *g, InputChannel *c) noexcept nogil:
     """The connection is gone: from here on nobody calls into the transport for this channel."""
     pthread_mutex_lock(&g.lock)
     c.connection = NULL
-    if c.local == NULL and not c.buffers.closed:
+    if not c.buffers.closed:
         bm_close(&g.buffers, &c.buffers)
         _announce(g)
     pthread_mutex_unlock(&g.lock)
@@ -493,7 +479,7 @@ cdef void gate_abort(GateCore *g) noexcept nogil:
     pthread_mutex_lock(&g.lock)
     for i in range(g.n_channels):
         c = g.channels[i]
-        if not c.in_place and c.state == CHANNEL_OPEN:
+        if c.kind == CHANNEL_WIRE and c.state == CHANNEL_OPEN:
             _cancel_channel(g, c)
     _announce(g)
     pthread_mutex_unlock(&g.lock)
@@ -501,11 +487,10 @@ cdef void gate_abort(GateCore *g) noexcept nogil:
 
 cdef inline void _cancel_channel(GateCore *g, InputChannel *c) noexcept nogil:
     c.state = CHANNEL_CANCELLED
-    if c.local == NULL:
-        if not c.buffers.closed:
-            bm_close(&g.buffers, &c.buffers)
-        if c.connection != NULL:
-            c.cancel(c.connection)
+    if not c.buffers.closed:
+        bm_close(&g.buffers, &c.buffers)
+    if c.connection != NULL:
+        c.cancel(c.connection)
 
 
 cdef void gate_fail(GateCore *g, int code, const char *text, size_t length) noexcept nogil:
@@ -549,7 +534,7 @@ cdef bint gate_block(GateCore *g, uint32_t number, bint blocked) noexcept nogil:
     if place and g.channels[place - 1].blocked != blocked:
         c = g.channels[place - 1]
         c.blocked = blocked
-        if c.in_place:
+        if c.kind != CHANNEL_WIRE:
             pass                # the producer's own segments are all there is
         elif blocked:
             bm_block(&g.buffers, &c.buffers)
@@ -586,7 +571,6 @@ cdef void gate_release(GateCore *g, ReadyBuffer *done, uint32_t n) noexcept nogi
     for i in range(n):
         c = done[i].channel
         if done[i].segment >= 0:
-            c.delivered += 1
             bytes += done[i].length
             bm_release(&g.buffers, &c.buffers, done[i].segment)
         elif done[i].segment == READY_EVENT:
@@ -661,9 +645,12 @@ cdef InputChannel *gate_channel(GateCore *g, uint32_t index) noexcept nogil:
 
 
 cdef void gate_figures(GateCore *g, uint64_t *bytes, uint64_t *received) noexcept nogil:
+    cdef uint32_t i
+    bytes[0] = received[0] = 0
     pthread_mutex_lock(&g.lock)
-    bytes[0] = g.bytes
-    received[0] = g.received
+    for i in range(g.n_channels):
+        bytes[0] += g.channels[i].bytes
+        received[0] += g.channels[i].received
     pthread_mutex_unlock(&g.lock)
 
 
@@ -684,7 +671,7 @@ cdef uint32_t gate_accounts(GateCore *g, ChannelAccount *out, uint32_t most, Gat
         a = &out[i]
         memset(a, 0, sizeof(ChannelAccount))
         a.number = c.number
-        a.is_local = c.in_place
+        a.is_local = c.kind != CHANNEL_WIRE
         if not a.is_local:          # else its state is the reader's
             credit_look(c.buffers.credit, &a.credit)
             a.ready = c.buffers.ready_count

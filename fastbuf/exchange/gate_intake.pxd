@@ -4,18 +4,16 @@
 # own code, and a signal handler while that runs, must neither read the gate nor free it (`within`).
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
+from fastbuf.exchange.channel_reader cimport ChannelReader, WireChannels
 from fastbuf.exchange.gate_core cimport GateCore
 from fastbuf.exchange.input_channel cimport InputChannel
-from fastbuf.exchange.shared_reader cimport SharedLook, SharedReader
+from fastbuf.exchange.shared_reader cimport SharedLook
 from fastbuf.serializers.assemble cimport BatchAssembler
 from fastbuf.serializers.element_view cimport ElementView
 from fastbuf.serializers.serializer cimport Serializer
 from fastbuf.serializers.spanning cimport SpanningReader
 
 cdef enum:
-    # Buffers taken from the queue, and given back, at a time.  Well below the window that a channel has by default, 10:
-    # a sender that had 8 of them back at once waited for most of the time that they were decoded in.
-    READY_BATCH = 4
     VIEW_BYTES = 262144         # the same of a view, of which no record is made
     LIST_BYTES = 65536          # a list of records made from so many is given out: while it is in the cache
 
@@ -25,8 +23,9 @@ cdef class GateIntake:
     cdef Serializer serializer
     cdef object config
     cdef list readers                       # SpanningReader by channel index
-    cdef list local_partitions              # (InputChannel index, ResultPartition), kept alive while read
-    cdef list shared                        # SharedReader of each memfd channel; the transport appends
+    cdef WireChannels wire                  # made when `core` is set
+    cdef list in_place                      # ChannelReader of each other channel, until it ends.  Under the GIL
+    cdef uint32_t locals                    # how many channels there have been of writers of this process
     cdef BatchAssembler assembler           # columnar
     cdef list records                       # row, pickled
     cdef ElementView elements               # of a lazy gate, which gives records out as they came; else None
@@ -39,21 +38,17 @@ cdef class GateIntake:
     cdef int64_t linger_ns                  # how long it may: the shortest buffer timeout of those whose rows wait
     cdef int64_t flush_due_ns               # when some channel is next read half full in place; negative: none is
     cdef unsigned long within               # thread that takes buffers in just now, 0: none.  Under the GIL
-    cdef uint32_t local_turn
+    cdef uint32_t turn                      # which of `in_place` is the first to be looked at
     cdef uint64_t records_in                # given out
     cdef uint64_t stored                    # what blocking partitions had stored when last looked at
-    cdef uint64_t local_bytes
-    cdef uint64_t local_buffers
 
     cdef SpanningReader reader(self, uint32_t index)
     cdef int take_in(self, InputChannel *c, const uint8_t *data, uint32_t length) except -1
     cdef bint flush_is_due(self, InputChannel *c, int64_t now) noexcept
     cdef int drain(self, int64_t now) except -1
-    cdef int drain_remote(self) except -1
-    cdef int drain_local(self, int64_t now) except -1
-    cdef int look(self, SharedLook *looks) except -1
-    cdef int drain_shared(self, int64_t now) except -1
-    cdef int read_shared(self, SharedReader r, InputChannel *c, bint partial) except -1
+    cdef int read(self, ChannelReader r, bint partial) except -1
+    cdef int read_in_place(self, ChannelReader r, int64_t now) except -1
+    cdef int hints(self, SharedLook *looks) noexcept
     cdef bint enough(self) noexcept
     cdef Py_ssize_t waiting(self) noexcept
     cdef object give_out(self)

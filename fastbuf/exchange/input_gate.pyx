@@ -10,7 +10,6 @@ from cpython.object cimport PyObject
 from cpython.pythread cimport PyThread_get_thread_ident
 from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from libc.string cimport strlen
 
 from fastbuf._native.activity cimport (
     FB_RUNS,
@@ -34,6 +33,7 @@ from fastbuf._native.atomics cimport (
 )
 from fastbuf._native.sockets cimport EFD_CLOEXEC, EFD_NONBLOCK, close, eventfd
 from fastbuf.exchange.activity cimport activity_figures, activity_waited_s
+from fastbuf.exchange.channel_reader cimport ChannelReader, local_channel, shared_channel, wire_channels
 from fastbuf.exchange.clock cimport seconds_ns
 from fastbuf.exchange.doorbell cimport Doorbell
 from fastbuf.exchange.driver cimport Driver
@@ -53,15 +53,14 @@ from fastbuf.exchange.gate_core cimport (
     gate_new,
     gate_notify,
     gate_open_channel,
-    gate_open_shared,
     gate_serve,
     gate_unfinished,
 )
 from fastbuf.exchange.gate_intake cimport GateIntake
 from fastbuf.exchange.gate_report cimport audit_gate, gate_gauges, stalled_channels
-from fastbuf.exchange.input_channel cimport InputChannel
+from fastbuf.exchange.input_channel cimport CHANNEL_LOCAL, CHANNEL_SHARED, InputChannel
 from fastbuf.exchange.result_partition cimport ResultPartition
-from fastbuf.exchange.result_subpartition cimport Subpartition, sub_close, sub_queued
+from fastbuf.exchange.result_subpartition cimport Subpartition
 from fastbuf.exchange.shared_block cimport SHARED_ABORTED, SHARED_CANCELLED
 from fastbuf.exchange.shared_reader cimport MOST_LOOKS, SharedLook, SharedReader, shared_came, shared_spin
 from fastbuf.flow.credit_ledger cimport ledger_of_gate
@@ -141,6 +140,7 @@ cdef class InputGate:
         if self.core == NULL:
             raise MemoryError
         self.intake.core = self.core
+        self.intake.wire = wire_channels(self.core)
         flow_receiver_init(&self.core.flow, <Flow> <int> FLOW_CONTROLS.index(config.flow_control))
         fb_activity_init(&self.doing, fb_now_ns())
         self.core.buffers.unopened = channels if channels is not None else 0
@@ -164,14 +164,15 @@ cdef class InputGate:
         cdef InputChannel *c
         if fb_u32_load_acquire(&self.is_closed):
             raise ExchangeClosed(f"gate {self.gate_id} is closed")
-        c = gate_open_channel(self.core, partition.channel, s, partition.flush_ns)
+        c = gate_open_channel(self.core, partition.channel, CHANNEL_LOCAL, partition.flush_ns)
         if c == NULL:
             raise SequenceError(
                 f"gate {self.gate_id}: channel {partition.channel} is there already, or the gate is closed")
         # Not before: a partition that was refused does not keep the gate alive.
         s.notify = _notify_gate
         s.notify_context = self.core
-        self.intake.local_partitions.append((c.index, partition))
+        self.intake.in_place.append(local_channel(c, partition, index))
+        self.intake.locals += 1
         partition.set_transport(index, "local", f"gate {self.gate_id}")
         partition.notified.append(self)
 
@@ -180,11 +181,10 @@ cdef class InputGate:
         cdef InputChannel *c
         if fb_u32_load_acquire(&self.is_closed):
             raise ExchangeClosed(f"gate {self.gate_id} is closed")
-        c = gate_open_shared(self.core, number, flush_ns)
+        c = gate_open_channel(self.core, number, CHANNEL_SHARED, flush_ns)
         if c == NULL:
             raise SequenceError(f"channel {number} is connected already")
-        reader.index = c.index
-        self.intake.shared.append(reader)
+        self.intake.in_place.append(shared_channel(c, reader))
         gate_notify(self.core)
 
     def lose(self, str text):
@@ -318,7 +318,7 @@ cdef class InputGate:
             raise StallTimeout(
                 f"gate {self.gate_id} waits in its only thread, and all its channels that have not ended are blocked: "
                 "unblock one before the gate is read, or in another thread")
-        if n == <uint32_t> len(self.intake.local_partitions):
+        if n == self.intake.locals:
             raise StallTimeout(
                 f"gate {self.gate_id} waits for writers of this process, in its only thread: nobody can write or close "
                 "them. Close the writer before the gate is read, or write in another thread")
@@ -381,9 +381,9 @@ cdef class InputGate:
             driver = self.core.driver
             if driver != NULL:
                 driver.enter(driver)
-            in_place = len(intake.local_partitions) + len(intake.shared) > 0
+            in_place = len(intake.in_place) > 0
             fb_activity_enter(&self.doing, FB_WAIT_INPUT, 0, now)
-            channels = intake.look(looks)       # with the gate's lock: they stay until we look again
+            channels = intake.hints(looks)      # with the gate's lock: they stay until we look again
             with nogil:
                 self.sleep(key, until, looks, channels, driver, not in_place)
             looked = fb_now_ns()
@@ -565,21 +565,12 @@ cdef class InputGate:
     def _end_in_place(self):
         # Producers that are read in place drop what they write from now on, or fail as those of other processes do when
         # the gate has failed.
-        cdef InputChannel *c
-        cdef ResultPartition partition
-        for index, partition in self.intake.local_partitions:
-            c = gate_channel(self.core, <uint32_t> index)
-            if not fb_u32_load_acquire(&c.local.closed):
-                if failure_code(&self.core.failure):
-                    failure_set(&partition.core.failure, FAIL_ABORTED, self.core.failure.text,
-                                strlen(self.core.failure.text))
-                sub_close(c.local, True)
-                partition.reader_ended()
-        for reader in self.intake.shared:
+        cdef ChannelReader r
+        for r in self.intake.in_place:
             if failure_code(&self.core.failure):
-                (<SharedReader> reader).end(SHARED_ABORTED, self.core.failure.text, strlen(self.core.failure.text))
+                r.end(SHARED_ABORTED, self.core.failure.text)
             else:
-                (<SharedReader> reader).end(SHARED_CANCELLED, b"", 0)
+                r.end(SHARED_CANCELLED, b"")
 
     def free(self):
         """Last step of :meth:`close`, by the environment: no transport points here any more."""
@@ -588,7 +579,7 @@ cdef class InputGate:
         self.final_stats = self.stats()
         self.freed = True
         local_set_listener(self.pool.core, NULL)
-        if not self.intake.local_partitions:
+        if self.intake.locals == 0:
             gate_free(self.core)
             self.core = NULL
         # Else local writers may still notify this core: each keeps the gate, and the last to go frees it.
@@ -671,8 +662,8 @@ cdef class InputGate:
         stats = self.pool.stats()
         return {
             "records": self.intake.records_in,
-            "bytes": n_bytes + self.intake.local_bytes,
-            "buffers": received + self.intake.local_buffers,
+            "bytes": n_bytes,
+            "buffers": received,
             "channels": channels,
             "peak_segments": stats.peak,
             "segments": stats.maximum,
@@ -697,9 +688,10 @@ cdef class InputGate:
         if self.freed:
             return {"exclusiveBuffersUsage": 0.0, "floatingBuffersUsage": 0.0, "inPoolUsage": 0.0,
                     "inputQueueLength": 0}
+        cdef ChannelReader r
         figures = gate_gauges(self.core)
-        for index, _ in self.intake.local_partitions:       # which it keeps alive
-            figures["inputQueueLength"] += sub_queued(gate_channel(self.core, index).local)
+        for r in self.intake.in_place:
+            figures["inputQueueLength"] += r.queued()
         return figures
 
     def audit(self):

@@ -9,11 +9,12 @@ from fastbuf.exchange.doorbell cimport Doorbell
 from fastbuf.exchange.shared_block cimport SharedBlock, SharedEnd
 from fastbuf.memory.arena cimport Arena
 
-cdef enum SharedNews:
+cdef enum News:                 # of a channel, whatever its kind
     NEWS_BROKEN = -1            # the writer's process has written what cannot be
     NEWS_NONE = 0
     NEWS_BYTES = 1
     NEWS_EVENT = 2
+    NEWS_END = 3                # end of partition: what a SharedReader says by `exhausted`
 
 cdef enum:
     TELL_EVERY = 4              # slots given back between two rings of the writer's doorbell while there is more
@@ -52,10 +53,9 @@ cdef class SharedReader:
     cdef SharedEnd over         # what has been said to the writer
     cdef uint64_t received      # buffers that were read to their end
     cdef readonly object peer   # for messages
-    cdef public uint32_t index  # of its InputChannel; set once
 
     cdef void look(self, SharedLook *at) noexcept nogil
-    cdef SharedNews next(self, bint partial, const uint8_t **data, uint32_t *length, bint *last) noexcept nogil
+    cdef News next(self, bint partial, const uint8_t **data, uint32_t *length, bint *last) noexcept nogil
     cdef void advance(self, uint32_t length, bint last) noexcept nogil
     cdef bint enter(self) noexcept nogil
     cdef void leave(self) noexcept nogil

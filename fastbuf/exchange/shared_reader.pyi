@@ -2,7 +2,6 @@ from fastbuf.exchange.doorbell import Doorbell
 from fastbuf.memory.arena import Arena
 
 class SharedReader:
-    index: int
     peer: str
 
     def __init__(self, fd: int, arena: Arena, bell: Doorbell, peer: str) -> None: ...

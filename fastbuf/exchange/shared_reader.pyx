@@ -154,7 +154,7 @@ cdef class SharedReader:
         at.tail = self.tail_seen
         at.drained = self.drained
 
-    cdef SharedNews next(self, bint partial, const uint8_t **data, uint32_t *length, bint *last) noexcept nogil:
+    cdef News next(self, bint partial, const uint8_t **data, uint32_t *length, bint *last) noexcept nogil:
         """What may be read now; partial: bytes of a buffer that the writer still fills as well.
 
         Bytes are looked at between `enter` and `leave`, and then advanced over.

@@ -17,7 +17,7 @@ from fastbuf._native.atomics cimport fb_now_ns, fb_u32_store_relaxed
 from fastbuf.exchange.clock cimport seconds_ns
 from fastbuf.exchange.failure cimport FAIL_PEER_LOST
 from fastbuf.exchange.gate_core cimport gate_disconnect, gate_fail, gate_open_channel
-from fastbuf.exchange.input_channel cimport InputChannel
+from fastbuf.exchange.input_channel cimport CHANNEL_WIRE, InputChannel
 from fastbuf.exchange.input_gate cimport InputGate
 from fastbuf.exchange.result_partition cimport ResultPartition
 from fastbuf.exchange.result_subpartition cimport HELD_LINK, sub_close, sub_forget_drainer
@@ -219,7 +219,7 @@ cdef class TcpTransport:
         cdef InputChannel *channel
         if self.closed or gate.closed:
             raise PeerLost("the consumer has ended")
-        channel = gate_open_channel(gate.core, hello.channel, NULL, hello.flush_ns)
+        channel = gate_open_channel(gate.core, hello.channel, CHANNEL_WIRE, hello.flush_ns)
         if channel == NULL:
             raise SequenceError(f"channel {hello.channel} is connected already")
         gate.core.driver = &self.io.loop.driver

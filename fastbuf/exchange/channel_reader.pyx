@@ -1,0 +1,237 @@
+"""The reader's end of input channels, one class for each way to read them (the map is in the ``.pxd``)."""
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free
+from libc.string cimport strlen
+
+from fastbuf._native.atomics cimport fb_u32_exchange_acq_rel, fb_u32_load_acquire, fb_u64_load_relaxed
+from fastbuf.exchange.failure cimport FAIL_ABORTED, failure_set
+from fastbuf.exchange.gate_core cimport GateCore, gate_release, gate_take_ready
+from fastbuf.exchange.input_channel cimport CHANNEL_FINISHED, READY_EVENT, InputChannel, ReadyBuffer
+from fastbuf.exchange.result_partition cimport ResultPartition
+from fastbuf.exchange.result_subpartition cimport (
+    EventBlob,
+    event_data,
+    sub_advance,
+    sub_close,
+    sub_event,
+    sub_exhausted,
+    sub_queued,
+    sub_sendable,
+)
+from fastbuf.exchange.shared_block cimport SHARED_ABORTED, SHARED_DONE, SharedEnd
+from fastbuf.exchange.shared_reader cimport (
+    NEWS_BYTES,
+    NEWS_END,
+    NEWS_EVENT,
+    NEWS_NONE,
+    News,
+    SharedLook,
+    SharedReader,
+)
+from fastbuf.memory.pool_core cimport segment_data
+from fastbuf.serializers.columns cimport fb_ask_for
+
+
+cdef class ChannelReader:
+    """What every kind has, and one of its own may do otherwise."""
+
+    cdef void begin(self, bint partial) noexcept nogil:
+        self.partial = partial
+
+    cdef News next(self, uint32_t most, const uint8_t **data, uint32_t *length) noexcept nogil:
+        return NEWS_NONE
+
+    cdef void advance(self) noexcept nogil:
+        pass
+
+    cdef void leave(self) noexcept nogil:
+        pass
+
+    cdef int refill(self) except -1:
+        return 0
+
+    cdef bytes gave_up(self):
+        return None
+
+    cdef bint end(self, SharedEnd how, const char *reason) except -1:
+        return True
+
+    cdef bint hint(self, SharedLook *look) noexcept nogil:
+        return False
+
+    cdef uint32_t queued(self) noexcept nogil:
+        return 0
+
+    cdef uint64_t stored(self) noexcept nogil:
+        return 0
+
+
+# ---- in place, in this process
+
+
+cdef LocalChannel local_channel(InputChannel *c, ResultPartition partition, int part):
+    cdef LocalChannel made = LocalChannel.__new__(LocalChannel)
+    made.channel = c
+    made.partition = partition
+    made.part = part
+    made.sub = &partition.subs[part]
+    return made
+
+
+cdef class LocalChannel(ChannelReader):
+    """Read where a writer of this process wrote it."""
+
+    cdef void begin(self, bint partial) noexcept nogil:
+        self.asked = fb_u32_exchange_acq_rel(&self.sub.flush_asked, 0) != 0
+        self.partial = partial or self.asked
+
+    cdef News next(self, uint32_t most, const uint8_t **data, uint32_t *length) noexcept nogil:
+        cdef EventBlob *event
+        if sub_sendable(self.sub, self.partial, <uint8_t **> data, length, &self.last):
+            self.length = length[0]
+            return NEWS_BYTES
+        event = sub_event(self.sub)
+        if event != NULL:
+            data[0] = event_data(event)
+            length[0] = event.length
+            self.length = 0
+            self.last = True
+            return NEWS_EVENT
+        self.asked = False          # all that was to leave has
+        return NEWS_END if sub_exhausted(self.sub) else NEWS_NONE
+
+    cdef void advance(self) noexcept nogil:
+        self.channel.received += self.length != 0
+        self.channel.bytes += self.length
+        sub_advance(self.sub, self.length, self.last)
+
+    cdef void leave(self) noexcept nogil:
+        if self.asked and sub_queued(self.sub):
+            fb_u32_exchange_acq_rel(&self.sub.flush_asked, 1)
+
+    cdef int refill(self) except -1:
+        # A blocking partition that is finished has the next of its file.
+        return self.partition.refill(self.part)
+
+    cdef bytes gave_up(self):
+        return self.partition.core.failure.text if fb_u32_load_acquire(&self.partition.core.abort_asked) else None
+
+    cdef bint end(self, SharedEnd how, const char *reason) except -1:
+        if fb_u32_load_acquire(&self.sub.closed):
+            return True
+        if how == SHARED_DONE:
+            self.channel.announced_total = fb_u64_load_relaxed(&self.sub.buffers)
+            self.channel.state = CHANNEL_FINISHED
+        elif how == SHARED_ABORTED:
+            failure_set(&self.partition.core.failure, FAIL_ABORTED, reason, strlen(reason))
+        sub_close(self.sub, how != SHARED_DONE)
+        self.partition.reader_ended()
+        return True
+
+    cdef uint32_t queued(self) noexcept nogil:
+        return sub_queued(self.sub)
+
+    cdef uint64_t stored(self) noexcept nogil:
+        return self.partition.stored()
+
+
+# ---- in place, in another process's memory
+
+
+cdef SharedChannel shared_channel(InputChannel *c, SharedReader ring):
+    cdef SharedChannel made = SharedChannel.__new__(SharedChannel)
+    made.channel = c
+    made.ring = ring
+    return made
+
+
+cdef class SharedChannel(ChannelReader):
+    """Read where a writer of another process wrote it."""
+
+    cdef News next(self, uint32_t most, const uint8_t **data, uint32_t *length) noexcept nogil:
+        cdef News news = self.ring.next(self.partial, data, length, &self.last)
+        self.length = length[0] if news == NEWS_BYTES else 0
+        if news == NEWS_BYTES and not self.ring.enter():
+            return NEWS_NONE        # taken back: the producer's reason is there, or the end of its control line is near
+        if news == NEWS_NONE and self.ring.exhausted():
+            return NEWS_END
+        return news
+
+    cdef void advance(self) noexcept nogil:
+        self.channel.received += self.length != 0
+        self.channel.bytes += self.length
+        self.ring.advance(self.length, self.last)
+
+    cdef void leave(self) noexcept nogil:
+        self.ring.leave()
+
+    cdef bytes gave_up(self):
+        return self.ring.writer_reason() if self.ring.writer_ended() == SHARED_ABORTED else None
+
+    cdef bint end(self, SharedEnd how, const char *reason) except -1:
+        if how == SHARED_DONE:
+            self.channel.announced_total = self.ring.received
+            self.channel.state = CHANNEL_FINISHED
+            self.ring.leave()       # the last look at a segment is before the last word
+        self.ring.end(how, reason, strlen(reason))
+        return True
+
+    cdef bint hint(self, SharedLook *look) noexcept nogil:
+        if look != NULL:
+            self.ring.look(look)
+        return True
+
+
+# ---- what a transport's thread brings
+
+
+cdef WireChannels wire_channels(GateCore *core):
+    cdef WireChannels made = WireChannels.__new__(WireChannels)
+    made.core = core
+    return made
+
+
+cdef class WireChannels(ChannelReader):
+    """Taken a few buffers at a time: what is taken is read, and its segments are credit again at once.
+
+    Not more than is wanted: a list of records is to be given out while it is in the cache.
+    """
+
+    cdef News next(self, uint32_t most, const uint8_t **data, uint32_t *length) noexcept nogil:
+        cdef ReadyBuffer *b
+        if self.at == self.count:
+            self.leave()
+            self.count = gate_take_ready(self.core, self.taken, most)
+            if self.count == 0:
+                return NEWS_NONE
+            self.holds = True
+        b = &self.taken[self.at]
+        self.channel = b.channel
+        length[0] = b.length
+        if b.segment >= 0:
+            if self.at + 1 < self.count and b[1].segment >= 0:
+                fb_ask_for(segment_data(self.core.buffers.pool, b[1].segment), b[1].length)
+            data[0] = segment_data(self.core.buffers.pool, b.segment)
+            return NEWS_BYTES
+        if b.segment == READY_EVENT:
+            data[0] = event_data(b.event)
+            return NEWS_EVENT
+        return NEWS_END
+
+    cdef void advance(self) noexcept nogil:
+        self.at += 1
+        self.holds = self.at < self.count
+
+    cdef bint end(self, SharedEnd how, const char *reason) except -1:
+        self.advance()
+        return False
+
+    cdef void leave(self) noexcept nogil:
+        cdef uint32_t n = self.count
+        self.count = self.at = 0
+        self.holds = False
+        if n:
+            if self.taken[n - 1].segment == READY_EVENT:
+                free(self.taken[n - 1].event)
+            gate_release(self.core, self.taken, n)
