@@ -1,4 +1,4 @@
-"""Fields of a structured NumPy dtype, and the dtype of fields."""
+"""Conversion of fields from and to structured NumPy dtypes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ def fields_from_numpy(dtype: Any) -> list[Field]:
     Raises
     ------
     SchemaError
-        Not structured, or a field of objects, complex numbers, long doubles, or of a date unit Arrow has not.
+        The dtype is not structured, or a field has objects, complex numbers, long doubles, or a date unit that Arrow
+        lacks.
     """
     dtype = np.dtype(dtype)
     if dtype.names is None:
@@ -57,12 +58,12 @@ def _type(dtype: np.dtype[Any], path: str) -> DataType:
 
 
 def dtype_from_fields(fields: Iterable[Field], path: str = "") -> np.dtype[Any]:
-    """The structured dtype of fields, which must have one width each and no nulls.
+    """The structured dtype of fields, which must have fixed widths and no nulls.
 
     Raises
     ------
     SchemaError
-        A field that no dtype holds; the message names it.
+        A field has no dtype; the message names it.
     """
     return np.dtype([(field.name, _dtype(field, f"{path}.{field.name}" if path else field.name)) for field in fields])
 

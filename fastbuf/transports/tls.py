@@ -203,9 +203,7 @@ class Relay:
     def _serve(self, link: _Link, selector: selectors.BaseSelector) -> None:
         try:
             goes_on = link.pump()
-        except (
-            OSError
-        ):  # TLS failed or ended early, or the I/O thread closed its end: pass the end on
+        except OSError:  # TLS failed or ended early, or the I/O thread closed its end: pass the end on
             goes_on = False
         wanted = link.wanted() if goes_on else {}
         for sock in link.watched.keys() - wanted.keys():
