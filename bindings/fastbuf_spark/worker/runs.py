@@ -1,7 +1,8 @@
-"""Rows in the order of some columns, within a bound of memory: runs that are sorted, written, and merged.
+"""An external sort: rows in the order of some columns, with bounded memory; sorted runs are spilled and merged.
 
-What fits is sorted where it is.  Beyond that, sorted runs go to nameless files, each in small pieces with an index in
-memory; sixteen runs become one as soon as there are sixteen, so neither files nor memory grow with the rows.
+Rows that fit into memory are sorted there.  Otherwise sorted runs are written to nameless files, each in small pieces
+with an index in memory; whenever there are sixteen runs they are merged into one, so neither the number of files nor
+memory grows with the rows.
 """
 
 from __future__ import annotations
@@ -16,28 +17,28 @@ from fastbuf_spark.worker.order import codes_by, sorting
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FAN_IN = 16  #: runs that are merged at once
-#: Of the memory, a piece of a run: a merge holds two of each run, once as read, once put together, and once sorted
+FAN_IN = 16  #: runs merged at once
+#: A piece of a run is this part of the memory: a merge holds two pieces per run, as read, concatenated, and sorted
 PIECES = 16 * FAN_IN
 LEAST_PIECE = 4 << 10
-MOST_HELD = 1 << 30  #: offsets of strings are 32 bits, and one array has all of a run
-SLACK = 0.75  #: of the memory may be asked for: allocators keep more than they are asked for
-ROW_BYTES = 32  #: codes and positions of a row while it is sorted
+MOST_HELD = 1 << 30  #: string offsets are 32 bits, and one array holds a whole run
+SLACK = 0.75  #: part of the memory that may be requested: allocators keep more than that
+ROW_BYTES = 32  #: codes and positions of a row during the sort
 
 
 def in_order(
     source: Iterable[pa.RecordBatch], by: tuple[int, ...], memory_bytes: int, directory: str
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of ``source``, sorted by the columns at ``by`` as Spark sorts them, in one batch if they fit.
+    """The rows of ``source``, sorted as Spark does by the columns at ``by``; one batch if they fit into memory.
 
     Parameters
     ----------
     by
-        Positions of columns; ``~i`` for column ``i`` descending.
+        Positions of columns; ``~i``: column ``i`` descending.
     memory_bytes
-        Of rows, held and copied while they are sorted.
+        Memory for rows, including copies made by the sort.
     directory
-        For the nameless files; empty: where Spark's own Python workers spill.
+        Directory of the nameless files; empty: where Spark's Python workers spill.
     """
     with contextlib.ExitStack() as files:
         spilled = Spill(by, max(LEAST_PIECE, memory_bytes // PIECES), directory)
@@ -48,7 +49,7 @@ def in_order(
             held.append(batch)
             used += batch.nbytes
             rows += batch.num_rows
-            # Rows are there twice while they are put into order
+            # The sort needs the rows twice
             if 2 * used + ROW_BYTES * rows > SLACK * memory_bytes or used > MOST_HELD:
                 spilled.add(_sorted(held, by))
                 used = rows = 0
@@ -62,7 +63,7 @@ def in_order(
 
 
 def _sorted(held: list[pa.RecordBatch], by: tuple[int, ...]) -> pa.RecordBatch:
-    """The rows of these batches in order; empties the list, so that nothing is there three times."""
+    """The rows of these batches in order; empties the list, so that the rows do not exist three times."""
     batch = together(held)
     held.clear()
     order = sorting(*codes_by(batch, by))
@@ -70,7 +71,7 @@ def _sorted(held: list[pa.RecordBatch], by: tuple[int, ...]) -> pa.RecordBatch:
 
 
 def together(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """One batch with the rows of several."""
+    """Concatenate several batches."""
     import pyarrow as pa
 
     if len(batches) == 1:
@@ -87,7 +88,7 @@ def _positions(order: object) -> pa.Array:
 
 
 class Run:
-    """One sorted run in a nameless file."""
+    """A sorted run in a nameless file."""
 
     def __init__(self, directory: str, piece_bytes: int) -> None:
         self._file = NamelessFile(directory)
@@ -96,7 +97,7 @@ class Run:
         self._index: list[tuple[int, int]] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Append rows that stand behind those that are there."""
+        """Append rows, which sort after those already written."""
         self._schema = batch.schema
         step = max(1, batch.num_rows * self._piece_bytes // max(1, batch.nbytes))
         for start in range(0, batch.num_rows, step):
@@ -111,19 +112,19 @@ class Run:
         return self._file.nbytes
 
     def piece(self, number: int) -> pa.RecordBatch:
-        """One piece, as it was written."""
+        """Read one piece."""
         import pyarrow as pa
 
         data = self._file.read(*self._index[number])
         return pa.ipc.read_record_batch(pa.py_buffer(data), self._schema)
 
     def close(self) -> None:
-        """Give the space back."""
+        """Free the disk space."""
         self._file.close()
 
 
 class Spill:
-    """Runs, few of each size; false while there is none."""
+    """The runs, a few of each size; false if there is none."""
 
     def __init__(self, by: tuple[int, ...], piece_bytes: int, directory: str) -> None:
         self._by = by
@@ -147,11 +148,11 @@ class Spill:
         _give_back()
 
     def merged(self) -> Iterator[pa.RecordBatch]:
-        """All rows in order; the runs are gone then."""
+        """All rows in order; removes the runs."""
         runs = [run for level in reversed(self._levels) for run in level]
         self._levels = [runs]
         while len(runs) > FAN_IN:
-            # The shortest: they are the last
+            # The last runs are the shortest
             some = runs[-FAN_IN:]
             del runs[-FAN_IN:]
             try:
@@ -161,7 +162,7 @@ class Spill:
         yield from _merge(runs, self._by, self._piece_bytes)
 
     def close(self) -> None:
-        """Give all space back."""
+        """Free all disk space."""
         for runs in self._levels:
             _close(runs)
 
@@ -171,7 +172,7 @@ class Spill:
         self._levels[level].append(run)
 
     def _one(self, runs: list[Run]) -> Run:
-        """One run of several, which are closed."""
+        """Merge several runs into one, and close them."""
         made = Run(self._directory, self._piece_bytes)
         try:
             for batch in _merge(runs, self._by, self._piece_bytes):
@@ -190,7 +191,7 @@ def _close(runs: list[Run]) -> None:
 
 
 class _Cursor:
-    """How far a merge has read a run, and what it has read of it but not given out."""
+    """The position of a merge in a run, and its rows that were read but not returned."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -203,14 +204,14 @@ class _Cursor:
         return self._next == len(self._run)
 
     def fill(self, piece_bytes: int) -> None:
-        """Read on until a piece's bytes are there: so that a round gives as much as it keeps."""
+        """Read until a piece's bytes are held, so that a round returns as much as it keeps."""
         while not self.ended and sum(batch.nbytes for batch in self.held) < piece_bytes:
             self.held.append(self._run.piece(self._next))
             self.rows += self.held[-1].num_rows
             self._next += 1
 
     def drop(self, rows: int) -> None:
-        """Forget the first rows."""
+        """Drop the first rows."""
         self.rows -= rows
         while rows and rows >= self.held[0].num_rows:
             rows -= self.held.pop(0).num_rows
@@ -219,10 +220,10 @@ class _Cursor:
 
 
 def _merge(runs: list[Run], by: tuple[int, ...], piece_bytes: int) -> Iterator[pa.RecordBatch]:
-    """The rows of sorted runs, in order.
+    """Merges sorted runs.
 
-    Each round sorts what has been read of all runs, and gives out the rows up to the least of the runs' last ones: no
-    row that is still to be read stands before it.
+    Each round sorts the rows read from all runs, and returns those up to the smallest of the runs' last read rows: all
+    unread rows sort after it.
     """
     import numpy as np
 
@@ -257,7 +258,7 @@ def _merge(runs: list[Run], by: tuple[int, ...], piece_bytes: int) -> Iterator[p
 
 
 def _give_back() -> None:
-    """Have Arrow's allocator return what it keeps: a bound on memory is on what the process has."""
+    """Make Arrow's allocator return free memory: the limit applies to what the process has."""
     import pyarrow as pa
 
     pa.default_memory_pool().release_unused()
