@@ -143,7 +143,7 @@ static int fb_parse(fb_assembly *s, const uint8_t *payload, int64_t bytes) {
     if (fb_bit(s->flags, 0)) return fb_refuse(s, 0, FB_APPEND_FLAGS, 0);
     /* Flag bits beyond the last node must be 0: the flags are whole words, and only the last one has such bits. */
     if (s->n_nodes & 63 && fb_load64(s->cur - 8) >> (s->n_nodes & 63)) return fb_refuse(s, 0, FB_APPEND_FLAGS, 0);
-    memset(s->pieces, 0, (size_t)s->n_nodes * sizeof(fb_piece)); /* fb_check skips what is below an empty list */
+    memset(s->pieces, 0, (size_t)s->n_nodes * sizeof(fb_piece)); /* fb_check skips nodes below an empty list */
     if ((error = fb_check(s, 0, rows))) return error;
     if (s->cur < s->end) return fb_refuse(s, 0, FB_APPEND_EXTRA, 0);
     return FB_APPEND_OK;

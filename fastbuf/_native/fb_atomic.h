@@ -92,8 +92,7 @@ static inline int fb_likely(int x) { return __builtin_expect(x != 0, 1); }
 /* The line will be written soon, and is probably in another core's cache. */
 static inline void fb_prefetch_write(const void *p) {
 #if defined(__x86_64__)
-    __asm__ volatile("prefetchw %0" : : "m"(*(const char *)p)); /* the builtin prefetches for reading, without
-                                                                 * -mprfchw */
+    __asm__ volatile("prefetchw %0" : : "m"(*(const char *)p)); /* without -mprfchw the builtin only reads */
 #else
     __builtin_prefetch(p, 1);
 #endif

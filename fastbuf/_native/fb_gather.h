@@ -132,7 +132,7 @@ static inline int fb_short_width(const fb_gather_state *g, const fb_column *c, c
             base += l;                                                                                           \
             fb_store32(ends + 4 * i, base);                                                                      \
         }                                                                                                        \
-        /* Rows ascend, so the last one lies furthest. */                                                        \
+        /* Rows ascend, so the last address is highest. */                                                        \
         if (any <= 16 && (int64_t)from[n - 1] + 16 <= c->data_bytes && g->limit - o >= 16 * (int64_t)n) {        \
             for (int i = 0; i < n; i++) {                                                                        \
                 memcpy(o, data + from[i], 16);                                                                   \

@@ -252,8 +252,8 @@ cdef class SendingChannel:
 
     Attributes
     ----------
-    Buffers that may be sent, under ``"credit"``.
-        Buffers that may leave, under ``"credit"``.
+    credit : int
+        Buffers that may be sent, under ``"credit"``.
     rate : int
         Bytes a second; 0: no limit.
     """

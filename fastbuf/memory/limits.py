@@ -125,8 +125,8 @@ def memory_limits(
     ----------
     proc, sys
         Where procfs and the control groups are mounted.
-    Only the bounds of address space: mapping another process's arena takes no new memory.
-        Only what bounds address space: mapping another process's arena takes no new memory.
+    address_only
+        Only the bounds of address space: mapping another process's arena takes no new memory.
 
     Returns
     -------

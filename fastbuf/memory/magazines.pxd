@@ -45,7 +45,7 @@ cdef extern from "fb_magazine.h" nogil:
 
 
 cdef enum:
-    LEAST_PENALTY = 32              # after a seizure, so many segments are put on the list instead
+    LEAST_PENALTY = 32              # after a seizure, this many segments go to the list instead
     MOST_PENALTY = 1024             # doubled by each further seizure until a chunk was moved
 
 

@@ -555,8 +555,8 @@ cdef class LazyIterator:
         if not rows._open:
             rows._check()
         self._at = i + 1
-        # Like zip with its tuples: the row returned before the last one is used again if nobody else has a reference.
-        # (A loop still holds the last one.)
+        # Use the second last returned row again if only the iterator has it, as zip does with tuples.  The caller's
+        # loop variable usually still has the last one.
         if row is not None and Py_REFCNT(<PyObject *> row) == OURS:
             row._p = rows._bytes + rows._starts[i]
             row._n = rows._starts[i + 1] - PREFIX - rows._starts[i]

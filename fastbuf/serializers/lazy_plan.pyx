@@ -37,8 +37,8 @@ cdef class LazyPlan:
     ----------
     plan : RowPlan
     row : type
-        Of the rows: its own attributes are no fields.
-    The class of the rows: names of its attributes are not used for fields."""
+        The class of the rows: names of its attributes are not used for fields.
+    """
 
     def __cinit__(self, RowPlan plan not None, row):
         cdef Py_ssize_t i

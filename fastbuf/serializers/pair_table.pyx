@@ -36,7 +36,7 @@ cdef enum:
     PLACE = 10              # bytes per further value, since a list has more places than values
     DEEPEST = 4             # containers in containers that are measured
     SAMPLE = 8              # items of a container that are measured
-    SOME = 32               # one in so many merges, and objects of unknown types, is measured
+    SOME = 32               # of this many merges, or objects of unknown types, one is measured
 
 cdef int64_t NO_END = 0x7FFFFFFFFFFFFFFF
 

@@ -3,7 +3,7 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint8_t
 
 
-# One value of each item of the list, in preorder: a tuple, then its items.
+# A node describes one position in the values of the list, in preorder: a tuple, then its items.
 cdef struct PlainNode:
     uint8_t kind                # KIND_ in plain_lists.pyx
     uint8_t items               # of a tuple

@@ -234,8 +234,8 @@ cdef class RowSerializer(Serializer):
 
         Raises
         ------
-        A record does not match the schema: the message has the record's number (from 0), the field and the value.
-            A record does not fit the schema: the message names record number (from 0), field and value.
+        RecordError
+            A record does not match the schema: the message has the record's number (from 0), the field and the value.
         """
         return self._dump(records if PyList_CheckExact(<PyObject *> records) else list(records))
 

@@ -77,8 +77,8 @@ class Listener:
         The address, and the first and last port to try.
     desk
         The transport that admits producers.
-    If given, every connection must use TLS; ``None``: none may.
-        Everybody has to speak TLS; ``None``: nobody may.
+    tls
+        If given, every connection must use TLS; ``None``: none may.
     """
 
     def __init__(self, host: str, ports: tuple[int, int], desk: Desk, tls: ssl.SSLContext | None = None) -> None:

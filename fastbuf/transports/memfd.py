@@ -399,7 +399,7 @@ class MemfdTransport:
     # ---- the thread
 
     def prepare(self) -> float | None:
-        """Register what is to be watched; returns for how long to wait."""
+        """Register the descriptors to watch; returns how long to wait."""
         with self._lock:
             if self._closed:
                 return 0.0

@@ -76,7 +76,7 @@ from fastbuf.transports.tcp_state cimport (
 )
 
 cdef enum:
-    SMALL_BYTES = 512           # up to so many bytes are copied into one buffer before a write
+    SMALL_BYTES = 512           # frames of a write up to this size are copied into one buffer
     SILENT = 2                  # checks in a row without a sign of life; the second comes one interval after the PING
     TEXT = 160
 
