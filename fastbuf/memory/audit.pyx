@@ -34,7 +34,7 @@ cdef walk(PoolCore *g, FreeList *stack, bint chunks, str where, list places, lis
             faults.append(f"{where} has the number {at - 1}, and there are {g.count} segments")
             break
         if length > g.count:
-            faults.append(f"{where} runs in a circle")
+            faults.append(f"{where} is circular")
             break
         link = fb_u64_load_seq_cst(&g.meta[at - 1].link)
         if expected >= 0 and <int64_t>(link >> 32) != expected:
@@ -76,7 +76,7 @@ cdef look_into_magazines(LocalCore *p, str name, list places, list faults):
         if not slots >> slot & 1:
             faults.append(f"{where} is nobody's, and not empty")
         if count > FB_MAGAZINE_ITEMS:
-            faults.append(f"{where} says it has {count} segments, and has room for {FB_MAGAZINE_ITEMS}")
+            faults.append(f"{where} claims {count} segments, but has room for {FB_MAGAZINE_ITEMS}")
             continue
         if hot != NOTHING:
             place(p.pool, hot, where, places, faults)

@@ -226,7 +226,7 @@ cdef class Lender:
         if segment.core != self.core:
             raise SegmentStateError(f"segment {i} is of another pool than the lender's")
         if self.loans[i] != 0:
-            raise SegmentStateError(f"segment {i} is lent already: it can be lent again once it has come back")
+            raise SegmentStateError(f"segment {i} is lent already: it can be lent again after its return")
         if self.lent >= self.capacity:                  # so neither ring can overflow
             return False
         self.last_loan = self.last_loan + 1 if self.last_loan != 0xFFFFFFFFu else 1
@@ -290,7 +290,7 @@ cdef class Lender:
         self.check_process()
         if put - got > self.capacity:
             raise FastbufError(
-                f"the borrower says that it gave back {put} segments, after {got} that were collected; at most "
+                f"the borrower claims to have returned {put} segments, after {got} that were collected; at most "
                 f"{self.capacity} can be new: end it and call take_back()"
             )
         while got != put:
@@ -321,7 +321,7 @@ cdef class Lender:
         cdef uint32_t ended = 0
         self.check_process()
         if self.borrower_lives:
-            raise FastbufError("the borrower lives, and may be using what it has: end it first, or collect()")
+            raise FastbufError("the borrower lives, and may be using its segments: end it first, or collect()")
         for i in range(self.core.count):
             if self.loans[i] != 0:
                 ended += self.end_loan(i)

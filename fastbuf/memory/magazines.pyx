@@ -77,7 +77,7 @@ cdef fb_magazine *kept_memory = NULL
 
 cdef bint allowed = fb_fences_find_out()                # whether pools may have magazines
 if slots_start(slot_flush) != 0:
-    raise MemoryError("no thread key left: what ended threads kept could not be taken back")
+    raise MemoryError("no thread key left: segments kept by ended threads could not be taken back")
 if fb_pools_watch_forks() != 0:
     raise MemoryError("pthread_atfork refused the handler that keeps the list of pools whole in forked children")
 

@@ -298,7 +298,7 @@ cdef inline PyObject *new_handle(PoolCore *core, PyObject *home, int32_t number)
     cdef PyObject *o
     if POOL_DEBUG and not debug_poison_intact(core, number):
         segment_recycle(core, number)
-        where = _LAST_RECYCLED.get((<size_t>core, number), "a line that is not known, in native code")
+        where = _LAST_RECYCLED.get((<size_t>core, number), "an unknown line, in native code")
         raise SegmentStateError(f"segment {number} was written to after it was recycled at {where}")
     if kept_count != 0:
         kept_count -= 1

@@ -100,7 +100,7 @@ cdef class NetworkBufferPool:
         self.roomy = True
         self.core = pool_new(arena.base, arena.segments, arena.segment_size, arena.stride)
         if self.core == NULL:
-            raise ResourceError(f"no memory to keep account of {segments} segments: set segments= lower")
+            raise ResourceError(f"no memory for the metadata of {segments} segments: set segments= lower")
         pools_add(self.core)
         _LIVE.add(self)
 
@@ -120,7 +120,7 @@ cdef class NetworkBufferPool:
         missing = self.core.count - list_depth(self.core, &self.core.free)
         if missing:
             _ORPHANS.append(self.arena)
-            warnings.warn(f"{missing} segments never came home to their pool: its memory is kept", ResourceWarning, 1)
+            warnings.warn(f"{missing} segments were never recycled: the pool's memory is kept", ResourceWarning, 1)
 
     def create_local_pool(self, required, maximum=None, overdraft=0, name=""):
         """Make a pool for one result partition or one input gate; the limits of all pools are computed again.
@@ -169,7 +169,7 @@ cdef class NetworkBufferPool:
                 )
             p = local_new(self.core, required, maximum, overdraft)
             if p == NULL:
-                raise ResourceError("no memory to keep account of another local pool")
+                raise ResourceError("no memory for another local pool")
             pool = local_adopt(p, self, name)
             self.most += <uint64_t> maximum
             if self.roomy and not self.dirty and self.most <= self.core.count:

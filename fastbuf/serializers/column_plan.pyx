@@ -164,7 +164,7 @@ cdef class ColumnPlan:
             raise SchemaError(f"column {path!r} is nested more than {MAX_DEPTH} deep")
         if s.dictionary != NULL:
             raise SchemaError(
-                f"column {path!r} is dictionary-encoded, which is not carried: cast it to its values' type"
+                f"column {path!r} is dictionary-encoded, which is not supported: cast it to its values' type"
             )
         self.kind_of(s, path, &grown[at])
         self.paths.append(path)
@@ -226,7 +226,7 @@ cdef class ColumnPlan:
             t.kind, t.width, t.hash = found
             t.text = fmt == b"u" or fmt == b"U"
         elif name is not None:
-            raise SchemaError(f"column {path!r} has the type {name}, which is not carried: cast it to a plain type")
+            raise SchemaError(f"column {path!r} has the type {name}, which is not supported: cast it to a plain type")
         elif fmt.startswith((b"tss:", b"tsm:", b"tsu:", b"tsn:")):
             t.kind, t.width = FB_FIXED, 8
             # Spark's timestamps are in microseconds: other units would have other hashes.

@@ -169,7 +169,7 @@ class ColumnView:
             shape.append(column.kind.width)
             column = column.children[0]
         if column.values is None or column.ends is not None or column.kind.kind == "bool":
-            raise SchemaError(f"column {name!r} ({column.kind}) is no array in place: take pieces(), or loads()")
+            raise SchemaError(f"column {name!r} ({column.kind}) cannot be an array in place: use pieces(), or loads()")
         return column.values.reshape(*shape, *column.values.shape[1:])
 
     def pieces(self, name: str) -> tuple[NDArray[Any], NDArray[np.uint32]]:
@@ -179,10 +179,10 @@ class ColumnView:
         """
         column = self._column(name)
         if column.ends is None:
-            raise SchemaError(f"column {name!r} ({column.kind}) has no pieces: take it by its name")
+            raise SchemaError(f"column {name!r} ({column.kind}) has no pieces: read it by its name")
         inner = column if column.values is not None else column.children[0]
         if inner.values is None or inner.kind.kind == "bool" or (inner is not column and inner.ends is not None):
-            raise SchemaError(f"column {name!r} ({column.kind}) is no array in place: take loads()")
+            raise SchemaError(f"column {name!r} ({column.kind}) cannot be an array in place: use loads()")
         return inner.values, column.ends
 
     def valid(self, name: str) -> NDArray[np.bool_] | None:

@@ -131,7 +131,7 @@ cdef class LazyRows:
 
     cdef int _check(self) except -1:
         if not self._open:
-            raise SegmentStateError("these rows were released: what they lay in may be in use for something else")
+            raise SegmentStateError("these rows were released: their memory may have been reused")
         return 0
 
     cdef inline LazyRow _row(self, Py_ssize_t i):

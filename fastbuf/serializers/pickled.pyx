@@ -135,7 +135,7 @@ cdef object _unpickle(const uint8_t *src, Py_ssize_t length):
     except Exception as error:
         raise BlockCorrupt(
             f"a pickle of {inner:,} bytes cannot be read ({type(error).__name__}: {error}): it was altered, or this "
-            "process has not the classes in it"
+            "process lacks classes that it needs"
         ) from error
 
 

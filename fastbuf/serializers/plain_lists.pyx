@@ -270,7 +270,7 @@ cdef int _read_nodes(const uint8_t *p, int64_t left, PlainNode *nodes, Py_ssize_
         nodes[k].kind = p[2 * k]
         nodes[k].items = p[2 * k + 1]
         if not KIND_FLAG <= nodes[k].kind <= KIND_TUPLE or (nodes[k].kind == KIND_TUPLE) != (nodes[k].items > 0):
-            raise BlockCorrupt(f"place {k} is of kind {nodes[k].kind} with {nodes[k].items} items, which there is not")
+            raise BlockCorrupt(f"place {k} is of kind {nodes[k].kind} with {nodes[k].items} items: no such kind")
         open += nodes[k].items - 1
         if open <= 0 and k < n - 1:
             break

@@ -196,7 +196,7 @@ cdef class RowPlan:
             self._items(node, Field("entry", DataType("struct", children=kind.children)), path + "[]", depth + 1)
             node.op = OP_MAP
         else:
-            raise SchemaError(f"field {path!r} has the type {kind}, which rows do not carry")
+            raise SchemaError(f"field {path!r} has the type {kind}, which rows do not support")
         node.path = self._keep(path)
         node.type = self._keep(str(kind))
         return 0

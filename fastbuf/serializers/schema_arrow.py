@@ -68,7 +68,7 @@ def type_from_arrow(kind: Any, path: str) -> DataType:
     elif is_.is_dictionary(kind):
         index = Field("index", type_from_arrow(kind.index_type, path))
         return DataType("dictionary", children=(index, Field("value", type_from_arrow(kind.value_type, path))))
-    raise SchemaError(f"field {path!r} has the Arrow type {kind}, which fastbuf does not carry")
+    raise SchemaError(f"field {path!r} has the Arrow type {kind}, which fastbuf does not support")
 
 
 def field_to_arrow(field: Field) -> Any:

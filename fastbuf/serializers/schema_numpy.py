@@ -54,7 +54,7 @@ def _type(dtype: np.dtype[Any], path: str) -> DataType:
             return DataType("timestamp" if dtype.kind == "M" else "duration", unit=unit)
         if count == 1 and unit == "D" and dtype.kind == "M":
             return DataType("date32")
-    raise SchemaError(f"field {path!r} has the dtype {dtype}, which fastbuf does not carry")
+    raise SchemaError(f"field {path!r} has the dtype {dtype}, which fastbuf does not support")
 
 
 def dtype_from_fields(fields: Iterable[Field], path: str = "") -> np.dtype[Any]:
@@ -90,4 +90,4 @@ def _dtype(field: Field, path: str) -> Any:
         return np.dtype((base, (kind.width, *shape)))
     if kind.kind == "struct":
         return dtype_from_fields(kind.children, path)
-    raise SchemaError(f"field {path!r} has the type {kind}, which has no width that a dtype could have")
+    raise SchemaError(f"field {path!r} has the type {kind}, which has no fixed width as a dtype needs")

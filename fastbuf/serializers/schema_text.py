@@ -122,5 +122,5 @@ def parse(text: str) -> tuple[DataType, bool]:
     parser = _Parser(text)
     found = parser.nullable(0)
     if text[parser.at :].strip():
-        raise parser.fail(f"{text[parser.at :].strip()!r} is too much")
+        raise parser.fail(f"{text[parser.at :].strip()!r} is not expected")
     return found

@@ -272,7 +272,7 @@ def patiently(attempt: Callable[[], T], deadline: float, check: Callable[[], obj
             return attempt()
         except Busy as error:
             if time.monotonic() + pause >= deadline:
-                raise PeerLost(f"{error}, until connect_timeout_s was over") from TimeoutError()
+                raise PeerLost(f"{error}, until connect_timeout_s had passed") from TimeoutError()
         time.sleep(pause)
         check()
         pause = min(2 * pause, LONGEST_PAUSE_S)

@@ -193,7 +193,7 @@ class Listener:
         try:
             if not hasattr(s.sock, "do_handshake"):
                 if hs.MAGIC.startswith(s.sock.recv(len(hs.MAGIC), socket.MSG_PEEK)[: len(hs.MAGIC) - 1]):
-                    self._send_away(s, selector, "it speaks no TLS", hs.pack_refusal(hs.REFUSED_PLAIN))
+                    self._send_away(s, selector, "it does not use TLS", hs.pack_refusal(hs.REFUSED_PLAIN))
                     return False
                 s.heard = True
                 selector.unregister(s.sock)

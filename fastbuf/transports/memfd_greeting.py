@@ -90,5 +90,5 @@ def serve(sock: socket.socket, applicant: Applicant) -> Generator[int, tuple[byt
     socket.send_fds(sock, [applicant.welcome()], [gate.bell.fd, gate.wake_descriptor()])
     _, fds = yield 1
     if len(fds) != 3:
-        raise Refused("an offer without its descriptors")
+        raise Refused("an offer without descriptors")
     return hello, gate

@@ -487,7 +487,7 @@ cdef class TcpTransport:
                 raise PeerLost(f"{where} closed the connection during the handshake")
             head = verdict[:hs.VERDICT_HEAD_BYTES]
             if len(verdict) != len(head) + hs.verdict_length(head, where):
-                raise PeerLost(f"{where} gave half a verdict")
+                raise PeerLost(f"{where} sent an incomplete verdict")
             greeting.conclude(verdict)
             with self.lock:
                 partition.check()

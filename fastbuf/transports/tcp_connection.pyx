@@ -101,7 +101,7 @@ cdef void _joins(Connection *c) noexcept nogil:
     s.letters += 1
     c.in_letter = letter_new(NULL, c.in_frame.length)
     if c.in_letter == NULL:
-        connection_violated(c, NULL, b"no memory for a message of a handshake")
+        connection_violated(c, NULL, b"no memory for a handshake message")
     else:
         c.in_data = <uint8_t *> letter_text(c.in_letter)
 
@@ -130,7 +130,7 @@ cdef void _on_letter(Connection *c, Stream *s) noexcept nogil:
     fb_event_notify(&all.answered)
     if letter != NULL:
         free(letter)
-        connection_violated(c, s, b"it spoke out of turn in the handshake")
+        connection_violated(c, s, b"it sent a handshake message out of order")
     elif c.in_frame.value == JOIN_REFUSED:
         s.sub = NULL            # nothing was sent: its queue is unchanged
         s.heard_end = True

@@ -490,7 +490,7 @@ cdef void loop_events(IoLoop *loop, epoll_event *events, int n, int reads) noexc
             eventfd_read(loop.event_fd, &ignored)
             continue
         if c.stopped and events[i].events & <uint32_t> (EPOLLERR | EPOLLHUP):
-            connection_lost(c, b"the connection was broken off")
+            connection_lost(c, b"the connection was reset")
         elif c.phase != PHASE_DEAD:
             connection_read(c, reads)
         connection_mark(c)

@@ -189,7 +189,7 @@ class Commit:
             if not self._is_there and self._system.get_file_info(old).type == fs.FileType.Directory:
                 self._move(old, self._path)
                 self._is_there = True
-            log.info("%s: a write that was killed has been taken away, %d files of it in sight", info.path, len(added))
+            log.info("%s: removed the remains of a killed write, %d files of it visible", info.path, len(added))
             with contextlib.suppress(OSError):
                 self._system.delete_dir(info.path)
 

@@ -283,7 +283,7 @@ def _check_key(key: str | Column, name: str, kind: DataType) -> str:
     what = f"{column} has Spark's type {kind.simpleString()}{inside}"
     if never:
         raise SchemaError(f"{what}: Spark hashes no {never}; use another key")
-    return f"{what}, which Spark alone places as Spark does"
+    return f"{what}, whose rows only Spark's own shuffle can place"
 
 
 def _odd(kind: DataType) -> tuple[DataType, str] | None:

@@ -306,7 +306,7 @@ class Rendezvous:
     def _join(self, connection: _Connection, message: Message, now: float) -> None:
         exchange = self._exchanges.get(connection.exchange)
         if exchange is None or exchange.plan is None or connection.run is not None:
-            raise ProtocolError("join on an exchange that has no consumers, or twice")
+            raise ProtocolError("join of an exchange without consumers, or a second join")
         stage, partition, attempt = int(message["stage"]), int(message["partition"]), int(message["attempt"])
         same_stage = [run for run in self._runs if run.plan is exchange.plan and run.stage == stage]
         if exchange.plan.submit is None and not self._newest(connection, same_stage, attempt, now):

@@ -69,7 +69,7 @@ def check_filter(expression: Any, schema: pa.Schema) -> None:
         schema.empty_table().filter(expression)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError) as error:
         said = str(error).splitlines()[0]
-        raise ConfigError(f"filter {expression} cannot be: {said}; the columns are {schema.names}") from error
+        raise ConfigError(f"filter {expression} is not valid here: {said}; the columns are {schema.names}") from error
 
 
 def parquet_source(
@@ -92,7 +92,7 @@ def parquet_source(
     types = splits.partition_types(files, infer, partition_types)
     if schema is None:
         if not files:
-            raise ConfigError(f"{paths[0]} has no Parquet files, which would say the schema: give schema=")
+            raise ConfigError(f"{paths[0]} has no Parquet files to take the schema from: give schema=")
         first = layout.make_fragment(files[0].path, system)
         ntz = _true(spark, "spark.sql.parquet.inferTimestampNTZ.enabled", "true")
         texts = _true(spark, "spark.sql.parquet.binaryAsString", "false")
@@ -134,7 +134,7 @@ def ipc_source(spark: Any, path: Any, columns: Iterable[str] | None, filter: Any
     system, paths = splits.file_system(path, filesystem)
     files = splits.list_files(system, paths)
     if not files:
-        raise ConfigError(f"{paths[0]} has no files, which would say the schema")
+        raise ConfigError(f"{paths[0]} has no files to take the schema from")
     layout = ds.IpcFileFormat()
     infer = _true(spark, "spark.sql.sources.partitionColumnTypeInference.enabled", "true")
     types = splits.partition_types(files, infer, {})

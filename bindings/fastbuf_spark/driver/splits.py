@@ -174,7 +174,7 @@ def partition_types(files: Sequence[File], infer: bool, given: dict[str, DataTyp
             plain = next((v for v in values if not (_ODD.match(v) or _DATE.match(v) or _WHOLE.match(v))), None)
             if odd is not None and plain is None:
                 raise SchemaError(
-                    f"the directories of {name} have the value {odd!r}, of which Spark alone knows the type: say it "
+                    f"the directories of {name} have the value {odd!r}, whose type only Spark can infer: give the type "
                     f"(partition_types={{{name!r}: 'string'}})"
                 )
             made[name] = T.StringType()

@@ -34,7 +34,7 @@ def held_by_frame(df: Any) -> int:
     try:
         return _in_plan(sc, df._jdf.queryExecution().optimizedPlan(), known) if known else 0
     except Exception as error:
-        log.debug("what the input reads is not known: %s", error)
+        log.debug("the exchanges that the input reads are not known: %s", error)
         return 0
 
 
@@ -45,7 +45,7 @@ def held_by_rdds(rdds: Any) -> int:
     try:
         return sum(_in_lineage(sc, rdd._jrdd.rdd(), known) for rdd in rdds) if known else 0
     except Exception as error:
-        log.debug("what the input reads is not known: %s", error)
+        log.debug("the exchanges that the input reads are not known: %s", error)
         return 0
 
 

@@ -182,7 +182,7 @@ class Consumer:
             elif sealed_at and time.monotonic() - sealed_at > self.spec.conf.stall_timeout:
                 # All producers have ended, so announced data that is missing will never come
                 raise StallTimeout(
-                    f"nothing came for {self.spec.conf.stall_timeout:g} s (stall_timeout) though all has been sent: "
+                    f"nothing came for {self.spec.conf.stall_timeout:g} s (stall_timeout) though all producers ended: "
                     f"{gate.describe_stall()}"
                 )
 

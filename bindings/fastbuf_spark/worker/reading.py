@@ -50,7 +50,7 @@ class Piece:
         info = self.fragment.filesystem.get_file_info(self.fragment.path)
         if (info.size, changed(info)) != (self.size, self.changed):
             raise ResourceError(
-                f"{self.fragment.path} has been changed since it was planned: it had {self.size} bytes, and has "
+                f"{self.fragment.path} has been changed since it was planned: it had {self.size} bytes, and now has "
                 f"{info.size}; read it anew (fbs.read_...)"
             )
 
