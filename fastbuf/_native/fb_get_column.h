@@ -12,7 +12,7 @@ enum { FB_COLUMN_OTHER, FB_COLUMN_INT64, FB_COLUMN_DOUBLE, FB_COLUMN_TEXT, FB_CO
 
 typedef struct {
     int kind, nulls, nullable;      /* nulls: records have a bitmap */
-    int32_t place, offset, head;    /* of the field, of its slot, of the variable part */
+    int32_t place, offset, head;    /* position of the field; offsets of its slot and of the variable part */
     int32_t before;                 /* offset of the slot that gives the start of this text; -1: it is the first text */
 } fb_column;
 

@@ -117,7 +117,7 @@ static inline Py_ssize_t fb_list_doubles(PyObject *list, uint8_t *to) {
 #define FB_AHEAD 4
 #define FB_LOOK 32
 #define FB_NEAR ((ptrdiff_t)1 << 16)
-#define FB_MOST 16              /* of a record's values: processors have few slots for prefetches in flight */
+#define FB_MOST 16              /* values prefetched per record: processors allow few prefetches at a time */
 
 static inline int fb_scattered(PyObject *list, Py_ssize_t at) {
     PyObject *a, *b;

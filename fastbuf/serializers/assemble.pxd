@@ -17,7 +17,7 @@ cdef class BatchAssembler:
     # whether this process wrote the text, so that it need not be checked
     cdef void trust(self, bint own) noexcept
     cdef int append(self, const uint8_t *payload, Py_ssize_t length) except -1
-    # Whole elements, prefixes included.
+    # Appends whole elements, which start with their length prefixes.
     cdef int append_elements(self, const uint8_t *data, Py_ssize_t length) except -1
     cdef object take(self)
     # One payload as a batch of its own, besides the appended ones; either of a copy, or of the bytes themselves, which

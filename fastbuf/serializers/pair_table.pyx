@@ -292,7 +292,7 @@ cdef class PairTable:
     def _bytes_of_items(self, items, int64_t count, int64_t own, int depth):
         cdef int64_t found = 0, some = 0
         if count > SAMPLE and hasattr(items, "__getitem__") and not isinstance(items, dict):
-            # from all over it: the first items may differ from the others
+            # a sample of the whole container: the first items may differ from the others
             items = [items[i * count // SAMPLE] for i in range(SAMPLE)]
         for item in islice(items, SAMPLE):
             found += self._bytes_of(<PyObject *> item, depth + 1)

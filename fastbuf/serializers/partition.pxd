@@ -35,7 +35,7 @@ cdef class HashPartitioner:
     cdef BoundBatch batch          # used for batches that the caller has not bound
     cdef int32_t *key_nodes
     cdef int n_keys
-    cdef readonly uint64_t digest  # of all hashes so far, in any order; 0: none
+    cdef readonly uint64_t digest  # a sum over all hashes so far, independent of their order; 0: none
     cdef HotKeys *hot              # the most frequent keys; NULL: not requested
     cdef dict texts                # text of keys by hash; None: not requested
 

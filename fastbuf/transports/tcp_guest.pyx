@@ -183,7 +183,7 @@ cdef bint _drive(Driver *d, DriveState *t, fb_event *e, uint32_t key, int64_t un
     fb_u32_store_release(&loop.driven, 1)
     if not _sit(loop, e, key):
         return fb_event_epoch(e) != key
-    moved = fb_u64_load_relaxed(&loop.all.moved)        # of the last thread that had the turn: roughly
+    moved = fb_u64_load_relaxed(&loop.all.moved)        # approximate: written by the thread with the turn
     started = fb_now_ns()
     now = started
     spin_until = started + (SPIN_NS if t.wait_ns < SHORT_NS or not started & PROBE_MASK else LEAST_SPIN_NS)

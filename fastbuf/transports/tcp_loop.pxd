@@ -110,7 +110,7 @@ cdef struct IoLoop:
     fb_au32 asleep              # threads that sleep until the loop wakes them
     fb_event parked             # the I/O thread sleeps on it while guests do its work
     Driver driver               # the functions that guests call
-    int cpus                    # of the machine: a peer may run on other CPUs than those this process is bound to
+    int cpus                    # CPUs of the machine: a peer may run on others than those this process is bound to
     pthread_mutex_t turn        # guards all fields below except `dirty` and `commands`, and every connection and stream
     fb_au64 dirty               # Stream*
     Command *commands           # guarded by all.lock

@@ -25,8 +25,8 @@ from fastbuf.transports.messages cimport ABORT_BYTES, FrameHeader
 
 cdef enum:
     OUT_FRAMES = 16             # most frames in one gather write
-    OUT_LOT = 8                 # of one stream, if no other stream is ready
-    OUT_TURN = 2                # of one stream, if others are ready
+    OUT_LOT = 8                 # most frames of one stream if no other stream is ready
+    OUT_TURN = 2                # most frames of one stream if others are ready
     OUT_RIDERS = 2              # further frames added to a write that would not cause a write alone
     AHEAD_BYTES = 1024          # bytes read beyond those needed: small frames need fewer calls
     READS_A_TURN = 32           # reads of one connection before the others get their turn

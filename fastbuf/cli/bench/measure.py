@@ -1,4 +1,4 @@
-"""Shared by all layers: a case with its ways, measured in turn."""
+"""Used by all layers: a case is one piece of work; the ways to do it are measured in turn."""
 
 from __future__ import annotations
 
