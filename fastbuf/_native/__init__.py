@@ -1,1 +1,1 @@
-"""What Cython cannot say: atomics, the futex event count, CRC32C.  Headers and their ``.pxd`` maps."""
+"""Code that Cython cannot express: atomics, the futex event count, CRC32C.  Headers and their ``.pxd`` maps."""

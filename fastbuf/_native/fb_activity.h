@@ -1,15 +1,15 @@
-/* What one participant of an exchange is doing, exactly, and for how long it did each thing.
+/* What one participant of an exchange is doing now, and how long it has spent in each state.
  *
- * One writer (the thread that writes or reads the exchange just now), any number of readers.  A reader adds the time
- * since the last change, so that a wait that has not ended counts.
+ * There is one writer (the thread that uses the exchange now) and any number of readers.  A reader adds the time since
+ * the last change, so an unfinished wait counts too.
  *
  * Algorithm: seqlock, with the orders of Boehm, "Can seqlocks get along with programming language memory models?"
  * (MSPC 2012), in the form without fences.
  *
- * Pairing: the writer makes `seq` odd, stores each field with release, and makes `seq` even with release.  A reader loads
- * `seq` with acquire (the fields as they were), each field with acquire, and `seq` again: a field of a later change
- * brings with it the odd `seq` of that change, so the second look differs from the first.
- * Forbidden: a reader gives out fields of two different changes.
+ * Pairing: the writer makes `seq` odd, stores each field with release, and makes `seq` even with release.  A reader
+ * loads `seq` with acquire, each field with acquire, and `seq` again: if a field is of a later change, the second load
+ * of `seq` sees that change's odd value or a later one, so it differs from the first.
+ * Forbidden: a reader returns fields of two different changes.
  */
 #ifndef FB_ACTIVITY_H
 #define FB_ACTIVITY_H
@@ -20,17 +20,17 @@
 
 enum {
     FB_RUNS = 0,     /* none of the others */
-    FB_WAIT_CREDIT,  /* the consumer has taken nothing: no credit, or a full queue that it reads in place */
-    FB_WAIT_LINK,    /* the consumer gave credit, and the socket is full */
-    FB_WAIT_SEGMENT, /* no segment in the pool, and nothing of this writer is queued */
-    FB_WAIT_INPUT,   /* a gate to which nothing has come */
+    FB_WAIT_CREDIT,  /* the consumer takes nothing: no credit, or its full queue in shared memory */
+    FB_WAIT_LINK,    /* the consumer gave credit, but the socket is full */
+    FB_WAIT_SEGMENT, /* the pool has no segment, and no buffer of this writer is queued */
+    FB_WAIT_INPUT,   /* a gate that has received nothing */
     FB_STATES
 };
 
 typedef struct {
     fb_au32 seq;
     fb_au32 state;
-    fb_au32 target; /* the subpartition that is waited for, and one more; 0: none in particular */
+    fb_au32 target; /* index + 1 of the subpartition that it waits for; 0: no particular one */
     fb_ai64 since;  /* nanoseconds of CLOCK_MONOTONIC */
     fb_ai64 total[FB_STATES];
     fb_ai64 longest[FB_STATES];
@@ -58,7 +58,7 @@ static inline void fb_activity_init(fb_activity *a, int64_t now) {
     fb_i64_init(&a->coded, 0);
 }
 
-/* Writer only: it does this from `now` on.  Returns how long it did what it did before. */
+/* Writer only: the participant enters `state` at `now`.  Returns how long the previous state lasted. */
 static inline int64_t fb_activity_enter(fb_activity *a, uint32_t state, uint32_t target, int64_t now) {
     uint32_t seq = fb_u32_load_relaxed(&a->seq);
     uint32_t before = fb_u32_load_relaxed(&a->state);

@@ -1,20 +1,20 @@
-/* Elements into growing columns, and the columns out as an ArrowArray.
+/* Appends elements to growing columns, and hands the columns over as an ArrowArray.
  *
- * A trust boundary: the payload may be anything. fb_parse walks all of it and compares every length with
- * what is left before anything is copied or allocated, so a refused payload leaves the columns as they were. */
+ * A trust boundary: the payload may be anything. fb_parse walks all of it and compares every length with the bytes
+ * left before anything is copied or allocated, so a refused payload leaves the columns unchanged. */
 #ifndef FB_APPEND_H
 #define FB_APPEND_H
 
 #include "fb_fit.h"
 #include "fb_utf8.h"
 
-/* One large batch must not make every later one large. */
+/* So that one large batch does not make every later one large. */
 #define FB_MAX_HINT ((int64_t)4 << 20)
 
 typedef struct {
     uint8_t *data;
     int64_t bytes; /* allocated */
-    int64_t hint;  /* to allocate first: what the last batch came to */
+    int64_t hint;  /* first allocation: size of the last batch */
 } fb_buffer;
 
 typedef struct {
@@ -28,8 +28,8 @@ typedef struct {
 
 typedef struct {
     const uint8_t *validity; /* NULL: the chunk has no nulls in this column */
-    const uint8_t *body;     /* values, or offsets: rows + 1 of uint32, the first of them 0 */
-    const uint8_t *bytes;    /* FB_VAR: what the offsets count in */
+    const uint8_t *body;     /* values, or offsets: rows + 1 of uint32, the first is 0 */
+    const uint8_t *bytes;    /* FB_VAR: the bytes that the offsets refer to */
     int64_t rows;
     int64_t total; /* the last offset */
 } fb_piece;
@@ -37,7 +37,7 @@ typedef struct {
 enum fb_append_error {
     FB_APPEND_OK = 0,
     FB_APPEND_SHORT = -1,  /* a column needs more bytes than are left */
-    FB_APPEND_FALL = -2,   /* the offsets fall, or do not begin at 0 */
+    FB_APPEND_FALL = -2,   /* an offset is below the one before it, or the first is not 0 */
     FB_APPEND_NULLS = -3,  /* nulls where the schema allows none */
     FB_APPEND_FLAGS = -4,  /* a flag of a node that has no bitmap */
     FB_APPEND_EXTRA = -5,  /* bytes after the last column */
@@ -53,11 +53,11 @@ typedef struct {
     fb_out *outs;
     fb_piece *pieces;
     int32_t n_nodes;
-    int32_t believed; /* who calls vouches for offsets, padding and text: only lengths are looked at */
-    int32_t own;      /* it was written by this process, out of batches: text is taken as it is */
+    int32_t believed; /* the caller vouches for offsets, padding and text: only lengths are checked */
+    int32_t own;      /* this process wrote it, from batches: text is not checked */
     const uint8_t *flags;
     const uint8_t *cur, *end;
-    int32_t bad_node; /* of the error, with what it needed and what was left */
+    int32_t bad_node; /* for the error: the node, the bytes it needed and the bytes left */
     int64_t need, left;
 } fb_assembly;
 
@@ -68,7 +68,7 @@ static inline int fb_refuse(fb_assembly *s, int node, int error, int64_t need) {
     return error;
 }
 
-/* Steps over a part of `bytes` bytes and its padding, and says where it begins. */
+/* Steps over a part of `bytes` bytes and its padding, and sets *part to its start. */
 static inline int fb_part(fb_assembly *s, int node, int64_t bytes, const uint8_t **part) {
     int64_t whole = fb_whole(bytes);
     if (s->end - s->cur < whole) return fb_refuse(s, node, FB_APPEND_SHORT, whole);
@@ -85,7 +85,7 @@ static int fb_check(fb_assembly *s, int node, int64_t n) {
     int error;
     p->rows = n;
     if (!n) return FB_APPEND_OK;
-    /* Also what keeps every product below in range: n * bits <= 8 * (a u32 length). */
+    /* This check also keeps every product below in range: n * bits <= 8 * (a u32 length). */
     int64_t bits;
     if (__builtin_mul_overflow(n, t->bits, &bits)) bits = INT64_MAX;
     if (bits > (s->end - s->cur) * 8) return fb_refuse(s, node, FB_APPEND_SHORT, (bits >> 3) + ((bits & 7) != 0));
@@ -115,7 +115,8 @@ static int fb_check(fb_assembly *s, int node, int64_t n) {
             int64_t row = fb_not_utf8(p->bytes, p->body, n, p->validity);
             if (row >= 0) return fb_refuse(s, node, FB_APPEND_TEXT, row);
         }
-        /* Last: a total that the bytes do not bear out is corrupt, and no reason to take batches sooner. */
+        /* Check this last: a total without the bytes to match is corrupt data, and no reason to take batches
+         * earlier. */
         if (narrow && s->outs[node].end + p->total > INT32_MAX)
             return fb_refuse(s, node, FB_APPEND_OFFSETS, s->outs[node].end + p->total);
         return FB_APPEND_OK;
@@ -128,7 +129,7 @@ static int fb_check(fb_assembly *s, int node, int64_t n) {
     return FB_APPEND_OK;
 }
 
-/* Finds the parts of one payload (an element without its prefix), or what is wrong with it. */
+/* Finds the parts of one payload (an element without its prefix), or an error in it. */
 static int fb_parse(fb_assembly *s, const uint8_t *payload, int64_t bytes) {
     int error, flag_bytes = (s->n_nodes + 7) / 8;
     int64_t head = fb_whole(8 + flag_bytes) - 4;
@@ -140,9 +141,9 @@ static int fb_parse(fb_assembly *s, const uint8_t *payload, int64_t bytes) {
     s->cur = payload + head;
     if (!s->nodes[0].bits && rows > FB_MAX_EMPTY_ROWS) return fb_refuse(s, 0, FB_APPEND_ROWS, rows);
     if (fb_bit(s->flags, 0)) return fb_refuse(s, 0, FB_APPEND_FLAGS, 0);
-    /* Bits of no node: the flags are whole words, and only the last one has any. */
+    /* Flag bits beyond the last node must be 0: the flags are whole words, and only the last one has such bits. */
     if (s->n_nodes & 63 && fb_load64(s->cur - 8) >> (s->n_nodes & 63)) return fb_refuse(s, 0, FB_APPEND_FLAGS, 0);
-    memset(s->pieces, 0, (size_t)s->n_nodes * sizeof(fb_piece)); /* the check stops above a list without elements */
+    memset(s->pieces, 0, (size_t)s->n_nodes * sizeof(fb_piece)); /* fb_check skips nodes below an empty list */
     if ((error = fb_check(s, 0, rows))) return error;
     if (s->cur < s->end) return fb_refuse(s, 0, FB_APPEND_EXTRA, 0);
     return FB_APPEND_OK;
@@ -232,7 +233,7 @@ static int fb_append(fb_assembly *s, const uint8_t *payload, int64_t bytes) {
     return FB_APPEND_OK;
 }
 
-/* ---- handing over -------------------------------------------------------------------------------------- */
+/* ---- handing over to Arrow ----------------------------------------------------------------------------- */
 
 typedef struct {
     const void *buffers[3];
@@ -248,7 +249,7 @@ static void fb_free_export(fb_export *e) {
     free(e);
 }
 
-/* The consumer may have moved children out: those have no release any more. */
+/* The consumer may have moved children out: their release is NULL then. */
 static void fb_release_array(struct ArrowArray *a) {
     for (int64_t i = 0; i < a->n_children; i++)
         if (a->children[i]->release) a->children[i]->release(a->children[i]);
@@ -292,7 +293,7 @@ static void fb_link(const fb_assembly *s, int node, fb_export **exports, struct 
     o->offsets.hint = f < FB_MAX_HINT ? f : FB_MAX_HINT;
 }
 
-/* Hands all columns over to *a and starts anew; -1: no memory, nothing is lost. */
+/* Hands all columns over to *a and starts anew; -1: no memory, and nothing is lost. */
 static int fb_take(fb_assembly *s, struct ArrowArray *a) {
     fb_export **exports = (fb_export **)calloc((size_t)s->n_nodes, sizeof *exports);
     if (!exports) return -1;
@@ -304,7 +305,7 @@ static int fb_take(fb_assembly *s, struct ArrowArray *a) {
             e->child_arrays = (struct ArrowArray *)calloc((size_t)children, sizeof *e->child_arrays);
             e->child_pointers = (struct ArrowArray **)calloc((size_t)children, sizeof *e->child_pointers);
         }
-        /* An array without rows still has one offset. */
+        /* An array without rows still needs one offset. */
         if (!e || (children && (!e->child_arrays || !e->child_pointers)) ||
             fb_reserve_node(&s->nodes[k], &s->outs[k], &none)) {
             for (int i = 0; i <= k; i++) fb_free_export(exports[i]);

@@ -1,6 +1,6 @@
-/* The two structs of the Arrow C data interface, as its specification gives them
- * (https://arrow.apache.org/docs/format/CDataInterface.html). The guard is the specification's own, so that
- * another library's copy of the same structs does not clash. */
+/* The two structs of the Arrow C data interface, copied from its specification
+ * (https://arrow.apache.org/docs/format/CDataInterface.html). The include guard is the specification's own, so that
+ * another library's copy of the structs does not clash. */
 #ifndef ARROW_C_DATA_INTERFACE
 #define ARROW_C_DATA_INTERFACE
 

@@ -1,8 +1,7 @@
 /* Atomics with the memory order in the name.
  *
- * Cython cannot spell _Atomic, so each operation is a static inline function here and a plain
- * function in atomics.pxd.  A field of one of these types is touched by these functions alone.
- * The place that uses an atomic says what it pairs with.
+ * Cython cannot write _Atomic, so each operation is a static inline function here and a plain function in atomics.pxd.
+ * Use only these functions on fields of these types.  The code that uses an atomic says what it pairs with.
  */
 #ifndef FB_ATOMIC_H
 #define FB_ATOMIC_H
@@ -16,7 +15,7 @@ typedef struct { _Atomic uint32_t v; } fb_au32;
 typedef struct { _Atomic uint64_t v; } fb_au64;
 typedef struct { _Atomic int64_t v; } fb_ai64;
 
-/* Keeps two hot fields of different owners off one cache line. */
+/* Keeps two hot fields of different owners in different cache lines. */
 typedef struct { char bytes[FB_CACHE_LINE]; } fb_pad;
 
 #define FB_DEFINE(NAME, A, T)                                                                         \
@@ -45,7 +44,7 @@ typedef struct { char bytes[FB_CACHE_LINE]; } fb_pad;
         return atomic_fetch_or_explicit(&a->v, x, memory_order_seq_cst); }                            \
     static inline T fb_##NAME##_exchange_acq_rel(A *a, T x) {                                         \
         return atomic_exchange_explicit(&a->v, x, memory_order_acq_rel); }                            \
-    /* On failure *expected holds the value seen. */                                                  \
+    /* On failure *expected gets the current value. */                                                  \
     static inline int fb_##NAME##_cas_acq_rel(A *a, T *expected, T x) {                               \
         return atomic_compare_exchange_weak_explicit(&a->v, expected, x, memory_order_acq_rel,        \
                                                      memory_order_acquire); }                         \
@@ -60,12 +59,12 @@ FB_DEFINE(u32, fb_au32, uint32_t)
 FB_DEFINE(u64, fb_au64, uint64_t)
 FB_DEFINE(i64, fb_ai64, int64_t)
 
-/* x86 compares, and counts, where the number lies; GCC loads an atomic into a register of its own first.  On the shortest
- * ways every instruction shows.  The sanitizers see nothing of these, and have the plain ones. */
+/* x86 can compare and increment in memory; GCC loads an atomic into a register first.  On the shortest paths every
+ * instruction counts.  The sanitizers cannot see this assembly, so they get the plain versions. */
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 #define FB_IN_PLACE 1
 #define FB_DEFINE_IS(NAME, A, T, LETTER)                                                              \
-    /* Whether it is x (acquire). */                                                                  \
+    /* Whether its value is x (acquire). */                                                                  \
     static inline int fb_##NAME##_is(A *a, T x) {                                                     \
         int is;                                                                                       \
         __asm__ volatile("cmp" LETTER " %2, %1" : "=@cce"(is) : "m"(a->v), "re"(x) : "memory");       \
@@ -78,7 +77,7 @@ FB_DEFINE(i64, fb_ai64, int64_t)
 FB_DEFINE_IS(u32, fb_au32, uint32_t, "l")
 FB_DEFINE_IS(u64, fb_au64, uint64_t, "q")
 
-/* One more, by the only thread that writes it just then (relaxed). */
+/* Adds one; only for the only thread that writes it at that time (relaxed). */
 static inline void fb_u32_count_up(fb_au32 *a) {
 #if FB_IN_PLACE
     __asm__ volatile("addl $1, %0" : "+m"(a->v));
@@ -87,13 +86,13 @@ static inline void fb_u32_count_up(fb_au32 *a) {
 #endif
 }
 
-/* Keeps the way that is nearly always taken free of jumps. */
+/* Keeps the path that is nearly always taken free of jumps. */
 static inline int fb_likely(int x) { return __builtin_expect(x != 0, 1); }
 
-/* The line will be written soon, and is likely to be in another core's cache. */
+/* The line will be written soon, and is probably in another core's cache. */
 static inline void fb_prefetch_write(const void *p) {
 #if defined(__x86_64__)
-    __asm__ volatile("prefetchw %0" : : "m"(*(const char *)p)); /* the builtin reads, without -mprfchw */
+    __asm__ volatile("prefetchw %0" : : "m"(*(const char *)p)); /* without -mprfchw the builtin only reads */
 #else
     __builtin_prefetch(p, 1);
 #endif

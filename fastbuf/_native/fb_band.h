@@ -1,7 +1,7 @@
-/* Bands: columns of 8 bytes that stand side by side, and a column of strings behind them, a row's values together.
+/* A band stores a row's values side by side: columns of 8 bytes that are neighbours, then a column of strings.
  *
- * fb_sort.h has a row of a batch written to its place, fb_put.h has the rows of a chunk turned into columns again. Both
- * do so in one walk, and with AVX2 for four rows at a time: what counts here is how many stores there are. */
+ * fb_sort.h writes each row of a batch to its place in a band; fb_put.h turns the rows of a chunk into columns
+ * again. Both do so in one pass, and with AVX2 for four rows at a time: the number of stores decides the speed. */
 #ifndef FB_BAND_H
 #define FB_BAND_H
 
@@ -12,10 +12,10 @@
 #include <immintrin.h>
 #endif
 
-/* The source is read ahead by hand, that far: the hardware loses sight of so many streams among stores all over. */
+/* How far ahead the source is prefetched: the hardware prefetcher fails with so many streams among scattered stores. */
 #define FB_BAND_AHEAD 1024
 
-/* How many rows have `slot` bytes that may be read, whatever their length: those before the last few. */
+/* How many rows have `slot` bytes that may be read, whatever their length: all but the last few. */
 static inline int64_t fb_whole_slots(const fb_column *c, int slot, int64_t n) {
     const int32_t *o = (const int32_t *)c->offsets;
     while (n && o[n - 1] + (int64_t)slot > c->data_bytes) n--;
@@ -31,15 +31,15 @@ FB_BAND_BODY void fb_band_text(const int32_t *o, const uint8_t *data, int slot, 
     to[slot - 1] = (uint8_t)(o[i + 1] - o[i]);
 }
 
-/* Memory that chunks will be written to once all rows are in their places, as far as that can be told before. */
+/* Memory that chunks will be written to once all rows are in place, as far as it is known by then. */
 typedef struct {
     const uint8_t *at;
     int64_t bytes;
 } fb_soon;
 
-/* Where rows go: to places[row]. The first band finds that on its way, and writes it down for what comes behind it:
- * next[p] is where the next row of partition p goes; NULL where that is done. If nothing comes behind it, there are no
- * `places`, and `next` counts bytes. */
+/* Where rows go: to places[row]. The pass that fills the first band computes these places and stores them for later
+ * columns: next[p] is the place of the next row of partition p; NULL: the places are known. If there is no later
+ * column, there are no `places`, and `next` counts bytes. */
 typedef struct {
     uint32_t *places;
     const int32_t *pids;
@@ -47,11 +47,11 @@ typedef struct {
     const fb_soon *soon, *soon_end;
 } fb_where;
 
-/* Whether the first band is filled, with places or without, and whether there is anything `soon`: known when a loop is
+/* Whether the band is the first one, whether places are stored, and whether `soon` is used: constant when a loop is
  * compiled. */
 enum { FB_THERE, FB_FIND, FB_BYTES, FB_BYTES_AND_ASK };
 
-/* Bytes from the band's beginning to row i. */
+/* Bytes from the start of the band to row i. */
 FB_BAND_BODY uint64_t fb_place_of(uint32_t *restrict places, const int32_t *restrict pids, uint32_t *restrict next,
                                   int find, int apart, int64_t i) {
     if (!find) return (uint64_t)places[i] * (unsigned)apart;
@@ -65,7 +65,7 @@ FB_BAND_BODY uint64_t fb_place_of(uint32_t *restrict places, const int32_t *rest
     return place;
 }
 
-/* Rows i .. n to their places; those before `whole` have a whole slot that may be read. */
+/* Moves rows i .. n to their places; for rows before `whole`, all bytes of a slot may be read. */
 FB_BAND_BODY void fb_fill_band_body(const fb_column *cols, int m, int slot, int find, int64_t i, int64_t whole,
                                     int64_t n, const fb_where *w, uint8_t *restrict to) {
     uint32_t *restrict places = w->places, *restrict next = w->next;
@@ -92,15 +92,15 @@ FB_BAND_BODY void fb_fill_band_body(const fb_column *cols, int m, int slot, int 
 
 /* ---- rows to columns ----------------------------------------------------------------------------------- */
 
-/* n rows, `rows` being the first, as columns: `dst` is where the numbers go, one column after the other, `ends` where
- * the strings' ends, and `start` where their bytes. */
+/* Turns n rows from `rows` on into columns: numbers go to `dst`, one column after the other, the ends of strings to
+ * `ends`, and their bytes to `start`. */
 typedef struct {
     const uint8_t *rows, *limit;
     uint8_t *dst, *ends, *start;
     int64_t n;
 } fb_band_out;
 
-/* Rows i .. n, the strings' bytes from `o` on; returns where these end. */
+/* Rows i .. n, with the strings' bytes from `o` on; returns where they end. */
 FB_BAND_BODY uint8_t *fb_empty_band_body(const fb_band_out *b, int m, int slot, int64_t i, uint8_t *o) {
     const int apart = 8 * m + slot;
     const uint8_t *rows = b->rows + i * apart, *limit = b->limit;
@@ -123,7 +123,7 @@ FB_BAND_BODY uint8_t *fb_empty_band_body(const fb_band_out *b, int m, int slot, 
 #if defined(__x86_64__)
 #define FB_BAND_AVX2 __attribute__((target("avx2")))
 
-/* Four words of four rows: word j of row k becomes word k of row j. */
+/* Transposes four words of four rows: word j of row k becomes word k of row j. */
 FB_BAND_AVX2 FB_BAND_BODY void fb_turn(__m256i r[4]) {
     __m256i a = _mm256_unpacklo_epi64(r[0], r[1]), b = _mm256_unpackhi_epi64(r[0], r[1]);
     __m256i c = _mm256_unpacklo_epi64(r[2], r[3]), d = _mm256_unpackhi_epi64(r[2], r[3]);
@@ -133,12 +133,13 @@ FB_BAND_AVX2 FB_BAND_BODY void fb_turn(__m256i r[4]) {
     r[3] = _mm256_permute2x128_si256(b, d, 0x31);
 }
 
-/* Whether 32 bytes from a row's start on are its own: numbers are moved with as much of its string. */
+/* Whether a row has at least 32 bytes: its numbers are moved together with the start of its string. */
 #define FB_BAND_WIDE(M, SLOT) (8 * (M) + (SLOT) >= 32)
 
-/* As many of the first `whole` rows as there are fours; returns how many. A row's string covers what is written of it
- * before. On the way what is written soon comes into the second cache, four lines for four rows, which are less: most
- * of the time here goes into the first cache, while later nothing else is done than to wait for those lines. */
+/* Handles the first `whole` rows in groups of four; returns how many rows. A row's string overwrites what the move
+ * of its numbers wrote after them. The lines that will be written soon are prefetched into the second-level cache,
+ * four lines for four rows, which need fewer: here most time is spent in the first-level cache, while later code
+ * does nothing but wait for these lines. */
 FB_BAND_AVX2 FB_BAND_BODY int64_t fb_fill_band_wide(const fb_column *cols, int m, int slot, int find, int64_t whole,
                                                     const fb_where *w, uint8_t *restrict to) {
     uint32_t *restrict places = w->places, *restrict next = w->next;
@@ -178,7 +179,7 @@ FB_BAND_AVX2 FB_BAND_BODY int64_t fb_fill_band_wide(const fb_column *cols, int m
         for (int k = 0; k < 4; k++) {
             uint8_t *at = to + place[k] + 8 * m;
             if (slot == 32) memcpy(at, data + from[k], 16);
-            /* The last byte of the slot is the length's. */
+            /* The last byte of the slot is the length. */
             __m128i text = _mm_loadu_si128((const __m128i *)(data + from[k] + slot - 16));
             __m128i length = _mm_shuffle_epi8(lengths, _mm_set1_epi8((char)(4 * k)));
             _mm_storeu_si128((__m128i *)(at + slot - 16), _mm_blendv_epi8(text, length, last));
@@ -187,7 +188,7 @@ FB_BAND_AVX2 FB_BAND_BODY int64_t fb_fill_band_wide(const fb_column *cols, int m
     return i;
 }
 
-/* As many fours of the rows as there is room for; returns how many, and moves *o behind their strings. */
+/* Handles groups of four rows while there is room; returns how many rows, and moves *o past their strings. */
 FB_BAND_AVX2 FB_BAND_BODY int64_t fb_empty_band_wide(const fb_band_out *b, int m, int slot, uint8_t **o) {
     const int apart = 8 * m + slot;
     const uint8_t *rows = b->rows, *limit = b->limit;
@@ -212,9 +213,9 @@ FB_BAND_AVX2 FB_BAND_BODY int64_t fb_empty_band_wide(const fb_band_out *b, int m
 }
 #endif
 
-/* ---- by the number of columns and the slot ------------------------------------------------------------- */
+/* ---- one function per number of columns and size of slot ------------------------------------------------ */
 
-/* Columns of 8 bytes, and the slot of the strings behind them: all that fb_sort makes. */
+/* Columns of 8 bytes, and the slot size of the strings after them: all combinations that fb_sort makes. */
 #define FB_BANDS(BAND) \
     BAND(2, 0) BAND(3, 0) BAND(4, 0) BAND(1, 16) BAND(2, 16) BAND(3, 16) BAND(4, 16) BAND(1, 32) BAND(2, 32) \
     BAND(3, 32) BAND(4, 32)
@@ -275,7 +276,7 @@ FB_BAND_AVX2 static uint8_t *fb_empty_band_avx2(const fb_band_out *b, int m, int
 }
 #endif
 
-/* The n rows of m columns of 8 bytes, and of the strings behind them if `slot` is not 0, each to its place. */
+/* Moves n rows of m columns of 8 bytes, and of the strings after them if `slot` is not 0, to their places. */
 static void fb_fill_band(const fb_column *cols, int m, int slot, int64_t n, const fb_where *w, uint8_t *to) {
     int64_t whole = slot ? fb_whole_slots(cols + m, slot, n) : n;
 #if defined(__x86_64__)
@@ -287,7 +288,7 @@ static void fb_fill_band(const fb_column *cols, int m, int slot, int64_t n, cons
     fb_fill_band_base(cols, m, slot, whole, n, w, to);
 }
 
-/* n rows of a band, `rows` being the first, as parts of a chunk from `dst` on; returns where these end. */
+/* Writes n rows of a band, from `rows` on, as parts of a chunk at `dst`; returns where they end. */
 static uint8_t *fb_empty_band(const uint8_t *rows, int m, int slot, int64_t n, uint8_t *dst, const uint8_t *limit) {
     fb_band_out b = {rows, limit, dst, dst + 8 * m * n + 4, dst + 8 * m * n, n};
     uint8_t *o;

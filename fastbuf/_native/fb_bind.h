@@ -1,17 +1,17 @@
-/* Binds the arrays of an imported batch to the nodes of a plan: pointers are moved to row 0 once, so that
- * the gather never sees an offset, and what a row costs in bits is counted for the fit. */
+/* Binds the arrays of an imported batch to the nodes of a plan: pointers are moved to row 0 once, so the gather
+ * needs no offsets, and the bits per row are counted for the fit. */
 #ifndef FB_BIND_H
 #define FB_BIND_H
 
 #include "fb_offsets.h"
 
-/* A column by partition: fb_sort.h. */
+/* A column sorted by partition: see fb_sort.h. */
 typedef struct {
     uint8_t *values; /* slots of `slot` bytes, one for each row; NULL: the column is gathered */
-    int64_t slot;    /* FB_VAR: its last byte says how many of those before it are in use */
-    int64_t apart;   /* from one row's slot to the next */
-    int32_t eights;  /* of the first column of a band: how many of 8 bytes it begins with; else 0 */
-    int32_t text;    /* and the slot of the strings behind them; 0: there are none */
+    int64_t slot;    /* FB_VAR: the last byte of a slot is the length of its string */
+    int64_t apart;   /* bytes from one row's slot to the next */
+    int32_t eights;  /* for the first column of a band: its number of columns of 8 bytes; else 0 */
+    int32_t text;    /* the slot size of the strings after them; 0: there are none */
 } fb_sorted;
 
 #define FB_ONE_BAND 2
@@ -19,30 +19,31 @@ typedef struct {
 typedef struct {
     const fb_node *nodes;
     fb_column *cols;
-    const fb_sorted *sorted; /* of each node; NULL: all columns are gathered */
-    int32_t all_sorted;      /* none is, and none has a bitmap: no row numbers are read; FB_ONE_BAND: all share one */
+    const fb_sorted *sorted; /* one per node; NULL: all columns are gathered */
+    int32_t all_sorted;      /* no column is gathered or has a bitmap, so row numbers are not read; FB_ONE_BAND: all
+                              * share one band */
     int32_t n_nodes;
-    int32_t flag_bytes;   /* one bit for each node: it ships a validity bitmap */
+    int32_t flag_bytes;   /* one bit for each node: it sends a validity bitmap */
     int64_t rows;
-    int64_t row_bits;     /* what every row takes */
-    int64_t max_row_bits; /* what no row exceeds; -1: not known */
-    int64_t mean_row_bits; /* what a row takes on average, of top-level strings and fixed columns; for a guess only */
-    int64_t overhead;     /* bytes of a chunk besides its rows, the padding of each part included */
-    int64_t slack;        /* of it: what the parts may take besides their rows' bits */
-    int64_t max_element;  /* bytes that an element may have: its u32 ends must hold all elements of a list */
-    int32_t bad_node;     /* of the error */
+    int64_t row_bits;     /* bits that every row takes */
+    int64_t max_row_bits; /* upper bound of a row's bits; -1: not known */
+    int64_t mean_row_bits; /* average bits of a row, from top-level strings and fixed columns; only a guess */
+    int64_t overhead;     /* bytes of a chunk besides its rows, including the padding of each part */
+    int64_t slack;        /* the part of it that is not in the bits of rows */
+    int64_t max_element;  /* most bytes of an element: its u32 ends must be able to hold all elements of a list */
+    int32_t bad_node;     /* for the error */
     int32_t needs_scratch;
 } fb_batch;
 
 enum fb_bind_error {
     FB_BIND_OK = 0,
-    FB_BIND_SHAPE = -1,   /* buffers, children or lengths are not what the format asks for */
+    FB_BIND_SHAPE = -1,   /* buffers, children or lengths do not match the format */
     FB_BIND_NULLS = -2,   /* nulls where the schema allows none */
-    FB_BIND_LARGE = -3,   /* rows that a uint32 cannot number */
-    FB_BIND_OFFSETS = -4  /* the offsets in use fall, or are negative */
+    FB_BIND_LARGE = -3,   /* more rows than a uint32 can number */
+    FB_BIND_OFFSETS = -4  /* offsets in use decrease, or are negative */
 };
 
-/* The longest of n values: the differences of n + 1 offsets. A falling pair shows as a huge unsigned length. */
+/* The longest of n values: the largest difference of n + 1 offsets. A decrease gives a huge unsigned length. */
 static inline int64_t fb_longest(const fb_node *t, const void *offsets, int64_t n) {
     uint64_t most = 0;
     if (t->kind == FB_VAR32 || t->kind == FB_LIST32) {
@@ -64,8 +65,8 @@ static inline int fb_bad(fb_batch *b, int node, int error) {
     return error;
 }
 
-/* Most that parts take besides the bits of their rows: a bitmap is rounded up to bytes, all to a multiple of 8, and
- * offsets are one more than rows. */
+/* Upper bounds of what parts take besides the bits of their rows: a bitmap is rounded up to bytes, every part to a
+ * multiple of 8, and there is one offset more than rows. */
 enum { FB_SLACK_BITS = 8, FB_SLACK_OFFSETS = 8, FB_SLACK_BYTES = 7 };
 
 /* Row r of `node` is element a->offset + base + r of the array; rows lo <= r < hi are in use. */
@@ -78,7 +79,7 @@ static int fb_bind(fb_batch *b, int node, const struct ArrowArray *a, int64_t ba
     c->max_bits = t->dynamic ? -1 : 0;
     if (a->release == NULL || a->dictionary || a->n_children != children || a->offset < 0 || lo < 0 || hi < lo)
         return fb_bad(b, node, FB_BIND_SHAPE);
-    /* Old writers give a null array no buffer, or one. */
+    /* Some old writers give a null array one buffer. */
     if (t->kind == FB_NULL ? a->n_buffers > 1 : a->n_buffers != fb_buffers_of[t->kind])
         return fb_bad(b, node, FB_BIND_SHAPE);
     if (base + hi > a->length) return fb_bad(b, node, FB_BIND_SHAPE);
@@ -164,7 +165,7 @@ static int fb_bind(fb_batch *b, int node, const struct ArrowArray *a, int64_t ba
     return FB_BIND_OK;
 }
 
-/* Rows of the child that a chunk may have to spell out one by one; the caller allocates `scratch` for them. */
+/* Rows of the child for which a chunk may need a list of row numbers; the caller allocates `scratch` for them. */
 static inline int64_t fb_scratch_rows(const fb_batch *b, int node) {
     const fb_node *t = &b->nodes[node];
     if (t->kind != FB_LIST32 && t->kind != FB_LIST64 && t->kind != FB_FSL) return 0;

@@ -1,10 +1,10 @@
-/* Columns as small C structs: the plan of a schema (fb_node) and where a batch's buffers lie (fb_column).
+/* Columns as small C structs: the plan of a schema (fb_node), and where the buffers of a batch are (fb_column).
  *
- * A schema is an array of nodes in preorder: the children of node k begin at k + 1, and node k's subtree
- * ends before nodes[k].next. The scatter, the assembler and the hash all walk this one array, so that a
- * nested type is no special case of any of them.
+ * A schema is an array of nodes in preorder: the children of node k begin at k + 1, and node k's subtree ends before
+ * nodes[k].next. The scatter, the assembler and the hash all walk this array, so none of them needs special code for
+ * nested types.
  *
- * Bits are numbered as Arrow does: bit i is (byte[i / 8] >> (i % 8)) & 1, and 1 means valid.
+ * Bits are numbered as in Arrow: bit i is (byte[i / 8] >> (i % 8)) & 1, and 1 means valid.
  */
 #ifndef FB_COLUMNS_H
 #define FB_COLUMNS_H
@@ -23,14 +23,14 @@ static const uint8_t fb_buffers_of[] = {0, 2, 2, 3, 3, 2, 2, 1, 1};
 
 typedef struct {
     uint8_t kind;     /* enum fb_kind */
-    uint8_t no_nulls; /* nulls are refused here: a field that is not nullable, a map's entries and keys */
-    uint8_t dynamic;  /* the bytes of a row vary (a string or list in the subtree) */
+    uint8_t no_nulls; /* nulls are refused: a field that is not nullable, a map's entries and keys */
+    uint8_t dynamic;  /* row sizes differ (there is a string or list in the subtree) */
     uint8_t hash;     /* enum fb_hash: how Spark hashes it */
     int32_t width;    /* FB_FIXED: bytes of a value; FB_FSL: elements of a row */
     int32_t next;     /* the node after this subtree */
-    int32_t text;     /* FB_VAR: the bytes are to be UTF-8 */
-    int64_t bits; /* bits of the fixed part of one row, children of structs and fixed-size lists included,
-                     validity not */
+    int32_t text;     /* FB_VAR: the bytes must be UTF-8 */
+    int64_t bits; /* bits of the fixed part of one row, including children of structs and fixed-size lists, without
+                   * validity */
 } fb_node;
 
 #define FB_MAX_RUN 4
@@ -38,15 +38,15 @@ typedef struct {
 typedef struct {
     const uint8_t *validity; /* NULL: no nulls among the rows of this batch */
     const uint8_t *values;   /* FB_FIXED: value of row 0; FB_BOOL: the bits, row 0 at bit `bit0` */
-    const uint8_t *data;     /* FB_VAR: the bytes that the offsets count in */
+    const uint8_t *data;     /* FB_VAR: the bytes that the offsets refer to */
     const void *offsets;     /* FB_VAR, FB_LIST: offset of row 0 (int32 or int64) */
     int64_t bit0;            /* bit of row 0 in `validity` and in a bool's `values` */
     int64_t rows;            /* rows that may be read */
     int64_t data_bytes;      /* FB_VAR: bytes at `data` that may be read */
     int64_t bits;            /* as fb_node.bits, plus this batch's validity bits */
-    int64_t max_bits;        /* the longest row's variable part, for top-level VAR; -1: not known */
-    int32_t run;             /* columns from this one on that are 8 bytes wide and without nulls: FB_MAX_RUN at most */
-    uint32_t *scratch;       /* FB_LIST, FB_FSL: row numbers of the child, where they must be spelt out */
+    int64_t max_bits;        /* variable part of the longest row, for top-level VAR; -1: not known */
+    int32_t run;             /* number of columns from this one on that have 8 bytes and no nulls: FB_MAX_RUN at most */
+    uint32_t *scratch;       /* FB_LIST, FB_FSL: row numbers of the child, if they must be listed */
 } fb_column;
 
 static inline int fb_bit(const uint8_t *bits, int64_t i) { return (bits[i >> 3] >> (i & 7)) & 1; }
@@ -67,12 +67,12 @@ static inline void fb_store32(void *p, uint32_t v) { memcpy(p, &v, 4); }
 
 static inline void fb_store64(void *p, uint64_t v) { memcpy(p, &v, 8); }
 
-/* Bytes that a part of a chunk takes with its padding: every part begins at a multiple of 8 of its element. */
+/* Bytes of a part of a chunk with its padding: every part starts at a multiple of 8 in its element. */
 static inline int64_t fb_whole(int64_t bytes) { return (bytes + 7) & ~(int64_t)7; }
 
-/* Zeros behind a part of `bytes` bytes, up to the next one. A whole word of them where there is room before `limit`:
- * what follows overwrites it. Nothing is read back: a load of what many small stores have just written would wait until
- * all of them are in the cache, and with it the next part. */
+/* Writes zeros after a part of `bytes` bytes, up to the next part. Writes a whole word if there is room before
+ * `limit`: the next part overwrites it. Nothing is read back: a load of bytes just written by many small stores
+ * would wait until all of them are in the cache, and the next part would wait too. */
 static inline uint8_t *fb_fill_up(uint8_t *part, int64_t bytes, const uint8_t *limit) {
     uint8_t *next = part + fb_whole(bytes);
     if (limit - next >= 8)
@@ -82,7 +82,7 @@ static inline uint8_t *fb_fill_up(uint8_t *part, int64_t bytes, const uint8_t *l
     return next;
 }
 
-/* Ones among `n` bits from bit `from` on. Reads only bytes that hold one of these bits. */
+/* Number of ones among `n` bits from bit `from` on. Reads only bytes that contain one of these bits. */
 static inline int64_t fb_count_bits(const uint8_t *bits, int64_t from, int64_t n) {
     int64_t ones = 0, i = 0;
     while (i < n && ((from + i) & 7)) ones += fb_bit(bits, from + i++);
@@ -93,8 +93,8 @@ static inline int64_t fb_count_bits(const uint8_t *bits, int64_t from, int64_t n
     return ones;
 }
 
-/* Copies `n` bits between any two bit positions. Bits of `dst` before `to` stay, bits after the last one
- * written in its byte become 0. `dst` is written up to byte (to + n - 1) / 8, `src` is read likewise. */
+/* Copies `n` bits between any two bit positions. Bits of `dst` before `to` keep their value; later bits in the last
+ * byte become 0. `dst` is written up to byte (to + n - 1) / 8, and `src` is read likewise. */
 static inline void fb_copy_bits(uint8_t *dst, int64_t to, const uint8_t *src, int64_t from, int64_t n) {
     int64_t i = 0;
     if (n <= 0) return;
@@ -124,7 +124,7 @@ static inline void fb_copy_bits(uint8_t *dst, int64_t to, const uint8_t *src, in
     }
 }
 
-/* Sets `n` bits from bit `to` on; bits before stay, bits after in the last byte are undefined. */
+/* Sets `n` bits from bit `to` on; earlier bits keep their value, later ones in the last byte are undefined. */
 static inline void fb_set_bits(uint8_t *dst, int64_t to, int64_t n) {
     if (n <= 0) return;
     uint8_t *d = dst + (to >> 3), *last = dst + ((to + n - 1) >> 3);

@@ -1,11 +1,11 @@
-/* Which way a kernel takes: the one for AVX-512 or AVX2 where there is one and the processor has it, else the plain one. */
+/* Which version of a kernel runs: AVX-512 or AVX2 if it exists and the processor has it, else the plain one. */
 #ifndef FB_CPU_H
 #define FB_CPU_H
 
 enum fb_way { FB_PLAIN, FB_WITH_AVX2, FB_WITH_AVX512 };
 
-/* Tests set it lower in a module that has kernels, since hardly any machine would take the other ways otherwise. A module
- * that sets it nowhere has a constant here, which the compiler leaves out. */
+/* Tests set it lower in a module with kernels; otherwise hardly any machine would run the other versions. In a
+ * module that never sets it, the compiler treats it as a constant. */
 __attribute__((unused)) static int fb_best_way = FB_WITH_AVX512;
 
 static inline int fb_has_avx2(void) {
@@ -16,7 +16,7 @@ static inline int fb_has_avx2(void) {
 #endif
 }
 
-/* Only with VBMI2: processors that have AVX-512 without it run at a lower clock while they multiply 64 bytes at once. */
+/* Requires VBMI2: processors with AVX-512 but without VBMI2 lower their clock for multiplications of 64 bytes. */
 static inline int fb_has_avx512(void) {
 #if defined(__x86_64__)
     return __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("avx512dq") &&

@@ -1,8 +1,8 @@
-/* EventCount: waiting without a lock and without a lost wake-up, between threads and, in shared memory, processes.
+/* EventCount: waiting without a lock and without lost wake-ups, between threads and, in shared memory, processes.
  *
- * Algorithm: eventcount of Reed and Kanodia (CACM 22(2), 1979), in the form folly::EventCount and
- * Vyukov's description have it, with a bit in place of the number of waiters: the epoch, and whether anybody may sleep,
- * are one word, so that a notifier moves the one and learns and clears the other by one read-modify-write.
+ * Algorithm: eventcount of Reed and Kanodia (CACM 22(2), 1979), as in folly::EventCount and Vyukov's description, but
+ * with a bit instead of the number of waiters.  The epoch and the bit (a thread may sleep) are in one word, so a
+ * notifier increments the epoch and reads and clears the bit by one read-modify-write.
  *
  *   waiter                                        notifier
  *   W1  key = (word |= ASLEEP).epoch (seq_cst)    N1  condition = true                             (any store)
@@ -10,26 +10,27 @@
  *   W3  futex_wait(epoch, key)                    N3  not old.ASLEEP -> return, no system call
  *                                                 N4  futex_wake, all
  *
- * Pairing: W1 with N2, two read-modify-writes of one word, so one comes first.  W1 first: N2, or a notifier between
- * them, sees the bit and moves the epoch, so W3 returns at once or is woken.  N2 first: W1 reads what N2 wrote, so N1
- * happens before W2, which sees the condition.
- * Of many notices to a sleeper only the first one makes a system call: a woken thread takes long to run again, and those
- * that come meanwhile find no bit.  The bit is cleared by the read-modify-write that moves the epoch: cleared by one of
- * its own, it could be that of a waiter that came between the two, and whom nobody wakes then.  A waiter that does not
- * sleep after all, or that wakes by itself, leaves the bit behind, which costs the next notice a system call in vain.
- * A waiter that may find something before it sleeps (or spins first) reads the epoch at W0 by fb_event_epoch (acquire),
- * looks (W2), and announces itself only then: it sleeps if W1 gives the epoch of W0, which says that no N2 came
- * between; one that came before W0 is in the release sequence that W0 reads from, so W2 saw its N1.
+ * Pairing: W1 with N2, two read-modify-writes of one word, so one comes first.  If W1 is first: N2, or another notifier
+ * between them, sees the bit and increments the epoch, so W3 returns at once or is woken.  If N2 is first: W1 reads
+ * what N2 wrote, so N1 happens before W2, which sees the condition.
+ * Of many notifications to a sleeping thread only the first one makes a system call: the thread takes long to run
+ * again, and later notifications find no bit.  The read-modify-write that increments the epoch must also clear the bit:
+ * a separate step could clear the bit of a waiter that came between the two, which nobody would wake then.  A waiter
+ * that does not sleep after all, or that wakes by itself, leaves the bit set; the next notification then makes a
+ * useless system call.
+ * A waiter that may find the condition true before it sleeps (or spins first) reads the epoch at W0 by fb_event_epoch
+ * (acquire), checks the condition (W2), and only then announces itself.  It sleeps if W1 returns the epoch of W0, which
+ * means that no N2 came between; an N2 before W0 is in the release sequence that W0 reads from, so W2 saw its N1.
  * Forbidden: the condition holds, the waiter sleeps, and no wake-up is on its way.
  *
- * A notifier that is about to notify again may leave out what comes before the last where nobody sleeps
- * (fb_event_asleep): a load, and no fence. A waiter that announces itself while the condition is still on its way is
- * missed by such a look. The next one finds the bit; so does the notice that ends them, which must come soon, by the
- * same thread, before it waits for anything.
+ * A notifier that will notify again soon may skip all but the last notification while no thread sleeps
+ * (fb_event_asleep): a load, and no fence. This check may miss a waiter that announces itself while the condition is
+ * still becoming visible. The next check finds the bit; so does the final notification, which the same thread must send
+ * soon, before it waits for anything.
  *
- * An event in memory that processes share (fb_event_init_shared) has a bit of the word for it: its futex is then keyed by
- * the page, not by the address.  What another process writes into the word can delay a wake-up and do nothing else, so
- * whoever waits on such an event waits in slices.
+ * An event in shared memory (fb_event_init_shared) has a bit of the word for that: its futex is then keyed by the page,
+ * not by the address.  Wrong values written by another process can only delay a wake-up, so waiters on such an event
+ * wait in slices.
  */
 #ifndef FB_EVENT_H
 #define FB_EVENT_H
@@ -61,10 +62,10 @@ static inline int64_t fb_now_ns(void) {
 
 static inline void fb_event_init(fb_event *e) { fb_u64_init(&e->word, 0); }
 
-/* In memory that other processes map too. */
+/* For memory that other processes map too. */
 static inline void fb_event_init_shared(fb_event *e) { fb_u64_init(&e->word, FB_EVENT_SHARED); }
 
-/* The futex is the word's upper half. */
+/* The futex is the upper half of the word. */
 static inline uint32_t *fb_event_futex(fb_event *e) {
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
     return (uint32_t *)&e->word + 1;
@@ -79,11 +80,11 @@ static inline uint32_t fb_event_prepare(fb_event *e) {
     return (uint32_t)(fb_u64_or_seq_cst(&e->word, FB_EVENT_ASLEEP) >> 32);
 }
 
-/* Instead of fb_event_wait after all: there is nothing to take back. */
+/* Call it instead of fb_event_wait if the thread need not wait: there is nothing to undo. */
 static inline void fb_event_cancel(fb_event *e) { (void)e; }
 
-/* Sleeps until notified or until deadline_ns (CLOCK_MONOTONIC; negative: for ever).
- * Returns 1 when woken (or by chance), 0 when the deadline has passed, -1 when a signal came. */
+/* Sleeps until notified or until deadline_ns (CLOCK_MONOTONIC; negative: no limit). Returns 1 when woken (or
+ * spuriously), 0 when the deadline has passed, -1 when a signal came. */
 static inline int fb_event_wait(fb_event *e, uint32_t key, int64_t deadline_ns) {
     int result = 1;
     uint64_t word = fb_u64_load_seq_cst(&e->word);
@@ -94,7 +95,7 @@ static inline int fb_event_wait(fb_event *e, uint32_t key, int64_t deadline_ns) 
             t.tv_nsec = deadline_ns % 1000000000;
             tp = &t;
         }
-        /* WAIT_BITSET takes an absolute CLOCK_MONOTONIC time, so a wake by chance costs no drift. */
+        /* WAIT_BITSET takes an absolute CLOCK_MONOTONIC time, so spurious wake-ups do not extend the wait. */
         long rc = syscall(SYS_futex, fb_event_futex(e),
                           FUTEX_WAIT_BITSET | (word & FB_EVENT_SHARED ? 0 : FUTEX_PRIVATE_FLAG), key, tp, NULL,
                           FUTEX_BITSET_MATCH_ANY);
@@ -115,10 +116,10 @@ static inline void fb_event_notify(fb_event *e) {
             NULL, 0);
 }
 
-/* Whether anybody has announced itself, as far as can be seen without a fence. */
+/* Whether a thread has announced itself, as far as can be seen without a fence. */
 static inline int fb_event_asleep(fb_event *e) { return (fb_u64_load_relaxed(&e->word) & FB_EVENT_ASLEEP) != 0; }
 
-/* Looks for at most `limit_ns` whether the epoch is no longer `epoch`: 1 if so.  A short wait of a few microseconds costs
+/* Spins for at most `limit_ns`; returns 1 as soon as the epoch is not `epoch`.  A wait of a few microseconds costs
  * less than a sleep and a wake-up. */
 static inline int fb_event_spin(fb_event *e, uint32_t epoch, int64_t limit_ns) {
     int64_t until = -1;
@@ -133,10 +134,10 @@ static inline int fb_event_spin(fb_event *e, uint32_t epoch, int64_t limit_ns) {
     }
 }
 
-/* For those who wait in epoll or an event loop instead: -1 with errno set. */
+/* For threads that wait in epoll or an event loop: an eventfd, or -1 with errno set. */
 static inline int fb_event_fd(void) { return eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); }
 
-/* Readable from here on until it is read.  A counter that is full (EAGAIN) is readable already. */
+/* Makes it readable until it is read.  A full counter (EAGAIN) is readable already. */
 static inline void fb_event_signal(int fd) {
     uint64_t one = 1;
     ssize_t rc = write(fd, &one, sizeof one);

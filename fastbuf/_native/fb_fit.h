@@ -1,13 +1,13 @@
-/* What rows take, and how many of them fit: found in bits, before a byte is written. */
+/* The size of rows, and how many of them fit into a room: computed in bits, before a byte is written. */
 #ifndef FB_FIT_H
 #define FB_FIT_H
 
 #include "fb_bind.h"
 
-/* A schema whose rows take no bits at all (nulls only) could claim any number of rows in a few bytes. */
+/* If the rows of a schema have no bits at all (nulls only), a few bytes could claim any number of rows. */
 #define FB_MAX_EMPTY_ROWS ((int64_t)1 << 20)
 
-/* Bits of the variable part of rows lo .. lo + n of `node`: of a range, offsets tell by their two ends. */
+/* Bits of the variable part of rows lo .. lo + n of `node`: for a range, the first and last offset tell. */
 static int64_t fb_range_bits(const fb_node *nodes, const fb_column *cols, int node, int64_t lo, int64_t n) {
     const fb_node *t = &nodes[node];
     int64_t sum = 0;
@@ -42,7 +42,7 @@ static inline void fb_add_costs(const fb_batch *b, int node, const uint32_t *idx
 }
 
 #define FB_FIT_BLOCK 64
-/* Chunks of as many rows are not made much longer by one more in the same room. */
+/* A chunk of this many rows hardly gains from one more row in the same room. */
 #define FB_MANY_ROWS 64
 
 static inline int64_t fb_budget(const fb_batch *b, int64_t room) {
@@ -50,7 +50,7 @@ static inline int64_t fb_budget(const fb_batch *b, int64_t room) {
     return ((room & ~(int64_t)7) - b->overhead) * 8;
 }
 
-/* How many of n rows fit in `room` bytes, where that is known without a look at them; else -1. */
+/* How many of n rows fit in `room` bytes, if that is known without reading row lengths; else -1. */
 static int64_t fb_fit_blind(const fb_batch *b, int by_number, int64_t n, int64_t room) {
     int64_t all, budget = fb_budget(b, room);
     if (budget < 0 || n <= 0) return 0;
@@ -58,17 +58,17 @@ static int64_t fb_fit_blind(const fb_batch *b, int by_number, int64_t n, int64_t
     if (b->max_row_bits == 0) return n < FB_MAX_EMPTY_ROWS ? n : FB_MAX_EMPTY_ROWS;
     if (!__builtin_mul_overflow(n, b->max_row_bits, &all) && all <= budget) return n;
     if (b->max_row_bits == b->row_bits) return budget / b->row_bits;
-    /* Where rows are much alike, those that surely fit are nearly all that do: the rest of the room is for the next
-     * chunk, and no row is looked at for its length. */
+    /* If rows are of similar size, the rows that certainly fit are nearly all that do: leave the rest of the room to
+     * the next chunk, and read no row lengths. */
     int64_t sure = budget / b->max_row_bits;
     if (by_number && sure >= FB_MANY_ROWS && b->max_row_bits - b->mean_row_bits <= b->max_row_bits / 8) return sure;
     return -1;
 }
 
-/* Whether any one row fits in `room` bytes, as far as that is known without a look at it. */
+/* Whether any single row fits in `room` bytes, as far as that is known without reading its length. */
 static inline int fb_any_fits(const fb_batch *b, int64_t room) { return fb_fit_blind(b, 0, 1, room) == 1; }
 
-/* How many of the n rows at place lo of columns by partition fit. */
+/* How many of the n rows from place lo on, in columns sorted by partition, fit. */
 static int64_t fb_fit_sorted(const fb_batch *b, int64_t lo, int64_t n, int64_t budget) {
     for (int64_t i = 0; i < n; i++) {
         budget -= b->row_bits;
@@ -87,7 +87,7 @@ static int64_t fb_fit(const fb_batch *b, const uint32_t *idx, int64_t lo, int64_
     int64_t blind = fb_fit_blind(b, idx != NULL, n, room), budget = fb_budget(b, room);
     if (blind >= 0) return blind;
     if (idx && b->sorted && b->all_sorted) return fb_fit_sorted(b, lo, n, budget);
-    if (!idx) { /* the most rows that fit: all, or found by halving */
+    if (!idx) { /* the most rows that fit: all, or by binary search */
         int64_t fits = 0, over = n + 1;
         for (int64_t m = n; over - fits > 1; m = fits + (over - fits) / 2)
             if (m * b->row_bits + fb_range_bits(b->nodes, b->cols, 0, lo, m) <= budget)
@@ -111,7 +111,7 @@ static int64_t fb_fit(const fb_batch *b, const uint32_t *idx, int64_t lo, int64_
     return n;
 }
 
-/* Bytes of the element that holds just these rows: never less than what fb_encode writes for them. */
+/* Bytes of an element with exactly these rows: never less than what fb_encode writes for them. */
 static int64_t fb_element_bytes(const fb_batch *b, const uint32_t *idx, int64_t lo, int64_t n) {
     int64_t bits = n * b->row_bits;
     if (idx)

@@ -1,8 +1,9 @@
-/* Counts the forks between a process and the moment its module was imported.
+/* Counts the forks of the process since its module was imported.
  *
- * A pool's free lists are ordinary memory: after fork() parent and child each have them, and with a memfd arena both would
- * hand out the same segment.  A pool remembers the count it was made under; in a child the count differs.  pthread_atfork
- * catches every fork() of the process, not only os.fork; a look costs one load, getpid() a system call.
+ * A pool's free lists are ordinary memory: after fork() parent and child each have a copy, and with a memfd arena both
+ * would hand out the same segment.  A pool stores the count at its creation; in a child the count differs.
+ * pthread_atfork catches every fork() of the process, not only os.fork; reading the count is one load, while getpid()
+ * is a system call.
  */
 #ifndef FB_FORK_H
 #define FB_FORK_H
@@ -10,7 +11,7 @@
 #include <pthread.h>
 #include <stdint.h>
 
-static uint32_t fb_forks; /* written in the child alone, while it has one thread */
+static uint32_t fb_forks; /* written only in the child, while it has one thread */
 
 static void fb_fork_child(void) { fb_forks++; }
 

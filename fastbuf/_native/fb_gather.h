@@ -1,7 +1,7 @@
-/* Rows of a bound batch gathered into the parts of an element: columnar.pyx draws the layout.
+/* Gathers rows of a bound batch into the parts of an element; columnar.pyx draws the layout.
  *
- * Rows are named by an array of row numbers, or by a range (idx == NULL), which is copied straight. The fit is found in
- * bits before a byte is written, so the gather itself checks no room: fb_put.h has both. */
+ * Rows are given as an array of row numbers, or as a range (idx == NULL), which is copied directly. The caller has
+ * computed in bits how many rows fit, so the gather itself checks no room; fb_put.h calls both. */
 #ifndef FB_GATHER_H
 #define FB_GATHER_H
 
@@ -11,12 +11,12 @@ typedef struct {
     const fb_node *nodes;
     const fb_column *cols;
     uint8_t *flags;
-    uint8_t *limit; /* end of the room: copies of 16 bytes may run on to here, later columns overwrite it */
+    uint8_t *limit; /* end of the room: copies of 16 bytes may run up to here; later columns overwrite the excess */
 } fb_gather_state;
 
 /* ---- gathering ----------------------------------------------------------------------------------------- */
 
-/* Bits of the rows into dst; returns how many are 1. */
+/* Copies the bits of the rows into dst; returns how many are 1. */
 static int64_t fb_gather_bits(const uint8_t *bits, int64_t bit0, const uint32_t *idx, int64_t lo, int64_t n,
                               uint8_t *dst) {
     if (!idx) {
@@ -60,8 +60,8 @@ static inline void fb_gather_fixed(const uint8_t *restrict src, int64_t width, c
     }
 }
 
-/* Columns of 8 bytes that stand side by side, all at once: each row number is read once, and the end of so short a loop
- * is guessed wrong once. */
+/* Neighbouring columns of 8 bytes, all at once: each row number is read once, and the branch at the end of such a
+ * short loop is mispredicted once. */
 static inline __attribute__((always_inline)) void fb_gather_eights_body(const fb_column *cols, int m,
                                                                         const uint32_t *restrict idx, int64_t n,
                                                                         uint8_t *restrict dst) {
@@ -83,11 +83,11 @@ static uint8_t *fb_gather_eights(const fb_column *cols, int m, const uint32_t *i
 }
 
 #define FB_VAR_BLOCK 64
-/* Up to here a call of memcpy costs more than a loop. */
+/* Up to this size a call of memcpy costs more than a loop. */
 #define FB_SHORT_COPY 1024
 
-/* Values of at most `width` bytes by copies of just as many, which may be read and written: no branch, and where the
- * next one goes waits for one addition. */
+/* Values of at most `width` bytes, each by one copy of `width` bytes, which may be read and written: no branch, and
+ * the address of the next copy depends on one addition only. */
 static inline __attribute__((always_inline)) uint8_t *fb_short_body(const fb_column *c, const uint32_t *restrict idx,
                                                                     int n, int width, uint8_t *restrict ends,
                                                                     uint32_t base, uint8_t *restrict o) {
@@ -103,7 +103,8 @@ static inline __attribute__((always_inline)) uint8_t *fb_short_body(const fb_col
     return o;
 }
 
-/* What fb_short_body may take of these rows: 16 or 32; 0 if neither. Rows ascend: the last one lies furthest. */
+/* The width that fb_short_body may use for these rows: 16 or 32; 0: neither. Rows ascend, so the last has the
+ * highest address. */
 static inline int fb_short_width(const fb_gather_state *g, const fb_column *c, const uint32_t *idx, int n,
                                  const uint8_t *o) {
     int64_t room = g->limit - o, behind = c->data_bytes - ((const int32_t *)c->offsets)[idx[n - 1]];
@@ -111,8 +112,8 @@ static inline int fb_short_width(const fb_gather_state *g, const fb_column *c, c
     return (uint64_t)c->max_bits <= 8 * 32 && room >= 32 * n && behind >= 32 ? 32 : 0;
 }
 
-/* The bytes of up to FB_VAR_BLOCK values. First where they lie and their ends, so that the loads run ahead of
- * the copies; then the copies, without a branch when all are short and 16 bytes may be read and written. */
+/* The bytes of up to FB_VAR_BLOCK values. The first loop loads their starts and ends, so that these loads run ahead
+ * of the copies; the second copies, without branches if all are short and 16 bytes may be read and written. */
 #define FB_DEFINE_VAR_BLOCK(NAME, T)                                                                             \
     static uint8_t *NAME(const fb_gather_state *g, const fb_column *c, const uint32_t *idx, int64_t lo, int n,   \
                          const uint8_t *valid, int64_t valid0, uint8_t *ends, uint32_t base, uint8_t *o) {       \
@@ -131,7 +132,7 @@ static inline int fb_short_width(const fb_gather_state *g, const fb_column *c, c
             base += l;                                                                                           \
             fb_store32(ends + 4 * i, base);                                                                      \
         }                                                                                                        \
-        /* Rows ascend, so the last one lies furthest. */                                                        \
+        /* Rows ascend, so the last address is highest. */                                                        \
         if (any <= 16 && (int64_t)from[n - 1] + 16 <= c->data_bytes && g->limit - o >= 16 * (int64_t)n) {        \
             for (int i = 0; i < n; i++) {                                                                        \
                 memcpy(o, data + from[i], 16);                                                                   \
@@ -154,7 +155,7 @@ static inline int fb_short_width(const fb_gather_state *g, const fb_column *c, c
 FB_DEFINE_VAR_BLOCK(fb_var_block32, int32_t)
 FB_DEFINE_VAR_BLOCK(fb_var_block64, int64_t)
 
-/* Offsets of a range: those of the batch less the first of them. */
+/* Offsets of a range: the batch's offsets minus the first of them. */
 static uint8_t *fb_range_offsets(const fb_gather_state *g, const fb_node *t, const fb_column *c, int64_t lo, int64_t n,
                                  uint8_t *dst) {
     int64_t from = fb_var_start(t, c, lo);
@@ -171,12 +172,12 @@ static uint8_t *fb_range_offsets(const fb_gather_state *g, const fb_node *t, con
     return fb_fill_up(dst, 4 * (n + 1), g->limit);
 }
 
-/* Strings: n + 1 u32 offsets, then the bytes. `valid`: the validity bits just shipped, or NULL. */
+/* Strings: n + 1 u32 offsets, then the bytes. `valid`: the validity bits just written, or NULL. */
 static uint8_t *fb_gather_var(const fb_gather_state *g, int node, const uint32_t *idx, int64_t lo, int64_t n,
                               const uint8_t *valid, uint8_t *dst) {
     const fb_node *t = &g->nodes[node];
     const fb_column *c = &g->cols[node];
-    if (!idx && !valid) { /* the bytes of a range are one piece */
+    if (!idx && !valid) { /* the bytes of a range are contiguous */
         int64_t from = fb_var_start(t, c, lo), bytes = fb_var_start(t, c, lo + n) - from;
         uint8_t *start = fb_range_offsets(g, t, c, lo, n, dst);
         if (bytes) fb_copy(start, c->data + from, bytes);
@@ -202,12 +203,12 @@ static uint8_t *fb_gather_var(const fb_gather_state *g, int node, const uint32_t
 
 static uint8_t *fb_gather(const fb_gather_state *g, int node, const uint32_t *idx, int64_t lo, int64_t n, uint8_t *dst);
 
-/* Lists: n + 1 u32 offsets in elements, then the child with as many rows as the last one says. */
+/* Lists: n + 1 u32 offsets in elements, then the child with as many rows as the last offset says. */
 static uint8_t *fb_gather_list(const fb_gather_state *g, int node, const uint32_t *idx, int64_t lo, int64_t n,
                                const uint8_t *valid, uint8_t *dst) {
     const fb_node *t = &g->nodes[node], *u = &g->nodes[node + 1];
     const fb_column *c = &g->cols[node], *child = &g->cols[node + 1];
-    int straight = u->kind == FB_FIXED && !child->validity; /* a row's elements are one piece of memory */
+    int straight = u->kind == FB_FIXED && !child->validity; /* a row's elements are contiguous */
     int64_t total = 0, width = u->width;
     if (!idx && !valid) {
         int64_t from = fb_var_start(t, c, lo), length = fb_var_start(t, c, lo + n) - from;
@@ -269,7 +270,7 @@ static uint8_t *fb_gather(const fb_gather_state *g, int node, const uint32_t *id
         for (int k = node + 1; k < t->next; k = g->nodes[k].next) dst = fb_gather(g, k, idx, lo, n, dst);
         return dst;
     }
-    return dst; /* FB_NULL: its rows are nothing */
+    return dst; /* FB_NULL: its rows take no bytes */
 }
 
 #endif

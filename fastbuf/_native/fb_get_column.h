@@ -1,7 +1,7 @@
-/* One field of many records as they lie in their bytes: the values that lazy rows give of it.
+/* Reads one field of many encoded records: the values that lazy rows return for it.
  *
- * The commonest kinds, of which there is nothing to ask but once. As in fb_get_rows.h, what is odd is left to the
- * general decoder. lazy.pyx is the caller, and has seen to it that each record lies within the bytes and is no shorter
+ * Only the most common kinds of fields, which are checked once per call. As in fb_get_rows.h, unusual records are
+ * left to the general decoder. The caller, lazy.pyx, has checked that each record is within the bytes and no shorter
  * than its fixed part. */
 #ifndef FB_GET_COLUMN_H
 #define FB_GET_COLUMN_H
@@ -12,8 +12,8 @@ enum { FB_COLUMN_OTHER, FB_COLUMN_INT64, FB_COLUMN_DOUBLE, FB_COLUMN_TEXT, FB_CO
 
 typedef struct {
     int kind, nulls, nullable;      /* nulls: records have a bitmap */
-    int32_t place, offset, head;    /* of the field, of its slot, of the var-length region */
-    int32_t before;                 /* offset of the slot that says where this one's text begins; -1: it is the first */
+    int32_t place, offset, head;    /* position of the field; offsets of its slot and of the variable part */
+    int32_t before;                 /* offset of the slot that gives the start of this text; -1: it is the first text */
 } fb_column;
 
 static inline __attribute__((always_inline)) Py_ssize_t fb_get_column_of(fb_maker maker, int kind, fb_column c,
@@ -52,8 +52,8 @@ static inline __attribute__((always_inline)) Py_ssize_t fb_get_column_of(fb_make
     return n;
 }
 
-/* The field's values of n records, to a list that was made for them. starts[i]: where the bytes of record i are,
- * starts[n]: where those of one more would be. Returns the first that was not read. */
+/* Reads the field of n records into a list allocated for them. starts[i]: where record i begins, starts[n]: where a
+ * further one would. Returns the index of the first record that was not read. */
 static Py_ssize_t fb_get_column(fb_column c, PyObject *values, const uint8_t *bytes, const int64_t *starts) {
     PyObject **to = ((PyListObject *)values)->ob_item;
     Py_ssize_t n = PyList_GET_SIZE(values), made = 0;

@@ -1,25 +1,24 @@
-/* Bytes to records of plain fields: what fb_put_rows.h writes, read back the same short way.
+/* Reads records of plain fields as written by fb_put_rows.h.
  *
- * Some records are read together, field by field: what a field is has then to be looked at once for all of them, and
- * the loop over it is short. A record with anything odd in it, be it a length that lies or text that is no UTF-8, is
- * left to the general decoder whole, which knows what to say; those behind it wait until that was done. Every length
- * is compared with the bytes that are there before it is used. row_decode.pyx is both's caller and has the layout. */
+ * Several records are read together, field by field: the kind of a field is then checked once for all of them, in a
+ * short loop. A record with anything unusual (a wrong length, text that is not UTF-8) is left as a whole to the
+ * general decoder, which reports errors; the records after it wait for that. Every length is compared with the
+ * remaining bytes before it is used. row_decode.pyx calls both and has the layout. */
 #ifndef FB_GET_ROWS_H
 #define FB_GET_ROWS_H
 
 #include "fb_put_rows.h"
 
-#define FB_TOGETHER 16 /* records: what is made of them stays in the nearest cache until they are done */
+#define FB_TOGETHER 16 /* records read together: their objects stay in the first-level cache until they are complete */
 
-/* A record that is being read. */
+/* A record being read. */
 typedef struct {
-    const uint8_t *p;       /* its bytes, plan->head of them at least */
-    PyObject **items;       /* of its tuple */
-    uint32_t before, texts; /* bytes of the var-length region: read, and all of them */
+    const uint8_t *p;       /* its bytes, at least plan->head of them */
+    PyObject **items;       /* the items of its tuple */
+    uint32_t before, texts; /* bytes of the variable part: read so far, and in total */
 } fb_row;
 
-/* Bytes that will be read soon, if they are there: another process may have written them, and they lie in its core's
- * cache. */
+/* Prefetches bytes to be read soon: if another process wrote them, they are in its core's cache. */
 static inline void fb_send_for_bytes(const uint8_t *p) { __builtin_prefetch((const void *)((uintptr_t)p + 512)); }
 
 static inline PyObject *fb_get_int(fb_maker maker, const fb_put_field *f, const uint8_t *slot) {
@@ -36,7 +35,7 @@ static inline PyObject *fb_get_int(fb_maker maker, const fb_put_field *f, const 
     return fb_int64_by(maker, f->low ? (int64_t)(int8_t)slot[0] : (int64_t)slot[0]);
 }
 
-/* Field i, which is of this kind, of n records; returns how many there are before one that is not for here. */
+/* Reads field i, of this kind, of n records; returns how many records precede the first one it cannot handle. */
 static inline __attribute__((always_inline)) ptrdiff_t fb_get_field(fb_maker maker, const fb_put_plan *plan, int kind,
                                                                     ptrdiff_t i, fb_row *rows, ptrdiff_t n) {
     const fb_put_field *f = plan->fields + i;
@@ -101,9 +100,9 @@ static ptrdiff_t fb_get_any_field(fb_maker maker, const fb_put_plan *plan, ptrdi
     }
 }
 
-/* At most `most` records, each behind its length, from *p on, made in to[0], to[1] and so on; returns how many, and
- * moves *p behind them. It ends before a record that is not for here, is longer than `longest` or not whole. `atoms`:
- * no field can be part of a cycle. */
+/* Reads at most `most` records, each after its length, from *p on into to[0], to[1] and so on; returns how many, and
+ * moves *p past them. Stops before a record that it cannot handle, that is longer than `longest` or incomplete.
+ * `atoms`: no field can be part of a reference cycle. */
 static ptrdiff_t fb_get_some(fb_maker maker, const fb_put_plan *plan, int atoms, PyObject **to, ptrdiff_t most,
                              const uint8_t **p, const uint8_t *limit, size_t longest) {
     fb_row rows[FB_TOGETHER];
@@ -133,15 +132,15 @@ static ptrdiff_t fb_get_some(fb_maker maker, const fb_put_plan *plan, int atoms,
             n = k;
             break;
         }
-        if (atoms) PyObject_GC_UnTrack(to[k]); /* as the collector would do itself, had it to look at it */
+        if (atoms) PyObject_GC_UnTrack(to[k]); /* the garbage collector would do this itself later */
     }
     for (ptrdiff_t k = n; k < begun; k++) Py_CLEAR(to[k]);
     if (n > 0) *p = rows[n - 1].p + plan->head + rows[n - 1].texts;
     return n;
 }
 
-/* The records of a list that was made for them from number `from` on, from *p on. Returns the first that was not read,
- * and moves *p behind what was. */
+/* Reads records from *p on into a list allocated for them, starting at index `from`. Returns the index of the first
+ * record that was not read, and moves *p past those read. */
 static Py_ssize_t fb_get_rows(const fb_put_plan *plan, int atoms, PyObject *records, Py_ssize_t from,
                               const uint8_t **p, Py_ssize_t *left) {
     const uint8_t *at = *p, *limit = at + *left;
@@ -161,8 +160,8 @@ static Py_ssize_t fb_get_rows(const fb_put_plan *plan, int atoms, PyObject *reco
     return i;
 }
 
-/* As many whole records, none longer than `longest`, as there are from *p on, to the end of a list; moves *p behind
- * them. -1: an error is set, and some of them may be lost. */
+/* Appends all whole records from *p on, none longer than `longest`, to a list; moves *p past them. -1: an error is
+ * set, and some records may be lost. */
 static int fb_append_rows(const fb_put_plan *plan, int atoms, PyObject *records, const uint8_t **p, Py_ssize_t *left,
                           size_t longest) {
     const uint8_t *at = *p, *limit = at + *left;

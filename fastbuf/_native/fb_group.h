@@ -1,8 +1,8 @@
-/* Rows grouped by partition: a counting sort, stable, so that gathers run forwards through the batch.
+/* Groups rows by partition: a stable counting sort, so that gathers run forwards through the batch.
  *
- * With few partitions the count of row i is the count of row i + 1, and each increment would wait for the one
- * before it to come back from the store buffer. So the rows are cut into FB_LANES stretches with counters of
- * their own, walked side by side; laying the stretches of a partition end to end keeps the order. */
+ * With few partitions, neighbouring rows increment the same counter, and each increment would wait for the store of
+ * the one before. So the rows are cut into FB_LANES ranges with counters of their own, which are walked side by
+ * side; joining the ranges of a partition in order keeps the sort stable. */
 #ifndef FB_GROUP_H
 #define FB_GROUP_H
 
@@ -16,7 +16,7 @@
 #endif
 
 #define FB_LANES 4
-/* What `order` needs behind the last row: stores of several rows at once run on. */
+/* Extra room that `order` needs after the last row: stores of several rows at once run past the end. */
 #define FB_ORDER_SLACK 8
 
 /* The first row whose id is not in [0, parts), or -1. */
@@ -29,11 +29,11 @@ static int64_t fb_bad_partition(const int32_t *pids, int64_t rows, uint32_t part
     return -1;
 }
 
-/* Up to this many partitions one pass each, with its counter in a register and no branch, is faster still. */
+/* Up to this many partitions, one pass for each, with its counter in a register and no branch, is even faster. */
 #define FB_PASSES 4
 
 #if defined(__x86_64__)
-/* Where the ones of a byte are, ascending, a byte each. */
+/* Positions of the ones in a byte, ascending, one byte each. */
 #define FB_ONE_AT(M, K) \
     (((uint64_t)((M) >> (K) & 1) * (uint64_t)(K)) << (8 * __builtin_popcount((unsigned)(M) & ((1u << (K)) - 1))))
 #define FB_ONES(M)                                                                               \
@@ -44,8 +44,8 @@ static int64_t fb_bad_partition(const int32_t *pids, int64_t rows, uint32_t part
 #define FB_ONES_64(M) FB_ONES_16(M), FB_ONES_16((M) + 16), FB_ONES_16((M) + 32), FB_ONES_16((M) + 48)
 static const uint64_t fb_ones[256] = {FB_ONES_64(0), FB_ONES_64(64), FB_ONES_64(128), FB_ONES_64(192)};
 
-/* The rows of `part` among the first of `rows`, which are a multiple of 8, to order[n] and on: eight are compared at
- * once, and those that are equal close up. Returns n behind the last. */
+/* Writes the rows of `part` among the first `rows` rows, a multiple of 8, to order[n] and on: compares eight at once
+ * and packs the equal ones. Returns n after the last one. */
 __attribute__((target("avx2,popcnt"))) static int64_t fb_pass_avx2(const int32_t *restrict pids, int64_t rows,
                                                                    int32_t part, uint32_t *restrict order, int64_t n) {
     const __m256i wanted = _mm256_set1_epi32(part);
@@ -60,9 +60,9 @@ __attribute__((target("avx2,popcnt"))) static int64_t fb_pass_avx2(const int32_t
 }
 #endif
 
-/* As fb_group, for parts <= FB_PASSES. A pass stores every row, or eight, and steps on only past its own, so it leaves
- * rows behind its end that are not its own: the next pass begins there, and `order` has room for FB_ORDER_SLACK more
- * than `rows`. */
+/* As fb_group, for parts <= FB_PASSES. A pass stores every row, or eight at once, but advances only for its own
+ * rows. So rows of other partitions remain after its end; the next pass starts there and overwrites them, and
+ * `order` needs room for FB_ORDER_SLACK rows more than `rows`. */
 static int64_t fb_group_passes(const int32_t *restrict pids, int64_t rows, int32_t parts, uint32_t *restrict order,
                                int64_t *restrict at, int64_t *restrict stop) {
     int64_t n = 0;
@@ -85,8 +85,8 @@ static int64_t fb_group_passes(const int32_t *restrict pids, int64_t rows, int32
     return -1;
 }
 
-/* Counts, and where each partition begins and ends: counts[l * parts + p] is then the first place of stretch l's rows
- * of p. Returns the partition that has all rows, or -1. */
+/* Counts rows and computes where each partition begins and ends: counts[l * parts + p] becomes the first place of
+ * range l's rows of p. Returns the partition that has all rows, or -1. */
 static inline int64_t fb_count_rows(const int32_t *restrict pids, int64_t rows, int32_t parts,
                                     uint32_t *restrict counts, int64_t *restrict at, int64_t *restrict stop) {
     uint32_t *c0 = counts, *c1 = c0 + parts, *c2 = c1 + parts, *c3 = c2 + parts;
@@ -114,8 +114,8 @@ static inline int64_t fb_count_rows(const int32_t *restrict pids, int64_t rows, 
     return -1;
 }
 
-/* counts: FB_LANES * parts of uint32, overwritten. order: the rows, grouped (rows + FB_ORDER_SLACK of it are written).
- * at[p], stop[p]: p's place in it. Returns the partition that has all rows, or -1. */
+/* counts: FB_LANES * parts of uint32, overwritten. order: gets the rows, grouped (rows + FB_ORDER_SLACK entries are
+ * written). at[p], stop[p]: p's range in it. Returns the partition that has all rows, or -1. */
 static int64_t fb_group(const int32_t *restrict pids, int64_t rows, int32_t parts, uint32_t *restrict counts,
                         uint32_t *restrict order, int64_t *restrict at, int64_t *restrict stop) {
     if (parts <= FB_PASSES) return fb_group_passes(pids, rows, parts, order, at, stop);

@@ -1,4 +1,4 @@
-/* Mappings for arenas: anonymous, or of a memfd that another process can map too. */
+/* Mappings for arenas: anonymous, or of a memfd that other processes can map too. */
 #ifndef FB_MAP_H
 #define FB_MAP_H
 
@@ -29,8 +29,8 @@
 #define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
 #endif
 
-/* A memfd of that length which nobody can shrink any more: a peer that truncated it would raise SIGBUS here.
- * -1 with errno set. */
+/* Makes a memfd of that length which nobody can shrink: if a peer truncated it, reads here would raise SIGBUS. -1
+ * with errno set. */
 static inline int fb_memfd(const char *name, size_t length) {
     int fd = (int)syscall(SYS_memfd_create, name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0) return -1;
@@ -50,7 +50,7 @@ static inline void *fb_map(size_t length, int fd) {
     return p == MAP_FAILED ? NULL : p;
 }
 
-/* Another process's memfd. */
+/* Maps another process's memfd. */
 static inline void *fb_map_shared(size_t length, int fd, int writable) {
     void *p = mmap(NULL, length, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
     return p == MAP_FAILED ? NULL : p;
@@ -58,12 +58,12 @@ static inline void *fb_map_shared(size_t length, int fd, int writable) {
 
 static inline int fb_unmap(void *p, size_t length) { return munmap(p, length); }
 
-/* Advice only: 0, or errno.  Kernels without huge pages say EINVAL. */
+/* Advice only; returns 0 or errno.  Kernels without huge pages return EINVAL. */
 static inline int fb_advise_huge(void *p, size_t length) {
     return madvise(p, length, MADV_HUGEPAGE) == 0 ? 0 : errno;
 }
 
-/* Every page present and writable: 0, or errno.  Before Linux 5.14 each page is touched instead. */
+/* Makes every page present and writable; returns 0 or errno.  Before Linux 5.14 it writes to each page instead. */
 static inline int fb_populate(void *p, size_t length) {
     if (madvise(p, length, MADV_POPULATE_WRITE) == 0) return 0;
     if (errno != EINVAL) return errno;

@@ -1,11 +1,11 @@
 /* Murmur3 x86_32 as Spark computes it (org.apache.spark.unsafe.hash.Murmur3_x86_32, HashExpression).
  *
- * Where Spark leaves the published algorithm (A. Appleby, SMHasher): the up to three bytes after the last
- * whole word are each sign-extended to an int and mixed like a word (hashUnsafeBytes). The hash of one
- * column is the seed of the next; a null leaves it as it is.
+ * Where Spark differs from the published algorithm (A. Appleby, SMHasher): the up to three bytes after the last whole
+ * word are each sign-extended to an int and mixed like a word (hashUnsafeBytes). The hash of one column is the seed of
+ * the next; a null leaves the seed unchanged.
  *
- * The loops over fixed-width columns are plain C that the compiler vectorises; each exists for AVX-512 (which
- * rotates in one step), for AVX2 and for the baseline, chosen at run time.
+ * The loops over fixed-width columns are plain C that the compiler vectorises; each exists for AVX-512 (which has a
+ * rotate instruction), for AVX2 and for the baseline, chosen at run time.
  */
 #ifndef FB_MURMUR3_H
 #define FB_MURMUR3_H
@@ -22,7 +22,7 @@ enum fb_hash {
     FB_HASH_INT16,
     FB_HASH_UINT16,
     FB_HASH_INT32,
-    FB_HASH_UINT32, /* as a long: the Spark type that holds all its values */
+    FB_HASH_UINT32, /* hashed as a long: the Spark type that holds all its values */
     FB_HASH_INT64,
     FB_HASH_FLOAT,
     FB_HASH_DOUBLE,
@@ -60,7 +60,7 @@ FB_INLINE uint32_t fb_hash_long(uint64_t v, uint32_t h) {
     return fb_finish(fb_mix(fb_mix(h, (uint32_t)v), (uint32_t)(v >> 32)), 8);
 }
 
-/* -0.0 is 0.0 and every NaN is the one of Float.floatToIntBits. */
+/* -0.0 hashes as 0.0, and every NaN as that of Float.floatToIntBits. */
 FB_INLINE uint32_t fb_float_bits(uint32_t u) {
     u = (u << 1) == 0 ? 0 : u;
     return (u & 0x7FFFFFFFu) > 0x7F800000u ? 0x7FC00000u : u;
@@ -88,7 +88,7 @@ static uint32_t fb_hash_decimal(const uint8_t *p, uint32_t h) {
     return fb_hash_bytes(bytes + skip, 16 - skip, h);
 }
 
-/* One value of any type, for what lies inside lists and structs. */
+/* Hashes one value of any type, for values inside lists and structs. */
 static uint32_t fb_hash_one(const fb_node *nodes, const fb_column *cols, int node, int64_t i, uint32_t h) {
     const fb_node *t = &nodes[node];
     const fb_column *c = &cols[node];
@@ -134,7 +134,7 @@ static uint32_t fb_hash_one(const fb_node *nodes, const fb_column *cols, int nod
     }                                                     \
     break
 
-/* A block of at most FB_HASH_BLOCK rows from row `lo` on: h[i] is seed and result. */
+/* Hashes at most FB_HASH_BLOCK rows from row `lo` on: h[i] is seed and result. */
 FB_INLINE void fb_hash_block_body(const fb_node *nodes, const fb_column *cols, int node, int64_t lo, int n,
                                   uint32_t *restrict h) {
     const fb_node *t = &nodes[node];
@@ -166,15 +166,15 @@ FB_INLINE void fb_hash_block_body(const fb_node *nodes, const fb_column *cols, i
         } /* fall through */
     default:
         for (int i = 0; i < n; i++) h[i] = fb_hash_one(nodes, cols, node, lo + i, h[i]);
-        return; /* nulls seen to */
+        return; /* nulls were handled above */
     }
     if (c->validity)
         for (int i = 0; i < n; i++)
             if (!fb_bit(c->validity, c->bit0 + lo + i)) h[i] = seeds[i];
 }
 
-/* pmod(h, n) with n <= 2^30. The quotient by doubles is off by at most one: |h| < 2^31 has an absolute error
- * below 2^-20 / n, so the remainder is in [-n, n] and one correction on either side settles it. */
+/* pmod(h, n) with n <= 2^30. The quotient computed with doubles is off by at most one: |h| < 2^31 has an absolute
+ * error below 2^-20 / n, so the remainder is in [-n, n], and one correction on either side makes it exact. */
 FB_INLINE void fb_pmod_body(const uint32_t *restrict h, int n_rows, int32_t n, int32_t *restrict out) {
     if ((n & (n - 1)) == 0) {
         for (int i = 0; i < n_rows; i++) out[i] = (int32_t)(h[i] & (uint32_t)(n - 1));
@@ -200,7 +200,7 @@ FB_INLINE void fb_pmod_body(const uint32_t *restrict h, int n_rows, int32_t n, i
     }
 #if defined(__clang__)
 #define FB_64_BYTES "avx512f,avx512bw,avx512dq,avx512vl"
-#else /* which takes 32 at once unless it is told */
+#else /* the compiler uses 32 bytes at once unless told otherwise */
 #define FB_64_BYTES "avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512"
 #endif
 #if defined(__x86_64__)
@@ -238,14 +238,14 @@ static inline void fb_pmod(const uint32_t *h, int rows, int32_t n, int32_t *out)
     fb_pmod_base(h, rows, n, out);
 }
 
-/* Rows [0, n) of one column, on top of the hashes so far. */
+/* Hashes rows [0, n) of one column, with the hashes so far as seeds. */
 static void fb_hash_chain(const fb_node *nodes, const fb_column *cols, int node, uint32_t *h, int64_t n) {
     for (int64_t i = 0; i < n; i += FB_HASH_BLOCK)
         fb_hash_block(nodes, cols, node, i, n - i < FB_HASH_BLOCK ? (int)(n - i) : FB_HASH_BLOCK, h + i);
 }
 
-/* The sum, modulo 2^64, of a mix of each hash: the same for the same hashes in any order.  A plain sum of hashes would
- * not see two of them change by as much in opposite directions. */
+/* The sum, modulo 2^64, of a mix of each hash: equal for the same hashes in any order.  A plain sum would miss two
+ * hashes that change by the same amount in opposite directions. */
 FB_INLINE uint64_t fb_mixed(const uint32_t *h, int n) {
     uint64_t sum = 0;
     for (int i = 0; i < n; i++) {
@@ -256,7 +256,7 @@ FB_INLINE uint64_t fb_mixed(const uint32_t *h, int n) {
     return sum;
 }
 
-/* pids[i] = pmod(hash of row i over the columns of `keys` in order, parts); gives the fb_mixed of all hashes. */
+/* pids[i] = pmod(hash of row i over the columns of `keys` in order, parts); returns fb_mixed of all hashes. */
 static uint64_t fb_hash_partition(const fb_node *nodes, const fb_column *cols, const int32_t *keys, int n_keys,
                                   uint32_t seed, int64_t n, int32_t parts, int32_t *pids) {
     uint32_t block[FB_HASH_BLOCK];

@@ -1,8 +1,8 @@
-/* CPython's int, float, str and bytes, read and made in place of calls: rows are little else.
+/* Reads and makes CPython's int, float, str and bytes without calls: rows consist mostly of these.
  *
- * Where the interpreter's own structs are known (CPython 3.11 to 3.13, release builds) an object is laid out here, as
- * its constructor would: memory of PyObject_Malloc, which the type's own tp_free gives back, and each field set.
- * Everywhere else the constructor itself is called. */
+ * Where the interpreter's structs are known (CPython 3.11 to 3.13, release builds), an object is built here as its
+ * constructor would do: memory from PyObject_Malloc, which the type's tp_free frees, and each field set. Everywhere
+ * else the constructor is called. */
 #ifndef FB_OBJECTS_H
 #define FB_OBJECTS_H
 
@@ -18,11 +18,11 @@
 #define FB_BY_HAND 0
 #endif
 
-#define FB_HIGH_BITS 0x8080808080808080ull      /* of eight bytes: none is set in ASCII */
+#define FB_HIGH_BITS 0x8080808080808080ull      /* bits of eight bytes that are not set in ASCII */
 
 /* ------------------------------------------------------------------------------------------------ read */
 
-/* An exact int as int64.  0: done, 1: does not fit, -1: error set.  Ints of one digit (30 bits) skip the call. */
+/* Reads an exact int as int64.  0: done, 1: does not fit, -1: error set.  Ints of one digit (30 bits) need no call. */
 static inline int fb_exact_int64(PyObject *o, int64_t *x) {
     int overflow;
 #if PY_VERSION_HEX >= 0x030C0000
@@ -41,7 +41,7 @@ static inline int fb_exact_int64(PyObject *o, int64_t *x) {
     return overflow ? 1 : (*x == -1 && PyErr_Occurred()) ? -1 : 0;
 }
 
-/* UTF-8 of an exact str: borrowed from it, NULL with an error set for a lone surrogate. */
+/* The UTF-8 of an exact str: borrowed from it; NULL with an error set for a lone surrogate. */
 static inline const char *fb_utf8(PyObject *o, Py_ssize_t *size) {
     if (PyUnicode_IS_COMPACT_ASCII(o)) {
         *size = PyUnicode_GET_LENGTH(o);
@@ -50,7 +50,7 @@ static inline const char *fb_utf8(PyObject *o, Py_ssize_t *size) {
     return PyUnicode_AsUTF8AndSize(o, size);
 }
 
-/* Short strings: two moves that overlap instead of a call. */
+/* Short strings: two overlapping moves instead of a call. */
 static inline void fb_copy_short(void *dst, const void *src, Py_ssize_t n) {
     uint64_t a, b;
     uint32_t c, d;
@@ -81,7 +81,7 @@ static inline void fb_copy_short(void *dst, const void *src, Py_ssize_t n) {
     }
 }
 
-/* Whether n bytes are ASCII: eight at a time, the last eight once more. */
+/* Whether n bytes are ASCII: eight at a time; the last eight may overlap. */
 static inline int fb_ascii(const uint8_t *p, Py_ssize_t n) {
     uint64_t seen = 0, w;
     uint32_t a, b;
@@ -102,7 +102,7 @@ static inline int fb_ascii(const uint8_t *p, Py_ssize_t n) {
     return (seen & FB_HIGH_BITS) == 0;
 }
 
-/* The doubles of a list's exact floats from its start, written to `to`; how many they are. */
+/* Writes the doubles of the exact floats at the start of a list to `to`; returns how many. */
 static inline Py_ssize_t fb_list_doubles(PyObject *list, uint8_t *to) {
     PyObject *const *items = ((PyListObject *)list)->ob_item;
     Py_ssize_t n = PyList_GET_SIZE(list), i = 0;
@@ -110,14 +110,14 @@ static inline Py_ssize_t fb_list_doubles(PyObject *list, uint8_t *to) {
     return i;
 }
 
-/* Records whose objects lie about in memory (sorted, shuffled, grouped ones) would wait for each object in turn; so
- * those of the next records are sent for meanwhile.  Where they lie in the order of their making, as most do, the
- * processor does that by itself, and doing it twice costs a tenth: every FB_LOOK records two of them are looked at.
- * All of this reads what is borrowed from a list at that moment, and runs no Python code. */
+/* If the objects of records are scattered in memory (after sorting, shuffling or grouping), the loop would wait for
+ * each object; so the objects of the next records are prefetched.  If they are in the order of creation, as most
+ * are, the hardware prefetches them, and doing it twice costs a tenth: so every FB_LOOK records two of them are
+ * checked. All of this reads references borrowed from a list at that moment, and runs no Python code. */
 #define FB_AHEAD 4
 #define FB_LOOK 32
 #define FB_NEAR ((ptrdiff_t)1 << 16)
-#define FB_MOST 16              /* of a record's values: the processor has few places for what was sent for */
+#define FB_MOST 16              /* values prefetched per record: processors allow few prefetches at a time */
 
 static inline int fb_scattered(PyObject *list, Py_ssize_t at) {
     PyObject *a, *b;
@@ -131,7 +131,7 @@ static inline int fb_scattered(PyObject *list, Py_ssize_t at) {
         ptrdiff_t gap = (char *)PyTuple_GET_ITEM(b, i) - (char *)PyTuple_GET_ITEM(a, i);
         far += gap > FB_NEAR || gap < -FB_NEAR;
     }
-    return 2 * far > n;             /* None and small ints are shared, and lie far from the rest */
+    return 2 * far > n;             /* None and small ints are shared, and are far from the others */
 }
 
 static inline void fb_send_for(PyObject *list, Py_ssize_t at) {
@@ -149,11 +149,10 @@ static inline void fb_send_for(PyObject *list, Py_ssize_t at) {
 
 /* ------------------------------------------------------------------------------------------------ made */
 
-/* Where many objects come from: the interpreter's allocator, asked for once in place of a call through its wrapper for
- * each of them. Whatever hooks into it (debug builds, tracemalloc) is that allocator, and has its way. Nobody may change
- * it meanwhile, so no Python code may run from fb_maker_open to fb_maker_close: the GIL is kept, and the collector,
- * which CPython 3.11 starts in the midst of making a tuple or a list, is held off. It could find nothing in what is
- * still being made. */
+/* The interpreter's allocator, looked up once instead of a call through its wrapper for each object. Hooks (debug
+ * builds, tracemalloc) replace that allocator, so they still work. It must not change meanwhile, so no Python code
+ * may run from fb_maker_open to fb_maker_close: the GIL is kept, and the garbage collector, which CPython 3.11
+ * starts while a tuple or a list is being made, is disabled. It would find no garbage in unfinished objects anyway. */
 #if FB_BY_HAND
 
 typedef struct {
@@ -174,7 +173,7 @@ static inline fb_maker fb_maker_found(void) {
     return (fb_maker){found.malloc, found.ctx};
 }
 
-/* None of the types made here is of the heap: nothing counts its instances. */
+/* None of the types made here is a heap type, so no instance count is needed. */
 static inline PyObject *fb_new(fb_maker maker, PyTypeObject *type, size_t size) {
     PyObject *o = (PyObject *)maker.make(maker.ctx, size);
     if (o == NULL) return PyErr_NoMemory();
@@ -189,7 +188,7 @@ static inline PyObject *fb_float_by(fb_maker maker, double x) {
     return o;
 }
 
-/* Ints of one and two digits (60 bits) are made; small ones are the interpreter's own. */
+/* Makes ints of one and two digits (60 bits); small ints are the interpreter's own. */
 static inline PyObject *fb_int64_by(fb_maker maker, int64_t x) {
     const uint64_t sign = (uint64_t)(x >> 63), size = ((uint64_t)x ^ sign) - sign;
     const uint64_t digits = 1 + (size >> PyLong_SHIFT != 0);
@@ -216,13 +215,13 @@ static inline PyObject *fb_bytes_by(fb_maker maker, const uint8_t *p, Py_ssize_t
     o = fb_new(maker, &PyBytes_Type, offsetof(PyBytesObject, ob_sval) + (size_t)n + 1);
     if (o == NULL) return NULL;
     ((PyVarObject *)o)->ob_size = n;
-    memset((PyVarObject *)o + 1, 0xFF, sizeof(Py_hash_t));      /* ob_shash = -1: a name that compilers warn of */
+    memset((PyVarObject *)o + 1, 0xFF, sizeof(Py_hash_t));      /* ob_shash = -1; compilers warn about the name */
     fb_copy_short(PyBytes_AS_STRING(o), p, n);
     PyBytes_AS_STRING(o)[n] = 0;
     return o;
 }
 
-/* A str of n ASCII characters that are the caller's to write, 2 to 2**20 of them. */
+/* A str of n ASCII characters, 2 to 2**20 of them, which the caller must write. */
 static inline PyObject *fb_ascii_room(fb_maker maker, Py_ssize_t n) {
     PyASCIIObject *s = (PyASCIIObject *)fb_new(maker, &PyUnicode_Type, sizeof(PyASCIIObject) + (size_t)n + 1);
     if (s == NULL) return NULL;
@@ -240,7 +239,8 @@ static inline PyObject *fb_ascii_room(fb_maker maker, Py_ssize_t n) {
     return (PyObject *)s;
 }
 
-/* A str of UTF-8. What most are, 8 to 16 bytes of ASCII, is read once: what was looked at is what is written. */
+/* A str from UTF-8. The most common case, 8 to 16 bytes of ASCII, is read once: the checked bytes are also the ones
+ * written. */
 static inline PyObject *fb_str_by(fb_maker maker, const uint8_t *p, Py_ssize_t n) {
     PyObject *o;
     if ((size_t)n - 8 <= 8) {
@@ -260,7 +260,7 @@ static inline PyObject *fb_str_by(fb_maker maker, const uint8_t *p, Py_ssize_t n
     return o;
 }
 
-/* A list of n doubles. Its items are not filled with NULL before they are there: while they are not, it is empty. */
+/* A list of n doubles. Its items are not set to NULL first: until they are filled, the list has size 0. */
 static inline PyObject *fb_doubles_by(fb_maker maker, const uint8_t *p, Py_ssize_t n) {
     PyObject *out = PyList_New(0), **items;
     if (out == NULL || n == 0) return out;

@@ -1,5 +1,5 @@
-/* Loops over offsets: whether they fall, how long the longest value is, and all of them moved. Whoever reads a batch or
- * a chunk looks at all of them, so each scan exists for AVX2 and for the baseline, chosen at run time. */
+/* Loops over offsets: check that they do not decrease, find the longest value, and shift them. Every reader of a
+ * batch or chunk needs all offsets, so each loop exists for AVX2 and for the baseline, chosen at run time. */
 #ifndef FB_OFFSETS_H
 #define FB_OFFSETS_H
 
@@ -11,11 +11,11 @@ static inline uint32_t fb_step(const uint8_t *pair) {
     return b | (b - a);
 }
 
-/* Whether one of n + 1 offsets, anywhere in memory, is below the one before it. While all are below 2^31, a difference
- * is negative exactly if they fall; only with others among them, of lists of bits, is each pair compared.
+/* Whether one of n + 1 offsets, at any address, is below the one before it. While all are below 2^31, a difference is
+ * negative exactly if they decrease; only if there are others, as in lists of bits, is each pair compared.
  *
- * Four stretches side by side: where the offsets are in no cache, the hardware fetches four streams a quarter faster than
- * one, since each is fetched ahead only up to the end of its page. */
+ * Reads four ranges side by side: if the offsets are in no cache, the hardware fetches four streams a quarter faster
+ * than one, since it prefetches each only up to the end of its page. */
 static inline __attribute__((always_inline)) int fb_fall_body(const uint8_t *offsets, int64_t n) {
     uint32_t high = fb_load32(offsets), falls = 0;
     int64_t lane = n / 4;
@@ -28,7 +28,7 @@ static inline __attribute__((always_inline)) int fb_fall_body(const uint8_t *off
     return falls != 0;
 }
 
-/* The longest of n values as an unsigned difference of their offsets: of a falling pair it is huge. */
+/* The longest of n values as an unsigned difference of offsets: for a decreasing pair it is huge. */
 static inline __attribute__((always_inline)) uint32_t fb_longest_body(const int32_t *offsets, int64_t n) {
     uint32_t most = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -38,7 +38,7 @@ static inline __attribute__((always_inline)) uint32_t fb_longest_body(const int3
     return most;
 }
 
-/* n offsets of a chunk, each moved by `base`. That the two do not overlap lets the compiler do several at once. */
+/* Adds `base` to n offsets of a chunk. The two arrays do not overlap, so the compiler can vectorise this. */
 static inline void fb_shift_offsets(uint8_t *restrict dst, const uint8_t *restrict src, int64_t n, uint32_t base) {
     for (int64_t i = 0; i < n; i++) fb_store32(dst + 4 * i, fb_load32(src + 4 * i) + base);
 }

@@ -1,8 +1,8 @@
-/* The parts of one parsed payload as an ArrowArray, where they lie: nothing is copied but the offsets of large kinds,
- * which are 32 bits wide in a chunk and 64 in Arrow.
+/* Makes an ArrowArray of the parts of a parsed payload in place: only offsets of large kinds are copied, since they
+ * have 32 bits in a chunk and 64 in Arrow.
  *
- * Lifetime: every array of the tree holds a reference on one fb_place, and the last to be released lets go of the
- * bytes that all of them point into. Consumers may do that on any thread, and may have moved children out before. */
+ * Lifetime: every array of the tree holds a reference to one fb_place, and the last one released frees the bytes
+ * that all of them point into. Consumers may release on any thread, and may have moved children out before. */
 #ifndef FB_PLACE_H
 #define FB_PLACE_H
 
@@ -12,9 +12,9 @@
 
 typedef struct fb_place {
     atomic_long refs;                       /* arrays not yet released */
-    void (*drop)(struct fb_place *);        /* lets go of the bytes; the last one calls it, before the place is freed */
-    void *owner;                            /* for drop: whose the bytes are */
-    struct ArrowArray *arrays;              /* of each node; that of node 0 is handed out by value */
+    void (*drop)(struct fb_place *);        /* frees the bytes; called by the last release, before the place is freed */
+    void *owner;                            /* for drop: the owner of the bytes */
+    struct ArrowArray *arrays;              /* one per node; that of node 0 is returned by value */
     struct ArrowArray **children;           /* what the arrays' `children` point to */
     const void **buffers;                   /* three for each node */
     int64_t *wide;                          /* offsets of the large kinds, one node after the other */
@@ -22,7 +22,7 @@ typedef struct fb_place {
 
 static inline void fb_place_release(fb_place *p) {
     if (atomic_fetch_sub_explicit(&p->refs, 1, memory_order_release) != 1) return;
-    /* What other threads read of the bytes happens before they are let go of. */
+    /* Reads of the bytes by other threads happen before the bytes are freed. */
     atomic_thread_fence(memory_order_acquire);
     p->drop(p);
     free(p);
@@ -36,7 +36,7 @@ static void fb_release_placed(struct ArrowArray *a) {
     fb_place_release(p);
 }
 
-/* An array without rows ships nothing, and still has one offset. */
+/* An array without rows has no data but still needs one offset. */
 static const int64_t fb_no_rows = 0;
 
 static int64_t fb_nulls_of(const fb_node *t, const fb_piece *p) {
@@ -44,7 +44,7 @@ static int64_t fb_nulls_of(const fb_node *t, const fb_piece *p) {
     return p->validity ? p->rows - fb_count_bits(p->validity, 0, p->rows) : 0;
 }
 
-/* Widens a piece's offsets to *free_from, which is moved on. */
+/* Widens a piece's offsets into *free_from, and advances it. */
 static const void *fb_wide_offsets(const fb_piece *p, int64_t **free_from) {
     int64_t *wide = *free_from;
     fb_widen_offsets(wide, p->body, p->rows + 1, 0);
@@ -77,8 +77,8 @@ static void fb_fill_place(const fb_assembly *s, fb_place *place) {
     }
 }
 
-/* After fb_parse: its pieces as *a. `drop` is called once, when nothing points into the payload any more; with a
- * result of -1, no memory, it is not. */
+/* After fb_parse: makes *a of its pieces. `drop` is called once, when nothing points into the payload any more;
+ * after a result of -1 (no memory) it is not called. */
 static int fb_take_place(const fb_assembly *s, void (*drop)(fb_place *), void *owner, struct ArrowArray *a) {
     size_t n = (size_t)s->n_nodes, wide = 0;
     for (size_t k = 0; k < n; k++)

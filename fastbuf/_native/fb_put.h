@@ -1,12 +1,12 @@
-/* Elements out of a bound batch: columnar.pyx draws the layout. What fb_sort.h has laid by partition is copied, all else is
- * gathered. */
+/* Writes elements from a bound batch; columnar.pyx draws the layout. Columns that fb_sort.h has sorted by partition
+ * are copied, all others are gathered. */
 #ifndef FB_PUT_H
 #define FB_PUT_H
 
 #include "fb_band.h"
 #include "fb_gather.h"
 
-/* Copies from `src`, of which 31 bytes more may be read. */
+/* Copies from `src`; 31 more bytes of it may be read. */
 static inline void fb_copy_over(uint8_t *restrict dst, const uint8_t *restrict src, int64_t bytes,
                                 const uint8_t *limit) {
     if (bytes > FB_SHORT_COPY || limit - dst < bytes + 31) {
@@ -40,7 +40,7 @@ static inline __attribute__((always_inline)) uint8_t *fb_close_up(const uint8_t 
     return o;
 }
 
-/* As fb_gather, of a column that lies by partition: rows lo .. lo + n of it. `idx` is read for a bitmap only. */
+/* As fb_gather, for a column sorted by partition: its rows lo .. lo + n. `idx` is read only for a bitmap. */
 static uint8_t *fb_put_sorted(const fb_gather_state *g, const fb_sorted *s, int node, const uint32_t *idx, int64_t lo,
                               int64_t n, uint8_t *dst) {
     const fb_column *c = &g->cols[node];
@@ -48,7 +48,7 @@ static uint8_t *fb_put_sorted(const fb_gather_state *g, const fb_sorted *s, int 
         g->flags[node >> 3] |= (uint8_t)(1 << (node & 7));
         dst = fb_fill_up(dst, (n + 7) >> 3, g->limit);
     }
-    const uint8_t *slots = s->values + lo * s->slot; /* outside of bands, slots stand side by side */
+    const uint8_t *slots = s->values + lo * s->slot; /* outside of bands, slots are contiguous */
     if (g->nodes[node].kind == FB_FIXED) {
         fb_copy_over(dst, slots, n * s->slot, g->limit);
         return fb_fill_up(dst, n * s->slot, g->limit);
@@ -60,24 +60,24 @@ static uint8_t *fb_put_sorted(const fb_gather_state *g, const fb_sorted *s, int 
     return fb_fill_up(start, o - start, g->limit);
 }
 
-/* As fb_encode, of a batch that is one band: with many partitions there are few rows to an element, and what is done
- * once for each of them counts. */
+/* As fb_encode, for a batch that is one band: with many partitions an element has few rows, so the cost per element
+ * counts. */
 static inline int64_t fb_encode_band(const fb_batch *b, const uint32_t *idx, int64_t lo, int64_t n, uint8_t *dst,
                                      int64_t room, int64_t *rows) {
     const fb_sorted *s = &b->sorted[1];
     int64_t fit = n * b->max_row_bits <= fb_budget(b, room) ? n : fb_fit(b, idx, lo, n, room);
     *rows = fit;
     if (!fit) return 0;
-    fb_store64(dst + 8, 0); /* the flags of six nodes at most: no column has a bitmap */
+    fb_store64(dst + 8, 0); /* the flags of at most six nodes: no column has a bitmap */
     uint8_t *o = fb_empty_band(s->values + lo * s->apart, s->eights, s->text, fit, dst + 16, dst + room);
     fb_store32(dst + 4, (uint32_t)fit);
     fb_store32(dst, (uint32_t)(o - dst - 4));
     return o - dst;
 }
 
-/* One element with as many of the n rows as fit in `room`; returns its bytes (0: not one row fits) and the rows. The
- * rows are those that `idx` names, and if it is NULL, lo and those behind it. With columns by partition, idx[0] is the
- * row at place lo of them, and is not read if all of them are. */
+/* Writes one element with as many of the n rows as fit in `room`; returns its bytes (0: not one row fits) and the
+ * number of rows. `idx` lists the rows; NULL: they are lo and the following ones. With columns sorted by partition,
+ * idx[0] is the row at place lo of them; if all columns are, idx is not read. */
 static int64_t fb_encode(const fb_batch *b, const uint32_t *idx, int64_t lo, int64_t n, uint8_t *dst, int64_t room,
                          int64_t *rows) {
     if (idx && b->sorted && b->all_sorted == FB_ONE_BAND) return fb_encode_band(b, idx, lo, n, dst, room, rows);

@@ -1,10 +1,10 @@
-/* Records of plain fields to bytes: tuples of exact ints, floats, bools, str, bytes, None and lists of floats.
+/* Writes records of plain fields: tuples of exact ints, floats, bools, str, bytes, None and lists of floats.
  *
- * Most records are no more than that, and most of what a general encoder does for one is to be ready for everything else:
- * Python code that runs in between, memory that moves, errors. None of that can happen here: nothing is called that runs
- * Python code, so that what is borrowed stays; and a record with anything unusual in it, be it a value that does not
- * fit, is left to the general encoder whole, which knows what to say. row_encode.pyx is both's caller and has the
- * layout. fb_get_rows.h reads them back. */
+ * Most records contain nothing else, and a general encoder spends most of its work on being ready for other cases:
+ * Python code that runs in between, memory that moves, errors. None of these can happen here: no function is called
+ * that runs Python code, so borrowed references stay valid. A record with anything unusual, such as a value that
+ * does not fit, is left as a whole to the general encoder, which reports errors. row_encode.pyx calls both and has
+ * the layout. fb_get_rows.h reads the records. */
 #ifndef FB_PUT_ROWS_H
 #define FB_PUT_ROWS_H
 
@@ -28,7 +28,7 @@ typedef struct {
     fb_put_field fields[];
 } fb_put_plan;
 
-/* One record to `to`; returns where it ends, or NULL: there is no room before `limit`, or it is not for here. */
+/* Writes one record to `to`; returns where it ends, or NULL: no room before `limit`, or a record it cannot handle. */
 static inline uint8_t *fb_put_row(const fb_put_plan *plan, PyObject *record, uint8_t *to, const uint8_t *limit) {
     uint8_t *start = to + plan->head, *o = start;
     int32_t count = plan->count;
@@ -102,7 +102,7 @@ static inline uint8_t *fb_put_row(const fb_put_plan *plan, PyObject *record, uin
     return o - to <= UINT32_MAX ? o : NULL;
 }
 
-/* One record to buf[*at] and on; returns whether it was written, and then moves *at behind it. */
+/* Writes one record to buf[*at] and on; returns whether it was written, and if so moves *at past it. */
 static inline int fb_put_record(const fb_put_plan *plan, PyObject *record, uint8_t *buf, Py_ssize_t *at,
                                 Py_ssize_t room) {
     uint8_t *end = fb_put_row(plan, record, buf + *at, buf + room);
@@ -111,8 +111,8 @@ static inline int fb_put_record(const fb_put_plan *plan, PyObject *record, uint8
     return 1;
 }
 
-/* The records of a list from number `from` on, each behind its length, to buf[*at] and on. Returns the first that was
- * not written, and moves *at behind what was. */
+/* Writes the records of a list from index `from` on, each after its length, to buf[*at] and on. Returns the index of
+ * the first one not written, and moves *at past those written. */
 static Py_ssize_t fb_put_rows(const fb_put_plan *plan, PyObject *records, Py_ssize_t from, uint8_t *buf, Py_ssize_t *at,
                               Py_ssize_t room) {
     uint8_t *o = buf + *at, *limit = buf + room, *end;

@@ -1,12 +1,12 @@
 /* A number for each thread that uses a pool, so that its magazines are found without a search.
  *
- * Slot 0 is nobody's: who asks when all others are taken does without a magazine.  A slot is given back when its thread
- * ends, after `flush` has emptied what the thread left; the next thread may have it then.
- * The pairing: a slot is claimed (acquire) after it was given back (release), so its new thread sees what the old one did.
+ * Slot 0 belongs to no thread: a thread that finds all others taken has no magazine.  A slot is freed when its thread
+ * ends, after `flush` has emptied the thread's magazines; then another thread may claim it.
+ * Pairing: a slot is claimed (acquire) after it was freed (release), so its new thread sees the writes of the old one.
  *
- * One module alone includes this file: what a thread knows of itself is a variable of that module.  Initial-exec: its
- * distance from the thread pointer is the same in all threads; the few bytes fit what the loader keeps in reserve for
- * libraries that come late.
+ * Only one module includes this file: a thread's record is a thread-local variable of that module.  Initial-exec: its
+ * offset from the thread pointer is the same in all threads; its few bytes fit into the loader's reserve for libraries
+ * loaded late.
  */
 #ifndef FB_SLOT_H
 #define FB_SLOT_H
@@ -16,11 +16,11 @@
 
 #include "fb_magazine.h"
 
-/* Where the threads of a pool look that has no magazines yet: shut ones. */
+/* Shut magazines for threads of a pool that has none yet. */
 static _Alignas(128) fb_magazine fb_of_nobody[FB_SLOTS];
 static __thread fb_here fb_mine __attribute__((tls_model("initial-exec"))) = {fb_of_nobody, 0};
-static fb_au32 fb_slots_taken;               /* a bit each; 1: slot 0 */
-static pthread_key_t fb_slot_key;            /* its destructor is what runs when a thread ends */
+static fb_au32 fb_slots_taken;               /* one bit each; 1: slot 0 */
+static pthread_key_t fb_slot_key;            /* its destructor runs when a thread ends */
 static void (*fb_slot_flush)(uint32_t slot);
 
 static inline int64_t fb_here_distance(void) { return (char *)&fb_mine - (char *)fb_here_at(0); }
@@ -33,10 +33,10 @@ static void fb_slot_give_back(void *slot) {
     atomic_fetch_and_explicit(&fb_slots_taken.v, ~(1u << mine), memory_order_acq_rel);
 }
 
-/* In a forked child: the others' threads are not there. */
+/* In a forked child: the threads of the other slots do not exist. */
 static void fb_slot_child(void) { fb_u32_store_relaxed(&fb_slots_taken, 1u | 1u << fb_mine.slot); }
 
-/* Before the first claim; 0, or what failed. */
+/* Call it before the first claim; returns 0 or an error number. */
 static inline int fb_slot_start(void (*flush)(uint32_t)) {
     fb_slot_flush = flush;
     fb_u32_init(&fb_slots_taken, 1);
@@ -44,7 +44,7 @@ static inline int fb_slot_start(void (*flush)(uint32_t)) {
     return rc != 0 ? rc : pthread_atfork(NULL, NULL, fb_slot_child);
 }
 
-/* The calling thread's slot, claimed now if need be; 0: there is none left. */
+/* The calling thread's slot, claimed now if it has none; 0: none is left. */
 static inline uint32_t fb_slot_claim(void) {
     if (fb_mine.slot != 0) return fb_mine.slot;
     uint32_t taken = fb_u32_load_relaxed(&fb_slots_taken);

@@ -1,18 +1,18 @@
-/* A batch's columns laid out by partition in one run through its rows, so that a chunk is copied from ranges.
+/* Sorts a batch's columns by partition in one pass through its rows, so that a chunk is copied from ranges.
  *
  * A gather of one partition after the other reads every cache line of the batch once for each of its values: with eight
- * partitions or more that is the whole batch eight times over. Here all is read in order, once, and written to as many
- * places as there are partitions, whose lines stay in the first cache while there are a few hundred. Strings of up to
- * 31 bytes go to slots of 16 or 32 with their length in the last byte, on the same line, and close up when they are
- * copied out. What has no slot here is gathered.
+ * partitions or more that is the whole batch eight times. Here all is read once, in order, and written to as many
+ * places as there are partitions, whose lines stay in the first-level cache for up to a few hundred partitions. Strings
+ * of up to 31 bytes go to slots of 16 or 32 bytes with their length in the last byte, in the same cache line; they are
+ * packed when copied out. Columns that get no slot here are gathered.
  *
- * Columns of 8 bytes that stand side by side, and a column of strings behind them, share a band: a row's values lie
- * together, so that there is one place per partition that is written to, not one for each column, and a partition of few
- * rows is a few lines (fb_band.h).
+ * Neighbouring columns of 8 bytes, and a column of strings after them, share a band: a row's values are stored
+ * together, so each partition has one place that is written to, not one per column, and a partition of few rows takes
+ * few cache lines (fb_band.h).
  *
- * The place of a row among all rows by partition is found while the first band is filled, in the same walk: a loop of
- * its own for that costs half as much again. It is `places[row]` then; fb_spell_order makes the row numbers that a
- * gather walks of it, where one is needed. */
+ * The same pass that fills the first band finds the place of each row in the sorted order: a separate loop for that
+ * costs half as much again. It is stored in `places[row]`; fb_spell_order turns it into the row numbers that a
+ * gather needs. */
 #ifndef FB_SORT_H
 #define FB_SORT_H
 
@@ -20,12 +20,12 @@
 #include "fb_gather.h"
 #include "fb_group.h"
 
-/* Bytes behind the last slot that copies may read. */
+/* Bytes after the last slot that copies may read. */
 #define FB_SORT_SLACK 64
-/* More than this is not worth keeping memory for: larger batches are gathered. */
+/* Larger batches are gathered: more memory than this is not worth keeping. */
 #define FB_SORT_BYTES ((int64_t)16 << 20)
 
-/* Bytes of a row's slot of top-level node k, or 0: it is gathered. */
+/* Bytes of a row's slot of top-level node k, or 0: the column is gathered. */
 static inline int fb_slot_of(const fb_batch *b, int k) {
     const fb_node *t = &b->nodes[k];
     int64_t bits = b->cols[k].max_bits;
@@ -39,7 +39,7 @@ static inline int64_t fb_room_of(int slot, int64_t rows) {
     return (rows * slot + FB_SORT_SLACK + 63) & ~(int64_t)63;
 }
 
-/* Bytes that all slots of a batch take at most; 0: no column has any. */
+/* Upper bound of the bytes of all slots of a batch; 0: no column has slots. */
 static int64_t fb_sort_bytes(const fb_batch *b) {
     int64_t bytes = 0;
     for (int k = 1; k < b->nodes[0].next; k = b->nodes[k].next)
@@ -85,24 +85,24 @@ static void fb_sort_var(const fb_column *c, int slot, int64_t n, const uint32_t 
         fb_sort_texts(c, 16, n, places, to);
     else
         fb_sort_texts(c, 32, n, places, to);
-    if (c->validity) /* a null string ships nothing */
+    if (c->validity) /* a null string has no bytes */
         for (int64_t i = 0; i < n; i++)
             if (!fb_bit(c->validity, c->bit0 + i)) to[((int64_t)places[i] + 1) * slot - 1] = 0;
 }
 
-/* The slot of a column that a band may end with, or 0: strings without a bitmap. */
+/* Slot size of a column that may end a band, or 0; such columns are strings without a bitmap. */
 static inline int fb_text_at(const fb_batch *b, int k) {
     if (k >= b->nodes[0].next || b->nodes[k].kind != FB_VAR32 || b->cols[k].validity) return 0;
     return fb_slot_of(b, k);
 }
 
-/* Whether all columns share the first one's band: then nothing else asks for a row's place. */
+/* Whether all columns share the first one's band: then no other code needs the place of a row. */
 static int fb_one_band(const fb_batch *b) {
     int m = b->n_nodes > 1 ? b->cols[1].run : 0, text = m ? fb_text_at(b, 1 + m) : 0;
     return (m > 1 || text) && 1 + m + (text != 0) == b->n_nodes;
 }
 
-/* Finds the places, if no band has. */
+/* Computes the places, if no band did. */
 static inline const uint32_t *fb_known_places(fb_where *w, int64_t n) {
     if (w->next)
         for (int64_t i = 0; i < n; i++) w->places[i] = w->next[w->pids[i]]++;
@@ -110,12 +110,12 @@ static inline const uint32_t *fb_known_places(fb_where *w, int64_t n) {
     return w->places;
 }
 
-/* A partition's share of a batch that is worth asking for before its place is known, up to FB_SOON_MOST: less is a matter
- * of few lines. */
+/* A partition's share of a batch is prefetched before its place is known if it has this many bytes, up to
+ * FB_SOON_MOST: a smaller share has few lines. */
 #define FB_SOON_LEAST 512
 
-/* Fills `room`, of fb_sort_bytes(b), and makes `sorted` point into it. `next` is where partitions begin, and is
- * overwritten; `places` is filled, and may be NULL where all columns share a band. `soon`, of `parts`: see fb_go_on.
+/* Fills `room`, which has fb_sort_bytes(b) bytes, and makes `sorted` point into it. `next`: where partitions begin;
+ * overwritten. `places` is filled, and may be NULL if all columns share a band. `soon`, of `parts`: see fb_go_on.
  * Returns `all_sorted`. */
 static int fb_sort(const fb_batch *b, const int32_t *pids, uint32_t *next, uint32_t *places, uint8_t *room,
                    fb_sorted *sorted, const fb_soon *soon, int32_t parts) {
@@ -160,11 +160,11 @@ static int fb_sort(const fb_batch *b, const int32_t *pids, uint32_t *next, uint3
     return all && fb_one_band(b) ? FB_ONE_BAND : all;
 }
 
-/* Most bytes that are asked for ahead. */
+/* Most bytes that are prefetched. */
 #define FB_EXPECT_BYTES 4096
 
-/* Asks for the lines that will be written soon: a store to one that is not there holds up all stores behind it. Two
- * lines a turn: asking for one too many costs less than the turns do. */
+/* Prefetches lines that will be written soon: a store to a missing line holds up all later stores. Two lines per
+ * turn: one prefetch too many costs less than the loop. */
 static inline void fb_expect(const void *dst, int64_t bytes) {
     const uint8_t *p = (const uint8_t *)dst;
     if (bytes > FB_EXPECT_BYTES) bytes = FB_EXPECT_BYTES;
@@ -174,19 +174,19 @@ static inline void fb_expect(const void *dst, int64_t bytes) {
     }
 }
 
-/* A partition's share of a batch has been written, `bytes` from `dst` on: the next one will be as long, and go on from
- * there, if there is room. A guess: nothing is read or written there before it is known. */
+/* A partition's share of a batch, `bytes` bytes, was written at `dst`: expect the next one to be as long and to
+ * follow directly, if there is room. This is a guess: the memory there is only prefetched until the place is known. */
 static inline void fb_go_on(fb_soon *soon, const uint8_t *dst, int64_t bytes, int64_t room) {
     soon->at = dst + bytes;
     soon->bytes = bytes < room - bytes ? bytes : room - bytes;
 }
 
-/* The rows by partition, of their places. */
+/* Computes the rows by partition from their places. */
 static void fb_spell_order(const uint32_t *restrict places, int64_t rows, uint32_t *restrict order) {
     for (int64_t i = 0; i < rows; i++) order[places[i]] = (uint32_t)i;
 }
 
-/* The same where no places were written down: `stop` is where partitions end, `next` of uint32 is overwritten. */
+/* The same if no places were stored: `stop` is where partitions end; `next` of uint32 is overwritten. */
 static void fb_order_again(const int32_t *restrict pids, int64_t rows, int32_t parts, const int64_t *restrict stop,
                            uint32_t *restrict next, uint32_t *restrict order) {
     for (int32_t p = 0; p < parts; p++) next[p] = p ? (uint32_t)stop[p - 1] : 0;

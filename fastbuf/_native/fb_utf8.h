@@ -1,12 +1,12 @@
-/* Whether text is UTF-8, as Python, Arrow and the Unicode standard have it: no overlong forms, no surrogates, nothing
- * above U+10FFFF. Bytes below 128 are looked at many at a time; where there are no others, that is all there is to do. */
+/* Whether text is UTF-8 as defined by Python, Arrow and the Unicode standard: no overlong forms, no surrogates,
+ * nothing above U+10FFFF. Bytes below 128 are checked many at a time; if there are no others, that is enough. */
 #ifndef FB_UTF8_H
 #define FB_UTF8_H
 
 #include "fb_columns.h"
 #include "fb_cpu.h"
 
-/* In the eighth bit of each byte of the result: whether any byte is above 127. */
+/* The top bit of each byte of the result: whether any byte is above 127. */
 static inline __attribute__((always_inline)) uint64_t fb_high_body(const uint8_t *p, int64_t n) {
     uint64_t high = 0;
     int64_t i = 0;
@@ -16,7 +16,7 @@ static inline __attribute__((always_inline)) uint64_t fb_high_body(const uint8_t
     return high & 0x8080808080808080u;
 }
 
-/* One text. Table 3-7 of the Unicode standard: what the second byte may be depends on the first. */
+/* One text. Table 3-7 of the Unicode standard: the allowed second bytes depend on the first. */
 static int fb_is_utf8_plain(const uint8_t *p, int64_t n) {
     const uint8_t *end = p + n;
     while (p < end) {
@@ -45,12 +45,12 @@ static int fb_is_utf8_plain(const uint8_t *p, int64_t n) {
 
 __attribute__((target("avx2"))) static uint64_t fb_high_avx2(const uint8_t *p, int64_t n) { return fb_high_body(p, n); }
 
-/* 32 bytes and the 32 before them; the bits of the result that are set are errors.
+/* 32 bytes and the 32 before them; bits set in the result are errors.
  *
- * Source: Keiser and Lemire, "Validating UTF-8 In Less Than One Instruction Per Byte" (2021). Each kind of error has a
- * bit, and three tables, by the two halves of a byte and the upper half of the next, say which of them these may be part
- * of: what all three say is one. The eighth bit is two continuation bytes in a row, which is right exactly behind the
- * first bytes of long characters. */
+ * Source: Keiser and Lemire, "Validating UTF-8 In Less Than One Instruction Per Byte" (2021). Each kind of error has
+ * a bit. Three tables, indexed by the two halves of a byte and the upper half of the next, give the errors that each
+ * may be part of; an error in all three is real. The eighth bit means two continuation bytes in a row, which is
+ * right exactly after the first bytes of long characters. */
 __attribute__((target("avx2"))) static inline __m256i fb_utf8_errors(__m256i now, __m256i before) {
     enum { SHORT = 1, LONG = 2, OVER3 = 4, LARGE = 8, SURROGATE = 16, OVER2 = 32, LARGE1000 = 64, OVER4 = 64, TWO = -128 };
     enum { ANY = SHORT | LONG | TWO };
@@ -87,7 +87,7 @@ __attribute__((target("avx2"))) static int fb_is_utf8_avx2(const uint8_t *p, int
         errors = _mm256_or_si256(errors, fb_utf8_errors(now, before));
         before = now;
     }
-    /* What is left, and zeros: a character that the end cuts off lacks a byte. */
+    /* The rest, filled up with zeros: a character cut off at the end then lacks a byte. */
     uint8_t rest[32] = {0};
     memcpy(rest, p + i, (size_t)(n - i));
     errors = _mm256_or_si256(errors, fb_utf8_errors(_mm256_loadu_si256((const __m256i *)rest), before));
@@ -109,12 +109,13 @@ static inline int fb_is_utf8(const uint8_t *p, int64_t n) {
     return fb_is_utf8_plain(p, n);
 }
 
-/* -1, or the first of n texts that is not UTF-8. Nulls are not looked at: their bytes are nobody's. The offsets have been
- * checked, and the last of them is the number of bytes. */
+/* The first of n texts that is not UTF-8, or -1. Nulls are not checked: their bytes belong to no value. The offsets
+ * were checked, and the last one is the number of bytes. */
 static int64_t fb_not_utf8(const uint8_t *bytes, const uint8_t *offsets, int64_t n, const uint8_t *validity) {
     int64_t total = fb_load32(offsets + 4 * n), i = 0;
     if (fb_is_ascii(bytes, total)) return -1;
-    /* All in one go, if no text begins within a character: whoever cuts valid text between characters has valid texts. */
+    /* Check all bytes at once, then that no text begins inside a character: valid text cut between characters is
+     * valid. */
     if (fb_is_utf8(bytes, total)) {
         while (i < n && (fb_load32(offsets + 4 * i) == total || (bytes[fb_load32(offsets + 4 * i)] & 0xC0) != 0x80)) i++;
         if (i == n) return -1;

@@ -1,4 +1,4 @@
-# Files as a blocking partition uses them: vectors out, bytes back in at a place.
+# File operations of a blocking partition: gather writes, and reads at an offset.
 from posix.types cimport off_t
 
 from fastbuf._native.sockets cimport iovec

@@ -1,4 +1,4 @@
-# Sockets, epoll and eventfd as the I/O thread uses them.
+# Sockets, epoll and eventfd for the I/O thread.
 from libc.stdint cimport uint32_t, uint64_t
 
 

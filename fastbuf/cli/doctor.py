@@ -1,4 +1,4 @@
-"""``fastbuf doctor``: what this machine has, what it lacks, and what to do about it."""
+"""``fastbuf doctor``: what this machine has, what it lacks, and how to fix that."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Finding:
 
 
 def python() -> Finding:
-    """The running Python; one that is too old could not have installed this command."""
+    """The running Python; this command cannot be installed on one that is too old."""
     return Finding("Python", OK, f"{sys.version.split()[0]}, {sys.executable}")
 
 
@@ -64,7 +64,7 @@ def compiler() -> Finding:
 
 
 def java() -> Finding:
-    """Java as Spark will find it: JAVA_HOME, else PATH."""
+    """Java as Spark looks for it: JAVA_HOME, else PATH."""
     home = os.environ.get("JAVA_HOME")
     command = str(Path(home, "bin", "java")) if home else shutil.which("java")
     advice = "install Java 17 or newer: apt-get install openjdk-17-jre-headless, or sdk install java 17.0.15-tem"
@@ -121,7 +121,7 @@ def arrow() -> Finding:
 
 
 def address_space() -> Finding:
-    """RLIMIT_AS counts virtual bytes: pyarrow alone takes about 350 MiB, and every mapped arena counts in full."""
+    """RLIMIT_AS counts virtual memory: pyarrow alone takes about 350 MiB, and every mapped arena its full size."""
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     if soft == resource.RLIM_INFINITY:
         return Finding("RLIMIT_AS", OK, "unlimited")
@@ -183,7 +183,7 @@ def memory() -> Finding:
 
 
 def cgroup() -> Finding:
-    """The container's limit, version 2 or 1; psutil shows the host's memory, not this."""
+    """The container's limit, cgroup version 2 or 1; psutil shows the host's memory instead."""
     limit = cgroup_limit()
     if limit is None:
         return Finding("cgroup memory", OK, "no limit")
@@ -193,7 +193,7 @@ def cgroup() -> Finding:
 
 
 def cgroup_limit(root: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Bytes that this process's control group may use, or None."""
+    """Bytes that this process's control group may use, or None if unlimited."""
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         try:
             text = (root / name).read_text().strip()
@@ -223,7 +223,7 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
 
 
 def run(console: Console) -> int:
-    """Print the table; 1 if anything fails."""
+    """Print the table; returns 1 if a check fails."""
     findings = [check() for check in CHECKS]
     table = Table(title="fastbuf doctor", title_justify="left")
     table.add_column("what", no_wrap=True)
@@ -231,7 +231,7 @@ def run(console: Console) -> int:
     table.add_column("found", overflow="fold")
     table.add_column("what to do", overflow="fold")
     for f in findings:
-        # As they are: rich would take the [spark] of an advice for a style.
+        # Escaped: rich would read the [spark] in an advice as a style.
         table.add_row(escape(f.thing), f"[{STYLES[f.state]}]{f.state}[/]", escape(f.found), escape(f.advice))
     console.print(table)
     failed = [f.thing for f in findings if f.state == FAIL]

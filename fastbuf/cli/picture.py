@@ -1,4 +1,4 @@
-"""The demo's picture: when each stage ran, of every way, on one axis of seconds; an SVG of its own."""
+"""The demo's picture: when each stage of each way ran, on one axis of seconds, as an SVG."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import NamedTuple
 from fastbuf.cli.ways import Span
 
 WIDTH, LEFT, RIGHT, LANE = 800, 208, 24, 24
-HEAD = 74  #: height of title and line below it
+HEAD = 74  #: height of the title and the line below it
 COLOURS = ("#4c78a8", "#e8913a", "#3d9970")
 PALE = ("#cbd9e8", "#f8dfc4", "#c5e3d6")
 
 
 class Row(NamedTuple):
-    """One way: what it is called, its seconds and stages, and what is said of it."""
+    """One way: its name, seconds, stages and caption."""
 
     way: str
     seconds: float
@@ -24,7 +24,7 @@ class Row(NamedTuple):
 
 
 def draw(title: str, below: str, rows: Sequence[Row], foot: Sequence[str]) -> str:
-    """The SVG's text; a pale piece of a bar is a stage that stands ready and waits for its first rows."""
+    """The SVG's text; a pale part of a bar shows a stage that is ready and waits for its first rows."""
     body: list[str] = []
     axis = max((row.seconds for row in rows), default=0.0) or 1.0
 

@@ -1,4 +1,4 @@
-"""``fastbuf replay``: a saved history, looked at again."""
+"""``fastbuf replay``: shows a saved history again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fastbuf.monitor.trace import chrome_trace
 
 
 def run(console: Console, file: Path, *, port: int = 0, trace: Path | None = None) -> int:
-    """Show it until interrupted; or write it as a trace."""
+    """Show it until interrupted, or write it as a trace."""
     history = History.load(file)
     if trace is not None:
         trace.write_text(json.dumps(chrome_trace(history.moments())))

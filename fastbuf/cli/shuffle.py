@@ -1,4 +1,4 @@
-"""``fastbuf shuffle``: a file of the user's own through a function of the user's own."""
+"""``fastbuf shuffle``: a user's file through a user's function."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 def find_function(name: str) -> Callable[..., Any]:
-    """Import ``module:function``; modules in the current directory count.
+    """Import ``module:function``; the current directory is searched too.
 
     Raises
     ------
     ConfigError
-        The name has another form, the module cannot be imported, or has no such function.
+        The name has another form, the module cannot be imported, or it has no such function.
     """
     module_name, colon, function_name = name.partition(":")
     if not colon or not module_name or not function_name:
@@ -46,7 +46,7 @@ def find_function(name: str) -> Callable[..., Any]:
 
 
 def check_keys(source: Path, keys: list[str]) -> None:
-    """Raise ConfigError if a key is no column of the file, before Spark is started."""
+    """Raise ConfigError if a key is not a column of the file, before Spark is started."""
     import pyarrow as pa
     import pyarrow.dataset
 
@@ -74,10 +74,11 @@ def run(
     master: str,
     overwrite: bool,
 ) -> int:
-    """Read ``source``, shuffle it by ``keys``, write what ``func`` makes of each partition to ``target``."""
+    """Read ``source``, shuffle it by ``keys``, and write the results of ``func`` for each partition to ``target``."""
     if target.exists() and not overwrite:
         raise ConfigError(f"{target} is already there: choose another name, or say --overwrite")
-    # Spark's workers import the function by its module's name: they need this directory too.  Set before Spark starts.
+    # Spark's workers import the function by its module's name, so they need this directory too.  Set it before Spark
+    # starts.
     here = str(Path.cwd())
     sys.path.insert(0, here)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
@@ -124,7 +125,7 @@ def run(
 
 
 def _ship(spark: Any, names: list[str | None]) -> None:
-    """Send modules that are single files to the executors of a cluster; installed packages must be there already."""
+    """Send modules that are single files to a cluster's executors; installed packages must be there already."""
     for name in names:
         spec = importlib.util.find_spec(name.partition(":")[0]) if name else None
         if spec and spec.origin and Path(spec.origin).parent == Path.cwd():
@@ -132,9 +133,9 @@ def _ship(spark: Any, names: list[str | None]) -> None:
 
 
 def _write(result: DataFrame, target: Path) -> int:
-    """Write beside the target and move it there when it is whole, so that no half result is ever under its name.
+    """Write to a temporary path and rename it to the target when complete, so that the target is never half written.
 
-    The result is read back for its number of rows, from the files' footers: no second run.
+    The number of rows is read from the footers of the written files, without a second run.
     """
     import pyarrow.dataset
 

@@ -1,4 +1,4 @@
-"""A quiet Spark session for the commands, and what Spark's own books say about a run."""
+"""A quiet Spark session for the commands, and Spark's own figures of a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def _stderr_to(path: str) -> Iterator[None]:
-    """What is started inside inherits ``path`` as standard error: Spark's log stays off the progress bar."""
+    """Processes started inside use ``path`` as standard error: Spark's log must not disturb the progress bar."""
     sys.stderr.flush()
     kept = os.dup(2)
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -47,9 +47,9 @@ def session(name: str, master: str, settings: dict[str, str] | None = None) -> I
     Yields
     ------
     tuple
-        The session, and the path of Spark's log; the log is removed when all went well, or the user stopped it.
+        The session, and the path of Spark's log; the log is removed unless there was an error.
     """
-    # Spark asks for the workers' Python by name; it must be the one that has fastbuf.
+    # Spark starts workers by the name of their Python; it must be the one that has fastbuf.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
     from pyspark.errors.exceptions.base import PySparkRuntimeError
@@ -93,7 +93,7 @@ def session(name: str, master: str, settings: dict[str, str] | None = None) -> I
 
 
 class Stage(NamedTuple):
-    """What a stage wrote for a shuffle, bytes and records, and when it ran, in seconds since 1970; 0: it has not."""
+    """Bytes and records that a stage wrote for a shuffle, and its start and end in seconds since 1970; 0: not yet."""
 
     size: int
     records: int
@@ -102,9 +102,9 @@ class Stage(NamedTuple):
 
 
 def stages(spark: SparkSession) -> dict[int, Stage]:
-    """What each stage so far has done, by stage id, from Spark's status store (UI or not)."""
+    """The figures of each stage so far, by stage id, from Spark's status store (with or without UI)."""
     sc = spark.sparkContext
-    sc._jsc.sc().listenerBus().waitUntilEmpty(10_000)  # the store hears of a job's last stage a little later
+    sc._jsc.sc().listenerBus().waitUntilEmpty(10_000)  # the store learns of a job's last stage a little later
     store = sc._jsc.sc().statusStore()
     no_quantiles = sc._gateway.new_array(sc._jvm.double, 0)  # type: ignore[union-attr]
     listed = store.stageList(None, False, False, no_quantiles, None)
@@ -121,14 +121,14 @@ def stages(spark: SparkSession) -> dict[int, Stage]:
 
 
 class TaskCounter:
-    """Tasks done and known of, over the jobs since it was made."""
+    """Counts tasks, finished and known ones, of all jobs since it was made."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._tracker = spark.sparkContext.statusTracker()
         self._seen: dict[int, tuple[int, int]] = {}
 
     def look(self) -> tuple[int, int]:
-        """Tasks done, tasks in all; a stage that is no longer active has done all of its own."""
+        """Finished tasks, and all tasks; all tasks of a stage that is no longer active are finished."""
         active = set(self._tracker.getActiveStageIds())
         for stage in active:
             info = self._tracker.getStageInfo(stage)

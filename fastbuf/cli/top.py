@@ -1,4 +1,4 @@
-"""``fastbuf top``: the page's sentence, stages and subtasks, in a terminal."""
+"""``fastbuf top``: the page's verdict, stages and subtasks in a terminal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fastbuf.errors import ConfigError
 from fastbuf.monitor.rest import Unknown, find_job
 from fastbuf.monitor.snapshot import IDLE, PRESSED, seconds_of
 
-WAIT_S = 10.0  #: for an answer
+WAIT_S = 10.0  #: longest wait for an answer
 BAR = 24
 LEVELS = {"OK": "green", "LOW": "yellow", "HIGH": "bold red"}
 NOW = {
@@ -37,19 +37,19 @@ NOW = {
 
 
 class Page:
-    """What ``fastbuf top`` asks.
+    """The page that ``fastbuf top`` reads.
 
     Parameters
     ----------
     url
-        With the token behind ``#``.
+        The page's address, with the token after ``#``.
     authority
-        Path of a PEM file.
+        Path of a PEM file with the authority's certificate.
 
     Raises
     ------
     ConfigError
-        The URL is no page's.
+        The URL is not that of a page.
     """
 
     def __init__(self, url: str, authority: Path | None = None) -> None:
@@ -65,12 +65,12 @@ class Page:
         self._tls = ssl.create_default_context(cafile=authority) if parts.scheme == "https" else None
 
     def snapshot(self) -> dict[str, Any]:
-        """Of now.
+        """The current snapshot.
 
         Raises
         ------
         ConfigError
-            Nobody answers, or the token is another one's.
+            Nobody answers, or the token is wrong.
         """
         request = urllib.request.Request(self.address + "/snapshot", headers=self._headers)
         try:
@@ -95,7 +95,7 @@ def run(
     every: float = 1.0,
     authority: Path | None = None,
 ) -> int:
-    """Show it until interrupted, or until the page has gone."""
+    """Show it until interrupted, or until the page is closed."""
     page = Page(url, authority)
     found = page.snapshot()
     if once or not console.is_terminal:
@@ -115,7 +115,7 @@ def run(
 
 
 def view(snapshot: dict[str, Any], job: str | None, stage: str | None, rows: int) -> RenderableType:
-    """A snapshot as what is printed; at most so many ``rows`` of subtasks."""
+    """Render a snapshot, with at most ``rows`` subtasks."""
     if job is not None:
         try:
             found = find_job(snapshot, job)
@@ -164,7 +164,7 @@ def _stages(job: dict[str, Any], roots: list[dict[str, Any]]) -> Table:
         held = vertex["backPressured"]["max"]
         table.add_row(
             Text("►" if vertex["id"] in blamed else " ", style="bold red"),
-            Text(vertex["name"], overflow="ellipsis"),  # as text: it is the user's, and may look like markup
+            Text(vertex["name"], overflow="ellipsis"),  # as text: the user chose the name, and it may look like markup
             str(vertex["parallelism"]),
             f"{vertex['busy']['max']:.0%}",
             f"{vertex['busy']['mean']:.0%}",

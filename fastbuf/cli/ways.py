@@ -1,4 +1,4 @@
-"""The demo's job, Spark's own way and fastbuf's, run and measured one like the other."""
+"""The demo's job with Spark alone and with fastbuf, run and measured in the same way."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SPARK, LIFTED, FASTBUF = "Spark's own", "Spark's own, lifted", "fastbuf"
 BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
-NO_LIMIT = str(2**31 - 1)  # Spark adds up a batch after every row, unless it is this
+NO_LIMIT = str(2**31 - 1)  # any other value makes Spark measure the batch after every row
 STAGES = ("read, clean", "follow each aircraft", "each destination's day, write")
 ORDER = [("dest", "ascending"), ("day", "ascending")]
 
@@ -30,9 +30,10 @@ Watch = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Job:
-    """Parquet files, a function, a shuffle by aircraft, a function, groups, Parquet files: the same for every way.
+    """From Parquet files through a function, a shuffle by aircraft, a function and groups to Parquet files, in every
+    way.
 
-    ``conf`` is fastbuf's; ``pause_s`` what the second stage sleeps after each batch.
+    ``conf``: fastbuf's settings; ``pause_s``: how long the second stage sleeps after each batch.
     """
 
     partitions: int
@@ -40,7 +41,7 @@ class Job:
     pause_s: float = 0.0
 
     def run(self, spark: SparkSession, way: str, source: Path, target: Path) -> None:
-        """Run it to the end."""
+        """Run the job to its end."""
         follow = functools.update_wrapper(functools.partial(delays.follow, pause_s=self.pause_s), delays.follow)
         if way == FASTBUF:
             import fastbuf_spark as fbs
@@ -72,7 +73,7 @@ def _settings(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Span:
-    """When a stage ran: seconds since the job began, and when its first rows came if it stood ready before."""
+    """When a stage ran, in seconds since the job began; and when its first rows arrived, if it was ready before."""
 
     stage: str
     begin: float
@@ -82,7 +83,7 @@ class Span:
 
 @dataclass
 class Measured:
-    """What the runs of one way gave."""
+    """The results of all runs of one way."""
 
     way: str
     seconds: list[float] = field(default_factory=list)
@@ -90,7 +91,7 @@ class Measured:
     tables: list[pa.Table] = field(default_factory=list)
     bytes_moved: int = 0
     rows_moved: int = 0
-    runs: list[Any] = field(default_factory=list)  # fastbuf's summaries of the last one, by shuffle
+    runs: list[Any] = field(default_factory=list)  # fastbuf's summaries of the last run, by shuffle
 
     @property
     def median_s(self) -> float:
@@ -98,16 +99,16 @@ class Measured:
 
     @property
     def typical(self) -> tuple[float, list[Span]]:
-        """The run in the middle: its seconds and its stages."""
+        """The median run: its seconds and its stages."""
         ordered = sorted(zip(self.seconds, self.spans, strict=True), key=lambda run: run[0])
         return ordered[(len(ordered) - 1) // 2]
 
 
 def run_once(spark: SparkSession, job: Job, into: Measured, source: Path, target: Path, watch: Watch) -> None:
-    """Run a way once to the end; add what was measured, and the rows of its files, to ``into``.
+    """Run a way once to its end; add the figures, and the rows of its files, to ``into``.
 
-    The job runs in a thread of its own, so that this one can report progress.  Bytes and rows are those that crossed
-    both shuffles: of Spark's shuffle files, or of the exchanges.
+    The job runs in a thread of its own, so that this one can report progress.  Bytes and rows are those of both
+    shuffles: from Spark's shuffle files, or from the exchanges.
     """
     import pyarrow.parquet as pq
 
@@ -139,9 +140,9 @@ def run_once(spark: SparkSession, job: Job, into: Measured, source: Path, target
     seconds = outcome["end"] - begin
     into.seconds.append(seconds)
     ran = [stage for number, stage in sorted(stages(spark).items()) if number not in known and stage.begin]
-    ran = ran[-len(STAGES) :]  # Spark's reading of the files' schema comes before
+    ran = ran[-len(STAGES) :]  # the first stages are Spark's reading of the files' schema
     if into.way == FASTBUF:
-        ran.reverse()  # who reads stands ready before there is anything to read
+        ran.reverse()  # consumers are ready before there is anything to read
         into.runs = sorted((run for run in _runs() if run.number not in numbers), key=lambda run: -run.number)
         into.bytes_moved = sum(run.bytes_sent for run in into.runs)
         into.rows_moved = sum(run.records_sent for run in into.runs)
@@ -152,7 +153,7 @@ def run_once(spark: SparkSession, job: Job, into: Measured, source: Path, target
 
 
 def _spans(ran: list[Stage], ready: list[float], since: float, until: float) -> list[Span]:
-    """When each stage ran, of a job from ``since`` to ``until``; ``ready``: how long it waited for its first rows."""
+    """When each stage ran, for a job from ``since`` to ``until``; ``ready``: how long it waited for its first rows."""
     spans = []
     for name, stage, waited in zip(STAGES, ran, ready, strict=False):
         end = min(stage.end or until, until)
@@ -161,7 +162,7 @@ def _spans(ran: list[Stage], ready: list[float], since: float, until: float) -> 
 
 
 def _starting(run: Any) -> float:
-    """Seconds that the consumers of an exchange stood ready until the first of them had rows."""
+    """Seconds from the first ready consumer of an exchange to its first rows."""
     return min((s.get("seconds", {}).get("starting", 0.0) for s in run.consumers.values()), default=0.0)
 
 
@@ -173,7 +174,7 @@ def _runs() -> list[Any]:
 
 
 def difference(reference: pa.Table, table: pa.Table) -> str:
-    """Why two results are not equal row for row, in order; the empty string if they are."""
+    """Why two results are not equal row for row, in order; empty if they are equal."""
     if table.schema.names != reference.schema.names:
         return f"columns {table.schema.names} instead of {reference.schema.names}"
     table = table.cast(reference.schema)

@@ -1,4 +1,4 @@
-"""What only tests call: a ledger's operations in loops without the GIL, so that threads do meet in them."""
+"""Functions for tests only: loops over a ledger's operations without the GIL, so that threads run in parallel."""
 
 from libc.stdint cimport int64_t
 
@@ -8,11 +8,11 @@ from fastbuf.flow.credit_ledger cimport CreditLedger
 cdef extern from "<sched.h>" nogil:
     int sched_yield()
 
-cdef int64_t LONG_ENOUGH_NS = 3 * <int64_t> 1_000_000_000      # on a busy machine fewer credits have to do
+cdef int64_t LONG_ENOUGH_NS = 3 * <int64_t> 1_000_000_000      # a busy machine may do fewer operations
 
 
 def announce_loop(CreditLedger ledger, int channel, int64_t wanted, int64_t total):
-    """The receiver: brings what is outstanding back to `wanted` until `total` were announced or three seconds are over.
+    """The receiver: keeps `wanted` credits available until `total` were announced or three seconds have passed.
 
     Returns how many were announced.
     """
@@ -30,9 +30,9 @@ def announce_loop(CreditLedger ledger, int channel, int64_t wanted, int64_t tota
 
 
 def take_loop(CreditLedger ledger, int channel, int64_t total):
-    """A sender: takes until the channel's senders have taken `total`, or three seconds are over.
+    """A sender: takes credits until the channel's senders have taken `total`, or three seconds have passed.
 
-    Returns how many this one took.
+    Returns how many this sender took.
     """
     cdef int64_t mine = 0
     cdef int64_t deadline = fb_now_ns() + LONG_ENOUGH_NS

@@ -1,18 +1,18 @@
-# Map of the receiving side's segments: exclusive ones per channel, floating ones per gate.
+# Map of the receiver's segments: exclusive ones per channel, floating ones per gate.
 #
 # Source: Flink's BufferManager (exclusive and floating buffers, backlog, listeners of the pool).
 # Owner of every field: the gate's lock; each function is called with it held and never waits.
-# A segment here is at any time in one of: the gate's `ready` list, the reader's hands (between bm_take and bm_release),
+# A segment is always in one of three places: the gate's `ready` list, with the reader (between bm_take and bm_release),
 # or the gate's LocalBufferPool.
 #
-# A channel owns a number of the ready ones (`ready_count`: what is announced as credit), not which: what comes is put
-# into the segment that was released last, whosever it was, as that one is still in the cache.  With 64 channels of two
-# segments each taking turns, each by itself would have gone round through all of its own.
+# A channel owns a number of the ready segments (`ready_count`, announced as credit), not particular ones.  Data that
+# arrives goes into the segment released last, whichever channel released it, because that one is still in the cache.
+# With particular segments, 64 channels of two segments each that take turns would go through all 128.
 #
-# No channel goes without while another has two (SPEC: every channel has at least one exclusive
-# segment): the pool guarantees a gate one per channel only, so what goes beyond a channel's first
-# leaves one free for every channel that has none (`starved`) or has not come yet (`unopened`); and
-# when the limit fell meanwhile, an exclusive segment that comes back goes to the one who has none.
+# No channel is without a segment while another has two: every channel needs at least one exclusive segment, but the
+# pool guarantees the gate only one per channel.  So segments beyond a channel's first leave one free for every channel
+# that has none (`starved`) or is not connected yet (`unopened`).  If the limit falls, an exclusive segment that is
+# released goes to a channel without one.
 #
 # An open gate may have more channels than segments, and those that have one may be idle for ever.  So when a channel
 # has none, the others are asked to give back what they do not need (`recall`), and from then on to say when they have
@@ -27,16 +27,16 @@ from fastbuf.memory.pool_core cimport LocalCore, PoolCore
 
 
 cdef struct ChannelBuffers:
-    CreditRow *credit           # in the gate's ledger, or `own` when that has no row left
-    int32_t ready_count         # segments of the gate's that wait for its data
+    CreditRow *credit           # the row in the gate's ledger, or `own` if the ledger has no row left
+    int32_t ready_count         # ready segments that the gate keeps for this channel's data
     int32_t with_reader         # segments delivered and not yet released
     uint32_t unannounced        # credits granted that the transport has not yet told the sender
-    int32_t missing             # exclusive segments that the pool could not give yet
-    bint waiting                # in the queue of waiters
-    bint starved                # has no segment, and is new or has said that it has something to send
-    bint recall                 # the sender is to be asked for what it does not need
-    bint recalled               # it was, since its last credit
-    bint poor                   # it was asked before, so it says when it has something and no credit
+    int32_t missing             # exclusive segments that the pool could not provide yet
+    bint waiting                # in the queue of channels that wait for segments
+    bint starved                # has no segment, and is new or has reported data to send
+    bint recall                 # ask the sender to give back credit it does not need
+    bint recalled               # the sender was asked since its last credit
+    bint poor                   # the sender was asked before, so it reports when it has data and no credit
     bint announcing             # in the list of channels with something to announce
     bint closed                 # wants no more segments
     bint blocked                # is given none
@@ -51,13 +51,13 @@ cdef struct GateBuffers:
     LocalCore *local
     int32_t exclusive           # segments each channel gets for itself
     int32_t floating_limit
-    int32_t floating_out        # floating segments that channels hold, ready or with the reader
+    int32_t floating_out        # floating segments held by channels, ready or with the reader
     int32_t open                # channels that are open
     int32_t with_reader         # segments delivered and not yet released, of all channels
     int32_t withheld            # of those the blocked channels'
     int32_t unopened            # channels that are expected and not there yet
     int32_t starved             # channels that have had no segment yet
-    int32_t missing             # sum of the channels'
+    int32_t missing             # sum over the channels
     CreditRow *rows             # the gate's ledger
     int32_t n_rows
     int32_t rows_used
@@ -66,7 +66,7 @@ cdef struct GateBuffers:
     int32_t segments            # length of link
     ChannelBuffers *first_waiter
     ChannelBuffers *last_waiter
-    ChannelBuffers *announce    # channels whose `unannounced` grew: the gate empties it after each call
+    ChannelBuffers *announce    # channels whose `unannounced` grew; the gate empties the list after each call
 
 
 cdef int bm_init(GateBuffers *g, PoolCore *pool, LocalCore *local, int32_t segments, int32_t exclusive,

@@ -1,7 +1,7 @@
-"""Exclusive and floating segments of a gate (C level; see the ``.pxd`` for owner and source).
+"""Exclusive and floating segments of a gate (C level; see the ``.pxd`` for ownership and source).
 
-Credit returns when the reader *releases* a segment, not when it has read it.  What a function here
-grants is added to ``ChannelBuffers.unannounced``; the gate then has the transport announce it.
+A channel gets credit again when the reader *releases* a segment, not when it has read it.  Credits granted here are
+added to ``ChannelBuffers.unannounced``; the gate then tells the transport to announce them.
 """
 
 from libc.stdint cimport int32_t, uint32_t
@@ -30,9 +30,9 @@ from fastbuf.memory.pool_core cimport (
 )
 
 cdef enum Fed:
-    FED = 1                     # has all it wants
-    FED_FLOATING_OUT = 0        # the floating segments are out
-    FED_POOL_DRY = -1           # the pool has none that it may have
+    FED = 1                     # has all it needs
+    FED_FLOATING_OUT = 0        # all floating segments are taken
+    FED_POOL_DRY = -1           # the pool has no segment for this gate
 
 
 cdef int bm_init(GateBuffers *g, PoolCore *pool, LocalCore *local, int32_t segments, int32_t exclusive,
@@ -56,7 +56,7 @@ cdef void bm_free(GateBuffers *g) noexcept nogil:
 
 
 cdef inline int32_t _pop(GateBuffers *g, ChannelBuffers *c) noexcept nogil:
-    # One of the ready ones, for c, which has one at least.
+    # A ready segment for c, which has at least one.
     cdef int32_t s = g.ready
     g.ready = g.link[s]
     c.ready_count -= 1
@@ -80,7 +80,7 @@ cdef inline void _grant(GateBuffers *g, ChannelBuffers *c, int32_t segment, int3
 
 
 cdef ChannelBuffers *bm_next_announce(GateBuffers *g) noexcept nogil:
-    """Takes one channel off the list of those with something to announce; NULL: none."""
+    """Takes one channel off the list of those with credit to announce; NULL: the list is empty."""
     cdef ChannelBuffers *c = g.announce
     if c != NULL:
         g.announce = c.next_announce
@@ -93,7 +93,7 @@ cdef inline bint _satisfied(ChannelBuffers *c) noexcept nogil:
 
 
 cdef int32_t _acquire(GateBuffers *g, ChannelBuffers *c) noexcept nogil:
-    # One segment for c, -1: none.  Only this gate takes from its pool, and with its lock held: in_use cannot grow.
+    # One segment for c; -1: none.  Only this gate takes from its pool, and it holds its lock, so in_use cannot grow.
     cdef int64_t room
     if not c.starved and g.starved + g.unopened > 0:
         room = <int64_t> local_limit(g.local) - local_in_use(g.local)
@@ -103,7 +103,7 @@ cdef int32_t _acquire(GateBuffers *g, ChannelBuffers *c) noexcept nogil:
 
 
 cdef Fed _feed(GateBuffers *g, ChannelBuffers *c) noexcept nogil:
-    # Gives c what it wants while the pool has it.
+    # Gives c the segments it needs, as long as the pool has them.
     cdef int32_t s
     while c.missing > 0:
         s = _acquire(g, c)
@@ -153,7 +153,7 @@ cdef void bm_open(GateBuffers *g, ChannelBuffers *c, void *owner) noexcept nogil
 
 
 cdef int32_t bm_take(GateBuffers *g, ChannelBuffers *c, uint32_t backlog) noexcept nogil:
-    """The segment for a buffer that has come, with the backlog behind it; -1: the sender had no credit."""
+    """The segment for a buffer that arrived, with the sender's backlog; -1: the sender had no credit."""
     cdef int32_t s
     if c.ready_count == 0 or not credit_take(c.credit):
         return -1
@@ -173,7 +173,7 @@ cdef inline void _drop_floating(GateBuffers *g, ChannelBuffers *c) noexcept nogi
 
 
 cdef void bm_release(GateBuffers *g, ChannelBuffers *c, int32_t segment) noexcept nogil:
-    """The reader is done with `segment`: exclusive ones stay with their channel, floating ones go on to who waits."""
+    """The reader released `segment`: its channel keeps an exclusive one, a floating one goes to a waiting channel."""
     c.with_reader -= 1
     g.with_reader -= 1
     g.withheld -= c.blocked
@@ -297,7 +297,7 @@ cdef void bm_unblock(GateBuffers *g, ChannelBuffers *c) noexcept nogil:
 
 
 cdef void bm_serve(GateBuffers *g) noexcept nogil:
-    """Hands what the pool can give to the channels that wait: to those that have none, then in the order they came."""
+    """Gives segments from the pool to waiting channels: first to those that have none, then in order of arrival."""
     cdef ChannelBuffers *c = g.first_waiter
     cdef ChannelBuffers *previous = NULL
     cdef ChannelBuffers *following
@@ -316,7 +316,7 @@ cdef void bm_serve(GateBuffers *g) noexcept nogil:
     while c != NULL:
         following = c.next_waiter
         fed = _feed(g, c)
-        # Who waits for floating segments only must not keep the next from its exclusive ones.
+        # A channel that waits for floating segments must not block the next one, which may wait for exclusive ones.
         if fed == FED_POOL_DRY or (fed == FED_FLOATING_OUT and g.missing == 0):
             return
         if fed == FED:
@@ -333,7 +333,7 @@ cdef void bm_serve(GateBuffers *g) noexcept nogil:
 
 
 cdef int32_t bm_count_ready(GateBuffers *g) noexcept nogil:
-    """Segments in the ready list, one by one; one more than there can be if it goes round in a circle."""
+    """Counts the ready list one by one; one more than possible if the list is circular."""
     cdef int32_t s = g.ready
     cdef int32_t n = 0
     while s >= 0 and n <= g.segments:

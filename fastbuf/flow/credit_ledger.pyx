@@ -1,7 +1,7 @@
-"""The credit ledger: who may send how much, in whole buffers.
+"""The credit ledger: how many buffers each sender may send.
 
-The policy is arithmetic on one row of counters a channel; the same rows serve the exchange
-(``flow.buffer_manager``) and this class.
+The policy is arithmetic on one row of counters per channel; the exchange (``flow.buffer_manager``) and this class use
+the same rows.
 """
 
 from libc.stdint cimport int64_t
@@ -27,7 +27,7 @@ cdef extern from "<sched.h>" nogil:
     int sched_yield()
 
 cdef enum:
-    SPIN = 64                   # looks at a busy ledger before the processor is given to those who are busy
+    SPIN = 64                   # tries on a ledger that others change before the thread yields
 
 
 cdef CreditLedger ledger_of_gate(int channels, int exclusive, int floating):
@@ -52,31 +52,30 @@ cdef int _make(CreditLedger ledger, int channels, int exclusive, int floating) e
 
 cdef class CreditLedger:
     """CreditLedger(channels, exclusive=2, floating=8)\n--\n
-    Credits of a gate's channels, in a NumPy array; no method waits, and none takes a lock.
+    Credits of a gate's channels, in a NumPy array; no method waits or takes a lock.
 
     Parameters
     ----------
     channels : int
         Number of input channels.
     exclusive : int
-        Segments that belong to each channel alone; at least 1.
+        Segments of each channel alone; at least 1.
     floating : int
         Segments shared by all channels.
 
     Attributes
     ----------
     counters : numpy.ndarray
-        int64, shape (channels, 8): announced, used, available, backlog, exclusive, floating, and two that tell a
-        reader whether a row was changed while it looked.  The counters themselves, not a copy; a gate's are in
-        ``gate.ledger.counters``, to be looked at and not written to.
+        int64, shape (channels, 8): announced, used, available, backlog, exclusive, floating, and two counts that show a
+        reader whether the row changed while it was read.  These are the counters themselves, not a copy; a gate's are
+        in ``gate.ledger.counters``: read them, never write.
 
     Notes
     -----
-    Invariants, checked by :meth:`audit`: for every channel ``announced == used + available`` and
-    ``0 <= available <= exclusive + floating``, so that no buffer is in flight for which no segment was set aside; and
-    the floating segments that channels hold are never more than `floating`; a channel holds ``available - exclusive``
-    of them, or none.  Source: Flink's credit-based flow control
-    (1.5 and later).
+    Invariants, checked by :meth:`audit`: for every channel ``announced == used + available`` and ``0 <= available <=
+    exclusive + floating``, so that each buffer in flight has a segment reserved for it; channels together never hold
+    more than `floating` floating segments; a channel holds ``max(0, available - exclusive)`` of them.  Source: Flink's
+    credit-based flow control (1.5 and later).
     """
 
     def __init__(self, channels, exclusive=2, floating=8):
@@ -96,7 +95,7 @@ cdef class CreditLedger:
         return &self.rows[channel]
 
     cdef int64_t share(self, int64_t wanted) noexcept nogil:
-        """Claims floating segments: as many as are wanted and there are."""
+        """Claims up to `wanted` floating segments, as many as there are; returns how many."""
         cdef int64_t out = fb_i64_load_relaxed(&self.floating_out)
         cdef int64_t n
         while True:
@@ -107,9 +106,9 @@ cdef class CreditLedger:
                 return n
 
     cdef int64_t grant(self, CreditRow *r, int64_t n) noexcept nogil:
-        # One thread at a time for a channel: its receiver.  Senders may take meanwhile, so that how many of the `n` are
-        # the channel's own follows from what is available at the moment at which they are shown: that of the exchange.
-        # Floating segments are counted before that, so that a sender never gives one back that is not counted yet.
+        # Called by one thread at a time for a channel: its receiver.  Senders may take credit meanwhile, so the number
+        # of exclusive segments among the `n` depends on `available` at the moment of the exchange.  Floating segments
+        # are counted before that, so that a sender never returns one that is not counted yet.
         cdef int64_t available
         cdef int64_t own
         cdef int64_t shared
@@ -131,7 +130,7 @@ cdef class CreditLedger:
         return own + shared
 
     cdef bint use(self, CreditRow *r) noexcept nogil:
-        # Any number of threads.
+        # Called by any number of threads.
         cdef int64_t n = fb_i64_load_acquire(&r.available)
         cdef bint took = False
         if n <= 0:
@@ -141,7 +140,7 @@ cdef class CreditLedger:
             took = fb_i64_cas_acq_rel(&r.available, &n, n - 1)
         if took:
             fb_i64_add_acq_rel(&r.used, 1)
-            # What is above the exclusive segments is floating and is used first: `n` says which kind this one was.
+            # Credit above the exclusive segments is floating and is used first: `n` tells which kind this credit was.
             if n > fb_i64_load_relaxed(&r.exclusive):
                 fb_i64_sub_acq_rel(&r.floating, 1)
                 fb_i64_sub_acq_rel(&self.floating_out, 1)
@@ -149,29 +148,29 @@ cdef class CreditLedger:
         return took
 
     def announce(self, int channel, int n=1):
-        """Announce `n` more segments to the sender; what goes beyond the exclusive ones is floating.
+        """Announce `n` more segments to the sender; those beyond the exclusive ones are floating.
 
-        One thread at a time for each channel; senders may take meanwhile.
+        One thread at a time for each channel; senders may take credit meanwhile.
 
         Returns
         -------
         int
-            Credits announced: fewer than `n` when the floating segments are out.
+            Credits announced: fewer than `n` if no floating segments are left.
         """
         if n < 0:
             raise ConfigError(f"announce({n}): not a number of segments")
         return self.grant(self.row(channel), n)
 
     def take(self, int channel):
-        """Use one credit: the sender sends a buffer.  ``False`` when there is none.  Any number of threads."""
+        """Use one credit to send a buffer; ``False`` if there is none.  For any number of threads."""
         return self.use(self.row(channel))
 
     def available(self, int channel):
-        """Credits the sender of `channel` may still use."""
+        """Credits that the sender of `channel` may still use."""
         return fb_i64_load_acquire(&self.row(channel).available)
 
     def backlog(self, int channel, queued=None):
-        """Buffers queued at the sender; with `queued`, note that figure and return how many more credits are wanted."""
+        """Buffers queued at the sender; with `queued`, set that number and return how many more credits are needed."""
         cdef CreditRow *r = self.row(channel)
         if queued is None:
             return fb_i64_load_acquire(&r.backlog)
@@ -181,7 +180,7 @@ cdef class CreditLedger:
         return max(0, credit_required(r) - fb_i64_load_acquire(&r.available))
 
     cdef bint snapshot(self, CreditFigures *out) noexcept nogil:
-        """All rows as they are at one moment; False: they changed meanwhile."""
+        """Copies all rows as they are at one moment; False: a row changed meanwhile."""
         cdef int64_t ended = 0
         cdef int64_t begun = 0
         cdef int i
@@ -194,12 +193,12 @@ cdef class CreditLedger:
         return begun == ended
 
     def audit(self):
-        """Prove the invariants as of one moment, while other threads go on.
+        """Check the invariants at one moment, while other threads go on.
 
         Raises
         ------
         FastbufError
-            One is broken; the message names the channel.
+            An invariant is broken; the message names the channel.
         """
         cdef CreditFigures *f = <CreditFigures *> malloc(self.channels * sizeof(CreditFigures))
         cdef int64_t shared = 0

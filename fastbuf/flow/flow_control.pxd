@@ -1,29 +1,28 @@
-# Map of the flow controls: who may send, and when, as functions of positions, times and announcements.
+# Map of the flow controls: which sender may send, and when, as functions of positions, times and announcements.
 #
-# No function here knows of a socket, a thread or a clock: the caller says what time it is.  (Aeron's FlowControl is cut
-# the same way.)  One sender, one receiver and one wire call them; per buffer, never per record.
+# No function here uses a socket, a thread or a clock: the caller passes the time.  (Aeron's FlowControl is built the
+# same way.)  One sender, one receiver and one wire call them, once per buffer, never per record.
 #
-#   credit     a buffer leaves against a segment that the receiver has set aside for its channel.  The receiver always
-#              reads on.  (Flink since 1.5; the segments are counted in credit_ledger.pxd and buffer_manager.pxd)
-#   watermark  a buffer leaves while less than `high` bytes wait for the socket, or since no more than `low` do.  A
-#              receiver that has no segment for what has come stops reading its connection, and every channel of that
-#              waits.  So does it under all that follow.  (Netty's WriteBufferWaterMark, as Flink set it before 1.5)
-#   on_off     a gate that is nearly full says stop, and every channel of a producer's environment stops; once it is
+#   credit     a buffer is sent only if the receiver has reserved a segment for its channel.  The receiver never stops
+#              reading.  (Flink since 1.5; credit_ledger.pxd and buffer_manager.pxd count the segments)
+#   watermark  sending stops when `high` bytes wait for the socket, and starts again when at most `low` do.  A receiver
+#              without a segment for arriving data stops reading its connection, and all channels of the connection
+#              wait.  This is also true of the flow controls below.  (Netty's WriteBufferWaterMark, as in Flink < 1.5)
+#   on_off     a gate that is nearly full says stop, and all channels of each producer's environment stop; when it is
 #              nearly empty it says go on.  (Storm since 1.0: the spouts of the topology are throttled as one)
-#   stepwise   a gate that is nearly full says slower, one that is nearly empty says faster, and the channel's rate goes
-#              down or up by a step.  (JStorm)
-#   pid_rate   a gate measures what it gets done and says how much a second may come.  (Spark Streaming's
-#              PIDRateEstimator)
+#   stepwise   a gate that is nearly full says slower, one that is nearly empty says faster; the channel's rate changes
+#              by a step.  (JStorm)
+#   pid_rate   a gate measures its throughput and announces a rate.  (Spark Streaming's PIDRateEstimator)
 #
-# An announcement is one number, of the frame FLOW; credits have a frame of their own.  A rate is said in units of
-# RATE_UNIT bytes a second.
+# An announcement is one number, sent in a FLOW frame; credits have a frame of their own.  Rates are in units of
+# RATE_UNIT bytes per second.
 #
-# Owner: a FlowSender and a FlowConnection belong to whoever has the turn of their loop, as the FlowSource that all
-# senders of a loop share; a FlowReceiver to its gate's lock, but for what is marked as the reader's.
+# Owner: the thread with the loop's turn owns FlowSender, FlowConnection and the FlowSource that all senders of the loop
+# share; the gate's lock guards a FlowReceiver, except for the fields marked as the reader's.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 
-cdef enum Flow:             # in the order of config.FLOW_CONTROLS; the number is said in HELLO
+cdef enum Flow:             # in the order of config.FLOW_CONTROLS; HELLO contains the number
     FLOW_CREDIT = 0
     FLOW_WATERMARK = 1
     FLOW_ON_OFF = 2
@@ -41,26 +40,26 @@ cdef enum Announcement:
 # ---- the sending end
 
 
-cdef struct FlowSource:     # what all channels of an environment share
+cdef struct FlowSource:     # shared by all channels of an environment
     uint32_t stopped        # on_off: channels whose gate has said stop
 
 
 cdef struct FlowConnection:
-    Flow kind               # of all its channels
-    int64_t high            # watermark: bytes; from here on not writable ...
-    int64_t low             # ... until no more than so many wait
+    Flow kind               # the same for all its channels
+    int64_t high            # watermark: bytes; not writable from this many queued bytes on ...
+    int64_t low             # ... until no more than this many are queued
     int64_t queued          # bytes that wait for the socket
     bint writable
 
 
-cdef struct FlowSender:     # of one channel
+cdef struct FlowSender:     # one per channel
     Flow kind
-    uint32_t credit         # buffers that may leave
+    uint32_t credit         # buffers that may be sent
     bint stopped            # on_off
     int64_t rate            # stepwise, pid_rate: bytes a second; 0: no limit
-    int64_t due_ns          # the next buffer may leave then
+    int64_t due_ns          # time when the next buffer may be sent
     int64_t sent            # stepwise: bytes since ...
-    int64_t since_ns        # ... the last announcement; 0: nothing has left yet
+    int64_t since_ns        # ... the last announcement; 0: nothing was sent yet
 
 
 cdef inline void flow_connection_init(FlowConnection *f, Flow kind, int64_t segment_size) noexcept nogil:
@@ -72,7 +71,7 @@ cdef inline void flow_connection_init(FlowConnection *f, Flow kind, int64_t segm
 
 
 cdef inline void flow_queued(FlowConnection *f, int64_t n) noexcept nogil:
-    """So many bytes more wait for the socket."""
+    """`n` more bytes wait for the socket."""
     if f.kind == FLOW_WATERMARK:
         f.queued += n
         if f.queued >= f.high:
@@ -87,7 +86,7 @@ cdef inline void flow_written(FlowConnection *f, int64_t n) noexcept nogil:
 
 
 cdef inline bint flow_may_send(FlowSender *f, FlowSource *all, int64_t now) noexcept nogil:
-    """Whether the channel's next buffer may leave; credit does not ask for the time."""
+    """Whether the channel's next buffer may be sent; credit ignores the time."""
     if f.kind == FLOW_CREDIT:
         return f.credit != 0
     if f.kind == FLOW_ON_OFF:
@@ -114,19 +113,19 @@ cdef struct PidRate:        # units: elements, seconds
     double latest_error
 
 
-cdef struct FlowReceiver:   # of one gate
+cdef struct FlowReceiver:   # one per gate
     Flow kind
-    uint32_t said           # to be told to every sender; 0: nothing yet
-    uint32_t version        # how often that was said
-    int64_t due_ns          # stepwise, pid_rate: nothing is said before then
+    uint32_t said           # the announcement for every sender; 0: none yet
+    uint32_t version        # number of announcements so far
+    int64_t due_ns          # stepwise, pid_rate: no announcement before this time
     # pid_rate
     PidRate pid
-    uint64_t bytes          # that the reader is done with, in all
-    # pid_rate: the reader's alone
-    uint64_t records        # that it has given out, in all
-    uint64_t records_seen   # at the last update
-    int64_t busy_since      # since when it has had something to do; 0: it has nothing
-    int64_t busy_ns         # how long it had, since the last update
+    uint64_t bytes          # bytes that the reader has released so far
+    # pid_rate, used by the reader only
+    uint64_t records        # records that it has returned so far
+    uint64_t records_seen   # `records` at the last update
+    int64_t busy_since      # since when the reader has had data; 0: it has none
+    int64_t busy_ns         # time with data since the last update
 
 
 cdef void flow_receiver_init(FlowReceiver *r, Flow kind) noexcept nogil

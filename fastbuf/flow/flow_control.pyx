@@ -1,4 +1,4 @@
-"""The flow controls' arithmetic, and what Python sees of it (the map is in the ``.pxd``)."""
+"""The arithmetic of the flow controls, and their Python classes (the ``.pxd`` has the map)."""
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memset
@@ -8,24 +8,24 @@ from fastbuf.config import FLOW_CONTROLS, SEGMENT_BYTES
 from fastbuf.errors import ConfigError
 
 cdef enum:
-    # A gate's marks, in tenths of the segments it may hold: Storm's topology.backpressure.disruptor.high.watermark and
+    # A gate's marks, in tenths of its segments: Storm's topology.backpressure.disruptor.high.watermark and
     # low.watermark.
     HIGH_TENTHS = 9
     LOW_TENTHS = 4
-    STEP_NS = 200000000         # stepwise: from one step to the next
-    BATCH_NS = 100000000        # pid_rate: from one update to the next; of Spark Streaming it is the batch
-    # What a channel may send at once that was idle for so long: the timer that lets it go on is as coarse as this.
+    STEP_NS = 200000000         # stepwise: time between steps
+    BATCH_NS = 100000000        # pid_rate: time between updates; in Spark Streaming this is the batch interval
+    # Burst that a channel may send after being idle: the timer that wakes it is only this precise.
     BURST_NS = 10000000
 
-cdef const int64_t LEAST_RATE = 4096                # bytes a second: whoever is slowed down is still heard of
-cdef const int64_t MOST_RATE = 1 << 40              # from here on there is no limit
+cdef const int64_t LEAST_RATE = 4096                # bytes a second; lower rates would stop a channel
+cdef const int64_t MOST_RATE = 1 << 40              # rates from here on mean no limit
 
 
 # ---- the sending end
 
 
 cdef void flow_sent(FlowSender *f, int64_t n, int64_t now) noexcept nogil:
-    """A buffer of `n` bytes leaves."""
+    """A buffer of `n` bytes is sent."""
     if f.kind == FLOW_CREDIT:
         f.credit -= 1
         return
@@ -38,7 +38,7 @@ cdef void flow_sent(FlowSender *f, int64_t n, int64_t now) noexcept nogil:
 
 
 cdef bint flow_heard(FlowSender *f, FlowSource *all, uint32_t said, int64_t now) noexcept nogil:
-    """The receiver's announcement has come; False: this flow control has no such one."""
+    """Handles the receiver's announcement; False: this flow control has no such announcement."""
     cdef int64_t measured
     if f.kind == FLOW_ON_OFF:
         if said != SAY_STOP and said != SAY_GO_ON:
@@ -48,7 +48,7 @@ cdef bint flow_heard(FlowSender *f, FlowSource *all, uint32_t said, int64_t now)
         return True
     if f.kind == FLOW_STEPWISE:
         if said == SAY_SLOWER:
-            # Down by a quarter, the first time of what it sent; up by an eighth.
+            # Down by a quarter, the first time a quarter of the measured rate; up by an eighth.
             measured = f.rate if f.rate else <int64_t> (f.sent * 1e9 / max(now - f.since_ns, <int64_t> 1))
             f.rate = max(measured * 3 // 4, LEAST_RATE)
         elif said != SAY_FASTER:
@@ -64,14 +64,14 @@ cdef bint flow_heard(FlowSender *f, FlowSource *all, uint32_t said, int64_t now)
         if said == 0:
             return False
         f.rate = <int64_t> said * RATE_UNIT
-        # What was sent at the old rate is not waited for at the new one.
+        # The new rate applies now: do not wait for the time that the old rate has set.
         f.due_ns = min(f.due_ns, now + BURST_NS)
         return True
     return False
 
 
 cdef bint flow_over(FlowSender *f, FlowSource *all) noexcept nogil:
-    """The channel has ended; True: it was the last that kept the others stopped."""
+    """The channel has ended; True: it was the last one that kept the others stopped."""
     if not f.stopped:
         return False
     f.stopped = False
@@ -106,19 +106,19 @@ cdef bint _by_marks(FlowReceiver *r, uint32_t used, uint32_t room, int64_t now) 
         if high and r.said != SAY_STOP:
             return _say(r, SAY_STOP)
         return low and r.said == SAY_STOP and _say(r, SAY_GO_ON)
-    if now < r.due_ns or not (high or (low and r.said)):        # not before somebody was slowed down
+    if now < r.due_ns or not (high or (low and r.said)):        # no "faster" before a "slower"
         return False
     r.due_ns = now + STEP_NS
     return _say(r, SAY_SLOWER if high else SAY_FASTER)
 
 
 cdef bint flow_took(FlowReceiver *r, uint32_t used, uint32_t room, int64_t now) noexcept nogil:
-    """A buffer has come: `used` of the gate's `room` segments wait or are read.  True: something is to be said."""
+    """A buffer has arrived: `used` of the gate's `room` segments are in use.  True: there is an announcement."""
     return (r.kind == FLOW_ON_OFF or r.kind == FLOW_STEPWISE) and _by_marks(r, used, room, now)
 
 
 cdef void flow_reads(FlowReceiver *r, bint found, uint64_t records, int64_t now) noexcept nogil:
-    """The reader has looked for more, having given out so many in all; not found: it has nothing to do."""
+    """The reader has looked for data, after `records` records so far; found = False: it has nothing to do."""
     r.records = records
     if found and r.busy_since == 0:
         r.busy_since = now
@@ -129,7 +129,7 @@ cdef void flow_reads(FlowReceiver *r, bint found, uint64_t records, int64_t now)
 
 cdef bint flow_released(FlowReceiver *r, uint32_t used, uint32_t room, uint32_t channels, uint64_t n, uint64_t waiting,
                         int64_t now) noexcept nogil:
-    """The reader is done with `n` bytes; `waiting` have come and are not.  True: something is to be said."""
+    """The reader has released `n` bytes; `waiting` more have arrived.  True: there is an announcement."""
     cdef double element, elements, rate
     cdef double speed
     if r.kind != FLOW_PID_RATE:
@@ -167,7 +167,7 @@ cdef bint pid_update(PidRate *p, double now_s, double elements, double processin
         return False
     since = now_s - p.latest_s
     error = p.latest_rate - done
-    # What waits, spread over one interval: it is to be worked off beside what comes.
+    # Spread the waiting elements over one interval: they are to be processed besides the new ones.
     historical = scheduling_s * done / p.interval_s
     change = (error - p.latest_error) / since
     rate[0] = max(
@@ -178,7 +178,7 @@ cdef bint pid_update(PidRate *p, double now_s, double elements, double processin
     return True
 
 
-# ---- what Python sees
+# ---- Python classes
 
 
 cdef Flow _kind(flow_control) except *:
@@ -187,7 +187,7 @@ cdef Flow _kind(flow_control) except *:
 
 cdef class SendingEnd:
     """SendingEnd(flow_control, segment_size=SEGMENT_BYTES)\n--\n
-    What a flow control lets a producer's environment send: the arithmetic of the exchange, without a socket.
+    What a flow control lets a producer's environment send: the arithmetic of the exchange without a socket.
 
     Parameters
     ----------
@@ -199,14 +199,14 @@ cdef class SendingEnd:
     Attributes
     ----------
     writable : bool
-        False from the moment that the bytes which wait for the socket reach the high mark to the moment that they are
-        no more than the low one.
+        Becomes False when the bytes that wait for the socket reach the high mark, and True when they fall to the low
+        mark.
     queued : int
-        Those bytes.
+        Bytes that wait for the socket.
 
     Notes
     -----
-    Times are seconds, of any clock that does not go back.
+    Times are in seconds of any monotonic clock.
     """
 
     cdef FlowConnection connection
@@ -227,21 +227,21 @@ cdef class SendingEnd:
         return self.connection.queued
 
     def queue(self, int64_t n):
-        """`n` bytes more wait for the socket; whether it is still writable."""
+        """Add `n` bytes that wait for the socket; returns whether it is still writable."""
         if n < 0:
             raise ConfigError(f"queue({n}): not a number of bytes")
         flow_queued(&self.connection, n)
         return self.connection.writable
 
     def written(self, int64_t n):
-        """The socket has taken `n` bytes; whether it is writable."""
+        """The socket has taken `n` bytes; returns whether it is writable."""
         if self.connection.kind == FLOW_WATERMARK and not 0 <= n <= self.connection.queued:
             raise ConfigError(f"written({n}): {self.connection.queued} bytes are queued")
         flow_written(&self.connection, n)
         return self.connection.writable
 
     def channel(self):
-        """One more channel of it."""
+        """Add a channel."""
         made = SendingChannel(self)
         self.channels.append(made)
         return made
@@ -253,7 +253,7 @@ cdef class SendingChannel:
     Attributes
     ----------
     credit : int
-        Buffers that may leave, under ``"credit"``.
+        Buffers that may be sent, under ``"credit"``.
     rate : int
         Bytes a second; 0: no limit.
     """
@@ -278,25 +278,25 @@ cdef class SendingChannel:
         return self.sender.rate
 
     def may_send(self, double now=0.0):
-        """Whether its next buffer may leave."""
+        """Whether its next buffer may be sent."""
         return self.end.connection.writable and flow_may_send(&self.sender, &self.end.source, <int64_t> (now * 1e9))
 
     def sent(self, int64_t n, double now=0.0):
-        """A buffer of `n` bytes leaves."""
+        """A buffer of `n` bytes is sent."""
         flow_sent(&self.sender, n, <int64_t> (now * 1e9))
 
     def heard(self, uint32_t said, double now=0.0):
-        """Its receiver's announcement; ``False``: there is no such one."""
+        """Handle its receiver's announcement; ``False``: this flow control has no such announcement."""
         return flow_heard(&self.sender, &self.end.source, said, <int64_t> (now * 1e9))
 
     def over(self):
-        """It has ended; ``True``: it was the last that kept the others stopped."""
+        """The channel has ended; ``True``: it was the last one that kept the others stopped."""
         return flow_over(&self.sender, &self.end.source)
 
 
 cdef class ReceivingEnd:
     """ReceivingEnd(flow_control)\n--\n
-    What a gate says to its producers under a flow control, by what has come and what its reader is done with.
+    What a gate announces to its producers under a flow control, given what has arrived and what its reader released.
 
     Parameters
     ----------
@@ -310,33 +310,33 @@ cdef class ReceivingEnd:
         flow_receiver_init(&self.receiver, _kind(flow_control))
 
     def took(self, uint32_t used, uint32_t room, double now=0.0):
-        """A buffer has come, `used` of `room` segments are in use; the announcement, or ``None``."""
+        """A buffer has arrived, and `used` of `room` segments are in use; returns the announcement, or ``None``."""
         said = flow_took(&self.receiver, used, room, <int64_t> (now * 1e9))
         return self.receiver.said if said else None
 
     def reads(self, bint found, uint64_t records, double now=0.0):
-        """The reader has looked for more, having given out so many records in all."""
+        """The reader has looked for data, after `records` records so far."""
         flow_reads(&self.receiver, found, records, <int64_t> (now * 1e9))
 
     def released(self, uint32_t used, uint32_t room, double now=0.0, uint64_t n=0, uint64_t waiting=0,
                  uint32_t channels=1):
-        """The reader is done with `n` bytes, and `waiting` have come and wait; the announcement, or ``None``."""
+        """The reader has released `n` bytes, and `waiting` more have arrived; returns the announcement, or ``None``."""
         said = flow_released(&self.receiver, used, room, channels, n, waiting, <int64_t> (now * 1e9))
         return self.receiver.said if said else None
 
 
 cdef class PidRateEstimator:
     """PidRateEstimator(interval_s=1.0, proportional=1.0, integral=0.2, derivative=0.0, least=100.0)\n--\n
-    Spark Streaming's ``PIDRateEstimator``: elements a second that a batch should have, by what the last ones took.
+    Spark Streaming's ``PIDRateEstimator``: the elements per second for a batch, computed from the last batches.
 
     Parameters
     ----------
     interval_s : float
-        From one batch to the next.
+        Time between batches.
     proportional, integral, derivative : float
-        Weights of the error, of what waits, and of the error's change.
+        Weights of the error, of the waiting elements, and of the change of the error.
     least : float
-        The least rate.
+        Smallest rate.
     """
 
     cdef PidRate pid
@@ -357,6 +357,6 @@ cdef class PidRateEstimator:
         self.pid.latest_s = -1.0
 
     def compute(self, double now_s, double elements, double processing_s, double scheduling_s):
-        """The new rate after a batch of `elements` that waited and took so long, or ``None``."""
+        """The new rate after a batch of `elements` with these processing and waiting times, or ``None``."""
         cdef double rate = 0
         return rate if pid_update(&self.pid, now_s, elements, processing_s, scheduling_s, &rate) else None

@@ -1,4 +1,4 @@
-"""What only tests and benches call: loops over the C cores without the GIL, and deliberate damage."""
+"""Functions for tests and benches only: loops over the C cores without the GIL, and deliberate damage."""
 
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
@@ -53,8 +53,8 @@ cdef extern from "<sched.h>" nogil:
 
 
 DEBUG_BUILD = bool(POOL_DEBUG)
-MAGAZINES = bool(fb_fences_find_out())          # where membarrier is refused, pools have none
-cdef uint64_t POISONED = 0xDBDBDBDBDBDBDBDBu    # what a debug build leaves in a segment that is home
+MAGAZINES = bool(fb_fences_find_out())          # pools have no magazines where membarrier is refused
+cdef uint64_t POISONED = 0xDBDBDBDBDBDBDBDBu    # a debug build fills free segments with it
 cdef uint64_t GIVEN_UP = <uint64_t>1 << 62
 cdef int64_t PATIENCE_NS = 30 * <int64_t>1_000_000_000
 cdef int64_t LISTEN_NS = 10 * <int64_t>1_000_000_000
@@ -114,14 +114,14 @@ def churn(LocalBufferPool local, int64_t n, int most, uint64_t mark, bint wait=T
     """Request and recycle at random, `n` steps, holding at most `most` segments; needs a pool whose segments start
     with 0.
 
-    Each segment held has `mark` in its first eight bytes, and 0 while it is home: plain memory, so that a sanitizer
-    sees whether the pool orders one user's writes before the next user's.
+    Each segment held has `mark` in its first eight bytes; a free one has 0 there.  This is plain memory, so a sanitizer
+    sees whether the pool orders one user's writes before those of the next user.
 
     Returns
     -------
     tuple of int
-        Steps that found a segment marked by somebody else, waits that timed out after 30 s, segments requested.  Ends
-        early when the pool is destroyed.
+        Steps that found the mark of another thread, waits that timed out after 30 s, segments requested.  Ends early if
+        the pool is destroyed.
     """
     cdef int32_t held[MOST_HELD]
     cdef int count = 0
@@ -135,7 +135,7 @@ def churn(LocalBufferPool local, int64_t n, int most, uint64_t mark, bint wait=T
     with nogil:
         for _ in range(n):
             if count < most and (count == 0 or draw(&seed) & 1):
-                # Nobody waits while he holds segments: two that did so could wait for each other for ever.
+                # Wait only while holding no segment: two threads that hold some could wait for each other for ever.
                 if wait and count == 0:
                     i = local_acquire(p, fb_now_ns() + PATIENCE_NS)
                 elif overdraft:
@@ -158,7 +158,7 @@ def churn(LocalBufferPool local, int64_t n, int most, uint64_t mark, bint wait=T
                 i = held[at]
                 count -= 1
                 held[at] = held[count]
-                if draw(&seed) & 7 == 0:                # now and then through a second reference
+                if draw(&seed) & 7 == 0:                # sometimes through a second reference
                     segment_retain(p.pool, i)
                     segment_recycle(p.pool, i)
                 faults += mark_of(p, i)[0] != mark
@@ -172,14 +172,14 @@ def churn(LocalBufferPool local, int64_t n, int most, uint64_t mark, bint wait=T
 
 
 def churn_many(LocalBufferPool local, int64_t n, uint32_t most, uint64_t mark):
-    """As `churn`, in batches: up to `most` requested at once, and recycled at once, `n` times.
+    """`churn` in batches: requests up to `most` segments at once and recycles them at once, `n` times.
 
-    Every fourth time one of them has a second reference, so that the batch goes home in parts.
+    Every fourth batch contains a segment with a second reference, so that it is not freed as a whole.
 
     Returns
     -------
     tuple of int
-        Steps that found a segment marked by somebody else, references that were refused, segments requested.
+        Steps that found the mark of another thread, refused references, segments requested.
     """
     cdef int32_t held[MOST_HELD]
     cdef int64_t _, faults = 0, refused = 0, got = 0
@@ -214,12 +214,12 @@ def churn_many(LocalBufferPool local, int64_t n, uint32_t most, uint64_t mark):
 
 
 def listen(LocalBufferPool local, int64_t n):
-    """Request and recycle `n` times as an event loop does it: try, and sleep on a listener while there is none.
+    """Request and recycle `n` times like an event loop: try, and sleep on a listener while there is no segment.
 
     Returns
     -------
     int
-        Sleeps of 10 s that nothing ended: lost wake-ups.
+        Sleeps that ended after 10 s without a notification: lost wake-ups.
     """
     cdef fb_event event
     cdef uint32_t key
@@ -244,29 +244,30 @@ def listen(LocalBufferPool local, int64_t n):
 
 
 cdef enum:
-    PLACES = 256                    # of a Handover; a power of 2
-    AHEAD = 64                      # that who waits lets the other one get ahead by
-    LOOKS = 100                     # before what there is will do, and before others get the core: some microseconds
+    PLACES = 256                    # entries of a Handover; a power of 2
+    AHEAD = 64                      # entries that a waiting thread lets the other one get ahead
+    # tries before fewer entries are accepted, and before the thread yields: some microseconds
+    LOOKS = 100
 
 cdef inline uint32_t waited(uint32_t turn) noexcept nogil:
     if turn < LOOKS:
         fb_cpu_relax()
     else:
-        sched_yield()               # the other one may have no core
+        sched_yield()               # the other thread may have no core
     return turn + 1
 
 
 cdef class Handover:
-    """A ring of 256 places through which one thread hands segments to another: the one of ``benches/peers/pools.cpp``.
+    """A ring of 256 entries through which one thread hands segments to another, as in ``benches/peers/pools.cpp``.
 
-    Each side looks at the other's index only when what it knew is used up, and then lets the other one get ahead by a
-    quarter of the ring: side by side at its edge they would go in step, and what is measured would be the ring's lines
-    on their way, not the pool.
+    Each side reads the other's index only when it has used up the entries it knew of, and then lets the other side get
+    a quarter of the ring ahead.  Otherwise both would run in lockstep, and the bench would measure how the ring's cache
+    lines move, not the pool.
     """
     cdef fb_pad room
     cdef fb_au64 put                # release by the giver, acquire by the taker
     cdef fb_pad room_of_put
-    cdef fb_au64 got                # the other way round
+    cdef fb_au64 got                # release by the taker, acquire by the giver
     cdef fb_pad room_of_got
     cdef uint64_t places[256]       # PLACES
 
@@ -285,7 +286,7 @@ cdef class Handover:
             until = begin + PATIENCE_NS
             for k in range(<uint64_t>n):
                 i = local_acquire(local.core, until)
-                if i < 0:               # or all of them together have taken so long
+                if i < 0:               # ... or all segments together took that long
                     until = fb_now_ns() + PATIENCE_NS
                     i = local_acquire(local.core, until)
                 if i < 0:
@@ -303,7 +304,7 @@ cdef class Handover:
         return begin if i >= 0 else -1
 
     def take(self, LocalBufferPool local, int64_t n):
-        """Recycle `n` segments that were handed over; fewer if the giver gave up."""
+        """Recycle `n` segments that were handed over; fewer if the giver gives up."""
         cdef uint64_t k, put = 0
         cdef uint32_t turn
         with nogil:
@@ -311,7 +312,7 @@ cdef class Handover:
                 if k == put:
                     put = fb_u64_load_acquire(&self.put)
                     turn = 0
-                    # The giver may be waiting for what lies here: after some looks less than AHEAD will do.
+                    # The giver may wait for segments in this ring: after some tries accept fewer than AHEAD.
                     while put == k or (put < k + AHEAD and put < <uint64_t>n and turn < LOOKS):
                         turn = waited(turn)
                         put = fb_u64_load_acquire(&self.put)
@@ -322,7 +323,7 @@ cdef class Handover:
 
 
 def borrow_for_ever(Borrower borrower):
-    """Take loans, mark them and give them back, until killed: without the GIL, so that a kill falls anywhere."""
+    """Take loans, mark and return them until killed; without the GIL, so that the kill can come anywhere."""
     cdef uint64_t entry
     cdef uint64_t *mark
     cdef uint64_t kept = 0
@@ -336,7 +337,7 @@ def borrow_for_ever(Borrower borrower):
             else:
                 mark = <uint64_t *>(borrower.arena.base + <size_t><uint32_t>entry * <size_t>borrower.arena.stride)
                 mark[0] = entry
-                if kept != 0:                           # one loan is kept, so that it dies with some and without
+                if kept != 0:                           # one loan is kept: the process dies with or without it
                     borrower.put_back(kept)
                 kept = entry
             if step % 7 == 0 and kept != 0:
@@ -345,12 +346,12 @@ def borrow_for_ever(Borrower borrower):
 
 
 def recycle_behind(MemorySegment segment):
-    """Recycle a reference that belongs to the handle `segment`, as faulty native code would; returns its result."""
+    """Recycle a reference that belongs to the handle `segment`, as faulty native code would; returns the result."""
     return segment_recycle(segment.core, segment.number)
 
 
 def recycle_many_behind(list segments):
-    """Recycle what the handles refer to in one call, as native code would; returns how many were refused."""
+    """Recycle the segments of all handles in one call, as native code would; returns how many were refused."""
     cdef int32_t numbers[MOST_HELD]
     cdef MemorySegment segment
     cdef uint32_t n = 0
@@ -366,7 +367,7 @@ def write_beyond(MemorySegment segment):
 
 
 def parked(LocalBufferPool local):
-    """Segments in each magazine of the pool that has an owner, by its slot; at rest only."""
+    """Number of segments in each owned magazine of the pool, by slot; only while no thread uses the pool."""
     cdef fb_magazine *m
     cdef uint32_t slots = fb_u32_load_seq_cst(&local.core.slots)
     cdef int slot
@@ -379,24 +380,24 @@ def parked(LocalBufferPool local):
 
 
 def park_wrongly(LocalBufferPool local, MemorySegment segment):
-    """Put a segment that is out into a magazine that nobody owns, as faulty native code would."""
+    """Put a segment that is in use into a magazine without owner, as faulty native code would."""
     cdef fb_magazine *m = <fb_magazine *><size_t>fb_u64_load_acquire(&local.core.magazines) + 31
     fb_u32_store_relaxed(&m.hot, <uint32_t>segment.number)
 
 
 def unpark_wrongly(LocalBufferPool local):
-    """Take back what `park_wrongly` did."""
+    """Undo `park_wrongly`."""
     cdef fb_magazine *m = <fb_magazine *><size_t>fb_u64_load_acquire(&local.core.magazines) + 31
     fb_u32_store_relaxed(&m.hot, NOTHING)
 
 
 def miscount(LocalBufferPool local, int64_t by):
-    """Let the pool's account of what it holds be wrong by `by`."""
+    """Change the pool's count of held segments by `by`, which makes it wrong."""
     fb_u64_add_seq_cst(&local.core.word, <uint64_t>by)
 
 
 def pin_listener(LocalBufferPool local, bint on):
-    """Stands for a thread that is just notifying the pool's listener, until called again with False."""
+    """Acts as a thread that is notifying the pool's listener, until called again with False."""
     if on:
         fb_u32_add_seq_cst(&local.core.listener_pins, 1)
     else:

@@ -2,15 +2,15 @@ from libc.stdint cimport uint8_t
 
 
 cdef class Arena:
-    cdef uint8_t *base              # the mapping; NULL: closed
+    cdef uint8_t *base              # start of the mapping; NULL: closed
     cdef size_t length              # bytes mapped: segments * stride, rounded up to whole pages
-    cdef int fd                     # memfd, -1: anonymous
+    cdef int fd                     # the memfd; -1: the mapping is anonymous
     cdef readonly Py_ssize_t segments
     cdef readonly Py_ssize_t segment_size       # bytes
     cdef Py_ssize_t stride          # bytes from one segment to the next; more than segment_size in a debug build
     cdef bint writable
-    cdef Py_ssize_t exports         # buffers exported.  Under the GIL
-    cdef Py_ssize_t shape[2]        # what the exported buffers point at
+    cdef Py_ssize_t exports         # number of exported buffers; guarded by the GIL
+    cdef Py_ssize_t shape[2]        # shape that the exported buffers point to
     cdef Py_ssize_t strides[2]
     cdef object __weakref__
 

@@ -1,4 +1,4 @@
-"""The arena: one block of memory, mapped once, that all segments are slices of."""
+"""The arena: one block of memory, mapped once, from which all segments are cut."""
 
 from cpython.buffer cimport PyBUF_FORMAT, PyBUF_ND, PyBUF_STRIDES, PyBUF_WRITABLE
 from libc.errno cimport errno
@@ -37,26 +37,26 @@ cdef class Arena:
     segment_size : int
         Bytes of each; a multiple of 64, so that no two segments share a cache line.
     memfd : bool
-        Back it by a memfd, so that another process can map it (`attach`); else by anonymous private memory.
+        Back it by a memfd, so that another process can map it (`attach`); False: by anonymous private memory.
     prefault : bool
-        Take every page now, so that none is missing later and the first use of a segment costs no page fault.
+        Allocate all pages now.  The first use of a segment then causes no page fault, and memory cannot run out later.
     huge_pages : bool
-        Advise the kernel to use huge pages: who writes to hundreds of segments in turn finds their addresses sooner.
-        The memory then becomes resident 2 MiB at a time.  Advice only: where the kernel has none, or none for a memfd
-        (``/sys/kernel/mm/transparent_hugepage``), nothing happens.
+        Advise the kernel to use huge pages: threads that write to hundreds of segments in turn have fewer TLB misses.
+        Memory then becomes resident 2 MiB at a time.  Nothing happens where the kernel has no huge pages, or none for a
+        memfd (``/sys/kernel/mm/transparent_hugepage``).
 
     Raises
     ------
     ConfigError
         A number is out of range.
     ResourceError
-        Address space (``RLIMIT_AS``), the control group or free memory do not leave that much; the message has the
+        Address space (``RLIMIT_AS``), the control group or free memory do not allow that size; the message has the
         figures.
 
     Notes
     -----
-    After ``fork`` the child can read what was in the arena: private memory as it was at that moment, a memfd as it is
-    now. A child may not allocate from its parent's pool (see `NetworkBufferPool`).
+    After ``fork`` the child can read the arena: private memory as it was at the fork, a memfd as it is now.  The child
+    may not allocate from its parent's pool (see `NetworkBufferPool`).
     """
 
     def __cinit__(self, *args, **kwargs):
@@ -110,24 +110,24 @@ cdef class Arena:
         Parameters
         ----------
         source : int or path
-            The descriptor that `fileno` gives there, received through a Unix socket; it is duplicated.  Or its path,
-            ``/proc/<pid>/fd/<number>``.
+            The descriptor that `fileno` returns in that process, received through a Unix socket; it is duplicated.  Or
+            its path, ``/proc/<pid>/fd/<number>``.
         writable : bool
-            Map it for writing too; else whoever writes to `array` gets an error.
+            Map it for writing too; False: writing to `array` raises an error.
 
         Returns
         -------
         Arena
-            The same memory: what one process writes, the other sees.  It lives until both have closed it.
+            The same memory: each process sees what the other writes.  The memory lives until both have closed it.
 
         Raises
         ------
         ConfigError
-            It is no arena, its description was altered, or it is not sealed against shrinking.
+            The file is no arena, its description was altered, or it is not sealed against shrinking.
         ResourceError
-            Address space (``RLIMIT_AS``) does not leave that much, or the mapping failed.
+            Address space (``RLIMIT_AS``) does not allow that size, or mapping failed.
         OSError
-            It cannot be opened or duplicated.
+            The file cannot be opened or duplicated.
         """
         cdef Arena arena = cls.__new__(cls)
         cdef void *base
@@ -138,7 +138,7 @@ cdef class Arena:
             fd = os.open(source, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
         try:
             layout = ArenaLayout.read(fd)
-            # What it takes of memory is accounted to whoever made it.
+            # Its memory is charged to the process that made it.
             require_memory(layout.length, layout.segments, layout.segment_size, memory_limits(address_only=True))
             base = fb_map_shared(layout.length, fd, writable)
             if base == NULL:
@@ -163,7 +163,7 @@ cdef class Arena:
         self.strides[1] = 1
 
     def __dealloc__(self):
-        # No buffer can be exported here: each holds a reference to this object.
+        # No buffer is exported now: each would hold a reference to this object.
         self.unmap()
 
     cdef void unmap(self) noexcept:
@@ -176,7 +176,7 @@ cdef class Arena:
 
     @property
     def array(self):
-        """numpy.ndarray of uint8, shape (segments, segment_size): the memory itself; it holds the arena.
+        """numpy.ndarray of uint8, shape (segments, segment_size): the memory itself; it keeps the arena alive.
 
         Writable, unless it was attached without ``writable=True``.
         """
@@ -190,11 +190,11 @@ cdef class Arena:
 
     @property
     def closed(self):
-        """Whether the memory has been given back."""
+        """Whether the memory was unmapped."""
         return self.base == NULL
 
     def fileno(self):
-        """The memfd, which stays the arena's own: duplicate it to keep it.
+        """The memfd.  The arena owns it: duplicate it to keep it.
 
         Raises
         ------
@@ -212,7 +212,7 @@ cdef class Arena:
         return f"<Arena: {self.segments} segments of {self.segment_size} bytes, {where}>"
 
     def close(self):
-        """Give the memory back.  Closing twice does nothing.
+        """Unmap the memory.  A second call does nothing.
 
         Raises
         ------

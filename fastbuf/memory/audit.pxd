@@ -1,5 +1,6 @@
 from fastbuf.memory.pool_core cimport PoolCore
 
 
-# What is wrong, one sentence each; empty when every segment is in one place and the accounts agree.  At rest only.
+# One sentence per fault; empty when each segment is in exactly one place and the counters agree.  Call it only while no
+# thread uses the pool.
 cdef list pool_faults(PoolCore *g, bint mapped)

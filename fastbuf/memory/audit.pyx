@@ -1,4 +1,4 @@
-"""The audit: where every segment is, found out from the lists themselves and set against the accounts."""
+"""The audit finds out from the lists where each segment is, and compares that with the counters."""
 
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
@@ -22,7 +22,7 @@ cdef place(PoolCore *g, int64_t segment, str where, list places, list faults):
 
 
 cdef walk(PoolCore *g, FreeList *stack, bint chunks, str where, list places, list faults):
-    # Follows a list from its head and notes `where` for each segment on it; returns how many there are.
+    # Walks a list, records `where` for each segment on it, and returns their number.
     cdef uint64_t link
     cdef uint32_t at = <uint32_t>fb_u64_load_seq_cst(&stack.head)
     cdef int64_t length = 0
@@ -34,7 +34,7 @@ cdef walk(PoolCore *g, FreeList *stack, bint chunks, str where, list places, lis
             faults.append(f"{where} has the number {at - 1}, and there are {g.count} segments")
             break
         if length > g.count:
-            faults.append(f"{where} runs in a circle")
+            faults.append(f"{where} is circular")
             break
         link = fb_u64_load_seq_cst(&g.meta[at - 1].link)
         if expected >= 0 and <int64_t>(link >> 32) != expected:
@@ -55,7 +55,7 @@ cdef walk(PoolCore *g, FreeList *stack, bint chunks, str where, list places, lis
 
 
 cdef look_into_magazines(LocalCore *p, str name, list places, list faults):
-    # Notes what threads keep for themselves; returns how many there are.
+    # Records the segments in magazines; returns their number.
     cdef uint64_t base = fb_u64_load_seq_cst(&p.magazines)
     cdef uint32_t slots = fb_u32_load_seq_cst(&p.slots)
     cdef fb_magazine *m
@@ -76,7 +76,7 @@ cdef look_into_magazines(LocalCore *p, str name, list places, list faults):
         if not slots >> slot & 1:
             faults.append(f"{where} is nobody's, and not empty")
         if count > FB_MAGAZINE_ITEMS:
-            faults.append(f"{where} says it has {count} segments, and has room for {FB_MAGAZINE_ITEMS}")
+            faults.append(f"{where} claims {count} segments, but has room for {FB_MAGAZINE_ITEMS}")
             continue
         if hot != NOTHING:
             place(p.pool, hot, where, places, faults)
@@ -92,7 +92,7 @@ cdef list pool_faults(PoolCore *g, bint mapped):
     cdef LocalCore *p = <LocalCore *><size_t>fb_u64_load_seq_cst(&g.locals)
     cdef uint64_t word
     cdef uint32_t k, refs
-    cdef dict out = {}              # address of the LocalCore -> segments out
+    cdef dict out = {}              # address of the LocalCore -> its segments in use
     cdef dict known = {}            # address -> name
     cdef int64_t unmet = 0
     cdef int64_t limits = 0

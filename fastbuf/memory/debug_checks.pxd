@@ -1,8 +1,8 @@
-# What only a debug build (FASTBUF_DEBUG=1) does: poison in segments that are home, and a guard behind each segment.
+# Checks of the debug build only (FASTBUF_DEBUG=1): poison in free segments, and a guard after each segment.
 #
-# A recycled segment is filled with POISON, so that whoever reads it late reads nonsense, and whoever writes to it late
-# is found: at the next request from Python, and by the audit.  Behind each segment stand GUARD bytes of GUARDED, which
-# nobody has a reason to write to: they are looked at when the segment is recycled from Python, and by the audit.
+# recycle fills a segment with POISON.  A late read then sees nonsense.  A late write is found by the next request from
+# Python and by the audit.  After each segment come GUARD bytes of the value GUARDED, which no code may write.  They are
+# checked when Python recycles the segment, and by the audit.
 from libc.stdint cimport int32_t, uint8_t
 from libc.string cimport memcmp, memset
 
@@ -23,12 +23,12 @@ cdef extern from *:
     #define FB_GUARDED 0xFC
     """
     const bint POOL_DEBUG "FB_POOL_DEBUG"
-    const int GUARD "FB_GUARD"                      # bytes behind each segment
+    const int GUARD "FB_GUARD"                      # bytes after each segment
     const uint8_t POISON "FB_POISON"
     const uint8_t GUARDED "FB_GUARDED"
 
 
-# Whether `length` >= 1 bytes all have that value.
+# Whether all `length` >= 1 bytes have that value.
 cdef inline bint all_are(const uint8_t *data, size_t length, uint8_t value) noexcept nogil:
     return data[0] == value and memcmp(data, data + 1, length - 1) == 0
 
@@ -46,7 +46,7 @@ cdef inline void debug_poison(PoolCore *g, int32_t i) noexcept nogil:
         fill(debug_data(g, i), POISON, g.segment_size)
 
 
-# Only for a segment that nobody holds.  One that was never recycled has whatever the arena began with.
+# Only for a free segment.  A segment that was never recycled still has the arena's initial bytes.
 cdef inline bint debug_poison_intact(PoolCore *g, int32_t i) noexcept nogil:
     return (
         g.left_to_readers

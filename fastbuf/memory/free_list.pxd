@@ -1,20 +1,20 @@
 # The free list's operations, inline.
 #
-# Free lists (FreeList) are the global one and two per local pool, all threaded through SegmentMeta.link, so that a
-# segment is on one list at most.  Treiber's stack (R. K. Treiber, "Systems Programming: Coping with Parallelism", IBM
-# RJ 5118, 1986) with a tag of 32 bits beside the index against ABA (IBM System/370 Principles of Operation, appendix
-# A).  Each node also keeps its depth.  What lies below a node cannot change while the node is on the list, so the top's
-# depth is the list's length: the number free costs no counter.
+# There is one global free list (FreeList) and two per local pool.  All use SegmentMeta.link, so a segment is on at most
+# one list.  Each is Treiber's stack (R. K. Treiber, "Systems Programming: Coping with Parallelism", IBM RJ 5118, 1986)
+# with a tag of 32 bits beside the index against ABA (IBM System/370 Principles of Operation, appendix A).  Each node
+# also stores its depth.  Nodes below a node cannot change while that node is on the list, so the depth of the top node
+# is the length of the list, and no counter is needed.
 #
 #     atomic            pairs with
 #     head CAS in push  head load in pop: the popper sees the node's link, and all that the last user wrote
 #     link relaxed      nothing: a stale link is thrown away since the tag has moved and the CAS on head fails
 #
-# Forbidden: one segment on two lists, or on a list and out; a segment on none and not out.
+# Forbidden: a segment on two lists; a segment both on a list and in use; a segment that is neither.
 #
-# Taking or putting back several is one CAS too: what lies below the head cannot change while head (tag and index)
-# stands, so the chain that was walked is the list's if the CAS on head succeeds.  If it fails, all that was read is
-# thrown away; a stale link is still the number of a segment, or 0, so that a walk over stale links stays inside `meta`.
+# Several segments are popped or pushed by one CAS too.  Nodes below the head cannot change while the head (tag and
+# index) stays the same, so if the CAS on the head succeeds, the chain that was walked is the list's.  If the CAS fails,
+# everything read is discarded.  A stale link is still 0 or the number of a segment, so the walk never leaves `meta`.
 from libc.stdint cimport int32_t, uint32_t, uint64_t
 
 from fastbuf._native.atomics cimport (
@@ -30,7 +30,7 @@ cdef inline bint empty(FreeList *stack) noexcept nogil:
     return <uint32_t>fb_u64_load_seq_cst(&stack.head) == 0
 
 
-# Exact at a moment within the call.
+# The length at some moment during the call.
 cdef inline uint32_t list_depth(PoolCore *g, FreeList *stack) noexcept nogil:
     cdef uint64_t h = fb_u64_load_seq_cst(&stack.head)
     cdef uint64_t again
@@ -43,7 +43,7 @@ cdef inline uint32_t list_depth(PoolCore *g, FreeList *stack) noexcept nogil:
         h = again
 
 
-# What the list's length was when its head was h, if it still is.
+# The length of the list when its head was h, if its head is still h.
 cdef inline uint32_t depth_at(PoolCore *g, uint64_t h) noexcept nogil:
     return 0 if <uint32_t>h == 0 else <uint32_t>(fb_u64_load_relaxed(&g.meta[<uint32_t>h - 1].link) >> 32)
 
@@ -52,14 +52,14 @@ cdef inline void push(PoolCore *g, FreeList *stack, int32_t i) noexcept nogil:
     cdef uint64_t h = fb_u64_load_seq_cst(&stack.head)
     cdef uint64_t depth
     while True:
-        # The depth read here may be stale only if the head has moved meanwhile, and then the CAS fails.
+        # This depth can be stale only if the head has changed meanwhile, and then the CAS fails.
         depth = 0 if <uint32_t>h == 0 else fb_u64_load_relaxed(&g.meta[<uint32_t>h - 1].link) >> 32
         fb_u64_store_relaxed(&g.meta[i].link, (depth + 1) << 32 | <uint32_t>h)
         if fb_u64_cas_seq_cst(&stack.head, &h, ((h >> 32) + 1) << 32 | <uint64_t>(i + 1)):
             return
 
 
-# segments[0] comes to lie on top; n >= 1, and no two are the same.
+# segments[0] becomes the top.  n >= 1, and all segments differ.
 cdef inline void push_many(PoolCore *g, FreeList *stack, const int32_t *segments, uint32_t n) noexcept nogil:
     cdef SegmentMeta *meta = g.meta
     cdef uint64_t h = fb_u64_load_seq_cst(&stack.head)
@@ -78,7 +78,7 @@ cdef inline void push_many(PoolCore *g, FreeList *stack, const int32_t *segments
             return
 
 
-# -1: empty.  left: how many remain on the list.
+# Returns -1 if the list is empty.  left: how many segments remain on the list.
 cdef inline int32_t pop(PoolCore *g, FreeList *stack, uint32_t *left) noexcept nogil:
     cdef uint64_t h = fb_u64_load_seq_cst(&stack.head)
     cdef uint64_t link
@@ -90,7 +90,7 @@ cdef inline int32_t pop(PoolCore *g, FreeList *stack, uint32_t *left) noexcept n
     return -1
 
 
-# Up to n into segments[n], the top first; returns how many.  left: how many remain on the list (unless none came).
+# Pops up to n segments, the top first, and returns how many.  left: how many remain; not set if none was popped.
 cdef inline uint32_t pop_many(
     PoolCore *g, FreeList *stack, uint32_t n, int32_t *segments, uint32_t *left
 ) noexcept nogil:

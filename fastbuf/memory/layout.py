@@ -1,4 +1,4 @@
-"""What a memfd arena says about itself, so that another process can map it without being told its shape.
+"""The description that a memfd arena carries, so that another process can map it without being told its shape.
 
 ::
 
@@ -7,9 +7,9 @@
     │ segment 0   (guard)   │ segment 1   (guard)   │                       (padding)   │ description  │
     └───────────────────────┴───────────────────────┴──────────────────── ... ──────────┴──────────────┘
 
-`stride` is the segment's size; a debug build adds a guard behind each.  `length` is a multiple of the page.  The
-description is the last page, so that segments begin where pages do: magic, version, segment size, segments, stride,
-length and the CRC-32 of these, little-endian.
+`stride` is the segment size, plus a guard in a debug build.  `length` is a multiple of the page size.  The description
+is in the last page, so that segments start at page boundaries: magic, version, segment size, segments, stride, length
+and the CRC-32 of these, little-endian.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _F_SEAL_SHRINK = 0x0002
 
 
 def require_sealed(fd: int, source: str) -> None:
-    """Check that nobody can cut the file short under whoever maps it, which would end a read in SIGBUS.
+    """Check that the file cannot be truncated while it is mapped: a read past its end would raise SIGBUS.
 
     Raises
     ------
     ConfigError
-        It is not a memfd that is sealed against shrinking; the message says to pass what `source` gives.
+        The file is not a memfd sealed against shrinking; the message says to pass what `source` returns.
     """
     try:
         seals = fcntl.fcntl(fd, _F_GET_SEALS)
@@ -60,13 +60,13 @@ class ArenaLayout:
     Parameters
     ----------
     segments
-        How many.
+        Number of segments.
     segment_size
-        Of each.
+        Bytes of a segment.
     stride
-        From one segment to the next.
+        Bytes from the start of one segment to the start of the next.
     length
-        What is to be mapped.
+        Bytes to map.
     """
 
     segments: int
@@ -76,7 +76,7 @@ class ArenaLayout:
 
     @classmethod
     def of(cls, segments: int, segment_size: int, guard: int) -> ArenaLayout:
-        """The layout of so many segments, each with `guard` bytes behind it."""
+        """The layout of that many segments, each followed by `guard` bytes."""
         stride = segment_size + guard
         return cls(segments, segment_size, stride, (segments * stride + PAGE - 1) // PAGE * PAGE)
 
@@ -92,12 +92,12 @@ class ArenaLayout:
 
     @classmethod
     def read(cls, fd: int) -> ArenaLayout:
-        """Read and check the description; nothing in it is believed before it is.
+        """Read and check the description; no field is used before the check.
 
         Raises
         ------
         ConfigError
-            It is no arena, one of another version, or one that could be cut short under whoever maps it.
+            The file is no arena, has another version, or could be truncated while it is mapped.
         """
         require_sealed(fd, "Arena.fileno()")
         size = os.fstat(fd).st_size

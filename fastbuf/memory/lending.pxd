@@ -12,19 +12,20 @@
 #   back_put release (borrower)  pairs with    the lender's acquire of back_put: it sees the entry, and that the
 #                                              borrower has read its last of the segment
 #
-# lent and back are events (fb_event.h): the borrower sleeps on the one and the lender rings it, the other is reversed.
-# What the other side writes into them can delay a wake-up and do nothing else, so each sleeps in slices.
+# lent and back are events (fb_event.h).  The borrower sleeps on `lent` and the lender notifies it; for `back` the roles
+# are reversed.  Wrong values written by the other process can only delay a wake-up, so each side sleeps in short
+# slices.
 #
-# The truth about who has what stands with the lender alone (`loans` of Lender: the loan number of each segment that is
-# lent), where the borrower cannot reach it.  An entry that comes back counts if it names a loan that stands, once.  So
-# it does not matter at which instruction the borrower dies: what it gave back in full was taken home, and the rest is
-# still in the lender's table.
+# Only the lender's own table decides who has a segment (`loans` of Lender: the loan number of each lent segment); the
+# borrower cannot write to it.  A returned entry is accepted once, and only if it names a loan that is open.  So the
+# borrower may die at any instruction: segments that it has returned are free again, and the others are still in the
+# lender's table.
 #
-# Forbidden: a loan that ends twice; one that never ends though the borrower is dead; a segment that goes home while
-# the borrower lives and has not given it back.
+# Forbidden: a loan that ends twice; a loan that never ends although the borrower is dead; a segment that is freed while
+# the borrower lives and has not returned it.
 #
-# Each counter has one process that writes it.  A fork has copies of the objects, and the collector ends those: they
-# write nothing (`forks`), or a loan that the borrower still reads would be given back by its child.
+# Only one process writes each counter.  A forked child has copies of the objects and its garbage collector destroys
+# them.  These copies must write nothing (`forks`), or the child would return loans that its parent still reads.
 from libc.stdint cimport uint32_t, uint64_t
 
 from fastbuf._native.atomics cimport fb_au64, fb_event
@@ -37,17 +38,17 @@ cdef struct LoanRings:
     uint32_t version
     uint32_t capacity               # entries of each ring
     char room[48]
-    fb_au64 lent_put                # entries written so far, by the lender
+    fb_au64 lent_put                # entries written by the lender so far
     char room1[56]
-    fb_au64 lent_got                # read so far, by the borrower
+    fb_au64 lent_got                # entries read by the borrower so far
     char room2[56]
-    fb_au64 back_put                # written so far, by the borrower
+    fb_au64 back_put                # entries written by the borrower so far
     char room3[56]
-    fb_au64 back_got                # read so far, by the lender
+    fb_au64 back_got                # entries read by the lender so far
     char room4[56]
-    fb_event lent                   # the borrower sleeps
+    fb_event lent                   # the borrower sleeps on it
     char room5[56]
-    fb_event back                   # the lender sleeps
+    fb_event back                   # the lender sleeps on it
     char room6[56]
 
 
@@ -59,11 +60,11 @@ cdef class Lender:
     cdef int fd                     # memfd of the rings
     cdef int pidfd
     cdef readonly uint32_t capacity
-    cdef readonly uint32_t lent     # loans that stand
-    cdef readonly uint64_t refused  # entries that came back and named no loan
-    cdef uint32_t *loans            # by segment: the loan's number, 0: not lent
+    cdef readonly uint32_t lent     # open loans
+    cdef readonly uint64_t refused  # returned entries that named no open loan
+    cdef uint32_t *loans            # by segment: the number of its loan; 0: not lent
     cdef uint32_t last_loan
-    cdef uint32_t forks             # fork_count() when it was made
+    cdef uint32_t forks             # fork_count() when this object was made
 
     cdef int check_process(self) except -1
     cdef uint32_t end_loan(self, uint32_t segment) noexcept
@@ -74,10 +75,10 @@ cdef class Borrower:
     cdef LoanRings *rings
     cdef size_t length
     cdef uint32_t capacity
-    cdef uint32_t forks             # fork_count() when it was made
+    cdef uint32_t forks             # fork_count() when this object was made
 
     cdef int check_process(self) except -1
-    # The next entry, 0: none.  It is the caller's until he writes it back.
+    # The next entry; 0: none.  The caller owns it until it writes it back.
     cdef uint64_t next_loan(self) noexcept nogil
     cdef void put_back(self, uint64_t entry) noexcept nogil
 

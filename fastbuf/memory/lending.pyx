@@ -48,7 +48,7 @@ cdef uint64_t MAGIC = 0x31736e616f4c6266u               # "fbLoans1"
 cdef uint32_t VERSION = 2
 cdef enum:
     MOST_CAPACITY = 1 << 20
-    SLICE_NS = 200000000            # signals and the other's death are looked at this often while waiting
+    SLICE_NS = 200000000            # while waiting, check for signals and the other process's death this often
     SPIN_NS = 20000                 # about what a sleep and a wake-up cost
 
 
@@ -61,7 +61,7 @@ cdef inline uint64_t *back_entries(LoanRings *r, uint32_t capacity) noexcept nog
 
 
 cdef int doze(fb_event *e, uint32_t epoch, int64_t deadline_ns) except -1:
-    """A slice of a wait for what came after `epoch`; 1: the deadline has passed."""
+    """Waits one slice for a notification later than `epoch`; 1: the deadline has passed."""
     cdef int64_t now = fb_now_ns()
     cdef int64_t until = now + SLICE_NS
     if 0 <= deadline_ns <= now:
@@ -91,7 +91,7 @@ cdef size_t rings_length(uint32_t capacity):
 
 
 @cython.final
-@cython.no_gc_clear                 # __dealloc__ needs `network` alive, since core is its memory
+@cython.no_gc_clear                 # __dealloc__ needs `network` alive: it owns the memory of core
 cdef class Lender:
     """Lender(network, pid, capacity=64)\n--\n
     Lends segments of one pool to one other process.
@@ -101,16 +101,16 @@ cdef class Lender:
     network : NetworkBufferPool
         Made with ``memfd=True``.
     pid : int
-        The borrower.  The process is watched from here on, so that its death is known for sure.
+        The borrower.  The process is watched from now on through a pidfd, so its death is detected reliably.
     capacity : int
-        Most segments it may have at once.
+        Most segments lent at once.
 
     Attributes
     ----------
     lent : int
-        Segments that it has now, as far as `collect` has seen.
+        Segments lent now, as of the last `collect`.
     refused : int
-        Entries of the borrower that named no loan: of a faulty one; they have no effect.
+        Returned entries that named no open loan.  Only a faulty borrower writes them; they have no effect.
 
     Raises
     ------
@@ -125,9 +125,9 @@ cdef class Lender:
 
     Notes
     -----
-    The two sides share memory and nothing else: neither makes a system call to lend, to take or to give back, unless
-    the other sleeps in its `wait`.  All methods are for one thread at a time.  A fork of the borrower that goes on
-    using the mapping is not watched; what it has inherited of loans gives nothing back.
+    The two sides share only memory: neither makes a system call to lend, take or give back, unless the other sleeps in
+    `wait`.  Only one thread at a time may call methods.  A forked child of the borrower that goes on using the mapping
+    is not watched; the loans it has inherited are not given back by it.
     """
 
     def __cinit__(self, *args, **kwargs):
@@ -165,8 +165,8 @@ cdef class Lender:
         self.rings = r
 
     def __dealloc__(self):
-        # Loans to a borrower that lives stay out for ever: its memory is not given to somebody else under it.  The pool
-        # tells of them when it goes.
+        # Loans of a live borrower are never ended here: another user must not get memory that it reads.  The pool
+        # reports these segments when it is closed.
         if self.rings != NULL:
             fb_unmap(self.rings, self.length)
         free(self.loans)
@@ -184,17 +184,17 @@ cdef class Lender:
         return 0
 
     def fileno(self):
-        """The memfd of the rings, for `Borrower`; it stays the lender's own."""
+        """The memfd of the rings, for `Borrower`; the lender owns it."""
         return self.fd
 
     @property
     def sentinel(self):
-        """A descriptor that is readable once the borrower is dead, for ``select`` and event loops."""
+        """A descriptor that becomes readable when the borrower is dead, for ``select`` and event loops."""
         return self.pidfd
 
     @property
     def borrower_lives(self):
-        """Whether the borrower has not ended yet."""
+        """Whether the borrower is still alive."""
         poll = select.poll()
         poll.register(self.pidfd, select.POLLIN)
         return not poll.poll(0)
@@ -205,19 +205,19 @@ cdef class Lender:
         Parameters
         ----------
         segment : MemorySegment
-            The loan has a reference of its own: the handle may be recycled, or used on.
+            The loan has a reference of its own: you may recycle the handle or go on using it.
 
         Returns
         -------
         bool
-            False: `capacity` loans stand already; nothing was done.
+            False: `capacity` segments are lent already; nothing was done.
 
         Raises
         ------
         SegmentStateError
-            The segment was recycled, is lent already, or belongs to another pool.
+            The segment was recycled, is already lent, or belongs to another pool.
         FastbufError
-            This process is a fork of the one that lends.
+            This process is a fork of the lender.
         """
         cdef uint32_t i = <uint32_t>segment.number
         cdef uint64_t put = fb_u64_load_relaxed(&self.rings.lent_put)
@@ -226,7 +226,7 @@ cdef class Lender:
         if segment.core != self.core:
             raise SegmentStateError(f"segment {i} is of another pool than the lender's")
         if self.loans[i] != 0:
-            raise SegmentStateError(f"segment {i} is lent already: it can be lent again once it has come back")
+            raise SegmentStateError(f"segment {i} is lent already: it can be lent again after its return")
         if self.lent >= self.capacity:                  # so neither ring can overflow
             return False
         self.last_loan = self.last_loan + 1 if self.last_loan != 0xFFFFFFFFu else 1
@@ -239,17 +239,17 @@ cdef class Lender:
         return True
 
     def wait(self, timeout=None):
-        """Wait until there is something to collect, without the GIL.
+        """Wait, without the GIL, until `collect` has something to do.
 
         Parameters
         ----------
         timeout : float, optional
-            Seconds; None: for as long as the borrower lives.
+            Seconds; None: as long as the borrower lives.
 
         Returns
         -------
         bool
-            True: `collect` will find something.  False: the time is over, or the borrower is dead.
+            True: `collect` will find something.  False: the timeout has passed, or the borrower is dead.
         """
         cdef LoanRings *r = self.rings
         cdef int64_t deadline = deadline_of(timeout)
@@ -268,7 +268,7 @@ cdef class Lender:
         return 1
 
     def collect(self):
-        """Take home what the borrower has given back.
+        """End the loans that the borrower has given back; their segments go back to the pool.
 
         Returns
         -------
@@ -278,8 +278,8 @@ cdef class Lender:
         Raises
         ------
         FastbufError
-            The borrower has overwritten its counters.  Nothing more is believed of it: end it, and `take_back`.  Or
-            this process is a fork of the one that lends.
+            The borrower has overwritten its counters, so nothing it writes is used any more: end the process and call
+            `take_back`.  Or this process is a fork of the lender.
         """
         cdef LoanRings *r = self.rings
         cdef uint64_t got = fb_u64_load_relaxed(&r.back_got)
@@ -290,7 +290,7 @@ cdef class Lender:
         self.check_process()
         if put - got > self.capacity:
             raise FastbufError(
-                f"the borrower says that it gave back {put} segments, after {got} that were collected; at most "
+                f"the borrower claims to have returned {put} segments, after {got} that were collected; at most "
                 f"{self.capacity} can be new: end it and call take_back()"
             )
         while got != put:
@@ -305,23 +305,23 @@ cdef class Lender:
         return ended
 
     def take_back(self):
-        """Take everything home that a dead borrower had.
+        """End all loans of a dead borrower.
 
         Returns
         -------
         int
-            How many loans ended.  What it had given back in full, and nobody collected, is among them.
+            How many loans ended, including those given back but not yet collected.
 
         Raises
         ------
         FastbufError
-            The borrower lives: it may be reading what it has.  Or this process is a fork of the one that lends.
+            The borrower is alive and may be reading its segments.  Or this process is a fork of the lender.
         """
         cdef uint32_t i
         cdef uint32_t ended = 0
         self.check_process()
         if self.borrower_lives:
-            raise FastbufError("the borrower lives, and may be using what it has: end it first, or collect()")
+            raise FastbufError("the borrower lives, and may be using its segments: end it first, or collect()")
         for i in range(self.core.count):
             if self.loans[i] != 0:
                 ended += self.end_loan(i)
@@ -331,16 +331,16 @@ cdef class Lender:
 @cython.final
 cdef class Borrower:
     """Borrower(arena, rings, *, writable=False)\n--\n
-    The other end: takes what a `Lender` of another process lends.
+    The other end: takes segments that a `Lender` of another process lends.
 
     Parameters
     ----------
     arena : int or path
         Descriptor of the lender's arena, see `Arena.attach`.
     rings : int or path
-        Descriptor of its rings: ``Lender.fileno()``.
+        Descriptor of the lender's rings: ``Lender.fileno()``.
     writable : bool
-        Whether loans may be written to.
+        Whether loans may be written.
 
     Attributes
     ----------
@@ -354,7 +354,7 @@ cdef class Borrower:
 
     Notes
     -----
-    All methods are for one thread at a time.
+    Only one thread at a time may call methods.
     """
 
     def __cinit__(self, *args, **kwargs):
@@ -411,18 +411,18 @@ cdef class Borrower:
         fb_event_notify(&r.back)
 
     def wait(self, timeout=None):
-        """Wait until there is something to take, without the GIL.
+        """Wait, without the GIL, until there is a segment to take.
 
         Parameters
         ----------
         timeout : float, optional
-            Seconds; None: for ever.  A lender that has died rings no more: who cannot tell from elsewhere waits for a
-            while at a time.
+            Seconds; None: no limit.  A dead lender never notifies: if you cannot learn of its death elsewhere, wait in
+            slices.
 
         Returns
         -------
         bool
-            False: the time is over.
+            False: the timeout has passed.
         """
         cdef LoanRings *r = self.rings
         cdef int64_t deadline = deadline_of(timeout)
@@ -435,7 +435,7 @@ cdef class Borrower:
                 return False
 
     def take(self):
-        """The next segment that was lent, or None.  Never waits.
+        """The next lent segment, or None.  Never waits.
 
         Returns
         -------
@@ -460,13 +460,13 @@ cdef class Borrower:
         return loan
 
 
-# no_gc: it refers to its borrower alone, which knows no loans, so there is no cycle to find.
+# no_gc: a loan refers only to its borrower, which does not refer to loans, so there is no cycle to find.
 @cython.final
 @cython.no_gc
 cdef class Loan:
-    """A borrowed segment: read (or written) in place, and given back.
+    """A borrowed segment: read (or write) it in place, then give it back.
 
-    A loan that is dropped is given back too, but for the copy that a fork of the borrower has of it.
+    A loan that is garbage-collected is given back too, except in a forked child of the borrower.
     """
 
     def __init__(self):
@@ -474,7 +474,7 @@ cdef class Loan:
 
     def __dealloc__(self):
         if self.entry != 0 and self.borrower is not None and self.borrower.forks == fork_count():
-            self.borrower.put_back(self.entry)          # no view can be alive here: each holds this object
+            self.borrower.put_back(self.entry)          # no view can exist now: each would hold this object
 
     @property
     def index(self):
@@ -490,7 +490,7 @@ cdef class Loan:
         return self.borrower.arena.segment_size
 
     def view(self):
-        """The segment's bytes, in place; while it is held, `give_back` is refused.
+        """The segment's bytes, in place; `give_back` is refused while a view is held.
 
         Returns
         -------
@@ -499,12 +499,12 @@ cdef class Loan:
         return memoryview(self)
 
     def array(self, dtype="uint8"):
-        """The segment as a NumPy array of shape (size // itemsize,), in place; as `view`.
+        """The segment as a NumPy array of shape (size // itemsize,), in place; same rules as `view`.
 
         Parameters
         ----------
         dtype : numpy dtype
-            Of the items.
+            Type of the items.
 
         Returns
         -------
@@ -519,9 +519,9 @@ cdef class Loan:
         Raises
         ------
         SegmentExported
-            Views of it are still held.
+            Views of the segment are still held.
         SegmentStateError
-            It was given back already.
+            The loan was given back already.
         FastbufError
             This process is a fork of the borrower.
         """
@@ -549,7 +549,7 @@ cdef class Loan:
             flags,
         )
         self.exports += 1
-        arena.exports += 1                              # or it could be closed under the view
+        arena.exports += 1                              # so that it cannot be closed while a view is held
 
     def __releasebuffer__(self, Py_buffer *view):
         self.exports -= 1

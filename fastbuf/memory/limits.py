@@ -1,7 +1,7 @@
-"""How much memory may still be had: address space, control group, free memory.
+"""How much memory this process may still take: address space, control group, free memory.
 
-An arena is mapped at once but filled page by page, so a limit that is too low would otherwise show up as a killed
-process in the middle of a shuffle.
+An arena is mapped at once but its pages are allocated one by one.  Without this check, a limit that is too low would
+kill the process in the middle of a shuffle.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class MemoryLimit:
     Parameters
     ----------
     name
-        What sets the bound, as the error names it.
+        What sets the bound, as named in errors.
     limit, used
         Bytes.
     remedy
-        How the bound is raised.
+        How to raise the bound.
     """
 
     name: str
@@ -62,7 +62,7 @@ def _address_space(proc: Path) -> list[MemoryLimit]:
 
 
 def _reclaimable(stat: Path, keys: tuple[str, ...]) -> int:
-    """Bytes of page cache that the kernel drops before it kills: they count as used, but are not in the way."""
+    """Bytes of page cache that the kernel frees before it kills a process: they count as used but can be had."""
     total = 0
     try:
         for line in stat.read_text().splitlines():
@@ -90,8 +90,8 @@ def _control_groups(proc: Path, sys: Path) -> list[MemoryLimit]:
             keys = ("total_inactive_file",)
         else:
             continue
-        # In a container the group's path is often that of the host, and what is mounted is the group itself: so walk
-        # up from the path as given and take the root in any case.
+        # In a container the group's path is often the host's, while the group itself is mounted as the root.  So look
+        # at every part of the path, and always at the root.
         parts = [p for p in group.split("/") if p and p != ".."]
         for depth in range(len(parts), -1, -1):
             folder = root.joinpath(*parts[:depth])
@@ -126,12 +126,12 @@ def memory_limits(
     proc, sys
         Where procfs and the control groups are mounted.
     address_only
-        Only what bounds address space: mapping another process's arena takes no new memory.
+        Only the bounds of address space: mapping another process's arena takes no new memory.
 
     Returns
     -------
     list of MemoryLimit
-        In no order; empty where nothing is bounded or can be read.
+        In any order; empty if there is no bound or none can be read.
     """
     found = _address_space(Path(proc))
     if not address_only:
@@ -140,16 +140,16 @@ def memory_limits(
 
 
 def require_memory(length: int, segments: int, segment_size: int, limits: list[MemoryLimit] | None = None) -> None:
-    """Check that an arena can be had before it is mapped.
+    """Check that an arena fits into memory before it is mapped.
 
     Parameters
     ----------
     length
         Bytes to be mapped.
     segments, segment_size
-        What they are made of, for the error's figures.
+        Number and size of the segments, for the error message.
     limits
-        The bounds; found out if None.
+        The bounds; None: look them up.
 
     Raises
     ------

@@ -4,8 +4,8 @@ from fastbuf.memory.pool_core cimport LocalCore
 cdef class LocalBufferPool:
     cdef LocalCore *core
     cdef object network             # the NetworkBufferPool: keeps core and arena alive
-    cdef object tasks               # TaskQueue: who waits in request_async; None until somebody does
-    cdef int eventfd                # what wakes them, -1: none yet; owned
+    cdef object tasks               # TaskQueue of the tasks waiting in request_async; None until the first one waits
+    cdef int eventfd                # eventfd that wakes these tasks, owned; -1: not made yet
     cdef readonly str name
     cdef object __weakref__
 

@@ -1,4 +1,4 @@
-"""A pool for one result partition or one input gate: segments under a limit that redistribution moves."""
+"""A pool for one result partition or one input gate: segments up to a limit, which redistribution changes."""
 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
@@ -41,12 +41,12 @@ from fastbuf.memory.pool_setup cimport fork_count, local_abandon
 from fastbuf.memory.stats import LocalPoolStats
 
 
-# A signal that comes just before the main thread falls asleep does not end the sleep: so its sleep is not longer than
-# this.  Python handles signals in no other thread, and those sleep without a timer.
+# A signal that comes just before the main thread falls asleep does not end its sleep, so the sleep is at most this
+# long.  Python handles signals in the main thread only; other threads sleep without this bound.
 cdef int64_t SLICE_NS = 250_000_000
 
 
-# no_gc_clear: __dealloc__ needs `network` alive, since core is its memory.
+# no_gc_clear: __dealloc__ needs `network` alive: it owns the memory of core.
 @cython.final
 @cython.no_gc_clear
 cdef class LocalBufferPool:
@@ -89,14 +89,14 @@ cdef class LocalBufferPool:
         Returns
         -------
         MemorySegment
-            With one reference, to be given back by `recycle`.  What is in it is left over from its last use.
+            With one reference, which `recycle` returns.  Its bytes are left over from its last use.
 
         Raises
         ------
         PoolTimeout
-            None came free in time; the message has required, available, in use, total and what to raise.
+            No segment became free in time; the message has required, available, in use, total and the setting to raise.
         PoolDestroyed
-            The pool was destroyed before or meanwhile.
+            The pool is destroyed, or was destroyed during the wait.
         FastbufError
             This process is a fork of the one that made the pool.
         """
@@ -109,7 +109,7 @@ cdef class LocalBufferPool:
         return segment_adopt(self.core.pool, self, i)
 
     def try_request(self):
-        """A segment, or None if there is none now.  Never waits.
+        """A segment, or None if none is free now.  Never waits.
 
         Returns
         -------
@@ -135,7 +135,7 @@ cdef class LocalBufferPool:
     def try_request_overdraft(self):
         """As `try_request`, but up to `overdraft` segments beyond the limit, to finish a record that was begun.
 
-        What other pools are guaranteed is never lent.
+        Never takes segments that are guaranteed to other pools.
 
         Returns
         -------
@@ -154,7 +154,7 @@ cdef class LocalBufferPool:
     def request_async(self, timeout=None):
         """As `request`, for tasks: ``segment = await pool.request_async()``, on any event loop of asyncio.
 
-        Tasks are served in the order in which they came, threads that wait in `request` in between.
+        Tasks are served in order of arrival; threads that wait in `request` may come in between.
 
         Parameters
         ----------
@@ -164,24 +164,26 @@ cdef class LocalBufferPool:
         Returns
         -------
         coroutine
-            Its result is a MemorySegment, as `request` gives it.  A task that is cancelled while it waits gets none,
-            and takes none from those behind it.
+            Its result is a MemorySegment, as from `request`.  A task cancelled while it waits gets no segment, and
+            costs the tasks behind it none.
 
         Raises
         ------
         PoolTimeout, PoolDestroyed, FastbufError
-            As `request`, from the coroutine.
+            As for `request`, raised by the coroutine.
         ResourceError
-            There is no file descriptor left for the eventfd that wakes the tasks; each pool has one, once it is needed.
+            No file descriptor is left for the eventfd that wakes the tasks.  Each pool needs one, from its first wait
+            on.
         """
         if fork_count() != self.core.pool.forks:
             self.refuse_fork()
         if self.eventfd < 0:
             self.open_eventfd()
         if self.tasks is None:
-            from fastbuf.memory.task_queue import TaskQueue     # here: asyncio takes longer to import than fastbuf
+            # imported here: asyncio takes longer to import than fastbuf
+            from fastbuf.memory.task_queue import TaskQueue
             queue = TaskQueue(self.eventfd)
-            if self.tasks is None:                      # another thread may have been here meanwhile
+            if self.tasks is None:                      # another thread may have set it meanwhile
                 self.tasks = queue
         return self.tasks.request(self, timeout)
 
@@ -193,7 +195,7 @@ cdef class LocalBufferPool:
         local_set_signal(self.core, fd)
 
     def _try_or_arm(self):
-        # As try_request, but on None the eventfd will be written to as soon as there is one.
+        # As try_request, but after None the eventfd is written as soon as a segment may be free.
         cdef int32_t i = local_try_or_arm(self.core)
         if i < 0:
             if local_destroyed(self.core):
@@ -206,17 +208,17 @@ cdef class LocalBufferPool:
         fb_u64_add_relaxed(&self.core.wait_ns, ns)
 
     def request_many(self, n):
-        """Up to `n` segments, as many as there are now.  Never waits.
+        """Up to `n` segments, as many as are free now.  Never waits.
 
         Parameters
         ----------
         n : int
-            How many are wanted; at least 0.
+            Number wanted; at least 0.
 
         Returns
         -------
         list of MemorySegment
-            Each as `request` gives it; shorter than `n`, down to empty, where the pool has no more now.
+            Each as from `request`; fewer than `n`, possibly none, if the pool has no more now.
 
         Raises
         ------
@@ -229,7 +231,8 @@ cdef class LocalBufferPool:
 
         Notes
         -----
-        It is not all or nothing: two that each waited for the rest of their batch could wait for each other for ever.
+        It is not all or nothing: two callers that each wait for the rest of their batch could wait for each other for
+        ever.
         """
         cdef int32_t numbers[MOST_AT_ONCE]
         cdef LocalCore *p = self.core
@@ -255,21 +258,21 @@ cdef class LocalBufferPool:
         return found
 
     def recycle_many(self, segments):
-        """Give one reference of each segment back, as its `recycle` does; if one is refused, none is given back.
+        """Return one reference of each segment, as `recycle` does; if one is refused, none is returned.
 
         Parameters
         ----------
         segments : iterable of MemorySegment
-            Of any pool: each goes home to its own.  A handle that holds several references may stand in it as often.
+            Each goes back to its own pool.  A handle with several references may be listed that many times.
 
         Raises
         ------
         SegmentExported
-            Views of one are still held.
+            Views of a segment are still held.
         SegmentStateError
-            One was recycled already, or stands in `segments` more often than it holds references.
+            A segment was recycled already, or is listed more often than its handle has references.
         TypeError
-            One is not a MemorySegment.
+            An item is not a MemorySegment.
         """
         segments_recycle(segments if type(segments) is list else list(segments))
 
@@ -332,8 +335,8 @@ cdef class LocalBufferPool:
         )
 
     def destroy(self):
-        """End the pool: who waits gets PoolDestroyed, free segments go to the network pool, and so do those that are
-        out as they are recycled.  The other pools' limits rise.  Destroying twice does nothing.
+        """End the pool: waiting requests raise PoolDestroyed, and free segments go to the network pool, as do segments
+        in use once they are recycled.  The limits of other pools rise.  A second call does nothing.
         """
         local_destroy(self.core)
         self.network.redistribute_limits()
@@ -346,12 +349,12 @@ cdef class LocalBufferPool:
 
     @property
     def required(self):
-        """Segments that are guaranteed."""
+        """Segments that are guaranteed to this pool."""
         return self.core.required
 
     @property
     def maximum(self):
-        """Most segments that redistribution will ever let it hold."""
+        """Upper bound of `limit`."""
         return self.core.maximum
 
     @property
@@ -371,7 +374,7 @@ cdef class LocalBufferPool:
 
     @property
     def available(self):
-        """Segments that are home in this pool; the network pool may have more for it, up to `limit`."""
+        """Free segments in this pool; the network pool may give it more, up to `limit`."""
         cdef uint32_t held = 0
         cdef uint32_t home = 0
         local_figures(self.core, &held, &home)
@@ -390,7 +393,7 @@ cdef class LocalBufferPool:
         return bool(local_destroyed(self.core))
 
     def stats(self):
-        """Figures of this moment.
+        """Figures at this moment.
 
         Returns
         -------
@@ -400,7 +403,7 @@ cdef class LocalBufferPool:
         cdef uint32_t held = 0
         cdef uint32_t home = 0
         local_figures(p, &held, &home)
-        raise_peak(p, held - home)          # whoever took the last one may not have come to note it
+        raise_peak(p, held - home)          # the thread that took the last segment may not have recorded the peak yet
         return LocalPoolStats(
             name=self.name,
             required=p.required,

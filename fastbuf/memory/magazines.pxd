@@ -1,7 +1,7 @@
-# What a thread keeps of a pool's free segments, for itself: how it takes and puts, and how everybody else gets at it.
+# A magazine holds free segments of one pool for one thread.  How the thread uses it, and how other threads empty it.
 #
-# The protocol, and what pairs with what: fb_magazine.h.  A magazine belongs to one thread and one LocalCore; the pool
-# counts what lies in it as held and home, like what is on its lists.
+# fb_magazine.h has the protocol and the pairing of atomics.  A magazine belongs to one thread and one LocalCore.  The
+# pool counts its segments as held and free, like those on the pool's lists.
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
@@ -32,7 +32,7 @@ cdef extern from "fb_magazine.h" nogil:
         fb_magazine *last
     fb_here *fb_here_at(int64_t distance)
     fb_magazine *fb_magazine_here(uint64_t base, int64_t distance)
-    bint fb_magazine_enter(fb_magazine *m, uint64_t pool)   # False: keep out; leave in either case
+    bint fb_magazine_enter(fb_magazine *m, uint64_t pool)   # False: do not use the magazine.  Call leave in both cases
     void fb_magazine_busy(fb_magazine *m)
     void fb_magazine_open(fb_magazine *m, uint64_t pool)
     void fb_magazine_leave(fb_magazine *m)
@@ -45,26 +45,26 @@ cdef extern from "fb_magazine.h" nogil:
 
 
 cdef enum:
-    LEAST_PENALTY = 32              # puts that go to the list after a seizure,
-    MOST_PENALTY = 1024             # doubled by each that follows before a chunk has come or gone
+    LEAST_PENALTY = 32              # after a seizure, this many segments go to the list instead
+    MOST_PENALTY = 1024             # doubled by each further seizure until a chunk was moved
 
 
 cdef extern from *:
     """
     #define FB_NOTHING 0xFFFFFFFFu
     """
-    const uint32_t NOTHING "FB_NOTHING"         # in hot
+    const uint32_t NOTHING "FB_NOTHING"         # value of `hot`
 
 
-cdef enum Look:                     # how a request looks for what is home
-    GLANCE = 0                      # at the lists: magazines are left alone
-    LOOK = 1                        # into magazines that seem to hold something
-    SURE = 2                        # into all of them: finds whatever was put before, and shuts them (R2)
+cdef enum Look:                     # how hard a request searches for free segments
+    GLANCE = 0                      # on the lists only
+    LOOK = 1                        # also in magazines that seem to hold segments
+    SURE = 2                        # in all magazines: finds every segment put before, and shuts the magazines (R2)
 
 
 # --- the owner, between enter and leave -------------------------------------------------------------------------------
 
-# -1: nothing here, another pool's, or shut.
+# Returns -1 if the magazine is empty, shut, or another pool's.
 cdef inline int32_t magazine_take(LocalCore *p, fb_magazine *m) noexcept nogil:
     cdef int32_t i
     cdef uint32_t at
@@ -83,8 +83,8 @@ cdef inline int32_t magazine_take(LocalCore *p, fb_magazine *m) noexcept nogil:
     return -1
 
 
-# False: full, another pool's, or shut.  What is put into an open one is not wanted elsewhere: nobody waits, and the
-# pool lives and is within its limit, or whoever knows better has not come to shut it yet.
+# Returns False if the magazine is full, shut, or another pool's.  While it is open nobody else needs its segments: no
+# thread waits, and the pool is alive and within its limit.  A thread that learns otherwise shuts the magazine.
 cdef inline bint magazine_put(LocalCore *p, fb_magazine *m, int32_t i) noexcept nogil:
     cdef uint32_t at
     if fb_likely(fb_magazine_enter(m, <uint64_t><size_t>p)):
@@ -101,7 +101,7 @@ cdef inline bint magazine_put(LocalCore *p, fb_magazine *m, int32_t i) noexcept 
     return False
 
 
-# Up to n at once; returns how many.
+# Takes up to n at once; returns how many.
 cdef inline uint32_t magazine_take_many(LocalCore *p, fb_magazine *m, uint32_t n, int32_t *segments) noexcept nogil:
     cdef uint32_t got = 0
     cdef uint32_t at, some
@@ -119,7 +119,7 @@ cdef inline uint32_t magazine_take_many(LocalCore *p, fb_magazine *m, uint32_t n
     return got
 
 
-# All n at once, or none: False if they have no room, or as magazine_put.
+# Puts all n at once, or none: False if there is no room, or as in magazine_put.
 cdef inline bint magazine_put_many(LocalCore *p, fb_magazine *m, const int32_t *segments, uint32_t n) noexcept nogil:
     cdef bint put = False
     if fb_likely(fb_magazine_enter(m, <uint64_t><size_t>p)):
@@ -128,7 +128,7 @@ cdef inline bint magazine_put_many(LocalCore *p, fb_magazine *m, const int32_t *
     return put
 
 
-# Between enter and leave.
+# Call it between enter and leave.
 cdef inline bint magazine_add(fb_magazine *m, const int32_t *segments, uint32_t n) noexcept nogil:
     cdef uint32_t at = fb_u32_load_relaxed(&m.count)
     if n > FB_MAGAZINE_ITEMS - at:
@@ -138,32 +138,32 @@ cdef inline bint magazine_add(fb_magazine *m, const int32_t *segments, uint32_t 
     return True
 
 
-# As magazine_put, for a full one: a chunk of it goes to the pool first; and for one that is shut: it opens, unless
-# segments are wanted elsewhere, or were not long ago.
+# magazine_put for a magazine that is full or shut.  A full one first moves a chunk to the pool.  One that is shut is
+# opened, unless other threads need segments or did so recently.
 cdef bint magazine_put_slowly(LocalCore *p, fb_magazine *m, int32_t i) noexcept nogil
-# As magazine_put_many, for one that is shut: it opens, unless segments are wanted elsewhere, or were not long ago.
+# magazine_put_many for a magazine that is shut; it is opened under the same condition.
 cdef bint magazine_put_many_slowly(
     LocalCore *p, fb_magazine *m, const int32_t *segments, uint32_t n
 ) noexcept nogil
-# As magazine_take, for an empty one: a chunk of the pool's comes first.
+# magazine_take for an empty magazine: it first gets a chunk from the pool.
 cdef int32_t magazine_refill(LocalCore *p, fb_magazine *m) noexcept nogil
-# The calling thread becomes the owner of the magazine of its slot; NULL: it can have none.
+# Makes the calling thread the owner of its slot's magazine; NULL: it cannot have one.
 cdef fb_magazine *magazine_own(LocalCore *p) noexcept nogil
 
 # --- everybody else ---------------------------------------------------------------------------------------------------
 
-# Called where p.free was empty: brings what is home in p to that list.  True: look there again.
+# For a request that found p.free empty: moves p's free segments to p.free.  True: try p.free again.
 cdef bint fetch(LocalCore *p, Look how) noexcept nogil
-# All that magazines hold goes to p.free, and they are shut.  Returns how many were out then.
+# Moves all segments in magazines to p.free and shuts the magazines.  Returns how many were in use then.
 cdef uint32_t seize(LocalCore *p) noexcept nogil
-# To be called when p holds more than its limit: from here on nothing is put into a magazine until that has changed.
+# Call it when p holds more than its limit: no segment is put into a magazine until p is within its limit again.
 cdef void shut(LocalCore *p) noexcept nogil
-# Segments held, and how many of them are home, of one moment.
+# Segments held and free segments, both at the same moment.
 cdef void local_figures(LocalCore *p, uint32_t *held, uint32_t *home) noexcept nogil
-# The lists alone: what is in magazines counts as out.
+# Counts the lists only: segments in magazines count as in use.
 cdef uint32_t local_spread(LocalCore *p) noexcept nogil
-# When the thread of that slot ends: what it kept, in all pools, goes to the lists.
+# For the end of a slot's thread: moves the segments of its magazines, in all pools, to the lists.
 cdef void slot_flush(uint32_t slot) noexcept nogil
-# Pools whose magazines slot_flush looks at; to be taken off before the memory goes, with all segments home.
+# Adds a pool to those that slot_flush visits.  Remove it before its memory is freed, with all segments free.
 cdef void pools_add(PoolCore *g) noexcept nogil
 cdef void pools_remove(PoolCore *g) noexcept nogil

@@ -1,29 +1,29 @@
-"""The seldom side of magazines: chunks, seizing, counting, and the end of a thread.
+"""The slow paths of magazines: chunks, seizing, counting, and the end of a thread.
 
-A pool's free segments lie on its list ``free``, in ``chunks``, and in the magazines of the threads that use it.  A
-request looks in its own magazine, then at ``chunks`` and ``free``, then into the other magazines, and only then to the
-global list: so magazines change nothing about how many segments a pool holds.
+A pool's free segments are on its list ``free``, in ``chunks``, and in the magazines of the threads that use it.  A
+request looks in its own magazine, then in ``chunks`` and ``free``, then in other magazines, and only then in the global
+list.  So magazines do not change how many segments a pool holds.
 
-*Chunks.*  A magazine that is full gives ``FB_CHUNK`` segments away at once, and one that is empty takes as many: one
-CAS for all of them, and their numbers stand beside the links of the first two, so that they come in two cache lines
-instead of one each.
+*Chunks.*  A full magazine gives ``FB_CHUNK`` segments away at once, and an empty one takes as many: one CAS for all of
+them.  Their numbers are stored beside the links of the first two, so reading them touches two cache lines, not one per
+segment.
 
-*Gate.*  Whoever looks into other threads' magazines closes the pool's gate first, and shuts them (``fb_magazine.h``).
-It is a lock among those who do so, and nobody else waits for it: while it is closed, owners use the lists.  All that
-moves between the places above moves behind it, or inside an owner's busy section; so a request that sees it open and
-nobody busy has seen every segment that is home.
+*Gate.*  A thread that looks into other threads' magazines first closes the pool's gate and shuts the magazines
+(``fb_magazine.h``).  The gate is a lock among such threads; no other thread waits for it: while it is closed, owners
+use the lists.  Segments move between these places only while the gate is closed, or inside an owner's busy section.  So
+a request that sees the gate open and no owner busy has seen every free segment.
 
-*Open and shut.*  An owner looks at its magazine's `open` alone.  So whatever makes a pool's segments wanted elsewhere
-shuts all its magazines: a request that failed (``SURE``, with ``waiting`` set before), a pool that holds more than its
-limit (``shut``), destruction (``SURE``, from ``trim``).  They open one by one, each by its owner's next put or refill,
-once all of that is over (``may_keep``).
+*Open and shut.*  An owner reads only its magazine's `open`.  So every event that makes a pool's segments needed
+elsewhere shuts all its magazines: a failed request (``SURE``, after setting ``waiting``), a pool that holds more than
+its limit (``shut``), destruction (``SURE``, from ``trim``).  Each magazine is opened by its owner's next put or refill
+after that need is over (``may_keep``).
 
-*Penalty.*  A thread whose magazine was emptied by another one puts the next segments on the list, more of them each
-time, until chunks flow: two threads that live off each other's segments should not pay for a fence each time.
+*Penalty.*  A thread whose magazine was emptied by another one puts its next segments on the list, more of them after
+each seizure, until chunks move again: two threads that use each other's segments should not pay for a fence each time.
 
-Forbidden outcomes, beside those of ``fb_magazine.h``: a request that fails, or goes to the global list, while a segment
-that was put into a magazine before lies there; a segment in the magazine of a thread that has ended, or of a pool that
-was destroyed; one that `local_figures` counts twice or not at all.
+Forbidden outcomes, besides those of ``fb_magazine.h``: a request fails, or takes from the global list, while a segment
+that was put earlier is in a magazine; a segment is in the magazine of an ended thread or of a destroyed pool;
+`local_figures` counts a segment twice or not at all.
 """
 
 from libc.stdint cimport int32_t, uint32_t, uint64_t
@@ -57,11 +57,11 @@ cdef extern from *:
     """
     #include <pthread.h>
 
-    /* Held to put a pool on the list of all pools, to take it off, and while a thread that ends goes through it. */
+    /* Held to add or remove a pool, and while an ending thread walks the list of all pools. */
     static pthread_mutex_t fb_pools_mutex = PTHREAD_MUTEX_INITIALIZER;
     static void fb_pools_lock(void) { pthread_mutex_lock(&fb_pools_mutex); }
     static void fb_pools_unlock(void) { pthread_mutex_unlock(&fb_pools_mutex); }
-    /* A child whose parent's other thread held it could never have it. */
+    /* Without this, a forked child could inherit it locked by a thread that it does not have. */
     static int fb_pools_watch_forks(void) {
         return pthread_atfork(fb_pools_lock, fb_pools_unlock, fb_pools_unlock); }
     """
@@ -70,14 +70,14 @@ cdef extern from *:
     int fb_pools_watch_forks()
 
 
-cdef PoolCore *pools = NULL         # all there are; under fb_pools_lock
-# Magazines whose pools have gone, one pool's each, linked by `thread` of slot 0; under fb_pools_lock.  They stay what
-# they are: a thread may have one for its last (fb_here).
+cdef PoolCore *pools = NULL         # list of all pools; guarded by fb_pools_lock
+# Magazines whose pools are gone, one block per pool, linked by `thread` of slot 0; guarded by fb_pools_lock.  They stay
+# valid: a thread may still have one as its last used (fb_here).
 cdef fb_magazine *kept_memory = NULL
 
-cdef bint allowed = fb_fences_find_out()                # to have magazines
+cdef bint allowed = fb_fences_find_out()                # whether pools may have magazines
 if slots_start(slot_flush) != 0:
-    raise MemoryError("no thread key left: what ended threads kept could not be taken back")
+    raise MemoryError("no thread key left: segments kept by ended threads could not be taken back")
 if fb_pools_watch_forks() != 0:
     raise MemoryError("pthread_atfork refused the handler that keeps the list of pools whole in forked children")
 
@@ -86,12 +86,12 @@ cdef inline fb_magazine *magazine_at(LocalCore *p, uint32_t slot) noexcept nogil
     return <fb_magazine *><size_t>fb_u64_load_acquire(&p.magazines) + slot
 
 
-# In a fork of the process that made the pool: the threads that were at it, or had the gate, are not there.
+# In a fork of the process that made the pool: threads that used it or held its gate do not exist here.
 cdef inline bint orphaned(LocalCore *p) noexcept nogil:
     return fork_count() != p.pool.forks
 
 
-# The numbers of a chunk: FB_BESIDE of them stand beside the link of the first, as many beside that of the second.
+# Writes the numbers of a chunk: FB_BESIDE of them beside the link of its first segment, and as many beside its second.
 cdef inline void chunk_write(SegmentMeta *meta, const int32_t *all) noexcept nogil:
     cdef int k
     for k in range(FB_BESIDE):
@@ -99,10 +99,10 @@ cdef inline void chunk_write(SegmentMeta *meta, const int32_t *all) noexcept nog
         meta[all[1]].more[k] = all[1 + FB_BESIDE + k]
 
 
-# All but the first; the last of `rest` are there soonest.
+# Reads all but the first.  The last ones in `rest` arrive in the cache first.
 cdef inline void chunk_read(SegmentMeta *meta, int32_t first, int32_t *rest) noexcept nogil:
     cdef int k
-    # Each is sent for at once: it will be written to, and another core did last.
+    # Prefetch each for writing: another core wrote it last.
     for k in range(FB_BESIDE):
         rest[FB_BESIDE + k] = meta[first].more[k]
         fb_prefetch_write(&meta[rest[FB_BESIDE + k]])
@@ -113,7 +113,7 @@ cdef inline void chunk_read(SegmentMeta *meta, int32_t first, int32_t *rest) noe
 
 # --- the owner --------------------------------------------------------------------------------------------------------
 
-# False: no memory.
+# Returns False if there is no memory.
 cdef bint have_magazines(LocalCore *p) noexcept nogil:
     global kept_memory
     cdef uint64_t base = fb_u64_load_acquire(&p.magazines)
@@ -122,7 +122,7 @@ cdef bint have_magazines(LocalCore *p) noexcept nogil:
     if base != magazines_of_nobody():
         return True
     fb_pools_lock()
-    if fb_u64_load_acquire(&p.magazines) == magazines_of_nobody():     # nobody was first
+    if fb_u64_load_acquire(&p.magazines) == magazines_of_nobody():     # no other thread has done it meanwhile
         made = kept_memory
         if made != NULL:
             kept_memory = <fb_magazine *><size_t>fb_u64_load_relaxed(&made.thread)
@@ -145,17 +145,18 @@ cdef fb_magazine *magazine_own(LocalCore *p) noexcept nogil:
         return NULL
     m = magazine_at(p, slot)
     if fb_u64_load_relaxed(&m.thread) != fb_thread_id():
-        # No seizer looks at it before its bit is set; its last owner has gone (slot_flush), and left it shut.  The bit
-        # and what may_keep looks at behind it pair with what makes somebody seize, and his look at the bits (seq_cst).
+        # No seizer looks at it before its bit is set; its last owner has ended (slot_flush) and left it shut.  Setting
+        # the bit, and the loads in may_keep after it, pair (seq_cst) with the store that makes a thread seize, and its
+        # load of the bits.
         fb_u32_store_relaxed(&m.cool, 0)
         m.penalty = LEAST_PENALTY
         fb_u64_store_relaxed(&m.thread, fb_thread_id())
-        fb_u32_or_seq_cst(&p.slots, <uint32_t>1 << slot)    # in a fork it may be set: a thread's that is not there
+        fb_u32_or_seq_cst(&p.slots, <uint32_t>1 << slot)    # in a fork the bit may be set, for a thread of the parent
     return m
 
 
-# Nothing of p is wanted elsewhere: nobody waits, and p lives and is within its limit (a claim in flight looks like
-# more).
+# Whether p's segments are not needed elsewhere: no thread waits, and p is alive and within its limit.  A claim in
+# flight counts as held.
 cdef inline bint may_keep(LocalCore *p) noexcept nogil:
     return (
         fb_u32_load_seq_cst(&p.waiting) == 0
@@ -163,7 +164,7 @@ cdef inline bint may_keep(LocalCore *p) noexcept nogil:
     )
 
 
-# O1, O6 to O8: True once the magazine is open, and its owner alone at it.  To be left in either case.
+# O1, O6 to O8: True once the magazine is open and its owner is alone in it.  Call leave in both cases.
 cdef bint enter_seldom(LocalCore *p, fb_magazine *m) noexcept nogil:
     cdef uint32_t cool
     fb_magazine_busy(m)
@@ -196,7 +197,7 @@ cdef bint magazine_put_slowly(LocalCore *p, fb_magazine *m, int32_t i) noexcept 
     cdef int32_t first
     if enter_seldom(p, m):
         at = fb_u32_load_relaxed(&m.count)
-        if at == FB_MAGAZINE_ITEMS:                     # the lower half goes: it was put first
+        if at == FB_MAGAZINE_ITEMS:                     # move the lower half, which was put first
             first = m.items[0]
             chunk_write(g.meta, m.items)
             at -= FB_CHUNK
@@ -223,7 +224,7 @@ cdef int32_t magazine_refill(LocalCore *p, fb_magazine *m) noexcept nogil:
     cdef PoolCore *g = p.pool
     cdef uint32_t left = 0
     cdef int32_t i = -1
-    # It may hold something after all, if it was shut when it was looked at.
+    # It may hold segments after all, if it was shut when the caller looked.
     if enter_seldom(p, m) and fb_u32_load_relaxed(&m.count) == 0:
         i = pop(g, &p.chunks, &left)
         if i >= 0:
@@ -236,7 +237,7 @@ cdef int32_t magazine_refill(LocalCore *p, fb_magazine *m) noexcept nogil:
 
 # --- seizing ----------------------------------------------------------------------------------------------------------
 
-# S1: also keeps the other seizers out.
+# S1: also keeps other seizers out.
 cdef void close_gate(LocalCore *p) noexcept nogil:
     cdef uint32_t turn = 0
     cdef uint32_t expected = 0
@@ -253,11 +254,11 @@ cdef inline void open_gate(LocalCore *p) noexcept nogil:
     fb_u32_store_release(&p.gate, 0)
 
 
-# The rest of S1, S2 and S3, with the gate closed: afterwards all magazines are shut, and no owner is at his.  Returns
-# the bits of those in use; `were_open`: of those that were open.
-# One that is shut already has nobody at it, and costs no fence.  Whoever shut it had the gate closed as well, and
-# waited for its owner, who comes in again only by opening it (O7), and looks at the gate afterwards (O8, with S1): were
-# he in, it would be seen open here.
+# The rest of S1, S2 and S3, with the gate closed: afterwards all magazines are shut and no owner is in one.  Returns
+# the bits of those in use; `were_open`: the bits of those that were open.
+# A magazine that is already shut has no owner in it and needs no fence: the thread that shut it also had the gate
+# closed, and waited for the owner.  The owner gets in again only by opening it (O7) and then reading the gate (O8,
+# pairs with S1); so if it were in, the magazine would be seen open here.
 cdef uint32_t hush(LocalCore *p, uint32_t *were_open) noexcept nogil:
     cdef uint32_t slots = fb_u32_load_seq_cst(&p.slots)
     cdef uint32_t others = 0
@@ -287,9 +288,9 @@ cdef inline uint32_t close_magazine(LocalCore *p, uint32_t slot) noexcept nogil:
     return <uint32_t>1 << slot
 
 
-# S5, of those whose owners may go on as before.  What makes segments wanted elsewhere from here on waits for the gate,
-# and shuts them.  What did so before may have found one shut that hush found open, at its owner's O7 (and O8 took that
-# back, since the gate was closed): so that is looked at.
+# S5, for magazines whose owners may go on.  A thread that needs segments from now on waits for the gate and shuts them.
+# A thread that needed them earlier may have found shut a magazine that hush found open, at its owner's O7 (O8 undid
+# that, as the gate was closed): so this function checks for such need.
 cdef void open_magazines(LocalCore *p, uint32_t slots) noexcept nogil:
     cdef uint32_t slot
     if slots == 0 or not may_keep(p):
@@ -299,7 +300,7 @@ cdef void open_magazines(LocalCore *p, uint32_t slots) noexcept nogil:
             fb_u64_store_release(&magazine_at(p, slot).open, <uint64_t><size_t>p)
 
 
-# Empties a magazine that is quiet; returns how many there were.
+# Empties a magazine that no owner is in; returns how many segments it held.
 cdef uint32_t gather(LocalCore *p, fb_magazine *m) noexcept nogil:
     cdef int32_t found[43]                              # FB_MAGAZINE_ITEMS + 1
     cdef uint32_t n = 0
@@ -351,8 +352,8 @@ cdef bint break_chunk(LocalCore *p) noexcept nogil:
 
 
 cdef uint32_t seize(LocalCore *p) noexcept nogil:
-    # The magazines stay shut while this counts: what an owner put into an open one would count as out, and so would a
-    # chunk on its way to one.
+    # The magazines stay shut while this counts: a segment that its owner puts into an open one would count as in use,
+    # and so would a chunk on its way to one.
     cdef uint32_t out
     close_gate(p)
     gather_all(p, SURE)
@@ -368,14 +369,14 @@ cdef void shut(LocalCore *p) noexcept nogil:
     close_gate(p)
     slots = fb_u32_load_seq_cst(&p.slots)
     for slot in range(1, FB_SLOTS):
-        # One that is shut stays shut: O8 sees the surplus, and nobody but the owner opens it while the gate is closed.
+        # A magazine that is shut stays shut: O8 sees the surplus, and only the owner opens it while the gate is closed.
         if slots >> slot & 1 and fb_u64_load_seq_cst(&magazine_at(p, slot).open) != 0:
             hush(p, &_)
             break
     open_gate(p)
 
 
-# Whether a magazine holds something, or its owner is at it just now.
+# Whether a magazine holds segments, or its owner is in it now.
 cdef bint seems_loaded(LocalCore *p) noexcept nogil:
     cdef uint32_t slots = fb_u32_load_seq_cst(&p.slots)
     cdef uint32_t slot
@@ -399,7 +400,7 @@ cdef bint fetch(LocalCore *p, Look how) noexcept nogil:
         or fb_u32_load_seq_cst(&p.slots) == 0
         or (how == LOOK and not seems_loaded(p))
     ):
-        # What moved while this looked at one place after the other is on the list by now, or the gate is closed.
+        # A segment that moved during this look is on the list now, or the gate is closed.
         if fb_u32_load_seq_cst(&p.gate) == 0:
             return not empty(&p.free)
     close_gate(p)
@@ -413,8 +414,8 @@ cdef bint fetch(LocalCore *p, Look how) noexcept nogil:
 # --- counting ---------------------------------------------------------------------------------------------------------
 
 cdef void local_figures(LocalCore *p, uint32_t *held, uint32_t *home) noexcept nogil:
-    # The lists did not move between the two looks at their heads (the tags say so), the magazines do not while the gate
-    # is closed, and `held` was read in between: all figures are of that moment.
+    # The lists did not change between the two loads of their heads (the tags show it), magazines do not change while
+    # the gate is closed, and `held` was read in between: so all figures are of that moment.
     cdef PoolCore *g = p.pool
     cdef uint32_t parked, slots, slot
     cdef uint32_t were_open = 0
@@ -440,7 +441,7 @@ cdef void local_figures(LocalCore *p, uint32_t *held, uint32_t *home) noexcept n
             open_magazines(p, were_open)
             open_gate(p)
             return
-        gated = fb_u32_load_seq_cst(&p.slots) != 0      # the first magazine came meanwhile
+        gated = fb_u32_load_seq_cst(&p.slots) != 0      # the first magazine was made meanwhile
         if not gated:
             return
 
@@ -457,7 +458,7 @@ cdef uint32_t local_spread(LocalCore *p) noexcept nogil:
             return spread
 
 
-# --- threads and pools come and go ------------------------------------------------------------------------------------
+# --- threads and pools end or start -----------------------------------------------------------------------------------
 
 cdef void slot_flush(uint32_t slot) noexcept nogil:
     cdef PoolCore *g
@@ -469,8 +470,8 @@ cdef void slot_flush(uint32_t slot) noexcept nogil:
         p = <LocalCore *><size_t>fb_u64_load_seq_cst(&g.locals)
         while p != NULL:
             if fb_u32_load_seq_cst(&p.slots) >> slot & 1:
-                # Behind the gate, for the seizers' sake.  Nobody who sleeps needs to be told: what lies here was put
-                # before he looked (SURE), or it was not waiting.
+                # The gate is closed because of seizers.  No sleeping thread needs a notification: these segments were
+                # put before it looked (SURE), or it was not waiting.
                 close_gate(p)
                 m = magazine_at(p, slot)
                 gather(p, m)

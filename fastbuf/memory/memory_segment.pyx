@@ -1,4 +1,4 @@
-"""A segment in Python's hands: a handle that owns references, and the views that hold the handle."""
+"""The Python side of a segment: a handle that owns references, and views that keep the handle alive."""
 
 cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
@@ -28,7 +28,7 @@ from fastbuf.memory.pool_core cimport (
 from fastbuf.memory.pool_fast cimport caller_at, recycle_here
 
 
-# References are counted by hand where every nanosecond counts: as Python's C interface has it, not as cpython.ref has.
+# References are counted by hand here for speed, with Python's C functions instead of cpython.ref.
 cdef extern from *:
     Py_ssize_t Py_REFCNT(PyObject *o)
     void Py_SET_REFCNT(PyObject *o, Py_ssize_t n)
@@ -42,43 +42,44 @@ cdef extern from *:
     object steal "(PyObject *)"(PyObject *)                              # takes the reference over
 
 
-# As pool_core's segment_generation, without the call.  Relaxed: it changes only when nobody holds a reference, and the
-# caller says he does.
+# pool_core's segment_generation without the call.  Relaxed: the generation changes only when there is no reference, and
+# the caller has one.
 cdef inline uint32_t generation_of(PoolCore *core, int32_t number) noexcept:
     return fb_u32_load_relaxed(&core.meta[number].generation)
 
 
-_LAST_RECYCLED = {}                 # debug build: (address of the core, segment) -> the line that recycled it last
+_LAST_RECYCLED = {}                 # debug build: (address of the core, segment) -> source line that recycled it last
 
 
-# no_gc: a handle refers to its pool alone, and no pool refers to a handle, so there is no cycle to find.
+# no_gc: a handle refers only to its pool, and pools do not refer to handles, so there is no cycle to find.
 @cython.final
 @cython.no_gc
 cdef class MemorySegment:
     """MemorySegment()\n--\n
     A fixed-size slice of the arena, reference-counted.
 
-    A handle owns the references it was given (one) or has retained, and each is given back by one `recycle`.  With the
-    last reference of all handles and queues the segment goes home to its pool.  Segments come from
+    A handle owns the reference it was made with and those added by `retain`; each is returned by one `recycle`.  The
+    segment is free again when all handles and queues have returned their references.  Segments come from
     `LocalBufferPool.request`.
 
     Notes
     -----
-    A handle that is garbage-collected with references left gives them back and warns (ResourceWarning).
+    A handle that is garbage-collected while it has references returns them and warns (ResourceWarning).
     """
 
     def __init__(self):
         raise TypeError("a MemorySegment comes from LocalBufferPool.request")
 
     def __dealloc__(self):
-        # No view can be alive here: each holds this object.
+        # No view can exist now: each would hold this object.
         if self.held != 0:
             while self.held:
                 self.held -= 1
                 segment_recycle(self.core, self.number)
             try:
                 warnings.warn(f"segment {self.number} was dropped, not recycled", ResourceWarning, stacklevel=1)
-            except Warning:                             # warnings are errors here, and a destructor cannot raise
+            # the user turned warnings into errors, and a destructor cannot raise
+            except Warning:
                 pass
         Py_XDECREF(self.ended)
         Py_XDECREF(self.home)
@@ -96,14 +97,14 @@ cdef class MemorySegment:
         return 0
 
     cdef int debug_end(self) except -1:
-        # Before the handle's last reference goes: who gives it back, and whether all is well behind the segment.
+        # Before the handle's last reference is returned: note the source line, and check the guard after the segment.
         cdef object where
         if self.held != 1:
             return 0
-        frame = sys._getframe()                         # of the caller: compiled functions have none
+        frame = sys._getframe()                         # the caller's frame: compiled functions have none
         where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
         if not debug_guard_intact(self.core, self.number):
-            debug_set_guard(self.core, self.number)     # told once; the next recycle goes through
+            debug_set_guard(self.core, self.number)     # reported once; the next recycle succeeds
             raise SegmentStateError(
                 f"segment {self.number} was written to beyond its end while it was out; found by its recycle at {where}"
             )
@@ -133,8 +134,8 @@ cdef class MemorySegment:
         Returns
         -------
         memoryview
-            Writable, one-dimensional, of `size` bytes.  While it or a slice of it is held, the last `recycle` is
-            refused.
+            Writable, one-dimensional, of `size` bytes.  The last `recycle` is refused while this view or a slice of it
+            is held.
 
         Raises
         ------
@@ -149,12 +150,13 @@ cdef class MemorySegment:
         Parameters
         ----------
         dtype : numpy dtype
-            Of the items; a rest at the end that is smaller than an item is left out.
+            Type of the items; bytes at the end that do not fill an item are left out.
 
         Returns
         -------
         numpy.ndarray
-            Writable, shape (size // itemsize,).  While it or a view of it is held, the last `recycle` is refused.
+            Writable, shape (size // itemsize,).  The last `recycle` is refused while this array or a view of it is
+            held.
 
         Raises
         ------
@@ -165,7 +167,7 @@ cdef class MemorySegment:
         return numpy.frombuffer(self, kind, self.core.segment_size // kind.itemsize)
 
     def retain(self):
-        """Take one more reference, to be given back by one more `recycle`.
+        """Add a reference, which one more `recycle` returns.
 
         Returns
         -------
@@ -183,12 +185,12 @@ cdef class MemorySegment:
         return self
 
     def recycle(self):
-        """Give one reference back; the segment goes home with the last.
+        """Return one reference; with the last one the segment goes back to its pool.
 
         Raises
         ------
         SegmentExported
-            This is the handle's last reference, and views of it are still held.  Nothing was given back.
+            This is the handle's last reference, and views of the segment are still held.  Nothing was returned.
         SegmentStateError
             It was recycled already.
         """
@@ -223,8 +225,8 @@ cdef class MemorySegment:
         return self
 
     def __exit__(self, kind, value, traceback):
-        # One reference, unless it was given back within.  An error is not covered up by views that its traceback holds:
-        # the handle gives back, and warns, when it goes.
+        # Return one reference, unless the block did so.  After an error, views held by its traceback must not hide it
+        # behind another error: the handle returns its references, and warns, when it is collected.
         if self.held and not (kind is not None and self.exports):
             self.recycle()
 
@@ -241,20 +243,21 @@ cdef class MemorySegment:
         self.exports -= 1
 
 
-# --- making and unmaking handles --------------------------------------------------------------------------------------
-# Handles come and go with every request, so they are kept and used again here.  Cython's own free list clears the
-# object, looks its type up and saves the thread's exception state each time, which costs more than the pool does.
+# --- making and recycling handles -------------------------------------------------------------------------------------
+# Every request makes a handle, so handles are kept here and used again.  Cython's own free list clears the object,
+# looks up its type and saves the thread's exception state each time, which costs more than the pool does.
 
 cdef enum:
     MOST_KEPT = 256
 
-cdef PyObject *kept[MOST_KEPT]      # recycled handles without references; their type, table of methods stay.  GIL
+# recycled handles without references; they keep their type and method table. Guarded by the GIL
+cdef PyObject *kept[MOST_KEPT]
 cdef int kept_count = 0
-cdef destructor dealloc             # what Cython made: runs __dealloc__ and frees
+cdef destructor dealloc             # Cython's deallocator: runs __dealloc__ and frees
 
 
 cdef void keep_or_dealloc(PyObject *o) noexcept:
-    # No variable of a Python type here: a reference taken to `o` now, and given back, would end it twice.
+    # Use no variable of a Python type here: taking and dropping a reference to `o` would destroy it twice.
     global kept_count
     cdef PyObject *home
     if (<MemorySegment>o).held != 0 or kept_count == MOST_KEPT or POOL_DEBUG:
@@ -263,12 +266,12 @@ cdef void keep_or_dealloc(PyObject *o) noexcept:
     home = (<MemorySegment>o).home
     kept[kept_count] = o
     kept_count += 1
-    Py_XDECREF(home)                                    # last: it may run anything
+    Py_XDECREF(home)                                    # last: it may run any code
 
 
 dealloc = (<PyTypeObject *>MemorySegment).tp_dealloc
 (<PyTypeObject *>MemorySegment).tp_dealloc = <destructor>keep_or_dealloc
-# What `check` raises over, without the call.
+# The conditions for which `check` raises, without the call.
 cdef inline bint is_fine(PyObject *o) noexcept:
     return (
         (<MemorySegment>o).held != 0
@@ -276,8 +279,8 @@ cdef inline bint is_fine(PyObject *o) noexcept:
     )
 
 
-# A handle without references of segments, and a reference to `home` that it takes over, become a handle of `number`.
-# It exports nothing: whatever it exported held the handle itself.
+# Turns a handle without segment references into a handle of `number`; takes over a reference to `home`.  The handle
+# exports nothing: any export would have held the handle itself.
 cdef inline PyObject *fill_handle(
     PyObject *o, PoolCore *core, SegmentMeta *meta, PyObject *home, int32_t number
 ) noexcept:
@@ -290,12 +293,12 @@ cdef inline PyObject *fill_handle(
 
 
 cdef inline PyObject *new_handle(PoolCore *core, PyObject *home, int32_t number) except NULL:
-    # A reference that the caller owns.
+    # Takes over a reference that the caller owns.
     global kept_count
     cdef PyObject *o
     if POOL_DEBUG and not debug_poison_intact(core, number):
         segment_recycle(core, number)
-        where = _LAST_RECYCLED.get((<size_t>core, number), "a line that is not known, in native code")
+        where = _LAST_RECYCLED.get((<size_t>core, number), "an unknown line, in native code")
         raise SegmentStateError(f"segment {number} was written to after it was recycled at {where}")
     if kept_count != 0:
         kept_count -= 1
@@ -350,7 +353,7 @@ cdef list adopt_slowly(PoolCore *core, object home, const int32_t *numbers, uint
         while k < n:
             made.append(steal(new_handle(core, <PyObject *>home, numbers[k])))
             k += 1
-    except BaseException:                               # the handles that were made give theirs back themselves
+    except BaseException:                               # the handles made so far return their references themselves
         segment_recycle_many(core, &numbers[k + 1], n - k - 1)
         raise
     return made
@@ -372,8 +375,8 @@ cdef segments_recycle(list segments):
     recycle_slowly(segments)
 
 
-# Takes the only reference out of each handle, up to the first that is not like that: another thing, of another pool
-# than the first, with more references or none, or one that must not be recycled.  Returns how many they are.
+# Takes the only reference out of each handle, up to the first unsuitable item: no handle, another pool than the first,
+# not exactly one reference, or not recyclable now.  Returns how many were taken.
 cdef Py_ssize_t end_handles(PyObject **handles, Py_ssize_t count, PyTypeObject *type_, int32_t *numbers) noexcept:
     cdef PoolCore *core = (<MemorySegment>handles[0]).core
     cdef SegmentMeta *meta = core.meta
@@ -403,8 +406,8 @@ cdef recycle_slowly(list segments):
     cdef uint32_t n = 0
     cdef Py_ssize_t count = PyList_GET_SIZE(segments)
     cdef Py_ssize_t k = 0
-    # 1. Every reference is taken out of its handle, so that a handle that is listed too often is found too.  No Python
-    #    code runs from here to the end, so nobody sees a handle in between, and the list stays as it is.
+    # 1. Take every reference out of its handle, which also finds a handle listed too often.  No Python code runs from
+    # here to the end, so no thread sees this state, and the list cannot change.
     try:
         while k < count:
             o = item(segments, k)
@@ -423,7 +426,7 @@ cdef recycle_slowly(list segments):
             k -= 1
             (<MemorySegment>item(segments, k)).held += 1
         raise
-    # 2. They go home.
+    # 2. Recycle the segments.
     for k in range(count):
         o = item(segments, k)
         if n != 0 and (n == MOST_AT_ONCE or (<MemorySegment>o).core != core):

@@ -1,4 +1,4 @@
-"""The pool of all segments of a process: it hands out limits to local pools, and segments within them."""
+"""The pool of all segments of a process: it gives limits to local pools, and segments within these limits."""
 
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t
@@ -36,7 +36,7 @@ cdef int older(const void *a, const void *b) noexcept nogil:
     return (one > other) - (one < other)
 
 
-# The pools that live, oldest first, into pools[all there are]; returns how many.
+# Writes the live pools, oldest first, into `pools`, which has room for all; returns how many.
 cdef size_t living(NetworkBufferPool self, LocalCore **pools) noexcept:
     cdef LocalCore *p = first(self)
     cdef LocalCore *other
@@ -49,7 +49,7 @@ cdef size_t living(NetworkBufferPool self, LocalCore **pools) noexcept:
             rising += n != 0 and pools[n - 1].born < p.born
             n += 1
         p = p.following
-    # LocalCores that are new stand youngest first, those that serve again most often oldest first.
+    # New LocalCores come youngest first; those used again mostly come oldest first.
     if rising == 0:
         for k in range(n // 2):
             other = pools[k]
@@ -64,12 +64,12 @@ cdef size_t living(NetworkBufferPool self, LocalCore **pools) noexcept:
 @cython.no_gc_clear                 # __dealloc__ needs the arena
 cdef class NetworkBufferPool:
     """NetworkBufferPool(segments=2048, segment_size=32768, *, memfd=False, prefault=False, huge_pages=True)\n--\n
-    All segments of a process, in one arena, shared out among local pools.
+    All segments of a process, in one arena, shared by local pools.
 
     Parameters
     ----------
     segments : int
-        How many.
+        Number of segments.
     segment_size : int
         Bytes of each; a multiple of 64.
     memfd, prefault, huge_pages : bool
@@ -88,7 +88,7 @@ cdef class NetworkBufferPool:
     Notes
     -----
     Requests and recycles take no lock (see ``pool_core.pxd``); creating and destroying local pools takes one.  A forked
-    child can read the arena, but every request there raises FastbufError.
+    child can read the arena, but every request in it raises FastbufError.
     """
 
     def __cinit__(
@@ -100,7 +100,7 @@ cdef class NetworkBufferPool:
         self.roomy = True
         self.core = pool_new(arena.base, arena.segments, arena.segment_size, arena.stride)
         if self.core == NULL:
-            raise ResourceError(f"no memory to keep account of {segments} segments: set segments= lower")
+            raise ResourceError(f"no memory for the metadata of {segments} segments: set segments= lower")
         pools_add(self.core)
         _LIVE.add(self)
 
@@ -112,27 +112,27 @@ cdef class NetworkBufferPool:
             pool_free(self.core)
 
     def __del__(self):
-        # Handles and local pools hold this object, so what is out now is in native code that let go of the pool.  Its
-        # memory is not pulled from under it: arena and core stay until the process ends.
+        # Handles and local pools hold this object, so segments in use now are in native code that no longer holds the
+        # pool.  That code may still use the memory: arena and core stay until the process ends.
         if self.core == NULL:
             return
         self.destroy()
         missing = self.core.count - list_depth(self.core, &self.core.free)
         if missing:
             _ORPHANS.append(self.arena)
-            warnings.warn(f"{missing} segments never came home to their pool: its memory is kept", ResourceWarning, 1)
+            warnings.warn(f"{missing} segments were never recycled: the pool's memory is kept", ResourceWarning, 1)
 
     def create_local_pool(self, required, maximum=None, overdraft=0, name=""):
-        """A pool for one result partition or one input gate; all pools' limits are worked out anew.
+        """Make a pool for one result partition or one input gate; the limits of all pools are computed again.
 
         Parameters
         ----------
         required : int
-            Segments that are guaranteed: at least the number of channels, or of subpartitions.
+            Segments guaranteed to it: at least its number of channels or subpartitions.
         maximum : int, optional
-            Most segments it may be given; None: no cap.
+            Upper bound of its limit; None: none.
         overdraft : int
-            Segments it may be lent beyond its limit.
+            Segments that may be lent to it beyond its limit.
         name : str
             For messages and figures.
 
@@ -145,7 +145,7 @@ cdef class NetworkBufferPool:
         ConfigError
             A number is out of range.
         ResourceError
-            More would be guaranteed than there are segments.
+            The guarantees would exceed the number of segments.
         PoolDestroyed
             This pool was destroyed.
         """
@@ -169,23 +169,23 @@ cdef class NetworkBufferPool:
                 )
             p = local_new(self.core, required, maximum, overdraft)
             if p == NULL:
-                raise ResourceError("no memory to keep account of another local pool")
+                raise ResourceError("no memory for another local pool")
             pool = local_adopt(p, self, name)
             self.most += <uint64_t> maximum
             if self.roomy and not self.dirty and self.most <= self.core.count:
-                local_set_limit(p, maximum)     # and nobody else's limit changes
+                local_set_limit(p, maximum)     # no other limit changes
                 return pool
             self.roomy = False
         self.redistribute_limits()
         return pool
 
     def redistribute_limits(self):
-        """Work the limits out anew; done by itself whenever a local pool is created or destroyed.
+        """Compute the limits again; called whenever a local pool is created or destroyed.
 
         Notes
         -----
-        Never waits for the lock, since a pool may be destroyed by the garbage collector while this very thread has it:
-        who has the lock looks at `dirty` again after releasing it.
+        Never waits for the lock, since the garbage collector may destroy a pool in the thread that has the lock.  The
+        holder of the lock reads `dirty` again after releasing it.
         """
         if self.roomy and not self.dirty:
             return
@@ -199,11 +199,12 @@ cdef class NetworkBufferPool:
 
     @contextmanager
     def limits_at_the_end(self):
-        """While many local pools are made or destroyed: their limits are worked out once, at the end of the block.
+        """For making or ending many local pools: the limits are computed once, at the end of the block.
 
-        Until then a new pool may hold what it requires, and the others what they could before.
+        Until then a new pool may hold its `required`, and the limits of the others stay as they are.
         """
-        self.waiting += 1           # with the GIL, not the lock: a collector may be here while this very thread has it
+        # guarded by the GIL, not the lock: the garbage collector may run this in the thread that has the lock
+        self.waiting += 1
         try:
             yield
         finally:
@@ -211,8 +212,8 @@ cdef class NetworkBufferPool:
             self.redistribute_limits()
 
     cdef move_limits(self):
-        # A pool that is destroyed meanwhile is left out below, and sets `dirty`; its LocalCore cannot serve another
-        # pool meanwhile, since that takes the lock.
+        # A pool that is destroyed meanwhile is skipped below, and sets `dirty`.  Its LocalCore cannot be used again
+        # meanwhile, since that takes the lock.
         cdef LocalCore **pools
         cdef LocalCore *p = first(self)
         cdef uint32_t *numbers
@@ -235,7 +236,8 @@ cdef class NetworkBufferPool:
                 numbers[n + k] = pools[k].maximum
                 most += pools[k].maximum
             share_out(self.core.count, n, numbers, numbers + n, numbers + 2 * n)
-            for rising in range(2):                     # falling limits first: their sum never exceeds the segments
+            # lower the falling limits first, so that the sum never exceeds the segments
+            for rising in range(2):
                 for k in range(n):
                     p = pools[k]
                     if not local_destroyed(p) and (numbers[2 * n + k] > local_limit(p)) == rising:
@@ -249,7 +251,7 @@ cdef class NetworkBufferPool:
 
     @property
     def total(self):
-        """All segments."""
+        """Number of all segments."""
         return self.core.count
 
     @property
@@ -268,7 +270,7 @@ cdef class NetworkBufferPool:
         return bool(self.ended)
 
     def stats(self):
-        """Figures of this moment; each is exact, together they are so when nothing moves.
+        """Figures at this moment.  Each is exact; together they are consistent only while no thread uses the pools.
 
         Returns
         -------
@@ -299,18 +301,18 @@ cdef class NetworkBufferPool:
         )
 
     def leave_to_readers(self):
-        """The pool is about to end, and other processes may read on in what comes home: nothing is written there."""
+        """Call it before the pool ends if other processes may still read segments: none is poisoned then."""
         self.core.left_to_readers = True
 
     def audit(self):
-        """Prove that every segment is in exactly one place, and that all accounts agree.
+        """Check that every segment is in exactly one place and that all counters agree.
 
-        To be called at rest: while a request or recycle is under way, a segment may be between two places.
+        Call it only at rest: during a request or recycle a segment may be between two places.
 
         Raises
         ------
         FastbufError
-            The message lists what is wrong, segment by segment.
+            The message lists each fault, segment by segment.
         """
         faults = pool_faults(self.core, not self.arena.closed)
         if faults:
@@ -319,16 +321,16 @@ cdef class NetworkBufferPool:
             raise FastbufError(f"audit of {self.core.count} segments: {shown}{more}")
 
     def destroy(self):
-        """Destroy all local pools and let nobody make another; destroying twice does nothing more.
+        """Destroy all local pools and refuse to make others.  A second call does nothing.
 
-        The memory is given back once no segment is out and no view of the arena is held, at the latest with this
-        object.
+        The memory is freed once no segment is in use and no view of the arena is held, or with this object at the
+        latest.
         """
         cdef LocalCore *p
         if fork_count() != self.core.forks:
-            self.ended = True                           # who had the lock is not there to let go of it
+            self.ended = True                           # the thread that had the lock does not exist in this fork
         else:
-            with self.lock:                             # after this nobody is within create_local_pool
+            with self.lock:                             # afterwards no thread is inside create_local_pool
                 self.ended = True
         p = first(self)
         while p != NULL:
@@ -353,8 +355,8 @@ cdef class NetworkBufferPool:
         )
 
 
-_ORPHANS = []                       # arenas whose segments never came home
-_LIVE = weakref.WeakSet()           # every pool there is, for live_pools
+_ORPHANS = []                       # arenas of pools that ended with segments in use
+_LIVE = weakref.WeakSet()           # all pools of the process, for live_pools
 
 
 def live_pools():

@@ -1,20 +1,20 @@
-"""Who may hold how many segments: claims, surplus, limits, the highest number out.
+"""How many segments a pool may hold: claims, surplus, limits and peak.
 
-``LocalCore.word`` = destroyed bit | claims in flight (31) | held (32), and ``PoolCore.spare``, a semaphore.  A pool
-that takes a segment from the global list first claims it in its word; beyond its ``required`` it also has to take one
-from ``spare``.  At rest
+The state is ``LocalCore.word`` = destroyed bit | claims in flight (31) | held (32), and ``PoolCore.spare``, a
+semaphore.  A pool that takes a segment from the global list first adds a claim to its word; beyond its ``required`` it
+also has to take one from ``spare``.  At rest
 
     spare = free on the global list - sum over pools of max(0, required - held)
 
-so that what one pool takes beyond its guarantee (up to its limit, or as overdraft) never eats another's guarantee.
-Every change of a word knows its total (held + in flight) before and after, which says whether ``spare`` has to move.
-All of them are seq_cst; what that is for stands in ``pool_waking.pyx``.
+so segments that a pool takes beyond its guarantee (up to its limit, or as overdraft) never use up another pool's
+guarantee.  Every change of a word knows the total (held + in flight) before and after it, which decides whether
+``spare`` has to change.  All of them are seq_cst; ``pool_waking.pyx`` says why.
 
 Forbidden outcomes:
-- held > limit + overdraft by an acquire (held > limit by a falling limit is allowed, and shrinks with each recycle);
+- held > limit + overdraft through an acquire (held > limit after the limit fell is allowed; each recycle reduces it);
 - sum of held + free on the global list != count, at rest;
-- a pool that cannot reach ``required`` once those over their limit have recycled;
-- more segments out than ``peak`` has ever said.
+- a pool that cannot reach ``required`` after the pools over their limit have recycled;
+- more segments in use than ``peak`` ever showed.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
@@ -54,7 +54,8 @@ cdef bint spare_take(PoolCore *g) noexcept nogil:
     return False
 
 
-# What was claimed is claimed no more.  Somebody who looked meanwhile may have gone to sleep over it.
+# Undoes a claim on `spare`.  A thread that saw the claim may have gone to sleep because of it, so waiting pools are
+# woken.
 cdef void spare_refund(PoolCore *g) noexcept nogil:
     fb_i64_add_seq_cst(&g.spare, 1)
     if not empty(&g.free):
@@ -77,17 +78,17 @@ cdef uint32_t trim(LocalCore *p, Look how) noexcept nogil:
             if fetch(p, how):
                 continue
             break
-        required = p.required                           # p cannot change hands while it counts this segment
+        required = p.required                           # p cannot be ended and used again while it counts this segment
         while word_held(w) > fb_u32_load_seq_cst(&p.limit):
             if fb_u64_cas_seq_cst(&p.word, &w, w - 1):
                 break
         else:
-            # The limit rose.  A request that found the list empty meanwhile sleeps over this segment.
+            # The limit rose.  A request that found the list empty meanwhile may sleep although this segment is free.
             push(g, &p.free, i)
             if fb_u32_load_seq_cst(&p.waiting) != 0:
                 wake(p)
             break
-        # From here on p may be serving another pool: it is not touched again unless the loop finds a surplus.
+        # From now on p may serve another pool: it is not used again unless the loop finds a surplus.
         g.meta[i].owner = NULL
         push(g, &g.free, i)
         if w & WORD_DESTROYED or word_total(w) - 1 >= required:
@@ -98,8 +99,8 @@ cdef uint32_t trim(LocalCore *p, Look how) noexcept nogil:
     return moved
 
 
-# A pool below its limit that finds nothing on the global list takes what others hold free beyond their limit: since the
-# sum of the limits is the sum of the segments, somebody then holds more than his limit.
+# A pool below its limit that finds the global list empty takes free segments that other pools hold beyond their limits.
+# The sum of the limits is at most the number of segments, so in that case some pool holds more than its limit.
 cdef uint32_t reclaim(PoolCore *g, Look how) noexcept nogil:
     cdef uint32_t moved = 0
     cdef LocalCore *p = <LocalCore *><size_t>fb_u64_load_seq_cst(&g.locals)
@@ -118,9 +119,9 @@ cdef void raise_peak(LocalCore *p, uint32_t used) noexcept nogil:
 
 
 cdef void note_peak(LocalCore *p) noexcept nogil:
-    # While held - (on the lists) <= peak, segments may come and go through magazines as they like: no more can be out.
-    # So this is called by whoever takes from a list, or from the global one, and empties the magazines if that is not
-    # so any more.
+    # While held - (on the lists) <= peak, moves through magazines cannot raise the number in use above the peak.  So a
+    # thread that takes from the list, or from the global list, calls this, and it empties the magazines when that no
+    # longer holds.
     cdef uint32_t used = local_spread(p)
     cdef uint32_t peak = fb_u32_load_relaxed(&p.peak)
     if used <= peak:
@@ -138,7 +139,7 @@ cdef int32_t take_global(LocalCore *p, uint32_t extra, Look how) noexcept nogil:
     cdef bint beyond
     cdef int32_t i
     while True:
-        # 1. Claim: word's claims + 1, and one of spare if that goes beyond what is guaranteed.
+        # 1. Claim: add 1 to word's claims, and take 1 from spare if that exceeds the guarantee.
         w = fb_u64_load_seq_cst(&p.word)
         while True:
             total = word_total(w)
@@ -159,18 +160,20 @@ cdef int32_t take_global(LocalCore *p, uint32_t extra, Look how) noexcept nogil:
                 spare_refund(g)
             if fb_u64_cas_seq_cst(&p.word, &w, w + WORD_CLAIM):
                 break
-        # The payment now belongs to the word: who undoes the claim goes by the word's total, not by who paid.
+        # The amount taken from spare now belongs to the word: a thread that undoes the claim decides by the word's
+        # total.
         paid = False
-        # 2. Take.
+        # 2. Take a segment.
         i = pop(g, &g.free, &left)
         if i >= 0:
             w = fb_u64_add_seq_cst(&p.word, 1 - WORD_CLAIM)
             g.meta[i].owner = p
-            # By overdraft, or as the limit fell meanwhile: this sees the limit, or local_set_limit sees this claim.
+            # By overdraft, or because the limit fell meanwhile: either this sees the limit, or local_set_limit sees
+            # this claim.
             if word_held(w) >= fb_u32_load_seq_cst(&p.limit):
                 shut(p)
             return i
-        # 3. Nothing there: undo.  A push since then may have been missed by those who saw this claim.
+        # 3. The list is empty: undo.  Threads that saw this claim may have missed a push since then.
         w = fb_u64_load_seq_cst(&p.word)
         while not fb_u64_cas_seq_cst(&p.word, &w, w - WORD_CLAIM):
             pass
@@ -185,7 +188,7 @@ cdef int32_t take_global(LocalCore *p, uint32_t extra, Look how) noexcept nogil:
 # --- limits and ends; the caller holds the NetworkBufferPool's lock ---------------------------------------------------
 
 cdef void local_set_limit(LocalCore *p, uint32_t limit) noexcept nogil:
-    # A read-modify-write for its order alone (head comment, second pair): only the holder of the lock moves limits.
+    # A read-modify-write only for its memory order (head comment, second pair): only the lock's holder changes limits.
     fb_u32_add_seq_cst(&p.limit, limit - fb_u32_load_relaxed(&p.limit))
     if word_total(fb_u64_load_seq_cst(&p.word)) > limit:
         shut(p)
@@ -200,7 +203,7 @@ cdef void local_destroy(LocalCore *p) noexcept nogil:
         if fb_u64_cas_seq_cst(&p.word, &w, w | WORD_DESTROYED):
             break
     fb_u64_add_seq_cst(&g.guaranteed, -<uint64_t>p.required)
-    if word_total(w) < p.required:                      # its guarantee is free for all now
+    if word_total(w) < p.required:                      # its guarantee becomes free for all pools
         fb_i64_add_seq_cst(&g.spare, p.required - <int64_t>word_total(w))
     local_set_limit(p, 0)
     trim(p, SURE)

@@ -1,15 +1,15 @@
 """Requests and recycles: the paths that run for every buffer.
 
 A request takes from the calling thread's magazine; else from the pool's chunks and list, from other threads' magazines
-(``magazines.pyx``), from the global list within the limit (``pool_claims.pyx``), in that order; else it fails or waits
-(``pool_waking.pyx``).  A recycle goes the other way.  All of it works without the GIL and without a lock; only who
-looks into another thread's magazine waits, for the few instructions that its owner may be at.
+(``magazines.pyx``), from the global list within the limit (``pool_claims.pyx``), in this order; else it fails or waits
+(``pool_waking.pyx``).  A recycle goes the other way.  None of this takes the GIL or a lock.  Only a thread that looks
+into another thread's magazine waits, for the few instructions of that magazine's owner.
 
     atomic            pairs with
     ``refs`` release  ``refs`` acquire of the last reference: it sees what the other holders wrote
 
-What a user wrote to a segment is seen by the next one because every way between them is ordered: a list's ``head``
-(``free_list.pxd``), a magazine's ``busy`` and the gate (``fb_magazine.h``), or one and the same thread.
+A user sees what the previous user of a segment wrote, because every path between them is ordered: a list's ``head``
+(``free_list.pxd``), a magazine's ``busy`` and the gate (``fb_magazine.h``), or the same thread.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -54,7 +54,7 @@ from fastbuf.memory.pool_waking cimport arm, waking_set_listener, waking_set_sig
 
 
 cdef enum:
-    SPINS = 100                     # looks before sleeping, some microseconds
+    SPINS = 100                     # tries before sleeping, some microseconds
 
 
 # --- requests ---------------------------------------------------------------------------------------------------------
@@ -114,7 +114,8 @@ cdef uint32_t local_try_acquire_many(LocalCore *p, uint32_t n, int32_t *segments
             return 0
         if <uint32_t>w > fb_u32_load_relaxed(&p.peak):
             note_peak(p)
-    while got < n:                                      # each of these stays with p: the next batch finds them at home
+    # each of these stays with p, so the next batch finds them free in the pool
+    while got < n:
         i = take(p, 0, LOOK)
         if i < 0 and got == 0:
             i = take_or_arm(p, 0)
@@ -125,8 +126,8 @@ cdef uint32_t local_try_acquire_many(LocalCore *p, uint32_t n, int32_t *segments
     return got
 
 
-# Whether a request that may wait should try now, or give those who recycle a moment.  Under the limit a look costs
-# less than waiting; at the limit it is better to leave magazines to fill and chunks to come.
+# Whether a request that may wait should give recycling threads a moment before it tries again.  Below the limit a try
+# costs less than waiting; at the limit it is better to let magazines and chunks fill.
 cdef inline bint at_limit(LocalCore *p) noexcept nogil:
     return fb_u64_load_seq_cst(&p.word) >= fb_u32_load_seq_cst(&p.limit)
 
@@ -153,12 +154,12 @@ cdef int32_t local_wait(LocalCore *p, int64_t deadline_ns) noexcept nogil:
             return LOCAL_DESTROYED
         rc = fb_event_wait(&p.available, key, deadline_ns)
         if rc == 1:
-            i = take_listed(p)                          # most often that is where what it was woken for lies
+            i = take_listed(p)                          # most often the segment that it was woken for is there
             if i >= 0:
                 return i
             continue
         if rc == 0:
-            i = take(p, 0, SURE)                        # what came with the deadline is not refused
+            i = take(p, 0, SURE)                        # a segment that came just at the deadline is still taken
             if i >= 0:
                 return i
             return LOCAL_DESTROYED if local_destroyed(p) else LOCAL_EMPTY
@@ -190,17 +191,18 @@ cdef uint32_t segment_refs(PoolCore *g, int32_t i) noexcept nogil:
 
 
 cdef uint32_t segment_generation(PoolCore *g, int32_t i) noexcept nogil:
-    # Relaxed: it changes only when nobody holds a reference, and the caller says he does.
+    # Relaxed: it changes only when there is no reference, and the caller has one.
     return fb_u32_load_relaxed(&g.meta[i].generation)
 
 
 cdef void segment_retain(PoolCore *g, int32_t i) noexcept nogil:
-    # Relaxed: the caller holds a reference, so nobody can bring the count to zero meanwhile.
+    # Relaxed: the caller has a reference, so the count cannot become zero meanwhile.
     fb_u32_add_relaxed(&g.meta[i].refs, 1)
 
 
 cdef int segment_recycle(PoolCore *g, int32_t i) noexcept nogil:
-    fb_prefetch_write(&g.meta[i])                       # most often another thread acquired it: one transfer, not two
+    # most often another thread acquired it: fetch the line for writing, in one transfer instead of two
+    fb_prefetch_write(&g.meta[i])
     return recycle_here(g, caller_at(g), i)
 
 
@@ -210,7 +212,8 @@ cdef uint32_t segment_recycle_many(PoolCore *g, const int32_t *segments, uint32_
     cdef LocalCore *owner
     cdef fb_magazine *own
     cdef uint32_t refused = 0
-    cdef uint32_t begin = 0                             # of those that go home together: one owner, one CAS at most
+    # first of those freed together: they have one owner and need one CAS at most
+    cdef uint32_t begin = 0
     cdef uint32_t k
     cdef int last = 1
     while begin < n:
@@ -220,7 +223,7 @@ cdef uint32_t segment_recycle_many(PoolCore *g, const int32_t *segments, uint32_
             s = &meta[segments[k]]
             if s.owner != owner:
                 break
-            if not POOL_DEBUG and fb_likely(fb_u32_load_acquire(&s.refs) == 1):     # as let_go
+            if not POOL_DEBUG and fb_likely(fb_u32_load_acquire(&s.refs) == 1):     # as in let_go
                 fb_u32_store_relaxed(&s.refs, 0)
                 fb_u32_store_relaxed(&s.generation, fb_u32_load_relaxed(&s.generation) + 1)
             else:

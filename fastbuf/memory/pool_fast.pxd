@@ -1,7 +1,7 @@
-# Taking one segment and recycling it, inline for whoever does it for every buffer.
+# Taking and recycling one segment, inline, for callers that do it for every buffer.
 #
-# What pool_core.pxd has under local_try_acquire and segment_recycle, without the call into another module, which costs
-# about as much as what is done there.  Whoever does it many times in one function looks up once who calls.
+# The same as local_try_acquire and segment_recycle of pool_core.pxd without the call into another module, which costs
+# about as much as the work itself.  A function that does it many times looks up the Caller once.
 from libc.stdint cimport int32_t
 
 from fastbuf._native.atomics cimport (
@@ -16,7 +16,7 @@ from fastbuf.memory.pool_core cimport LocalCore, PoolCore, SegmentMeta, local_tr
 from fastbuf.memory.pool_home cimport put_slowly, recycle_shared
 
 
-# The calling thread, and the pool's records.  Good within the function that asked: another thread has another.
+# The calling thread and the pool's records.  Use it only within one function call: another thread has other values.
 cdef struct Caller:
     fb_here *me
     SegmentMeta *meta
@@ -29,7 +29,7 @@ cdef inline Caller caller_at(PoolCore *g) noexcept nogil:
 cdef inline int32_t try_acquire_here(LocalCore *p, Caller caller) noexcept nogil:
     cdef int32_t i = magazine_take(p, caller.me.last)
     if fb_likely(i >= 0):
-        fb_u32_store_relaxed(&caller.meta[i].refs, 1)   # published by whatever hands the segment on
+        fb_u32_store_relaxed(&caller.meta[i].refs, 1)   # published when the segment is handed on
         return i
     return local_try_acquire(p)
 
@@ -37,12 +37,12 @@ cdef inline int32_t try_acquire_here(LocalCore *p, Caller caller) noexcept nogil
 cdef inline int recycle_here(PoolCore *g, Caller caller, int32_t i) noexcept nogil:
     cdef SegmentMeta *s = &caller.meta[i]
     cdef LocalCore *p = s.owner
-    # Whoever sees 1 and owns it is alone: nobody else has a reference to copy (as in Arc::get_mut).  The acquire pairs
-    # with the release of those who left before.  The debug build counts down atomically all the same (recycle_shared),
-    # to catch two threads that recycle one reference.
+    # A thread that owns a reference and sees refs = 1 is alone: no other thread has a reference to copy (as in
+    # Arc::get_mut).  The acquire pairs with the release of the references dropped before.  The debug build still
+    # decrements atomically (recycle_shared), to detect two threads that recycle the same reference.
     if POOL_DEBUG or not fb_likely(fb_u32_is(&s.refs, 1)):
         return recycle_shared(g, i)
-    fb_u32_store_relaxed(&s.refs, 0)                    # published by whatever takes it home
+    fb_u32_store_relaxed(&s.refs, 0)                    # published when the segment is freed
     fb_u32_count_up(&s.generation)
     if fb_likely(magazine_put(p, caller.me.last, i)):
         return 1

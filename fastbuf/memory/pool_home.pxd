@@ -1,6 +1,6 @@
-# The slow half of requests and recycles.
+# The slow paths of requests and recycles.
 #
-# A module of its own, so that the fast half in pool_fast.pxd saves no registers for it.
+# They are in a module of their own so that the fast paths in pool_fast.pxd save no registers for them.
 from libc.stdint cimport int32_t, uint32_t
 
 from fastbuf._native.atomics cimport (
@@ -13,21 +13,21 @@ from fastbuf.memory.debug_checks cimport POOL_DEBUG, debug_poison
 from fastbuf.memory.magazines cimport Look
 from fastbuf.memory.pool_core cimport LocalCore, PoolCore, SegmentMeta
 
-# The magazine was empty, or there is none.  The segment has its one reference; -1: none.
+# For a magazine that is empty or missing.  The segment has one reference; -1: none.
 cdef int32_t take_slowly(LocalCore *p, uint32_t extra, Look how) noexcept nogil
-# The same from p's list alone; -1: it is empty, or p was destroyed.
+# The same from p's list only; -1: the list is empty, or p was destroyed.
 cdef int32_t take_listed(LocalCore *p) noexcept nogil
-# The magazine is full or shut, or there is none.  The segment has no reference any more.  Returns 1.
+# For a magazine that is full, shut or missing.  The segment has no reference any more.  Returns 1.
 cdef int put_slowly(LocalCore *p, int32_t i) noexcept nogil
-# The same of n, as segments that go home together.
+# The same for n segments that are freed together.
 cdef void put_many_slowly(LocalCore *p, const int32_t *segments, uint32_t n) noexcept nogil
-# One reference less, of a segment that has more than one, or none, or in a debug build; as segment_recycle.
+# segment_recycle for a segment that has several references or none, and for the debug build.
 cdef int recycle_shared(PoolCore *g, int32_t i) noexcept nogil
-# To be called after a push to p.free: gives a surplus up, and wakes who waits.
+# Call it after a push to p.free: it gives up a surplus and wakes waiting threads.
 cdef void after_push(LocalCore *p) noexcept nogil
 
 
-# One reference less: 1 with the last one (the caller sees that the segment goes home), 0, or -1 if it was not out.
+# Drops a reference.  Returns 1 for the last one (the caller frees the segment), 0, or -1 if it was not in use.
 cdef inline int let_go(PoolCore *g, int32_t i) noexcept nogil:
     cdef SegmentMeta *m = &g.meta[i]
     cdef uint32_t r = fb_u32_load_acquire(&m.refs)

@@ -1,4 +1,4 @@
-"""The slow half of requests and recycles: everything but the calling thread's own magazine."""
+"""The slow paths of requests and recycles: those that the calling thread's own magazine cannot serve."""
 
 from libc.stdint cimport int32_t, uint32_t, uint64_t
 
@@ -30,8 +30,8 @@ from fastbuf.memory.pool_home cimport let_go
 from fastbuf.memory.pool_waking cimport wake
 
 
-# After a push to p's list.  The segment is somebody else's by now, and p may even serve another pool: these looks then
-# do harmless work.
+# Runs after a push to p's list.  The segment may have another user by now, and p may even serve another pool; these
+# checks then do no harm.
 cdef void after_push(LocalCore *p) noexcept nogil:
     if <uint32_t>fb_u64_load_seq_cst(&p.word) > fb_u32_load_seq_cst(&p.limit):
         trim(p, LOOK)
@@ -39,14 +39,14 @@ cdef void after_push(LocalCore *p) noexcept nogil:
         wake(p)
 
 
-# `i` was taken from a list of p.
+# Finishes taking `i` from a list of p.
 cdef int32_t taken(LocalCore *p, int32_t i) noexcept nogil:
     cdef uint64_t w = fb_u64_load_seq_cst(&p.word)
     if w & WORD_DESTROYED:
         push(p.pool, &p.free, i)
         after_push(p)
         return -1
-    fb_u32_store_relaxed(&p.pool.meta[i].refs, 1)       # published by whatever hands the segment on
+    fb_u32_store_relaxed(&p.pool.meta[i].refs, 1)       # published when the segment is handed on
     if <uint32_t>w > fb_u32_load_relaxed(&p.peak):
         note_peak(p)
     return i
@@ -81,12 +81,12 @@ cdef int32_t take_slowly(LocalCore *p, uint32_t extra, Look how) noexcept nogil:
 
 cdef int put_slowly(LocalCore *p, int32_t i) noexcept nogil:
     cdef fb_magazine *m
-    if fb_u32_load_relaxed(&p.waiting) != 0:             # straight to whoever waits
+    if fb_u32_load_relaxed(&p.waiting) != 0:             # a thread waits: do not keep the segment in a magazine
         push(p.pool, &p.free, i)
         after_push(p)
         return 1
     if magazine_put(p, fb_magazine_here(fb_u64_load_acquire(&p.magazines), p.pool.here), i):
-        return 1                                        # the thread was at another pool last
+        return 1                                        # the thread used another pool last
     m = magazine_own(p)
     if m == NULL or not magazine_put_slowly(p, m, i):
         push(p.pool, &p.free, i)
@@ -98,7 +98,7 @@ cdef void put_many_slowly(LocalCore *p, const int32_t *segments, uint32_t n) noe
     cdef fb_magazine *m
     if fb_u32_load_relaxed(&p.waiting) == 0 and n <= FB_MAGAZINE_ITEMS:
         m = magazine_own(p)
-        # One that is open has no room, or it would have taken them.
+        # A magazine that is open has no room, or it would have taken them.
         if m != NULL and fb_u64_load_relaxed(&m.open) == 0 and magazine_put_many_slowly(p, m, segments, n):
             return
     push_many(p.pool, &p.free, segments, n)

@@ -1,4 +1,4 @@
-"""Making and unmaking the pool's C cores, and the memory they stand in."""
+"""Making and ending the pool's C cores, and their memory."""
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free
@@ -78,7 +78,7 @@ cdef PoolCore *pool_new(uint8_t *data, uint32_t count, uint32_t segment_size, si
     g.stride = stride
     g.forks = fb_fork_count()
     g.here = fb_here_distance()
-    for i in range(count):                              # segment 0 on top
+    for i in range(count):                              # so that segment 0 is on top
         fb_u64_init(&g.meta[i].link, <uint64_t>(count - i) << 32 | (<uint64_t>(i + 2) if i + 1 < count else 0))
     if POOL_DEBUG:
         for i in range(count):
@@ -103,8 +103,8 @@ cdef bint is_free(LocalCore *p) noexcept nogil:
     return p.in_service == 0 and fb_u64_load_seq_cst(&p.word) == WORD_DESTROYED
 
 
-# One that may serve another pool, or NULL.  The search goes on where the last one ended, so that those which replace
-# many pools do not each walk past all that were replaced before.
+# Returns a LocalCore that may be used again, or NULL.  The search continues where the last one ended: if many pools are
+# replaced, each search does not walk past all the earlier ones.
 cdef LocalCore *find_abandoned(PoolCore *g) noexcept nogil:
     cdef LocalCore *p = g.rover
     cdef LocalCore *end = g.rover
@@ -140,8 +140,8 @@ cdef LocalCore *local_new(PoolCore *g, uint32_t required, uint32_t maximum, uint
         p.meta = g.meta
         p.following = <LocalCore *><size_t>fb_u64_load_seq_cst(&g.locals)
         fb_u64_store_release(&g.locals, <uint64_t><size_t>p)
-    # Used again or new, it looks destroyed, empty and without limit to everybody until the word is stored.  Tags and
-    # epochs go on counting: somebody may still look at the old ones.
+    # Used again or new, it looks destroyed, empty and without limit to other threads until the word is stored.  Tags
+    # and epochs keep counting, since a thread may still compare with old ones.
     g.births += 1
     p.born = g.births
     p.required = required

@@ -1,24 +1,23 @@
-"""Who waits for a segment, and who wakes them.
+"""Waiting for a segment, and the wake-ups.
 
-``waiting`` of a pool is set by a request that failed, and cleared by whoever then makes a segment, a limit or the end
-of the pool visible; ``PoolCore.waiting`` counts the pools in that state.  So a recycle that nobody waits for pays one
-load and no system call.  All steps named here are seq_cst, and they form two Dekker pairs:
+A failed request sets ``waiting`` of its pool.  A thread that then makes a segment, a higher limit or the end of the
+pool visible clears it; ``PoolCore.waiting`` counts the pools where it is set.  So a recycle costs one load and no
+system call when no thread waits.  All steps named here are seq_cst, and they form two Dekker pairs:
 
     requester                                       releaser
     R1  global waiting += 1, pool's waiting = 1     L1  push / limit / destroyed bit
     R2  look again: lists, magazines, limit         L2  pool's waiting (own list), global waiting (global list)
     R3  sleep on the event (or return -1)           L3  clear it, notify (event, listener, eventfd of the tasks)
 
-Either R2 sees L1, or L2 sees R1.  The global count goes up before the pool's flag is set and down after it is cleared:
-whoever sees the flag set may rely on its being counted.  A segment that is put into a magazine instead of pushed falls
-under ``fb_magazine.h``: an R2 that finds nothing has emptied all magazines of the pool and left them shut, and none
-opens while ``waiting`` is set.
+Either R2 sees L1, or L2 sees R1.  The global count rises before the pool's flag is set and falls after it is cleared,
+so a set flag is always counted.  For a segment put into a magazine instead of pushed, ``fb_magazine.h`` applies: an R2
+that finds nothing has emptied all magazines of the pool and left them shut, and none opens while ``waiting`` is set.
 
-The second pair is a push to a local list against a falling limit: recycle pushes first and then reads ``limit``,
-redistribution stores ``limit`` first and then lists are looked at (``reclaim``); so a surplus is seen by the one or by
-the other.  Magazines are shut by whoever brings a pool beyond its limit.
+The second pair is a push to a local list and a falling limit.  Recycle pushes first and then reads ``limit``;
+redistribution stores ``limit`` first and then reads the lists (``reclaim``).  So one of them sees the surplus.  The
+thread that brings a pool beyond its limit shuts its magazines.
 
-Forbidden outcome: a requester asleep although a segment it may have is free, and no wake-up is on its way.
+Forbidden outcome: a requester sleeps although a segment that it may have is free, and no wake-up is on its way.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -51,7 +50,7 @@ cdef bint arm(LocalCore *p) noexcept nogil:
         expected = 0
         if fb_u32_cas_seq_cst(&p.waiting, &expected, 1):
             return True
-        if expected != 0:                               # another thread was first, and is counted
+        if expected != 0:                               # another thread set it first, and counted it
             fb_u32_sub_seq_cst(&p.pool.waiting, 1)
             return False
 
@@ -67,8 +66,8 @@ cdef void wake(LocalCore *p) noexcept nogil:
             return
     fb_u32_sub_seq_cst(&p.pool.waiting, 1)
     fb_event_notify(&p.available)
-    # The pin and the load pair (seq_cst) with waking_set_listener's store and its look at the pins: either this sees
-    # the listener gone, or the setter waits until the pin is off.
+    # The pin and the load pair (seq_cst) with waking_set_listener's store and its load of the pins: either this thread
+    # sees that the listener is gone, or the setter waits until the pin is removed.
     fb_u32_add_seq_cst(&p.listener_pins, 1)
     e = <fb_event *><size_t>fb_u64_load_seq_cst(&p.listener)
     if e != NULL:
@@ -80,9 +79,9 @@ cdef void wake(LocalCore *p) noexcept nogil:
 
 
 cdef void pool_wake_waiting(PoolCore *g) noexcept nogil:
-    # A pool that is at its limit is left asleep: what it holds falls only by its own recycle to the global list, which
-    # comes here after it, and its limit rises only in redistribution, which comes here too.  Claims in flight do not
-    # count in this look, since they may yet be undone.
+    # A pool at its limit is not woken: its held count falls only by its own recycle to the global list, and its limit
+    # rises only in redistribution; both call this function afterwards.  Claims in flight do not count here, since they
+    # may still be undone.
     cdef LocalCore *p
     cdef uint64_t w, most
     if fb_u32_load_seq_cst(&g.waiting) == 0:
@@ -97,8 +96,8 @@ cdef void pool_wake_waiting(PoolCore *g) noexcept nogil:
         p = p.following
 
 
-# Until nobody is at the listener or the signal that was there before.  In a fork of the process that made the pool, who
-# had a pin is not there, and takes it off no more.  tests/models/test_listener_model.py looks at every interleaving.
+# Waits until no thread uses the previous listener or signal.  In a fork of the process that made the pool, threads that
+# had a pin do not exist and never remove it.  tests/models/test_listener_model.py checks every interleaving.
 cdef void wait_for_pins(LocalCore *p) noexcept nogil:
     fb_fence_seq_cst()
     while fb_u32_load_seq_cst(&p.listener_pins) != 0 and fork_count() == p.pool.forks:

@@ -1,4 +1,4 @@
-"""Who may hold how many segments: a pure function of what the pools ask for."""
+"""How many segments each pool may hold: a pure function of the pools' parameters."""
 
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
@@ -6,7 +6,7 @@ from libc.stdlib cimport free, malloc
 
 cdef extern from *:
     """
-    typedef unsigned __int128 fb_u128;              /* segments times the sum of all maxima */
+    typedef unsigned __int128 fb_u128;              /* holds segments times the sum of all maxima */
     """
     ctypedef unsigned long long fb_u128
 
@@ -28,7 +28,7 @@ cdef void share_out(
     for k in range(n):
         capacity += room_of(required[k], maximum[k], spare)
     share = spare if spare < capacity else capacity
-    narrow = share == 0 or capacity <= <uint64_t>-1 // share   # nearly always; a wide division costs much more
+    narrow = share == 0 or capacity <= <uint64_t>-1 // share   # nearly always true; a wide division costs much more
     for k in range(n):
         parts += room_of(required[k], maximum[k], spare)
         if capacity == 0:
@@ -42,16 +42,16 @@ cdef void share_out(
 
 
 def redistribute(total, pools):
-    """Share the segments beyond what is required out among all pools.
+    """Share the segments beyond the sum of `required` among all pools.
 
-    Each pool's share is in proportion to what it may still take, and never takes it past its maximum.  What a pool may
-    still take counts up to the number of segments there are to share, so that a pool without a maximum does not push
-    the others' shares to nothing.
+    A pool's share is in proportion to what it may still take (maximum - required), and never exceeds that.  What it may
+    still take is capped at the number of segments to share, so that a pool without a maximum does not reduce the other
+    shares to nothing.
 
     Parameters
     ----------
     total : int
-        Segments there are.
+        Number of segments.
     pools : sequence of tuple of int
         ``(required, maximum)`` of each pool; the sum of `required` is at most `total`.
 
@@ -63,8 +63,8 @@ def redistribute(total, pools):
 
     Notes
     -----
-    The rounding of Flink's ``NetworkBufferPool.redistributeBuffers``: the shares are differences of a running total
-    that is rounded down, so nothing is lost to rounding.
+    Rounds like Flink's ``NetworkBufferPool.redistributeBuffers``: the shares are differences of a running total that is
+    rounded down, so rounding loses nothing.
     """
     cdef size_t n = len(pools)
     cdef size_t k = 0

@@ -1,4 +1,4 @@
-"""Figures of the pools, frozen at one moment."""
+"""Figures of the pools at one moment."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ class LocalPoolStats:
     name
         As given to ``create_local_pool``.
     required, maximum, overdraft
-        What it was made with: guaranteed, cap, and what may be lent beyond the limit.
+        The pool's parameters: guaranteed segments, upper bound, and segments that may be lent beyond the limit.
     limit
-        What it may hold now.
+        Segments that it may hold now.
     held
-        What it holds: `in_use` + `available`.
+        Segments that it holds: `in_use` + `available`.
     in_use
         Requested and not yet recycled.
     available
-        Home in this pool.
+        Free in this pool.
     peak
-        Most `in_use` at any moment.
+        Largest `in_use` so far.
     waits
         Requests that had to wait.
     wait_s
-        Time they waited, in seconds, sum.
+        Total time that they waited, in seconds.
     destroyed
         Whether `destroy` has run.
     """
@@ -59,25 +59,25 @@ class NetworkPoolStats:
     Parameters
     ----------
     total
-        All.
+        All segments.
     segment_size
-        Bytes of each.
+        Bytes of each segment.
     available
         On the global list.
     required
-        Guaranteed to the local pools, sum.
+        Sum of the segments guaranteed to local pools.
     limits
-        Limits of the local pools, sum; at most `total`.
+        Sum of the limits of local pools; at most `total`.
     in_use
-        Requested and not yet recycled, of all pools, destroyed ones too.
+        Requested and not yet recycled, in all pools, including destroyed ones.
     pools
         Local pools that are not destroyed.
     looks
-        Local pools looked at so far, to make others and to share the segments out: the work that many pools cost.
+        Local pools visited so far to make other pools and to redistribute segments: the cost of having many pools.
     waits
-        Requests that had to wait, of these pools.
+        Requests to these pools that had to wait.
     wait_s
-        Time they waited, in seconds, sum.
+        Total time that they waited, in seconds.
     """
 
     total: int

@@ -1,12 +1,13 @@
 """Tasks that wait for a segment: first come, first served, on any number of event loops.
 
-A failed try arms the pool (head of ``pool_waking.pyx``); whoever then makes a segment available writes to the pool's
-eventfd, which every loop with a waiting task watches.  Whichever loop sees it first serves the whole queue, so that a
-signal that one loop takes is not missed by another.  The order is the same as for a thread that waits: a task stands in
-the queue, and its loop watches, before the pool is tried and armed; the signal is taken before the pool is tried.
+A failed try arms the pool (see the head of ``pool_waking.pyx``).  A thread that then makes a segment available writes
+to the pool's eventfd, which every loop with a waiting task watches.  The first loop that sees it serves the whole
+queue, so it does not matter which loop reads the signal.  The order of steps is the same as for a waiting thread: a
+task enters the queue and its loop watches the eventfd before the pool is tried and armed; the eventfd is read before
+the pool is tried.
 
-Forbidden: a task waits, a segment that its pool may have is free, and no signal is on its way; a segment that was
-handed to a task which no longer wants it is in use for ever.
+Forbidden: a task waits while its pool has a free segment and no signal is on its way; a segment handed to a task that
+was cancelled stays in use for ever.
 """
 
 from __future__ import annotations
@@ -29,25 +30,26 @@ if TYPE_CHECKING:
 
 
 class TaskQueue:
-    """The tasks that wait for one pool.  It does not hold the pool: the tasks do.
+    """The tasks that wait for one pool.  The tasks keep the pool alive; the queue does not.
 
     Parameters
     ----------
     eventfd
-        The pool's, non-blocking; the pool closes it.
+        The pool's non-blocking eventfd; the pool closes it.
     """
 
     def __init__(self, eventfd: int) -> None:
         self._eventfd = eventfd
         self._waiting: dict[Waiter, asyncio.AbstractEventLoop] = {}  # in order of arrival
-        self._watching: dict[asyncio.AbstractEventLoop, int] = {}  # tasks by loop; a key's own thread alone writes it
-        self._serving = threading.Lock()  # held to take signals and hand segments out, never while waiting
+        # number of tasks by loop; only the loop's own thread writes its entry
+        self._watching: dict[asyncio.AbstractEventLoop, int] = {}
+        self._serving = threading.Lock()  # held while signals are read and segments handed out, never while waiting
 
     async def request(self, pool: LocalBufferPool, timeout: float | None) -> MemorySegment:
         """See ``LocalBufferPool.request_async``."""
         if timeout is not None and math.isnan(timeout):
             raise ConfigError("timeout is nan: it must be a number of seconds, or None")
-        if not self._waiting:  # who comes later does not overtake
+        if not self._waiting:  # a later task must not overtake
             segment = pool.try_request()
             if segment is not None:
                 return segment
@@ -62,8 +64,7 @@ class TaskQueue:
             self._serve(pool)
             return await waiter
         except BaseException:
-            # Cancelled, perhaps when the segment had come already and the task had not run yet; or left behind by a
-            # loop that was closed.
+            # The task was cancelled, perhaps after its segment had come but before it ran; or its loop was closed.
             if not waiter.done():
                 if not loop.is_closed():
                     waiter.cancel()
@@ -95,7 +96,7 @@ class TaskQueue:
             waiter.set_exception(pool._refusal(timeout))
 
     def _serve(self, pool: LocalBufferPool) -> None:
-        """Hand out what there is, and leave the pool armed if somebody has to go on waiting."""
+        """Hand out the free segments; leave the pool armed if a task still has to wait."""
         segment: MemorySegment | None = None
         with self._serving:
             with contextlib.suppress(BlockingIOError):
@@ -110,18 +111,18 @@ class TaskQueue:
                     return
                 if self._settle(waiter, segment):
                     segment = None
-        if segment is not None:  # it was for one whose loop has been closed
+        if segment is not None:  # its task's loop has been closed
             segment.recycle()
 
     def _first(self) -> Waiter | None:
         while True:
             try:
                 return next(iter(self._waiting), None)
-            except RuntimeError:  # between iter and next a task of another thread came or went
+            except RuntimeError:  # another thread added or removed a task during the iteration
                 continue
 
     def _settle(self, waiter: Waiter, outcome: MemorySegment | PoolDestroyed) -> bool:
-        """Take a waiter from the queue and let it have its outcome; False if it does not want it any more."""
+        """Take a waiter from the queue and give it its outcome; False if it was cancelled."""
         loop = self._waiting.pop(waiter, None)
         if loop is None or waiter.done():
             return False

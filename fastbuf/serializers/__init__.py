@@ -43,7 +43,7 @@ __all__ = [
     "structured_array",
 ]
 
-# Loaded when first asked for: who shuffles objects loads no columns.
+# Loaded when first used: a shuffle of objects needs no columns.
 _HOMES = {
     "ColumnarSerializer": "columnar",
     "CustomPartitioner": "partitioners",

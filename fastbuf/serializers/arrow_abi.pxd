@@ -1,4 +1,4 @@
-# The Arrow C data interface: two structs that any Arrow library fills and reads, without linking to one.
+# The Arrow C data interface: two structs that any Arrow library can fill and read, without linking against one.
 from libc.stdint cimport int64_t
 
 

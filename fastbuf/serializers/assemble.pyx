@@ -1,4 +1,4 @@
-"""Assembles Arrow batches from elements of the columnar kind."""
+"""Assembles Arrow batches from columnar elements."""
 
 from cpython.buffer cimport PyBuffer_Release
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
@@ -34,14 +34,14 @@ from fastbuf.serializers.columns cimport (
 from fastbuf.errors import BlockCorrupt, BlockTruncated, RecordTooLong
 from fastbuf.serializers.column_wire import from_wire
 
-# Below this an append is over before another thread could have taken the GIL and given it back.
+# A smaller append is done before another thread could take the GIL and return it.
 cdef Py_ssize_t GIL_BYTES = 256 * 1024
 
 cdef extern from "Python.h":
     int Py_IsInitialized() nogil
 
 
-cdef object _import_from_c = None      # pyarrow's, once it was needed
+cdef object _import_from_c = None      # pyarrow's function, once it was needed
 
 
 cdef void drop_copy(fb_place *place) noexcept nogil:
@@ -49,7 +49,7 @@ cdef void drop_copy(fb_place *place) noexcept nogil:
 
 
 cdef void drop_export(fb_place *place) noexcept nogil:
-    # A batch may outlive the interpreter; what it lies in does so as well then.
+    # A batch may outlive the interpreter; its memory is then never freed.
     if Py_IsInitialized():
         with gil:
             Py_DECREF(<object> place.owner)
@@ -63,10 +63,10 @@ cdef void drop_buffer(fb_place *place) noexcept nogil:
 
 
 cdef class BatchAssembler:
-    """Appends chunks to columns and gives them out as one ``pyarrow.RecordBatch``.
+    """Appends chunks to columns and returns them as one ``pyarrow.RecordBatch``.
 
-    Every length in a chunk is compared with the bytes that are left before anything is read; a refused
-    chunk leaves the assembler as it was.
+    Every length in a chunk is compared with the bytes left before anything is read; a refused chunk leaves the
+    assembler unchanged.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ cdef class BatchAssembler:
         free(self.c.pieces)
 
     cdef void believe(self, bint writer) noexcept:
-        # What is cast here reads by the offsets before anybody else does.
+        # Batches that are cast here are read by their offsets first, so their offsets must be checked.
         self.c.believed = writer and self.plan.wire is None
 
     cdef void trust(self, bint own) noexcept:
@@ -154,7 +154,7 @@ cdef class BatchAssembler:
         return self._batch_of(&array)
 
     cdef object _batch_of(self, ArrowArray *array):
-        # Gives the array away, whatever happens.
+        # Gives the array away in any case.
         global _import_from_c
         try:
             if _import_from_c is None:
@@ -164,13 +164,13 @@ cdef class BatchAssembler:
             schema = self.plan.arrow_schema() if self.plan.wire is None else self.plan.wire
             batch = _import_from_c(<uintptr_t> array, schema)
         finally:
-            # A successful import has moved the struct out.
+            # A successful import moves the struct out and sets release to NULL.
             if array.release != NULL:
                 array.release(array)
         return batch if self.plan.wire is None else from_wire(batch, self.plan.arrow_schema())
 
     cdef object copied(self, const uint8_t *payload, Py_ssize_t length):
-        # One piece of memory for all columns, and one copy; checked after it, so that nobody can alter it in between.
+        # All columns in one copied block of memory; checked after the copy, so that no thread can change it in between.
         cdef ArrowArray array
         cdef int error
         cdef uint8_t *copy = <uint8_t *> malloc(length + 4)
@@ -213,16 +213,16 @@ cdef class BatchAssembler:
         Parameters
         ----------
         payload : bytes-like
-            Copied out.
+            It is copied.
 
         Raises
         ------
         BlockTruncated
-            A column needs more bytes than there are.
+            A column needs more bytes than are left.
         BlockCorrupt
-            Lengths that contradict each other, or flags that the schema does not allow.
+            Lengths contradict each other, or the schema does not allow a flag.
         RecordTooLong
-            32-bit offsets would pass 2 GiB: take the batch first.
+            32-bit offsets would exceed 2 GiB: take the batch first.
         """
         cdef const uint8_t[::1] view = memoryview(payload).cast("B")
         cdef Py_ssize_t length = view.shape[0]
@@ -250,12 +250,12 @@ cdef class BatchAssembler:
         Parameters
         ----------
         data : bytes-like
-            Copied out.
+            They are copied.
 
         Raises
         ------
         BlockError, RecordTooLong
-            As :meth:`add`; the elements before the bad one stay.
+            As for :meth:`add`; the elements before the bad one stay.
         """
         cdef const uint8_t[::1] view = memoryview(data).cast("B")
         if view.shape[0]:
@@ -277,6 +277,6 @@ cdef extern from "fb_cpu.h":
 
 
 def _best_way(int way):
-    """For tests: this module's kernels as on a processor without AVX2 (0), with it (1), or as this one has them (2)."""
+    """For tests: select the kernels: without AVX2 (0), with AVX2 (1), or the best that this processor has (2)."""
     global fb_best_way
     fb_best_way = way

@@ -15,10 +15,10 @@ from fastbuf.serializers.checksum import crc32c
 MAGIC = b"FBUF"
 HEADER_BYTES = 32
 KIND_ROW, KIND_COLUMNAR, KIND_PICKLED = 1, 2, 3
-VERSIONS = {KIND_ROW: 1, KIND_COLUMNAR: 2, KIND_PICKLED: 1}  #: of each kind's layout
+VERSIONS = {KIND_ROW: 1, KIND_COLUMNAR: 2, KIND_PICKLED: 1}  #: version of each kind's layout
 KIND_NAMES = {KIND_ROW: "row", KIND_COLUMNAR: "columnar", KIND_PICKLED: "pickled"}
 FLAG_CRC = 1
-FLAG_GROUPS = 2  #: of pickles: each is a list of records
+FLAG_GROUPS = 2  #: pickles: each one is a list of records
 MAX_RECORDS = 0xFFFFFFFF
 
 _HEADER = struct.Struct("<4sHBBQQII")
@@ -35,7 +35,7 @@ def encode_header(kind: int, flags: int, fingerprint: int, body_bytes: int, reco
     flags
         ``FLAG_CRC`` when `crc` is the CRC32C of the body; ``FLAG_GROUPS`` when a pickle is a list of records.
     fingerprint
-        Of the schema, 64 bits; 0 without one.
+        64-bit fingerprint of the schema; 0 without one.
     body_bytes
         Bytes that follow the header.
     records
@@ -46,38 +46,38 @@ def encode_header(kind: int, flags: int, fingerprint: int, body_bytes: int, reco
     Returns
     -------
     bytes
-        32 of them.
+        32 bytes.
     """
     return _HEADER.pack(MAGIC, VERSIONS[kind], kind, flags, fingerprint, body_bytes, records, crc)
 
 
 def check_block(buf: Any, kind: int, fingerprint: int) -> tuple[int, memoryview]:
-    """Check everything a header says.
+    """Check all fields of a header.
 
     Parameters
     ----------
     buf
-        One contiguous block, bytes-like.
+        A contiguous bytes-like block.
     kind
-        The kind that is expected.
+        The expected kind.
     fingerprint
-        The fingerprint that is expected.
+        The expected fingerprint.
 
     Returns
     -------
     records : int
-        As the header says; whether the body has as many is for the caller to check (:func:`count_mismatch`).
+        Record count in the header; the caller checks that the body has as many (:func:`count_mismatch`).
     body : memoryview
-        uint8, read-only or not as `buf` is; it keeps `buf` alive.
+        uint8, read-only if `buf` is; it keeps `buf` alive.
 
     Raises
     ------
     BlockTruncated
-        Fewer bytes than the header needs, or than it announces.
+        `buf` is shorter than the header, or than the header says.
     BlockCorrupt
-        Another magic, version, kind, length or checksum.
+        Wrong magic, version, kind, length or checksum.
     SchemaMismatch
-        Another fingerprint.
+        The fingerprint is another schema's.
     """
     view = memoryview(buf).cast("B")
     if view.nbytes < HEADER_BYTES:
@@ -117,5 +117,5 @@ def check_block(buf: Any, kind: int, fingerprint: int) -> tuple[int, memoryview]
 
 
 def count_mismatch(records: int, found: int) -> BlockCorrupt:
-    """The error of a block whose header counts other than its body."""
+    """The error for a block whose header count differs from its body."""
     return BlockCorrupt(f"a block's header counts {records:,} records, its body has {found:,}")

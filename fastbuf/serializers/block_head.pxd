@@ -1,5 +1,5 @@
-# The header of a block as C reads and writes it.  block.py draws it, and has the words for one that is not right: a
-# thousand short records do not pay for Python's.
+# The header of a block in C.  block.py draws it and has the error messages; this version saves the cost of Python's for
+# blocks of few short records.
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
@@ -22,7 +22,7 @@ cdef struct BlockHead:
     uint32_t crc
 
 
-# Records that a block of n bytes counts; -1: something about it is not as it should be, and check_block says what.
+# The block's record count; -1: a field of the header is wrong, and check_block raises the error.
 cdef inline int64_t records_of(const uint8_t *block, Py_ssize_t n, int kind, uint64_t fingerprint) noexcept nogil:
     cdef BlockHead head
     if n < HEAD_BYTES:
@@ -37,7 +37,7 @@ cdef inline int64_t records_of(const uint8_t *block, Py_ssize_t n, int kind, uin
     return head.records
 
 
-# Writes the header before a body that is there already.
+# Writes the header before a body that is already written.
 cdef inline void put_head(uint8_t *block, Py_ssize_t n, int kind, uint64_t fingerprint, uint32_t records,
                           bint checksum) noexcept nogil:
     cdef BlockHead head

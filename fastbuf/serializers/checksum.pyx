@@ -1,4 +1,4 @@
-"""CRC32C (Castagnoli), by the processor's instruction where it has one."""
+"""CRC32C (Castagnoli), with the processor's instruction if it has one."""
 
 from libc.stdint cimport uint8_t, uint32_t
 
@@ -12,7 +12,7 @@ def crc32c(data, unsigned int value=0):
     ----------
     data : bytes-like
     value : int, optional
-        CRC of what comes before, to go on from.
+        CRC of the preceding bytes, to continue from.
 
     Returns
     -------

@@ -49,7 +49,7 @@ from fastbuf.serializers.column_wire import plain_schema, to_wire
 
 cdef int MAX_DEPTH = 64
 
-# Format -> (kind, bytes, hash); what has parameters is seen to in kind_of.
+# Format -> (kind, bytes, hash); kind_of handles formats with parameters.
 cdef dict _FORMATS = {
     b"n": (FB_NULL, 0, FB_HASH_NULL),
     b"b": (FB_BOOL, 0, FB_HASH_BOOL),
@@ -83,7 +83,7 @@ cdef dict _FORMATS = {
     b"+s": (FB_STRUCT, 0, FB_HASH_NESTED),
     b"+m": (FB_LIST32, 0, FB_HASH_NONE),
 }
-# What Arrow has and this does not carry, by the name people know it under.
+# Arrow types that are not supported, with their common names.
 cdef dict _REFUSED = {b"vu": "string_view", b"vz": "binary_view", b"+vl": "list_view", b"+vL": "large_list_view",
                       b"+r": "run_end_encoded", b"+us": "sparse_union", b"+ud": "dense_union",
                       b"tiM": "month_interval", b"tiD": "day_time_interval", b"tin": "month_day_nano_interval"}
@@ -98,7 +98,7 @@ cdef const ArrowArray *array_of(object capsule) except NULL:
 
 
 cdef bint travels_as_other(const ArrowSchema *s) noexcept:
-    # Whether there is a view or a dictionary anywhere in it.
+    # Whether the schema contains a view or a dictionary.
     cdef int64_t i
     if s.dictionary != NULL or strcmp(s.format, "vu") == 0 or strcmp(s.format, "vz") == 0:
         return True
@@ -109,7 +109,7 @@ cdef bint travels_as_other(const ArrowSchema *s) noexcept:
 
 
 cdef class ColumnPlan:
-    """The nodes of a schema, as the columnar kernels walk them.
+    """The nodes of a schema, as the columnar kernels need them.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ cdef class ColumnPlan:
     Raises
     ------
     SchemaError
-        A type that cannot be carried; the message names the field and the type.
+        A type is not supported; the message names the field and the type.
     """
 
     def __cinit__(self, schema):
@@ -149,7 +149,7 @@ cdef class ColumnPlan:
         return self.read(s, "", True, 0)
 
     cdef int read(self, const ArrowSchema *s, str path, bint no_nulls, int depth) except -1:
-        # Appends the node of s and those below it; fixes its `next`, `bits` and `dynamic` on the way back.
+        # Appends the node of s and its descendants; sets its `next`, `bits` and `dynamic` afterwards.
         cdef int at = self.n_nodes, child
         cdef int64_t i, bits = 0
         cdef bint dynamic, is_map, filled
@@ -164,7 +164,7 @@ cdef class ColumnPlan:
             raise SchemaError(f"column {path!r} is nested more than {MAX_DEPTH} deep")
         if s.dictionary != NULL:
             raise SchemaError(
-                f"column {path!r} is dictionary-encoded, which is not carried: cast it to its values' type"
+                f"column {path!r} is dictionary-encoded, which is not supported: cast it to its values' type"
             )
         self.kind_of(s, path, &grown[at])
         self.paths.append(path)
@@ -182,11 +182,11 @@ cdef class ColumnPlan:
                 where = f"{path}.{name}" if path else name
             else:
                 where = f"{path}[]"
-            # A field below another may hold nulls wherever its parent is null, whatever its flag says.
+            # A nested field may hold nulls wherever its parent is null, whatever its own flag says.
             filled = at == 0 and not s.children[i].flags & ARROW_FLAG_NULLABLE
             self.read(s.children[i], where, filled or is_map, depth + 1)
             if is_map and self.nodes[child].next > child + 1:
-                self.nodes[child + 1].no_nulls = True  # the key
+                self.nodes[child + 1].no_nulls = True  # the map's key
             if kind == FB_STRUCT:
                 bits += self.nodes[child].bits
                 dynamic = dynamic or self.nodes[child].dynamic
@@ -226,10 +226,10 @@ cdef class ColumnPlan:
             t.kind, t.width, t.hash = found
             t.text = fmt == b"u" or fmt == b"U"
         elif name is not None:
-            raise SchemaError(f"column {path!r} has the type {name}, which is not carried: cast it to a plain type")
+            raise SchemaError(f"column {path!r} has the type {name}, which is not supported: cast it to a plain type")
         elif fmt.startswith((b"tss:", b"tsm:", b"tsu:", b"tsn:")):
             t.kind, t.width = FB_FIXED, 8
-            # Spark's timestamps are microseconds: of any other unit the hash would be another.
+            # Spark's timestamps are in microseconds: other units would have other hashes.
             t.hash = FB_HASH_INT64 if fmt.startswith(b"tsu:") else FB_HASH_NONE
         elif fmt.startswith(b"w:"):
             t.kind, t.width, t.hash = FB_FIXED, int(parameters), FB_HASH_BYTES
@@ -257,7 +257,7 @@ cdef class ColumnPlan:
         return 0
 
     cdef int _check(self, const ArrowSchema *s, int *at) except -1:
-        # Only fields of structs are told apart by name: a list's item is "item" here, "element" there.
+        # Only names of struct fields matter: the item of a list may be called "item" or "element".
         cdef int node = at[0], children = 0, k
         cdef int64_t i
         cdef bint named = node == 0 or self.nodes[node].kind == FB_STRUCT
@@ -310,7 +310,7 @@ cdef class ColumnPlan:
 
 
 cdef ColumnPlan plan_of(const ArrowSchema *s):
-    """A plan without a schema object: for reading arrays, not for giving out batches."""
+    """A plan without a schema object: for reading arrays, not for making batches."""
     cdef ColumnPlan plan = ColumnPlan.__new__(ColumnPlan, None)
     plan.start(s)
     return plan
@@ -320,7 +320,7 @@ cdef object _class_of_batches = None
 
 
 cdef object _record_batch():
-    # pyarrow.RecordBatch, if pyarrow is there at all: it is not imported for this.
+    # pyarrow.RecordBatch if pyarrow is imported already: this does not import it.
     global _class_of_batches
     if _class_of_batches is None and "pyarrow" in sys.modules:
         _class_of_batches = getattr(sys.modules["pyarrow"], "RecordBatch", None)
@@ -366,7 +366,7 @@ cdef class BoundBatch:
     cdef int bind(self, object batch) except -1:
         self.unbind()
         if type(batch) is _record_batch() and self.seen is not None and self.seen.equals(batch.schema):
-            # No capsules, and no schema to check: a third of the time of what is to be done for a batch.
+            # Without capsules and schema check: saves a third of the time per batch.
             batch._export_to_c(<uintptr_t> &self.own)
             return self.bind_array(&self.own)
         if not hasattr(batch, "__arrow_c_array__"):

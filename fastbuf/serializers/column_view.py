@@ -1,8 +1,8 @@
-"""Columns of a block as NumPy arrays that lie in the block: nothing is copied.
+"""Columns of a block as NumPy arrays that point into the block: nothing is copied.
 
-Lifetime: every array holds an export of the bytes that the block was given as, so a bytearray cannot be resized and a
-segment not recycled (``SegmentExported``) while any of them is in use.  The arrays are read-only, and aligned if the
-block begins at a multiple of 8 bytes in memory; NumPy computes with them either way.
+Lifetime: every array holds an export of the block's bytes, so while any of them is in use, a bytearray cannot be
+resized and a segment cannot be recycled (``SegmentExported``).  The arrays are read-only.  They are aligned if the
+block begins at a multiple of 8 bytes in memory; NumPy works with them either way.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fastbuf.errors import BlockCorrupt, BlockTruncated, SchemaError
 from fastbuf.serializers.schema import BINARIES, FLOATS, INTEGERS, STRINGS, DataType, Schema
 
-#: NumPy's type of the slots of a kind; those with a unit are completed by it. Times and dates32 are integers.
+#: NumPy's type of a kind's slots; a unit is appended where there is one. Times and date32 are integers.
 _DTYPES = {
     "date32": "<i4",
     "date64": "<M8[ms]",
@@ -40,7 +40,7 @@ def _dtype(kind: DataType) -> np.dtype[Any] | None:
 
 
 class _Column:
-    """One parsed column: where its parts lie."""
+    """The parts of one parsed column."""
 
     def __init__(self, kind: DataType, rows: int) -> None:
         self.kind = kind
@@ -70,7 +70,7 @@ class _Chunk:
         return self.payload[self.at - size : self.at]
 
     def part(self, path: str, size: int) -> memoryview:
-        """A part without the zeros up to a multiple of 8 that are behind it."""
+        """A part, without the zeros that pad it to a multiple of 8."""
         raw = self.take(path, -(-size // 8) * 8)
         if any(raw[size:]):
             raise BlockCorrupt(f"a columnar chunk of {len(self.payload):,} bytes: {path} has padding that is not 0")
@@ -163,30 +163,30 @@ class ColumnView:
             raise SchemaError(f"no column {name!r}: the columns are {self.names}") from None
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """A column of fixed width: shape (rows,); of a fixed_size_list (rows, items); where null, anything."""
+        """A fixed-width column: shape (rows,); a fixed_size_list: (rows, items). Values of null rows are arbitrary."""
         column, shape = self._column(name), [self.rows]
         while column.kind.kind == "fixed_size_list":
             shape.append(column.kind.width)
             column = column.children[0]
         if column.values is None or column.ends is not None or column.kind.kind == "bool":
-            raise SchemaError(f"column {name!r} ({column.kind}) is no array in place: take pieces(), or loads()")
+            raise SchemaError(f"column {name!r} ({column.kind}) cannot be an array in place: use pieces(), or loads()")
         return column.values.reshape(*shape, *column.values.shape[1:])
 
     def pieces(self, name: str) -> tuple[NDArray[Any], NDArray[np.uint32]]:
-        """A column of strings, binaries, or lists of fixed width: what all values have together, and each one's end.
+        """A column of strings, binaries, or lists of fixed width: all values in one array, and the end of each.
 
-        Value i is ``values[ends[i - 1]:ends[i]]``, from 0 for the first; of strings the values are UTF-8 bytes.
+        Value i is ``values[ends[i - 1]:ends[i]]``, the first one starts at 0; strings are UTF-8 bytes.
         """
         column = self._column(name)
         if column.ends is None:
-            raise SchemaError(f"column {name!r} ({column.kind}) has no pieces: take it by its name")
+            raise SchemaError(f"column {name!r} ({column.kind}) has no pieces: read it by its name")
         inner = column if column.values is not None else column.children[0]
         if inner.values is None or inner.kind.kind == "bool" or (inner is not column and inner.ends is not None):
-            raise SchemaError(f"column {name!r} ({column.kind}) is no array in place: take loads()")
+            raise SchemaError(f"column {name!r} ({column.kind}) cannot be an array in place: use loads()")
         return inner.values, column.ends
 
     def valid(self, name: str) -> NDArray[np.bool_] | None:
-        """Where a column has values; None: everywhere. Unpacked, and so a copy."""
+        """Which rows have values; None: all. It is unpacked, so it is a copy."""
         bits = self._column(name).bits
         return None if bits is None else np.unpackbits(bits, count=self.rows, bitorder="little").astype(bool)
 
@@ -203,7 +203,7 @@ def views(schema: Schema, body: memoryview) -> Iterator[ColumnView]:
     Raises
     ------
     BlockTruncated, BlockCorrupt
-        What is wrong with a chunk, when it is reached.
+        A chunk is damaged; raised when it is reached.
     """
     body, at = body.toreadonly(), 0
     while at < len(body):

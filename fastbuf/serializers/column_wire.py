@@ -1,7 +1,7 @@
-"""Types that travel as others: views as plain strings and binaries, dictionaries as their values.
+"""Types that are encoded as other types: views as plain strings and binaries, dictionaries as their values.
 
-What arrives has the schema's types again: a view is made of the plain column, a dictionary is encoded anew. pyarrow's
-casts do both, so these columns cost more than those that travel as they are.
+Decoded columns have the schema's types again: a view is made from the plain column, a dictionary is encoded again.
+pyarrow's casts do both, so these columns cost more than others.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from fastbuf.errors import RecordError, SchemaError, SchemaMismatch
 
 
 def plain_type(kind: Any) -> Any:
-    """The pyarrow type that one travels as, at any depth."""
+    """The pyarrow type that a type is encoded as, at any depth."""
     import pyarrow as pa
 
     is_ = pa.types
@@ -44,7 +44,7 @@ def _plain_column(kind: Any) -> Any:
 
 
 def plain_schema(schema: Any) -> Any:
-    """The ``pyarrow.Schema`` that one travels as; its metadata stays behind.
+    """The ``pyarrow.Schema`` that a schema is encoded as, without metadata.
 
     Raises
     ------
@@ -68,19 +68,19 @@ def _has_dictionary(kind: Any) -> bool:
 
 
 def to_wire(batch: Any, schema: Any) -> Any:
-    """A batch as it travels.
+    """A batch converted to the encoded types.
 
     Parameters
     ----------
     batch : pyarrow.RecordBatch, or anything with ``__arrow_c_array__``
     schema : pyarrow.Schema
-        The serializer's. A column may have its type, or another that travels as the same: a dictionary is decoded where
-        the schema has the values' type.
+        The serializer's schema. A column may have the schema's type, or another with the same encoded type: a
+        dictionary is decoded if the schema has the type of its values.
 
     Raises
     ------
     SchemaMismatch
-        Other columns.
+        The columns differ.
     """
     import pyarrow as pa
 
@@ -100,12 +100,12 @@ def to_wire(batch: Any, schema: Any) -> Any:
 
 
 def from_wire(batch: Any, schema: Any) -> Any:
-    """A batch that has arrived, with the types of the schema.
+    """A decoded batch, converted to the types of the schema.
 
     Raises
     ------
     RecordError
-        A dictionary's index type counts fewer values than have come together in one batch.
+        A batch has more distinct values than the dictionary's index type can count.
     """
     import pyarrow as pa
 

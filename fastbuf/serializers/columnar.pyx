@@ -1,6 +1,6 @@
 """Blocks of Arrow batches.
 
-One element; all numbers little-endian::
+An element; all numbers are little-endian::
 
     element := u32 length of what follows | u32 rows | flags | zeros | parts
     flags   := one bit for each node of the schema, in preorder, node 0 being the struct of all columns.
@@ -8,7 +8,8 @@ One element; all numbers little-endian::
     part    := bytes | zeros, to a multiple of 8
 
 Every part begins at a multiple of 8 from the element's first byte, so that a block can be read in place. The parts
-follow the columns in order: first the bitmap, if its flag is set (ceil(rows / 8) bytes), then those of the type.
+follow the order of the columns: first the bitmap, if its flag is set (ceil(rows / 8) bytes), then the parts of the
+type.
 
     type                                   parts of n rows; nothing for no rows
     ----                                   ------------------------------------
@@ -22,8 +23,8 @@ follow the columns in order: first the bitmap, if its flag is set (ceil(rows / 8
     struct                                 parts of the fields, n rows each
     dictionary (of a whole column)         as its value type
 
-Offsets never fall; a null string or list is empty.  A chunk, as an element's content is called, never ships more
-than its rows: slices are compacted.
+Offsets never decrease; a null string or list is empty.  A chunk (the content of an element) contains only its own rows:
+slices are compacted.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -55,16 +56,16 @@ from fastbuf.serializers.frames import is_stream, table_of
 from fastbuf.serializers.schema import Schema
 
 cdef Py_ssize_t HEAD = HEADER_BYTES
-cdef int HEAD_FLAGS = 7            # the flags' place in it
+cdef int HEAD_FLAGS = 7            # offset of the flags
 
 cdef extern from "Python.h":
-    # By pointer: a bytes object can be shrunk only while there is one reference to it.
+    # By pointer: a bytes object can be shrunk only while there is just one reference to it.
     PyObject *PyBytes_FromStringAndSize(const char *, Py_ssize_t) except NULL
     int _PyBytes_Resize(PyObject **, Py_ssize_t) except -1
 
 
 cdef bytes encode_rest(BatchScatter scatter, Py_ssize_t head):
-    # As many of the rows left as one element holds, behind `head` bytes that are left for a header.
+    # Encodes as many of the remaining rows as one element holds, after `head` bytes reserved for a header.
     cdef Py_ssize_t room = min(scatter.rest_bytes(0), <Py_ssize_t> 1 << 31), written
     cdef PyObject *block = PyBytes_FromStringAndSize(NULL, head + room)
     cdef uint8_t *dst = <uint8_t *> PyBytes_AS_STRING(<object> block) + head
@@ -83,26 +84,26 @@ cdef bytes encode_rest(BatchScatter scatter, Py_ssize_t head):
 
 cdef class ColumnarSerializer(Serializer):
     """ColumnarSerializer(schema=None, checksum=False)\n--\n
-    Arrow record batches, and NumPy structured arrays, to blocks and back, without Python objects.
+    Encodes Arrow record batches and NumPy structured arrays into blocks and back, without Python objects.
 
     Parameters
     ----------
     schema : Schema or pyarrow.Schema, optional
-        None: learnt from the first batch that is dumped.
+        None: taken from the first batch that is dumped.
     checksum : bool, default False
-        Blocks carry a CRC32C of their body.
+        Blocks contain a CRC32C of their body.
 
     Attributes
     ----------
     schema : Schema or None
-        None until it is known.
+        None until the first batch.
     arrow_schema : pyarrow.Schema or None
-        As it was given, with its metadata: what loaded batches have.
+        The schema as given, with its metadata: the schema of loaded batches.
 
     Raises
     ------
     SchemaError
-        A type that cannot be carried.
+        A type is not supported.
     """
 
     def __init__(self, schema=None, checksum=False):
@@ -134,11 +135,11 @@ cdef class ColumnarSerializer(Serializer):
         return None if self.plan is None else self.plan.arrow_schema()
 
     cdef BatchScatter scatter(self, int partitions):
-        """A scatter of this schema; SchemaError while none is known."""
+        """A scatter of this schema; SchemaError before the schema is known."""
         return BatchScatter(self._known(), partitions)
 
     cdef BatchAssembler assembler(self):
-        """An assembler of this schema; SchemaError while none is known."""
+        """An assembler of this schema; SchemaError before the schema is known."""
         return BatchAssembler(self._known())
 
     cdef ColumnPlan _known(self):
@@ -152,8 +153,8 @@ cdef class ColumnarSerializer(Serializer):
         Parameters
         ----------
         data : pyarrow.RecordBatch or Table, NumPy structured array, a frame of pandas or polars
-            Or anything else with ``__arrow_c_array__`` or ``__arrow_c_stream__``.  A slice ships its own rows only.  A
-            list of batches, all of one schema, becomes one block.
+            Or any object with ``__arrow_c_array__`` or ``__arrow_c_stream__``.  Of a slice only its own rows are
+            encoded.  A list of batches of one schema becomes one block.
 
         Returns
         -------
@@ -163,13 +164,13 @@ cdef class ColumnarSerializer(Serializer):
         Raises
         ------
         SchemaMismatch
-            Columns other than the schema's.
+            The columns differ from the schema's.
         """
         cdef BatchScatter scatter
         cdef int64_t rows = 0
         cdef list batches = self._begin(data), pieces = []
         cdef bytes block
-        # Taken out while it is in use: two threads may dump with one serializer.
+        # Taken out while in use: two threads may dump with one serializer.
         scatter, self._scatter = self._scatter or BatchScatter(self.plan, 1), None
         for batch in batches:
             scatter.begin(batch, None)
@@ -181,31 +182,31 @@ cdef class ColumnarSerializer(Serializer):
         if not pieces:
             pieces.append(bytes(HEAD))
         block = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        # Nobody else has seen this bytes object yet.
+        # No other thread can see this bytes object yet.
         self._write_header(<uint8_t *> PyBytes_AS_STRING(block), len(block), rows)
         return block
 
     def dump_into(self, data, buffer):
-        """Encode batches into memory that is there: a segment, a mapping, a bytearray that is used again and again.
+        """Encode batches into existing memory: a segment, a mapping, a bytearray that is reused.
 
         Parameters
         ----------
         data
-            As for :meth:`dumps`.
+            See :meth:`dumps`.
         buffer : writable bytes-like
-            Contiguous. What is behind the block may be written as well.
+            Contiguous. Bytes after the block may be overwritten too.
 
         Returns
         -------
         int
-            Bytes of the block, which begins with the buffer's first byte.
+            Bytes of the block, which starts at the first byte of the buffer.
 
         Raises
         ------
         SchemaMismatch
-            Columns other than the schema's.
+            The columns differ from the schema's.
         RecordTooLong
-            The block is longer than the buffer, whose content is then undefined.
+            The block is longer than the buffer, whose content is undefined then.
         """
         cdef Py_buffer export
         cdef Py_ssize_t length = 0
@@ -259,7 +260,7 @@ cdef class ColumnarSerializer(Serializer):
                 crc = fb_crc32c(0, block + HEAD, length - HEAD)
         if rows > MAX_RECORDS:
             raise RecordError(f"{rows:,} rows in one block: its header counts up to {MAX_RECORDS:,}")
-        # As encode_header makes it.
+        # As encode_header does.
         cdef uint64_t body = <uint64_t> (length - HEAD)
         cdef uint32_t records = <uint32_t> rows
         memcpy(block, PyBytes_AS_STRING(self._plain), 16)
@@ -276,17 +277,17 @@ cdef class ColumnarSerializer(Serializer):
         ----------
         buf : bytes-like
         copy : bool, default True
-            False: the batch lies in `buf`, and nothing is copied but what is not stored as Arrow has it: the offsets of
+            False: the batch points into `buf`.  Only data stored differently than in Arrow is copied: the offsets of
             large strings, binaries and lists, views, and dictionaries.  The batch's buffers hold an export of `buf`
-            until the last of them goes, in whatever column, slice or table it lives on: till then a bytearray cannot be
-            resized, and a segment not recycled (``SegmentExported``).  It should not be changed meanwhile: the batch
-            was checked as it was.
+            until the last of them is freed, in whatever column, slice or table it is used: until then a bytearray
+            cannot be resized, and a segment cannot be recycled (``SegmentExported``).  Do not change the bytes
+            meanwhile: they are checked only once.
         check : bool, default True
-            False: offsets, padding and text are believed, as IPC's are, and not read: for blocks of a trusted writer
-            only.  (Else a text column that is not UTF-8 is ``BlockCorrupt``, with the column's name.)
-            Header, lengths, flags and checksum are looked at all the same, so that every part lies in `buf`; but where
-            offsets fall, whoever reads the batch's strings or lists reads outside of it.  Views and dictionaries are
-            made by the offsets here, and these are read always.
+            False: offsets, padding and text are not checked, as in Arrow IPC: only for blocks of a trusted writer.
+            (Otherwise a text column that is not UTF-8 raises ``BlockCorrupt`` with the column's name.) Header, lengths,
+            flags and checksum are always checked, so every part is inside `buf`; but if offsets decrease, readers of
+            the batch's strings or lists read outside of it.  Views and dictionaries are built from the offsets here, so
+            theirs are always checked.
 
         Returns
         -------
@@ -295,17 +296,17 @@ cdef class ColumnarSerializer(Serializer):
         Raises
         ------
         BlockTruncated, BlockCorrupt, SchemaMismatch
-            What is wrong with it, with the figures.
+            The block is damaged; the message has the figures.
         ValueError
-            Without a copy only: a block of several chunks, which are no one batch in place (see :meth:`iter`), or one
-            that does not begin at a multiple of 8 bytes in memory.
+            Only without a copy: the block has several chunks, which cannot be one batch in place (see :meth:`iter`), or
+            does not start at a multiple of 8 bytes in memory.
         """
         self._known()
         batch = self._load_plain(buf, copy, check)
         return self._load(buf, copy, check) if batch is None else batch
 
     cdef object _load_plain(self, object buf, bint copy, bint check):
-        # What nearly all blocks are: whole, of this schema, one chunk, without a checksum.
+        # The usual case: a whole block of this schema, with one chunk and without a checksum.
         cdef BatchAssembler assembler
         cdef const uint8_t *block
         cdef uint64_t size
@@ -325,7 +326,7 @@ cdef class ColumnarSerializer(Serializer):
             memcpy(&chunk, block + HEAD, 4)
             if size != <uint64_t> (export.len - HEAD) or crc or <uint64_t> chunk + 4 != size:
                 return None
-            # Taken out while it is in use: two threads may load with one serializer.
+            # Taken out while in use: two threads may load with one serializer.
             assembler, self._assembler = self._assembler or BatchAssembler(self.plan), None
             assembler.believe(not check)
             if copy:
@@ -369,18 +370,18 @@ cdef class ColumnarSerializer(Serializer):
         return assembler.take() if batch is None else batch
 
     def view(self, buf):
-        """The columns of a block as NumPy arrays that lie in it: zero-copy.
+        """The columns of a block as NumPy arrays that point into it: zero-copy.
 
         Parameters
         ----------
         buf : bytes-like
-            Every array holds an export of it: while one is in use a bytearray cannot be resized, and a segment not
-            recycled (``SegmentExported``). It should not be changed meanwhile.
+            Every array holds an export of it: while one is in use, a bytearray cannot be resized, and a segment cannot
+            be recycled (``SegmentExported``). Do not change the bytes meanwhile.
 
         Returns
         -------
         list of ColumnView
-            One for each chunk, which is each batch that was dumped.
+            One per chunk, that is, per batch that was dumped.
 
         Raises
         ------
@@ -396,31 +397,31 @@ cdef class ColumnarSerializer(Serializer):
         return found
 
     def iter(self, buf, max_rows=None, max_bytes=None, copy=True, check=True):
-        """Decode one block into batches of a wanted size.
+        """Decode one block into batches of a given size.
 
         Parameters
         ----------
         buf : bytes-like
-            Kept alive by the iterator, not to be changed meanwhile.
+            Kept alive by the iterator; do not change it meanwhile.
         max_rows, max_bytes : int, optional
-            Most rows of a batch, and most bytes (``RecordBatch.nbytes``); a single row may take more. None: no bound.
-            Chunks of the block are put together up to the bounds, and cut where they pass them.
+            Most rows and most bytes (``RecordBatch.nbytes``) of a batch; a single row may take more. None: no bound.
+            Chunks of the block are joined up to the bounds, and split if they exceed them.
         copy : bool, default True
-            False: batches lie in `buf` and keep it, as with :meth:`loads`; chunks are cut, but not put together.
+            False: batches point into `buf` and keep it alive, as in :meth:`loads`; chunks are split, but not joined.
         check : bool, default True
-            False: offsets and padding are believed; see :meth:`loads`.
+            False: offsets and padding are not checked; see :meth:`loads`.
 
         Returns
         -------
         iterator of pyarrow.RecordBatch
-            None of them without rows.
+            Each has at least one row.
 
         Raises
         ------
         BlockTruncated, BlockCorrupt, SchemaMismatch
-            As :meth:`loads`: of the header at once, of a chunk when it is reached.
+            As for :meth:`loads`: for the header at once, for a chunk when it is reached.
         ValueError
-            A bound below 1; or, without a copy, a block that does not begin at a multiple of 8 bytes in memory.
+            A bound is below 1; or, without a copy, the block does not start at a multiple of 8 bytes in memory.
         """
         for name, bound in (("max_rows", max_rows), ("max_bytes", max_bytes)):
             if bound is not None and bound < 1:
@@ -483,7 +484,7 @@ cdef class BatchIterator:
         return self._ready.pop()
 
     cdef list _cut(self, object batch):
-        # Last piece first.  Rows may differ in size: what is still too long is halved.
+        # The last piece comes first.  Rows may differ in size: a piece that is still too long is halved.
         cdef list found = [], left
         left = [batch.slice(at, self._max_rows) for at in range(0, batch.num_rows, self._max_rows)]
         while left:
@@ -497,7 +498,7 @@ cdef class BatchIterator:
 
 
 cdef Py_ssize_t count_elements(const uint8_t[::1] body) except -1:
-    # As their lengths say; BlockTruncated if these do not end with the body.
+    # Finds the chunks by their lengths; BlockTruncated if the last one does not end with the body.
     cdef int64_t left = body.shape[0]
     cdef Py_ssize_t count = 0
     cdef uint32_t size = 0
@@ -512,7 +513,7 @@ cdef Py_ssize_t count_elements(const uint8_t[::1] body) except -1:
 
 
 cdef bint is_one(const uint8_t[::1] body) noexcept:
-    # Whether a body is one element, as its length says.
+    # Whether the body is a single element, by its length.
     cdef uint32_t size
     if body.shape[0] < 4:
         return False
@@ -528,7 +529,7 @@ cdef int check_aligned(const uint8_t *element) except -1:
 
 
 cdef object _schema_of(object data):
-    # What a pyarrow batch or table has, and an array of structs from elsewhere can be read as.
+    # A pyarrow batch or table has a schema; an array of structs from another library can be read as a batch.
     if hasattr(data, "schema"):
         return data.schema
     import pyarrow

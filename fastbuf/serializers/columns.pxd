@@ -1,4 +1,4 @@
-# Kernels of the columnar path; the headers explain them, the classes of fastbuf.serializers own the memory.
+# Kernels of the columnar path.  The headers explain them; classes of fastbuf.serializers own the memory.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from fastbuf.serializers.arrow_abi cimport ArrowArray

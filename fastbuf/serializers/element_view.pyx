@@ -1,4 +1,4 @@
-"""Gathers records as the bytes that came, for a view of many of them at once."""
+"""Collects encoded records, for a view of many of them at once."""
 
 from libc.stdint cimport uint8_t
 
@@ -11,12 +11,12 @@ from fastbuf.serializers.spanning cimport SpanningReader
 
 
 cdef class ElementView:
-    """Records of a row schema, copied once out of the buffers they came in.
+    """Records of a row schema, copied once from the buffers in which they arrived.
 
     Parameters
     ----------
     room : int
-        Bytes that are expected of one view; more than that is copied again.
+        Expected bytes of one view; beyond that the bytes are copied again.
     """
 
     def __cinit__(self, Py_ssize_t room):

@@ -1,4 +1,4 @@
-"""Frames and tables of any library that speaks Arrow's C stream interface, as pyarrow's; none of them is imported."""
+"""Frames and tables of any library with Arrow's C stream interface, converted to pyarrow; none of them is imported."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from fastbuf.errors import SchemaMismatch
 
 
 def is_stream(data: Any) -> bool:
-    """Whether it gives out record batches by ``__arrow_c_stream__``: pandas, polars, a pyarrow.Table, a reader."""
+    """Whether it exports record batches by ``__arrow_c_stream__``: pandas, polars, a pyarrow.Table, a reader."""
     return hasattr(data, "__arrow_c_stream__") and not hasattr(data, "__arrow_c_array__")
 
 
 def table_of(data: Any, schema: Any = None) -> Any:
-    """A ``pyarrow.Table`` of all that the stream has.
+    """A ``pyarrow.Table`` of the whole stream.
 
     Parameters
     ----------
     data
         Anything with ``__arrow_c_stream__``.
     schema : pyarrow.Schema, optional
-        Columns that hold the same values in another layout (a string view or a large string for a string, a
-        dictionary for its values) are given this one's; other types are left as they are, to be refused.
+        Columns that have the same values in another layout (a string view or a large string for a string, a dictionary
+        for its values) are cast to this schema's types; other types stay as they are, and are refused later.
     """
     import pyarrow
 
     try:
         table = data if isinstance(data, pyarrow.Table) else pyarrow.RecordBatchReader.from_stream(data).read_all()
     except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError) as error:
-        raise SchemaMismatch(f"{type(data).__name__} is no table, but a stream of something else: {error}") from error
+        raise SchemaMismatch(f"{type(data).__name__} is no table, but another kind of stream: {error}") from error
     if schema is None or table.schema.names != schema.names:
         return table
     for at, (own, wanted) in enumerate(zip(table.schema, schema, strict=True)):
@@ -42,7 +42,7 @@ def _laid_out(column: Any, wanted: Any) -> Any:
 
     if not pyarrow.types.is_dictionary(column.type):
         return column.cast(wanted)
-    # By hand: pyarrow has no cast of a dictionary of views.
+    # pyarrow cannot cast a dictionary of views.
     return pyarrow.chunked_array([c.dictionary.cast(wanted).take(c.indices) for c in column.chunks], wanted)
 
 
@@ -52,7 +52,7 @@ def batch_of(data: Any, schema: Any = None) -> Any:
 
     table = table_of(data, schema).combine_chunks()
     found = table.to_batches()
-    if len(found) > 1:  # a column of more than 2 GiB of text
+    if len(found) > 1:  # a column has more than 2 GiB of text
         raise SchemaMismatch(f"{type(data).__name__} of {table.nbytes:,} bytes is too long for one batch: slice it")
     return found[0] if found else pyarrow.RecordBatch.from_pylist([], schema=table.schema)
 

@@ -1,4 +1,4 @@
-"""What a key is, in words: for who asked to be told the keys that come most often."""
+"""Keys as text, for users who ask for the most frequent keys."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOST_CHARACTERS = 40
 
 
 def key_rows(batch: Any, keys: Sequence[str | int], rows: Sequence[int]) -> list[tuple[Any, ...]]:
-    """The keys of some rows of a batch, as Python values; none, where they cannot be had as such."""
+    """The keys of some rows of a batch, as Python values; empty if they cannot be converted."""
     try:
         if getattr(batch, "dtype", None) is not None and batch.dtype.names is not None:
             names = [batch.dtype.names[key] if isinstance(key, int) else key for key in keys]
@@ -23,7 +23,7 @@ def key_rows(batch: Any, keys: Sequence[str | int], rows: Sequence[int]) -> list
             batch = pa.record_batch(batch)
         columns = [batch.column(key) for key in keys]
         return [tuple(column[row].as_py() for column in columns) for row in rows]
-    except Exception as error:  # a time before the year 1, say: who only looks must not end who works
+    except Exception as error:  # e.g. a time before the year 1: a figure must not end the job
         log.debug("the keys of some rows are not known: %s", error)
         return []
 
@@ -39,7 +39,7 @@ def _text(value: Any) -> str:
 
 
 def key_text(values: Sequence[Any]) -> str:
-    """A key as one short line, all of whose characters can be seen: ``'LAX'``, or ``('LAX', 7)``."""
+    """A key as one short line of printable characters: ``'LAX'``, or ``('LAX', 7)``."""
     try:
         texts = [_text(value) for value in values]
         found = texts[0] if len(texts) == 1 else f"({', '.join(texts)})"

@@ -1,4 +1,4 @@
-"""Rows that stay bytes until a field of them is read; compared and hashed on their key as they lie there."""
+"""Rows that stay encoded until a field is read; they are compared and hashed by the encoded key."""
 
 import numpy as np
 
@@ -40,17 +40,17 @@ cdef extern from "fb_get_column.h":
         int32_t offset
         int32_t head
         int32_t before
-    # Stops before a value that is not for it, without an error.
+    # Stops before a value that it cannot decode, without an error.
     Py_ssize_t fb_get_column(fb_column column, PyObject *values, const uint8_t *data, const int64_t *starts) noexcept
 
 cdef enum:
     PREFIX = 4
-    OURS = 2                  # references on a row that only its iterator has: the attribute, and the local name
+    OURS = 2                  # references to a row that only its iterator has: the attribute, and the local name
     ROWS = 1                  # KIND_ROW
 
 assert KIND_ROW == ROWS
 
-# As unlike from process to process as Python's own hashes of text are: keys of strangers cannot be made to collide.
+# Random per process, like Python's own hashes of text: nobody can choose keys that collide.
 cdef uint64_t SEED = <uint64_t> <int64_t> hash("fastbuf rows")
 cdef object EMPTY = np.empty
 
@@ -58,22 +58,22 @@ cdef object EMPTY = np.empty
 @cython.final
 cdef class LazyRows:
     """LazyRows()\n--\n
-    The records of a block, as they lie in it; made by :meth:`RowSerializer.view`.
+    The records of a block, still encoded; made by :meth:`RowSerializer.view`.
 
-    A sequence of :class:`LazyRow`.  Where one field of every record is wanted, :meth:`values` and :meth:`array` make no
-    row objects at all.
+    A sequence of :class:`LazyRow`.  To read one field of every record, use :meth:`values` or :meth:`array`: they make
+    no row objects.
 
     Attributes
     ----------
     key : tuple of str or None
-        Names of the fields that rows are compared and hashed by; None: they cannot be.
+        Names of the fields by which rows are compared and hashed; None: rows cannot be.
 
     Notes
     -----
-    It reads the bytes it was given, and copies none: it exports their buffer until :meth:`release` or until it and all
-    its rows are gone.  Meanwhile a bytearray cannot be resized and a segment not recycled (``SegmentExported``); the
-    bytes should not be changed either, and if they are, a field may be refused as corrupt, but nothing outside is read.
-    After :meth:`release` its rows raise ``SegmentStateError``.
+    It reads the given bytes and copies none.  It exports their buffer until :meth:`release`, or until it and all its
+    rows are freed: meanwhile a bytearray cannot be resized and a segment cannot be recycled (``SegmentExported``). Do
+    not change the bytes meanwhile: a field may then be refused as corrupt, but nothing outside is read. After
+    :meth:`release` its rows raise ``SegmentStateError``.
     """
 
     def __init__(self):
@@ -97,7 +97,7 @@ cdef class LazyRows:
         return 0
 
     cdef int _index(self, Py_ssize_t records) except -1:
-        # All that _find relies on: each record lies within the bytes, and is no shorter than its fixed part.
+        # _find relies on this check: each record is inside the bytes, and no shorter than its fixed part.
         cdef const uint8_t *p = self._bytes
         cdef Py_ssize_t i, at = 0, n = self._size, head = self._plan.root.head
         cdef int64_t *starts
@@ -131,7 +131,7 @@ cdef class LazyRows:
 
     cdef int _check(self) except -1:
         if not self._open:
-            raise SegmentStateError("these rows were released: what they lay in may be in use for something else")
+            raise SegmentStateError("these rows were released: their memory may have been reused")
         return 0
 
     cdef inline LazyRow _row(self, Py_ssize_t i):
@@ -213,12 +213,12 @@ cdef class LazyRows:
         Returns
         -------
         list
-            As many as there are records.
+            One per record.
 
         Raises
         ------
         BlockCorrupt
-            A value that no encoder writes; the message names the record.
+            A value is not valid; the message names the record.
         """
         self._check()
         cdef Py_ssize_t place = self._plan.place(field), i = 0, length
@@ -252,27 +252,27 @@ cdef class LazyRows:
             Py_DECREF(out)
 
     def array(self, field):
-        """One field of every record as a NumPy array: no Python object a record.
+        """One field of every record as a NumPy array, without a Python object per record.
 
         Parameters
         ----------
         field : str or int
-            A number, a bool, a date, a timestamp (of a zoned one its UTC) or a duration.
+            A number, a bool, a date, a timestamp (with a zone: in UTC) or a duration.
 
         Returns
         -------
         ndarray
-            Of shape (records,) and the field's own type: int8 to uint64, float16 to float64, bool, datetime64 or
-            timedelta64.  A copy.
+            A copy of shape (records,) and the field's own type: int8 to uint64, float16 to float64, bool, datetime64 or
+            timedelta64.
 
         Raises
         ------
         SchemaError
-            A field of another type.
+            The field has another type.
         RecordError
-            The field is None somewhere; the message names the record.
+            The field is None in some record; the message names it.
         BlockCorrupt
-            A value that no encoder writes.
+            A value is not valid.
         """
         self._check()
         cdef Py_ssize_t place = self._plan.place(field), failed
@@ -302,7 +302,8 @@ cdef class LazyRows:
         return True
 
     cdef Py_ssize_t _gather(self, Py_ssize_t place, uint8_t *to) noexcept:
-        # The slots of a field, one after the other; -1, or the first record that has none, or no bool there.
+        # Copies the slots of a field in order.  Returns -1, or the first record in which it is null or not a valid
+        # bool.
         cdef Node *f = &self._plan.root.children[place]
         cdef const uint8_t *start = self._bytes + f.offset
         cdef const uint8_t *bits = self._bytes + (place >> 3)
@@ -328,7 +329,7 @@ cdef class LazyRows:
         return -1
 
     def release(self):
-        """Let go of the bytes now; a second time does nothing."""
+        """Release the bytes now; a second call does nothing."""
         if self._open:
             self._open = False
             PyBuffer_Release(&self._buffer)
@@ -341,15 +342,16 @@ cdef class LazyRows:
 
 
 @cython.freelist(64)
-@cython.no_gc  # its LazyRows knows no row: there is no cycle to find
+@cython.no_gc  # LazyRows does not refer to rows, so there is no cycle to find
 @cython.final
 cdef class LazyRow:
     """LazyRow()\n--\n
-    One encoded record; a field is decoded when it is read, each time.
+    One encoded record; a field is decoded each time it is read.
 
-    ``row[2]``, ``row["name"]``, ``row.name`` (names of methods aside), :meth:`as_tuple`.  Rows of one schema and key
-    are compared and hashed by the key's bytes, as Spark groups and sorts: None is less than everything, NaN equals
-    itself and is more than every number, 0.0 equals -0.0.  It keeps its :class:`LazyRows` and with that its bytes.
+    Use ``row[2]``, ``row["name"]``, ``row.name`` (unless it is a method), :meth:`as_tuple`.  Rows of the same schema
+    and key are compared and hashed by the encoded key, with Spark's rules for grouping and sorting: None is less than
+    everything, NaN equals itself and is greater than every number, 0.0 equals -0.0.  A row keeps its :class:`LazyRows`
+    and the bytes alive.
     """
 
     def __init__(self):
@@ -369,9 +371,9 @@ cdef class LazyRow:
         return rows._read(rows._plan.place(field), self._p, self._n)
 
     def __getattribute__(self, name):
-        # Fields first, since looking for an attribute in vain costs ten times what reading a field does.
+        # Look for a field first: a failed attribute lookup costs ten times as much as reading a field.
         cdef LazyRows rows = self._rows
-        if rows is None:                    # one that Python made, with nothing in it
+        if rows is None:                    # made from Python, so it is empty
             return PyObject_GenericGetAttr(self, name)
         place = rows._plan.attributes.get(name)
         if place is None:
@@ -458,7 +460,7 @@ cdef LazyRows view_block(LazyPlan plan, object buf, object fingerprint, object k
     rows._hold(buf, HEAD_BYTES)
     records = records_of(rows._bytes - HEAD_BYTES, rows._size + HEAD_BYTES, ROWS, fingerprint)
     if records < 0:
-        check_block(buf, KIND_ROW, fingerprint)               # which raises
+        check_block(buf, KIND_ROW, fingerprint)               # raises the error
         raise BlockCorrupt("a block changed while it was read")
     rows._set_key(key)
     rows._index(records)
@@ -497,7 +499,7 @@ cdef inline int _column_kind(uint8_t op) noexcept:
 
 
 cdef inline LazyRows _held(LazyRow row):
-    if row._rows is None:                   # one that Python made, with nothing in it
+    if row._rows is None:                   # made from Python, so it is empty
         raise TypeError("rows come from RowSerializer.view")
     return row._rows
 
@@ -553,8 +555,8 @@ cdef class LazyIterator:
         if not rows._open:
             rows._check()
         self._at = i + 1
-        # As zip does with its tuples: the row given out before the last one is taken again where nobody else has it. A
-        # loop still has the last one.
+        # Use the second last returned row again if only the iterator has it, as zip does with tuples.  The caller's
+        # loop variable usually still has the last one.
         if row is not None and Py_REFCNT(<PyObject *> row) == OURS:
             row._p = rows._bytes + rows._starts[i]
             row._n = rows._starts[i + 1] - PREFIX - rows._starts[i]

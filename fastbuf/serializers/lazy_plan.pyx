@@ -1,4 +1,4 @@
-"""What views of one schema share: where fields stand, what a key is of, which NumPy type a column has."""
+"""State that views of one schema share: positions of fields, keys, and NumPy types of columns."""
 
 import numpy as np
 
@@ -9,17 +9,17 @@ from fastbuf.serializers.row_plan cimport OP_PACKED, Node, RowPlan
 
 from fastbuf.errors import SchemaError
 
-# NumPy's type of a column, by the field's kind; those with a unit are completed by it.
+# NumPy's type of a column, by the field's kind; a unit is appended where there is one.
 cdef dict ARRAYS = {"bool": "?", "date32": "M8[D]", "date64": "M8[ms]", "timestamp": "M8", "duration": "m8"}
 cdef tuple NUMBERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32",
                       "float64")
 
 cdef enum:
-    REMEMBERED = 64           # keys; a program has few
+    REMEMBERED = 64           # keys cached; a program has few
 
 
 cdef class LazyKey:
-    """The fields that rows are compared and hashed by."""
+    """The fields by which rows are compared and hashed."""
 
     def __cinit__(self, Py_ssize_t n):
         self.places = <int32_t *> malloc(n * sizeof(int32_t))
@@ -31,13 +31,13 @@ cdef class LazyKey:
 
 
 cdef class LazyPlan:
-    """Of a compiled schema, what lazy rows need besides.
+    """The additional data that lazy rows need for a compiled schema.
 
     Parameters
     ----------
     plan : RowPlan
     row : type
-        Of the rows: its own attributes are no fields.
+        The class of the rows: names of its attributes are not used for fields.
     """
 
     def __cinit__(self, RowPlan plan not None, row):
@@ -79,7 +79,7 @@ cdef class LazyPlan:
             wanted = tuple(wanted)
         try:
             return <LazyKey> self._keys[wanted]
-        except (KeyError, TypeError):         # not yet, or no such thing as a key
+        except (KeyError, TypeError):         # not cached yet, or not hashable
             found = self._choose(wanted)
         if len(self._keys) < REMEMBERED:
             self._keys[wanted] = found
@@ -132,5 +132,5 @@ cdef tuple _types(object field, int slot):
     if kind not in ARRAYS:
         raise SchemaError(f"field {field.name!r} ({field.type}) cannot be an array: take values()")
     wanted = np.dtype(f"{ARRAYS[kind]}[{unit}]" if kind in ("timestamp", "duration") else ARRAYS[kind])
-    # Times are read as the integers that they are: NumPy exports no buffer of them, and has days in 64 bits only.
+    # Times are read as integers: NumPy cannot import buffers of times, and has days in 64 bits only.
     return (wanted, None) if kind == "bool" else (np.dtype(f"<i{slot}"), wanted)

@@ -1,1 +1,1 @@
-# murmur3_hash has no C interface: kernels are fb_murmur3.h, partitioning is partition.pxd
+# murmur3_hash has no C interface: its kernels are in fb_murmur3.h, partitioning is in partition.pxd

@@ -48,7 +48,7 @@ cdef dict _NUMPY = {
 
 
 cdef int _hash_numpy(object column, uint32_t[::1] hashes, Py_ssize_t place) except -1:
-    # One NumPy column on top of the hashes so far: a plan of a single node.
+    # Hashes one NumPy column, with the hashes so far as seeds: a plan of a single node.
     cdef fb_node node
     cdef fb_column c
     cdef const uint8_t[::1] view
@@ -79,8 +79,8 @@ cdef int _hash_numpy(object column, uint32_t[::1] hashes, Py_ssize_t place) exce
 
 
 cdef int _hash_arrow(object column, uint32_t[::1] hashes) except -1:
-    # A batch is hashed field by field; any other array becomes the one column of a batch made here, so that
-    # a struct array may have nulls.
+    # A batch is hashed field by field; any other array becomes the only column of a batch made here, so that a struct
+    # array may have nulls.
     cdef ArrowSchema outer_schema
     cdef ArrowArray outer
     cdef ArrowSchema *inner_schema
@@ -117,7 +117,7 @@ cdef int _hash_arrow(object column, uint32_t[::1] hashes) except -1:
 def murmur3_hash(columns, seed=42):
     """Hash each row over all columns, as Spark's ``F.hash(*columns)``.
 
-    The hash of one column is the seed of the next; a null leaves the hash as it is.
+    The hash of one column is the seed of the next; a null leaves the hash unchanged.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ def murmur3_hash(columns, seed=42):
     Raises
     ------
     SchemaError
-        A type that Spark does not have or does not hash.
+        Spark does not have or does not hash the type.
     """
     if hasattr(columns, "__arrow_c_array__") or isinstance(columns, np.ndarray):
         columns = [columns]

@@ -1,4 +1,4 @@
-# CPython's objects as the row code touches them: borrowed pointers, no reference counting by Cython.
+# CPython's objects for the row code: borrowed pointers, without Cython's reference counting.
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint8_t
 
@@ -10,7 +10,7 @@ cdef extern from "fb_objects.h":
         FB_LOOK
     bint fb_scattered(PyObject *list, Py_ssize_t at) noexcept
     void fb_send_for(PyObject *list, Py_ssize_t at) noexcept
-    # These two are asked without "except": their callers turn the error into one that names the field.
+    # These two are declared without "except": their callers replace the error by one that names the field.
     const char *fb_utf8(PyObject *o, Py_ssize_t *size) noexcept
     PyObject *fb_str(const uint8_t *p, Py_ssize_t n) noexcept
     PyObject *fb_bytes(const uint8_t *p, Py_ssize_t n) except NULL

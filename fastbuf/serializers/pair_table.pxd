@@ -1,10 +1,10 @@
-# Pairs put together by key: merged by a function, or their values in lists.
+# Pairs collected by key: merged by a function, or their values in lists.
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint64_t
 
 
-# For one thread.  Runs Python code of the caller's: the source, create and merge, hashes and equality of keys, and
-# looks at objects of unknown kinds to learn how long they are.
+# For one thread.  Runs the caller's Python code: the source, create and merge, hashes and equality of keys.  It also
+# pickles some objects of unknown types to learn their size.
 cdef class PairTable:
     cdef readonly dict table            # by key: what was merged, a list of values, or a list for each side
     cdef public int64_t rows          # that fill has read
@@ -23,4 +23,4 @@ cdef class PairTable:
 
 
 cdef class Values:
-    cdef readonly object data           # sized, and iterable more than once
+    cdef readonly object data           # has a length, and can be iterated more than once

@@ -1,7 +1,7 @@
-"""Pairs put together by key, in one dict: merged by a function, or with the values of a key in a list.
+"""Pairs collected by key in one dict: merged by a function, or with the values of a key in a list.
 
-Both ends of a shuffle of pairs are made of it.  How much memory its entries take is reckoned as they come, so that who
-fills it knows when to empty it.
+Both ends of a shuffle of pairs use it.  It estimates the memory of its entries as they arrive, so that the caller knows
+when to empty it.
 """
 
 from cpython.dict cimport PyDict_GetItemWithError, PyDict_SetItem
@@ -30,12 +30,12 @@ cdef extern from "Python.h":
     int PyList_Append(object list, object item) except -1
 
 cdef enum:
-    ENTRY = 96              # bytes of a key's place in a dict, which has more places than keys
-    LIST = 96               # of a list, and of the places that it has for the first values
-    PLACE = 10              # of one of a list's values, for a list has more places than values, too
-    DEEPEST = 4             # containers in containers that are looked into for their length
-    SAMPLE = 8              # items of one that are
-    SOME = 32               # of so many merges, and objects of unknown kinds, one is looked at
+    ENTRY = 96              # bytes per key in a dict, including its unused places
+    LIST = 96               # bytes of a list, including the places of its first values
+    PLACE = 10              # bytes per further value, since a list has more places than values
+    DEEPEST = 4             # containers in containers that are measured
+    SAMPLE = 8              # items of a container that are measured
+    SOME = 32               # of this many merges, or objects of unknown types, one is measured
 
 cdef int64_t NO_END = 0x7FFFFFFFFFFFFFFF
 
@@ -46,28 +46,29 @@ def _stopped(error):
 
 cdef class PairTable:
     """PairTable(create=None, merge=None, sides=0)\n--\n
-    Puts pairs together by key.
+    Collects pairs by key.
 
     Parameters
     ----------
     create : callable, optional
-        From a key's first value to what the next ones are merged with. Default: the value itself.
+        Makes the first accumulator from a key's first value. Default: the value itself.
     merge : callable, optional
-        From what there is of a key, and a value, to what there is then. Default: the values of a key are put into a
-        list, in the order in which they come.
+        Returns the new accumulator from the current one and a value. Default: the values of a key are put into a list,
+        in order of arrival.
     sides : int, optional
-        Values are pairs of a number below this, and the value: a key has a tuple of so many lists. Default: one list.
+        Values are pairs (side, value) with a side below this number: a key has a tuple of that many lists. Default: one
+        list.
 
     Attributes
     ----------
     table : dict
-        What there is of each key.
+        The accumulator of each key.
     rows : int
-        Records that :meth:`fill` and :meth:`passing` have read.
+        Records read by :meth:`fill` and :meth:`passing`.
     proof : int
-        Of the keys of these, as in :class:`~fastbuf.serializers.record_groups.RecordGroups`.
+        A sum over the keys of these records, as in :class:`~fastbuf.serializers.record_groups.RecordGroups`.
     nbytes : int
-        About how much memory the entries take. Objects that several entries share count for each.
+        Approximate memory of the entries. Objects that several entries share count for each.
     """
 
     def __init__(self, create=None, merge=None, sides=0):
@@ -85,17 +86,17 @@ cdef class PairTable:
         Parameters
         ----------
         source : iterator
-            Of (key, value) pairs, or what Python unpacks into two.
+            Yields (key, value) pairs, or objects that Python unpacks into two.
 
         Returns
         -------
         bool
-            The source has ended.
+            Whether the source has ended.
 
         Raises
         ------
         RecordError
-            A record is no pair.
+            A record is not a pair.
         TypeError
             A key cannot be hashed.
         """
@@ -117,19 +118,19 @@ cdef class PairTable:
         return True
 
     def passing(self, source, int64_t most):
-        """The next records as they would be alone in the table.
+        """The next records, each converted as if it were alone in the table.
 
         Parameters
         ----------
         source : iterator
-            As of :meth:`fill`.
+            See :meth:`fill`.
         most : int
             How many.
 
         Returns
         -------
         list of tuple
-            Fewer than ``most`` at the end of the source alone.
+            Fewer than ``most`` only at the end of the source.
         """
         cdef tuple pair
         cdef int64_t last = self.rows + most
@@ -151,17 +152,17 @@ cdef class PairTable:
         return found
 
     def add(self, list pairs not None):
-        """Merge pairs into the table; what they have is not made by ``create``.
+        """Merge pairs into the table whose values are accumulators already: ``create`` is not called.
 
         Parameters
         ----------
         pairs : list of tuple
-            Of two, as :class:`~fastbuf.serializers.record_groups.RecordGroups` gives them.
+            Tuples of two, as :class:`~fastbuf.serializers.record_groups.RecordGroups` returns them.
         """
         cdef Py_ssize_t i = 0
         cdef int collects = 0
         if self._merge is None:
-            collects = PyGC_Disable()                  # nothing made here is garbage, and it would be looked at often
+            collects = PyGC_Disable()                  # no garbage is made here, and collections would visit it often
         try:
             while i < PyList_GET_SIZE(<PyObject *> pairs):
                 pair = <object> PyList_GET_ITEM(<PyObject *> pairs, i)
@@ -177,7 +178,7 @@ cdef class PairTable:
                 PyGC_Enable()
 
     def extend(self, key, Py_ssize_t side, list values not None):
-        """Append to a key's list, or to that of one of its sides."""
+        """Append to the list of a key, or of one of its sides."""
         for value in values:
             self._put(key, (side, value) if self._sides else value, False)
 
@@ -196,7 +197,7 @@ cdef class PairTable:
                 yield key, Values(values)
 
     def bytes_of(self, o):
-        """About how much memory an object takes."""
+        """Approximate memory of an object."""
         return self._bytes_of(<PyObject *> o, 0)
 
     def clear(self):
@@ -246,12 +247,12 @@ cdef class PairTable:
             if self._turn % SOME == 0:
                 times = SOME
         if times:
-            self._others = 0                           # an object of an unknown kind is looked at now
+            self._others = 0                           # measure the next object of an unknown type
             before = self._bytes_of(old, 0)
         made = self._merge(had, value)
         if times:
             self._others = 0
-            # Never less: what was there when the table is full is not known to be less either
+            # Never subtract: when the table is full, the earlier entries may not have become smaller
             self.nbytes += times * max(<int64_t> 0, self._bytes_of(<PyObject *> made, 0) - before)
         if made is not had:
             PyDict_SetItem(self.table, key, made)
@@ -261,7 +262,7 @@ cdef class PairTable:
         cdef int64_t x
         if PyLong_CheckExact(o):
             if fb_exact_int64(o, &x) == 0:
-                return 0 if -5 <= x <= 256 else 32     # Python has one object of each of these
+                return 0 if -5 <= x <= 256 else 32     # Python shares one object for each of these
             return 32 + ((<object> o).bit_length() >> 3)
         if PyUnicode_CheckExact(o):
             return 64 + PyUnicode_GET_LENGTH(o) * PyUnicode_KIND(o)
@@ -281,7 +282,8 @@ cdef class PairTable:
     def _bytes_of_items(self, items, int64_t count, int64_t own, int depth):
         cdef int64_t found = 0, some = 0
         if count > SAMPLE and hasattr(items, "__getitem__") and not isinstance(items, dict):
-            items = [items[i * count // SAMPLE] for i in range(SAMPLE)]  # all over it: the first ones may be unlike
+            # a sample of the whole container: the first items may differ from the others
+            items = [items[i * count // SAMPLE] for i in range(SAMPLE)]
         for item in islice(items, SAMPLE):
             found += self._bytes_of(<PyObject *> item, depth + 1)
             some += 1
@@ -294,7 +296,7 @@ cdef class PairTable:
             return self._other
         try:
             own = getsizeof(o)
-            nbytes = getattr(o, "nbytes", 0)           # of an array that is a view of another, too
+            nbytes = getattr(o, "nbytes", 0)           # also for an array that is a view of another
             if isinstance(nbytes, int) and nbytes > own:
                 own += nbytes
             if depth < DEEPEST:
@@ -305,7 +307,7 @@ cdef class PairTable:
                     own += self._bytes_of_items(o, len(o), 0, depth)
                 elif hasattr(o, "__dict__"):
                     own += self._bytes_of_items(vars(o).values(), len(vars(o)), 104, depth)
-        except Exception:                              # an object may refuse to be looked at
+        except Exception:                              # an object may refuse to be measured
             own = 1024
         self._other = own
         return own
@@ -313,12 +315,12 @@ cdef class PairTable:
 
 cdef class Values:
     """Values(data)\n--\n
-    The values of a key, as ``groupByKey`` of Spark gives them: sized, and read as often as you like.
+    The values of a key, as in Spark's ``groupByKey``: it has a length and can be read several times.
 
     Parameters
     ----------
     data : sized iterable
-        A list, or what reads them from a file.
+        A list, or an object that reads the values from a file.
     """
 
     def __init__(self, data):

@@ -1,4 +1,4 @@
-"""Where Spark's ``repartition(n, keys)`` puts a row: ``pmod(murmur3(keys, seed=42), n)``."""
+"""The partition of a row under Spark's ``repartition(n, keys)``: ``pmod(murmur3(keys, seed=42), n)``."""
 
 import numpy as np
 
@@ -36,7 +36,7 @@ cdef void hot_count(HotKeys *h, int32_t hash, int32_t partition) noexcept nogil:
 
 
 cdef int check_hashable(ColumnPlan plan, int node) except -1:
-    """SchemaError unless Spark has a hash for everything below `node`."""
+    """SchemaError unless Spark has a hash for all types below `node`."""
     cdef int k
     for k in range(node, plan.nodes[node].next):
         if plan.nodes[k].hash == FB_HASH_NONE:
@@ -49,7 +49,7 @@ cdef int check_hashable(ColumnPlan plan, int node) except -1:
 
 
 cdef object key_fields(object array, tuple keys):
-    # Of a structured array, as a record batch. Positions count all fields: then all are taken.
+    # Converts a structured array to a record batch. Positions count all fields, so then all are converted.
     from fastbuf.serializers.structured import record_batch
 
     names = array.dtype.names
@@ -65,20 +65,19 @@ cdef class HashPartitioner:
     Parameters
     ----------
     keys : str, int, or sequence of them
-        Names or positions of the key columns, in the order in which Spark gets them.
+        Names or positions of the key columns, in Spark's order.
     partitions : int
         From 1 to 2**30.
 
     Attributes
     ----------
     digest : int
-        A sum of 64 bits over the mixed hashes of all keys so far: the same for the same keys, in any order and in any
-        batches.
+        A 64-bit sum over the mixed hashes of all keys so far: equal for the same keys, in any order and any batches.
 
     Raises
     ------
     ValueError
-        No key, or `partitions` out of range.
+        There is no key, or `partitions` is out of range.
     """
 
     def __cinit__(self, keys, partitions):
@@ -96,7 +95,7 @@ cdef class HashPartitioner:
         free(self.hot)
 
     def watch_keys(self, values=False):
-        """From now on count which keys come most often, in one row of 1,024; values: keep what they are, too."""
+        """From now on count the most frequent keys, in one row of 1,024; values: keep their text, too."""
         if self.hot == NULL:
             self.hot = <HotKeys *> calloc(1, sizeof(HotKeys))
             if self.hot == NULL:
@@ -105,12 +104,12 @@ cdef class HashPartitioner:
             self.texts = {}
 
     def hot_keys(self):
-        """Which share of the rows has which key, at the least, and the partition where it goes.
+        """The most frequent keys: a lower bound of each one's share of the rows, and its partition.
 
         Returns
         -------
         dict of int to tuple of float and int
-            By 30 bits of the key's hash; those that come most often first.
+            By 30 bits of the key's hash; the most frequent first.
         """
         cdef int i
         if self.hot == NULL or not self.hot.taken:
@@ -120,12 +119,12 @@ cdef class HashPartitioner:
         return {key: (count / self.hot.taken, part) for count, key, part in sorted(found, reverse=True) if count}
 
     def key_values(self):
-        """What the keys of :meth:`hot_keys` are, as text, by their hashes; empty unless that was asked for."""
+        """The keys of :meth:`hot_keys` as text, by hash; empty unless requested."""
         return dict(self.texts or ())
 
     cdef int name_key(self, int32_t hash, tuple values) except -1:
         if hash not in self.texts:
-            if len(self.texts) >= 4 * HOT_KEYS:     # of keys that are not counted any more
+            if len(self.texts) >= 4 * HOT_KEYS:     # drop keys that are no longer counted
                 kept = {self.hot.hash[i] for i in range(self.hot.n)}
                 self.texts = {key: text for key, text in self.texts.items() if key in kept}
             self.texts[hash] = key_text(values)
@@ -145,7 +144,7 @@ cdef class HashPartitioner:
         cdef int64_t i, due
         self.hot.fresh = 0
         self.hot.rows += batch.c.rows
-        # The first rows of a batch: the others' hashes are not kept
+        # Only the first rows of a batch: the hashes of the others are not kept
         due = min(<int64_t> (self.hot.rows // HOT_EVERY - self.hot.taken), batch.c.rows, <int64_t> HOT_KEYS)
         if due <= 0:
             return
@@ -192,7 +191,7 @@ cdef class HashPartitioner:
             mixed = fb_hash_partition(batch.c.nodes, batch.c.cols, self.key_nodes, self.n_keys, 42, batch.c.rows,
                                       self.partitions, pids)
         if self.hot != NULL:
-            self.look(batch, pids)      # with the GIL, as who asks
+            self.look(batch, pids)      # with the GIL, like readers of the counts
         self.digest += mixed
         return 0
 
@@ -202,8 +201,8 @@ cdef class HashPartitioner:
         Parameters
         ----------
         batch : pyarrow.RecordBatch, NumPy structured array, or anything with ``__arrow_c_array__``
-            The key columns' types are looked up once: batches of one schema are the fast case.  Of a structured array
-            only the key fields are read; pyarrow is needed for it.
+            Types of the key columns are looked up once: batches of one schema are the fast case.  Of a structured array
+            only the key fields are read; this needs pyarrow.
 
         Returns
         -------
@@ -213,7 +212,7 @@ cdef class HashPartitioner:
         Raises
         ------
         SchemaError
-            No such column, or a type that Spark does not hash.
+            There is no such column, or Spark does not hash its type.
         """
         cdef int32_t[::1] out
         if isinstance(batch, np.ndarray):
@@ -238,7 +237,7 @@ cdef class HashPartitioner:
 
 
 def hash_partition(batch, keys, int n):
-    """Partition of each row, the same as in Spark after ``df.repartition(n, *keys)``.
+    """Partition of each row, as in Spark after ``df.repartition(n, *keys)``.
 
     Parameters
     ----------
@@ -256,7 +255,7 @@ def hash_partition(batch, keys, int n):
     Raises
     ------
     SchemaError
-        No such column, or a type that Spark does not hash.
+        There is no such column, or Spark does not hash its type.
 
     See Also
     --------
@@ -270,6 +269,6 @@ cdef extern from "fb_cpu.h":
 
 
 def _best_way(int way):
-    """For tests: this module's kernels as on a processor without AVX2 (0), with it (1), or as this one has them (2)."""
+    """For tests: select the kernels: without AVX2 (0), with AVX2 (1), or the best that this processor has (2)."""
     global fb_best_way
     fb_best_way = way

@@ -1,8 +1,8 @@
-"""Where the rows of batches go, other than by hash: by range, in turn, at random, or as the user says.
+"""Partitions of rows, other than by hash: by range, in turn, at random, or by the user's function.
 
-Each is made for a number of partitions and gives an int32 array of shape (rows,) for a batch (Arrow's, or a NumPy
-structured array), which :class:`BatchScatter` takes; ``fb.custom(partitioner)`` makes a channel selector of it, for
-ranges ``fb.range_by`` does.  Ranges need pyarrow.
+Each partitioner is made for a number of partitions and returns an int32 array of shape (rows,) for a batch (Arrow's, or
+a NumPy structured array), which :class:`BatchScatter` takes. ``fb.custom(partitioner)`` makes a channel selector of it;
+for ranges use ``fb.range_by``.  Ranges need pyarrow.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fastbuf.checks import flag, whole
 from fastbuf.errors import RecordError, SchemaError
 
 Ids = NDArray[np.int32]
-SAMPLE_PER_PARTITION = 100  #: rows that a range's bounds are chosen from, for each partition; Spark's default
+SAMPLE_PER_PARTITION = 100  #: rows per partition from which the bounds of ranges are chosen; Spark's default
 
 
 class BatchPartitioner:
@@ -38,20 +38,21 @@ class BatchPartitioner:
         raise NotImplementedError
 
     def __call__(self, batch: Any, n: int) -> Ids:
-        """As ``fb.custom`` calls it."""
+        """The signature that ``fb.custom`` calls."""
         if n != self.partitions:
             raise ValueError(f"a partitioner into {self.partitions} partitions was given to {n} consumers")
         return self.partition(batch)
 
 
 class RoundRobinPartitioner(BatchPartitioner):
-    """Row by row to the next partition, going on from batch to batch.
+    """Each row to the next partition, continued from batch to batch.
 
     Parameters
     ----------
     partitions : int
     start : int
-        Of the first row. Spark begins each task elsewhere, so that short tasks do not all fill partition 0.
+        Partition of the first row. Spark starts each task at another one, so that short tasks do not all fill partition
+        0.
     """
 
     def __init__(self, partitions: int, start: int = 0) -> None:
@@ -66,13 +67,13 @@ class RoundRobinPartitioner(BatchPartitioner):
 
 
 class RandomPartitioner(BatchPartitioner):
-    """Each row to any partition, all equally likely.
+    """Each row to a random partition, all equally likely.
 
     Parameters
     ----------
     partitions : int
     seed : int, optional
-        The same seed gives the same partitions for the same batches; None: other ones each time.
+        The same seed gives the same partitions for the same batches; None: different ones each time.
     """
 
     def __init__(self, partitions: int, seed: int | None = None) -> None:
@@ -84,12 +85,12 @@ class RandomPartitioner(BatchPartitioner):
 
 
 class CustomPartitioner(BatchPartitioner):
-    """As a function of the user's says, checked.
+    """By a function of the user, with checks.
 
     Parameters
     ----------
     func : callable
-        From a batch and the number of partitions to one integer for each row.
+        Takes a batch and the number of partitions; returns one integer per row.
     partitions : int
     """
 
@@ -114,7 +115,7 @@ class CustomPartitioner(BatchPartitioner):
 
 
 class RangePartitioner(BatchPartitioner):
-    """By ranges of key columns: every key of a partition is above those of the partitions before it.
+    """By ranges of key columns: every key of a partition is above the keys of the partitions before it.
 
     Parameters
     ----------
@@ -123,13 +124,13 @@ class RangePartitioner(BatchPartitioner):
     bounds : pyarrow.RecordBatch
         The key columns of the last row of every partition but the last one, ascending: partitions - 1 rows.
     ascending : bool
-        False: the greatest keys go to partition 0.
+        False: the largest keys go to partition 0.
 
     Notes
     -----
     A row goes to the first partition whose bound is not less than its keys (Spark's rule). Nulls are less than
-    everything, NaN is more than every number. A row costs a binary search; numbers, dates and timestamps are compared
-    as they are, other types by their rank among the bounds and the batch.
+    everything, NaN is greater than every number. A row costs a binary search; numbers, dates and timestamps are
+    compared directly, other types by their rank among the bounds and the batch.
     """
 
     def __init__(self, keys: str | Sequence[str], bounds: Any, *, ascending: bool = True) -> None:
@@ -148,23 +149,23 @@ class RangePartitioner(BatchPartitioner):
     def from_sample(
         cls, sample: Any, keys: str | Sequence[str], partitions: int, *, ascending: bool = True, seed: int = 0
     ) -> RangePartitioner:
-        """Bounds that part a sample evenly.
+        """Bounds that divide a sample evenly.
 
         Parameters
         ----------
         sample : pyarrow.RecordBatch or Table, NumPy structured array, or iterable of batches
-            Rows of the data, or all of them: at most 100 a partition are drawn.
+            Rows of the data, or all of them: at most 100 per partition are drawn.
         keys, ascending
-            As for the class.
+            See the class.
         partitions : int
-            Partitions that are wanted; there are fewer where the sample has fewer different keys.
+            Number of partitions; there are fewer if the sample has fewer different keys.
         seed : int
-            Of the drawing.
+            Seed of the draw.
 
         Raises
         ------
         SchemaError
-            No such column, or one that has no order.
+            There is no such column, or its type has no order.
         RecordError
             The sample is empty.
         """
@@ -187,7 +188,7 @@ class RangePartitioner(BatchPartitioner):
         order = np.lexsort([code for column in reversed(columns) for code in reversed(_codes(column, column)[0])])
         cuts = order[np.arange(1, partitions) * len(order) // partitions]
         batch = pa.RecordBatch.from_arrays([pc.take(column, pa.array(cuts)) for column in columns], names=list(names))
-        # A key that is so frequent that it spans several cuts bounds one partition.
+        # A key so frequent that it spans several cuts bounds one partition only.
         places = _places(_columns(batch, names), _columns(batch, names))
         return cls(names, batch.take(pa.array(np.unique(places, return_index=True)[1])), ascending=ascending)
 
@@ -196,17 +197,17 @@ class RangePartitioner(BatchPartitioner):
         return found if self.ascending else (self.partitions - 1 - found).astype(np.int32)
 
     def place(self, keys: Sequence[Any]) -> int:
-        """Partition of one record, where :meth:`partition` puts its row.
+        """Partition of one record, the same as :meth:`partition` gives its row.
 
         Parameters
         ----------
         keys : sequence
-            Python's values of its key fields.
+            Python values of its key fields.
 
         Raises
         ------
         TypeError
-            A value that cannot be compared with the bounds.
+            A value cannot be compared with the bounds.
         """
         if self._marks is None:
             columns = (map(_mark, _values(column)) for column in self.bounds)
@@ -217,12 +218,12 @@ class RangePartitioner(BatchPartitioner):
         return found if self.ascending else self.partitions - 1 - found
 
 
-#: Python's floats are rounded as their column rounds them before they are compared.
+#: Python's floats are rounded to the type of their column before they are compared.
 _FLOATS = {"float": np.float32, "halffloat": np.float16}
 
 
 def _mark(value: Any) -> tuple[Any, ...]:
-    # In the order of values: None first, NaN last. A tuple is a value of more than one part.
+    # In the order of values: None first, NaN last. A tuple is a value with several parts.
     parts = value if isinstance(value, tuple) else (value,)
     if parts[0] is None:
         return (0,)
@@ -230,7 +231,7 @@ def _mark(value: Any) -> tuple[Any, ...]:
 
 
 def _values(column: Any) -> list[Any]:
-    """Python's values of a column; nanoseconds, which Python has not, as a second part."""
+    """Python values of a column; nanoseconds, which Python lacks, are a second part."""
     import pyarrow as pa
 
     if getattr(column.type, "unit", "") != "ns":
@@ -250,7 +251,7 @@ def _rows(batch: Any) -> int:
 
 
 def _arrow(batch: Any) -> Any:
-    """A batch with Arrow's names and columns."""
+    """A batch as an Arrow batch, with its names and columns."""
     if isinstance(batch, np.ndarray):
         from fastbuf.serializers.columnar import from_numpy
 
@@ -281,7 +282,7 @@ def _columns(batch: Any, keys: Iterable[str]) -> list[Any]:
 
 
 def _codes(column: Any, bounds: Any) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
-    """Arrays in the order of the column's values, and the bounds' likewise: whether a value is there, and it."""
+    """Arrays that sort like the column's values, and the same for the bounds: whether a value is valid, and it."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -313,7 +314,7 @@ def _numbers(column: Any) -> list[NDArray[Any]]:
 
 
 def _places(columns: list[Any], bounds: list[Any]) -> Ids:
-    """How many bounds are less than each row: a binary search of all rows at once."""
+    """How many bounds are less than each row: one binary search for all rows."""
     rows, n = len(columns[0]), len(bounds[0])
     pairs = [
         pair for column, bound in zip(columns, bounds, strict=True) for pair in zip(*_codes(column, bound), strict=True)

@@ -5,11 +5,11 @@ from libc.stdint cimport uint8_t
 from fastbuf.serializers.serializer cimport Serializer
 
 
-# What a pickler gives: the pickle in pieces (bytes), and the buffers that stay outside of it (flat memoryviews, which
-# hold their exports: nobody can resize or free them before they are written).
+# Output of a pickler: the pickle in pieces (bytes), and the out-of-band buffers (flat memoryviews, which hold their
+# exports: the buffers cannot be resized or freed before they are written).
 cdef class Pickle:
     cdef bytes first             # the first piece, usually the only one
-    cdef list pieces             # the others
+    cdef list pieces             # the further pieces
     cdef list buffers
     cdef Py_ssize_t inner        # bytes of the pieces
     cdef Py_ssize_t outer        # bytes of the buffers
@@ -20,27 +20,28 @@ cdef class Pickle:
 
 
 cdef class PickledSerializer(Serializer):
-    cdef readonly int group                # records a pickle in blocks, at most
-    # The pickler, with the Pickle it writes to; taken out while in use, since pickling may run code that comes back.
+    cdef readonly int group                # most records of one pickle in a block
+    # The pickler, with the Pickle it writes to.  It is taken out while in use, since pickling may run code that calls
+    # this object again.
     cdef object _pickler
     cdef Pickle _sink
-    # The record that did not fit the room of the last encode_record, and its pickle: the call with more room, for
-    # the very same object, takes it from here.  Dropped by the next call, whatever it is for.
+    # The record that did not fit into the room of the last encode_record, and its pickle: the next call with more room
+    # for the same object uses it.  Any next call drops it.
     cdef object _kept_record
     cdef Pickle _kept_pickle
 
     cdef Pickle _pickle(self, object record)
-    cdef list _one_by_one(self, object records)     # of bytes and of Pickle
+    cdef list _one_by_one(self, object records)     # each item: bytes or a Pickle
     cdef list _in_groups(self, object records)
 
 
 cdef class PickleIterator:
     cdef const uint8_t[::1] _body          # keeps the block alive
     cdef Py_ssize_t _at
-    cdef Py_ssize_t _number                # records given out or in _group
-    cdef Py_ssize_t _records               # as the header says
+    cdef Py_ssize_t _number                # records returned or in _group
+    cdef Py_ssize_t _records               # record count in the header
     cdef bint _grouped
-    cdef object _group                     # iterator of the group that was read last
+    cdef object _group                     # iterator of the group read last
 
     cdef object _next_payload(self)
     cdef int _check_end(self) except -1

@@ -1,4 +1,4 @@
-"""Any picklable Python object: pickle protocol 5, and cloudpickle for what plain pickle cannot do."""
+"""Any picklable Python object: pickle protocol 5, and cloudpickle for objects that plain pickle cannot handle."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -21,23 +21,23 @@ from fastbuf.serializers.block import (
 cdef enum:
     HEADER = 32
     PREFIX = 4
-    OUTSIDE = 0x42            # "B" begins a payload with buffers outside its pickle; a pickle begins with 0x80
-    LEAST_OUTSIDE = 4096      # bytes of a buffer below which a place of its own costs more than a copy
-    GROUP_BYTES = 65536       # a group of small records is about so long
-    SMALL = 2048              # a pickler is used again after a pickle that was shorter
+    OUTSIDE = 0x42            # "B" starts a payload with out-of-band buffers; a pickle starts with 0x80
+    LEAST_OUTSIDE = 4096      # a smaller buffer is cheaper to copy into the pickle
+    GROUP_BYTES = 65536       # approximate bytes of a group of small records
+    SMALL = 2048              # a pickler is reused after a pickle shorter than this
 
 assert HEADER_BYTES == HEADER
 
 
 cdef class Pickle:
-    """The file that a pickler writes to, and what it does with buffers."""
+    """The file that a pickler writes to; it also decides about out-of-band buffers."""
 
     def __cinit__(self):
         self.pieces = []
         self.buffers = []
 
     def write(self, data):
-        # A large bytes object comes as it is, between frames: it is copied once, to where it is to lie.
+        # A large bytes object is passed whole, between frames: it is copied only once, to its final place.
         if not PyBytes_CheckExact(data):
             data = bytes(data)
         if self.inner == 0:
@@ -47,7 +47,7 @@ cdef class Pickle:
         self.inner += PyBytes_GET_SIZE(data)
 
     def take(self, buffer):
-        """Called for each PickleBuffer: whether it stays in the pickle."""
+        """Called for each PickleBuffer; returns whether it stays in the pickle."""
         try:
             flat = buffer.raw()
         except BufferError:
@@ -116,7 +116,7 @@ cdef Pickle _cloudpickle(object record, object reason):
 
 
 cdef object _unpickle(const uint8_t *src, Py_ssize_t length):
-    # Through a view where the bytes are many; pickle copies out what it keeps.
+    # Long pickles are read through a view; pickle copies the data it keeps.
     cdef Py_ssize_t inner = length
     buffers = None
     if length == 0:
@@ -135,13 +135,13 @@ cdef object _unpickle(const uint8_t *src, Py_ssize_t length):
     except Exception as error:
         raise BlockCorrupt(
             f"a pickle of {inner:,} bytes cannot be read ({type(error).__name__}: {error}): it was altered, or this "
-            "process has not the classes in it"
+            "process lacks classes that it needs"
         ) from error
 
 
 cdef const uint8_t *_take_buffers(const uint8_t *src, Py_ssize_t length, Py_ssize_t *inner, list buffers) except NULL:
-    # Each buffer is copied once, into a bytearray that the object it belongs to then keeps.  The pickle itself says
-    # which of them are to be read-only.
+    # Each buffer is copied once, into a bytearray that its object then keeps.  The pickle itself says which of them
+    # must be read-only.
     cdef const uint8_t *pickle
     cdef const uint8_t *at
     cdef uint32_t count, i
@@ -184,18 +184,19 @@ cdef class PickledSerializer(Serializer):
     checksum : bool, optional
         Put a CRC32C into each block.
     group : int, optional
-        In blocks, put up to so many small records into one pickle, about 64 KiB together; 1: a pickle each.  It costs
-        a third of the time.  Records of one group that are, or share, the same object still do when they are read.
+        In blocks, put up to this many small records into one pickle, about 64 KiB together; 1: a pickle for each.  A
+        group costs a third of the time.  Records of one group that are, or share, the same object still do after
+        reading.
 
     Notes
     -----
-    Buffers of 4 KiB and more that objects offer under protocol 5 (NumPy arrays, Arrow buffers, pandas columns) stay
-    out of the pickle: they are copied once to where the record is to lie, and once more when it is read.
+    Buffers of 4 KiB and more that objects offer under protocol 5 (NumPy arrays, Arrow buffers, pandas columns) are
+    stored outside the pickle: they are copied once to their place in the record, and once more when it is read.
 
-    Reading a pickle runs what it says: read only what comes from a side you trust, or over an exchange with a secret.
-    A process that reads needs the classes that were written; cloudpickle carries those of ``__main__`` along.
+    Reading a pickle can run any code: read pickles only from a trusted peer, or over an exchange with a secret. A
+    reading process needs the classes of the objects; cloudpickle includes those of ``__main__``.
 
-    Pickling runs Python code, and the serializer keeps the pickle of a record that did not fit: one serializer serves
+    Pickling runs Python code, and the serializer keeps the pickle of a record that did not fit: use a serializer for
     one writer at a time.
     """
 
@@ -216,8 +217,8 @@ cdef class PickledSerializer(Serializer):
         return f"PickledSerializer({', '.join(given)})"
 
     cdef Pickle _pickle(self, object record):
-        """Its pickle; whoever has written it clears it."""
-        # With this serializer's pickler, made once: a new one for each record is a third of a small record's cost.
+        """The record's pickle; the caller clears it after writing."""
+        # Reuses this serializer's pickler: making one per record is a third of the cost of a small record.
         cdef Pickle out = self._sink
         pickler = self._pickler
         self._pickler = self._sink = None
@@ -227,10 +228,10 @@ cdef class PickledSerializer(Serializer):
         try:
             pickler.dump(record)
         except (PicklingError, TypeError, AttributeError, RecursionError) as error:
-            # Lambdas, classes of functions, closures: what cloudpickle is for.
+            # Lambdas, local classes, closures: these need cloudpickle.
             return _cloudpickle(record, error)
         if out.inner < SMALL and len(out.buffers) == 0:
-            pickler.clear_memo()                       # costs what the memo has grown to
+            pickler.clear_memo()                       # its cost depends on the largest memo so far
             self._pickler, self._sink = pickler, out
         return out
 
@@ -269,7 +270,7 @@ cdef class PickledSerializer(Serializer):
                 raise RecordTooLong(f"record {len(found)}: its pickle has {out.size():,} bytes, the format ends at "
                                     f"{0xFFFFFFFF:,}")
             if out is self._sink:
-                # Small, one piece: the pickler goes on with the same sink.
+                # Small, in one piece: the pickler continues with the same sink.
                 found.append(out.first)
                 out.clear()
             else:
@@ -277,7 +278,7 @@ cdef class PickledSerializer(Serializer):
         return found
 
     cdef list _in_groups(self, object records):
-        # None where a group cannot be pickled whole: which record it is, only one by one tells.
+        # None if a group cannot be pickled whole: pickling one by one then finds the bad record.
         cdef list found = []
         cdef Py_ssize_t at = 0, n = len(records), take = 1, size
         cdef Pickle out
@@ -305,8 +306,7 @@ cdef class PickledSerializer(Serializer):
         Parameters
         ----------
         records : iterable of object
-            Those of a list or tuple go in groups (see `group`), those of an iterator are pickled one by one as they
-            come.
+            Those of a list or tuple are pickled in groups (see `group`), those of an iterator one by one.
 
         Returns
         -------
@@ -358,7 +358,7 @@ cdef class PickledSerializer(Serializer):
         Parameters
         ----------
         buf : bytes-like
-            From a trusted source: a pickle can run any code.
+            Only from a trusted source: a pickle can run any code.
 
         Returns
         -------
@@ -380,7 +380,7 @@ cdef class PickledSerializer(Serializer):
         return found
 
     def iter(self, buf):
-        """Decode a block record by record, or group by group; it is kept alive, and must not be changed meanwhile."""
+        """Decode a block record by record, or group by group; the iterator keeps it alive.  Do not change it."""
         return PickleIterator(buf)
 
 

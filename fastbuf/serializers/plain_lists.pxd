@@ -1,4 +1,4 @@
-# Lists of plain values without pickle.
+# Encodes lists of plain values without pickle.
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint8_t
 
@@ -18,12 +18,12 @@ cdef enum:
 cdef struct PlainNode:
     uint8_t kind                # KIND_
     uint8_t items               # of a tuple
-    int64_t text                # bytes of all its strings
+    int64_t text                # total bytes of its strings
     uint8_t *at                 # where the next value, or the next string's length, is written or read
-    uint8_t *text_at            # where the next string is
+    uint8_t *text_at            # where the next string is written or read
 
 
-# Both hold the GIL, and run no other Python code.  pack_plain: None if the values are not all plain and of one kind.
+# Both hold the GIL, and run no Python code.  pack_plain returns None unless all values are plain and of one kind.
 cpdef bytes pack_plain(list values)
 cpdef list unpack_plain(object packed)
 # Set the nodes of packed bytes, all their places inside these, and how many values each has; gives how many nodes.

@@ -1,10 +1,10 @@
-"""Lists of plain values of one kind, such as pairs of a str and an int, to bytes and back in half of pickle's time.
+"""Encodes lists of plain values of one kind, such as pairs of a str and an int, in half of pickle's time.
 
     "P" | u8 version 1 | u8 nodes | u8 0 | u32 values | u8 kind, u8 items of each node | the nodes' values, in turn
 
-A node is one place of a value, in preorder: a tuple, then its items.  A tuple has no bytes of its own.  None, False and
-True take a byte, ints four where all of the place fit and else eight, floats eight.  Strings (str in UTF-8, bytes) have
-u32 bytes of all, a u8 for the length of each, and their bytes one after another.
+A node is one position of a value, in preorder: a tuple, then its items.  A tuple has no bytes of its own.  None, False
+and True take one byte.  Ints take four bytes if all ints of the node fit, else eight; floats take eight.  Strings (str
+in UTF-8, bytes) have the u32 total of their bytes, a u8 length for each, and then all bytes.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
@@ -37,7 +37,7 @@ cdef enum:
 
 
 cdef int _plan(PyObject *o, PlainNode *nodes, int n) noexcept:
-    """Adds the nodes of a value; how many there are then, or -1 if it is not plain."""
+    """Appends the nodes of a value; returns the new number of nodes, or -1 if the value is not plain."""
     cdef Py_ssize_t i
     cdef PlainNode *node = &nodes[n]
     if n >= MOST_NODES:
@@ -81,7 +81,7 @@ cdef inline bint _fits_leaf(PyObject *o, PlainNode *node) except -1:
         if not PyUnicode_CheckExact(o):
             return False
         if fb_utf8(o, &n) == NULL:
-            PyErr_Clear()                              # a lone surrogate: pickle can
+            PyErr_Clear()                              # a lone surrogate: pickle can encode it
             return False
         node.text += n
         return n <= LONGEST
@@ -96,7 +96,7 @@ cdef inline bint _fits_leaf(PyObject *o, PlainNode *node) except -1:
 
 
 cdef int _fits(PyObject *o, PlainNode *nodes, int n) except -2:
-    """The node after those of a value that fits them; -1 if it does not."""
+    """The node after those of a value that matches them; -1 if it does not match."""
     cdef Py_ssize_t i
     if nodes[n].kind != KIND_TUPLE:
         return n + 1 if _fits_leaf(o, &nodes[n]) else -1
@@ -168,7 +168,7 @@ cdef int _put(PyObject *o, PlainNode *nodes, int n) except -1:
 
 
 cdef inline int64_t _width(uint8_t kind) noexcept nogil:
-    """Bytes of a value; of a string, of its length."""
+    """Bytes of a value; for a string, of its length."""
     if kind == KIND_TUPLE:
         return 0
     if kind == KIND_INT32:
@@ -177,18 +177,18 @@ cdef inline int64_t _width(uint8_t kind) noexcept nogil:
 
 
 cpdef bytes pack_plain(list values):
-    """Encode a list, if all its values are plain and alike.
+    """Encode a list if all its values are plain and of the same kind.
 
     Parameters
     ----------
     values : list
-        Plain are None, bool, int of 64 bits, float, str and bytes of up to 64 bytes, and tuples of these, of 31 places
-        together; not subclasses of them. All values have to be of one kind, place by place.
+        Plain values are None, bool, int of 64 bits, float, str and bytes of up to 64 bytes, and tuples of these with at
+        most 31 nodes; no subclasses. All values must have the same kind at each node.
 
     Returns
     -------
     bytes or None
-        None: not for this; pickle can.
+        None: the list cannot be encoded this way; use pickle.
     """
     cdef PlainNode nodes[MOST_NODES]
     cdef Py_ssize_t i, count = len(values)
@@ -201,7 +201,7 @@ cpdef bytes pack_plain(list values):
     n = _plan(PyList_GET_ITEM(<PyObject *> values, 0), nodes, 0)
     if n < 0:
         return None
-    # Nothing here runs code of Python's that could change the list.
+    # No Python code runs here that could change the list.
     for i in range(count):
         if _fits(PyList_GET_ITEM(<PyObject *> values, i), nodes, 0) < 0:
             return None
@@ -262,7 +262,7 @@ cdef int read_nodes(const uint8_t *p, int64_t left, PlainNode *nodes, Py_ssize_t
         nodes[k].kind = p[2 * k]
         nodes[k].items = p[2 * k + 1]
         if not KIND_FLAG <= nodes[k].kind <= KIND_TUPLE or (nodes[k].kind == KIND_TUPLE) != (nodes[k].items > 0):
-            raise BlockCorrupt(f"place {k} is of kind {nodes[k].kind} with {nodes[k].items} items, which there is not")
+            raise BlockCorrupt(f"place {k} is of kind {nodes[k].kind} with {nodes[k].items} items: no such kind")
         open += nodes[k].items - 1
         if open <= 0 and k < n - 1:
             break
@@ -354,17 +354,18 @@ cdef inline PyObject *_make_leaf(PlainNode *node) except NULL:
 
 
 cdef inline PyObject *_begin(PlainNode *node) except NULL:
-    # A tuple is made empty, put into what it is in, and filled there: an error lets go of the outermost, and of all.
+    # A tuple is made empty, put into its container, and filled there: after an error, freeing the outermost frees all.
     cdef PyObject *made
     if node.kind != KIND_TUPLE:
         return _make_leaf(node)
     made = PyTuple_New(node.items)
-    PyObject_GC_UnTrack(made)                          # what the collector would find out: it can be in no cycle
+    # it cannot be in a cycle; the garbage collector would find that out later
+    PyObject_GC_UnTrack(made)
     return made
 
 
 cdef int _fill(PyObject *made, PlainNode *nodes, int n) except -1:
-    """Fills a tuple whose items' nodes begin at n; the node after them."""
+    """Fills a tuple whose items' nodes begin at n; returns the node after them."""
     cdef Py_ssize_t i, items = nodes[n - 1].items
     for i in range(items):
         PyTuple_SET_ITEM(made, i, _begin(&nodes[n]))
@@ -375,7 +376,7 @@ cdef int _fill(PyObject *made, PlainNode *nodes, int n) except -1:
 
 
 cpdef list unpack_plain(object packed):
-    """Decode what :func:`pack_plain` gave.
+    """Decode the result of :func:`pack_plain`.
 
     Parameters
     ----------
@@ -388,7 +389,7 @@ cpdef list unpack_plain(object packed):
     Raises
     ------
     BlockTruncated, BlockCorrupt
-        The bytes are cut short, or altered in a way that can be seen.
+        The bytes are truncated, or were visibly altered.
     """
     cdef PlainNode nodes[MOST_NODES]
     cdef Py_buffer view
@@ -401,7 +402,7 @@ cpdef list unpack_plain(object packed):
         read_nodes(<const uint8_t *> view.buf, view.len, nodes, &count)
         # Each value takes a byte at least, so the list is no longer than the bytes are.
         found = new_list(count)
-        collects = PyGC_Disable()                      # nothing made here is garbage, and it would be looked at often
+        collects = PyGC_Disable()                      # no garbage is made here, and collections would visit it often
         try:
             for i in range(count):
                 made = _begin(nodes)
@@ -417,7 +418,7 @@ cpdef list unpack_plain(object packed):
 
 
 def plain_count(packed):
-    """How many values :func:`pack_plain` has encoded."""
+    """Number of values in the result of :func:`pack_plain`."""
     cdef const uint8_t[::1] body = packed
     cdef uint32_t count
     _check_head(&body[0] if body.shape[0] else NULL, body.shape[0])

@@ -1,6 +1,6 @@
-"""Where PySpark's ``rdd.partitionBy(n)`` puts a key: ``portable_hash(key) % n``, exactly.
+"""The partition of a key under PySpark's ``rdd.partitionBy(n)``: exactly ``portable_hash(key) % n``.
 
-Source: ``pyspark.core.rdd.portable_hash``, which is CPython 2.7's hash of tuples over Python's own hash of everything
+Source: ``pyspark.core.rdd.portable_hash``, which is CPython 2.7's hash for tuples and Python's own hash for everything
 else; arithmetic modulo 2**64 gives the low 63 bits of its unbounded integers.
 """
 
@@ -21,7 +21,7 @@ cdef extern from "Python.h":
     PyTypeObject PyBaseObject_Type
 
 cdef enum:
-    DEEPEST = 500        # tuples within tuples: far below what C's stack holds
+    DEEPEST = 500        # nested tuples: far below the limit of C's stack
 
 cdef bint _seeded = False
 
@@ -74,7 +74,7 @@ def portable_hash(x):
     Parameters
     ----------
     x : hashable
-        None is 0; tuples (named ones and Rows too) are hashed item by item, anything else as Python does.
+        None is 0; tuples (also named ones and Rows) are hashed item by item, other objects by Python.
 
     Returns
     -------
@@ -86,7 +86,7 @@ def portable_hash(x):
     ConfigError
         PYTHONHASHSEED is not set.
     TypeError
-        Something in it is not hashable.
+        Some part of it is not hashable.
     """
     return portable(x)
 

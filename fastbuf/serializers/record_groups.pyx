@@ -1,4 +1,4 @@
-"""Records of any kind, in lists by partition: what is pickled as one, and travels as one."""
+"""Records of any type, in lists by partition; each list is pickled and sent as one element."""
 
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from cpython.object cimport PyObject
@@ -25,9 +25,9 @@ cdef extern from "Python.h":
 
 cdef enum:
     MOST_PARTITIONS = 0x7FFFFFFF
-    DEEPEST = 4             # containers in containers that are looked into for their length
-    SAMPLE = 64             # items of one that are
-    MOST_OTHERS = 512       # objects whose length is a guess that a group may have
+    DEEPEST = 4             # containers in containers that are measured
+    SAMPLE = 64             # items of a container that are measured
+    MOST_OTHERS = 512       # objects with guessed size in a group, at most
 
 
 cdef uint64_t mixed(uint64_t x) noexcept nogil:
@@ -44,12 +44,12 @@ cdef tuple key_and_value(object record, int64_t number):
 
 
 cdef tuple _pair(object record, int64_t number):
-    """What ``for k, v in records`` makes of a record."""
+    """The pair that ``for k, v in records`` makes of a record."""
     try:
         found = iter(record)
     except TypeError as error:
         if hasattr(type(record), "__iter__"):
-            raise                                      # the record's own
+            raise                                      # raised by the record itself
         raise _no_pair(record, number, f"a {type(record).__qualname__} cannot be unpacked") from error
     items = []
     for item in found:
@@ -69,39 +69,39 @@ def _no_pair(record, number, why):
 
 cdef class RecordGroups:
     """RecordGroups(partitions, key=None, partition_func=None, wanted=None, group_bytes=32768, side=None)\n--\n
-    Puts records into lists by partition, in the order in which they come.
+    Puts records into lists by partition, in order of arrival.
 
     Parameters
     ----------
     partitions : int
-        From 1 to 2**31 - 1; 16 bytes are held for each.
+        From 1 to 2**31 - 1; each takes 16 bytes.
     key : callable, optional
-        From a record to its key; the records stay as they are. Default: records are (key, value) pairs, or what Python
-        unpacks into two, and come out as tuples of two, as from PySpark's ``partitionBy``.
+        Returns the key of a record; the records stay unchanged. Default: records are (key, value) pairs, or objects
+        that Python unpacks into two, and are returned as tuples of two, as from PySpark's ``partitionBy``.
     partition_func : callable, optional
-        From a key to an int. Default: PySpark's ``portable_hash``.
+        Returns an int for a key. Default: PySpark's ``portable_hash``.
     wanted : sequence of int, optional
-        The partitions to give out; records of others are counted and dropped. Default: all.
+        The partitions to return; records of others are counted and dropped. Default: all.
     group_bytes : int, optional
-        About how long a full group is when it is pickled. At most one group of each partition is open.
+        Approximate pickled size of a full group. At most one group of each partition is open.
     side : int, optional
-        Pairs come out as (key, (side, value)).
+        Pairs are returned as (key, (side, value)).
 
     Attributes
     ----------
     rows : int
-        Records seen, dropped ones too.
+        Records seen, including dropped ones.
     proof : int
-        Sum, modulo 2**64, of a mixed function of each record's hash, or of what ``partition_func`` gave. It does not
-        depend on the order of records: two readings of one input that differ in it have not read the same keys.
+        Sum, modulo 2**64, of a mix of each record's hash, or of the result of ``partition_func``. It does not depend on
+        the order of records: if two readings of one input give different sums, they did not read the same keys.
 
     Notes
     -----
     A key that Python hashes by its address in memory counts as 0: NaN (of float, NumPy and Decimal; Python 3.10 and
-    later), and an object of a class without a hash of its own; also inside tuples. PySpark's own placement of these is
-    arbitrary, since the address is another after pickling: its NaN keys are spread over all partitions, elsewhere in
-    each run. Inside a frozenset, or an object with a hash of its own, NaN makes the hash differ from run to run here
-    too, and so does `proof`.
+    later), and objects of classes without a hash of their own; also inside tuples. PySpark's own placement of these is
+    arbitrary, since the address changes with pickling: its NaN keys are spread over all partitions, differently in each
+    run. Inside a frozenset, or an object with its own hash, NaN makes the hash differ from run to run here too, and so
+    does `proof`.
     """
 
     def __cinit__(self, *args, **kwargs):
@@ -145,25 +145,25 @@ cdef class RecordGroups:
         Parameters
         ----------
         source : iterable
-            Read as the groups are asked for.
+            It is read as groups are requested.
 
         Returns
         -------
         iterator of (int, list)
-            Partition and records. A group comes out when it is full, or after the last record. The list is the
-            caller's. `rows` and `proof` go on from one source to the next; one is read to its end before another.
+            Partition and records. A group is returned when it is full, or after the last record. The caller owns the
+            list. `rows` and `proof` continue from one source to the next; read one to its end before the next.
 
         Raises
         ------
         RecordError
-            A record is no pair, or a partition function's result no int; it has the record's number.
+            A record is not a pair, or a partition function's result is not an int; the message has the record's number.
         TypeError
             A key cannot be hashed.
         """
         return GroupIterator(self, iter(source))
 
     cdef int64_t _place(self, object key) except -1:
-        """Partition of a key; counts the record."""
+        """Returns the partition of a key, and counts the record."""
         cdef int64_t to
         cdef uint64_t x
         if self._partition_func is None:
@@ -188,7 +188,7 @@ cdef class RecordGroups:
         return whole % self.partitions
 
     cdef int64_t _bytes_of(self, PyObject *o, int depth) except -1:
-        """About how many bytes an object's pickle has."""
+        """Approximate bytes of an object's pickle."""
         cdef int64_t x
         if PyLong_CheckExact(o):
             if fb_exact_int64(o, &x) == 0:
@@ -214,7 +214,7 @@ cdef class RecordGroups:
         cdef Py_ssize_t some = min(n, <Py_ssize_t> SAMPLE)
         cdef int64_t found = 0
         for i in range(some):
-            # Held: to pickle an item may run code that changes the list.
+            # Keep a reference: pickling an item may run code that changes the list.
             if is_list:
                 if i >= PyList_GET_SIZE(o):
                     break
@@ -229,13 +229,14 @@ cdef class RecordGroups:
             try:
                 return max(memoryview(o).nbytes + 64, self.group_bytes // MOST_OTHERS)
             except (BufferError, ValueError, TypeError):
-                pass                                   # offers none after all: as any other object
+                pass                                   # it offers no buffer after all: measure it like other objects
         if self._ask:
             self._ask = False
             try:
                 self._other_bytes = len(pickle_dumps(o, HIGHEST_PROTOCOL))
             except Exception:
-                # Only cloudpickle can: such objects are few and long; the serializer says so if it cannot either
+                # Only cloudpickle can pickle it: such objects are few and long; if cloudpickle fails too, the
+                # serializer raises
                 self._other_bytes = self.group_bytes
         return max(self._other_bytes, self.group_bytes // MOST_OTHERS)
 
@@ -253,7 +254,7 @@ cdef class RecordGroups:
             if self._wanted != NULL and not self._wanted[to]:
                 continue
             size = self._sizes[to] + self._bytes_of(<PyObject *> record, 0)
-            # Looked up after the last step that may run other code
+            # Looked up after the last step that may run user code
             group = <object> PyList_GET_ITEM(<PyObject *> self._groups, to)
             if group is None:
                 group = self._groups[to] = []

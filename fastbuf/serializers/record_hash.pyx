@@ -1,4 +1,4 @@
-"""Where Spark's ``repartition(n, keys)`` puts a single record: ``pmod(murmur3(keys, seed=42), n)``."""
+"""The partition of a single record under Spark's ``repartition(n, keys)``: ``pmod(murmur3(keys, seed=42), n)``."""
 
 import datetime
 import decimal
@@ -20,7 +20,7 @@ cdef extern from "fb_murmur3.h" nogil:
     uint32_t fb_float_bits(uint32_t u)
     uint64_t fb_double_bits(uint64_t u)
 
-cdef extern from "Python.h":            # borrowed: the hash of an int runs nobody's code
+cdef extern from "Python.h":            # borrowed reference: hashing an int runs no user code
     Py_ssize_t PyTuple_GET_SIZE(object o)
     PyObject *PyTuple_GET_ITEM(object o, Py_ssize_t i)
     long long PyLong_AsLongLongAndOverflow(object o, int *overflow) except? -1
@@ -53,11 +53,11 @@ _EPOCH = datetime.datetime(1970, 1, 1)
 _EPOCH_UTC = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 cdef int _EPOCH_DAY = datetime.date(1970, 1, 1).toordinal()
 _MICROSECOND = datetime.timedelta(microseconds=1)
-# Of 38 digits at the most; what would round raises.
+# For at most 38 digits; rounding raises an error.
 _EXACT = decimal.Context(prec=100, traps=[decimal.Inexact, decimal.InvalidOperation, decimal.Overflow])
 
 
-@cython.boundscheck(True)               # a record may be short: the encoder, which says so, comes later
+@cython.boundscheck(True)               # a record may be too short: the encoder reports that later
 cdef object field_of(object record, Py_ssize_t place, str name):
     if isinstance(record, tuple):
         return (<tuple> record)[place]
@@ -93,7 +93,7 @@ cdef _Field _field(object field, Py_ssize_t place, str path):
 
 
 cdef class _Field:
-    """One field of a key, and what is below it."""
+    """One field of a key, and its children."""
 
     cdef uint32_t hashed(self, object value, uint32_t h) except? 0:
         cdef float f
@@ -108,7 +108,7 @@ cdef class _Field:
         if self.kind == LONG:
             return fb_hash_long(<uint64_t> PyLong_AsLongLong(value), h)
         if self.kind == BYTES:
-            if isinstance(value, str):      # in place: the string keeps its UTF-8
+            if isinstance(value, str):      # in place: the string caches its UTF-8
                 chars = PyUnicode_AsUTF8AndSize(value, &length)
                 return fb_hash_bytes(<const uint8_t *> chars, length, h)
             text = bytes(value)
@@ -144,7 +144,7 @@ cdef class _Field:
             unscaled = int(decimal.Decimal(value).scaleb(self.scale, _EXACT))
             if self.kind == DECIMAL_LONG:
                 return fb_hash_long(<uint64_t> PyLong_AsLongLong(unscaled), h)
-            # Java's BigInteger.toByteArray: the fewest bytes that hold the sign too.
+            # Java's BigInteger.toByteArray: the fewest bytes that also hold the sign.
             bits = (unscaled if unscaled >= 0 else ~unscaled).bit_length()
             text = unscaled.to_bytes(bits // 8 + 1, "big", signed=True)
             return fb_hash_bytes(<const uint8_t *> <const char *> text, len(text), h)
@@ -167,12 +167,12 @@ cdef class RecordHasher:
     ----------
     schema : Schema
     keys : tuple of str or int
-        Names or positions of the key fields, in the order in which Spark gets them.
+        Names or positions of the key fields, in Spark's order.
 
     Raises
     ------
     SchemaError
-        No such field, or a type that Spark does not hash; the message names it.
+        There is no such field, or Spark does not hash its type; the message names it.
     """
 
     def __init__(self, schema, tuple keys):

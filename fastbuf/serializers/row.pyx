@@ -1,4 +1,4 @@
-"""Records of a schema as compact rows: to and from tuples, named tuples, dicts, PySpark Rows."""
+"""Encodes records of a schema as compact rows: tuples, named tuples, dicts, PySpark Rows."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.object cimport PyObject
@@ -54,28 +54,28 @@ cdef class RowSerializer(Serializer):
     Parameters
     ----------
     schema : Schema
-        Any of its types but those that nest deeper than 64, and maps with nested keys.
+        Any schema, except types that nest deeper than 64, and maps with nested keys.
     checksum : bool, optional
         Put a CRC32C into each block.
     record : type or callable, optional
-        What records come out as.  Default: tuple.  A named tuple's class; ``dict``, keyed by the fields' names; or
-        whatever is called with the fields' values in their order: a dataclass, a Struct of msgspec,
-        ``pyspark.sql.Row("id", "name")``.  Structs within a record are tuples, and lazy rows are as they are.
+        Class of decoded records.  Default: tuple.  A named tuple's class; ``dict``, with the fields' names as keys; or
+        any callable that takes the fields' values in order: a dataclass, a Struct of msgspec, ``pyspark.sql.Row("id",
+        "name")``.  Structs within a record stay tuples, and lazy rows are not affected.
 
     Raises
     ------
     SchemaError
-        The schema has a type that rows cannot carry, the message names the field; or `record` is a named tuple of
+        Rows do not support a type of the schema, and the message names the field; or `record` is a named tuple with
         another number of fields.
 
     Notes
     -----
-    A record goes in as a tuple (of any subclass), a list, a dict with exactly the fields' names, or an object with
-    them as attributes, and comes out as a plain tuple, or as `record` says.  Numbers of NumPy go in and come out as
-    Python's.  Types are strict: no bool for an int, no text for a number, no naive datetime for a field with a time
-    zone, no decimal that would lose digits.  A dictionary type is carried as its values.
+    A record to encode is a tuple (or a subclass), a list, a dict with exactly the fields' names, or an object with
+    attributes of these names.  A decoded record is a plain tuple, or a `record`.  Numbers of NumPy are accepted, and
+    decoded as Python's.  Types are strict: no bool for an int, no text for a number, no naive datetime for a field with
+    a time zone, no decimal that would lose digits.  A dictionary type is encoded as its values.
 
-    A serializer holds no state of a record: any thread may use it.
+    A serializer keeps no data of records: any thread may use it.
     """
 
     def __init__(self, schema, checksum=False, record=None):
@@ -105,7 +105,7 @@ cdef class RowSerializer(Serializer):
 
     @classmethod
     def __class_getitem__(cls, record):
-        return GenericAlias(cls, record)        # RowSerializer[Point], as the stub has it
+        return GenericAlias(cls, record)        # RowSerializer[Point], as in the stub
 
     def __reduce__(self):
         return RowSerializer, (self.schema, self.checksum, self._record)
@@ -140,14 +140,14 @@ cdef class RowSerializer(Serializer):
             Py_DECREF(record)
 
     cdef object _shaped(self, object values):
-        # Code of the user's may run here: nothing is half made.
+        # User code may run here: no object is half made.
         if self._record is None or self._named:
             return values
         if self._record is dict:
             return dict(zip(<tuple> self._plan.root.names, values))
         return self._record(*values)
 
-    # ---- many at once, and records whose last field is long bytes (serializer.pxd)
+    # ---- many records at once, and records that end with long bytes (serializer.pxd)
 
     cdef Py_ssize_t encode_head(self, object record, uint8_t *dst, Py_ssize_t room, PyObject **tail) except -1:
         cdef PyObject *value
@@ -160,7 +160,7 @@ cdef class RowSerializer(Serializer):
                 fields[self._tail_field] = b""
                 n = self.encode_record(tuple(fields), dst, room)
                 if n > 0x7FFFFFFF:
-                    return self.encode_record(record, dst, room)        # may be too long altogether: which it says
+                    return self.encode_record(record, dst, room)        # it may be too long: this reports so
                 if n <= room:
                     memcpy(&end, dst + self._tail_slot, 4)
                     end += <uint32_t> PyBytes_GET_SIZE(value)
@@ -178,13 +178,13 @@ cdef class RowSerializer(Serializer):
         memcpy(&end, head + self._tail_slot, 4)
         if self._tail_before >= 0:
             memcpy(&before, head + self._tail_before, 4)
-        # What is not so is corrupt, or has no long tail: the decoder of the whole sees to it.
+        # Otherwise the record is corrupt or has no long tail: the decoder of whole records handles it.
         if self.tail_head + <Py_ssize_t> end != size or end < before or end - before < LEAST_TAIL:
             return -1
         return self.tail_head + <Py_ssize_t> before
 
     cdef object decode_with_tail(self, uint8_t *head, Py_ssize_t length, bytes tail):
-        # Read as if the field were empty, and then it is put in.
+        # Decode it as if the field were empty, then insert the tail.
         cdef uint32_t before = <uint32_t> (length - self.tail_head)
         cdef PyObject *empty
         memcpy(head + self._tail_slot, &before, 4)
@@ -235,7 +235,7 @@ cdef class RowSerializer(Serializer):
         Raises
         ------
         RecordError
-            A record does not fit the schema: the message names record number (from 0), field and value.
+            A record does not match the schema: the message has the record's number (from 0), the field and the value.
         """
         return self._dump(records if PyList_CheckExact(<PyObject *> records) else list(records))
 
@@ -270,12 +270,12 @@ cdef class RowSerializer(Serializer):
         Returns
         -------
         list of tuple
-            Or of what `record` made of them.
+            Or of objects made by `record`.
 
         Raises
         ------
         BlockTruncated, BlockCorrupt, SchemaMismatch
-            The block is cut short, altered, or of another schema.
+            The block is truncated, altered, or of another schema.
         """
         cdef Py_buffer view
         cdef int64_t records
@@ -283,7 +283,7 @@ cdef class RowSerializer(Serializer):
         try:
             records = records_of(<const uint8_t *> view.buf, view.len, ROWS, self.fingerprint)
             if records < 0:
-                check_block(buf, KIND_ROW, self.fingerprint)          # which raises
+                check_block(buf, KIND_ROW, self.fingerprint)          # raises the error
                 raise BlockCorrupt("a block changed while it was read")
             return self._load(<const uint8_t *> view.buf + HEADER, view.len - HEADER, records)
         finally:
@@ -301,8 +301,8 @@ cdef class RowSerializer(Serializer):
                 raise count_mismatch(0, 1)
             return []
         out = PyList_New(records)
-        # All that is made here stays in use until this returns: a collection could find nothing, and would look at
-        # the list, and at every one within, again.  The GIL is held throughout.
+        # All objects made here stay in use until this returns: garbage collections would find nothing, and would visit
+        # the list and each tuple in it again.  The GIL is held throughout.
         PyObject_GC_UnTrack(out)
         collecting = PyGC_Disable() if not self._plan.root.atoms or named != NULL else False
         try:
@@ -325,25 +325,25 @@ cdef class RowSerializer(Serializer):
         Parameters
         ----------
         buf : bytes-like
-            Checked at once, kept alive by the iterator; not to be changed meanwhile.
+            Checked at once and kept alive by the iterator; do not change it meanwhile.
 
         Returns
         -------
         iterator of tuple
-            Or of what `record` made of them.
+            Or of objects made by `record`.
         """
         return RowIterator(self, buf)
 
     def view(self, buf, key=None):
-        """The records of a block as lazy rows: checked for their lengths now, decoded field by field when read.
+        """The records of a block as lazy rows: their lengths are checked now, a field is decoded when it is read.
 
         Parameters
         ----------
         buf : bytes-like
             A block.  It is read in place: its buffer stays exported until the view's ``release()``, or until the view
-            and its rows are gone.
+            and its rows are freed.
         key : str, int, or sequence of them, optional
-            Fields that rows are compared and hashed by.  Default: all, if all are of plain types.
+            Fields by which rows are compared and hashed.  Default: all, if all are of plain types.
 
         Returns
         -------
@@ -353,14 +353,14 @@ cdef class RowSerializer(Serializer):
         Raises
         ------
         BlockTruncated, BlockCorrupt, SchemaMismatch
-            As :meth:`loads`, except that values are looked at when they are read.
+            As for :meth:`loads`, but values are checked when they are read.
         SchemaError
-            The key names no field, or one that is a list, struct or map.
+            The key is not a field, or is a list, struct or map.
         """
         return view_block(self._lazy_plan(), buf, self.fingerprint, key)
 
     def lazy(self, payload, key=None):
-        """One record, as :meth:`Serializer.encode` gave it, as a lazy row; the rest as in :meth:`view`.
+        """One record, encoded by :meth:`Serializer.encode`, as a lazy row; see :meth:`view`.
 
         Parameters
         ----------

@@ -1,7 +1,7 @@
-"""The row decoder: makes tuples of bytes, and trusts none of them.
+"""The row decoder: makes tuples from untrusted bytes.
 
-Every length is compared with the bytes that are there before it is used, also before anything is allocated by it: a
-list of n items takes n bytes at the least, so what a record makes is bounded by its own size.
+Every length is compared with the remaining bytes before it is used, and before memory is allocated for it: a list of n
+items takes at least n bytes, so the memory of a record is bounded by its size.
 """
 
 from cpython.object cimport PyObject
@@ -25,14 +25,14 @@ from fastbuf.serializers.block import count_mismatch
 
 cdef extern from "fb_get_rows.h":
     void fb_send_for_bytes(const uint8_t *p) noexcept nogil
-    # They stop before a record that is not for them, without an error: the general decoder says what is wrong.
+    # These stop before a record that they cannot decode, without an error: the general decoder reports it.
     Py_ssize_t fb_get_rows(const fb_put_plan *plan, bint atoms, PyObject *records, Py_ssize_t first, const uint8_t **p,
                            Py_ssize_t *left) noexcept
     int fb_append_rows(const fb_put_plan *plan, bint atoms, PyObject *records, const uint8_t **p, Py_ssize_t *left,
                        size_t longest) except -1
 
 cdef enum:
-    FEW = 2                                # records: reading some together takes longer to begin than one does
+    FEW = 2                                # records: below this, reading several together costs more than it saves
     PREFIX = 4                             # u32 length before each payload
 
 
@@ -126,7 +126,7 @@ cdef inline PyObject *_read_fixed(Node *f, const uint8_t *p) except NULL:
 
 
 cdef PyObject *_bad_text(Node *f, const uint8_t *p, Py_ssize_t n) except NULL:
-    # fb_str failed: once more in Python, for the reason.
+    # fb_str failed: decode again in Python to get the reason.
     PyErr_Clear()
     try:
         p[:n].decode("utf-8")
@@ -137,12 +137,12 @@ cdef PyObject *_bad_text(Node *f, const uint8_t *p, Py_ssize_t n) except NULL:
 
 # ---------------------------------------------------------------------------------------------- var-length
 #
-# A container is made empty, put into its parent, and filled there: when a value in it is refused, the outermost one
-# is let go of and takes the rest with it, and no level needs to catch anything.
+# A container is made empty, put into its parent, and filled there: when a value in it is refused, freeing the outermost
+# container frees all, so no level has to catch errors.
 
 
 cdef inline PyObject *_begin(Node *f, const uint8_t *p, Py_ssize_t n) except NULL:
-    # A string or bytes, whole; or an empty container, that _fill goes on with.
+    # Returns a complete string or bytes; or an empty container, which _fill continues with.
     cdef PyObject *out
     if f.op == OP_STRING:
         out = fb_str(p, n)
@@ -307,7 +307,7 @@ cdef inline int _fill_record(Node *root, PyObject *out, const uint8_t *p, Py_ssi
     if before != n:
         _corrupt(root, f"{n - before:,} bytes are left over")
     if root.atoms:
-        PyObject_GC_UnTrack(out)                  # as the collector would do itself, had it to look at it
+        PyObject_GC_UnTrack(out)                  # the garbage collector would do this itself later
     return 0
 
 

@@ -1,9 +1,9 @@
-"""The row encoder: walks a plan and a record side by side.
+"""The row encoder: walks a plan and a record in parallel.
 
-Python code may run in here (``__index__`` of a number, a property of a record), so nothing that it could change is
-kept across such a call: lists are asked for their size at each item, and positions are kept instead of pointers.
+Python code may run in here (``__index__`` of a number, a property of a record).  So nothing that it could change is
+kept across such a call: the size of a list is checked at each item, and positions are kept instead of pointers.
 
-Tuples of plain values, where none can run, are written by fb_put_rows.h, and come here only if that gave up on them.
+Tuples of plain values, which run no Python code, are written by fb_put_rows.h; only those that it refuses come here.
 """
 
 from cpython.buffer cimport (
@@ -83,7 +83,7 @@ cdef int _too_long(Node *f, Py_ssize_t n) except -1:
 
 
 cdef int _write_int(Node *f, PyObject *value, uint8_t *slot) except -1:
-    # The general case of every integer: any __index__, any width.
+    # The general case for integers: any __index__, any width.
     cdef int64_t x = 0
     cdef uint64_t u
     cdef PyObject *index
@@ -209,7 +209,7 @@ cdef inline int _append(Writer *w, const void *p, Py_ssize_t n) except -1:
 
 
 cdef int _refuse_text(Node *f, PyObject *value) except -1:
-    # fb_utf8 failed: once more in Python, for the reason.
+    # fb_utf8 failed: encode again in Python to get the reason.
     PyErr_Clear()
     try:
         (<object> value).encode("utf-8")
@@ -239,7 +239,7 @@ cdef int _write_binary(Node *f, PyObject *value, Writer *w) except -1:
 
 
 cdef bint _same_items(Node *item, char code, Py_ssize_t size) noexcept nogil:
-    # Whether an array's items are the slots of this list already.
+    # Whether the items of an array have the same bytes as the slots of this list.
     if size != item.slot:
         return False
     if item.op >= OP_FLOAT16 and item.op <= OP_FLOAT64:
@@ -252,7 +252,7 @@ cdef bint _same_items(Node *item, char code, Py_ssize_t size) noexcept nogil:
 
 
 cdef int _write_array(Node *f, PyObject *value, Writer *w) except -1:
-    # Arrays (NumPy, array.array) of the very items are copied whole: 1 done, 0 not such an array.
+    # Arrays (NumPy, array.array) of exactly the item's type are copied whole: 1: done, 0: not such an array.
     cdef Py_buffer view
     cdef const char *code
     if not PyObject_CheckBuffer(value) or PyBytes_Check(value) or isinstance(<object> value, bytearray):
@@ -299,7 +299,7 @@ cdef int _write_list(Node *f, PyObject *value, Writer *w) except -1:
 
 
 cdef inline PyObject *_item(Node *f, PyObject *items, Py_ssize_t i, Py_ssize_t n) except NULL:
-    # Borrowed.  A list may be changed by code that ran for an earlier item.
+    # A borrowed reference.  Code that ran for an earlier item may have changed the list.
     if PyList_GET_SIZE(items) != n:
         raise RecordError(f"field {<object> f.path!r} changed its length while it was encoded")
     return PyList_GET_ITEM(items, i)
@@ -337,10 +337,10 @@ cdef int _write_items(Node *f, PyObject *items, Writer *w) except -1:
     writer_reserve(w, 4 + bits + n * item.slot)
     x = <uint32_t> n
     memcpy(w.buf + w.at, &x, 4)
-    bits = w.at + 4 + bits                       # now where the slots begin
+    bits = w.at + 4 + bits                       # now: where the slots begin
     memset(w.buf + w.at + 4, 0, bits - w.at - 4)
     slots = bits
-    bits = w.at + 4                              # now where the bitmap begins
+    bits = w.at + 4                              # now: where the bitmap begins
     w.at = start = slots + n * item.slot
     while i < n:
         value = _item(f, items, i, n)
@@ -384,7 +384,7 @@ cdef int _write_var(Node *f, PyObject *value, Writer *w) except -1:
 
 
 cdef object _as_tuple(Node *node, object record):
-    # Lists, dicts, and objects with attributes of the fields' names; tuples (named ones, Rows) never come here.
+    # For lists, dicts, and objects with the fields as attributes; tuples (also named ones, Rows) never come here.
     cdef tuple names = <tuple> node.names
     if isinstance(record, list):
         return tuple(record)
@@ -456,7 +456,7 @@ cdef inline int _write_tuple(Node *root, PyObject *record, Writer *w) except -1:
                 _write_var(f, value, w)
             if w.at - start > LONGEST:
                 return _too_long(f, w.at - start)
-            slots = w.buf + base                  # it may have moved
+            slots = w.buf + base                  # the buffer may have moved
             end = <uint32_t> (w.at - start)
             memcpy(slots + f.offset, &end, 4)
         else:
@@ -480,7 +480,7 @@ cdef int write_record(Node *root, PyObject *record, Writer *w) except -1:
 
 cdef int write_elements(Node *root, PyObject *records, Writer *w, Py_ssize_t *done) except -1:
     cdef PyObject *record
-    cdef Py_ssize_t base, size, plain = 0          # the number of the record from which on they may be plain ones
+    cdef Py_ssize_t base, size, plain = 0          # `plain`: index from which on records may be plain again
     cdef uint32_t prefix
     cdef bint scattered = False
     done[0] = 0
@@ -490,7 +490,7 @@ cdef int write_elements(Node *root, PyObject *records, Writer *w, Py_ssize_t *do
             done[0] = fb_put_rows(root.plain, records, plain, w.buf, &w.at, w.room)
             if done[0] >= PyList_GET_SIZE(records):
                 break
-            # Where not one was, as few will be that follow.
+            # If none was plain, expect few of the next ones to be.
             plain = done[0] + (1 if done[0] > plain else FB_LOOK)
         record = PyList_GET_ITEM(records, done[0])
         if done[0] % FB_LOOK == 0:
@@ -521,7 +521,7 @@ cdef Py_ssize_t write_run(Node *root, list records, Py_ssize_t *at, Py_ssize_t m
     cdef Writer w
     cdef uint32_t size
     cdef Py_ssize_t first = at[0]
-    cdef Py_ssize_t plain = first           # the number of the record from which on they may be plain ones
+    cdef Py_ssize_t plain = first           # index from which on records may be plain again
     cdef bint scattered = False
     w.owner = NULL
     # Code of a record may change the list.
@@ -538,13 +538,14 @@ cdef Py_ssize_t write_run(Node *root, list records, Py_ssize_t *at, Py_ssize_t m
         w.buf, w.at, w.room = dst + fill[0] + PREFIX, 0, room - fill[0] - PREFIX
         if root.plain == NULL or at[0] < plain or not fb_put_record(root.plain, record, w.buf, &w.at, w.room):
             if at[0] >= plain:
-                plain = at[0] + FB_LOOK         # as few will be that follow
+                plain = at[0] + FB_LOOK         # few of the next ones will be plain
             Py_INCREF(record)
             try:
                 _write_any(root, record, &w)
             finally:
                 Py_DECREF(record)
-                Py_XDECREF(w.owner)     # it has moved on to memory of its own: it is too long for its place
+                # the record was too long for its place, so the writer has moved to its own memory
+                Py_XDECREF(w.owner)
         if w.owner != NULL or w.at > longest:
             return w.at
         size = <uint32_t> w.at

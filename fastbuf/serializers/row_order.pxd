@@ -1,5 +1,4 @@
-# How values of rows are ordered and hashed as they lie in their bytes, for lazy rows: by what they are, not by how they
-# are written.  None, which has no bytes, is the caller's.
+# Order and hash of encoded values, for lazy rows: by value, not by bytes.  None has no bytes; the caller handles it.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
@@ -10,7 +9,7 @@ from fastbuf.serializers.row_plan cimport (
 
 
 cdef inline int64_t integer_at(Node *f, const uint8_t *p) noexcept nogil:
-    # Signed fields, sign-extended; unsigned ones below 64 bits as they are.
+    # Signed fields are sign-extended; unsigned ones below 64 bits are not.
     cdef int64_t x = 0
     cdef int32_t x32
     if f.slot == 8:
@@ -36,17 +35,17 @@ cdef inline double double_at(Node *f, const uint8_t *p) noexcept:
         memcpy(&single, p, 4)
         d = single
     else:
-        d = PyFloat_Unpack2(<const char *> p, 1)      # fails for no bytes
+        d = PyFloat_Unpack2(<const char *> p, 1)      # cannot fail on these bytes
     return d
 
 
 cdef inline int order_of(Node *f, const uint8_t *a, Py_ssize_t n, const uint8_t *b, Py_ssize_t m) noexcept:
-    # -1, 0 or 1 of two values of a plain type.
+    # Compares two values of a plain type: -1, 0 or 1.
     cdef int64_t x, y
     cdef double d, e
     cdef int k
     if f.op == OP_STRING or f.op == OP_BINARY or f.op == OP_FIXED_BINARY:
-        # UTF-8 sorts as its code points do.
+        # UTF-8 sorts in the order of code points.
         k = memcmp(a, b, min(n, m))
         return (k > 0) - (k < 0) if k else (n > m) - (n < m)
     if f.op >= OP_FLOAT16 and f.op <= OP_FLOAT64:
@@ -79,7 +78,7 @@ cdef inline uint64_t hash_of(Node *f, const uint8_t *p, Py_ssize_t n, uint64_t h
         d = double_at(f, p)
         if d != d:
             return mixed(h, 0x7FF8000000000000)
-        if d != 0:                                    # both zeros are one
+        if d != 0:                                    # 0.0 and -0.0 are equal
             memcpy(&word, &d, 8)
         return mixed(h, word)
     h = mixed(h, <uint64_t> n)

@@ -1,8 +1,8 @@
-# A schema compiled for the row format: a tree of C structs, made once, read by encoder and decoder.
+# A schema compiled for the row format: a tree of C structs, built once, used by encoder and decoder.
 #
 #     record := null bitmap (only if a field is nullable; bit i set: field i is None) | slots | var-length region
 #
-# docs/format.md draws it.  A plan is never changed after it was made: any thread may read it.
+# docs/format.md draws it.  A plan is immutable: any thread may read it.
 from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
@@ -46,45 +46,45 @@ cdef enum Op:
     OP_FLOAT16
     OP_FLOAT32
     OP_FLOAT64
-    OP_SCALAR        # date, time, timestamp, duration: an integer made and read by row_scalars
+    OP_SCALAR        # date, time, timestamp, duration: an integer, converted by row_scalars
     OP_DECIMAL       # two's complement of the unscaled value, 16 or 32 bytes
     OP_FIXED_BINARY
-    OP_STRING        # from here on: var-length, the slot is the u32 end in the var-length region
+    OP_STRING        # from here on var-length: the slot is the u32 end in the var-length region
     OP_BINARY
-    OP_PACKED        # list of slots of one width, none null: the slots alone
+    OP_PACKED        # list of slots of one width, without nulls: only the slots
     OP_LIST          # u32 count | null bitmap if items may be null | slots | var-length region
     OP_STRUCT
     OP_MAP           # OP_LIST of structs of key and value
 
 cdef struct Node:
     uint8_t op
-    uint8_t scalar      # OP_SCALAR: which (row_scalars.pxd)
+    uint8_t scalar      # OP_SCALAR: which one (row_scalars.pxd)
     bint nullable
     bint varlen
-    bint atoms          # OP_STRUCT: its tuple can be part of no reference cycle
+    bint atoms          # OP_STRUCT: its tuple cannot be in a reference cycle
     int32_t slot        # bytes of its slot: the value's width, or 4 for the end
-    int32_t offset      # of its slot from the start of the record, bitmap included
-    int32_t count       # children of a struct; items of a fixed_size_list, -1 for any number
+    int32_t offset      # of its slot from the record's start, including the bitmap
+    int32_t count       # children of a struct; items of a fixed_size_list, -1: any number
     int32_t bitmap      # OP_STRUCT: bytes of the null bitmap
     int32_t head        # OP_STRUCT: bytes of bitmap and slots
     int32_t precision
     int32_t scale
-    int64_t low         # integers: least and greatest value
+    int64_t low         # integers: smallest and largest value
     int64_t high
-    int64_t unit        # OP_SCALAR: units a second
-    Node *children      # of a struct its fields, of a list its item, of a map a struct
-    PyObject *path      # str, for messages
-    PyObject *type      # its text, for messages
+    int64_t unit        # OP_SCALAR: units per second
+    Node *children      # struct: its fields; list: its item; map: a struct
+    PyObject *path      # str, for error messages
+    PyObject *type      # text of the type, for error messages
     PyObject *names     # OP_STRUCT: tuple of str
     PyObject *extra     # OP_SCALAR: the tzinfo, or None
-    fb_put_plan *plain  # of the record itself, for fb_put_rows.h; NULL: some field is not for there
+    fb_put_plan *plain  # the record's plan for fb_put_rows.h; NULL: it cannot encode some field
 
 
 cdef class RowPlan:
     cdef readonly object schema
     cdef Node *root           # an OP_STRUCT; freed with the plan
     cdef list _nodes          # addresses of the arrays to free
-    cdef list _kept           # owns what the nodes point to
+    cdef list _kept           # owns the Python objects of the nodes
 
     cdef Node *_allocate(self, Py_ssize_t n) except NULL
     cdef int _struct(self, Node *node, tuple fields, str path, int depth) except -1

@@ -1,4 +1,4 @@
-"""Compiles a schema into the tree of C structs that the row encoder and decoder walk."""
+"""Compiles a schema into the tree of C structs that the row encoder and decoder use."""
 
 from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint8_t
@@ -44,14 +44,14 @@ def _zone(name, path):
 
 
 cdef bint _nullable(object field):
-    # As _fill sees it: a dictionary is its values, which may be nullable where the field is not.
+    # As _fill does: a dictionary counts as its values, which may be nullable when the field is not.
     if field.nullable or field.type.kind == "null":
         return True
     return field.type.kind == "dictionary" and _nullable(field.type.children[1])
 
 
 cdef int _plain(Node *f) noexcept:
-    # What fb_put_rows.h calls it, or -1.
+    # The kind in fb_put_rows.h, or -1.
     if f.op == OP_INT64:
         return FB_PUT_INT64
     if OP_INT8 <= f.op <= OP_UINT32:
@@ -75,7 +75,7 @@ cdef class RowPlan:
     Raises
     ------
     SchemaError
-        A type that rows cannot carry; the message names field and type.
+        Rows do not support a type; the message names field and type.
     """
 
     def __init__(self, schema):
@@ -196,7 +196,7 @@ cdef class RowPlan:
             self._items(node, Field("entry", DataType("struct", children=kind.children)), path + "[]", depth + 1)
             node.op = OP_MAP
         else:
-            raise SchemaError(f"field {path!r} has the type {kind}, which rows do not carry")
+            raise SchemaError(f"field {path!r} has the type {kind}, which rows do not support")
         node.path = self._keep(path)
         node.type = self._keep(str(kind))
         return 0

@@ -1,4 +1,4 @@
-"""Dates, times and decimals as integers, exactly: what would lose digits is refused.
+"""Dates, times and decimals as integers, exactly: values that would lose digits are refused.
 
 Days and dates are converted by the algorithms of Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms"
 (days_from_civil, civil_from_days).
@@ -27,9 +27,9 @@ cdef int64_t FIRST_DAY = -719162      # 0001-01-01
 cdef int64_t LAST_DAY = 2932896       # 9999-12-31
 
 Decimal = decimal.Decimal
-# In Python's integers: the power of a C int would be a double.
+# As Python ints: Cython would compute the power as a double.
 cdef list TENS = [int(f"1{'0' * digits}") for digits in range(77)]
-# Wide enough for every decimal256; whatever would round raises.
+# Enough digits for every decimal256; rounding raises an error.
 cdef object EXACT = decimal.Context(
     prec=200, Emin=-10_000, Emax=10_000, traps=[decimal.Inexact, decimal.InvalidOperation, decimal.Overflow]
 )

@@ -1,4 +1,4 @@
-"""Scatters the rows of Arrow batches over partitions, in elements of the columnar kind."""
+"""Distributes the rows of Arrow batches over partitions, in columnar elements."""
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from fastbuf.serializers.columns cimport (
 )
 from fastbuf.serializers.partition cimport HashPartitioner
 
-# Partitions ahead of the one that is written whose memory is asked for.
+# How many partitions ahead of the current one the output memory is prefetched.
 cdef int AHEAD = 4
 
 
@@ -46,7 +46,7 @@ cdef class BatchScatter:
     Raises
     ------
     SchemaError
-        A type that cannot be carried.
+        A type is not supported.
     """
 
     def __cinit__(self, schema, int partitions):
@@ -101,7 +101,7 @@ cdef class BatchScatter:
         return 0
 
     cdef int _reserve_slots(self, int64_t needed) noexcept:
-        # Without them a batch is gathered, so that they are no reason to fail.
+        # Without this memory a batch is gathered, so a failed allocation is no error.
         if needed > self.slot_bytes:
             free(self.slots)
             self.slots = <uint8_t *> malloc(needed)
@@ -232,7 +232,7 @@ cdef class BatchScatter:
         return fb_element_bytes(&self.batch.c, self._numbers(part), 0, 1)
 
     cdef bint next_row_fits(self, int part, Py_ssize_t room) noexcept nogil:
-        # The first spares nearly all the second, for which the rows' order may have to be spelt out.
+        # The first test usually avoids the second, which may need the row numbers computed.
         return fb_any_fits(&self.batch.c, room) or self.next_row_bytes(part) <= room
 
     cdef Py_ssize_t rest_bytes(self, int part) noexcept nogil:
@@ -249,26 +249,26 @@ cdef class BatchScatter:
         self.batch.unbind()
 
     def start(self, batch, pids=None):
-        """Take a batch in; the one before is let go of, whatever of it is left.
+        """Start with a batch; the previous one is released, even if rows of it are left.
 
         Parameters
         ----------
         batch : pyarrow.RecordBatch, or anything with ``__arrow_c_array__``
-            Of the scatter's schema.
+            With the scatter's schema.
         pids : int32 ndarray of shape (rows,), optional
             Partition of each row; None: all rows to partition 0.
 
         Raises
         ------
         SchemaMismatch
-            Other columns, or nulls where the schema has none.
+            The columns differ, or there are nulls where the schema allows none.
         ValueError
-            Ids that are out of range, or not one for each row.
+            There is not exactly one id for each row, or ids are out of range.
         """
         self.begin(batch, pids)
 
     def start_hashed(self, batch, HashPartitioner keys not None):
-        """As :meth:`start`, with the partitions that `keys` gives."""
+        """As :meth:`start`, with partitions computed by `keys`."""
         self.begin_hashed(batch, keys)
 
     def left(self, int part):
@@ -277,12 +277,12 @@ cdef class BatchScatter:
         return self.rows_left(part)
 
     def encode_into(self, int part, buffer, Py_ssize_t at=0):
-        """Encode one element, as many of the partition's rows as fit, at `at` of a writable buffer.
+        """Encode one element at offset `at` of a writable buffer, with as many of the partition's rows as fit.
 
         Returns
         -------
         int
-            Bytes written, a multiple of 8; 0 when no row fits (see :meth:`next_bytes`) or none is left.
+            Bytes written, a multiple of 8; 0 if no row fits (see :meth:`next_bytes`) or none is left.
         """
         cdef uint8_t[::1] view = buffer
         cdef Py_ssize_t room = view.shape[0] - at, written
@@ -303,12 +303,12 @@ cdef class BatchScatter:
         buffers : ndarray
             uint8, of shape (partitions, bytes).
         filled : ndarray
-            int64, of shape (partitions,): bytes that stand in each buffer; raised by what is written.
+            int64, of shape (partitions,): bytes used in each buffer; increased by the bytes written.
 
         Returns
         -------
         int
-            Rows that found no room.
+            Rows that did not fit.
         """
         cdef int p
         cdef Py_ssize_t written, left = 0, size = buffers.shape[1]
@@ -330,12 +330,12 @@ cdef class BatchScatter:
         return left
 
     def next_bytes(self, int part):
-        """Bytes that an element with just the next row of a partition takes."""
+        """Bytes of an element with only the next row of a partition."""
         self._check_part(part)
         return self.next_row_bytes(part)
 
     def stop_batch(self):
-        """Let go of the batch; rows that are left are not encoded any more."""
+        """Release the batch; remaining rows are not encoded."""
         self.end()
 
     def _check_part(self, int part):
@@ -352,6 +352,6 @@ cdef extern from "fb_cpu.h":
 
 
 def _best_way(int way):
-    """For tests: this module's kernels as on a processor without AVX2 (0), with it (1), or as this one has them (2)."""
+    """For tests: select the kernels: without AVX2 (0), with AVX2 (1), or the best that this processor has (2)."""
     global fb_best_way
     fb_best_way = way

@@ -1,4 +1,4 @@
-"""Schemas: what a record's fields are called, what they hold, and whether they may be null.
+"""Schemas: the names of a record's fields, their types, and whether they may be null.
 
 The text of a type, which :func:`parse_type` reads and ``str`` of a :class:`DataType` writes::
 
@@ -11,7 +11,7 @@ The text of a type, which :func:`parse_type` reads and ``str`` of a :class:`Data
     time32[s|ms]  time64[us|ns]  timestamp[s|ms|us|ns] timestamp[us,UTC]  duration[s|ms|us|ns]
     list<T>  large_list<T>  fixed_size_list(3)<T>  struct<a: T, "b c": T?>  map<K, V>  dictionary<int32, T>
 
-Shorter names stand for the usual choice: ``decimal(p,s)``, ``date``, ``time``, ``timestamp`` and ``duration`` (both
+Short names stand for the usual choice: ``decimal(p,s)``, ``date``, ``time``, ``timestamp`` and ``duration`` (both
 microseconds), ``int`` (64 bits), ``float`` (64 bits, as in Python), ``str`` and ``bytes``.
 """
 
@@ -39,11 +39,11 @@ UNITS = {
     "timestamp": ("s", "ms", "us", "ns"),
     "duration": ("s", "ms", "us", "ns"),
 }
-#: Kinds whose name says all.
+#: Kinds without parameters.
 PLAIN = INTEGERS | FLOATS | STRINGS | BINARIES | {"bool", "null", "date32", "date64"}
 KINDS = PLAIN | DECIMALS | LISTS | UNITS.keys() | {"fixed_size_binary", "struct", "map", "dictionary"}
 MAX_PRECISION = {"decimal128": 38, "decimal256": 76}
-#: Children's names, where the type gives them.
+#: Names of children that the type prescribes.
 CHILD_NAMES = {
     "list": ("item",),
     "large_list": ("item",),
@@ -55,27 +55,27 @@ CHILD_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class DataType:
-    """A type, possibly of types.
+    """A type, possibly with child types.
 
     Parameters
     ----------
     kind : str
         One of ``KINDS``.
     unit : str
-        ``"s"``, ``"ms"``, ``"us"`` or ``"ns"`` of time32, time64, timestamp and duration.
+        Unit of time32, time64, timestamp and duration: ``"s"``, ``"ms"``, ``"us"`` or ``"ns"``.
     zone : str
         Time zone of a timestamp; empty for none.
     precision, scale : int
-        Digits of a decimal, and how many of them stand after the point.
+        Digits of a decimal, and how many of them are after the point.
     width : int
         Bytes of a fixed_size_binary, items of a fixed_size_list.
     children : tuple of Field
-        Of list kinds one; of map two (key, value); of dictionary two (index, value); of struct its fields.
+        One for list kinds; two for map (key, value) and for dictionary (index, value); the fields of a struct.
 
     Raises
     ------
     SchemaError
-        A combination that does not exist.
+        The combination does not exist.
     """
 
     kind: str
@@ -140,13 +140,13 @@ class DataType:
 
     @property
     def nested(self) -> bool:
-        """Whether it holds other types."""
+        """Whether it has child types."""
         return self.kind in LISTS or self.kind in ("struct", "map", "dictionary")
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A name, a type, and whether None is allowed."""
+    """A name, a type, and whether it may be None."""
 
     name: str
     type: DataType
@@ -197,12 +197,12 @@ class Schema:
     Parameters
     ----------
     fields : iterable of Field
-        With different names.
+        Their names must differ.
 
     Raises
     ------
     SchemaError
-        Two fields of one name.
+        Two fields have the same name.
 
     Examples
     --------
@@ -221,16 +221,16 @@ class Schema:
         Parameters
         ----------
         fields : mapping or iterable of pairs, optional
-            Names that are no identifiers go here.
+            For names that are not Python identifiers.
         **named : str, DataType, Field or pyarrow.DataType
-            The type's text, ``?`` at its end for nullable.
+            The text of the type, with ``?`` at the end if nullable.
         """
         pairs = list(fields.items()) if isinstance(fields, Mapping) else list(fields)
         return cls(_field_of(name, spec) for name, spec in [*pairs, *named.items()])
 
     @classmethod
     def from_arrow(cls, schema: Any) -> Schema:
-        """Schema of a ``pyarrow.Schema`` (metadata is left behind; an extension type is refused by name)."""
+        """Schema of a ``pyarrow.Schema`` (metadata is dropped; an extension type raises an error that names it)."""
         from fastbuf.serializers.schema_arrow import field_from_arrow
 
         return cls(field_from_arrow(field, field.name) for field in schema)
@@ -257,14 +257,14 @@ class Schema:
         Raises
         ------
         SchemaError
-            An annotation that says no type; the message names the field.
+            An annotation is not a supported type; the message names the field.
         """
         from fastbuf.serializers.schema_classes import fields_from_class
 
         return cls(fields_from_class(record))
 
     def to_arrow(self) -> Any:
-        """The same as a ``pyarrow.Schema``."""
+        """The same schema as a ``pyarrow.Schema``."""
         import pyarrow as pa
 
         from fastbuf.serializers.schema_arrow import field_to_arrow
@@ -272,7 +272,7 @@ class Schema:
         return pa.schema([field_to_arrow(field) for field in self.fields])
 
     def to_numpy(self) -> Any:
-        """The same as a structured ``numpy.dtype``; SchemaError names a field that is nullable or of any width."""
+        """As a structured ``numpy.dtype``; SchemaError names a field that is nullable or has no fixed width."""
         from fastbuf.serializers.schema_numpy import dtype_from_fields
 
         return dtype_from_fields(self.fields)
@@ -293,7 +293,7 @@ class Schema:
         return int.from_bytes(blake2b(self.text.encode(), digest_size=8).digest(), "little")
 
     def index(self, name: str) -> int:
-        """Position of a field; SchemaError when there is none of that name."""
+        """Position of a field; SchemaError if no field has that name."""
         for position, field in enumerate(self.fields):
             if field.name == name:
                 return position
@@ -354,7 +354,7 @@ def parse_type(text: str) -> tuple[DataType, bool]:
     Raises
     ------
     SchemaError
-        The text is not of the grammar at the head of this module.
+        The text does not match the grammar at the head of this module.
     """
     from fastbuf.serializers.schema_text import parse
 

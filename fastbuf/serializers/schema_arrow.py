@@ -1,4 +1,4 @@
-"""Types from pyarrow's and to them.  The one module here that needs pyarrow; imported when it is called for."""
+"""Conversion of types from and to pyarrow.  Only this module needs pyarrow; it is imported when first used."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 from fastbuf.errors import SchemaError
 from fastbuf.serializers.schema import CHILD_NAMES, DECIMALS, PLAIN, DataType, Field
 
-#: pyarrow's str of a plain type -> our kind.
+#: str of a plain pyarrow type -> our kind.
 _PLAIN_NAMES = {
     "halffloat": "float16",
     "float": "float32",
@@ -21,17 +21,17 @@ _FACTORIES = {"bool": "bool_", "float16": "float16", "float32": "float32", "floa
 
 
 def field_from_arrow(field: Any, path: str, name: str | None = None) -> Field:
-    """Our field of an Arrow field; `path` is what an error calls it, `name` replaces the name."""
+    """Our field for an Arrow field; `path` names it in errors, `name` replaces its name."""
     return Field(field.name if name is None else name, type_from_arrow(field.type, path), bool(field.nullable))
 
 
 def type_from_arrow(kind: Any, path: str) -> DataType:
-    """Our type of an Arrow type.
+    """Our type for an Arrow type.
 
     Raises
     ------
     SchemaError
-        An Arrow type that fastbuf does not know: extension, union, run-end encoded, interval, list view.
+        fastbuf does not support the Arrow type: extension, union, run-end encoded, interval, list view.
     """
     is_ = pa.types
     if not isinstance(kind, pa.DataType):
@@ -43,7 +43,7 @@ def type_from_arrow(kind: Any, path: str) -> DataType:
     if plain in PLAIN:
         return DataType(plain)
     if is_.is_decimal(kind):
-        # Arrow's decimal32 and decimal64 travel as decimal128 would be another type: refused below.
+        # Arrow's decimal32 and decimal64 would become another type (decimal128): they are refused below.
         if is_.is_decimal128(kind) or is_.is_decimal256(kind):
             name = "decimal128" if is_.is_decimal128(kind) else "decimal256"
             return DataType(name, precision=kind.precision, scale=kind.scale)
@@ -68,16 +68,16 @@ def type_from_arrow(kind: Any, path: str) -> DataType:
     elif is_.is_dictionary(kind):
         index = Field("index", type_from_arrow(kind.index_type, path))
         return DataType("dictionary", children=(index, Field("value", type_from_arrow(kind.value_type, path))))
-    raise SchemaError(f"field {path!r} has the Arrow type {kind}, which fastbuf does not carry")
+    raise SchemaError(f"field {path!r} has the Arrow type {kind}, which fastbuf does not support")
 
 
 def field_to_arrow(field: Field) -> Any:
-    """The pyarrow.Field of our field."""
+    """The pyarrow.Field for our field."""
     return pa.field(field.name, type_to_arrow(field.type), nullable=field.nullable)
 
 
 def type_to_arrow(kind: DataType) -> Any:
-    """The pyarrow.DataType of our type."""
+    """The pyarrow.DataType for our type."""
     name = kind.kind
     if name in PLAIN:
         return getattr(pa, _FACTORIES.get(name, name))()

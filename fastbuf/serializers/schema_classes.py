@@ -12,7 +12,7 @@ from typing import Any
 from fastbuf.errors import SchemaError
 from fastbuf.serializers.schema import DataType, Field, parse_type
 
-#: What an annotation says on its own; anything else is said by ``Annotated[T, "the type's text"]``.
+#: Annotations that are types on their own; others need ``Annotated[T, "the type's text"]``.
 _PLAIN = {
     bool: "bool",
     int: "int64",
@@ -29,12 +29,12 @@ _PLAIN = {
 
 
 def fields_from_class(cls: Any) -> list[Field]:
-    """Fields of a class of records.
+    """Fields of a record class.
 
     Raises
     ------
     SchemaError
-        Not such a class, or a field whose annotation says no type; the message names the field.
+        The class is not supported, or a field's annotation is not a type; the message names the field.
     """
     names = _names(cls)
     if names is None:
@@ -102,7 +102,7 @@ def _type(hint: Any, path: str, outer: tuple[Any, ...]) -> tuple[DataType, bool]
 
 
 def _annotated(args: tuple[Any, ...], path: str, outer: tuple[Any, ...]) -> tuple[DataType, bool]:
-    # The first text counts; other annotations are somebody else's.
+    # The first text counts; other annotations belong to other libraries.
     inner = typing.get_args(args[0])
     optional = typing.get_origin(args[0]) in (typing.Union, types.UnionType) and type(None) in inner
     for said in args[1:]:

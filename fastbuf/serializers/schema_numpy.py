@@ -1,4 +1,4 @@
-"""Fields of a structured NumPy dtype, and the dtype of fields."""
+"""Conversion of fields from and to structured NumPy dtypes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ def fields_from_numpy(dtype: Any) -> list[Field]:
     Raises
     ------
     SchemaError
-        Not structured, or a field of objects, complex numbers, long doubles, or of a date unit Arrow has not.
+        The dtype is not structured, or a field has objects, complex numbers, long doubles, or a date unit that Arrow
+        lacks.
     """
     dtype = np.dtype(dtype)
     if dtype.names is None:
@@ -53,16 +54,16 @@ def _type(dtype: np.dtype[Any], path: str) -> DataType:
             return DataType("timestamp" if dtype.kind == "M" else "duration", unit=unit)
         if count == 1 and unit == "D" and dtype.kind == "M":
             return DataType("date32")
-    raise SchemaError(f"field {path!r} has the dtype {dtype}, which fastbuf does not carry")
+    raise SchemaError(f"field {path!r} has the dtype {dtype}, which fastbuf does not support")
 
 
 def dtype_from_fields(fields: Iterable[Field], path: str = "") -> np.dtype[Any]:
-    """The structured dtype of fields, which must have one width each and no nulls.
+    """The structured dtype of fields, which must have fixed widths and no nulls.
 
     Raises
     ------
     SchemaError
-        A field that no dtype holds; the message names it.
+        A field has no dtype; the message names it.
     """
     return np.dtype([(field.name, _dtype(field, f"{path}.{field.name}" if path else field.name)) for field in fields])
 
@@ -89,4 +90,4 @@ def _dtype(field: Field, path: str) -> Any:
         return np.dtype((base, (kind.width, *shape)))
     if kind.kind == "struct":
         return dtype_from_fields(kind.children, path)
-    raise SchemaError(f"field {path!r} has the type {kind}, which has no width that a dtype could have")
+    raise SchemaError(f"field {path!r} has the type {kind}, which has no fixed width as a dtype needs")

@@ -1,4 +1,4 @@
-"""Reads the text of a type; the grammar stands at the head of schema.py."""
+"""Parser for the text of a type; the head of schema.py has the grammar."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fastbuf.errors import SchemaError
 from fastbuf.serializers.schema import CHILD_NAMES, DECIMALS, KINDS, MAX_PRECISION, PLAIN, UNITS, DataType, Field
 
 _ALIASES = {"int": "int64", "float": "float64", "str": "string", "bytes": "binary", "date": "date32", "boolean": "bool"}
-#: Kinds that may go without their unit.
+#: Kinds whose unit may be left out.
 _DEFAULT_UNITS = {"timestamp": "us", "duration": "us"}
 _NAME = re.compile(r"\s*([A-Za-z_]\w*)", re.ASCII)
 _NUMBERS = re.compile(r"\s*\(\s*(-?\d+)\s*(?:,\s*(-?\d+)\s*)?\)")
@@ -106,7 +106,7 @@ class _Parser:
                 raise self.fail("a field's name is expected")
             try:
                 name = json.loads(quoted[1]) if quoted else plain[1] if plain else ""
-            except ValueError as error:  # a control character, or an escape that JSON has not
+            except ValueError as error:  # a control character, or an escape that JSON lacks
                 raise self.fail(f"a field's name is no JSON string ({error})") from None
             if not self.take(":"):
                 raise self.fail(f"':' is expected after {name!r}")
@@ -118,9 +118,9 @@ class _Parser:
 
 
 def parse(text: str) -> tuple[DataType, bool]:
-    """Type and nullability of a text; SchemaError where it is not of the grammar."""
+    """Type and nullability of a text; SchemaError if it does not match the grammar."""
     parser = _Parser(text)
     found = parser.nullable(0)
     if text[parser.at :].strip():
-        raise parser.fail(f"{text[parser.at :].strip()!r} is too much")
+        raise parser.fail(f"{text[parser.at :].strip()!r} is not expected")
     return found

@@ -1,4 +1,4 @@
-"""Base of all serializers: a kind, a schema, and one record to bytes and back."""
+"""Base of all serializers: a kind, a schema, and functions that encode and decode one record."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.object cimport PyObject
@@ -11,16 +11,16 @@ cdef enum:
 
 cdef class Serializer:
     """Serializer()\n--\n
-    What every serializer offers; see the subclasses for what they carry.
+    The interface of every serializer; the subclasses say which records they support.
 
     Attributes
     ----------
     kind : str
         ``"row"``, ``"columnar"`` or ``"pickled"``.
     schema : Schema or None
-        What the records look like; None where any object goes.
+        Schema of the records; None if any object is allowed.
     fingerprint : int
-        64 bits of the schema, 0 without one: two ends compare it before they exchange data.
+        64 bits of the schema, 0 without one: both ends compare it before they exchange data.
     checksum : bool
         Whether blocks carry a CRC32C of their body.
     """
@@ -68,7 +68,7 @@ cdef class Serializer:
         Raises
         ------
         RecordError
-            The record does not fit the schema.
+            The record does not match the schema.
         """
         cdef Py_ssize_t room = 512, size
         cdef bytes out
@@ -82,7 +82,7 @@ cdef class Serializer:
             room = size
 
     def decode(self, payload):
-        """Decode what :meth:`encode` gave.
+        """Decode the result of :meth:`encode`.
 
         Parameters
         ----------

@@ -1,12 +1,12 @@
-# Records out of a byte stream that was cut into buffers anywhere.  One per channel, one thread at a time.
+# Restores records from a byte stream that was cut into buffers at any byte.  One per channel, one thread at a time.
 #
 #     element = u32 length | payload
 #
-# The carry holds a whole element, prefix first, so that the payload stands in it as it stood in the stream
-# (columnar chunks are 8-byte aligned at payload + 4).
+# The carry holds a whole element, prefix first, so that the payload has the same alignment as in the stream (columnar
+# chunks are 8-byte aligned at payload + 4).
 #
-# collect() knows a serializer, and copies the tail of a long element that crosses a boundary straight into the bytes
-# object that its record is to have (serializer.pxd): the carry then holds what is before it.
+# collect() has a serializer, and copies the tail of a long element that spans buffers directly into the bytes object of
+# its record (serializer.pxd): the carry then holds only the bytes before the tail.
 from libc.stdint cimport uint8_t
 
 from fastbuf.serializers.row_encode cimport Writer
@@ -15,28 +15,28 @@ from fastbuf.serializers.serializer cimport Serializer
 
 cdef class SpanningReader:
     cdef readonly Py_ssize_t max_record_bytes
-    cdef const uint8_t *_data      # the buffer that was fed; borrowed until it is used up
-    cdef Py_ssize_t _left          # bytes of it that are unread
-    cdef uint8_t *_carry           # malloc'ed: the element that began in an earlier buffer
-    cdef Py_ssize_t _room          # bytes allocated there; never more than twice what has come
-    cdef Py_ssize_t _have          # bytes filled there
-    cdef bint _handed              # the carried element was handed out: the next call drops it
-    cdef bytes _tail               # the tail that is being filled; None: there is none
-    cdef Py_ssize_t _tail_have     # bytes filled there
-    cdef object _held              # what feed_bytes was given (tests)
+    cdef const uint8_t *_data      # the buffer fed last; borrowed until it is used up
+    cdef Py_ssize_t _left          # unread bytes of it
+    cdef uint8_t *_carry           # malloc'ed; holds the element that began in an earlier buffer
+    cdef Py_ssize_t _room          # bytes allocated for _carry; at most twice the bytes received
+    cdef Py_ssize_t _have          # bytes used in _carry
+    cdef bint _handed              # the carried element was returned: the next call drops it
+    cdef bytes _tail               # the tail being filled; None: none
+    cdef Py_ssize_t _tail_have     # bytes filled in _tail
+    cdef object _held              # the argument of feed_bytes (tests)
 
-    # The next buffer; the one before must be used up.
+    # Sets the next buffer; the previous one must be used up.
     cdef int feed(self, const uint8_t *data, Py_ssize_t length) except -1 nogil
-    # The next payload, in place if it is whole in the buffer, else from the carry.  False: feed the next buffer.
-    # The pointer holds until the next call of next or feed.
+    # Finds the next payload: in place if it is whole in the buffer, else in the carry.  False: feed the next buffer.
+    # The pointer is valid until the next call of next or feed.
     cdef bint next(self, const uint8_t **payload, Py_ssize_t *length) except -1 nogil
-    # Asks for what stands behind that payload, which most often is one of the same length.  Reads nothing.
+    # Prefetches the bytes after that payload, which usually are a payload of the same length.  Reads nothing.
     cdef void ask_for_next(self, Py_ssize_t length) noexcept nogil
-    # Appends every record that is whole by now; the buffer is used up then.  Instead of next, not beside it.
+    # Appends every record that is complete; the buffer is used up afterwards.  Do not mix with next.
     cdef int collect(self, Serializer serializer, list records) except -1
-    # The same without decoding: the elements go to `out` as they are; -> how many.
+    # The same without decoding: appends the elements to `out`; returns how many.
     cdef Py_ssize_t collect_elements(self, Writer *out) except -1
-    # Nothing carried and nothing unread: must be so at the end of a partition.
+    # Nothing is carried and nothing unread: required at the end of a partition.
     cdef bint clean(self) noexcept nogil
 
     cdef bint _from_carry(self, const uint8_t **payload, Py_ssize_t *length) except -1 nogil

@@ -1,4 +1,4 @@
-"""Takes length-prefixed records out of a stream of buffers, also those that lie across several."""
+"""Extracts length-prefixed records from a stream of buffers, including records that span several buffers."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t, uint32_t
@@ -14,8 +14,8 @@ from fastbuf.errors import RecordTooLong
 cdef enum:
     PREFIX = 4                # bytes of the length before each payload
     SMALLEST = 256            # first size of the carry
-    KEPT = 1 << 20            # a carry beyond this is let go of when records have become small again
-    MOST_TAIL = 16 << 20      # bytes that are reserved for a tail on the word of its head; a longer one is carried
+    KEPT = 1 << 20            # a carry larger than this is freed when records have become small again
+    MOST_TAIL = 16 << 20      # most bytes reserved for a tail by its claimed length; a longer one is carried
 
 
 cdef int _raise_too_long(Py_ssize_t size, Py_ssize_t most) except -1 with gil:
@@ -34,20 +34,20 @@ cdef int _raise_memory(Py_ssize_t size) except -1 with gil:
 
 
 cdef class SpanningReader:
-    """Cuts a byte stream, given buffer by buffer, into the payloads it carries.
+    """Cuts a byte stream, given buffer by buffer, into its payloads.
 
     Parameters
     ----------
     max_record_bytes : int
-        Longest payload, in bytes.  A longer one is refused when its length prefix is read.
+        Longest payload, in bytes.  A longer one is refused as soon as its length prefix is read.
 
     Notes
     -----
-    A payload that is whole within a buffer is handed out in place.  Only one that crosses a boundary is copied, into
-    a carry that grows with the bytes that have come, not with what the prefix claims: a forged length makes the
-    reader wait, it does not make it allocate.  Long bytes at a record's end (:meth:`Serializer.tail_at`), up to 16 MiB,
-    are the exception: a bytes object of their length is made when their head has come, of which the system gives only
-    those pages that are then written to.
+    A payload that is whole within a buffer is returned in place.  Only one that spans buffers is copied, into a carry
+    that grows with the bytes received, not with the claimed length: a forged length makes the reader wait, not
+    allocate. The exception are long bytes at a record's end (:meth:`Serializer.tail_at`), up to 16 MiB: a bytes object
+    of their length is allocated when the bytes before them have arrived; the system commits only those of its pages
+    that are written.
     """
 
     def __cinit__(self, Py_ssize_t max_record_bytes):
@@ -128,7 +128,7 @@ cdef class SpanningReader:
                 self._left -= n
             if self._left == 0:
                 return 0
-            # What is left, or carried already, is an element that goes on in the next buffer, or one to be refused.
+            # The rest, or the carried bytes, are an element that continues in the next buffer, or one to be refused.
             if serializer.tail_head and self._begin_tail(serializer):
                 continue
             if not self._from_carry(&payload, &n):
@@ -162,7 +162,7 @@ cdef class SpanningReader:
             records += 1
 
     cdef bint _begin_tail(self, Serializer serializer) except -1:
-        # Carries what is before the tail, as far as it has come, and makes the tail when all of it has.
+        # Carries the bytes before the tail as they arrive, and allocates the tail when all of them are there.
         cdef uint32_t size
         cdef Py_ssize_t at = PREFIX
         if self._have < at:
@@ -197,7 +197,7 @@ cdef class SpanningReader:
         return self._tail_have == PyBytes_GET_SIZE(self._tail)
 
     cdef void _drop(self) noexcept nogil:
-        # The carried element was used.  A carry that one huge record made large is let go of once records are small.
+        # The carried element was used.  A carry that a huge record made large is freed once records are small.
         if self._room > KEPT and self._have < self._room // 4:
             free(self._carry)
             self._carry = NULL
@@ -225,17 +225,17 @@ cdef class SpanningReader:
     cdef bint clean(self) noexcept nogil:
         return self._left == 0 and (self._have == 0 or self._handed)
 
-    # For tests: the C methods seen from Python.  The buffer fed last is kept alive here.
+    # For tests: Python access to the C methods.  The last fed buffer is kept alive here.
 
     def feed_bytes(self, data):
-        """Feed the next buffer (bytes-like); it is held until the next one is fed."""
+        """Feed the next buffer (bytes-like); it is kept until the next one is fed."""
         cdef const uint8_t[::1] view = memoryview(data).cast("B")
         cdef Py_ssize_t size = view.shape[0]
         self.feed(&view[0] if size else NULL, size)
         self._held = data
 
     def collect_records(self, Serializer serializer, data):
-        """The records that are whole with the next buffer (bytes-like)."""
+        """The records that are complete after the next buffer (bytes-like)."""
         cdef list found = []
         self.feed_bytes(data)
         self.collect(serializer, found)
@@ -255,5 +255,5 @@ cdef class SpanningReader:
 
     @property
     def carry_bytes(self):
-        """Bytes allocated for records across buffers."""
+        """Bytes allocated for records that span buffers."""
         return self._room

@@ -1,4 +1,4 @@
-"""NumPy structured arrays as record batches, and record batches as structured arrays."""
+"""Conversion between NumPy structured arrays and record batches."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from fastbuf.serializers.schema import Schema
 
 
 def record_batch(array: NDArray[Any]) -> Any:
-    """A structured array as a ``pyarrow.RecordBatch``: what ``ColumnarSerializer`` and ``emit_batch`` make of one.
+    """A structured array as a ``pyarrow.RecordBatch``, as ``ColumnarSerializer`` and ``emit_batch`` convert one.
 
-    Each field is made contiguous once.
+    Each field is copied once to make it contiguous.
 
     Raises
     ------
     SchemaError
-        A field that Arrow has no type for; the message names it.
+        Arrow has no type for a field; the message names it.
     RecordError
-        An array of more than one dimension.
+        The array has more than one dimension.
     """
     import pyarrow as pa
 
@@ -51,21 +51,21 @@ def structured_array(batch: Any) -> NDArray[Any]:
     Parameters
     ----------
     batch : pyarrow.RecordBatch
-        Without nulls.  Timestamps with a zone give their instants in UTC.
+        Must have no nulls.  Timestamps with a zone become their instants in UTC.
 
     Returns
     -------
     ndarray
-        Of shape (rows,): bool, int8 to uint64, float16 to float64, datetime64, timedelta64, ``V`` of a
-        fixed_size_binary, ``U`` and ``S`` as wide as the longest string or binary, subarrays of fixed_size_lists, a
-        structured field of a struct.  A copy.
+        A copy of shape (rows,).  Types: bool, int8 to uint64, float16 to float64, datetime64, timedelta64, ``V`` for a
+        fixed_size_binary, ``U`` and ``S`` as wide as the longest string or binary, subarrays for fixed_size_lists, a
+        structured field for a struct.
 
     Raises
     ------
     RecordError
-        A null; the message names the column.
+        There is a null; the message names the column.
     SchemaError
-        A type that NumPy has not: decimals, times of day, lists of any length, maps.
+        NumPy lacks the type: decimals, times of day, lists of any length, maps.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What tests and benches need of TCP: the limit by hand, a socket and a loop, and figures of the I/O thread."""
+"""For tests and benches of TCP: the speed limit by plain loops, a socket and a loop, and figures of the I/O thread."""
 
 from libc.errno cimport EAGAIN, errno
 from libc.stdint cimport int64_t, uint8_t, uint64_t
@@ -13,17 +13,17 @@ import os
 
 
 def parks_for_ns(int timeout_ms):
-    """How long an I/O thread whose clock has work in `timeout_ms` (negative: never) is parked before it looks there."""
+    """How long an I/O thread whose next timer is due in `timeout_ms` (negative: never) parks before it looks."""
     return loop_parks_until(0, timeout_ms)
 
 
 def limit_send(int fd, uint64_t buffers, size_t size, uint64_t ring):
-    """Send so many buffers, each copied into the next of `ring` places first, on a connected socket that blocks.
+    """Send `buffers` buffers on a connected blocking socket, each copied into the next of `ring` places first.
 
     Raises
     ------
     OSError
-        The socket's.
+        From the socket.
     """
     cdef uint64_t done = 0
     cdef size_t sent
@@ -50,17 +50,17 @@ def limit_send(int fd, uint64_t buffers, size_t size, uint64_t ring):
 
 
 def limit_receive(int fd, uint64_t buffers, size_t size, uint64_t ring):
-    """Receive what `limit_send` sends, into `ring` places in turn, and look at a word of each.
+    """Receive the buffers of `limit_send` into `ring` places in turn, and read one word of each.
 
     Returns
     -------
     int
-        What the looks added up to.
+        Sum of these words.
 
     Raises
     ------
     OSError
-        The socket's; EOFError: it ended before.
+        From the socket; EOFError: the peer closed it before the end.
     """
     cdef uint64_t done = 0
     cdef uint64_t sum = 0
@@ -91,7 +91,7 @@ def limit_receive(int fd, uint64_t buffers, size_t size, uint64_t ring):
 
 
 cdef ssize_t _whole(int fd, uint8_t *place, size_t size) noexcept nogil:
-    # Spins: nobody is woken, so what it takes is the wire's time and the calls'.
+    # Spins: no thread is woken, so this measures only the wire and the system calls.
     cdef size_t got = 0
     cdef ssize_t n
     while got < size:
@@ -106,12 +106,12 @@ cdef ssize_t _whole(int fd, uint8_t *place, size_t size) noexcept nogil:
 
 
 def limit_bounce(int fd, uint64_t times, size_t size, bint serve):
-    """Messages there and back by hand, on a connected socket, by two ends that spin; serve: what comes is sent back.
+    """Send messages back and forth by plain loops on a connected socket; both ends spin.  serve: return what arrives.
 
     Returns
     -------
     list of float
-        Seconds of each trip; of one who serves, none.
+        Seconds of each round trip; empty for the serving end.
     """
     cdef uint64_t done = 0
     cdef ssize_t n = 1

@@ -1,4 +1,4 @@
-"""The listener's side of a handshake, message by message, wherever they come from (order and proof: ``handshake``)."""
+"""The listener's side of a handshake, message by message; ``handshake`` has the order and the proof."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fastbuf.transports import handshake as hs
 
 
 class Refused(Exception):
-    """The applicant is sent away; `reply` is what it is told, if anything.  Text: what is strange about it."""
+    """The applicant is refused; `reply` is sent to it, if not empty.  Text: what is suspicious about it."""
 
     def __init__(self, reply: bytes, why: str = "") -> None:
         super().__init__(why)
@@ -18,16 +18,16 @@ class Refused(Exception):
 
 
 class Applicant:
-    """One producer's channel that has not proved its gate's secret yet.
+    """A producer's channel that has not proved its gate's secret yet.
 
     Parameters
     ----------
     find_gate
-        The open gate of a number, or None.
+        Returns the open gate with a number, or None.
     stream
         The channel's number on its connection.
     peer
-        Who speaks, for messages.
+        The producer's address, for error messages.
     """
 
     def __init__(self, find_gate: Callable[[int], Any], stream: int, peer: str) -> None:
@@ -40,17 +40,17 @@ class Applicant:
         self.hello: hs.Hello | None = None
         self.gate: Any = None
         self.proved = False
-        self.taken = False  #: its connection is no longer the listener's, even if it is not admitted
+        self.taken = False  #: the listener no longer owns its connection, even if it is not admitted
 
     def hear(self, message: bytes) -> bytes:
-        """Take in a message; -> what to answer, empty once the secret is proved.
+        """Handle a message; returns the answer, empty once the secret is proved.
 
         Raises
         ------
         Refused
-            It has no place here.
+            The applicant must be refused.
         ProtocolError
-            That was no such message.
+            The bytes are not the expected message.
         """
         return self._hear_hello(message) if self.hello is None else self._hear_proof(self.hello, message)
 
@@ -68,7 +68,7 @@ class Applicant:
         return hs.pack_challenge(self._nonce)
 
     def welcome(self) -> bytes:
-        """The last message, for one that has proved the secret: that we know it too."""
+        """The last message, after the applicant proved the secret: the proof that we know it too."""
         return hs.pack_welcome(self.gate.secret, self._hello_bytes, self._nonce)
 
     def _hear_proof(self, hello: hs.Hello, message: bytes) -> bytes:

@@ -9,10 +9,10 @@
     PROOF      HMAC(secret, "client" hello s)  ---->
                                                <----   VERDICT    status, HMAC(secret, "server" hello s) or a reason
 
-Who connects proves first: a stranger at the listener's gets nothing that it could try secrets on at home.
-HMAC-SHA256 and the constant-time comparison are the standard library's.  Every message has a fixed
-length (the reason's is bounded), so nothing is allocated on a stranger's word.  Neither side learns the
-secret from the other, and a recorded conversation proves nothing: both nonces are fresh.
+The side that connects proves the secret first, so a stranger gets nothing from the listener to test guessed secrets
+offline.  HMAC-SHA256 and the constant-time comparison are the standard library's.  Every message has a fixed length (a
+reason has a bounded one), so a stranger's data never sets how much is allocated.  Neither side learns the secret from
+the other, and a recorded conversation proves nothing: both nonces are fresh.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from typing import TypeVar
 from fastbuf.config import FLOW_CONTROLS
 from fastbuf.errors import AuthenticationError, ExchangeError, PeerLost, ProtocolError, SchemaMismatch, SequenceError
 
-#: The last byte is the version of the wire; 2: events, streams, PING that is answered; 3: CROSSED;
-#: 4: who connects proves first, BUSY; the writer's buffer timeout; 5: the flow control
+#: The last byte is the version of the wire; 2: events, streams, answered PING; 3: CROSSED; 4: the side that connects
+#: proves first, BUSY; the writer's buffer timeout; 5: the flow control
 MAGIC = b"FASTBUF\x05"
 NONCE_BYTES = 32
 PROOF_BYTES = 32
@@ -45,17 +45,17 @@ VERDICT_HEAD_BYTES = 3
 WELCOME, REFUSED_SECRET, REFUSED_GATE, REFUSED_EPOCH, REFUSED_SCHEMA, REFUSED_CHANNEL = range(6)
 REFUSED_SIZE, REFUSED_PLAIN, CROSSED, BUSY = 6, 7, 8, 9
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.25  #: of who found no place, before the next try
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.25  #: pause before the next try after BUSY
 
 T = TypeVar("T")
 
 
 class Crossed(ExchangeError):
-    """The server dials us at this moment, and goes on with that: its connection is to be used for this channel too."""
+    """The server is connecting to us at this moment; this channel must use the server's connection too."""
 
 
 class Busy(PeerLost):
-    """The server has no place for one more who has not proved the secret: try again."""
+    """The server has no place for another unauthenticated connection now: try again."""
 
 
 _REFUSALS: dict[int, type[Exception]] = {
@@ -73,7 +73,7 @@ _REFUSALS: dict[int, type[Exception]] = {
 
 @dataclass(frozen=True)
 class Hello:
-    """What a producer says first."""
+    """A producer's first message."""
 
     gate_id: int
     channel: int
@@ -82,8 +82,8 @@ class Hello:
     segment_size: int
     nonce: bytes
     stream: int = 0  #: the channel's number on this connection
-    port: int = 0  #: where whoever speaks listens itself, at the address it speaks from; 0: nowhere
-    flush_ns: int = 0  #: its buffer timeout; 0: it says after every record what may leave, negative: never
+    port: int = 0  #: where the sender itself listens, at the address it connects from; 0: nowhere
+    flush_ns: int = 0  #: buffer timeout; 0: the writer flushes after every record, negative: never
     flow_control: str = "credit"
 
     def pack(self) -> bytes:
@@ -104,7 +104,7 @@ class Hello:
 
     @classmethod
     def unpack(cls, data: bytes) -> Hello:
-        """Read the message; raises ProtocolError when it is none."""
+        """Read the message; raises ProtocolError if the bytes are none."""
         magic, *numbers, flow, nonce = _HELLO.unpack(data)
         if magic != MAGIC:
             raise ProtocolError(f"a peer speaks another protocol or version: {magic!r}")
@@ -117,33 +117,33 @@ class Hello:
 
 
 def server_proof(secret: bytes, hello: bytes, nonce: bytes) -> bytes:
-    """What only a server with the secret can say."""
+    """Proof that the server knows the secret."""
     return hmac.digest(secret, b"server" + hello + nonce, "sha256")
 
 
 def client_proof(secret: bytes, hello: bytes, nonce: bytes) -> bytes:
-    """What only a client with the secret can say."""
+    """Proof that the client knows the secret."""
     return hmac.digest(secret, b"client" + hello + nonce, "sha256")
 
 
 def pack_challenge(nonce: bytes) -> bytes:
-    """CHALLENGE of a server that knows the gate."""
+    """CHALLENGE of a server that has the gate."""
     return bytes([WELCOME]) + nonce
 
 
 def pack_refusal(status: int) -> bytes:
-    """CHALLENGE of a server that does not, or has no place."""
+    """CHALLENGE of a server that lacks the gate, or has no place."""
     return bytes([status]) + bytes(NONCE_BYTES)
 
 
 def pack_verdict(status: int, reason: str = "") -> bytes:
-    """VERDICT that refuses; a reason is cut to REASON_BYTES."""
+    """VERDICT that refuses; a reason longer than REASON_BYTES is cut."""
     text = reason.encode()[:REASON_BYTES]
     return struct.pack("<BH", status, len(text)) + text
 
 
 def pack_welcome(secret: bytes, hello: bytes, nonce: bytes) -> bytes:
-    """VERDICT for who has proved the secret: the server's own proof."""
+    """VERDICT for a client that has proved the secret: the server's own proof."""
     return struct.pack("<BH", WELCOME, PROOF_BYTES) + server_proof(secret, hello, nonce)
 
 
@@ -163,7 +163,7 @@ def _receive(sock: socket.socket, n: int, where: str) -> bytes:
 
 
 def verdict_length(head: bytes, where: str) -> int:
-    """How many bytes follow the head of a VERDICT; raises ProtocolError when it is none."""
+    """Bytes that follow the head of a VERDICT; raises ProtocolError if it is none."""
     status, length = struct.unpack("<BH", head)
     fits = length == PROOF_BYTES if status == WELCOME else status in _REFUSALS and length <= REASON_BYTES
     if not fits:
@@ -172,14 +172,14 @@ def verdict_length(head: bytes, where: str) -> int:
 
 
 class Greeting:
-    """The client's side of one handshake, message by message, however they are carried.
+    """The client's side of one handshake, message by message, however the messages are sent.
 
     Parameters
     ----------
     hello, secret
-        What is said first, and what is proved after it.
+        The first message, and the secret to prove.
     where
-        Who is spoken to, for messages.
+        The server's name, for error messages.
     """
 
     def __init__(self, hello: Hello, secret: bytes, where: str) -> None:
@@ -190,7 +190,7 @@ class Greeting:
         self.message = hello.pack()  #: HELLO
 
     def prove(self, challenge: bytes) -> bytes:
-        """PROOF, for a server that has the gate; raises AuthenticationError or ExchangeError if it has not."""
+        """PROOF, for a server that has the gate; raises AuthenticationError or ExchangeError if it refuses."""
         if challenge[0] == REFUSED_PLAIN:
             raise AuthenticationError(
                 f"{self._where} speaks TLS alone: give this environment its certificates (tls=TlsConfig(...))"
@@ -204,7 +204,7 @@ class Greeting:
         return client_proof(self._secret, self.message, self._nonce)
 
     def conclude(self, verdict: bytes) -> None:
-        """Raises what the server refuses with, or AuthenticationError if it does not know the secret itself."""
+        """Raises the server's refusal, or AuthenticationError if the server does not know the secret itself."""
         status, rest = verdict[0], verdict[VERDICT_HEAD_BYTES:]
         if status == WELCOME:
             if not hmac.compare_digest(rest, server_proof(self._secret, self.message, self._nonce)):
@@ -222,18 +222,18 @@ class Greeting:
 
 
 def greet(sock: socket.socket, hello: Hello, secret: bytes, where: str) -> None:
-    """The client's side, on a blocking socket with a timeout.
+    """The client's side of the handshake, on a blocking socket with a timeout.
 
     Raises
     ------
     AuthenticationError
-        The server does not know the secret, or does not believe that we do.
+        The server does not know the secret, or rejects our proof.
     SequenceError, SchemaMismatch, ProtocolError
-        It is of another epoch, schema or version.
+        The server has another epoch, schema or version.
     Crossed
-        It dials us.
+        The server is connecting to us.
     Busy
-        It has no place for us now.
+        The server has no place for us now.
     """
     greeting = Greeting(hello, secret, where)
     try:
@@ -252,18 +252,19 @@ def greet(sock: socket.socket, hello: Hello, secret: bytes, where: str) -> None:
 
 
 def say(sock: socket.socket, message: bytes) -> None:
-    """Send it, or as much as the server takes: who is sent away at once is to read why."""
+    """Send the message, or as much as the server takes: a client that is refused early must still read the reason."""
     with contextlib.suppress(ConnectionError):
         sock.sendall(message)
 
 
 def patiently(attempt: Callable[[], T], deadline: float, check: Callable[[], object]) -> T:
-    """What `attempt` gives, as soon as the server has a place; `check` raises if it is not wanted any more.
+    """Repeats `attempt` until the server is not busy; returns its result.  `check` raises if the result is no longer
+    needed.
 
     Raises
     ------
     PeerLost
-        There was none until the deadline (monotonic).
+        The server was busy until the deadline (monotonic).
     """
     pause = FIRST_PAUSE_S
     while True:
@@ -271,7 +272,7 @@ def patiently(attempt: Callable[[], T], deadline: float, check: Callable[[], obj
             return attempt()
         except Busy as error:
             if time.monotonic() + pause >= deadline:
-                raise PeerLost(f"{error}, until connect_timeout_s was over") from TimeoutError()
+                raise PeerLost(f"{error}, until connect_timeout_s had passed") from TimeoutError()
         time.sleep(pause)
         check()
         pause = min(2 * pause, LONGEST_PAUSE_S)

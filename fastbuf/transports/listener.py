@@ -1,8 +1,8 @@
-"""The listener: accepts connections and has each prove the secret before the I/O thread sees it.
+"""The listener accepts connections; each proves the secret before the I/O thread gets it.
 
-One Python thread, asleep in ``select`` but while somebody connects.  Strangers cost little: there is a bound
-on how many may be unauthenticated at once, and on their time (``strangers``).  Channels that join a connection
-which is there already prove theirs to the same thread, by letters that the I/O thread hands on.
+One Python thread, which sleeps in ``select`` until a peer connects.  The number of unauthenticated connections and
+their time are bounded (``strangers``).  Channels that join an existing connection prove their secret to the same
+thread, by letters that the I/O thread passes on.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ _WANT_READ, _WANT_WRITE = (ssl.SSLWantReadError,), (ssl.SSLWantWriteError,)
 
 
 class Desk(Protocol):
-    """Who keeps the gates and the connections: the transport."""
+    """The owner of gates and connections: the transport."""
 
     def find_gate(self, gate_id: int) -> Any:
-        """The open gate of that number, or None."""
+        """The open gate with that number, or None."""
 
     def admit(self, sock: socket.socket, applicant: Applicant) -> None:
-        """The secret is proved: owns the socket from now on, or raises ExchangeError to refuse."""
+        """The secret is proved: take over the socket, or raise ExchangeError to refuse."""
 
     def letters_fd(self) -> int:
-        """Readable when there are letters."""
+        """A descriptor that is readable when there are letters."""
 
     def letters(self) -> list[tuple[int, int, bytes, str]]:
-        """What channels that join have said: connection, stream, message, peer."""
+        """Messages of joining channels: connection, stream, message, peer."""
 
     def reply(self, connection: int, stream: int, message: bytes, last: bool) -> None:
-        """Answer one of them; `last`: it is refused (without a message: because its time is over)."""
+        """Answer one of them; `last`: it is refused (an empty message: by timeout)."""
 
     def admit_stream(self, connection: int, applicant: Applicant) -> None:
-        """As `admit`, for a channel that joins; welcomes it."""
+        """As `admit`, for a joining channel; sends the welcome."""
 
 
 def _refusal(error: Exception) -> bytes:
-    """What one is told who proved the secret and was not admitted."""
+    """The refusal for a producer that proved the secret but was not admitted."""
     if isinstance(error, hs.Crossed):
         return hs.pack_verdict(hs.CROSSED)
     status = hs.REFUSED_GATE if isinstance(error, PeerLost) else hs.REFUSED_CHANNEL
@@ -64,7 +64,7 @@ class _Stranger(Stranger):
         super().__init__(applicant.peer.rpartition(":")[0])
         self.sock = sock
         self.applicant = applicant
-        self.shaken = True  # false while TLS shakes hands
+        self.shaken = True  # False during TLS's handshake
         self.data = bytearray()
 
 
@@ -76,9 +76,9 @@ class Listener:
     host, ports
         The address, and the first and last port to try.
     desk
-        Who admits.
+        The transport that admits producers.
     tls
-        Everybody has to speak TLS; ``None``: nobody may.
+        If given, every connection must use TLS; ``None``: none may.
     """
 
     def __init__(self, host: str, ports: tuple[int, int], desk: Desk, tls: ssl.SSLContext | None = None) -> None:
@@ -114,11 +114,12 @@ class Listener:
         raise ResourceError(f"cannot listen on {host}, ports {low}..{high}: {error}; choose another port range")
 
     def close(self) -> None:
-        """Stop listening; strangers are dropped."""
+        """Stop listening and drop unauthenticated connections."""
         self._closing = True
         with contextlib.suppress(OSError):
             self._wake_out.send(b"x")
-        if self._thread is not threading.current_thread():  # else the collector ended the environment there
+        # otherwise the garbage collector runs this in the listener's thread
+        if self._thread is not threading.current_thread():
             self._thread.join(5.0)
         for sock in (self._socket, self._wake_in, self._wake_out):
             sock.close()
@@ -133,17 +134,17 @@ class Listener:
                 while not self._closing:
                     self._look(selector)
             except Exception:
-                if not self._closing:  # else the collector closed the environment in this very thread
+                if not self._closing:  # otherwise the garbage collector closed the environment in this thread
                     raise
             for stranger in self.strangers:
                 stranger.sock.close()
 
     def _look(self, selector: selectors.BaseSelector) -> None:
-        """Wait for something, and see to it.  While it waits no variable of its keeps a gate, and so an environment."""
+        """Wait for events and handle them.  While it waits, no variable refers to a gate, and so to an environment."""
         deadlines = [deadline for _, deadline in self._joining.values()]
         soonest = min(filter(None, [self.strangers.soonest(), *deadlines]), default=None)
         events = selector.select(None if soonest is None else max(0.0, soonest - time.monotonic()))
-        # Who is here is heard before others come: some of them may need a place.
+        # Handle existing connections before accepting new ones, which may need their places.
         for key, _ in events:
             if key.fileobj == self._letters_fd:
                 self._read_letters()
@@ -173,12 +174,12 @@ class Listener:
             except BlockingIOError:
                 return
             except OSError:
-                # Out of descriptors, most likely: who knocks stays in the backlog, and select would say so at once
-                # again.
+                # Most likely there are no file descriptors left.  The peer stays in the backlog, so select would return
+                # again at once.
                 time.sleep(_PAUSE_S)
                 return
             sock.setblocking(False)
-            tune(sock)  # if it has gone again, reading says so
+            tune(sock)  # if the peer has closed it already, reading finds out
             stranger = _Stranger(sock, Applicant(self._desk.find_gate, 0, f"{address[0]}:{address[1]}"))
             stranger.shaken = self._tls is None
             loser = self.strangers.enter(stranger)
@@ -187,12 +188,12 @@ class Listener:
                 self._drop(loser, selector, "its place was needed")
 
     def _shake(self, s: _Stranger, selector: selectors.BaseSelector) -> bool:
-        """One step of TLS's handshake; False: there is more to come, or the stranger was sent away."""
+        """One step of TLS's handshake; False: more is to come, or the connection was refused."""
         assert self._tls is not None
         try:
             if not hasattr(s.sock, "do_handshake"):
                 if hs.MAGIC.startswith(s.sock.recv(len(hs.MAGIC), socket.MSG_PEEK)[: len(hs.MAGIC) - 1]):
-                    self._send_away(s, selector, "it speaks no TLS", hs.pack_refusal(hs.REFUSED_PLAIN))
+                    self._send_away(s, selector, "it does not use TLS", hs.pack_refusal(hs.REFUSED_PLAIN))
                     return False
                 s.heard = True
                 selector.unregister(s.sock)
@@ -205,19 +206,19 @@ class Listener:
             selector.modify(s.sock, selectors.EVENT_READ, s)
         except _WANT_WRITE:
             selector.modify(s.sock, selectors.EVENT_WRITE, s)
-        except OSError as error:  # no TLS, or no certificate that the authority signed
+        except OSError as error:  # the peer does not speak TLS, or has no certificate signed by the authority
             self._send_away(s, selector, f"TLS's handshake failed: {error}")
         return s.shaken
 
     def _advance(self, s: _Stranger, selector: selectors.BaseSelector) -> None:
-        """Take in what came."""
+        """Handle the bytes that arrived."""
         if not s.shaken and not self._shake(s, selector):
             return
         while s in self.strangers and self._take_in(s, selector):
-            pass  # TLS may hold more than one message of what the socket had, and select knows nothing of it
+            pass  # TLS may hold several messages that select does not report
 
     def _take_in(self, s: _Stranger, selector: selectors.BaseSelector) -> bool:
-        """False: nothing more has come."""
+        """Read once; False: nothing more has arrived."""
         try:
             part = s.sock.recv(s.applicant.wanted - len(s.data))
         except (BlockingIOError, *_WANT_READ):
@@ -234,7 +235,7 @@ class Listener:
         return True
 
     def _hear(self, s: _Stranger, selector: selectors.BaseSelector) -> None:
-        """A whole message has come."""
+        """Handle a whole message."""
         message = bytes(s.data)
         s.data.clear()
         try:
@@ -246,10 +247,10 @@ class Listener:
         except Refused as refusal:
             self._send_away(s, selector, str(refusal), refusal.reply)
             return
-        except Exception as error:  # of whatever kind: one caller's trouble must not end the thread that serves all
+        except Exception as error:  # any error: one peer's failure must not end the thread that serves all
             self._send_away(s, selector, str(error))
             return
-        # Ours no longer from here on: the I/O thread may close the descriptor at any moment.
+        # The socket is no longer ours from here on: the I/O thread may close the descriptor at any moment.
         self._leave(s, selector)
         self.strangers.believe(s)
         try:
@@ -266,7 +267,7 @@ class Listener:
         self.strangers.leave(s)
 
     def _send_away(self, s: _Stranger, selector: selectors.BaseSelector, why: str, reply: bytes = b"") -> None:
-        """For what it said."""
+        """Refuse it because of a message it sent."""
         self._leave(s, selector)
         with contextlib.suppress(OSError):
             if reply:
@@ -275,7 +276,7 @@ class Listener:
         self.strangers.refuse(s, why)
 
     def _drop(self, s: _Stranger, selector: selectors.BaseSelector, why: str) -> None:
-        """For what it did not say.  A producer that is only slow is told to come again, by the message that is due."""
+        """Drop it after its time.  A producer may just be slow: the reply that is due tells it to try again."""
         self._leave(s, selector)
         with contextlib.suppress(OSError):
             if s.shaken:
@@ -296,7 +297,7 @@ class Listener:
                 if applicant.proved:
                     self._desk.admit_stream(connection, applicant)
                     continue
-            except Exception as error:  # of whatever kind, as above
+            except Exception as error:  # any error, as above
                 self.strangers.refused += not applicant.proved
                 reply = error.reply if isinstance(error, Refused) else b""
                 if applicant.proved:

@@ -1,8 +1,9 @@
 """The memfd transport: processes of one host read each other's segments in place.
 
-Data, events, ends and the return of segments go through shared memory (``exchange/shared_block.pxd``). A Unix socket
-per channel is the control line: the secret is proved on it, the descriptors of the memory are passed, and its end is
-the peer's death. One Python thread per environment, asleep but for greetings, ends and PINGs, watches these lines.
+Data, events, ends and returned segments go through shared memory (``exchange/shared_block.pxd``). Each channel has a
+Unix socket as its control line: the secret is proved on it, the descriptors of the memory are passed over it, and its
+EOF means that the peer died. One Python thread per environment watches these lines; it sleeps except for greetings,
+ends and PINGs.
 
 ::
 
@@ -15,8 +16,8 @@ the peer's death. One Python thread per environment, asleep but for greetings, e
                                               <----      ANSWER: mapped and connected, or why not
     PING, and its answer                      <--->
 
-Whatever does not succeed before the answer (no such socket, another host's address, memory that cannot be mapped) is
-found out by trying; the producer then connects through TCP.
+If a step before the answer fails (no such socket, an address of another host, memory that cannot be mapped), the
+producer connects through TCP instead.
 """
 
 from __future__ import annotations
@@ -45,38 +46,38 @@ from fastbuf.transports.applicant import Applicant
 from fastbuf.transports.memfd_greeting import ANSWERED, CANNOT_MAP, ENDED, IS_THERE, Fds, greet, serve
 from fastbuf.transports.strangers import PROOF_TIME_S, TAKEN_IN, Stranger, Strangers
 
-COLLECT_S = 0.05  # how often what readers gave back is taken home though no writer of this process asks for a segment
+COLLECT_S = 0.05  # how often returned segments are collected while no writer of this process requests one
 PING_ASKS, PING_ANSWERS = b"?", b"!"
-SILENT = 2  #: looks without a sign of life: the second comes an interval after the PING
+SILENT = 2  #: checks in a row without a sign of life; the second comes one interval after the PING
 _BACKLOG = 1024
 _CPU_CLOCK = 2  # CPUCLOCK_SCHED of <linux/posix-timers.h>
 
 
 def name_of(host: str, port: int) -> str:
-    """Name of the Unix socket (in the abstract namespace, which is the network's) beside that TCP address."""
+    """Name of the Unix socket (in the network namespace's abstract sockets) that belongs to that TCP address."""
     return f"\0fastbuf/{host}/{port}"
 
 
 def names_for(host: str, port: int) -> list[str]:
-    """Where a consumer of this host would listen for that address; empty: the address is not this host's."""
+    """Names at which a consumer on this host would listen for that address; empty: the address is not of this host."""
     names = []
     with contextlib.suppress(OSError):
         for family, _, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
             with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
-                probe.bind((address[0], 0))  # refused unless the address is one of this host's
+                probe.bind((address[0], 0))  # fails unless the address is one of this host's
                 names += [name_of(str(address[0]), port), name_of("::" if ":" in str(address[0]) else "0.0.0.0", port)]
     return list(dict.fromkeys(names))
 
 
 def _pid(sock: socket.socket) -> int:
-    """The process at the other end; 0: it is not to be seen from here."""
+    """The pid of the process at the other end; 0: not visible from here."""
     return int(struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])
 
 
 def _pidfd(pid: int) -> int:
-    """That process, watched; -1: it is not to be seen.
+    """A pidfd for that process; -1: it is not visible.
 
-    The socket's end alone would not do: a forked child of the peer has a duplicate of it.
+    EOF of the socket is not enough: a forked child of the peer has a duplicate of it.
     """
     if pid > 0 and pid != os.getpid() and hasattr(os, "pidfd_open"):
         with contextlib.suppress(OSError):
@@ -85,35 +86,35 @@ def _pidfd(pid: int) -> int:
 
 
 class _Line:
-    """A control line: of one channel that is connected."""
+    """The control line of one connected channel."""
 
     def __init__(
         self, sock: socket.socket, end: SharedWriter | SharedReader, gate: Any, channel: int, ping_s: float
     ) -> None:
         self.sock = sock
         self.end = end
-        self.gate = gate  # the reader's
+        self.gate = gate  # set at the reader's end
         self.channel = channel
         self.pid = _pid(sock)
         self.pidfd = _pidfd(self.pid)
         self.open = True
         self.ping_s = ping_s
-        self.due = time.monotonic() + ping_s  # the next look
-        self._heard = False  # since the last look
+        self.due = time.monotonic() + ping_s  # time of the next check
+        self._heard = False  # bytes arrived since the last check
         self._cpu_ns = self._used()
-        self._silent = 0  # looks in a row without a sign of life
+        self._silent = 0  # checks in a row without a sign of life
 
     def close(self) -> None:
         if self.open:
             self.open = False
             with contextlib.suppress(OSError):
-                self.sock.shutdown(socket.SHUT_RDWR)  # a forked child may hold a duplicate
+                self.sock.shutdown(socket.SHUT_RDWR)  # close is not enough: a forked child may hold a duplicate
             self.sock.close()
             if self.pidfd >= 0:
                 os.close(self.pidfd)
 
     def hear(self) -> bool:
-        """What the peer says is heard, and answered; False: the line has ended."""
+        """Read and answer the peer's messages; False: the line has ended."""
         try:
             said = self.sock.recv(4096)
         except BlockingIOError:
@@ -126,20 +127,20 @@ class _Line:
         return bool(said)
 
     def _say(self, word: bytes) -> None:
-        with contextlib.suppress(OSError):  # gone, or it has a bufferful of them unread: both are found by a look
+        with contextlib.suppress(OSError):  # if it is gone, or does not read its messages, a later check finds out
             self.sock.send(word)
 
     def _used(self) -> int:
-        """CPU time of the peer's process; 0: it is not to be seen."""
+        """CPU time of the peer's process; 0: not visible."""
         if self.pidfd >= 0:
             with contextlib.suppress(OSError):
                 return time.clock_gettime_ns(~self.pid << 3 | _CPU_CLOCK)
         return 0
 
     def look(self, now: float) -> None:
-        """A peer without a sign of life since the last look is asked for one; without it, it is lost.
+        """Send PING to a peer without a sign of life since the last check; if it stays silent, it is lost.
 
-        One that runs gives a sign by that alone: what holds its interpreter's lock may keep it from answering for long.
+        CPU time counts as a sign of life: a thread that holds the peer's GIL may delay its answers for long.
         """
         self.due = now + self.ping_s
         used = self._used()
@@ -155,14 +156,14 @@ class _Line:
             self._say(PING_ASKS)
 
     def silent(self, why: str) -> None:
-        """The peer is stopped: who deals with it fails.  The line stays: the peer may go on, and is told then."""
+        """The peer is stopped: fail its writer or gate.  The line stays open, so that a peer that continues is told."""
         if isinstance(self.end, SharedWriter):
             self.end.silent(why)
         else:
             self._lose(why)
 
     def lost(self, why: str) -> None:
-        """The peer is dead, or has let go."""
+        """The peer is dead, or has closed the line."""
         if isinstance(self.end, SharedWriter):
             self.end.lost(why)
         else:
@@ -194,7 +195,7 @@ class MemfdTransport:
     """Connects subpartitions to gates of other processes of this host."""
 
     def __init__(self, environment: Any) -> None:
-        self._environment = weakref.ref(environment)  # the thread keeps none alive that is forgotten
+        self._environment = weakref.ref(environment)  # weak: the thread must not keep an unused environment alive
         self._pool = environment.pool
         self._lock = threading.RLock()
         self._lines: list[_Line] = []
@@ -215,7 +216,8 @@ class MemfdTransport:
         if self._closed:
             raise ExchangeClosed("the environment was closed while it connected")
         if self._thread is None:
-            # The thread keeps nothing alive: an environment that is forgotten is collected, and ends it.
+            # The thread holds only weak references: an environment that nobody uses is collected, which ends the
+            # thread.
             arguments = (weakref.ref(self), self._selector)
             self._thread = start_thread(_watch_lines, "fastbuf-memfd", *arguments)
         self._wake()
@@ -225,7 +227,7 @@ class MemfdTransport:
             self._wake_out.send(b"x")
 
     def listen(self, host: str, ports: tuple[int, int]) -> tuple[str, int]:
-        """Let producers of this host connect, beside TCP on that address; port 0: the name is taken, TCP must do."""
+        """Let producers of this host connect, besides TCP at that address; port 0: the name is taken, so TCP only."""
         port = ports[0]
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
@@ -243,7 +245,7 @@ class MemfdTransport:
         return host, port
 
     def register_gate(self, gate: Any) -> None:
-        """Gates are found through the environment: nothing to do."""
+        """Nothing to do: gates are found through the environment."""
 
     def connect(self, partition: Any, index: int, target: tuple[str, int, int], channel: dict[str, Any]) -> None:
         """Connect one subpartition.
@@ -251,9 +253,9 @@ class MemfdTransport:
         Raises
         ------
         Refused
-            It is not to be had this way: TCP may do.
+            This way is not possible: TCP may be.
         PeerLost, SequenceError
-            The consumer had connected it, and was lost; or has this channel already.
+            The consumer was connected and then lost, or it has this channel already.
         """
         deadline = time.monotonic() + partition.config.connect_timeout_s
         hs.patiently(lambda: self._connect(partition, index, target, channel), deadline, partition.check)
@@ -290,7 +292,7 @@ class MemfdTransport:
     def _introduce(
         self, sock: socket.socket, hello: hs.Hello, partition: Any, index: int, channel: dict[str, Any], where: str
     ) -> None:
-        # All that can fail for want of memory or descriptors is done before the offer: after it the channel is there.
+        # Take all memory and descriptors before the offer, since nothing may fail after it: the channel then exists.
         fds = greet(sock, hello, channel["secret"], where)
         with fds:
             try:
@@ -304,7 +306,7 @@ class MemfdTransport:
                 answer = hs._receive(sock, 1, where)
             except TimeoutError as error:
                 raise PeerLost(f"{where} was lost as it connected: {error}") from error
-            except OSError as error:  # it has just gone: TCP finds out whether that was all it wanted
+            except OSError as error:  # the peer has just gone; TCP finds out whether it still wants data
                 raise Refused(f"{where} closed the line as it connected: {error}") from error
             if answer == IS_THERE:
                 raise SequenceError(f"{where} refused it: channel {hello.channel} is connected already")
@@ -313,7 +315,7 @@ class MemfdTransport:
             if answer != ANSWERED:
                 raise Refused(f"{where} could not map this process's memory")
             sock.setblocking(False)
-            # Under the lock that let_go_partition and close take: the partition may have been ended while we talked.
+            # let_go_partition and close take the same lock: the partition may have been closed during the handshake.
             with self._lock:
                 partition.check()
                 self._start()
@@ -326,19 +328,19 @@ class MemfdTransport:
         return environment.gate(gate_id) if environment is not None else None
 
     def stats(self) -> dict[str, int]:
-        """Channels there are, and what the listener has to say of strangers."""
+        """Number of channels, and the listener's figures of unauthenticated connections."""
         out = self.strangers.stats() if self._listening is not None else {}
         return {**out, "shared_channels": len(self._lines)}
 
     def let_go_gate(self, gate: Any) -> None:
-        """The gate has said its last word on every channel: its memory is about to go."""
+        """The gate has sent its end on every channel; its memory is about to be freed."""
         with self._lock:
             for line in [line for line in self._lines if line.gate is gate]:
                 self._end(line)
         self._wake()
 
     def let_go_partition(self, partition: Any) -> None:
-        """The partition is about to end; what was finished may still be read, and comes home as it is."""
+        """The partition is about to end; its finished data may still be read, and its segments return when it was."""
         with self._lock:
             for line in self._lines:
                 if isinstance(line.end, SharedWriter) and line.end.is_of(partition):
@@ -347,7 +349,7 @@ class MemfdTransport:
         self._wake()
 
     def close(self) -> None:
-        """Partitions and gates were let go of before: end the thread, take back what was still read."""
+        """Partitions and gates were detached before: end the thread, take back segments that are still being read."""
         with self._lock:
             if self._closed:
                 return
@@ -370,7 +372,7 @@ class MemfdTransport:
     # ---- with the lock held
 
     def _end(self, line: _Line) -> None:
-        """Off the list: a writer's segments come home (those of a pool that ends, or of a dead reader, or all are)."""
+        """Remove it from the list and take back a writer's segments (all if its pool ends or the reader is dead)."""
         if isinstance(line.end, SharedWriter):
             line.end.drop()
         for descriptor in (line.sock, line.pidfd):
@@ -397,7 +399,7 @@ class MemfdTransport:
     # ---- the thread
 
     def prepare(self) -> float | None:
-        """What is to be watched is, and for how long."""
+        """Register the descriptors to watch; returns how long to wait."""
         with self._lock:
             if self._closed:
                 return 0.0
@@ -406,13 +408,13 @@ class MemfdTransport:
             return self._timeout()
 
     def carry_on(self, events: list[tuple[selectors.SelectorKey, int]]) -> bool:
-        """What has come is seen to; False: the end."""
+        """Handle the events; False: the end."""
         with self._lock:
             if self._closed:
                 return False
             for key, _ in events:
                 self._on(key.fileobj, key.data)
-            # After those who are here were heard: some who come may need a place.
+            # Only after existing lines were handled: new ones may need their places.
             self.strangers.next_round()
             if any(key.fileobj is self._listening for key, _ in events):
                 self._accept()
@@ -454,7 +456,7 @@ class MemfdTransport:
                 self._line_ended(line)
 
     def _line_ended(self, line: _Line) -> None:
-        # A writer stays on the list till its partition has let go: it points into the block.
+        # A writer's line stays on the list until its partition is detached: the partition points into the block.
         for descriptor in (line.sock, line.pidfd):
             with contextlib.suppress(KeyError, ValueError):
                 self._selector.unregister(descriptor)
@@ -470,8 +472,8 @@ class MemfdTransport:
             except BlockingIOError:
                 return
             except OSError:
-                # Out of descriptors, most likely: who knocks stays in the backlog, and select would say so at once
-                # again.
+                # Most likely there are no file descriptors left.  The peer stays in the backlog, so select would return
+                # again at once.
                 time.sleep(COLLECT_S)
                 return
             sock.setblocking(False)
@@ -482,7 +484,7 @@ class MemfdTransport:
                 self._drop(loser, "its place was needed")
 
     def _drop(self, stranger: _Stranger, why: str) -> None:
-        """For what it did not say.  A producer that is only slow is told to come again, by the message that is due."""
+        """Drop it after its time.  A producer may just be slow: the reply that is due tells it to try again."""
         with contextlib.suppress(OSError):
             if not stranger.applicant.proved:
                 stranger.sock.send(hs.pack_verdict(hs.BUSY) if stranger.heard else hs.pack_refusal(hs.BUSY))
@@ -514,7 +516,7 @@ class MemfdTransport:
         except StopIteration as finished:
             hello, gate = finished.value
             self._admit(stranger, hello, gate)
-        except Exception as error:  # of whatever kind: one caller's trouble must not end the thread that serves all
+        except Exception as error:  # any error: one peer's failure must not end the thread that serves all
             self._forget(stranger)
             if not stranger.proved:
                 self.strangers.refuse(stranger, str(error))
@@ -542,7 +544,7 @@ class MemfdTransport:
             line = _Line(sock, reader, gate, hello.channel, gate.config.ping_interval_s)
             self._lines.append(line)
             self._watch(line)
-        with contextlib.suppress(OSError):  # gone again: its end says so
+        with contextlib.suppress(OSError):  # if the peer has gone, the EOF shows it
             sock.send(answer)
         if answer != ANSWERED:
             self._forget(stranger)
@@ -564,10 +566,10 @@ def _watch_lines(transport: weakref.ref[MemfdTransport], selector: selectors.Bas
         if found is None:
             return
         timeout = found.prepare()
-        del found  # nothing is kept alive while this thread sleeps
+        del found  # keep no reference while this thread sleeps
         try:
             events = selector.select(timeout)
-        except ValueError:  # it was closed: the collector ended the environment in this very thread
+        except ValueError:  # it was closed: the garbage collector ended the environment in this thread
             return
         found = transport()
         going = found is not None and found.carry_on(events)

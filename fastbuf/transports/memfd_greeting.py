@@ -1,4 +1,4 @@
-"""How the ends of a memfd channel greet each other on their control line (drawn in ``memfd.py``)."""
+"""The handshake of a memfd channel on its control line (drawn in ``memfd.py``)."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ ANSWERED, CANNOT_MAP, IS_THERE, ENDED = b"\x01", b"\x02", b"\x03", b"\x04"
 
 
 class Fds(list[int]):
-    """Descriptors that came with a message; those that nobody has taken are closed."""
+    """File descriptors that came with a message; those not taken are closed."""
 
     def take(self, index: int) -> int:
-        """The caller owns it from here on."""
+        """Returns one, which the caller owns from now on."""
         fd, self[index] = self[index], -1
         return fd
 
     def close(self) -> None:
-        """Close them."""
+        """Close the descriptors that were not taken."""
         for fd in self:
             if fd >= 0:
                 os.close(fd)
@@ -39,21 +39,21 @@ class Fds(list[int]):
 
 
 def greet(sock: socket.socket, hello: hs.Hello, secret: bytes, where: str) -> Fds:
-    """The producer's side up to the offer; -> descriptors of the gate's doorbell and eventfd.
+    """The producer's side up to the offer; returns the descriptors of the gate's doorbell and eventfd.
 
     Raises
     ------
     Refused
-        Whatever went wrong: TCP may do, or says in the usual words why not.
+        Anything failed: TCP may work, or reports the usual error.
     Busy
-        It has no place for us now.
+        The consumer has no place for us now.
     """
     fds = Fds()
     greeting = hs.Greeting(hello, secret, where)
     try:
         hs.say(sock, greeting.message)
         hs.say(sock, greeting.prove(hs._receive(sock, hs.CHALLENGE_BYTES, where)))
-        wanted = hs.VERDICT_HEAD_BYTES + hs.PROOF_BYTES  # a longer verdict refuses
+        wanted = hs.VERDICT_HEAD_BYTES + hs.PROOF_BYTES  # a longer verdict is a refusal
         verdict, got, _, _ = socket.recv_fds(sock, wanted, 4, socket.MSG_CMSG_CLOEXEC)
         fds.extend(got)
         head = verdict[: hs.VERDICT_HEAD_BYTES]
@@ -72,7 +72,7 @@ def greet(sock: socket.socket, hello: hs.Hello, secret: bytes, where: str) -> Fd
 
 
 def serve(sock: socket.socket, applicant: Applicant) -> Generator[int, tuple[bytes, Fds], tuple[hs.Hello, Any]]:
-    """The consumer's side up to the offer: yields how many bytes it wants, is sent them; -> (hello, gate)."""
+    """The consumer's side up to the offer: yields how many bytes it needs and is sent them; returns (hello, gate)."""
     while not applicant.proved:
         message, _ = yield applicant.wanted
         try:
@@ -90,5 +90,5 @@ def serve(sock: socket.socket, applicant: Applicant) -> Generator[int, tuple[byt
     socket.send_fds(sock, [applicant.welcome()], [gate.bell.fd, gate.wake_descriptor()])
     _, fds = yield 1
     if len(fds) != 3:
-        raise Refused("an offer without its descriptors")
+        raise Refused("an offer without descriptors")
     return hello, gate

@@ -1,8 +1,8 @@
-# The wire, once, for both ends.  All numbers little-endian (checked when the module is made).
+# Definition of the wire for both ends.  All numbers are little-endian (checked at import).
 #
-# A connection is shared by all channels of one flow control between two environments: each is a *stream* of it, with a
-# number that its producer's side gives out, never twice: 0, 2, 4... by the one who dialled, 1, 3, 5... by the other.
-# After the first channel's handshake (transports/handshake.py) it carries frames:
+# All channels of one flow control between two environments share a connection.  Each channel is a *stream* with a
+# number, chosen by its producer's side and never used twice: 0, 2, 4... for the side that connected, 1, 3, 5... for the
+# other.  After the first channel's handshake (transports/handshake.py) the connection carries frames:
 #
 #      0        4      5      6        8         12         16        20         24
 #      +--------+------+------+--------+---------+----------+---------+----------+----------...
@@ -26,16 +26,16 @@
 #                     the handshake
 #   PING    both      -              -                        0: are you there?  1: I am.  (Stream 0, of no meaning)
 #
-# flags: bit 0: crc32c of the payload is set (DATA).  A length is checked against the type's bound
-# before anything is read into anything.
+# flags: bit 0: crc32c of the payload is set (DATA).  A length is checked against the bound of its type before anything
+# is allocated or read.
 #
-# A further channel joins by JOIN frames, which carry the messages that the first one's handshake had for itself: its
-# secret may be another, and is proved before any other frame of that stream.
+# Further channels join by JOIN frames, which carry the messages of their own handshake: their secret may differ, and is
+# proved before any other frame of that stream.
 #
-# Each side says one end of a stream, and nothing after it: a sender DONE or ABORT; a receiver DONE, CANCEL, ABORT or a
-# JOIN that refuses.  Whoever hears one and has not said its own answers with DONE.  A stream is over when both have
-# been said; what comes for a stream that is over, or never was, breaks the protocol, and the connection is closed.  The
-# one who dialled closes it after the last stream.
+# Each side ends a stream with exactly one frame: the sender with DONE or ABORT; the receiver with DONE, CANCEL, ABORT
+# or a JOIN that refuses.  A side that receives the other's end before it has sent its own answers with DONE.  A stream
+# is over when both ends were sent.  A frame for a stream that is over, or never existed, breaks the protocol, and the
+# connection is closed.  The side that connected closes the connection after the last stream.
 from libc.stdint cimport uint8_t, uint16_t, uint32_t
 
 cdef enum FrameType:
@@ -54,9 +54,9 @@ cdef enum FrameType:
 cdef enum:
     FRAME_HEADER = 24
     FRAME_CRC = 1               # flag
-    ABORT_BYTES = 8000          # longest reason
+    ABORT_BYTES = 8000          # longest reason of an ABORT
     EVENT_BYTES = 4096          # longest event; exchange/events.py has the same bound
-    JOIN_BYTES = 1027           # longest message of the handshake: a VERDICT with its reason
+    JOIN_BYTES = 1027           # longest handshake message: a VERDICT with its reason
     PING_ASKS = 0
     PING_ANSWERS = 1
     JOIN_REFUSED = 1
@@ -86,7 +86,7 @@ cdef inline void frame_set(FrameHeader *h, uint8_t type, uint32_t stream, uint32
 
 
 cdef inline bint frame_is_sane(FrameHeader *h, uint32_t segment_size, bint from_sender) noexcept nogil:
-    # The bound of each type, before anything is allocated or read.
+    # Check the bound of each type before anything is allocated or read.
     if h.zero != 0 or h.flags & ~FRAME_CRC or (h.crc != 0 and h.flags == 0):
         return False
     if h.type == FRAME_DATA:
@@ -101,7 +101,7 @@ cdef inline bint frame_is_sane(FrameHeader *h, uint32_t segment_size, bint from_
         return h.length == 0 and h.stream == 0 and h.value <= PING_ANSWERS
     if h.type == FRAME_DONE:
         return h.length == 0
-    if h.type == FRAME_CREDIT:      # one that grants nothing nobody says
+    if h.type == FRAME_CREDIT:      # CREDIT that grants nothing is never sent
         return h.length == 0 and not from_sender and (h.value != 0 or h.sequence != 0)
     if h.type == FRAME_CANCEL or h.type == FRAME_RECALL or h.type == FRAME_FLOW:
         return h.length == 0 and not from_sender

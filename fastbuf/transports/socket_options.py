@@ -1,4 +1,4 @@
-"""What a connection's socket is told before its first byte."""
+"""Options that a connection's socket gets before its first byte."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import contextlib
 import ipaddress
 import socket
 
-#: Congestion control of a connection within a host. Every Linux has it, and lets any process choose it.
+#: Congestion control of a connection within a host. Every Linux has it, and any process may choose it.
 WITHIN_A_HOST = b"reno"
 
 
 def stays_on_host(sock: socket.socket) -> bool:
-    """Whether both ends of a connected TCP socket are this host's; False where that cannot be told.
+    """Whether both ends of a connected TCP socket are on this host; False if that is unknown.
 
-    Linux gives a connection to an address of the host's own the same address at its near end, unless the two are of
-    the loopback's network.
+    Linux gives both ends of a connection within the host the same address, unless both are loopback addresses.
     """
     try:
         near, far = (
@@ -26,13 +25,12 @@ def stays_on_host(sock: socket.socket) -> bool:
 
 
 def tune(sock: socket.socket) -> None:
-    """Set a connected TCP socket up for frames; one whose peer has gone already is left alone.
+    """Set up a connected TCP socket for frames; does nothing if the peer has closed it already.
 
-    Frames leave as they are written (no Nagle). Within a host there is no wire that could be congested, and loses
-    nothing: a congestion control that measures one and paces what it sends (BBR, the default of many servers) only
-    makes timers and small packets of it, at 1.2 to 2 times the CPU time a byte (`benches/bench_wire.py`). So such a
-    connection takes Reno, which there never finds a reason to hold back. What crosses a network keeps the host's own
-    choice.
+    Frames are sent as they are written (no Nagle). A connection within a host has no wire that could be congested or
+    lose data. A congestion control that measures and paces (BBR, the default of many servers) only adds timers and
+    small packets there, at 1.2 to 2 times the CPU time per byte (`benches/bench_wire.py`). So such a connection uses
+    Reno, which never reduces its rate there. Connections over a network keep the host's default.
     """
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

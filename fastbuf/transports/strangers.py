@@ -1,8 +1,9 @@
-"""Who waits at a listener without having proved a secret: how many, for how long, and who goes when there is no place.
+"""Unauthenticated connections at a listener: how many there may be, how long they may take, and which one is dropped.
 
-A place is never refused to who comes; it is taken from another. So a flood of callers who say nothing costs each of
-them its place, and whoever knows a secret needs one for the time of two messages only. Callers of addresses that have
-proved a secret before have places of their own, and nobody loses his to an address that has more of them.
+A new connection is never refused a place; another one loses its place. So in a flood of silent connections each of them
+soon loses its place, and a caller that knows a secret needs its place only for the time of two messages. Callers from
+addresses that have proved a secret before have places of their own, and a caller loses its place only to an address
+that has fewer places.
 """
 
 from __future__ import annotations
@@ -13,29 +14,29 @@ from collections import Counter
 from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
-PLACES = 64  #: for callers of addresses that have proved a secret, and as many for those of all others
+PLACES = 64  #: for callers from addresses that proved a secret, and as many for all others
 PROOF_TIME_S = 10.0
-TAKEN_IN = 16  #: at once, before those who are here are heard again
-KNOWN_ADDRESSES = 1024  #: that are remembered
+TAKEN_IN = 16  #: accepted at once before existing connections are handled again
+KNOWN_ADDRESSES = 1024  #: addresses remembered
 WARN_EVERY_S = 60.0
 
 log = logging.getLogger("fastbuf")
 
 
 class Stranger:
-    """A caller.
+    """An unauthenticated connection.
 
     Parameters
     ----------
     address
-        Where from: what one who calls often has in common with himself.
+        Its origin: equal for all connections of the same caller.
     """
 
     def __init__(self, address: Hashable) -> None:
         self.address = address
         self.deadline = time.monotonic() + PROOF_TIME_S
-        self.heard = False  #: it has said what a producer says first
-        self.proved = False  #: it knows a secret, and takes up no place though it may not be connected yet
+        self.heard = False  #: it has sent a producer's first message
+        self.proved = False  #: it has proved a secret, and needs no place any more though it may not be connected yet
         self.round = 0  #: when it came
 
 
@@ -43,24 +44,24 @@ S = TypeVar("S", bound=Stranger)
 
 
 class Strangers(Generic[S]):
-    """Those of one listener, which calls this from its thread alone; the figures may be read from any.
+    """The unauthenticated connections of one listener; only its thread calls this, but any thread may read the figures.
 
     Parameters
     ----------
     where
-        The listener, for the log.
+        The listener's name, for the log.
     """
 
     def __init__(self, where: str) -> None:
         self._where = where
-        self._here: dict[S, None] = {}  # in the order in which they came
-        self._known: dict[Hashable, None] = {}  # in the order in which they last proved a secret
+        self._here: dict[S, None] = {}  # in order of arrival
+        self._known: dict[Hashable, None] = {}  # in the order of their last proof
         self._round = 0
         self._warned = -WARN_EVERY_S
         self._told = (0, 0)
-        self.proved = 0  #: that knew a secret
-        self.refused = 0  #: sent away for what they said
-        self.idle = 0  #: dropped because their time was over, or their place needed
+        self.proved = 0  #: callers that proved a secret
+        self.refused = 0  #: callers refused because of a message
+        self.idle = 0  #: callers dropped by timeout, or because their place was needed
 
     def __contains__(self, stranger: object) -> bool:
         return stranger in self._here
@@ -69,7 +70,7 @@ class Strangers(Generic[S]):
         return iter(list(self._here))
 
     def soonest(self) -> float | None:
-        """When the next one's time is over (monotonic)."""
+        """When the next timeout is due (monotonic)."""
         return min((s.deadline for s in self._here), default=None)
 
     def overdue(self) -> list[S]:
@@ -77,14 +78,14 @@ class Strangers(Generic[S]):
         now = time.monotonic()
         return [s for s in self._here if s.deadline <= now]
 
-    # ---- coming and going
+    # ---- arrival and departure
 
     def next_round(self) -> None:
-        """All that are here have been heard."""
+        """All present callers have been handled."""
         self._round += 1
 
     def enter(self, stranger: S) -> S | None:
-        """One more; -> whose place it gets, and who is to be sent away."""
+        """Add a caller; returns the one that loses its place and must be dropped, if any."""
         known = stranger.address in self._known
         rivals = [s for s in self._unproved() if (s.address in self._known) == known]
         victim = self._victim(rivals, stranger.address) if len(rivals) >= PLACES else None
@@ -102,13 +103,13 @@ class Strangers(Generic[S]):
             rivals = [s for s in rivals if s.address == newcomer]
         else:
             rivals = [s for s in rivals if held[s.address] == most]
-        for s in rivals:  # the oldest that had the time to say something, and has not
+        for s in rivals:  # the oldest one that had time to send a message and sent none
             if not s.heard and s.round < self._round:
                 return s
         return next((s for s in rivals if s.heard), rivals[0])
 
     def leave(self, stranger: S) -> None:
-        """It has gone, or what follows has seen to it."""
+        """It was closed, or is handled elsewhere now."""
         self._here.pop(stranger, None)
 
     def believe(self, stranger: S) -> None:
@@ -121,14 +122,14 @@ class Strangers(Generic[S]):
             del self._known[next(iter(self._known))]
 
     def refuse(self, stranger: S, why: str) -> None:
-        """It is sent away for what it said; no text: nothing strange, its gate may have ended."""
+        """It is refused because of a message; no text: nothing suspicious, for example its gate has ended."""
         self.leave(stranger)
         self.refused += 1
         if why:
             self._warn(stranger, why)
 
     def drop(self, stranger: S, why: str) -> None:
-        """It is sent away for what it did not say."""
+        """It is dropped because it sent no message in time."""
         self.leave(stranger)
         self.idle += 1
         self._warn(stranger, why)
@@ -154,7 +155,7 @@ class Strangers(Generic[S]):
         )
 
     def stats(self) -> dict[str, int]:
-        """What :meth:`ShuffleEnvironment.stats` says of strangers."""
+        """The figures of unauthenticated connections for :meth:`ShuffleEnvironment.stats`."""
         return {
             "places": 2 * PLACES,
             "places_taken": len(self._unproved()),

@@ -1,7 +1,7 @@
-"""The TCP transport: connects subpartitions to gates of other processes and has the I/O thread move the bytes.
+"""The TCP transport: connects subpartitions to gates of other processes; the I/O thread moves the bytes.
 
-All channels between two environments share a connection, in both directions.  The first one opens it
-and proves its secret on it; the others join, each with a proof of its own.
+All channels between two environments share a connection, in both directions.  The first channel opens it and proves its
+secret on it; the others join, each with a proof of its own.
 """
 
 import socket
@@ -59,30 +59,30 @@ if sys.byteorder != "little":
     raise ConfigError("fastbuf's wire is little-endian and this machine is not")
 
 
-ROUTES = 1024       #: addresses that are remembered
-#: How long one who was told to use the other end's connection waits for it, before it dials alone; and for how long
-#: after it has dialled an end tells the other so, who may have been about to.
+ROUTES = 1024       #: addresses remembered
+#: How long a channel that was told to use the peer's connection waits for it before it dials itself; and for how long
+#: after dialling an end tells its peer so, which may have been about to dial.
 CROSSING_S = 0.25
 
 
 class _Route:
-    """The connection to one address, if there is one; `lock` is for whoever opens it.
+    """The connection to one address, if any; a thread that opens it holds `lock`.
 
-    Two environments that dial each other at the same moment shall have one connection, as any other two have: the one
-    whose own address is the lower goes on with its own, and tells the other, who uses that (`TcpTransport._crosses`).
+    Two environments that dial each other at the same moment must end up with one connection.  The one with the lower
+    address goes on with its own connection, and tells the other to use it (`TcpTransport._crosses`).
     """
 
     def __init__(self):
         self.lock = threading.Lock()
         self.serial = 0
-        self.borrowed = False       # the other end opened it, and said that it listens at this address
-        self.dialling = False       # we do, and have said where we listen
-        self.dialled = 0.0          # when we last had; monotonic
-        self.offered = 0            # what the other end opened while somebody had the lock
+        self.borrowed = False       # the peer opened it, and said that it listens at this address
+        self.dialling = False       # we are dialling, and have told the peer where we listen
+        self.dialled = 0.0          # when we last dialled; monotonic
+        self.offered = 0            # connection opened by the peer while a thread had the lock
         self.came = threading.Event()
 
     def offer(self, serial):
-        """A connection of the other end's: for all that is to come, or for whoever is dialling, if he is told to."""
+        """A connection opened by the peer: used from now on, or by a dialling thread if the peer tells it to."""
         if not self.lock.acquire(blocking=False):
             self.offered = serial
             self.came.set()
@@ -94,21 +94,21 @@ class _Route:
             self.lock.release()
 
     def take(self, timeout):
-        """What was offered, or is before the timeout, is the connection; the lock is held."""
+        """Use the connection that was offered, or is offered before the timeout.  The caller holds the lock."""
         if self.came.wait(timeout):
             self.came.clear()
             self.serial, self.offered, self.borrowed = self.offered, 0, True
 
 
 class _Gone(Exception):
-    """The connection was closed, after its last channel as a rule, before another could join."""
+    """The connection was closed, usually after its last channel, before another could join."""
 
 
 cdef class TcpTransport:
-    """One I/O thread and, once :meth:`listen` is called, one listener."""
+    """One I/O thread, and one listener once :meth:`listen` was called."""
 
     cdef IoThread io
-    cdef object environment     # a weak reference: threads keep no environment alive that is forgotten
+    cdef object environment     # weak: threads must not keep an unused environment alive
     cdef NetworkBufferPool pool
     cdef object listener
     cdef object lock
@@ -136,9 +136,9 @@ cdef class TcpTransport:
             return self.listener.address
 
     def register_gate(self, gate):
-        """Gates are found through the environment: nothing to do."""
+        """Nothing to do: gates are found through the environment."""
 
-    # ---- a producer connects to us (the listener's thread; see listener.Desk)
+    # ---- a producer connects to us (in the listener's thread; see listener.Desk)
 
     def find_gate(self, gate_id):
         environment = self.environment()
@@ -178,10 +178,11 @@ cdef class TcpTransport:
                 k.connection = c
                 k.stream.gate = gate.core
                 k.stream.channel = k.channel
-                # The I/O thread itself connects the channel, so that nobody marks a stream that it does not have yet.
+                # The I/O thread itself connects the channel, so that no thread marks a stream that the loop does not
+                # have yet.
                 self.io.command(&k)
                 sock.detach()
-            except Exception as error:      # of whatever kind: a channel that was opened must be heard of
+            except Exception as error:      # any error: it must be reported for a channel that was opened
                 if applicant.taken:
                     sock.close()
                 if c != NULL:
@@ -235,7 +236,7 @@ cdef class TcpTransport:
     # ---- we connect to a consumer
 
     def connect(self, ResultPartition partition, int index, target, channel):
-        """Blocks until the consumer has proved the secret and believes us; `connect_timeout_s` at most."""
+        """Waits until both ends have proved the secret; `connect_timeout_s` at most."""
         where = f"consumer {target[0]}:{target[1]}"
         deadline = time.monotonic() + partition.config.connect_timeout_s
         alone = False
@@ -258,7 +259,7 @@ cdef class TcpTransport:
                         except hs.Crossed as error:
                             if alone:
                                 raise PeerLost(f"{where} waits for what it dials itself") from error
-                            alone = True        # if theirs does not come after all
+                            alone = True        # if the peer's connection does not come after all
                             route.dialling = False
                             route.take(max(0.0, min(CROSSING_S, deadline - time.monotonic())))
                     serial, borrowed = route.serial, route.borrowed
@@ -271,19 +272,19 @@ cdef class TcpTransport:
                     self._join(serial, partition, index, target, channel, where)
                     return
                 except _Gone:
-                    partition.check()       # the consumer may have said why
+                    partition.check()       # the consumer may have sent the reason
                 except (AuthenticationError, PeerLost):
                     if not borrowed:
                         raise
-                    # Whoever dialled us may have claimed an address that is another's: see who is there.
+                    # The peer that dialled us may have claimed another's address: dial to see who is there.
                 with route.lock:
                     if route.serial == serial:
                         route.serial = 0
         except PeerLost as error:
-            # Nobody listens there any more, or has no such gate: the consumer had enough before this producer began.
+            # Nobody listens there any more, or the gate is gone: the consumer ended early, before this producer began.
             if not channel["loss_is_cancel"] or not self._had_enough(error):
                 raise
-            channel["unreached"][index] = str(error)     # to be told to a consumer that has not
+            channel["unreached"][index] = str(error)     # to be told to a consumer that is still running
             sub_close(&partition.subs[index], True)
 
     @staticmethod
@@ -294,35 +295,36 @@ cdef class TcpTransport:
         return isinstance(cause, (ConnectionRefusedError, ConnectionResetError))
 
     def _route(self, address, flow_control):
-        """Channels of one flow control share a connection: one that stops it stops no channel of another."""
+        """Only channels of the same flow control share a connection: one that stops it stops no others."""
         with self.lock:
-            if len(self.routes) >= ROUTES:      # of a long life; what is still in use is dialled again
+            if len(self.routes) >= ROUTES:      # after a long life; addresses still in use are dialled again
                 self.routes = {key: route for key, route in self.routes.items() if route.lock.locked()}
             return self.routes.setdefault((*address, flow_control), _Route())
 
     def _claim(self, sock):
-        """Our own port, for a peer whose channels to us may use this connection too; 0: none that it could dial."""
+        """The port where we listen, so that the peer's channels to us can use this connection too; 0: none."""
         host = sock.getsockname()[0]
         if self.tls is not None or self.listener is None or self.listener.address[0] not in (host, "0.0.0.0", "::"):
             return 0
         return self.listener.address[1]
 
     def _borrow(self, applicant, uint64_t serial):
-        """The other end of a claim: what is for there may go by this connection.  Not with TLS: no name was checked."""
+        """Offer a peer's connection to our channels to the address it claims.  Not with TLS: no name was checked."""
         if applicant.hello.port == 0 or self.tls is not None:
             return
         self._route((applicant.peer.rpartition(":")[0], applicant.hello.port), applicant.hello.flow_control).offer(
             serial)
 
     def _crosses(self, sock, applicant):
-        """Whether we dial the one who dials us, and ours is the connection that both are to use."""
+        """Whether we are dialling the peer that dials us, and both must use our connection."""
         theirs = (applicant.peer.rpartition(":")[0], applicant.hello.port)
         route = self.routes.get((*theirs, applicant.hello.flow_control))
         if applicant.hello.port == 0 or route is None:
             return False
         if not route.dialling:
             return route.serial != 0 and not route.borrowed and time.monotonic() - route.dialled < CROSSING_S
-        # Both ends see the same two addresses, so one of them says yes; where they do not, both do, or none.
+        # Both ends see the same two addresses, so exactly one says yes; where they see different ones, both or neither
+        # may.
         return (sock.getsockname()[0], self.listener.address[1]) < theirs
 
     def _hello(self, ResultPartition partition, target, channel, stream, port=0):
@@ -340,7 +342,7 @@ cdef class TcpTransport:
         )
 
     def _dial(self, ResultPartition partition, int index, target, channel, where, route, alone):
-        """Opens the connection, with this channel as its first; -> its serial.  alone: for nobody else's channels."""
+        """Opens the connection for this channel; returns its serial.  alone: other channels may not use it."""
         try:
             sock = socket.create_connection(target[:2], timeout=partition.config.connect_timeout_s)
         except OSError as error:
@@ -369,8 +371,8 @@ cdef class TcpTransport:
             sock.close()
 
     cdef Stream *_stream(self, ResultPartition partition, int index, channel) except NULL:
-        # The lock is held, as let_go_partition and close hold it: the partition may have been ended while we talked
-        # (another thread closed the environment), and then nothing of the transport may point to it any more.
+        # The caller holds the lock, which let_go_partition and close take.  The partition may have been closed during
+        # the handshake by another thread that closed the environment; then the transport must keep no pointer to it.
         cdef Stream *s = NULL
         cdef bint checksum = partition.config.checksum
         cdef bint loss_is_cancel = channel["loss_is_cancel"]
@@ -397,7 +399,7 @@ cdef class TcpTransport:
         partition.set_transport(index, "tcp", f"{host}:{port} gate {gate_id}")
 
     def _hand_over(self, sock, ResultPartition partition, int index, target, channel):
-        """Give a greeted socket to the I/O thread; on an error it stays the caller's."""
+        """Give a socket to the I/O thread after the handshake; on an error the caller keeps the socket."""
         cdef Connection *c
         cdef Command k
         cdef bytes name = f"{target[0]}:{target[1]}".encode()
@@ -415,7 +417,7 @@ cdef class TcpTransport:
             self._attach(partition, index, k.stream, target)
             try:
                 self.io.command(&k)
-            except BaseException:       # it has not taken it
+            except BaseException:       # the I/O thread has not taken it
                 sub_forget_drainer(&partition.subs[index])
                 c.fd = -1
                 connection_free(c)
@@ -425,7 +427,7 @@ cdef class TcpTransport:
             return k.serial
 
     def _say(self, uint64_t serial, unsigned int stream, bytes message, bint last=False):
-        """A message of a handshake, to the I/O thread; where nobody is left to hear it, it is dropped."""
+        """Send a handshake message through the I/O thread; it is dropped if the connection is gone."""
         cdef Command k
         command_init(&k, COMMAND_REFUSE if last else COMMAND_LETTER)
         k.serial = serial
@@ -446,7 +448,7 @@ cdef class TcpTransport:
             free(k.letter)
 
     def _join(self, uint64_t serial, ResultPartition partition, int index, target, channel, where):
-        """One more channel on a connection that is there; raises _Gone when it is not."""
+        """Add a channel to an existing connection; raises _Gone if it was closed."""
         cdef Command k
         cdef Stream *s = NULL
         cdef unsigned int stream = 0
@@ -470,7 +472,8 @@ cdef class TcpTransport:
             k.stream = s
             greeting = hs.Greeting(self._hello(partition, target, channel, stream), channel["secret"], where)
             try:
-                self._say(serial, stream, greeting.message)     # under the lock: the numbers go out in their order
+                # with the lock, so that stream numbers are sent in order
+                self._say(serial, stream, greeting.message)
             except BaseException:
                 self.io.command(&k)
                 raise
@@ -484,7 +487,7 @@ cdef class TcpTransport:
                 raise PeerLost(f"{where} closed the connection during the handshake")
             head = verdict[:hs.VERDICT_HEAD_BYTES]
             if len(verdict) != len(head) + hs.verdict_length(head, where):
-                raise PeerLost(f"{where} gave half a verdict")
+                raise PeerLost(f"{where} sent an incomplete verdict")
             greeting.conclude(verdict)
             with self.lock:
                 partition.check()
@@ -495,11 +498,11 @@ cdef class TcpTransport:
             raise
         finally:
             with self.lock:
-                if not self.closed:         # else it is freed
+                if not self.closed:         # close has freed it otherwise
                     self.io.command(&k)
 
     cdef bytes _hear(self, Stream *s, int64_t deadline, where, Py_ssize_t least):
-        # Empty: the connection is closed.
+        # An empty message means: the connection is closed.
         cdef bytes message = self.io.wait_letter(s, deadline)
         if message is None:
             raise PeerLost(f"{where} did not answer the handshake in time") from TimeoutError()
@@ -507,7 +510,7 @@ cdef class TcpTransport:
             raise PeerLost(f"{where} gave half a message of the handshake")
         return message
 
-    # ---- letting go
+    # ---- detaching
 
     def let_go_gate(self, InputGate gate):
         self._let_go(gate.core)
@@ -525,7 +528,7 @@ cdef class TcpTransport:
         return 0
 
     def stats(self):
-        """Connections there are, and what the listener has to say of strangers."""
+        """Number of connections, and the listener's figures of unauthenticated connections."""
         out = self.listener.strangers.stats() if self.listener is not None else {}
         return {**out, "connections": self.io.connections(), "connections_stopped": self.io.stops()}
 
@@ -534,7 +537,7 @@ cdef class TcpTransport:
         return self.io.links()
 
     def close(self):
-        """Everything was let go of before: end the listener, then the I/O thread."""
+        """All partitions and gates were detached before: end the listener, then the I/O thread."""
         if self.closed:
             return
         if self.listener is not None:

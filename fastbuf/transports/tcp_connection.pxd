@@ -1,12 +1,12 @@
-# Map of a connection's input and output; every function runs with the turn (tcp_loop.pxd).
+# Map of a connection's input and output; the caller of every function holds the turn (tcp_loop.pxd).
 from fastbuf.transports.tcp_state cimport Connection
 
 
-# Reads what has come; whoever has something to say to it is ready afterwards.
+# Reads and handles what has arrived; streams that then have frames to send are on the ready list.
 cdef void connection_read(Connection *c, int most) noexcept nogil
-# Of one that is stopped (flow control without credit): reads on if it may.
+# For a stopped connection (flow control without credit): continues reading if it may.
 cdef void connection_goes_on(Connection *c) noexcept nogil
-# Says what there is to say; `phase` and `blocked` then tell the loop what to do.
+# Sends the frames of streams that are ready; afterwards `phase` and `blocked` tell the loop what to do.
 cdef void connection_write(Connection *c, bint eager) noexcept nogil
-# Once an interval: a peer that is silent is asked for a sign of life, and given up when it had an interval for that.
+# Called once per interval: sends PING to a silent peer, and gives the peer up if it stays silent for one more interval.
 cdef void connection_look(Connection *c) noexcept nogil

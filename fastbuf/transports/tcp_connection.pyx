@@ -1,9 +1,8 @@
-"""Input and output of one TCP connection; runs with the turn, never takes the GIL, never waits.
+"""Input and output of one TCP connection; the caller has the turn.  Never takes the GIL, never waits.
 
-Every stream that may have something to say stands in the connection's queue, and puts down one frame
-when its turn comes; what the queue gives is written at once, gathered.  A frame leaves against its own
-stream's credit, so the peer always reads on, and a stream without credit keeps no other waiting.  (Under the other flow
-controls a peer may stop reading: flow_control.pxd.)
+Every stream that may have frames to send is in the connection's queue, and adds one frame per turn; the frames are sent
+by one gather write.  A frame is sent only with its own stream's credit, so the peer never stops reading, and a stream
+without credit delays no other stream.  (Under the other flow controls a peer may stop reading: flow_control.pxd.)
 """
 
 from libc.errno cimport EAGAIN, EINTR, errno
@@ -77,18 +76,18 @@ from fastbuf.transports.tcp_state cimport (
 )
 
 cdef enum:
-    SMALL_BYTES = 512           # of one call's frames, that are gathered before it
-    SILENT = 2                  # looks without a sign of life: the second comes an interval after the PING
+    SMALL_BYTES = 512           # frames of a write up to this size are copied into one buffer
+    SILENT = 2                  # checks in a row without a sign of life; the second comes one interval after the PING
     TEXT = 160
 
-cdef uint8_t _dropped[65536]    # bytes nobody wants; written, never read
+cdef uint8_t _dropped[65536]    # for bytes that are dropped; written, never read
 
 
-# ---- what comes in
+# ---- input
 
 
 cdef void _joins(Connection *c) noexcept nogil:
-    """The header of a handshake's message: by another stream that would join, or one that does."""
+    """Handles the header of a handshake message: of a stream that wants to join, or is joining."""
     cdef Stream *s = c.in_stream
     if s == NULL and c.in_frame.stream >= c.peer_id and (c.in_frame.stream ^ c.peer_id) & 1 == 0 \
             and c.joining < JOINS and (<Registry *> c.loop).inbox_fd >= 0:
@@ -102,7 +101,7 @@ cdef void _joins(Connection *c) noexcept nogil:
     s.letters += 1
     c.in_letter = letter_new(NULL, c.in_frame.length)
     if c.in_letter == NULL:
-        connection_violated(c, NULL, b"no memory for a message of a handshake")
+        connection_violated(c, NULL, b"no memory for a handshake message")
     else:
         c.in_data = <uint8_t *> letter_text(c.in_letter)
 
@@ -131,16 +130,16 @@ cdef void _on_letter(Connection *c, Stream *s) noexcept nogil:
     fb_event_notify(&all.answered)
     if letter != NULL:
         free(letter)
-        connection_violated(c, s, b"it spoke out of turn in the handshake")
+        connection_violated(c, s, b"it sent a handshake message out of order")
     elif c.in_frame.value == JOIN_REFUSED:
-        s.sub = NULL            # nothing has been sent: its queue is as it was
+        s.sub = NULL            # nothing was sent: its queue is unchanged
         s.heard_end = True
         s.want_done = True
         stream_ready(s)
 
 
 cdef void _on_frame(Connection *c) noexcept nogil:
-    """A whole frame has come."""
+    """Handles a whole frame."""
     cdef Stream *s = c.in_stream
     c.in_data = NULL
     if c.in_frame.type == FRAME_PING:
@@ -191,7 +190,7 @@ cdef void _on_header(Connection *c) noexcept nogil:
 
 
 cdef void _take_ahead(Connection *c) noexcept nogil:
-    """What was read beyond: payloads to their places, and headers."""
+    """Handles the bytes that were read ahead: headers, and payloads, which are copied to their places."""
     cdef uint32_t n
     while c.ahead_left and c.phase != PHASE_DEAD and not c.stopped:
         if c.in_left:
@@ -213,13 +212,13 @@ cdef void _take_ahead(Connection *c) noexcept nogil:
 
 
 cdef inline void _count(Connection *c, int64_t n) noexcept nogil:
-    # One has the turn, and writes; guests look without it.
+    # Only the thread with the turn writes; guests read without it.
     cdef Registry *all = <Registry *> c.loop
     fb_u64_store_relaxed(&all.moved, fb_u64_load_relaxed(&all.moved) + <uint64_t> n)
 
 
 cdef void connection_read(Connection *c, int most) noexcept nogil:
-    """Payload straight into its segment, and in the same call what follows it; `most` calls, then others may."""
+    """Reads payload straight into its segment, and the bytes after it in the same call; at most `most` calls."""
     cdef iovec iov[2]
     cdef int n_iov
     cdef ssize_t n
@@ -244,12 +243,12 @@ cdef void connection_read(Connection *c, int most) noexcept nogil:
             wanted = iov[0].iov_len
             n_iov = 1
         if c.phase == PHASE_OPEN and wanted == c.in_left:
-            # Behind a payload that is large as a rule comes another: its bytes are not to be copied.
+            # After a large payload another one usually follows: its bytes should not be copied.
             iov[n_iov].iov_base = c.ahead
             iov[n_iov].iov_len = FRAME_HEADER if wanted > AHEAD_BYTES else AHEAD_BYTES
             wanted += iov[n_iov].iov_len
             n_iov += 1
-        if n_iov == 1:          # of what is small: a fifth of a microsecond less
+        if n_iov == 1:          # for small data: saves a fifth of a microsecond
             n = recv(c.fd, iov[0].iov_base, iov[0].iov_len, MSG_DONTWAIT)
         else:
             n = readv(c.fd, iov, n_iov)
@@ -281,12 +280,12 @@ cdef void connection_read(Connection *c, int most) noexcept nogil:
                 c.ahead_left = <uint32_t> n
             if c.phase != PHASE_DEAD:
                 _take_ahead(c)
-        if c.phase == PHASE_DEAD or wanted:         # all that the socket had, or no more than was asked for
+        if c.phase == PHASE_DEAD or wanted:         # the socket is empty, or the caller wanted no more
             return
 
 
 cdef void connection_goes_on(Connection *c) noexcept nogil:
-    """A connection that is stopped reads on, if the buffer that it stopped at has a segment now, or needs none."""
+    """A stopped connection continues, if the buffer at which it stopped has a segment now, or needs none."""
     c.stopped = False
     if c.phase == PHASE_OPEN:
         if c.in_stream != NULL and c.in_stream.gate != NULL:
@@ -295,11 +294,11 @@ cdef void connection_goes_on(Connection *c) noexcept nogil:
         connection_read(c, READS_A_TURN)
 
 
-# ---- what goes out
+# ---- output
 
 
 cdef bint _next(Stream *s, OutFrame *f) noexcept nogil:
-    """Puts down the next frame of a stream; False: it has nothing to say."""
+    """Writes the next frame of a stream; False: it has nothing to send."""
     cdef Letter *letter = s.letter_out
     if s.said_end:
         return False
@@ -349,10 +348,10 @@ cdef void _put(Connection *c, Stream *s, OutFrame *f) noexcept nogil:
 
 
 cdef void _give_rides(Connection *c) noexcept nogil:
-    """Something goes out: credit goes with it that is too little to be told for itself.
+    """A write is about to go out: add small amounts of credit, which alone would not be worth a write.
 
-    Where each message is answered by another, none is ever told for itself: that would be a call and a packet more each
-    way, and before the answer.
+    If each message is answered by another, credit never needs a write of its own, which would cost a system call and a
+    packet in each direction, before the answer.
     """
     cdef Stream *s
     cdef OutFrame *f
@@ -369,7 +368,7 @@ cdef void _give_rides(Connection *c) noexcept nogil:
 
 
 cdef void _gather(Connection *c) noexcept nogil:
-    """Each stream that is ready has its turn, while there are places."""
+    """Each ready stream has its turn, while there is room for frames."""
     cdef Stream *s
     cdef OutFrame *f
     if c.want_pong and c.out_count < OUT_FRAMES:
@@ -388,14 +387,14 @@ cdef void _gather(Connection *c) noexcept nogil:
         if c.first_ready == NULL:
             c.last_ready = NULL
         s.ready = False
-        if s.connection == NULL or s.out:       # over; or its frames are on their way, and it is asked again after them
+        if s.connection == NULL or s.out:       # over; or its frames are being sent, and it gets a turn after them
             continue
         f = _place(c)
         if not _next(s, f):
             stream_settle(s)
             continue
         _put(c, s, f)
-        # One call for several: the kernel makes larger packets of them, and wakes who waits for them once.
+        # Several buffers in one call: the kernel makes larger packets of them, and wakes the receiver once.
         while f.last and s.out < (OUT_LOT if c.first_ready == NULL else OUT_TURN) and c.out_count < OUT_FRAMES:
             f = _place(c)
             if not sender_goes_on(s, f):
@@ -428,7 +427,7 @@ cdef ssize_t _send(Connection *c) noexcept nogil:
             length += iov[n].iov_len
             n += 1
         gone = 0
-    if length <= SMALL_BYTES:           # to copy it takes less than the kernel's look at the places
+    if length <= SMALL_BYTES:           # copying costs less than the kernel's work on several places
         length = 0
         for i in range(<uint32_t> n):
             memcpy(&small[length], iov[i].iov_base, iov[i].iov_len)
@@ -441,7 +440,7 @@ cdef ssize_t _send(Connection *c) noexcept nogil:
 
 
 cdef void _sent(Connection *c, size_t n) noexcept nogil:
-    """So many bytes have left: what is out is told to whose it is."""
+    """`n` bytes were sent: tell the streams whose frames are complete."""
     cdef OutFrame *f
     cdef Stream *s
     n += c.out_sent
@@ -466,7 +465,7 @@ cdef void _sent(Connection *c, size_t n) noexcept nogil:
 
 
 cdef void connection_write(Connection *c, bint eager) noexcept nogil:
-    """Says what there is to say; eager: credit that is wanted for that may have come, and nobody else looks now."""
+    """Sends all that is ready; eager: first read credit that may have arrived, since no other thread reads now."""
     cdef ssize_t n
     cdef int error
     cdef bint was_blocked = c.blocked
@@ -491,7 +490,7 @@ cdef void connection_write(Connection *c, bint eager) noexcept nogil:
             c.blocked = True
             return
         elif errno != EINTR:
-            # The peer may have said why before it went: hear that first.
+            # The peer may have sent a reason before it closed: read that first.
             error = errno
             connection_read(c, READS_A_TURN)
             if c.phase == PHASE_OPEN:
@@ -499,7 +498,7 @@ cdef void connection_write(Connection *c, bint eager) noexcept nogil:
             return
 
 
-# ---- is the peer alive?
+# ---- liveness of the peer
 
 
 cdef void connection_look(Connection *c) noexcept nogil:
@@ -509,7 +508,7 @@ cdef void connection_look(Connection *c) noexcept nogil:
         c.silent = 0
     else:
         ioctl(c.fd, SIOCOUTQ, &queued)
-        # A slow network is not a dead peer: what we said is on its way still, and its answer comes after that.
+        # A slow network is not a dead peer: our bytes are still on their way, and the answer comes after them.
         if c.moved or 0 < queued < <int> c.queued:
             c.silent = 0
         else:

@@ -1,5 +1,5 @@
-# Map of the loop's guests: threads that do the I/O thread's work while they would wait for it.  The protocol, its
-# pairings and what it forbids are in tcp_loop.pxd.
+# Map of the loop's guests: threads that do the I/O thread's work instead of waiting for it.  tcp_loop.pxd has the
+# protocol, the pairings and the forbidden outcomes.
 from fastbuf.transports.tcp_loop cimport IoLoop
 
 

@@ -1,4 +1,4 @@
-"""Guests of the I/O loop: writers that send what they wrote, readers and writers that fetch what they wait for."""
+"""Guests of the I/O loop: writers that send their own data, readers and writers that drive the loop while they wait."""
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
@@ -36,24 +36,24 @@ from fastbuf.transports.tcp_state cimport PHASE_OPEN, READS_A_LOOK, Connection, 
 
 cdef enum:
     EVENTS = 16
-    SHORT_NS = 60000            # waits of less than this by and large are spun through ...
-    SPIN_NS = 150000            # ... for so long: a peer that fell asleep once has time to wake, and sleeps no more
-    LEAST_SPIN_NS = 3000        # where waits are longer: a sleep and a wake-up cost less
-    # But for 2 ms in 33, the same in all processes of a host.  Where both ends sleep, each waits for the other to wake
-    # up and for nothing else, and would do so for ever: then both spin, and find out.
+    SHORT_NS = 60000            # waits shorter than this on average are spun through ...
+    SPIN_NS = 150000            # ... for this long: time for a sleeping peer to wake up and then spin as well
+    LEAST_SPIN_NS = 3000        # for longer waits: less than the cost of a sleep and a wake-up
+    # Except for 2 ms in 33, at the same time in all processes of a host.  If both ends sleep, the wake-ups alone make
+    # the waits long, and both would sleep for ever; in these 2 ms both spin and notice that waits are short.
     PROBE_MASK = 0x1e00000
     MUCH = 16384                # bytes of one wait
-    SEAT_NS = 200000            # how long the I/O thread, asked for the seat, is waited for
-    BLOCK_NS = 5000000          # how long one who drives sleeps in epoll: other threads' notices may wait for that
-    IN_VAIN = 4                 # times in a row, then not every wait begins with it
+    SEAT_NS = 200000            # how long to wait for the seat from the I/O thread
+    BLOCK_NS = 5000000          # longest sleep of a guest in epoll: notices from other threads may have to wait for it
+    IN_VAIN = 4                 # after so many fruitless waits in a row, only some waits try again
     MOST_SKIPS = 16
 
 
-# ---- whoever marks a stream and holds no lock of a gate
+# ---- threads that mark a stream without holding a gate's lock
 
 
 cdef inline void _combine(IoLoop *loop) noexcept nogil:
-    # T2 and T4 of the .pxd: as long as there is something, and nobody else is at it.
+    # T2 and T4 of the .pxd: repeat while there is work and no other thread does it.
     cdef bint ending
     while True:
         fb_fence_seq_cst()
@@ -62,15 +62,15 @@ cdef inline void _combine(IoLoop *loop) noexcept nogil:
         loop_run_dirty(loop)
         ending = loop_run(loop, False, True)
         pthread_mutex_unlock(&loop.turn)
-        if ending:                  # there is a time to look at, or a connection to bury
+        if ending:                  # a stream must continue later, or a connection has ended
             fb_u32_store_release(&loop.left, 1)
             loop_wake(loop)
 
 
 cdef void loop_mark_now(void *stream) noexcept nogil:
-    """As loop_mark, by a thread that holds no lock of a gate: it takes the turn if it is free, and does what is to do.
+    """As loop_mark, for a thread without a gate's lock: it takes the turn if it is free, and does the work.
 
-    A record then leaves by one system call of the thread that wrote it, and not two threads later.
+    A record is then sent by one system call of the thread that wrote it, not after two thread switches.
     """
     cdef Stream *s = <Stream *> stream
     cdef IoLoop *loop = <IoLoop *> s.loop
@@ -87,7 +87,7 @@ cdef void _serve(Driver *d) noexcept nogil:
     fb_u32_sub_acq_rel(&loop.guests, 1)
 
 
-# ---- whoever waits
+# ---- threads that wait
 
 
 cdef void _enter(Driver *d) noexcept nogil:
@@ -108,7 +108,7 @@ cdef void _leave(Driver *d, bint slept) noexcept nogil:
 
 
 cdef bint _sit(IoLoop *loop, fb_event *e, uint32_t key) noexcept nogil:
-    """Takes the seat; the I/O thread is asked for it, another guest is not."""
+    """Takes the seat, asking the I/O thread for it if necessary; another guest is not asked."""
     cdef uint32_t seat
     cdef int64_t until = -1
     while True:
@@ -128,7 +128,7 @@ cdef bint _sit(IoLoop *loop, fb_event *e, uint32_t key) noexcept nogil:
 
 
 cdef bint _look(IoLoop *loop, int timeout_ms) noexcept nogil:
-    """One look at what has come, with the seat."""
+    """Handles what has arrived, once, with the seat."""
     cdef epoll_event events[EVENTS]
     cdef int n = epoll_wait(loop.epoll_fd, events, EVENTS, timeout_ms)
     if timeout_ms:
@@ -138,16 +138,16 @@ cdef bint _look(IoLoop *loop, int timeout_ms) noexcept nogil:
     pthread_mutex_lock(&loop.turn)
     loop_events(loop, events, n, READS_A_LOOK)
     loop_run_dirty(loop)
-    loop_run(loop, True, False)        # it may bury: nobody else has events of epoll in hand
+    loop_run(loop, True, False)        # it may free connections: no other thread holds epoll events
     pthread_mutex_unlock(&loop.turn)
     return True
 
 
 cdef bint _glance(IoLoop *loop) noexcept nogil:
-    """The same, with the seat, of the only connection there is, which epoll need not be asked for; False: ask it.
+    """The same with the seat, without epoll, if there is only one connection; False: epoll is needed.
 
-    A read that finds nothing takes longer than epoll's answer that there is nothing, but no second call is made when
-    there is something: two microseconds less there and back.
+    A read that finds nothing costs more than an epoll call that finds nothing, but when there is data it saves the
+    second call: two microseconds less per round trip.
     """
     cdef Connection *c
     cdef bint looked
@@ -160,15 +160,15 @@ cdef bint _glance(IoLoop *loop) noexcept nogil:
     if loop.all.running != NULL or fb_u64_load_acquire(&loop.dirty):
         loop_run_dirty(loop)
         loop_run(loop, True, False)
-    pthread_mutex_unlock(&loop.turn)    # T3: T4 is the next look, or what is done before one sleeps, or goes
+    pthread_mutex_unlock(&loop.turn)    # T3: T4 is the next look, or the one before sleeping or leaving
     return looked
 
 
 cdef bint _drive(Driver *d, DriveState *t, fb_event *e, uint32_t key, int64_t until_ns) noexcept nogil:
-    """Moves bytes until the event's epoch is no longer `key`; False: it sleeps like anybody else from here on.
+    """Moves bytes until the event's epoch differs from `key`; False: the caller should sleep on the event.
 
-    Spins first, as long as that pays, then sleeps in epoll; neither for long, since notices of other threads move the
-    epoch and wake nobody here.
+    First spins, as long as that pays, then sleeps in epoll; each only for a short time, since notices of other threads
+    change the epoch but do not wake this thread.
     """
     cdef IoLoop *loop = <IoLoop *> d.loop
     cdef int64_t started, now, waited, spin_until, block_until
@@ -183,7 +183,7 @@ cdef bint _drive(Driver *d, DriveState *t, fb_event *e, uint32_t key, int64_t un
     fb_u32_store_release(&loop.driven, 1)
     if not _sit(loop, e, key):
         return fb_event_epoch(e) != key
-    moved = fb_u64_load_relaxed(&loop.all.moved)        # of the last who had the turn: about
+    moved = fb_u64_load_relaxed(&loop.all.moved)        # approximate: written by the thread with the turn
     started = fb_now_ns()
     now = started
     spin_until = started + (SPIN_NS if t.wait_ns < SHORT_NS or not started & PROBE_MASK else LEAST_SPIN_NS)
@@ -195,11 +195,11 @@ cdef bint _drive(Driver *d, DriveState *t, fb_event *e, uint32_t key, int64_t un
             break
         timeout = 0
         if now >= spin_until:
-            # What wakes it may be for others: then it goes on.
+            # The wake-up may be for another thread: then go on waiting.
             if now + 1000000 > block_until:
                 break
             timeout = <int> ((block_until - now) // 1000000)
-            # L1 and L2 of the .pxd, and as good for the epoch, which those who mark streams move before.
+            # L1 and L2 of the .pxd.  They cover the epoch too, since threads change it before they mark streams.
             fb_u32_exchange_acq_rel(&loop.sleeping, 1)
             fb_fence_seq_cst()
             if fb_u64_load_acquire(&loop.dirty) or fb_event_epoch(e) != key:
@@ -209,11 +209,12 @@ cdef bint _drive(Driver *d, DriveState *t, fb_event *e, uint32_t key, int64_t un
             _look(loop, timeout)
         now = fb_now_ns()
     fb_u32_store_release(&loop.seat, SEAT_FREE)
-    _combine(loop)                      # G3: its fence is between the seat and the looks at `dirty` and `asleep`
+    # G3: its fence is between freeing the seat and the loads of `dirty` and `asleep`
+    _combine(loop)
     if fb_u32_load_acquire(&loop.asleep):
         fb_event_notify(&loop.parked)
-    # One that waits long now and then, since its peer was not given a core, is none that waits long.  Beside the work
-    # that much data is, a sleep is cheap, and the core may be wanted for just that.
+    # An occasional long wait, because the peer had no core, does not make the waits of this event long.  When much data
+    # moved, a sleep is cheap in comparison, and the core may be needed to produce that data.
     waited = now - started
     if fb_u64_load_relaxed(&loop.all.moved) - moved >= MUCH:
         waited *= 3

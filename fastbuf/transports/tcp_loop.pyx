@@ -1,4 +1,4 @@
-"""The native I/O thread: epoll over every connection of an environment (C level; waking is in the ``.pxd``)."""
+"""The native I/O thread: epoll over all connections of an environment (the ``.pxd`` has the wake-up protocol)."""
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memset, strlen
@@ -81,11 +81,11 @@ cdef extern from *:
 
 cdef enum:
     EVENTS = 64
-    SWEEP_NS = 200000000        # how often lingering connections are looked at
-    # How often the I/O thread looks while guests do its work: seldom, for it takes a core from who does it.
+    SWEEP_NS = 200000000        # how often lingering connections are checked
+    # How often the I/O thread wakes while guests do its work: seldom, since it takes a core from a busy thread.
     LOOK_NS = 4000000
-    LOOKS = 4                   # looks in a row without one of them: it does it itself again
-    LAST_WORDS_NS = 200000000   # how long a loop that stops waits for peers to have heard
+    LOOKS = 4                   # wake-ups in a row without a guest, after which it does the work again
+    LAST_WORDS_NS = 200000000   # how long a stopping loop waits for peers to read their last frames
 
 cdef const char *LOST = b"the consumer was lost as it welcomed the channel"
 
@@ -94,7 +94,7 @@ cdef const char *LOST = b"the consumer was lost as it welcomed the channel"
 
 
 cdef void loop_wake(IoLoop *loop) noexcept nogil:
-    """The I/O thread looks again, wherever it sleeps."""
+    """Makes the I/O thread look again, wherever it sleeps."""
     if fb_u32_exchange_acq_rel(&loop.sleeping, 0):
         eventfd_write(loop.event_fd, 1)
     fb_event_notify(&loop.parked)
@@ -112,7 +112,7 @@ cdef bint loop_push(IoLoop *loop, Stream *s) noexcept nogil:
 
 
 cdef void loop_mark(void *stream) noexcept nogil:
-    """The stream has something to do; any thread, whatever locks it holds."""
+    """The stream has work to do; for any thread, whatever locks it holds."""
     cdef Stream *s = <Stream *> stream
     cdef IoLoop *loop = <IoLoop *> s.loop
     if loop_push(loop, s):
@@ -125,7 +125,7 @@ cdef void loop_mark(void *stream) noexcept nogil:
 
 
 cdef void _announce(void *stream) noexcept nogil:
-    # The gate's lock is held.  A reader that gives buffers back serves its streams itself, after it has let go of that.
+    # The gate's lock is held.  A reader that releases buffers serves its streams itself, after unlocking the gate.
     cdef Stream *s = <Stream *> stream
     if s.gate.serving:
         loop_push(<IoLoop *> s.loop, s)
@@ -148,9 +148,9 @@ cdef void _cancel(void *stream) noexcept nogil:
 
 
 cdef void _watch(IoLoop *loop, Connection *c) noexcept nogil:
-    # Asks epoll for what the connection waits for; nothing when that has not changed.
+    # Registers the events that the connection waits for; no call if they have not changed.
     cdef epoll_event e
-    # While nothing is read: what epoll tells of anyway, that the peer has broken off.
+    # While nothing is read: epoll reports anyway that the peer has closed.
     cdef uint32_t mask = (EPOLLERR if c.stopped else EPOLLIN) | (EPOLLOUT if c.blocked else 0)
     if c.fd < 0 or mask == c.epoll_mask:
         return
@@ -175,11 +175,11 @@ cdef void _bury(IoLoop *loop, Connection *c) noexcept nogil:
 
 
 cdef bint loop_run(IoLoop *loop, bint bury, bint eager) noexcept nogil:
-    """Every connection that has something to say says it; True: there is something for the I/O thread.
+    """Sends the frames of all connections that have some; True: there is work for the I/O thread.
 
-    That is a connection that is ending, or a stream that is to go on at a later time.
+    That is a connection that is ending, or a stream that may continue at a later time.
 
-    bury: those that died since the last time are freed.  Only who has the seat may, and no event of theirs left.
+    bury: free the connections that died since the last time.  Only for the thread with the seat, without open events.
     """
     cdef Connection *c = loop.all.running
     cdef Connection *dead = NULL
@@ -188,7 +188,7 @@ cdef bint loop_run(IoLoop *loop, bint bury, bint eager) noexcept nogil:
     while c != NULL:
         loop.all.running = c.next_running
         if c.phase == PHASE_DEAD and not bury:
-            c.next_running = dead       # stays marked
+            c.next_running = dead       # keep it marked
             dead = c
             ending = True
         else:
@@ -199,7 +199,7 @@ cdef bint loop_run(IoLoop *loop, bint bury, bint eager) noexcept nogil:
                 if c.stopped:
                     connection_goes_on(c)
                 connection_write(c, eager)
-                _watch(loop, c)         # it, or the write, may have marked the connection again
+                _watch(loop, c)         # this, or the write, may have marked the connection again
                 if c.phase == PHASE_CLOSING and loop.next_sweep_ns < 0:
                     loop.next_sweep_ns = c.linger_until_ns
                     ending = True
@@ -213,14 +213,14 @@ cdef void loop_run_dirty(IoLoop *loop) noexcept nogil:
     cdef Stream *following
     while s != NULL:
         following = s.next_dirty
-        # Cleared before looking: what is asked from now on marks it again.
+        # Clear the flag before handling the stream: later requests mark it again.
         fb_u32_exchange_acq_rel(&s.dirty, 0)
         stream_ready(s)
         s = following
 
 
 cdef void _flush(IoLoop *loop, int64_t now) noexcept nogil:
-    # Flink's OutputFlusher: every buffer timeout, what is committed may leave though its buffer is not full.
+    # Like Flink's OutputFlusher: at every buffer timeout, committed bytes may be sent though their buffer is not full.
     cdef Stream *s = loop.all.streams
     cdef int64_t due = -1
     if loop.next_flush_ns < 0 or now < loop.next_flush_ns:
@@ -236,13 +236,13 @@ cdef void _flush(IoLoop *loop, int64_t now) noexcept nogil:
 
 
 cdef void _flush_from(IoLoop *loop, Stream *s, int64_t now) noexcept nogil:
-    # A stream has opened, maybe one with a shorter timeout than all others.
+    # A stream was opened, perhaps with the shortest timeout so far.
     if s.flush_interval_ns > 0 and (loop.next_flush_ns < 0 or now + s.flush_interval_ns < loop.next_flush_ns):
         loop.next_flush_ns = now + s.flush_interval_ns
 
 
 cdef void _send_on(IoLoop *loop, int64_t now) noexcept nogil:
-    # A flow control's rate lets a stream go on.  Which one, each knows: there are few, and not many times a second.
+    # The rate of a flow control lets some stream go on; look at all: there are few streams, and this is rare.
     cdef Stream *s = loop.all.streams
     if loop.all.next_send_ns < 0 or now < loop.all.next_send_ns:
         return
@@ -254,7 +254,7 @@ cdef void _send_on(IoLoop *loop, int64_t now) noexcept nogil:
 
 
 cdef void _look(IoLoop *loop, int64_t now) noexcept nogil:
-    # Who is silent is asked for a sign of life; without one it is given up.
+    # Send PING to silent peers; give up those that stay silent.
     cdef Connection *c = loop.all.connections
     if loop.next_ping_ns < 0 or now < loop.next_ping_ns:
         return
@@ -270,7 +270,7 @@ cdef void _look(IoLoop *loop, int64_t now) noexcept nogil:
 
 
 cdef void _look_from(IoLoop *loop, Connection *c, int64_t interval, int64_t now) noexcept nogil:
-    # A stream has come, maybe one with a shorter interval than all others of the connection.
+    # A stream was added, perhaps with the connection's shortest interval so far.
     if c.ping_interval_ns == 0 or interval < c.ping_interval_ns:
         c.ping_interval_ns = interval
         c.ping_due_ns = now + interval
@@ -279,7 +279,7 @@ cdef void _look_from(IoLoop *loop, Connection *c, int64_t interval, int64_t now)
 
 
 cdef void _sweep(IoLoop *loop, int64_t now) noexcept nogil:
-    """Ends what has lingered long enough."""
+    """Ends connections that have lingered long enough."""
     cdef Connection *c = loop.all.connections
     if loop.next_sweep_ns < 0 or now < loop.next_sweep_ns:
         return
@@ -294,7 +294,7 @@ cdef void _sweep(IoLoop *loop, int64_t now) noexcept nogil:
 
 
 cdef void _free_doomed(IoLoop *loop) noexcept nogil:
-    """Streams that are over and that nobody points to any more."""
+    """Frees streams that are over and to which no pointer is left."""
     cdef Stream *s = loop.all.doomed
     cdef Stream *following
     loop.all.doomed = NULL
@@ -346,7 +346,7 @@ cdef int _add(IoLoop *loop, Command *k, int64_t now) noexcept nogil:
 
 
 cdef int _say(IoLoop *loop, Command *k, int64_t now) noexcept nogil:
-    """A message of a handshake; with a gate, the receiver's last one, and the channel is connected."""
+    """Sends a handshake message; with a gate it is the receiver's last one, and the channel becomes connected."""
     cdef Connection *c = _connection(loop, k.serial)
     cdef Stream *s = connection_find(c, k.id) if c != NULL else NULL
     if s == NULL or s.state != STREAM_JOINING or s.heard_end or s.letter_out != NULL or s.parting or \
@@ -382,10 +382,10 @@ cdef void _leave(IoLoop *loop, Stream *s, bint opened, int64_t now) noexcept nog
     s.held = False
     if not opened:
         if not s.heard_end:
-            s.sub = NULL            # nothing has been sent: its queue is as it was
+            s.sub = NULL            # nothing was sent: its queue is unchanged
         sender_let_go(s)
     elif s.connection == NULL:
-        # Over between its welcome and now.  If no end was heard, it was lost, and nobody has been told yet.
+        # The stream ended after its welcome.  If the peer sent no end, it was lost, and the writer does not know yet.
         if s.sub != NULL and not s.loss_is_cancel:
             failure_set(s.writer_failure, FAIL_PEER_LOST, LOST, strlen(LOST))
         stream_release_writer(s, True)
@@ -409,7 +409,7 @@ cdef void _let_go(IoLoop *loop, void *whose) noexcept nogil:
 
 
 cdef void _stop(IoLoop *loop, int64_t now) noexcept nogil:
-    """Everything was let go of; what was said last shall be heard, if the peers are quick."""
+    """All streams were detached before; peers still get the last frames, if they are quick."""
     cdef Connection *c
     loop.stop_at_ns = now + LAST_WORDS_NS
     loop_run(loop, True, False)
@@ -451,7 +451,7 @@ cdef void _run_commands(IoLoop *loop) noexcept nogil:
     k = loop.commands
     loop.commands = NULL
     pthread_mutex_unlock(&loop.all.lock)
-    while k != NULL:            # they were pushed in front: turn them round
+    while k != NULL:            # commands were pushed at the front: reverse them
         following = k.next
         k.next = first
         first = k
@@ -460,7 +460,7 @@ cdef void _run_commands(IoLoop *loop) noexcept nogil:
     while k != NULL:
         following = k.next
         _carry_out(loop, k)
-        fb_u32_store_release(&k.done, 1)        # the caller may free it from here on
+        fb_u32_store_release(&k.done, 1)        # the caller may free it from now on
         fb_event_notify(&loop.all.answered)
         k = following
 
@@ -476,11 +476,11 @@ cdef int _timeout_ms(IoLoop *loop, int64_t now) noexcept nogil:
         return -1
     if until <= now:
         return 0
-    return <int> min((until - now + 999999) // 1000000, <int64_t> 3600000)      # no int holds a month in ms
+    return <int> min((until - now + 999999) // 1000000, <int64_t> 3600000)      # a month in ms would overflow an int
 
 
 cdef void loop_events(IoLoop *loop, epoll_event *events, int n, int reads) noexcept nogil:
-    """What epoll has told: with the seat, and the turn."""
+    """Handles events from epoll; the caller has the seat and the turn."""
     cdef int i
     cdef uint64_t ignored
     cdef Connection *c
@@ -490,7 +490,7 @@ cdef void loop_events(IoLoop *loop, epoll_event *events, int n, int reads) noexc
             eventfd_read(loop.event_fd, &ignored)
             continue
         if c.stopped and events[i].events & <uint32_t> (EPOLLERR | EPOLLHUP):
-            connection_lost(c, b"the connection was broken off")
+            connection_lost(c, b"the connection was reset")
         elif c.phase != PHASE_DEAD:
             connection_read(c, reads)
         connection_mark(c)
@@ -502,17 +502,17 @@ cdef bint _sit(IoLoop *loop) noexcept nogil:
 
 
 cdef int64_t loop_parks_until(int64_t now, int timeout_ms) noexcept nogil:
-    """Until when guests are left alone, with the clock's work due in `timeout_ms` (negative: none)."""
+    """Time until which guests are left alone; the next timer is due in `timeout_ms` (negative: none)."""
     return now + (LOOK_NS if timeout_ms < 0 else min(timeout_ms * <int64_t> 1000000, <int64_t> LOOK_NS))
 
 
 cdef int _park(IoLoop *loop, epoll_event *events, int timeout, bint *seated) noexcept nogil:
-    """Guests do the work, or will in a moment: a look now and then at what they leave."""
+    """Sleeps while guests do the work, and looks now and then for work that they left."""
     cdef int64_t now = fb_now_ns()
     cdef int64_t until = loop_parks_until(now, timeout)
     cdef uint32_t key
     cdef bint asked = False
-    cdef bint had_turn = True           # until just now: T4, for a guest that is in epoll does not look
+    cdef bint had_turn = True           # until just now: T4 is needed, since a guest in epoll does not look
     while not asked and now < until and not seated[0]:
         key = fb_event_prepare(&loop.parked)
         fb_fence_seq_cst()              # T3, P1
@@ -531,7 +531,7 @@ cdef int _park(IoLoop *loop, epoll_event *events, int timeout, bint *seated) noe
 
 
 cdef int _await(IoLoop *loop, epoll_event *events, int timeout, bint *seated) noexcept nogil:
-    """Sleeps until there is something to do; -> how many events epoll has told, if it was asked: then `seated`."""
+    """Sleeps until there is work; returns the number of epoll events, if it called epoll: then `seated` is set."""
     if fb_u32_exchange_acq_rel(&loop.driven, 0):
         loop.looks = 0
     else:
@@ -557,7 +557,7 @@ cdef void *loop_main(void *argument) noexcept nogil:
     cdef int64_t now = 0
     cdef Connection *c
     prctl(PR_SET_NAME, b"fastbuf-io", 0, 0, 0)
-    loop.looks = LOOKS                  # nobody has driven yet
+    loop.looks = LOOKS                  # no guest has driven yet
     pthread_mutex_lock(&loop.turn)
     while loop.stop_at_ns < 0 or (loop.all.connections != NULL and now < loop.stop_at_ns):
         now = fb_now_ns()

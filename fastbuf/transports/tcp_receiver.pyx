@@ -1,4 +1,4 @@
-"""The receiving half of a stream: what comes for a gate, and what the gate answers."""
+"""The receiving half of a stream: data for a gate, and the gate's answers."""
 
 from libc.stdint cimport uint32_t
 from libc.stdio cimport snprintf
@@ -55,7 +55,7 @@ cdef enum:
     TEXT = 512
 
 
-# ---- what comes
+# ---- input
 
 
 cdef bint _in_sequence(Stream *s) noexcept nogil:
@@ -100,7 +100,7 @@ cdef void receiver_starts(Stream *s) noexcept nogil:
 
 
 cdef void receiver_goes_on(Stream *s) noexcept nogil:
-    """Of a connection that is stopped for want of a segment: there may be one now, or the buffer is wanted no more."""
+    """For a connection that stopped for want of a segment: one may be free now, or the buffer is no longer needed."""
     cdef Connection *c = s.connection
     c.in_segment = gate_segment(s.gate, s.channel, c.in_frame.value)
     c.stopped = c.in_segment == -1
@@ -138,7 +138,7 @@ cdef void _hear_data(Stream *s) noexcept nogil:
     if rc != 0:
         connection_violated(c, s, b"no memory for the queue of buffers")
     else:
-        stream_rides(s)             # the reader will have given it back, maybe, when something goes that way
+        stream_rides(s)             # the reader may return the credit before the next write
 
 
 cdef void _hear_done(Stream *s) noexcept nogil:
@@ -177,7 +177,7 @@ cdef void receiver_hears(Stream *s) noexcept nogil:
         stream_ready(s)
 
 
-# ---- what is said
+# ---- output
 
 
 cdef bint receiver_next(Stream *s, OutFrame *f) noexcept nogil:
@@ -207,7 +207,7 @@ cdef bint receiver_next(Stream *s, OutFrame *f) noexcept nogil:
 
 
 cdef void receiver_let_go(Stream *s) noexcept nogil:
-    """The gate is about to be freed: CANCEL or ABORT is still said, if no end has been."""
+    """The gate is about to be freed: send CANCEL or ABORT, unless an end was sent."""
     if s.connection != NULL and not s.said_end and not s.heard_end:
         if failure_code(&s.gate.failure) != FAIL_NONE:
             stream_part(s, FRAME_ABORT, s.gate.failure.text)

@@ -1,4 +1,4 @@
-"""The sending half of a stream: what a subpartition has to say, and what its consumer answers."""
+"""The sending half of a stream: data of a subpartition, and the consumer's answers."""
 
 from libc.stdint cimport uint8_t, uint32_t
 
@@ -51,7 +51,7 @@ cdef inline bint _may_send(Stream *s) noexcept nogil:
 
 
 cdef void _data(Stream *s, OutFrame *f, uint8_t *data, uint32_t length, bint last) noexcept nogil:
-    # The backlog is what waits behind this buffer, so the receiver can find segments for it.
+    # The backlog is the number of buffers behind this one, so that the receiver can reserve segments for them.
     frame_set(&f.header, FRAME_DATA, s.id, length, s.sequence, sub_queued(s.sub) - 1 - s.out)
     f.data = data
     f.last = last
@@ -60,11 +60,12 @@ cdef void _data(Stream *s, OutFrame *f, uint8_t *data, uint32_t length, bint las
         f.header.crc = fb_crc32c(0, data, length)
     s.sequence += 1
     flow_sent(&s.flow, length, 0 if s.flow.kind == FLOW_CREDIT else fb_now_ns())
-    fb_u32_store_relaxed(&s.sub.held, HELD_LINK)      # until the writer hears of less credit, it is the socket
+    # it waits for the socket, until the writer learns of too little credit
+    fb_u32_store_relaxed(&s.sub.held, HELD_LINK)
 
 
 cdef bint sender_goes_on(Stream *s, OutFrame *f) noexcept nogil:
-    """Whether a whole buffer follows those that are on their way out, and nothing else is to be said before it."""
+    """Whether a whole buffer follows those being sent, and no other frame must come before it."""
     cdef uint8_t *data
     cdef uint32_t length
     if s.recalled or not _may_send(s) or not s.connection.flow.writable or \
@@ -78,7 +79,7 @@ cdef bint sender_goes_on(Stream *s, OutFrame *f) noexcept nogil:
 
 
 cdef void _wait(Stream *s) noexcept nogil:
-    # Who is stopped is told when that is over; a rate is a matter of time.
+    # A stopped stream is restarted when the stop ends; one delayed by its rate needs a timer.
     cdef Registry *all = <Registry *> s.loop
     if s.flow.kind != FLOW_ON_OFF and (all.next_send_ns < 0 or s.flow.due_ns < all.next_send_ns):
         all.next_send_ns = s.flow.due_ns
@@ -97,7 +98,7 @@ cdef bint sender_next(Stream *s, OutFrame *f) noexcept nogil:
         return False
     if fb_u32_exchange_acq_rel(&s.sub.flush_asked, 0):
         s.flush_pending = True
-    # Looked at without credit too: a last buffer of which all has left stands in no end's way.
+    # Called without credit too: a last buffer that was sent completely must not delay the end.
     sendable = sub_sendable(s.sub, s.flush_pending, &data, &length, &last)
     if s.recalled:
         s.recalled = False
@@ -148,7 +149,7 @@ cdef void sender_said(Stream *s, OutFrame *f) noexcept nogil:
 
 
 cdef void _end_heard(Stream *s, bint cancelled) noexcept nogil:
-    # What was meant for this consumer and has not left is dropped; the peer drops the rest.
+    # Unsent data for this consumer is dropped here; the peer drops the rest.
     stream_release_writer(s, cancelled)
     s.heard_end = True
     s.want_done = True
@@ -198,7 +199,7 @@ cdef void sender_hears(Stream *s) noexcept nogil:
 
 
 cdef void sender_let_go(Stream *s) noexcept nogil:
-    """The writer is about to be freed, its queue with it."""
+    """The writer is about to be freed, and its queue with it."""
     cdef const char *text = b"let go without its end of partition"
     if s.connection != NULL and not s.said_end and not s.heard_end:
         if s.abort_asked != NULL and fb_u32_load_acquire(s.abort_asked):

@@ -1,4 +1,4 @@
-"""A connection and its streams: beginning, lists, ends; no input or output but closing (the map is in the ``.pxd``)."""
+"""A connection and its streams: start, lists and end; no input or output except closing (map: the ``.pxd``)."""
 
 from libc.stdint cimport uint32_t
 from libc.stdio cimport snprintf
@@ -20,7 +20,7 @@ from fastbuf.flow.flow_control cimport Flow, flow_connection_init, flow_over
 from fastbuf.transports.messages cimport ABORT_BYTES
 
 cdef enum:
-    LINGER_NS = 2000000000      # how long the peer's EOF is waited for at the most
+    LINGER_NS = 2000000000      # longest wait for the peer's EOF
     TEXT = 512
     FIRST_BUCKETS = 16
 
@@ -84,7 +84,7 @@ cdef Letter *letter_new(const void *text, uint32_t length) noexcept nogil:
 
 
 cdef void _grow(Connection *c) noexcept nogil:
-    # Chains of one on the average; without memory they get longer, which is only slower.
+    # Chains have an average length of one.  If there is no memory they get longer, which is only slower.
     cdef uint32_t n = c.n_buckets * 2
     cdef uint32_t i
     cdef Stream *s
@@ -105,7 +105,7 @@ cdef void _grow(Connection *c) noexcept nogil:
 
 
 cdef int connection_add(Connection *c, Stream *s, uint32_t id) noexcept nogil:
-    """The stream is one of the connection's, and of its loop's, from now on."""
+    """Adds the stream to the connection and to its loop."""
     cdef Registry *all = <Registry *> c.loop
     if c.streams >= c.n_buckets:
         _grow(c)
@@ -179,7 +179,7 @@ cdef void stream_doom(Stream *s) noexcept nogil:
 
 
 cdef void streams_go_on(Registry *all) noexcept nogil:
-    """No gate keeps the senders of this environment stopped any more."""
+    """No gate stops the senders of this environment any more."""
     cdef Stream *s = all.streams
     while s != NULL:
         if s.sub != NULL:
@@ -202,7 +202,7 @@ cdef void stream_drop_incoming(Stream *s) noexcept nogil:
     if c == NULL or c.in_stream != s:
         return
     if c.stopped:
-        connection_mark(c)          # it need not wait for a segment any more
+        connection_mark(c)          # it no longer waits for a segment
     if c.in_segment >= 0 and s.gate != NULL:
         gate_return(s.gate, s.channel, c.in_segment)
     c.in_segment = -1
@@ -228,7 +228,7 @@ cdef void stream_detach(Stream *s) noexcept nogil:
         if f.owned == NULL and f.header.length and c.phase != PHASE_DEAD:
             f.owned = malloc(f.header.length)
             if f.owned == NULL:
-                # Half a frame cannot be finished from nothing, and no other can follow it.
+                # The rest of a frame sent in part cannot be made up, and no other frame can follow it.
                 connection_close(c)
                 continue
             memcpy(f.owned, f.data, f.header.length)
@@ -236,7 +236,7 @@ cdef void stream_detach(Stream *s) noexcept nogil:
 
 
 cdef void stream_part(Stream *s, int kind, const char *text) noexcept nogil:
-    """Keeps the last word of one who lets go; without memory for its text it is said without."""
+    """Stores the last frame of a detached stream; without memory for its text, the frame has no text."""
     if s.parting:
         return
     s.parting = kind
@@ -250,7 +250,7 @@ cdef void stream_over(Stream *s) noexcept nogil:
     cdef Stream **at
     if c == NULL:
         return
-    # Whoever joins may try again on another connection, with the same queue.
+    # A stream that was joining may try again on another connection, with the same queue.
     if s.state != STREAM_JOINING or s.heard_end:
         stream_release_writer(s, True)
     stream_detach(s)
@@ -274,7 +274,7 @@ cdef void stream_over(Stream *s) noexcept nogil:
         fb_u32_store_release(&s.gone, 1)
         fb_event_notify(&all.answered)
     stream_doom(s)
-    connection_mark(c)          # after the last it may be closed
+    connection_mark(c)          # after its last stream the connection may be closed
 
 
 cdef void stream_settle(Stream *s) noexcept nogil:
@@ -286,13 +286,13 @@ cdef void stream_settle(Stream *s) noexcept nogil:
 
 
 cdef void _off(Connection *c) noexcept nogil:
-    # Off the wire at once, and every stream with it.
+    # Closes the socket at once, and ends every stream.
     cdef epoll_event ignored
     cdef uint32_t i
     cdef Stream *s
     c.phase = PHASE_DEAD
-    # A forked child has a duplicate of the descriptor: then close alone would neither take it off epoll, which would
-    # go on to report a connection that is freed, nor tell the peer.
+    # A forked child has a duplicate of the descriptor.  So close alone would neither remove it from epoll, which would
+    # keep reporting a freed connection, nor tell the peer.
     if c.epoll_mask:
         epoll_ctl(c.epoll_fd, EPOLL_CTL_DEL, c.fd, &ignored)
     shutdown(c.fd, SHUT_WR)
@@ -325,7 +325,7 @@ cdef void connection_close(Connection *c) noexcept nogil:
 
 
 cdef void _tell(Connection *c, Stream *s, int code, const char *why) noexcept nogil:
-    """One stream's writer or gate, if it is still owed something, hears that its peer is lost or broke the protocol."""
+    """Tells a stream's writer or gate, unless it has ended, that its peer was lost or broke the protocol."""
     cdef char text[TEXT]
     cdef bint lost = code == FAIL_PEER_LOST
     if s.role == ROLE_SENDER:
@@ -368,7 +368,7 @@ cdef void connection_lost(Connection *c, const char *why) noexcept nogil:
 cdef void connection_violated(Connection *c, Stream *s, const char *what) noexcept nogil:
     if s != NULL:
         _tell(c, s, FAIL_PROTOCOL, what)
-        # The others' peer is the same process: it is believed on none of them.
+        # The peer of the other streams is the same process: it is not trusted on any of them.
         _end(c, FAIL_PEER_LOST, b"another channel of its connection broke the protocol")
     else:
         _end(c, FAIL_PROTOCOL, what)

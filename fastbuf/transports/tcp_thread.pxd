@@ -1,4 +1,4 @@
-# Map of the I/O thread as Python's side sees it.
+# Map of the I/O thread's Python side.
 from libc.stdint cimport int64_t
 
 from fastbuf.transports.tcp_loop cimport Command, IoLoop
@@ -8,7 +8,7 @@ from fastbuf.transports.tcp_state cimport Stream
 cdef class IoThread:
     cdef IoLoop *loop
     cdef int pid
-    cdef int waiting            # threads in wait_letter; the GIL
+    cdef int waiting            # threads in wait_letter; guarded by the GIL
     cdef int check(self) except -1
     cdef int command(self, Command *k) except -1
     cdef int connections(self)
@@ -17,8 +17,8 @@ cdef class IoThread:
     cdef list links(self)
     cdef unsigned int stops(self)
     cdef int open_inbox(self) except -1
-    # (serial, stream, message, peer) of what has come for the listener's thread
+    # (serial, stream, message, peer) of letters for the listener's thread
     cdef list take_inbox(self)
-    # The next message of a handshake, for the thread that holds the stream; empty: it is over; None: the time is.
+    # The next handshake message for the thread that holds the stream; empty: the stream is over; None: timeout.
     cdef bytes wait_letter(self, Stream *s, int64_t deadline_ns)
     cpdef stop(self)

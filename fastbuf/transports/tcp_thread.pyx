@@ -1,4 +1,4 @@
-"""One native I/O thread, and how Python's threads speak to it: commands that it answers, and letters of handshakes."""
+"""One native I/O thread, and how Python's threads talk to it: commands with results, and letters of handshakes."""
 
 import os
 import time
@@ -67,7 +67,7 @@ cdef enum:
 
 
 cdef class IoThread:
-    """One native thread that moves every byte of an environment; started on creation, ended by :meth:`stop`."""
+    """A native thread that moves every byte of an environment; starts when created, ends by :meth:`stop`."""
 
     def __cinit__(self):
         cdef epoll_event e
@@ -112,7 +112,7 @@ cdef class IoThread:
         return 0
 
     cdef int command(self, Command *k) except -1:
-        """Has the I/O thread do something and waits until it has; its answer is in the command."""
+        """Sends a command to the I/O thread and waits until it is done; the command then has the result."""
         cdef uint32_t key
         self.check()
         k.result = 0
@@ -132,7 +132,7 @@ cdef class IoThread:
         return 0
 
     cdef int connections(self):
-        """How many there are."""
+        """Number of connections."""
         return fb_u32_load_acquire(&self.loop.all.open) if self.loop != NULL else 0
 
     cdef list links(self):
@@ -159,7 +159,7 @@ cdef class IoThread:
                         n += 1
                     c = c.next
                 pthread_mutex_unlock(&self.loop.turn)
-                self.loop.driver.serve(&self.loop.driver)      # what was marked meanwhile was left to us
+                self.loop.driver.serve(&self.loop.driver)      # streams marked meanwhile were left to this thread
         fb_u32_sub_acq_rel(&self.loop.guests, 1)
         return [((<bytes> <char *> peers[k]).decode(), bytes_left[k], <bytes> (<char *> infos[k])[:told[k]])
                 for k in range(n)]
@@ -169,7 +169,7 @@ cdef class IoThread:
         return fb_u32_load_relaxed(&self.loop.all.stops) if self.loop != NULL else 0
 
     cdef int open_inbox(self) except -1:
-        """The descriptor that becomes readable when a stream that joins has said something."""
+        """Returns a descriptor that becomes readable when a joining stream has sent a message."""
         self.check()
         if self.loop.all.inbox_fd < 0:
             self.loop.all.inbox_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
@@ -181,7 +181,7 @@ cdef class IoThread:
         cdef uint64_t ignored
         cdef Letter *letter
         cdef Letter *following
-        if self.loop == NULL:           # it has ended, and the listener's thread not yet
+        if self.loop == NULL:           # it has ended before the listener's thread
             return []
         eventfd_read(self.loop.all.inbox_fd, &ignored)
         pthread_mutex_lock(&self.loop.all.lock)
@@ -211,7 +211,8 @@ cdef class IoThread:
                     return None
                 with nogil:
                     key = fb_event_prepare(&self.loop.all.answered)
-                    over = fb_u32_load_acquire(&s.gone)     # before the letter: the last may have come before the end
+                    # before the letter, since the last letter may arrive before the end
+                    over = fb_u32_load_acquire(&s.gone)
                     pthread_mutex_lock(&self.loop.all.lock)
                     letter = s.letter_in
                     s.letter_in = NULL
@@ -231,7 +232,7 @@ cdef class IoThread:
         return text
 
     cpdef stop(self):
-        """End the thread: open connections are dropped.  A second call does nothing."""
+        """End the thread and drop open connections.  A second call does nothing."""
         cdef Command k
         if self.loop == NULL:
             return
@@ -240,7 +241,7 @@ cdef class IoThread:
             self.command(&k)
             with nogil:
                 pthread_join(self.loop.thread, NULL)
-            # Those who wait: their streams are over, and they have been told.  Guests are within one turn.
+            # Waiting threads: their streams are over and they were notified.  Guests leave within one turn.
             while self.waiting or fb_u32_load_acquire(&self.loop.guests):
                 time.sleep(0.0005)
         self._free()

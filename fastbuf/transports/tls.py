@@ -1,9 +1,9 @@
-"""TLS for connections between hosts, by the standard library's ``ssl``: contexts, and a relay to the I/O thread.
+"""TLS for connections between hosts, with the standard library's ``ssl``: contexts, and a relay to the I/O thread.
 
-The I/O thread knows nothing of TLS.  It gets one end of a socket pair; a Python thread hands on what
-comes between the other end and the TLS connection.  An end of either stream is handed on as an end,
-after all that came before it, so closing and death mean what they mean without TLS.  This costs a
-copy, a system call or two and the GIL for every piece: it is for networks that need it.
+The I/O thread has no TLS.  It gets one end of a socket pair; a Python thread copies bytes between the other end and the
+TLS connection.  The end of one stream is passed on as an end, after all bytes before it, so closing and peer loss work
+as without TLS.  This costs a copy, one or two system calls and the GIL for every piece: use it for networks that need
+it.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from fastbuf.errors import AuthenticationError, ConfigError, PeerLost
 from fastbuf.exchange.named_thread import start_thread
 
 _PIECE = 1 << 16
-_MOST = 1 << 18  # bytes that wait in one direction; then its source is not read
+_MOST = 1 << 18  # bytes waiting in one direction; when reached, its source is not read
 _LAST_WORDS_S = 1.0
 
 
 def context(tls: TlsConfig, server: bool) -> ssl.SSLContext:
-    """What both ends demand: TLS 1.3, and a certificate of the other's that the authority signed.
+    """Requirements of both ends: TLS 1.3, and a certificate of the peer that the authority signed.
 
     Raises
     ------
     ConfigError
-        A file is missing, or is no certificate or key.
+        A file is missing, or contains no certificate or key.
     """
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
     made.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -48,19 +48,19 @@ def context(tls: TlsConfig, server: bool) -> ssl.SSLContext:
 
 
 class _Link:
-    """A TLS connection and the near end of the I/O thread's socket."""
+    """A TLS connection and our end of the socket pair to the I/O thread."""
 
     def __init__(self, tls: ssl.SSLSocket, plain: socket.socket) -> None:
         self.tls = tls
         self.plain = plain
         self.to_tls = bytearray()
         self.to_plain = bytearray()
-        self.plain_ended = self.tls_ended = False  # no more comes from there
-        self.told_plain = self.told_tls = False  # that no more comes from the other
+        self.plain_ended = self.tls_ended = False  # no more bytes come from there
+        self.told_plain = self.told_tls = False  # the other side was told so
         self.watched: dict[socket.socket, int] = {}
 
     def pump(self) -> bool:
-        """Hand on what can be handed on without waiting; False: both directions have ended."""
+        """Copy all bytes that need no waiting; False: both directions have ended."""
         moved = True
         while moved:
             moved = self._from_plain() | self._into_tls() | self._from_tls() | self._into_plain()
@@ -86,8 +86,8 @@ class _Link:
             del self.to_tls[:sent]
             return sent > 0
         if self.plain_ended and not self.told_tls:
-            # Our close_notify, then our half of TCP; what the peer still says is read.  Not SSLSocket.shutdown: that
-            # one ends TLS in both directions.
+            # Send our close_notify, then shut down our half of TCP; further bytes of the peer are read.
+            # SSLSocket.shutdown would end TLS in both directions.
             with contextlib.suppress(ssl.SSLError):
                 self.tls.unwrap()
             socket.socket.shutdown(self.tls, socket.SHUT_WR)
@@ -123,7 +123,7 @@ class _Link:
         return False
 
     def wanted(self) -> dict[socket.socket, int]:
-        """What to wait for, by socket."""
+        """The events to wait for, by socket."""
         masks: dict[socket.socket, int] = {}
         for sock, ended, to_it, from_it in (
             (self.plain, self.plain_ended, self.to_plain, self.to_tls),
@@ -141,7 +141,7 @@ class _Link:
 
 
 class Relay:
-    """One thread that hands on the bytes of all TLS connections of an environment; begins with the first."""
+    """A thread that relays the bytes of all TLS connections of an environment; starts with the first one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -152,7 +152,7 @@ class Relay:
         self._thread: threading.Thread | None = None
 
     def add(self, tls: ssl.SSLSocket) -> socket.socket:
-        """Take over a TLS connection after its handshake; -> the I/O thread's socket."""
+        """Take over a TLS connection after its handshake; returns the I/O thread's socket."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         theirs.setblocking(False)
@@ -165,11 +165,12 @@ class Relay:
         return theirs
 
     def close(self) -> None:
-        """The I/O thread has closed its ends: what is still to be handed on has a bounded time. Idempotent."""
+        """The I/O thread has closed its ends: relay the remaining bytes for a limited time. Idempotent."""
         self._closing_at = time.monotonic() + _LAST_WORDS_S
         with contextlib.suppress(OSError):
             self._wake_out.send(b"x")
-        if self._thread is threading.current_thread():  # the collector ended the environment there
+        # otherwise the garbage collector ended the environment in the relay's thread
+        if self._thread is threading.current_thread():
             return
         if self._thread is not None:
             self._thread.join(2 * _LAST_WORDS_S)
@@ -202,9 +203,7 @@ class Relay:
     def _serve(self, link: _Link, selector: selectors.BaseSelector) -> None:
         try:
             goes_on = link.pump()
-        except (
-            OSError
-        ):  # TLS was broken or ended in the midst, or the I/O thread has closed: the other side sees an end
+        except OSError:  # TLS failed or ended early, or the I/O thread closed its end: pass the end on
             goes_on = False
         wanted = link.wanted() if goes_on else {}
         for sock in link.watched.keys() - wanted.keys():
@@ -221,7 +220,7 @@ class Relay:
 
 
 class TlsEnds:
-    """What an environment needs to speak TLS, at either end."""
+    """TLS contexts and relay of an environment, for both roles."""
 
     def __init__(self, tls: TlsConfig) -> None:
         self.server = context(tls, server=True)
@@ -230,18 +229,18 @@ class TlsEnds:
 
     @staticmethod
     def refused(error: BaseException | None) -> bool:
-        """Whether the peer ended TLS with an alert: it does so after our side of the handshake has passed."""
+        """Whether the peer ended TLS with an alert: it does so after our side of the handshake has finished."""
         return isinstance(error, ssl.SSLError)
 
     def shake(self, sock: socket.socket, host: str, where: str) -> ssl.SSLSocket:
-        """The client's handshake, on a blocking socket with a timeout; closes it when that fails.
+        """The client's handshake on a blocking socket with a timeout; closes the socket if it fails.
 
         Raises
         ------
         AuthenticationError
-            The peer speaks no TLS, or shows no certificate that fits.
+            The peer does not speak TLS, or shows no valid certificate.
         PeerLost
-            It does not answer in time.
+            The peer does not answer in time.
         """
         try:
             return self.client.wrap_socket(sock, server_hostname=host)

@@ -1,1 +1,1 @@
-"""What runs in Spark's driver: plans, the rendezvous and the runs that it keeps."""
+"""Code of Spark's driver: plans, the rendezvous and its runs."""

@@ -1,10 +1,10 @@
-"""Whether the runs of one exchange have found the same keys in its input.
+"""Checks that all runs of an exchange found the same keys in its input.
 
-An action that is served by several runs (some partitions first and others later, a task that Spark tries again) gets
-each partition from one of them.  If the input was not the same each time, rows are lost or doubled, and no run by
-itself can see it.  So producers count their rows and add up a mix of each key's hash, whether the row is sent or
-dropped; both sums do not depend on the order of rows, nor on how the input was cut into partitions.  Runs that serve
-one action must have the same sums, or the action fails.
+Several runs may serve one action (some partitions first and others later, or a task that Spark tries again); it then
+gets each partition from one of them.  If the input was not the same each time, rows are lost or duplicated, and no
+single run can detect that.  So producers count their rows and sum up a mix of each key's hash, whether the row is sent
+or dropped; both sums are independent of the order of rows and of the input's partitions.  Runs that serve one action
+must have the same sums, or the action fails.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 
 log = logging.getLogger("fastbuf_spark")
 
-KEPT_SCOPES = 256  #: of the actions and caches that were served last
-#: The scope of every action of an RDD, for Spark gives those no name.  Two whole runs in it may serve two actions, so
-#: they need not agree
+KEPT_SCOPES = 256  #: most recent actions and caches that are remembered
+#: The scope of every action of an RDD, since Spark gives those no name.  Two runs for all partitions in it may serve
+#: two actions, so they need not agree
 NAMELESS = ""
-WARN_AT = 3  #: runs of one action that each serve some partitions
+WARN_AT = 3  #: warn from this number of partial runs of one action on
 MASK = 2**64 - 1
 REMEDY = "cache() the input, or use mode='blocking', which reads it once"
 
@@ -30,19 +30,19 @@ REMEDY = "cache() the input, or use mode='blocking', which reads it once"
 class _Scope:
     parts: int = 0
     found: tuple[int, int] | None = None
-    served: tuple[int, ...] = ()  # by the run that found it
-    whole: bool = False  # which was for all partitions
+    served: tuple[int, ...] = ()  # partitions served by the run that found it
+    whole: bool = False  # whether that run was for all partitions
 
 
 class Agreement:
-    """Of one exchange.
+    """The agreement of one exchange.
 
     Parameters
     ----------
     name
-        Of the exchange, for the log.
+        Name of the exchange, for the log.
     unsteady
-        Why the input may differ each time it is read, as far as Spark's plan tells; empty: it tells nothing.
+        Why the input may differ each time it is read, as far as Spark's plan shows; empty: no reason is known.
     """
 
     def __init__(self, name: str = "", unsteady: str = "") -> None:
@@ -52,18 +52,18 @@ class Agreement:
         self._warned = False
 
     def begins(self, scopes: Iterable[str], part: bool) -> str:
-        """A run is about to read the input; ``part``: for some of the partitions only.
+        """Call it when a run is about to read the input; ``part``: for some of the partitions only.
 
         Returns
         -------
         str
-            Why it may not; else empty.
+            Why it may not read; empty if it may.
         """
         again, names = False, tuple(scopes)
         for name, scope in zip(names, self._of(names), strict=True):
             again |= scope.found is not None and not (
                 name == NAMELESS and scope.whole and not part
-            )  # a run that failed before its end has given nobody a whole partition
+            )  # a run that failed before its end has given nobody a complete partition
             scope.parts += part
             if scope.parts == WARN_AT and not self._warned:
                 self._warned = True
@@ -80,21 +80,22 @@ class Agreement:
     def ends(
         self, scopes: Iterable[str], served: Sequence[int], producers: Iterable[Mapping[str, Any]], whole: bool
     ) -> str:
-        """All producers of a run have ended.
+        """Call it when all producers of a run have ended.
 
         Parameters
         ----------
         served
-            Partitions that the run was for.
+            Partitions that the run served.
         producers
-            The figures of each: ``rows`` and ``digest`` of what it read; ``cut`` if nobody wanted the rest.
+            The figures of each: ``rows`` and ``digest`` of its input; ``cut`` if it stopped early because no consumer
+            was left.
         whole
-            The run was for all partitions.
+            Whether the run was for all partitions.
 
         Returns
         -------
         str
-            How it differs from a run before; else empty.
+            How it differs from an earlier run; empty if it does not.
         """
         figures = list(producers)
         if any(f.get("cut") for f in figures):

@@ -1,8 +1,7 @@
-"""One run of a barrier stage that is producer and consumer at once (:class:`fastbuf_spark.ShuffleStage`).
+"""A run of a barrier stage whose tasks are producers and consumers at once (:class:`fastbuf_spark.ShuffleStage`).
 
-Spark starts all tasks of such a stage together, ends all when one fails, and may start all of them anew.  So all
-partitions join before anything begins, a newer attempt of a partition takes the place of the one before, and a task
-that vanishes takes the run with it.
+Spark starts all tasks of such a stage together, ends all when one fails, and may restart all.  So all partitions join
+before any work begins, a newer attempt of a partition replaces the older one, and a lost task ends the run.
 """
 
 from __future__ import annotations
@@ -11,22 +10,22 @@ from typing import Any
 
 from fastbuf_spark.driver.run import Consumer, Peer, Run, Vanished, abort_message
 
-GAP_S = 1.0  #: tasks whose ids have gaps may be of two attempts of the stage: wait so long for the newer ones
+GAP_S = 1.0  #: if task ids have gaps, the tasks may be of two attempts of the stage: wait this long for newer tasks
 
 
 class BarrierRun(Run):
-    """See the module's text."""
+    """See the module's docstring."""
 
     def newest_attempt(self) -> int:
-        """Largest task id among the tasks."""
+        """Largest task id in the run."""
         return max((c.attempt for c in self._consumers.values()), default=-1)
 
     def wants(self, partition: int) -> bool:
-        """Newer attempts take the place of older ones."""
+        """Newer attempts replace older ones."""
         return self.state == "joining"
 
     def join(self, peer: Peer, partition: int, attempt: int, now: float) -> None:
-        """A task asks for its epoch."""
+        """A task asks to join."""
         old = self._consumers.get(partition)
         if old is not None:
             if attempt <= old.attempt:
@@ -38,7 +37,8 @@ class BarrierRun(Run):
 
     def _try_to_form(self, now: float) -> None:
         ids = [c.attempt for c in self._consumers.values()]
-        # Spark numbers the tasks of a barrier stage in one go; a gap means a dead attempt's task may be among them
+        # Spark gives the tasks of a barrier stage consecutive ids; a gap means that a task of a dead attempt may be
+        # present
         gap = max(ids, default=0) - min(ids, default=0) != len(ids) - 1
         if len(ids) == self.plan.partitions and (not gap or now - self._since >= GAP_S):
             self._form(now)

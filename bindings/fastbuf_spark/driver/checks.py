@@ -1,4 +1,4 @@
-"""What would stop a pipelined shuffle on this Spark, seen on the driver before anything runs."""
+"""Checks on the driver, before anything runs, whether a pipelined shuffle can run on this Spark."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from fastbuf.errors import ConfigError
 from fastbuf_spark.conf import ShuffleConf
 
 _LOCAL = re.compile(r"local(?:\[\s*([0-9]+|\*)\s*(?:,\s*([0-9]+)\s*)?\])?$")
-MAX_PARTITIONS = 1 << 30  #: what a hash of 32 bits is divided by
-#: What may be given for a DataFrame by mistake: the beginning of its module, its class, and what to do.
+MAX_PARTITIONS = 1 << 30  #: limit of a division of a 32-bit hash
+#: Objects that users pass instead of a DataFrame: start of the module's name, class, and advice.
 _NO_FRAMES = (
     ("pyspark.core.rdd", "", "use fastbuf_spark.partition_by for pairs, or rdd.toDF()"),
     ("pyspark.pandas", "", "give df.to_spark()"),
@@ -27,22 +27,22 @@ _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*([0-9]+)\s*,\s*([0-9]+)\s*,")
 
 @dataclass(frozen=True)
 class Preflight:
-    """What stands in the way.  True if anything does, so that ``if preflight(...):`` reads as "is it stopped".
+    """Reasons why a shuffle cannot run.  True if there are any, so ``if preflight(...):`` reads as "is it stopped".
 
     Attributes
     ----------
     problems
-        Each with its figures and what to set.
+        Each reason, with its figures and the setting to change.
     slots
-        Tasks that Spark runs at once; None if that cannot be known.
+        Tasks that Spark runs at once; None if unknown.
     needed
-        Slots that it takes: one for each consumer, and one for a producer in pipelined mode.
+        Slots needed: one for each consumer, and one for a producer in pipelined mode.
     tasks
-        That one executor runs at once; None if that cannot be known.
+        Tasks that one executor runs at once; None if unknown.
     memory_bytes
-        Of segments that these tasks may hold together.
+        Bytes of segments that these tasks may hold together.
     ports
-        That executors reach each other by, one for each consumer, and that of the driver.
+        Ports over which executors reach each other, one for each consumer, and the driver's port.
     """
 
     mode: str
@@ -56,7 +56,7 @@ class Preflight:
 
     @property
     def ok(self) -> bool:
-        """Nothing stands in the way."""
+        """Whether there is no problem."""
         return not self.problems
 
     def __bool__(self) -> bool:
@@ -76,7 +76,7 @@ class Preflight:
 
 
 def check_dataframe(df: Any) -> None:
-    """ConfigError unless this is a DataFrame of Spark's, classic or Connect; the message says how to get one."""
+    """ConfigError unless this is a Spark DataFrame, classic or Connect; the message says how to get one."""
     from pyspark.sql import DataFrame
 
     if isinstance(df, DataFrame) or is_connect(df):
@@ -90,13 +90,13 @@ def check_dataframe(df: Any) -> None:
 
 
 def check_function(name: str, func: Any, what: str = "takes an iterator of pyarrow.RecordBatch and gives one") -> None:
-    """ConfigError unless ``func`` can be called; ``what`` it has to do is told."""
+    """ConfigError unless ``func`` is callable; the message says ``what`` it must do."""
     if not callable(func):
         raise ConfigError(f"{name} is {func!r:.100} ({type(func).__name__}): give a function that {what}")
 
 
 def check_conf(conf: Any) -> None:
-    """ConfigError unless these are settings, or None."""
+    """ConfigError unless these are settings or None."""
     if isinstance(conf, dict):
         raise ConfigError("conf is a dict: give ShuffleConf(**conf), whose names are memory_bytes and so on")
     if conf is not None and not isinstance(conf, ShuffleConf):
@@ -110,12 +110,12 @@ def check_mode(mode: Any, modes: tuple[str, ...]) -> None:
 
 
 def partition_count(num_partitions: Any) -> int:
-    """The number of partitions, of any integer type.
+    """The number of partitions, as an int.
 
     Raises
     ------
     ConfigError
-        It is none, or out of range.
+        It is not an integer, or out of range.
     """
     try:
         count = None if isinstance(num_partitions, bool) else operator.index(num_partitions)
@@ -135,26 +135,26 @@ def partition_count(num_partitions: Any) -> int:
 
 
 def is_connect(spark: Any) -> bool:
-    """Whether a session or DataFrame is Spark Connect's, which has no SparkContext."""
+    """Whether a session or DataFrame is of Spark Connect, which has no SparkContext."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def preflight(spark: Any, num_partitions: int, mode: str = "pipelined") -> Preflight:
-    """What would stop a stage of ``num_partitions`` here, and what to set.
+    """Checks whether a stage of ``num_partitions`` can run here; tells the settings to change.
 
     Parameters
     ----------
     spark
         A SparkSession, classic or Connect, or a SparkContext.
     num_partitions
-        Partitions out (consumers).
+        Number of partitions after the shuffle (consumers).
     mode
-        ``"pipelined"``, or ``"barrier"`` for the bare :class:`ShuffleStage`; nothing stops ``"blocking"``.
+        ``"pipelined"``, or ``"barrier"`` for the bare :class:`ShuffleStage`; ``"blocking"`` always runs.
 
     Returns
     -------
     Preflight
-        Empty, and false, if nothing does.
+        Empty, and false, if the stage can run.
     """
     if is_connect(spark):
         slots = None
@@ -186,7 +186,7 @@ def preflight(spark: Any, num_partitions: int, mode: str = "pipelined") -> Prefl
 
 
 def tasks_of_executor(sc: Any, slots: int | None) -> int | None:
-    """Tasks that one executor runs at once; None if its host decides."""
+    """Tasks that one executor runs at once; None if that depends on its host."""
     cluster = _LOCAL_CLUSTER.match(str(sc.master))
     if _LOCAL.match(str(sc.master)):
         return slots
@@ -195,7 +195,7 @@ def tasks_of_executor(sc: Any, slots: int | None) -> int | None:
 
 
 def ports_of(conf: ShuffleConf) -> str:
-    """Ports that must be open, in words."""
+    """Ports that must be open, as text."""
     between = f"{conf.port_min} to {conf.port_max}" if conf.port_max else "any"
     return (
         f"{between} between executors (spark.fastbuf.portMin to portMax), one for each consumer; "
@@ -204,9 +204,9 @@ def ports_of(conf: ShuffleConf) -> str:
 
 
 def spare_problem(sc: Any, num_partitions: int, held: int) -> str:
-    """Why ``auto`` leaves pipelined alone: there is to be room for two such shuffles, as a join has, and a producer.
+    """Why ``auto`` does not choose pipelined; it needs slots for two such shuffles, as in a join, and for a producer.
 
-    ``held``: slots that consumers of exchanges before it hold at the same time.
+    ``held``: slots held at the same time by consumers of earlier exchanges.
     """
     slots, need = slots_of(sc), num_partitions + max(num_partitions, held) + 1
     if slots is None or slots < 1:
@@ -222,21 +222,21 @@ def spare_problem(sc: Any, num_partitions: int, held: int) -> str:
 
 
 def remedy(sc: Any, slots: int) -> str:
-    """How to get so many slots here."""
+    """How to get that many slots here."""
     if str(sc.master).startswith("local-cluster"):
         return f"local-cluster with {slots} cores in all"
     return f"local[{slots}]" if str(sc.master).startswith("local") else f"executors with {slots} cores in all"
 
 
 def setting(sc: Any, name: str, default: Any = None) -> Any:
-    """One setting of a SparkContext; ``sc.getConf()`` would fetch all of them, each by a call into the JVM."""
+    """One setting of a SparkContext; ``sc.getConf()`` would fetch all of them, with a call into the JVM for each."""
     return sc._conf.get(name, default)
 
 
 def slots_of(sc: Any) -> int | None:
-    """Tasks that Spark runs at once now, as it counts them itself for its barrier stages; None: it does not say.
+    """Tasks that Spark can run at once now, as it counts them for barrier stages; None: unknown.
 
-    Executors that are still to come are not counted, but those of ``local-cluster``, whose number is fixed.
+    Executors that are not started yet are not counted, except for ``local-cluster``, whose number is fixed.
     """
     cluster = _LOCAL_CLUSTER.match(str(sc.master))
     if cluster:
@@ -245,29 +245,29 @@ def slots_of(sc: Any) -> int | None:
     try:
         scala = sc._jsc.sc()
         return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
-    except Exception:  # not public: another version may not have it
+    except Exception:  # a private method: other versions may lack it
         return None
 
 
 def slots_to_come(sc: Any) -> int | None:
-    """The same when Spark has all executors that it may have: under dynamic allocation they come when tasks wait."""
+    """The same, counting all executors that Spark may start: with dynamic allocation it starts them when tasks wait."""
     now = slots_of(sc)
     if not is_dynamic(sc):
         return now
     most, cores = setting(sc, "spark.dynamicAllocation.maxExecutors"), setting(sc, "spark.executor.cores")
     if most is None or cores is None:
-        return None  # no bound is set, or an executor has what its host gives
+        return None  # there is no limit, or an executor takes all cores of its host
     return max(now or 0, int(most) * (int(cores) // int(setting(sc, "spark.task.cpus", "1"))))
 
 
 def attempts_of(sc: Any) -> int:
-    """Attempts that Spark gives a task."""
+    """How often Spark attempts a task."""
     local = _LOCAL.match(str(sc.master))
     return int(local[2] or 1) if local else int(setting(sc, "spark.task.maxFailures", "4"))
 
 
 def is_dynamic(sc: Any) -> bool:
-    """Whether executors come and go as Spark needs them."""
+    """Whether Spark starts and stops executors as needed."""
     return _true(sc, "spark.dynamicAllocation.enabled")
 
 

@@ -1,9 +1,9 @@
-"""Files that tasks have written become what readers see, in one step.
+"""Makes the files that tasks have written visible to readers, in one step.
 
-Tasks write below a directory that no reader looks into.  The driver moves the files of the tasks that counted into
-their places there, and gives the whole its name by one rename.  Files that are added to a directory that is in use get
-their names one after the other: a journal says which, and who did it, so that the next write takes away what a driver
-left that was killed in between.
+Tasks write below a temporary directory that readers ignore.  The driver moves the files of the successful attempts into
+place there, and renames the whole directory at once.  Files appended to an existing directory are renamed one by one: a
+journal lists them and the driver's process, so that the next write can remove the remains of a driver that was killed
+in between.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
 def check_renames(system: Any, path: str) -> None:
-    """ConfigError unless a rename on this file system is one step."""
+    """ConfigError unless a rename is atomic on this file system."""
     if not _renames(system):
         kind = getattr(system, "type_name", type(system).__name__)
         raise ConfigError(
@@ -59,17 +59,18 @@ def _renames(system: Any) -> bool:
 
 
 class Commit:
-    """One write to a directory.
+    """A write to a directory.
 
     Parameters
     ----------
     mode
-        ``"error"``: there must be nothing; ``"overwrite"``: what is there is replaced; ``"append"``: it stays.
+        ``"error"``: the directory must be empty or missing; ``"overwrite"``: replaces its content; ``"append"``: keeps
+        it.
 
     Attributes
     ----------
     folder
-        Where tasks write, each attempt below a directory of its own.
+        Where tasks write, each attempt in a directory of its own.
     """
 
     def __init__(self, system: Any, path: str, mode: str) -> None:
@@ -97,17 +98,17 @@ class Commit:
         system.create_dir(self.folder, recursive=True)
 
     def commit(self, written: Sequence[tuple[str, str, int]]) -> None:
-        """Let readers see these files and no others.
+        """Make exactly these files visible to readers.
 
         Parameters
         ----------
         written
-            Attempt, path below its directory, and bytes of each.
+            Attempt, path in its directory, and bytes of each file.
 
         Raises
         ------
         ResourceError
-            The driver does not see one of them as it was written: workers and driver are not on one file system.
+            The driver does not see a file as it was written: workers and driver do not share a file system.
         """
         paths = [f"{self.folder}/{attempt}/{path}" for attempt, path, _ in written]
         for info, (_, _, size) in zip(self._system.get_file_info(paths), written, strict=True):
@@ -176,7 +177,7 @@ class Commit:
         self._system.move(source, target)
 
     def _exchange(self, one: str, other: str) -> bool:
-        """Exchange two directories in one step; whether that could be done: Linux can, on most of its file systems."""
+        """Exchange two directories atomically; False if not possible.  Linux can, on most of its file systems."""
         from pyarrow import fs
 
         call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
@@ -186,14 +187,14 @@ class Commit:
         return bool(done == 0)
 
     def _note(self, name: str, what: list[str]) -> None:
-        """Write a file of the temporary directory, whole or not at all."""
+        """Write a file of the temporary directory atomically."""
         draft = f"{self._temporary}/{name}.draft"
         with self._system.open_output_stream(draft) as stream:
             stream.write(json.dumps(what).encode())
         self._move(draft, f"{self._temporary}/{name}")
 
     def _clean(self, beside: str, mark: str) -> None:
-        """Take away what drivers of this host left that have died, and what they had half added."""
+        """Remove temporary files and half-finished appends of dead drivers of this host."""
         from pyarrow import fs
 
         for info in self._system.get_file_info(fs.FileSelector(beside, allow_not_found=True)):
@@ -206,7 +207,7 @@ class Commit:
             if not self._is_there and self._system.get_file_info(old).type == fs.FileType.Directory:
                 self._move(old, self._path)
                 self._is_there = True
-            log.info("%s: a write that was killed has been taken away, %d files of it in sight", info.path, len(added))
+            log.info("%s: removed the remains of a killed write, %d files of it visible", info.path, len(added))
             with contextlib.suppress(OSError):
                 self._system.delete_dir(info.path)
 
@@ -229,7 +230,7 @@ def _host() -> str:
 
 
 def _owner(pid: int) -> str:
-    """This host's process, as names of directories tell it: another one of its number has begun at another time."""
+    """A process of this host, for directory names: host, pid and start time, since a pid can be used again."""
     try:
         began = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except OSError:
@@ -238,7 +239,7 @@ def _owner(pid: int) -> str:
 
 
 def _is_dead(owner: str) -> bool:
-    """Whether a driver is known to be gone; of other hosts nobody knows."""
+    """Whether a driver is known to be dead; unknown for other hosts."""
     host, _, rest = owner.partition(".")
     pid = rest.partition(".")[0]
     return host == _host() and pid.isdigit() and _owner(int(pid)) != owner

@@ -1,7 +1,7 @@
-"""What Spark's plan of an input says of its rows: whether they come again, and whether they come in the same order.
+"""Whether an input has the same rows, in the same order, each time Spark computes it: read from Spark's plan.
 
-Seen on the driver, through private doors of Spark; where one is shut, and on Spark Connect, which has none, the answer
-is no.  What a user's own Python function does nobody can see: it is taken to give the same for the same.
+Uses private methods of Spark on the driver; if one is missing, and on Spark Connect, the answer is no.  User functions
+cannot be inspected: they are assumed to be deterministic.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from fastbuf_spark.driver.checks import is_connect
 
 log = logging.getLogger("fastbuf_spark")
 
-#: Operators of an optimized plan that give each partition's rows in the order in which they get them, or make them in
-#: a fixed one.  Others, and those of later Sparks, are taken for shuffles.
+#: Operators of an optimized plan that keep the order of each partition's rows, or make rows in a fixed order.  All
+#: others, including those of later Sparks, are treated as shuffles.
 _IN_ORDER = frozenset(
     {"Project", "Filter", "Range", "LocalRelation", "OneRowRelation", "EmptyRelation", "Generate", "Expand", "Union"}
     | {"Sample", "LocalLimit", "MapInArrow", "MapInPandas", "PythonMapInArrow", "MapPartitions", "MapElements"}
@@ -23,7 +23,7 @@ _IN_ORDER = frozenset(
     | {"BatchEvalPython", "SubqueryAlias", "View", "ResolvedHint", "CollectMetrics", "EventTimeWatermark"}
 )
 _LIMITS = frozenset({"GlobalLimit", "LocalLimit", "Offset", "Tail", "GlobalLimitAndOffset", "LimitAndOffset"})
-#: Through these a sort is still the order of a limit's input.
+#: Operators between a sort and a limit that keep the sorted order.
 _KEEP_SORT = frozenset({"Project", "Filter", "SubqueryAlias", *_LIMITS})
 
 
@@ -33,14 +33,14 @@ def is_deterministic(df: Any) -> bool:
     Parameters
     ----------
     df
-        A DataFrame; with keys that are expressions, the one they are columns of (``Keys.frame``).
+        A DataFrame; if keys are expressions, the one with their columns (``Keys.frame``).
 
     Returns
     -------
     bool
-        False if Spark calls an expression of it nondeterministic (``rand()``, a nondeterministic user-defined
-        function), for samples, for limits over rows that are not sorted, and if that cannot be known.  Aggregates that
-        depend on the order of rows (``first``, ``collect_list``) are not looked for; nor is what stands below an RDD.
+        False if Spark calls one of its expressions nondeterministic (``rand()``, a nondeterministic user-defined
+        function), for samples, for limits over unsorted rows, and if unknown.  Does not check aggregates that depend on
+        the order of rows (``first``, ``collect_list``), nor the input of an RDD.
     """
     if is_connect(df):
         return False
@@ -52,13 +52,13 @@ def is_deterministic(df: Any) -> bool:
 
 
 def order_is_fixed(df: Any) -> bool:
-    """Whether each partition of a DataFrame has its rows in the same order whenever its task is run again.
+    """Whether each partition of a DataFrame has its rows in the same order whenever its task runs again.
 
     Returns
     -------
     bool
-        True only where no shuffle, exchange or aggregate stands below: what a task reads from several others comes in
-        any order.  False if that cannot be known.
+        True only without shuffle, exchange or aggregate: a task that reads from several others gets rows in any order.
+        False if unknown.
     """
     if is_connect(df):
         return False
@@ -70,14 +70,14 @@ def order_is_fixed(df: Any) -> bool:
 
 
 def unsteady(df: Any, in_turn: bool, in_order: bool = True) -> str:
-    """Why the partitions of a shuffle of this input may differ each time it is read; empty if nothing says so.
+    """Why the partitions of a shuffle of this input may differ each time it is read; empty if no reason is known.
 
     Parameters
     ----------
     in_turn
-        Rows are placed in turn, not by a key: then their order has to be the same as well.
+        Rows are distributed in turn, not by a key: then their order must be the same too.
     in_order
-        What is done with the rows before they are placed keeps their order.
+        The functions before the shuffle keep the order of rows.
     """
     if not is_deterministic(df):
         return "rand(), a sample, a limit over rows that are not sorted, or a function that is said to be so"
@@ -91,7 +91,7 @@ def _plan(df: Any) -> Any:
 
 
 def _nodes(plan: Any) -> Iterator[Any]:
-    """All operators of a plan, and of the plans of the caches in it, which may be computed again."""
+    """All operators of a plan, and of the plans of its caches, which may be computed again."""
     yield plan
     if _name(plan) == "InMemoryRelation":
         yield from _nodes(plan.cacheBuilder().logicalPlan())
@@ -105,7 +105,7 @@ def _name(plan: Any) -> str:
 
 
 def _is_steady(node: Any) -> bool:
-    """Whether an operator gives the same rows for the same, where Spark does not say so of its expressions."""
+    """Whether an operator gives the same rows each time, where this does not depend on its expressions."""
     name = _name(node)
     if name == "Sample":
         return False
@@ -120,13 +120,13 @@ def _is_steady(node: Any) -> bool:
 def _keeps_order(node: Any) -> bool:
     name = _name(node)
     if name == "Sort":
-        return not node.productElement(1)  # its field ``global``: a sort of all rows begins with an exchange
+        return not node.productElement(1)  # the field ``global``: a sort of all rows begins with an exchange
     if name == "Repartition":
-        return not node.shuffle()  # a coalesce: partitions are joined one after the other
+        return not node.shuffle()  # a coalesce: partitions are concatenated in order
     if name in ("LogicalRDD", "ExternalRDD"):
-        return "+-" not in str(node.rdd().toDebugString())  # so Spark draws a shuffle in an RDD's lineage
+        return "+-" not in str(node.rdd().toDebugString())  # Spark prints a shuffle in an RDD's lineage this way
     if name == "LogicalRelation":
-        # Files, whose list is made once; rows of a database come as it likes
+        # Files: their list is fixed; a database returns rows in any order
         return str(node.relation().getClass().getSimpleName()) == "HadoopFsRelation"
     if name == "DataSourceV2ScanRelation":
         return str(node.scan().getClass().getName()).startswith("org.apache.spark.sql.execution.datasources.v2.")

@@ -1,4 +1,4 @@
-"""The exchanges that this driver has planned, and what ties each to the rendezvous."""
+"""The exchanges planned by this driver, and their registration with the rendezvous."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger("fastbuf_spark")
 Target = tuple[str, int, int, int]  #: host, port, gate and partition of a consumer
 Producers = Callable[[ExchangeSpec, int, list[Target]], Callable[[], Any]]
 
-LAST_WORDS_S = 0.5  #: how long a run that is about to end may take to, before its figures are given as they are
+LAST_WORDS_S = 0.5  #: a run that is about to end may take this long before its current figures are returned
 
 _planned: dict[str, list[str]] = {}  # application -> its exchanges
 
@@ -39,14 +39,15 @@ def register(
     producers: Producers | None,
     unsteady: str = "",
 ) -> ExchangeSpec:
-    """Make an exchange known to the rendezvous; what its workers have to know.
+    """Register an exchange with the rendezvous; returns the data that its workers need.
 
     Parameters
     ----------
     producers
-        From spec, epoch and targets to the action that runs the producers; None: a barrier stage, which has none.
+        Returns the action that runs the producers, given spec, epoch and targets; None: a barrier stage has no such
+        action.
     unsteady
-        Why the input may differ each time it is read; empty: nothing is known that says so.
+        Why the input may differ each time it is read; empty: no reason is known.
     """
     server, secret = _server(sc, conf), secrets.token_bytes(32)
     spec = ExchangeSpec(exchange, name, partitions, conf, codec, server.address, secret)
@@ -65,9 +66,9 @@ def register(
 
     def failed(run: Run, reason: str, final: bool) -> None:
         if producers is not None:
-            return  # the failed tasks say so themselves
-        # Spark would run a barrier stage in front of a shuffle again and again, whatever maxFailures says, and name the
-        # last failure only: so it is told to end the stage when a task would have been given up
+            return  # the failed tasks report it themselves
+        # Spark would retry a barrier stage in front of a shuffle forever, whatever maxFailures says, and report only
+        # the last failure.  So the stage is cancelled when a normal task would have been given up
         failures[run.stage] = failures.get(run.stage, 0) + 1
         if final or failures[run.stage] >= allowed:
             try:
@@ -94,7 +95,7 @@ def register(
 def register_reports(
     sc: Any, exchange: str, name: str, partitions: int, conf: ShuffleConf, codec: Codec
 ) -> ExchangeSpec:
-    """Make a blocking exchange known, whose tasks only report their figures."""
+    """Register a blocking exchange, whose tasks only report figures."""
     server, secret = _server(sc, conf), secrets.token_bytes(32)
     server.register(exchange, secret, None, name, "blocking")
     _remember(sc, server, exchange)
@@ -102,7 +103,7 @@ def register_reports(
 
 
 def _server(sc: Any, conf: ShuffleConf) -> Rendezvous:
-    # The session's setting counts, too, where a shuffle was given settings of its own
+    # If a shuffle has its own settings, the session's setting counts too
     if conf.ui or setting(sc, "spark.fastbuf.ui", "false").strip().lower() == "true":
         page.start(conf.ui_port or int(setting(sc, "spark.fastbuf.uiPort", "0")))
     if str(sc.master).startswith("local") and not str(sc.master).startswith("local-cluster"):
@@ -121,19 +122,19 @@ def _remember(sc: Any, server: Rendezvous, exchange: str) -> None:
 
 
 def progress() -> list[RunSummary]:
-    """Figures of the runs that are under way."""
+    """Figures of the current runs."""
     return [summary for server in rendezvous.servers() for summary in server.progress()]
 
 
 def last_run() -> RunSummary | None:
-    """Figures of the run that began last, in any mode; None before the first.
+    """Figures of the most recently started run, in any mode; None before the first.
 
-    Workers say their figures after their last rows: a run that is under way has half a second to end.
+    Workers report their figures after their last rows: a current run gets half a second to end.
     """
     found = [server.summaries[-1] for server in rendezvous.servers() if server.summaries]
     if not found:
         return None
     deadline = time.monotonic() + LAST_WORDS_S
     while found[-1].outcome == "running" and time.monotonic() < deadline:
-        time.sleep(0.005)  # Spark tells of an action's end before the workers do
+        time.sleep(0.005)  # Spark reports an action's end before the workers do
     return found[-1]

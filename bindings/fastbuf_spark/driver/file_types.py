@@ -1,4 +1,4 @@
-"""The schema that Spark reads a file with: of Parquet's own types, since Arrow's do not tell all that Spark knows."""
+"""The schema that Spark reads a file with.  From Parquet's types, since Arrow's lack details that Spark uses."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import DataType, StructType
 
-ROW_METADATA = b"org.apache.spark.sql.parquet.row.metadata"  #: Spark's own schema, in files that it wrote
+ROW_METADATA = b"org.apache.spark.sql.parquet.row.metadata"  #: Spark's own schema, in files written by Spark
 SPARK_VERSION = b"org.apache.spark.version"
-#: Files of days and instants before 1582 in the calendar of that time, which Spark counts over when it reads them.
+#: Marks files with dates and times before 1582 in the Julian calendar, which Spark converts when it reads them.
 LEGACY = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
-MOST_DIGITS = 38  #: of Spark's decimals
+MOST_DIGITS = 38  #: most digits of Spark's decimals
 
 
 def parquet_schema(metadata: Any, arrow: pa.Schema, path: str, ntz: bool = True, texts: bool = False) -> StructType:
-    """What Spark's reader takes a Parquet file for.
+    """The schema that Spark's reader derives from a Parquet file.
 
     Parameters
     ----------
     metadata
-        Of the file (``pyarrow.parquet.FileMetaData``).
+        Metadata of the file (``pyarrow.parquet.FileMetaData``).
     arrow
-        Its schema in Arrow, for how it is nested.
+        Its Arrow schema, which shows how types are nested.
     ntz, texts
         Spark's settings ``spark.sql.parquet.inferTimestampNTZ.enabled`` and ``binaryAsString``.
 
     Raises
     ------
     SchemaError
-        A type that Spark does not read either, or calendars that pyarrow does not count over; the message names it.
+        Spark does not read a type either, or pyarrow cannot convert the calendar; the message names it.
     """
     from pyspark.sql.types import StructType
 
@@ -42,7 +42,7 @@ def parquet_schema(metadata: Any, arrow: pa.Schema, path: str, ntz: bool = True,
     version = told.get(SPARK_VERSION, b"").decode()
     if any(key in told for key in LEGACY) or version.startswith(("1.", "2.")):
         raise SchemaError(
-            f"{path} has days in a calendar that was in use before Spark 3 ({version or 'legacy'}): Spark alone counts "
+            f"{path} has dates in the calendar used before Spark 3 ({version or 'legacy'}): Spark alone counts "
             "them over; use spark.read.parquet"
         )
     if ROW_METADATA in told:
@@ -55,7 +55,7 @@ def parquet_schema(metadata: Any, arrow: pa.Schema, path: str, ntz: bool = True,
 
 
 def nullable(kind: Any) -> Any:
-    """The type, with nulls allowed everywhere, as of all that Spark reads from files."""
+    """The type with nulls allowed everywhere, as Spark reads types from files."""
     from pyspark.sql import types as T
 
     if isinstance(kind, T.StructType):

@@ -1,9 +1,9 @@
-"""How Spark cuts a producer's input into Arrow batches.
+"""How Spark splits a producer's input into Arrow batches.
 
-Spark keeps a batch below ``maxBytesPerBatch`` (64 MiB) by adding up the whole batch after every row, which takes
-two thirds of the time of a narrow table's way into Python.  Where the rows are known to be short the bound in rows
-(``maxRecordsPerBatch``, 10,000) is bound enough, and the producers' job runs without the other.  What a user has set in
-the session holds: Spark puts it over the job's own properties.
+Spark limits a batch to ``maxBytesPerBatch`` (64 MiB) by measuring the whole batch after every row, which takes two
+thirds of the time to move a narrow table into Python.  If rows are known to be short, the limit on rows
+(``maxRecordsPerBatch``, 10,000) is enough, and the producers' job runs without the other limit.  A user's setting in
+the session wins: it overrides the job's own properties.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 MAX_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 MAX_RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
-NO_LIMIT = str(2**31 - 1)  #: the one value for which Spark does not measure
-SKEW = 8  #: how much longer than all rows' average those of one batch may be, where only an average is known
+NO_LIMIT = str(2**31 - 1)  #: the only value with which Spark does not measure
+SKEW = 8  #: assumed ratio of the rows of one batch to the average of all rows, if only the average is known
 _BYTES = re.compile(r"^(\d+)b?$")
 
 
@@ -30,12 +30,12 @@ def properties(df: DataFrame, max_row_bytes: int) -> dict[str, str]:
     df
         The producers' input.
     max_row_bytes
-        What the user says of the longest row; 0: nothing.
+        The user's limit for the longest row; 0: none given.
 
     Returns
     -------
     dict
-        Empty if rows may be so long that batches have to be measured.
+        Empty if rows may be so long that Spark must measure batches.
     """
     conf = df.sparkSession.conf
     rows = int(conf.get(MAX_RECORDS) or 0)
@@ -52,7 +52,7 @@ def properties(df: DataFrame, max_row_bytes: int) -> dict[str, str]:
 
 
 def fixed_bytes(kind: DataType) -> int:
-    """Bytes that a value takes in Arrow, validity included, if all values of its type are of one length; else 0."""
+    """Bytes of a value in Arrow, including validity, if all values of its type have the same length; else 0."""
     from pyspark.sql import types as T
 
     if isinstance(kind, T.StructType):
@@ -62,14 +62,14 @@ def fixed_bytes(kind: DataType) -> int:
         return 0
     if isinstance(kind, T.DecimalType):
         return 17
-    # Types that are not known to be short are taken for long
+    # Types that are not known to be short count as long
     return (
         9 if isinstance(kind, T.NumericType | T.BooleanType | T.DateType | T.TimestampType | T.TimestampNTZType) else 0
     )
 
 
 def average_bytes(df: DataFrame) -> int:
-    """Bytes of a row on average, where Spark has counted them: in a cached DataFrame.  Else 0."""
+    """Average bytes of a row, if Spark has measured them: for a cached DataFrame.  Else 0."""
     try:
         plan: Any = df._jdf.queryExecution().optimizedPlan()
         if plan.getClass().getSimpleName() != "InMemoryRelation":
@@ -79,5 +79,5 @@ def average_bytes(df: DataFrame) -> int:
         stats = plan.stats()
         rows = int(stats.rowCount().get()) if stats.rowCount().isDefined() else 0
         return -(-int(str(stats.sizeInBytes())) // rows) if rows else 0
-    except Exception:  # private doors of Spark: where one is shut, batches are measured
+    except Exception:  # these methods of Spark are private: if one is missing, Spark measures batches
         return 0

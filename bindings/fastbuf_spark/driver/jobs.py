@@ -1,4 +1,4 @@
-"""The producers' job: an ordinary Spark job that a driver thread submits when all consumers of a run listen."""
+"""The producers' job: an ordinary Spark job, submitted by a driver thread when all consumers of a run listen."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from fastbuf_spark.worker.consumer import EPOCH, EXECUTION
 
 log = logging.getLogger("fastbuf_spark")
 
-MOST_ENDED = 1000  #: failed and killed tasks of a stage that are looked through
+MOST_ENDED = 1000  #: most failed and killed tasks of a stage to search
 
 
 class ProducersJob:
-    """Runs ``action`` in a thread of its own, with the local properties of whoever planned the exchange.
+    """Runs ``action`` in a thread of its own, with the local properties of the thread that planned the exchange.
 
     Parameters
     ----------
     sc
         The SparkContext.
     properties
-        Java Properties (pool, job group, ...) of the planning thread: cancelling its job group ends the producers too.
+        Java Properties (pool, job group, ...) of that thread: cancelling its job group also ends the producers.
     action
         Collects the producers' DataFrame or RDD.
     description
-        What Spark's UI shows.
+        Text for Spark's UI.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class ProducersJob:
         self._signs = -1
         from pyspark import InheritableThread
 
-        # Spark's own thread class: it gives the JVM-side thread back when this one ends
+        # Spark's own thread class: it releases the JVM thread when this one ends
         self._thread = InheritableThread(target=self._work, name=f"fastbuf-job-{run.plan.exchange[:8]}", daemon=True)
         self._thread.start()
 
@@ -61,7 +61,7 @@ class ProducersJob:
             self._sc._jsc.sc().setLocalProperties(self._properties.clone())
             self._sc.setLocalProperty("spark.job.description", self._description)
             self._sc.setLocalProperty(EPOCH, str(self._run.epoch))
-            # Of whoever planned it, if that was inside an action (foreachBatch); this job is an action of its own
+            # Planned inside an action (foreachBatch), it would have that action's id; this job is an action of its own
             self._sc.setLocalProperty(EXECUTION, None)
             self._sc.addJobTag(self._tag)
             self._action()
@@ -71,7 +71,7 @@ class ProducersJob:
             self._server.job_finished(self._run, error)
 
     def cancel(self) -> None:
-        """Cancel whatever has been submitted so far; harmless when nothing is."""
+        """Cancel all that was submitted so far; safe to call at any time."""
         with contextlib.suppress(Exception):
             self._sc.cancelJobsWithTag(self._tag)
 
@@ -87,21 +87,21 @@ class ProducersJob:
         return found
 
     def active(self) -> bool:
-        """Whether any of its tasks, of its input's stages too, runs or has finished since the last call."""
+        """Whether any of its tasks, including those of its input's stages, runs or has finished since the last call."""
         try:
             stages = self._stages()
             signs = sum(stage.numCompletedTasks() for stage in stages)
             running = sum(stage.numActiveTasks() for stage in stages)
-        except Exception as error:  # a status that cannot be had must not end a run that works
+        except Exception as error:  # a failed look-up must not end a working run
             log.debug("no status of the producers' job: %s", error)
             return True
         moved, self._signs = signs != self._signs and signs > 0, signs
         return moved or running > 0
 
     def tasks(self, stage: int) -> int | None:
-        """Tasks of a stage, once Spark knows.
+        """Number of tasks of a stage, once Spark knows it.
 
-        Only its first attempt says so: a later one counts just the tasks that the first left.
+        Only the first attempt of the stage has it: later ones count only the tasks that were left.
         """
         try:
             info = self._sc._jsc.sc().statusTracker().getStageInfo(stage)
@@ -113,7 +113,7 @@ class ProducersJob:
 
 
 def stage_tasks(sc: Any, stage: int) -> StageTasks | None:
-    """The tasks of a stage as Spark counts them now; None while it does not know the stage."""
+    """The tasks of a stage as Spark counts them now; None if Spark does not know the stage yet."""
     try:
         info = sc._jsc.sc().statusTracker().getStageInfo(stage)
         if info.isDefined() and info.get().numTasks() > 0:
@@ -125,7 +125,7 @@ def stage_tasks(sc: Any, stage: int) -> StageTasks | None:
 
 
 def caches_filled(sc: Any, stage: int) -> tuple[str, ...]:
-    """Names of the cached RDDs and DataFrames that a stage computes blocks of."""
+    """Names of the cached RDDs and DataFrames whose blocks a stage computes."""
     try:
         persistent = sc._jsc.sc().getPersistentRDDs()
         if persistent.isEmpty():
@@ -141,7 +141,7 @@ def caches_filled(sc: Any, stage: int) -> tuple[str, ...]:
 def fate(sc: Any, stage: int, attempt: int) -> str | None:
     """Why Spark ended the task ``attempt`` of ``stage``: its error, or that it was killed; None: not known (yet).
 
-    All tasks of a barrier stage are killed when one fails: then it is that one's error.
+    All tasks of a barrier stage are killed when one fails: returns the error of the one that failed.
     """
     try:
         jvm, store = sc._jvm, sc._jsc.sc().statusStore()
@@ -158,6 +158,6 @@ def fate(sc: Any, stage: int, attempt: int) -> str | None:
                 cause = mine if mine.status() == "FAILED" or not failed else failed[0]
                 words = cause.errorMessage().get() if cause.errorMessage().isDefined() else ""
                 return f"{cause.status().lower()}: {words}"
-    except Exception as error:  # no answer is no reason to wait for less
+    except Exception as error:  # without a status the run just waits longer
         log.debug("no status of task %d in stage %d: %s", attempt, stage, error)
     return None

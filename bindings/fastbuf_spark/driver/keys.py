@@ -1,9 +1,9 @@
-"""Which columns rows are placed by, found out on the driver: names and expressions become positions.
+"""Resolves the keys of a shuffle on the driver: names and expressions become column positions.
 
-Spark itself resolves whatever is not the plain name of one column, so that a key means here what it means to
-``df.repartition(n, *keys)``.  An expression becomes one more column behind the others, which the user's functions do
-not see.  Where fastbuf's hash is not Spark's (collations, maps), or an expression is over what the function before the
-shuffle gives, Spark's own shuffle has to place the rows.
+Spark itself resolves everything except the plain name of one column, so a key means the same as in ``df.repartition(n,
+*keys)``.  An expression becomes an additional last column, which user functions do not see.  Spark's own shuffle is
+used where fastbuf's hash differs from Spark's (collations, maps), or where an expression is over the output of the
+function before the shuffle.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fastbuf_spark")
 
-EXTRA = "__fastbuf_key_"  #: names of the columns that expressions become
-#: Types that fastbuf hashes as Spark places them; of others Spark's own shuffle takes care.
+EXTRA = "__fastbuf_key_"  #: names of the columns that hold expressions
+#: Types that fastbuf hashes exactly like Spark; for others Spark's own shuffle is used.
 _HASHED = frozenset(
     {"BooleanType", "ByteType", "ShortType", "IntegerType", "LongType", "FloatType", "DoubleType", "DecimalType"}
     | {"BinaryType", "DateType", "TimestampType", "TimestampNTZType", "DayTimeIntervalType", "TimeType", "NullType"}
 )
-#: Spark refuses variants, and fails in its tasks at the other two.
+#: Spark refuses variants, and its tasks fail for the other two.
 _NEVER = {"VariantType": "variants", "GeographyType": "geographies", "GeometryType": "geometries"}
 
 
 @dataclass(frozen=True)
 class Keys:
-    """What a shuffle reads, and what it places rows by.
+    """The input of a shuffle, and its keys.
 
     Attributes
     ----------
     given
-        The keys, as Spark's ``repartition`` takes them; none: in turn.
+        The keys, as Spark's ``repartition`` takes them; empty: rows are distributed in turn.
     frame
-        What to read: the input, with plain names where Spark needs them, and the expressions behind its columns.
+        The DataFrame to read: the input, renamed if Spark needs plain names, with expressions as additional columns.
     codec
-        What travels; its keys are positions.
+        Encoding of the rows; its keys are positions.
     by_spark
-        Why only Spark's own shuffle places rows so; empty if fastbuf does.
+        Why only Spark's own shuffle can place the rows; empty if fastbuf can.
     order
-        Positions of the columns that rows are sorted by within their groups; ``~i`` for one that is descending.
+        Positions of the columns by which rows are sorted within their groups; ``~i``: column ``i`` descending.
     """
 
     given: tuple[str | Column, ...]
@@ -70,28 +70,28 @@ def resolve(
     before_schema: StructType | None = None,
     order: Any = (),
 ) -> Keys:
-    """Find the key columns of a shuffle.
+    """Resolve the keys of a shuffle.
 
     Parameters
     ----------
     df
         The input.
     keys
-        A column's name or a Column, or several; of ``before_schema``'s columns, if there is one.
+        One or more names or Columns; columns of ``before_schema`` if that is given.
     num_partitions
         Partitions after the shuffle.
     before, before_schema
-        The function before the shuffle, and what it gives.
+        The function before the shuffle, and its output schema.
     order
-        As ``keys``: what rows are to be sorted by after the shuffle.  It does not place them.
+        Like ``keys``: columns to sort rows by after the shuffle.  It does not affect their partition.
 
     Raises
     ------
     ConfigError
-        Something that is no key, or that Spark does not find; the message has Spark's words.
+        A value is not a key, or Spark cannot resolve it; the message has Spark's text.
     SchemaError
-        A column that Spark's own ``mapInArrow`` does not carry, or a key that Spark does not hash; the message names
-        it and its type.
+        Spark's own ``mapInArrow`` does not support a column, or Spark does not hash a key; the message names it and its
+        type.
     """
     given = as_keys(keys)
     placed = len(given)
@@ -121,7 +121,7 @@ def resolve(
     frame = plain(wide)
     names = tuple(df.schema.names) if before is not None and frame is not wide else None
     if why:
-        # Nothing travels then: the codec only says what the functions see
+        # fastbuf sends nothing then: the codec only describes the functions' input
         return Keys(given[:placed], plain(df), BatchCodec(shown, (), before, None, names), why)
     wire = arrow_schema(frame.schema, zone, large) if before_schema is None else _plain_names(shown)
     positions = tuple(place for place in found if place is not None)
@@ -131,12 +131,12 @@ def resolve(
 
 
 def as_keys(keys: Any) -> tuple[str | Column, ...]:
-    """Keys as a tuple: one or several, of names and Columns.
+    """Keys as a tuple: one or more names and Columns.
 
     Raises
     ------
     ConfigError
-        Something else.
+        A value is neither.
     """
     from pyspark.sql import Column
 
@@ -145,7 +145,7 @@ def as_keys(keys: Any) -> tuple[str | Column, ...]:
     if not isinstance(keys, Iterable):
         raise ConfigError(f"keys is {_text(keys)}: give a column's name, a Column, or a list of them; none is ()")
     found = tuple(keys)
-    if len(found) == 1 and isinstance(found[0], list | tuple):  # as Spark's repartition takes it
+    if len(found) == 1 and isinstance(found[0], list | tuple):  # Spark's repartition accepts this too
         found = tuple(found[0])
     for key in found:
         if not isinstance(key, str | Column):
@@ -154,12 +154,12 @@ def as_keys(keys: Any) -> tuple[str | Column, ...]:
 
 
 def _direction(df: DataFrame, key: str | Column) -> tuple[str | Column, bool]:
-    """What rows are sorted by, and whether descending, as ``F.desc("x")`` and ``F.col("x").desc()`` say it.
+    """The column to sort by, and whether descending, for ``F.desc("x")`` and ``F.col("x").desc()``.
 
     Raises
     ------
     ConfigError
-        Nulls are asked for at the other end than Spark's default.
+        The requested position of nulls is not Spark's default.
     """
     if isinstance(key, str):
         return key, False
@@ -169,7 +169,7 @@ def _direction(df: DataFrame, key: str | Column) -> tuple[str | Column, bool]:
         if type(said).__name__ != "SortOrder":
             return key, False
         child = said._child
-        # A column's name needs no column more; one of a certain DataFrame (df.x) is more than a name
+        # A plain column name needs no additional column; a column of a certain DataFrame (df.x) is not a plain name
         name = None if getattr(child, "_plan_id", None) is not None else getattr(child, "_unparsed_identifier", None)
         bare = type(column)(child) if name is None else name
         descending, nulls_first = not said._ascending, said._nullsFirst
@@ -191,7 +191,7 @@ def _direction(df: DataFrame, key: str | Column) -> tuple[str | Column, bool]:
 
 
 def plain(df: DataFrame) -> DataFrame:
-    """The DataFrame, with other names if ``mapInArrow`` cannot take those it has: twice the same, dots, backticks."""
+    """The DataFrame, renamed if ``mapInArrow`` cannot take its names: duplicates, dots, backticks."""
     names = df.schema.names
     return df.toDF(*_numbered(names)) if _awkward(names) else df
 
@@ -205,7 +205,7 @@ def _numbered(names: list[str]) -> list[str]:
 
 
 def _plain_names(schema: pa.Schema) -> pa.Schema:
-    """The schema as it travels, where every name may stand once only."""
+    """The schema of the encoded rows, in which names must be unique."""
     import pyarrow as pa
 
     if len(set(schema.names)) == len(schema.names):
@@ -214,7 +214,7 @@ def _plain_names(schema: pa.Schema) -> pa.Schema:
 
 
 def _plain_name(key: str | Column, names: list[str]) -> int | None:
-    """The position of a key that is one column's name to Spark too, whatever its rules on case."""
+    """The position of a key that is one column's name to Spark too, under any rule on case."""
     if not isinstance(key, str) or "." in key or "`" in key or key not in names:
         return None
     folded = key.casefold()
@@ -228,14 +228,14 @@ def _asked(
     num_partitions: int,
     before_schema: StructType | None,
 ) -> list[int | None]:
-    """Positions of the keys, from Spark; None where a key is no column but an expression."""
+    """Positions of the keys, from Spark; None for a key that is an expression."""
     from pyspark.errors import PySparkException
 
     staged = df if before_schema is None else plain(df).mapInArrow(_nothing, before_schema)
     try:
         asked = staged.repartition(num_partitions, *given)
         if is_connect(df):
-            assert asked.schema  # asks the server
+            assert asked.schema  # this calls the server
             return found
     except (PySparkException, ValueError) as error:
         names = df.schema.names if before_schema is None else before_schema.names
@@ -245,16 +245,17 @@ def _asked(
         ) from error
     try:
         return _positions(asked, staged, len(given))
-    except Exception as error:  # a door that this Spark has not: then they are computed, which is as right
+    except Exception as error:  # this Spark lacks a method: compute the expressions instead, which is correct too
         log.debug("positions of the keys are not known: %s", error)
         return found
 
 
 def _positions(asked: DataFrame, staged: DataFrame, keys: int) -> list[int | None]:
-    """Where Spark's resolved keys stand among the columns; private doors of Spark, as all of ``_jdf``."""
+    """Positions of Spark's resolved keys among the columns; uses private methods of Spark, like all of ``_jdf``."""
     plan: Any = asked._jdf.queryExecution().analyzed()
     while plan.getClass().getSimpleName() != "RepartitionByExpression":
-        plan = plan.children().apply(0)  # a key that is no function of its row is computed below, and taken off above
+        # a key that is not a function of its row is computed below this node, and removed above it
+        plan = plan.children().apply(0)
     output, resolved = staged._jdf.queryExecution().analyzed().output(), plan.partitionExpressions()
     ids = [output.apply(i).exprId().toString() for i in range(output.size())]
     places: list[int | None] = []
@@ -266,12 +267,12 @@ def _positions(asked: DataFrame, staged: DataFrame, keys: int) -> list[int | Non
 
 
 def _check_key(key: str | Column, name: str, kind: DataType) -> str:
-    """Why only Spark's own shuffle places by a key of this type; empty if fastbuf does.
+    """Why only Spark's own shuffle can place rows by a key of this type; empty if fastbuf can.
 
     Raises
     ------
     SchemaError
-        Spark does not hash it.
+        Spark does not hash the type.
     """
     column = f"key {_text(key)}" if name.startswith(EXTRA) else f"key column {name!r}"
     odd = _odd(kind)
@@ -282,11 +283,11 @@ def _check_key(key: str | Column, name: str, kind: DataType) -> str:
     what = f"{column} has Spark's type {kind.simpleString()}{inside}"
     if never:
         raise SchemaError(f"{what}: Spark hashes no {never}; use another key")
-    return f"{what}, which Spark alone places as Spark does"
+    return f"{what}, whose rows only Spark's own shuffle can place"
 
 
 def _odd(kind: DataType) -> tuple[DataType, str] | None:
-    """The first part of a type that fastbuf does not hash, and what Spark calls it if Spark does not hash it either."""
+    """The first nested type that fastbuf does not hash, and Spark's name for it if Spark does not hash it either."""
     from pyspark.sql import types as T
 
     name = type(kind).__name__

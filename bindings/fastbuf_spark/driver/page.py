@@ -1,4 +1,4 @@
-"""The page of this driver's exchanges: what it shows, and the one server that shows it."""
+"""The page of this driver's exchanges: its data, and the one server."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("fastbuf_spark")
 
 _lock = threading.Lock()
-_open: tuple[int, Server] | None = None  # with the process that it is of: a fork has the sockets, but not the thread
-_ended: dict[int, tuple[tuple[Any, ...], Diagnosis | None]] = {}  # diagnoses of runs that are over, by their number
+_open: tuple[int, Server] | None = None  # with its process id: a fork inherits the sockets, but not the thread
+_ended: dict[int, tuple[tuple[Any, ...], Diagnosis | None]] = {}  # diagnoses of ended runs, by run number
 
 
 def ui(
@@ -33,27 +33,27 @@ def ui(
     key: str | os.PathLike[str] | None = None,
     names: Iterable[str] = (),
 ) -> Server:
-    """Show this driver's shuffles as a page, to machines by REST and to Prometheus.
+    """Serve a page with this driver's shuffles, also for programs (REST) and Prometheus.
 
-    It is off unless this is called, or ``spark.fastbuf.ui`` is true: then the address is logged when the first shuffle
-    is planned.  A driver has one page; where it is open already, that one is returned.
+    It is off unless you call this, or ``spark.fastbuf.ui`` is true: then the address is logged when the first shuffle
+    is planned.  A driver has one page; if it is open already, that one is returned.
 
     Parameters
     ----------
     spark
-        Whose settings are read (``spark.fastbuf.uiPort``).
+        Session or context with the settings (``spark.fastbuf.uiPort``).
     host, port, token, certificate, key, names
-        As of :func:`fastbuf.monitor.serve`: by default this machine alone may open it, at a port that is free.
+        See :func:`fastbuf.monitor.serve`: by default only this machine may open it, on a free port.
 
     Returns
     -------
     fastbuf.monitor.Server
-        ``url`` is what a browser opens; ``close()`` ends it.
+        Open its ``url`` in a browser; ``close()`` ends it.
 
     Raises
     ------
     ConfigError
-        ``fastbuf[monitor]`` is not installed, the address cannot be had, or it is open to others without TLS.
+        ``fastbuf[monitor]`` is not installed, the address is not available, or it is open to other hosts without TLS.
     """
     global _open
     with _lock:
@@ -67,16 +67,16 @@ def ui(
 
 
 def start(port: int) -> None:
-    """Open the page for ``spark.fastbuf.ui``, unless it is, and say where."""
+    """Open the page for ``spark.fastbuf.ui``, unless it is open, and log its address."""
     with _lock:
         if _open is not None and _open[0] == os.getpid():
-            return  # one that was closed by hand stays closed
-    # A warning, since that is what a driver shows that has set up no logging
+            return  # a page closed by the user stays closed
+    # A warning, since a driver without logging settings shows warnings only
     log.warning("fastbuf's page: %s", ui(port=port).url)
 
 
 def exchanges() -> list[Exchange]:
-    """The runs under way, and the last ones that have ended."""
+    """The current runs, and the last ones that have ended."""
     summaries = []
     for server in rendezvous.servers():
         server.progress()  # brings their seconds up to now

@@ -1,4 +1,4 @@
-"""Plans a pipeline: which functions run in one task, which exchanges run at the same time, and what each may hold."""
+"""Plans a pipeline: functions that share a task, exchanges that run at the same time, and their memory."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-LEAST_SEGMENTS = 8  #: below which no exchange's memory is divided
-ADDED = "__fastbuf_step"  #: name of a column that a step adds for its shuffle alone
+LEAST_SEGMENTS = 8  #: an exchange's memory is not divided below this
+ADDED = "__fastbuf_step"  #: name of a column that a step adds only for its shuffle
 
 
 class Step(Protocol):
-    """One verb of a pipeline."""
+    """One step of a pipeline."""
 
     def build(self, at: Staged, plan: Plan) -> Staged:
-        """The stage with this step behind it."""
+        """The stage after this step."""
 
 
 @dataclasses.dataclass
 class Stage:
-    """For whoever looks at the plan: the functions of one task, in order, and the exchange in front of them."""
+    """A stage as the plan shows it: the functions of one task, in order, and the exchange before them."""
 
     links: list[str]
     tasks: int | None = None
@@ -46,15 +46,15 @@ class Stage:
 
 
 class Plan:
-    """What is known while the steps of one pipeline become stages.
+    """State while the steps of a pipeline become stages.
 
     Parameters
     ----------
     exchanges
-        How many there will be.
+        Number of exchanges in the pipeline.
     shared
-        The result is an ordinary DataFrame, which may be used twice in one action, as in a join: then slots are to be
-        left for it.
+        Whether the result is an ordinary DataFrame, which may be used twice in one action, as in a join: then slots
+        must be left for that.
     """
 
     def __init__(self, spark: Any, conf: ShuffleConf, exchanges: int, shared: bool) -> None:
@@ -69,9 +69,9 @@ class Plan:
         self.slots = None if is_connect(spark) else slots_of(spark.sparkContext)
 
     def count(self, partitions: int | None) -> int:
-        """Partitions of an exchange: those asked for, else those of the one before.
+        """Partitions of an exchange: the number requested, else that of the previous exchange.
 
-        Else half of the slots, or fewer, so that all exchanges can run at the same time with as many.
+        Else half of the slots, or fewer, so that all exchanges can run at the same time with that many.
         """
         if partitions is None:
             default = int(self.spark.conf.get("spark.sql.shuffle.partitions", "200"))
@@ -82,11 +82,11 @@ class Plan:
         return partitions
 
     def choose(self, frame: Any, partitions: int, mode: str, varies: str) -> tuple[str, str]:
-        """The mode of the next exchange, whose consumers hold a slot each beside those of the exchanges before it.
+        """The mode of the next exchange, whose consumers hold one slot each, besides those of earlier exchanges.
 
-        A blocking one in between sets none free: what stands before it runs in the producers' job of the next pipelined
-        one, whose consumers wait.  So the first exchanges, through which most rows go as a rule, are pipelined as far
-        as slots go, and those behind them blocking.
+        A blocking exchange in between frees no slots: the stages before it run in the producers' job of the next
+        pipelined exchange, whose consumers wait.  So the first exchanges, which usually move most rows, are pipelined
+        as long as there are slots, and the later ones are blocking.
         """
         why = "" if mode == "blocking" else self._problem(frame, partitions, mode, varies)
         if why and mode == "pipelined":
@@ -106,7 +106,8 @@ class Plan:
         slots = slots_to_come(sc) if mode == "pipelined" else self.slots
         if slots is None:
             return "Spark does not say how many tasks it runs at once" if mode == "auto" else ""
-        # What was asked for is not refused for what may be cached, or read in turn, by then
+        # An explicitly requested mode is not refused because of inputs that may be cached, or read one after the other,
+        # by then
         held = self.held if mode == "pipelined" else held_by_frame(frame)
         all_held = held + partitions
         twice = mode == "auto" and self.shared
@@ -120,14 +121,14 @@ class Plan:
         )
 
     def entered(self, made: Staged, what: str, partitions: int) -> Staged:
-        """Note an exchange that has been planned."""
+        """Record a planned exchange."""
         if made.mode == "pipelined":
             self.held += partitions
         self.stages.append(Stage([], partitions, what, made.mode, made.why))
         return made
 
     def exchange(self, at: Staged, what: str, keys: Any, partitions: int | None, mode: str) -> Staged:
-        """The stage behind a shuffle of ``at``."""
+        """The stage after a shuffle of ``at``."""
         count = self.count(partitions)
         shape = plain(at.frame).schema if at.head is None else at.schema
         arguments = (at.frame, None, shape, keys, count, at.before, None if at.head is None else shape)
@@ -136,20 +137,20 @@ class Plan:
         return made if made.schema.names == at.schema.names else made.then(Renamed(at.schema.names), at.schema, "names")
 
     def make(self, at: Staged) -> Callable[..., Staged]:
-        """What takes the place of ``shuffle`` for verbs of groups."""
+        """The function that group verbs call instead of ``shuffle``."""
         return partial(staged, in_order=at.in_order, choose=self.choose)
 
     def limits(self) -> Limits:
-        """Of a task that sorts its rows."""
+        """The limits of a task that sorts its rows."""
         conf = self.conf
         return Limits(conf.memory_bytes, conf.spill_directory, conf.batch_rows, conf.batch_bytes)
 
     def linked(self, name: str) -> None:
-        """Note a function of the last stage."""
+        """Record a function of the last stage."""
         self.stages[-1].links.append(name)
 
     def text(self) -> str:
-        """The plan, drawn."""
+        """The plan as text."""
         lines = []
         for number, stage in enumerate(self.stages, 1):
             if stage.exchange:
@@ -182,7 +183,7 @@ class Plan:
 
 
 def _halved(conf: ShuffleConf) -> ShuffleConf:
-    """Settings of an exchange whose tasks are in another one too: both together hold what one task may."""
+    """Settings for an exchange whose tasks are in another one too: both share the memory of one task."""
     least = LEAST_SEGMENTS * conf.segment_size
     if conf.memory_bytes < 2 * least:
         return conf
@@ -192,7 +193,7 @@ def _halved(conf: ShuffleConf) -> ShuffleConf:
 def build(
     start: Source | DataFrame, steps: Iterable[Step], conf: ShuffleConf | None, shared: bool
 ) -> tuple[Staged, Plan]:
-    """The last stage of a pipeline, and its plan."""
+    """Build the last stage of a pipeline, and its plan."""
     steps = tuple(steps)
     spark = start.spark if isinstance(start, Source) else start.sparkSession
     exchanges = sum(1 for step in steps if getattr(step, "exchanges", False))
@@ -210,12 +211,12 @@ def build(
 
 @dataclasses.dataclass(frozen=True)
 class Map:
-    """A function over record batches, in the tasks that are there."""
+    """A function over record batches, in the existing tasks."""
 
     func: Callable[..., Any]
     schema: StructType | None
     name: str
-    #: From the schema of what it gets and the session to the function, where that depends on them
+    #: Makes the function from the input's schema and the session, if it depends on them
     made: Callable[[Any, StructType], Callable[..., Any]] | None = None
 
     def build(self, at: Staged, plan: Plan) -> Staged:
@@ -226,7 +227,7 @@ class Map:
 
 @dataclasses.dataclass(frozen=True)
 class NewChain:
-    """What follows is called in Python workers of its own."""
+    """The following functions run in Python workers of their own."""
 
     def build(self, at: Staged, plan: Plan) -> Staged:
         df = at.to_df()
@@ -236,7 +237,7 @@ class NewChain:
 
 @dataclasses.dataclass(frozen=True)
 class Shuffle:
-    """Rows by key, or in turn."""
+    """Rows by key, or distributed in turn."""
 
     keys: tuple[Any, ...]
     partitions: int | None
@@ -268,7 +269,7 @@ class Broadcast:
 
 
 def targets(partitions: int) -> tuple[int, ...]:
-    """For each partition a number that Spark's hash places there."""
+    """For each partition a number that Spark's hash maps to it."""
     import numpy as np
     import pyarrow as pa
 
@@ -287,7 +288,7 @@ def targets(partitions: int) -> tuple[int, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class RandomShuffle:
-    """Rows in a random order, the same for the same seed and the same rows."""
+    """Rows in random order, the same for the same seed and the same rows."""
 
     seed: int
     partitions: int | None
@@ -300,7 +301,7 @@ class RandomShuffle:
         shape, head = at.schema, at.head
         wide = StructType([*shape.fields]).add(ADDED, LongType())
         if at.in_order and isinstance(head, Called) and at.name == "fastbuf_read":
-            # By place: rows that are equal are not moved together
+            # By row position, so that equal rows do not move together
             bare = dataclasses.replace(at, head=Called(Chain()))
             sent = bare.then(Drawn(head.chain, self.seed, ADDED), wide, "random_shuffle")
         else:

@@ -1,4 +1,4 @@
-"""Plans a shuffle, on the driver: checks it, chooses the mode, and makes the lazy DataFrame."""
+"""Plans a shuffle on the driver: checks it, chooses the mode, and makes the lazy DataFrame."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fastbuf_spark")
 
-#: From the input, the number of partitions, the mode that was asked for and why the input may differ each time it is
-#: read: the mode that will run, and why it is not pipelined if that was left open.
+#: Chooses the mode, given the input, the number of partitions, the requested mode, and why the input may differ each
+#: time it is read.  Returns the mode, and why it is not pipelined if the choice was left open.
 Choose = Callable[[Any, int, str, str], tuple[str, str]]
 
 MODES = ("auto", "pipelined", "blocking")
@@ -51,7 +51,7 @@ MODES = ("auto", "pipelined", "blocking")
 
 @dataclasses.dataclass(frozen=True)
 class _Exchange:
-    """One shuffle of a DataFrame, as it will run."""
+    """One planned shuffle of a DataFrame."""
 
     df: DataFrame
     func: BatchFunction
@@ -81,9 +81,9 @@ def shuffle(
     found: Keys | None = None,
     **known: Any,
 ) -> DataFrame:
-    """What :func:`fastbuf_spark.map_in_arrow` gives; without ``func`` the rows as they are.
+    """Implements :func:`fastbuf_spark.map_in_arrow`; without ``func`` the rows stay unchanged.
 
-    ``found``: the keys, where they have been found already.  ``known``: more that :func:`staged` takes.
+    ``found``: the keys, if they are resolved already.  ``known``: further arguments of :func:`staged`.
     """
     return staged(df, func, result_schema, keys, num_partitions, before, shipped, mode, conf, found, **known).to_df()
 
@@ -105,8 +105,8 @@ def staged(
 ) -> Staged:
     """The stage after the shuffle.
 
-    ``in_order``: ``before`` gives rows in the same order each time, if it is given them so.  ``choose`` takes the place
-    of what chooses the mode here.  ``name``: of the exchange, if not that of ``func``.
+    ``in_order``: ``before`` keeps a fixed order of rows.  ``choose``: replaces the default choice of the mode.
+    ``name``: of the exchange, if different from that of ``func``.
     """
     check_mode(mode, MODES)
     check_conf(conf)
@@ -119,7 +119,7 @@ def staged(
     codec, varies = found.codec, "" if is_connect(df) else unsteady(found.frame, not found.codec.keys, in_order)
     chosen, why = (choose or _choose)(found.frame, num_partitions, mode, varies)
     if chosen == "blocking" and not codec.keys and not (in_order and order_is_fixed(found.frame)):
-        # A map task that runs again would deal the same rows to other partitions; Spark's own sorts them before
+        # A map task that runs again would distribute the same rows differently; Spark's own shuffle sorts them first
         found = dataclasses.replace(found, by_spark="rows without a key go in turn, and their order is not fixed")
         return _by_spark(func, result_schema, found, num_partitions, shipped, chosen)
     df = found.frame
@@ -145,7 +145,7 @@ def _pipelined(exchange: _Exchange, varies: str) -> Staged:
             marked = how is not None and codec.before is not None
             source = df if how is None else folded(df, how, marked)
             producer = Producer(spec, epoch, targets, how if marked else None)
-            # In the job's own thread, so that these properties are this job's alone
+            # In the job's own thread, so that only this job has these properties
             for key, value in input_batches.properties(df, spec.conf.max_row_bytes).items():
                 sc.setLocalProperty(key, value)
             return source.mapInArrow(named(producer.batches, f"fastbuf_producer_{number}"), RESULT).collect()
@@ -159,10 +159,10 @@ def _pipelined(exchange: _Exchange, varies: str) -> Staged:
 
 
 def requests(spark: Any, num_partitions: int, held: int = 0) -> DataFrame:
-    """One row for each partition, in a partition of its own, of a size that Spark does not know.
+    """One row per partition, each in a partition of its own, with a size that Spark does not know.
 
-    Of so few rows Spark would think that the result is small, and broadcast it in a join, however large it is.
-    ``held``: slots of those who read them and of consumers before them; 0: they read no exchange.
+    With a known size of so few rows, Spark would expect a small result and broadcast it in a join, however large it is.
+    ``held``: slots of the tasks that read them and of consumers before them; 0: they read no exchange.
     """
     from pyspark.sql import DataFrame
 
@@ -172,9 +172,9 @@ def requests(spark: Any, num_partitions: int, held: int = 0) -> DataFrame:
         if held:
             upstream.remember(spark.sparkContext, made[0], held)
         frame = DataFrame(spark._jsparkSession.internalCreateDataFrame(*made), spark)
-        # Spark knows then that it is a single one, as it knows of its own: unions and joins need no shuffle for it
+        # Then Spark knows that there is a single partition: unions and joins need no shuffle for it
         return frame.coalesce(1) if num_partitions == 1 else frame
-    except Exception as error:  # not public: another version may not have it
+    except Exception as error:  # a private method: other versions may lack it
         log.debug("the size of the result is not hidden from Spark: %s", error)
         return rows
 
@@ -206,12 +206,12 @@ def _by_spark(
 
 
 def identity(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The stage that does nothing."""
+    """A stage that returns its input."""
     return batches
 
 
 def _choose(df: DataFrame, num_partitions: int, mode: str, varies: str) -> tuple[str, str]:
-    """The mode that will run, and why it is not pipelined if it was left open."""
+    """The mode to run, and why it is not pipelined if the choice was left open."""
     if mode == "blocking":
         return mode, ""
     problems = list(preflight(df.sparkSession, num_partitions))

@@ -1,7 +1,7 @@
-"""The rendezvous: one TCP server in the driver, where the workers of pipelined exchanges find each other.
+"""The rendezvous: a TCP server in the driver through which the workers of pipelined exchanges find each other.
 
-One daemon thread owns every run and every connection; other threads only post to it.  It sleeps without a
-timeout while no run is live.  Workers prove the exchange's secret before anything else (see :mod:`fastbuf_spark.wire`).
+One daemon thread owns every run and every connection; other threads only post calls to it.  It sleeps without a timeout
+while no run is live.  Workers first prove the exchange's secret (see :mod:`fastbuf_spark.wire`).
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from fastbuf_spark.wire import FRAME_BYTES, VERSION, Message, Unpacker, clip, pa
 log = logging.getLogger("fastbuf_spark")
 
 TICK_S = 0.25
-JOIN_TICK_S = 0.01  #: while requests come together: Spark knows within some milliseconds how many there will be
-GREETING_S = 10.0  #: a stranger that says nothing is dropped after this
+JOIN_TICK_S = 0.01  #: poll interval while requests arrive: Spark knows after some milliseconds how many there will be
+GREETING_S = 10.0  #: an unauthenticated peer is dropped after this time
 KEPT_SUMMARIES = 32
-KEPT_REFUSALS = 256  #: stages whose tasks cannot succeed, and that Spark may still try again
+KEPT_REFUSALS = 256  #: stages whose tasks cannot succeed, but which Spark may still retry
 
 
 @dataclass
 class _Exchange:
     secret: bytes
-    plan: RunPlan | None  # None: only reports, of modes that need no rendezvous
+    plan: RunPlan | None  # None: only reports, for modes without rendezvous
     name: str
     mode: str
     slots: Slots | None = None
@@ -50,7 +50,7 @@ class _Exchange:
 
 @dataclass(eq=False)
 class _Connection:
-    """One worker; :class:`fastbuf_spark.driver.run.Peer` to its run."""
+    """A worker's connection; its run sees it as :class:`fastbuf_spark.driver.run.Peer`."""
 
     sock: socket.socket
     server: Rendezvous
@@ -69,16 +69,16 @@ class _Connection:
 
 
 class Rendezvous:
-    """Serves one bind address.
+    """A rendezvous for one bind address.
 
     Parameters
     ----------
     bind
         Address to listen on.
     advertise
-        Address that workers are told.
+        Address given to workers.
     port
-        0: any.
+        0: any free port.
     """
 
     def __init__(self, bind: str = "127.0.0.1", advertise: str = "", port: int = 0) -> None:
@@ -99,7 +99,7 @@ class Rendezvous:
         self._selector.register(self._woken, selectors.EVENT_READ, None)
         self._posted: deque[Callable[[], None]] = deque()
         self._exchanges: dict[str, _Exchange] = {}
-        self._runs: list[Run] = []  # in the order in which they began, until nothing is left of them
+        self._runs: list[Run] = []  # in the order of their start, until they are over
         self._refused: dict[tuple[str, int], str] = {}  # by exchange and stage
         self._connections: set[_Connection] = set()
         self._reports: dict[str, dict[tuple[str, int], int]] = {}
@@ -107,7 +107,7 @@ class Rendezvous:
         self.summaries: deque[RunSummary] = deque(maxlen=KEPT_SUMMARIES)
         self._thread = start_thread(self._loop, "fastbuf-rendezvous")
 
-    # any thread
+    # called by any thread
 
     def register(
         self,
@@ -119,28 +119,28 @@ class Rendezvous:
         slots: Slots | None = None,
         unsteady: str = "",
     ) -> None:
-        """Make an exchange known; runs of it begin when consumers ask for partitions."""
+        """Register an exchange; its runs begin when consumers ask for partitions."""
         name = plan.name if plan else name
         self._exchanges[exchange] = _Exchange(secret, plan, name, mode, slots, Agreement(name, unsteady))
 
     def forget(self, exchanges: list[str]) -> None:
-        """Drop exchanges whose Spark has been stopped."""
+        """Remove exchanges whose Spark was stopped."""
         for exchange in exchanges:
             self._exchanges.pop(exchange, None)
             self._reports.pop(exchange, None)
 
     def post(self, call: Callable[[], None]) -> None:
-        """Have the thread call something."""
+        """Have the server's thread call a function."""
         self._posted.append(call)
-        with contextlib.suppress(OSError):  # full: it is awake anyway; closed: nobody cares any more
+        with contextlib.suppress(OSError):  # full: the thread is awake anyway; closed: the call is no longer needed
             self._wake.send(b"x")
 
     def job_finished(self, run: Run, error: str) -> None:
-        """Tell a run, from its job's thread, that the job has ended."""
+        """Called by a job's thread: tells its run that the job has ended."""
         self.post(lambda: run.job_finished(error, time.monotonic()))
 
     def live_runs(self) -> list[Run]:
-        """Runs of which anything is left."""
+        """Runs that are not over."""
         return [run for run in list(self._runs) if not run.over]
 
     def progress(self) -> list[RunSummary]:
@@ -148,12 +148,12 @@ class Rendezvous:
         return [run.progress(time.monotonic()) for run in self.live_runs()]
 
     def close(self, timeout: float = 5.0) -> None:
-        """Stop the thread; live runs are aborted."""
+        """Stop the thread and abort live runs."""
         if self._thread.is_alive():
             self.post(self._shut)
             self._thread.join(timeout)
 
-    # the thread
+    # called by the server's thread
 
     def _shut(self) -> None:
         for run in self.live_runs():
@@ -204,7 +204,7 @@ class Rendezvous:
             connection.send({"op": "hello", "version": VERSION, "fastbuf": __version__, "nonce": connection.nonce})
 
     def flush(self, connection: _Connection) -> None:
-        """Write what the socket takes; the rest when it is writable."""
+        """Write as much as the socket takes; the rest is written when it is writable."""
         if connection.closed:
             return
         try:
@@ -214,7 +214,7 @@ class Rendezvous:
         except BlockingIOError:
             pass
         except OSError:
-            # The read side sees the same end, and handles it where no run is being walked through
+            # Reading finds the same end, and handles it outside of loops over runs
             connection.out.clear()
         mask = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.out else 0)
         self._selector.modify(connection.sock, mask, connection)
@@ -297,7 +297,7 @@ class Rendezvous:
         if known is None or not same(
             message.get("proof"), proof(known.secret, "worker", connection.nonce, nonce, name)
         ):
-            # One answer for both: a stranger learns nothing about which exchanges there are
+            # The same answer for both cases: an unauthenticated peer must not learn which exchanges exist
             raise ProtocolError("a worker could not prove the secret of an exchange of this driver")
         connection.exchange = name
         connection.unpacker.limit = FRAME_BYTES
@@ -306,7 +306,7 @@ class Rendezvous:
     def _join(self, connection: _Connection, message: Message, now: float) -> None:
         exchange = self._exchanges.get(connection.exchange)
         if exchange is None or exchange.plan is None or connection.run is not None:
-            raise ProtocolError("join on an exchange that has no consumers, or twice")
+            raise ProtocolError("join of an exchange without consumers, or a second join")
         stage, partition, attempt = int(message["stage"]), int(message["partition"]), int(message["attempt"])
         same_stage = [run for run in self._runs if run.plan is exchange.plan and run.stage == stage]
         if exchange.plan.submit is None and not self._newest(connection, same_stage, attempt, now):
@@ -360,7 +360,7 @@ class Rendezvous:
         connection.send({"op": "stop"})
 
     def _report(self, exchange: str, message: Message) -> None:
-        """Figures of a task of the fused or blocking mode; a task seen before begins a new summary."""
+        """Figures of a task in fused or blocking mode; a task that was seen before starts a new summary."""
         side, partition, stage = str(message["side"]), int(message["partition"]), int(message["stage"])
         seen = self._reports.setdefault(exchange, {})
         summary = next((s for s in reversed(self.summaries) if s.exchange == exchange), None)
@@ -385,15 +385,15 @@ class Rendezvous:
         self._runs = [run for run in self._runs if not run.over]
 
     def _look_for_slots(self, now: float) -> None:
-        """End a run whose producers will never have a slot; one that has to wait its turn waits."""
+        """End a run whose producers can never get a slot; a run that only has to wait its turn goes on."""
         for run in [run for run in self._runs if run.starved]:
             slots = self._exchanges[run.plan.exchange].slots if run.plan.exchange in self._exchanges else None
             if slots is not None and (verdict := slots.verdict(run, self.live_runs(), now)):
                 self._end_all(run, verdict, now)
-                return  # the slots that it gives back may be all that the others need
+                return  # the slots it frees may be enough for the others
 
     def _end_all(self, run: Run, verdict: str, now: float) -> None:
-        """End a run for want of slots, and those that read its result if all of them never have enough together."""
+        """End a run for lack of slots, and those that read its result if all together can never have enough."""
         readers = [run]
         while above := next((r for r in self._runs if r.epoch and r.epoch == readers[-1].parent), None):
             readers.append(above)
@@ -409,7 +409,7 @@ _pid = os.getpid()
 
 
 def serve(bind: str, advertise: str, port: int = 0) -> Rendezvous:
-    """The driver's rendezvous for an address, started when first asked for."""
+    """The driver's rendezvous for an address, started at the first request."""
     global _pid
     with _lock:
         if _pid != os.getpid():  # a forked driver has the sockets, but not the thread
@@ -422,13 +422,13 @@ def serve(bind: str, advertise: str, port: int = 0) -> Rendezvous:
 
 
 def servers() -> list[Rendezvous]:
-    """All that run in this process."""
+    """All rendezvous of this process."""
     with _lock:
         return list(_servers.values()) if _pid == os.getpid() else []
 
 
 def shutdown() -> None:
-    """Stop every rendezvous of this process; exchanges planned so far cannot run any more."""
+    """Stop every rendezvous of this process; exchanges planned so far can no longer run."""
     for server in servers():
         server.close()
     with _lock:

@@ -1,7 +1,7 @@
-"""One run of a pipelined exchange: the requests it serves, its epoch, one lease per input partition, its end.
+"""One run of a pipelined exchange: its requests, its epoch, one lease per input partition, its end.
 
-Pure state: no socket, no thread, no Spark.  The rendezvous calls it from one thread, tells it the time, and
-gives it peers to answer to; so tests can drive it message by message.
+Pure state: no socket, no thread, no Spark.  The rendezvous calls it from one thread and passes it the time and the
+peers to answer, so tests can drive it message by message.
 
 ::
 
@@ -9,11 +9,11 @@ gives it peers to answer to; so tests can drive it message by message.
        --job and leases done--> draining --consumers done--> ended
        any state --a producer failed--> ended (aborted);  --no consumer left--> ended (cancelled)
 
-A run serves at most one request for each partition.  Which requests share a run is a guess that decides what they cost,
-never what they get: a request that comes later, or that Spark makes again for a lost task, is served by another run,
-which reads the input again and must find the same keys in it (:mod:`fastbuf_spark.driver.agreement`).  So a consumer
-that vanishes takes nobody with it.  One producer vanishing before it began to send gives its lease back; later, the
-epoch is lost: nobody knows what arrived.
+A run serves at most one request per partition.  Which requests share a run affects only the cost, never the result: a
+later request, or one that Spark repeats for a lost task, is served by another run, which reads the input again and must
+find the same keys in it (:mod:`fastbuf_spark.driver.agreement`).  So the loss of a consumer ends no other consumer.  A
+producer lost before it began to send returns its lease; if it is lost later, the epoch is lost, since nobody knows
+which of its data arrived.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from fastbuf_spark.driver.agreement import Agreement
 from fastbuf_spark.driver.summary import RunSummary
 from fastbuf_spark.wire import Message, clip, producers_failed
 
-SETTLE_S = 0.5  #: a run waits so long for one more request, after the last that came
-#: The same while Spark runs tasks of the stage that have asked for nothing yet: a new worker imports for seconds, on a
-#: busy machine for more.  Where others than consumers are among them (a union), they may never ask
+SETTLE_S = 0.5  #: how long a run waits for another request after the last one
+#: The same while Spark runs tasks of the stage that have not made a request yet: a new worker takes seconds to import,
+#: longer on a busy machine.  If the stage has other tasks than consumers (a union), those never make one
 STARTING_S, STARTING_AMONG_OTHERS_S = 60.0, 5.0
-RECANCEL_S = 1.0  #: a job that was not submitted yet when it was cancelled is cancelled again
-#: A job whose producers are all done will end by itself; killing its last tasks would kill their workers too,
-#: and new ones cost most of a second
+RECANCEL_S = 1.0  #: interval to cancel a job again, which may not have been submitted yet at the first time
+#: A job whose producers are all done ends by itself; killing its last tasks would kill their workers too, and starting
+#: new ones takes most of a second
 LEAVE_S = 10.0
-#: How long Spark has to say why a task of its own is gone, before its participants are told that it is.  They wait
+#: How long to wait for Spark's reason for the loss of a task, before the other participants are told.  They wait
 #: longer: ``control.REASON_WAIT_S``
 CAUSE_S = 5.0
 
 
 class Peer(Protocol):
-    """A control connection, as a run sees it."""
+    """A worker's control connection, as the run sees it."""
 
     def send(self, message: Message) -> None:
         """Queue a message."""
@@ -51,18 +51,18 @@ class Job(Protocol):
     """The producers' job."""
 
     def cancel(self) -> None:
-        """End it; again and again if need be."""
+        """Cancel it; may be called repeatedly."""
 
     def active(self) -> bool:
-        """Whether Spark runs, or has finished, any task of it since the last call."""
+        """Whether Spark runs, or has finished, any of its tasks since the last call."""
 
     def tasks(self, stage: int) -> int | None:
-        """Producers in all, if Spark knows by now; ``stage`` is theirs."""
+        """Number of producers, if Spark knows it yet; ``stage`` is their stage."""
 
 
 @dataclass(frozen=True)
 class StageTasks:
-    """Tasks of a stage of consumers, as Spark counts them: all, those that run, those that have ended well."""
+    """Tasks of a consumer stage, as Spark counts them: all, running, and successful ones."""
 
     total: int
     active: int
@@ -71,12 +71,12 @@ class StageTasks:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What every run of one exchange has in common.
+    """The data common to all runs of an exchange.
 
-    ``submit(run, targets)`` starts the producers' job; None: a barrier stage, whose tasks are both.  ``tasks(stage)``
-    counts the tasks of a stage, None while Spark does not know.  ``failed(run, reason, final)`` hears of every failure
-    before the participants do; ``final``: to run it again cannot help.  ``fate(stage, attempt)`` says how Spark reports
-    the end of a task, None while it does not.
+    ``submit(run, targets)`` starts the producers' job; None: a barrier stage, whose tasks are producers too.
+    ``tasks(stage)`` counts the tasks of a stage; None if Spark does not know.  ``failed(run, reason, final)`` is called
+    for every failure before the participants are told; ``final``: a retry cannot succeed.  ``fate(stage, attempt)``
+    returns Spark's reason for the end of a task; None if unknown.
     """
 
     exchange: str
@@ -107,12 +107,12 @@ class _Lease:
     totals: list[int] = field(default_factory=list)
     unreached: dict[int, str] = field(default_factory=dict)
     waiting: list[tuple[int, Peer]] = field(default_factory=list)
-    seen: set[int] | None = None  # input partitions that it found rows of, once it has read all
+    seen: set[int] | None = None  # input partitions in which it found rows, once it has read all
 
 
 @dataclass(frozen=True)
 class Vanished:
-    """A participant that is gone, and took the epoch with it; Spark may know why."""
+    """A lost participant whose loss ended the epoch; Spark may know the reason."""
 
     stage: int
     attempt: int
@@ -121,18 +121,18 @@ class Vanished:
 
 
 class Run:
-    """See the module's text.  ``now`` is a monotonic clock in seconds wherever it appears.
+    """See the module's docstring.  ``now`` is always a monotonic clock in seconds.
 
     Parameters
     ----------
     stage
-        Spark's stage that the requests come from.
+        Spark's stage that made the requests.
     agreement
-        Of the exchange: what its other runs have found in the input.
+        The exchange's agreement: what its other runs found in the input.
     scopes
-        What other runs must agree with this one: those that serve the same action, or fill the same cache.
+        Which other runs must agree with this one: those that serve the same action, or fill the same cache.
     parent
-        Epoch of the run whose producers read this one's result; 0: none does.
+        Epoch of the run whose producers read this one's result; 0: none.
     """
 
     def __init__(
@@ -153,10 +153,10 @@ class Run:
         self.summary = RunSummary(plan.exchange, plan.name, mode, parent=parent)
         self.job: Job | None = None
         self.job_ended = True
-        self.moved = now  #: when it last got nearer to its end, as far as the driver can see
-        #: Consumers of other runs in the same stage: tasks that will not ask this run for anything
+        self.moved = now  #: time of its last progress, as far as the driver can see
+        #: Consumers of other runs in the same stage: tasks that will make no request to this run
         self.elsewhere: Callable[[], int] = lambda: 0
-        #: Told why no attempt of these tasks can succeed: what Spark tries again need not wait for it
+        #: Called with the reason why no attempt of these tasks can succeed, so that Spark's retries fail at once
         self.refuse: Callable[[str], None] = lambda reason: None
         self._agreement = agreement or Agreement()
         self._scopes = scopes
@@ -168,21 +168,21 @@ class Run:
         self._producers_stage: int | None = None
         self._vanished: Vanished | None = None
 
-    # what others ask
+    # queries
 
     @property
     def held_slots(self) -> int:
-        """Slots that this run's consumers hold."""
+        """Slots held by this run's consumers."""
         return sum(c.state == "live" for c in self._consumers.values())
 
     @property
     def over(self) -> bool:
-        """Nothing of it is left, neither consumers nor job."""
+        """Whether neither consumers nor a job are left."""
         return self.state == "ended" and self.job_ended and not self.held_slots
 
     @property
     def starved(self) -> bool:
-        """It has producers that have not run yet, and none that runs."""
+        """Whether it has producers that did not run yet, and none that runs."""
         return (
             self.state == "running"
             and not self._all_sent()
@@ -190,11 +190,11 @@ class Run:
         )
 
     def wants(self, partition: int) -> bool:
-        """Whether it takes a request for this partition."""
+        """Whether it accepts a request for this partition."""
         return self.state == "joining" and partition not in self._consumers
 
     def progress(self, now: float) -> RunSummary:
-        """The figures up to now."""
+        """The figures so far."""
         if self.state != "ended":
             self.summary.seconds = now - self._started
         return self.summary
@@ -202,7 +202,7 @@ class Run:
     # consumers
 
     def join(self, peer: Peer, partition: int, attempt: int, now: float) -> None:
-        """A consumer asks for a partition.  Only while the run ``wants`` it."""
+        """A consumer requests a partition.  Only if the run ``wants`` it."""
         if not 0 <= partition < self.plan.partitions:
             peer.send(abort_message(f"partition {partition} of an exchange of {self.plan.partitions} partitions"))
             return
@@ -211,7 +211,7 @@ class Run:
         self._try_to_form(now)
 
     def _try_to_form(self, now: float) -> None:
-        """Begin, if no other request is to be expected soon."""
+        """Begin if no further request is expected soon."""
         joined, all_of_them = len(self._consumers), self.plan.partitions
         waited = now - self._since
         if not joined:
@@ -242,7 +242,7 @@ class Run:
             consumer.peer.send({"op": "epoch", "epoch": self.epoch})
 
     def ready(self, peer: Peer, host: str, port: int, gate: int, now: float) -> None:
-        """A consumer's gate listens; the last one starts the producers."""
+        """A consumer's gate listens; after the last one the producers start."""
         consumer = self._consumer_of(peer)
         if consumer is not None and self.state == "gating":
             consumer.address = [host, port, gate, consumer.partition]
@@ -262,7 +262,7 @@ class Run:
         self.job = self.plan.submit(self, targets)
 
     def consumer_done(self, peer: Peer, stats: dict[str, Any], now: float, sent: dict[str, Any] | None = None) -> None:
-        """A consumer has all it wants; ``stats`` are its figures, ``sent`` those of what it sent in a fused stage."""
+        """A consumer needs no more data; ``stats`` are its figures, ``sent`` those of its output in a fused stage."""
         consumer = self._consumer_of(peer)
         if consumer is not None and consumer.state == "live":
             consumer.state = "done"
@@ -273,7 +273,7 @@ class Run:
             self._consumer_left(now)
 
     def watched(self, peer: Peer, stats: dict[str, Any]) -> None:
-        """A participant tells how it goes; its last word, when it is done, takes the place of this."""
+        """A participant reports its current figures; its final ones replace them."""
         consumer = self._consumer_of(peer)
         if consumer is not None and consumer.state == "live":
             self.summary.tells("consumers", consumer.partition, stats)
@@ -282,7 +282,7 @@ class Run:
             self.summary.tells("producers", lease.partition, stats)
 
     def consumer_failed(self, peer: Peer, reason: str, now: float) -> None:
-        """A consumer gave up, for a reason of its own: Spark may try its task again, which makes a new request."""
+        """A consumer failed for a reason of its own: Spark may retry its task, which makes a new request."""
         consumer = self._consumer_of(peer)
         if consumer is not None and consumer.state == "live":
             self.summary.reason = self.summary.reason or clip(reason)
@@ -301,7 +301,7 @@ class Run:
     # producers
 
     def lease(self, peer: Peer, partition: int, attempt: int, stage: int) -> None:
-        """A producer's attempt asks whether it may send partition ``partition``; ``stage`` is its task's."""
+        """A producer's attempt asks for permission to send ``partition``; ``stage`` is its task's stage."""
         self._producers_stage = stage
         if self.state == "ended":
             peer.send({"op": "stop"} if self.summary.outcome != "aborted" else abort_message(self.summary.reason))
@@ -313,17 +313,18 @@ class Run:
         elif lease.state == "done":
             peer.send({"op": "done"})
         else:
-            # Were it told to fail, Spark would count a failure of the partition; so it waits till its twin is done
+            # If it were told to fail, Spark would count a failure of the partition; so it waits until the other attempt
+            # is done
             lease.waiting.append((attempt, peer))
 
     def begin(self, peer: Peer) -> None:
-        """The attempt is about to send its first byte: from here on no other may take its place."""
+        """The attempt is about to send its first byte: from now on no other attempt may replace it."""
         lease = self._lease_of(peer)
         if lease is not None and lease.state == "open":
             lease.state = "begun"
 
     def seen(self, peer: Peer, partitions: set[int], of: int, tasks: int) -> None:
-        """A producer has found rows of these input partitions; the last one of all is told which had none."""
+        """A producer found rows of these input partitions; the last producer is told which partitions had none."""
         lease = self._lease_of(peer)
         if lease is None:
             return
@@ -340,9 +341,10 @@ class Run:
         now: float,
         unreached: dict[int, str] | None = None,
     ) -> None:
-        """All of a partition is sent: ``totals`` are buffers per consumer, empty if there was nothing to send.
+        """A partition was sent completely: ``totals`` are buffers per consumer, empty if nothing was sent.
 
-        ``unreached`` says why a consumer could not be reached.  It has had enough, as a rule; one that has not is told.
+        ``unreached``: why a consumer could not be reached.  Usually it had ended early; one that is still running is
+        told.
         """
         lease = self._lease_of(peer)
         if lease is None or lease.state == "done":
@@ -360,7 +362,7 @@ class Run:
         self._seal(now)
 
     def producer_failed(self, peer: Peer, reason: str, now: float) -> None:
-        """An attempt gave up; before it began, another may try."""
+        """An attempt failed; if it had not begun to send, another one may try."""
         lease = self._lease_of(peer)
         if lease is None or lease.state == "done":
             return
@@ -381,10 +383,10 @@ class Run:
     def _lease_of(self, peer: Peer) -> _Lease | None:
         return next((lease for lease in self._leases.values() if lease.peer is peer), None)
 
-    # ends
+    # end of the run
 
     def lost(self, peer: Peer, now: float) -> None:
-        """A control connection ended, orderly or not."""
+        """A control connection has closed, in order or not."""
         consumer = self._consumer_of(peer)
         if consumer is not None:
             self._consumer_lost(consumer, now)
@@ -416,13 +418,14 @@ class Run:
             self._try_to_start(now)
 
     def _ask_why(self, vanished: Vanished) -> None:
-        # The first: Spark ends all tasks of a barrier stage after one, and the last ones for no reason of their own
+        # Keep the first one: Spark ends all tasks of a barrier stage after one fails, and the later ones have no other
+        # reason
         if self._vanished is None:
             self._vanished = vanished
             self._look_why(vanished.since)
 
     def _look_why(self, now: float) -> None:
-        """End the epoch for the one that vanished, with Spark's reason, or without one when it has had its time."""
+        """End the epoch for a lost participant, with Spark's reason, or without one after the time limit."""
         gone = self._vanished
         assert gone is not None
         cause = self.plan.fate(gone.stage, gone.attempt)
@@ -430,7 +433,7 @@ class Run:
             self.abort(gone.words + (f"; Spark says:\n{cause}" if cause else ""), now)
 
     def job_finished(self, error: str, now: float) -> None:
-        """The producers' job ended; ``error`` is empty if it succeeded."""
+        """The producers' job has ended; ``error`` is empty if it succeeded."""
         self.job_ended = True
         if self.state == "ended":
             return
@@ -440,7 +443,7 @@ class Run:
             self._seal(now)
 
     def _all_sent(self) -> bool:
-        # Spark takes up to a second to tell of a job's end; where the number of producers is known, their count will do
+        # Spark takes up to a second to report a job's end; if the number of producers is known, counting them is enough
         done = all(lease.state == "done" for lease in self._leases.values())
         return done and (self.job_ended or self._counted())
 
@@ -472,7 +475,7 @@ class Run:
                 consumer.peer.send({"op": "seal", "totals": totals, **({"unreached": missed} if missed else {})})
 
     def abort(self, reason: str, now: float, final: bool = False) -> None:
-        """A participant failed: end the epoch for everyone, with the reason."""
+        """A participant failed: end the epoch for all, with the reason."""
         if self.state != "ended":
             self.plan.failed(self, clip(reason), final)
             if final:
@@ -480,7 +483,7 @@ class Run:
         self.drop(reason, now)
 
     def drop(self, reason: str, now: float) -> None:
-        """End the epoch for everyone; nobody failed."""
+        """End the epoch for all without a failure."""
         self._end("aborted", clip(reason), now)
 
     def _end(self, outcome: str, reason: str, now: float) -> None:
@@ -497,7 +500,7 @@ class Run:
         for lease in self._leases.values():
             left = [p for _, p in lease.waiting] + ([lease.peer] if lease.peer and lease.state != "done" else [])
             for peer in left:
-                # A producer that nobody listens to any more reads it when it next looks; its writer sees it first
+                # A producer without consumers reads this at its next check; its writer notices first
                 peer.send(abort_message(reason) if outcome == "aborted" else {"op": "stop"})
         if self._counted():
             self._cancelled_at = now + LEAVE_S
@@ -510,7 +513,7 @@ class Run:
             self.job.cancel()
 
     def tick(self, now: float) -> None:
-        """Look at the clock; call at least twice a second while the run is not ``over``."""
+        """Check timeouts; call it at least twice a second until the run is ``over``."""
         if self.state == "ended":
             if now - self._cancelled_at >= RECANCEL_S:
                 self._cancel_job(now)

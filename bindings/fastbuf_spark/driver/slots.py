@@ -1,4 +1,4 @@
-"""Who holds Spark's slots while producers wait for one, and whether that can end by itself."""
+"""Which runs hold Spark's slots while producers wait for one, and whether that can end by itself."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from dataclasses import dataclass
 
 from fastbuf_spark.driver.run import Run
 
-#: Spark gives on the slot of a worker that it reads no more, as after take(), before that worker has left: until then
-#: the slot counts twice, so slots that are all held are looked at for so long
+#: When Spark stops reading a worker, as after take(), it gives its slot away before the worker has exited.  Until then
+#: the slot counts twice, so slots must all be held for this long before a run is ended
 LINGER_S = 10.0
 
 
 @dataclass
 class Slots:
-    """Of one Spark application, as an exchange asks for them.
+    """Slots of a Spark application, from an exchange's point of view.
 
     Attributes
     ----------
     known
-        Tasks that Spark runs at once, when it has all executors that it may have; None where it does not say.
+        Tasks that Spark runs at once when it has all its executors; None if unknown.
     caches
-        Names of the caches that a stage fills.
+        Returns the names of the caches that a stage fills.
     remedy
-        From a number of slots to the words that say how to get them.
+        Returns the advice on how to get a number of slots.
     """
 
     known: Callable[[], int | None]
@@ -31,17 +31,17 @@ class Slots:
     remedy: Callable[[int], str]
 
     def verdict(self, run: Run, live: Sequence[Run], now: float) -> str:
-        """Why a run that has no producer running will have none; empty while it may still get one.
+        """Why a run without a running producer will never get one; empty if it still may.
 
-        It waits its turn as long as another run gets on.  Where consumers hold every slot and all of their runs wait
-        for producers, nothing will ever move: then the run that came last is ended.  Where others hold slots, nobody
-        knows how long: after ``stall_timeout`` that is an error too.
+        A run may wait as long as another run makes progress.  If consumers hold every slot and all of their runs wait
+        for producers, nothing can ever move: then the youngest run is ended.  If others hold slots, nobody knows for
+        how long: after ``stall_timeout`` that is an error too.
         """
         waited = now - max(other.moved for other in live)
         if waited < LINGER_S:
             return ""
         blocked = {other.epoch for other in live if other.starved}
-        for _ in live:  # a run waits too if its producers read the result of one that waits
+        for _ in live:  # a run also waits if its producers read the result of a waiting run
             blocked |= {other.parent for other in live if other.epoch in blocked}
         if any(other.epoch not in blocked for other in live) or run is not [o for o in live if o.starved][-1]:
             return ""

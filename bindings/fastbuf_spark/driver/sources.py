@@ -1,4 +1,4 @@
-"""Files, and datasets of pyarrow, as the first stage of a pipeline: the driver lists, the workers read."""
+"""Files and datasets of pyarrow as the first stage of a pipeline: the driver lists them, the workers read them."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import DataType, StructType
 
-CONNECT_TASKS = 8  #: splits to aim at where Spark does not say how many tasks it runs at once
+CONNECT_TASKS = 8  #: number of splits if Spark does not say how many tasks it runs at once
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """What workers read by themselves.
+    """An input that workers read themselves.
 
     Attributes
     ----------
     about
-        For whoever looks at the plan: what is read, and how it is shared out.
+        For the plan's text: what is read, and how it is split.
     """
 
     spark: Any
@@ -44,19 +44,19 @@ class Source:
         return Staged(frame, self.schema, Called(Chain((self.read,))), "fastbuf_read")
 
     def filtered(self, expression: Any) -> Source:
-        """The same with fewer rows: the filter goes down to the files."""
+        """The same with fewer rows: the filter is pushed down to the files."""
         check_filter(expression, self.read.shown)
         both = expression if self.read.filter is None else self.read.filter & expression
         return dataclasses.replace(self, read=dataclasses.replace(self.read, filter=both))
 
 
 def counted(number: int, what: str) -> str:
-    """So many of it, in words."""
+    """A number with its noun, as text."""
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def check_filter(expression: Any, schema: pa.Schema) -> None:
-    """ConfigError unless this is an expression of pyarrow's that finds its columns there."""
+    """ConfigError unless this is an expression of pyarrow whose columns are in the schema."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -69,7 +69,7 @@ def check_filter(expression: Any, schema: pa.Schema) -> None:
         schema.empty_table().filter(expression)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError) as error:
         said = str(error).splitlines()[0]
-        raise ConfigError(f"filter {expression} cannot be: {said}; the columns are {schema.names}") from error
+        raise ConfigError(f"filter {expression} is not valid here: {said}; the columns are {schema.names}") from error
 
 
 def parquet_source(
@@ -81,7 +81,7 @@ def parquet_source(
     partition_types: dict[str, DataType],
     filesystem: Any,
 ) -> Source:
-    """Of Parquet files."""
+    """A source of Parquet files."""
     import pyarrow.dataset as ds
     from pyspark.sql.types import StructType
 
@@ -92,7 +92,7 @@ def parquet_source(
     types = splits.partition_types(files, infer, partition_types)
     if schema is None:
         if not files:
-            raise ConfigError(f"{paths[0]} has no Parquet files, which would say the schema: give schema=")
+            raise ConfigError(f"{paths[0]} has no Parquet files to take the schema from: give schema=")
         first = layout.make_fragment(files[0].path, system)
         ntz = _true(spark, "spark.sql.parquet.inferTimestampNTZ.enabled", "true")
         texts = _true(spark, "spark.sql.parquet.binaryAsString", "false")
@@ -116,7 +116,7 @@ def text_source(
     filter: Any,
     filesystem: Any,
 ) -> Source:
-    """Of files of lines, whose schema is given; a file is one task's."""
+    """A source of files of lines, with a given schema; each file is read by one task."""
     system, paths = splits.file_system(path, filesystem)
     files = splits.list_files(system, paths)
     infer = _true(spark, "spark.sql.sources.partitionColumnTypeInference.enabled", "true")
@@ -128,13 +128,13 @@ def text_source(
 
 
 def ipc_source(spark: Any, path: Any, columns: Iterable[str] | None, filter: Any, filesystem: Any) -> Source:
-    """Of Arrow's own files."""
+    """A source of Arrow IPC files."""
     import pyarrow.dataset as ds
 
     system, paths = splits.file_system(path, filesystem)
     files = splits.list_files(system, paths)
     if not files:
-        raise ConfigError(f"{paths[0]} has no files, which would say the schema")
+        raise ConfigError(f"{paths[0]} has no files to take the schema from")
     layout = ds.IpcFileFormat()
     infer = _true(spark, "spark.sql.sources.partitionColumnTypeInference.enabled", "true")
     types = splits.partition_types(files, infer, {})
@@ -145,7 +145,7 @@ def ipc_source(spark: Any, path: Any, columns: Iterable[str] | None, filter: Any
 
 
 def dataset_source(spark: Any, dataset: Any, columns: Iterable[str] | None, filter: Any) -> Source:
-    """Of a dataset of pyarrow's, or of what has one: a table of deltalake."""
+    """A source from a dataset of pyarrow, or an object that has one: a table of deltalake."""
     import pyarrow.dataset as ds
 
     if hasattr(dataset, "to_pyarrow_dataset"):
@@ -159,18 +159,18 @@ def dataset_source(spark: Any, dataset: Any, columns: Iterable[str] | None, filt
         raise ConfigError("scan takes a dataset of files; give rows in memory to spark.createDataFrame(table)")
     schema = of_arrow(dataset.schema)
     files, shown = _schemas(spark, schema, columns, filter)
-    # Not with the filter: that is of the types that are shown, and a dataset's are its own
+    # Without the filter: it refers to the types shown to users, and a dataset's own may differ
     found = [(None, fragment) for fragment in dataset.get_fragments()]
     return _shared(spark, "scan", found, files, shown, schema, filter, ())
 
 
 def of_arrow(schema: pa.Schema) -> StructType:
-    """Spark's schema of Arrow's, where files say no more.
+    """Spark's schema for an Arrow schema, for files without more information.
 
     Raises
     ------
     SchemaError
-        A type that Spark has not; the message names the column.
+        Spark has no such type; the message names the column.
     """
     import pyarrow as pa
     from pyspark.errors import PySparkException
@@ -200,9 +200,9 @@ def of_arrow(schema: pa.Schema) -> StructType:
 
 
 def _schemas(spark: Any, whole: StructType, columns: Iterable[str] | None, filter: Any) -> tuple[pa.Schema, pa.Schema]:
-    """The schema that files are read with, and that of what is asked for of it.
+    """The schema to read files with, and the schema of the requested result.
 
-    Only columns that are asked for, or filtered by, have to be of types that can be carried.
+    Only requested columns, and those in the filter, must have supported types.
     """
     import pyarrow as pa
     from pyspark.sql.types import StructType
@@ -270,7 +270,7 @@ def _shared(
     from pyspark.sql.types import StructType
 
     tasks = None if is_connect(spark) else slots_of(spark.sparkContext)
-    # A filter's columns are read as well, but which they are it does not tell
+    # Columns of the filter are read as well, but the filter does not tell which they are
     needed = set(shown.names)
     pushed = None if texts else filter
     parts = splits.pieces(found, read_with, needed, pushed)

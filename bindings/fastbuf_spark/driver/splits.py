@@ -1,4 +1,4 @@
-"""Which files there are, what their directories say, and which task reads which row groups."""
+"""Lists files, parses their directories' names, and assigns row groups to tasks."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import DataType
 
-MOST_BYTES = 128 << 20  #: of one task's split, as of ``spark.sql.files.maxPartitionBytes``
-LEAST_BYTES = 4 << 20  #: what a file costs to open, in bytes, as Spark reckons it
-MOST_FOOTERS = 4096  #: of more files than these none is cut: their footers would all be read on the driver
+MOST_BYTES = 128 << 20  #: most bytes of a task's split, as in ``spark.sql.files.maxPartitionBytes``
+LEAST_BYTES = 4 << 20  #: cost of opening a file, in bytes, as in Spark
+#: : if there are more files than this, none is split: the driver would have to read all their : footers
+MOST_FOOTERS = 4096
 READERS = 16  #: threads that read footers
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 _WHOLE = re.compile(r"[+-]?\d+$")
 _REAL = re.compile(r"[+-]?(\d+\.\d*|\.\d+)$|NaN$|-?Infinity$")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}$")
-#: What Spark may take for something else than a text: times, instants, numbers with an exponent or a letter, years
+#: Texts that Spark may parse as another type: times, timestamps, numbers with an exponent or a letter, years
 _ODD = re.compile(r"\s|\d{1,2}:\d{2}|\d{4}-\d{1,2}.*[T ]|[+-]?[\d.]+([eE][+-]?\d+)?[dDfF]?$|\d{4}-\d{2}$")
 
 
 @dataclass(frozen=True)
 class File:
-    """One file, and what the names of its directories say."""
+    """A file, and the values in its directories' names."""
 
     path: str
     size: int
@@ -39,19 +40,19 @@ class File:
 
 
 def file_system(path: Any, given: Any) -> tuple[Any, list[str]]:
-    """The file system of one or several paths, and the paths in it.
+    """The file system of one or more paths, and the paths in it.
 
     Parameters
     ----------
     path
-        A path or URI, or several of one file system.
+        One or more paths or URIs, of the same file system.
     given
-        Of pyarrow or fsspec; None: that of the URI, else the local one.
+        A file system of pyarrow or fsspec; None: that of the URI, else the local one.
 
     Raises
     ------
     ConfigError
-        No path, or several file systems.
+        There is no path, or there are several file systems.
     """
     from pyarrow import fs
 
@@ -97,7 +98,7 @@ def _absolute(path: str) -> Any:
 
 
 def list_files(system: Any, paths: Sequence[str]) -> list[File]:
-    """All files below, but those that Spark does not see either (``_...``, ``....``) and empty ones, in order.
+    """All files below these paths, in order, except empty files and those that Spark ignores too (``_...``, ``....``).
 
     Raises
     ------
@@ -132,19 +133,19 @@ def _values(folders: Sequence[str]) -> tuple[tuple[str, str | None], ...]:
 
 
 def partition_types(files: Sequence[File], infer: bool, given: dict[str, DataType]) -> dict[str, DataType]:
-    """Types of the columns that directories' names give, as Spark finds them.
+    """Types of the columns given by directories' names, inferred as in Spark.
 
     Parameters
     ----------
     infer
         Spark's setting ``spark.sql.sources.partitionColumnTypeInference.enabled``.
     given
-        Types that are known.
+        Types that the user has given.
 
     Raises
     ------
     SchemaError
-        Files of different depths, or values that Spark alone knows the type of.
+        Files have different depths, or only Spark can tell the type of a value.
     """
     from pyspark.sql import types as T
 
@@ -173,7 +174,7 @@ def partition_types(files: Sequence[File], infer: bool, given: dict[str, DataTyp
             plain = next((v for v in values if not (_ODD.match(v) or _DATE.match(v) or _WHOLE.match(v))), None)
             if odd is not None and plain is None:
                 raise SchemaError(
-                    f"the directories of {name} have the value {odd!r}, of which Spark alone knows the type: say it "
+                    f"the directories of {name} have the value {odd!r}, whose type only Spark can infer: give the type "
                     f"(partition_types={{{name!r}: 'string'}})"
                 )
             made[name] = T.StringType()
@@ -181,7 +182,7 @@ def partition_types(files: Sequence[File], infer: bool, given: dict[str, DataTyp
 
 
 def fragments(system: Any, files: Sequence[File], layout: Any, types: dict[str, pa.DataType]) -> list[tuple[File, Any]]:
-    """The files as fragments of ``pyarrow.dataset``, which know the values of their directories."""
+    """The files as fragments of ``pyarrow.dataset``, with the values of their directories."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -193,7 +194,7 @@ def fragments(system: Any, files: Sequence[File], layout: Any, types: dict[str, 
             if value is None:
                 known = known & pc.field(name).is_null()
             else:
-                # What is after the text in Arrow's own words
+                # Convert the text as Arrow does
                 scalar = pa.scalar(value).cast(kind) if not pa.types.is_string(kind) else pa.scalar(value)
                 known = known & (pc.field(name) == scalar)
         made.append((file, layout.make_fragment(file.path, system, partition_expression=known)))
@@ -201,7 +202,7 @@ def fragments(system: Any, files: Sequence[File], layout: Any, types: dict[str, 
 
 
 def pieces(found: Sequence[tuple[File | None, Any]], schema: pa.Schema, needed: set[str], filter: Any) -> list[Piece]:
-    """The row groups of Parquet files that may have rows the filter keeps, and other files as they are."""
+    """The row groups of Parquet files that may have rows matching the filter, and other files as a whole."""
     cut = len(found) <= MOST_FOOTERS
 
     def of(pair: tuple[File | None, Any]) -> list[Piece]:
@@ -222,13 +223,13 @@ def pieces(found: Sequence[tuple[File | None, Any]], schema: pa.Schema, needed: 
 
 
 def shared_out(found: Sequence[Piece], tasks: int) -> tuple[tuple[Piece, ...], ...]:
-    """Pieces in as many splits as keep each below about 128 MB, and all tasks that may run busy; at least one."""
+    """Distribute pieces over splits of at most about 128 MB, enough to keep all tasks busy; at least one split."""
     total = sum(piece.nbytes for piece in found)
     each = max(LEAST_BYTES, min(MOST_BYTES, -(-total // max(1, tasks))))
     splits: list[list[Piece]] = [[]]
     held = 0
     for piece in found:
-        # To the nearest: a split that is nearly full takes no more
+        # Round to the nearest: a split that is nearly full takes no more
         if splits[-1] and held + piece.nbytes // 2 >= each:
             splits.append([])
             held = 0
@@ -238,7 +239,7 @@ def shared_out(found: Sequence[Piece], tasks: int) -> tuple[tuple[Piece, ...], .
 
 
 def _joined(split: list[Piece]) -> list[Piece]:
-    """Row groups of one file as one piece, whose footer is read once."""
+    """Join row groups of one file into one piece, whose footer is read once."""
     made: list[Piece] = []
     for piece in split:
         last = made[-1] if made else None

@@ -1,4 +1,4 @@
-"""A DataFrame that has not been made yet: the first function of its tasks is known, and more can follow in them."""
+"""A DataFrame that is not made yet: the first function of its tasks is known, and more can be added."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Staged:
-    """One stage of Spark's.
+    """One stage of Spark.
 
     Attributes
     ----------
     frame
-        What its tasks read.
+        The DataFrame that its tasks read.
     schema
-        Of its rows.
+        Schema of its output rows.
     head
-        What its tasks do with it; None: ``frame`` has the rows as they are.
+        The function of its tasks; None: ``frame`` has the rows already.
     name
-        Of that function in Spark's plans.
+        Name of that function in Spark's plans.
     in_order
-        As far as ``head`` goes, each partition has its rows in the same order whenever its task is run again.
+        Whether each partition, after ``head``, has its rows in the same order whenever its task runs again.
     mode, why
-        Of the exchange that it begins with, if it does.
+        Mode of the exchange that it begins with, if any, and the reason for it.
     """
 
     frame: DataFrame
@@ -48,7 +48,7 @@ class Staged:
     why: str = ""
 
     def then(self, func: BatchFunction, schema: StructType, name: str) -> Staged:
-        """The same with one more function, called in the same tasks."""
+        """This stage with one more function, called in the same tasks."""
         spark = self.frame.sparkSession
         link = Link(func, arrow_schema(schema, session_zone(spark), large_types(spark)), name)
         if self.head is not None:
@@ -65,13 +65,13 @@ class Staged:
 
     @property
     def before(self) -> BatchFunction | None:
-        """What a producer calls with what it reads of ``frame``."""
+        """The function that a producer applies to the rows of ``frame``."""
         return None if self.head is None else self.head.chained
 
 
 @dataclasses.dataclass(frozen=True)
 class Renamed:
-    """Gives batches the names that their columns have for the user."""
+    """Gives the columns of batches the names that users see."""
 
     names: list[str]
 

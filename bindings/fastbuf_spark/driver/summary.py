@@ -1,4 +1,4 @@
-"""What a run of an exchange did, in figures."""
+"""Figures of a run of an exchange."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from typing import Any
 from fastbuf.monitor import Diagnosis, diagnose
 from fastbuf.monitor.verdict import Reports, Sides, verdicts, whole
 
-JUDGE_S = 0.5  #: between two verdicts on a run under way, however often one is asked for: of 1,000 tasks it takes that
+JUDGE_S = 0.5  #: least time between two verdicts on a current run: for 1,000 tasks one takes about that long
 
 _numbers = itertools.count(1)
 
 
 @dataclass
 class RunSummary:
-    """One run of one exchange, as the driver saw it.
+    """One run of an exchange, as seen by the driver.
 
     Attributes
     ----------
     exchange, name, mode
-        Which exchange, what its plan calls it, and how it ran.
+        The exchange's id, its name in the plan, and the mode of the run.
     outcome
-        ``"running"``, ``"ok"``, ``"cancelled"`` (all consumers had seen enough) or ``"aborted"``.
+        ``"running"``, ``"ok"``, ``"cancelled"`` (all consumers ended early) or ``"aborted"``.
     reason
-        Why it was aborted, with the traceback of whoever failed.
+        Why it was aborted, with the traceback of the failed participant.
     seconds
         From the first consumer's registration to the end.
     began
-        When that was, in seconds since 1970.
+        Time of that registration, in seconds since 1970.
     epoch, parent
-        Of this run, once it has formed; and of the run whose producers read this one's result, 0: none does.
+        Epoch of this run, once it has begun; and of the run whose producers read this one's result, 0: none.
     number
-        Of this run in this process, from 1.
+        Number of this run in this process, from 1.
     tasks
-        Producers in all, once Spark knows; else None.
+        Number of producers, once Spark knows it; else None.
     partitions
-        Those that this run served, of a pipelined exchange: an action may ask for some of them first.
+        Partitions that this run served, in pipelined mode: an action may request only some of them first.
     producers, consumers
         Each participant's own figures by partition: ``records``, ``bytes``, ``peak_segments``, ``segments``,
         ``wait_s``; ``seconds`` by what it did (``credit``, ``link``, ``segment``: held back by consumers, sockets, the
@@ -70,34 +70,34 @@ class RunSummary:
     number: int = field(default_factory=lambda: next(_numbers))
 
     def __post_init__(self) -> None:
-        # No fields: whoever turns a summary into plain data wants the figures
+        # Not dataclass fields: code that converts a summary into plain data wants only figures
         self._told: dict[tuple[str, int], Reports] = {}
         self._judged: tuple[float, Diagnosis] | None = None
 
     def tells(self, side: str, partition: int, stats: dict[str, Any]) -> None:
-        """A participant's figures up to now; side: ``"producers"`` or ``"consumers"``."""
+        """Stores a participant's figures so far; side: ``"producers"`` or ``"consumers"``."""
         getattr(self, side)[partition] = stats
         if "seconds" in stats:
             self._told.setdefault((side, partition), Reports()).add(stats, time.monotonic())
 
     @property
     def records_sent(self) -> int:
-        """Records that producers have sent so far."""
+        """Records sent by producers so far."""
         return int(total(self.producers.values(), "records"))
 
     @property
     def records_received(self) -> int:
-        """Records that consumers have read so far."""
+        """Records read by consumers so far."""
         return int(total(self.consumers.values(), "records"))
 
     @property
     def bytes_sent(self) -> int:
-        """Bytes that producers have sent so far."""
+        """Bytes sent by producers so far."""
         return int(total(self.producers.values(), "bytes"))
 
     @property
     def producers_done(self) -> int:
-        """Producers that have ended well."""
+        """Producers that have ended successfully."""
         return sum("state" not in s for s in list(self.producers.values()))
 
     @property
@@ -111,13 +111,13 @@ class RunSummary:
 
     @property
     def back_pressured(self) -> float | None:
-        """Share of the last seconds that the producers which run were held back, on average; None: none runs."""
+        """Average share of the last seconds in which the running producers were held back; None: none runs."""
         shares = [s["backPressured"] for s in list(self.producers.values()) if "backPressured" in s]
         return sum(shares) / len(shares) if shares else None
 
     @property
     def diagnosis(self) -> Diagnosis:
-        """Which subtask holds up this run, and why: over its last seconds while it runs, then over all of its time."""
+        """Which subtask holds up this run, and why: over its last seconds while it runs, afterwards over all of it."""
         if self.outcome == "running":
             now = time.monotonic()
             if self._judged is not None and now - self._judged[0] < JUDGE_S:
@@ -138,17 +138,17 @@ class RunSummary:
 
     @property
     def peak_segments(self) -> int:
-        """Most segments that one participant held at once."""
+        """Most segments held at once by one participant."""
         return max((int(s.get("peak_segments", 0)) for s in self._all()), default=0)
 
     @property
     def segments(self) -> int:
-        """Segments that one participant was allowed."""
+        """Limit of segments of one participant."""
         return max((int(s.get("segments", 0)) for s in self._all()), default=0)
 
     @property
     def credit_wait_s(self) -> float:
-        """Seconds that producers waited for credit or a segment, added up."""
+        """Total seconds in which producers waited for credit or a segment."""
         return total(self.producers.values(), "wait_s")
 
     def _all(self) -> list[dict[str, Any]]:
@@ -156,6 +156,6 @@ class RunSummary:
 
 
 def total(stats: Iterable[Mapping[str, Any]], name: str) -> float:
-    """Add up one figure of many participants."""
-    # A copy: to a run under way another thread adds participants.
+    """The sum of one figure over many participants."""
+    # A copy: another thread adds participants to a current run.
     return sum(float(s.get(name, 0) or 0) for s in list(stats))

@@ -1,8 +1,8 @@
-"""Slots that an input's own exchanges hold: what stands before a shuffle runs at the same time as its consumers.
+"""Slots held by an input's own exchanges: stages before a shuffle run at the same time as its consumers.
 
-Each pipelined exchange is known by the RDD that its consumers read, which stays what it is in whatever is made of their
-result: a frame, an RDD, a cache.  Read through private doors of Spark; where one is shut, nothing is known, and a run
-that finds no slot says so itself (:mod:`fastbuf_spark.driver.slots`).
+Each pipelined exchange is identified by the RDD that its consumers read, which is part of everything made of their
+result: a frame, an RDD, a cache.  Uses private methods of Spark; if one is missing, nothing is known, and a run that
+finds no slot reports that itself (:mod:`fastbuf_spark.driver.slots`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _held: dict[tuple[str, int], int] = {}  #: slots of an exchange and of those bef
 
 
 def remember(sc: Any, requests: Any, slots: int) -> None:
-    """Note an exchange: its consumers read the JVM's RDD ``requests``, and hold ``slots`` with those before them."""
+    """Record an exchange: its consumers read the RDD ``requests``; they and those before them hold ``slots``."""
     application = str(sc.applicationId)
     for other in [known for known in _held if known[0] != application]:
         del _held[other]
@@ -26,7 +26,7 @@ def remember(sc: Any, requests: Any, slots: int) -> None:
 
 
 def held_by_frame(df: Any) -> int:
-    """Slots that consumers hold while a DataFrame is read, once for each time that its plan names them."""
+    """Slots that consumers hold while a DataFrame is read, counted as often as its plan contains them."""
     if is_connect(df):
         return 0
     sc = df.sparkSession.sparkContext
@@ -34,18 +34,18 @@ def held_by_frame(df: Any) -> int:
     try:
         return _in_plan(sc, df._jdf.queryExecution().optimizedPlan(), known) if known else 0
     except Exception as error:
-        log.debug("what the input reads is not known: %s", error)
+        log.debug("the exchanges that the input reads are not known: %s", error)
         return 0
 
 
 def held_by_rdds(rdds: Any) -> int:
-    """The same of RDDs."""
+    """The same for RDDs."""
     sc = rdds[0].context
     known = _of(sc)
     try:
         return sum(_in_lineage(sc, rdd._jrdd.rdd(), known) for rdd in rdds) if known else 0
     except Exception as error:
-        log.debug("what the input reads is not known: %s", error)
+        log.debug("the exchanges that the input reads are not known: %s", error)
         return 0
 
 
@@ -67,7 +67,7 @@ def _in_plan(sc: Any, plan: Any, known: dict[int, int]) -> int:
 
 
 def _in_lineage(sc: Any, last: Any, known: dict[int, int]) -> int:
-    """A loop, since a lineage may be longer than Python's stack is deep."""
+    """Uses a loop: a lineage may be deeper than Python's stack."""
     above: dict[int, list[int]] = {}
     waiting = [last]
     while waiting:
@@ -84,7 +84,7 @@ def _in_lineage(sc: Any, last: Any, known: dict[int, int]) -> int:
             above[number].append(int(read.id()))
             waiting.append(read)
     slots: dict[int, int] = {}
-    for number in sorted(above):  # what an RDD reads was made before it
+    for number in sorted(above):  # an RDD is made after those it reads
         slots[number] = known.get(number, 0) + sum(slots[read] for read in above[number])
     return slots[int(last.id())]
 

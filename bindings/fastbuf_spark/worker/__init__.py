@@ -1,1 +1,1 @@
-"""What runs in Spark's Python workers: producers, consumers, blocks, the bare stage."""
+"""Code of Spark's Python workers: producers, consumers, blocks, the bare stage."""

@@ -1,7 +1,7 @@
 """``agg_arrow``: pyarrow's hash aggregation, before the shuffle and after it.
 
-Before it, a producer keeps one row for each key that it has seen lately; after it, these rows come in the order of
-their keys, and those of a key become one.
+Before the shuffle, a producer keeps one row for each key that it has seen recently; after it, these rows arrive in the
+order of their keys, and the rows of a key are merged into one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
-#: Of each aggregation: what a producer makes of a column, and what becomes of several such; a mean is of two
+#: For each aggregation: what a producer computes of a column, and how several such results are merged; a mean needs two
 PARTS: dict[str, tuple[tuple[str, str], ...]] = {
     "sum": (("sum", "sum"),),
     "product": (("product", "product"),),
@@ -29,26 +29,26 @@ PARTS: dict[str, tuple[tuple[str, str], ...]] = {
     "count": (("count", "sum"),),
     "mean": (("sum", "sum"), ("count", "sum")),
 }
-KEPT_ROWS = 64 << 10  #: rows that a producer holds before it makes one of those of a key
+KEPT_ROWS = 64 << 10  #: rows that a producer holds before it merges the rows of each key
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is aggregated.
+    """The keys and aggregations.
 
     Attributes
     ----------
     keys
-        Number of key columns, which are the first ones.
+        Number of key columns, which come first.
     functions
-        The aggregation of each of the columns behind them.
+        The aggregation of each of the other columns.
     """
 
     keys: int
     functions: tuple[str, ...]
 
     def names(self) -> list[str]:
-        """Of the columns that travel."""
+        """Names of the columns that are sent."""
         parts = sum(len(PARTS[function]) for function in self.functions)
         return [f"k{i}" for i in range(self.keys)] + [f"v{i}" for i in range(parts)]
 
@@ -60,17 +60,17 @@ class Plan:
         calls = []
         for column, function in zip(batch.columns[self.keys :], self.functions, strict=True):
             for call, _ in PARTS[function]:
-                # A mean's sum is of floats, as its result: whole numbers could leave their range
+                # A mean's sum is computed in floats, like its result: integers could overflow
                 columns.append(column.cast(pa.float64()) if function == "mean" and call == "sum" else column)
                 calls.append(call)
         return self._grouped(pa.table(columns, names=self.names()), calls)
 
     def again(self, table: pa.Table) -> pa.Table:
-        """One row for each key of rows that are results already."""
+        """One row for each key, from rows that are partial results already."""
         return self._grouped(table, [call for function in self.functions for _, call in PARTS[function]])
 
     def final(self, table: pa.Table, schema: pa.Schema) -> pa.Table:
-        """The result's columns."""
+        """The columns of the result."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -88,7 +88,7 @@ class Plan:
     def _grouped(self, table: pa.Table, calls: list[str]) -> pa.Table:
         names = table.schema.names
         keys, values = names[: self.keys], names[self.keys :]
-        # Without threads, which a task is not to start, keys come as they are met first
+        # A task must not start threads; without them keys come in the order of their first row
         made = table.group_by(keys, use_threads=False).aggregate(list(zip(values, calls, strict=True)))
         return made.select(
             [*keys, *(f"{value}_{call}" for value, call in zip(values, calls, strict=True))]
@@ -96,7 +96,7 @@ class Plan:
 
 
 def normal(column: pa.Array) -> pa.Array:
-    """Floats with one zero and one NaN, as Spark groups them; other columns as they are."""
+    """Floats with one zero and one NaN, as in Spark's grouping; other columns unchanged."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -108,7 +108,7 @@ def normal(column: pa.Array) -> pa.Array:
 
 @dataclass(frozen=True)
 class FirstStage:
-    """Before the shuffle: what ``before`` gives, or the input, as rows of results."""
+    """Before the shuffle: the output of ``before``, or the input, as partial results."""
 
     plan: Plan
     before: BatchFunction | None
@@ -134,7 +134,7 @@ class FirstStage:
             held = [self.plan.again(pa.concat_tables(held))]
             rows, used = held[0].num_rows, held[0].nbytes
             if 2 * rows > KEPT_ROWS or 4 * used > self.limits.memory_bytes:
-                # Few keys come again: to keep them longer would cost more than it saves
+                # Few keys come again: keeping the rows longer would cost more than it saves
                 yield from held.pop().to_batches(max_chunksize=self.limits.batch_rows)
                 rows = used = 0
         if held:
@@ -158,7 +158,7 @@ class LastStage:
         for piece in in_order(source, keys, self.limits.memory_bytes, self.limits.directory):
             table = pa.Table.from_batches([piece.rename_columns(self.plan.names())])
             table = self.plan.again(table if carried is None else pa.concat_tables([carried, table]))
-            # The last key may come again
+            # The last key may continue in the next batch
             carried = table.slice(table.num_rows - 1)
             yield from self._out(table.slice(0, table.num_rows - 1))
         if carried is not None:

@@ -1,7 +1,7 @@
 """The blocking mode, in a worker: opaque blocks through Spark's own shuffle.
 
-Map side: rows are grouped by partition into one staging buffer for each, and leave as blocks when a buffer is full.
-Reduce side: blocks become batches again.  Between them Spark moves (partition, block) rows, and does not look inside.
+Map side: rows are grouped by partition into one staging buffer each, and a full buffer becomes a block. Reduce side:
+blocks are decoded to batches.  In between Spark moves (partition, block) rows as opaque bytes.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 
 PID, BLOCK = "pid", "block"
 SHIPPED = f"{PID} int, {BLOCK} binary"
-#: Long enough that Spark's cost for a row does not show; short enough to stage many, and for the 10,000 rows that Spark
-#: puts in a batch to be bounded
+#: Large enough that Spark's cost per row is small; small enough for many staging buffers, and to bound the 10,000 rows
+#: that Spark puts into a batch
 BLOCK_BYTES = 32 << 10
 LEAST_BLOCK_BYTES = 2 << 10
-OUT_BYTES = 1 << 20  #: blocks are handed to Spark in batches of about this
+OUT_BYTES = 1 << 20  #: blocks are given to Spark in batches of about this size
 
 
 class Staging:
-    """One staging buffer for each partition, all of them inside ``memory_bytes``.
+    """One staging buffer for each partition; together they take at most ``memory_bytes``.
 
     Parameters
     ----------
     schema
         Arrow schema of the batches.
     keys
-        Positions of the key columns; empty: rows go to the partitions in turn.
+        Positions of the key columns; empty: rows are distributed in turn.
     max_record_bytes
         A longer row is refused.
     """
@@ -59,7 +59,7 @@ class Staging:
         from fastbuf.serializers.partition import HashPartitioner
         from fastbuf.serializers.scatter import BatchScatter
 
-        # No longer than a record may be: what no buffer holds is then known to be one that may be too long
+        # Not longer than a record may be: a row that fits in no buffer may then be too long
         most = min(BLOCK_BYTES, memory_bytes // partitions, HEADER_BYTES + max_record_bytes)
         self._size = max(LEAST_BLOCK_BYTES, most) // 8 * 8
         self._buffers = np.empty((partitions, self._size), np.uint8)
@@ -75,9 +75,9 @@ class Staging:
         self.records = self.bytes = 0
 
     def add(self, batch: pa.RecordBatch) -> Iterator[tuple[int, np.ndarray]]:
-        """Take a batch in; gives (partition, block) for each buffer that is full.
+        """Add a batch; yields (partition, block) for each full buffer.
 
-        A block is the staging buffer itself: it holds until the next one is asked for.
+        A block is the staging buffer itself: it is valid until the next one is requested.
         """
         scatter = self._scatter
         if self._hash is not None:
@@ -105,7 +105,7 @@ class Staging:
         scatter.stop_batch()
 
     def rest(self) -> Iterator[tuple[int, np.ndarray]]:
-        """What is left at the end."""
+        """The remaining blocks at the end."""
         for partition, rows in enumerate(self._rows):
             if rows:
                 yield self._flush(partition)
@@ -124,7 +124,7 @@ class Staging:
         return partition, block
 
     def _long_row(self, partition: int) -> tuple[int, np.ndarray]:
-        """A row that no staging buffer holds goes alone."""
+        """A block with a single row that fits in no staging buffer."""
         import numpy as np
 
         length = self._scatter.next_bytes(partition)
@@ -152,7 +152,7 @@ class Staging:
 
 @dataclass(frozen=True)
 class MapSide:
-    """Batches to (partition, block) rows: the function of the first ``mapInArrow``."""
+    """Converts batches to (partition, block) rows: the function of the first ``mapInArrow``."""
 
     spec: ExchangeSpec
 
@@ -181,7 +181,7 @@ class MapSide:
 
 
 def _shipped(blocks: Iterable[tuple[int, np.ndarray]]) -> Iterator[pa.RecordBatch]:
-    """(partition, block) pairs in batches of about a megabyte; a block is copied, once, before the next is taken."""
+    """Packs (partition, block) pairs into batches of about a megabyte; copies a block before the next is requested."""
     import numpy as np
 
     pids: list[int] = []
@@ -212,7 +212,7 @@ def _shipment(pids: list[int], ends: list[int], values: np.ndarray) -> pa.Record
 
 @dataclass(frozen=True)
 class ReduceSide:
-    """Blocks to batches to the user's function: the function of the second ``mapInArrow``."""
+    """Converts blocks to batches and calls the user's function: the function of the second ``mapInArrow``."""
 
     spec: ExchangeSpec
     func: Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]]
@@ -251,7 +251,7 @@ class ReduceSide:
 
 @dataclass(frozen=True)
 class RecordMapSide:
-    """An RDD's records to (partition, block) pairs; a block has one group."""
+    """Converts an RDD's records to (partition, block) pairs; a block has one group."""
 
     spec: ExchangeSpec
 

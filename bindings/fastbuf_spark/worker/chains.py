@@ -1,4 +1,4 @@
-"""Functions over record batches that are called in one task, each with what the one before it gives."""
+"""Functions over record batches that are called in one task, each with the output of the one before."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Link:
-    """A user's function, and the schema of what it has to give."""
+    """A user's function, and the schema that its output must have."""
 
     func: BatchFunction
     schema: pa.Schema
@@ -26,7 +26,7 @@ class Link:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         given = Given()
         for batch in self.func(given.items(batches)):
-            # What has no rows may have no columns either, as Spark allows
+            # A batch without rows may also lack columns, as in Spark
             if getattr(batch, "num_rows", 1):
                 yield conform(batch, self.schema, f"the function '{self.name}'")
         given.check()
@@ -34,7 +34,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Chain:
-    """The functions, in order; none: the batches as they are."""
+    """The functions, in order; empty: the batches stay unchanged."""
 
     links: tuple[Callable[[Any], Iterable[pa.RecordBatch]], ...] = field(default=())
 
@@ -44,26 +44,26 @@ class Chain:
         return batches
 
     def then(self, link: Callable[[Any], Iterable[pa.RecordBatch]]) -> Chain:
-        """This, and one more."""
+        """This chain and one more function."""
         return Chain((*self.links, link))
 
 
 class Head(Protocol):
-    """What a task begins with."""
+    """The first part of a task."""
 
     def batches(self, source: Iterator[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-        """The function of ``mapInArrow``: what it gives goes to Spark."""
+        """The function of ``mapInArrow``: its output goes to Spark."""
 
     def chained(self, source: Iterator[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-        """The same, where what it gives goes on in the same task."""
+        """The same if the output is used in the same task."""
 
     def then(self, link: Callable[[Any], Iterable[pa.RecordBatch]]) -> Head:
-        """The same, and ``link`` called with what it gives."""
+        """The same, with ``link`` called on the output."""
 
 
 @dataclass(frozen=True)
 class Called:
-    """A :class:`Head` that is a chain of functions over what Spark gives."""
+    """A :class:`Head` that is a chain of functions over Spark's input."""
 
     chain: Chain
 

@@ -1,4 +1,4 @@
-"""The consumer of a pipelined exchange, in a worker: an ordinary task that asks the driver for partitions."""
+"""The consumer of a pipelined exchange, in a worker: an ordinary task that requests partitions from the driver."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from fastbuf_spark.worker.watch import TaskClock, Watch, state_of, times
 if TYPE_CHECKING:
     import pyarrow as pa
 
-EXECUTION = "spark.sql.execution.id"  #: Spark's name of the action that a task of a DataFrame serves
-EPOCH = "fastbuf.epoch"  #: a local property of the producers' job: the run that it is for
-POLL_S = 0.02  #: between looks at the control connection while nothing arrives: what the end of a run waits at most
+EXECUTION = "spark.sql.execution.id"  #: Spark's id of the action that a task of a DataFrame serves
+EPOCH = "fastbuf.epoch"  #: a local property of the producers' job: the epoch of its run
+POLL_S = 0.02  #: interval to check the control connection while nothing arrives: bounds the delay at the end of a run
 
 
 @dataclass
 class Received:
-    """Counts the user's records as they come out: a gate counts what it carries, which may be groups of them."""
+    """Counts the user's records: a gate counts its own records, which may be groups of them."""
 
     records: int = 0
 
     def opened(self, codec: Codec, polled: Any) -> Iterable[Any]:
-        """What the user sees of ``polled``."""
+        """The user's records in ``polled``."""
         for item in polled if isinstance(polled, list) else (polled,):
             self.records += codec.count(item)
         return codec.opened(polled)
@@ -43,49 +43,48 @@ class Received:
 
 @dataclass(frozen=True)
 class Consumer:
-    """Gives the user's function one output partition for each row of its input, which says which.
+    """Calls the user's function with one output partition for each row of its input, which has the partition's number.
 
-    It is never the task's own number that says so: under a union, a coalesce or a cartesian product that is another,
-    and one task may be asked for several partitions, or two tasks for the same.  The task's own thread does it all,
-    driven by whoever asks for the next output: it polls the gate, and looks at the control connection before each
-    batch.
+    The task's own number cannot be used: under a union, a coalesce or a cartesian product it differs, and one task may
+    be asked for several partitions, or two tasks for the same one.  The task's own thread does all the work, driven by
+    requests for the next output: it polls the gate, and checks the control connection before each batch.
     """
 
     spec: ExchangeSpec
     func: Callable[[Iterator[Any]], Iterable[Any]]
 
     def batches(self, source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The function of ``mapInArrow``: the first column of ``source`` has partitions."""
+        """The function of ``mapInArrow``: the first column of ``source`` contains partitions."""
         task_input = TaskInput.of_task()
         partitions = (partition for batch in source for partition in batch.column(0).to_pylist())
         return task_input.wanted(self._all(task_input, partitions))
 
     def chained(self, source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same inside of a producer of the next exchange, which looks itself whether Spark still wants it.
+        """The same inside a producer of the next exchange, which checks itself whether Spark still needs its output.
 
-        Were it to end early here, the producer would take that for the end of its input.
+        If the output ended early here, the producer would treat that as the end of its input.
         """
         partitions = (partition for batch in source for partition in batch.column(0).to_pylist())
         return self._inside(self._all(TaskInput.of_task(), partitions))
 
     def then(self, link: Callable[[Any], Iterable[Any]]) -> Consumer:
-        """The same, and ``link`` called with what the function gives."""
+        """The same, with ``link`` called on the function's output."""
         return replace(self, func=(self.func if isinstance(self.func, Chain) else Chain((self.func,))).then(link))
 
     def records(self, source: Iterable[int]) -> Iterator[Any]:
-        """The function of ``mapPartitions``; gives what the codec opens, which may be lists of records."""
+        """The function of ``mapPartitions``; yields the codec's records, possibly in lists."""
         from pyspark import TaskContext
 
         task_input, context = TaskInput.of_task(), TaskContext.get()
         made = self._all(task_input, source)
-        # Records of an RDD go on to the next exchange's producer in the same process
+        # The producer of the next exchange, in the same process, reads these records of an RDD
         inside = context is not None and context.getLocalProperty(EPOCH)
         return task_input.wanted(self._inside(made) if inside else made)
 
     def _inside(self, made: Iterator[Any]) -> Iterator[Any]:
-        """For a producer of the next exchange: it is told of an error that is not of its own exchange.
+        """For a producer of the next exchange: wraps errors that are not of that exchange.
 
-        It would ask its driver for the cause of one that is, and wait for the answer.
+        For an error of its own exchange the producer would ask its driver for the cause, and wait for the answer.
         """
         try:
             yield from made
@@ -94,7 +93,7 @@ class Consumer:
 
     def _all(self, task_input: TaskInput, partitions: Iterable[int]) -> Iterator[Any]:
         task_input.hurry()
-        # To its end, and first: a reader left behind could take the next task's input
+        # Read the whole input first: a reader left behind could take the next task's input
         for partition in list(partitions):
             yield from self._one(task_input, partition)
 
@@ -126,7 +125,7 @@ class Consumer:
                     secret=data_secret(spec.secret, epoch),
                     config=conf.exchange(),
                 )
-                # Closed however this ends, by a limit that has enough or an error: the driver tells producers of errors
+                # Closed in any case, after an error or when a limit is satisfied: the driver tells producers of errors
                 with contextlib.closing(gate):
                     control.send({"op": "ready", "host": host, "port": port, "gate": gate.gate_id})
                     received, given, clock = Received(), Given(), TaskClock()
@@ -147,7 +146,7 @@ class Consumer:
                             yield from clock.giving(made) if gate.serializer.kind == "columnar" else made
                         given.check()
                     except InputLost:
-                        raise  # as one whose rows nobody reads any more: the driver sees this connection end
+                        raise  # treat it like a task whose rows nobody reads: the driver sees this connection close
                     except Exception as error:
                         better = explained(control, error, op="consumer failed") or error
                         if better is not error:
@@ -159,7 +158,7 @@ class Consumer:
     def _received(
         self, control: Control, task_input: TaskInput, gate: Any, received: Received, clock: TaskClock
     ) -> Iterator[Any]:
-        """What the producers send, until all of them have said how much it was and all of it is here."""
+        """The producers' data, until all have reported their totals and all of it has arrived."""
         sealed_at = 0.0
         while True:
             message = control.poll()
@@ -168,7 +167,7 @@ class Consumer:
                     raise ExchangeAborted(str(message["reason"]))
                 if message["op"] == "seal":
                     for partition, words in message.get("unreached", {}).items():
-                        # Taken for a consumer that had enough, but this one still reads: its rows are lost
+                        # The producer took this consumer for ended, but it still reads: rows are lost
                         reason = f"producer of partition {partition} failed: {words}"
                         control.abort(reason)
                         raise ExchangeAborted(reason)
@@ -184,18 +183,18 @@ class Consumer:
             elif gate.finished:
                 return
             elif sealed_at and time.monotonic() - sealed_at > self.spec.conf.stall_timeout:
-                # All producers have ended, so what was announced and is not here will never come
+                # All producers have ended, so announced data that is missing will never come
                 raise StallTimeout(
-                    f"nothing came for {self.spec.conf.stall_timeout:g} s (stall_timeout) though all has been sent: "
+                    f"nothing came for {self.spec.conf.stall_timeout:g} s (stall_timeout) though all producers ended: "
                     f"{gate.describe_stall()}"
                 )
 
 
 def explained(control: Control, error: Exception, op: str = "abort") -> Exception | None:
-    """Tell the driver of a participant's failure; what to raise, which is a better cause if the driver knows one.
+    """Report a participant's failure to the driver; returns the error to raise: a better cause if the driver has one.
 
-    A broken channel is seldom the cause of itself: whoever broke it has told the driver why, or the driver has seen it
-    vanish.  None: the run is over, and nobody wants more of it.
+    A broken channel is rarely the cause: the participant that broke it has told the driver why, or the driver has seen
+    it vanish.  None: the run is over, and no more output is needed.
     """
     if isinstance(error, ExchangeError | StallTimeout):
         verdict = control.verdict()

@@ -1,4 +1,4 @@
-"""A worker's control connection to the rendezvous.  No thread: the task's own looks at it when it wants to."""
+"""A worker's control connection to the rendezvous.  It has no thread: the task's thread reads it when needed."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from fastbuf.errors import AuthenticationError, ExchangeAborted, FastbufError, P
 from fastbuf_spark.wire import FRAME_BYTES, VERSION, Message, Unpacker, clip, pack, prepare, proof, same
 from fastbuf_spark.worker.task_input import LOOK_S
 
-#: How long a participant whose channel broke waits to be told the cause, which the driver may have to ask Spark for
+#: How long a participant whose channel broke waits for the cause, which the driver may have to get from Spark
 #: (``run.CAUSE_S``)
 REASON_WAIT_S = 8.0
 _HERE = os.path.dirname(__file__) + os.sep
 
 
 class StageFailed(FastbufError):
-    """A stage before this one failed; the text is what that one has told of it, its error first."""
+    """An earlier stage failed; the text is that stage's error with its traceback."""
 
 
 def words(error: BaseException) -> str:
-    """What others are told of an error: itself, then its traceback from the user's first line on."""
+    """An error as text for other participants: the error first, then its traceback from the user's first line on."""
     if isinstance(error, StageFailed):
         return str(error)
     begin = error.__traceback__
@@ -41,31 +41,31 @@ def words(error: BaseException) -> str:
 
 
 class Control:
-    """Connects, proves the secret, and checks that the driver has it too.
+    """Connects, proves the secret, and checks that the driver knows it too.
 
     Parameters
     ----------
     address
         Host and port of the rendezvous.
     exchange, secret
-        Which exchange, and what proves that this worker belongs to it.
+        The exchange's id, and the secret that proves membership.
     timeout
-        Seconds to connect and to be answered.
+        Seconds to connect, and to wait for each answer.
 
     Raises
     ------
     PeerLost
-        The driver cannot be reached, or it dropped this worker.
+        The driver cannot be reached, or closed the connection.
     AuthenticationError
-        Who answered does not have the secret.
+        The peer does not know the secret.
     """
 
     def __init__(self, address: tuple[str, int], exchange: str, secret: bytes, timeout: float) -> None:
         self._unpacker = Unpacker()
         self._ended = False
-        self._sending = threading.Lock()  # the task's thread, and the one that tells of it
+        self._sending = threading.Lock()  # held by the task's thread, or by the thread that sends reports
         self._verdict: Message | None = None
-        #: Called twice a second while this worker waits for the driver; what it raises ends the wait
+        #: Called twice a second while this worker waits for the driver; an exception ends the wait
         self.watch: Callable[[], None] = lambda: None
         where = f"{address[0]}:{address[1]}"
         try:
@@ -96,7 +96,7 @@ class Control:
 
     @property
     def local_host(self) -> str:
-        """This worker's address as it reaches the driver: where it listens for others (loopback in local mode)."""
+        """This worker's address on its route to the driver: where it listens for others (loopback in local mode)."""
         return str(self._sock.getsockname()[0])
 
     def _ready(self, event: int, seconds: float) -> bool:
@@ -106,7 +106,7 @@ class Control:
         return bool(poller.poll(1000 * seconds))
 
     def send(self, message: Message) -> None:
-        """Send; a connection that is gone is told by the next receive, with the reason if there is one."""
+        """Send; if the connection is closed, the next receive reports that, with the reason if there is one."""
         with contextlib.suppress(OSError), self._sending:
             self._sock.sendall(pack(message))
 
@@ -115,13 +115,13 @@ class Control:
         if self._ready(select.POLLOUT, 0) and self._sending.acquire(blocking=False):
             try:
                 self._sock.sendall(pack(message))
-            except OSError:  # as send
+            except OSError:  # see send
                 pass
             finally:
                 self._sending.release()
 
     def poll(self, timeout: float = 0.0) -> Message | None:
-        """The next message, or None if there is none within ``timeout`` seconds.
+        """The next message, or None if none arrives within ``timeout`` seconds.
 
         Raises
         ------
@@ -160,9 +160,9 @@ class Control:
         Raises
         ------
         ExchangeAborted
-            The driver said abort.
+            The driver has aborted the run.
         StallTimeout
-            Nothing came within ``timeout`` seconds.
+            None arrived within ``timeout`` seconds.
         """
         message = self.poll(timeout)
         if message is None:
@@ -176,9 +176,9 @@ class Control:
         return message
 
     def verdict(self, timeout: float = REASON_WAIT_S) -> Message | None:
-        """How the run ended ("abort" with its reason, or "stop"), if the driver says so within ``timeout`` seconds.
+        """The end of the run ("abort" with its reason, or "stop"), if the driver reports it within ``timeout`` seconds.
 
-        A participant whose channel broke asks this first: the broken channel is seldom the cause.
+        A participant whose channel broke calls this first: the broken channel is rarely the cause.
         """
         deadline = time.monotonic() + timeout
         with contextlib.suppress(PeerLost, ProtocolError):
@@ -191,7 +191,7 @@ class Control:
         self.send({"op": op, "reason": clip(reason)})
 
     def close(self) -> None:
-        """Close; the driver takes it as the end of this participant."""
+        """Close; the driver treats this as the end of this participant."""
         self._sock.close()
 
     def __enter__(self) -> Control:

@@ -1,4 +1,4 @@
-"""The memory of a worker's environment: what the settings say, or what the limit on its address space leaves."""
+"""The memory of a worker's environment: from the settings, or from the limit of its address space."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ if TYPE_CHECKING:
     from fastbuf_spark.conf import ShuffleConf
 
 LEAST_SEGMENTS = 32
-#: What the rest of the task may still map: the threads of an environment, and the user's own arrays
+#: Address space reserved for the rest of the task: the environment's threads, and the user's own arrays
 RESERVE_BYTES = 64 << 20
-M_ARENA_MAX = -8  #: of glibc's mallopt: each thread's heap takes 64 MiB of addresses else
+M_ARENA_MAX = -8  #: of glibc's mallopt: without it each thread's heap reserves 64 MiB of address space
 
 
 def environment(conf: ShuffleConf) -> fb.ShuffleEnvironment:
     """The environment of a task.
 
-    ``spark.executor.pyspark.memory`` bounds a worker's addresses, not what it uses, and counts what several processes
-    share in each of them: so under such a limit nothing is shared, and no more is reserved than half of what is left.
+    ``spark.executor.pyspark.memory`` limits a worker's address space, not its memory use, and memory shared by several
+    processes counts in each of them.  So under such a limit nothing is shared, and at most half of the rest is
+    reserved.
 
     Raises
     ------
@@ -49,7 +50,7 @@ def environment(conf: ShuffleConf) -> fb.ShuffleEnvironment:
 
 
 def addresses_left() -> int | None:
-    """Bytes that this process may still map; None where nothing bounds it."""
+    """Bytes that this process may still map; None if there is no limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     if soft == resource.RLIM_INFINITY:
         return None
@@ -58,7 +59,7 @@ def addresses_left() -> int | None:
 
 
 def one_heap_for_all_threads() -> None:
-    """Keep glibc from reserving a heap for each thread that is to come."""
+    """Keep glibc from reserving a heap for each new thread."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(M_ARENA_MAX, 1)

@@ -1,4 +1,4 @@
-"""A file without a name, for what does not fit into memory: it is gone when its process ends, whatever ends it."""
+"""A file without a name, for data that does not fit into memory: it vanishes with its process in any case."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from fastbuf.errors import ResourceError
 
 
 class NamelessFile:
-    """Grows at its end, and is read anywhere; closed when nobody has it any more.
+    """Is appended to, and read at any offset; closed when nothing refers to it.
 
     Parameters
     ----------
     directory
-        Where it is; empty: where Spark's own Python workers spill.
+        Its directory; empty: the one where Spark's Python workers spill.
 
     Raises
     ------
     ResourceError
-        There is no such directory, or no room.
+        The directory does not exist, or has no space.
     """
 
     def __init__(self, directory: str) -> None:
@@ -31,7 +31,7 @@ class NamelessFile:
             raise self._refused(error) from error
 
     def append(self, data: bytes | memoryview) -> tuple[int, int]:
-        """Write bytes; where they begin, and how many they are."""
+        """Append bytes; returns their offset and length."""
         view = memoryview(data)
         place = self.nbytes, len(view)
         self.nbytes += len(view)
@@ -43,7 +43,7 @@ class NamelessFile:
         return place
 
     def read(self, offset: int, length: int) -> bytearray:
-        """Bytes that were written."""
+        """Read bytes that were written."""
         data = bytearray(length)
         view = memoryview(data)
         while view:
@@ -54,7 +54,7 @@ class NamelessFile:
         return data
 
     def close(self) -> None:
-        """Give the space back."""
+        """Free the disk space."""
         self._file.close()
 
     def __del__(self) -> None:
@@ -70,7 +70,7 @@ class NamelessFile:
 
 
 def _local_directory() -> str:
-    """Where Spark lets its Python workers spill; else where temporary files go."""
+    """The directory where Spark's Python workers spill; else the one for temporary files."""
     for directory in os.environ.get("SPARK_LOCAL_DIRS", "").split(","):
         if directory and os.path.isdir(directory):
             return directory

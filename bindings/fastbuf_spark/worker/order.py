@@ -1,8 +1,8 @@
-"""Spark's ascending order of Arrow columns, as whole numbers: for grouping and sorting without Python code for a row.
+"""Spark's ascending order of Arrow columns as integers: grouping and sorting without Python code per row.
 
-A column becomes one number for each row, which compare as Spark compares the values: null is first and equal to null,
-NaN is last and equal to NaN, -0.0 equals 0.0, texts and binaries compare by their bytes, arrays and structs value by
-value.  Several columns become one number, and rows are sorted by its digits.
+A column becomes one integer (code) per row; codes compare as Spark compares the values: null is first and equal to
+null, NaN is last and equal to NaN, -0.0 equals 0.0, texts and binaries compare by their bytes, arrays and structs value
+by value.  The codes of several columns are combined into one, and rows are sorted by its digits.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-NARROW = 1 << 40  #: whole numbers within such a range need no dictionary: they are sorted by three digits at most
-MOST = 1 << 62  #: codes of several columns stay below
+NARROW = 1 << 40  #: integers within such a range need no dictionary: they are sorted by at most three digits
+MOST = 1 << 62  #: upper bound of combined codes
 
 
 def codes_by(batch: pa.RecordBatch, by: tuple[int, ...]) -> tuple[np.ndarray, int]:
@@ -27,7 +27,7 @@ def codes_by(batch: pa.RecordBatch, by: tuple[int, ...]) -> tuple[np.ndarray, in
 
 
 def codes(columns: Iterable[pa.Array], rows: int, descending: Collection[int] = ()) -> tuple[np.ndarray, int]:
-    """A number for each row, from 0 up to a bound, in the order of the first column, then the second, and so on."""
+    """A code for each row, from 0 up to a bound, in the order of the first column, then the second, and so on."""
     import numpy as np
 
     made, bound = np.zeros(rows, np.int64), 1
@@ -47,12 +47,12 @@ def codes(columns: Iterable[pa.Array], rows: int, descending: Collection[int] = 
 
 
 def sorting(found: np.ndarray, bound: int) -> np.ndarray | None:
-    """The rows in the order of their codes, equal ones as they came; None: they are in order."""
+    """Row numbers in the order of their codes, equal codes in input order; None: the rows are in order already."""
     import numpy as np
 
     if bound == 1 or bool(np.all(found[1:] >= found[:-1])):
         return None
-    # NumPy sorts 16 bits by their digits, several times as fast as it compares longer numbers
+    # NumPy uses radix sort for 16 bits, several times as fast as comparing longer numbers
     order: np.ndarray = np.argsort(found.astype(np.uint16), kind="stable")
     for shift in range(16, (bound - 1).bit_length(), 16):
         digit = (found[order] >> shift).astype(np.uint16)
@@ -61,7 +61,7 @@ def sorting(found: np.ndarray, bound: int) -> np.ndarray | None:
 
 
 def starts(found: np.ndarray) -> list[int]:
-    """Where runs of equal codes begin."""
+    """Start of each run of equal codes."""
     import numpy as np
 
     return [0, *(np.flatnonzero(found[1:] != found[:-1]) + 1).tolist()] if len(found) else []
@@ -106,7 +106,7 @@ def _nulls_first(column: pa.Array, made: np.ndarray, bound: int) -> tuple[np.nda
 
 
 def _numbers(column: pa.Array) -> np.ndarray:
-    """Fixed-length values as NumPy's numbers; those of nulls are any that others have too."""
+    """Fixed-length values as NumPy numbers; those of nulls are arbitrary, but occur in other rows too."""
     import pyarrow as pa
     import pyarrow.compute as pc
     from pyarrow import types
@@ -123,11 +123,11 @@ def _numbers(column: pa.Array) -> np.ndarray:
 
 
 def _in_order(values: np.ndarray) -> np.ndarray:
-    """Whole numbers that compare as these floats do."""
+    """Integers that compare as these floats do."""
     import numpy as np
 
     values = values + values.dtype.type(0)  # -0.0 becomes 0.0
-    values[np.isnan(values)] = np.nan  # one NaN of many, greater than the infinities
+    values[np.isnan(values)] = np.nan  # make all NaNs equal, and greater than infinity
     if values.dtype.itemsize == 8:
         bits = values.view(np.int64)
         return np.where(bits < 0, bits ^ np.int64((1 << 63) - 1), bits)
@@ -167,7 +167,7 @@ def _of_dictionary(column: pa.Array) -> tuple[np.ndarray, int]:
 
 
 def _of_lists(column: pa.Array) -> tuple[np.ndarray, int]:
-    """Lists compare as the codes of their items do, written one after the other with the highest byte first."""
+    """Lists compare as the byte strings of their items' codes, in big-endian order."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -1,7 +1,7 @@
-"""``apply_in_pandas``: groups as pandas frames, and what comes back as Arrow, by Spark's own converters.
+"""``apply_in_pandas``: groups as pandas frames, and results as Arrow, with Spark's own converters.
 
-Spark converts each group by itself, which takes longer than what most functions do.  Here the rows of many groups are
-converted together where that gives each group the same values and types, and so are small results.
+Spark converts each group separately, which takes longer than most functions do.  Here the rows of many groups are
+converted together if each group gets the same values and types, and so are small results.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-WINDOW_ROWS = 16 << 10  #: rows that are converted together
-SMALL_ROWS = 1 << 10  #: a result of more is converted by itself
+WINDOW_ROWS = 16 << 10  #: rows converted together
+SMALL_ROWS = 1 << 10  #: larger results are converted separately
 SMALL_RESULTS = 256
 
 
 @dataclass(frozen=True)
 class PandasRules:
-    """What Spark's settings say of conversions, and what a result is to be."""
+    """Spark's settings for conversions, and the form of a result."""
 
     result: StructType
     schema: pa.Schema
@@ -39,7 +39,7 @@ class PandasRules:
 
 @dataclass(frozen=True)
 class PandasVerb:
-    """``apply_in_pandas`` of one side; see :class:`~fastbuf_spark.worker.verbs.ArrowVerb`."""
+    """``apply_in_pandas`` with one input; see :class:`~fastbuf_spark.worker.verbs.ArrowVerb`."""
 
     func: Callable[..., Any]
     with_key: bool
@@ -52,7 +52,7 @@ class PandasVerb:
 
 
 class Calls:
-    """Calls the function for one group after the other; results that are small are kept for the next ones."""
+    """Calls the function for one group after the other; small results are kept and converted with later ones."""
 
     def __init__(
         self, func: Callable[..., Any], with_key: bool, streams: bool, frames: Frames, results: Results
@@ -78,19 +78,19 @@ class Calls:
             yield from self._results.add(made)
 
     def rest(self) -> Iterable[pa.Table]:
-        """What has been kept."""
+        """The results that were kept."""
         return self._results.rest()
 
 
 class Frames:
-    """Makes frames of groups."""
+    """Converts groups to frames."""
 
     def __init__(self, rules: PandasRules) -> None:
         import pandas as pd
 
         self._rules = rules
         self._pd = pd
-        # Without it a frame that is cut from another warns when it is written to
+        # Before pandas 3 a frame that is a slice of another warns when it is written
         self._shares = int(pd.__version__.split(".")[0]) >= 3
         self._piece: Any = None
         self._first = self._last = 0
@@ -115,12 +115,12 @@ class Frames:
         return frame, tuple(values[start] for values in self._keys) if with_key else ()
 
     def key(self, group: Group) -> tuple[Any, ...]:
-        """The key, as values of pandas."""
+        """The key, as pandas values."""
         return tuple(self._series(column)[0].iloc[0] for column in group.key_columns())
 
     def converted(self, group: Group, part: pa.Table | pa.RecordBatch) -> pd.DataFrame:
-        """Rows of a group as Spark converts them."""
-        # Its columns are Arrow's memory, which nobody may write to: that these are there too has pandas copy them first
+        """Rows of a group, converted as Spark does."""
+        # Its columns point into read-only Arrow memory: while these references exist, pandas copies before it writes
         self._shared = self._series(part)
         return self._pd.concat(self._shared, axis=1)
 
@@ -152,9 +152,9 @@ def _table(column: pa.Array) -> pa.Table:
 
 
 def alone(column: pa.ChunkedArray | pa.Array) -> bool:
-    """Whether what a value becomes in pandas, and of what type, does not depend on the values beside it.
+    """Whether a value's pandas value and type are independent of the other values.
 
-    Whole numbers beside a null become floats, and booleans objects.
+    Integers become floats if there is a null, and booleans become objects.
     """
     from pyarrow import types
 
@@ -165,7 +165,7 @@ def alone(column: pa.ChunkedArray | pa.Array) -> bool:
 
 
 class Results:
-    """Makes tables of frames."""
+    """Converts frames to tables."""
 
     def __init__(self, rules: PandasRules) -> None:
         self._rules = rules
@@ -175,7 +175,7 @@ class Results:
         self._types: Any = None
 
     def add(self, frame: Any) -> Iterable[pa.Table]:
-        """The tables of what can be converted now: of this frame, or of those before it, or none."""
+        """The tables that can be converted now: of this frame, of earlier ones, or none."""
         import pandas as pd
         from pyspark.worker import verify_pandas_result
 
@@ -201,14 +201,14 @@ class Results:
         return done
 
     def rest(self) -> list[pa.Table]:
-        """The tables of what has been kept."""
+        """The tables of the frames that were kept."""
         import pandas as pd
 
         held, self._held, self._rows = self._held, [], 0
         if len(held) > 1:
             try:
                 return [self._converted(pd.concat(held, ignore_index=True), cast=False)]
-            except Exception:  # which frame it is, and what Spark makes of it, is seen one by one
+            except Exception:  # convert them one by one, to find the frame and to get Spark's error
                 pass
         return [self._converted(frame) for frame in held]
 
@@ -231,6 +231,6 @@ class Results:
 
 
 def _types(frame: Any) -> list[Any]:
-    """The types of its columns: those of ``frame.dtypes``, which takes longer to make a Series than to find them."""
+    """The types of its columns, as ``frame.dtypes``, which spends most of its time making a Series."""
     find = getattr(getattr(frame, "_mgr", None), "get_dtypes", None)
     return list(frame.dtypes if find is None else find())

@@ -1,4 +1,4 @@
-"""``apply_in_polars``: groups as polars frames, without a copy where polars needs none."""
+"""``apply_in_polars``: groups as polars frames, copied only where polars needs it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class PolarsVerb:
             yield self._table(made)
 
     def _table(self, made: Any) -> pa.Table:
-        """A frame with the schema that was declared: polars has types of its own for texts and lists, and no others."""
+        """A frame converted to the declared schema: polars has only its own types for texts and lists."""
         import polars as pl
         import pyarrow as pa
 
@@ -68,7 +68,7 @@ def _key(group: Group) -> tuple[Any, ...]:
 
 
 def _same_but_for_width(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether two types hold the same values, with offsets, digits or a zone written in another way."""
+    """Whether two types have the same values, with another width of offsets, or another notation of digits or zone."""
     from pyarrow import types
 
     if types.is_struct(given) and types.is_struct(wanted):

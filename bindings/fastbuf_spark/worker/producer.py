@@ -24,19 +24,19 @@ from fastbuf_spark.worker.watch import TaskClock, Watch, state_of, times
 if TYPE_CHECKING:
     import pyarrow as pa
 
-RESULT = "partition int, records long"  #: what a producer's task gives back to Spark
+RESULT = "partition int, records long"  #: schema of the rows that a producer's task returns to Spark
 
 
 @dataclass(frozen=True)
 class Producer:
-    """Sends one input partition to all consumers of one epoch, or nothing if another attempt has.
+    """Sends one input partition to all consumers of an epoch, unless another attempt has sent it.
 
     Attributes
     ----------
     targets
-        Host, port, gate and partition of every consumer, in the order of partitions.
+        Host, port, gate and partition of each consumer, ordered by partition.
     fold
-        Given if tasks read several input partitions each, and a function must not see it.
+        Used if a task reads several input partitions but the user's function must see them separately.
     """
 
     spec: ExchangeSpec
@@ -76,7 +76,8 @@ class Producer:
                 }
             )
             answer = None
-            while answer is None:  # another attempt may be alive: Spark, or the run's end, decides how long
+            # another attempt may be running: Spark, or the end of the run, decides how long this waits
+            while answer is None:
                 answer = control.poll(1.0)
             if answer["op"] == "abort":
                 raise ExchangeAborted(str(answer["reason"]))
@@ -85,7 +86,7 @@ class Producer:
             try:
                 totals, stats, unreached = self._send(control, partition, source, task_input)
             except InputLost:
-                raise  # Spark knows why, and the driver asks it when it sees this connection end
+                raise  # Spark knows why, and the driver asks it when it sees this connection close
             except Exception as error:
                 better = explained(control, error, op="failed")
                 if better is None:
@@ -94,15 +95,15 @@ class Producer:
                     raise better from error
                 raise
             control.send({"op": "done", "totals": totals, "stats": plain(stats), "unreached": unreached})
-            # Waited for: a task that Spark takes for finished must be finished for the rendezvous too
+            # Wait for the answer: when Spark sees this task finished, the rendezvous must know it too
             control.expect("ok", "stop", timeout=self.spec.conf.stall_timeout)
             return partition, int(stats.get("records", 0))
 
     def _send(
         self, control: Control, partition: int, source: Iterable[Any], task_input: TaskInput
     ) -> tuple[list[int], dict[str, Any], dict[int, str]]:
-        """Buffers sent to each consumer, this producer's figures, and of consumers that seem to have had enough before
-        it began: why they could not be reached.
+        """Returns the buffers sent to each consumer, this producer's figures, and why some consumers could not be
+        reached: usually they ended before this producer began.
         """
         spec = self.spec
         wanted = [target[3] for target in self.targets]
@@ -119,15 +120,15 @@ class Producer:
         serializer = spec.codec.serializer(spec.conf.checksum)
         whole = task_input.whole(source)
         if serializer.kind == "columnar":
-            whole = clock.reading(whole)  # of single records each would cost what is measured
+            whole = clock.reading(whole)  # for single records this would cost as much as what it measures
         sender = spec.codec.sender(spec.partitions, wanted, partition, empty)
         items = iter(sender.items(whole))
         with task_input.reading():
             first = next(items, None)
         if first is None:
-            # Records may have been read, but none that is asked for
+            # Records may have been read, but none that is requested
             return [], self._figures({"records": 0, "bytes": 0}, sender.digest(None)), {}
-        # Up to here the user's function may fail and Spark may try again; from here on consumers have seen this attempt
+        # Until here the user's function may fail and Spark may retry; from here on consumers have data of this attempt
         control.send({"op": "begin"})
         with environment(spec.conf) as env:
             try:
@@ -143,9 +144,9 @@ class Producer:
                 )
             except PeerLost as error:
                 if getattr(error, "greeted", False):
-                    raise  # it answered, so the way is open
+                    raise  # the consumer answered, so the network is fine
                 text = not_reached(str(error), control.local_host, spec.conf)
-                # At once: nobody can know a better cause, and all the others wait
+                # Report at once: there is no better cause to wait for, and all other participants wait
                 control.abort(f"{type(error).__name__}: {text}", op="failed")
                 raise PeerLost(text) from error
 
@@ -185,7 +186,7 @@ class Producer:
                             emit(item)
                     writer.close()
             except Exception as error:
-                # The driver first: it tells everybody the cause, before anybody sees a channel break
+                # Tell the driver first: it reports the cause to all participants before they see a broken channel
                 if not isinstance(error, ExchangeError | StallTimeout | InputLost):
                     control.abort(words(error), op="failed")
                 writer.abort(f"producer {partition} failed: {type(error).__name__}: {error}")
@@ -202,6 +203,6 @@ class Producer:
 
     @staticmethod
     def _figures(stats: dict[str, Any], read: tuple[int, int], cut: bool = False) -> dict[str, Any]:
-        """What the driver is told: ``rows`` and ``digest`` of all that was read, ``cut`` if nobody wanted the rest."""
+        """Figures for the driver: ``rows`` and ``digest`` of the input read, ``cut`` if no consumer needed the rest."""
         rows, digest = read
         return {**stats, "records": rows, "rows": rows, "digest": digest, "cut": cut}

@@ -1,4 +1,4 @@
-"""A task that reads files itself, with pyarrow, whatever Spark calls it for."""
+"""A task that reads files itself with pyarrow."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BATCH_ROWS = 64 << 10
-BATCH_BYTES = 8 << 20  #: what a batch of long rows is kept to, about
+BATCH_BYTES = 8 << 20  #: approximate size limit of a batch of long rows
 LEAST_ROWS = 1 << 10
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A file, or some row groups of one.
+    """A file, or some of its row groups.
 
     Attributes
     ----------
     fragment
-        Of ``pyarrow.dataset``.
+        A fragment of ``pyarrow.dataset``.
     rows, nbytes
-        Rows (0: not known), and bytes of the columns that are asked for.
+        Rows (0: unknown), and bytes of the requested columns.
     size, changed
-        Of the file when it was looked at; -1: not looked at.
+        Size and modification time of the file when the driver listed it; -1: not checked.
     """
 
     fragment: Any
@@ -38,44 +38,44 @@ class Piece:
     changed: int = -1
 
     def check(self) -> None:
-        """That the file is the one that the driver has looked at: what was planned holds for no other.
+        """Check that the file is still the one that the driver listed: the plan is not valid for another one.
 
         Raises
         ------
         ResourceError
-            It has been replaced.
+            The file was replaced.
         """
         if self.size < 0:
             return
         info = self.fragment.filesystem.get_file_info(self.fragment.path)
         if (info.size, changed(info)) != (self.size, self.changed):
             raise ResourceError(
-                f"{self.fragment.path} has been changed since it was planned: it had {self.size} bytes, and has "
+                f"{self.fragment.path} has been changed since it was planned: it had {self.size} bytes, and now has "
                 f"{info.size}; read it anew (fbs.read_...)"
             )
 
 
 def changed(info: Any) -> int:
-    """When a file was written, in nanoseconds; 0 where its file system does not say."""
+    """When a file was last written, in nanoseconds; 0 if its file system does not say."""
     return int(info.mtime_ns or 0)
 
 
 @dataclass(frozen=True)
 class Read:
-    """Gives the rows of one split for each row of its input, which says which.
+    """Yields the rows of one split for each row of its input, which has the split's number.
 
     Attributes
     ----------
     files
-        The schema that files are read with: columns that one has not are null, and others are cast.
+        The schema to read files with: missing columns are null, others are cast.
     shown
-        Of what comes out, in its order.
+        Schema of the output, with its order of columns.
     filter
         A ``pyarrow.compute.Expression``.
     texts
-        Columns that are read as texts, and made of them here: instants, which may say no zone.
+        Columns that are read as text and parsed here: timestamps that may lack a zone.
     zone
-        Of these then.
+        The zone of such timestamps.
     """
 
     splits: tuple[tuple[Piece, ...], ...]
@@ -86,7 +86,7 @@ class Read:
     zone: str = "UTC"
 
     def __call__(self, source: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        # To its end, and first, as everywhere
+        # Read the whole input first: a reader left behind could take the next task's input
         for split in [int(i) for batch in source for i in batch.column(0).to_pylist()]:
             for piece in self.splits[split]:
                 yield from self._piece(piece)
@@ -105,7 +105,7 @@ class Read:
             columns=None if late else self.shown.names,
             filter=None if late else self.filter,
             batch_size=rows,
-            # A task has one core, and what is read ahead is in nobody's account
+            # A task has one core, and memory for reading ahead is not accounted for
             batch_readahead=1,
             fragment_readahead=1,
             use_threads=False,
@@ -127,12 +127,12 @@ class Read:
 
 
 def instants(texts: pa.Array, kind: pa.DataType, zone: str, name: str) -> pa.Array:
-    """Timestamps of texts in ISO 8601; one that says no zone is of ``zone``, as Spark has it.
+    """Parses timestamps in ISO 8601; one without a zone is in ``zone``, as in Spark.
 
     Raises
     ------
     SchemaMismatch
-        A text that is none, for which Spark gives a null, or one of an hour that a clock left out, which Spark moves.
+        A text is not a timestamp (Spark returns null), or is in an hour skipped by daylight saving (Spark shifts it).
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -141,7 +141,7 @@ def instants(texts: pa.Array, kind: pa.DataType, zone: str, name: str) -> pa.Arr
         if kind.tz is None:
             return texts.cast(pa.timestamp("us"))
         with_zone = pc.match_substring_regex(texts, r"(Z|[+-]\d{2}(:?\d{2})?)$")
-        # A date alone ends like an offset
+        # A date without time ends like an offset
         with_zone = pc.and_(with_zone, pc.match_substring_regex(texts, r"\d:\d{2}"))
         nothing = pa.scalar(None, texts.type)
         told = pc.if_else(with_zone, texts, nothing).cast(pa.timestamp("us", tz="UTC")).cast(kind)

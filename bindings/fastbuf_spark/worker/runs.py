@@ -1,4 +1,4 @@
-"""Rows in the order of some columns, within a bound of memory: runs that are sorted, written, and merged.
+"""An external sort: rows in the order of some columns, with bounded memory; sorted runs are spilled and merged.
 
 What fits is sorted where it is.  Beyond that, sorted runs go to nameless files, each in small pieces with an index in
 memory; 32 runs become one as soon as there are 32, so neither files nor memory grow with the rows.
@@ -29,16 +29,16 @@ ROW_BYTES = 32  #: codes and positions of a row while it is sorted
 def in_order(
     source: Iterable[pa.RecordBatch], by: tuple[int, ...], memory_bytes: int, directory: str
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of ``source``, sorted by the columns at ``by`` as Spark sorts them, in one batch if they fit.
+    """The rows of ``source``, sorted as Spark does by the columns at ``by``; one batch if they fit into memory.
 
     Parameters
     ----------
     by
-        Positions of columns; ``~i`` for column ``i`` descending.
+        Positions of columns; ``~i``: column ``i`` descending.
     memory_bytes
-        Of rows, held and copied while they are sorted.
+        Memory for rows, including copies made by the sort.
     directory
-        For the nameless files; empty: where Spark's own Python workers spill.
+        Directory of the nameless files; empty: where Spark's Python workers spill.
     """
     with contextlib.ExitStack() as files:
         spilled = Spill(by, max(LEAST_PIECE, memory_bytes // PIECES), directory)
@@ -49,7 +49,7 @@ def in_order(
             held.append(batch)
             used += batch.nbytes
             rows += batch.num_rows
-            # Rows are there twice while they are put into order
+            # The sort needs the rows twice
             if 2 * used + ROW_BYTES * rows > SLACK * memory_bytes or used > MOST_HELD:
                 spilled.add(_sorted(held, by))
                 used = rows = 0
@@ -63,7 +63,7 @@ def in_order(
 
 
 def _sorted(held: list[pa.RecordBatch], by: tuple[int, ...]) -> pa.RecordBatch:
-    """The rows of these batches in order; empties the list, so that nothing is there three times."""
+    """The rows of these batches in order; empties the list, so that the rows do not exist three times."""
     batch = together(held)
     held.clear()
     _give_back()  # else what was held is still there while the rows are put into order
@@ -72,7 +72,7 @@ def _sorted(held: list[pa.RecordBatch], by: tuple[int, ...]) -> pa.RecordBatch:
 
 
 def together(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """One batch with the rows of several."""
+    """Concatenate several batches."""
     import pyarrow as pa
 
     if len(batches) == 1:
@@ -89,7 +89,7 @@ def _positions(order: object) -> pa.Array:
 
 
 class Run:
-    """One sorted run in a nameless file."""
+    """A sorted run in a nameless file."""
 
     def __init__(self, directory: str, piece_bytes: int) -> None:
         self._file = NamelessFile(directory)
@@ -98,7 +98,7 @@ class Run:
         self._ends = array("Q")  # of its pieces: eight bytes for each of them
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Append rows that stand behind those that are there."""
+        """Append rows, which sort after those already written."""
         self._schema = batch.schema
         step = max(1, batch.num_rows * self._piece_bytes // max(1, batch.nbytes))
         for start in range(0, batch.num_rows, step):
@@ -114,7 +114,7 @@ class Run:
         return self._file.nbytes
 
     def piece(self, number: int) -> pa.RecordBatch:
-        """One piece, as it was written."""
+        """Read one piece."""
         import pyarrow as pa
 
         begin = self._ends[number - 1] if number else 0
@@ -122,12 +122,12 @@ class Run:
         return pa.ipc.read_record_batch(pa.py_buffer(data), self._schema)
 
     def close(self) -> None:
-        """Give the space back."""
+        """Free the disk space."""
         self._file.close()
 
 
 class Spill:
-    """Runs, few of each size; false while there is none."""
+    """The runs, a few of each size; false if there is none."""
 
     def __init__(self, by: tuple[int, ...], piece_bytes: int, directory: str) -> None:
         self._by = by
@@ -151,11 +151,11 @@ class Spill:
         _give_back()
 
     def merged(self) -> Iterator[pa.RecordBatch]:
-        """All rows in order; the runs are gone then."""
+        """All rows in order; removes the runs."""
         runs = [run for level in reversed(self._levels) for run in level]
         self._levels = [runs]
         while len(runs) > FAN_IN:
-            # The shortest: they are the last
+            # The last runs are the shortest
             some = runs[-FAN_IN:]
             del runs[-FAN_IN:]
             try:
@@ -165,7 +165,7 @@ class Spill:
         yield from _merge(runs, self._by, self._piece_bytes)
 
     def close(self) -> None:
-        """Give all space back."""
+        """Free all disk space."""
         for runs in self._levels:
             _close(runs)
 
@@ -175,7 +175,7 @@ class Spill:
         self._levels[level].append(run)
 
     def _one(self, runs: list[Run]) -> Run:
-        """One run of several, which are closed."""
+        """Merge several runs into one, and close them."""
         made = Run(self._directory, self._piece_bytes)
         try:
             for batch in _merge(runs, self._by, self._piece_bytes):
@@ -194,7 +194,7 @@ def _close(runs: list[Run]) -> None:
 
 
 class _Cursor:
-    """How far a merge has read a run, and what it has read of it but not given out."""
+    """The position of a merge in a run, and its rows that were read but not returned."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -207,14 +207,14 @@ class _Cursor:
         return self._next == len(self._run)
 
     def fill(self, piece_bytes: int) -> None:
-        """Read on until a piece's bytes are there: so that a round gives as much as it keeps."""
+        """Read until a piece's bytes are held, so that a round returns as much as it keeps."""
         while not self.ended and sum(batch.nbytes for batch in self.held) < piece_bytes:
             self.held.append(self._run.piece(self._next))
             self.rows += self.held[-1].num_rows
             self._next += 1
 
     def drop(self, rows: int) -> None:
-        """Forget the first rows."""
+        """Drop the first rows."""
         self.rows -= rows
         while rows and rows >= self.held[0].num_rows:
             rows -= self.held.pop(0).num_rows
@@ -223,10 +223,10 @@ class _Cursor:
 
 
 def _merge(runs: list[Run], by: tuple[int, ...], piece_bytes: int) -> Iterator[pa.RecordBatch]:
-    """The rows of sorted runs, in order.
+    """Merges sorted runs.
 
-    Each round sorts what has been read of all runs, and gives out the rows up to the least of the runs' last ones: no
-    row that is still to be read stands before it.
+    Each round sorts the rows read from all runs, and returns those up to the smallest of the runs' last read rows: all
+    unread rows sort after it.
     """
     import numpy as np
 
@@ -261,7 +261,7 @@ def _merge(runs: list[Run], by: tuple[int, ...], piece_bytes: int) -> Iterator[p
 
 
 def _give_back() -> None:
-    """Have Arrow's allocator return what it keeps: a bound on memory is on what the process has."""
+    """Make Arrow's allocator return free memory: the limit applies to what the process has."""
     import pyarrow as pa
 
     pa.default_memory_pool().release_unused()

@@ -1,8 +1,8 @@
 """The fused stage, in a worker: one barrier stage whose tasks are producers and consumers at once (M = R).
 
-A task has one thread, driven by whoever asks for its next output.  Asked, it first gives what has arrived; if nothing
-has, it reads its own input on and sends it, and never blocks in a send: a task that waited for credit without taking in
-what others sent it could wait for ever.
+A task has one thread, driven by requests for its next output.  It first returns data that has arrived; if there is
+none, it reads and sends more of its input, and never blocks in a send: a task that waited for credit without receiving
+could wait for ever.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from fastbuf_spark.worker.control import Control
 from fastbuf_spark.worker.memory import environment
 from fastbuf_spark.worker.task_input import Given, InputLost, TaskInput
 
-BLOCKED_S = 0.002  #: a blocked sender waits for arrivals so long before it looks whether it has credit again
+BLOCKED_S = 0.002  #: how long a blocked sender waits for arrivals before it checks its credit again
 
 
 class _Stopped(Exception):
-    """The run is over and nobody wants more of it."""
+    """The run is over, and no more output is needed."""
 
 
 @dataclass(frozen=True)
 class FusedTask:
-    """Sends its input partition to all tasks of the stage; what they send to it goes to the user's function."""
+    """Sends its input partition to all tasks of the stage, and passes the data it receives to the user's function."""
 
     spec: ExchangeSpec
     func: Callable[[Iterator[Any]], Iterable[Any]]
@@ -66,13 +66,13 @@ class FusedTask:
                 gate = env.create_input_gate(
                     spec.codec.serializer(conf.checksum), channels=tasks, epoch=epoch, secret=secret, config=config
                 )
-                with contextlib.closing(gate):  # of errors the driver tells, and the writer's end
+                with contextlib.closing(gate):  # the driver reports errors, and so does the writer's end
                     control.send({"op": "ready", "host": host, "port": port, "gate": gate.gate_id})
                     found = control.expect("targets", timeout=conf.stall_timeout + 5)["targets"]
                     sender = spec.codec.sender(tasks, range(tasks), partition)
                     writer = env.create_result_partition(
                         spec.codec.serializer(conf.checksum),
-                        # What a task sends to itself is read in place
+                        # Data that a task sends to itself is read in place
                         [gate if i == partition else tuple(target) for i, target in enumerate(found)],
                         channel=partition,
                         epoch=epoch,
@@ -87,8 +87,8 @@ class FusedTask:
                         given.check()
                         pump.finish()
                     except GeneratorExit:
-                        # Whoever reads this task has seen enough; the other tasks still need its rows.  If its input is
-                        # gone too, the driver sees this connection end, and tells them
+                        # Nobody reads this task's output any more; the other tasks still need its rows.  If its input
+                        # is lost too, the driver sees this connection close, and tells them
                         with contextlib.suppress(Exception):
                             pump.finish()
                         raise
@@ -96,7 +96,7 @@ class FusedTask:
                         return
                     except Exception as error:
                         if task_input.hung_up:
-                            # Nothing went wrong here.  Whether it may be left at that the driver knows, as above
+                            # There was no error here.  The driver knows whether this is fine, as above
                             raise InputLost from error
                         better = explained(control, error)
                         if better is None:
@@ -107,7 +107,7 @@ class FusedTask:
 
 
 class _Pump:
-    """Takes in and sends out by turns."""
+    """Receives and sends in turn."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class _Pump:
         self._sent_all = False
 
     def received(self) -> Iterator[Any]:
-        """What the tasks of the stage send to this one."""
+        """The data that the tasks of the stage send to this one."""
         while True:
             self._look()
             polled = self._gate.poll(0.0)
@@ -142,7 +142,7 @@ class _Pump:
                 if self._gate.finished and self._sent_all:
                     return
                 if self._gate.finished:
-                    # All is in, and the rest of the output waits for credit that no arrival announces
+                    # All data has arrived, and the rest of the output waits for credit, which wakes no receiver
                     self._control.wait(BLOCKED_S)
                     continue
                 polled = self._gate.poll(POLL_S if self._sent_all else BLOCKED_S)
@@ -150,7 +150,7 @@ class _Pump:
                 yield from self._received.opened(self._codec, polled)
 
     def finish(self) -> None:
-        """Send the rest, throw away what still arrives, so that nobody waits for this task, and say that it is done."""
+        """Send the rest, discard data that still arrives (so that no task waits for this one), and report the end."""
         for _ in self.received():
             pass
         got = plain({**self._gate.stats(), "records": self._received.records})
@@ -184,27 +184,27 @@ class _Pump:
 
 
 class ShuffleStage:
-    """The bare fused stage: ``rdd.barrier().mapPartitions(ShuffleStage(num_partitions=8, key=lambda r: r[0]))``.
+    """The bare barrier stage: ``rdd.barrier().mapPartitions(ShuffleStage(num_partitions=8, key=lambda r: r[0]))``.
 
-    Record ``r`` goes to partition ``partition_func(key(r)) % num_partitions``, and comes out as it went in.
+    Record ``r`` goes to partition ``partition_func(key(r)) % num_partitions``; records are not changed.
 
     Parameters
     ----------
     num_partitions
-        As many as the RDD has: a fused stage has one task for both sides.
+        The RDD's number of partitions: each task of the stage is both producer and consumer.
     key
-        From a record to its key; default: its first item.
+        Returns a record's key; default: its first item.
     partition_func
-        From a key to a number; default: Spark's ``portable_hash``.
+        Returns an int for a key; default: Spark's ``portable_hash``.
     conf
-        Settings; by default those of the SparkContext (``spark.fastbuf.*``).
+        Settings; default: those of the SparkContext (``spark.fastbuf.*``).
 
     Raises
     ------
     ConfigError
-        There is no SparkContext, or num_partitions is no positive number.
+        There is no SparkContext, or num_partitions is not a positive integer.
     PreflightError
-        More partitions than slots.
+        There are more partitions than slots.
     """
 
     def __init__(
@@ -237,7 +237,7 @@ class ShuffleStage:
         return _records(self._task, source)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A worker of another version is told so before it unpickles anything of this one
+        # A worker with another version fails with a clear error before it unpickles anything of this one
         return Shipped(partial(_records, self._task)).__reduce__()
 
 

@@ -1,4 +1,4 @@
-"""Functions over record batches that steps of a pipeline are made of, beside the user's own."""
+"""Functions over record batches that implement steps of a pipeline."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-MANY = 1 << 30  #: what a row's hash is divided by: as many bits of it as there can be
-GOLDEN = 0x9E3779B97F4A7C15  #: of splitmix64 (Steele, Lea, Flood 2014), as the multipliers below
+MANY = 1 << 30  #: divisor of a row's hash that keeps the most bits
+GOLDEN = 0x9E3779B97F4A7C15  #: constant of splitmix64 (Steele, Lea, Flood 2014), like the multipliers below
 MASK = (1 << 64) - 1
 
 
@@ -37,7 +37,7 @@ class Filter:
 
 @dataclass(frozen=True)
 class PandasMap:
-    """A function over an iterator of pandas frames, with Spark's own conversions, as ``mapInPandas`` calls it."""
+    """Calls a function over an iterator of pandas frames with Spark's own conversions, like ``mapInPandas``."""
 
     func: Callable[[Iterator[pd.DataFrame]], Iterable[pd.DataFrame]]
     rules: PandasRules
@@ -64,14 +64,14 @@ class PandasMap:
             series = ArrowBatchTransformer.to_pandas(
                 batch, timezone=rules.zone, prefer_int_ext_dtype=rules.int_extension
             )
-            # The series stay, so that pandas copies what a function writes to: their memory is Arrow's
+            # Keep the series: their memory is Arrow's, so pandas must copy before the function writes
             kept = list(series)
             yield pd.concat(kept, axis=1)
 
 
 @dataclass(frozen=True)
 class Copies:
-    """Each batch once for each of some values of one more column: rows with that value go to one partition."""
+    """Copies each batch once for each value of an additional column; rows with the same value go to one partition."""
 
     values: tuple[int, ...]
     column: str
@@ -87,9 +87,9 @@ class Copies:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A random number for each row as one more column: of the seed, the split, and the row's number in the split.
+    """Adds a column with a random number for each row, from the seed, the split, and the row's number in the split.
 
-    ``before`` are the functions in front of it, called for one split after the other.
+    ``before`` are the functions called before, for one split after the other.
     """
 
     before: Chain
@@ -111,9 +111,9 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Hashed:
-    """A random number for each row as one more column: of the seed and the row's values, whatever their order.
+    """Adds a column with a random number for each row, from the seed and the row's values; the order does not matter.
 
-    Rows with the same values have the same number, so they come together.
+    Rows with the same values get the same number, so they stay together.
     """
 
     seed: int
@@ -126,7 +126,7 @@ class Hashed:
 
         for batch in batches:
             keys = list(range(batch.num_columns))
-            # A hash of 30 bits, and another one whose start is the first
+            # Two hashes of 30 bits; the first is the seed of the second
             listed = _maps_as_lists(batch)
             bits = [HashPartitioner(k, MANY).partition(listed).astype(np.uint64) for k in (keys, keys + keys)]
             numbers = (bits[0] << np.uint64(30)) | bits[1]
@@ -135,7 +135,7 @@ class Hashed:
 
 
 def _maps_as_lists(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Spark has no hash of maps, but of lists of entries."""
+    """Spark cannot hash maps, but it can hash lists of entries."""
     import pyarrow as pa
 
     kinds = [_listed(kind) for kind in batch.schema.types]
@@ -160,7 +160,7 @@ def _listed(kind: pa.DataType) -> pa.DataType:
 
 
 def splitmix(numbers: np.ndarray) -> np.ndarray:
-    """Numbers of 64 bits, mixed: splitmix64's last steps."""
+    """Mixes 64-bit numbers: the last steps of splitmix64."""
     import numpy as np
 
     mixed = numbers + np.uint64(GOLDEN)
@@ -185,7 +185,7 @@ def _with(batch: pa.RecordBatch, column: pa.Array, name: str) -> pa.RecordBatch:
 
 @dataclass(frozen=True)
 class WithoutLast:
-    """Takes the last column off; with ``limits``, the rows are put into its order first, in files if need be."""
+    """Removes the last column; with ``limits`` it first sorts the rows by it, spilling to files if necessary."""
 
     limits: Limits | None = None
 
@@ -215,7 +215,7 @@ def _sorted_by_last(batches: Iterator[pa.RecordBatch], limits: Limits) -> Iterat
 
 
 def count_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """One row: how many there were."""
+    """One row: the number of rows."""
     import pyarrow as pa
 
     yield pa.record_batch({"rows": pa.array([sum(batch.num_rows for batch in batches)], pa.int64())})

@@ -1,9 +1,9 @@
-"""Whether Spark gave a task all of its input.
+"""Checks whether Spark gave a task its whole input.
 
-Spark hangs up when it kills a task, or when nobody wants more of what the task gives.  Between two batches that reads
-like the end: Arrow's streams and PySpark's pickles both take the end of a connection for the end of the data.  In
-Spark's own stages this does no harm, for such a task's output is thrown away; what a producer has sent is in use by
-then.  But after the end of the data Spark always writes one more mark, so an end without it is none.
+Spark closes the connection when it kills a task, or when it needs no more of the task's output.  Between two batches
+that looks like the end of the input: Arrow's streams and PySpark's pickles both treat EOF as the end.  In Spark's own
+stages this is harmless, since the output of such a task is discarded; but a producer's data is already in use.  After
+the real end Spark always writes one more mark, so an end without the mark is an error.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from typing import Any
 
 from fastbuf.errors import FastbufError
 
-LOOK_S = 0.5  #: between two looks whether anybody still waits for a task that waits itself
+LOOK_S = 0.5  #: interval to check whether Spark still needs a task that is waiting
 
 
 class InputLost(FastbufError, ConnectionError):
-    """Spark hung up before the end of the task's input."""
+    """Spark closed the connection before the end of the task's input."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -34,12 +34,12 @@ class InputLost(FastbufError, ConnectionError):
 
 
 class TaskInput:
-    """The stream that Spark feeds the running task by.
+    """The stream by which Spark feeds the running task.
 
     Parameters
     ----------
     stream
-        Buffered, with ``peek``; None, where it cannot be found: then every end is taken for one.
+        Buffered, with ``peek``; None if it cannot be found: then every end counts as the real one.
     """
 
     def __init__(self, stream: Any) -> None:
@@ -48,9 +48,9 @@ class TaskInput:
 
     @classmethod
     def of_task(cls) -> TaskInput:
-        """That of the task whose code calls this.
+        """The stream of the task that calls this.
 
-        PySpark shows it to nobody: it is an argument of the function that runs the worker.
+        PySpark does not expose it: it is an argument of the worker's main function.
         """
         frame: Any = sys._getframe()
         while frame is not None:
@@ -63,58 +63,58 @@ class TaskInput:
 
     @property
     def found(self) -> bool:
-        """Whether there is a stream to look at."""
+        """Whether the stream was found."""
         return self._stream is not None
 
     def hurry(self) -> None:
-        """Have the kernel acknowledge at once what Spark has written: else Spark keeps back a few bytes for 40 ms.
+        """Have the kernel acknowledge Spark's data at once: otherwise Spark holds back a few bytes for 40 ms.
 
-        (Spark leaves Nagle's algorithm on: it sends no second small piece before the first is acknowledged.)
+        (Spark uses Nagle's algorithm: it sends no second small piece before the first is acknowledged.)
         """
         if self._stream is None:
             return
         with (
-            contextlib.suppress(AttributeError, OSError),  # of no descriptor, or no TCP socket
+            contextlib.suppress(AttributeError, OSError),  # no descriptor, or no TCP socket
             socket.socket(fileno=os.dup(self._stream.fileno())) as sock,
         ):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
     def whole(self, source: Iterable[Any]) -> Iterator[Any]:
-        """The items of ``source``, which reads this stream; costs nothing for each of them.
+        """The items of ``source``, which reads this stream; adds no cost per item.
 
         Raises
         ------
         InputLost
-            After the last item, if that was not all.
+            Raised after the last item if the input is not complete.
         """
         return chain(source, self._end())
 
     def _end(self) -> Iterator[Any]:
-        # The mark is written together with the end of the data, so this does not wait
+        # Spark writes the mark together with the end of the data, so this does not wait
         if not self._left():
             raise InputLost
         return
         yield
 
     def check(self) -> None:
-        """To be called when the task wants no more of its input, for a function may have caught what ``whole`` raised.
+        """Call it when the task needs no more input, since a user function may have caught the error of ``whole``.
 
         Raises
         ------
         InputLost
-            The stream has been read to its end, and that was not the end of the data.
+            The stream ended before the end of the data.
         """
         if self.hung_up and not self._left():
             raise InputLost
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """Around what reads all that the task wants.
+        """Context in which the task reads its whole input.
 
         Raises
         ------
         InputLost
-            As :meth:`check`, and instead of whatever else went wrong after Spark had hung up.
+            As for :meth:`check`; also raised instead of any other error that followed the closed connection.
         """
         try:
             yield
@@ -126,19 +126,19 @@ class TaskInput:
 
     @property
     def hung_up(self) -> bool:
-        """Whether Spark has closed the stream; what it wrote before may still be there to read."""
+        """Whether Spark has closed the stream; data written before may still be unread."""
         try:
             poll = select.poll()
             poll.register(self._stream.fileno(), select.POLLRDHUP)
             return bool(poll.poll(0))
-        except (AttributeError, OSError):  # no stream, or none with a descriptor
+        except (AttributeError, OSError):  # no stream, or one without descriptor
             return False
 
     def wanted(self, made: Iterable[Any]) -> Iterator[Any]:
-        """What is made, as long as Spark reads it.
+        """The items of ``made``, as long as Spark reads them.
 
-        When nobody wants more of a task's rows (a limit is satisfied) Spark closes the connection of its worker, which
-        ends with the traceback of a broken pipe: its user need not see that.
+        When no more of a task's rows are needed (a limit is satisfied), Spark closes the worker's connection, and the
+        worker would end with the traceback of a broken pipe: this hides it from the user.
         """
         shown = traceback.print_exc
 
@@ -155,12 +155,12 @@ class TaskInput:
             traceback.print_exc = shown
 
     def look(self) -> None:
-        """To be called now and then by a task that waits for others; it looks twice a second at most.
+        """Call it repeatedly in a task that waits for others; it checks at most twice a second.
 
         Raises
         ------
         InputLost
-            Spark has hung up: nobody waits for this task any more.
+            Spark has closed the connection: the task is no longer needed.
         """
         now = time.monotonic()
         if now - self._looked >= LOOK_S:
@@ -176,13 +176,13 @@ class TaskInput:
 
 
 class Given:
-    """What a user's function is given, which may catch what that raises; its task fails all the same."""
+    """The input of a user's function, which may catch errors of its input; the task must fail all the same."""
 
     def __init__(self) -> None:
         self._error: Exception | None = None
 
     def items(self, source: Iterable[Any]) -> Iterator[Any]:
-        """Those of ``source``."""
+        """The items of ``source``."""
         try:
             yield from source
         except Exception as error:
@@ -190,6 +190,6 @@ class Given:
             raise
 
     def check(self) -> None:
-        """To be called when the function has ended: raises what ``items`` has raised, if anything."""
+        """Call it when the function has ended: raises the error that ``items`` raised, if any."""
         if self._error is not None:
             raise self._error

@@ -1,4 +1,4 @@
-"""How a user's function is called for a group, in each form that Spark has, and what becomes of what it gives."""
+"""Calls a user's function for a group, in each form that Spark supports, and checks its result."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class ArrowVerb:
     Attributes
     ----------
     with_key
-        The function takes the key as well.
+        Whether the function takes the key as well.
     streams
-        It takes and gives iterators of record batches, else tables.
+        Whether it takes and returns iterators of record batches; else tables.
     schema
-        Of the result.
+        Schema of the result.
     by_name
-        Its columns are found by their names, else by position.
+        Whether result columns are matched by name; else by position.
     """
 
     func: Callable[..., Any]
@@ -63,19 +63,19 @@ FUNC = "the function of the groups"
 
 
 def guarded(func: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, whose StopIteration is an error and no end, as in Spark."""
+    """The function, with StopIteration turned into an error, as in Spark."""
     from pyspark.util import fail_on_stopiteration
 
     return fail_on_stopiteration(func)
 
 
 def conform_table(made: Any, schema: pa.Schema, by_name: bool) -> pa.Table:
-    """A function's table with the schema that was declared; as Spark's, nothing is cast.
+    """A function's table, checked against the declared schema; as in Spark, nothing is cast.
 
     Raises
     ------
     SchemaMismatch
-        No table, other columns, or other types; the message names all that differ.
+        The result is not a table, or has other columns or types; the message names all differences.
     """
     import pyarrow as pa
 
@@ -115,5 +115,5 @@ def conform_table(made: Any, schema: pa.Schema, by_name: bool) -> pa.Table:
 
 
 def _same_instants(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether two types of instants differ in the zone they are shown in alone."""
+    """Whether two timestamp types differ only in the zone in which they are shown."""
     return given.unit == wanted.unit and given.tz is not None and wanted.tz is not None

@@ -1,4 +1,4 @@
-"""What a task does, told to the driver once a second for as long as it runs, blocked or not."""
+"""Reports a task's activity to the driver once a second while it runs, even if it is blocked."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from fastbuf_spark.worker.control import Control
 log = logging.getLogger("fastbuf_spark")
 
 EVERY_S = 1.0
-LOOKS = 4  #: for each report
-AROUND = 64  #: bytes of a report that are not figures
+LOOKS = 4  #: samples per report
+AROUND = 64  #: bytes of a report besides its figures
 
 
 class TaskClock:
-    """How long a task is in Spark's hands: while it reads its input, and while nobody asks for its next rows.
+    """Time that a task spends waiting for Spark: for its input, and until its next rows are requested.
 
-    Written by the task's thread; read by any, since each step is one under the interpreter's lock.
+    Written by the task's thread; read by any thread, since each step is atomic under the GIL.
     """
 
     def __init__(self) -> None:
         self.begin = time.monotonic()
         self._total = {"engine_in": 0.0, "engine_out": 0.0}
         self._now: tuple[str, float] | None = None
-        #: Seconds that a consumer had waited when its first rows came: its producers were only starting
+        #: Seconds until a consumer's first rows arrived, while its producers were starting
         self.starting = 0.0
 
     def reading(self, source: Iterable[Any]) -> Iterator[Any]:
-        """The items of the task's input, each waited for by the clock."""
+        """The items of the task's input; the clock measures the wait for each."""
         items = iter(source)
         while True:
             self._enter("engine_in")
@@ -49,7 +49,7 @@ class TaskClock:
             yield item
 
     def giving(self, made: Iterable[Any]) -> Iterator[Any]:
-        """What the task makes; the clock counts until the next is asked for."""
+        """The task's output; the clock runs until the next item is requested."""
         try:
             for item in made:
                 self._enter("engine_out")
@@ -59,7 +59,7 @@ class TaskClock:
                     self._leave()
         finally:
             close = getattr(made, "close", None)
-            if close is not None:  # as ``yield from`` does
+            if close is not None:  # like ``yield from``
                 close()
 
     def _enter(self, state: str) -> None:
@@ -72,7 +72,7 @@ class TaskClock:
             self._total[state] += time.monotonic() - since
 
     def seconds(self) -> dict[str, float]:
-        """By state, one that has not ended included."""
+        """Seconds by state, including the current one."""
         now, total = self._now, dict(self._total)
         if now is not None:
             total[now[0]] += time.monotonic() - now[1]
@@ -80,7 +80,7 @@ class TaskClock:
 
     @property
     def state(self) -> str | None:
-        """What it waits for just now; None: it does not."""
+        """The state of its current wait; None: it does not wait."""
         now = self._now
         return None if now is None else now[0]
 
@@ -91,13 +91,13 @@ def state_of(clock: TaskClock, activity: dict[str, Any]) -> str:
 
 
 def times(clock: TaskClock, activity: dict[str, Any]) -> dict[str, Any]:
-    """What a task does now and for how long it did each thing: its clock's, and those of its writer or gate.
+    """A task's current state and its seconds in each state: from its clock, and from its writer or gate.
 
     Returns
     -------
     dict
-        ``state`` and, of a wait for one consumer, ``target``; ``seconds`` by state.  ``user`` is what is none of the
-        others: the user's function, and coding.
+        ``state`` and, for a wait for one consumer, ``target``; ``seconds`` by state.  ``user`` is the remaining time:
+        the user's function, encoding and decoding.
     """
     seconds = {name: took for name, took in activity["seconds"].items() if name != "runs"}
     seconds.update(clock.seconds())
@@ -110,7 +110,7 @@ def times(clock: TaskClock, activity: dict[str, Any]) -> dict[str, Any]:
 
 
 class Watch:
-    """Tells the driver of a task once a second, from a thread of its own, until the block is left.
+    """Sends a task's figures to the driver once a second, from a thread of its own, until the block ends.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ class Watch:
                     figures = self._figures()
                     told = plain({**figures, **self._shares.of(figures["seconds"])})
                     self._control.tell({"op": "watch", "stats": bounded(told, MOST_BYTES - AROUND)})
-            except Exception as error:  # a report that fails must not end a task that works
+            except Exception as error:  # a failed report must not end a working task
                 log.debug("no report of this task: %s", error)
             due = time.monotonic() + EVERY_S / LOOKS
 

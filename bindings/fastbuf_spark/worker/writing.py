@@ -1,4 +1,4 @@
-"""A task that writes its rows to Parquet files of its own, and tells which."""
+"""A task that writes its rows to Parquet files of its own, and returns their names."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
-#: What Spark writes as %XX in the names of directories.
+#: Characters that Spark writes as %XX in names of directories.
 _ESCAPED = frozenset([chr(i) for i in range(1, 32)] + list("\x7f\"#%'*/:=?\\{[]^"))
-MOST_GROUP_BYTES = 64 << 20  #: of a row group, as it is held before it is written
+MOST_GROUP_BYTES = 64 << 20  #: most bytes of a row group, as held in memory before it is written
 MOST_ROWS = 1 << 20
-MOST_OPEN = 64  #: files of one task; of more directories at once, the one that was written longest ago is closed
+MOST_OPEN = 64  #: open files of a task; beyond this the least recently written one is closed
 REPORT = "attempt string, path string, rows long, bytes long"
 
 
 @dataclass(frozen=True)
 class Write:
-    """Writes record batches below ``folder``, which no reader sees, and gives a row for each file.
+    """Writes record batches below ``folder``, which readers ignore, and yields one row per file.
 
-    Each attempt of a task has a directory of its own there: which of them count is not its to know.
+    Each attempt of a task has a directory of its own; the driver decides which attempts count.
 
     Attributes
     ----------
     schema
-        Of the files: the columns at ``columns``.
+        Schema of the files: the columns at ``columns``.
     by
-        Names and positions of the columns that directories are named by.
+        Names and positions of the columns used for directories' names.
     memory_bytes
-        Of rows that wait to be written.
+        Memory for rows that wait to be written.
     """
 
     system: Any
@@ -66,7 +66,7 @@ class Write:
         yield pa.RecordBatch.from_arrays(arrays, names=list(names))
 
     def _parts(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """The rows of each directory, with the columns that go into its files."""
+        """The rows for each directory, with the columns that are stored in files."""
         import numpy as np
         import pyarrow as pa
 
@@ -86,12 +86,12 @@ class Write:
         for start, stop in pairwise([*starts(found[order]), batch.num_rows]):
             rows = order[start:stop]
             values = [(name, column[int(rows[0])].as_py()) for (name, _), column in zip(self.by, keys, strict=True)]
-            # Rows that wait for long must not keep those that came with them
+            # Copy, so that rows that wait for long do not keep the whole batch alive
             yield folder_of(values), made if len(rows) == batch.num_rows else made.take(pa.array(rows))
 
 
 def folder_of(values: Iterable[tuple[str, Any]]) -> str:
-    """The directory of some values, as Spark names it; ends with a slash, if it is not empty."""
+    """The directory for some values, named as in Spark; ends with a slash unless it is empty."""
     return "".join(f"{_escaped(name)}={_text(value)}/" for name, value in values)
 
 
@@ -126,7 +126,7 @@ class Attempt:
         self._done: list[tuple[str, str, int, int]] = []
 
     def add(self, folder: str, part: pa.RecordBatch) -> None:
-        """Take rows; those of the directory that has most of them are written when there are too many in all."""
+        """Add rows; if too many are held, write those of the directory with the most."""
         file = self._files.get(folder)
         if file is None:
             file = self._files[folder] = self._open(folder)
@@ -137,13 +137,13 @@ class Attempt:
             self._flush(max(self._files.values(), key=lambda each: each.nbytes))
 
     def close(self) -> list[tuple[str, str, int, int]]:
-        """Write what is left; all files: attempt, path below it, rows, bytes."""
+        """Write the remaining rows; returns all files: attempt, path below it, rows, bytes."""
         for folder in list(self._files):
             self._close(folder)
         return self._done
 
     def abandon(self) -> None:
-        """Let go of the files; the driver takes them away."""
+        """Close the files; the driver removes them."""
         for file in self._files.values():
             file.abandon()
 
@@ -156,7 +156,7 @@ class Attempt:
 
     def _flush(self, file: _File) -> None:
         self._held -= file.flush()
-        # To the end of the row: the first of it has been written longest ago
+        # Move it to the end of the dict: its first entry is the least recently written one
         self._files[file.folder] = self._files.pop(file.folder)
 
     def _close(self, folder: str) -> None:
@@ -167,7 +167,7 @@ class Attempt:
 
 
 class _File:
-    """One file: opened with its first rows."""
+    """A file, opened when its first rows are written."""
 
     def __init__(self, write: Write, attempt: str, folder: str, name: str) -> None:
         self._write = write
@@ -187,7 +187,7 @@ class _File:
         return used
 
     def flush(self) -> int:
-        """Write what is held as a row group; how many bytes it was."""
+        """Write the held rows as a row group; returns their bytes."""
         if not self._held:
             return 0
         import pyarrow as pa
@@ -221,7 +221,7 @@ class _File:
 
 
 def file_schema(shown: pa.Schema, metadata: Mapping[str, str]) -> pa.Schema:
-    """The schema of files as Spark writes one: instants of UTC, intervals as numbers, and Spark's own in the footer."""
+    """The schema of files as Spark writes it: timestamps in UTC, intervals as numbers, Spark's schema in the footer."""
     import pyarrow as pa
 
     return pa.schema([field.with_type(_in_files(field.type)) for field in shown], metadata=dict(metadata))

@@ -1,4 +1,4 @@
-"""``fastbuf bench``: each layer beside what one would take instead and has installed, measured in turn in one run."""
+"""``fastbuf bench``: each layer against the installed alternatives, measured in turn in one run."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ def run(
     Parameters
     ----------
     console
-        Where tables and the progress bar go.
+        Where tables and the progress bar are printed.
     only
-        Layers to measure; none named: all.
+        Layers to measure; empty: all.
     quick
-        Small sizes, three rounds: does it run, not how fast.
+        Small sizes and three rounds: checks that it runs, not how fast.
     json_path, svg
-        Files that are written with the figures, and with a plot of the ratios.
+        Files to write with the figures, and with a plot of the ratios.
     compare
-        A file that ``json_path`` of an earlier run has written.
+        The ``json_path`` of an earlier run.
 
     Returns
     -------
     int
-        The exit code: 1 if a case has failed, or nothing could be measured.
+        The exit code: 1 if a case failed, or nothing could be measured.
     """
-    old = read(compare) if compare else None  # a file that is not there is told before two minutes have passed
+    old = read(compare) if compare else None  # report a missing file now, not after two minutes
     suites = [suite for suite in SUITES if not only or suite.layer in only]
     size = QUICK if quick else FULL
     cases = sum(len(suite.cases) for suite in suites)
@@ -77,7 +77,7 @@ def run(
 
 
 def _measured(console: Console, suites: list[Suite], size: Size) -> dict[str, list[Any]]:
-    """All cases, one after the other: what was measured, what cannot be, and what has failed (the others go on)."""
+    """Run all cases in turn: returns measured, impossible and failed ones (the others go on)."""
     found: dict[str, list[Any]] = {"cases": [], "left_out": [], "failed": []}
     columns = (SpinnerColumn(), TextColumn("{task.description:<46}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
@@ -110,7 +110,7 @@ def _about(suites: list[Suite], size: Size) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """All of it or nothing: a file of an earlier run is not lost to a full disk."""
+    """Write the file as a whole: an earlier file must not be lost when the disk is full."""
     with tempfile.NamedTemporaryFile("w", dir=path.resolve().parent, prefix=f".{path.name}-", delete=False) as file:
         file.write(text)
     Path(file.name).chmod(0o644)

@@ -1,4 +1,4 @@
-"""The ratios of a run as bars, in an SVG of its own: on a scale of powers, since some ways differ a hundredfold."""
+"""The ratios of a run as bars in an SVG, on a logarithmic scale, since they range up to a hundred."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ OURS, SLOWER, FASTER = "#1f77b4", "#c7c7c7", "#ff9d45"
 
 
 def draw(result: dict[str, Any]) -> str:
-    """The SVG's text: a bar for each way, from fastbuf's time to its own; to the left is faster than fastbuf."""
+    """The SVG's text: a bar for each way, from fastbuf's time to its own; a bar to the left is faster than fastbuf."""
     ratios = [figures["ratio"] for case in result["cases"] for figures in case["ways"].values()]
     low, high = math.floor(math.log10(min(ratios, default=1.0))), math.ceil(math.log10(max(ratios, default=1.0)))
     high = max(high, low + 1)

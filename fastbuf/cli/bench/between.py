@@ -17,12 +17,12 @@ from fastbuf.cli.bench.inside import PICKLE, batches
 from fastbuf.cli.bench.measure import Case, Size, Suite, Way, need
 
 CONTEXT = mp.get_context("spawn")
-LIST = 1000  #: tuples that a peer pickles at a time: one by one they would be many times slower
-QUEUED = 16  #: of what a peer's bounded queue may hold
+LIST = 1000  #: tuples that a peer pickles at once: one by one it would be many times slower
+QUEUED = 16  #: size of a peer's bounded queue, in items
 ROWS = fb.RowSerializer(fb.Schema.of(id="int64", key="int64", value="float64", name="string"))
 BYTES = fb.RowSerializer(fb.Schema.of(data="binary"))
 TRANSPORTS = {"fastbuf, shared memory": "memfd", "fastbuf, TCP": "tcp"}
-Counted = tuple[int, int]  #: how many, and the sum of a field: nothing may be lost, nor left undecoded
+Counted = tuple[int, int]  #: number of items, and the sum of a field: nothing may be lost or left undecoded
 
 
 def count_tuples(lists: Iterable[list[tuple[Any, ...]]]) -> Counted:
@@ -71,11 +71,11 @@ def ipc_batch(message: bytes) -> Any:
         return stream.read_next_batch()
 
 
-# ---- what runs in the other process, until it is told None
+# ---- code of the other process; None ends it
 
 
 def read_gate(control: Any, transport: str, serializer: Any, items: Any, count: Any) -> None:
-    """A gate for each run; its address, number and secret go to the writer."""
+    """Makes a gate for each run, and sends its address, number and secret to the writer."""
     with fb.ShuffleEnvironment(segments=512, shared=transport == "memfd") as env:
         address = env.listen()
         while control.recv():
@@ -87,7 +87,7 @@ def read_gate(control: Any, transport: str, serializer: Any, items: Any, count: 
 
 
 def read_pipe(control: Any, pipe: Any, load: Any, count: Any) -> None:
-    """Messages of bytes until an empty one."""
+    """Reads messages of bytes until an empty one."""
     while control.recv():
         messages = iter(pipe.recv_bytes, b"")
         control.send(count(map(load, messages) if load else messages))
@@ -114,7 +114,7 @@ def echo(control: Any, get: Any, put: Any) -> None:
 
 
 class Ends:
-    """A gate here whose writer is the peer, and a writer whose gate is the peer's."""
+    """A gate of this process fed by the peer, and a writer that feeds the peer's gate."""
 
     def __init__(self, env: fb.ShuffleEnvironment, control: Any, transport: str) -> None:
         secret, config = secrets.token_bytes(32), fb.ExchangeConfig(transport=transport)
@@ -134,7 +134,7 @@ class Ends:
 
 
 class Peer:
-    """Another process, which does what it is told, run after run, and says what it has counted."""
+    """Another process that executes commands, run after run, and reports its counts."""
 
     def __init__(self, stack: ExitStack, target: Callable[..., None], *arguments: Any) -> None:
         self.control, far = CONTEXT.Pipe()
@@ -165,7 +165,7 @@ def _fastbuf(
     send: Callable[[fb.RecordWriter], None],
     expected: Counted,
 ) -> dict[str, Way]:
-    """A way for each transport."""
+    """One way for each transport."""
 
     def way(transport: str) -> Way:
         env = stack.enter_context(fb.ShuffleEnvironment(segments=512, shared=transport == "memfd"))
@@ -325,7 +325,7 @@ def there_and_back(size: Size) -> Iterator[Case]:
 
 @contextmanager
 def threads(size: Size) -> Iterator[Case]:
-    """One by one: what a queue hands over is a reference; ours is a copy, in memory with a bound in bytes."""
+    """Item by item: a queue passes a reference; fastbuf copies, into memory with a bound in bytes."""
     n = 20_000 // size.divide
     records = [(i, i * 7919, i * 0.5, f"user-{i}") for i in range(n)]
     expected = count_tuples([records])

@@ -17,12 +17,12 @@ SEGMENT = 32 * 1024
 RECORDS = 1000
 BATCH_ROWS = 10_000
 BATCHES = 10
-PICKLE = 5  #: the newest protocol, and the fastest
+PICKLE = 5  #: the newest and fastest protocol
 
 
 @contextmanager
 def segments(size: Size) -> Iterator[Case]:
-    """Taking 32 KiB and giving them back."""
+    """Acquire and recycle segments of 32 KiB."""
     n = 10_000 // size.divide
     with fb.NetworkBufferPool(256, SEGMENT) as network, network.create_local_pool(64) as pool:
 
@@ -74,7 +74,7 @@ def _records() -> list[tuple[Any, ...]]:
 
 
 def _row_ways() -> tuple[dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], Any]], list[str]]:
-    """Encoder, decoder and what the encoder is given, of each; and who is missing."""
+    """Encoder, decoder and the encoder's input, for each library; and the missing libraries."""
     records = _records()
     rows = fb.RowSerializer(fb.Schema.of(id="int64", key="int64", value="float64", name="string"))
     ways: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], Any]] = {
@@ -86,7 +86,7 @@ def _row_ways() -> tuple[dict[str, tuple[Callable[[Any], Any], Callable[[Any], A
         import msgspec
 
         kinds = [("id", int), ("key", int), ("value", float), ("name", str)]
-        # Its own advice for speed: arrays for names, and no garbage collection where records are in no cycle.
+        # As msgspec advises for speed: arrays instead of names, and no garbage collection for records without cycles.
         record: Any = msgspec.defstruct("Record", kinds, array_like=True, gc=False)
         encoder, decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(list[record])
         ways["msgspec, Structs"] = (encoder.encode, decoder.decode, [record(*values) for values in records])
@@ -97,7 +97,7 @@ def _row_ways() -> tuple[dict[str, tuple[Callable[[Any], Any], Callable[[Any], A
 
         ways["msgpack"] = (
             msgpack.packb,
-            lambda data: msgpack.unpackb(data, use_list=False),  # tuples for lists: its faster way
+            lambda data: msgpack.unpackb(data, use_list=False),  # tuples instead of lists: the faster option
             records,
         )
     for name, (encode, decode, given) in ways.items():
@@ -126,7 +126,7 @@ def rows_read(size: Size) -> Iterator[Case]:
 
 @contextmanager
 def one_field_read(size: Size) -> Iterator[Case]:
-    """Lazy rows decode what is read; the others must decode all."""
+    """Lazy rows decode only the fields that are read; the others must decode all."""
     ways, left_out = _row_ways()
     rows = fb.RowSerializer(fb.Schema.of(id="int64", key="int64", value="float64", name="string"))
     total = sum(record[1] for record in _records())
@@ -191,7 +191,7 @@ def columns_written(size: Size) -> Iterator[Case]:
 
 @contextmanager
 def columns_read(size: Size) -> Iterator[Case]:
-    """A batch that lies in the bytes it is read from.  Ours looks at every offset, or believes them as IPC does."""
+    """A batch that points into its encoded bytes.  fastbuf checks every offset, or trusts them as IPC does."""
     need("pyarrow", "columns", "arrow")
     import pyarrow as pa
 
@@ -225,14 +225,14 @@ def _partitioned(parts: int) -> Callable[[Size], Any]:
         places, filled = np.zeros((parts, SEGMENT), np.uint8), np.zeros(parts, np.int64)
 
         def ours(batch: Any) -> None:
-            """Hashed as Spark does, and gathered into segments that could be sent; a full one is used again."""
+            """Hashed as in Spark, and gathered into segments ready to be sent; full segments are reused."""
             scatter.start_hashed(batch, keys)
             while scatter.encode_all(places, filled):
                 filled[:] = 0
             filled[filled > SEGMENT - 4096] = 0
 
         def with_pyarrow(batch: Any) -> list[Any]:
-            """A cheap hash, one take, a slice for each partition."""
+            """A cheap hash, one take, and a slice for each partition."""
             to = (batch["k"].to_numpy().view(np.uint64) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(32)) % np.uint64(
                 parts
             )

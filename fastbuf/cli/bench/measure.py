@@ -1,4 +1,4 @@
-"""What all layers share: a case with its ways, measured in turn."""
+"""Used by all layers: a case is one piece of work; the ways to do it are measured in turn."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ Way = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Size:
-    """How much is done.
+    """How much work is done.
 
     Parameters
     ----------
     divide
-        What the cases divide their numbers of items by.
+        Divisor for the cases' numbers of items.
     seconds
-        For which a case is measured; at least ``rounds`` are.
+        Measuring time of a case; at least ``rounds`` rounds are done.
     least_s
-        A way that is faster is run several times in each round, so that the clock does not count.
+        A faster way runs several times per round, so that the clock's resolution does not matter.
     """
 
     divide: int
@@ -46,14 +46,14 @@ QUICK = Size(divide=20, seconds=0.1, rounds=3, least_s=0.001)
 
 
 class LeftOut(Exception):
-    """A case, or a layer, that cannot be measured here; the text says why, and what to do."""
+    """A case, or a layer, that cannot be measured here; the text has the reason and the remedy."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One piece of work and every way to do it; the first is fastbuf's, by which the others are divided.
+    """One piece of work and every way to do it; the first way is fastbuf's, the reference of the ratios.
 
-    Every way does all of the work, and checks that it did, at the same cost for all.
+    Every way does all of the work, and checks it at the same cost for all.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Case:
     left_out: list[str] = field(default_factory=list)
 
     def figures(self, layer: str, seconds: dict[str, list[float]]) -> dict[str, Any]:
-        """What the JSON file has of it."""
+        """The case's part of the JSON file."""
         medians = {way: median(runs) for way, runs in seconds.items()}
         base = next(iter(medians.values()))
         ways = {
@@ -83,7 +83,7 @@ MakeCase = Callable[[Size], AbstractContextManager[Case]]
 
 @dataclass(frozen=True)
 class Suite:
-    """The cases of a layer; ``share`` of the usual seconds goes to each, and ``setup_s`` passes before they begin."""
+    """The cases of a layer; each gets ``share`` of the usual seconds; ``setup_s`` is the time before the first case."""
 
     layer: str
     cases: tuple[MakeCase, ...]
@@ -92,10 +92,10 @@ class Suite:
 
 
 def measure(case: Case, size: Size, share: float, tick: Callable[[float], None]) -> dict[str, list[float]]:
-    """Seconds of each call of each way: one run of each in turn, every other round backwards.
+    """Seconds of each call of each way: the ways run in turn, every other round backwards.
 
-    A slow spell of the machine then falls on all ways.  The first run of each is not counted (pages, caches, workers);
-    the second tells how often a way is called in a round.
+    So a slow period of the machine affects all ways.  The first run of each is not counted (pages, caches, workers);
+    the second decides how often a way is called per round.
     """
     order = list(case.ways)
     repeats: dict[str, int] = {}
@@ -130,7 +130,7 @@ def need(package: str, layer: str, extra: str) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """Where and with what it was measured: a ratio depends on both."""
+    """The machine and the versions: a ratio depends on both."""
     versions = {"fastbuf": fastbuf.__version__}
     for package in ("numpy", "pyarrow", "msgspec", "msgpack", "polars", "pyspark"):
         try:

@@ -1,4 +1,4 @@
-"""What a run, or two of them, look like as tables."""
+"""Tables of one run, or of two."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def human(ns: float) -> str:
 
 
 def tables(result: dict[str, Any]) -> Iterator[Table]:
-    """One for each layer."""
+    """One table for each layer."""
     for layer in dict.fromkeys(case["layer"] for case in result["cases"]):
         table = Table(title=layer, title_justify="left")
         table.add_column("what, and how", overflow="fold")
@@ -38,7 +38,7 @@ def tables(result: dict[str, Any]) -> Iterator[Table]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The figures of an earlier run."""
+    """Read the figures of an earlier run."""
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError) as error:
@@ -49,9 +49,9 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def compared(old: dict[str, Any], new: dict[str, Any]) -> Iterator[Table | Text]:
-    """The ratios of both runs: a machine's own speed drifts, and falls out of them.
+    """The ratios of both runs: changes of the machine's own speed cancel out.
 
-    Where a peer's time beside fastbuf's has grown, fastbuf has gained on it.
+    If a peer's ratio has grown, fastbuf has become faster relative to that peer.
     """
     before = {(case["layer"], case["name"]): case["ways"] for case in old["cases"]}
     table = Table(title=f"time / fastbuf's, beside {old['date']}", title_justify="left")
@@ -83,5 +83,5 @@ def compared(old: dict[str, Any], new: dict[str, Any]) -> Iterator[Table | Text]
 
 
 def _steady(value: Any) -> Any:
-    """Without what differs from minute to minute."""
+    """Without the values that change from minute to minute."""
     return {k: v for k, v in value.items() if k != "load"} if isinstance(value, dict) else value

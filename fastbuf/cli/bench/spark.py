@@ -1,4 +1,4 @@
-"""Spark's own shuffle between two Python stages, beside fastbuf's modes."""
+"""Spark's own shuffle between two Python stages, against fastbuf's modes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ PARTITIONS = 2
 
 
 def passing(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """First stage: hands on what it gets, so that the shuffle is what is measured."""
+    """First stage: passes its batches on, so that the shuffle dominates."""
     yield from given
 
 
 def counting(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Second stage: rows, and the sum of a column, so that nothing may be left out or undecoded."""
+    """Second stage: counts rows and sums a column, so that everything must be read and decoded."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
