@@ -214,7 +214,7 @@ cdef class InputGate:
         given. So the producer waits in the end; the other channels go on. To block it again does nothing.
 
         When an event has just been given out, nothing that came behind it has been taken in. At another time, what
-        was taken in before and waits to be a batch is still given out.
+        was taken in before is still given out: rows that wait to be a batch, and an event that came behind them.
 
         Parameters
         ----------
