@@ -271,4 +271,13 @@ static uint64_t fb_hash_partition(const fb_node *nodes, const fb_column *cols, c
     return mixed;
 }
 
+/* What fb_hash_partition gives for row i alone. */
+static int32_t fb_hash_row(const fb_node *nodes, const fb_column *cols, const int32_t *keys, int n_keys, uint32_t seed,
+                           int64_t i, int32_t parts) {
+    int32_t pid;
+    for (int k = 0; k < n_keys; k++) seed = fb_hash_one(nodes, cols, keys[k], i, seed);
+    fb_pmod(&seed, 1, parts, &pid);
+    return pid;
+}
+
 #endif

@@ -58,6 +58,8 @@ cdef extern from "fb_murmur3.h" nogil:
     void fb_hash_chain(const fb_node *nodes, const fb_column *cols, int node, uint32_t *h, int64_t n)
     uint64_t fb_hash_partition(const fb_node *nodes, const fb_column *cols, const int32_t *keys, int n_keys,
                                uint32_t seed, int64_t n, int32_t parts, int32_t *pids)
+    int32_t fb_hash_row(const fb_node *nodes, const fb_column *cols, const int32_t *keys, int n_keys, uint32_t seed,
+                        int64_t i, int32_t parts)
 
 cdef extern from "fb_bind.h" nogil:
     enum:

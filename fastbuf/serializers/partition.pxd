@@ -1,5 +1,5 @@
 # Spark's hash partitioning of batches.
-from libc.stdint cimport int32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from fastbuf.serializers.column_plan cimport BoundBatch, ColumnPlan
 
@@ -21,7 +21,8 @@ cdef struct HotKeys:
     uint64_t count[HOT_KEYS]
     uint64_t error[HOT_KEYS]    # largest possible error of each count
     int fresh                   # rows sampled in the last batch, at most HOT_KEYS ...
-    int32_t fresh_hash[HOT_KEYS]    # ... and their hashes
+    int32_t fresh_hash[HOT_KEYS]    # ... their hashes ...
+    int64_t fresh_row[HOT_KEYS]     # ... and where they are in it
 
 
 cdef void hot_count(HotKeys *h, int32_t hash, int32_t partition) noexcept nogil

@@ -6,7 +6,7 @@ from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free
 
 from fastbuf.serializers.column_plan cimport BoundBatch, ColumnPlan
-from fastbuf.serializers.columns cimport FB_HASH_NONE, fb_hash_partition
+from fastbuf.serializers.columns cimport FB_HASH_NONE, fb_hash_partition, fb_hash_row
 
 from fastbuf.checks import whole
 from fastbuf.errors import SchemaError, SchemaMismatch
@@ -136,23 +136,30 @@ cdef class HashPartitioner:
             return 0
         new = [i for i in range(self.hot.fresh) if self.hot.fresh_hash[i] not in self.texts]
         if new:
-            for i, values in zip(new, key_rows(batch, self.keys, new)):
+            for i, values in zip(new, key_rows(batch, self.keys, [self.hot.fresh_row[i] for i in new])):
                 self.name_key(self.hot.fresh_hash[i], values)
         return 0
 
     cdef void look(self, BoundBatch batch, const int32_t *pids) noexcept nogil:
-        cdef int64_t i, due
+        cdef int64_t i, row, due, step
+        cdef uint64_t mixed
         self.hot.fresh = 0
         self.hot.rows += batch.c.rows
-        # Only the first rows of a batch: the hashes of the others are not kept
         due = min(<int64_t> (self.hot.rows // HOT_EVERY - self.hot.taken), batch.c.rows, <int64_t> HOT_KEYS)
         if due <= 0:
             return
-        fb_hash_partition(batch.c.nodes, batch.c.cols, self.key_nodes, self.n_keys, 42, due, MAX_PARTITIONS,
-                          self.hot.fresh_hash)
+        # One row of each equal part of the batch, at a place that differs from part to part: equal keys often stand
+        # together, or at the batch's beginning
+        step = batch.c.rows // due
+        mixed = self.hot.rows
         self.hot.fresh = <int> due
         for i in range(due):
-            hot_count(self.hot, self.hot.fresh_hash[i], pids[i])
+            mixed = (mixed + 1) * 0x9E3779B97F4A7C15ULL
+            row = i * step + <int64_t> ((mixed >> 32) % <uint64_t> step)
+            self.hot.fresh_row[i] = row
+            self.hot.fresh_hash[i] = fb_hash_row(batch.c.nodes, batch.c.cols, self.key_nodes, self.n_keys, 42, row,
+                                                 MAX_PARTITIONS)
+            hot_count(self.hot, self.hot.fresh_hash[i], pids[row])
 
     def __reduce__(self):
         return HashPartitioner, (self.keys, self.partitions)

@@ -51,6 +51,24 @@ def test_a_key_that_most_rows_have_is_found_in_batches(rows: int) -> None:
         writer.abort()
 
 
+@pytest.mark.parametrize("rows", [700, 5000])
+def test_and_its_share_where_equal_keys_stand_together(rows: int) -> None:
+    """Sorted batches, and those whose hot key comes first: their first rows tell nothing of the others."""
+    with fb.ShuffleEnvironment(segments=256) as env:
+        writer, gates = env.exchange(serializer=fb.ColumnarSerializer(SCHEMA), consumers=3, selector=fb.hash_by("k"))
+        writer.watch_keys(True)
+        for number in range(400_000 // rows):
+            hot = [7] * (rows // 5) if number % 2 else [8] * (rows * 2 // 5)
+            made = hot + [1000 + i for i in range(rows - len(hot))]
+            batch = pa.record_batch({"k": made, "x": [0.0] * rows}, schema=SCHEMA)
+            through(writer, writer.try_emit_batch(batch), gates)
+        found = writer.hot_keys()
+        assert 0.04 < found.get(identity(7), (0.0, 0))[0] < 0.18
+        assert 0.12 < found[identity(8)][0] < 0.30
+        assert writer.key_values()[identity(8)] == "8"
+        writer.abort()
+
+
 def test_and_in_single_records() -> None:
     with fb.ShuffleEnvironment(segments=256) as env:
         writer, gates = env.exchange(serializer=ROWS, consumers=2, selector=fb.hash_by("k"))
