@@ -8,13 +8,12 @@ many groups.  Each function gives a row for its group; each way ends in the sum 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from sessions import session
 
 SMOKE = os.environ.get("FASTBUF_BENCH_SMOKE") == "1"
 ROWS = int(os.environ.get("FASTBUF_BENCH_ROWS", "20_000" if SMOKE else "10_000_000"))
@@ -85,25 +84,8 @@ VERBS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], int]] = {
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    # The workers import the functions above from this file
-    here = str(Path(__file__).parent)
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
-    from pyspark.sql import SparkSession
-
-    session = (
-        SparkSession.builder.master("local[4]")
-        .appName("fastbuf bench groups")
-        .config("spark.driver.memory", "3g")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.log.level", "ERROR")
-        .config("spark.sql.shuffle.partitions", str(PARTS_OUT))
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
+    with session("groups", spark_sql_shuffle_partitions=str(PARTS_OUT)) as made:
+        yield made
 
 
 @pytest.mark.timeout(3600)

@@ -22,6 +22,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from sessions import session
 
 SMOKE = os.environ.get("FASTBUF_BENCH_SMOKE") == "1"
 ROWS = int(os.environ.get("FASTBUF_BENCH_ROWS", "20_000" if SMOKE else "10_000_000"))
@@ -101,21 +102,8 @@ def workers_find_this_file() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    from pyspark.sql import SparkSession
-
-    session = (
-        SparkSession.builder.master("local[4]")
-        .appName("fastbuf bench peers")
-        .config("spark.driver.memory", "3g")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.log.level", "ERROR")
-        .config("spark.sql.shuffle.partitions", str(PARTS))
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
+    with session("peers", spark_sql_shuffle_partitions=str(PARTS)) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

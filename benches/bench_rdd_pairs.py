@@ -9,13 +9,12 @@ values, or of groups in the number of them.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator
 from operator import itemgetter
-from pathlib import Path
 from typing import Any
 
 import pytest
+from sessions import session
 
 SMOKE = os.environ.get("FASTBUF_BENCH_SMOKE") == "1"
 PAIRS = int(os.environ.get("FASTBUF_BENCH_PAIRS", "20_000" if SMOKE else "2_000_000"))
@@ -87,24 +86,8 @@ VERBS: dict[str, tuple[Callable[[Any], Any], Callable[[Any, str], Any], Callable
 
 @pytest.fixture(scope="module")
 def context() -> Iterator[Any]:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    # The workers import the functions above from this file
-    here = str(Path(__file__).parent)
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
-    from pyspark.sql import SparkSession
-
-    spark = (
-        SparkSession.builder.master(MASTER)
-        .appName("fastbuf bench pairs")
-        .config("spark.driver.memory", "3g")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.log.level", "ERROR")
-        .getOrCreate()
-    )
-    yield spark.sparkContext
-    spark.stop()
+    with session("pairs", master=MASTER) as spark:
+        yield spark.sparkContext
 
 
 @pytest.mark.timeout(3600)

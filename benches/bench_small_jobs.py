@@ -12,13 +12,12 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from sessions import session
 
 SMOKE = os.environ.get("FASTBUF_BENCH_SMOKE") == "1"
 ROWS = int(os.environ.get("FASTBUF_BENCH_ROWS", "100_000" if SMOKE else "10_000_000"))
@@ -53,23 +52,8 @@ JOBS: dict[str, tuple[int, int, int, Callable[[Any], Any]]] = {
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    # The workers import the stage from this file
-    here = str(Path(__file__).parent)
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
-    from pyspark.sql import SparkSession
-
-    made = (
-        SparkSession.builder.master("local[4]")
-        .config("spark.driver.memory", "4g")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.log.level", "ERROR")
-        .getOrCreate()
-    )
-    yield made
-    made.stop()
+    with session("small jobs", memory="4g") as made:
+        yield made
 
 
 @pytest.mark.timeout(1800)
