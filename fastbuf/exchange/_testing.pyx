@@ -1,4 +1,4 @@
-"""What tests and benches need of the exchange without records: buffers as they are, at the speed of C."""
+"""Helpers for tests and benches: write and read raw buffers, without records, at the speed of C."""
 
 import time
 
@@ -33,7 +33,7 @@ from fastbuf.memory.pool_core cimport segment_data
 
 cdef enum:
     SLICE_NS = 200000000
-    BURST = 16                  # buffers that `write_raw` writes in a row, as a batch of records takes some
+    BURST = 16                  # buffers that `write_raw` writes before it notifies, as a batch of records does
 
 
 cdef extern from *:
@@ -50,13 +50,13 @@ cdef extern from *:
 
 
 def write_raw(RecordWriter writer not None, uint64_t buffers, bint fill):
-    """Queue so many full buffers for the first consumer; fill: each with bytes copied in, else as it is."""
+    """Queue `buffers` full buffers for the first consumer; fill: copy bytes into each, else leave it as it is."""
     cdef ResultPartition p = writer.partition
     cdef uint64_t done = 0, told = 0
     cdef uint32_t epoch
     cdef WriteState state
     cdef bint owed = False
-    cdef Driver *driver = p.core.driver         # TCP's: nobody closes it meanwhile
+    cdef Driver *driver = p.core.driver         # TCP's; the caller does not close it meanwhile
     cdef uint8_t *source = <uint8_t *> malloc(p.segment_size)
     if source == NULL:
         raise MemoryError
@@ -65,7 +65,7 @@ def write_raw(RecordWriter writer not None, uint64_t buffers, bint fill):
     try:
         with nogil:
             while done < buffers:
-                # First a look without the epoch: the other side writes to its line, which is then to be fetched.
+                # First without loading the epoch, as the other side writes to its cache line.
                 state = p.open_buffer(0, False)
                 if state == WRITE_BLOCKED:
                     epoch = fb_event_epoch(p.core.event)
@@ -99,12 +99,12 @@ def write_raw(RecordWriter writer not None, uint64_t buffers, bint fill):
 
 
 def read_raw(InputGate gate not None, uint64_t buffers, int look):
-    """Take so many buffers of the one memfd channel, in place; look: 0: at nothing, 1: at a word, 2: at every byte.
+    """Take `buffers` buffers of the only memfd channel in place; look: 0: read nothing, 1: one word, 2: every byte.
 
     Returns
     -------
     int
-        What the looks added up to.
+        The sum of what was read.
     """
     cdef SharedReader r
     cdef uint64_t sum = 0
@@ -115,7 +115,7 @@ def read_raw(InputGate gate not None, uint64_t buffers, int look):
     cdef SharedLook at
     cdef News news
     while not gate.intake.in_place:
-        time.sleep(0.001)       # the producer is about to connect; a poll would take what is to be measured
+        time.sleep(0.001)       # the producer is about to connect; gate.poll would take buffers
     r = (<SharedChannel> gate.intake.in_place[0]).ring
     with nogil:
         while done < buffers:
@@ -123,7 +123,7 @@ def read_raw(InputGate gate not None, uint64_t buffers, int look):
             if news == NEWS_NONE:
                 r.leave()
                 r.look(&at)
-                if shared_glance(&at, 1):       # before the bell, which the writer rings just now
+                if shared_glance(&at, 1):       # before the bell, to whose cache line the writer writes
                     continue
                 epoch = fb_event_epoch(gate.core.event)
                 news = r.next(False, &data, &length, &last)
@@ -144,7 +144,7 @@ def read_raw(InputGate gate not None, uint64_t buffers, int look):
 
 
 def looks(InputGate gate not None):
-    """Places that the gate has looked at so far to open its channels."""
+    """Entries of the gate's hash table examined so far to open its channels."""
     return gate.core.looks
 
 
@@ -154,12 +154,12 @@ def rung(InputGate gate not None):
 
 
 def read_wire(InputGate gate not None, uint64_t buffers):
-    """Take so many buffers of channels that come by a transport's thread (TCP), and look at a word of each.
+    """Take `buffers` buffers of channels that a transport's thread fills (TCP), and read a word of each.
 
     Returns
     -------
     int
-        What the looks added up to.
+        The sum of what was read.
     """
     cdef ReadyBuffer ready[8]
     cdef uint64_t sum = 0
@@ -185,8 +185,8 @@ def read_wire(InputGate gate not None, uint64_t buffers):
     return sum
 
 
-# ---- the limit: the same hand-over by hand, two processes that spin on two counters and share an arena.  Segment 0 has
-# ---- the counters, a cache line each; the rest go round.
+# ---- for comparison: the fastest hand-over possible.  Two processes share an arena and spin on two counters, which are
+# ---- in segment 0, a cache line each; the other segments form a ring.
 
 
 cdef inline fb_au64 *_counter(Arena arena, int which) noexcept nogil:
@@ -194,7 +194,7 @@ cdef inline fb_au64 *_counter(Arena arena, int which) noexcept nogil:
 
 
 def limit_write(Arena arena not None, uint64_t buffers, bint fill):
-    """The writer of `limit_read`: hands over so many segments."""
+    """The writer for `limit_read`: hands over `buffers` segments."""
     cdef uint64_t ring = arena.segments - 1
     cdef uint64_t done = 0
     cdef uint64_t head = 0
@@ -218,7 +218,7 @@ def limit_write(Arena arena not None, uint64_t buffers, bint fill):
 
 
 def limit_read(Arena arena not None, uint64_t buffers, int look):
-    """Takes so many segments from `limit_write`; looks as `read_raw` does."""
+    """Takes `buffers` segments from `limit_write`; `look` is as in `read_raw`."""
     cdef uint64_t ring = arena.segments - 1
     cdef uint64_t done = 0
     cdef uint64_t tail = 0
@@ -241,7 +241,7 @@ def limit_read(Arena arena not None, uint64_t buffers, int look):
 
 
 cdef class Changing:
-    """An activity that one thread changes as fast as it can, while others look."""
+    """An activity that one thread changes as fast as it can while others read it."""
 
     cdef fb_activity activity
     cdef fb_au64 done
@@ -250,7 +250,7 @@ cdef class Changing:
         fb_activity_init(&self.activity, 0)
 
     def change(self, int64_t rounds):
-        """Change `rounds` times; the clock is the round, and each state has a target of its own."""
+        """Change it `rounds` times; the time is the round's number, and the target equals the state."""
         cdef int64_t i
         with nogil:
             for i in range(1, rounds + 1):
@@ -258,7 +258,7 @@ cdef class Changing:
             fb_u64_store_release(&self.done, 1)
 
     def look(self):
-        """Pictures seen until the changes end, and how many of them were of two changes at once."""
+        """Read it until the changes end; -> number of reads, and how many of them mixed two changes."""
         cdef fb_activity_picture p
         cdef int64_t seen = 0, torn = 0, total
         cdef int i
@@ -268,7 +268,7 @@ cdef class Changing:
                 total = 0
                 for i in range(FB_STATES):
                     total += p.total[i]
-                # each round took 1: the totals are as old as the last change, and state and target are that change's
+                # each round takes 1, so the totals add up to the time of the last change, which set state and target
                 torn += total != p.since or p.state != p.target or p.since % FB_STATES != p.state
                 seen += 1
         return seen, torn

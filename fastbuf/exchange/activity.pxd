@@ -1,4 +1,4 @@
-# What a writer or a gate is doing, for people: see fb_activity.h.
+# What a writer or a gate is doing, for the monitor.  fb_activity.h has the states.
 from fastbuf._native.activity cimport fb_activity
 
 cdef dict activity_figures(fb_activity *a)

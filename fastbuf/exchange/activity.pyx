@@ -1,17 +1,17 @@
-"""What a writer or a gate is doing, and how long it did each thing, waits under way included."""
+"""What a writer or a gate is doing, and how long it spent in each state, the current one included."""
 
 from libc.stdint cimport int64_t
 
 from fastbuf._native.activity cimport FB_RUNS, FB_STATES, fb_activity, fb_activity_picture, fb_activity_read
 from fastbuf._native.atomics cimport fb_now_ns
 
-STATES = ("runs", "credit", "link", "segment", "input")     # in the order of fb_activity.h; all but the first are waits
+STATES = ("runs", "credit", "link", "segment", "input")     # the order of fb_activity.h; all but the first are waits
 
 
 cdef dict activity_figures(fb_activity *a):
-    """state, target, since_s (how long it is in that state), seconds and longest_s (by state).
+    """state, target, since_s (how long it has been in that state), seconds and longest_s (both by state).
 
-    Of the seconds in which it runs those in our own code, coding batches, are told as ``codec``.
+    The time that fastbuf itself spends on encoding and decoding is not in ``runs``, but in ``codec``.
     """
     cdef fb_activity_picture p
     cdef int64_t now = fb_now_ns()

@@ -1,4 +1,4 @@
-"""Where a gate is found, and the secret that its producers must prove to know."""
+"""The address of a gate, and the secret that its producers must prove to know."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import NamedTuple
 from fastbuf.errors import ConfigError
 from fastbuf.serializers import PickledSerializer, Serializer
 
-SECRET_BYTES = 32  #: of one that is made here
-LEAST_SECRET_BYTES = 16  #: fewer can be guessed
+SECRET_BYTES = 32  #: length of a secret that is made here
+LEAST_SECRET_BYTES = 16  #: a shorter secret can be guessed
 
 
 class GateAddress(NamedTuple):
-    """What a producer of another process needs to reach a gate: ``gate.address``, a target of a result partition.
+    """What a producer in another process needs to reach a gate. ``gate.address`` gives it; a target may be one.
 
-    It can be pickled. Its secret is not shown by ``repr``; whoever has the address may write to the gate.
+    It can be pickled. ``repr`` does not show the secret; anyone who has the address may write to the gate.
     """
 
     host: str
@@ -31,22 +31,25 @@ class GateAddress(NamedTuple):
         return f"GateAddress({self.host!r}, {self.port}, gate_id={self.gate_id}, secret=<{len(self.secret)} bytes>)"
 
     def at(self, host: str) -> GateAddress:
-        """The same gate, by another name of its host: of one that listens on all addresses (``0.0.0.0``)."""
+        """The same gate under another host name, for a gate that listens on all addresses (``0.0.0.0``)."""
         return self._replace(host=host)
 
 
 def new_secret() -> bytes:
-    """One that nobody guesses."""
+    """Random bytes that cannot be guessed."""
     return secrets.token_bytes(SECRET_BYTES)
 
 
 def gate_key(secret: bytes, epoch: int, gate_id: int) -> bytes:
-    """What both ends know a gate by, that tells nothing of its secret and names no address: a link may have two."""
+    """An identifier of the gate that both ends compute alike.
+
+    It does not reveal the secret. It does not depend on the address, since a host may be reached by several.
+    """
     return hmac.digest(secret, f"gate|{epoch}|{gate_id}".encode(), "sha256")[:8]
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only processes of this host can reach what listens there."""
+    """Whether only processes on this host can connect to `host`."""
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -58,12 +61,12 @@ def is_loopback(host: str) -> bool:
 
 
 def check_secret(gate_id: int, secret: bytes, serializer: Serializer, host: str) -> None:
-    """Refuse a gate whose secret can be guessed by those who reach `host`, where its environment listens.
+    """Refuse a secret that is too short; `host` is the address on which the gate's environment listens.
 
     Raises
     ------
     ConfigError
-        It is too short for who they are, or for what producers can do.
+        The secret has fewer than 16 bytes, and other hosts can connect or the serializer unpickles data.
     """
     n = len(secret)
     if n >= LEAST_SECRET_BYTES:

@@ -1,4 +1,4 @@
-"""A gate read by a coroutine: no thread is made, and no other coroutine waits while it does."""
+"""Reading a gate from a coroutine, without a thread and without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fastbuf.exchange.input_gate import InputGate
 
-_SLICE_S = 0.05  # what has no descriptor to tell of it (the clock, a segment that comes free) is looked at this often
+_SLICE_S = 0.05  # how often to check what no descriptor reports: the clock, a segment that becomes free
 
 
 async def poll_async(gate: InputGate, timeout: float | None = None) -> Any:
-    """As ``gate.poll``; a coroutine that is cancelled while it waits has taken nothing.
+    """Like ``gate.poll``; a coroutine that is cancelled while it waits loses no record.
 
     Raises
     ------
     StallTimeout
-        As of ``gate.poll``.
+        As for ``gate.poll``.
     """
     loop = asyncio.get_running_loop()
     began = loop.time()
-    await asyncio.sleep(0)  # a producer that is never late must not keep the loop from the others; nothing is taken yet
+    await asyncio.sleep(0)  # with data always there, other coroutines would never run; nothing is taken yet
     while True:
-        # The eventcount's order: arm, look, sleep.  Whatever comes after the arming makes the descriptor readable.
+        # The order of an eventcount: arm, check, sleep.  What arrives after the arming makes the descriptor readable.
         descriptor = gate.arm_wake()
         got = gate.poll(0)
         if got is not None or gate.finished:
@@ -50,7 +50,7 @@ async def poll_async(gate: InputGate, timeout: float | None = None) -> Any:
 
 
 class AsyncReader:
-    """What ``async for`` goes over: records, record batches or events, as iterating over the gate gives them."""
+    """Iterator for ``async for``; gives the same records, record batches and events as iterating over the gate."""
 
     def __init__(self, gate: InputGate) -> None:
         self._gate = gate

@@ -1,12 +1,13 @@
-# Map of a blocking partition: what is written goes to a file, and may be read when all of it is there.
+# Map of a blocking partition: records are written to a file, and can be read once all of them are there.
 #
-#     writer's thread    open buffer -> stage (a queue per subpartition, nobody else sees it) -> file, and home
-#     finished           the index is final, every segment of the writer is home
-#     who reads          file -> segment of this partition's pool -> subs (the queue that consumers drain)
+#     while writing      open buffer -> stage (a private queue per subpartition) -> file; the segment is recycled
+#     when finished      the index is final, and the writer holds no segments
+#     while reading      file -> segment of this partition's pool -> subs (the queues that consumers drain)
 #
-# Who reads is from then on the writer of `subs[part]`: a local gate's reader for what it reads in place, and whoever is
-# within close or try_close for the others.  There is a segment for each: the pool guarantees one more than there are
-# subpartitions, a local reader takes one at a time, and the other side leaves one for each that has none.
+# The thread that loads from the file then acts as the writer of `subs[part]`: for a local gate its reader, for remote
+# consumers the thread that is in close or try_close.  A segment is always left for each subpartition: the pool
+# guarantees one more than there are subpartitions, a local reader takes one at a time, and close leaves one for each
+# subpartition that has none.
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 
 from fastbuf._native.atomics cimport fb_au32
@@ -22,26 +23,26 @@ cdef enum Consumer:
     CONSUMER_REMOTE = 2
 
 
-cdef struct SpillBatch:         # writer only: what one system call writes
+cdef struct SpillBatch:         # what one system call writes; for the writer's thread only
     iovec vectors[SPILL_VECTORS]
     int n
     uint64_t bytes
     uint32_t *taken             # slots of each subpartition's stage that end with this batch
-    # The first queue's slots, in order: a broadcast's buffers stand in every queue, and are written once.
+    # The slots of the first queue, in order.  A broadcast buffer is in every queue, and is written only once.
     int32_t *segments
     uint64_t *offsets
-    uint32_t *crcs              # of these, if checksums are wanted
+    uint32_t *crcs              # CRC32C of each, if checksums are wanted
     uint32_t known
 
 
 cdef class BlockingPartition(ResultPartition):
-    cdef SpillFile *file        # NULL once all is consumed
+    cdef SpillFile *file        # NULL once everything was consumed
     cdef SpillBatch *batch
     cdef uint8_t *consumers     # Consumer, by subpartition; set once, under the GIL, after notify and notify_context
     cdef readonly str directory
-    cdef char where[400]        # the same, for messages from nogil code
-    cdef fb_au32 finished       # all is in the file; stored with release after its last change
-    cdef bint writer_gone       # the writer has let go, and local readers have not
+    cdef char where[400]        # the directory, for messages from nogil code
+    cdef fb_au32 finished       # 1: the file is complete; stored with release after its last change
+    cdef bint writer_gone       # the writer was closed while local readers still read
 
     cdef bint is_attached(self, int part) noexcept nogil
     cdef bint store(self) noexcept nogil

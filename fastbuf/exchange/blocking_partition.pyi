@@ -4,7 +4,7 @@ from fastbuf.config import ExchangeConfig
 from fastbuf.exchange.result_partition import ResultPartition
 
 class BlockingPartition(ResultPartition):
-    """A result partition that is stored in a file, and read when it is finished."""
+    """A result partition that is stored in a file, and can be read when it is finished."""
 
     directory: str
     def __init__(

@@ -1,4 +1,4 @@
-"""A blocking partition: stored in a file as it is written, read when it is finished (map in the ``.pxd``)."""
+"""A blocking partition: stored in a file as it is written, read once it is finished (map in the ``.pxd``)."""
 
 import os
 import tempfile
@@ -68,17 +68,17 @@ cdef extern from "Python.h" nogil:
 
 
 def nameless_file(directory):
-    """Descriptor of a new file in `directory` that no name leads to: it is gone with its last descriptor.
+    """Descriptor of a new file without a name in `directory`; the kernel deletes it with its last descriptor.
 
     Raises
     ------
     ResourceError
-        There is none to be had there.
+        The file cannot be created.
     """
     try:
         try:
             return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        except OSError:     # not every file system knows it; what is wrong with the directory itself is said below
+        except OSError:     # some file systems lack O_TMPFILE; a fault of the directory itself shows below
             fd, name = tempfile.mkstemp(prefix="fastbuf-", dir=directory)
             os.unlink(name)
             return fd
@@ -89,18 +89,18 @@ def nameless_file(directory):
 
 
 cdef class BlockingPartition(ResultPartition):
-    """R subpartitions in one file without a name; consumers may read when the producer has finished.
+    """All subpartitions in one file without a name; consumers can read when the producer has finished.
 
-    Made by :meth:`ShuffleEnvironment.create_result_partition` with ``partition_type="blocking"``.  Finished buffers are
-    written from their segments when the writer needs room, many by one system call, and recycled; so the memory is the
-    pool's, as of a pipelined partition, and 16 bytes for each run of one subpartition's bytes in the file.
+    Made by :meth:`ShuffleEnvironment.create_result_partition` with ``partition_type="blocking"``.  When the writer needs
+    room, it writes finished buffers to the file, many by one system call, and recycles their segments.  It needs the
+    pool's memory, like a pipelined partition, and 16 bytes for each contiguous piece of one subpartition in the file.
 
     Raises
     ------
     ResourceError
-        The directory cannot be written to, or is full: the message names the setting. Or the file was cut.
+        The directory is full or cannot be written to (the message names the setting), or the file was truncated.
     BlockCorrupt
-        With ``ExchangeConfig(checksum=True)``: the file holds other bytes than were written. The consumers are told.
+        With ``ExchangeConfig(checksum=True)``: the file was altered. The consumers fail too.
 
     Notes
     -----
@@ -160,8 +160,7 @@ cdef class BlockingPartition(ResultPartition):
         return self.store()
 
     cdef bint store(self) noexcept nogil:
-        """Every finished buffer and event goes to the file, and its segment home; False: there was none, or it failed.
-        """
+        """Writes all finished buffers and events to the file and recycles the segments; False: none, or it failed."""
         cdef int part
         cdef bint first = True
         cdef bint any = False
@@ -180,7 +179,7 @@ cdef class BlockingPartition(ResultPartition):
         return self.write_batch() == 0 and any
 
     cdef int collect(self, int part, bint first) noexcept nogil:
-        """Puts what `part` has finished into the batch, and notes where it will stand; -1: failed."""
+        """Adds the finished buffers of `part` to the batch, and their positions to the index; -1: failed."""
         cdef SpillBatch *b = self.batch
         cdef Subpartition *s = &self.stage[part]
         cdef uint32_t left = sub_queued(s)
@@ -229,15 +228,15 @@ cdef class BlockingPartition(ResultPartition):
         return 0
 
     cdef int write_batch(self) noexcept nogil:
-        """One system call, as a rule; -1: failed.  What it wrote from goes home."""
+        """Writes the batch, usually by one system call, and recycles its segments; -1: failed."""
         cdef SpillBatch *b = self.batch
         cdef PyThreadState *state = NULL
         cdef bint mine = False
         cdef int part
         cdef int error = 0
         if b.n:
-            # A disk may take its time, and the writer may have come here with the GIL.  Nobody takes its segments
-            # meanwhile: `writing` is set, by the writer or here.
+            # A disk may be slow, and the writer may hold the GIL here: it is released.  Nobody takes its segments
+            # meanwhile, since `writing` is set, by the writer or here.
             if not self.unlocked:
                 if not self.writing:
                     self.writing = PyThread_get_thread_ident()
@@ -260,14 +259,14 @@ cdef class BlockingPartition(ResultPartition):
         return 0
 
     cdef void failed(self, int error, const char *doing) noexcept nogil:
-        # To the writer, and to every consumer.
+        # Reports the error to the writer and to every consumer.
         cdef char text[1024]
         cdef int part
         cdef const char *why = b"it ends before its index does"
         if error == SPILL_ALTERED:
             snprintf(text, sizeof(text),
-                     b"%s the file of blocking partition %u in %s: a buffer of it does not have the CRC32C that it was "
-                     b"written with; the disk, or whoever can write there, has altered it",
+                     b"%s the file of blocking partition %u in %s: a buffer does not have the CRC32C that it was "
+                     b"written with; the disk, or another process that can write there, has altered it",
                      doing, self.channel, self.where)
             failure_set(&self.core.failure, FAIL_CORRUPT, text, strlen(text))
         else:
@@ -280,18 +279,18 @@ cdef class BlockingPartition(ResultPartition):
             failure_set(&self.core.failure, FAIL_RESOURCE, text, strlen(text))
         fb_u32_store_release(&self.core.abort_asked, 1)
         for part in range(self.subpartitions):
-            # Who is attached just now may have set the one of these and not the other; he looks at `abort_asked` after.
+            # A consumer that is being attached may not be seen here; it checks `abort_asked` afterwards.
             if self.is_attached(part) and not fb_u32_load_acquire(&self.subs[part].closed):
                 self.subs[part].notify(self.subs[part].notify_context)
 
     cdef bint is_attached(self, int part) noexcept nogil:
-        # Any thread.  Pairs with set_transport: who sees a consumer sees all of whom to tell.
+        # Any thread.  Pairs with set_transport: whoever sees the consumer also sees its notify and notify_context.
         cdef bint attached = self.consumers[part] != CONSUMER_NONE
         fb_fence_seq_cst()
         return attached
 
     cdef int end(self) except -1:
-        """All of it goes to the file; from here on consumers may read."""
+        """Writes what is left to the file; from here on consumers can read."""
         cdef int part
         if self.ended:
             return 0
@@ -311,7 +310,7 @@ cdef class BlockingPartition(ResultPartition):
         return 0
 
     cpdef flush(self):
-        """Nothing leaves before all of it may: only what has failed is raised."""
+        """Only raises an error that was set: nothing can be read before the partition is finished."""
         self.check()
 
     cdef uint64_t stored(self) noexcept nogil:
@@ -325,7 +324,7 @@ cdef class BlockingPartition(ResultPartition):
     # ---- reading
 
     cdef int load(self, int part) noexcept nogil:
-        """The next of the file into the queue of `part`: 1, 0: no room, no segment or no more, -1: failed."""
+        """Loads the next buffer or event into the queue of `part`; 0: no room, segment or data; -1: failed."""
         cdef Subpartition *s = &self.subs[part]
         cdef EventBlob *event
         cdef uint32_t n
@@ -367,7 +366,7 @@ cdef class BlockingPartition(ResultPartition):
         return -1
 
     cdef int loaded(self, Subpartition *s) noexcept nogil:
-        # Its consumer may have gone meanwhile: after `closed` nobody drains any more but who writes.
+        # The consumer may have closed meanwhile.  After `closed` only the thread that writes the queue may drain it.
         if fb_u32_load_acquire(&s.closed):
             sub_discard(s)
             return 0
@@ -384,7 +383,7 @@ cdef class BlockingPartition(ResultPartition):
         return got
 
     cdef void pump(self) noexcept nogil:
-        """What remote consumers have room for, while each subpartition that has nothing queued keeps a segment."""
+        """Loads what remote consumers have room for; leaves a segment for each subpartition with an empty queue."""
         cdef int part
         cdef int64_t spare = <int64_t> local_limit(self.pool.core) - local_in_use(self.pool.core)
         for part in range(self.subpartitions):
@@ -404,9 +403,9 @@ cdef class BlockingPartition(ResultPartition):
                 spare -= 1
 
     def remote_closed(self):
-        """Sends what there is room for; whether every remote consumer has acknowledged the end, or cancelled.
+        """Loads what there is room for; True: every remote consumer has acknowledged the end, or cancelled.
 
-        Who was never attached is not waited for.
+        Subpartitions without a consumer are not waited for.
         """
         if fb_u32_load_acquire(&self.finished) and not self.closed and not failure_code(&self.core.failure):
             self.writing = PyThread_get_thread_ident()
@@ -419,9 +418,9 @@ cdef class BlockingPartition(ResultPartition):
         return True
 
     def set_transport(self, int part, kind, where):
-        """Note who drains `part`, and let it know if there is something already."""
+        """Note who drains `part`, and notify it if there is already something to read."""
         ResultPartition.set_transport(self, part, kind, where)
-        fb_fence_seq_cst()              # what the transport has set first: see is_attached
+        fb_fence_seq_cst()              # orders the transport's notify before `consumers`: see is_attached
         self.consumers[part] = CONSUMER_LOCAL if kind == "local" else CONSUMER_REMOTE
         if fb_u32_load_acquire(&self.finished):
             self.subs[part].notify(self.subs[part].notify_context)
@@ -450,8 +449,7 @@ cdef class BlockingPartition(ResultPartition):
         return 0
 
     def destroy(self):
-        """Last step of the writer; a local gate that has not had everything goes on to read, and the last one ends it.
-        """
+        """Last step of the writer; local gates that still read keep the partition, and the last one frees it."""
         cdef int part
         if self.destroyed:
             return
@@ -465,7 +463,7 @@ cdef class BlockingPartition(ResultPartition):
                 if not fb_u32_load_acquire(&self.subs[part].closed):
                     sub_close(&self.subs[part], True)
             if fb_u32_load_acquire(&self.subs[part].closed):
-                sub_discard(&self.subs[part])       # loaded between its consumer's last look and `closed`
+                sub_discard(&self.subs[part])       # loaded between its consumer's last check and `closed`
         if fb_u32_load_acquire(&self.finished) and self.read_in_place():
             self.writer_gone = True
             return

@@ -1,13 +1,13 @@
-# Map of the reader's end of input channels: one class for each way that what was sent comes to the reader.
+# Map of the reading end of input channels: one class for each way in which data reaches the reader.
 #
-#   LocalChannel   in place: what a writer of this process queued (result_subpartition.pxd)
-#   SharedChannel  in place: what a writer of another process lends (shared_reader.pxd)
-#   WireChannels   in segments of the gate's, where a transport's thread puts it: all such channels of a gate, which
-#                  schedules those that have something (gate_core.pxd)
+#   LocalChannel   reads in place what a writer of this process queued (result_subpartition.pxd)
+#   SharedChannel  reads in place what a writer of another process lends (shared_reader.pxd)
+#   WireChannels   reads the gate's own segments, which a transport's thread fills; one object for all such channels of
+#                  a gate, which schedules those that have data (gate_core.pxd)
 #
-# A turn: `begin`; `next`, and `advance` over what that gave, while there is something; `leave`, whatever happened.
+# A turn: `begin`; then `next` and `advance` as long as there is data; then `leave`, also after an error.
 #
-# Owner of every field: the gate's reader, or who closes the gate, with the gate's lock (the Python one) held.
+# Owner of every field: the gate's reader, or the thread that closes the gate, with the gate's (Python) lock held.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from fastbuf.exchange.gate_core cimport GateCore
@@ -18,37 +18,37 @@ from fastbuf.exchange.shared_block cimport SharedEnd
 from fastbuf.exchange.shared_reader cimport News, SharedLook, SharedReader
 
 cdef enum:
-    # Buffers taken from the queues, and given back, at a time.  Well below the window that a channel has by default,
-    # 10: a sender that had 8 of them back at once waited for most of the time that they were decoded in.
+    # Buffers taken from the queues, and given back, at a time.  Well below a channel's default window of 10: when 8
+    # were given back at once, the sender waited for most of the time that it took to decode them.
     READY_BATCH = 4
 
 
 cdef class ChannelReader:
-    cdef InputChannel *channel      # of which the last news was; but of WireChannels always the same
-    cdef bint holds                 # it has taken more, which is to be read before the turn ends
-    cdef bint partial               # a buffer that the writer still fills may be read as well
-    cdef uint32_t length            # of what `next` gave
-    cdef bint last                  # that was the last of its buffer
+    cdef InputChannel *channel      # the channel; of WireChannels: the channel of the last `next`
+    cdef bint holds                 # it has taken buffers that must be read before the turn ends
+    cdef bint partial               # a buffer that the writer still fills may be read too
+    cdef uint32_t length            # bytes that `next` gave
+    cdef bint last                  # they were the last of their buffer
 
     cdef void begin(self, bint partial) noexcept nogil
-    # most: buffers that are wanted, READY_BATCH at most
+    # most: number of buffers wanted, READY_BATCH at most
     cdef News next(self, uint32_t most, const uint8_t **data, uint32_t *length) noexcept nogil
     cdef void advance(self) noexcept nogil
     cdef void leave(self) noexcept nogil
-    cdef int refill(self) except -1                 # 1: nothing was next, and something is now
-    cdef bytes gave_up(self)                        # why the producer did; None: it has not
-    # The reader wants no more: it has all (NEWS_END) or enough, or failed for that reason.  False: others go on.
+    cdef int refill(self) except -1                 # loads more data into an empty queue; 1: there is some now
+    cdef bytes gave_up(self)                        # the producer's reason if it has aborted, else None
+    # The reader stops: it has everything (NEWS_END), has enough, or failed with `reason`.  False: other channels go on.
     cdef bint end(self, SharedEnd how, const char *reason) except -1
-    cdef bint hint(self, SharedLook *look) noexcept nogil   # where to look for what comes, if that can be looked at
+    cdef bint hint(self, SharedLook *look) noexcept nogil   # memory to poll for new data, if there is such a place
     cdef uint32_t queued(self) noexcept nogil
-    cdef uint64_t stored(self) noexcept nogil       # bytes that come when the producer has finished
+    cdef uint64_t stored(self) noexcept nogil       # bytes stored by a blocking producer that has not finished
 
 
 cdef class LocalChannel(ChannelReader):
     cdef ResultPartition partition  # kept alive while it is read
     cdef Subpartition *sub
     cdef int part
-    cdef bint asked                 # the writer has asked to flush, and not all of that has been read
+    cdef bint asked                 # the writer has flushed, and not all of that was read
 
 
 cdef class SharedChannel(ChannelReader):
@@ -58,8 +58,8 @@ cdef class SharedChannel(ChannelReader):
 cdef class WireChannels(ChannelReader):
     cdef GateCore *core
     cdef ReadyBuffer taken[READY_BATCH]
-    cdef uint32_t count             # of those; read so far, at
-    cdef uint32_t at
+    cdef uint32_t count             # entries of `taken`
+    cdef uint32_t at                # of these, read
 
 
 cdef LocalChannel local_channel(InputChannel *c, ResultPartition partition, int part)

@@ -1,4 +1,4 @@
-"""The reader's end of input channels, one class for each way to read them (the map is in the ``.pxd``)."""
+"""The reading end of input channels, one class for each way to read them (the map is in the ``.pxd``)."""
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free
@@ -34,7 +34,7 @@ from fastbuf.serializers.columns cimport fb_ask_for
 
 
 cdef class ChannelReader:
-    """What every kind has, and one of its own may do otherwise."""
+    """Defaults, which the classes for each kind of channel override."""
 
     cdef void begin(self, bint partial) noexcept nogil:
         self.partial = partial
@@ -80,7 +80,7 @@ cdef LocalChannel local_channel(InputChannel *c, ResultPartition partition, int 
 
 
 cdef class LocalChannel(ChannelReader):
-    """Read where a writer of this process wrote it."""
+    """Reads in place what a writer of this process wrote."""
 
     cdef void begin(self, bint partial) noexcept nogil:
         self.asked = fb_u32_exchange_acq_rel(&self.sub.flush_asked, 0) != 0
@@ -98,7 +98,7 @@ cdef class LocalChannel(ChannelReader):
             self.length = 0
             self.last = True
             return NEWS_EVENT
-        self.asked = False          # all that was to leave has
+        self.asked = False          # everything flushed was read
         return NEWS_END if sub_exhausted(self.sub) else NEWS_NONE
 
     cdef void advance(self) noexcept nogil:
@@ -111,7 +111,7 @@ cdef class LocalChannel(ChannelReader):
             fb_u32_exchange_acq_rel(&self.sub.flush_asked, 1)
 
     cdef int refill(self) except -1:
-        # A blocking partition that is finished has the next of its file.
+        # A finished blocking partition loads the next buffer of its file.
         return self.partition.refill(self.part)
 
     cdef bytes gave_up(self):
@@ -147,13 +147,13 @@ cdef SharedChannel shared_channel(InputChannel *c, SharedReader ring):
 
 
 cdef class SharedChannel(ChannelReader):
-    """Read where a writer of another process wrote it."""
+    """Reads in place what a writer of another process wrote."""
 
     cdef News next(self, uint32_t most, const uint8_t **data, uint32_t *length) noexcept nogil:
         cdef News news = self.ring.next(self.partial, data, length, &self.last)
         self.length = length[0] if news == NEWS_BYTES else 0
         if news == NEWS_BYTES and not self.ring.enter():
-            return NEWS_NONE        # taken back: the producer's reason is there, or the end of its control line is near
+            return NEWS_NONE        # the producer took it back: its reason, or the loss of its process, comes next
         if news == NEWS_NONE and self.ring.exhausted():
             return NEWS_END
         return news
@@ -173,7 +173,7 @@ cdef class SharedChannel(ChannelReader):
         if how == SHARED_DONE:
             self.channel.announced_total = self.ring.received
             self.channel.state = CHANNEL_FINISHED
-            self.ring.leave()       # the last look at a segment is before the last word
+            self.ring.leave()       # segments are not read after the end was reported
         self.ring.end(how, reason, strlen(reason))
         return True
 
@@ -183,7 +183,7 @@ cdef class SharedChannel(ChannelReader):
         return True
 
 
-# ---- what a transport's thread brings
+# ---- filled by a transport's thread
 
 
 cdef WireChannels wire_channels(GateCore *core):
@@ -193,9 +193,9 @@ cdef WireChannels wire_channels(GateCore *core):
 
 
 cdef class WireChannels(ChannelReader):
-    """Taken a few buffers at a time: what is taken is read, and its segments are credit again at once.
+    """Takes a few buffers at a time from the gate's queues; once read, their segments become credit again.
 
-    Not more than is wanted: a list of records is to be given out while it is in the cache.
+    It takes no more than are wanted, so that a list of records is given out while it is in the cache.
     """
 
     cdef News next(self, uint32_t most, const uint8_t **data, uint32_t *length) noexcept nogil:

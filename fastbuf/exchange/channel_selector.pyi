@@ -2,7 +2,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 class ChannelSelector:
-    """Base of all selectors: which subpartition a record goes to."""
+    """Base of all selectors; a selector chooses the subpartition of each record."""
 
 def hash_by(*keys: str | int, partitions: int | None = None, only: Sequence[int] | None = None) -> ChannelSelector:
     """Records with equal keys go to the consumer that ``df.repartition(n, keys)`` of Spark chooses."""
@@ -10,7 +10,7 @@ def hash_by(*keys: str | int, partitions: int | None = None, only: Sequence[int]
 def range_by(
     *keys: str, sample: Any = None, bounds: Any = None, ascending: bool = True, seed: int = 0
 ) -> ChannelSelector:
-    """Ranges of the keys' order, with bounds from a sample or given: consumer 0 gets the least keys."""
+    """Each consumer gets a range of the keys, by bounds or a sample; consumer 0 gets the smallest keys."""
 
 def forward(to: int = 0) -> ChannelSelector:
     """Everything goes to consumer `to`."""
@@ -19,7 +19,7 @@ def round_robin(partitions: int | None = None, only: Sequence[int] | None = None
     """Record by record to the next consumer."""
 
 def first_free() -> ChannelSelector:
-    """Each record, or each batch as a whole, to the consumer that has least to do."""
+    """Each record, or each batch as a whole, to the consumer with the fewest waiting buffers."""
 
 def shuffle(seed: int | None = None) -> ChannelSelector:
     """Each record to a random consumer."""

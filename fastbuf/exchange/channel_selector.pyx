@@ -18,7 +18,7 @@ from fastbuf.checks import flag, whole
 from fastbuf.errors import ConfigError, RecordError, SchemaError
 
 cdef enum:
-    HASHES = 1 << 30            # as many as HashPartitioner tells apart
+    HASHES = 1 << 30            # number of different hashes, as in HashPartitioner
 
 
 cdef class ChannelSelector:
@@ -53,12 +53,12 @@ cdef class ChannelSelector:
 
 
 cdef object _renamed(object partitions, object only, int n):
-    # From a partition to its subpartition: its place in `only`, or n, which nobody reads.
+    # Maps a partition to its subpartition: its place in `only`, else n, which is dropped.
     if not isinstance(partitions, int) or len(only) != n or list(only) != sorted(set(only)):
-        raise ConfigError(f"only={only!r} with partitions={partitions!r}: one partition for each of {n} consumers, "
-                          "in order, and the number of all partitions")
+        raise ConfigError(f"only={only!r} with partitions={partitions!r}: only must have one partition for each of the "
+                          f"{n} consumers, ascending, and partitions must be the number of all partitions")
     if n and not 0 <= min(only) <= max(only) < partitions:
-        raise ConfigError(f"only={only!r}: partitions go from 0 to {partitions - 1}")
+        raise ConfigError(f"only={only!r}: partitions must be from 0 to {partitions - 1}")
     to = np.full(partitions, n, np.int32)
     to[list(only)] = np.arange(n, dtype=np.int32)
     return to
@@ -86,7 +86,7 @@ cdef class _Forward(ChannelSelector):
 
     cdef int bind(self, int n, object schema) except -1:
         if not 0 <= self.to < n:
-            raise ConfigError(f"forward({self.to}): there are {n} subpartitions")
+            raise ConfigError(f"forward({self.to}): there are {n} subpartitions, to must be from 0 to {n - 1}")
         ChannelSelector.bind(self, n, schema)
         self.always = self.to
         return 0
@@ -103,7 +103,7 @@ cdef class _RoundRobin(ChannelSelector):
     cdef int round              # partitions that take turns
     cdef object partitions      # as given
     cdef object only
-    cdef object to              # from a partition to its subpartition; None: each is its own
+    cdef object to              # maps a partition to its subpartition; None: they are the same
 
     def __init__(self, partitions, only, int at):
         self.partitions = partitions
@@ -174,7 +174,7 @@ cdef class _Broadcast(ChannelSelector):
     cdef int bind(self, int n, object schema) except -1:
         ChannelSelector.bind(self, n, schema)
         self.to_all = True
-        self.always = n             # as open_buffer has it
+        self.always = n             # stands for all subpartitions, as in open_buffer
         return 0
 
 
@@ -214,7 +214,7 @@ cdef class _Rescale(ChannelSelector):
 
 
 cdef class _FirstFree(ChannelSelector):
-    cdef ResultPartition partition      # the writer's, which made this selector's copy: it ends with it
+    cdef ResultPartition partition      # of the writer that has this copy of the selector
     cdef int at
 
     def __reduce__(self):
@@ -222,8 +222,8 @@ cdef class _FirstFree(ChannelSelector):
 
     cdef int attach(self, ResultPartition partition) except -1:
         if partition.stage != partition.subs:
-            raise ConfigError("first_free() looks at who has read what was sent: of a blocking partition nothing is "
-                              "read before all is written. Use round_robin()")
+            raise ConfigError("first_free() needs a pipelined partition: it looks at what consumers have read, and "
+                              "they read nothing of a blocking partition before it is finished. Use round_robin()")
         self.partition = partition
         self.by_room = True
         self.always = -1
@@ -252,7 +252,7 @@ cdef class _Custom(ChannelSelector):
 
     cdef int bind(self, int n, object schema) except -1:
         ChannelSelector.bind(self, n, schema)
-        self.always = -1            # the function is the user's: it is called for every record
+        self.always = -1            # call the user's function for every record, even with one subpartition
         return 0
 
     cdef int select(self, object record) except -1:
@@ -269,7 +269,7 @@ cdef class _Hash(ChannelSelector):
     cdef readonly tuple keys
     cdef readonly object partitions     # as given
     cdef readonly object only
-    cdef int32_t[::1] to                # from a partition to its subpartition, where `only` is given
+    cdef int32_t[::1] to                # with `only`: maps a partition to its subpartition
     cdef RecordHasher hasher
     cdef HashPartitioner partitioner
 
@@ -294,7 +294,7 @@ cdef class _Hash(ChannelSelector):
             self.always = -1
             self.dropped = 1
         self.partitioner = HashPartitioner(self.keys, n if self.only is None else self.partitions)
-        # Now, so that a type that has no hash is refused before there is a record.
+        # Made now, so that a type that cannot be hashed is refused before the first record.
         self.hasher = None if schema is None else RecordHasher(schema, self.keys)
         self.by_fields = True
         return 0
@@ -353,7 +353,8 @@ cdef class _Range(ChannelSelector):
         if not keys:
             raise ConfigError("range_by() needs at least one key")
         if (sample is None) == (bounds is None):
-            raise ConfigError("range_by() takes its bounds from a sample, or is given them: one of sample and bounds")
+            raise ConfigError(
+                f"range_by() has {'neither' if sample is None else 'both'} of sample and bounds: give one of them")
         self.keys = keys
         self.sample = sample
         self.bounds = bounds
@@ -379,7 +380,8 @@ cdef class _Range(ChannelSelector):
             self.partitioner = RangePartitioner(self.keys, self.bounds, ascending=self.ascending)
             if self.partitioner.partitions > n:
                 raise ConfigError(
-                    f"range_by() has {self.partitioner.partitions - 1} bounds for {n} subpartitions: {n - 1} at most")
+                    f"range_by() has {self.partitioner.partitions - 1} bounds for {n} subpartitions: give at most "
+                    f"{n - 1}")
         self.fields = None
         self.by_fields = True
         return 0
@@ -415,12 +417,12 @@ def hash_by(*keys, partitions=None, only=None):
     *keys : str or int
         Names or positions of the key columns.
     partitions, only : int and sequence of int, optional
-        The consumers are these partitions of so many alone, in ascending order; rows of others are dropped before they
-        are encoded.  For batches.
+        For batches: the consumers get only the partitions `only` (ascending) of `partitions` in all; rows of other
+        partitions are dropped before they are encoded.
 
     See Also
     --------
-    RecordWriter.digest : tells whether two writers were given the same keys.
+    RecordWriter.digest : equal if two writers got the same keys.
 
     Notes
     -----
@@ -431,26 +433,26 @@ def hash_by(*keys, partitions=None, only=None):
 
 
 def range_by(*keys, sample=None, bounds=None, ascending=True, seed=0):
-    """Ranges of the keys' order: consumer 0 gets the least ones, and no consumer has a key between two of another's.
+    """Each consumer gets a range of the keys; consumer 0 gets the smallest keys.
 
     Parameters
     ----------
     *keys : str
-        Key fields, the first one first.  None is less than everything, NaN more than every number.
+        Key fields, the most significant first.  None is less than everything, NaN more than every number.
     sample : pyarrow.RecordBatch or Table, iterable of batches, or NumPy structured array, optional
-        Rows of the data: bounds are chosen that part it evenly.  All producers of an exchange must be given one sample
-        (or one set of bounds), else they send equal keys to different consumers.
+        Rows of the data; the bounds are chosen so that they divide it evenly.  All producers of an exchange need the
+        same sample (or the same bounds), else they send equal keys to different consumers.
     bounds : pyarrow.RecordBatch, optional
-        Instead of a sample: the greatest key of each consumer but the last, ascending; its columns are the keys.
+        Instead of a sample: the greatest key of each consumer except the last, ascending; its columns are the keys.
     ascending : bool
         False: consumer 0 gets the greatest keys.
     seed : int
-        Of drawing from the sample.
+        Seed for drawing rows from the sample.
 
     Raises
     ------
     ConfigError
-        No key; neither a sample nor bounds, or both; and, when the writer is made, more bounds than consumers.
+        No key; neither or both of sample and bounds; or, when the writer is made, too many bounds.
 
     See Also
     --------
@@ -473,17 +475,18 @@ def round_robin(partitions=None, only=None, start=0):
     partitions, only : int and sequence of int, optional
         As for :func:`hash_by`.
     start : int
-        The consumer before the first one's: producers that start at different ones fill all consumers alike.
+        The first record goes to the consumer after this one.  Give each producer another start, so that all consumers
+        get the same amount.
     """
     return _RoundRobin(partitions, only, whole("start", start, 0))
 
 
 def first_free():
-    """Each record, or each batch as a whole, to the consumer that has least to do: a work queue.  A slow one gets less.
+    """Each record, or each batch as a whole, to the consumer with the fewest waiting buffers: a work queue.
 
-    A consumer's load is the buffers that wait for it in this writer; who wants single records handed out one by one, at
-    once, sets ``buffer_timeout_s=0``: then each is a buffer of its own.  What is on its way over TCP is not seen: a
-    consumer has up to ``exclusive + floating`` buffers of that, so few of them part the work more evenly.
+    Only buffers that wait in this writer are counted.  To hand out records one by one, set ``buffer_timeout_s=0``: then
+    each record gets its own buffer.  Over TCP a consumer holds up to ``exclusive + floating`` further buffers, which
+    are not counted: small values divide the work more evenly.
     """
     return _FirstFree()
 
@@ -501,20 +504,20 @@ def rescale(producer, producers):
     producer : int
         This producer's number, from 0.
     producers : int
-        How many there are.  With more consumers than producers each producer has a share of its own of the consumers;
-        with fewer, neighbouring producers share one.
+        Number of producers.  With more consumers than producers each producer has its own consumers; with fewer,
+        neighbouring producers share one.
     """
     producers = whole("producers", producers, 1)
     return _Rescale(whole("producer", producer, 0, producers - 1), producers)
 
 
 def broadcast():
-    """Every record to every consumer: written once, into buffers that all of them read."""
+    """Every record to every consumer; it is written once, into buffers that all consumers read."""
     return _Broadcast()
 
 
 def custom(func):
-    """The user's own: ``func(record, n) -> int`` for records, ``func(batch, n) -> int32 array`` for batches."""
+    """A user-defined selector: ``func(record, n) -> int`` or, for batches, ``func(batch, n) -> int32 array``."""
     if not callable(func):
         raise ConfigError(f"func is {func!r:.80}: it must be callable")
     return _Custom(func)

@@ -1,9 +1,9 @@
-# Seconds of a setting or a caller to nanoseconds, for deadlines.
+# Converts seconds to nanoseconds, for deadlines.
 from libc.stdint cimport int64_t
 
 
 cdef inline int64_t seconds_ns(double s) noexcept nogil:
-    # Clamped: infinity (no limit) and what no clock reaches become 127 years, which can be added to any time.
+    # Clamped: infinity (no limit) and very long times become 127 years, which can be added to any time.
     if s >= 4e9:
         return 4000000000000000000
     return <int64_t> (s * 1e9) if s > 0 else 0

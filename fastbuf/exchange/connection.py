@@ -1,7 +1,7 @@
-"""What a transport fulfils, and where the exchange finds it.
+"""The interface of transports, and their registry.
 
-The exchange knows no transport by name of module: a transport registers a factory here, and an
-environment makes it when the first remote channel needs it.
+The exchange does not import transports: each registers a factory here, and an environment makes it when the first
+remote channel needs it.
 """
 
 from __future__ import annotations
@@ -13,40 +13,40 @@ from fastbuf.errors import FastbufError
 
 
 class Refused(FastbufError, ConnectionError):
-    """A channel is not to be had through this transport; another may do."""
+    """This transport cannot connect the channel; another one may."""
 
 
 class NobodyListens(Refused):
-    """Nobody listens at the address: a consumer may not be up yet."""
+    """Nobody listens at the address; the consumer may not have started yet."""
 
 
 class Transport(Protocol):
     """Moves buffers between subpartitions and gates of different processes."""
 
     def listen(self, host: str, ports: tuple[int, int]) -> tuple[str, int]:
-        """Listen on the address asked for, on the first free port of the range; -> the address bound."""
+        """Listen on that host, on the first free port of the range; -> the address bound."""
 
     def connect(self, partition: Any, index: int, target: tuple[str, int, int], channel: Any) -> None:
-        """Connect subpartition `index` to the gate that `target` names and prove the secret."""
+        """Connect subpartition `index` to the gate at `target`, and prove to know its secret."""
 
     def register_gate(self, gate: Any) -> None:
         """Producers may connect to this gate from now on."""
 
     def let_go_gate(self, gate: Any) -> None:
-        """The gate is about to be freed: nothing of the transport may point to it afterwards."""
+        """Drop all pointers to the gate, which is about to be freed."""
 
     def let_go_partition(self, partition: Any) -> None:
-        """The partition is about to be freed: nothing of the transport may point to it afterwards."""
+        """Drop all pointers to the partition, which is about to be freed."""
 
     def stats(self) -> dict[str, int]:
-        """Figures for :meth:`ShuffleEnvironment.stats`: those of a name are added up."""
+        """Figures for :meth:`ShuffleEnvironment.stats`; those of all transports are added up by name."""
 
     def close(self) -> None:
         """End threads and connections."""
 
 
 _FACTORIES: dict[str, Callable[[Any], Transport]] = {}
-_MONITORS: list[Callable[[Any], Any]] = []  # one: the exchange knows no monitor by name of module, either
+_MONITORS: list[Callable[[Any], Any]] = []  # at most one; the exchange does not import the monitor either
 
 
 def register_monitor(factory: Callable[[Any], Any]) -> None:

@@ -1,14 +1,14 @@
-# Map of a doorbell: the word that a gate's reader, or a partition's writer, sleeps on.
+# Map of a doorbell: the event on which a gate's reader or a partition's writer sleeps.
 #
-# A page of a memfd when peers of other processes are to ring it (`fd` is given to them), else ordinary memory.  Each
-# gate and each partition has one of its own, so that a peer can disturb nobody but who deals with it; and all that it
-# can do there is to delay or to cause a wake-up, since whoever sleeps looks at its condition in slices.
+# If peers in other processes shall ring it, it is a page of a memfd (they get `fd`), else ordinary memory.  Each gate
+# and each partition has its own, so that a peer can only disturb the one that it exchanges data with.  A faulty peer
+# can only delay or cause a wake-up, since a sleeper checks its condition at intervals anyway.
 from fastbuf._native.atomics cimport fb_au32, fb_event
 
 
 cdef struct Bell:
     fb_event event
-    fb_au32 armed               # 1: the next notice writes to the reader's eventfd as well (gate_notify)
+    fb_au32 armed               # 1: the next ring also writes to the reader's eventfd (gate_notify)
 
 
 cdef void bell_ring(Bell *bell, fb_au32 *wake_fd) noexcept nogil

@@ -1,4 +1,4 @@
-"""Doorbells: what a reader or a writer sleeps on, in its own memory or in a page that other processes map."""
+"""Doorbells: events on which a reader or a writer sleeps, in private memory or in a page that other processes map."""
 
 from libc.errno cimport errno
 from libc.stdlib cimport calloc, free
@@ -30,12 +30,12 @@ cdef extern from "fb_map.h" nogil:
 
 
 cdef void bell_ring(Bell *bell, fb_au32 *wake_fd) noexcept nogil:
-    """Whoever sleeps on it looks again; wake_fd: its eventfd as an int, which is there before it arms."""
+    """Wakes the sleeper, which checks its condition again; wake_fd: its eventfd as an int, set before it arms."""
     cdef int fd
     fb_event_notify(&bell.event)
-    # Pairs with bell_arm, by the event's word, which both have just moved: the later one reads what the other wrote. If
-    # that is this one, it sees `armed`, and the descriptor (read last: it may have come while this rang); else the one
-    # who arms sees what has come.
+    # Pairs with bell_arm.  Both have just changed the event's word, so the later one sees what the other wrote: if this
+    # is the later, it sees `armed` and the descriptor (read last, as it may have been set meanwhile); else the thread
+    # that arms sees the new data.
     if fb_u32_load_acquire(&bell.armed) and fb_u32_exchange_acq_rel(&bell.armed, 0):
         fd = <int> fb_u32_load_acquire(wake_fd)
         if fd >= 0:
@@ -43,7 +43,7 @@ cdef void bell_ring(Bell *bell, fb_au32 *wake_fd) noexcept nogil:
 
 
 cdef void bell_arm(Bell *bell) noexcept nogil:
-    """From now on the next ring writes to the eventfd as well; the caller looks once more before it waits for that."""
+    """The next ring also writes to the eventfd; the caller checks for data once more before it waits for that."""
     fb_u32_store_relaxed(&bell.armed, 1)
     fb_event_prepare(&bell.event)           # the pairing: see bell_ring
     fb_event_cancel(&bell.event)
@@ -55,12 +55,12 @@ cdef class Doorbell:
     Parameters
     ----------
     shared : bool
-        Other processes are to ring it: it is a page of a memfd, `fd`.
+        Other processes shall ring it: it is a page of the memfd `fd`.
 
     Raises
     ------
     ResourceError
-        No memory or no descriptor for it.
+        There is no memory or no descriptor for it.
     """
 
     def __cinit__(self, bint shared):
@@ -81,12 +81,12 @@ cdef class Doorbell:
 
     @classmethod
     def attach(cls, int fd):
-        """Map the doorbell of another process; the descriptor stays the caller's.
+        """Map the doorbell of another process; the caller keeps the descriptor.
 
         Raises
         ------
         ConfigError
-            It is no sealed memfd of one page.
+            It is not a sealed memfd of one page.
         ResourceError
             It cannot be mapped.
         """
@@ -94,17 +94,18 @@ cdef class Doorbell:
         cdef Bell *bell
         require_sealed(fd, "a gate or partition")
         if os.fstat(fd).st_size != PAGE:
-            raise ConfigError(f"descriptor {fd} is no doorbell")
+            raise ConfigError(
+                f"descriptor {fd} is not a doorbell: it has {os.fstat(fd).st_size} bytes instead of {PAGE}")
         bell = <Bell *> fb_map_shared(PAGE, fd, True)
         if bell == NULL:
-            raise ResourceError(f"mapping a doorbell: {os.strerror(errno)}")
+            raise ResourceError(f"cannot map a doorbell: {os.strerror(errno)}")
         free(d.bell)
         d.bell = bell
         d.length = PAGE
         return d
 
     def keep_to_ourselves(self):
-        """Nobody else is given it from now on; who has mapped it may ring it still."""
+        """Close the descriptor, so that no other process gets it; those that have mapped it can still ring."""
         if self.fd >= 0:
             close(self.fd)
             self.fd = -1

@@ -1,21 +1,21 @@
-# Map of a driver: a transport's input and output as a thread that waits may do them itself.
+# Map of a driver: it lets a waiting thread do the transport's input and output itself.
 #
-# A reader that waits for a buffer, or a writer that waits for credit, then needs no other thread to fetch it.  Who
-# waits calls, in this order:
-#     enter   with the GIL, having seen that its gate or partition is not closed: the transport stays until `leave`
-#     drive   True: something came after `key`.  False: it is to sleep on its event as anybody does
-#     sleeps  before that: from now on the transport's own thread does what is to do
-#     leave   slept: sleeps was called
-# None of them takes the GIL; `serve` does what has been marked, if nobody else is at it, and never waits.
+# A reader that waits for a buffer, or a writer that waits for credit, then needs no switch to the I/O thread.  The
+# waiting thread calls, in this order:
+#     enter   with the GIL, after checking that its gate or partition is open; the transport then stays until `leave`
+#     drive   does I/O; True: the event has moved since `key`.  False: sleep on the event, as without a driver
+#     sleeps  before it sleeps: from now on the transport's own thread does the I/O
+#     leave   slept: whether `sleeps` was called
+# None of them takes the GIL.  `serve` handles marked channels unless another thread does, and never waits.
 from libc.stdint cimport int64_t, uint32_t
 
 from fastbuf._native.atomics cimport fb_event
 
 
-cdef struct DriveState:         # what one who waits remembers from one time to the next; begins as zeros
-    int64_t wait_ns             # how long it has taken, about
-    uint32_t vain               # times in a row that nothing came
-    uint32_t skip               # times that it will not be tried
+cdef struct DriveState:         # what a waiting thread remembers from one wait to the next; starts as zeros
+    int64_t wait_ns             # typical length of a wait
+    uint32_t vain               # drives in a row in which nothing came
+    uint32_t skip               # waits before driving is tried again
 
 
 cdef struct Driver:

@@ -1,4 +1,4 @@
-"""The shuffle environment: owns the arena, the pool and the transports; all is made through it and ends with it."""
+"""The shuffle environment: owns the segment pool and the transports, and makes and closes gates and writers."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from fastbuf.exchange.result_partition import ResultPartition
 from fastbuf.memory import NetworkBufferPool
 from fastbuf.serializers.serializer import Serializer
 
-RETRY_S = 0.02  #: between two tries to connect a consumer that does not listen yet
-_open: weakref.WeakSet[ShuffleEnvironment] = weakref.WeakSet()  # that are not closed yet
+RETRY_S = 0.02  #: pause before the next try to connect to a consumer that does not listen yet
+_open: weakref.WeakSet[ShuffleEnvironment] = weakref.WeakSet()  # environments that are not closed
 
 
 @atexit.register
 def _close_at_exit() -> None:
-    """End what was forgotten while its threads can still be joined."""
-    with contextlib.ExitStack() as stack:  # all of them, though the first one's warning may be an error
+    """Close forgotten environments while their threads can still be joined."""
+    with contextlib.ExitStack() as stack:  # closes all of them, even if the warning of one is raised as an error
         for environment in list(_open):
             stack.callback(environment.forgotten)
 
@@ -49,7 +49,7 @@ def _checked_config(config: ExchangeConfig | None) -> ExchangeConfig:
 
 
 def _checked_credentials(epoch: Any, secret: Any) -> tuple[int, bytes]:
-    if not isinstance(secret, (bytes, bytearray)):  # its value is not for a log
+    if not isinstance(secret, (bytes, bytearray)):  # the message must not show its value
         raise ConfigError(f"secret is of type {type(secret).__name__}: it must be bytes")
     return whole("epoch", epoch, 0, (1 << 64) - 1), bytes(secret)
 
@@ -73,23 +73,23 @@ def _check_address(host: Any, ports: Any) -> None:
 
 
 class ShuffleEnvironment:
-    """One per process: the segments, and what moves them.
+    """The segments of a process, and the transports that move them; one per process.
 
     Parameters
     ----------
     segments
-        Segments of the pool; with `segment_size` the byte cap of all exchanges of this environment.
+        Segments in the pool; with `segment_size` this is the memory limit of all exchanges of this environment.
     segment_size
         Bytes of one segment.
     tls
-        Certificates for the TCP connections to other processes; ``None``: TCP without TLS. An end with TLS and one
-        without refuse each other.
+        Certificates for the TCP connections to other processes; ``None``: TCP without TLS. An environment with TLS
+        cannot connect to one without.
     shared
-        The segments lie in memory that other processes of the host can map, so that they read in place what is written
-        here (``transport`` of :class:`ExchangeConfig`); else they get it through TCP.
+        Put the segments into memory that other processes on this host can map; they then read in place what is
+        written here (see ``transport`` of :class:`ExchangeConfig`). Otherwise they get it through TCP.
     prefault
-        Take every page of the segments now: the memory is resident from the start, and no segment's first use waits
-        for the kernel to clear a page; else pages come as segments are used.
+        Allocate all pages of the segments now, so that no first use of a segment waits for the kernel to clear a page.
+        Otherwise pages are allocated when segments are first used.
 
     Raises
     ------
@@ -98,7 +98,7 @@ class ShuffleEnvironment:
 
     Notes
     -----
-    When a ``with`` block is left by an exception, peers of whatever it had not finished fail with its type and text.
+    If an exception leaves the ``with`` block, the peers of all unfinished exchanges fail with its type and text.
 
     Examples
     --------
@@ -131,15 +131,15 @@ class ShuffleEnvironment:
         self._transport: Transport | None = None
         self._memfd: Any = None
         self._gates: dict[int, InputGate] = {}
-        self._partitions: dict[ResultPartition, None] = {}  # in the order in which they were made
-        self._writers: list[weakref.ref[RecordWriter]] = []  # of those partitions
+        self._partitions: dict[ResultPartition, None] = {}  # in order of creation
+        self._writers: list[weakref.ref[RecordWriter]] = []  # the writers of those partitions
         self._monitor: Any = None
         self._numbers = itertools.count(1)
         self._listens_on: tuple[str, ...] = ()  # hosts that other processes may connect to
-        #: Host and port that producers of other processes connect to, once it listens; else ``None``.
+        #: Host and port that producers in other processes connect to; ``None`` before :meth:`listen`.
         self.address: tuple[str, int] | None = None
-        self._closed = False  # nothing new is made
-        self._ended = False  # all is let go of
+        self._closed = False  # nothing new can be made
+        self._ended = False  # everything was released
         _open.add(self)
 
     # ---- making
@@ -148,7 +148,7 @@ class ShuffleEnvironment:
         if self._closed:
             raise ExchangeClosed("the ShuffleEnvironment is closed")
         if os.getpid() != self.pid:
-            raise ExchangeClosed("this ShuffleEnvironment belongs to the parent process: make one of your own")
+            raise ExchangeClosed("this ShuffleEnvironment belongs to the parent process: make a new one after the fork")
 
     def _tcp(self) -> Transport:
         with self._lock:
@@ -165,12 +165,12 @@ class ShuffleEnvironment:
             return self._memfd
 
     def listen(self, host: str = "127.0.0.1", ports: tuple[int, int] = (0, 0)) -> tuple[str, int]:
-        """Let producers of other processes connect to this environment's gates; starts the I/O thread.
+        """Let producers in other processes connect to this environment's gates; starts the I/O thread.
 
         Parameters
         ----------
         host
-            The address to listen on, and no other.
+            The address to listen on.
         ports
             First and last port to try; ``(0, 0)``: any.
 
@@ -182,7 +182,7 @@ class ShuffleEnvironment:
         Raises
         ------
         ConfigError
-            A gate has a secret that is too short for who can connect here, or this environment listens already.
+            A gate has a secret that is too short for this address, or the environment listens already.
         ResourceError
             No port of the range is free.
         """
@@ -197,7 +197,7 @@ class ShuffleEnvironment:
         return address
 
     def _check_secrets(self, host: str) -> None:
-        """Whether those who reach `host` may try the gates' secrets; the lock is held."""
+        """Refuse to listen on `host` if a gate's secret is too short for it; the lock is held."""
         for gate in self._gates.values():
             check_secret(gate.gate_id, gate.secret, gate.serializer, host)
 
@@ -216,20 +216,19 @@ class ShuffleEnvironment:
         Parameters
         ----------
         serializer
-            As the producers'; a columnar one needs its schema.
+            The same as the producers'; a columnar one needs its schema.
         channels
-            Producers expected; ``None``: they come as they connect, until :meth:`InputGate.seal`.
+            Number of producers; ``None``: unknown until :meth:`InputGate.seal`, any number may connect.
         epoch
-            This run's nonce: a producer of another is refused.
+            The number of this run: producers with another one are refused.
         secret
-            What producers of other processes must prove to know; ``None``: 32 random bytes, to be had as
-            ``gate.secret`` and in ``gate.address``. Fewer than 16 bytes only on a loopback address, and not with
-            pickles.
+            What producers in other processes must prove to know; ``None``: 32 random bytes, in ``gate.secret`` and
+            ``gate.address``. Fewer than 16 bytes are allowed only on a loopback address and without pickles.
         maximum
             Most segments the gate may hold.
         lazy
-            Of a :class:`RowSerializer`: records are given out many at a time as a :class:`LazyRows`, which decodes
-            the fields that are read of them.
+            With a :class:`RowSerializer`: give out many records at a time as a :class:`LazyRows`, which decodes only
+            the fields that are read.
         """
         with self._lock:
             self._check()
@@ -266,26 +265,26 @@ class ShuffleEnvironment:
         Parameters
         ----------
         serializer
-            As the consumers'.
+            The same as the consumers'.
         targets
-            One per subpartition: a gate of this environment (read in place), or what another one's gate is reached by:
-            its :attr:`~InputGate.address`, or ``(host, port, gate_id)`` and `secret`. Of a blocking partition ``None``
-            as well: :meth:`RecordWriter.attach` names it later.
+            One per subpartition: a gate of this environment (read in place); or, for a gate of another one, its
+            :attr:`~InputGate.address` or ``(host, port, gate_id)`` with `secret`. In a blocking partition also
+            ``None``: :meth:`RecordWriter.attach` names the consumer later.
         channel
-            This producer's number; no other producer of the exchange has it.
+            This producer's number, unique in the exchange.
         epoch
-            As the gates'.
+            The same as the gates'.
         secret
-            That of the gates whose target does not have it.
+            The secret of gates whose target does not contain it.
         selector
-            Which target a record goes to; default: in turn (:func:`round_robin`).
+            Chooses the target of each record; default: each in turn (:func:`round_robin`).
         on_peer_loss
-            ``"error"``: a consumer that vanishes fails the writer; ``"cancel"``: it counts as one that has enough.
+            ``"error"``: the writer fails if a consumer is lost; ``"cancel"``: a lost consumer counts as cancelled.
         maximum
             Most segments the writer may hold.
         partition_type
-            ``"pipelined"``: consumers read from the first buffer on. ``"blocking"``: what is written is stored in a
-            file (in ``ExchangeConfig.spill_directory``), and they read once the writer has finished or closed.
+            ``"pipelined"``: consumers read from the first buffer on. ``"blocking"``: buffers are stored in a file (in
+            ``ExchangeConfig.spill_directory``), and consumers read once the writer has finished or closed.
         """
         self._check()
         instance("serializer", serializer, Serializer)
@@ -300,9 +299,12 @@ class ShuffleEnvironment:
         one_of("on_peer_loss", on_peer_loss, ("error", "cancel"))
         targets = [_checked_target(index, target) for index, target in enumerate(targets)]
         if partition_type != "blocking" and None in targets:
-            raise ConfigError("a pipelined partition has its targets from the beginning: only a blocking one may wait")
+            raise ConfigError(
+                "a target is None: a pipelined partition needs all targets when it is made, only a blocking one can "
+                "attach them later"
+            )
         if not targets:
-            raise ConfigError("a result partition without targets")
+            raise ConfigError("targets is empty: a result partition needs at least one")
         config = _checked_config(config)
         with self._lock:
             self._check()
@@ -312,7 +314,7 @@ class ShuffleEnvironment:
                 "secret": secret,
                 "fingerprint": serializer.fingerprint,
                 "loss_is_cancel": on_peer_loss == "cancel",
-                "unreached": {},  # what consumers that had enough before they were reached said
+                "unreached": {},  # messages of consumers that cancelled before they were connected
             }
             self._partitions[partition] = None
         try:
@@ -320,8 +322,8 @@ class ShuffleEnvironment:
                 if target is not None:
                     self._reach(partition, index, target)
             if selector is None:
-                selector = round_robin() if len(targets) > 1 else forward()  # which has no turns to count
-            # A copy: selectors keep a place of their own in each writer.
+                selector = round_robin() if len(targets) > 1 else forward()
+            # A copy, since a selector keeps state for its writer.
             writer = RecordWriter(partition, serializer, copy.copy(selector))
             with self._lock:
                 self._writers = [weakref.ref(made) for made in (*self.writers(), writer)]
@@ -355,7 +357,7 @@ class ShuffleEnvironment:
         credentials: dict[str, Any],
         deadline: float,
     ) -> bool:
-        """Connect a consumer of another process; False: nobody listens there yet, and there is time to try again."""
+        """Connect to a consumer in another process; False: nobody listens there yet, try again."""
         fallbacks = partition.fallbacks
         try:
             if not self._connect_shared(partition, index, address, credentials):
@@ -375,13 +377,15 @@ class ShuffleEnvironment:
     def _connect_shared(
         self, partition: ResultPartition, index: int, address: tuple[str, int, int], credentials: dict[str, Any]
     ) -> bool:
-        """Through shared memory, if the gate is of this host and either can map the other's; else False."""
+        """Connect through shared memory if possible; False: use TCP."""
         wanted = partition.config.transport
         if wanted == "tcp" or partition.config.flow_control != "credit":
             return False
         if not self.shared or isinstance(partition, BlockingPartition):
             if wanted == "memfd":
-                raise ConfigError("transport is 'memfd': for pipelined partitions of a ShuffleEnvironment(shared=True)")
+                raise ConfigError(
+                    "transport is 'memfd': it needs a pipelined partition and a ShuffleEnvironment(shared=True)"
+                )
             return False
         try:
             self._shared_memory().connect(partition, index, address, credentials)
@@ -403,7 +407,7 @@ class ShuffleEnvironment:
         self._reach(partition, index, target)
 
     @overload
-    def exchange(  # type: ignore[overload-overlap]  # 1 is an int: the first that fits is taken
+    def exchange(  # type: ignore[overload-overlap]  # 1 is an int too; the first overload that fits is taken
         self,
         serializer: Serializer,
         consumers: int = 1,
@@ -436,7 +440,7 @@ class ShuffleEnvironment:
         producers: int = 1,
         config: ExchangeConfig | None = None,
     ) -> tuple[Any, list[InputGate]]:
-        """An exchange between threads of this process; without a `selector` records go to the consumers in turn.
+        """Make an exchange between threads of this process; the default selector is :func:`round_robin`.
 
         Returns
         -------
@@ -445,21 +449,21 @@ class ShuffleEnvironment:
 
         Notes
         -----
-        Memory is bounded: a writer waits while its consumers do not read. One thread that both writes and reads must
-        leave the writer's queues room (``max_buffers_per_channel``) or use ``try_emit``.
+        Memory is bounded: a writer waits while its consumers do not read. If one thread both writes and reads, it must
+        not fill the writer's queues (``max_buffers_per_channel``), or must use ``try_emit``.
         """
         consumers, producers = whole("consumers", consumers, 1), whole("producers", producers, 1)
         config = _checked_config(config)
         if buffer_timeout_s is not None:
             config = dataclasses.replace(config, buffer_timeout_s=buffer_timeout_s)
         guaranteed = self.pool.stats().required
-        # Of each gate one segment for each channel; of each writer one for each consumer, and one on its way.
+        # A gate needs a segment for each channel; a writer one for each consumer, and one more.
         wanted = guaranteed + consumers * producers + producers * (consumers + 1)
         if wanted > self.pool.total:
             raise ResourceError(
                 f"an exchange of {producers} producers and {consumers} consumers requires {wanted - guaranteed} "
-                f"segments, and {self.pool.total - guaranteed} of {self.pool.total} are not guaranteed to others: make "
-                f"the ShuffleEnvironment with segments={wanted} or more"
+                f"segments, but only {self.pool.total - guaranteed} of {self.pool.total} are not guaranteed to others: "
+                f"make the ShuffleEnvironment with segments={wanted} or more"
             )
         gates: list[InputGate] = []
         writers: list[RecordWriter] = []
@@ -479,7 +483,7 @@ class ShuffleEnvironment:
                         )
                     )
             except BaseException:
-                for writer in writers:  # nobody else knows of them
+                for writer in writers:  # nobody else has a reference to them
                     writer.abort("the exchange could not be set up")
                 for gate in gates:
                     gate.close()
@@ -489,17 +493,17 @@ class ShuffleEnvironment:
     # ---- figures
 
     def stats(self) -> dict[str, int]:
-        """Figures of this moment, and counters since it was made.
+        """Current figures, and counters since the environment was made.
 
         Returns
         -------
         dict of str to int
             ``segments``, ``segments_in_use``, ``segments_guaranteed`` (to gates and writers, so that none waits for
             another), ``gates``, ``writers``; ``connections`` (to other environments), ``connections_stopped`` (how
-            often one was read no further because a gate had no segment; by credit never), ``shared_channels`` (through
-            shared memory). Once it listens: ``places`` for callers that have not proved a secret yet, ``places_taken``;
-            ``producers_proved``, callers that did; ``strangers_refused``, sent away for what they said;
-            ``strangers_dropped``, who said nothing in time or whose place was needed.
+            often reading was stopped because a gate had no segment; never with credits), ``shared_channels`` (through
+            shared memory). Once it listens: ``places`` for connections that have not proved a secret yet, and
+            ``places_taken``; ``producers_proved``; ``strangers_refused`` (their handshake was wrong);
+            ``strangers_dropped`` (their handshake took too long, or their place was needed).
         """
         pool = self.pool.stats()
         figures = {
@@ -526,7 +530,7 @@ class ShuffleEnvironment:
     # ---- ending
 
     def gate(self, gate_id: int) -> InputGate | None:
-        """The open gate of that number."""
+        """The open gate with that number, if there is one."""
         return self._gates.get(gate_id)
 
     def gates(self) -> Iterable[InputGate]:
@@ -534,20 +538,18 @@ class ShuffleEnvironment:
         return list(self._gates.values())
 
     def writers(self, closing: bool = False) -> list[RecordWriter]:
-        """The open writers; closing: and those that are just being closed."""
+        """The open writers; closing: also those that are being closed."""
         made = [reference() for reference in list(self._writers)]
         return [writer for writer in made if writer is not None and (closing or not writer.closed)]
 
     def links(self) -> dict[str, tuple[int, bytes]]:
-        """Of the TCP connections made here, by peer (``"host:port"``): bytes that the kernel took and has not sent, and
-        its ``struct tcp_info``.
-        """
+        """By peer (``"host:port"``) of a TCP connection made here: unsent bytes in the kernel, ``struct tcp_info``."""
         transport: Any = self._transport
         return {peer: (unsent, info) for peer, unsent, info in transport.links()} if transport is not None else {}
 
     @property
     def monitor(self) -> Any:
-        """What tells of everything made here, to oneself or others: :class:`fastbuf.monitor.EnvironmentMonitor`."""
+        """The :class:`fastbuf.monitor.EnvironmentMonitor` of everything made here."""
         with self._lock:
             if self._monitor is None:
                 self._check()
@@ -562,7 +564,7 @@ class ShuffleEnvironment:
             if transport is not None:
                 transport.let_go_gate(gate)
         gate.free()
-        with self._lock:  # last: what an interrupt leaves half done is found again by close
+        with self._lock:  # last, so that after an interrupt close() still finds the gate
             self._gates.pop(gate.gate_id, None)
 
     def release_partition(self, partition: ResultPartition) -> None:
@@ -581,16 +583,15 @@ class ShuffleEnvironment:
             self._partitions.pop(partition, None)
 
     def close(self) -> None:
-        """End everything made here, in any state; the segments are home afterwards. Idempotent.
+        """Close everything made here, in any state, and free all segments. Idempotent.
 
-        A gate that was neither read to its end nor closed is aborted: its producers fail. ``gate.close()`` before this,
-        or ``with gate:``, says that it had enough. A call that was interrupted (Ctrl-C) is gone on with by the next
-        one.
+        A gate that was neither read to its end nor closed is aborted: its producers fail. To cancel without an error,
+        call ``gate.close()`` before, or use ``with gate:``. After an interrupt (Ctrl-C) the next call continues.
         """
         self._end(None)
 
     def _end(self, died: str | None) -> None:
-        """As close; died: by which exception."""
+        """Like close; died: the text of the exception that ends the environment, if any."""
         if self._ended or os.getpid() != self.pid:
             self._closed = True
             return
@@ -605,7 +606,7 @@ class ShuffleEnvironment:
                 gate.end(
                     died
                     or f"the consumer's ShuffleEnvironment was closed before gate {gate.gate_id} was read to its end; "
-                    "a consumer that has enough says so by gate.close(), or by 'with gate:'"
+                    "a consumer that needs no more data calls gate.close(), or uses 'with gate:'"
                 )
         for transport in (self._transport, self._memfd):
             if transport is not None:
@@ -617,18 +618,18 @@ class ShuffleEnvironment:
         _open.discard(self)
 
     def __del__(self) -> None:
-        # Before the collector takes the parts in no order: the I/O thread points into gates and partitions.
+        # The garbage collector frees the parts in any order, and the I/O thread points into gates and partitions.
         self.forgotten()
 
     def forgotten(self) -> None:
-        """Nobody has closed it, and nobody will."""
+        """Close an environment that its owner forgot to close, with a warning."""
         if getattr(self, "_ended", True) or os.getpid() != self.pid:
             return
         try:
             warnings.warn(
                 f"a ShuffleEnvironment of {self.pool.total} segments (listening on: {self.address}; open: "
-                f"{len(self._gates)} gates, {len(self._partitions)} writers) was forgotten without close(): all of it "
-                "ends now; use it as `with fb.ShuffleEnvironment(...) as env:`, or call env.close()",
+                f"{len(self._gates)} gates, {len(self._partitions)} writers) was not closed: it is closed now; use "
+                "`with fb.ShuffleEnvironment(...) as env:`, or call env.close()",
                 ResourceWarning,
                 stacklevel=2,
                 source=self,

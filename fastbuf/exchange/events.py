@@ -1,4 +1,4 @@
-"""What travels in a channel between the records: in their order, and without credit.
+"""Events: sent between records, in order with them, and without credit.
 
 ::
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from fastbuf.checks import instance, whole
 from fastbuf.errors import ConfigError, ProtocolError
 
-EVENT_BYTES = 4096  #: of one encoded event; messages.pxd has the same bound
+EVENT_BYTES = 4096  #: most bytes of an encoded event; messages.pxd has the same bound
 USER_EVENT_BYTES = EVENT_BYTES - 1
 _BARRIER = struct.Struct("<BQq")
 _WATERMARK = struct.Struct("<Bq")
@@ -23,14 +23,14 @@ _WATERMARK = struct.Struct("<Bq")
 
 @dataclass(frozen=True)
 class Event:
-    """Base of all events; `channel`, set by the gate that gives it out, is the number of the producer it came from."""
+    """Base of all events. The gate sets `channel`, the number of the producer that sent it."""
 
     channel: int = field(default=-1, kw_only=True, compare=False)
 
 
 @dataclass(frozen=True)
 class Barrier(Event):
-    """What came before it belongs to `checkpoint`, what comes after to a later one."""
+    """Checkpoint barrier: records before it belong to `checkpoint`, those after it to a later one."""
 
     checkpoint: int
     timestamp_ms: int = 0
@@ -42,7 +42,7 @@ class Barrier(Event):
 
 @dataclass(frozen=True)
 class Watermark(Event):
-    """No record that comes after it is older than `time_ms`."""
+    """No later record is older than `time_ms`."""
 
     time_ms: int
 
@@ -52,7 +52,7 @@ class Watermark(Event):
 
 @dataclass(frozen=True)
 class UserEvent(Event):
-    """The user's own: at most ``USER_EVENT_BYTES`` (4095) bytes."""
+    """A user-defined event of at most ``USER_EVENT_BYTES`` (4095) bytes."""
 
     payload: bytes
 
@@ -69,7 +69,7 @@ def encode_event(event: Event) -> bytes:
     Raises
     ------
     TypeError
-        It is no event.
+        It is not an event.
     """
     if isinstance(event, Barrier):
         return _BARRIER.pack(1, event.checkpoint, event.timestamp_ms)
@@ -86,7 +86,7 @@ def decode_event(data: bytes, channel: int) -> Event:
     Raises
     ------
     ProtocolError
-        They are not an event's; the message names the channel.
+        The bytes are not an event; the message names the channel.
     """
     if data[:1] == b"\x01" and len(data) == _BARRIER.size:
         return Barrier(*_BARRIER.unpack(data)[1:], channel=channel)
@@ -94,4 +94,4 @@ def decode_event(data: bytes, channel: int) -> Event:
         return Watermark(*_WATERMARK.unpack(data)[1:], channel=channel)
     if data[:1] == b"\x03":
         return UserEvent(data[1:], channel=channel)
-    raise ProtocolError(f"channel {channel}: {len(data)} bytes are no event: {data[:32]!r}")
+    raise ProtocolError(f"channel {channel} sent {len(data)} bytes that are not a valid event: {data[:32]!r}")

@@ -1,10 +1,10 @@
-# Why an exchange cannot go on: set once by whichever thread finds it first, read by the Python side.
+# The error that ends an exchange: set once, by the thread that finds it first; read by the Python side.
 #
-# Pairing: the setter claims `code` by compare-and-swap (0 -> CLAIMED), writes the text, then stores
-# the code with release; readers load the code with acquire and read the text only when it is final.
-# A setter that comes second waits for that, so that whoever is told of a failure by something else (`abort_asked`,
-# stored with release by one who has set it, loaded with acquire) may read the text too.
-# Forbidden: a text that is read while it is written, or of another failure than the code.
+# Pairing: the setter claims `code` by compare-and-swap (0 -> CLAIMED), writes the text, then stores the code with
+# release.  Readers load the code with acquire, and read the text only when the code is final.
+# A second setter waits until the code is final.  So a thread that learns of the failure by another flag (`abort_asked`,
+# stored with release after failure_set, loaded with acquire) may read the text too.
+# Forbidden: reading the text while it is written, or a text that does not belong to the code.
 # tests/models/checker/failure.c runs this code under every schedule.
 from fastbuf._native.atomics cimport fb_au32
 

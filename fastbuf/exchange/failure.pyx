@@ -1,4 +1,4 @@
-"""Failure cells shared by the native threads and the Python side (pairing in the ``.pxd``)."""
+"""Failure cells, shared by native threads and the Python side (pairing in the ``.pxd``)."""
 
 from libc.stdint cimport uint32_t
 from libc.string cimport memcpy
@@ -37,14 +37,14 @@ cdef void failure_init(Failure *f) noexcept nogil:
 
 
 cdef bint failure_set(Failure *f, FailureCode code, const char *text, size_t length) noexcept nogil:
-    """The first failure stays; later ones are its echo.  True when this one was first.
+    """Keeps the first failure only, as later ones follow from it.  True: this one was first.
 
-    On return there is one with all of its text, whoever's it is: who says so to others needs not ask again.
+    On return the failure, whoever set it, has its full text.
     """
     cdef uint32_t expected = FAIL_NONE
     if not fb_u32_cas_strong(&f.code, &expected, FAIL_CLAIMED):
         while fb_u32_load_acquire(&f.code) == FAIL_CLAIMED:
-            sched_yield()       # the other copies a text; it waits for nothing
+            sched_yield()       # the other thread only copies a text, so this is short
         return False
     if length >= sizeof(f.text):
         length = sizeof(f.text) - 1
@@ -60,7 +60,7 @@ cdef int failure_code(Failure *f) noexcept nogil:
 
 
 cdef int failure_raise(Failure *f) except -1:
-    """Raises the error that was set; does nothing when there is none."""
+    """Raises the error if one was set."""
     cdef int code = failure_code(f)
     if code == FAIL_NONE:
         return 0

@@ -1,7 +1,7 @@
-# Map of the native half of an input gate: what a transport's thread and the reader share.
+# Map of the native half of an input gate, which transport threads and the reader share.
 #
-# Lock order: GateCore.lock is a leaf but for the pool's own atomics; nobody waits while holding it.
-# Notify (event) is done after the lock is let go.
+# Lock order: GateCore.lock is a leaf: no thread takes another lock or waits while holding it.
+# The event is notified after the lock was released.
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
 from fastbuf._native.atomics cimport fb_au32, fb_event
@@ -18,53 +18,53 @@ from fastbuf.memory.pool_core cimport LocalCore, PoolCore
 
 
 cdef enum:
-    EVENT_CREDIT = 16           # events of one channel that may be on their way or wait for the reader
+    EVENT_CREDIT = 16           # most events of one channel that are in flight or wait for the reader
 
 
 cdef struct GateAccount:
-    int64_t floating_out        # floating segments that are with channels
-    int64_t ready               # segments that wait for data, counted one by one
+    int64_t floating_out        # floating segments held by channels
+    int64_t ready               # segments that wait for data, counted in the list
 
 
-cdef struct ChannelAccount:     # a copy of what a remote channel has at one moment; a local one has no account
+cdef struct ChannelAccount:     # a snapshot of a remote channel; of a local one only number, is_local and blocked
     CreditFigures credit
     int32_t ready
     int32_t with_reader
     int32_t missing
-    bint closed                 # has given up its segments, but for those with the reader
+    bint closed                 # has given up its segments, except those with the reader
     uint32_t number
     int state
     bint is_local
     bint blocked
     uint64_t received
-    int64_t queued              # buffers that its reader is not done with
+    int64_t queued              # buffers that the reader has not released yet
 
 
 cdef struct GateCore:
     pthread_mutex_t lock
     GateBuffers buffers
-    # Channels that have something for the reader, and are not blocked: each gets its turn.
+    # Channels that have data for the reader and are not blocked, in round-robin order.
     InputChannel *first_scheduled
     InputChannel *last_scheduled
-    InputChannel **channels     # in order of arrival
+    InputChannel **channels     # in the order in which they were opened
     uint32_t n_channels
     uint32_t channels_capacity
-    uint32_t *places            # hash table: channel's index + 1 by its number, 0: free; at most half full
-    uint32_t places_mask        # places - 1; of a power of two
-    uint64_t looks              # places looked at to open channels
+    uint32_t *places            # hash table: a channel's index + 1 by its number, 0: free; at most half full
+    uint32_t places_mask        # size of the hash table - 1; the size is a power of two
+    uint64_t looks              # entries of the hash table examined so far
     bint closed
-    bint serving                # the reader gives back: it serves the transport itself, so none has to be woken
-    bint served                 # it is to
+    bint serving                # the reader is in gate_release and will serve the transport: wake no other thread
+    bint served                 # set meanwhile: there is something to serve
     # -- the GIL
-    Driver *driver              # of the transport that its channels come by, or NULL
+    Driver *driver              # of the transport that its channels use, or NULL
     # -- lock-free
-    Bell *bell                  # something came, or failed; the gate's, set once
-    fb_event *event             # the bell's
+    Bell *bell                  # rung when something came or failed; belongs to the gate, set once
+    fb_event *event             # the bell's event
     Failure failure
     fb_au32 wake_fd             # eventfd (int) of a reader in an event loop, -1: none.  Set before the bell is armed
     # -- lock
-    FlowReceiver flow           # but for what is the reader's alone
-    uint64_t bytes              # that came by transports' threads
+    FlowReceiver flow           # except the fields that belong to the reader
+    uint64_t bytes              # delivered by transport threads
 
 
 cdef GateCore *gate_new(PoolCore *pool, LocalCore *local, int32_t segments, int32_t exclusive, int32_t floating,
@@ -72,7 +72,7 @@ cdef GateCore *gate_new(PoolCore *pool, LocalCore *local, int32_t segments, int3
 cdef void gate_notify(GateCore *g) noexcept nogil
 cdef void gate_arm(GateCore *g) noexcept nogil
 cdef void gate_free(GateCore *g) noexcept nogil
-# flush_ns: the producer's buffer timeout, as it says it
+# flush_ns: the producer's buffer timeout, as received from it
 cdef InputChannel *gate_open_channel(GateCore *g, uint32_t number, ChannelKind kind, int64_t flush_ns) noexcept nogil
 # transport's thread
 cdef void gate_connect(GateCore *g, InputChannel *c, void *connection, channel_fn announce,

@@ -1,4 +1,4 @@
-"""The native half of an input gate (C level; owners and lock order are in the ``.pxd``)."""
+"""The native half of an input gate: channels, their queues, and their segments (map in the ``.pxd``)."""
 
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
@@ -72,7 +72,7 @@ cdef GateCore *gate_new(PoolCore *pool, LocalCore *local, int32_t segments, int3
 
 
 cdef void gate_free(GateCore *g) noexcept nogil:
-    """Transports have let go of every channel and the reader has ended: all segments go home."""
+    """Recycles all segments; no transport points to a channel any more, and the reader has ended."""
     cdef uint32_t i
     cdef InputChannel *c
     for i in range(g.n_channels):
@@ -91,21 +91,22 @@ cdef void gate_free(GateCore *g) noexcept nogil:
 
 
 cdef void gate_notify(GateCore *g) noexcept nogil:
-    """Something came, failed or ended: the reader looks again, whatever it waits on."""
+    """Wakes the reader, however it waits: something came, failed or ended."""
     bell_ring(g.bell, &g.wake_fd)
 
 
 cdef void gate_arm(GateCore *g) noexcept nogil:
-    """From now on the next notice makes `wake_fd` readable; the caller looks once more before it waits for that."""
+    """The next gate_notify makes `wake_fd` readable; the caller checks for data once more before it waits for that."""
     cdef uint64_t ignored
     eventfd_read(<int> fb_u32_load_relaxed(&g.wake_fd), &ignored)
     bell_arm(g.bell)
 
 
 cdef inline void _tell(InputChannel *c) noexcept nogil:
-    # Credit is told in lots of a quarter of what there is, or of more than half of a few: the sender does not wait for
-    # every word of ours, nor do we wait for it.  Looked at whenever some is granted or given back, and whenever a
-    # buffer has come, so the sender never runs dry for want of it.  Where segments go round, every one is told at once.
+    # Credit is announced in lots: when a quarter of the channel's credit is unannounced (of 3 or fewer: more than
+    # half).  So there are few messages.  The condition is checked whenever credit is granted or given back and whenever
+    # a buffer arrives, so the sender does not run out.  If channels share segments by recall, every credit is announced
+    # at once.
     cdef uint32_t untold = c.buffers.unannounced
     cdef uint32_t there = <uint32_t> c.buffers.ready_count
     if c.connection != NULL and c.announce != NULL and untold and (
@@ -114,7 +115,7 @@ cdef inline void _tell(InputChannel *c) noexcept nogil:
 
 
 cdef void _announce(GateCore *g) noexcept nogil:
-    # Lock held.  The transport's callback only notes the wish and wakes its thread.
+    # Lock held.  The transport's callback only sets a flag and wakes its thread.
     cdef ChannelBuffers *b = bm_next_announce(&g.buffers)
     while b != NULL:
         _tell(<InputChannel *> b.owner)
@@ -122,7 +123,7 @@ cdef void _announce(GateCore *g) noexcept nogil:
 
 
 cdef void _recall(GateCore *g) noexcept nogil:
-    # Lock held.  A channel has none, and the pool none for it: whoever has what it does not need is to give it back.
+    # Lock held.  If a channel has no segment, asks all others to give back credit that they do not need.
     cdef uint32_t i
     cdef InputChannel *c
     if g.buffers.starved == 0:
@@ -138,7 +139,7 @@ cdef void _recall(GateCore *g) noexcept nogil:
 
 
 cdef uint32_t _room(GateCore *g) noexcept nogil:
-    # Lock held.  Segments that the gate may hold, as it is now, beside what waits in blocked channels.
+    # Lock held.  Segments that the gate may hold now, without those of blocked channels.
     cdef int64_t wanted = <int64_t> g.buffers.exclusive * g.buffers.open + g.buffers.floating_limit
     return <uint32_t> max(<int64_t> 1, min(wanted, <int64_t> local_limit(g.buffers.local)) - g.buffers.withheld)
 
@@ -148,7 +149,7 @@ cdef inline uint32_t _used(GateCore *g) noexcept nogil:
 
 
 cdef void _say(GateCore *g) noexcept nogil:
-    # Lock held.  Flow control without credit: every sender is to be told.
+    # Lock held.  Flow control without credit: makes the transport send the announcement to every sender.
     cdef uint32_t i
     cdef InputChannel *c
     for i in range(g.n_channels):
@@ -158,8 +159,8 @@ cdef void _say(GateCore *g) noexcept nogil:
 
 
 cdef uint32_t *_place(GateCore *g, uint32_t number) noexcept nogil:
-    # Lock held.  Where that number's channel is, or is to be.
-    cdef uint32_t at = (number * <uint32_t> 2654435769) >> 7        # Knuth's: numbers in a row lie apart
+    # Lock held.  The entry of the hash table that has the channel of that number, or a free one for it.
+    cdef uint32_t at = (number * <uint32_t> 2654435769) >> 7        # Knuth's multiplicative hash
     while True:
         at &= g.places_mask
         g.looks += 1
@@ -169,7 +170,7 @@ cdef uint32_t *_place(GateCore *g, uint32_t number) noexcept nogil:
 
 
 cdef bint _grow(GateCore *g) noexcept nogil:
-    # Lock held.  Room for twice as many channels; False: no memory, and all is as it was.
+    # Lock held.  Makes room for twice as many channels; False: no memory, nothing has changed.
     cdef uint32_t capacity = max(<uint32_t> 16, g.channels_capacity * 2)
     cdef uint32_t i
     cdef uint32_t *places = <uint32_t *> calloc(2 * <size_t> capacity, sizeof(uint32_t))
@@ -190,13 +191,13 @@ cdef bint _grow(GateCore *g) noexcept nogil:
 
 
 cdef inline void _took(GateCore *g) noexcept nogil:
-    # Lock held.  Flow control without credit: more segments are in use, or fewer.
+    # Lock held.  Flow control without credit: the number of segments in use has changed.
     if g.flow.kind != FLOW_CREDIT and flow_took(&g.flow, _used(g), _room(g), fb_now_ns()):
         _say(g)
 
 
 cdef InputChannel *gate_open_channel(GateCore *g, uint32_t number, ChannelKind kind, int64_t flush_ns) noexcept nogil:
-    """A new channel, or NULL: out of memory, the gate is closed, or the producer's number is there already."""
+    """A new channel; NULL: no memory, the gate is closed, or the producer's number is in use."""
     cdef InputChannel *c = NULL
     cdef uint32_t *place
     pthread_mutex_lock(&g.lock)
@@ -211,7 +212,8 @@ cdef InputChannel *gate_open_channel(GateCore *g, uint32_t number, ChannelKind k
             c.number = number
             c.index = g.n_channels
             c.state = CHANNEL_OPEN
-            # From another process, maybe: neither is the reader to do nothing but look, nor is a sum to overflow.
+            # It may come from another process: with too small a value the reader would only poll, and too large a one
+            # would overflow.
             c.flush_ns = flush_ns if flush_ns <= 0 else min(max(flush_ns, <int64_t> LEAST_FLUSH_NS), MOST_FLUSH_NS)
             c.flush_turn = fb_now_ns() // c.flush_ns if c.flush_ns > 0 else 0
             c.kind = kind
@@ -223,7 +225,7 @@ cdef InputChannel *gate_open_channel(GateCore *g, uint32_t number, ChannelKind k
             if kind != CHANNEL_WIRE:
                 c.buffers.closed = True         # it needs no segment of the gate's
             else:
-                # Credit is granted now and told when the connection is in place.
+                # Credit is granted now, and announced when the connection is set.
                 bm_open(&g.buffers, &c.buffers, c)
                 _announce(g)
                 _recall(g)
@@ -236,13 +238,13 @@ cdef InputChannel *gate_open_channel(GateCore *g, uint32_t number, ChannelKind k
 
 cdef void gate_connect(GateCore *g, InputChannel *c, void *connection, channel_fn announce,
                        channel_fn cancel) noexcept nogil:
-    """The connection is in place: from now on the gate may ask it to announce credit, or to cancel."""
+    """Sets the connection; from now on the gate may ask it to announce credit, or to cancel."""
     pthread_mutex_lock(&g.lock)
     c.announce = announce
     c.cancel = cancel
     c.connection = connection
     if c.state == CHANNEL_OPEN and failure_code(&g.failure):
-        _cancel_channel(g, c)           # whoever comes after the failure is told of it too
+        _cancel_channel(g, c)           # a producer that connects after the failure must learn of it
     elif c.state == CHANNEL_CANCELLED:
         cancel(connection)
     else:
@@ -251,7 +253,7 @@ cdef void gate_connect(GateCore *g, InputChannel *c, void *connection, channel_f
 
 
 cdef int32_t gate_segment(GateCore *g, InputChannel *c, uint32_t backlog) noexcept nogil:
-    """The segment for a buffer whose header has come; -1: it was sent without credit; -2: the channel is cancelled."""
+    """A segment for an arriving buffer; -1: it was sent without credit; -2: the channel is not open."""
     cdef int32_t s
     pthread_mutex_lock(&g.lock)
     if c.state != CHANNEL_OPEN:
@@ -267,7 +269,7 @@ cdef int32_t gate_segment(GateCore *g, InputChannel *c, uint32_t backlog) noexce
 
 
 cdef inline void _schedule(GateCore *g, InputChannel *c) noexcept nogil:
-    # Lock held.  It has something: its turn comes behind that of those who had something before.
+    # Lock held.  The channel has data: puts it at the end of the queue of channels.
     if c.scheduled or c.blocked:
         return
     c.scheduled = True
@@ -280,7 +282,7 @@ cdef inline void _schedule(GateCore *g, InputChannel *c) noexcept nogil:
 
 
 cdef int _push(GateCore *g, InputChannel *c, int32_t segment, uint32_t length, EventBlob *event) noexcept nogil:
-    # What a channel may have waiting is bounded by its credit, for buffers and for events.
+    # The queue is bounded: buffers by credit, events by EVENT_CREDIT.
     cdef ReadyBuffer *grown
     cdef ReadyBuffer *b
     cdef uint32_t i, capacity
@@ -306,7 +308,7 @@ cdef int _push(GateCore *g, InputChannel *c, int32_t segment, uint32_t length, E
 
 
 cdef void _drop(GateCore *g, InputChannel *c) noexcept nogil:
-    # Lock held, or nobody is left.  What waits for the reader goes home.
+    # Lock held, or no other thread is left.  Recycles what waits for the reader.
     cdef ReadyBuffer *b
     while c.count:
         b = &c.queue[c.head & (c.capacity - 1)]
@@ -338,7 +340,7 @@ cdef int gate_deliver(GateCore *g, InputChannel *c, int32_t segment, uint32_t le
 
 
 cdef int gate_deliver_event(GateCore *g, InputChannel *c, EventBlob *event) noexcept nogil:
-    """The gate owns the event from here on.  -1: the sender had no place for it."""
+    """Queues the event, which the gate owns from here on; -1: the sender had no event credit."""
     cdef int rc = -1
     pthread_mutex_lock(&g.lock)
     if g.closed or c.state != CHANNEL_OPEN:
@@ -354,7 +356,7 @@ cdef int gate_deliver_event(GateCore *g, InputChannel *c, EventBlob *event) noex
 
 
 cdef void gate_return(GateCore *g, InputChannel *c, int32_t segment) noexcept nogil:
-    """A segment taken for a buffer that never came whole."""
+    """Gives back a segment taken for a buffer that did not arrive completely."""
     pthread_mutex_lock(&g.lock)
     bm_release(&g.buffers, &c.buffers, segment)
     _announce(g)
@@ -362,7 +364,7 @@ cdef void gate_return(GateCore *g, InputChannel *c, int32_t segment) noexcept no
 
 
 cdef int gate_end_channel(GateCore *g, InputChannel *c, uint64_t total) noexcept nogil:
-    """End of partition: `total` buffers were sent.  -1: not all of them came."""
+    """End of partition: `total` buffers were sent; -1: some did not arrive."""
     cdef int rc = 0
     pthread_mutex_lock(&g.lock)
     if c.state == CHANNEL_OPEN:
@@ -372,7 +374,7 @@ cdef int gate_end_channel(GateCore *g, InputChannel *c, uint64_t total) noexcept
             rc = -1
         elif _push(g, c, READY_END, 0, NULL) == 0:
             c.state = CHANNEL_ENDED
-            # What it still held for data serves the other channels from now on.
+            # Other channels can use its segments from now on.
             bm_close(&g.buffers, &c.buffers)
             _announce(g)
         else:
@@ -383,7 +385,7 @@ cdef int gate_end_channel(GateCore *g, InputChannel *c, uint64_t total) noexcept
 
 
 cdef bint gate_channel_is_open(GateCore *g, InputChannel *c) noexcept nogil:
-    """Neither ended nor cancelled: an end of the connection now would be a loss."""
+    """Whether it is neither ended nor cancelled; losing the connection now is an error."""
     cdef bint is_open
     pthread_mutex_lock(&g.lock)
     is_open = c.state == CHANNEL_OPEN
@@ -392,7 +394,7 @@ cdef bint gate_channel_is_open(GateCore *g, InputChannel *c) noexcept nogil:
 
 
 cdef void gate_disconnect(GateCore *g, InputChannel *c) noexcept nogil:
-    """The connection is gone: from here on nobody calls into the transport for this channel."""
+    """The connection is gone; the gate does not call the transport for this channel any more."""
     pthread_mutex_lock(&g.lock)
     c.connection = NULL
     if not c.buffers.closed:
@@ -403,7 +405,7 @@ cdef void gate_disconnect(GateCore *g, InputChannel *c) noexcept nogil:
 
 
 cdef uint32_t gate_take_credit(GateCore *g, InputChannel *c, uint32_t *events) noexcept nogil:
-    """Credits to tell the sender now, and places of events."""
+    """Takes the credits to announce to the sender now; events: how many more events it may send."""
     cdef uint32_t n
     pthread_mutex_lock(&g.lock)
     n = c.buffers.unannounced
@@ -415,9 +417,9 @@ cdef uint32_t gate_take_credit(GateCore *g, InputChannel *c, uint32_t *events) n
 
 
 cdef bint gate_take_announcement(GateCore *g, InputChannel *c, uint32_t *events, uint32_t *said) noexcept nogil:
-    """Flow control without credit: whether the sender is to be told `said`, and places of events.
+    """Flow control without credit: whether to announce `said` to the sender; events: how many more it may send.
 
-    Nobody is told of credit: what is asked back of this channel, for one that has no segment, is given back here.
+    The sender knows no credits, so a recall cannot be passed on to it: the gate gives the segments back here.
     """
     cdef bint there = False
     pthread_mutex_lock(&g.lock)
@@ -437,7 +439,7 @@ cdef bint gate_take_announcement(GateCore *g, InputChannel *c, uint32_t *events,
 
 
 cdef void gate_wants(GateCore *g, InputChannel *c, uint32_t backlog) noexcept nogil:
-    """Flow control without credit: so many buffers have come, or wait, that there is no segment for."""
+    """Flow control without credit: the channel needs segments for `backlog` buffers that arrived or wait."""
     pthread_mutex_lock(&g.lock)
     if c.state == CHANNEL_OPEN and not c.buffers.closed:
         bm_take_back(&g.buffers, &c.buffers, 0, backlog)
@@ -447,7 +449,7 @@ cdef void gate_wants(GateCore *g, InputChannel *c, uint32_t backlog) noexcept no
 
 
 cdef bint gate_take_recall(GateCore *g, InputChannel *c) noexcept nogil:
-    """Whether the sender is to be asked now for the credit that it does not need."""
+    """Whether to ask the sender now to give back unused credit."""
     cdef bint asked
     pthread_mutex_lock(&g.lock)
     asked = c.buffers.recall and c.state == CHANNEL_OPEN
@@ -457,7 +459,7 @@ cdef bint gate_take_recall(GateCore *g, InputChannel *c) noexcept nogil:
 
 
 cdef int gate_take_back(GateCore *g, InputChannel *c, uint32_t n, uint32_t backlog) noexcept nogil:
-    """The sender gives back `n` credits, and has `backlog` buffers that wait for one; -1: it never had so many."""
+    """The sender gives back `n` credits, and `backlog` of its buffers wait for credit; -1: it never had so many."""
     cdef int rc = 0
     pthread_mutex_lock(&g.lock)
     if c.state == CHANNEL_OPEN and not c.buffers.closed:
@@ -473,7 +475,7 @@ cdef int gate_take_back(GateCore *g, InputChannel *c, uint32_t n, uint32_t backl
 
 
 cdef void gate_abort(GateCore *g) noexcept nogil:
-    """The reader has failed and says so now: every remote channel that is open asks its connection to say why."""
+    """The reader has failed: cancels every open remote channel, so that its connection sends the reason."""
     cdef uint32_t i
     cdef InputChannel *c
     pthread_mutex_lock(&g.lock)
@@ -502,7 +504,7 @@ cdef void gate_fail(GateCore *g, int code, const char *text, size_t length) noex
 
 
 cdef uint32_t gate_take_ready(GateCore *g, ReadyBuffer *out, uint32_t most) noexcept nogil:
-    """What has come, a channel's in its order; an event is the last of what is given: what comes after it is later."""
+    """Takes up to `most` buffers, in order within each channel; stops after an event."""
     cdef InputChannel *c
     cdef uint32_t n = 0
     cdef bint event = False
@@ -511,7 +513,7 @@ cdef uint32_t gate_take_ready(GateCore *g, ReadyBuffer *out, uint32_t most) noex
         c = g.first_scheduled
         g.first_scheduled = c.next_scheduled
         c.scheduled = False
-        if c.blocked:           # since it was scheduled; gate_block sees to its turn when that is over
+        if c.blocked:           # blocked since it was scheduled; gate_block schedules it again
             continue
         while c.count and n < most and not event:
             out[n] = c.queue[c.head & (c.capacity - 1)]
@@ -526,7 +528,7 @@ cdef uint32_t gate_take_ready(GateCore *g, ReadyBuffer *out, uint32_t most) noex
 
 
 cdef bint gate_block(GateCore *g, uint32_t number, bint blocked) noexcept nogil:
-    """From now on the channel waits with all it has, or no more; False: no such channel has come.  With the GIL."""
+    """Blocks or unblocks a channel; False: no such channel has connected.  With the GIL."""
     cdef InputChannel *c
     cdef uint32_t place
     pthread_mutex_lock(&g.lock)
@@ -535,7 +537,7 @@ cdef bint gate_block(GateCore *g, uint32_t number, bint blocked) noexcept nogil:
         c = g.channels[place - 1]
         c.blocked = blocked
         if c.kind != CHANNEL_WIRE:
-            pass                # the producer's own segments are all there is
+            pass                # it is read from the producer's segments, and has none of the gate
         elif blocked:
             bm_block(&g.buffers, &c.buffers)
         else:
@@ -544,7 +546,7 @@ cdef bint gate_block(GateCore *g, uint32_t number, bint blocked) noexcept nogil:
                 _schedule(g, c)
         _announce(g)
         _recall(g)
-        _took(g)                # what a blocked channel has keeps no other from sending
+        _took(g)                # segments of blocked channels do not count
     pthread_mutex_unlock(&g.lock)
     if place and not blocked:
         gate_notify(g)
@@ -552,13 +554,13 @@ cdef bint gate_block(GateCore *g, uint32_t number, bint blocked) noexcept nogil:
 
 
 cdef bint _released(GateCore *g, uint64_t bytes) noexcept nogil:
-    # Lock held.  Flow control without credit: the reader is done with so many.
+    # Lock held.  Flow control without credit: the reader has released so many bytes.
     return flow_released(&g.flow, _used(g), _room(g), <uint32_t> g.buffers.open, bytes,
                          g.bytes - g.flow.bytes - bytes, fb_now_ns())
 
 
 cdef void gate_release(GateCore *g, ReadyBuffer *done, uint32_t n) noexcept nogil:
-    """The reader is done with these buffers: their segments become credit again."""
+    """The reader has read these buffers: their segments become credit again."""
     cdef uint32_t i
     cdef InputChannel *c
     cdef bint serve
@@ -592,7 +594,7 @@ cdef void gate_release(GateCore *g, ReadyBuffer *done, uint32_t n) noexcept nogi
 
 
 cdef void gate_serve(GateCore *g) noexcept nogil:
-    """The pool may have segments again (another pool returned some): give them to who waits."""
+    """Gives segments that the pool has again to channels that wait for them."""
     pthread_mutex_lock(&g.lock)
     if g.buffers.first_waiter != NULL:
         bm_serve(&g.buffers)
@@ -601,11 +603,11 @@ cdef void gate_serve(GateCore *g) noexcept nogil:
 
 
 cdef bint gate_unfinished(GateCore *g, uint32_t *channels) noexcept nogil:
-    """Whether there is a channel that the reader has not had everything of; `channels`: how many there are."""
+    """Whether some channel was not read to its end; channels: how many there are."""
     cdef uint32_t i
     cdef bint found = False
     pthread_mutex_lock(&g.lock)
-    for i in range(g.n_channels):       # asked at each poll, and nearly always answered by the first
+    for i in range(g.n_channels):       # called at each poll; usually ends at the first channel
         if g.channels[i].state != CHANNEL_FINISHED:
             found = True
             break
@@ -615,7 +617,7 @@ cdef bint gate_unfinished(GateCore *g, uint32_t *channels) noexcept nogil:
 
 
 cdef bint gate_all_wait(GateCore *g) noexcept nogil:
-    """Whether every channel that the reader has not had everything of is blocked."""
+    """Whether every channel that was not read to its end is blocked."""
     cdef uint32_t i
     cdef bint found = True
     pthread_mutex_lock(&g.lock)
@@ -627,7 +629,7 @@ cdef bint gate_all_wait(GateCore *g) noexcept nogil:
 
 
 cdef uint32_t gate_channels(GateCore *g) noexcept nogil:
-    """How many channels there are so far."""
+    """How many channels have been opened."""
     cdef uint32_t n
     pthread_mutex_lock(&g.lock)
     n = g.n_channels
@@ -636,7 +638,7 @@ cdef uint32_t gate_channels(GateCore *g) noexcept nogil:
 
 
 cdef InputChannel *gate_channel(GateCore *g, uint32_t index) noexcept nogil:
-    """The channel at that place: the list moves as it grows, the channels stay."""
+    """The channel at that index.  Its pointer stays valid, though the list may move."""
     cdef InputChannel *c
     pthread_mutex_lock(&g.lock)
     c = g.channels[index]
@@ -655,9 +657,9 @@ cdef void gate_figures(GateCore *g, uint64_t *bytes, uint64_t *received) noexcep
 
 
 cdef uint32_t gate_accounts(GateCore *g, ChannelAccount *out, uint32_t most, GateAccount *gate) noexcept nogil:
-    """All channels, and what they share, as they are at one moment; -> how many channels there are.
+    """A consistent snapshot of all channels and of what they share; -> how many channels there are.
 
-    More than `most`: nothing was copied, call again with more room.
+    If there are more than `most`, no channel was copied: call again with more room.
     """
     cdef InputChannel *c
     cdef ChannelAccount *a
@@ -672,7 +674,7 @@ cdef uint32_t gate_accounts(GateCore *g, ChannelAccount *out, uint32_t most, Gat
         memset(a, 0, sizeof(ChannelAccount))
         a.number = c.number
         a.is_local = c.kind != CHANNEL_WIRE
-        if not a.is_local:          # else its state is the reader's
+        if not a.is_local:          # the state of a local one belongs to the reader
             credit_look(c.buffers.credit, &a.credit)
             a.ready = c.buffers.ready_count
             a.with_reader = c.buffers.with_reader
@@ -687,7 +689,7 @@ cdef uint32_t gate_accounts(GateCore *g, ChannelAccount *out, uint32_t most, Gat
 
 
 cdef void gate_cancel(GateCore *g) noexcept nogil:
-    """The reader wants no more: every open channel is cancelled, what is queued goes home."""
+    """Cancels every open channel and recycles what is queued."""
     cdef uint32_t i
     cdef InputChannel *c
     pthread_mutex_lock(&g.lock)

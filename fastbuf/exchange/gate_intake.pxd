@@ -1,7 +1,8 @@
-# Map of a gate's intake: buffers in, and the batch or the records that wait to be given out.
+# Map of a gate's intake: decodes buffers, and keeps the batch or the records until they are given out.
 #
-# Owner: the gate's reader, with the gate's lock (the Python one) held.  That lets the same thread in again: a record's
-# own code, and a signal handler while that runs, must neither read the gate nor free it (`within`).
+# Owner: the gate's reader, with the gate's (Python) lock held.  That lock is reentrant: code that runs while a record
+# is decoded (a pickle's, a signal handler's) is in the same thread, and `within` keeps it from reading or freeing the
+# gate.
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from fastbuf.exchange.channel_reader cimport ChannelReader, WireChannels
@@ -14,8 +15,8 @@ from fastbuf.serializers.serializer cimport Serializer
 from fastbuf.serializers.spanning cimport SpanningReader
 
 cdef enum:
-    VIEW_BYTES = 262144         # the same of a view, of which no record is made
-    LIST_BYTES = 65536          # a list of records made from so many is given out: while it is in the cache
+    LIST_BYTES = 65536          # bytes after which a list of records is given out, so that it is still in the cache
+    VIEW_BYTES = 262144         # the same for a lazy view, which makes no record objects
 
 
 cdef class GateIntake:
@@ -24,23 +25,23 @@ cdef class GateIntake:
     cdef object config
     cdef list readers                       # SpanningReader by channel index
     cdef WireChannels wire                  # made when `core` is set
-    cdef list in_place                      # ChannelReader of each other channel, until it ends.  Under the GIL
-    cdef uint32_t locals                    # how many channels there have been of writers of this process
-    cdef BatchAssembler assembler           # columnar
-    cdef list records                       # row, pickled
-    cdef ElementView elements               # of a lazy gate, which gives records out as they came; else None
-    cdef Py_ssize_t list_bytes              # a list made from so many bytes is given out
-    cdef Py_ssize_t batch_rows              # the configuration's
+    cdef list in_place                      # ChannelReader of each local and memfd channel until its end.  The GIL
+    cdef uint32_t locals                    # channels so far whose writer is in this process
+    cdef BatchAssembler assembler           # of a columnar serializer
+    cdef list records                       # of a row or pickled serializer
+    cdef ElementView elements               # of a lazy gate: encoded records; else None
+    cdef Py_ssize_t list_bytes              # LIST_BYTES or VIEW_BYTES, batch_bytes at most
+    cdef Py_ssize_t batch_rows              # from the configuration
     cdef Py_ssize_t batch_bytes
-    cdef Py_ssize_t record_bytes            # that they came from
-    cdef object event                       # comes after what waits to be given out
-    cdef int64_t first_row_ns               # when the oldest row that waits to be given out came
-    cdef int64_t linger_ns                  # how long it may: the shortest buffer timeout of those whose rows wait
-    cdef int64_t flush_due_ns               # when some channel is next read half full in place; negative: none is
-    cdef unsigned long within               # thread that takes buffers in just now, 0: none.  Under the GIL
-    cdef uint32_t turn                      # which of `in_place` is the first to be looked at
+    cdef Py_ssize_t record_bytes            # encoded bytes of the records that wait
+    cdef object event                       # to be given out after the records that wait
+    cdef int64_t first_row_ns               # when the oldest row that waits arrived
+    cdef int64_t linger_ns                  # how long it may wait: the shortest buffer timeout of the rows' producers
+    cdef int64_t flush_due_ns               # when an unfilled buffer is next due to be read in place; negative: never
+    cdef unsigned long within               # thread that is decoding, 0: none.  The GIL
+    cdef uint32_t turn                      # which of `in_place` is read first
     cdef uint64_t records_in                # given out
-    cdef uint64_t stored                    # what blocking partitions had stored when last looked at
+    cdef uint64_t stored                    # bytes that blocking partitions had stored at the last drain
 
     cdef SpanningReader reader(self, uint32_t index)
     cdef int take_in(self, InputChannel *c, const uint8_t *data, uint32_t length) except -1

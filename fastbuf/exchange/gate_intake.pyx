@@ -1,4 +1,4 @@
-"""A gate's intake: takes buffers of every channel in, and keeps what they held until it is given out."""
+"""A gate's intake: decodes the buffers of all channels, and keeps rows or records until they are given out."""
 
 from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -30,7 +30,7 @@ from fastbuf.exchange.events import decode_event
 
 
 cdef class GateIntake:
-    """What an input gate has taken in and not given out; the gate sets `core`."""
+    """What an input gate has decoded and not given out; the gate sets `core`."""
 
     def __init__(self, Serializer serializer, config, bint lazy=False):
         self.serializer = serializer
@@ -55,7 +55,7 @@ cdef class GateIntake:
         return <SpanningReader> self.readers[index]
 
     cdef int take_in(self, InputChannel *c, const uint8_t *data, uint32_t length) except -1:
-        """All elements of one buffer."""
+        """Decodes all elements of one buffer."""
         cdef SpanningReader reader = self.reader(c.index)
         cdef const uint8_t *payload
         cdef Py_ssize_t n
@@ -79,11 +79,11 @@ cdef class GateIntake:
         return 0
 
     cdef bint enough(self) noexcept:
-        if self.event is not None:      # what comes after it is given out after it
+        if self.event is not None:      # later data must be given out after the event
             return True
         if self.assembler is not None:
             return self.assembler.rows >= self.batch_rows or self.assembler.nbytes >= self.batch_bytes
-        # What has come of a long record that is not whole yet is nothing to be given out.
+        # A long record that is still incomplete cannot be given out.
         return self.waiting() > 0 and (
             self.record_bytes >= self.list_bytes or self.waiting() >= self.batch_rows)
 
@@ -93,7 +93,7 @@ cdef class GateIntake:
         return self.elements.records if self.elements is not None else len(self.records)
 
     cdef int read(self, ChannelReader r, bint partial) except -1:
-        """A turn of `r`: takes in what there is, until there is enough; 1: something came."""
+        """One turn of `r`: reads until there is no more data or enough to give out; 1: something came."""
         cdef const uint8_t *data
         cdef uint32_t length
         cdef News news
@@ -113,7 +113,7 @@ cdef class GateIntake:
                 if news == NEWS_BROKEN:
                     raise ProtocolError(
                         f"producer {(<SharedChannel> r).ring.peer} (channel {r.channel.number}) broke the protocol: "
-                        "it lends what its memory has not")
+                        "a slot of its shared queue names a segment or a length outside its memory")
                 came = 1
                 if news == NEWS_BYTES:
                     self.take_in(r.channel, data, length)
@@ -125,7 +125,7 @@ cdef class GateIntake:
                     if not self.reader(r.channel.index).clean():
                         raise BlockTruncated(f"channel {r.channel.number} ended within a record")
                     if r.end(SHARED_DONE, b""):
-                        self.in_place.remove(r)         # what it read of is not kept for as long as the gate lives
+                        self.in_place.remove(r)         # releases the partition or mapping that it read
                         break
         finally:
             r.leave()
@@ -143,10 +143,10 @@ cdef class GateIntake:
         return 0 if c.blocked else self.read(r, self.flush_is_due(c, now))
 
     cdef bint flush_is_due(self, InputChannel *c, int64_t now) noexcept:
-        """Whether what this channel's producer has not filled yet is to be read in place too, as its timeout is over.
+        """Whether to read this channel's unfilled buffer too, since the producer's buffer timeout has passed.
 
-        By turns of the clock, not by how long a call waited, since whoever polls without waiting is owed it too; those
-        of channels with the same timeout fall together, so that the reader wakes once for all.
+        The clock is divided into periods of the timeout, and the first call in a period returns True; so callers that
+        poll without waiting get the data too, and the reader wakes once for all channels with the same timeout.
         """
         cdef int64_t turn
         cdef bint due
@@ -161,7 +161,7 @@ cdef class GateIntake:
         return due
 
     cdef int hints(self, SharedLook *looks) noexcept:
-        """Where to look for what comes; -> how many such places there are, and the first MOST_LOOKS of them."""
+        """Places in shared memory to poll for new data; -> how many, of which the first MOST_LOOKS are in `looks`."""
         cdef ChannelReader r
         cdef int n = 0
         for r in self.in_place:
@@ -170,9 +170,9 @@ cdef class GateIntake:
         return n
 
     cdef int drain(self, int64_t now) except -1:
-        """Takes in what has come and what `now` is the time for, until there is enough; 1: something came."""
+        """Reads all channels until there is enough to give out; now: for buffer timeouts; 1: something came."""
         cdef ChannelReader r
-        cdef list readers = list(self.in_place)         # those that end leave the list
+        cdef list readers = list(self.in_place)         # a copy, since channels that end are removed from the list
         cdef uint32_t k
         cdef uint32_t n = <uint32_t> len(readers)
         cdef uint64_t stored = 0
@@ -188,14 +188,14 @@ cdef class GateIntake:
                 r = <ChannelReader> readers[(self.turn + k) % n]
                 came |= self.read_in_place(r, now)
                 stored += r.stored()
-            if stored != self.stored:       # a producer that is not finished yet goes on
+            if stored != self.stored:       # a blocking producer still makes progress
                 self.stored = stored
                 came = 1
             self.turn += 1
             return came
         except BaseException as error:
-            # Buffers were taken and not taken in: to read on would lose records and say nothing.
-            text = f"the consumer could not read on: {type(error).__name__}: {error}".encode("utf-8", "replace")
+            # Some buffers were taken and not decoded: reading on would silently lose records.
+            text = f"the consumer failed while reading: {type(error).__name__}: {error}".encode("utf-8", "replace")
             gate_fail(self.core, FAIL_ABORTED, text, len(text))
             raise
         finally:
@@ -217,7 +217,7 @@ cdef class GateIntake:
         return records
 
     cdef object take_event(self):
-        """The event that came after all that waited; None while something waits, or when there is none."""
+        """Takes the event, if there is one and all records before it were given out."""
         event = None
         if not self.waiting():
             event = self.event
@@ -225,7 +225,7 @@ cdef class GateIntake:
         return event
 
     cdef void forget(self):
-        """The gate is freed: nothing is kept that it held, and `core` is looked at no more."""
+        """The gate is freed: drops all references, and `core` is not used any more."""
         self.core = NULL
         self.wire = None
         self.in_place = []

@@ -1,4 +1,4 @@
-# What a gate's channels have at one moment: proved (audit), or told to people (a stall, how full it is).
+# Reports on a gate's channels: audit of the credits, text of a stall, gauges.
 from fastbuf.exchange.gate_core cimport GateCore
 
 

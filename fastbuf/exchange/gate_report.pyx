@@ -1,4 +1,4 @@
-"""What a gate's channels have at one moment: proved, or told to people."""
+"""Reports on a gate's channels: audit of the credits, text of a stall, gauges."""
 
 from libc.stdint cimport int64_t, uint32_t
 from libc.stdlib cimport free, realloc
@@ -11,7 +11,7 @@ from fastbuf.errors import SequenceError
 
 
 cdef ChannelAccount *_accounts(GateCore *core, uint32_t *n, GateAccount *gate) except NULL:
-    """What every channel has at one moment; the caller frees it."""
+    """A snapshot of every channel; the caller frees it."""
     cdef ChannelAccount *out = NULL
     cdef ChannelAccount *grown
     cdef uint32_t room = gate_channels(core)
@@ -28,7 +28,7 @@ cdef ChannelAccount *_accounts(GateCore *core, uint32_t *n, GateAccount *gate) e
 
 
 cdef object stalled_channels(GateCore *core):
-    """-> (how many channels have connected, what each open one waits with, in words)."""
+    """-> (how many channels have connected, a description of each open one)."""
     cdef uint32_t i, n
     cdef GateAccount gate
     cdef ChannelAccount *accounts = _accounts(core, &n, &gate)
@@ -46,7 +46,7 @@ cdef object stalled_channels(GateCore *core):
 
 
 cdef dict gate_gauges(GateCore *core):
-    """How full it is, by Flink's names: of segments that have data; of credit that waits for some, nothing."""
+    """Flink's gauges: shares of segments that hold data; announced credit that is not used does not count."""
     cdef uint32_t i, n
     cdef GateAccount gate
     cdef int64_t exclusive = 0, own = 0, floating = 0, used, shared
@@ -58,7 +58,7 @@ cdef dict gate_gauges(GateCore *core):
         if a.is_local or a.closed:
             continue
         used = a.with_reader
-        shared = min(used, a.credit.floating)       # Flink's order: a floating one is filled first
+        shared = min(used, a.credit.floating)       # as in Flink: floating segments are filled first
         exclusive += a.credit.exclusive
         own += used - shared
         floating += shared
@@ -84,7 +84,7 @@ cdef int audit_gate(GateCore *core) except -1:
             a = accounts[i]
             if a.is_local:
                 continue
-            # What is ready or with the reader is all there is: nothing can be in flight beyond what has a place.
+            # All segments are ready or with the reader: a buffer in flight has a ready segment.
             held = a.credit.floating + (0 if a.closed else a.credit.exclusive - a.missing)
             if not credit_holds(&accounts[i].credit) or a.ready != a.credit.available or (
                     a.ready + a.with_reader < held if a.closed else a.ready + a.with_reader != held):
@@ -97,7 +97,7 @@ cdef int audit_gate(GateCore *core) except -1:
     finally:
         free(accounts)
     if ready != gate.ready:
-        raise SequenceError(f"channels own {ready} segments that wait for data, and {gate.ready} do")
+        raise SequenceError(f"channels own {ready} segments that wait for data, but {gate.ready} segments wait")
     if floating != gate.floating_out or floating > core.buffers.floating_limit:
         raise SequenceError(
             f"channels hold {floating} floating segments, {gate.floating_out} are out of "

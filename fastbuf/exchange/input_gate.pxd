@@ -1,6 +1,6 @@
-# Map of an input gate: what R producers sent, as record batches or records.
+# Map of an input gate: gives out what all producers sent, as record batches or records.
 #
-# One thread reads at a time (`lock` sees to it); any thread may abort or close.
+# One thread reads at a time (guarded by `lock`); any thread may abort or close.
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint32_t
 
@@ -19,7 +19,7 @@ cdef class InputGate:
     cdef GateCore *core
     cdef readonly Serializer serializer
     cdef readonly LocalBufferPool pool
-    cdef readonly CreditLedger ledger       # its channels' credit, in the order in which they came
+    cdef readonly CreditLedger ledger       # credits of its channels, in the order in which they connected
     cdef readonly object environment
     cdef readonly object config
     cdef readonly object channels           # number expected, or None: open until sealed
@@ -29,24 +29,24 @@ cdef class InputGate:
     cdef readonly bint finished
     cdef fb_au32 is_closed                  # 1: `close` was called; read without the GIL too
     cdef readonly bint freed
-    cdef bint untold                        # aborted, and producers read in place have not heard of it.  The GIL
+    cdef bint untold                        # aborted; producers read in place must still be told.  The GIL
     cdef object final_stats
     cdef object __weakref__
     cdef uint32_t forks                     # fork_count() when it was made
-    cdef int wake_fd                        # eventfd for event loops, -1: not asked for yet
-    cdef PyObject *bell_kept    # a reference of its own to `bell`: the collector may clear that one before the end
-    cdef readonly Doorbell bell             # `core.bell` is its
-    cdef DriveState drive                   # how fetching it oneself has paid
-    cdef int64_t spin_most                  # the longest it looks; 0: there is one core
-    cdef int64_t spin_ns                    # how long to look before sleeping, where peers share memory
+    cdef int wake_fd                        # eventfd for event loops, -1: not made yet
+    cdef PyObject *bell_kept                # a second reference, as the garbage collector may clear `bell` too early
+    cdef readonly Doorbell bell             # contains `core.bell`
+    cdef DriveState drive                   # statistics of driving the transport
+    cdef int64_t spin_most                  # longest spin; 0: there is only one core
+    cdef int64_t spin_ns                    # how long to spin before sleeping, where peers share memory
     cdef object lock
     cdef object sealed                      # {channel: buffers}
-    cdef GateIntake intake                  # what has been taken in and not given out
+    cdef GateIntake intake                  # what was decoded and not given out
     cdef int64_t stall_ns                   # the configuration's stall timeout, negative: none
-    cdef int64_t quiet_ns                   # how long it was waited on since something came, by all calls
+    cdef int64_t quiet_ns                   # time that all calls waited since data last came
     cdef fb_activity doing                  # what its reader does
     cdef readonly unsigned long read_by     # thread that read last, 0: none has.  The GIL
-    cdef list pending                       # records to be given out one by one: those from pending_at on
+    cdef list pending                       # records that __next__ gives out one by one, from pending_at on
     cdef Py_ssize_t pending_at
 
     cdef bint spin(self, uint32_t key, int64_t until, SharedLook *looks, int channels) noexcept nogil

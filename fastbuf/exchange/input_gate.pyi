@@ -12,7 +12,7 @@ from fastbuf.memory import LocalBufferPool
 from fastbuf.serializers.serializer import Serializer
 
 class InputGate:
-    """Where the buffers of all producers arrive; iterate over it, or call :meth:`poll`."""
+    """Receives the buffers of all producers; iterate over it, or call :meth:`poll`."""
 
     serializer: Serializer
     pool: LocalBufferPool
@@ -31,7 +31,7 @@ class InputGate:
     def records_in(self) -> int: ...
     @property
     def address(self) -> GateAddress:
-        """What a producer of another process is given as its target."""
+        """The address that a producer in another process takes as its target."""
 
     def __init__(
         self,
@@ -50,19 +50,19 @@ class InputGate:
     def lose(self, text: str) -> None: ...
     def wake_descriptor(self) -> int: ...
     def seal(self, totals: Mapping[int, int]) -> None:
-        """Say which channels there are in all, and how many buffers each sent."""
+        """Tell the gate all its channels, and how many buffers each sent."""
 
     def block(self, channel: int) -> None:
-        """Let a channel wait with what it has, until :meth:`unblock`: for the alignment of barriers."""
+        """Stop reading a channel until :meth:`unblock`, for the alignment of barriers."""
 
     def unblock(self, channel: int) -> None:
-        """Give out again what comes of a channel, from where :meth:`block` left it."""
+        """Go on reading a channel where :meth:`block` stopped."""
 
     def poll(self, timeout: float | None = None) -> Any:
         """A record batch, a list of records, their :class:`LazyRows`, an :class:`Event`, or ``None``."""
 
     async def poll_async(self, timeout: float | None = None) -> Any:
-        """As :meth:`poll`, in a coroutine."""
+        """Like :meth:`poll`, for coroutines."""
 
     def arm_wake(self) -> int: ...
     def waited(self, seconds: float) -> None: ...
@@ -71,15 +71,15 @@ class InputGate:
     def __iter__(self) -> Iterator[Any]: ...
     def __next__(self) -> Any: ...
     def abort(self, reason: str = "the consumer gave up") -> None:
-        """Give up, from any thread and at once: whoever reads fails, and so does every producer."""
+        """Give up at once, from any thread: the reader and all producers fail."""
 
     def close(self) -> None:
-        """End the gate: before its end that says "enough", and producers see no error; idempotent."""
+        """Close the gate; if it is not finished, producers are cancelled without an error. Idempotent."""
 
     def end(self, reason: str | None) -> None: ...
     def free(self) -> None: ...
     def activity(self) -> dict[str, Any]:
-        """What its reader does just now: as of :meth:`RecordWriter.activity`; ``"input"``: it waits for producers."""
+        """What its reader is doing, as in :meth:`RecordWriter.activity`; ``"input"``: it waits for producers."""
 
     def stats(self) -> dict[str, Any]:
         """records, bytes, buffers, channels, peak_segments, segments, wait_s."""
@@ -89,7 +89,7 @@ class InputGate:
 
     read_by: int
     def audit(self) -> bool:
-        """Prove the credit invariants of every channel."""
+        """Check the credit invariants of every channel."""
 
     def describe_stall(self) -> str: ...
     def forked(self) -> bool: ...

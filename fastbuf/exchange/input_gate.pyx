@@ -1,4 +1,4 @@
-"""An input gate: where the buffers of all producers arrive, and record batches or records are given out."""
+"""An input gate: receives the buffers of all producers, and gives out record batches or records."""
 
 import os
 import sys
@@ -79,24 +79,24 @@ from fastbuf.exchange.address import GateAddress
 from fastbuf.exchange.events import Event
 
 cdef enum:
-    SLICE_NS = 200000000        # signals are looked at this often while waiting
-    SPIN_NS = 20000             # about what a sleep and a wake-up cost
-    LEAST_SPIN_NS = 2000        # what is left of it for a reader that spun in vain
-    OPEN_ROWS = 256             # of the ledger, when channels are not known; what comes beyond has rows of its own
+    SLICE_NS = 200000000        # how often signals are checked while waiting
+    SPIN_NS = 20000             # about the cost of a sleep and a wake-up
+    LEAST_SPIN_NS = 2000        # what remains of it after many spins in vain
+    OPEN_ROWS = 256             # rows of the ledger if the channels are not known; further channels have their own
 
 
 cdef void _notify_gate(void *context) noexcept nogil:
     gate_notify(<GateCore *> context)
 
 
-# no_gc_clear: the core's rows are the ledger's memory, to the last line of __dealloc__.
+# no_gc_clear: the core uses the ledger's memory until the end of __dealloc__.
 @cython.no_gc_clear
 cdef class InputGate:
     """InputGate(environment, serializer, channels, gate_id, epoch, secret, config, maximum=None, lazy=False)\n--\n
-    Where the buffers of all producers arrive; made by :meth:`ShuffleEnvironment.create_input_gate`.
+    Receives the buffers of all producers; made by :meth:`ShuffleEnvironment.create_input_gate`.
 
-    Iterate over it, or call :meth:`poll`. Gives out :class:`pyarrow.RecordBatch` for a columnar
-    serializer, :class:`LazyRows` if it is lazy, records otherwise. Nothing is ordered across channels.
+    Iterate over it, or call :meth:`poll`. It gives out :class:`pyarrow.RecordBatch` for a columnar serializer,
+    :class:`LazyRows` if it is lazy, else records. There is no order between channels.
     """
 
     def __cinit__(self, *arguments, **named):
@@ -109,7 +109,7 @@ cdef class InputGate:
                  bytes secret, config, maximum=None, bint lazy=False):
         cdef NetworkBufferPool network = environment.pool
         if lazy and not isinstance(serializer, RowSerializer):
-            raise ConfigError(f"a lazy gate is of a RowSerializer, not of a {type(serializer).__name__}")
+            raise ConfigError(f"lazy=True needs a RowSerializer, and the serializer is a {type(serializer).__name__}")
         self.environment = environment
         self.serializer = serializer
         self.channels = channels
@@ -123,7 +123,7 @@ cdef class InputGate:
         self.bell = Doorbell(environment.shared)
         self.bell_kept = <PyObject *> self.bell
         Py_INCREF(self.bell)
-        # Every channel has one segment at the least; an open gate must be able to serve one.
+        # Every channel needs at least one segment; a gate with unknown channels needs one in all.
         required = channels if channels is not None else 1
         wanted = (channels if channels is not None else 1) * config.exclusive + config.floating
         if maximum is None and channels is not None:
@@ -132,7 +132,7 @@ cdef class InputGate:
             required=required, maximum=max(required, maximum) if maximum is not None else None, name=f"gate {gate_id}")
         exclusive = config.exclusive
         if channels is not None:
-            # All channels get their exclusive segments, or fewer each, never some of them none.
+            # All channels get the same number of exclusive segments, fewer if needed but at least one.
             exclusive = max(1, min(exclusive, max(required, maximum) // channels))
         self.ledger = ledger_of_gate(channels if channels is not None else OPEN_ROWS, exclusive, config.floating)
         self.core = gate_new(network.core, self.pool.core, network.core.count, exclusive, config.floating,
@@ -147,13 +147,13 @@ cdef class InputGate:
         local_set_listener(self.pool.core, self.core.event)
 
     def __dealloc__(self):
-        # The normal way is close(); a gate that was never connected may just be forgotten.
+        # Usually close() was called; a gate that was never connected may also be dropped.
         if self.core != NULL:
             if not self.freed and self.pool is not None and self.pool.core != NULL:
                 local_set_listener(self.pool.core, NULL)
             gate_free(self.core)
         Py_XDECREF(self.bell_kept)
-        if self.wake_fd >= 0:       # not before: an event loop may still watch it
+        if self.wake_fd >= 0:       # not closed before, as an event loop may still watch it
             close(self.wake_fd)
 
     # ---- channels
@@ -167,8 +167,8 @@ cdef class InputGate:
         c = gate_open_channel(self.core, partition.channel, CHANNEL_LOCAL, partition.flush_ns)
         if c == NULL:
             raise SequenceError(
-                f"gate {self.gate_id}: channel {partition.channel} is there already, or the gate is closed")
-        # Not before: a partition that was refused does not keep the gate alive.
+                f"gate {self.gate_id}: channel {partition.channel} is connected already, or the gate is closed")
+        # Only now, so that a partition that was refused does not keep the gate alive.
         s.notify = _notify_gate
         s.notify_context = self.core
         self.intake.in_place.append(local_channel(c, partition, index))
@@ -177,7 +177,7 @@ cdef class InputGate:
         partition.notified.append(self)
 
     def add_shared(self, SharedReader reader not None, unsigned int number, int64_t flush_ns):
-        """Read what another process lends (a memfd channel); called by the transport."""
+        """Read segments of another process in place (a memfd channel); called by the transport."""
         cdef InputChannel *c
         if fb_u32_load_acquire(&self.is_closed):
             raise ExchangeClosed(f"gate {self.gate_id} is closed")
@@ -188,13 +188,13 @@ cdef class InputGate:
         gate_notify(self.core)
 
     def lose(self, str text):
-        """A producer was lost: whoever reads fails with `text`; called by the transport."""
+        """A producer was lost: the reader fails with `text`; called by the transport."""
         cdef bytes told = text.encode("utf-8", "replace")
         if not self.freed:
             gate_fail(self.core, FAIL_PEER_LOST, told, len(told))
 
     def seal(self, totals):
-        """Say which channels there are in all, and how many buffers each sent: the gate ends when all of it is read.
+        """Tell the gate all its channels, and how many buffers each sent; it is finished when it has read them.
 
         Parameters
         ----------
@@ -204,17 +204,17 @@ cdef class InputGate:
         if fb_u32_load_acquire(&self.is_closed):
             return
         self.sealed = {int(channel): int(buffers) for channel, buffers in totals.items()}
-        if not self.freed:      # by another thread, as the numbers were read
+        if not self.freed:      # another thread may have closed it while the totals were read
             gate_notify(self.core)
 
     def block(self, unsigned int channel):
-        """Let a channel wait: nothing of it is given out until :meth:`unblock`, in whichever order it comes.
+        """Stop reading a channel until :meth:`unblock`.
 
-        What its producer sends meanwhile is kept in order: as much as it has been given credit for, and no more is
-        given. So the producer waits in the end; the other channels go on. To block it again does nothing.
+        Its producer gets no more credit. What it sends with the credit that it has is kept in order, then it waits; the
+        other channels go on. Blocking a blocked channel does nothing.
 
-        When an event has just been given out, nothing that came behind it has been taken in. At another time, what
-        was taken in before is still given out: rows that wait to be a batch, and an event that came behind them.
+        Directly after an event was given out, nothing sent after that event has been read yet. At other times, rows
+        that were already read, and an event behind them, are still given out.
 
         Parameters
         ----------
@@ -224,18 +224,18 @@ cdef class InputGate:
         Raises
         ------
         ConfigError
-            No such channel has come.
+            No such channel has connected.
         ExchangeClosed
             The gate is closed.
         """
         self._set_blocked(channel, True)
 
     def unblock(self, unsigned int channel):
-        """Give out again what comes of a channel, from where :meth:`block` left it. May be called from any thread."""
+        """Go on reading a channel where :meth:`block` stopped. May be called from any thread."""
         self._set_blocked(channel, False)
 
     def _set_blocked(self, unsigned int channel, bint blocked):
-        # Without the gate's lock, which a reader holds while it waits: nothing here lets go of the GIL.
+        # Not with the gate's lock, which a reader holds while it waits.  The GIL is enough: it is not released here.
         self.check_process()
         if self.freed or fb_u32_load_acquire(&self.is_closed):
             raise ExchangeClosed(f"gate {self.gate_id} is closed")
@@ -246,7 +246,7 @@ cdef class InputGate:
     # ---- reading
 
     cdef bint complete(self) except -1:
-        """Whether every channel has been read to its end of partition, and had what its producer said."""
+        """Whether every channel was read to its end of partition, with as many buffers as announced."""
         cdef uint32_t i, n, expected
         cdef bint unfinished = gate_unfinished(self.core, &n)
         cdef InputChannel *c
@@ -255,19 +255,21 @@ cdef class InputGate:
         expected = <uint32_t> (len(self.sealed) if self.sealed is not None else self.channels)
         if (unfinished or n < expected) and n <= expected:
             return False
-        # All that came have ended, so nobody but us looks at them now; or there are more than were announced.
+        # All connected channels have ended, so no other thread uses them; or there are more than were announced.
         for i in range(n if self.sealed is not None else 0):
             c = gate_channel(self.core, i)
             if c.number not in self.sealed:
-                raise SequenceError(f"gate {self.gate_id}: channel {c.number} is not among those that were announced")
+                raise SequenceError(
+                    f"gate {self.gate_id}: channel {c.number} has connected, but is not among the "
+                    f"{len(self.sealed)} channels that were announced")
             if not unfinished and self.sealed[c.number] != c.announced_total:
                 raise SequenceError(
-                    f"gate {self.gate_id}: channel {c.number} sent {c.announced_total} buffers, "
+                    f"gate {self.gate_id}: channel {c.number} sent {c.announced_total} buffers, but "
                     f"{self.sealed[c.number]} were announced")
         return not unfinished
 
     def poll(self, timeout=None):
-        """What has arrived.
+        """Wait for data and return it.
 
         Parameters
         ----------
@@ -278,18 +280,16 @@ cdef class InputGate:
         -------
         pyarrow.RecordBatch or list or LazyRows or Event or None
             Up to about ``batch_rows`` rows or ``batch_bytes``; a smaller batch when its first row has waited for the
-            ``buffer_timeout_s`` of its writer. An :class:`Event` by itself, after all records that its producer wrote
-            before it.
-            ``None``: nothing within the time, or all is read (then :attr:`finished` is true).
+            ``buffer_timeout_s`` of its writer. An :class:`Event` comes by itself, after all records that its producer
+            wrote before it. ``None``: nothing came in time, or everything was read (then :attr:`finished` is true).
 
         Raises
         ------
         StallTimeout
-            Producers that are awaited have not connected, and nothing came while the gate was waited on for
-            ``stall_timeout_s``, by this call or by several; or nobody can ever write or unblock a channel, as this is
-            the only thread.
+            Some producers have not connected, and nothing came while callers waited for ``stall_timeout_s`` in all; or
+            this is the only thread, so that nobody can ever write or unblock a channel.
         RuntimeError
-            This very thread is just reading the gate (a record's own code): nothing is done.
+            Called from code of a record that this thread is decoding from this gate; nothing was done.
         """
         if timeout is not None and timeout != timeout:
             raise ConfigError("timeout is nan: it must be a number of seconds, or None")
@@ -306,7 +306,7 @@ cdef class InputGate:
                 self._abort_in_place()
 
     cdef int stall(self, bint forever) except -1:
-        """Raises, if somebody should have moved; forever: the caller does nothing else until something comes."""
+        """Raises if data should have come; forever: the caller waits without a timeout."""
         cdef uint32_t n = gate_channels(self.core)
         expected = len(self.sealed) if self.sealed is not None else self.channels
         self.quiet_ns = 0
@@ -316,16 +316,16 @@ cdef class InputGate:
             return 0
         if expected is not None and gate_all_wait(self.core):
             raise StallTimeout(
-                f"gate {self.gate_id} waits in its only thread, and all its channels that have not ended are blocked: "
-                "unblock one before the gate is read, or in another thread")
+                f"gate {self.gate_id} waits for ever: all its channels that have not ended are blocked, and no other "
+                "thread could unblock one. Unblock one before the gate is read, or in another thread")
         if n == self.intake.locals:
             raise StallTimeout(
-                f"gate {self.gate_id} waits for writers of this process, in its only thread: nobody can write or close "
-                "them. Close the writer before the gate is read, or write in another thread")
+                f"gate {self.gate_id} waits for ever: its writers are in this process, and there is no other thread "
+                "that could write or close them. Close the writer before the gate is read, or write in another thread")
         return 0
 
     def waited(self, double seconds):
-        """An event loop has waited for the gate so long."""
+        """Adds a wait of an event loop to the stall timeout."""
         self.quiet_ns += min(seconds_ns(seconds), 2 * <int64_t> SLICE_NS)
 
     cdef object read(self, timeout):
@@ -350,7 +350,7 @@ cdef class InputGate:
             if fb_u32_load_acquire(&self.is_closed):
                 raise ExchangeClosed(f"gate {self.gate_id} is closed")
             failure_raise(&self.core.failure)
-            # The eventcount's order for those who look first: epoch, look, announce, sleep.
+            # The order of an eventcount: read the epoch, check for data, announce the sleep, sleep.
             key = fb_event_epoch(self.core.event)
             now = fb_now_ns()
             came = intake.drain(now)
@@ -383,21 +383,21 @@ cdef class InputGate:
                 driver.enter(driver)
             in_place = len(intake.in_place) > 0
             fb_activity_enter(&self.doing, FB_WAIT_INPUT, 0, now)
-            channels = intake.hints(looks)      # with the gate's lock: they stay until we look again
+            channels = intake.hints(looks)      # valid until the next drain, as the gate's lock is held
             with nogil:
                 self.sleep(key, until, looks, channels, driver, not in_place)
             looked = fb_now_ns()
             fb_activity_enter(&self.doing, FB_RUNS, 0, looked)
             slept = looked - now
-            self.quiet_ns += min(slept, 2 * <int64_t> SLICE_NS)     # no more: this process stood still itself
+            self.quiet_ns += min(slept, 2 * <int64_t> SLICE_NS)     # a longer sleep: this process was stopped itself
             PyErr_CheckSignals()
 
     cdef int64_t give_out_ns(self) noexcept:
-        # A batch of columns may still grow for as long as its producers have buffers wait to be full; records need not.
+        # A columnar batch may wait for more rows until the producers' buffer timeout; records are given out at once.
         return self.intake.first_row_ns + (self.intake.linger_ns if self.intake.assembler is not None else 0)
 
     cdef bint spin(self, uint32_t key, int64_t until, SharedLook *looks, int channels) noexcept nogil:
-        """Whether something came, within the little that a sleep would cost."""
+        """Spins about as long as a sleep would cost; True: something came."""
         cdef int64_t limit = min(self.spin_ns, until - fb_now_ns())
         cdef bint came
         if channels == 0 or self.spin_most == 0:
@@ -414,24 +414,25 @@ cdef class InputGate:
 
     cdef void sleep(self, uint32_t key, int64_t until, SharedLook *looks, int channels, Driver *driver,
                     bint alone) noexcept nogil:
-        """Until something comes after `key` was the event's epoch, or until then; alone: all comes by the driver.
+        """Sleeps until the event's epoch differs from `key`, or until the time `until`.
 
-        looks: where so many memfd channels are looked at, the first MOST_LOOKS of them.
+        looks: places to poll for the memfd channels, of which there are `channels`; at most MOST_LOOKS are given.
+        alone: all data comes by the driver.
         """
         cdef fb_event *e = self.core.event
         if driver != NULL:
-            # What comes through memory is not to be had of the driver: its looks would be so many that are not there.
+            # Driving would only delay data that comes through shared memory.
             if alone and driver.drive(driver, &self.drive, e, key, until):
                 driver.leave(driver, False)
                 return
             driver.sleeps(driver)
-        # A peer in another process that is just writing is not waited for by a system call, as long as that pays.
+        # A peer in another process may be about to write: spin before the system call, as long as that pays.
         if self.spin(key, until, looks, channels):
             if driver != NULL:
                 driver.leave(driver, True)
             return
         if fb_event_prepare(e) != key or fb_u32_load_acquire(&self.is_closed) or failure_code(&self.core.failure) or \
-                shared_came(looks, min(channels, <int> MOST_LOOKS)):     # a burst is not told of buffer by buffer
+                shared_came(looks, min(channels, <int> MOST_LOOKS)):     # a burst of buffers rings only once
             fb_event_cancel(e)
         else:
             fb_event_wait(e, key, until)
@@ -450,7 +451,7 @@ cdef class InputGate:
         while True:
             if self.pending_at < len(self.pending):
                 record = self.pending[self.pending_at]
-                self.pending[self.pending_at] = None        # given out: it is the caller's alone
+                self.pending[self.pending_at] = None        # keep no reference to a record that was given out
                 self.pending_at += 1
                 return record
             got = self.poll()
@@ -465,37 +466,38 @@ cdef class InputGate:
     # ---- in an event loop
 
     def arm_wake(self):
-        """The descriptor that becomes readable when something comes from now on (see ``asynchronous``)."""
+        """Arm the eventfd: it becomes readable when something comes from now on (see ``asynchronous``)."""
         with self.lock:
             self.check_process()
             if fb_u32_load_acquire(&self.is_closed):
                 raise ExchangeClosed(f"gate {self.gate_id} is closed")
             descriptor = self.wake_descriptor()
             gate_arm(self.core)
-            fb_activity_enter(&self.doing, FB_WAIT_INPUT, 0, fb_now_ns())    # until it is read again
+            fb_activity_enter(&self.doing, FB_WAIT_INPUT, 0, fb_now_ns())    # until the next poll
             return descriptor
 
     def due_in(self, double most):
-        """Seconds until the clock alone has something for the reader, which no descriptor tells; `most` at most."""
+        """Seconds until a buffer timeout passes, which the descriptor does not report; `most` at most."""
         cdef int64_t due = self.intake.flush_due_ns
         if self.intake.waiting() and (due < 0 or self.give_out_ns() < due):
             due = self.give_out_ns()
         return most if due < 0 else min(most, max(due - fb_now_ns(), <int64_t> 0) / 1e9)
 
     def wake_descriptor(self):
-        """The eventfd of this gate, made when it is first asked for."""
-        # Without the gate's lock, which a reader holds while it waits: nothing here lets go of the GIL.
+        """The eventfd of this gate; the first call makes it."""
+        # Not with the gate's lock, which a reader holds while it waits.  The GIL is enough: it is not released here.
         if self.freed:
             raise ExchangeClosed(f"gate {self.gate_id} is closed")
         if self.wake_fd < 0:
             self.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
             if self.wake_fd < 0:
-                raise ResourceError("no descriptor for a gate's eventfd (see ulimit -n)")
+                raise ResourceError(
+                    f"no file descriptor is free for the eventfd of gate {self.gate_id}: raise the limit (ulimit -n)")
             fb_u32_store_release(&self.core.wake_fd, <uint32_t> self.wake_fd)
         return self.wake_fd
 
     def poll_async(self, timeout=None):
-        """``await gate.poll_async()``: as :meth:`poll`, in a coroutine, while other coroutines run."""
+        """``await gate.poll_async()``: like :meth:`poll`; other coroutines run meanwhile."""
         return asynchronous.poll_async(self, timeout)
 
     def __aiter__(self):
@@ -504,21 +506,21 @@ cdef class InputGate:
     # ---- ending
 
     def abort(self, reason="the consumer gave up"):
-        """Give up, from any thread and at once: whoever reads fails with `reason`, and so does every producer.
+        """Give up at once, from any thread: the reader and all producers fail with `reason`.
 
-        The gate is closed all the same. To say that it was enough, which is no error for anybody, close it without.
+        The gate must still be closed. To cancel the producers without an error, only close it.
         """
         cdef bytes text = str(reason).encode("utf-8", "replace")
         if fb_u32_load_acquire(&self.is_closed) or self.forked():
             return
-        self.untold = True          # before the failure: a reader that stops for that says it to those read in place
+        self.untold = True          # set before the failure: a reader that stops then tells producers read in place
         gate_fail(self.core, FAIL_ABORTED, text, len(text))
         gate_abort(self.core)
         self._abort_in_place()
 
     def _abort_in_place(self):
-        # What is read in place may be taken back from here on, so nobody may be reading: whoever has the lock just now
-        # does it when he lets go of it, and a record's own code leaves it to the call that decodes the record.
+        # Producers may take back their segments from here on, so nobody may be reading them.  If another thread has the
+        # lock, it does this after its poll; code of a record leaves it to the call that decodes the record.
         if self.lock.acquire(blocking=False):
             try:
                 if not self.freed and self.intake.within != <unsigned long> PyThread_get_thread_ident():
@@ -528,21 +530,22 @@ cdef class InputGate:
                 self.lock.release()
 
     def close(self):
-        """End the gate, from any thread; a second call does nothing.
+        """Close the gate, from any thread; a second call does nothing.
 
-        Before its end it says that what came is enough: producers hear of a cancel (:attr:`RecordWriter.cancelled`),
-        drop what they write for this gate from then on, and see no error. Of a gate that has failed, or was aborted,
-        they hear why instead, as an error. ``with gate:`` closes it so, and aborts it if an exception leaves the block.
+        If the gate is not finished, its producers are cancelled (:attr:`RecordWriter.cancelled`): they drop what they
+        write for it from then on, and see no error. If the gate has failed or was aborted, they fail with the reason.
+        ``with gate:`` closes it too, and aborts it if an exception leaves the block.
 
         Raises
         ------
         RuntimeError
-            This very thread is reading the gate (a signal handler, or a record's own code): nothing is done.
+            Called from code of a record that this thread is decoding from this gate, or from a signal handler
+            meanwhile; nothing was done.
         """
         self.end(None)
 
     def end(self, reason):
-        """As :meth:`close`, by the environment; `reason`, unless None, is what producers hear if it is not finished."""
+        """Like :meth:`close`; if the gate is not finished, producers fail with `reason` unless it is None."""
         cdef bytes text
         if self.freed or self.forked():
             return
@@ -551,20 +554,19 @@ cdef class InputGate:
         if reason is not None and not self.finished:
             text = str(reason).encode("utf-8", "replace")
             failure_set(&self.core.failure, FAIL_ABORTED, text, len(text))
-        gate_notify(self.core)       # a reader blocked in another thread leaves with ExchangeClosed
+        gate_notify(self.core)       # a reader that waits in another thread raises ExchangeClosed
         with self.lock:
             if not self.freed:
                 self._cancel()
                 self.environment.release_gate(self)
 
     def _cancel(self):
-        # Cancels every open channel; queued segments go home.
+        # Cancels every open channel and recycles queued segments.
         gate_cancel(self.core)
         self._end_in_place()
 
     def _end_in_place(self):
-        # Producers that are read in place drop what they write from now on, or fail as those of other processes do when
-        # the gate has failed.
+        # Cancels producers that are read in place; if the gate has failed, they fail too.
         cdef ChannelReader r
         for r in self.intake.in_place:
             if failure_code(&self.core.failure):
@@ -573,7 +575,7 @@ cdef class InputGate:
                 r.end(SHARED_CANCELLED, b"")
 
     def free(self):
-        """Last step of :meth:`close`, by the environment: no transport points here any more."""
+        """Last step of :meth:`close`, called by the environment; no transport points here any more."""
         if self.freed:
             return
         self.final_stats = self.stats()
@@ -582,7 +584,7 @@ cdef class InputGate:
         if self.intake.locals == 0:
             gate_free(self.core)
             self.core = NULL
-        # Else local writers may still notify this core: each keeps the gate, and the last to go frees it.
+        # Else local writers may still notify this core; each has a reference to the gate, and __dealloc__ frees it.
         self.intake.forget()
         self.bell.keep_to_ourselves()
         self.pending = []
@@ -606,7 +608,7 @@ cdef class InputGate:
 
     @property
     def address(self):
-        """What a producer of another process is given as its target: a :class:`GateAddress`, with the secret in it.
+        """The :class:`GateAddress` that a producer in another process takes as its target; it contains the secret.
 
         Raises
         ------
@@ -615,11 +617,11 @@ cdef class InputGate:
         """
         if self.environment.address is None:
             raise ConfigError(
-                f"gate {self.gate_id} has no address: its environment does not listen (call env.listen() before)")
+                f"gate {self.gate_id} has no address: its environment does not listen; call env.listen() first")
         return GateAddress(*self.environment.address, self.gate_id, self.secret)
 
     def __repr__(self):
-        # Whoever asks may not have the gate's lock: each figure is of its own moment.
+        # The caller may not have the gate's lock, so the figures may be of different moments.
         if self.core == NULL and not self.freed:
             return "<InputGate: not made>"
         state = "closed" if self.freed or fb_u32_load_acquire(&self.is_closed) else \
@@ -631,8 +633,8 @@ cdef class InputGate:
                 f"records, {in_use} of {stats['segments']} segments in use>")
 
     def describe_stall(self):
-        """The state of a waiting gate, for people."""
-        if self.freed:          # whoever asks may not have the gate's lock
+        """The state of a waiting gate, as text."""
+        if self.freed:          # the caller may not have the gate's lock
             return f"gate {self.gate_id} is closed"
         n, waiting = stalled_channels(self.core)
         expected = self.channels if self.channels is not None else "an unknown number of"
@@ -658,7 +660,7 @@ cdef class InputGate:
         if self.freed:
             return dict(self.final_stats)
         gate_figures(self.core, &n_bytes, &received)
-        channels = gate_channels(self.core)     # before the pool's, which may let another thread close the gate
+        channels = gate_channels(self.core)     # before pool.stats(), in which another thread may close the gate
         stats = self.pool.stats()
         return {
             "records": self.intake.records_in,
@@ -671,19 +673,19 @@ cdef class InputGate:
         }
 
     def activity(self):
-        """What its reader does just now: as of :meth:`RecordWriter.activity`; ``"input"``: it waits for producers."""
+        """What its reader is doing, as in :meth:`RecordWriter.activity`; ``"input"``: it waits for producers."""
         return activity_figures(&self.doing)
 
     def gauges(self):
-        """Its segments and queues just now, by Flink's names.
+        """Current use of its segments and queues, with Flink's names.
 
         Returns
         -------
         dict
-            ``exclusiveBuffersUsage``, ``floatingBuffersUsage`` and, of both, ``inPoolUsage``: which share of its
-            segments has data that its reader is not done with, 0 to 1 (a segment that is announced as credit and not
-            used does not count; channels that are read in place have none). ``inputQueueLength``: buffers that wait
-            for its reader, or are read just now.
+            ``exclusiveBuffersUsage``, ``floatingBuffersUsage`` and, for both together, ``inPoolUsage``: the share of
+            its segments, 0 to 1, that hold data which is not read yet (announced credit that is not used does not
+            count; channels read in place have no segments). ``inputQueueLength``: buffers that wait for the reader or
+            are being read.
         """
         if self.freed:
             return {"exclusiveBuffersUsage": 0.0, "floatingBuffersUsage": 0.0, "inPoolUsage": 0.0,
@@ -695,22 +697,23 @@ cdef class InputGate:
         return figures
 
     def audit(self):
-        """Prove the credit invariants of every channel, at one moment; raises naming the one that breaks them."""
+        """Check the credit invariants of every channel at one moment; the error names the channel that breaks them."""
         if not self.freed:
             audit_gate(self.core)
         return True
 
     def forked(self):
-        """Whether this is a forked child, which must not touch its parent's exchange."""
+        """Whether this process is a forked child, which must not use its parent's exchange."""
         return fork_count() != self.forks
 
     cdef int check_outside(self) except -1:
-        # The lock lets this thread in again; a reader in another one is waited for.
+        # The lock is reentrant, so it does not keep out this thread.
         if self.intake.within == <unsigned long> PyThread_get_thread_ident():
-            raise RuntimeError(f"gate {self.gate_id} is just decoding a record in this thread: use it afterwards")
+            raise RuntimeError(f"gate {self.gate_id} is decoding a record in this thread: use it afterwards")
         return 0
 
     cdef int check_process(self) except -1:
         if fork_count() != self.forks:
-            raise ExchangeClosed(f"gate {self.gate_id} belongs to the parent process: make one of your own")
+            raise ExchangeClosed(
+                f"gate {self.gate_id} belongs to the parent process: make a new one after the fork")
         return 0

@@ -1,4 +1,4 @@
-"""Writing a record that is longer than the room in the open buffer: over as many buffers as it needs."""
+"""Writes records that are longer than the room in the open buffer, over several buffers."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
@@ -13,7 +13,7 @@ from fastbuf.errors import RecordTooLong
 
 
 cdef class LongRecordWriter:
-    """What a record writer has begun and not finished."""
+    """The part of a record writer that continues a partly written record."""
 
     def __dealloc__(self):
         free(self.scratch)
@@ -29,9 +29,9 @@ cdef class LongRecordWriter:
         return 0
 
     cdef int spill(self, int part, Py_ssize_t length, PyObject *tail) except -1:
-        """The first `length` bytes of scratch go to `part`, over as many buffers as they need, and then the tail.
+        """Writes the first `length` bytes of scratch to `part`, then the tail, over as many buffers as needed.
 
-        `tail` is a reference that becomes the writer's, or NULL.
+        tail: a reference that the writer takes over, or NULL.
         """
         self.spill_part = part
         self.spill_begun = False
@@ -74,14 +74,14 @@ cdef class LongRecordWriter:
             if self.spill_left == 0 and self.spill_tail is not None and not self.spilling_tail:
                 self.spill_from_tail()
         self.spill_tail = None
-        if self.scratch_room > 1 << 20:     # a giant's memory is not kept
+        if self.scratch_room > 1 << 20:     # do not keep the memory of a very long record
             free(self.scratch)
             self.scratch = NULL
             self.scratch_room = 0
         return 1
 
     cdef Py_ssize_t whole(self, Py_ssize_t n, PyObject *tail) except -1:
-        """Bytes of a payload with `n` before its tail, if that may be sent; lets go of the tail if not."""
+        """Length of a payload with `n` bytes before its tail; raises, and releases the tail, if it is too long."""
         cdef object held
         if tail != NULL:
             n += PyBytes_GET_SIZE(<object> tail)
@@ -92,7 +92,8 @@ cdef class LongRecordWriter:
         return n
 
     cdef int put_tail(self, int part, Py_ssize_t n, PyObject *tail) except -1:
-        """The open buffer has a payload's `n` bytes behind a prefix's room: commits them, and goes on with the tail."""
+        """Writes the length before the `n` payload bytes in the open buffer, commits both, and goes on with the tail.
+        """
         cdef OpenBuffer *b = &self.partition.buffers[part]
         cdef uint32_t length = <uint32_t> self.whole(n, tail)
         memcpy(b.data + b.fill, &length, PREFIX)
@@ -105,5 +106,5 @@ cdef class LongRecordWriter:
 
     cdef int refuse(self, Py_ssize_t n) except -1:
         raise RecordTooLong(
-            f"it takes {n} bytes, longer than max_record_bytes ({self.longest}): raise that on both sides, or leave "
+            f"it takes {n} bytes, more than max_record_bytes ({self.longest}): raise that on both sides, or leave "
             "the record out")

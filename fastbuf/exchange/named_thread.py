@@ -1,4 +1,4 @@
-"""Threads whose names the kernel knows too: ``top -H``, ``ps -L``, ``gdb`` and ``py-spy`` show them."""
+"""Threads whose names the kernel has too, so that ``top -H``, ``ps -L``, ``gdb`` and ``py-spy`` show them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-_KERNEL_BYTES = 15  # of a thread's name; Python hands its own on from 3.14 only
+_KERNEL_BYTES = 15  # longest thread name in the kernel; only Python 3.14 and later set it
 
 
 def start_thread(run: Callable[..., Any], name: str, *arguments: Any) -> threading.Thread:
-    """Start a daemon thread of that name; what the kernel has no room for is cut off."""
+    """Start a daemon thread with that name; the kernel gets the first 15 bytes of it."""
     thread = threading.Thread(target=run, args=arguments, name=name, daemon=True)
     thread.start()
-    with contextlib.suppress(OSError):  # it has ended already, or there is no /proc
+    with contextlib.suppress(OSError):  # the thread has already ended, or there is no /proc
         Path(f"/proc/self/task/{thread.native_id}/comm").write_bytes(name.encode()[:_KERNEL_BYTES])
     return thread

@@ -1,4 +1,4 @@
-# Map of the record writer: records and batches into the open buffers of a result partition.
+# Map of the record writer: it encodes records and batches into the open buffers of a result partition.
 from libc.stdint cimport uint64_t
 
 from fastbuf.exchange.channel_selector cimport ChannelSelector
@@ -10,13 +10,13 @@ from fastbuf.serializers.scatter cimport BatchScatter
 cdef class RecordWriter(LongRecordWriter):
     cdef ChannelSelector selector
     cdef BatchScatter scatter           # columnar only; holds the batch that is being written
-    cdef int first                      # subpartition to begin with, so that none is always first
+    cdef int first                      # subpartition to start with; it changes, for fairness
     cdef readonly uint64_t records
     cdef object __weakref__
     cdef bint flush_always              # buffer timeout 0
     cdef bint in_batch
     cdef bint to_all                    # broadcast: every buffer is for all subpartitions
-    cdef Node *plan                     # of rows without tails, which are written in runs; else NULL
+    cdef Node *plan                     # row serializers without tails: many rows are encoded in one call; else NULL
 
     cdef int pump_batch(self) except -1
     cdef int finish_pending(self) except -1

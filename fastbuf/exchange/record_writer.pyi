@@ -7,7 +7,7 @@ from fastbuf.exchange.result_partition import ResultPartition
 from fastbuf.serializers.serializer import Serializer
 
 class RecordWriter:
-    """Writes one producer's records to R consumers; one thread at a time."""
+    """Writes one producer's records to all consumers; one thread at a time."""
 
     partition: ResultPartition
     serializer: Serializer
@@ -16,7 +16,7 @@ class RecordWriter:
     def __init__(self, partition: ResultPartition, serializer: Serializer, selector: Any) -> None: ...
     @property
     def cancelled(self) -> bool:
-        """Whether every consumer has said that it has enough (its gate was closed before the end, with no error)."""
+        """Whether every consumer has cancelled (closed its gate before the end, without an error)."""
     def emit(self, record: Any) -> None:
         """Write one record, waiting without the GIL while there is no credit."""
 
@@ -27,58 +27,58 @@ class RecordWriter:
         """Write a record batch, waiting without the GIL while there is no credit."""
 
     def try_emit(self, record: Any) -> bool:
-        """Write one record if segments allow; ``False``: call :meth:`resume` until it says ``True``."""
+        """Write one record if segments allow; ``False``: call :meth:`resume` until it returns ``True``."""
 
     def try_emit_batch(self, batch: Any) -> bool:
-        """Write as much as segments allow; ``False``: call :meth:`resume` until it says ``True``."""
+        """Write as much as segments allow; ``False``: call :meth:`resume` until it returns ``True``."""
 
     def resume(self) -> bool:
-        """Go on with what was begun; ``True`` when it is written."""
+        """Continue a record or batch that is partly written; ``True`` when it is written."""
 
     def emit_event(self, event: Event) -> None:
-        """Send an event to every consumer, behind all that was written so far; it takes no credit."""
+        """Send an event to every consumer, after everything written so far; it takes no credit."""
 
     def try_emit_event(self, event: Event) -> bool:
-        """As :meth:`emit_event` without waiting; ``False``: nothing was sent."""
+        """Like :meth:`emit_event` without waiting; ``False``: nothing was sent."""
 
     def finish(self) -> None:
-        """Write the end of partition: consumers may read from here on."""
+        """Write the end of partition; consumers of a blocking partition can read from here on."""
 
     def attach(self, index: int, target: Any) -> None:
         """Name the consumer of subpartition `index` of a blocking partition."""
 
     def flush(self) -> None:
-        """Let everything written so far leave now."""
+        """Send everything written so far now."""
 
     def close(self, timeout: float | None = None) -> None:
         """Write the end of partition and wait until every remote consumer has it."""
 
     def try_close(self) -> bool:
-        """End of partition without waiting; ``True`` once every remote consumer has it."""
+        """Write the end of partition without waiting; ``True`` once every remote consumer has it."""
 
     def abort(self, reason: str = "the producer gave up") -> None:
         """Give up: every consumer fails with `reason`."""
 
     def activity(self) -> dict[str, Any]:
-        """What the writer does just now, and how long it did each thing since it was made."""
+        """What the writer is doing, and how long it spent in each state."""
 
     def blocked_s(self, link: bool = False) -> list[float]:
         """Seconds that the writer has waited for each consumer."""
 
     def watch_keys(self, values: bool = False) -> None:
-        """From now on count which keys come most often; values: keep what they are, too."""
+        """Count from now on which keys are most frequent; values: keep their text too."""
 
     def hot_keys(self) -> dict[int, tuple[float, int]]:
-        """The keys that come most often, by 30 bits of their hash: share of the records, and partition."""
+        """The most frequent keys, by 30 bits of their hash: share of the records, and partition."""
 
     def key_values(self) -> dict[int, str]:
-        """What those keys are, as text, by their hashes; empty unless that was asked for."""
+        """The text of those keys, by their hashes; empty without ``watch_keys(values=True)``."""
 
     def gauges(self) -> dict[str, float]:
         """outPoolUsage, outputQueueLength, short_s."""
 
     def digest(self) -> int | None:
-        """A sum over the hashes of all batches' keys, of dropped rows too, in any order; None where none are hashed."""
+        """Sum of the hashes of all keys in batches, dropped rows included; None: keys are not hashed."""
 
     def totals(self) -> list[int]:
         """Buffers sent per subpartition; final after :meth:`close`."""

@@ -1,8 +1,8 @@
-"""The record writer: serializes straight into segments, one open buffer per subpartition.
+"""The record writer: serializes records straight into segments, with one open buffer per subpartition.
 
-Blocking and not: every step is a *pump* that writes as far as segments and queues allow and keeps
-its place, so that a fused stage may take in what has arrived and call again (SPEC: never block in a
-send).  The blocking calls pump and wait on the partition's event.
+Every step is a *pump*: it writes as far as segments and queues allow, and remembers its place.  The blocking calls pump
+and wait on the partition's event.  The others pump and return, so that a thread that both writes and reads can read
+meanwhile.
 """
 
 import numpy as np
@@ -42,12 +42,12 @@ from fastbuf.serializers.columnar import from_numpy
 from fastbuf.serializers.frames import batch_of, is_stream
 
 cdef enum:
-    RUN = 64                    # records of a list between two looks at who ends or fails, and two words to drainers
+    RUN = 64                    # records of a list between two checks for failures, and two notices to drainers
 
 
 cdef class RecordWriter(LongRecordWriter):
     """RecordWriter(partition, serializer, selector)\n--\n
-    Writes one producer's records to R consumers.
+    Writes one producer's records to all consumers.
 
     Made by :meth:`ShuffleEnvironment.create_result_partition` or :meth:`ShuffleEnvironment.exchange`.
     One thread at a time.
@@ -67,7 +67,7 @@ cdef class RecordWriter(LongRecordWriter):
         if serializer.kind == "columnar":
             self.scatter = (<ColumnarSerializer> serializer).scatter(partition.subpartitions + selector.dropped)
 
-    # ---- pumps: 1 done, 0 blocked
+    # ---- pumps; they return 1: done, 0: blocked
 
     cdef int pump_batch(self) except -1:
         cdef ResultPartition p = self.partition
@@ -128,14 +128,14 @@ cdef class RecordWriter(LongRecordWriter):
         return 1
 
     cdef int finish_pending(self) except -1:
-        """Blocks until what was begun is written."""
+        """Blocks until the partly written record or batch is written."""
         try:
             return self.finish_blocked()
         finally:
             self.partition.runs()
 
     cdef int blocked_part(self) noexcept:
-        """The subpartition with the longest queue of those that something is to be written to; -1: all, or none."""
+        """The subpartition with the longest queue among those that are still to be written to; -1: all, or none."""
         cdef ResultPartition p = self.partition
         cdef int part, worst = -1
         if self.spill_left:
@@ -161,7 +161,7 @@ cdef class RecordWriter(LongRecordWriter):
                 return 0
             self.partition.waits(self.blocked_part())
             driver = self.partition.core.driver if not self.partition.closed else NULL
-            if driver != NULL:          # with the GIL since `closed` was seen: the transport is there, and stays
+            if driver != NULL:          # the GIL was held since the check of `closed`, so the transport still exists
                 driver.enter(driver)
             with nogil:
                 news = self.partition.spin(key, driver)
@@ -193,7 +193,7 @@ cdef class RecordWriter(LongRecordWriter):
         return 0
 
     cdef int flush_now(self) except -1:
-        # By room: what was written is one task, and a buffer of its own: a queue's length is the tasks that wait
+        # With by_room each write is a task and gets its own buffer, so that a queue's length counts the waiting tasks.
         cdef ResultPartition p = self.partition
         cdef int part
         if not self.selector.by_room:
@@ -207,8 +207,8 @@ cdef class RecordWriter(LongRecordWriter):
     # ---- batches
 
     cdef int check_longest(self) except -1:
-        """No row of the batch is longer than may be sent: asked before the first one is, so that a batch goes whole
-        or not at all.  As good as free where all rows together are not too long."""
+        """Raises if a row of the batch is too long.  Checked first, so that a batch is written whole or not at all;
+        cheap if all rows together are short enough."""
         cdef BatchScatter scatter = self.scatter
         cdef int64_t rows = scatter.batch.c.rows, row = 0, n
         cdef int64_t most = min(self.longest + PREFIX, scatter.batch.c.max_element)
@@ -230,7 +230,7 @@ cdef class RecordWriter(LongRecordWriter):
         if self.scatter is None:
             raise TypeError(f"a {self.serializer.kind} writer takes records: use emit")
         if self.in_batch or self.spill_left:
-            raise ExchangeClosed("the batch before is not written yet: call resume() until it says True")
+            raise ExchangeClosed("the batch before is not written yet: call resume() until it returns True")
         self.partition.check()
         if isinstance(batch, np.ndarray):
             batch = from_numpy(batch)
@@ -238,7 +238,7 @@ cdef class RecordWriter(LongRecordWriter):
             batch = batch_of(batch, (<ColumnarSerializer> self.serializer).arrow_schema)
         try:
             if self.to_all:
-                self.scatter.begin(batch, None)     # one encoding, for all
+                self.scatter.begin(batch, None)     # encoded once, for all consumers
             else:
                 self.selector.begin(self.scatter, batch)
             self.check_longest()
@@ -253,14 +253,14 @@ cdef class RecordWriter(LongRecordWriter):
 
         Parameters
         ----------
-        batch : pyarrow.RecordBatch or Table, NumPy structured array, a frame of pandas or polars
-            Or anything else with ``__arrow_c_array__`` or ``__arrow_c_stream__``.
+        batch : pyarrow.RecordBatch or Table, NumPy structured array, pandas or polars DataFrame
+            Or any other object with ``__arrow_c_array__`` or ``__arrow_c_stream__``.
 
         Raises
         ------
         RecordTooLong
-            One of its rows is longer than ``max_record_bytes``; the message names it.  Nothing of the batch was
-            written, and the writer goes on as if it had not been given.
+            A row is longer than ``max_record_bytes``; the message names it.  Nothing of the batch was written, and the
+            writer can be used further.
         StallTimeout
             No consumer took anything for ``stall_timeout_s``.
         ExchangeAborted, PeerLost
@@ -274,14 +274,14 @@ cdef class RecordWriter(LongRecordWriter):
         fb_activity_coded(&self.partition.core.activity, ran, fb_now_ns())
 
     def try_emit_batch(self, batch):
-        """Write as much of the batch as segments allow; ``False``: call :meth:`resume` until it says ``True``."""
+        """Write as much of the batch as segments allow; ``False``: call :meth:`resume` until it returns ``True``."""
         cdef int64_t ran = fb_activity_ran(&self.partition.core.activity, fb_now_ns())
         self._begin_batch(batch)
         fb_activity_coded(&self.partition.core.activity, ran, fb_now_ns())
         return self.resume()
 
     def resume(self):
-        """Go on with what :meth:`try_emit_batch` or :meth:`try_emit` began; ``True`` when it is written."""
+        """Continue what :meth:`try_emit_batch` or :meth:`try_emit` began; ``True`` when it is written."""
         cdef int64_t ran
         self.partition.check()
         if self.in_batch:
@@ -292,7 +292,7 @@ cdef class RecordWriter(LongRecordWriter):
         return self._written(self.pump_spill())
 
     cdef bint _written(self, int done) except -1:
-        # With a buffer timeout of 0 the transport has no timer: who has written a record says so.
+        # With a buffer timeout of 0 the transport has no timer: the writer flushes after each record.
         if done and self.flush_always:
             self.flush_now()
         return done
@@ -300,13 +300,13 @@ cdef class RecordWriter(LongRecordWriter):
     # ---- records
 
     cdef int write_record(self, int part, object record) except -1:
-        """1: written, 0: begun (pump_spill finishes it)."""
+        """1: written, 0: partly written (pump_spill finishes it)."""
         cdef ResultPartition p = self.partition
         if p.closed or p.ended:
             p.refuse_write()
         if p.writing:
             p.refuse_second()
-        # As begin_writing: encoding may run anybody's code
+        # Like begin_writing, since encoding may run the user's code
         p.writing = p.written_by = <unsigned long> PyThread_get_thread_ident()
         try:
             return self.encode_into(part, record, 0)
@@ -314,7 +314,7 @@ cdef class RecordWriter(LongRecordWriter):
             p.writing = 0
 
     cdef inline int encode_into(self, int part, object record, Py_ssize_t n) except -1:
-        """1: written, 0: begun; n: the bytes it takes, if known to be more than the open buffer has room for."""
+        """1: written, 0: partly written; n: the record's length if it is known not to fit the open buffer, else 0."""
         cdef ResultPartition p = self.partition
         cdef OpenBuffer *b
         cdef Py_ssize_t room
@@ -352,7 +352,7 @@ cdef class RecordWriter(LongRecordWriter):
         return self.spill(part, n + PREFIX, tail)
 
     cdef int begin_record(self, object record) except -1:
-        """1: written, 0: begun.  What is wrong with a record is said with its number."""
+        """1: written, 0: partly written.  Errors name the record's number."""
         cdef int part
         try:
             part = self.partition.subpartitions if self.to_all else self.selector.select(record)
@@ -362,13 +362,13 @@ cdef class RecordWriter(LongRecordWriter):
             raise
 
     cdef int explain(self, object record, object error) except -1:
-        """Raises what is wrong with a record in words that name it, if the error does not do so already."""
+        """Raises an error that names the record, if `error` does not do so."""
         if isinstance(error, RecordError):
             raise type(error)(f"record {self.records}: {error}") from error.__cause__
         if isinstance(error, SchemaError):
             return 0
         if isinstance(error, (TypeError, ValueError, ArithmeticError, LookupError, AttributeError)):
-            # A selector that looks at fields meets a wrong one first; the serializer has the words for it.
+            # A selector that reads fields fails first on a wrong one; the serializer's message is better.
             if self.serializer.schema is not None and self.selector.by_fields:
                 try:
                     self.serializer.encode(record)
@@ -395,19 +395,19 @@ cdef class RecordWriter(LongRecordWriter):
         Raises
         ------
         RecordError
-            The record does not fit the schema: the message names field, value and the record's number, which is how
-            many this writer has written before it.  Nothing of it was written, and the writer goes on.
+            The record does not fit the schema.  The message names the field, the value and the record's number (how
+            many records this writer has written before).  Nothing of it was written; the writer can be used further.
         RecordTooLong
-            It is longer than ``max_record_bytes``; likewise.
+            The record is longer than ``max_record_bytes``; nothing was written, as above.
         RuntimeError
-            Called by a record's own code, while that record is being written by this writer; nothing is written.
+            Called from code of a record that this writer is encoding; nothing was written.
         """
         if self.scatter is not None:
             raise TypeError("a columnar writer takes record batches: use emit_batch")
         self.emit_one(record)
 
     def emit_many(self, records):
-        """Write every record of an iterable; the errors are those of :meth:`emit`, and what came before is written."""
+        """Write every record of an iterable; errors are as in :meth:`emit`, and records before them are written."""
         if self.scatter is not None:
             raise TypeError("a columnar writer takes record batches: use emit_batch")
         if type(records) is list and not self.flush_always and not self.selector.by_room:
@@ -419,7 +419,7 @@ cdef class RecordWriter(LongRecordWriter):
     cdef int emit_list(self, list records) except -1:
         cdef ResultPartition p = self.partition
         cdef Py_ssize_t i = 0
-        while i < len(records):                 # code of a record may change the list
+        while i < len(records):                 # encoding may run code that changes the list
             if self.spill_left:
                 self.finish_pending()
             p.check_quickly()
@@ -437,7 +437,7 @@ cdef class RecordWriter(LongRecordWriter):
         return 0
 
     cdef int emit_run(self, list records, Py_ssize_t *i) except -1:
-        """Writes records from number `i` on, as long as none has to wait; `i` is moved past each that is written."""
+        """Writes records from number `i` on until one has to wait; `i` is moved past those that were written."""
         cdef ResultPartition p = self.partition
         cdef Py_ssize_t was
         cdef int touched[RUN]
@@ -461,7 +461,7 @@ cdef class RecordWriter(LongRecordWriter):
         return 0
 
     cdef int write_some(self, list records, Py_ssize_t *i, int *touched, int *n) except -1:
-        """Up to RUN records, of which the caller tells the drainers: those of `touched`.  0: the last of them waits."""
+        """Writes up to RUN records; 0: the last one has to wait.  The caller commits the buffers in `touched`."""
         cdef ResultPartition p = self.partition
         cdef OpenBuffer *b
         cdef Py_ssize_t end = i[0] + RUN, size, was
@@ -471,7 +471,7 @@ cdef class RecordWriter(LongRecordWriter):
         while done and i[0] < end and i[0] < len(records):
             record = records[i[0]]
             if not isinstance(record, tuple):
-                end = i[0] + 1          # its own code may end or fail something: that is looked at before the next one
+                end = i[0] + 1          # its code may close or fail the partition: check before the next record
             part = always if always >= 0 else self.selector.select(record)
             size = 0
             if self.plan != NULL:
@@ -499,12 +499,12 @@ cdef class RecordWriter(LongRecordWriter):
         return done
 
     def try_emit(self, record):
-        """Write one record if segments allow; ``False``: it is begun, call :meth:`resume` until it says ``True``."""
+        """Write one record; ``False``: it is partly written, call :meth:`resume` until it returns ``True``."""
         cdef int done
         if self.scatter is not None:
             raise TypeError("a columnar writer takes record batches: use try_emit_batch")
         if self.spill_left:
-            raise ExchangeClosed("the record before is not written yet: call resume() until it says True")
+            raise ExchangeClosed("the record before is not written yet: call resume() until it returns True")
         self.partition.check()
         done = self.begin_record(record)
         self.records += 1
@@ -513,7 +513,7 @@ cdef class RecordWriter(LongRecordWriter):
     # ---- events
 
     def emit_event(self, event):
-        """Send an event to every consumer, behind all that was written so far; it takes no credit.
+        """Send an event to every consumer, after everything written so far; it takes no credit.
 
         Parameters
         ----------
@@ -537,17 +537,18 @@ cdef class RecordWriter(LongRecordWriter):
             self.partition.wait(key, -1, &since, &seen)
 
     def try_emit_event(self, event):
-        """As :meth:`emit_event` without waiting; ``False``: a consumer has too many to read, nothing was sent."""
+        """Like :meth:`emit_event` without waiting; ``False``: a consumer has too many unread events, nothing was sent.
+        """
         if self.in_batch or self.spill_left:
-            raise ExchangeClosed("what was begun is not written yet: call resume() until it says True")
+            raise ExchangeClosed("the record or batch before is not written yet: call resume() until it returns True")
         return self.partition.queue_event(encode_event(event)) == 1
 
     # ---- a blocking partition's consumers
 
     def finish(self):
-        """Write the end of partition: consumers may read from here on. Of a blocking partition all is on disk then.
+        """Write the end of partition; nothing can be written afterwards.
 
-        Nothing can be written afterwards; :meth:`close` sends what remote consumers are to have.
+        A blocking partition is then complete on disk, and consumers can read; :meth:`close` sends it to remote ones.
         """
         self.partition.check()
         if self.in_batch or self.spill_left:
@@ -555,7 +556,7 @@ cdef class RecordWriter(LongRecordWriter):
         self.partition.end()
 
     def attach(self, index, target):
-        """Name the consumer of subpartition `index`, which was made without one (a blocking partition), at any time.
+        """Name the consumer of subpartition `index` of a blocking partition that was made without one, at any time.
 
         Parameters
         ----------
@@ -568,11 +569,11 @@ cdef class RecordWriter(LongRecordWriter):
     # ---- ending
 
     def flush(self):
-        """Let everything written so far leave now."""
+        """Send everything written so far now."""
         self.partition.flush()
 
     def try_close(self):
-        """End of partition without waiting: ``True`` once every remote consumer has acknowledged it."""
+        """Write the end of partition without waiting; ``True`` once every remote consumer has acknowledged it."""
         if self.partition.closed:
             return True
         self.partition.check()
@@ -592,12 +593,12 @@ cdef class RecordWriter(LongRecordWriter):
         Parameters
         ----------
         timeout : float, optional
-            Seconds; default: as long as there is progress (``stall_timeout_s``).
+            Seconds to wait; default: as long as there is progress (``stall_timeout_s``).
 
         Raises
         ------
         TimeoutError
-            The time was over: the writer is still open.
+            The time has passed; the writer is still open.
         """
         if self.partition.closed:
             return
@@ -606,11 +607,13 @@ cdef class RecordWriter(LongRecordWriter):
             self.finish_pending()
         self.partition.end()
         if not self.partition.wait_closed(-1.0 if timeout is None else seconds("timeout", timeout)):
-            raise TimeoutError(f"writer {self.partition.channel}: consumers have not had everything within {timeout} s")
+            raise TimeoutError(
+                f"writer {self.partition.channel}: some consumers did not acknowledge the end of partition within "
+                f"{timeout} s")
         self._let_go()
 
     def abort(self, reason="the producer gave up"):
-        """Give up: every consumer fails with `reason`. A second call does nothing, nor does one in a forked child."""
+        """Give up: every consumer fails with `reason`. Does nothing on a closed writer, or in a forked child."""
         if self.partition.closed or self.partition.forked():
             return
         self.partition.fail(str(reason))
@@ -633,7 +636,7 @@ cdef class RecordWriter(LongRecordWriter):
             try:
                 self.close()
             except BaseException as error:
-                # Nobody is left to try again: its segments must not stay out.
+                # Nobody will call close() again, so its segments must be freed now.
                 self.abort(f"{type(error).__name__}: {error}")
                 raise
         else:
@@ -651,66 +654,66 @@ cdef class RecordWriter(LongRecordWriter):
 
     @property
     def cancelled(self):
-        """Whether every consumer has said that it has enough: whatever is written from then on is dropped.
+        """Whether every consumer has cancelled; everything written from then on is dropped.
 
-        A consumer says so by closing its gate before the end (``gate.close()``, or ``with gate:`` that is left without
-        an exception). One that fails, or whose environment ends first, aborts: the writer's next call raises
-        :class:`ExchangeAborted`, and this stays False. With ``on_peer_loss="cancel"`` one that vanishes counts as well.
+        A consumer cancels by closing its gate before the end (``gate.close()``, or leaving ``with gate:`` without an
+        exception). If a consumer fails, or its environment is closed first, this stays False and the writer's next call
+        raises :class:`ExchangeAborted`. With ``on_peer_loss="cancel"`` a lost consumer counts as cancelled.
         """
         return self.partition.cancelled
 
     @property
     def closed(self):
-        """Whether the writer has ended."""
+        """Whether the writer was closed or aborted."""
         return self.partition.closed
 
     def activity(self):
-        """What the writer does just now, and how long it did each thing since it was made.
+        """What the writer is doing, and how long it spent in each state.
 
         Returns
         -------
         dict
-            ``state``: ``"runs"``, or what it waits for: ``"credit"`` (the consumer has taken nothing), ``"link"`` (the
-            socket is full), ``"segment"`` (the pool is empty, and nothing is queued). ``target``: the consumer that it
-            waits for, or None. ``since_s``: how long it has been in that state. ``seconds`` and ``longest_s``: by
-            state, a wait that has not ended included; of the seconds that it runs those in which batches were encoded
-            are ``"codec"`` (a gate's: decoded), once the call is over. Single records are not told apart.
+            ``state``: ``"runs"``, or what it waits for: ``"credit"`` (the consumer gave none), ``"link"`` (the socket
+            is full), ``"segment"`` (the pool is empty, and nothing is queued). ``target``: the consumer that it waits
+            for, or None. ``since_s``: how long it has been in that state. ``seconds`` and ``longest_s``: by state,
+            including a wait that has not ended. Time spent encoding batches (in a gate: decoding) is not in ``"runs"``
+            but in ``"codec"``, once the call is over; for single records it stays in ``"runs"``.
         """
         return self.partition.activity()
 
     def blocked_s(self, link=False):
-        """Seconds that the writer has waited for each consumer, a wait that has not ended included.
+        """Seconds that the writer has waited for each consumer, including a wait that has not ended.
 
         Parameters
         ----------
         link : bool
-            Those of them in which the socket was full.
+            Count only waits in which the socket was full.
         """
         return self.partition.blocked_s(link)
 
     def watch_keys(self, values=False):
-        """From now on count which keys come most often, in one record of 1,024; of a writer that hashes keys.
+        """Count from now on which keys are most frequent, from one record in 1,024; needs a selector that hashes keys.
 
         Parameters
         ----------
         values : bool
-            Keep what those keys are, too.
+            Keep the text of those keys too.
         """
         self.selector.watch_keys(values)
 
     def hot_keys(self):
-        """The keys that come most often: which share of the records has one, at the least, and where it goes.
+        """The most frequent keys: at least which share of the records each has, and its partition.
 
         Returns
         -------
         dict of int to tuple of float and int
             By 30 bits of the key's hash, ``hash_partition(key, 2**30)``: its share, and its partition. Empty without
-            :meth:`watch_keys`. What a key is, :meth:`key_values` tells, where that was asked for.
+            :meth:`watch_keys`. :meth:`key_values` gives the keys themselves.
         """
         return self.selector.hot_keys()
 
     def key_values(self):
-        """What the keys of :meth:`hot_keys` are, as text of one line, by their hashes.
+        """The keys of :meth:`hot_keys` as one-line texts, by their hashes.
 
         Returns
         -------
@@ -720,18 +723,18 @@ cdef class RecordWriter(LongRecordWriter):
         return self.selector.key_values()
 
     def gauges(self):
-        """Its pool and its queues just now.
+        """Current use of its pool and its queues.
 
         Returns
         -------
         dict
-            ``outPoolUsage`` (0 to 1) and ``outputQueueLength`` (buffers), as Flink has them; ``short_s``: seconds that
-            it waited for a segment though the queue of the consumer had room.
+            Flink's ``outPoolUsage`` (0 to 1) and ``outputQueueLength`` (buffers); ``short_s``: seconds that the writer
+            waited for a segment although the consumer's queue had room.
         """
         return self.partition.gauges()
 
     def digest(self):
-        """Sum of the keys' mixed hashes, in any order, dropped rows' too; None: none are hashed; of one consumer: 0."""
+        """Sum of the hashes of all keys, dropped rows included; None: keys are not hashed; one consumer: 0."""
         return self.selector.digest()
 
     def totals(self):
@@ -739,8 +742,8 @@ cdef class RecordWriter(LongRecordWriter):
         return self.partition.totals()
 
     def stats(self):
-        """Figures so far: records, bytes, buffers, peak_segments, segments (the cap), wait_s; channels by transport,
-        and how many are TCP's since shared memory was tried in vain (fallbacks).
+        """Figures so far: records, bytes, buffers, peak_segments, segments (the cap), wait_s; channels by transport
+        (transports), and how many use TCP because shared memory could not be used (fallbacks).
         """
         stats = self.partition.pool.stats()
         return {

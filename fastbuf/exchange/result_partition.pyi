@@ -5,7 +5,7 @@ from fastbuf.exchange.doorbell import Doorbell
 from fastbuf.memory import LocalBufferPool
 
 class ResultPartition:
-    """What one producer writes for R consumers, in segments of its own pool."""
+    """The buffers that one producer writes for all its consumers, in segments of its own pool."""
 
     subpartitions: int
     segment_size: int

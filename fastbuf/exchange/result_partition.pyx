@@ -1,4 +1,4 @@
-"""A result partition: what one producer writes for R consumers, in segments of its own pool."""
+"""A result partition: the buffers that one producer writes for all its consumers, in segments of its own pool."""
 
 import os
 import time
@@ -76,10 +76,10 @@ from fastbuf.checks import MOST_SEGMENTS
 from fastbuf.errors import ExchangeClosed, StallTimeout
 
 cdef enum:
-    SLICE_NS = 200000000        # signals are looked at this often while blocked
-    SPIN_NS = 20000             # about what a sleep and a wake-up cost
-    LEAST_SPIN_NS = 2000        # what is left of it for a writer that spun in vain
-    DRIVE_NS = 6000000          # most that a writer looks after the I/O itself before it sleeps
+    SLICE_NS = 200000000        # how often signals are checked while waiting
+    SPIN_NS = 20000             # about the cost of a sleep and a wake-up
+    LEAST_SPIN_NS = 2000        # what remains of it after many spins in vain
+    DRIVE_NS = 6000000          # longest time that a writer drives the transport before it sleeps
 
 
 cdef inline void _add(fb_ai64 *counter, int64_t n) noexcept nogil:
@@ -87,17 +87,16 @@ cdef inline void _add(fb_ai64 *counter, int64_t n) noexcept nogil:
 
 
 cdef class ResultPartition:
-    """R subpartitions over one LocalBufferPool.
+    """All subpartitions of one producer, over one LocalBufferPool.
 
-    Made by :meth:`ShuffleEnvironment.create_result_partition`, and written through a
-    :class:`RecordWriter`.
+    Made by :meth:`ShuffleEnvironment.create_result_partition`, and written by a :class:`RecordWriter`.
 
     Parameters
     ----------
     environment : ShuffleEnvironment
     subpartitions : int
     channel : int
-        This producer's number, the same at every consumer.
+        This producer's number.
     config : ExchangeConfig
     maximum : int, optional
         Most segments its pool may hold; default: Flink's ``subpartitions * exclusive + floating``,
@@ -119,7 +118,7 @@ cdef class ResultPartition:
         self.waited_for = -1
         self.segment_size = network.core.segment_size
         self.pool_core = network.core
-        # One segment to fill per subpartition, and one on its way, so that filling never waits for itself.
+        # One segment to fill per subpartition, and one in flight, so that open buffers alone cannot use up the pool.
         required = subpartitions + 1
         if maximum is None:
             maximum = min(subpartitions * config.exclusive + config.floating, MOST_SEGMENTS)
@@ -149,7 +148,7 @@ cdef class ResultPartition:
         local_set_listener(self.pool.core, self.core.event)
 
     def __dealloc__(self):
-        # The normal way is destroy(); this serves an __init__ that failed half-way and forgotten objects.
+        # Usually destroy() was called; this is for an __init__ that failed, and for objects that were not closed.
         if self.subs != NULL:
             for i in range(self.subpartitions):
                 sub_free(&self.subs[i])
@@ -165,9 +164,9 @@ cdef class ResultPartition:
     # ---- writing (the writer's thread)
 
     cdef int begin_writing(self) except -1:
-        """Until `writing` is 0 again, segments are written to though the GIL may change hands: none may go.
+        """Marks that this thread writes to segments, perhaps without the GIL: none may be recycled meanwhile.
 
-        The caller lets go of the GIL, and lowers `unlocked` when it has it again.
+        The caller releases the GIL; when it has it again, it clears `unlocked` and `writing`.
         """
         if self.closed or self.ended:
             self.refuse_write()
@@ -179,29 +178,30 @@ cdef class ResultPartition:
 
     cdef int refuse_write(self) except -1:
         self.check()
-        raise ExchangeClosed(f"writer {self.channel}: its end of partition is written")
+        raise ExchangeClosed(f"writer {self.channel} has finished: its end of partition is written")
 
     cdef int refuse_second(self) except -1:
-        # A record's own code, or another thread while that runs: the open buffer is being written to, and must stay.
+        # The caller is code of a record that is being encoded, or another thread meanwhile.  The open buffer is in use.
         raise RuntimeError(
-            f"writer {self.channel} is just encoding a record: one thread writes, and one record at a time")
+            f"writer {self.channel} is encoding a record: use it from one thread, and for one record at a time")
 
     def wait_idle(self):
-        """First step of letting go: no new write begins, and one that another thread is within (it never waits) ends.
+        """First step of closing: refuse new writes, and wait until one in another thread ends (soon: it never waits).
 
         Raises
         ------
         RuntimeError
-            This very thread is within one (a signal handler, or a record's own code): nothing is done.
+            Called from code of a record that this thread is encoding, or from a signal handler meanwhile; nothing was
+            done.
         """
         if self.writing == <unsigned long> PyThread_get_thread_ident():
-            raise RuntimeError(f"writer {self.channel} is just encoding a record in this thread: close it afterwards")
+            raise RuntimeError(f"writer {self.channel} is encoding a record in this thread: close it afterwards")
         self.closed = True
         while self.writing:
             time.sleep(0.0005)
 
     cdef WriteState open_buffer(self, int part, bint overdraft) noexcept nogil:
-        """Sees to it that `part` has a buffer with room."""
+        """Makes sure that `part` has an open buffer with room."""
         cdef OpenBuffer *b = &self.buffers[part]
         cdef Subpartition *s = &self.subs[part]
         cdef int segment
@@ -224,13 +224,14 @@ cdef class ResultPartition:
         return WRITE_OK
 
     cdef bint has_room(self, int part) noexcept nogil:
-        # Who waits for a segment is to hear of the first that comes back, from whichever reader of another process.
+        # A writer that waits for a segment must hear of the first one that any reader in another process gives back, so
+        # it does not set a low-water mark.
         cdef bint until_low = not (self.short and self.shares)
         return sub_has_room(&self.stage[part], until_low) or \
             (self.make_room() and sub_has_room(&self.stage[part], until_low))
 
     cdef bint any_room(self) noexcept nogil:
-        """Whether a record could go to any consumer; False: the drainers tell of each buffer that leaves."""
+        """Whether a record could be written to some consumer; if not, drainers notify for each buffer that leaves."""
         cdef int part
         cdef bint live = False
         for part in range(self.subpartitions):
@@ -238,10 +239,10 @@ cdef class ResultPartition:
                 live = True
                 if self.buffers[part].segment >= 0 or sub_has_room(&self.stage[part], False):
                     return True
-        return not live             # what is written then is dropped
+        return not live             # without any consumer, everything written is dropped
 
     cdef int most_free(self, int after) noexcept nogil:
-        """The subpartition with the shortest queue; of equals the next one behind `after`."""
+        """The subpartition with the shortest queue; of equal ones the next after `after`."""
         cdef int i, part, best, _tries
         cdef uint32_t queued, least
         for _tries in range(2):
@@ -254,7 +255,7 @@ cdef class ResultPartition:
                     best, least = part, queued
             if least == 0 or not self.shares:
                 break
-            self.collect_shared()   # readers in other processes may have taken some since
+            self.collect_shared()   # readers in other processes may have read some meanwhile
         return best
 
     cdef int acquire(self, bint overdraft) noexcept nogil:
@@ -273,10 +274,13 @@ cdef class ResultPartition:
         return segment
 
     cdef bint spin(self, uint32_t epoch, Driver *driver) noexcept nogil:
-        """Whether something came after `epoch`, within the little that a sleep would cost; the driver was entered."""
+        """Drives or spins, about as long as a sleep would cost; True: the event has moved since `epoch`.
+
+        The caller has entered the driver.
+        """
         cdef bint came
         if driver != NULL:
-            # What has sent nothing for a while is asked of again soon: other threads notify, and wake nobody here.
+            # Only for DRIVE_NS, since notices of other threads do not wake a thread that drives.
             came = not self.shares and driver.drive(
                 driver, &self.drive, self.core.event, epoch, fb_now_ns() + DRIVE_NS)
             driver.leave(driver, False)
@@ -291,18 +295,18 @@ cdef class ResultPartition:
         return False
 
     cdef void collect_shared(self) noexcept nogil:
-        """Takes home what readers in other processes are done with, and hears which have ended."""
+        """Recycles segments that readers in other processes have given back, and notes which readers have ended."""
         cdef int part
         for part in range(self.subpartitions):
             if self.subs[part].shared != NULL:
                 self.subs[part].shared.collect(self.subs[part].shared)
 
     cdef bint make_room(self) noexcept nogil:
-        """Stores what is queued, if this partition does; False: there is nothing more to be had that way."""
+        """Frees segments by writing what is queued to the file (blocking partitions); False: nothing was freed."""
         return False
 
     cdef WriteState open_shared(self, bint overdraft) noexcept nogil:
-        """As open_buffer, for all consumers that have not cancelled; blocked while one of them is."""
+        """Like open_buffer, for all consumers that have not cancelled; blocked if one of them is blocked."""
         cdef OpenBuffer *b = &self.buffers[self.subpartitions]
         cdef int live = 0
         cdef int segment, part
@@ -325,7 +329,7 @@ cdef class ResultPartition:
         b.fill = 0
         b.data = segment_data(self.pool_core, segment)
         for part in range(self.subpartitions):
-            # Whoever cancels from here on discards it like any other buffer, once it is finished.
+            # If a consumer cancels from here on, this is discarded like any other buffer, once it is finished.
             if not fb_u32_load_acquire(&self.subs[part].cancelled):
                 segment_retain(self.pool_core, segment)
                 self.buffers[part].segment = segment
@@ -337,7 +341,7 @@ cdef class ResultPartition:
             self.tell(part)
 
     cdef bint commit_early(self, int part, uint32_t n) noexcept nogil:
-        """As commit, by a caller that writes on for `part` at once; True: it has to `tell` it before it stops to."""
+        """Like commit, for a caller that goes on writing to `part`; True: it must call `tell` before it stops."""
         cdef OpenBuffer *b = &self.buffers[part]
         cdef int each
         b.fill += n
@@ -379,7 +383,7 @@ cdef class ResultPartition:
         return owed
 
     cdef int queue_event(self, bytes data) except -1:
-        """Closes every open buffer and queues the event behind it, for all; 0: a queue is full, nothing was done."""
+        """Finishes all open buffers and queues the event for all consumers; 0: a queue is full, nothing was done."""
         cdef EventBlob *event
         cdef int part
         cdef const uint8_t *bytes_ = <const uint8_t *> <const char *> data
@@ -401,38 +405,38 @@ cdef class ResultPartition:
                 continue
             event = event_new(bytes_, n)
             if event == NULL:
-                raise MemoryError("an event")
+                raise MemoryError(f"no memory for an event of {n} bytes")
             sub_push_event(&self.stage[part], event)
             if fb_u32_load_acquire(&self.subs[part].closed):
                 sub_discard(&self.stage[part])
         return 1
 
     cdef void drop(self, int part) noexcept nogil:
-        # After `closed` nobody drains any more: the writer clears the queue, its own open buffer with it.
+        # After `closed` no drainer is left: the writer clears the queue, including its open buffer.
         if self.buffers[part].segment >= 0:
             self.buffers[part].segment = -1
             sub_finish(&self.stage[part])
         if fb_u32_load_acquire(&self.subs[part].closed):
             sub_discard(&self.stage[part])
 
-    # ---- what a partition that stores has more to do
+    # ---- overridden by BlockingPartition
 
     cdef int refill(self, int part) except -1:
-        """For a consumer that reads in place and found nothing: 1 when there is something now."""
+        """Loads data for a local consumer whose queue is empty; 1: there is some now."""
         return 0
 
     cdef int reader_ended(self) except -1:
-        """A consumer that read in place has closed its subpartition."""
+        """Called when a local consumer has closed its subpartition."""
         return 0
 
     cdef uint64_t stored(self) noexcept nogil:
-        """Bytes that wait for the partition to be finished: what a consumer that waits for that takes for progress."""
+        """Bytes stored before the partition is finished; a waiting consumer takes their growth for progress."""
         return 0
 
     # ---- waiting
 
     cdef uint64_t progress(self) noexcept nogil:
-        # Grows whenever a drainer takes something: what stall detection looks at.
+        # Grows whenever a drainer takes something; for stall detection.
         cdef uint64_t sum = 0
         cdef int i
         for i in range(self.subpartitions):
@@ -440,14 +444,15 @@ cdef class ResultPartition:
         return sum
 
     cdef void waits(self, int part) noexcept nogil:
-        """From now on the writer waits for `part` (-1: for any); said again, for what it waits now.
+        """Notes what the writer waits for, now that `part` (-1: any) cannot be written; may be called again.
 
-        Where the queue of `part` has room, a segment is missing: they are with the consumers whose queues are longest.
+        If the queue of `part` has room, a segment is missing.  The wait then counts for the consumer with the longest
+        queue, which holds most segments.
         """
         cdef uint32_t queued, most = 0, state = FB_WAIT_SEGMENT
         cdef int i
         cdef bint short = False
-        if 0 <= part < self.subpartitions:      # one that was full is waited for until it is half empty
+        if 0 <= part < self.subpartitions:      # a queue that was full is waited for until it is half empty
             short = sub_queued(&self.stage[part]) < self.stage[part].bound and not self.stage[part].full
         if short or part < 0 or part == self.subpartitions:
             part = -1
@@ -458,7 +463,7 @@ cdef class ResultPartition:
             if part < 0 and self.ended:
                 for i in range(self.subpartitions):
                     if not fb_u32_load_acquire(&self.subs[i].closed):
-                        part = i        # all is sent, and this one has not said that it has it
+                        part = i        # everything was sent, and this consumer has not acknowledged it
                         break
         if part >= 0:
             state = FB_WAIT_LINK if fb_u32_load_relaxed(&self.subs[part].held) == HELD_LINK else FB_WAIT_CREDIT
@@ -484,9 +489,9 @@ cdef class ResultPartition:
         self.waited_for = part
 
     cdef int wait(self, uint32_t key, int64_t deadline_ns, int64_t *blocked_since, uint64_t *seen) except -1:
-        """One sleep on the event; `key` is of fb_event_prepare, taken before the condition was looked at again.
+        """Sleeps once on the event; `key` comes from fb_event_prepare, called before the last check of the condition.
 
-        Raises the failure, StallTimeout, or what a signal handler raises; -> 0: look again, 1: deadline passed.
+        Raises the failure, StallTimeout, or a signal handler's error; -> 0: check again, 1: the deadline has passed.
         """
         cdef int64_t now = fb_now_ns()
         cdef int64_t until = now + SLICE_NS
@@ -527,21 +532,22 @@ cdef class ResultPartition:
                 driver.leave(driver, True)
 
     def check(self):
-        """Raise what has failed, if anything has, or that this is a forked child, which has no part in it."""
+        """Raise if the exchange has failed, the partition is closed, or this process is a forked child."""
         if fork_count() != self.pool_core.forks:
-            raise ExchangeClosed(f"writer {self.channel} belongs to the parent process: make one of your own")
+            raise ExchangeClosed(
+                f"writer {self.channel} belongs to the parent process: make a new one after the fork")
         failure_raise(&self.core.failure)
         if self.closed:
             raise ExchangeClosed(f"result partition {self.channel} is closed")
 
     cdef int check_quickly(self) except -1:
-        """As check, for every record."""
+        """Like check, but fast, for every record."""
         if self.closed or failure_code(&self.core.failure) or fork_count() != self.pool_core.forks:
             self.check()
         return 0
 
     def describe_stall(self):
-        """The state of a blocked writer, for people: the fullest channel, the pool, and the settings to raise."""
+        """The state of a blocked writer as text: the fullest channel, the pool, and the settings to raise."""
         queued = [sub_queued(&self.subs[i]) for i in range(self.subpartitions)]
         worst = max(range(self.subpartitions), key=queued.__getitem__)
         c = self.config
@@ -555,14 +561,14 @@ cdef class ResultPartition:
     # ---- ending
 
     cpdef flush(self):
-        """Let everything committed leave now, full buffers or not."""
+        """Send everything committed now, also from buffers that are not full."""
         self.check()
         for i in range(self.subpartitions):
             if not fb_u32_load_acquire(&self.subs[i].closed):
                 sub_flush(&self.subs[i])
 
     cdef int end(self) except -1:
-        """Close every open buffer and queue the end of partition behind it."""
+        """Finish all open buffers and queue the end of partition after them."""
         if self.ended:
             return 0
         if self.writing:
@@ -589,22 +595,22 @@ cdef class ResultPartition:
         return True
 
     def _is_local(self, int part):
-        # Read in place: there is nothing to send, and the queue stays as long as it is read.
+        # It is read in place: there is nothing to send, and the queue stays until it was read.
         transport = self.transports[part]
         return transport is not None and transport[0] in ("local", "memfd")
 
     @property
     def cancelled(self):
-        """Whether every consumer has said that it has enough; never of a partition that has failed."""
+        """Whether every consumer has cancelled; False if the partition has failed."""
         if self.shares:
             self.collect_shared()
         for i in range(self.subpartitions):
             if not fb_u32_load_acquire(&self.subs[i].cancelled):
                 return False
-        return not failure_code(&self.core.failure)     # set before an abort closes its subpartition
+        return not failure_code(&self.core.failure)     # an abort sets it before it closes its subpartition
 
     def wait_closed(self, double timeout_s):
-        """Wait until every remote consumer has ended; False when the time is over."""
+        """Wait until every remote consumer has acknowledged the end, or cancelled; False: the time has passed."""
         cdef int64_t since = 0
         cdef uint64_t seen = 0
         cdef int64_t deadline = fb_now_ns() + seconds_ns(timeout_s) if timeout_s >= 0 else -1
@@ -619,7 +625,7 @@ cdef class ResultPartition:
                 return False
 
     def fail(self, str reason):
-        """Give up: the reason goes to every consumer, and to whoever writes on."""
+        """Give up: all consumers and any further write fail with the reason."""
         cdef bytes text = reason.encode("utf-8", "replace")
         failure_set(&self.core.failure, FAIL_ABORTED, text, len(text))
         fb_u32_store_release(&self.core.abort_asked, 1)
@@ -628,7 +634,7 @@ cdef class ResultPartition:
                 self.subs[i].notify(self.subs[i].notify_context)
 
     def wait_aborted(self, double timeout_s):
-        """Give the drainers a moment to say ABORT; never raises."""
+        """Wait a short time for the drainers to send ABORT; never raises."""
         cdef int64_t deadline = fb_now_ns() + seconds_ns(timeout_s)
         cdef uint32_t key
         while fb_now_ns() < deadline:
@@ -639,11 +645,11 @@ cdef class ResultPartition:
             self.sleep(key, deadline)
 
     cdef void *abort_key(self) noexcept nogil:
-        # What a transport knows this partition by.
+        # The address by which a transport identifies this partition.
         return &self.core.abort_asked
 
     def destroy(self):
-        """Last step: transports have let go. What local readers have not read yet comes home as they read."""
+        """Last step, after all transports have dropped it. Local readers recycle the rest as they read it."""
         if self.destroyed:
             return
         self.closed = True
@@ -662,7 +668,7 @@ cdef class ResultPartition:
     # ---- figures
 
     def totals(self):
-        """Buffers that have left, per subpartition; final once the partition is closed."""
+        """Buffers sent, per subpartition; final once the partition is closed."""
         return [fb_u64_load_relaxed(&self.subs[i].buffers) for i in range(self.subpartitions)]
 
     @property
@@ -676,11 +682,12 @@ cdef class ResultPartition:
         return activity_waited_s(&self.core.activity)
 
     def activity(self):
-        """What the writer does, and how long it did each thing: see ``fastbuf.exchange.activity``."""
+        """What the writer is doing, and how long it spent in each state: see ``fastbuf.exchange.activity``."""
         return activity_figures(&self.core.activity)
 
     def blocked_s(self, bint link=False):
-        """Seconds that the writer waited for each subpartition, a wait under way included; link: for its socket."""
+        """Seconds that the writer waited for each subpartition, including the current wait; link: only for its socket.
+        """
         figures = activity_figures(&self.core.activity)
         cdef int first = self.subpartitions if link else 0
         blocked = [fb_i64_load_relaxed(&self.core.blocked[first + i]) / 1e9 for i in range(self.subpartitions)]
@@ -689,7 +696,7 @@ cdef class ResultPartition:
         return blocked
 
     def gauges(self):
-        """Its pool and queues just now, by Flink's names, and how long it was short of segments (``short_s``)."""
+        """Flink's gauges of its pool and queues, and how long the writer waited for segments (``short_s``)."""
         cdef int64_t limit = self.pool.limit if not self.destroyed else 0
         return {
             "outPoolUsage": min(1.0, self.pool.in_use / limit) if limit else 0.0,
@@ -698,11 +705,11 @@ cdef class ResultPartition:
         }
 
     def meets(self, int part, bytes gate, where):
-        """Note what the consumer of `part` is known by, at both ends: ``gate`` and, if that is no name, ``where``."""
+        """Note the identifier ``gate`` (see ``gate_key``) of the consumer of `part`, and its address ``where``."""
         self.gates[part] = (gate, where)
 
     def set_transport(self, int part, kind, where):
-        """Note who drains `part` (a transport's name, and where it leads)."""
+        """Note who drains `part`: a transport's name, and the consumer's place."""
         self.transports[part] = (kind, where)
         self.shares = self.shares or kind == "memfd"
 
@@ -712,9 +719,9 @@ cdef class ResultPartition:
         return {kind: kinds.count(kind) for kind in sorted(set(kinds))}
 
     def attached(self, int part):
-        """Whether `part` has its consumer, or had one."""
+        """Whether `part` has, or had, a consumer."""
         return self.transports[part] is not None or fb_u32_load_acquire(&self.subs[part].closed) != 0
 
     def forked(self):
-        """Whether this is a forked child, which must not touch its parent's exchange."""
+        """Whether this process is a forked child, which must not use its parent's exchange."""
         return fork_count() != self.pool_core.forks

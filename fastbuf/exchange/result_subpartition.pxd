@@ -1,9 +1,8 @@
-# Map of one subpartition: the queue of buffers between a record writer and whoever drains it.
+# Map of one subpartition: the queue of buffers between the record writer and its drainer (a transport or local reader).
 #
-# Algorithm: Lamport's single-producer single-consumer ring (TOPLAS 5(2), 1983) of slots, each a
-# segment with a shared write position (Flink's BufferBuilder and BufferConsumer): the writer queues a
-# segment when it begins it and publishes bytes by `committed`, so that the drainer can flush a partly
-# filled buffer without asking the writer.
+# Algorithm: Lamport's single-producer single-consumer ring (TOPLAS 5(2), 1983) of slots.  A slot is a segment with a
+# shared write position, as in Flink's BufferBuilder and BufferConsumer: the writer queues a segment when it begins to
+# fill it, and publishes bytes by `committed`.  So the drainer can flush a partly filled buffer without the writer.
 #
 # Pairing
 #   tail       writer stores with release after the slot is set; drainer loads with acquire (slot contents)
@@ -11,25 +10,25 @@
 #   committed  writer stores with release after the bytes; drainer loads with acquire (the bytes)
 #   finished   writer stores with release after the last `committed`; drainer reads finished *before*
 #              committed, so that finished = 1 means that committed is final
-#   ended      writer stores with release after the last `finished`; drainer reads it before it looks at tail
-#   flush_asked  writer raises with release after `committed`, and notifies; drainer lowers by an exchange before it
-#              looks: it sees the bytes, or finds it raised when the notice has it look again
+#   ended      writer stores with release after the last `finished`; drainer reads it before tail
+#   flush_asked  writer sets it with release after `committed`, and notifies; drainer clears it by an exchange before it
+#              checks for data: it sees the bytes, or after the notice finds it set
 #   low_water  writer stores, then a fence; drainer stores head, then a fence, then loads it: see below
-#   cancelled, closed   drainer stores with release; writer loads with acquire; they only ever go up
-# A queue whose reader is in another process (memfd channel) is shown to it as it is written (`shared`,
-# shared_block.pxd); its drainer here is whoever collects what the reader is done with: the writer when it finds no
-# room, or the transport.
+#   cancelled, closed   drainer stores with release; writer loads with acquire; they never go back to 0
+# If the reader is in another process (memfd channel), each change is also written to the shared block (`shared`,
+# shared_block.pxd).  The drainer in this process is then the thread that collects what the reader gave back: the
+# writer when it finds no room, or the transport.
 #
-# Wake-ups. A writer that found the queue full goes on when it is half empty, so that it is not woken, to fill one
-# buffer and sleep again, whenever one leaves. `low_water` says so to the drainer, which then tells the writer of no
-# buffer that leaves more than that queued (0: it tells of each). Whoever makes the queue as short as that tells the
-# writer whatever it reads there, so that is the eventcount's pairing and no more. But the writer may wait for
-# something else later, any place or any segment that comes free: then it has lowered `low_water` before it looks, and
-# either it sees the new head, or the drainer sees the new mark (two fences, Dekker's). An end, a cancel or a
-# failure is always told. tests/models/checker/subpartition.c runs this code under every schedule.
+# Wake-ups.  A writer that found the queue full waits until it is half empty; otherwise it would be woken for each
+# buffer that leaves, to fill one and sleep again.  It stores that length in `low_water`, and the drainer notifies it
+# only when the queue is no longer than that (0: for each buffer).  A drainer that shortens the queue to that length
+# notifies in any case, so here the eventcount is enough.  But if the writer later waits for any free slot or segment,
+# it clears `low_water` before it checks: then either it sees the new head, or the drainer sees the new `low_water` (two
+# fences, as in Dekker's algorithm).  An end, a cancel or a failure is always notified.
+# tests/models/checker/subpartition.c runs this code under every schedule.
 #
-# Forbidden: bytes drained that were not committed; a slot reused while the drainer reads it; an
-# end-of-partition seen before the last buffer; more than `bound` buffers queued.
+# Forbidden: draining bytes that were not committed; reusing a slot while the drainer reads it; seeing the end of
+# partition before the last buffer; more than `bound` buffers queued.
 from libc.stdint cimport int32_t, uint8_t, uint32_t
 
 from fastbuf._native.atomics cimport fb_au32, fb_au64, fb_event, fb_pad
@@ -40,15 +39,15 @@ ctypedef void (*notify_fn)(void *context) noexcept nogil
 
 
 cdef enum:
-    EVENT_SLOTS = 8             # places beyond `bound` that are for events: they do not wait for a queue of data
+    EVENT_SLOTS = 8             # slots beyond `bound` for events, so that they do not wait in a full queue
 
 
 cdef enum Held:
-    HELD_READER = 0             # the consumer has not taken it: no credit, or it reads in place
-    HELD_LINK = 1               # the consumer gave credit: it waits for the socket
+    HELD_READER = 0             # by the consumer: it gave no credit, or has not read in place
+    HELD_LINK = 1               # by the socket, which is full; the consumer gave credit
 
 
-# An event of the stream: malloc'ed, `length` bytes follow.  Owned by its slot, then by whoever it is delivered to.
+# An event: malloc'ed, `length` bytes follow.  Owned by its slot, then by the gate it is delivered to.
 cdef struct EventBlob:
     uint32_t length
 
@@ -56,7 +55,7 @@ cdef struct EventBlob:
 cdef struct Slot:
     EventBlob *event            # NULL: the slot is a buffer
     int32_t segment
-    uint32_t drained            # drainer only: bytes of the segment that have gone
+    uint32_t drained            # drainer only: bytes of the segment that were sent or read
     fb_au32 committed
     fb_au32 finished
 
@@ -67,29 +66,28 @@ cdef struct Subpartition:
     uint32_t mask               # slots - 1
     uint32_t bound              # max_buffers_per_channel
     PoolCore *pool
-    # Tells the drainer that there is something.  Two words, so set when nobody notifies: before the first buffer, or
-    # before `consumers` of a blocking partition says so.
+    # Notifies the drainer.  The pair is not atomic, so it is set while nobody notifies: before the first buffer, or in
+    # a blocking partition before `consumers` is set.
     notify_fn notify
     void *notify_context
-    fb_event *writer_event      # tells the writer that a slot came free, or that the drainer has ended
-    SharedLender *shared        # memfd channel: what the reader in another process sees of this queue; else NULL
+    fb_event *writer_event      # wakes the writer: a slot became free, or the drainer has ended
+    SharedLender *shared        # memfd channel: the copy of this queue in the shared block; else NULL
     # -- writer
     fb_pad pad_writer
     fb_au32 tail
     fb_au32 ended
-    fb_au32 flush_asked         # writer raises, drainer lowers: send what is committed
+    fb_au32 flush_asked         # 1: send what is committed; set by the writer, cleared by the drainer
     uint32_t head_seen          # writer only: last head it read
-    bint full                   # writer only: it was, and is not half empty yet
+    bint full                   # writer only: the queue was full, and is not half empty yet
     fb_au32 low_water
-    fb_au64 bytes               # writer stores (relaxed), anybody may read: a figure
+    fb_au64 bytes               # for statistics: writer stores (relaxed), any thread reads
     # -- drainer
     fb_pad pad_drainer
     fb_au32 head
-    fb_au32 cancelled           # the consumer wants no more
-    fb_au32 held                # drainer stores (relaxed), writer loads: a Held, why what is queued has not left
-    fb_au32 closed              # the drainer is done with this subpartition (delivered, cancelled or failed)
-    # Buffers that left: drainer stores (relaxed), anybody may read.  With `shared` the writer does: buffers that are
-    # finished, so that the reader may have all of them.
+    fb_au32 cancelled           # the consumer has cancelled
+    fb_au32 held                # Held: why queued buffers have not left; drainer stores (relaxed), writer loads
+    fb_au32 closed              # the drainer has ended (delivered, cancelled or failed)
+    # Buffers sent; drainer stores (relaxed), any thread reads.  With `shared`: buffers finished, stored by the writer.
     fb_au64 buffers
     fb_pad pad_end
 

@@ -1,4 +1,4 @@
-"""The queue of one subpartition (C level; algorithm, pairing and forbidden outcomes are in the ``.pxd``)."""
+"""The queue of one subpartition (algorithm, pairing and forbidden outcomes are in the ``.pxd``)."""
 
 from libc.stdint cimport int32_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc
@@ -31,7 +31,7 @@ from fastbuf.memory.pool_core cimport PoolCore, segment_data, segment_recycle
 
 
 cdef void _nobody(void *context) noexcept nogil:
-    # Until a drainer is connected there is nobody to tell.
+    # The notify function while no drainer is connected.
     pass
 
 
@@ -52,7 +52,7 @@ cdef int sub_init(Subpartition *s, uint32_t bound, PoolCore *pool, fb_event *wri
 
 
 cdef void sub_free(Subpartition *s) noexcept nogil:
-    # Both sides have ended: whatever is left goes home, the open buffer too.
+    # Both sides have ended: recycles what is left, including the open buffer.
     if s.slots == NULL:
         return
     while sub_peek(s) != NULL:
@@ -62,7 +62,7 @@ cdef void sub_free(Subpartition *s) noexcept nogil:
 
 
 cdef void sub_forget_drainer(Subpartition *s) noexcept nogil:
-    """The drainer's memory is about to go (it has let go of this queue): tell nobody from here on."""
+    """The drainer is about to be freed: notify nobody from here on."""
     s.notify = _nobody
 
 
@@ -70,14 +70,14 @@ cdef void sub_forget_drainer(Subpartition *s) noexcept nogil:
 
 
 cdef bint sub_has_room(Subpartition *s, bint until_low) noexcept nogil:
-    """Whether a buffer may be begun: the queue is not full; until_low: and was not since it was half empty."""
+    """Whether the queue has room for a buffer; until_low: after it was full, only once it is half empty."""
     cdef uint32_t tail = fb_u32_load_relaxed(&s.tail)
     if not s.full and tail - s.head_seen < s.bound:
         return True
     if s.shared != NULL:
         s.shared.collect(s.shared)
     if not until_low:
-        sub_wait_for_any(s)     # before the look: who sleeps after it has to be told of what it missed
+        sub_wait_for_any(s)     # before the check, so that a writer that then sleeps is notified
     s.head_seen = fb_u32_load_acquire(&s.head)
     if tail - s.head_seen <= s.bound // 2:
         sub_wait_for_any(s)
@@ -98,15 +98,15 @@ cdef void _set_low_water(Subpartition *s, uint32_t queued) noexcept nogil:
 
 
 cdef void sub_wait_for_any(Subpartition *s) noexcept nogil:
-    """From here on the drainer tells of every buffer that leaves: asked before looking for what may come so."""
+    """From here on the drainer notifies for every buffer that leaves; called before the check for room."""
     if s.full:
         s.full = False
         _set_low_water(s, 0)
-        fb_fence_seq_cst()      # before the look: see the wake-ups
+        fb_fence_seq_cst()      # before the check: see the wake-ups in the .pxd
 
 
 cdef void sub_begin(Subpartition *s, int32_t segment) noexcept nogil:
-    # The caller has asked sub_has_room; the segment is the drainer's to recycle from here on.
+    # The caller has called sub_has_room; from here on the drainer recycles the segment.
     cdef uint32_t tail = fb_u32_load_relaxed(&s.tail)
     cdef Slot *slot = &s.slots[tail & s.mask]
     slot.event = NULL
@@ -133,7 +133,7 @@ cdef void sub_finish(Subpartition *s) noexcept nogil:
 
 
 cdef bint sub_finish_early(Subpartition *s) noexcept nogil:
-    """As sub_finish, by a writer that goes on with this queue at once; True: it has to sub_tell before it stops."""
+    """Like sub_finish, for a writer that goes on with this queue; True: it must call sub_tell before it stops."""
     cdef uint32_t number = fb_u32_load_relaxed(&s.tail) - 1
     fb_u32_store_release(&s.slots[number & s.mask].finished, 1)
     if s.shared != NULL:
@@ -166,7 +166,7 @@ cdef void sub_end(Subpartition *s) noexcept nogil:
 
 
 cdef EventBlob *event_new(const uint8_t *data, uint32_t length) noexcept nogil:
-    """An event with room for `length` bytes, copied from data unless that is NULL; NULL: no memory."""
+    """A new event of `length` bytes, copied from `data` unless that is NULL; NULL: no memory."""
     cdef EventBlob *e = <EventBlob *> malloc(sizeof(EventBlob) + length)
     if e != NULL:
         e.length = length
@@ -185,7 +185,7 @@ cdef bint sub_has_event_room(Subpartition *s) noexcept nogil:
 
 
 cdef void sub_push_event(Subpartition *s, EventBlob *event) noexcept nogil:
-    # The caller has asked sub_has_event_room, and finished the buffer before it: an event stands between buffers.
+    # The caller has called sub_has_event_room and has finished the open buffer, as events stand between buffers.
     cdef uint32_t tail = fb_u32_load_relaxed(&s.tail)
     cdef Slot *slot = &s.slots[tail & s.mask]
     slot.event = event
@@ -200,7 +200,7 @@ cdef void sub_push_event(Subpartition *s, EventBlob *event) noexcept nogil:
 
 
 cdef uint32_t sub_queued(Subpartition *s) noexcept nogil:
-    # Exact for writer and drainer, a moment's picture for anybody else.
+    # Exact for writer and drainer, approximate for other threads.
     return fb_u32_load_acquire(&s.tail) - fb_u32_load_acquire(&s.head)
 
 
@@ -215,9 +215,9 @@ cdef Slot *sub_peek(Subpartition *s) noexcept nogil:
 
 
 cdef bint sub_sendable(Subpartition *s, bint partial, uint8_t **data, uint32_t *length, bint *last) noexcept nogil:
-    """What may leave now: the next buffer's bytes, and whether they are its last.
+    """The bytes of the next buffer that may be sent or read now, and whether they are its last.
 
-    partial: bytes of a buffer that the writer still fills may leave as well.
+    partial: also bytes of a buffer that the writer still fills.
     """
     cdef Slot *slot = sub_peek(s)
     cdef uint32_t finished
@@ -234,20 +234,20 @@ cdef bint sub_sendable(Subpartition *s, bint partial, uint8_t **data, uint32_t *
             return True
         if not finished:
             return False
-        # All of it had left as a partial buffer before the writer closed it.
+        # All of its bytes were sent before the writer finished it.
         sub_advance(s, 0, True)
         slot = sub_peek(s)
     return False
 
 
 cdef uint32_t sub_whole(Subpartition *s, uint32_t behind, uint8_t **data) noexcept nogil:
-    """Bytes of the buffer so many places behind the next one, if it is finished; 0: it is not, or is none.
+    """Length of the buffer `behind` slots after the next one; 0: it is not finished, or not a buffer.
 
-    For a drainer that has found the ones before it and not yet advanced: none of this one can have left.
+    For a drainer that has found the buffers before it and has not advanced yet, so nothing of this one was sent.
     """
     cdef uint32_t at = fb_u32_load_relaxed(&s.head) + behind
     cdef Slot *slot = &s.slots[at & s.mask]
-    # Queued: `tail` is not yet there.  More than half a turn of 32 bits there are never.
+    # Queued if `at` is before `tail`; the difference is always below 2**31.
     if <int32_t> (fb_u32_load_acquire(&s.tail) - at) <= 0 or slot.event != NULL or \
             not fb_u32_load_acquire(&slot.finished):
         return 0
@@ -256,13 +256,13 @@ cdef uint32_t sub_whole(Subpartition *s, uint32_t behind, uint8_t **data) noexce
 
 
 cdef EventBlob *sub_event(Subpartition *s) noexcept nogil:
-    """The event that is next, if one is: asked when sub_sendable has said that no bytes are."""
+    """The event that is next, if there is one; called after sub_sendable has returned False."""
     cdef Slot *slot = sub_peek(s)
     return slot.event if slot != NULL else NULL
 
 
 cdef bint sub_advance(Subpartition *s, uint32_t length, bint last) noexcept nogil:
-    """`length` bytes have left; last: the buffer is done, its segment goes home."""
+    """`length` bytes were sent or read; last: the buffer is done, and its segment is recycled."""
     cdef uint32_t head = fb_u32_load_relaxed(&s.head)
     cdef Slot *slot = &s.slots[head & s.mask]
     cdef int32_t segment = slot.segment
@@ -278,7 +278,7 @@ cdef bint sub_advance(Subpartition *s, uint32_t length, bint last) noexcept nogi
         free(event)
     else:
         segment_recycle(s.pool, segment)
-    fb_fence_seq_cst()          # low_water after head: see the wake-ups
+    fb_fence_seq_cst()          # low_water after head: see the wake-ups in the .pxd
     low_water = fb_u32_load_relaxed(&s.low_water)
     if low_water == 0 or fb_u32_load_relaxed(&s.tail) - head - 1 <= low_water:
         fb_event_notify(s.writer_event)
@@ -286,13 +286,13 @@ cdef bint sub_advance(Subpartition *s, uint32_t length, bint last) noexcept nogi
 
 
 cdef bint sub_exhausted(Subpartition *s) noexcept nogil:
-    # ended before tail: whoever sees ended = 1 sees every buffer that was queued before it.
+    # ended is loaded before tail: a thread that sees ended = 1 sees every buffer queued before it.
     cdef bint ended = fb_u32_load_acquire(&s.ended)
     return ended and sub_peek(s) == NULL
 
 
 cdef void sub_discard(Subpartition *s) noexcept nogil:
-    """Drops what is queued and finished (a cancelled consumer); the writer's open buffer stays until it is finished."""
+    """Drops finished buffers of a cancelled consumer; the open buffer stays until the writer finishes it."""
     cdef Slot *slot = sub_peek(s)
     while slot != NULL and fb_u32_load_acquire(&slot.finished):
         sub_advance(s, 0, True)
@@ -300,7 +300,7 @@ cdef void sub_discard(Subpartition *s) noexcept nogil:
 
 
 cdef void sub_close(Subpartition *s, bint cancelled) noexcept nogil:
-    """The drainer's last touch: from `closed` on the writer is its own drainer (it drops what it still had open)."""
+    """The drainer's last step: after `closed` the writer itself drops what is still queued."""
     if cancelled:
         fb_u32_store_release(&s.cancelled, 1)
         sub_discard(s)

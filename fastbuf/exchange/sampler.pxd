@@ -1,7 +1,7 @@
-# Map of the ticker: what writers do, looked at again and again by a thread without the GIL.
+# Map of the sampler, which samples the states of writers without the GIL.
 from fastbuf._native.atomics cimport fb_event
 
 
 cdef class Sampler:
-    cdef fb_event stopped       # notified once: whoever ticks ends at once
-    cdef bint over              # the GIL
+    cdef fb_event stopped       # notified once, by stop()
+    cdef bint over              # stop() was called.  The GIL

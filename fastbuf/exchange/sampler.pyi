@@ -1,10 +1,10 @@
 from fastbuf.exchange.record_writer import RecordWriter
 
 class Sampler:
-    """Looks at what writers do so many times, so far apart, without the GIL."""
+    """Samples the states of writers at a fixed interval, without the GIL."""
 
     def stop(self) -> None:
-        """End a burst that is under way, and allow no other."""
+        """Stop sampling now, and for good."""
 
     def blocked(self, writers: list[RecordWriter], samples: int, every_s: float) -> tuple[int, list[int]]:
-        """Looks that were taken, and for each writer those that found it blocked."""
+        """Number of samples taken, and for each writer those that found it blocked."""

@@ -1,7 +1,7 @@
-"""Looks at what writers do so many times, so far apart, without the GIL.
+"""Samples the states of writers at a fixed interval, without the GIL.
 
-Code that holds the GIL delays none of the looks.  A thread of Python's would come late exactly where a task is busy,
-and look when it lets go of the GIL, which is when it begins to wait: it would show pressure where there is none.
+So code that holds the GIL cannot delay a sample.  A Python thread would get the GIL just when a busy task releases it
+to wait, and would report back pressure that is not there.
 """
 
 from libc.stdint cimport int64_t, uint32_t
@@ -28,18 +28,18 @@ from fastbuf.exchange.result_partition cimport ResultPartition
 
 
 cdef class Sampler:
-    """Takes samples of writers, in the thread that asks; another one may stop it."""
+    """Samples writers in the calling thread; another thread may stop it."""
 
     def __cinit__(self):
         fb_event_init(&self.stopped)
 
     def stop(self):
-        """End a burst that is under way, and allow no other."""
+        """Stop sampling now, and for good."""
         self.over = True
         fb_event_notify(&self.stopped)
 
     def blocked(self, list writers, int samples, double every_s):
-        """In how many of the looks each writer could not go on.
+        """Count the samples in which each writer was blocked.
 
         Parameters
         ----------
@@ -50,9 +50,9 @@ cdef class Sampler:
         Returns
         -------
         tuple of int and list of int
-            Looks that were taken, fewer when it was stopped; for each writer those that found it blocked.
+            Samples taken, fewer if it was stopped; for each writer, those that found it blocked.
         """
-        cdef list partitions = [writer.partition for writer in writers]     # alive for as long as they are looked at
+        cdef list partitions = [writer.partition for writer in writers]     # keeps them alive meanwhile
         cdef Py_ssize_t n = len(partitions), i
         cdef fb_activity **looked_at = <fb_activity **> calloc(n + 1, sizeof(fb_activity *))
         cdef uint32_t *found = <uint32_t *> calloc(n + 1, sizeof(uint32_t))

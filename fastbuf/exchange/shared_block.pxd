@@ -1,9 +1,9 @@
-# Map of a shared block: what a subpartition shows of itself to a reader in another process of the host (memfd channel).
+# Map of a shared block: the queue of a subpartition, as a reader in another process on this host sees it (memfd).
 #
-# One memfd per channel, made and sealed by the writer's process; the reader's process maps it, and maps the writer's
-# arena for reading.  Segments are read in place.  Algorithm: Lamport's single-producer single-consumer ring (TOPLAS
-# 5(2), 1983), as in result_subpartition.pxd, of which this is the part that both sides need; each side writes lines of
-# its own.
+# Each channel has one memfd, made and sealed by the writer's process; the reader's process maps it, and maps the
+# writer's arena for reading.  Segments are read in place.  Algorithm: Lamport's single-producer single-consumer ring
+# (TOPLAS 5(2), 1983), as in result_subpartition.pxd; the block has the fields that both sides need, and each side
+# writes its own cache lines.
 #
 #   offset 0       64            128           192           256            2304          4352
 #   +-------------+-------------+-------------+-------------+--------------+-------------+----------+----------+
@@ -12,46 +12,47 @@
 #   +-------------+-------------+-------------+-------------+--------------+-------------+----------+----------+
 #     writer, once  writer        writer        reader        writer         reader        writer     writer    writes
 #
-# The segments of the slots between head and tail are lent.  They come back in order, since a channel is read in order:
-# so the return ring of memory/lending.pxd is one counter here, `head`, and a return names no segment, which could be a
-# wrong one.  Who has what stands in the writer's own queue (Subpartition), which the reader cannot reach; what is
-# between that queue's head and this one goes home, once: by lender_collect, under its lock.  The return is the credit:
-# a slot is free for another buffer when the reader is done with the one before, so at most `bound` segments are lent.
+# The segments of the slots between head and tail are lent.  The reader gives them back in order, by moving `head`; it
+# names no segment, so it cannot name a wrong one (memory/lending.pxd needs a return ring).  The record of what is lent
+# is the writer's own queue (Subpartition), which the reader cannot write.  lender_collect recycles the segments between
+# that queue's head and this head, once each, under its lock.  Giving back is the credit: a slot can be filled again
+# when the reader is done with it, so at most `bound` segments are lent.
 #
 # Pairing (writer W, reader R)
 #   tail         W stores with release after the slot is set; R loads with acquire (slot contents)
 #   committed    W stores with release after the bytes; R loads with acquire (the bytes)
 #   finished     W stores with release after the last `committed`; R reads it *before* committed
-#   flush_mark   W stores with release after `committed`: so far bytes may be read though the buffer is not full
+#   flush_mark   W stores with release after `committed`: bytes up to here may be read though the buffer is not full
 #   ended        W stores with release after the last `tail` and after its reason; R reads it before tail
-#   head         R stores with release after its last look at the segment; W loads with acquire (it may fill it anew)
-#   reader_ended R stores with release after its reason, the last `head` and its last look at any segment; W loads it
+#   head         R stores with release after its last read of the segment; W loads with acquire (then it may refill it)
+#   reader_ended R stores with release after its reason, the last `head` and its last read of any segment; W loads it
 #                with acquire, before head
-#   reading,     Dekker's (R: reading = 1, revoked?  W: revoked = 1, reading?), all sequentially consistent: R looks
-#   revoked      into a segment only between reading = 1, revoked = 0 and reading = 0; so W, which has set revoked and
-#                then sees reading = 0, has every segment for itself again.  R sets reading once for all that is there,
-#                and looks at revoked before each segment
+#   reading,     Dekker's algorithm (R: reading = 1, then loads revoked; W: revoked = 1, then loads reading), all
+#   revoked      sequentially consistent.  R reads a segment only after reading = 1 and revoked = 0, until reading = 0.
+#                So if W has set revoked and then sees reading = 0, R reads no segment any more.  R sets reading once
+#                for several segments, and checks revoked before each
 #   low_water    W stores, fence; R stores head, fence, loads it: the wake-ups of result_subpartition.pxd
-# Wake-ups: each side rings the other's bell after its stores (eventcount, fb_event.h): W after every buffer (of some in
-# a row, without a wait between them: after the last, and after each where it sees that R sleeps), R after every
-# TELL_EVERY that it gives back and after the last one that was there, if W's low-water mark says so.
-# An R that waits looks at the slot that is next for a while before it sleeps (shared_spin, shared_reader.pxd): what it
-# sees there is a reason to look again and nothing else, and it sleeps by the bell's epoch alone.
-# Death: nobody waits for a store of the other's.  When the control line ends, the peer is dead or has let go: the
-# writer takes back all that is between its own head and tail, under the lock, and believes this block no more.
-# Silence is not death: a reader that is stopped may go on.  It is told of an abort and `revoked` is set, as by a writer
-# that lets go; what it has comes home when it does not look at it, or is dead.
+# Wake-ups: each side rings the other's bell after its stores (eventcount, fb_event.h).  W rings after every buffer; if
+# it writes several without waiting, after the last one, and after each one while R sleeps.  R rings after every
+# TELL_EVERY slots that it gives back, and after the last one that was there, if `low_water` allows.
+# A waiting R polls its next slot for a short time before it sleeps (shared_spin, shared_reader.pxd).  What it sees
+# there only makes it check again; whether it may sleep depends on the bell's epoch alone.
+# Death: no side waits for a store of the other.  When the control line ends, the peer is dead or has closed the
+# channel: the writer takes back everything between its own head and tail, under the lock, and ignores this block from
+# then on.
+# Silence is not death: a stopped process may go on.  The writer tells such a reader of an abort and sets `revoked`, as
+# a writer does that closes; it gets the segments back when the reader reads none, or is dead.
 #
-# Forbidden: a segment read that is not lent, or not any more; one that goes home twice, or never though the reader is
-# dead; bytes read that were not committed; more than `bound` buffers lent; an end seen before the last buffer.
+# Forbidden: reading a segment that is not lent; recycling one twice, or never though the reader is dead; reading bytes
+# that were not committed; lending more than `bound` buffers; seeing the end before the last buffer.
 # tests/models/checker/shared_ring.c runs this code under every schedule.
 #
-# There is no RECALL as over TCP: the gate gives a memfd channel no segment in advance, so an idle one holds nothing
-# that another could use.  What a slow reader keeps is at most `bound` segments of the one subpartition it reads.
+# Unlike TCP there is no RECALL: the gate gives a memfd channel no segments in advance, so an idle channel holds nothing
+# that another could use.  A slow reader keeps at most `bound` segments, of the one subpartition that it reads.
 #
-# Nothing of this depends on the other side behaving: each side keeps its own places, takes a value of the other's once,
-# checks it, and uses what it has checked.  Not guarded against: a writer that alters bytes it has committed while they
-# are decoded.  It has proved the exchange's secret.
+# No side trusts the other: each keeps its own positions, loads each value of the other once, checks it, and uses the
+# checked copy.  One thing is not guarded against: a writer that alters committed bytes while they are decoded.  But it
+# has proved to know the exchange's secret.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
@@ -70,21 +71,21 @@ from fastbuf.exchange.doorbell cimport Bell
 from fastbuf.exchange.failure cimport Failure
 
 cdef enum:
-    SHARED_EVENTS = 16          # events of one channel that may be on their way
+    SHARED_EVENTS = 16          # most events of one channel that the reader has not read
     SHARED_EVENT_BYTES = 4096   # longest event; exchange/events.py has the same bound
     SHARED_REASON = 2040        # longest reason
     SHARED_SLOTS = 2048         # most slots: max_buffers_per_channel is at most 1024
 
 cdef enum SharedEnd:
     SHARED_OPEN = 0
-    SHARED_DONE = 1             # writer: nothing comes after tail; reader: has had everything
-    SHARED_CANCELLED = 2        # reader: wants no more
-    SHARED_ABORTED = 3          # either gives up, for its reason
+    SHARED_DONE = 1             # writer: nothing comes after tail; reader: it has read everything
+    SHARED_CANCELLED = 2        # reader: it needs no more data
+    SHARED_ABORTED = 3          # either: it has failed, with its reason
 
 
 cdef struct SharedSlot:
     fb_au32 segment
-    fb_au32 event_length        # 0: a buffer, else an event of so many bytes
+    fb_au32 event_length        # 0: a buffer, else the length of an event
     fb_au32 event_place
     fb_au32 committed
     fb_au32 finished
@@ -110,7 +111,7 @@ cdef struct SharedBlock:
     fb_au64 flush_mark          # slot number << 32 | bytes
     fb_au32 low_water
     char room1[44]
-    fb_au32 revoked             # the writer takes everything back: look into no segment any more
+    fb_au32 revoked             # 1: the writer takes everything back, no segment may be read any more
     char room2[60]
     # -- reader
     fb_au32 head
@@ -122,13 +123,13 @@ cdef struct SharedBlock:
     SharedSlot slot[1]          # `slots` of them; then the events
 
 
-# The writer's end.  Owner: the writer's thread, but for what is marked.
+# The writer's end.  Owner: the writer's thread, except where marked.
 cdef struct SharedLender:
     SharedBlock *block
     uint8_t *events
     uint32_t mask               # slots - 1; set once
-    uint32_t events_out         # pushed so far
-    fb_au32 events_home         # of which the reader has had so many; stored under the lock
+    uint32_t events_out         # events pushed so far
+    fb_au32 events_home         # events that the reader has read; stored under the lock
     Bell *reader_bell           # set once
     fb_au32 reader_fd           # the reader's eventfd (int), -1; set once
     void (*collect)(void *) noexcept nogil      # lender_collect; set once
@@ -138,7 +139,7 @@ cdef struct SharedLender:
     fb_au32 *abort_asked        # the partition's
     Failure *failure            # the partition's
     bint loss_is_cancel
-    bint broken                 # the reader has written what cannot be
+    bint broken                 # the reader has written invalid values
 
 
 cdef inline SharedSlot *_shared_slot(SharedLender *x, uint32_t number) noexcept nogil:
@@ -163,12 +164,12 @@ cdef inline void lender_finish(SharedLender *x, uint32_t number) noexcept nogil:
 
 
 cdef inline bint lender_is_waited_for(SharedLender *x) noexcept nogil:
-    # Without a fence: who relies on it notifies in the end (fb_event.h).
+    # Without a fence, so it may miss a sleeper: the caller notifies in the end in any case (fb_event.h).
     return fb_event_asleep(&x.reader_bell.event)
 
 
 cdef inline void lender_flush(SharedLender *x, uint32_t number, uint32_t position) noexcept nogil:
-    # Only the last slot can be half full.
+    # Only the last slot can be partly filled.
     fb_u64_store_release(&x.block.flush_mark, <uint64_t> number << 32 | position)
 
 
@@ -181,7 +182,7 @@ cdef inline bint lender_has_event_room(SharedLender *x) noexcept nogil:
 
 
 cdef inline void lender_event(SharedLender *x, uint32_t number, const uint8_t *data, uint32_t length) noexcept nogil:
-    # The caller has asked lender_has_event_room; the reader is done with what was at this place.
+    # The caller has called lender_has_event_room, so the reader has read the event that was at this place.
     cdef SharedSlot *slot = _shared_slot(x, number)
     cdef uint32_t place = x.events_out % SHARED_EVENTS
     memcpy(x.events + place * SHARED_EVENT_BYTES, data, length)

@@ -14,8 +14,8 @@ cdef class SharedWriter:
     cdef SharedLender x
     cdef size_t length          # bytes mapped
     cdef readonly int fd        # memfd of the block
-    cdef ResultPartition partition              # kept until every segment is home; None: it is over
+    cdef ResultPartition partition              # kept alive until all segments are back; None: the channel is over
     cdef Doorbell reader_bell
     cdef readonly int index     # subpartition
-    cdef readonly bint let_go   # the partition has ended, or its consumer
+    cdef readonly bint let_go   # the partition has dropped this channel (see `release`)
     cdef readonly object peer   # for messages

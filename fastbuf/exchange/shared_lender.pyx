@@ -57,12 +57,12 @@ VERSION = 1
 
 
 def block_length(slots):
-    """Bytes of the memfd of a channel with so many slots; the events begin at the page before which the slots end."""
+    """Bytes of the memfd of a channel with that many slots."""
     return events_offset(slots) + SHARED_EVENTS * SHARED_EVENT_BYTES
 
 
 def events_offset(slots):
-    """Where the events begin."""
+    """Offset of the events: the first page after the slots."""
     head = sizeof(SharedBlock) - sizeof(SharedSlot)
     return (head + slots * sizeof(SharedSlot) + PAGE - 1) // PAGE * PAGE
 
@@ -89,7 +89,7 @@ cdef void _hear_reason(SharedLender *x) noexcept nogil:
 
 
 cdef bint _take_home(SharedLender *x, Subpartition *s) noexcept nogil:
-    """What the reader is done with; False: it says what cannot be."""
+    """Recycles the segments that the reader has given back; False: its `head` is invalid."""
     cdef uint32_t done = fb_u32_load_acquire(&x.block.head)
     cdef uint32_t head = fb_u32_load_relaxed(&s.head)
     cdef uint32_t tail = fb_u32_load_acquire(&s.tail)
@@ -115,8 +115,8 @@ cdef bint _take_home(SharedLender *x, Subpartition *s) noexcept nogil:
                 n += 1
             head += 1
         fb_u32_store_release(&s.head, head)
-        # The pool gives out first what came last: let that be what the reader has looked at the longest time ago.  What
-        # it has just read is in its core's cache, and would have to be fetched from there to be written to.
+        # The pool gives out the segment recycled last, so recycle first those read last: they are still in the cache of
+        # the reader's core, and writing to them would have to fetch them from there.
         while n:
             n -= 1
             segment_recycle(s.pool, back[n])
@@ -128,7 +128,7 @@ cdef bint _take_home(SharedLender *x, Subpartition *s) noexcept nogil:
 
 
 cdef void _collect(SharedLender *x, Subpartition *s) noexcept nogil:
-    # Under the lock.  `reader_ended` before `head`: who sees that it has ended sees all that it had given back.
+    # Under the lock.  `reader_ended` is loaded before `head`: if it is set, `head` is final.
     cdef uint32_t how
     if fb_u32_load_relaxed(&s.closed) or x.broken:
         return
@@ -136,8 +136,8 @@ cdef void _collect(SharedLender *x, Subpartition *s) noexcept nogil:
     if not _take_home(x, s) or (how == SHARED_DONE and not _had_everything(s)) or how > SHARED_ABORTED:
         x.broken = True
         fb_u32_store_release(&x.block.revoked, 1)
-        _fail(x, FAIL_PROTOCOL, b"a consumer of this host broke the protocol: it gave back what it was not lent")
-        # What it has comes home when it dies, or lets go of the channel.
+        _fail(x, FAIL_PROTOCOL, b"a consumer on this host broke the protocol: it gave back what it was not lent")
+        # Its segments are recycled when it dies, or closes the channel.
     elif how == SHARED_DONE:
         sub_close(s, False)
     elif how != SHARED_OPEN:
@@ -151,7 +151,7 @@ cdef bint _had_everything(Subpartition *s) noexcept nogil:
 
 
 cdef void lender_collect(void *lender) noexcept nogil:
-    """Takes home what the reader is done with, and hears whether it has ended; any thread."""
+    """Recycles the segments that the reader has given back, and notes whether it has ended; any thread."""
     cdef SharedLender *x = <SharedLender *> lender
     pthread_mutex_lock(&x.lock)
     if x.sub != NULL:
@@ -160,7 +160,7 @@ cdef void lender_collect(void *lender) noexcept nogil:
 
 
 cdef void _say_abort(SharedLender *x, const char *text) noexcept nogil:
-    # Under the lock.  A second reason is an echo of the first.
+    # Under the lock.  Only the first reason is kept, as later ones follow from it.
     cdef size_t n = min(strlen(text), <size_t> SHARED_REASON)
     if fb_u32_load_relaxed(&x.block.ended) != SHARED_ABORTED:
         memcpy(x.block.writer_reason.text, text, n)
@@ -169,17 +169,17 @@ cdef void _say_abort(SharedLender *x, const char *text) noexcept nogil:
 
 
 cdef bint lender_revoke(SharedLender *x) noexcept nogil:
-    """Takes everything back; True: the reader looks at no segment, and will at none."""
-    # Dekker's: see the pairing.
+    """Forbids the reader to read segments; True: it reads none now, and will read none."""
+    # Dekker's algorithm: see the pairing in shared_block.pxd.
     fb_u32_exchange_acq_rel(&x.block.revoked, 1)
     fb_fence_seq_cst()
     return fb_u32_load_seq_cst(&x.block.reading) == 0
 
 
 cdef void lender_notify(void *lender) noexcept nogil:
-    """Something was queued, ended or failed: the reader looks again; any thread."""
+    """Wakes the reader: something was queued, ended or failed; any thread."""
     cdef SharedLender *x = <SharedLender *> lender
-    cdef fb_au32 *asked = x.abort_asked         # may be let go of meanwhile; what it points to stays
+    cdef fb_au32 *asked = x.abort_asked         # may be set to NULL meanwhile, but the flag itself is not freed
     if asked != NULL and fb_u32_load_acquire(asked):
         pthread_mutex_lock(&x.lock)
         if x.abort_asked != NULL and x.failure != NULL and failure_code(x.failure):
@@ -192,7 +192,7 @@ cdef void lender_notify(void *lender) noexcept nogil:
 
 
 cdef class SharedWriter:
-    """Lends what one subpartition queues to one reader; made by the memfd transport.
+    """Lends the buffers of one subpartition to its reader in another process; made by the memfd transport.
 
     Parameters
     ----------
@@ -212,7 +212,8 @@ cdef class SharedWriter:
         self.fd = fb_memfd("fastbuf-channel", self.length)
         block = <SharedBlock *> fb_map_shared(self.length, self.fd, True) if self.fd >= 0 else NULL
         if block == NULL:
-            raise ResourceError(f"no memory for a channel's shared block: {os.strerror(errno)}")
+            raise ResourceError(
+                f"no memory for the shared block of a channel ({self.length} bytes): {os.strerror(errno)}")
         block.magic = MAGIC
         block.version = VERSION
         block.slots = slots
@@ -224,7 +225,7 @@ cdef class SharedWriter:
         fb_u32_init(&self.x.events_home, 0)
 
     def __dealloc__(self):
-        # Connected, it is held by the transport until it is over.
+        # The transport keeps a connected one alive until it is over.
         if self.x.block != NULL:
             fb_unmap(self.x.block, self.length)
         if <int> fb_u32_load_relaxed(&self.x.reader_fd) >= 0:
@@ -235,7 +236,7 @@ cdef class SharedWriter:
 
     def connect(self, ResultPartition partition not None, Doorbell reader_bell not None, int reader_fd, peer,
                 bint loss_is_cancel):
-        """The reader has the block: what is queued from now on is lent to it.  Owns `reader_fd` from here on."""
+        """The reader has mapped the block: lend what is queued from now on.  Takes over `reader_fd`."""
         cdef Subpartition *s = &partition.subs[self.index]
         self.partition = partition
         self.reader_bell = reader_bell
@@ -249,7 +250,7 @@ cdef class SharedWriter:
         s.notify = lender_notify
         s.notify_context = &self.x
         s.shared = &self.x
-        # Its own process holds it no longer by number: one descriptor less.
+        # The mapping stays; this saves a descriptor.
         close(self.fd)
         self.fd = -1
 
@@ -258,7 +259,7 @@ cdef class SharedWriter:
         return self.partition is partition
 
     def collect(self):
-        """Take home what the reader is done with; -> whether it is over: nothing is lent any more, or can be."""
+        """Recycle what the reader has given back; True: the channel is over, and nothing is lent any more."""
         lender_collect(&self.x)
         return self.partition is None or (self.let_go and self._is_home())
 
@@ -270,9 +271,10 @@ cdef class SharedWriter:
         return fb_u32_load_acquire(&s.closed) != 0
 
     def release(self):
-        """The partition is about to end (no writer is within it): it points here no longer.
+        """Drop the partition's pointer to this, as it is about to be closed (no write is in progress).
 
-        What it had finished may still be read; what it had not is taken back once the reader does not look at it.
+        If the partition has finished, the reader can still read the rest.  Else it is told of an abort, and the
+        segments are taken back as soon as it reads none.
         """
         cdef Subpartition *s
         if self.partition is None or self.let_go:
@@ -307,12 +309,12 @@ cdef class SharedWriter:
         pthread_mutex_unlock(&self.x.lock)
 
     def lost(self, why):
-        """The control line has ended: the reader is dead or has let go, so all is taken back, exactly once."""
+        """The control line has ended: the reader is dead or has closed the channel, so take back all segments, once."""
         cdef bytes text
         cdef Subpartition *s = <Subpartition *> self.x.sub
         if self.partition is None:
             return
-        lender_collect(&self.x)                 # what it had said before it went
+        lender_collect(&self.x)                 # what it reported before
         if not fb_u32_load_acquire(&s.closed):
             text = self._words(why)
             pthread_mutex_lock(&self.x.lock)
@@ -322,10 +324,10 @@ cdef class SharedWriter:
             self._take_back()
 
     def silent(self, why):
-        """The reader is there and gives no sign of life: to the writer it is lost.
+        """The reader's process is there, but gives no sign of life: the writer treats it as lost.
 
-        It may go on some time, in the midst of a segment.  So it is told why, and what it has is taken back if it looks
-        at none, else when the partition has let go and it has stopped to look, or has died.
+        It may go on later, even while reading a segment.  So it is told the reason.  Its segments are taken back now if
+        it reads none; else later, when it has stopped reading or has died.
         """
         cdef bytes text
         cdef Subpartition *s = <Subpartition *> self.x.sub
@@ -350,7 +352,7 @@ cdef class SharedWriter:
             f"partition: {why}").encode("utf-8", "replace")
 
     def drop(self):
-        """Last step: lets go of the partition; the pool that its segments belong to ends, or they are all home."""
+        """Last step: drop the partition; all segments are back, or their pool is about to end."""
         if self.partition is not None:
             self.release()
             self._take_back()

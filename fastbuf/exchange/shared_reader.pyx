@@ -46,18 +46,18 @@ cdef extern from "fb_map.h" nogil:
 
 
 cdef enum:
-    LOOKS = 64                  # of a glance
+    LOOKS = 64                  # polls in one shared_glance
 
 
 cdef inline bint _has_more(SharedLook *l) noexcept nogil:
-    # As SharedReader.next, which says what: something is whole, or was flushed.
+    # Whether SharedReader.next would find something: a finished buffer, an event, or flushed bytes.
     cdef SharedSlot *slot = &l.block.slot[0] + (l.head & l.mask)
     cdef uint64_t mark
     if l.tail == l.head:
         l.tail = fb_u32_load_acquire(&l.block.tail)
         if l.tail == l.head:
             return False
-    if fb_u32_load_acquire(&slot.finished):         # an event is so from the start
+    if fb_u32_load_acquire(&slot.finished):         # events are finished from the start
         return True
     if fb_u32_load_acquire(&slot.committed) == l.drained:
         return False
@@ -98,12 +98,12 @@ cdef bint shared_spin(SharedLook *looks, int n, fb_event *e, uint32_t epoch, int
 
 
 cdef class SharedReader:
-    """Reads what one subpartition of another process lends; made by the memfd transport.
+    """Reads in place the buffers that a subpartition of another process lends; made by the memfd transport.
 
     Parameters
     ----------
     fd : int
-        The memfd of the channel's block; it stays the caller's.
+        The memfd of the channel's block; the caller keeps it.
     arena : Arena
         The writer's, attached.
     bell : Doorbell
@@ -114,7 +114,7 @@ cdef class SharedReader:
     Raises
     ------
     ConfigError
-        It is no block of a channel, one of another version, or its description was altered.
+        It is not the block of a channel, has another version, or has invalid values.
     ResourceError
         It cannot be mapped.
     """
@@ -124,19 +124,23 @@ cdef class SharedReader:
         require_sealed(fd, "a channel")
         self.length = os.fstat(fd).st_size
         if self.length < sizeof(SharedBlock):
-            raise ConfigError(f"{self.length} bytes are no block of a channel")
+            raise ConfigError(
+                f"not the shared block of a channel: it has {self.length} bytes, less than {sizeof(SharedBlock)}")
         block = <SharedBlock *> fb_map_shared(self.length, fd, True)
         if block == NULL:
-            raise ResourceError(f"mapping the block of a channel: {os.strerror(errno)}")
+            raise ResourceError(f"cannot map the shared block of a channel: {os.strerror(errno)}")
         self.block = block
         self.slots = block.slots
         if block.magic != <uint64_t> MAGIC or block.version != <uint32_t> VERSION:
-            raise ConfigError("this is no block of a channel, or one of another version")
+            raise ConfigError(
+                f"not the shared block of a channel, or of another version: magic {block.magic:#x}, version "
+                f"{block.version} instead of {VERSION}")
         if not 2 <= self.slots <= SHARED_SLOTS or self.slots & (self.slots - 1) or \
                 block_length(self.slots) != self.length or block.segment_size != arena.segment_size:
             raise ConfigError(
-                f"the block of a channel with {self.slots} slots and segments of {block.segment_size} bytes does not "
-                f"fit {self.length} bytes and an arena with segments of {arena.segment_size}: it was altered")
+                f"the shared block of a channel has invalid values: {self.slots} slots and segments of "
+                f"{block.segment_size} bytes do not fit its {self.length} bytes and an arena with segments of "
+                f"{arena.segment_size} bytes")
         self.events = <const uint8_t *> block + <size_t> events_offset(self.slots)
         self.arena = arena
         self.bell = bell
@@ -147,7 +151,7 @@ cdef class SharedReader:
             fb_unmap(self.block, self.length)
 
     cdef void look(self, SharedLook *at) noexcept nogil:
-        """Where to wait for what comes next."""
+        """Fills in the place to poll for what comes next."""
         at.block = self.block
         at.mask = self.slots - 1
         at.head = self.head
@@ -155,15 +159,15 @@ cdef class SharedReader:
         at.drained = self.drained
 
     cdef News next(self, bint partial, const uint8_t **data, uint32_t *length, bint *last) noexcept nogil:
-        """What may be read now; partial: bytes of a buffer that the writer still fills as well.
+        """What can be read now; partial: also bytes of a buffer that the writer still fills.
 
-        Bytes are looked at between `enter` and `leave`, and then advanced over.
+        The caller reads the bytes between `enter` and `leave`, then calls `advance`.
         """
         cdef SharedSlot *slot
         cdef uint32_t segment, finished, committed, place, n
         cdef uint32_t tail
         cdef uint64_t mark
-        if self.head == self.tail_seen:         # else its line is left to the writer
+        if self.head == self.tail_seen:         # else the cache line of `tail` is left to the writer
             tail = fb_u32_load_acquire(&self.block.tail)
             if tail - self.head > self.slots:
                 return NEWS_BROKEN
@@ -196,34 +200,34 @@ cdef class SharedReader:
                 return NEWS_BYTES
             if not finished:
                 return NEWS_NONE
-            self.advance(0, True)       # all of it was read before the writer closed it
+            self.advance(0, True)       # all of its bytes were read before the writer finished it
         return NEWS_NONE
 
     cdef void advance(self, uint32_t length, bint last) noexcept nogil:
-        """The reader is done with `length` bytes; last: with the slot, whose segment goes back."""
+        """The reader has read `length` bytes; last: it gives the slot and its segment back."""
         self.drained += length
         if last:
             self.received += self.drained != 0
             self.drained = 0
             self.head += 1
             fb_u32_store_release(&self.block.head, self.head)
-            # A writer that sleeps has `bound` slots to fill: it is woken for a few of them at a time, and for what is
-            # left by `leave`.  One that looks by itself sees `head` at once.
+            # A sleeping writer is woken only for several slots at a time, and by `leave` for the rest.  One that polls
+            # sees `head` at once.
             if self.head - self.told >= TELL_EVERY:
                 self.tell()
 
     cdef void tell(self) noexcept nogil:
         cdef uint32_t low_water
         self.told = self.head
-        fb_fence_seq_cst()              # low_water after head: see the wake-ups
+        fb_fence_seq_cst()              # low_water after head: see the wake-ups in result_subpartition.pxd
         low_water = fb_u32_load_relaxed(&self.block.low_water)
         if low_water == 0 or fb_u32_load_relaxed(&self.block.tail) - self.head <= low_water:
             fb_event_notify(&self.bell.bell.event)
 
     cdef bint enter(self) noexcept nogil:
-        """A segment may be looked at until `leave`; False: the writer has taken them back, or waits for them.
+        """Called before reading each segment, which is then allowed until `leave`; False: the writer has revoked it.
 
-        Asked before each segment, and left when there is no other: the fence is paid for once.
+        `leave` is called only once after several segments, so that the fence is paid for once.
         """
         if not self.inside:
             fb_u32_exchange_acq_rel(&self.block.reading, 1)
@@ -232,7 +236,7 @@ cdef class SharedReader:
         return fb_u32_load_seq_cst(&self.block.revoked) == 0
 
     cdef void leave(self) noexcept nogil:
-        """After the last look; the writer is told what it has not been told of yet."""
+        """Called after the last segment was read; rings the writer's doorbell if slots were given back."""
         if self.inside:
             fb_u32_store_release(&self.block.reading, 0)
             self.inside = False
@@ -244,12 +248,12 @@ cdef class SharedReader:
         return <SharedEnd> how if how == SHARED_DONE or how == SHARED_ABORTED else SHARED_OPEN
 
     cdef bint exhausted(self) noexcept nogil:
-        # ended before tail: whoever sees the end sees every buffer that was queued before it.
+        # ended is loaded before tail: a reader that sees the end sees every buffer queued before it.
         cdef bint ended = self.writer_ended() == SHARED_DONE
         return ended and self.head == fb_u32_load_acquire(&self.block.tail)
 
     cdef void end(self, SharedEnd how, const char *reason, size_t length) noexcept nogil:
-        """The reader's last word, after its last look at a segment; said once."""
+        """Reports the reader's end to the writer, after its last read of a segment; only the first call counts."""
         if self.over != SHARED_OPEN:
             return
         self.over = how
@@ -268,9 +272,9 @@ cdef class SharedReader:
         return text[:n]
 
     def received_so_far(self):
-        """Buffers that were read to their end."""
+        """Buffers that were read completely."""
         return self.received
 
     def has_ended(self):
-        """Whether an end of the control line now is no loss: the writer, or the reader, has said its last word."""
+        """Whether the writer or the reader has reported its end, so that the control line may end without an error."""
         return self.over != SHARED_OPEN or self.writer_ended() != SHARED_OPEN

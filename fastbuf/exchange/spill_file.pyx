@@ -1,4 +1,4 @@
-"""A blocking partition's file (C level; layout and owners are in the ``.pxd``)."""
+"""The file of a blocking partition (layout and owners are in the ``.pxd``)."""
 
 from libc.errno cimport EINTR, ENOMEM, errno
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -13,7 +13,7 @@ cdef uint64_t SPILL_EVENT = <uint64_t> 1 << 63
 
 
 cdef SpillFile *spill_new(int fd, uint32_t parts, bint checksum) noexcept nogil:
-    """Owns the descriptor; NULL: no memory, and the descriptor stays the caller's."""
+    """Takes over the descriptor; NULL: no memory, and the caller keeps the descriptor."""
     cdef SpillFile *f = <SpillFile *> calloc(1, sizeof(SpillFile))
     if f == NULL:
         return NULL
@@ -40,7 +40,7 @@ cdef void spill_free(SpillFile *f) noexcept nogil:
 
 
 cdef int spill_append(SpillFile *f, iovec *vectors, int n) noexcept nogil:
-    """Writes all vectors behind what there is; they are changed meanwhile."""
+    """Writes all vectors to the end of the file; it changes the vectors."""
     cdef ssize_t wrote
     while n:
         wrote = pwritev(f.fd, vectors, n, <off_t> f.size)
@@ -53,7 +53,7 @@ cdef int spill_append(SpillFile *f, iovec *vectors, int n) noexcept nogil:
             wrote -= <ssize_t> vectors.iov_len
             vectors += 1
             n -= 1
-        if n:       # the disk took a part, or is full: the next call says which
+        if n:       # a short write; if the disk is full, the next call fails
             vectors.iov_base = <uint8_t *> vectors.iov_base + wrote
             vectors.iov_len -= <size_t> wrote
     return 0
