@@ -1,4 +1,4 @@
-"""Back pressure, seen: what the tasks of an exchange do, which of them holds up the rest, and a page that shows it."""
+"""Monitoring of back pressure: figures of an exchange's tasks, a diagnosis of the slow one, and a web page."""
 
 from fastbuf.exchange.connection import register_monitor
 from fastbuf.monitor.collector import Monitor, MonitorAddress

@@ -1,4 +1,4 @@
-"""What the processes of an exchange tell of their tasks, put together."""
+"""The collector: receives reports on tasks from the processes of an exchange, and combines them."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fastbuf")
 
-PROOF_S = 10.0  #: for who connects, to prove the secret
-MOST_STRANGERS = 64  #: that have not yet
-FORGET_S = 600.0  #: after which a task that has ended is not shown any more
+PROOF_S = 10.0  #: time that a connection has to prove the secret
+MOST_STRANGERS = 64  #: most connections that have not proved it yet
+FORGET_S = 600.0  #: a task without reports for this long is not shown any more
 
 
 class MonitorAddress(NamedTuple):
-    """What a process needs to tell a monitor of its tasks: ``monitor.address``. It can be pickled."""
+    """What a process needs to report its tasks to a monitor: ``monitor.address``. It can be pickled."""
 
     host: str
     port: int
@@ -44,7 +44,7 @@ class MonitorAddress(NamedTuple):
 
 @dataclass
 class _Told:
-    """One writer or gate of some process."""
+    """The reports of one writer or gate."""
 
     report: dict[str, Any]
     reports: Reports = field(default_factory=Reports)
@@ -52,7 +52,7 @@ class _Told:
 
 
 class _Caller:
-    """A connection."""
+    """A connection from a reporting process."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -60,11 +60,11 @@ class _Caller:
         self.unpacker = Unpacker()
         self.proved = False
         self.deadline = time.monotonic() + PROOF_S
-        self.tasks: set[str] = set()  # that it has told of
+        self.tasks: set[str] = set()  # ids of the tasks that it has reported
 
 
 class Monitor:
-    """Collects what processes tell of their exchanges, and says who holds them up.
+    """Collects the reports of processes on their exchanges, and diagnoses which task is slow.
 
     Examples
     --------
@@ -80,22 +80,22 @@ class Monitor:
         self._told: dict[str, _Told] = {}
         self._order: dict[str, int] = {}  # numbers of exchanges, by the names of their gates
         self._next = 0
-        self._above: dict[int, set[int]] = {}  # of exchanges: those whose consumers write to them
-        self._spans: dict[int, tuple[float, float | None]] = {}  # of exchanges: when they were first seen, and over
+        self._above: dict[int, set[int]] = {}  # by exchange: the exchanges whose consumers write to it
+        self._spans: dict[int, tuple[float, float | None]] = {}  # by exchange: when it was first seen, and ended
         self._listener: socket.socket | None = None
         self._wake: tuple[socket.socket, socket.socket] | None = None
         self._thread: threading.Thread | None = None
-        #: Where processes tell it of their tasks; None: it does not listen.
+        #: The address that processes report to; None: it does not listen.
         self.address: MonitorAddress | None = None
 
     @classmethod
     def listen(cls, host: str = "127.0.0.1", port: int = 0, secret: bytes | None = None) -> Monitor:
-        """A monitor that processes can tell of their tasks: ``env.monitor.report_to(monitor.address)``.
+        """A monitor to which processes can report: ``env.monitor.report_to(monitor.address)``.
 
         Parameters
         ----------
         host, port
-            The address to listen on, and no other; port 0: any.
+            The address to listen on; port 0: any.
         secret
             What processes must prove to know; default: 32 random bytes.
         """
@@ -110,7 +110,7 @@ class Monitor:
     # ---- figures
 
     def take(self, reports: Iterable[dict[str, Any]]) -> None:
-        """What a process tells of its writers and gates."""
+        """Add the reports of a process on its writers and gates."""
         now = time.monotonic()
         with self._lock:
             for report in reports:
@@ -119,30 +119,30 @@ class Monitor:
                 told = self._told.get(report["id"])
                 if told is None:
                     told = self._told[report["id"]] = _Told(report)
-                told.report = {**told.report, **report}  # one that has ended does not say again whom it wrote to
+                told.report = {**told.report, **report}  # later reports leave out what has not changed
                 told.reports.add(report["figures"], now)
                 told.heard = now
             for name in [n for n, told in self._told.items() if now - told.heard > FORGET_S]:
                 del self._told[name]
 
     def _gone(self, tasks: Iterable[str]) -> None:
-        """Their process has ended, or at least tells nothing any more: what they did last, they do not do still."""
+        """Mark tasks as ended, since the connection of their process has ended."""
         with self._lock:
             for name in tasks:
                 if name in self._told:
                     self._told[name].reports.last = ended(self._told[name].reports.last)
 
     def snapshot(self) -> list[dict[str, Any]]:
-        """Figures of this moment, by exchange.
+        """Current figures, by exchange.
 
         Returns
         -------
         list of dict
-            ``exchange``: its number, in the order in which they were first seen. ``producers``, ``consumers``: by
-            subtask (a producer's channel, a consumer's place among the producers' targets) the figures of each task:
-            ``records``, ``bytes``, ``seconds`` by what it did, ``blocked`` by consumer, ``state``, the shares
-            ``backPressured``, ``idle`` and ``busy`` of its last five seconds, ``outPoolUsage`` and others by Flink's
-            names. ``diagnosis``: who holds it up just now (:class:`Diagnosis`), over the last five seconds.
+            ``exchange``: its number, in the order in which they were first seen. ``producers``, ``consumers``: the
+            figures of each task, by subtask (a producer's channel, a consumer's place among the producers' targets):
+            ``records``, ``bytes``, ``seconds`` by state, ``blocked`` by consumer, ``state``, the shares
+            ``backPressured``, ``idle`` and ``busy`` of its last five seconds, and Flink's ``outPoolUsage`` and others.
+            ``diagnosis``: which task is slow, by the last five seconds (:class:`Diagnosis`).
         """
         now = time.monotonic()
         with self._lock:
@@ -160,7 +160,7 @@ class Monitor:
             ]
 
     def exchanges(self) -> list[Exchange]:
-        """The same, as a page shows it: a source of :func:`fastbuf.monitor.serve`."""
+        """The same as :class:`Exchange` objects: a source for :func:`fastbuf.monitor.serve`."""
         now = time.time()
         shown = []
         every = self.snapshot()
@@ -189,13 +189,13 @@ class Monitor:
         return shown
 
     def serve(self, **settings: Any) -> Server:
-        """Show it as a page, by REST and to Prometheus: :func:`fastbuf.monitor.serve`, which has the settings."""
+        """Serve the figures as a web page, by REST and for Prometheus; settings: :func:`fastbuf.monitor.serve`."""
         from fastbuf.monitor.server import serve
 
         return serve(self.exchanges, **settings)
 
     def _chain(self, exchanges: list[dict[str, Any]]) -> None:
-        """Find those whose consumers write to another exchange; tasks that run, since names of threads come again."""
+        """Find exchanges whose consumers write to another one; of running tasks only, as thread names are reused."""
         reads: dict[str, set[int]] = {}
         for found in exchanges:
             for figures in found["consumers"].values():
@@ -207,7 +207,7 @@ class Monitor:
             for figures in found["producers"].values()
             for before in (reads.get(figures.get("task", ""), ()) if "state" in figures else ())
         }
-        for _, number, before in sorted(links):  # of two that answer each other the older one comes first
+        for _, number, before in sorted(links):  # if two exchanges feed each other, the older one comes first
             if not self._is_above(number, before):
                 self._above.setdefault(number, set()).add(before)
         known = {found["exchange"] for found in exchanges}
@@ -223,7 +223,7 @@ class Monitor:
         return number in ahead
 
     def _exchanges(self) -> dict[int, Sides]:
-        """Which writers and gates belong together: those that have a gate in common."""
+        """Group writers and gates into exchanges: writers with a common gate are in the same exchange."""
         gates: dict[str, list[_Told]] = {}
         for told in self._told.values():
             if "gate" in told.report:
@@ -238,7 +238,7 @@ class Monitor:
                 gate = _meant(gates.get(key[0], []), key[1]) if key is not None else None
                 if gate is not None:
                     mine[gate.report["id"]] = (index, gate)
-            # A gate that nobody tells of is known to its writers all the same
+            # A gate without reports still joins its writers
             names = set(mine) | {f"{key[0]} {key[1]}" for key in keys if key is not None}
             writers, consumers = [told], mine
             for group in [group for group in groups if group[0] & names]:
@@ -265,7 +265,7 @@ class Monitor:
                 next((str(told.report["stage"]) for told in writers if told.report.get("stage")), "producers"),
                 next((str(t.report["stage"]) for _, t in consumers.values() if t.report.get("stage")), "consumers"),
             )
-        self._order = order  # of those that are still known
+        self._order = order  # only of exchanges that are still known
         return dict(sorted(found.items()))
 
     # ---- connections
@@ -307,7 +307,7 @@ class Monitor:
                     drop(caller)
 
     def _hears(self, caller: _Caller) -> bool:
-        """Read what there is; False: that is all, or it is nobody to listen to."""
+        """Read what has arrived; False: close the connection."""
         try:
             data = caller.sock.recv(1 << 16)
         except BlockingIOError:
@@ -324,7 +324,7 @@ class Monitor:
                 elif not self._believes(caller, message):
                     return False
         except (FastbufError, TypeError, ValueError, KeyError) as error:
-            log.warning("a process told the monitor what it cannot read: %s", error)
+            log.warning("a process sent the monitor a report that cannot be read: %s", error)
             return False
         return bool(data)
 
@@ -342,7 +342,7 @@ class Monitor:
         return True
 
     def close(self) -> None:
-        """Listen no more; what was told can still be asked for."""
+        """Stop listening; the reports so far can still be read."""
         if self._thread is not None and self._wake is not None and self._listener is not None:
             self._wake[0].send(b"x")
             self._thread.join()
@@ -360,7 +360,7 @@ class Monitor:
 
 
 def _meant(gates: list[_Told], where: str) -> _Told | None:
-    """The gate that a writer wrote to: gates that were given one secret have their addresses to be told by."""
+    """The gate that a writer writes to; gates with the same secret are told apart by address."""
     if len(gates) == 1:
         return gates[0]
     return next((told for told in gates if told.report["gate"][1] == where), None)

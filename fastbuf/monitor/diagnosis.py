@@ -1,11 +1,11 @@
-"""Which task of an exchange holds up the rest, and why: pure functions of figures.
+"""Diagnosis: which task slows down an exchange, and why; pure functions of figures.
 
-The time that producers were blocked is followed to the consumers that they waited for; whoever has a large share of it
-is a root.  Its own figures say why, by rules that are tried in order.  Where no producer was blocked and the consumers
-waited, the producers are looked at instead: a slow head causes no pressure at all.
+The time that producers were blocked is attributed to the consumers that they waited for.  A consumer with a large share
+of it is a root.  Rules, tried in order, find the cause in its figures.  If no producer was blocked and the consumers
+waited for data, the producers are examined instead, since a slow source causes no back pressure.
 
-Source: the walk is that of Flink's rule (the busiest vertex behind a pressed one), by measured time in place of samples
-and by subtask in place of vertex.
+Source: Flink's rule (the busiest vertex behind a back-pressured one), but with measured time instead of samples, and by
+subtask instead of vertex.
 """
 
 from __future__ import annotations
@@ -18,24 +18,29 @@ from typing import Any
 from fastbuf.monitor.words import HASH, LEAST_SHOWN, LIKELY, ON_CPU, THROTTLED, TIMES, remedy, sentence, share_of
 
 OK, LOW, HIGH = "OK", "LOW", "HIGH"
-LEVELS = ((0.1, OK), (0.5, LOW))  #: of the producers' blocked share, as Flink has them; above: HIGH
-ROOT_SHARE = 0.2  #: of the lost time, from which a subtask is named
-TAIL = 0.5  #: producers that took less than this of the last consumer's time have long ended
-MISSED = 0.05  #: of the producers' time, from which too few segments are told of, though Flink's bound is not reached
-IDLE_HEAD = 0.6  #: of the consumers' time, from which a slow head is looked for
-ENOUGH_S = 3.0  #: of observation: less lowers the confidence
-REST = -1  #: in place of a consumer's number
+LEVELS = ((0.1, OK), (0.5, LOW))  #: bounds of the producers' blocked share, as in Flink; above: HIGH
+ROOT_SHARE = 0.2  #: a subtask with at least this share of the lost time is named
+TAIL = 0.5  #: if producers took less than this share of the last consumer's time, they ended long before it
+MISSED = 0.05  #: if producers lost this share of their time, too few segments are reported even at level OK
+IDLE_HEAD = 0.6  #: if consumers are idle for this share of their time, a slow producer is looked for
+ENOUGH_S = 3.0  #: seconds of observation; fewer lower the confidence
+REST = -1  #: stands for all consumers that have no figure of their own
 OUTPUT_WAITS = ("credit", "link", "segment")
 PRESSED = (*OUTPUT_WAITS, "engine_out")
 IDLE = ("input", "engine_in")
-WAY_IDLE, CREDITS_IDLE = 0.3, 0.6  #: of a consumer that is waited for: from here on it may be the way to it
-FIRM, OFTEN_IDLE = 0.5, 0.2  #: of the producers' time, up to which a consumer that is often idle holds up nobody
-FULLY_BUSY, FULL_LINK = 0.15, 0.4  #: idle up to this has nothing in reserve; bytes unsent from here on: nor has a link
-MOST_ALIKE = 16  #: of many consumers that are waited for alike, so many are looked at
-NEIGHBOURS = 0.4  #: of all CPUs, that others use: from here on they may be to blame
-PAGING = 20.0  #: pages a second that are read from disk
-ALIKE = 1.5  #: costs for each row that differ by less are alike
-TIMES_ITS_PEERS = 2.0  #: so much more than its peers' median, and a subtask is a case of its own
+#: If a consumer that producers wait for is idle for this share of its time, the cause may be the link (WAY_IDLE) or too
+#: little credit (CREDITS_IDLE).
+WAY_IDLE, CREDITS_IDLE = 0.3, 0.6
+#: Up to this lost share of the producers' time (FIRM), a consumer that is idle for OFTEN_IDLE of its own is not named.
+FIRM, OFTEN_IDLE = 0.5, 0.2
+#: A consumer that is idle for less than FULLY_BUSY has no capacity left; neither has a link with unsent bytes in
+#: FULL_LINK of the samples.
+FULLY_BUSY, FULL_LINK = 0.15, 0.4
+MOST_ALIKE = 16  #: of many consumers with similar waits, at most this many are examined
+NEIGHBOURS = 0.4  #: if other processes use this share of all CPUs, they may be the cause
+PAGING = 20.0  #: pages read from disk per second
+ALIKE = 1.5  #: costs per row are similar if they differ by less than this factor
+TIMES_ITS_PEERS = 2.0  #: a subtask with this many times its peers' median is different from them
 
 
 @dataclass(frozen=True)
@@ -49,39 +54,39 @@ class Task:
     subtask
         Its partition.
     seconds
-        By what it did: ``credit``, ``link``, ``segment``, ``input``, ``engine_in``, ``engine_out``, ``codec`` (batches
-        encoded or decoded), ``user``.
+        By state: ``credit``, ``link``, ``segment``, ``input``, ``engine_in``, ``engine_out``, ``codec`` (encoding or
+        decoding batches), ``user``.
     blocked
-        Of a producer: seconds by the consumer that it waited for; ``REST``: for all that have no figure of their own.
+        Of a producer: seconds by the consumer that it waited for; ``REST``: all consumers not named.
     rows, bytes
         Sent or received.
     cpu_s, queued_s, gc_s, stopped_s
-        Of its thread: on a CPU; ready to run, with no CPU free; in Python's collector; of its process: standing still.
-        ``None``: not known here, and its rule is off.
+        Seconds of its thread on a CPU; ready to run, but without a CPU; in Python's garbage collector; and seconds in
+        which its process was stopped. ``None``: not known, and the rule is not used.
     frames
         How often each line of the user's code was found running.
     linked
-        Of a producer: seconds of `blocked` in which the socket was full.
+        Of a producer: the part of `blocked` in which the socket was full.
     unsent
-        Of a producer: in how many of its `looks` the kernel had bytes for that consumer that it could not send.
+        Of a producer, by consumer: in how many of its `looks` (samples) the kernel had unsent bytes.
     short_s
-        Of a producer: it waited for a segment though the consumer's queue had room.
+        Of a producer: seconds that it waited for a segment although the consumer's queue had room.
     throttled_s, major_faults
-        A limit of its control group kept it from running; pages that had to be read from disk.
+        Seconds in which a limit of its control group kept it from running; pages that had to be read from disk.
     machine_s, cores, host
-        Seconds that all CPUs of its machine were busy; how many those are; which machine.
+        Seconds that all CPUs of its machine were busy; their number; name of the machine.
     task
-        What it is known by in every exchange that it takes part in.
+        Its name, the same in every exchange that it takes part in.
     hot_keys
-        Of a producer: shares of the keys that come most often, by ``"consumer:hash"``.
+        Of a producer: shares of the most frequent keys, by ``"consumer:hash"``.
     silent_s
-        For so long it has told nothing.
+        How long it has sent no report.
     key_values
-        Of a producer: what those keys are, by hash; of those that it was asked to tell.
+        Of a producer: the text of those keys, by hash; only if that was asked for.
     links
-        Of a producer: what the kernel says of the fullest links, by consumer (:meth:`Links.figures`).
+        Of a producer: the kernel's figures of the fullest links, by consumer (:meth:`Links.figures`).
     jvm_gc_s
-        Of Spark's JVM, which feeds it and takes its rows: seconds in its collector. ``None``: as of `cpu_s`.
+        Seconds in the garbage collector of Spark's JVM, which feeds it and takes its rows. ``None``: not known.
     """
 
     stage: str
@@ -113,47 +118,47 @@ class Task:
 
     @property
     def wall_s(self) -> float:
-        """All its time."""
+        """Sum of its seconds in all states."""
         return sum(self.seconds.values())
 
     def share(self, *names: str) -> float:
-        """Of its time that it spent so."""
+        """The share of its time spent in these states."""
         return sum(self.seconds.get(name, 0.0) for name in names) / self.wall_s if self.wall_s > 0 else 0.0
 
     @property
     def cost(self) -> float:
-        """Seconds of the user's for each row; 0 without rows."""
+        """Seconds of user code per row; 0 without rows."""
         return self.seconds.get("user", 0.0) / self.rows if self.rows else 0.0
 
     @property
     def frame(self) -> str | None:
-        """The line of the user's code that was found most often."""
+        """The line of user code that was found most often."""
         return max(self.frames, key=self.frames.__getitem__, default=None)
 
 
 @dataclass(frozen=True)
 class Root:
-    """What holds up an exchange.
+    """A task, or a stage, that slows down an exchange.
 
     Attributes
     ----------
     exchange, stage, subtask
-        Where; ``None``: all subtasks alike.
+        Where; subtask ``None``: all subtasks alike.
     cause
         ``user_function``, ``skew``, ``silent``, ``stopped``, ``cpu_starved``, ``gc``, ``jvm_gc``, ``paging``,
         ``slow_link``, ``segments``, ``credits``, ``slow_sink``, ``codec``, ``source_bound`` or ``unknown``.
     share
-        Of the lost time that it is to blame for, 0 to 1.
+        Share of the lost time that it causes, 0 to 1.
     confidence
         0 to 1; below 0.6 the cause is ``unknown``.
     frame
-        File, line and function of the user's, if it was seen.
+        File, line and function of the user code, if it was seen.
     evidence
-        The figures that the rule looked at.
+        The figures that the rule used.
     remedy
         What to change.
     key
-        Of ``skew``: the key that most of all rows have, as text, where it was asked for.
+        For ``skew``: the most frequent key as text, if that was asked for.
     """
 
     exchange: str
@@ -170,16 +175,16 @@ class Root:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Whether an exchange is held up, where, and why.
+    """Whether an exchange is slowed down, where, and why.
 
     Attributes
     ----------
     level
-        ``"OK"``, ``"LOW"`` or ``"HIGH"``: the share of their time that producers could not go on, by Flink's bounds.
+        ``"OK"``, ``"LOW"`` or ``"HIGH"``: the share of their time that producers were blocked, by Flink's bounds.
     blocked
         That share.
     roots
-        Those to blame, the greatest first; none where nothing is held up.
+        What slows it down, the greatest share first; empty if nothing does.
     """
 
     level: str
@@ -188,7 +193,7 @@ class Diagnosis:
 
     @property
     def sentence(self) -> str:
-        """All of it in words."""
+        """The diagnosis as text."""
         if not self.roots and self.level != OK:
             return (
                 f"Producers were blocked {self.blocked:.0%} of their time, and nothing that lasts is to blame for it."
@@ -204,17 +209,17 @@ def diagnose(
     consumers: Sequence[Task],
     behind: Mapping[str, Diagnosis] | None = None,
 ) -> Diagnosis:
-    """Who holds up an exchange.
+    """Diagnose one exchange.
 
     Parameters
     ----------
     exchange
         Its name.
     producers, consumers
-        Their figures over the same window; of producers ``blocked`` names consumers by `subtask`.
+        Their figures over the same window; ``blocked`` of producers names consumers by `subtask`.
     behind
-        Of consumers that write to an exchange themselves, by ``task``: who holds up that one. A consumer that is held
-        up more than it is busy is a victim, and those are to blame.
+        Of consumers that also write to an exchange, by ``task``: the diagnosis of that exchange. If such a consumer is
+        blocked more than it is busy, the roots of that diagnosis are the cause.
     """
     wall = sum(task.wall_s for task in producers)
     lost = sum(task.seconds.get(name, 0.0) for task in producers for name in OUTPUT_WAITS)
@@ -226,12 +231,12 @@ def diagnose(
 
 
 def diagnose_all(exchanges: Mapping[str, tuple[Sequence[Task], Sequence[Task]]]) -> dict[str, Diagnosis]:
-    """Who holds up each of several exchanges; where one's consumers are another's producers, through both.
+    """Diagnose several exchanges, also across exchanges if consumers of one are producers of another.
 
     Parameters
     ----------
     exchanges
-        Producers and consumers of each, by name; a ``task`` that is in two of them has the same name in both.
+        Producers and consumers of each, by name; a task in two exchanges has the same ``task`` in both.
     """
     found: dict[str, Diagnosis] = {}
 
@@ -255,23 +260,23 @@ def diagnose_all(exchanges: Mapping[str, tuple[Sequence[Task], Sequence[Task]]])
 
 @dataclass(frozen=True)
 class _Look:
-    """One exchange, looked at."""
+    """The diagnosis of one exchange, step by step."""
 
     exchange: str
     producers: list[Task]
     consumers: list[Task]
-    lost: float  #: seconds that producers were held back
+    lost: float  #: seconds that producers were blocked
     behind: Mapping[str, Diagnosis]
     _tables: dict[str, dict[int, float]] = field(default_factory=dict)
     _cpu_s: dict[str, float] = field(default_factory=dict)
 
     @property
     def wall_s(self) -> float:
-        """All the producers' time."""
+        """Total time of the producers."""
         return sum(task.wall_s for task in self.producers)
 
     def unblocked(self) -> list[Root]:
-        """No producer is held up: the consumers may wait for them, or be busy long after they have ended."""
+        """Roots if no producer is blocked: a slow producer, or a consumer that runs long after the producers ended."""
         producers, consumers = self.producers, self.consumers
         if not producers or not consumers:
             return []
@@ -285,22 +290,22 @@ class _Look:
         elif idle >= IDLE_HEAD:
             slowest = max(producers, key=lambda task: (task.share("input") < IDLE_HEAD, task.cost, task.wall_s))
             if slowest.share("input") >= IDLE_HEAD:
-                return []  # who feeds the producers is to blame, in an exchange of its own
+                return []  # the producers wait too: the cause is in the exchange that feeds them
             found = [self.verdict(slowest, producers, idle, head=True)]
         elif self.lost >= MISSED * self.wall_s and all(self.way(task) == "segments" for task in consumers):
-            return [self.edge(None, "segments", 1.0)]  # little is lost, and for no reason
+            return [self.edge(None, "segments", 1.0)]  # little time is lost, but more segments would avoid it
         else:
             return []
         return [root for root in found if root.cause != "unknown" and root.share >= 0.5]
 
     def blocked(self) -> list[Root]:
-        """Whom the producers wait for."""
+        """Roots if producers are blocked."""
         shares = self.waited_for()
         if not shares:
             cause = self.way(None)
             return [self.edge(None, cause, 1.0)] if cause else []
         if len(shares) > 1 and max(shares.values()) < TIMES_ITS_PEERS * min(shares.values()):
-            # All are waited for alike: where it is for the same reason, it is the stage that is slow, and no subtask
+            # Producers wait for all consumers alike: if the cause is the same, the stage is slow and not one subtask
             first = sorted(self.consumers, key=lambda task: -shares[task.subtask])[:MOST_ALIKE]
             alike = [root for task in first for root in self.consumer(task, 1.0)]
             if len({(root.exchange, root.stage, root.cause) for root in alike}) == 1:
@@ -311,7 +316,7 @@ class _Look:
         return found + (self.next_ones(named, shares) if found else [])
 
     def next_ones(self, named: list[Task], shares: Mapping[int, float]) -> list[Root]:
-        """Those that nobody waits for only since others are slower still: with nothing in reserve, as peers have."""
+        """Consumers that would be the next bottleneck: fully busy, or with a full link, while others are idle."""
         rested = any(task.share(*IDLE) >= WAY_IDLE for task in self.consumers)
         found: list[Root] = []
         for task in self.consumers if rested else []:
@@ -323,13 +328,13 @@ class _Look:
         return found
 
     def waited_for(self) -> dict[int, float]:
-        """Which share of the producers' waits was for each consumer."""
+        """The share of the producers' waits for each consumer."""
         waited = self.by_target("blocked")
         total = sum(waited.values())
         return {target: seconds / total for target, seconds in waited.items()} if total > 0 else {}
 
     def by_target(self, name: str) -> dict[int, float]:
-        """One of the producers' tables, added up by consumer: what is told of the rest is spread over those."""
+        """A table of the producers, summed by consumer; ``REST`` is spread evenly over the consumers not named."""
         if name in self._tables:
             return self._tables[name]
         waited = self._tables[name] = {task.subtask: 0.0 for task in self.consumers}
@@ -346,7 +351,7 @@ class _Look:
         return waited
 
     def consumer(self, task: Task, share: float) -> list[Root]:
-        """Who is to blame for the waits for this one: it, the way to it, or those that it waits for itself."""
+        """The cause of the waits for this consumer: itself, the link to it, or the exchange that it writes to."""
         held = task.share(*OUTPUT_WAITS)
         if task.task in self.behind and held > 1 - held - task.share(*IDLE):
             return [replace(root, share=root.share * share) for root in self.behind[task.task].roots]
@@ -356,11 +361,11 @@ class _Look:
         cause = self.way(task)
         if cause:
             return [self.edge(task, cause, share)]
-        # Waited for now and then, and idle now and then: that is how rows come, and no fault
+        # Sometimes waited for and sometimes idle: rows come in bursts, and nothing is slow
         return [] if self.lost <= FIRM * self.wall_s and task.share(*IDLE) >= OFTEN_IDLE else [root]
 
     def way(self, task: Task | None) -> str | None:
-        """What is between producers and a consumer: sockets, the writers' own memory, too little credit; or neither."""
+        """The cause between producers and a consumer: full sockets, too few segments, too little credit; None: none."""
         if not self.lost:
             return None
         idle = task.share("input") if task is not None else 0.0
@@ -372,13 +377,13 @@ class _Look:
         full = max(linked / waited if waited else 0.0, self.full(task)) if known else waits["link"]
         if idle >= WAY_IDLE and full >= 0.5:
             return "slow_link"
-        # With more of them in between, a consumer that has something in reserve would hold up nobody
+        # The consumer has capacity left, so with more segments nobody would wait for it
         if idle > FULLY_BUSY and sum(t.short_s for t in self.producers) >= 0.5 * self.lost:
             return "segments"
         return "credits" if idle >= CREDITS_IDLE else None
 
     def full(self, task: Task) -> float:
-        """In which share of the looks the kernel had bytes for this one that it could not send, for some producer."""
+        """Share of the samples in which the kernel had unsent bytes for this consumer; the fullest producer's."""
         if "full" not in self._tables:
             full = self._tables["full"] = {}
             for producer in self.producers:
@@ -387,7 +392,7 @@ class _Look:
         return self._tables["full"].get(task.subtask, 0.0)
 
     def edge(self, task: Task | None, cause: str, share: float) -> Root:
-        """What is between them is to blame: of one link the consumer that it leads to, else the producers' stage."""
+        """A root between the tasks: for one slow link it names the consumer at its end, else the producers' stage."""
         worst = max(self.producers, key=lambda t: sum(t.seconds.get(name, 0.0) for name in OUTPUT_WAITS))
         evidence = {name: worst.share(name) for name in OUTPUT_WAITS if worst.share(name) >= LEAST_SHOWN}
         if cause == "segments" and worst.wall_s:
@@ -401,7 +406,7 @@ class _Look:
         return _root(self.exchange, stage, subtask, cause, share, 2.0, worst.wall_s, evidence)
 
     def link_of(self, task: Task) -> dict[str, float]:
-        """What the kernel says of the fullest link to this one; nothing where it does not."""
+        """The kernel's figures of the fullest link to this consumer, if there are any."""
         links = [producer.links[task.subtask] for producer in self.producers if task.subtask in producer.links]
         if not links:
             return {}
@@ -414,7 +419,7 @@ class _Look:
         }
 
     def verdict(self, task: Task, peers: Sequence[Task], share: float, head: bool = False) -> Root:
-        """The first rule that fits this task's figures."""
+        """A root for this task, by the first rule that fits its figures."""
         others = [peer for peer in peers if peer is not task]
         rows = statistics.median([peer.rows for peer in others]) if others else 0.0
         cost = statistics.median([peer.cost for peer in others]) if others else 0.0
@@ -429,7 +434,7 @@ class _Look:
         elif task.stopped_s is not None and task.stopped_s >= 0.1 * wall:
             found, margin = "stopped", task.stopped_s / (0.1 * wall)
             evidence = {"seconds stopped": task.stopped_s, "of": wall}
-        elif self.starved(task) and (task.gc_s or 0.0) < max(0.1 * wall, task.queued_s or 0.0):
+        elif self.lacks_cpu(task) and (task.gc_s or 0.0) < max(0.1 * wall, task.queued_s or 0.0):
             queued = task.queued_s or 0.0
             found, margin = "cpu_starved", max(queued, task.throttled_s or 0.0) / (0.15 * wall)
             evidence = {"seconds waiting for a CPU": queued, "of": wall}
@@ -459,7 +464,7 @@ class _Look:
         elif user >= 0.5:
             found, margin = "user_function", 2 * user
             evidence = {"share": user, **({TIMES: task.cost / cost} if cost else {})}
-            if task.cpu_s is not None and task.queued_s is not None:  # ready without a CPU is no wait of its own
+            if task.cpu_s is not None and task.queued_s is not None:  # the function does not cause waits for a CPU
                 ran = task.cpu_s + task.queued_s
                 evidence = {"share": user, ON_CPU: min(1.0, ran / task.seconds["user"]), **evidence}
         elif head and task.share("engine_in") >= 0.5:
@@ -467,8 +472,8 @@ class _Look:
         else:
             evidence = {name: task.share(name) for name in task.seconds}
         alone = bool(others) and (found != "user_function" or task.cost >= TIMES_ITS_PEERS * cost or not cost)
-        if found == "cpu_starved":  # whoever is starved with it is so for the same reason
-            alone = bool(others) and not any(self.starved(peer) for peer in others)
+        if found == "cpu_starved":  # other tasks that lack a CPU do so for the same reason
+            alone = bool(others) and not any(self.lacks_cpu(peer) for peer in others)
         if found == "jvm_gc":
             alone = bool(others) and not any(self.jvm_collects(peer) for peer in others)
         if found == "slow_sink":
@@ -479,9 +484,7 @@ class _Look:
         return _root(self.exchange, stage, subtask, found, share, margin, wall, evidence, frame, key)
 
     def hot_key(self, task: Task) -> tuple[dict[str, float], str | None]:
-        """The key of this consumer that has most of all rows: its share, by its hash or what it is, and that; nothing
-        where there is no such.
-        """
+        """The most frequent key of this consumer: evidence with its share of all rows, and its text if known."""
         shares: dict[str, float] = {}
         for producer in self.producers:
             for name, share in producer.hot_keys.items():
@@ -495,20 +498,20 @@ class _Look:
         return {share_of(f"{HASH}{hottest}" if value is None else f"key {value}"): shares[hottest]}, value
 
     def cpu_s(self, host: str) -> float:
-        """What these tasks had of a machine's CPUs."""
+        """CPU seconds of these tasks on one machine."""
         if host not in self._cpu_s:
             tasks = (*self.producers, *self.consumers)
             self._cpu_s[host] = sum(task.cpu_s or 0.0 for task in tasks if task.host == host)
         return self._cpu_s[host]
 
     def jvm_collects(self, task: Task) -> bool:
-        """Whether it waits for a JVM that collects garbage for most of that time."""
+        """Whether it waits for the JVM, which collects garbage for at least half of that time."""
         engine_s = sum(task.seconds.get(name, 0.0) for name in ("engine_in", "engine_out"))
         spent = task.jvm_gc_s or 0.0
         return spent >= 0.1 * task.wall_s > 0 and engine_s >= 0.3 * task.wall_s and spent >= 0.5 * engine_s
 
-    def starved(self, task: Task) -> bool:
-        """Whether it waits for a CPU that others than these tasks have, or that a limit keeps from it."""
+    def lacks_cpu(self, task: Task) -> bool:
+        """Whether it waits for a CPU, because of other processes or of a limit."""
         if (task.throttled_s or 0.0) >= 0.25 * task.wall_s > 0:
             return True
         if task.queued_s is None or task.cpu_s is None:
@@ -517,16 +520,16 @@ class _Look:
             mine = self.cpu_s(task.host)
             if task.machine_s - mine < max(NEIGHBOURS * task.cores * task.wall_s, mine):
                 return False
-        # Half of what its function took: one that sleeps, or waits for a service, is not held up by its neighbours.
-        # And as much as producers are held back: one that would be too slow with a CPU of its own is slow by itself
+        # Its wait for a CPU must be half of its function's time: a function that sleeps or waits for a service does not
+        # lack a CPU.  It must also explain the producers' blocked share: else it would be too slow with a CPU as well
         blocked = self.lost / self.wall_s if self.wall_s > 0 else 0.0
         mostly = task.queued_s >= max(0.5, blocked) * task.seconds.get("user", 0.0)
-        # One that has a CPU for longer than it waits for one is slow by itself
+        # A task that runs for longer than it waits for a CPU is slow by itself
         return mostly and task.queued_s >= task.cpu_s and task.queued_s >= 0.15 * task.wall_s
 
 
 def _merged(roots: list[Root]) -> list[Root]:
-    """Those of one place and cause as one."""
+    """Merge roots with the same place and cause."""
     found: dict[tuple[str, str, int | None, str], Root] = {}
     for root in roots:
         place = (root.exchange, root.stage, root.subtask, root.cause)
@@ -551,7 +554,7 @@ def _root(
     frame: str | None = None,
     key: str | None = None,
 ) -> Root:
-    """With the confidence that its share, the rule's margin (1: just fits) and the time of observation give."""
+    """A root; its confidence comes from its share, the rule's margin (1: just fits) and the observed time."""
     confidence = min(1.0, 0.5 + 0.5 * share) * min(1.0, 0.7 + 0.3 * (margin - 1)) * min(1.0, observed_s / ENOUGH_S)
     if cause == "unknown" or confidence < LIKELY:
         cause, frame, key = "unknown", None, None

@@ -1,4 +1,4 @@
-"""Small things that all who tell of a task share: shares of time, the longest waits, a bound on what is told."""
+"""Helpers for reports on tasks: shares of time, the longest waits, most frequent keys, a bound on the size."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from fastbuf.monitor.diagnosis import IDLE, LEVELS, PRESSED
 if TYPE_CHECKING:
     from fastbuf.exchange.record_writer import RecordWriter
 
-MOST_BYTES = 2048  #: of a task's report, once a second
-MOST_TARGETS = 8  #: consumers that a producer names as those it waited for longest
-MOST_KEYS, HOT_SHARE = 3, 0.05  #: keys that are told, and of all rows, from which one is
-WINDOW = 5  #: reports that the shares of time are of
-#: What a report that is too long leaves out, its longest first.
+MOST_BYTES = 2048  #: most bytes of a task's report, sent once a second
+MOST_TARGETS = 8  #: a producer reports its waits for this many consumers, those with the longest waits
+MOST_KEYS, HOT_SHARE = 3, 0.05  #: most keys reported, and the least share of the rows that a reported key has
+WINDOW = 5  #: number of reports over which shares of time are computed
+#: Tables that are shortened, in this order, if a report is too long.
 _TRIMMED = ("stacks", "key_values", "hot_keys", "frames")
 
 
 def longest(blocked: Sequence[float], targets: Sequence[int]) -> dict[str, float]:
-    """Seconds by partition of the consumers that were waited for longest; ``rest`` for all others."""
+    """Seconds by partition of the consumers with the longest waits; ``rest``: all others together."""
     order = sorted(range(len(blocked)), key=blocked.__getitem__, reverse=True)
     found = {str(targets[i]): blocked[i] for i in order[:MOST_TARGETS] if blocked[i] > 0}
     rest = sum(blocked[i] for i in order[MOST_TARGETS:])
@@ -30,7 +30,7 @@ def longest(blocked: Sequence[float], targets: Sequence[int]) -> dict[str, float
 
 
 def ended(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Figures of a task that does nothing any more."""
+    """The figures of a task that has ended: without its current state."""
     return {name: value for name, value in figures.items() if name not in ("state", "target")}
 
 
@@ -40,9 +40,7 @@ def level_of(blocked: float) -> str:
 
 
 def hottest(writer: RecordWriter) -> dict[str, dict[str, Any]]:
-    """``hot_keys``: shares of the keys that come most often, by ``"partition:hash"``; ``key_values``: what these are,
-    by hash, where that is known.
-    """
+    """``hot_keys``: shares of the most frequent keys, by ``"partition:hash"``; ``key_values``: their text, by hash."""
     few = [each for each in writer.hot_keys().items() if each[1][0] >= HOT_SHARE][:MOST_KEYS]
     texts = writer.key_values()
     return {
@@ -52,20 +50,20 @@ def hottest(writer: RecordWriter) -> dict[str, dict[str, Any]]:
 
 
 class Shares:
-    """Which share of the last five reports' time a task was held back, idle, and busy."""
+    """The shares of time in which a task was back-pressured, idle and busy, over the last five reports."""
 
     def __init__(self) -> None:
         self._window: deque[tuple[float, dict[str, float]]] = deque([(time.monotonic(), {})], WINDOW + 1)
 
     def of(self, seconds: dict[str, float]) -> dict[str, float]:
-        """With the seconds up to now, by what it did, of one more report."""
+        """The shares, after adding a report: the task's seconds up to now, by state."""
         now = time.monotonic()
         since, before = self._window[0]
         self._window.append((now, seconds))
         passed = max(now - since, 1e-9)
 
         def share(names: Iterable[str]) -> float:
-            # A consumer's first wait is taken out of its waits once it knows that it was for producers to start
+            # May be negative: a consumer's first wait is moved from `input` to `starting` later
             return min(1.0, max(0.0, sum(seconds.get(name, 0.0) - before.get(name, 0.0) for name in names) / passed))
 
         pressed, idle = share(PRESSED), share(IDLE)
@@ -81,12 +79,12 @@ def _rounded(value: Any) -> Any:
 
 
 def bounded(figures: Mapping[str, Any], most: int = MOST_BYTES) -> dict[str, Any]:
-    """The same in no more than so many bytes of JSON: counters all stay, samples of code go as far as they must."""
+    """The figures in at most `most` bytes of JSON: counters stay, tables of samples are shortened as needed."""
     found: dict[str, Any] = _rounded(dict(figures))
     for name in _TRIMMED:
         table = found.get(name)
         while table and len(json.dumps(found, separators=(",", ":"))) > most:
-            # Of `stacks` those of one kind after the other; what was found least often goes first
+            # The least frequent entry goes first; `stacks` has two tables, of which the longer one is shortened
             inner = max(table.values(), key=len) if name == "stacks" else table
             inner.pop(min(inner, key=inner.__getitem__))
             table = found[name] = {k: v for k, v in table.items() if v} if name == "stacks" else table

@@ -1,29 +1,29 @@
-"""Stacks of tasks, added up to a tree: a flame graph, in Flink's form."""
+"""Builds a flame graph, in Flink's format, from sampled stacks of tasks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-KINDS = ("full", "on_cpu", "off_cpu")  #: Flink's
+KINDS = ("full", "on_cpu", "off_cpu")  #: as in Flink
 _SIDES = {"full": ("on", "off"), "on_cpu": ("on",), "off_cpu": ("off",)}
 
 
 def flamegraph(tasks: Iterable[Mapping[str, Any]], kind: str = "full") -> dict[str, Any]:
-    """Add up what was sampled of some tasks.
+    """Add up the samples of some tasks.
 
     Parameters
     ----------
     tasks
-        Their figures: ``stacks``, samples by stack ("outermost;...;innermost") on and off a CPU.  Of a task without
-        them the lines that it was found at (``frames``), of which nobody knows whether they were on a CPU.
+        Their figures: ``stacks``, samples by stack ("outermost;...;innermost") on and off a CPU.  For a task without
+        stacks, the sampled lines (``frames``) are used; it is not known whether they were on a CPU.
     kind
         One of `KINDS`.
 
     Returns
     -------
     dict
-        A node: ``name``, ``value`` (samples, those of its children included) and ``children``, the largest first.
+        A node: ``name``, ``value`` (samples, including those of its children) and ``children``, the largest first.
     """
     root: dict[str, Any] = {"value": 0, "below": {}}
     for figures in tasks:

@@ -1,10 +1,10 @@
-"""Who may see the figures: whoever has the token, from a page of this server's own, by an address that is its own.
+"""Access control of the monitor's web server: token, cookie, ``Host`` and ``Origin``.
 
-- The token has 256 bits.  It travels in the part of the URL behind ``#``, which browsers send to nobody; the page hands
-  it in once (POST) for a cookie that no script can read and no other site can use.  Machines send it as a header.
-- Whatever the path, without token or cookie the answer is 401.  The files of the page are free: they hold no figures.
-- Another ``Host`` than the server's own is refused, so that no name which someone points at this machine can be used
-  to read from it (DNS rebinding).
+- The token has 256 bits.  It is in the URL after ``#``, a part that browsers do not send; the page posts it once, and
+  gets a cookie that no script can read and no other site can use.  Programs send the token in a header.
+- Without token or cookie the answer is 401.  Only the files of the page are free, as they contain no figures.
+- A request with a ``Host`` other than the server's own is refused.  So an attacker cannot read figures by pointing a
+  DNS name at this machine (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 TOKEN_BYTES = 32
-LEAST_TOKEN = 32  #: characters of a token that is given
+LEAST_TOKEN = 32  #: least number of characters of a token
 LOGIN = "/login"
 MOST_BODY = 4096
 
@@ -49,20 +49,20 @@ def new_token() -> str:
 
 
 class Guard:
-    """Stands before an ASGI application.
+    """ASGI middleware that lets only authorized requests through.
 
     Parameters
     ----------
     app
-        What it guards.
+        The application behind it.
     token
         At least 32 characters.
     hosts
-        What requests may have as ``Host``, lower case.
+        Allowed values of ``Host``, in lower case.
     free
         Paths that need no token.
     secure
-        Whether the server speaks TLS: its cookie goes nowhere else then.
+        Whether the server uses TLS; the cookie is then sent only over TLS.
     """
 
     def __init__(self, app: App, token: str, hosts: Iterable[str], free: Iterable[str], secure: bool) -> None:
@@ -75,14 +75,14 @@ class Guard:
         self._hosts = frozenset(hosts)
         self._free = frozenset(free)
         self._secure = secure
-        # Cookies know no ports: two servers of one machine must not share a name
+        # Browsers send cookies to all ports of a host, so each server needs its own cookie name
         self._name = "fastbuf_" + hashlib.sha256(self._token).hexdigest()[:12]
         self._session = secrets.token_urlsafe(TOKEN_BYTES).encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or let the application do it."""
+        """Refuse the request, or pass it to the application."""
         if scope["type"] != "http":
-            raise RuntimeError(f"no {scope['type']} here")
+            raise RuntimeError(f"the monitor serves http, not {scope['type']}")
 
         async def guarded(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
@@ -113,7 +113,7 @@ class Guard:
         return found is not None and hmac.compare_digest(found.value.encode(), self._session)
 
     async def _login(self, scope: Scope, headers: MutableMapping[bytes, bytes], receive: Receive, send: Send) -> None:
-        """The token for a cookie; only for the server's own page, where a browser says whose it is."""
+        """Give a cookie for the token; if the browser sends an ``Origin``, only to the server's own page."""
         origin = headers.get(b"origin", b"").decode("latin-1").lower()
         scheme = "https" if self._secure else "http"
         if scope["method"] != "POST":

@@ -1,6 +1,6 @@
-"""What was seen, kept within bounds: each second of the last minutes, each ten of the last hours, and the last runs.
+"""A bounded history of snapshots: one per second for ten minutes, one per ten seconds for hours, and the last runs.
 
-Nothing is kept of times in which nothing ran.  A moment is a snapshot, packed: some kilobytes for hundreds of tasks.
+Times in which nothing ran are not stored.  A moment is a compressed snapshot: some kilobytes for hundreds of tasks.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from typing import Any
 from fastbuf.errors import ConfigError
 from fastbuf.monitor.snapshot import CONSUMERS, PRODUCERS, Exchange
 
-FINE_S, FINE = 1.0, 600  #: each second, for ten minutes
-COARSE_S, COARSE = 10.0, 2160  #: each ten, for six hours
+FINE_S, FINE = 1.0, 600  #: one per second, for ten minutes
+COARSE_S, COARSE = 10.0, 2160  #: one per ten seconds, for six hours
 RUNS = 32
-MOST_BYTES = 64 << 20  #: that all moments take; from there on the oldest go
+MOST_BYTES = 64 << 20  #: most bytes of all moments; beyond that the oldest are dropped
 FORMAT = "fastbuf history 1"
 
 
 @dataclass(frozen=True)
 class _Moment:
     at: float
-    #: By job: share that producers were held back, busiest task's share, records in a second
+    #: By job: share in which producers were blocked, busy share of the busiest task, records per second
     line: dict[str, tuple[float, float, float]]
     packed: bytes
 
@@ -37,28 +37,28 @@ class _Moment:
 
 
 class History:
-    """See the module's text.  One thread adds; others may read."""
+    """A bounded history of snapshots and runs.  One thread adds; others may read."""
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._most = most_bytes
         self._fine: deque[_Moment] = deque(maxlen=FINE)
         self._coarse: deque[_Moment] = deque(maxlen=COARSE)
         self._runs: OrderedDict[str, bytes] = OrderedDict()
-        self._seen: dict[str, tuple[Any, ...]] = {}  # jobs, as they were last
-        self._ended: dict[str, tuple[Any, ...]] = {}  # and runs, as they were packed
+        self._seen: dict[str, tuple[Any, ...]] = {}  # state and records of each job at the last snapshot
+        self._ended: dict[str, tuple[Any, ...]] = {}  # outcome and records of each ended run when it was stored
 
     def add(self, snapshot: dict[str, Any], exchanges: Sequence[Exchange] = ()) -> None:
-        """Keep a snapshot, and those of its exchanges that have ended.
+        """Store a snapshot, and its exchanges that have ended.
 
         Parameters
         ----------
         snapshot
-            Later than all before; one that comes less than a second after the last is passed over.
+            Newer than all before; ignored if it is less than a second newer.
         exchanges
-            Those that it is of, with their tasks' stacks.
+            The exchanges of the snapshot, with their tasks' stacks.
         """
         for exchange in exchanges:
-            # Figures of a run that is over may still come in: those of the blocking mode do
+            # Figures may still arrive after a run has ended, as in the blocking mode
             mark = (exchange.outcome, *(_records(exchange.side(side)) for side in (PRODUCERS, CONSUMERS)))
             if exchange.outcome != "running" and self._ended.get(exchange.id) != mark:
                 self._ended[exchange.id] = mark
@@ -68,7 +68,7 @@ class History:
         at = float(snapshot["at"])
         if self._fine and at - self._fine[-1].at < 0.9 * FINE_S:
             return
-        # A job that has ended is seen once more, with its last words
+        # A job that has ended is stored once more, with its final figures
         seen = {
             job["id"]: (job["state"], [vertex["records"] for vertex in job["vertices"]]) for job in snapshot["jobs"]
         }
@@ -87,7 +87,7 @@ class History:
 
     @property
     def size(self) -> int:
-        """What the moments take, packed; one that both rows have counts once."""
+        """Bytes of all moments; one that is in both lists counts once."""
         return sum(len(moment.packed) for moment in self._all())
 
     def _all(self) -> list[_Moment]:
@@ -95,11 +95,11 @@ class History:
         return [moment for moment in list(self._coarse) if moment.at < first] + list(self._fine)
 
     def moments(self) -> Iterator[dict[str, Any]]:
-        """Snapshots, the oldest first: coarse ones, then those of the last minutes."""
+        """All snapshots, the oldest first: one per ten seconds, then one per second."""
         return (moment.open() for moment in self._all())
 
     def at(self, when: float) -> dict[str, Any] | None:
-        """The snapshot that was taken nearest to a time; None: there is none."""
+        """The snapshot nearest to a time; None: there is none."""
         nearest = min(self._all(), key=lambda moment: abs(moment.at - when), default=None)
         return None if nearest is None else nearest.open()
 
@@ -117,12 +117,12 @@ class History:
         return [Exchange.from_json(json.loads(zlib.decompress(packed))) for packed in list(self._runs.values())]
 
     def pieces(self, running: Sequence[Exchange] = ()) -> Iterator[bytes]:
-        """All of it as JSON, in pieces: of a thousand tasks and six hours it is long.
+        """The whole history as JSON, in pieces, as it may be long.
 
         Parameters
         ----------
         running
-            Runs that are under way, saved as they are.
+            Unfinished runs, to be included as they are now.
         """
         yield f'{{"format": {json.dumps(FORMAT)}, "moments": ['.encode()
         for number, moment in enumerate(self._all()):
@@ -135,18 +135,18 @@ class History:
 
     @classmethod
     def from_json(cls, given: Any) -> History:
-        """What the pieces make, as plain data.
+        """The history from parsed JSON.
 
         Raises
         ------
         ConfigError
-            It is something else.
+            It is not a history, or damaged.
         """
         if not isinstance(given, dict) or given.get("format") != FORMAT:
             found = given.get("format") if isinstance(given, dict) else type(given).__name__
-            raise ConfigError(f"this is no history of fastbuf: its format is {found!r}, not {FORMAT!r}")
+            raise ConfigError(f"this is not a history of fastbuf: its format is {found!r}, not {FORMAT!r}")
         made = cls()
-        made._coarse = deque(maxlen=COARSE + FINE)  # the fine ones of then are among them
+        made._coarse = deque(maxlen=COARSE + FINE)  # takes the loaded fine moments too
         try:
             for exchange in map(Exchange.from_json, given["runs"]):
                 made._runs[exchange.id] = _pack(exchange.to_json())
@@ -158,7 +158,7 @@ class History:
         return made
 
     def save(self, path: str | os.PathLike[str], running: Sequence[Exchange] = ()) -> None:
-        """Write it to a file, as JSON; a file that is there is replaced as a whole."""
+        """Write it to a file as JSON; an existing file is replaced atomically."""
         target = Path(path)
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=target.name)
         try:
@@ -176,7 +176,7 @@ class History:
         Raises
         ------
         ConfigError
-            The file cannot be read, or holds something else.
+            The file cannot be read, or is not a history.
         """
         try:
             given = json.loads(Path(path).read_text())

@@ -1,4 +1,4 @@
-"""What the kernel knows of the connections by which a writer sends: whether they are full, and how they do."""
+"""The kernel's figures on a writer's TCP connections: unsent bytes, round trip, retransmissions, throughput."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from fastbuf.monitor.figures import MOST_TARGETS
 if TYPE_CHECKING:
     from fastbuf.exchange.record_writer import RecordWriter
 
-WINDOW_S = 5.0  #: that are told of
-MOST_TOLD = 2  #: links whose figures are told, the fullest ones: others are healthy, or as these
-#: Of Linux's ``struct tcp_info`` (include/uapi/linux/tcp.h), where it lies: no kernel moves what is there already.
+WINDOW_S = 5.0  #: seconds over which figures are computed
+MOST_TOLD = 2  #: figures are reported for this many links, the fullest ones
+#: Fields of Linux's ``struct tcp_info`` (include/uapi/linux/tcp.h) at their offsets, which no kernel version changes:
 #: tcpi_rtt (microseconds), tcpi_total_retrans, tcpi_bytes_acked; tcpi_busy_time and tcpi_rwnd_limited (microseconds).
 _INFO = struct.Struct("=68xI28xI16xQ40xQQ")
 
@@ -22,8 +22,8 @@ Info = tuple[float, int, int, float, float]
 
 
 def read_info(info: bytes) -> Info | None:
-    """Round trip (s), packets sent again, bytes that arrived, seconds with bytes under way, and of those with a
-    receiver that took none; None: this kernel tells less (before Linux 4.10).
+    """Round trip (s), retransmitted packets, bytes acknowledged, seconds with unacknowledged bytes, and seconds of
+    these limited by the receiver's window; None: the kernel is older than Linux 4.10.
     """
     if len(info) < _INFO.size:
         return None
@@ -32,7 +32,7 @@ def read_info(info: bytes) -> Info | None:
 
 
 class Links:
-    """Of one writer; looked at several times in a second, told once."""
+    """The links of one writer; sampled several times a second, reported once."""
 
     def __init__(self) -> None:
         self._looks = 0
@@ -41,7 +41,7 @@ class Links:
         self._before: deque[tuple[float, dict[int, Info]]] = deque()
 
     def look(self, writer: RecordWriter, links: dict[str, tuple[int, bytes]]) -> None:
-        """With the environment's :meth:`ShuffleEnvironment.links` of now."""
+        """Add a sample; links: the current :meth:`ShuffleEnvironment.links` of the environment."""
         self._looks += 1
         for index, gate in enumerate(writer.partition.gates):
             unsent, info = links.get(gate[1], (0, b"")) if gate is not None else (0, b"")
@@ -51,8 +51,8 @@ class Links:
                 self._infos[index] = info
 
     def figures(self, targets: list[int]) -> dict[str, Any]:
-        """``looks``, and in how many of them the kernel had bytes that it could not send (``unsent``, by consumer);
-        ``links``: of the fullest, how the last seconds were.
+        """``looks``: number of samples; ``unsent``: by consumer, samples with unsent bytes in the kernel; ``links``:
+        figures of the fullest links over the last seconds.
         """
         now = time.monotonic()
         known = {index: found for index, info in self._infos.items() if (found := read_info(info)) is not None}

@@ -1,4 +1,4 @@
-"""What the writers and gates of this process do: looked at four times in a second, told once."""
+"""Monitors the writers and gates of this process: samples them four times a second, and reports once a second."""
 
 from __future__ import annotations
 
@@ -31,38 +31,38 @@ if TYPE_CHECKING:
 log = logging.getLogger("fastbuf")
 
 EVERY_S = 1.0
-LOOKS = 4  #: for each report
-AROUND = 256  #: bytes of a report that are not figures
+LOOKS = 4  #: samples per report
+AROUND = 256  #: bytes of a report besides its figures
 CONNECT_S = 10.0
 WAITS = ("credit", "link", "segment", "input", "codec")
 
 
 class _Watched:
-    """One writer or gate."""
+    """What is known of one writer or gate."""
 
     def __init__(self, made: RecordWriter | InputGate) -> None:
         self.made = weakref.ref(made)
         self.is_writer = isinstance(made, RecordWriter)
         self.name = f"{os.getpid()}-{secrets.token_hex(4)}"
-        self.unused_s = 0.0  #: that passed before anybody wrote or read it
-        self.starting_s = 0.0  #: that a gate's reader waited for its first record
+        self.unused_s = 0.0  #: seconds before the first write or read
+        self.starting_s = 0.0  #: seconds that a gate's reader waited for its first record
         self.links = Links()
         self.samples: dict[str, Any] | None = None
         self.shares = Shares()
         self.figures: dict[str, Any] = {}
         self.last = False
         self.told_last = False
-        self.told_gates: list[Any] | None = None  # whom others know that it writes to
+        self.told_gates: list[Any] | None = None  # the gates that were reported last
 
     def thread(self) -> int:
-        """Ident of the thread that writes or reads; 0: none has."""
+        """Ident of the thread that wrote or read last; 0: none has."""
         made = self.made()
         if made is None:
             return 0
         return int(made.partition.written_by if isinstance(made, RecordWriter) else made.read_by)
 
     def waits(self) -> tuple[float, dict[str, float], dict[str, Any]]:
-        """Seconds in all since it was first used, those of waits and of coding by state, and what it does."""
+        """Seconds since its first use; the seconds in waits and in the codec, by state; its activity."""
         made = self.made()
         assert made is not None
         activity = made.activity()
@@ -77,9 +77,9 @@ class _Watched:
 
 
 class EnvironmentMonitor:
-    """What the writers and gates of an environment do, and who holds them up: ``env.monitor``.
+    """Monitors the writers and gates of an environment, and diagnoses what slows them down: ``env.monitor``.
 
-    A thread begins to look when this is first asked for anything, and ends with the environment.
+    The first call starts a thread that samples them; it ends with the environment.
 
     Examples
     --------
@@ -111,15 +111,15 @@ class EnvironmentMonitor:
     # ---- what users call
 
     def start(self, stage: str = "", key_values: bool = False) -> EnvironmentMonitor:
-        """Begin to look.
+        """Start to sample.
 
         Parameters
         ----------
         stage
-            What the tasks of this environment are called, in verdicts.
+            Name of this environment's tasks in diagnoses.
         key_values
-            Tell what a key is that far more rows have than others: ``key 'LAX' has 61% of the rows``. By default only
-            its hash is told, since keys may be names of people.
+            Show the value of a very frequent key: ``key 'LAX' has 61% of the rows``. By default only its hash is shown,
+            since keys may be personal data.
         """
         with self._lock:
             self._stage = stage or self._stage
@@ -136,47 +136,47 @@ class EnvironmentMonitor:
         return self
 
     def report_to(self, address: MonitorAddress, stage: str = "", key_values: bool = False) -> None:
-        """Tell another process of this one's tasks, once a second, over a connection of its own.
+        """Report this process's tasks to a monitor in another process, once a second, over a connection of its own.
 
         Parameters
         ----------
         address
-            That of a :class:`Monitor` that listens.
+            The address of a :class:`Monitor` that listens.
         stage, key_values
-            As of :meth:`start`.
+            As for :meth:`start`.
 
         Raises
         ------
         PeerLost
             Nobody listens there.
         AuthenticationError
-            Who does has another secret.
+            The monitor has another secret.
         """
         if self._socket is not None:
-            raise ConfigError("this environment tells a monitor already")
+            raise ConfigError("this environment reports to a monitor already")
         self._socket = _introduced(address)
         self.start(stage, key_values)
 
     def snapshot(self) -> list[dict[str, Any]]:
-        """Figures of this moment of the exchanges of this environment; see :meth:`Monitor.snapshot`."""
+        """Current figures of the exchanges of this environment; see :meth:`Monitor.snapshot`."""
         self.start()
         self.look(tell=True)
         return self._own.snapshot()
 
     def exchanges(self) -> list[Exchange]:
-        """The same, as a page shows it: a source of :func:`fastbuf.monitor.serve`."""
+        """The same as :class:`Exchange` objects: a source for :func:`fastbuf.monitor.serve`."""
         self.start()
         self.look(tell=True)
         return self._own.exchanges()
 
     def serve(self, **settings: Any) -> Server:
-        """Show it as a page, by REST and to Prometheus: :func:`fastbuf.monitor.serve`, which has the settings."""
+        """Serve the figures as a web page, by REST and for Prometheus; settings: :func:`fastbuf.monitor.serve`."""
         from fastbuf.monitor.server import serve
 
         return serve(self.exchanges, **settings)
 
     def close(self) -> None:
-        """End; called by the environment's own ``close``."""
+        """Stop monitoring; called by the environment's ``close``."""
         self._over.set()
         self._sampler.stop()
         if self._pid == os.getpid():
@@ -190,10 +190,10 @@ class EnvironmentMonitor:
             vitals.close()
         self._vitals.clear()
 
-    # ---- looking
+    # ---- sampling
 
     def look(self, tell: bool = False, due: float | None = None) -> None:
-        """At each writer and gate once; tell: it is the look of which others are told."""
+        """Sample each writer and gate once; tell: update the reports; due: when the sample was due (monotonic)."""
         environment = self._environment()
         if environment is None:
             return
@@ -206,7 +206,7 @@ class EnvironmentMonitor:
                 self._gather()
 
     def _watch(self, made: list[RecordWriter | InputGate]) -> None:
-        """Take notice of those that are new."""
+        """Start to watch writers and gates that are new."""
         for each in made:
             if id(each) not in self._watched or self._watched[id(each)].made() is not each:
                 self._watched[id(each)] = _Watched(each)
@@ -236,7 +236,7 @@ class EnvironmentMonitor:
             self._vitals.pop(ident).close()
 
     def _gather(self) -> None:
-        """The figures of all, as of now."""
+        """Update the figures and reports of all."""
         threads: dict[int, list[_Watched]] = {}
         for watched in self._live():
             threads.setdefault(watched.thread() or -id(watched), []).append(watched)
@@ -255,7 +255,7 @@ class EnvironmentMonitor:
         looked = [(watched, *watched.waits()) for watched in together if watched.made() is not None]
         if not looked:
             return
-        # A thread that reads one exchange and writes to another is one task, in both
+        # A thread that reads one exchange and writes to another is the same task in both
         seconds = {name: sum(waits[name] for _, _, waits, _ in looked) for name in WAITS}
         wall = max(total for _, total, _, _ in looked)
         seconds["user"] = max(0.0, wall - sum(seconds.values()))
@@ -285,7 +285,7 @@ class EnvironmentMonitor:
             watched.figures = figures
 
     def _report(self, watched: _Watched, again: bool = False) -> dict[str, Any]:
-        """What is told of one; again: less what was told before, since a writer may have a thousand consumers."""
+        """The report on one; again: without a list of gates that was reported before, as it may be long."""
         made = watched.made()
         found: dict[str, Any] = {"id": watched.name, "writer": watched.is_writer, "stage": self._stage}
         if made is not None:
@@ -304,16 +304,16 @@ class EnvironmentMonitor:
         return {**found, "figures": bounded(figures, MOST_BYTES - AROUND)}
 
     def last_look(self, ending: Any) -> None:
-        """A gate, or the partition of a writer, is about to be let go of: whatever happens here, it goes."""
+        """Take the last figures of a gate or partition that is being closed; errors here do not stop that."""
         try:
             self._last_look(ending)
         except Exception as error:
-            log.debug("no last look at %r: %s", ending, error)
+            log.debug("the last figures of %r could not be taken: %s", ending, error)
 
     def _last_look(self, ending: Any) -> None:
         environment = self._environment()
         with self._lock:
-            if environment is not None:  # it may have come and gone between two looks
+            if environment is not None:  # it may have been opened and closed between two samples
                 writers = [w for w in environment.writers(closing=True) if w.partition is ending]
                 self._watch(writers or [gate for gate in environment.gates() if gate is ending])
             for watched in self._live():
@@ -328,7 +328,7 @@ class EnvironmentMonitor:
                     watched.figures = ended(watched.figures)
                     self._own.take([{**report, "figures": watched.figures}])
 
-    # ---- telling
+    # ---- reporting
 
     def _tell(self, all_of_them: bool = False) -> None:
         if self._socket is None:
@@ -340,14 +340,14 @@ class EnvironmentMonitor:
             message = pack([self._report(watched, again=True) for watched in told])
         try:
             self._socket.sendall(message)
-        except OSError as error:  # a monitor that is gone must not end a task that works
-            log.debug("the monitor is told nothing more: %s", error)
+        except OSError as error:  # the loss of the monitor must not end the task
+            log.debug("the monitor is gone, nothing more is reported to it: %s", error)
             self._socket.close()
             self._socket = None
 
 
 def _introduced(address: MonitorAddress) -> socket.socket:
-    """A connection to a monitor that has proved the secret, and to which it was proved."""
+    """A connection to a monitor, after both sides have proved to know the secret."""
     where = f"{address.host}:{address.port}"
     try:
         sock = socket.create_connection((address.host, address.port), timeout=CONNECT_S)
@@ -360,7 +360,7 @@ def _introduced(address: MonitorAddress) -> socket.socket:
         sock.sendall(pack({"nonce": nonce, "proof": proof(address.secret, "process", theirs, nonce)}))
         answer = _heard(sock, unpacker, where)
         if not same(answer.get("proof"), proof(address.secret, "monitor", theirs, nonce)):
-            raise AuthenticationError(f"what answers at {where} does not have this monitor's secret")
+            raise AuthenticationError(f"the monitor at {where} has another secret: use its monitor.address")
     except BaseException:
         sock.close()
         raise
@@ -373,13 +373,15 @@ def _heard(sock: socket.socket, unpacker: Unpacker, where: str) -> dict[str, Any
         if isinstance(message, dict):
             return message
         if message is not None:
-            raise ProtocolError(f"what answers at {where} is no monitor")
+            raise ProtocolError(f"the server at {where} is not a fastbuf monitor")
         try:
             data = sock.recv(FRAME_BYTES)
         except OSError as error:
-            raise PeerLost(f"the monitor at {where}: {error}") from error
+            raise PeerLost(f"the connection to the monitor at {where} was lost: {error}") from error
         if not data:
-            raise AuthenticationError(f"the monitor at {where} closed the connection: is this its secret?")
+            raise AuthenticationError(
+                f"the monitor at {where} closed the connection: probably it has another secret; use its monitor.address"
+            )
         unpacker.feed(data)
 
 
@@ -394,14 +396,14 @@ def _run(reference: weakref.ref[EnvironmentMonitor], over: threading.Event) -> N
             monitor.look(tell=looks % LOOKS == 0, due=due)
             if looks % LOOKS == 0:
                 monitor._tell()
-        except Exception as error:  # a look that fails must not end a task that works
-            log.debug("no look at the tasks of this environment: %s", error)
+        except Exception as error:  # a sample that fails must not end the task
+            log.debug("the tasks of this environment could not be sampled: %s", error)
         del monitor
         due = time.monotonic() + EVERY_S / LOOKS
 
 
 def _tick(reference: weakref.ref[EnvironmentMonitor], sampler: Sampler, over: threading.Event) -> None:
-    """The classic view: so many samples at once, and again after a while."""
+    """Flink's classic measure of back pressure: every minute a series of samples of the writers' states."""
     while not over.is_set():
         monitor = reference()
         if monitor is None:

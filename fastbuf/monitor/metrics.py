@@ -1,7 +1,7 @@
-"""The figures that other systems collect: their names, kinds and labels, and their values of now.
+"""Metrics for other systems: their names, kinds and labels, and their current values.
 
-One list, which Prometheus, OpenTelemetry and the Grafana dashboard read.  No label has a value for each pair of
-producer and consumer.
+Prometheus, OpenTelemetry and the Grafana dashboard use this one list.  To keep the number of series small, no metric
+has both a producer and a consumer as labels.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ COUNTER, GAUGE = "counter", "gauge"
 
 @dataclass(frozen=True)
 class Metric:
-    """What one figure is called.
+    """The description of a metric.
 
     Attributes
     ----------
     name
-        Prometheus's, without the ``_total`` of counters.
+        Its name in Prometheus, without the ``_total`` of counters.
     kind
         ``"counter"`` or ``"gauge"``.
     unit
-        OpenTelemetry's: ``"s"``, ``"By"``, ``"1"``.
+        Its unit in OpenTelemetry: ``"s"``, ``"By"``, ``"1"``.
     labels
         Names of its labels.
     help
-        What it is.
+        Its description.
     """
 
     name: str
@@ -44,15 +44,15 @@ TASK_SECONDS = Metric(
     COUNTER,
     "s",
     ("exchange", "stage", "subtask", "state"),
-    "Time of a task by what it did: credit, link and segment are waits for what comes after it, input for what comes "
-    "before; engine_in and engine_out for Spark; codec encodes and decodes batches; user is the function's",
+    "Time of a task by state: credit, link and segment are waits for its consumers, input for its producers; engine_in "
+    "and engine_out are waits for Spark; codec is encoding and decoding of batches; user is the user's function",
 )
 EDGE_SECONDS = Metric(
     "fastbuf_edge_blocked_seconds",
     COUNTER,
     "s",
     ("exchange", "target"),
-    "Time that producers waited for a consumer; target rest: for those that were waited for least",
+    "Time that producers waited for a consumer; target rest: the consumers with the shortest waits together",
 )
 RECORDS = Metric("fastbuf_records", COUNTER, "{record}", ("exchange", "stage"), "Records sent, and received")
 BYTES = Metric("fastbuf_bytes", COUNTER, "By", ("exchange", "stage"), "Bytes sent, and received")
@@ -61,29 +61,35 @@ PRESSED = Metric(
     GAUGE,
     "1",
     ("exchange", "stage"),
-    "Share of the last five seconds in which a stage's tasks were held back: the worst task",
+    "Share of the last five seconds in which a task was back-pressured; maximum over the stage's tasks",
 )
-BUSY = Metric("fastbuf_busy_ratio", GAUGE, "1", ("exchange", "stage"), "The same of being busy: the busiest task")
+BUSY = Metric(
+    "fastbuf_busy_ratio",
+    GAUGE,
+    "1",
+    ("exchange", "stage"),
+    "Share of the last five seconds in which a task was busy; maximum over the stage's tasks",
+)
 POOL = Metric(
     "fastbuf_pool_usage_ratio",
     GAUGE,
     "1",
     ("exchange", "side"),
-    "Share of its segments that a task has in use (side out: producers, in: consumers): the fullest task",
+    "Share of a task's segments that are in use (side out: producers, in: consumers); maximum over the tasks",
 )
 DIAGNOSIS = Metric(
     "fastbuf_diagnosis_info",
     GAUGE,
     "1",
     ("exchange", "stage", "subtask", "cause", "level"),
-    "1 for each task that holds up an exchange under way; subtask all: all of them alike",
+    "1 for each task that slows down a running exchange; subtask all: all tasks of the stage alike",
 )
 METRICS = (TASK_SECONDS, EDGE_SECONDS, RECORDS, BYTES, PRESSED, BUSY, POOL, DIAGNOSIS)
-FRESH_S = 0.9  #: a look so old will do
+FRESH_S = 0.9  #: a snapshot up to this age is used again
 
 
 def measure(recorder: Recorder) -> Iterator[tuple[Metric, dict[Labels, float]]]:
-    """Each metric with its values of now, by labels."""
+    """Each metric with its current values, by labels."""
     look = recorder.look(FRESH_S)
     totals = recorder.totals
     yield TASK_SECONDS, dict(totals.task_seconds)

@@ -1,4 +1,4 @@
-"""The figures as OpenTelemetry's observable instruments."""
+"""The metrics as OpenTelemetry's observable instruments."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from fastbuf.monitor.recorder import Recorder
 
 
 def instrument(recorder: Recorder, meter_provider: Any = None) -> list[Any]:
-    """Make an observable instrument for each figure; they are read whenever the provider's reader collects.
+    """Make an observable instrument for each metric; it is read whenever the provider's reader collects.
 
-    Their names are Prometheus's with dots (``fastbuf.task.state.seconds``), their attributes Prometheus's labels.
+    Their names are those of Prometheus with dots (``fastbuf.task.state.seconds``), their attributes its labels.
 
     Parameters
     ----------
     recorder
-        What is looked at: ``server.recorder`` of a page, or one of your own.
+        The source of the values: ``server.recorder`` of a page, or one of your own.
     meter_provider
-        OpenTelemetry's; by default the one that is set for the process.
+        OpenTelemetry's; default: the one that is set for the process.
 
     Returns
     -------

@@ -1,12 +1,12 @@
-"""The table that Flink's users read: which task is to blame, by how full its pools are.
+"""Flink's table that finds the slow task by pool usage.
 
 Source: "Flink Network Stack Vol. 2: Monitoring, Metrics, and that Backpressure Thing" (Apache Flink's blog, 2019).
-It needs no clocks.  It says who suffers and where to look, and no cause.
+It needs no time measurements.  It shows where to look, but not the cause.
 """
 
 from __future__ import annotations
 
-HIGH = 0.5  #: of a pool, from which it counts as full
+HIGH = 0.5  #: a pool with at least this usage counts as full
 
 
 def read_pools(
@@ -16,7 +16,7 @@ def read_pools(
     floating: float = 0.0,
     upstream_out: float | None = None,
 ) -> str:
-    """What the table says of a task.
+    """Classify a task by the table.
 
     Parameters
     ----------
@@ -25,14 +25,14 @@ def read_pools(
     exclusive, floating
         ``exclusiveBuffersUsage`` and ``floatingBuffersUsage``.
     upstream_out
-        The highest ``outPoolUsage`` of those that write to it; ``None``: not known.
+        The highest ``outPoolUsage`` of the tasks that write to it; ``None``: not known.
 
     Returns
     -------
     str
-        ``"ok"``; ``"held back"``: by whoever comes after it; ``"held back, and holds back"``: both; ``"cause"``: it
-        holds back who writes to it; ``"cause for some"``: some of its channels alone are full, as with skew;
-        ``"may become the cause"``: nobody is held back yet.
+        ``"ok"``; ``"held back"``: by tasks downstream; ``"held back, and holds back"``: by tasks downstream, and it
+        holds back tasks upstream; ``"cause"``: it holds back tasks upstream; ``"cause for some"``: only some of its
+        channels are full, as with skew; ``"may become the cause"``: no task is held back yet.
     """
     full_in, full_out = in_pool >= HIGH or floating >= HIGH, out_pool is not None and out_pool >= HIGH
     if full_out:

@@ -1,4 +1,4 @@
-"""The figures in Prometheus's text format."""
+"""The metrics in Prometheus's text format."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Collector:
-    """For a registry of prometheus-client: of one's own, or the process's.
+    """A collector for a registry of prometheus-client.
 
     >>> prometheus_client.REGISTRY.register(Collector(recorder))           # doctest: +SKIP
     """
@@ -25,7 +25,7 @@ class Collector:
         self._recorder = recorder
 
     def collect(self) -> Iterator[Metric]:
-        """Each metric with its samples of now."""
+        """Each metric with its current samples."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         for metric, values in measure(self._recorder):
@@ -37,7 +37,7 @@ class Collector:
 
 
 def exposition(recorder: Recorder) -> bytes:
-    """What ``/metrics`` answers, from a registry of its own.
+    """The response of ``/metrics``.
 
     Raises
     ------

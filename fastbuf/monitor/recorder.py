@@ -1,4 +1,4 @@
-"""Looks at some exchanges again and again: rates, totals that only grow, and the history come from there."""
+"""The recorder: takes snapshots of exchanges, and computes rates, totals and the history from them."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from fastbuf.monitor.snapshot import CONSUMERS, PRODUCERS, Exchange, Figures, se
 
 Source = Callable[[], Sequence[Exchange]]
 
-RATE_S = 5.0  #: rates are of the last seconds, since reports come once in one
+RATE_S = 5.0  #: rates are over the last five seconds, since reports come once a second
 Labels = tuple[str, ...]
 
 
 class Recorder:
-    """Looks at a source; any thread may.
+    """Takes snapshots of a source; may be used from any thread.
 
     Parameters
     ----------
     source
-        Gives the exchanges of now, those that have ended lately included.
+        Returns the current exchanges, including those that have ended recently.
     history
-        Where what was seen is kept.
+        Stores the snapshots.
     clock
-        Seconds since 1970.
+        Returns seconds since 1970.
     """
 
     def __init__(self, source: Source, history: History | None = None, clock: Callable[[], float] = time.time) -> None:
@@ -41,7 +41,7 @@ class Recorder:
         self._past: dict[tuple[str, int], deque[tuple[float, float, float]]] = {}
 
     def look(self, older_than: float = 0.0) -> dict[str, Any]:
-        """The snapshot of now; the last one, if it is not older than so many seconds."""
+        """A snapshot of now, or the last one if it is not older than `older_than` seconds."""
         with self._lock:
             now = self._clock()
             if older_than and 0 <= now - self._last["at"] < older_than:
@@ -54,12 +54,12 @@ class Recorder:
 
     @property
     def exchanges(self) -> list[Exchange]:
-        """Those of the last look, with their tasks' stacks."""
+        """The exchanges of the last snapshot, with their tasks' stacks."""
         return self._exchanges
 
     @property
     def running(self) -> list[Exchange]:
-        """Those of them that are under way."""
+        """Those of them that are running."""
         return [exchange for exchange in self._exchanges if exchange.outcome == "running"]
 
     def _rates(self, now: float) -> dict[tuple[str, int], tuple[float, float]]:
@@ -75,7 +75,7 @@ class Recorder:
                         continue
                     seen = past[vertex, number] = self._past.get((vertex, number)) or deque()
                     records, size = float(figures.get("records") or 0), float(figures.get("bytes") or 0)
-                    if seen and records < seen[-1][1]:  # another attempt
+                    if seen and records < seen[-1][1]:  # a new attempt of the task
                         seen.clear()
                     seen.append((now, records, size))
                     while len(seen) > 2 and now - seen[1][0] >= RATE_S:
@@ -88,14 +88,14 @@ class Recorder:
 
 
 class Totals:
-    """Figures that only grow, over all runs of an exchange: those of its runs are added up by its name.
+    """Counters by exchange name, added up over all its runs, so that they never decrease.
 
     Attributes
     ----------
     task_seconds
         By exchange, stage, subtask and state.
     blocked_seconds
-        Of producers, by exchange and the consumer that they waited for.
+        Waits of producers, by exchange and consumer.
     records, bytes
         By exchange and stage.
     """
@@ -109,7 +109,7 @@ class Totals:
         self._names: OrderedDict[str, None] = OrderedDict()
 
     def add(self, exchanges: Sequence[Exchange]) -> None:
-        """Take in what has grown since the last time."""
+        """Add the growth since the last call."""
         before: dict[tuple[str, str, int], Figures] = {}
         for exchange in exchanges:
             self._names[exchange.name] = None
@@ -128,7 +128,7 @@ class Totals:
     def _grow(self, exchange: Exchange, side: str, number: int, figures: Figures, old: Figures) -> None:
         def add(totals: dict[Labels, float], labels: Labels, value: Any, before: Any) -> None:
             now, then = float(value or 0), float(before or 0)
-            # Fewer than before: another attempt, which began anew
+            # Less than before: a new attempt of the task, which started from 0
             totals[labels] = totals.get(labels, 0.0) + (now - then if now >= then else now)
 
         name, stage = exchange.name, side

@@ -1,7 +1,7 @@
-"""Answers of the REST interface: Flink's names and fields where it has them.  Pure functions of a snapshot.
+"""Responses of the REST interface, with Flink's names and fields where it has them; pure functions of a snapshot.
 
 Source: Apache Flink's REST API (``JobDetailsInfo``, ``JobVertexBackPressureInfo``, ``VertexFlameGraph``, aggregated
-subtask metrics).  An ``id`` of ours stands where Flink has its own.
+subtask metrics).  Only the ids are our own.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ Snapshot = Mapping[str, Any]
 
 
 class Unknown(LookupError):
-    """There is no such job, vertex or metric; the text says which."""
+    """There is no such job, vertex or metric; the text names it."""
 
 
 def find_job(snapshot: Snapshot, job: str) -> dict[str, Any]:
-    """The job of that id; one of its exchanges' ids will do, too."""
+    """The job with that id, or with an exchange of that id."""
     for found in snapshot["jobs"]:
         if job == found["id"] or any(job == exchange["id"] for exchange in found["exchanges"]):
             return found
@@ -30,7 +30,7 @@ def find_job(snapshot: Snapshot, job: str) -> dict[str, Any]:
 
 
 def find_vertex(snapshot: Snapshot, job: str, vertex: str) -> dict[str, Any]:
-    """The vertex of that id."""
+    """The vertex with that id."""
     for found in find_job(snapshot, job)["vertices"]:
         if found["id"] == vertex:
             return found
@@ -140,9 +140,9 @@ def _count(states: Any) -> dict[str, int]:
 
 
 def backpressure(snapshot: Snapshot, job: str, vertex: str) -> dict[str, Any]:
-    """``/jobs/:id/vertices/:v/backpressure``; ratios are of measured time.
+    """``/jobs/:id/vertices/:v/backpressure``; the ratios come from measured time.
 
-    ``samples`` has the classic figure where a task tells it: so many of so many samples found it blocked.
+    ``samples`` is Flink's classic figure, if the task reports it: how many samples out of how many found it blocked.
     """
     found = find_vertex(snapshot, job, vertex)
     return {
@@ -204,7 +204,7 @@ _AS_THEY_ARE = (
 
 
 def metrics_of(vertex: Mapping[str, Any]) -> dict[str, list[float]]:
-    """A vertex's metrics by name, each with the values of those subtasks that tell it."""
+    """A vertex's metrics by name, each with the values of the subtasks that report it."""
     way = "Out" if vertex["side"] == PRODUCERS else "In"
     readers: dict[str, Callable[[Task], Any]] = dict(_METRICS)
     for name, figure in _OF_SIDE.items():
@@ -243,16 +243,16 @@ def subtask_metrics(
     agg: str | None = None,
     subtasks: str | None = None,
 ) -> list[dict[str, Any]]:
-    """``/jobs/:id/vertices/:v/subtasks/metrics``: names, or, with ``get``, values added up over subtasks.
+    """``/jobs/:id/vertices/:v/subtasks/metrics``: names, or, with ``get``, values aggregated over subtasks.
 
     Parameters
     ----------
     get
-        Names, with commas.
+        Names, separated by commas.
     agg
-        Some of ``min,max,avg,sum,skew``; by default all.
+        Some of ``min,max,avg,sum,skew``; default: all.
     subtasks
-        Some of them: ``"0,3-5"``.
+        Only these: ``"0,3-5"``; default: all.
     """
     found = find_vertex(snapshot, job, vertex)
     if subtasks:
@@ -264,7 +264,7 @@ def subtask_metrics(
     asked = agg.split(",") if agg else list(AGGREGATES)
     for name in asked:
         if name not in AGGREGATES:
-            raise Unknown(f"agg={name}: there are {', '.join(AGGREGATES)}")
+            raise Unknown(f"agg={name} is unknown: use {', '.join(AGGREGATES)}")
     return [
         {"id": name, **{way: round(AGGREGATES[way](values[name]), 6) for way in asked}}
         for name in get.split(",")
@@ -277,13 +277,13 @@ def _ranges(text: str) -> set[int]:
     for part in text.split(","):
         first, _, last = part.partition("-")
         if not first.strip().isdecimal() or (last and not last.strip().isdecimal()):
-            raise Unknown(f"subtasks={text}: numbers and ranges, as 0,3-5")
+            raise Unknown(f"subtasks={text} must be numbers and ranges, like 0,3-5")
         found.update(range(int(first), min(int(last or first), int(first) + 100_000) + 1))
     return found
 
 
 def diagnosis(snapshot: Snapshot, job: str) -> dict[str, Any]:
-    """``/jobs/:id/diagnosis``: of the job, and of each of its exchanges."""
+    """``/jobs/:id/diagnosis``: the diagnosis of the job, and of each of its exchanges."""
     found = find_job(snapshot, job)
     parts = [{"id": e["id"], "name": e["name"], "diagnosis": e["diagnosis"]} for e in found["exchanges"]]
     return {"id": found["id"], "diagnosis": found["diagnosis"], "exchanges": parts}

@@ -1,6 +1,6 @@
-"""The page and what machines read: one thread, started when it is asked for, that looks once a second.
+"""The monitor's web server: the page, REST and Prometheus, in one thread that takes a snapshot once a second.
 
-starlette and uvicorn come with ``fastbuf[monitor]``.
+It needs starlette and uvicorn, which come with ``fastbuf[monitor]``.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 EVERY_S = 1.0
-FRESH_S = 0.9  #: a look so old will do for an answer
-REST_TIMES = 10.0  #: as long as it took to look, until it looks again
+FRESH_S = 0.9  #: requests are answered from a snapshot up to this age
+REST_TIMES = 10.0  #: after a snapshot the thread rests this many times as long as the snapshot took
 START_S, STOP_S = 10.0, 5.0
-MOST_STREAMS = 32  #: pages that may watch at once
+MOST_STREAMS = 32  #: most pages that may watch at once
 _KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 
 def page_files() -> dict[str, tuple[bytes, str]]:
-    """The page's files by path, with their types.  They hold no figures."""
+    """The page's files by path, with their types.  They contain no figures, so they need no token."""
     found: dict[str, tuple[bytes, str]] = {}
 
     def walk(folder: Any, path: str) -> None:
@@ -60,13 +60,13 @@ def page_files() -> dict[str, tuple[bytes, str]]:
 
 
 class Streams:
-    """The pages that watch: each is sent every snapshot, written once for all of them."""
+    """The pages that watch: each snapshot is encoded once and sent to all of them."""
 
     def __init__(self) -> None:
         self._queues: set[asyncio.Queue[bytes | None]] = set()
 
     def send(self, text: bytes | None) -> None:
-        """To all; None: there will be no more.  One that is behind misses what it had not read."""
+        """Send to all; None: end the streams.  A slow page misses snapshots that it has not read."""
         for queue in self._queues:
             while not queue.empty():
                 queue.get_nowait()
@@ -74,11 +74,11 @@ class Streams:
 
     @property
     def full(self) -> bool:
-        """No other may watch."""
+        """Whether the limit of watching pages is reached."""
         return len(self._queues) >= MOST_STREAMS
 
     async def watch(self, first: bytes) -> AsyncIterator[bytes]:
-        """What one of them gets."""
+        """The stream of events for one page."""
         queue: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._queues.add(queue)
         try:
@@ -95,7 +95,7 @@ def event(snapshot: dict[str, Any]) -> bytes:
 
 
 def application(recorder: Recorder, streams: Streams) -> Starlette:
-    """The routes, without the guard in front of them.
+    """The ASGI application with all routes, without access control.
 
     Raises
     ------
@@ -123,9 +123,9 @@ def application(recorder: Recorder, streams: Streams) -> Starlette:
     def flames(look: Any, query: Any, job: str, vertex: str) -> Any:
         kind, subtask = query.get("type", "full").lower(), query.get("subtaskindex")
         if kind not in KINDS:
-            raise rest.Unknown(f"type={kind}: there are {', '.join(KINDS)}")
+            raise rest.Unknown(f"type={kind} is unknown: use {', '.join(KINDS)}")
         if subtask is not None and not subtask.isdecimal():
-            raise rest.Unknown(f"subtaskindex={subtask}: a number")
+            raise rest.Unknown(f"subtaskindex={subtask} must be a number")
         return rest.flames(look, recorder.exchanges, job, vertex, kind, None if subtask is None else int(subtask))
 
     def metrics(look: Any, query: Any, job: str, vertex: str) -> Any:
@@ -135,12 +135,12 @@ def application(recorder: Recorder, streams: Streams) -> Starlette:
         try:
             found = recorder.history.at(float(query["at"]))
         except (KeyError, ValueError) as error:
-            raise rest.Unknown("at=SECONDS since 1970 says which moment") from error
+            raise rest.Unknown("give the moment as at=SECONDS since 1970") from error
         if found is None:
-            raise rest.Unknown("nothing has been kept yet")
+            raise rest.Unknown("the history is still empty")
         return found
 
-    # Both may be of hours: whoever else asks has a turn after each moment
+    # Both responses may cover hours, so other requests get a turn after each moment
     async def saved(request: Request) -> Response:
         async def pieces() -> AsyncIterator[bytes]:
             for piece in recorder.history.pieces(recorder.running):
@@ -165,7 +165,7 @@ def application(recorder: Recorder, streams: Streams) -> Starlette:
 
     async def events(request: Request) -> Response:
         if streams.full:
-            return JSONResponse({"errors": [f"{MOST_STREAMS} pages watch already"]}, status_code=503)
+            return JSONResponse({"errors": [f"{MOST_STREAMS} pages, the limit, are watching"]}, status_code=503)
         return StreamingResponse(streams.watch(event(recorder.look(FRESH_S))), media_type="text/event-stream")
 
     of_vertex = "/jobs/{job}/vertices/{vertex}"
@@ -194,14 +194,14 @@ def _as_file(name: str) -> dict[str, str]:
 
 
 class Server:
-    """The page of some exchanges, as long as it is not closed.
+    """A running web server of the monitor, until it is closed.
 
-    Made by :func:`serve`.  Its thread is a daemon: it does not hold up the interpreter's end.
+    Made by :func:`serve`.  Its thread is a daemon, so it does not keep the interpreter from ending.
 
     Attributes
     ----------
     recorder
-        What it looks with: figures for OpenTelemetry, the history.
+        Takes the snapshots; it has the history, and is needed for OpenTelemetry.
     """
 
     def __init__(
@@ -222,7 +222,7 @@ class Server:
         port = sock.getsockname()[1]
         scheme = "http" if tls is None else "https"
         named = f"[{host}]" if ":" in host else host
-        #: Without the token
+        #: The URL without the token
         self.address = f"{scheme}://{named}:{port}"
         hosts = {f"{name.lower()}:{port}" for name in (named, "127.0.0.1", "localhost", "[::1]", *names)}
         app = Guard(application(recorder, self._streams), token, hosts, page_files(), tls is not None)
@@ -244,19 +244,19 @@ class Server:
         self._thread = start_thread(self._run, "fastbuf-monitor")
         end = time.monotonic() + START_S
         while not self._uvicorn.started and self._thread.is_alive() and time.monotonic() < end:
-            time.sleep(0.005)  # uvicorn tells nobody when it listens
+            time.sleep(0.005)  # uvicorn has no event for this
         if not self._uvicorn.started:
             self.close()
-            raise ConfigError(f"the page at {self.address} did not start within {START_S:g} s")
+            raise ConfigError(f"the web server of the monitor at {self.address} did not start within {START_S:g} s")
 
     @property
     def url(self) -> str:
-        """Where a browser opens it.  Whoever has this URL sees everything."""
+        """The URL for a browser.  It contains the token, so anyone who has it sees everything."""
         return f"{self.address}/#token={self._token}"
 
     @property
     def token(self) -> str:
-        """What machines send: ``Authorization: Bearer TOKEN``."""
+        """The token, which programs send as ``Authorization: Bearer TOKEN``."""
         return self._token
 
     def __str__(self) -> str:
@@ -282,17 +282,17 @@ class Server:
         due = time.monotonic()
         while not self._uvicorn.should_exit:
             begin = time.monotonic()
-            with contextlib.suppress(Exception):  # a source that fails once may do better the next time
+            with contextlib.suppress(Exception):  # the source may work again the next time
                 self._streams.send(event(self.recorder.look()))
             took = time.monotonic() - begin
-            # However many tasks there are, it takes a small part of a CPU
+            # With very many tasks snapshots become rarer, so that they take only a small share of a CPU
             due = max(due + EVERY_S, begin + REST_TIMES * took)
             while (left := due - time.monotonic()) > 0 and not self._uvicorn.should_exit:
                 await asyncio.sleep(min(left, 0.1))
         self._streams.send(None)
 
     def close(self) -> None:
-        """Stop it; pages that are open are told."""
+        """Stop the server, and end the streams of open pages."""
         self._uvicorn.should_exit = True
         if self._thread.is_alive():
             self._thread.join(STOP_S)
@@ -300,7 +300,7 @@ class Server:
 
     @property
     def closed(self) -> bool:
-        """Whether it serves nobody any more."""
+        """Whether the server has stopped."""
         return not self._thread.is_alive()
 
     def __enter__(self) -> Server:
@@ -323,34 +323,35 @@ def serve(
     names: Iterable[str] = (),
     history: History | None = None,
 ) -> Server:
-    """Show some exchanges: to people as a page, to machines by REST and Prometheus.
+    """Serve exchanges as a web page, by REST and for Prometheus.
 
     Parameters
     ----------
     source
-        Called once a second; gives the exchanges of now as :class:`Exchange`.
+        Called once a second; returns the current exchanges as :class:`Exchange`.
     host
-        Where to listen.  Any but this machine's own loopback needs `token`, `certificate` and `key`.
+        The address to listen on.  Any except loopback needs `token`, `certificate` and `key`.
     port
         0: any.
     token
-        What a reader must show, at least 32 characters; by default 256 random bits.
+        The token that readers must send, at least 32 characters; default: 256 random bits.
     certificate, key
-        Paths of PEM files: the page is served by TLS then.
+        Paths of PEM files for TLS; default: no TLS.
     names
-        Under which names or addresses others reach it, beside `host`; a request for any other is refused.
+        Further host names or addresses that clients may use, besides `host`; requests for others are refused.
     history
-        Where what is seen is kept; by default a new one.
+        Stores the snapshots; default: a new one.
 
     Returns
     -------
     Server
-        Its ``url`` is what a browser opens.
+        Open its ``url`` in a browser.
 
     Raises
     ------
     ConfigError
-        A package is missing (``fastbuf[monitor]``), the address cannot be had, or it is open to others without TLS.
+        A package is missing (``fastbuf[monitor]``), the server cannot listen on the address, or other hosts can reach
+        it and there is no TLS.
     """
     if (certificate is None) != (key is None):
         raise ConfigError("certificate and key go together: give both, or neither")
@@ -360,7 +361,7 @@ def serve(
         ]
         if missing:
             raise ConfigError(
-                f"host is {host!r}, which others can reach: it needs token, certificate and key; "
+                f"host is {host!r}, which other hosts can reach: it needs token, certificate and key; "
                 f"{' and '.join(missing)} are missing.  Or listen on 127.0.0.1 and forward the port (ssh -L)"
             )
     tls = None

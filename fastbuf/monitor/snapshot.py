@@ -1,12 +1,12 @@
-"""What all tasks of some exchanges do, at one moment, as plain data: what the page, the REST answers and all else show.
+"""Snapshots: the current figures of all tasks of some exchanges as plain data, for the page, REST and metrics.
 
 ::
 
     Exchange (one run of one exchange, as its driver knows it)  --snapshot-->  jobs -> vertices -> subtasks, and edges
 
-A job is exchanges in a row: those whose producers read each other's results, or are each other's consumers.  Each
-exchange has two vertices, its producers and its consumers, as the tasks' figures come from there.  Pure functions;
-figures that a task does not tell are left out.
+A job is a chain of exchanges: the consumers of one, or tasks that read their results, are the producers of the next.
+Each exchange has two vertices, its producers and its consumers.  Pure functions; figures that a task does not report
+are left out.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from fastbuf.monitor.diagnosis import HIGH, LEVELS, OK, ROOT_SHARE, Diagnosis, R
 
 Figures = Mapping[str, Any]  #: of one task, by name
 
-PRESSED = ("credit", "link", "segment", "engine_out")  #: waits for whoever comes after the task
-IDLE = ("starting", "input", "engine_in")  #: and for whoever comes before it
+PRESSED = ("credit", "link", "segment", "engine_out")  #: waits for tasks downstream
+IDLE = ("starting", "input", "engine_in")  #: waits for tasks upstream
 LOST = ("credit", "link", "segment")  #: waits that are counted as lost time
 PRODUCERS, CONSUMERS = "producers", "consumers"
-STATES = {"running": "RUNNING", "ok": "FINISHED", "cancelled": "CANCELED", "aborted": "FAILED"}  #: Flink's words
+STATES = {"running": "RUNNING", "ok": "FINISHED", "cancelled": "CANCELED", "aborted": "FAILED"}  #: Flink's names
 PLAIN = "exchange"  #: mode of exchanges without Spark
-UNSAID = ("frames", "stacks")  #: of a task: long, and asked for by themselves (the flame graph)
+UNSAID = ("frames", "stacks")  #: figures that are too long for a snapshot; the flame graph has them
 
 
 @dataclass(frozen=True)
@@ -37,21 +37,21 @@ class Exchange:
     Attributes
     ----------
     id
-        Of this run, unlike any other's; it stands in addresses: letters, digits, ``-`` and ``.``.
+        Unique for this run, and used in URLs: letters, digits, ``-`` and ``.``.
     name, mode, epoch
-        What its plan calls it, how it runs, and the epoch on the wire.
+        Its name in the plan, how it runs, and its epoch on the wire.
     outcome, reason
-        ``"running"``, ``"ok"``, ``"cancelled"`` (all consumers had seen enough) or ``"aborted"``, and why.
+        ``"running"``, ``"ok"``, ``"cancelled"`` (all consumers have cancelled) or ``"aborted"``, and why.
     began, seconds
-        When, in seconds since 1970, and for how long.
+        When it began, in seconds since 1970, and how long it took so far.
     tasks
-        Producers in all, where that is known.
+        Number of all producers, if known.
     upstream
         ``id`` of the runs whose results its producers read; without Spark: whose consumers its producers are.
     producers, consumers
         Figures of each task, by partition; any may be missing.
     diagnosis
-        Who holds it up; None: its figures do not say.
+        Which task slows it down; None: not known.
     """
 
     id: str
@@ -77,11 +77,11 @@ class Exchange:
         return f"{self.id}-{side}"
 
     def stage(self, side: str) -> str:
-        """What people call that vertex."""
+        """Display name of that vertex."""
         return self.name if side == CONSUMERS else f"producers of {self.name}"
 
     def of_root(self, root: Root) -> str:
-        """The side of the tasks that a root names."""
+        """The side to which the tasks of a root belong."""
         return CONSUMERS if root.stage == self.name else PRODUCERS
 
     def to_json(self) -> dict[str, Any]:
@@ -90,14 +90,14 @@ class Exchange:
         for side in (PRODUCERS, CONSUMERS):
             found[side] = {str(partition): dict(figures) for partition, figures in self.side(side).items()}
         found["upstream"] = list(self.upstream)
-        # 63 bits: JavaScript's numbers have 53
+        # As text, since it has 63 bits and JavaScript's numbers only 53
         found["epoch"] = f"{self.epoch:x}"
         found["diagnosis"] = None if self.diagnosis is None else diagnosis_json(self.diagnosis)
         return plain(found)
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Exchange:
-        """What :meth:`to_json` gave, by this version or a later one: names that are not known are passed over."""
+        """Read what :meth:`to_json` of this or a later version made; unknown names are ignored."""
         known = {f.name for f in dataclasses.fields(cls)}
         found = {name: value for name, value in given.items() if name in known}
         for side in (PRODUCERS, CONSUMERS):
@@ -125,8 +125,8 @@ def _diagnosis_of(given: Mapping[str, Any]) -> Diagnosis:
 
 
 def plain(value: Any) -> Any:
-    """As JSON can say it: numbers to four digits after the point, and none that is infinite or no number."""
-    kind = type(value)  # by exact type first: this is called for every figure of every task, each second
+    """Convert to JSON types: floats are rounded to four digits after the point; infinite ones and NaN become None."""
+    kind = type(value)  # exact types first, for speed: this is called for every figure of every task, each second
     if kind is float:
         return round(value, 4) if math.isfinite(value) else None
     if kind is str or kind is int or kind is bool or value is None:
@@ -147,13 +147,13 @@ def level(share: float) -> str:
 
 
 def seconds_of(figures: Figures) -> dict[str, float]:
-    """A task's seconds by state; what is no number is left out."""
+    """A task's seconds by state; values that are not finite numbers are left out."""
     found = figures.get("seconds") or {}
     return {name: took for name, took in found.items() if isinstance(took, int | float) and math.isfinite(took)}
 
 
 def shares(figures: Figures) -> dict[str, float]:
-    """``backPressured``, ``idle`` and ``busy``: of a task that runs, of its last seconds; else of all its time."""
+    """``backPressured``, ``idle`` and ``busy``: over the last seconds if the task runs, else over its whole time."""
     if "busy" in figures:
         return {name: float(figures.get(name) or 0.0) for name in ("backPressured", "idle", "busy")}
     seconds = seconds_of(figures)
@@ -165,7 +165,7 @@ def shares(figures: Figures) -> dict[str, float]:
 
 
 def waited_for(exchange: Exchange) -> dict[int, float]:
-    """Seconds that its producers waited for each consumer that they name; those that they do not name are not there."""
+    """Seconds that its producers waited for each consumer; only consumers that they report by number."""
     found: dict[int, float] = {}
     for figures in exchange.producers.values():
         for target, seconds in (figures.get("blocked") or {}).items():
@@ -175,19 +175,19 @@ def waited_for(exchange: Exchange) -> dict[int, float]:
 
 
 def lost(figures: Figures) -> float:
-    """Seconds in which a producer could not go on."""
+    """Seconds in which a producer was blocked."""
     seconds = seconds_of(figures)
     return float(sum(seconds.get(name, 0.0) for name in LOST))
 
 
 def groups(exchanges: Sequence[Exchange]) -> list[list[Exchange]]:
-    """Exchanges by job, the furthest downstream first in each; jobs in the order of their beginnings."""
+    """Exchanges by job, the last one downstream first; jobs in the order in which they began."""
     by_id = {exchange.id: exchange for exchange in exchanges}
     below = {up: exchange.id for exchange in exchanges for up in exchange.upstream if up in by_id}
 
     def last(id: str) -> tuple[str, int]:
         steps = 0
-        while id in below and steps <= len(by_id):  # a ring would be an error of the source: end all the same
+        while id in below and steps <= len(by_id):  # a cycle would be an error of the source: stop anyway
             id, steps = below[id], steps + 1
         return id, steps
 
@@ -200,12 +200,11 @@ def groups(exchanges: Sequence[Exchange]) -> list[list[Exchange]]:
 
 
 def of_job(row: Sequence[Exchange]) -> Diagnosis | None:
-    """Who holds up exchanges in a row: roots that are only the echo of another exchange's root are left out.
+    """The diagnosis of a chain of exchanges; roots that only follow from another exchange's root are left out.
 
-    Where the exchange behind is held up, a stage that mostly waits for whoever reads its rows is explained by it, and
-    nothing that comes slowly further up is to blame.  An input that comes slowly is explained where the exchange before
-    it has a root of its own.  Of exchanges that have ended nothing is said while others run; nor of waits that are
-    small beside those of another exchange.
+    If the exchange downstream is slowed down, it explains a stage that mostly waits for the reader of its rows, and
+    roots of an exchange that is not blocked itself.  If the exchange upstream has a root, it explains a slow input.
+    Ended exchanges are ignored while others run, and so are waits that are small compared to another exchange's.
     """
     under_way = [exchange for exchange in row if exchange.outcome == "running"] or row
     owners = {exchange.id: exchange for exchange in under_way if exchange.diagnosis is not None}
@@ -226,7 +225,7 @@ def of_job(row: Sequence[Exchange]) -> Diagnosis | None:
             if not echo and (not small or waits[id] == max(waits.values())):
                 found.append((waits[id] * root.share, root))
     worst = max(known.values(), key=lambda diagnosis: diagnosis.blocked)
-    # An exchange whose consumers write to the next one may have the root of that one for its own
+    # Two exchanges in the chain may have the same root
     places: dict[tuple[str, str, int | None, str], Root] = {}
     for _, root in sorted(found, key=lambda pair: -pair[0]):
         places.setdefault((root.exchange, root.stage, root.subtask, root.cause), root)
@@ -234,18 +233,18 @@ def of_job(row: Sequence[Exchange]) -> Diagnosis | None:
 
 
 def _passes_on(exchange: Exchange, root: Root) -> bool:
-    """Whether what a root names waits for its reader for longer than it works."""
+    """Whether the tasks of a root wait for the reader of their rows for longer than they work."""
     tasks = exchange.side(exchange.of_root(root))
     named = [figures for number, figures in tasks.items() if root.subtask in (None, number)]
     waits, works = (sum(seconds_of(task).get(name, 0.0) for task in named) for name in ("engine_out", "user"))
     return root.cause == "slow_sink" or waits > works
 
 
-Rates = Mapping[tuple[str, int], tuple[float, float]]  #: records and bytes in a second, by vertex and subtask
+Rates = Mapping[tuple[str, int], tuple[float, float]]  #: records and bytes per second, by vertex and subtask
 
 
 def snapshot(exchanges: Sequence[Exchange], at: float, rates: Rates | None = None) -> dict[str, Any]:
-    """All of them as plain data.
+    """A snapshot of the exchanges as plain data.
 
     Parameters
     ----------
@@ -254,7 +253,7 @@ def snapshot(exchanges: Sequence[Exchange], at: float, rates: Rates | None = Non
     at
         Now, in seconds since 1970.
     rates
-        Of tasks that run; those that are not there are told no rate of.
+        Rates of running tasks; tasks that are missing get none.
     """
     return {"at": round(at, 3), "jobs": [_job(row, rates or {}) for row in groups(exchanges)]}
 
@@ -341,7 +340,7 @@ def _vertex(exchange: Exchange, side: str, rates: Rates) -> dict[str, Any]:
 
 
 def _edge(exchange: Exchange) -> dict[str, Any]:
-    """Between the two vertices of an exchange: how far its producers are held back, and by what."""
+    """The edge between the two vertices of an exchange: how far its producers are blocked, and by which wait."""
     live = [figures for figures in exchange.producers.values() if "state" in figures]
     if live:
         blocked = sum(shares(figures)["backPressured"] for figures in live) / len(live)

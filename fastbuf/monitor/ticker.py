@@ -1,4 +1,4 @@
-"""The classic view of one writer: a hundred samples, 50 ms apart, and again every minute, as Flink takes them."""
+"""Flink's classic measure of back pressure for one writer: every minute 100 samples, 50 ms apart."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ SAMPLES, SAMPLE_S, REFRESH_S = 100, 0.05, 60.0
 
 
 def samples_of(taken: int, blocked: int) -> dict[str, Any]:
-    """What is told of them: ``taken``, ``blocked``, and the ``level``, OK, LOW or HIGH."""
+    """The report on a series of samples: ``taken``, ``blocked``, and the ``level``, OK, LOW or HIGH."""
     return {"taken": taken, "blocked": blocked, "level": level_of(blocked / taken)}
 
 
 class Ticker:
-    """Takes samples of a writer in a thread of its own, until the block is left.
+    """Samples a writer in a thread of its own, until the ``with`` block is left.
 
     Attributes
     ----------
     samples
-        The last burst's; None before the first has ended.
+        The last complete series; None before the first is complete.
     """
 
     def __init__(self, writer: RecordWriter) -> None:

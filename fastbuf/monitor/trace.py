@@ -15,7 +15,7 @@ _US = 1e6
 
 
 class _Slices:
-    """What one task did, moment by moment: equal states in a row are one slice."""
+    """The current slice of one task: consecutive moments with the same state are one slice."""
 
     def __init__(self) -> None:
         self.state = ""
@@ -24,10 +24,10 @@ class _Slices:
 
 
 class ChromeTrace:
-    """Snapshots, the oldest first, as a trace: a process for each vertex, a thread for each subtask.
+    """Converts snapshots, the oldest first, to a trace: a process for each vertex, a thread for each subtask.
 
-    Between two moments a task is said to have done what took most of that time; counters tell how far the producers of
-    each exchange were held back, and the records that went through a vertex in a second.
+    Between two moments a task is shown in the state that took most of the time.  Counters show how far the producers of
+    each exchange were blocked, and the records per second of each vertex.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class ChromeTrace:
         self._tasks: dict[tuple[int, int], _Slices] = {}
 
     def add(self, moment: dict[str, Any]) -> None:
-        """The next snapshot."""
+        """Add the next snapshot."""
         at = float(moment["at"])
         for job in moment["jobs"]:
             for vertex in job["vertices"]:
@@ -53,7 +53,7 @@ class ChromeTrace:
                     self._events.append(_counter(process, at, "held back %", 100 * edge["blocked"]))
 
     def to_json(self) -> dict[str, Any]:
-        """The trace, as plain data; nothing is added after it."""
+        """The trace as plain data; call it once, at the end."""
         for (process, number), slices in self._tasks.items():
             if slices.state:
                 self._close(process, number, slices)
@@ -73,7 +73,7 @@ class ChromeTrace:
         state = most if most and grown[most] > 0 else task.get("state") or ""
         slices.seconds = seconds
         if state != slices.state:
-            # What grew since the moment before began there, not now
+            # The new state began at the moment before, not now
             if slices.state:
                 self._close(process, number, slices)
                 slices.since = slices.last
@@ -97,7 +97,7 @@ class ChromeTrace:
 
 
 def chrome_trace(moments: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Snapshots, the oldest first, as a trace."""
+    """Convert snapshots, the oldest first, to a trace."""
     trace = ChromeTrace()
     for moment in moments:
         trace.add(moment)

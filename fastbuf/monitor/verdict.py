@@ -1,8 +1,8 @@
-"""Verdicts while it runs: over the last seconds, and only of what lasts.
+"""Diagnosis of running exchanges over the last seconds; short spikes are ignored.
 
-A window is the last five seconds.  A root is named when two of the last three windows, a second apart, name it, and
-when it is still one with the worst three seconds in a row of the last eight left out: what is over within two seconds
-is a spike, and no reason to change anything.
+A window is the last five seconds.  A root is named only if two of the last three windows, a second apart, name it.  It
+must also remain a root if the worst three consecutive seconds of the last eight are left out, so that spikes of up to
+two seconds are not reported.
 """
 
 from __future__ import annotations
@@ -16,15 +16,13 @@ from fastbuf.monitor.diagnosis import IDLE, OK, OUTPUT_WAITS, REST, Diagnosis, R
 from fastbuf.monitor.words import remedy
 
 WINDOW_S = 5.0
-LEAST_S = (
-    2.9  #: of a window at the beginning, from which it is looked at: three seconds of reports that are never exact
-)
-LASTING_S = 8  #: seconds that are looked at for what lasts ...
-SPIKE_S = 3  #: ... less the worst of them: a spike of two seconds touches three
+LEAST_S = 2.9  #: least length of a first, shorter window: three seconds of reports, which come a little early or late
+LASTING_S = 8  #: seconds that are examined for lasting roots ...
+SPIKE_S = 3  #: ... without the worst three of them, as a spike of two seconds touches three
 WINDOWS, AGREE = 3, 2
-SILENT_S = 3.0  #: a task that tells nothing for so long is silent
+SILENT_S = 3.0  #: a task without a report for this long is silent
 KEEP_S = LASTING_S + WINDOWS + 2.0
-MOST_KNOWN = 64  #: moments of a task that are kept
+MOST_KNOWN = 64  #: most cached moments of a task
 _NUMBERS = ("records", "bytes", "cpu_s", "queued_s", "gc_s", "stopped_s", "short_s", "looks", "throttled_s",
             "major_faults", "machine_s", "jvm_gc_s")  # fmt: skip
 _TABLES = ("seconds", "blocked", "linked", "unsent", "frames")
@@ -33,7 +31,7 @@ Flat = dict[tuple[str, str], float]
 
 
 def _flat(figures: Mapping[str, Any]) -> Flat:
-    """All counters of a report; two reports differ by what happened between them."""
+    """All counters of a report; the difference of two reports is what happened between them."""
     flat = {(name, ""): float(figures[name]) for name in _NUMBERS if figures.get(name) is not None}
     for table in _TABLES:
         for name, value in (figures.get(table) or {}).items():
@@ -48,7 +46,7 @@ def _less(a: Flat, b: Flat) -> Flat:
 
 @dataclass
 class Reports:
-    """What one task has told in the last seconds.
+    """The reports of one task in the last seconds.
 
     Attributes
     ----------
@@ -61,10 +59,10 @@ class Reports:
     _known: dict[float, Flat] = field(default_factory=dict)
 
     def add(self, figures: Mapping[str, Any], now: float) -> None:
-        """A report that came now (monotonic seconds); figures without ``state`` are the last."""
+        """Add a report that came now (monotonic seconds); the last report of a task has no ``state``."""
         flat = _flat(figures)
         self._known = {}
-        if not self._told:  # all of it happened since the task began
+        if not self._told:  # the first report covers the time since the task began
             self._told.append((now - sum(figures.get("seconds", {}).values()), {}))
         self.last = figures
         self._told.append((now, flat))
@@ -73,22 +71,22 @@ class Reports:
 
     @property
     def began(self) -> float:
-        """The beginning of what is known."""
+        """When the known reports begin."""
         return self._told[0][0] if self._told else float("inf")
 
     def at(self, moment: float) -> Flat:
-        """Its counters at a moment, between two reports in proportion; those that were asked for last are kept."""
-        known = self._known  # another thread may put a new one in its place
+        """Its counters at a moment, interpolated between two reports; results are cached."""
+        known = self._known  # another thread may replace it
         found = known.get(moment)
         if found is None:
-            if len(known) > MOST_KNOWN:  # of a task that tells nothing new, and is asked about for long
+            if len(known) > MOST_KNOWN:  # without new reports, nothing else empties the cache
                 known.clear()
             found = known[moment] = self._at(moment)
         return found
 
     def _at(self, moment: float) -> Flat:
         after: tuple[float, Flat] | None = None
-        for told, flat in reversed(tuple(self._told)):  # another thread may add to them
+        for told, flat in reversed(tuple(self._told)):  # a copy, as another thread may add to it
             if told <= moment:
                 if after is None:
                     return self._silent(flat, moment - told)
@@ -100,7 +98,7 @@ class Reports:
         return {}
 
     def _silent(self, flat: Flat, passed: float) -> Flat:
-        """Later than its last report: one that tells nothing for too long goes on with what it did last."""
+        """Counters after the last report; a silent task is assumed to remain in its last state."""
         state = self.last.get("state")
         if state is None or passed < SILENT_S:
             return flat
@@ -113,7 +111,7 @@ class Reports:
 
 
 def task_of(stage: str, subtask: int, flat: Flat, figures: Mapping[str, Any]) -> Task:
-    """Counters of a time as the figures of a subtask; what is no counter comes from its report."""
+    """A :class:`Task` from the counters of a period; other figures come from its last report."""
 
     def table(name: str) -> dict[str, float]:
         return {key: value for (where, key), value in flat.items() if where == name}
@@ -155,13 +153,13 @@ def task_of(stage: str, subtask: int, flat: Flat, figures: Mapping[str, Any]) ->
 
 
 def whole(stage: str, subtask: int, figures: Mapping[str, Any]) -> Task:
-    """The figures of a subtask over all of its time."""
+    """A :class:`Task` over its whole life."""
     return task_of(stage, subtask, _flat(figures), figures)
 
 
 @dataclass
 class Sides:
-    """The tasks of one exchange by subtask, and what their stages are called."""
+    """The tasks of one exchange by subtask, and the names of its stages."""
 
     producers: Mapping[int, Reports]
     consumers: Mapping[int, Reports]
@@ -173,7 +171,7 @@ Exchanges = Mapping[str, Sides]
 
 
 def _diagnosed(exchanges: Exchanges, flats: Mapping[int, Flat]) -> dict[str, Diagnosis]:
-    """Of all exchanges, by each task's counters."""
+    """The diagnoses of all exchanges, from the counters of each task."""
 
     def tasks(stage: str, reports: Mapping[int, Reports]) -> list[Task]:
         return [task_of(stage, subtask, flats[id(told)], told.last) for subtask, told in sorted(reports.items())]
@@ -200,13 +198,13 @@ class _Window:
     lasting: dict[str, Diagnosis]
 
     def roots(self, name: str) -> list[Root]:
-        """Those that last, but for a spike."""
+        """The roots of this window that are not a spike."""
         places = {_place(root) for root in self.lasting[name].roots}
         return [root for root in self.found[name].roots if _place(root) in places]
 
 
 def _window(exchanges: Exchanges, end: float) -> _Window | None:
-    """The window that ends at a moment; None: too little was seen by then."""
+    """The window that ends at `end`; None: there are too few reports."""
     reports = {id(told): told for s in exchanges.values() for told in (*s.producers.values(), *s.consumers.values())}
     began = max((min((told.began for told in side.values()), default=end)
                  for s in exchanges.values() for side in (s.producers, s.consumers)), default=end)  # fmt: skip
@@ -224,20 +222,20 @@ def _window(exchanges: Exchanges, end: float) -> _Window | None:
     rest: dict[int, Flat] = {key: {} for key in reports}
     for flats in kept:
         for key, flat in flats.items():
-            for name, value in flat.items():  # as if it had gone on so for a window: how sure it is, that one says
+            for name, value in flat.items():  # scaled to the length of a window, on which the confidence depends
                 rest[key][name] = rest[key].get(name, 0.0) + value * WINDOW_S / len(kept)
     return _Window(found, _diagnosed(exchanges, rest))
 
 
 def verdicts(exchanges: Exchanges, now: float) -> dict[str, Diagnosis]:
-    """What holds up each exchange just now: roots that two of the last three windows name.
+    """Diagnose each exchange now: roots that two of the last three windows name.
 
     Parameters
     ----------
     exchanges
-        By name; tasks that are in several of them have the same ``task`` in each.
+        By name; a task in several exchanges has the same ``task`` in each.
     now
-        Monotonic seconds, as of the reports.
+        Monotonic seconds, the same clock as the reports'.
     """
     windows = [found for k in range(WINDOWS) if (found := _window(exchanges, now - k)) is not None]
     return {name: _agreed(name, windows) for name in exchanges}

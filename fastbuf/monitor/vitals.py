@@ -1,4 +1,4 @@
-"""What the kernel and the interpreter know of a task: its time on a CPU, its pauses, and the lines that it is at."""
+"""What the kernel and the interpreter know of a task: CPU time, pauses, and the lines of code that it runs."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-LATE_S = 0.15  #: a look that comes so late was held up
-STACK_S = 1.0  #: between two whole stacks
+LATE_S = 0.15  #: a sample this late means that the process may have been stopped
+STACK_S = 1.0  #: interval between two samples of the whole stack
 MOST_FRAMES = 5
-MOST_STACKS = 200  #: that are remembered; those found most often are told
-DEEPEST = 40  #: frames of a stack, the innermost ones
+MOST_STACKS = 200  #: most stacks stored; the most frequent ones are reported
+DEEPEST = 40  #: most frames of a stack, the innermost ones
 COLLECTORS = ("GC Thread#0\n", "VM Thread\n")
-QUICK_S = 1e-4  #: the interpreter's switch interval while the code of a thread that computes is looked at
+QUICK_S = 1e-4  #: the interpreter's switch interval while a computing thread is sampled
 
 
 @functools.cache
 def _not_the_users() -> tuple[str, ...]:
-    """Where code is nobody's own: Python's library, installed packages, fastbuf and its binding wherever they lie."""
+    """Directories without user code: Python's library, installed packages, fastbuf and its Spark binding."""
     here = os.path.dirname(os.path.dirname(__file__))
     ours = (here, os.path.join(os.path.dirname(here), "bindings", "fastbuf_spark"))
     paths = sysconfig.get_paths()
@@ -45,7 +45,7 @@ def _named(frame: FrameType) -> str:
 
 
 def line_of(frame: FrameType | None) -> str | None:
-    """The innermost line of the user's own code: ``"etl.py:41 normalize"``."""
+    """The innermost line of user code: ``"etl.py:41 normalize"``."""
     while frame is not None:
         if _is_users(frame):
             return _named(frame)
@@ -54,7 +54,7 @@ def line_of(frame: FrameType | None) -> str | None:
 
 
 def stack_of(frame: FrameType | None) -> str:
-    """All of a stack from the user's outermost line on, as flame graphs have it: outermost first, with semicolons."""
+    """The stack from the outermost line of user code on, in flame graph format: outermost first, with semicolons."""
     names: list[str] = []
     users = 0
     while frame is not None and len(names) < DEEPEST:
@@ -65,7 +65,7 @@ def stack_of(frame: FrameType | None) -> str:
 
 
 def _schedule(path: str) -> tuple[float, float] | None:
-    """Seconds on a CPU, and ready but without one; None: this kernel does not tell."""
+    """Seconds on a CPU, and seconds ready to run but without one; None: the kernel does not report them."""
     try:
         with open(path) as file:
             on, waiting, _ = file.read().split()
@@ -83,7 +83,7 @@ def _major_faults(path: str) -> int:
 
 
 def machine_s() -> float | None:
-    """Seconds that all CPUs of this machine were busy; None: not to be had."""
+    """Seconds that all CPUs of this machine were busy; None: not known."""
     try:
         with open("/proc/stat") as file:
             user, nice, system, _, _, irq, soft = (int(word) for word in file.readline().split()[1:8])
@@ -93,7 +93,7 @@ def machine_s() -> float | None:
 
 
 def _throttle_file() -> Path | None:
-    """Where this process's control group tells how long it was kept from its CPUs."""
+    """The file in which this process's control group reports how long it was throttled."""
     try:
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             if line.startswith("0::"):
@@ -114,16 +114,17 @@ def throttled_s(path: Path | None) -> float | None:
 
 @functools.cache
 def _collectors() -> tuple[str, ...]:
-    """Files of the threads that stop the JVM which started this process to collect its garbage; none: there is no JVM.
+    """CPU time files of the garbage collector threads of the JVM that started this process; empty: there is no JVM.
 
-    The first of G1's and the parallel collector's threads always works; the serial one runs in the VM's own.
+    One thread is enough: the first thread of G1 and of the parallel collector takes part in every collection, and the
+    serial collector runs in the VM thread.
     """
     pid = os.getpid()
     try:
         for _ in range(4):  # the worker, Spark's daemon, the JVM
             if Path(f"/proc/{pid}/comm").read_text() == "java\n":
                 found = []
-                for thread in sorted(os.listdir(f"/proc/{pid}/task"), key=int):  # they are among the first of hundreds
+                for thread in sorted(os.listdir(f"/proc/{pid}/task"), key=int):  # they were started first
                     with open(f"/proc/{pid}/task/{thread}/comm") as file:
                         if file.read() in COLLECTORS:
                             found.append(f"/proc/{pid}/task/{thread}/schedstat")
@@ -137,16 +138,16 @@ def _collectors() -> tuple[str, ...]:
 
 
 def jvm_gc_s() -> float | None:
-    """Seconds of the JVM's collector, while which none of its threads runs; None: there is no JVM to be seen."""
+    """Seconds in which the JVM's garbage collector ran, and its other threads were stopped; None: there is no JVM."""
     found = [_schedule(path) for path in _collectors()]
     return sum(each[0] for each in found if each is not None) if any(found) else None
 
 
 def _some_moment() -> None:
-    """Wait for a moment that other threads do not choose.
+    """Sleep for a short random time, so that the sample does not depend on when the other thread releases the GIL.
 
-    Whoever wants the GIL has it when another thread lets go of it, at the latest after the switch interval, which is
-    five milliseconds.  To one that computes for less than that and then sleeps we would come when it sleeps, each time.
+    A waiting thread gets the GIL when another one releases it, or after the switch interval of five milliseconds.  If
+    the other thread computes for less than that and then sleeps, every sample would find it asleep.
     """
     before = sys.getswitchinterval()
     sys.setswitchinterval(min(before, QUICK_S))
@@ -157,12 +158,12 @@ def _some_moment() -> None:
 
 
 class Vitals:
-    """Of a thread; looked at from another one, several times in a second.
+    """Figures of a thread; sampled from another thread, several times a second.
 
     Parameters
     ----------
     ident, native_id
-        Python's and the kernel's name of the thread; default: the one that makes this.
+        Python's and the kernel's id of the thread; default: the thread that makes this.
     """
 
     def __init__(self, ident: int | None = None, native_id: int | None = None) -> None:
@@ -179,14 +180,14 @@ class Vitals:
         self._stacks: dict[str, Counter[str]] = {"on": Counter(), "off": Counter()}
         self._stacked: tuple[float, float] | None = None  # when the last whole stack was taken, and its CPU time then
         self._looked, self._ran = time.monotonic(), sum(self._begin or ())
-        self._moved = float("-inf")  # until the first look, whose thread is another one
+        self._moved = float("-inf")  # until the first sample, since another thread takes it
         self._stopped_s = self._gc_s = 0.0
         self._collecting: float | None = None
         gc.callbacks.append(self._collects)
 
     def _collects(self, phase: str, info: dict[str, Any]) -> None:
         if threading.get_ident() != self._ident:
-            return  # whose garbage it is, is whose time it takes
+            return  # another thread collects, in its own time
         now = time.monotonic()
         if phase == "start":
             self._collecting = now
@@ -196,16 +197,16 @@ class Vitals:
 
     @staticmethod
     def _movement(task: tuple[float, float] | None) -> float:
-        """Seconds that grow unless the process stands still: on a CPU, or, of task and observer, ready without one."""
+        """Seconds that grow unless the process is stopped: CPU time, and time that task and sampler wait for a CPU."""
         waits = (task, _schedule("/proc/thread-self/schedstat"))
         return time.process_time() + sum(found[1] for found in waits if found is not None)
 
     def look(self, due: float, busy: bool) -> None:
-        """One sample, which should have been taken at ``due`` (monotonic); busy: the user's code runs, as it seems."""
+        """Take a sample, which was due at ``due`` (monotonic); busy: the task's state is "runs"."""
         task = _schedule(self._path)
         now, moved = time.monotonic(), self._movement(task)
         late = now - max(due, self._looked)
-        # Late, and no CPU was used or waited for: the process stood still.  Other code that holds it up uses one
+        # Late, and no CPU was used or waited for: the process was stopped.  Code that keeps the GIL would use one
         if late > LATE_S and moved - self._moved < 0.2 * late:
             self._stopped_s += late
         ran = sum(task or ())
@@ -228,7 +229,7 @@ class Vitals:
             kind = self._stacks["on" if used[0] - before >= 0.5 * (now - since) else "off"]
             stack = stack_of(frame)
             if stack in kind or len(kind) < MOST_STACKS:
-                kind[stack] += max(1, round((now - since) / STACK_S))  # late: for those that were not taken, too
+                kind[stack] += max(1, round((now - since) / STACK_S))  # a late sample also counts for those missed
             self._stacked = now, used[0]
 
     def figures(self) -> dict[str, Any]:
@@ -237,12 +238,12 @@ class Vitals:
         Returns
         -------
         dict
-            ``gc_s``, ``stopped_s``, ``major_faults``; where the kernel tells: ``cpu_s``, ``queued_s``, ``throttled_s``,
-            ``machine_s`` (of all CPUs of the machine, which has ``cores``), ``jvm_gc_s`` (of Spark's JVM); samples by
-            line: ``frames``, and by whole stack: ``stacks``, "on" and "off" a CPU.
+            ``gc_s``, ``stopped_s``, ``major_faults``; if the kernel reports them: ``cpu_s``, ``queued_s``,
+            ``throttled_s``, ``machine_s`` (all CPUs of the machine, which has ``cores``), ``jvm_gc_s`` (Spark's JVM);
+            samples by line: ``frames``, and by whole stack: ``stacks``, "on" and "off" a CPU.
         """
         found: dict[str, Any] = {"gc_s": self._gc_s, "stopped_s": self._stopped_s}
-        now = self._last = _schedule(self._path) or self._last  # of a thread that has ended: as it was
+        now = self._last = _schedule(self._path) or self._last  # the last value, if the thread has ended
         if now is not None and self._begin is not None:
             found["cpu_s"], found["queued_s"] = now[0] - self._begin[0], now[1] - self._begin[1]
         found["major_faults"] = max(0, _major_faults(self._stat) - self._faults)
@@ -262,5 +263,5 @@ class Vitals:
         }
 
     def close(self) -> None:
-        """Take no more notice."""
+        """Stop observing garbage collections."""
         gc.callbacks.remove(self._collects)

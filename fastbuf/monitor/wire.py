@@ -1,4 +1,4 @@
-"""The connection by which processes tell a monitor of their tasks: frames, and the proof that both know its secret.
+"""The protocol by which processes report to a monitor: frames, and the proof that both sides know the secret.
 
 ::
 
@@ -19,7 +19,7 @@ from typing import Any
 
 from fastbuf.errors import ProtocolError
 
-GREETING_BYTES = 512  #: longest frame of who has not proved the secret
+GREETING_BYTES = 512  #: longest frame before the secret is proved
 FRAME_BYTES = 16 << 20
 _LENGTH = struct.Struct(">I")
 
@@ -31,23 +31,23 @@ def pack(message: Any) -> bytes:
 
 
 class Unpacker:
-    """Bytes in, messages out; refuses a frame longer than ``limit`` before it holds it."""
+    """Parses received bytes into messages; refuses a frame longer than ``limit`` before it is complete."""
 
     def __init__(self) -> None:
         self.limit = GREETING_BYTES
         self._data = bytearray()
 
     def feed(self, data: bytes) -> None:
-        """Take what a socket gave."""
+        """Add received bytes."""
         self._data += data
 
     def next(self) -> Any:
-        """The next whole message, or None; raises ProtocolError for what is none."""
+        """The next complete message, or None; raises ProtocolError if a frame is not valid."""
         if len(self._data) < _LENGTH.size:
             return None
         (length,) = _LENGTH.unpack_from(self._data)
         if length > self.limit:
-            raise ProtocolError(f"a monitor's frame of {length} bytes; at most {self.limit} are allowed here")
+            raise ProtocolError(f"a monitor's frame has {length} bytes, and at most {self.limit} are allowed here")
         end = _LENGTH.size + length
         if len(self._data) < end:
             return None
@@ -56,11 +56,11 @@ class Unpacker:
         try:
             return json.loads(body)
         except ValueError as error:
-            raise ProtocolError(f"a monitor's frame is no JSON: {error}") from None
+            raise ProtocolError(f"a monitor's frame is not valid JSON: {error}") from None
 
 
 def proof(secret: bytes, side: str, monitors_nonce: str, processes_nonce: str) -> str:
-    """What ``side`` ("process" or "monitor") says to prove that it has the secret."""
+    """The proof of ``side`` ("process" or "monitor") that it knows the secret."""
     text = "|".join(("fastbuf-monitor", side, monitors_nonce, processes_nonce))
     return hmac.digest(secret, text.encode(), "sha256").hex()
 

@@ -1,4 +1,4 @@
-"""A verdict in words: who it is, why, by which figures, and what to do about it."""
+"""A diagnosis as text: which task, why, by which figures, and what to change."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fastbuf.monitor.diagnosis import Root
 
-SURE, LIKELY = 0.8, 0.6  #: confidence from which it "is", or "probably is"
-LEAST_SHOWN = 0.01  #: of its time: what a task did for less is not told
+SURE, LIKELY = 0.8, 0.6  #: least confidence for "causes", and for "probably causes"
+LEAST_SHOWN = 0.01  #: shares of a task's time below this are not shown
 HASH = "key with hash "
 
 CAUSES = {
     "user_function": "the user's function is slow",
     "skew": "it gets far more rows than the others",
-    "silent": "it tells nothing: it stands still, or its code lets no other thread of its process run",
-    "stopped": "its process stood still",
+    "silent": "it sends no reports: it hangs, or its code lets no other thread of its process run",
+    "stopped": "its process was stopped",
     "cpu_starved": "it waits for a CPU that others use",
     "gc": "Python's garbage collector runs",
     "jvm_gc": "the garbage collector of Spark's JVM stops what it reads from or gives to",
@@ -67,8 +67,8 @@ def remedy(cause: str, subtask: int | None, evidence: Mapping[str, float], key: 
 
 TIMES, ON_CPU = "times its peers for each row", "on a CPU"
 THROTTLED = "seconds throttled by its limit"
-_WAITS = "waits of a producer"  #: its `credit`, `link` and `segment`, of which a sentence needs the sum alone
-#: A figure by its name in `evidence`
+_WAITS = "waits of a producer"  #: sum of its `credit`, `link` and `segment`
+#: The text of a figure, by its name in `evidence`
 _FIGURES = {
     "share": "{:.0%} of its time",
     ON_CPU: "on a CPU for {:.0%} of that",
@@ -92,7 +92,7 @@ _FIGURES = {
     "segments sent again": "{:,.0f} packets sent again",
 }
 _WAITED = {"slow_sink": "it waited {:.0%} of its time", "source_bound": "{:.0%} of the time was waiting for it"}
-#: What a task did, of one whose cause is unknown
+#: The text of a state, for a task whose cause is unknown
 _DID = {
     "user": "in its function", "credit": "waiting for credit", "link": "for a full socket", "segment": "for memory",
     "input": "for rows", "engine_in": "for its input", "engine_out": "for its reader", "codec": "coding",
@@ -100,7 +100,7 @@ _DID = {
 
 
 def share_of(key: str) -> str:
-    """Name, in `evidence`, of the share of the rows that one key has."""
+    """The name in `evidence` of the share of rows that have one key."""
     return f"share of the {key}"
 
 
@@ -117,7 +117,7 @@ def _figure(cause: str, name: str, value: float) -> str:
 
 
 def sentence(root: Root, root_share: float) -> str:
-    """Of one root; one with less than `root_share` of the lost time is what would come next."""
+    """The text for one root; with less than `root_share` of the lost time it is described as the next bottleneck."""
     who = f"`{root.stage}`" if root.subtask is None else f"Subtask {root.subtask} of `{root.stage}`"
     does = f"{'causes' if root.confidence >= SURE else 'probably causes'} {root.share:.0%} of the lost time"
     if root.cause == "unknown":

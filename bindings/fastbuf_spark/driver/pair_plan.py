@@ -42,21 +42,21 @@ from fastbuf_spark.worker.producer import Producer
 
 log = logging.getLogger("fastbuf_spark")
 
-WORKER_MEMORY = "spark.python.worker.memory"  #: of the tables of PySpark's own aggregations
+WORKER_MEMORY = "spark.python.worker.memory"  #: memory for the tables of PySpark's own aggregations
 
 
 @dataclasses.dataclass(frozen=True)
 class PairShuffle:
-    """A shuffle of the pairs of one RDD, or of several together, as it was asked for.
+    """The request for a shuffle of the pairs of one RDD, or of several together.
 
     Attributes
     ----------
     name
-        Of the verb, for the log and the errors.
+        Name of the operation, for the log and errors.
     sides
-        The RDDs; of several, values travel with the number of theirs.
+        The RDDs; if there are several, each value is sent with the number of its RDD.
     table_bytes
-        Of a task's table of keys: ``memory_bytes`` if that was set, else what Spark lets its own have.
+        Memory for a task's table of keys: ``memory_bytes`` if that was set, else as much as Spark allows its own.
     """
 
     name: str
@@ -77,12 +77,12 @@ class PairShuffle:
         mode: str,
         conf: ShuffleConf | None,
     ) -> PairShuffle:
-        """Checked.
+        """Check the arguments, and make the request.
 
         Raises
         ------
         ConfigError
-            An argument that cannot be.
+            An argument is not valid.
         """
         for rdd in sides:
             if not isinstance(rdd, RDD):
@@ -91,7 +91,7 @@ class PairShuffle:
         check_conf(conf)
         num_partitions = partition_count(num_partitions)
         if partition_func is not None:
-            check_function("partition_func", partition_func, "takes a key and gives a number")
+            check_function("partition_func", partition_func, "takes a key and returns a number")
         sc = sides[0].context
         found = conf or ShuffleConf.from_context(sc)
         was_set = conf is not None or sc.getConf().contains("spark.fastbuf.memoryBytes")
@@ -108,9 +108,9 @@ class PairShuffle:
         Parameters
         ----------
         combine
-            What is done before the shuffle, if anything.
+            Merging before the shuffle, if any.
         stage
-            From groups of pairs that have come, as they travel, to lists of what comes out.
+            The function after the shuffle: takes groups of pairs as they were sent, returns lists of result records.
         """
         from pyspark.rdd import Partitioner, portable_hash
 
@@ -118,7 +118,7 @@ class PairShuffle:
         place = self.partition_func or portable_hash
         partitioner = Partitioner(self.partitions, place)
         if stage is not iter and len(self.sides) == 1 and self.sides[0].partitioner == partitioner:
-            # As Spark does: where each key is in its place already, nothing has to travel
+            # As in Spark: if the RDD is already partitioned this way, no shuffle is needed
             made = self.sides[0].mapPartitions(
                 named(flat(InPlace(combine, stage)), "fastbuf_in_place"), preservesPartitioning=True
             )
@@ -185,7 +185,7 @@ class PairShuffle:
         return producers
 
     def _unsteady(self) -> str:
-        """What Spark says of an RDD whose rows, or whose partitions' rows, differ each time it is computed."""
+        """The reason if, according to Spark, an RDD's rows may differ each time it is computed; else empty."""
         levels = [str(rdd._jrdd.rdd().outputDeterministicLevel()) for rdd in self.sides]
         return "Spark calls the RDD INDETERMINATE" if "INDETERMINATE" in levels else ""
 
@@ -206,7 +206,7 @@ class PairShuffle:
 
 
 def as_pickles(rdd: RDD[Any]) -> RDD[Any] | None:
-    """The same as the pickled lists that Spark keeps: cached, parallelized or shuffled; None: it is made in Python."""
+    """The RDD as the pickled lists that Spark stores (cached, parallelized or shuffled); None: Python computes it."""
     serializer: Any = rdd._jrdd_deserializer
     if type(serializer) not in (BatchedSerializer, AutoBatchedSerializer):
         return None
@@ -220,17 +220,17 @@ def as_pickles(rdd: RDD[Any]) -> RDD[Any] | None:
 
 
 def _placed(sc: Any, pairs: Any, num_partitions: int, place: Callable[[Any], int], serializer: Any) -> RDD[Any]:
-    """The values of a JVM RDD of (partition, value) pairs, in their partitions.
+    """The values of a JVM RDD of (partition, value) pairs, each in its partition.
 
-    As in PySpark's own ``partitionBy``: to the JVM a partitioner is the address of the Python function, so that a join
-    or union with what Spark has placed by the same function needs no shuffle more.
+    As in PySpark's ``partitionBy``, the JVM identifies a partitioner by the address of its Python function.  So a join
+    or union with an RDD that Spark has partitioned by the same function needs no further shuffle.
     """
     partitioner = sc._jvm.PythonPartitioner(num_partitions, id(place))
     return RDD(sc._jvm.PythonRDD.valueOfPair(pairs.partitionBy(partitioner)), sc, serializer)
 
 
 def _requests(sc: Any, num_partitions: int, place: Callable[[Any], int]) -> RDD[int]:
-    """The number of each partition, in it."""
+    """An RDD whose partitions each contain their own number."""
     serializer = BatchedSerializer(CPickleSerializer())
     pairs = sc._jvm.java.util.ArrayList()
     for partition in range(num_partitions):
@@ -239,7 +239,7 @@ def _requests(sc: Any, num_partitions: int, place: Callable[[Any], int]) -> RDD[
 
 
 def _keyed(task: Callable[[Any], Iterable[tuple[int, bytes]]]) -> Callable[[Any], Iterable[bytes]]:
-    """The pairs of a task as the JVM reads them: a partition of eight bytes, then a value."""
+    """Convert the pairs of a task to the JVM's format: eight bytes for the partition, then the value."""
 
     def run(source: Any) -> Iterator[bytes]:
         for partition, block in task(source):
@@ -250,7 +250,7 @@ def _keyed(task: Callable[[Any], Iterable[tuple[int, bytes]]]) -> Callable[[Any]
 
 
 def flat(task: Callable[[Any], Iterable[Iterable[Any]]]) -> Callable[[Any], Iterable[Any]]:
-    """Gives the records of a task that gives lists of them; without a step of Python's for each."""
+    """Flatten the lists of records that a task returns, without running Python code for each record."""
 
     def run(source: Any) -> Iterable[Any]:
         return itertools.chain.from_iterable(task(source))

@@ -191,7 +191,7 @@ class Rendezvous:
         try:
             call()
         except Exception:
-            log.exception("the rendezvous goes on after an error")
+            log.exception("an error in the rendezvous; it continues")
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
@@ -306,7 +306,7 @@ class Rendezvous:
     def _join(self, connection: _Connection, message: Message, now: float) -> None:
         exchange = self._exchanges.get(connection.exchange)
         if exchange is None or exchange.plan is None or connection.run is not None:
-            raise ProtocolError("join of an exchange without consumers, or a second join")
+            raise ProtocolError("a worker joined an exchange that has no consumers, or joined twice")
         stage, partition, attempt = int(message["stage"]), int(message["partition"]), int(message["attempt"])
         same_stage = [run for run in self._runs if run.plan is exchange.plan and run.stage == stage]
         if exchange.plan.submit is None and not self._newest(connection, same_stage, attempt, now):
@@ -345,9 +345,10 @@ class Rendezvous:
         for run in runs:
             if isinstance(run, BarrierRun) and run.state not in ("joining", "ended"):
                 if attempt <= run.newest_attempt():
-                    connection.send({"op": "abort", "reason": f"task {attempt} of stage {run.stage} came too late"})
+                    reason = f"task {attempt} of stage {run.stage} is outdated: Spark has started the stage again"
+                    connection.send({"op": "abort", "reason": reason})
                     return False
-                run.drop(f"stage {run.stage} was started anew by Spark (task {attempt})", now)
+                run.drop(f"Spark has started stage {run.stage} again (task {attempt})", now)
         return True
 
     def _lease(self, connection: _Connection, message: Message) -> None:
@@ -386,7 +387,7 @@ class Rendezvous:
 
     def _look_for_slots(self, now: float) -> None:
         """End a run whose producers can never get a slot; a run that only has to wait its turn goes on."""
-        for run in [run for run in self._runs if run.starved]:
+        for run in [run for run in self._runs if run.without_producers]:
             slots = self._exchanges[run.plan.exchange].slots if run.plan.exchange in self._exchanges else None
             if slots is not None and (verdict := slots.verdict(run, self.live_runs(), now)):
                 self._end_all(run, verdict, now)

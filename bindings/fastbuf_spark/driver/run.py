@@ -181,8 +181,8 @@ class Run:
         return self.state == "ended" and self.job_ended and not self.held_slots
 
     @property
-    def starved(self) -> bool:
-        """Whether it has producers that did not run yet, and none that runs."""
+    def without_producers(self) -> bool:
+        """Whether some producers have not run yet, and none is running."""
         return (
             self.state == "running"
             and not self._all_sent()

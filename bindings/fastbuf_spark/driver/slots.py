@@ -40,10 +40,11 @@ class Slots:
         waited = now - max(other.moved for other in live)
         if waited < LINGER_S:
             return ""
-        blocked = {other.epoch for other in live if other.starved}
+        blocked = {other.epoch for other in live if other.without_producers}
         for _ in live:  # a run also waits if its producers read the result of a waiting run
             blocked |= {other.parent for other in live if other.epoch in blocked}
-        if any(other.epoch not in blocked for other in live) or run is not [o for o in live if o.starved][-1]:
+        waiting = [other for other in live if other.without_producers]
+        if any(other.epoch not in blocked for other in live) or run is not waiting[-1]:
             return ""
         held = {other.plan.name: 0 for other in live}
         for other in live:
@@ -59,7 +60,7 @@ class Slots:
         if waited > run.plan.stall_timeout and not (run.job is not None and run.job.active()):
             return (
                 f"no producer of exchange '{run.plan.name}' could run for {waited:.0f} s (stall_timeout): consumers "
-                f"hold {need - 1} slots ({who}), other jobs the rest. Give Spark more slots ({self.remedy(need)}), use "
-                "fewer partitions, or mode='blocking'"
+                f"hold {need - 1} slots ({who}), and other jobs the rest. Give Spark more slots ({self.remedy(need)}), "
+                "use fewer partitions, or mode='blocking'"
             )
         return ""

@@ -1,4 +1,4 @@
-"""A DataFrame that is not made yet: the first function of its tasks is known, and more can be added."""
+"""A Spark stage whose DataFrame is not made yet, so that more functions can be added to its tasks."""
 
 from __future__ import annotations
 

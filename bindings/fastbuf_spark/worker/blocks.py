@@ -59,7 +59,7 @@ class Staging:
         from fastbuf.serializers.partition import HashPartitioner
         from fastbuf.serializers.scatter import BatchScatter
 
-        # Not longer than a record may be: a row that fits in no buffer may then be too long
+        # Not longer than the longest record allowed, so that rows above that limit fit in no buffer and are detected
         most = min(BLOCK_BYTES, memory_bytes // partitions, HEADER_BYTES + max_record_bytes)
         self._size = max(LEAST_BLOCK_BYTES, most) // 8 * 8
         self._buffers = np.empty((partitions, self._size), np.uint8)
@@ -272,7 +272,7 @@ class RecordMapSide:
 
 @dataclass(frozen=True)
 class RecordReduceSide:
-    """Blocks to groups of records, to what is done with them."""
+    """Converts blocks to groups of records, and calls a function with them."""
 
     spec: ExchangeSpec
     func: Callable[[Iterator[Any]], Iterable[Any]] = iter

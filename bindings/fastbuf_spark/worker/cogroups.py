@@ -1,7 +1,7 @@
-"""Groups of two inputs by the same keys, which have come as the rows of one.
+"""Cogroups: groups of two inputs by the same keys, which arrive as the rows of a single input.
 
-Each row says which side it is of, and the columns of both sides share places where their types allow it.  In a group
-the left side's rows come first.
+A column says to which side each row belongs, and columns of both sides with suitable types share one column.  Within a
+group the left side's rows come first.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-#: For one who has no form with iterators
+#: Advice for functions that have no form with iterators
 REMEDY = "Both sides of a key are held at once: group by more keys, or make rows fewer by group_by's before="
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where one side's columns are among those that travel."""
+    """The positions of one side's columns among those that are sent."""
 
     schema: pa.Schema
     columns: tuple[int, ...]
 
     def of(self, rows: pa.RecordBatch | pa.Table) -> pa.Table:
-        """This side's columns of some of its rows."""
+        """This side's columns of rows of this side."""
         import pyarrow as pa
 
         return pa.Table.from_arrays([rows.column(i) for i in self.columns], schema=self.schema)
@@ -53,12 +53,12 @@ class SideGroup(Group):
 
 
 class Sides:
-    """Cuts groups in two.
+    """Splits groups into their two sides.
 
     Parameters
     ----------
     side
-        The column that says which side a row is of: False is left.
+        Position of the column that says to which side a row belongs: False is left.
     """
 
     def __init__(self, side: int, left: Place, right: Place) -> None:
@@ -69,7 +69,7 @@ class Sides:
         self._counts: list[Any] = []
 
     def of(self, group: Group) -> list[SideGroup]:
-        """Left and right."""
+        """The left and the right side of a group."""
         if group.is_open:
             whole = group.table(remedy=REMEDY)
             is_right = whole.column(self._side).to_numpy()
@@ -86,7 +86,7 @@ class Sides:
         ]
 
     def _split(self, group: Group) -> None:
-        """Take the sides of all rows of a piece apart: then a group's are slices of each."""
+        """Split all rows of a piece by side, so that a group's sides are slices of the two tables."""
         import numpy as np
         import pyarrow as pa
 
@@ -150,5 +150,5 @@ class _PandasPairs:
         return self._results.add(made)
 
     def rest(self) -> Iterable[pa.Table]:
-        """What has been kept."""
+        """The results that were held back."""
         return self._results.rest()

@@ -1,7 +1,7 @@
-"""Groups of a partition's rows, and the user's functions that are called with them.
+"""Cuts the rows of a partition into groups, and calls the user's function with each.
 
-Rows are put in the order of their keys, and a group is a slice of them.  What does not fit into memory comes from
-:mod:`fastbuf_spark.worker.runs` piece by piece: then the last group of a piece may go on in the next.
+Rows are sorted by key, and a group is a slice of them.  If they do not fit into memory, they come in pieces from
+:mod:`fastbuf_spark.worker.runs`, and the last group of a piece may continue in the next.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ITERATORS = (
     "Let the function take and give iterators of batches (type hints: Iterator[pyarrow.RecordBatch], or "
     "Iterator[pandas.DataFrame])"
 )
-SMALL_BYTES = 64 << 10  #: a table of so few is not looked at more closely
+SMALL_BYTES = 64 << 10  #: for tables with smaller buffers, the size of the buffers is used
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class Layout:
     Attributes
     ----------
     shown
-        The schema of what the user's function sees: the first columns.
+        Schema of the columns that the user's function sees, which come first.
     keys, order
-        Columns that rows are grouped by, and sorted by within a group (``~i``: descending); they may stand behind those
-        that are shown.
+        Columns that rows are grouped by, and sorted by within a group (``~i``: descending); they may come after the
+        shown ones.
     names
-        Of the keys, as the user gave them.
+        Names of the keys, as the user gave them.
     """
 
     shown: pa.Schema
@@ -48,7 +48,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds of a task: its memory, of the batches that a function gets, and of those that are handed on."""
+    """Limits of a task: its memory, and the size of batches given to the user's function and to Spark."""
 
     memory_bytes: int
     directory: str
@@ -57,16 +57,16 @@ class Limits:
 
 
 class Group:
-    """One group, as long as the next one is not asked for: its rows in one or more batches.
+    """One group, valid until the next one is requested: its rows in one or more batches.
 
     Attributes
     ----------
     batch, shown
-        The piece of sorted rows that it begins in: all columns, and those that the user's function sees.
+        The piece of sorted rows in which it begins: all columns, and those that the user's function sees.
     start, stop
-        Its rows there.
+        Range of its rows there.
     is_open
-        It may go on in the next piece.
+        Whether it may continue in the next piece.
     """
 
     def __init__(self, groups: Groups, start: int, stop: int, is_open: bool) -> None:
@@ -78,13 +78,13 @@ class Group:
         self.shown = groups.shown
 
     def key(self) -> tuple[pa.Scalar, ...]:
-        """Its key, of its first row."""
+        """Its key, from its first row."""
         if self.is_open:
             return tuple(values[0] for values in self._groups.last_key)
         return tuple(self.batch.column(i)[self.start] for i in self._groups.layout.keys)
 
     def key_columns(self) -> list[pa.Table]:
-        """Its key, each part as a table of one value."""
+        """Its key, each column as a table with one value."""
         import pyarrow as pa
 
         keys = self._groups.layout.keys
@@ -92,21 +92,21 @@ class Group:
         return [pa.table([column], names=["key"]) for column in columns]
 
     def key_columns_of_piece(self) -> list[pa.Array]:
-        """The key columns of all rows that it is a slice of."""
+        """The key columns of the whole piece of which it is a slice."""
         return [self.batch.column(i) for i in self._groups.layout.keys]
 
     def table(self, remedy: str = ITERATORS) -> pa.Table:
-        """All of it.
+        """All of its rows as one table.
 
         Parameters
         ----------
         remedy
-            What an error tells to do.
+            The advice in the error message.
 
         Raises
         ------
         ResourceError
-            It is longer than the memory of the task.
+            It needs more than the memory of the task.
         """
         first = self.shown.slice(self.start, self.stop - self.start)
         if not self.is_open:
@@ -130,21 +130,21 @@ class Group:
         if used > limit:
             words = ", ".join(f"{name}={str(value.as_py())!r:.80}" for name, value in named)
             raise ResourceError(
-                f"the group of {words} has {used} bytes, more than memory_bytes ({limit}): a function that takes it "
-                f"whole cannot have it. {remedy}, or raise spark.fastbuf.memoryBytes"
+                f"the group of {words} has {used} bytes, more than memory_bytes ({limit}), so it cannot be passed to a "
+                f"function as a whole. {remedy}, or raise spark.fastbuf.memoryBytes"
             )
         return pa.concat_tables(parts)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Its rows, in batches of a bounded number of rows."""
         first = self.shown.slice(self.start, self.stop - self.start)
-        self.batch = self.shown = None  # a long group is not to hold its first piece
+        self.batch = self.shown = None  # so that a long group does not keep its first piece in memory
         yield from self._cut(first)
         del first
         if self.is_open and self._groups.open is self:
             for part in self._groups.rest():
                 yield from self._cut(part)
-                del part  # before the next is made
+                del part  # free it before the next one is read
 
     def _cut(self, part: pa.Table) -> Iterator[pa.RecordBatch]:
         return iter(part.to_batches(max_chunksize=self._groups.limits.batch_rows))
@@ -171,13 +171,13 @@ class Groups:
         self._at = 0
 
     def __iter__(self) -> Iterator[Group]:
-        """The groups, one after the other; what is left of one is skipped when the next is asked for."""
+        """The groups, one after the other; unread rows of a group are skipped when the next one is requested."""
         self._load()
         while self.batch is not None:
             bounds = self._bounds
             for i in range(self._at, len(bounds) - 2):
                 yield Group(self, bounds[i], bounds[i + 1], False)
-            # The last group of a piece may go on in the next one
+            # The last group of a piece may continue in the next one
             self.last_key = self._key(bounds[-2])
             self._at = len(bounds) - 1
             self.open = Group(self, bounds[-2], bounds[-1], True)
@@ -187,7 +187,7 @@ class Groups:
             self.open = None
 
     def rest(self) -> Iterator[pa.Table]:
-        """Parts of the open group behind the current piece; then the next group is at its place."""
+        """The parts of the open group after the current piece; moves to the next group."""
         while self.batch is not None and self._at == len(self._bounds) - 1:
             self._load()
             if self.batch is None or not self._goes_on():
@@ -196,10 +196,10 @@ class Groups:
             yield self.shown.slice(0, self._bounds[1])
 
     def _load(self) -> None:
-        """Go to the next piece."""
+        """Load the next piece."""
         import pyarrow as pa
 
-        self.batch = self.shown = None  # before the next is made
+        self.batch = self.shown = None  # free it before the next one is read
         self._at = 0
         batch = next(self._pieces, None)
         if batch is None:
@@ -211,13 +211,13 @@ class Groups:
         self.shown = pa.Table.from_arrays(batch.columns[: len(shown)], schema=shown)
 
     def _key(self, row: int) -> list[pa.Array]:
-        """The key of a row, each part as an array of its own memory."""
+        """The key of a row, each column as a copy, so that it does not keep the piece in memory."""
         import pyarrow as pa
 
         return [self.batch.column(i).take(pa.array([row])) for i in self.layout.keys]
 
     def _goes_on(self) -> bool:
-        """Whether this piece begins with the group that the last one ended with."""
+        """Whether the first row of this piece belongs to the last group of the piece before."""
         import pyarrow as pa
 
         pairs = zip(self.last_key, self._key(0), strict=True)
@@ -226,22 +226,22 @@ class Groups:
 
 
 class Verb(Protocol):
-    """What is done with a group."""
+    """An operation on groups."""
 
     def caller(self) -> Callable[[Group], Iterable[pa.Table]]:
-        """What calls the user's function with a group; gives tables of the result's schema.
+        """A callable that calls the user's function with a group, and returns tables of the result's schema.
 
-        Where it keeps some of them back, its method ``rest`` gives them at the end.
+        If it holds some tables back, it has a method ``rest``, which returns them at the end.
         """
 
 
 class GroupStage:
-    """What a task does after the shuffle, for :class:`~fastbuf_spark.api.groups.Grouped`.
+    """The function of a task after the shuffle, for :class:`~fastbuf_spark.api.groups.Grouped`.
 
     Parameters
     ----------
     name
-        The user's function.
+        Name of the user's function.
     """
 
     def __init__(self, verb: Verb, layout: Layout, limits: Limits, name: str) -> None:
@@ -255,12 +255,12 @@ class GroupStage:
         pieces = in_order(source, (*layout.keys, *layout.order), limits.memory_bytes, limits.directory)
         call = self.verb.caller()
         tables = (table for group in Groups(pieces, layout, limits) for table in call(group))
-        # What a call has kept back is asked for when all groups are done
+        # Tables that were held back are requested after the last group
         return gathered(chain(tables, (table for rest in [getattr(call, "rest", tuple)] for table in rest())), limits)
 
 
 def gathered(tables: Iterable[pa.Table], limits: Limits) -> Iterator[pa.RecordBatch]:
-    """Many small tables as few batches: a batch costs Spark more than its rows."""
+    """Combine many small tables into few batches, since each batch costs Spark more than its rows."""
     held: list[pa.Table] = []
     rows = used = 0
     size = Size()
@@ -279,10 +279,10 @@ def gathered(tables: Iterable[pa.Table], limits: Limits) -> Iterator[pa.RecordBa
 
 
 class Size:
-    """About how many bytes tables have: to ask each costs more than all else that is done with a small one.
+    """Estimates the size of tables, since ``nbytes`` costs more than everything else that is done with a small table.
 
-    The sizes of its whole buffers are had at once, but a slice has those of what it was cut from.  So slices of one
-    table, which come in a row, are reckoned by the bytes that a row of the first of them has.
+    The total size of the buffers is cheap to get, but a slice shares the buffers of the whole table.  So if consecutive
+    tables have the same total, they are taken for slices of one table, with the bytes per row of the first slice.
     """
 
     def __init__(self) -> None:
@@ -290,7 +290,7 @@ class Size:
         self._row_bytes = 0.0
 
     def of(self, table: pa.Table) -> int:
-        """Of a table with rows."""
+        """Estimated bytes of a table that has rows."""
         total = table.get_total_buffer_size()
         if total != self._total:
             self._total = total

@@ -1,11 +1,11 @@
-"""Pairs of an RDD by key: merged before they are sent, and merged or grouped when they have come, in bounded memory.
+"""Merges or groups the pairs of an RDD by key, before and after the shuffle, in bounded memory.
 
-Before: a table that is full is sent, and not written to a file, for the other side merges by the same function.  Where
-merging makes few records fewer, they are sent as they are.
+Before the shuffle, pairs are merged in a table.  A full table is sent instead of spilled, since the other side merges
+by the same function.  If merging hardly reduces the number of records, they are sent unmerged.
 
-After: what does not fit is written to a nameless file in parts, by a hash of the keys, and each part is treated as the
-whole was, with another hash.  A key whose values are many by themselves has them in pieces of its own: nobody needs to
-have them all at once.
+After the shuffle, what does not fit into memory is spilled to a nameless file, in parts by a hash of the keys.  Each
+part is then processed like the whole input, with another hash.  The values of a key that has very many are written in
+pieces of their own, so that they are never all in memory.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ if TYPE_CHECKING:
     from fastbuf.serializers.plain_sums import PlainSums
 
 Pairs = Iterable[tuple[Any, Any]]
-Group = bytes | list[Any]  #: pairs that travelled together: of ``pack_plain``, or themselves
+Group = bytes | list[Any]  #: pairs that were sent together: packed by ``pack_plain``, or a list
 
-WORTH = 0.75  #: keys for a record in a table that is full: from there on merging hardly makes them fewer
-PASS = 8  #: times as many are sent as they are then, before it is tried again
-SOME = 4 << 10  #: records that are handed on together
-SLACK = 0.75  #: of the memory may be reckoned with: allocators keep more than they are asked for
-FAN_OUT = 32  #: parts
-LONG = 8  #: values of a key are many from this part of the memory on
-PIECES = 256  #: of the memory, a piece that is written
-DEEPEST = 6  #: parts of parts: what is together then has one hash, and only the values of a long key still leave
-OBJECTS = 8  #: times as much memory as plain pairs take may be taken by the same as objects
-PAIR_BYTES = 64  #: of the tuple that a value is written in
+WORTH = 0.75  #: if a full table has more keys per record than this, merging hardly reduces the records
+PASS = 8  #: then this many times the records of the table are sent unmerged, before merging is tried again
+SOME = 4 << 10  #: records that are passed on together
+SLACK = 0.75  #: usable share of the memory: allocators keep more than they are asked for
+FAN_OUT = 32  #: parts of a spill
+LONG = 8  #: a key is long if its values need more than 1/LONG of the memory
+PIECES = 256  #: pieces written to the file have 1/PIECES of the memory
+DEEPEST = 6  #: most levels of spills; keys that are still together have the same hash, so only long ones are spilled
+OBJECTS = 8  #: as objects, plain pairs may need this many times the memory
+PAIR_BYTES = 64  #: bytes of the tuple around a value
 
 
 @dataclass(frozen=True)
 class Combine:
-    """What is done before records are sent.
+    """Merging before the shuffle.
 
     Attributes
     ----------
     create, merge
         See :class:`~fastbuf.serializers.pair_table.PairTable`.
     memory_bytes
-        Of the table.
+        Memory for the table.
     """
 
     create: Callable[[Any], Any] | None
@@ -55,13 +55,13 @@ class Combine:
     memory_bytes: int
 
     def table(self) -> PairTable:
-        """An empty one."""
+        """An empty table."""
         from fastbuf.serializers.pair_table import PairTable
 
         return PairTable(self.create, self.merge)
 
     def sums(self) -> PlainSums | None:
-        """An empty one, if it merges by an operator that such a table knows."""
+        """An empty table for plain values, if the merge function is an operator that it supports."""
         from fastbuf.serializers.plain_sums import PlainSums, merge_name
 
         name = None if self.create is not None else merge_name(self.merge)
@@ -69,23 +69,23 @@ class Combine:
 
     @property
     def limit(self) -> int:
-        """Bytes of a table that is full."""
+        """Bytes of a full table."""
         return int(self.memory_bytes * SLACK)
 
     def full(self, table: PairTable | PlainSums, records: Iterator[Any]) -> tuple[bool, int]:
-        """Fill a table: whether the records have ended, and how many are better sent as they are then."""
+        """Fill a table; returns whether the records have ended, and how many of the next to send unmerged."""
         before = table.rows
         ended = table.fill(records, self.limit)
         return ended, 0 if ended else self.passing(table, table.rows - before)
 
     def passing(self, table: PairTable | PlainSums, read: int) -> int:
-        """How many records are better sent as they are, when a table is full of so many."""
+        """How many of the next records to send unmerged, if `read` records filled the table."""
         return PASS * read if len(table) > WORTH * read else 0
 
     def lists(self, table: PairTable, source: Iterable[Any], left: int = 0) -> Iterator[Pairs]:
-        """What is sent of the records of ``source``: some of them at a time, merged by ``table``.
+        """The pairs to send for the records of ``source``, merged in ``table``, in several parts.
 
-        The first ``left`` of them are sent as they are.
+        The first ``left`` records are sent unmerged.
         """
         records, ended = iter(source), False
         while True:
@@ -103,16 +103,16 @@ class Combine:
 
 @dataclass(frozen=True)
 class MergeStage:
-    """What is done with the records that have come.
+    """Merging or grouping after the shuffle.
 
     Attributes
     ----------
     merge
-        Of two combiners; None: values are put into groups.
+        Merges two combiners; None: values are grouped.
     sides
-        Of how many RDDs the groups have values each; 0: of one.
+        Number of RDDs, whose values are grouped separately for each key; 0: a single RDD.
     finish
-        What becomes of the pairs of all keys; None: that is the result.
+        Applied to the pairs of all keys; None: they are the result.
     """
 
     merge: Callable[[Any, Any], Any] | None
@@ -127,11 +127,11 @@ class MergeStage:
 
     @property
     def limit(self) -> int:
-        """Bytes of a table that is full."""
+        """Bytes of a full table."""
         return int(self.memory_bytes * SLACK)
 
     def merged(self, groups: Iterable[Group], level: int) -> Iterator[Pairs]:
-        """The keys and what there is of them, some at a time; ``level``: part of a part of the whole."""
+        """All keys with their merged or grouped values, in several parts; ``level``: depth of nested spills."""
         from fastbuf.serializers.pair_table import PairTable
 
         table = PairTable(None, self.merge, self.sides)
@@ -147,13 +147,13 @@ class MergeStage:
                     assert plain is not None  # as before
                 if not left:
                     continue
-                # Others have come, so all go on as objects
+                # Some pairs are not plain, so go on with objects
                 for pairs in plain.lists():
                     self._put(table, pairs)
                 plain = None
                 group = unpacked(group)[-left:]
             table.add(unpacked(group))
-            del group  # before the next is made
+            del group  # free it before the next one is read
             if table.nbytes > self.limit and (level < DEEPEST or self.merge is None):
                 spill = spill or Spill(self, level)
                 spill.take(table)
@@ -165,11 +165,11 @@ class MergeStage:
         elif plain is not None:
             yield from plain.lists()
         else:
-            # An iterator, which lets go of the table at its end: the next part's may be made then
+            # An iterator, so that the table is freed when it is exhausted, before the next part's table is filled
             yield iter(table.table.items()) if self.merge is not None else table.groups()
 
     def _plain(self) -> PlainGroups | PlainSums | None:
-        """An empty table of pairs without objects, if there is one for what is done with them."""
+        """An empty table that holds pairs without Python objects, if there is one for this operation."""
         from fastbuf.serializers.plain_groups import PlainGroups
         from fastbuf.serializers.plain_sums import PlainSums, merge_name
 
@@ -188,7 +188,7 @@ class MergeStage:
 
 
 class Spill:
-    """Entries of tables in a nameless file, by a hash of their keys, and those of long keys apart."""
+    """Table entries spilled to a nameless file, in parts by a hash of their keys; long keys are stored separately."""
 
     def __init__(self, stage: MergeStage, level: int) -> None:
         self._stage = stage
@@ -199,14 +199,14 @@ class Spill:
         self._long: dict[Any, list[Stored]] = {}
 
     def take(self, table: PairTable) -> None:
-        """Write a table's entries, and empty it; at the deepest level short keys stay, for no hash parts them."""
+        """Write the entries of a table, and empty it; at the deepest level short keys remain in it."""
         entries = table.table
         kept = self.write(([entries.popitem()] for _ in iter(entries.__len__, 0)), table)
         table.clear()
         table.table.update(kept)
 
     def write(self, lists: Iterable[list[tuple[Any, Any]]], table: PairTable) -> list[tuple[Any, Any]]:
-        """Write keys and what there is of them; those that stay.  ``table`` knows how long things are."""
+        """Write keys with their values; returns those that must stay in memory.  ``table`` estimates sizes."""
         stage = self._stage
         kept: list[tuple[Any, Any]] = []
         held: list[list[tuple[Any, Any]]] = [[] for _ in range(FAN_OUT)]
@@ -239,9 +239,9 @@ class Spill:
         return kept
 
     def parts(self, table: PairTable) -> Iterator[Pairs]:
-        """All keys and what there is of them, in the end; ``table``: those that have not been taken."""
+        """All keys with their values, at the end; ``table``: entries that are not written yet."""
         self.take(table)
-        yield table.groups()  # that have stayed
+        yield table.groups()  # those that stayed in memory
         for places in self._places:
             for made in self._stage.merged(map(self._pieces.group, places), self._level + 1):
                 yield self._with_long(made) if self._long else made
@@ -249,7 +249,7 @@ class Spill:
         yield ((key, self._values(stored, None)) for key, stored in self._long.items())
 
     def _part(self, key: Any) -> int:
-        # Another one at each level, and not by the bits that placed the key in this partition
+        # The hash depends on the level, and differs from the one that chose this partition
         return hash((self._level, hash(key))) % FAN_OUT
 
     def _put_long(self, key: Any, lists: Iterable[list[Any]], table: PairTable) -> None:
@@ -264,7 +264,7 @@ class Spill:
                 values.clear()
 
     def _with_long(self, made: Pairs) -> Pairs:
-        """The same, with what else there is of those whose values became many later."""
+        """The same, with the stored values of keys that became long later."""
         for key, values in made:
             stored = self._long.pop(key, None)
             yield key, values if stored is None else self._values(stored, values)
@@ -279,12 +279,12 @@ class Spill:
 
 
 def _bytes_of(values: Any, table: PairTable) -> int:
-    """About how much memory the values of a key take as objects."""
+    """Estimated memory of a key's values as objects."""
     return int(table.bytes_of(values) if isinstance(values, list) else values.nbytes)
 
 
 class Pieces:
-    """Lists in a nameless file; it is closed when neither its spill nor any values in it are there any more."""
+    """Lists in a nameless file, which is closed when its spill and all values that read from it are gone."""
 
     def __init__(self, directory: str) -> None:
         import fastbuf as fb
@@ -293,13 +293,13 @@ class Pieces:
         self._serializer = fb.PickledSerializer()
 
     def write(self, found: list[Any]) -> tuple[int, int]:
-        """Append a list; its place."""
+        """Append a list; returns its place."""
         from fastbuf.serializers.plain_lists import pack_plain
 
         return self._file.append(self._serializer.encode(pack_plain(found) or found))
 
     def group(self, place: tuple[int, int]) -> Group:
-        """The list at a place, as it was written."""
+        """The list at a place, still packed if it was written packed."""
         found: Group = self._serializer.decode(self._file.read(*place))
         return found
 
@@ -309,7 +309,7 @@ class Pieces:
 
 
 class Stored:
-    """The values of a key in a file: sized, and read from it each time."""
+    """The values of a long key: it has a length, and each iteration reads them from the file."""
 
     def __init__(self, pieces: Pieces) -> None:
         self._pieces = pieces
@@ -318,12 +318,12 @@ class Stored:
         self._count = 0
 
     def add(self, place: tuple[int, int], count: int) -> None:
-        """More of them."""
+        """Add values that are at a place in the file."""
         self._places.append(place)
         self._count += count
 
     def after(self, first: Any) -> Stored:
-        """With these before them, if there are any."""
+        """Put values in memory before those in the file, if there are any."""
         if first is not None:
             self._first = first
             self._count += len(first)
@@ -338,12 +338,12 @@ class Stored:
 
 @dataclass(frozen=True)
 class Join:
-    """Every value of one side with every one of the other.
+    """A join: each value of one side with each value of the other.
 
     Attributes
     ----------
     left, right
-        Whether a key that this side alone has comes out, with None for the other side's value.
+        Whether keys that only this side has are in the result, with None for the other side's value.
     """
 
     left: bool
@@ -364,14 +364,14 @@ class Join:
                     continue
                 right = nothing
             if isinstance(getattr(right, "data", right), Stored) or isinstance(getattr(left, "data", left), Stored):
-                yield ((key, (v, w)) for v in left for w in right)  # product would have all of both in memory
+                yield ((key, (v, w)) for v in left for w in right)  # product() would load both sides into memory
             else:
                 yield zip(repeat(key), product(left, right))
 
 
 @dataclass(frozen=True)
 class InPlace:
-    """Both ends in one task, for an RDD whose keys are in their places already."""
+    """Both sides of the shuffle in one task, for an RDD that is already partitioned as needed."""
 
     combine: Combine | None
     stage: Callable[[Iterable[list[tuple[Any, Any]]]], Iterable[Any]]

@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FAN_IN = 32  #: runs that are merged at once: where there are fewer, no row is written twice
-#: Of the memory, a piece of a run: a merge holds two of each run, once as read, once put together, and once sorted
+#: A piece of a run has 1/PIECES of the memory: a merge holds up to two pieces of each run, in three copies (as read,
+#: concatenated, sorted)
 PIECES = 16 * FAN_IN
 LEAST_PIECE = 2 << 10
-MOST_HELD = 1 << 30  #: offsets of strings are 32 bits, and one array has all of a run
-SLACK = 0.75  #: of the memory may be asked for: allocators keep more than they are asked for
+MOST_HELD = 1 << 30  #: most bytes of a run: it is sorted as one array, and offsets of strings have 32 bits
+SLACK = 0.75  #: usable share of the memory: allocators keep more than they are asked for
 ROW_BYTES = 32  #: codes and positions of a row while it is sorted
 
 
@@ -66,7 +67,7 @@ def _sorted(held: list[pa.RecordBatch], by: tuple[int, ...]) -> pa.RecordBatch:
     """The rows of these batches in order; empties the list, so that the rows do not exist three times."""
     batch = together(held)
     held.clear()
-    _give_back()  # else what was held is still there while the rows are put into order
+    _give_back()  # else the freed batches still take memory during the sort
     order = sorting(*codes_by(batch, by))
     return batch if order is None else batch.take(_positions(order))
 
@@ -95,7 +96,7 @@ class Run:
         self._file = NamelessFile(directory)
         self._piece_bytes = piece_bytes
         self._schema: pa.Schema | None = None
-        self._ends = array("Q")  # of its pieces: eight bytes for each of them
+        self._ends = array("Q")  # where each piece ends in the file
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Append rows, which sort after those already written."""

@@ -196,7 +196,7 @@ class _File:
         write = self._write
         if self._writer is None:
             below = write.folder
-            # One by one: a run that is over has no directory any more, and is not to get one again
+            # Not recursively: if the run is over, its directory was removed and must not be made again
             for name in (self._attempt, *self.folder.split("/")[:-1]):
                 below += f"/{name}"
                 write.system.create_dir(below, recursive=False)

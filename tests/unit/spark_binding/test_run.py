@@ -374,15 +374,15 @@ def test_a_gate_that_never_listens_is_an_error() -> None:
     assert "consumers [1] do not listen" in house.consumers[0].reason
 
 
-def test_a_run_is_starved_while_none_of_its_producers_runs() -> None:
+def test_a_run_has_no_producers_while_none_of_them_runs() -> None:
     house = House().started()
-    assert house.run.starved
+    assert house.run.without_producers
     producer = house.producer(0, 200, begin=False)
-    assert not house.run.starved
+    assert not house.run.without_producers
     house.run.producer_done(producer, [1, 1], {}, 1.0)
-    assert house.run.starved, "there may be more of them"
+    assert house.run.without_producers, "there may be more of them"
     house.run.job_finished("", 2.0)
-    assert not house.run.starved
+    assert not house.run.without_producers
 
 
 def test_a_consumer_lost_while_gating_is_left_out() -> None:
