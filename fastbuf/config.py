@@ -125,8 +125,8 @@ class ExchangeConfig:
             object.__setattr__(self, name, check(name, getattr(self, name)))
         if self.flow_control != "credit" and self.transport == "memfd":
             raise ConfigError(
-                f"flow_control is {self.flow_control!r} and transport 'memfd': what is read in place needs none; leave "
-                "one of them out"
+                f"flow_control is {self.flow_control!r} and transport is 'memfd': shared memory needs no flow control; "
+                "leave one of them out"
             )
 
 

@@ -212,7 +212,8 @@ class ShuffleConf:
                 continue
             field = known.get(name[len(PREFIX) :])
             if field is None:
-                raise ConfigError(f"{name} is no setting; there are: {', '.join(PREFIX + k for k in sorted(known))}")
+                settings_are = ", ".join(PREFIX + k for k in sorted(known))
+                raise ConfigError(f"{name} is not a setting; the settings are: {settings_are}")
             given[field.name] = _parse(name, str(field.type), value)
         return cls(**given)
 
@@ -268,15 +269,15 @@ def _parse(name: str, kind: str, text: str) -> Any:
     if kind == "bool":
         if text.strip().lower() in ("true", "false"):
             return text.strip().lower() == "true"
-        raise ConfigError(f"{name} is {text!r}: true or false")
+        raise ConfigError(f"{name} is {text!r}: it must be true or false")
     if kind == "int":
         found = _SIZE.match(text)
         if found:
             return int(found[1]) * _FACTOR[(found[2] or "")[:1].lower()]
-        raise ConfigError(f"{name} is {text!r}: a whole number, bytes may have a suffix (64m)")
+        raise ConfigError(f"{name} is {text!r}: it must be a whole number; bytes may have a suffix (64m)")
     if kind == "float":
         found = _SECONDS.match(text)
         if found:
             return float(found[1]) * _UNIT_S[(found[2] or "").lower()]
-        raise ConfigError(f"{name} is {text!r}: seconds, or with a unit (100ms)")
+        raise ConfigError(f"{name} is {text!r}: it must be a number of seconds, or have a unit (100ms)")
     return text.strip()

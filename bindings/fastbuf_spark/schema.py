@@ -98,7 +98,7 @@ def not_carried(schema: StructType, arrow: pa.Schema) -> str:
     from fastbuf.serializers.columnar import ColumnarSerializer
 
     if not len(schema):
-        raise SchemaError("what is to be shuffled has no columns: a row of it cannot be told from none")
+        raise SchemaError("the input of the shuffle has no columns: select at least one")
     for field, made in zip(schema, arrow, strict=True):
         try:
             ColumnarSerializer(Schema.from_arrow(pa.schema([made])))
@@ -174,7 +174,7 @@ def struct_type_of(schema: Schema) -> StructType:
             made.add(field.name, from_arrow_type(arrow.type), arrow.nullable)
         except PySparkTypeError as error:
             raise SchemaError(
-                f"field {field.name!r} has the type {field.type}, which Spark has not: {error}"
+                f"field {field.name!r} has the type {field.type}, which Spark does not have: {error}"
             ) from error
     return made
 

@@ -84,9 +84,9 @@ class Unpacker:
         try:
             message = json.loads(body)
         except ValueError as error:
-            raise ProtocolError(f"a control frame is no JSON: {error}") from None
+            raise ProtocolError(f"a control frame is not valid JSON: {error}") from None
         if not isinstance(message, dict) or not isinstance(message.get("op"), str):
-            raise ProtocolError("a control frame is no message with an op")
+            raise ProtocolError("a control frame is not a message with an op")
         return message
 
 

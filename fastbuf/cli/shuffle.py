@@ -31,7 +31,7 @@ def find_function(name: str) -> Callable[..., Any]:
     """
     module_name, colon, function_name = name.partition(":")
     if not colon or not module_name or not function_name:
-        raise ConfigError(f"{name!r} is no MODULE:FUNCTION, as in my_stages:clean")
+        raise ConfigError(f"{name!r} is not MODULE:FUNCTION, as in my_stages:clean")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:

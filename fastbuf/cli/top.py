@@ -57,7 +57,7 @@ class Page:
         token = parse_qs(parts.fragment).get("token", [""])[0]
         if parts.scheme not in ("http", "https") or not parts.netloc or not token:
             raise ConfigError(
-                f"{url!r} is no page's address: it must be the whole URL that was printed, in quotes, "
+                f"{url!r} is not the address of a page: it must be the whole URL that was printed, in quotes, "
                 "with #token=... at its end"
             )
         self.address = f"{parts.scheme}://{parts.netloc}"
@@ -78,9 +78,7 @@ class Page:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
             why = "the token is another page's" if error.code == 401 else f"it answers {error.code} {error.reason}"
-            raise ConfigError(
-                f"{self.address} lets nobody look: {why}; take the URL that its driver printed"
-            ) from error
+            raise ConfigError(f"{self.address} refuses access: {why}; take the URL that its driver printed") from error
         except (OSError, ValueError) as error:
             raise ConfigError(f"no page answers at {self.address}: {error}; does its driver still run?") from error
 
@@ -147,7 +145,7 @@ def _vertex(job: dict[str, Any], stage: str | None, roots: list[dict[str, Any]])
 
 def _verdict(diagnosis: dict[str, Any] | None) -> list[RenderableType]:
     if diagnosis is None:
-        return [Text("Its tasks tell nothing of what holds them up while they run.")]
+        return [Text("Its tasks report no waits while they run.")]
     level = Text.assemble(
         (diagnosis["level"], LEVELS[diagnosis["level"]]), f"  producers held back {diagnosis['blocked']:.0%}"
     )

@@ -110,7 +110,7 @@ cdef inline void _tell(InputChannel *c) noexcept nogil:
     cdef uint32_t untold = c.buffers.unannounced
     cdef uint32_t there = <uint32_t> c.buffers.ready_count
     if c.connection != NULL and c.announce != NULL and untold and (
-            c.buffers.poor or (4 * untold >= there if there > 3 else 2 * untold > there)):
+            c.buffers.reports_backlog or (4 * untold >= there if there > 3 else 2 * untold > there)):
         c.announce(c.connection)
 
 
@@ -126,15 +126,15 @@ cdef void _recall(GateCore *g) noexcept nogil:
     # Lock held.  If a channel has no segment, asks all others to give back credit that they do not need.
     cdef uint32_t i
     cdef InputChannel *c
-    if g.buffers.starved == 0:
+    if g.buffers.lacking == 0:
         return
     for i in range(g.n_channels):
         c = g.channels[i]
-        if c.kind == CHANNEL_WIRE and c.state == CHANNEL_OPEN and c.connection != NULL and not c.buffers.starved and \
-                not c.buffers.recalled:
+        if c.kind == CHANNEL_WIRE and c.state == CHANNEL_OPEN and c.connection != NULL and \
+                not c.buffers.lacks_segment and not c.buffers.recalled:
             c.buffers.recalled = True
             c.buffers.recall = True
-            c.buffers.poor = True
+            c.buffers.reports_backlog = True
             c.announce(c.connection)
 
 

@@ -11,7 +11,7 @@
 #
 # No channel is without a segment while another has two: every channel needs at least one exclusive segment, but the
 # pool guarantees the gate only one per channel.  So segments beyond a channel's first leave one free for every channel
-# that has none (`starved`) or is not connected yet (`unopened`).  If the limit falls, an exclusive segment that is
+# that has none (`lacking`) or is not connected yet (`unopened`).  If the limit falls, an exclusive segment that is
 # released goes to a channel without one.
 #
 # An open gate may have more channels than segments, and those that have one may be idle for ever.  So when a channel
@@ -33,10 +33,10 @@ cdef struct ChannelBuffers:
     uint32_t unannounced        # credits granted that the transport has not yet told the sender
     int32_t missing             # exclusive segments that the pool could not provide yet
     bint waiting                # in the queue of channels that wait for segments
-    bint starved                # has no segment, and is new or has reported data to send
+    bint lacks_segment          # has no segment, and is new or has reported data to send
     bint recall                 # ask the sender to give back credit it does not need
     bint recalled               # the sender was asked since its last credit
-    bint poor                   # the sender was asked before, so it reports when it has data and no credit
+    bint reports_backlog        # the sender was asked before, so it reports when it has data and no credit
     bint announcing             # in the list of channels with something to announce
     bint closed                 # wants no more segments
     bint blocked                # is given none
@@ -56,7 +56,7 @@ cdef struct GateBuffers:
     int32_t with_reader         # segments delivered and not yet released, of all channels
     int32_t withheld            # of those the blocked channels'
     int32_t unopened            # channels that are expected and not there yet
-    int32_t starved             # channels that have had no segment yet
+    int32_t lacking             # channels whose `lacks_segment` is set
     int32_t missing             # sum over the channels
     CreditRow *rows             # the gate's ledger
     int32_t n_rows

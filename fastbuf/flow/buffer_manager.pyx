@@ -70,9 +70,9 @@ cdef inline void _grant(GateBuffers *g, ChannelBuffers *c, int32_t segment, int3
     credit_announce(c.credit, 1, floating)
     c.unannounced += 1
     c.recalled = False
-    if c.starved:
-        c.starved = False
-        g.starved -= 1
+    if c.lacks_segment:
+        c.lacks_segment = False
+        g.lacking -= 1
     if not c.announcing:
         c.announcing = True
         c.next_announce = g.announce
@@ -95,9 +95,9 @@ cdef inline bint _satisfied(ChannelBuffers *c) noexcept nogil:
 cdef int32_t _acquire(GateBuffers *g, ChannelBuffers *c) noexcept nogil:
     # One segment for c; -1: none.  Only this gate takes from its pool, and it holds its lock, so in_use cannot grow.
     cdef int64_t room
-    if not c.starved and g.starved + g.unopened > 0:
+    if not c.lacks_segment and g.lacking + g.unopened > 0:
         room = <int64_t> local_limit(g.local) - local_in_use(g.local)
-        if room <= g.starved + g.unopened:
+        if room <= g.lacking + g.unopened:
             return -1
     return local_try_acquire(g.local)
 
@@ -146,8 +146,8 @@ cdef void bm_open(GateBuffers *g, ChannelBuffers *c, void *owner) noexcept nogil
     credit_init(c.credit, g.exclusive)
     c.missing = g.exclusive
     g.missing += g.exclusive
-    c.starved = True
-    g.starved += 1
+    c.lacks_segment = True
+    g.lacking += 1
     if _feed(g, c) != FED:
         _enqueue(g, c)
 
@@ -187,7 +187,7 @@ cdef void bm_release(GateBuffers *g, ChannelBuffers *c, int32_t segment) noexcep
         segment_recycle(g.pool, segment)
         if c.ready_count < credit_required(c.credit):
             _enqueue(g, c)
-    elif c.blocked or (g.starved and (c.ready_count + c.with_reader > 0 or c.poor)):
+    elif c.blocked or (g.lacking and (c.ready_count + c.with_reader > 0 or c.reports_backlog)):
         # It is given none; or it has another, or knows how to ask for one, and somebody has none: that one is served
         # first (bm_serve), and c again when there are more.
         c.missing += 1
@@ -195,25 +195,25 @@ cdef void bm_release(GateBuffers *g, ChannelBuffers *c, int32_t segment) noexcep
         segment_recycle(g.pool, segment)
         _enqueue(g, c)
         if c.ready_count + c.with_reader == 0 and fb_i64_load_relaxed(&c.credit.backlog) > 0:
-            _starve(g, c)
+            _mark_lacking(g, c)
     else:
         _grant(g, c, segment, 0)
     bm_serve(g)
 
 
-cdef inline void _starve(GateBuffers *g, ChannelBuffers *c) noexcept nogil:
-    if not c.starved and not c.blocked:
-        c.starved = True
-        g.starved += 1
+cdef inline void _mark_lacking(GateBuffers *g, ChannelBuffers *c) noexcept nogil:
+    if not c.lacks_segment and not c.blocked:
+        c.lacks_segment = True
+        g.lacking += 1
 
 
 cdef inline void _wait_for_nothing(GateBuffers *g, ChannelBuffers *c) noexcept nogil:
     # It keeps no segment from who waits for one.
     cdef ChannelBuffers *w
     cdef ChannelBuffers *previous = NULL
-    if c.starved:
-        c.starved = False
-        g.starved -= 1
+    if c.lacks_segment:
+        c.lacks_segment = False
+        g.lacking -= 1
     if c.waiting:
         w = g.first_waiter
         while w != NULL and w != c:
@@ -248,7 +248,7 @@ cdef void bm_take_back(GateBuffers *g, ChannelBuffers *c, uint32_t n, uint32_t b
         n -= 1
     fb_i64_store_release(&c.credit.backlog, backlog)
     if backlog and c.ready_count + c.with_reader == 0:
-        _starve(g, c)
+        _mark_lacking(g, c)
     if not _satisfied(c):
         _enqueue(g, c)
     bm_serve(g)
@@ -289,9 +289,9 @@ cdef void bm_unblock(GateBuffers *g, ChannelBuffers *c) noexcept nogil:
     g.withheld -= c.with_reader
     if c.closed:
         return
-    # One that is poor says when it has something; any other is owed a segment at all times.
-    if c.ready_count + c.with_reader == 0 and (not c.poor or fb_i64_load_relaxed(&c.credit.backlog) > 0):
-        _starve(g, c)
+    # A channel that reports its backlog gets a segment when it has data; any other must always have one.
+    if c.ready_count + c.with_reader == 0 and (not c.reports_backlog or fb_i64_load_relaxed(&c.credit.backlog) > 0):
+        _mark_lacking(g, c)
     if not _satisfied(c) and _feed(g, c) != FED:
         _enqueue(g, c)
 
@@ -303,8 +303,8 @@ cdef void bm_serve(GateBuffers *g) noexcept nogil:
     cdef ChannelBuffers *following
     cdef int32_t s
     cdef Fed fed
-    while c != NULL and g.starved > 0:
-        if c.starved:
+    while c != NULL and g.lacking > 0:
+        if c.lacks_segment:
             s = local_try_acquire(g.local)
             if s < 0:
                 return

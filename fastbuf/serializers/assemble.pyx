@@ -123,11 +123,11 @@ cdef class BatchAssembler:
         if error == FB_APPEND_SHORT:
             raise BlockTruncated(f"{what} needs {self.c.need:,} bytes and {self.c.left:,} are left")
         if error == FB_APPEND_FALL:
-            raise BlockCorrupt(f"{what} has offsets that fall, or do not begin at 0")
+            raise BlockCorrupt(f"{what} has offsets that decrease, or do not begin at 0")
         if error == FB_APPEND_NULLS:
             raise BlockCorrupt(f"{what} has nulls and the schema allows none")
         if error == FB_APPEND_FLAGS:
-            raise BlockCorrupt(f"{what} has a flag that its type does not know")
+            raise BlockCorrupt(f"{what} has a flag that is unknown for its type")
         if error == FB_APPEND_EXTRA:
             raise BlockCorrupt(f"{what} is followed by {self.c.left:,} bytes that belong to no column")
         if error == FB_APPEND_PADDING:

@@ -81,10 +81,10 @@ def check_block(buf: Any, kind: int, fingerprint: int) -> tuple[int, memoryview]
     """
     view = memoryview(buf).cast("B")
     if view.nbytes < HEADER_BYTES:
-        raise BlockTruncated(f"a block of {view.nbytes} bytes: its header alone takes {HEADER_BYTES}")
+        raise BlockTruncated(f"a block of {view.nbytes} bytes: its header needs {HEADER_BYTES}")
     magic, version, found_kind, flags, found_print, body_bytes, records, crc = _HEADER.unpack_from(view)
     if magic != MAGIC:
-        raise BlockCorrupt(f"a block begins with {magic!r}, not {MAGIC!r}: these bytes are no block")
+        raise BlockCorrupt(f"a block begins with {magic!r}, not {MAGIC!r}: these bytes are not a block")
     if found_kind != kind:
         found = KIND_NAMES.get(found_kind, str(found_kind))
         raise BlockCorrupt(f"a block of kind {found} was given to the {KIND_NAMES[kind]} serializer")

@@ -131,7 +131,7 @@ cdef class ColumnPlan:
         if not hasattr(schema, "__arrow_c_schema__"):
             if not hasattr(schema, "to_arrow"):
                 raise TypeError(
-                    f"{type(schema).__name__} is no schema: give a Schema or something with __arrow_c_schema__"
+                    f"{type(schema).__name__} is not a schema: give a Schema or something with __arrow_c_schema__"
                 )
             self.arrow = schema.to_arrow()
         capsule = self.arrow.__arrow_c_schema__()
@@ -194,7 +194,7 @@ cdef class ColumnPlan:
             if self.nodes[child].bits == 0 and not (kind == FB_FSL and width == 0):
                 raise SchemaError(
                     f"column {path!r} is a list of {self.formats[child].decode()!r}, whose values take no bytes: such "
-                    "lists are not carried"
+                    "lists are not supported"
                 )
             if kind == FB_FSL:
                 bits += width * self.nodes[child].bits
@@ -243,7 +243,7 @@ cdef class ColumnPlan:
             t.kind, t.width, t.hash = FB_FSL, int(parameters), FB_HASH_NESTED
         else:
             text = fmt.decode("utf-8", "replace")
-            raise SchemaError(f"column {path!r} has the Arrow format {text!r}, which is not carried")
+            raise SchemaError(f"column {path!r} has the Arrow format {text!r}, which is not supported")
         wanted = s.n_children if t.kind == FB_STRUCT else 0
         if t.kind == FB_LIST32 or t.kind == FB_LIST64 or t.kind == FB_FSL:
             wanted = 1
@@ -370,7 +370,7 @@ cdef class BoundBatch:
             batch._export_to_c(<uintptr_t> &self.own)
             return self.bind_array(&self.own)
         if not hasattr(batch, "__arrow_c_array__"):
-            raise TypeError(f"{type(batch).__name__} is no batch: give something with __arrow_c_array__")
+            raise TypeError(f"{type(batch).__name__} is not a batch: give something with __arrow_c_array__")
         schema, array = batch.__arrow_c_array__()
         if self.plan.wire is not None or travels_as_other(schema_of(schema)):
             batch = to_wire(batch, self.plan.arrow_schema())
@@ -394,9 +394,9 @@ cdef class BoundBatch:
             if error == FB_BIND_LARGE:
                 raise SchemaMismatch(f"column {where!r} has {1 << 32:,} rows or more in one batch: slice the batch")
             if error == FB_BIND_OFFSETS:
-                raise SchemaMismatch(f"column {where!r} has offsets that fall: the batch is not valid Arrow")
+                raise SchemaMismatch(f"column {where!r} has offsets that decrease: the batch is not valid Arrow")
             raise SchemaMismatch(
-                f"column {where!r} has other buffers than its type asks for: the batch is not valid Arrow"
+                f"column {where!r} does not have the buffers that its type needs: the batch is not valid Arrow"
             )
         return 0
 

@@ -122,7 +122,8 @@ class _Chunk:
         offsets = self.array(path, "<u4", rows + 1)
         if offsets[0] or bool((offsets[1:] < offsets[:-1]).any()):
             raise BlockCorrupt(
-                f"a columnar chunk of {len(self.payload):,} bytes: {path} has offsets that fall, or do not begin at 0"
+                f"a columnar chunk of {len(self.payload):,} bytes: {path} has offsets that decrease, or do not "
+                "begin at 0"
             )
         return offsets[1:]
 
@@ -144,7 +145,7 @@ class ColumnView:
         nodes = 1 + sum(_nodes(field.type) for field in schema)
         flags = bytes(chunk.take("the chunk", -(-(8 + (nodes + 7) // 8) // 8) * 8 - 8))
         if int.from_bytes(flags, "little") >> nodes or flags[0] & 1:
-            raise BlockCorrupt(f"a columnar chunk of {len(payload):,} bytes has a flag that its type does not know")
+            raise BlockCorrupt(f"a columnar chunk of {len(payload):,} bytes has a flag that is unknown for its type")
         chunk.flags = flags
         for field in schema:
             path = f"column {field.name!r}"

@@ -353,8 +353,8 @@ cdef class ColumnarSerializer(Serializer):
         assembler.believe(not check)
         if not is_one(view):
             if not copy and view.shape[0]:
-                raise ValueError(f"a block of {count_elements(view)} chunks is no one batch in place: take iter(buf, "
-                                 "copy=False)")
+                raise ValueError(f"a block of {count_elements(view)} chunks cannot be read in place as one batch: use "
+                                 "iter(buf, copy=False)")
             if view.shape[0]:
                 assembler.append_elements(&view[0], view.shape[0])
             rows = assembler.rows

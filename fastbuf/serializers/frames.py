@@ -28,7 +28,7 @@ def table_of(data: Any, schema: Any = None) -> Any:
     try:
         table = data if isinstance(data, pyarrow.Table) else pyarrow.RecordBatchReader.from_stream(data).read_all()
     except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError) as error:
-        raise SchemaMismatch(f"{type(data).__name__} is no table, but another kind of stream: {error}") from error
+        raise SchemaMismatch(f"{type(data).__name__} is not a table, but another kind of stream: {error}") from error
     if schema is None or table.schema.names != schema.names:
         return table
     for at, (own, wanted) in enumerate(zip(table.schema, schema, strict=True)):

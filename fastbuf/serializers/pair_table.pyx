@@ -168,7 +168,7 @@ cdef class PairTable:
                 pair = <object> PyList_GET_ITEM(<PyObject *> pairs, i)
                 i += 1
                 if not (PyTuple_CheckExact(<PyObject *> pair) and PyTuple_GET_SIZE(<PyObject *> pair) == 2):
-                    raise RecordError(f"{pair!r:.80} is no tuple of a key and a value")
+                    raise RecordError(f"{pair!r:.80} is not a tuple of a key and a value")
                 key = <object> PyTuple_GET_ITEM(<PyObject *> pair, 0)
                 self._put(key, <object> PyTuple_GET_ITEM(<PyObject *> pair, 1), False)
         except StopIteration as error:

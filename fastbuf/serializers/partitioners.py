@@ -141,7 +141,7 @@ class RangePartitioner(BatchPartitioner):
             raise ValueError("at least one key column is needed")
         self.bounds = _columns(bounds, self.keys)
         if np.any(np.diff(_places(_columns(bounds, self.keys), self.bounds)) < 0):
-            raise ValueError("the bounds do not ascend")
+            raise ValueError("the bounds are not in ascending order")
         self._marks: list[tuple[Any, ...]] | None = None
         self._widths = [_FLOATS.get(str(column.type)) for column in self.bounds]
 

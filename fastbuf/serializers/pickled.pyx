@@ -267,8 +267,8 @@ cdef class PickledSerializer(Serializer):
             except RecordError as error:
                 raise type(error)(f"record {len(found)}: {error}") from error.__cause__
             if out.size() > 0xFFFFFFFF:
-                raise RecordTooLong(f"record {len(found)}: its pickle has {out.size():,} bytes, the format ends at "
-                                    f"{0xFFFFFFFF:,}")
+                raise RecordTooLong(f"record {len(found)}: its pickle has {out.size():,} bytes, the format allows at "
+                                    f"most {0xFFFFFFFF:,}")
             if out is self._sink:
                 # Small, in one piece: the pickler continues with the same sink.
                 found.append(out.first)

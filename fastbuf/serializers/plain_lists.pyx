@@ -302,7 +302,8 @@ cdef int _check_head(const uint8_t *p, int64_t left) except -1:
     if left < HEAD:
         raise BlockTruncated(f"{left} bytes: the head of a list of plain values takes {HEAD}")
     if p[0] != c"P" or p[1] != 1 or p[3] != 0:
-        raise BlockCorrupt(f"what begins with {p[0]:#x} {p[1]:#x} is no list of plain values, or of another version")
+        raise BlockCorrupt(
+            f"data that begins with {p[0]:#x} {p[1]:#x} is not a list of plain values, or has another version")
     return 0
 
 

@@ -64,7 +64,7 @@ cdef tuple _pair(object record, int64_t number):
 def _no_pair(record, number, why):
     shown = repr(record)
     shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
-    return RecordError(f"record {number} is no (key, value) pair but {why}: {shown}; map the records to pairs first")
+    return RecordError(f"record {number} is not a (key, value) pair but {why}: {shown}; map the records to pairs first")
 
 
 cdef class RecordGroups:

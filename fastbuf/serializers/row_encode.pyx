@@ -76,7 +76,8 @@ cdef int _refuse_none(Node *f) except -1:
 
 
 cdef int _too_long(Node *f, Py_ssize_t n) except -1:
-    raise RecordTooLong(f"field {<object> f.path!r} makes a record of {n:,} bytes: the format ends at {LONGEST:,}")
+    raise RecordTooLong(
+        f"field {<object> f.path!r} makes a record of {n:,} bytes: the format allows at most {LONGEST:,}")
 
 
 # ---------------------------------------------------------------------------------------------- fixed width

@@ -179,7 +179,8 @@ cdef class RowPlan:
             node.extra = self._keep(_zone(kind.zone, path) if kind.zone else None)
         elif kind.kind == "fixed_size_binary":
             if kind.width == 0:
-                raise SchemaError(f"field {path!r} has the type {kind}: rows carry fixed_size_binary of 1 byte or more")
+                raise SchemaError(
+                    f"field {path!r} has the type {kind}: rows support fixed_size_binary of 1 byte or more")
             node.op = OP_FIXED_BINARY
             node.slot = kind.width
         elif kind.kind == "struct":
@@ -190,7 +191,7 @@ cdef class RowPlan:
                 node.count = kind.width
         elif kind.kind == "map":
             if kind.children[0].type.nested:
-                raise SchemaError(f"field {path!r} has the type {kind}: rows carry maps of plain keys only")
+                raise SchemaError(f"field {path!r} has the type {kind}: rows support only maps with plain keys")
             from fastbuf.serializers.schema import DataType, Field
 
             self._items(node, Field("entry", DataType("struct", children=kind.children)), path + "[]", depth + 1)

@@ -38,7 +38,7 @@ def fields_from_class(cls: Any) -> list[Field]:
     """
     names = _names(cls)
     if names is None:
-        raise SchemaError(f"{cls!r} is no dataclass, named tuple, TypedDict or msgspec Struct")
+        raise SchemaError(f"{cls!r} is not a dataclass, named tuple, TypedDict or msgspec Struct")
     try:
         hints = typing.get_type_hints(cls, include_extras=True)
     except (NameError, TypeError) as error:
@@ -78,7 +78,7 @@ def _type(hint: Any, path: str, outer: tuple[Any, ...]) -> tuple[DataType, bool]
         kinds = [arg for arg in args if arg is not type(None)]
         if len(kinds) == 1 and len(args) == 2:
             return _type(kinds[0], path, outer)[0], True
-        raise SchemaError(f"field {path!r} is annotated as {hint}: a field has one type, or that or None")
+        raise SchemaError(f"field {path!r} is annotated as {hint}: a field must have one type, or one type or None")
     if hint in _PLAIN:
         return parse_type(_PLAIN[hint])
     if origin in (list, Sequence):
@@ -91,13 +91,14 @@ def _type(hint: Any, path: str, outer: tuple[Any, ...]) -> tuple[DataType, bool]
     names = _names(hint)
     if names is not None:
         if hint in outer:
-            raise SchemaError(f"field {path!r} is a {hint.__name__} within itself: records have a finite depth")
+            raise SchemaError(f"field {path!r} is a {hint.__name__} within itself: records cannot contain themselves")
         hints = typing.get_type_hints(hint, include_extras=True)
         inner = (_field(name, hints[name], f"{path}.{name}", (*outer, hint)) for name in names)
         return DataType("struct", children=tuple(inner)), False
     shown = getattr(hint, "__name__", hint) if isinstance(hint, type) else hint
     raise SchemaError(
-        f"field {path!r} is annotated as {shown}, which says no type: use Annotated[{shown}, 'int8'] or the like"
+        f"field {path!r} is annotated as {shown}, which does not determine a type: use Annotated[{shown}, "
+        "'int8'] or the like"
     )
 
 

@@ -71,7 +71,9 @@ def dtype_from_fields(fields: Iterable[Field], path: str = "") -> np.dtype[Any]:
 def _dtype(field: Field, path: str) -> Any:
     kind = field.type
     if field.nullable or kind.kind == "null":
-        raise SchemaError(f"field {path!r} is nullable, and NumPy has no null: fill it, and say so in the schema")
+        raise SchemaError(
+            f"field {path!r} is nullable, and NumPy has no null: fill the nulls, and make the field not nullable"
+        )
     if kind.kind == "dictionary":
         return _dtype(Field(field.name, kind.children[1].type, kind.children[1].nullable), path)
     if kind.kind == "bool":

@@ -109,7 +109,7 @@ class Hello:
         if magic != MAGIC:
             raise ProtocolError(f"a peer speaks another protocol or version: {magic!r}")
         if flow >= len(FLOW_CONTROLS):
-            raise ProtocolError(f"a peer has a flow control that there is not: {flow}")
+            raise ProtocolError(f"a peer announced an unknown flow control: {flow}")
         gate_id, channel, epoch, fingerprint, segment_size, stream, port, flush_ns = numbers
         return cls(
             gate_id, channel, epoch, fingerprint, segment_size, nonce, stream, port, flush_ns, FLOW_CONTROLS[flow]
@@ -167,7 +167,7 @@ def verdict_length(head: bytes, where: str) -> int:
     status, length = struct.unpack("<BH", head)
     fits = length == PROOF_BYTES if status == WELCOME else status in _REFUSALS and length <= REASON_BYTES
     if not fits:
-        raise ProtocolError(f"{where} gave a verdict that there is not: status {status}, {length} bytes behind it")
+        raise ProtocolError(f"{where} sent an unknown verdict: status {status}, followed by {length} bytes")
     return int(length)
 
 
@@ -193,7 +193,7 @@ class Greeting:
         """PROOF, for a server that has the gate; raises AuthenticationError or ExchangeError if it refuses."""
         if challenge[0] == REFUSED_PLAIN:
             raise AuthenticationError(
-                f"{self._where} speaks TLS alone: give this environment its certificates (tls=TlsConfig(...))"
+                f"{self._where} accepts only TLS: give this environment its certificates (tls=TlsConfig(...))"
             )
         if challenge[0] == BUSY:
             raise self._busy()

@@ -2,7 +2,7 @@
 
 One Python thread, which sleeps in ``select`` until a peer connects.  The number of unauthenticated connections and
 their time are bounded (``strangers``).  Channels that join an existing connection prove their secret to the same
-thread, by letters that the I/O thread passes on.
+thread, by messages that the I/O thread passes on.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Desk(Protocol):
     def admit(self, sock: socket.socket, applicant: Applicant) -> None:
         """The secret is proved: take over the socket, or raise ExchangeError to refuse."""
 
-    def letters_fd(self) -> int:
-        """A descriptor that is readable when there are letters."""
+    def messages_fd(self) -> int:
+        """A descriptor that is readable when there are handshake messages."""
 
-    def letters(self) -> list[tuple[int, int, bytes, str]]:
+    def messages(self) -> list[tuple[int, int, bytes, str]]:
         """Messages of joining channels: connection, stream, message, peer."""
 
     def reply(self, connection: int, stream: int, message: bytes, last: bool) -> None:
@@ -87,7 +87,7 @@ class Listener:
         self._socket = self._bind(host, ports)
         self.address: tuple[str, int] = self._socket.getsockname()[:2]
         self._wake_in, self._wake_out = socket.socketpair()
-        self._letters_fd = desk.letters_fd()
+        self._messages_fd = desk.messages_fd()
         self._closing = False
         self.strangers: Strangers[_Stranger] = Strangers(f"the listener on {self.address[0]}:{self.address[1]}")
         self._joining: dict[tuple[int, int], tuple[Applicant, float]] = {}
@@ -128,7 +128,7 @@ class Listener:
 
     def _run(self) -> None:
         with selectors.DefaultSelector() as selector:
-            for ours in (self._wake_in, self._letters_fd, self._socket):
+            for ours in (self._wake_in, self._messages_fd, self._socket):
                 selector.register(ours, selectors.EVENT_READ)
             try:
                 while not self._closing:
@@ -146,8 +146,8 @@ class Listener:
         events = selector.select(None if soonest is None else max(0.0, soonest - time.monotonic()))
         # Handle existing connections before accepting new ones, which may need their places.
         for key, _ in events:
-            if key.fileobj == self._letters_fd:
-                self._read_letters()
+            if key.fileobj == self._messages_fd:
+                self._read_messages()
             elif key.data in self.strangers:
                 self._advance(key.data, selector)
         self.strangers.next_round()
@@ -286,8 +286,8 @@ class Listener:
 
     # ---- channels that join a connection
 
-    def _read_letters(self) -> None:
-        for connection, stream, message, peer in self._desk.letters():
+    def _read_messages(self) -> None:
+        for connection, stream, message, peer in self._desk.messages():
             applicant, deadline = self._joining.pop((connection, stream), (None, 0.0))
             if applicant is None:
                 applicant = Applicant(self._desk.find_gate, stream, peer)

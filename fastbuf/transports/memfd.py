@@ -305,13 +305,13 @@ class MemfdTransport:
                 socket.send_fds(sock, [ANSWERED], [arena, writer.fd, partition.bell.fd])
                 answer = hs._receive(sock, 1, where)
             except TimeoutError as error:
-                raise PeerLost(f"{where} was lost as it connected: {error}") from error
+                raise PeerLost(f"{where} was lost while it connected: {error}") from error
             except OSError as error:  # the peer has just gone; TCP finds out whether it still wants data
-                raise Refused(f"{where} closed the line as it connected: {error}") from error
+                raise Refused(f"{where} closed the control line while it connected: {error}") from error
             if answer == IS_THERE:
-                raise SequenceError(f"{where} refused it: channel {hello.channel} is connected already")
+                raise SequenceError(f"{where} refused the channel: channel {hello.channel} is connected already")
             if answer == ENDED:
-                raise Refused(f"{where} refused it: its gate has ended")
+                raise Refused(f"{where} refused the channel: its gate has ended")
             if answer != ANSWERED:
                 raise Refused(f"{where} could not map this process's memory")
             sock.setblocking(False)

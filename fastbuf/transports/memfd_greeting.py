@@ -58,7 +58,7 @@ def greet(sock: socket.socket, hello: hs.Hello, secret: bytes, where: str) -> Fd
         fds.extend(got)
         head = verdict[: hs.VERDICT_HEAD_BYTES]
         if len(head) < hs.VERDICT_HEAD_BYTES:
-            raise Refused(f"{where} closed the line during the handshake")
+            raise Refused(f"{where} closed the control line during the handshake")
         hs.verdict_length(head, where)
         greeting.conclude(verdict)
         if len(fds) != 2:

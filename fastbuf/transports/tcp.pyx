@@ -28,7 +28,7 @@ from fastbuf.transports.tcp_loop cimport (
     COMMAND_ADD,
     COMMAND_JOIN,
     COMMAND_LEAVE,
-    COMMAND_LETTER,
+    COMMAND_MESSAGE,
     COMMAND_LET_GO,
     COMMAND_OPEN,
     COMMAND_REFUSE,
@@ -42,7 +42,7 @@ from fastbuf.transports.tcp_state cimport (
     Stream,
     connection_free,
     connection_new,
-    letter_new,
+    message_new,
     stream_free,
     stream_new,
 )
@@ -144,10 +144,10 @@ cdef class TcpTransport:
         environment = self.environment()
         return environment.gate(gate_id) if environment is not None else None
 
-    def letters_fd(self):
+    def messages_fd(self):
         return self.io.open_inbox()
 
-    def letters(self):
+    def messages(self):
         return self.io.take_inbox()
 
     def reply(self, connection, stream, message, last):
@@ -197,7 +197,7 @@ cdef class TcpTransport:
         cdef Command k
         cdef bytes welcome
         cdef InputGate gate = applicant.gate
-        command_init(&k, COMMAND_LETTER)
+        command_init(&k, COMMAND_MESSAGE)
         with self.lock:
             k.channel = self._open_channel(gate, applicant.hello)
             k.ping_interval_ns = seconds_ns(gate.config.ping_interval_s)
@@ -206,14 +206,14 @@ cdef class TcpTransport:
             k.id = applicant.stream
             try:
                 welcome = applicant.welcome()
-                k.letter = letter_new(<char *> welcome, len(welcome))
-                if k.letter == NULL:
+                k.message = message_new(<char *> welcome, len(welcome))
+                if k.message == NULL:
                     raise MemoryError
                 self.io.command(&k)
                 if k.result != 0:
                     raise PeerLost("the connection was closed")
             except Exception as error:
-                free(k.letter)
+                free(k.message)
                 self._lost_as_it_connected(gate, k.channel, applicant, error)
 
     cdef InputChannel *_open_channel(self, InputGate gate, hello) except NULL:
@@ -244,7 +244,7 @@ cdef class TcpTransport:
             while True:
                 route = self._route(target[:2], partition.config.flow_control)
                 if not route.lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
-                    raise PeerLost(f"{where} cannot be reached: another channel has been trying since before")
+                    raise PeerLost(f"{where} cannot be reached: another channel is still trying to connect")
                 try:
                     if route.serial == 0:
                         route.take(0)
@@ -429,12 +429,12 @@ cdef class TcpTransport:
     def _say(self, uint64_t serial, unsigned int stream, bytes message, bint last=False):
         """Send a handshake message through the I/O thread; it is dropped if the connection is gone."""
         cdef Command k
-        command_init(&k, COMMAND_REFUSE if last else COMMAND_LETTER)
+        command_init(&k, COMMAND_REFUSE if last else COMMAND_MESSAGE)
         k.serial = serial
         k.id = stream
         if message:
-            k.letter = letter_new(<char *> message, len(message))
-            if k.letter == NULL:
+            k.message = message_new(<char *> message, len(message))
+            if k.message == NULL:
                 raise MemoryError
         with self.lock:
             try:
@@ -442,10 +442,10 @@ cdef class TcpTransport:
                     raise ExchangeClosed("the environment was closed while it connected")
                 self.io.command(&k)
             except BaseException:
-                free(k.letter)
+                free(k.message)
                 raise
         if k.result != 0:
-            free(k.letter)
+            free(k.message)
 
     def _join(self, uint64_t serial, ResultPartition partition, int index, target, channel, where):
         """Add a channel to an existing connection; raises _Gone if it was closed."""
@@ -503,11 +503,11 @@ cdef class TcpTransport:
 
     cdef bytes _hear(self, Stream *s, int64_t deadline, where, Py_ssize_t least):
         # An empty message means: the connection is closed.
-        cdef bytes message = self.io.wait_letter(s, deadline)
+        cdef bytes message = self.io.wait_message(s, deadline)
         if message is None:
             raise PeerLost(f"{where} did not answer the handshake in time") from TimeoutError()
         if 0 < len(message) < least:
-            raise PeerLost(f"{where} gave half a message of the handshake")
+            raise PeerLost(f"{where} sent an incomplete handshake message")
         return message
 
     # ---- detaching

@@ -44,10 +44,10 @@ from fastbuf.transports.tcp_sender cimport sender_goes_on, sender_hears, sender_
 from fastbuf.transports.tcp_state cimport (
     AHEAD_BYTES,
     JOINS,
-    LETTERS,
+    JOIN_MESSAGES,
     OUT_FRAMES,
     OUT_LOT,
-    OUT_RIDERS,
+    OUT_PIGGYBACK,
     OUT_TURN,
     PHASE_CLOSING,
     PHASE_DEAD,
@@ -58,7 +58,7 @@ from fastbuf.transports.tcp_state cimport (
     ROLE_SENDER,
     STREAM_JOINING,
     Connection,
-    Letter,
+    Message,
     OutFrame,
     Registry,
     Stream,
@@ -68,8 +68,8 @@ from fastbuf.transports.tcp_state cimport (
     connection_lost,
     connection_mark,
     connection_violated,
-    letter_new,
-    letter_text,
+    message_new,
+    message_text,
     stream_new,
     stream_ready,
     stream_settle,
@@ -94,42 +94,42 @@ cdef void _joins(Connection *c) noexcept nogil:
         s = stream_new(ROLE_RECEIVER, 0)
         if s != NULL:
             connection_add(c, s, c.in_frame.stream)
-    if s == NULL or s.state != STREAM_JOINING or s.letters == LETTERS or s.heard_end:
-        connection_violated(c, NULL, b"a message of a handshake that nobody is in")
+    if s == NULL or s.state != STREAM_JOINING or s.messages == JOIN_MESSAGES or s.heard_end:
+        connection_violated(c, NULL, b"a handshake message for a channel that is not in a handshake")
         return
     c.in_stream = s
-    s.letters += 1
-    c.in_letter = letter_new(NULL, c.in_frame.length)
-    if c.in_letter == NULL:
+    s.messages += 1
+    c.in_message = message_new(NULL, c.in_frame.length)
+    if c.in_message == NULL:
         connection_violated(c, NULL, b"no memory for a handshake message")
     else:
-        c.in_data = <uint8_t *> letter_text(c.in_letter)
+        c.in_data = <uint8_t *> message_text(c.in_message)
 
 
-cdef void _on_letter(Connection *c, Stream *s) noexcept nogil:
+cdef void _on_message(Connection *c, Stream *s) noexcept nogil:
     cdef Registry *all = <Registry *> c.loop
-    cdef Letter *letter = c.in_letter
-    c.in_letter = NULL
-    letter.connection = c.serial
-    letter.stream = s.id
-    memcpy(letter.peer, c.peer, sizeof(c.peer))
+    cdef Message *message = c.in_message
+    c.in_message = NULL
+    message.connection = c.serial
+    message.stream = s.id
+    memcpy(message.peer, c.peer, sizeof(c.peer))
     pthread_mutex_lock(&all.lock)
     if s.role == ROLE_RECEIVER:
         if all.inbox == NULL:
-            all.inbox = letter
+            all.inbox = message
         else:
-            all.inbox_last.next = letter
-        all.inbox_last = letter
-    elif s.letter_in == NULL:
-        s.letter_in = letter
-        letter = NULL
+            all.inbox_last.next = message
+        all.inbox_last = message
+    elif s.message_in == NULL:
+        s.message_in = message
+        message = NULL
     pthread_mutex_unlock(&all.lock)
     if s.role == ROLE_RECEIVER:
         eventfd_write(all.inbox_fd, 1)
         return
     fb_event_notify(&all.answered)
-    if letter != NULL:
-        free(letter)
+    if message != NULL:
+        free(message)
         connection_violated(c, s, b"it sent a handshake message out of order")
     elif c.in_frame.value == JOIN_REFUSED:
         s.sub = NULL            # nothing was sent: its queue is unchanged
@@ -148,7 +148,7 @@ cdef void _on_frame(Connection *c) noexcept nogil:
             connection_mark(c)
         return
     if c.in_frame.type == FRAME_JOIN:
-        _on_letter(c, s)
+        _on_message(c, s)
     elif s.role == ROLE_SENDER:
         sender_hears(s)
     else:
@@ -299,14 +299,14 @@ cdef void connection_goes_on(Connection *c) noexcept nogil:
 
 cdef bint _next(Stream *s, OutFrame *f) noexcept nogil:
     """Writes the next frame of a stream; False: it has nothing to send."""
-    cdef Letter *letter = s.letter_out
+    cdef Message *message = s.message_out
     if s.said_end:
         return False
-    if letter != NULL:
-        s.letter_out = NULL
-        frame_set(&f.header, FRAME_JOIN, s.id, letter.length, 0, JOIN_REFUSED if s.refusing else 0)
-        f.data = <uint8_t *> letter_text(letter)
-        f.owned = letter
+    if message != NULL:
+        s.message_out = NULL
+        frame_set(&f.header, FRAME_JOIN, s.id, message.length, 0, JOIN_REFUSED if s.refusing else 0)
+        f.data = <uint8_t *> message_text(message)
+        f.owned = message
         s.said_end = s.refusing
         return True
     if s.want_done:
@@ -317,12 +317,12 @@ cdef bint _next(Stream *s, OutFrame *f) noexcept nogil:
         return True
     if s.parting:
         s.said_end = True
-        letter = s.parting_text
+        message = s.parting_text
         s.parting_text = NULL
-        frame_set(&f.header, <uint8_t> s.parting, s.id, 0 if letter == NULL else letter.length, 0, 0)
-        if letter != NULL:
-            f.data = <uint8_t *> letter_text(letter)
-            f.owned = letter
+        frame_set(&f.header, <uint8_t> s.parting, s.id, 0 if message == NULL else message.length, 0, 0)
+        if message != NULL:
+            f.data = <uint8_t *> message_text(message)
+            f.owned = message
         return True
     return False
 
@@ -347,7 +347,7 @@ cdef void _put(Connection *c, Stream *s, OutFrame *f) noexcept nogil:
     _put_own(c, f)
 
 
-cdef void _give_rides(Connection *c) noexcept nogil:
+cdef void _piggyback(Connection *c) noexcept nogil:
     """A write is about to go out: add small amounts of credit, which alone would not be worth a write.
 
     If each message is answered by another, credit never needs a write of its own, which would cost a system call and a
@@ -355,11 +355,11 @@ cdef void _give_rides(Connection *c) noexcept nogil:
     """
     cdef Stream *s
     cdef OutFrame *f
-    cdef uint32_t most = min(<uint32_t> OUT_FRAMES, c.out_count + OUT_RIDERS)
-    while c.first_rider != NULL and c.out_count < most:
-        s = c.first_rider
-        c.first_rider = s.next_rider
-        s.rides = False
+    cdef uint32_t most = min(<uint32_t> OUT_FRAMES, c.out_count + OUT_PIGGYBACK)
+    while c.first_piggyback != NULL and c.out_count < most:
+        s = c.first_piggyback
+        c.first_piggyback = s.next_piggyback
+        s.piggybacks = False
         if s.connection == NULL or s.out:       # as in _gather
             continue
         f = _place(c)
@@ -400,8 +400,8 @@ cdef void _gather(Connection *c) noexcept nogil:
             if not sender_goes_on(s, f):
                 break
             _put(c, s, f)
-    if c.out_count and c.first_rider != NULL:
-        _give_rides(c)
+    if c.out_count and c.first_piggyback != NULL:
+        _piggyback(c)
 
 
 cdef ssize_t _send(Connection *c) noexcept nogil:
@@ -471,10 +471,10 @@ cdef void connection_write(Connection *c, bint eager) noexcept nogil:
     cdef bint was_blocked = c.blocked
     c.blocked = False
     while c.phase == PHASE_OPEN:
-        c.hungry = False
+        c.needs_credit = False
         _gather(c)
         if c.out_count == 0:
-            if eager and c.hungry:
+            if eager and c.needs_credit:
                 eager = False
                 connection_read(c, READS_A_LOOK)
                 continue

@@ -62,13 +62,13 @@ from fastbuf._native.threads cimport pthread_mutex_t, pthread_t
 from fastbuf.exchange.driver cimport Driver
 from fastbuf.exchange.gate_core cimport GateCore
 from fastbuf.exchange.input_channel cimport InputChannel
-from fastbuf.transports.tcp_state cimport Connection, Letter, Registry, Stream
+from fastbuf.transports.tcp_state cimport Connection, Message, Registry, Stream
 
 cdef enum CommandKind:
     COMMAND_ADD = 1             # add a connection and its first stream
     COMMAND_JOIN = 2            # add a stream, held by the caller, to the connection
-    COMMAND_LETTER = 3          # send the letter, in the stream's handshake; with a gate: the stream is accepted
-    COMMAND_REFUSE = 4          # the same as the stream's last frame; without a letter: ABORT
+    COMMAND_MESSAGE = 3         # send the message, in the stream's handshake; with a gate: the stream is accepted
+    COMMAND_REFUSE = 4          # the same as the stream's last frame; without a message: ABORT
     COMMAND_OPEN = 5            # the handshake is over and the caller no longer holds the stream
     COMMAND_LEAVE = 6           # the caller no longer holds the stream, whose handshake failed
     COMMAND_LET_GO = 7          # detach streams from a gate or a subpartition
@@ -82,7 +82,7 @@ cdef struct Command:
     Stream *stream
     uint64_t serial             # identifies a connection, and
     uint32_t id                 # a stream of it
-    Letter *letter              # owned by the loop from now on, if the result is 0
+    Message *message            # owned by the loop from now on, if the result is 0
     GateCore *gate
     InputChannel *channel
     int64_t ping_interval_ns

@@ -300,7 +300,7 @@ cdef void _free_doomed(IoLoop *loop) noexcept nogil:
     loop.all.doomed = NULL
     while s != NULL:
         following = s.next_doomed
-        if s.ready or s.rides or fb_u32_load_acquire(&s.dirty):
+        if s.ready or s.piggybacks or fb_u32_load_acquire(&s.dirty):
             s.next_doomed = loop.all.doomed
             loop.all.doomed = s
         else:
@@ -349,12 +349,12 @@ cdef int _say(IoLoop *loop, Command *k, int64_t now) noexcept nogil:
     """Sends a handshake message; with a gate it is the receiver's last one, and the channel becomes connected."""
     cdef Connection *c = _connection(loop, k.serial)
     cdef Stream *s = connection_find(c, k.id) if c != NULL else NULL
-    if s == NULL or s.state != STREAM_JOINING or s.heard_end or s.letter_out != NULL or s.parting or \
+    if s == NULL or s.state != STREAM_JOINING or s.heard_end or s.message_out != NULL or s.parting or \
             (k.gate != NULL and k.gate.flow.kind != c.flow.kind):
         return -1
-    s.letter_out = k.letter
+    s.message_out = k.message
     s.refusing = k.kind == COMMAND_REFUSE
-    if s.refusing and k.letter == NULL:
+    if s.refusing and k.message == NULL:
         stream_part(s, FRAME_ABORT, b"the secret was not proved in time")
     if k.gate != NULL:
         s.state = STREAM_OPEN
@@ -425,7 +425,7 @@ cdef void _carry_out(IoLoop *loop, Command *k) noexcept nogil:
         k.result = _add(loop, k, now)
     elif k.kind == COMMAND_JOIN:
         k.result = _join(loop, k, now)
-    elif k.kind == COMMAND_LETTER or k.kind == COMMAND_REFUSE:
+    elif k.kind == COMMAND_MESSAGE or k.kind == COMMAND_REFUSE:
         k.result = _say(loop, k, now)
     elif k.kind == COMMAND_OPEN or k.kind == COMMAND_LEAVE:
         _leave(loop, k.stream, k.kind == COMMAND_OPEN, now)

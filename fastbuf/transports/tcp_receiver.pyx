@@ -48,7 +48,7 @@ from fastbuf.transports.tcp_state cimport (
     stream_drop_incoming,
     stream_part,
     stream_ready,
-    stream_rides,
+    stream_piggyback,
 )
 
 cdef enum:
@@ -75,7 +75,7 @@ cdef void receiver_starts(Stream *s) noexcept nogil:
     if c.in_frame.type != FRAME_DATA and c.in_frame.type != FRAME_EVENT and c.in_frame.type != FRAME_RETURN:
         return
     if s.state == STREAM_JOINING:
-        connection_violated(c, NULL, b"a channel that had not proved its secret spoke")
+        connection_violated(c, NULL, b"a channel sent a frame before it had proved its secret")
         return
     if s.gate == NULL or c.in_frame.type == FRAME_RETURN or not _in_sequence(s):
         return
@@ -116,7 +116,7 @@ cdef void _hear_event(Stream *s) noexcept nogil:
     if s.gate == NULL:
         free(event)
     elif gate_deliver_event(s.gate, s.channel, event) != 0:
-        connection_violated(s.connection, s, b"an event was sent that there was no place for")
+        connection_violated(s.connection, s, b"an event was sent without event credit")
 
 
 cdef void _hear_data(Stream *s) noexcept nogil:
@@ -138,7 +138,7 @@ cdef void _hear_data(Stream *s) noexcept nogil:
     if rc != 0:
         connection_violated(c, s, b"no memory for the queue of buffers")
     else:
-        stream_rides(s)             # the reader may return the credit before the next write
+        stream_piggyback(s)         # the reader may return the credit before the next write
 
 
 cdef void _hear_done(Stream *s) noexcept nogil:

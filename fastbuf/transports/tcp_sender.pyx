@@ -114,8 +114,8 @@ cdef bint sender_next(Stream *s, OutFrame *f) noexcept nogil:
         if s.flow.kind != FLOW_CREDIT:
             _wait(s)
             return False
-        s.connection.hungry = True
-        if s.poor and not s.asked:
+        s.connection.needs_credit = True
+        if s.reports_backlog and not s.asked:
             s.asked = True
             frame_set(&f.header, FRAME_RETURN, s.id, 0, sub_queued(s.sub), 0)
             return True
@@ -167,7 +167,7 @@ cdef void sender_hears(Stream *s) noexcept nogil:
         if s.said_end:
             _end_heard(s, False)
         else:
-            connection_violated(s.connection, s, b"an end was acknowledged that had not been said")
+            connection_violated(s.connection, s, b"the end of partition was acknowledged before it was sent")
     elif kind == FRAME_CREDIT:
         if granted > (0x7fffffff - s.flow.credit if s.flow.kind == FLOW_CREDIT else 0) or \
                 places > EVENT_CREDIT - s.event_credit:
@@ -180,7 +180,7 @@ cdef void sender_hears(Stream *s) noexcept nogil:
     elif kind == FRAME_FLOW:
         stopped = all.source.stopped != 0
         if places > EVENT_CREDIT - s.event_credit or not flow_heard(&s.flow, &all.source, granted, fb_now_ns()):
-            connection_violated(s.connection, s, b"an announcement that its flow control has not")
+            connection_violated(s.connection, s, b"an announcement that its flow control does not use")
         else:
             s.event_credit += places
             stream_ready(s)
@@ -188,7 +188,7 @@ cdef void sender_hears(Stream *s) noexcept nogil:
                 streams_go_on(all)
     elif kind == FRAME_RECALL:
         s.recalled = True
-        s.poor = True
+        s.reports_backlog = True
         stream_ready(s)
     elif kind == FRAME_CANCEL:
         _end_heard(s, True)

@@ -27,13 +27,13 @@ cdef enum:
     OUT_FRAMES = 16             # most frames in one gather write
     OUT_LOT = 8                 # most frames of one stream if no other stream is ready
     OUT_TURN = 2                # most frames of one stream if others are ready
-    OUT_RIDERS = 2              # further frames added to a write that would not cause a write alone
+    OUT_PIGGYBACK = 2              # further frames added to a write that would not cause a write alone
     AHEAD_BYTES = 1024          # bytes read beyond those needed: small frames need fewer calls
     READS_A_TURN = 32           # reads of one connection before the others get their turn
     # reads by a waiting thread: it goes on with what has arrived while the rest is in transit
     READS_A_LOOK = 4
     JOINS = 64                  # most streams of one connection that have not proved their secret yet
-    LETTERS = 2                 # messages of each side in a handshake
+    JOIN_MESSAGES = 2           # messages of each side in a handshake
 
 cdef enum StreamRole:
     ROLE_SENDER = 1
@@ -61,16 +61,16 @@ cdef struct Registry:
     FlowSource source           # state of flow control for all senders
     int64_t next_send_ns        # when a stream delayed by its rate may go on; -1: there is none
     fb_au32 stops               # how often a connection was stopped.  Written with the turn, read at any time
-    pthread_mutex_t lock        # guards letters and the loop's commands
-    Letter *inbox               # handshakes of joining streams, in order of arrival; for the listener's thread
-    Letter *inbox_last
-    int inbox_fd                # eventfd, written when `inbox` gets a letter; -1: there is no listener
-    fb_event answered           # a command was executed; or a held stream got a letter or is over
+    pthread_mutex_t lock        # guards handshake messages and the loop's commands
+    Message *inbox              # handshakes of joining streams, in order of arrival; for the listener's thread
+    Message *inbox_last
+    int inbox_fd                # eventfd, written when `inbox` gets a message; -1: there is no listener
+    fb_event answered           # a command was executed; or a held stream got a message or is over
 
 
 # A handshake message, or the text of a final ABORT: malloc'ed, `length` bytes follow.
-cdef struct Letter:
-    Letter *next
+cdef struct Message:
+    Message *next
     uint64_t connection         # serial
     uint32_t stream
     uint32_t length
@@ -91,7 +91,7 @@ cdef struct Stream:
     fb_au32 cancel_asked        # receiver: send CANCEL (or ABORT, if the gate has failed)
     fb_au32 gone                # 1: over; read by the thread that holds the stream
     # -- the loop's lock
-    Letter *letter_in           # for a held stream: handshake letters that arrived
+    Message *message_in         # for a held stream: handshake message that arrived
     # -- the turn
     Connection *connection      # NULL: over
     int state
@@ -103,15 +103,15 @@ cdef struct Stream:
     Stream *next_in_bucket
     bint ready                  # on the connection's list of streams that may have frames to send
     Stream *next_ready
-    bint rides                  # receiver: on the connection's list of streams whose credit waits for another write
-    Stream *next_rider
+    bint piggybacks             # receiver: on the connection's list of streams whose credit waits for another write
+    Stream *next_piggyback
     uint32_t out                # number of its frames being sent: one, or several whole buffers in a row
-    Letter *letter_out
-    bint refusing               # letter_out is a refusal, and the last frame
-    uint32_t letters            # letters received
+    Message *message_out
+    bint refusing               # message_out is a refusal, and the last frame
+    uint32_t messages           # handshake messages received
     # frame still to be sent after it was detached: FRAME_CANCEL, or FRAME_ABORT with parting_text
     int parting
-    Letter *parting_text
+    Message *parting_text
     bint want_done              # answer the peer's end with DONE
     uint32_t done_sequence
     bint said_end
@@ -126,7 +126,7 @@ cdef struct Stream:
     bint flush_pending          # committed bytes may be sent even if the buffer is not full
     FlowSender flow
     bint recalled               # the receiver wants unused credit back
-    bint poor                   # credit was recalled before: tell the receiver when a buffer waits for credit ...
+    bint reports_backlog        # credit was recalled before: tell the receiver when a buffer waits for credit ...
     bint asked                  # ... it was told
     uint32_t event_credit       # events that may be sent; they need no credit, and this bounds what the receiver stores
     # receiver
@@ -162,7 +162,7 @@ cdef struct Connection:
     Connection *next_running
     int epoll_fd                # the epoll in which fd is registered, if epoll_mask is set
     uint32_t epoll_mask         # events registered with epoll
-    bint hungry                 # a stream has data to send and no credit
+    bint needs_credit           # a stream has data to send and no credit
     bint blocked                # the socket took only part of the data: wait for EPOLLOUT
     int64_t linger_until_ns     # PHASE_CLOSING ends at this time at the latest
     # state of the check whether the peer is alive
@@ -183,7 +183,7 @@ cdef struct Connection:
     uint32_t peer_id            # smallest id that the next stream opened by the peer may have
     Stream *first_ready
     Stream *last_ready
-    Stream *first_rider
+    Stream *first_piggyback
     # input
     uint8_t ahead[AHEAD_BYTES]
     uint32_t ahead_at
@@ -196,7 +196,7 @@ cdef struct Connection:
     uint8_t *in_data            # where the next one is stored; NULL: dropped
     int32_t in_segment
     EventBlob *in_event         # the event being read
-    Letter *in_letter
+    Message *in_message
     char in_text[ABORT_BYTES]
     # output: a ring of frames; the first one may have been sent in part
     OutFrame out[OUT_FRAMES]
@@ -210,15 +210,15 @@ cdef Connection *connection_new(int fd, bint dialled, Flow flow, uint32_t segmen
 cdef void connection_free(Connection *c) noexcept nogil
 cdef Stream *stream_new(int role, uint32_t number) noexcept nogil
 cdef void stream_free(Stream *s) noexcept nogil
-cdef Letter *letter_new(const void *text, uint32_t length) noexcept nogil
-cdef inline char *letter_text(Letter *letter) noexcept nogil:
-    return <char *> (letter + 1)
+cdef Message *message_new(const void *text, uint32_t length) noexcept nogil
+cdef inline char *message_text(Message *message) noexcept nogil:
+    return <char *> (message + 1)
 # streams of a connection
 cdef int connection_add(Connection *c, Stream *s, uint32_t id) noexcept nogil
 cdef Stream *connection_find(Connection *c, uint32_t id) noexcept nogil
 cdef void connection_mark(Connection *c) noexcept nogil     # the loop is to run it
 cdef void stream_ready(Stream *s) noexcept nogil            # it may have frames to send
-cdef void stream_rides(Stream *s) noexcept nogil            # it may have credit to announce with the next write
+cdef void stream_piggyback(Stream *s) noexcept nogil        # adds its credit to the next write
 cdef void streams_go_on(Registry *all) noexcept nogil       # restarts streams that another stream's gate had stopped
 cdef void stream_over(Stream *s) noexcept nogil
 cdef void stream_settle(Stream *s) noexcept nogil           # ends it if both sides have sent their end

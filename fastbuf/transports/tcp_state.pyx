@@ -65,19 +65,19 @@ cdef Stream *stream_new(int role, uint32_t number) noexcept nogil:
 
 
 cdef void stream_free(Stream *s) noexcept nogil:
-    free(s.letter_in)
-    free(s.letter_out)
+    free(s.message_in)
+    free(s.message_out)
     free(s.parting_text)
     free(s)
 
 
-cdef Letter *letter_new(const void *text, uint32_t length) noexcept nogil:
-    cdef Letter *letter = <Letter *> calloc(1, sizeof(Letter) + length)
-    if letter != NULL:
-        letter.length = length
+cdef Message *message_new(const void *text, uint32_t length) noexcept nogil:
+    cdef Message *message = <Message *> calloc(1, sizeof(Message) + length)
+    if message != NULL:
+        message.length = length
         if text != NULL:
-            memcpy(letter_text(letter), text, length)
-    return letter
+            memcpy(message_text(message), text, length)
+    return message
 
 
 # ---- lists
@@ -159,12 +159,12 @@ cdef void stream_ready(Stream *s) noexcept nogil:
     connection_mark(c)
 
 
-cdef void stream_rides(Stream *s) noexcept nogil:
+cdef void stream_piggyback(Stream *s) noexcept nogil:
     cdef Connection *c = s.connection
-    if not s.rides:
-        s.rides = True
-        s.next_rider = c.first_rider
-        c.first_rider = s
+    if not s.piggybacks:
+        s.piggybacks = True
+        s.next_piggyback = c.first_piggyback
+        c.first_piggyback = s
 
 
 cdef void stream_doom(Stream *s) noexcept nogil:
@@ -209,8 +209,8 @@ cdef void stream_drop_incoming(Stream *s) noexcept nogil:
     c.in_data = NULL
     free(c.in_event)
     c.in_event = NULL
-    free(c.in_letter)
-    c.in_letter = NULL
+    free(c.in_message)
+    c.in_message = NULL
 
 
 cdef void stream_detach(Stream *s) noexcept nogil:
@@ -241,7 +241,7 @@ cdef void stream_part(Stream *s, int kind, const char *text) noexcept nogil:
         return
     s.parting = kind
     if text != NULL:
-        s.parting_text = letter_new(text, <uint32_t> min(strlen(text), <size_t> ABORT_BYTES))
+        s.parting_text = message_new(text, <uint32_t> min(strlen(text), <size_t> ABORT_BYTES))
 
 
 cdef void stream_over(Stream *s) noexcept nogil:
@@ -311,9 +311,9 @@ cdef void _off(Connection *c) noexcept nogil:
         s = s.next_ready
     c.first_ready = NULL
     c.last_ready = NULL
-    while c.first_rider != NULL:
-        c.first_rider.rides = False
-        c.first_rider = c.first_rider.next_rider
+    while c.first_piggyback != NULL:
+        c.first_piggyback.piggybacks = False
+        c.first_piggyback = c.first_piggyback.next_piggyback
 
 
 cdef void connection_close(Connection *c) noexcept nogil:

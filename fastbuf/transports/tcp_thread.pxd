@@ -8,7 +8,7 @@ from fastbuf.transports.tcp_state cimport Stream
 cdef class IoThread:
     cdef IoLoop *loop
     cdef int pid
-    cdef int waiting            # threads in wait_letter; guarded by the GIL
+    cdef int waiting            # threads in wait_message; guarded by the GIL
     cdef int check(self) except -1
     cdef int command(self, Command *k) except -1
     cdef int connections(self)
@@ -17,8 +17,8 @@ cdef class IoThread:
     cdef list links(self)
     cdef unsigned int stops(self)
     cdef int open_inbox(self) except -1
-    # (serial, stream, message, peer) of letters for the listener's thread
+    # (serial, stream, message, peer) of handshake messages for the listener's thread
     cdef list take_inbox(self)
     # The next handshake message for the thread that holds the stream; empty: the stream is over; None: timeout.
-    cdef bytes wait_letter(self, Stream *s, int64_t deadline_ns)
+    cdef bytes wait_message(self, Stream *s, int64_t deadline_ns)
     cpdef stop(self)

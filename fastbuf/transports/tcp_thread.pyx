@@ -1,4 +1,4 @@
-"""One native I/O thread, and how Python's threads talk to it: commands with results, and letters of handshakes."""
+"""One native I/O thread, and how Python's threads talk to it: commands with results, and handshake messages."""
 
 import os
 import time
@@ -55,7 +55,7 @@ from fastbuf._native.threads cimport (
 )
 from fastbuf.transports.tcp_guest cimport guest_init
 from fastbuf.transports.tcp_loop cimport COMMAND_STOP, Command, IoLoop, command_init, loop_main, loop_wake
-from fastbuf.transports.tcp_state cimport Connection, Letter, Stream, connection_free, letter_text, stream_free
+from fastbuf.transports.tcp_state cimport Connection, Message, Stream, connection_free, message_text, stream_free
 
 from fastbuf.errors import ExchangeClosed, ResourceError
 
@@ -179,56 +179,56 @@ cdef class IoThread:
 
     cdef list take_inbox(self):
         cdef uint64_t ignored
-        cdef Letter *letter
-        cdef Letter *following
+        cdef Message *message
+        cdef Message *following
         if self.loop == NULL:           # it has ended before the listener's thread
             return []
         eventfd_read(self.loop.all.inbox_fd, &ignored)
         pthread_mutex_lock(&self.loop.all.lock)
-        letter = self.loop.all.inbox
+        message = self.loop.all.inbox
         self.loop.all.inbox = NULL
         pthread_mutex_unlock(&self.loop.all.lock)
         taken = []
-        while letter != NULL:
-            following = letter.next
-            taken.append((letter.connection, letter.stream, <bytes> letter_text(letter)[:letter.length],
-                          (<bytes> letter.peer).decode()))
-            free(letter)
-            letter = following
+        while message != NULL:
+            following = message.next
+            taken.append((message.connection, message.stream, <bytes> message_text(message)[:message.length],
+                          (<bytes> message.peer).decode()))
+            free(message)
+            message = following
         return taken
 
-    cdef bytes wait_letter(self, Stream *s, int64_t deadline_ns):
-        cdef Letter *letter = NULL
+    cdef bytes wait_message(self, Stream *s, int64_t deadline_ns):
+        cdef Message *message = NULL
         cdef uint32_t key
         cdef bint over = False
         cdef int64_t now
         self.check()
         self.waiting += 1
         try:
-            while letter == NULL and not over:
+            while message == NULL and not over:
                 now = fb_now_ns()
                 if now >= deadline_ns:
                     return None
                 with nogil:
                     key = fb_event_prepare(&self.loop.all.answered)
-                    # before the letter, since the last letter may arrive before the end
+                    # before the message, since the last message may arrive before the end
                     over = fb_u32_load_acquire(&s.gone)
                     pthread_mutex_lock(&self.loop.all.lock)
-                    letter = s.letter_in
-                    s.letter_in = NULL
+                    message = s.message_in
+                    s.message_in = NULL
                     pthread_mutex_unlock(&self.loop.all.lock)
-                    if letter != NULL or over:
+                    if message != NULL or over:
                         fb_event_cancel(&self.loop.all.answered)
                     else:
                         fb_event_wait(&self.loop.all.answered, key, min(deadline_ns, now + SLICE_NS))
-                if letter == NULL:
+                if message == NULL:
                     PyErr_CheckSignals()
         finally:
             self.waiting -= 1
-        if letter == NULL:
+        if message == NULL:
             return b""
-        text = <bytes> letter_text(letter)[:letter.length]
-        free(letter)
+        text = <bytes> message_text(message)[:message.length]
+        free(message)
         return text
 
     cpdef stop(self):
@@ -251,8 +251,8 @@ cdef class IoThread:
         cdef Connection *next_connection
         cdef Stream *s = self.loop.all.streams
         cdef Stream *next_stream
-        cdef Letter *letter = self.loop.all.inbox
-        cdef Letter *next_letter
+        cdef Message *message = self.loop.all.inbox
+        cdef Message *next_message
         while c != NULL:
             next_connection = c.next
             connection_free(c)
@@ -261,10 +261,10 @@ cdef class IoThread:
             next_stream = s.next
             stream_free(s)
             s = next_stream
-        while letter != NULL:
-            next_letter = letter.next
-            free(letter)
-            letter = next_letter
+        while message != NULL:
+            next_message = message.next
+            free(message)
+            message = next_message
         for fd in (self.loop.epoll_fd, self.loop.event_fd, self.loop.all.inbox_fd):
             if fd >= 0:
                 close(fd)

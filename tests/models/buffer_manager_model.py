@@ -39,13 +39,13 @@ class Channel:
     unannounced: int = 0
     available: int = 0  # announced - used
     waiting: bool = False
-    starved: bool = True
+    lacks_segment: bool = True
     closed: bool = False
     blocked: bool = False
     was_blocked: bool = False
     recall: bool = False
     recalled: bool = False
-    poor: bool = False
+    reports_backlog: bool = False
     received: int = 0
     delivered: int = 0
 
@@ -56,7 +56,7 @@ class Gate:
     in_use: int = 0
     floating_out: int = 0
     missing: int = 0
-    starved: int = 0
+    lacking: int = 0
     unopened: int = 0  # channels that have not come yet
     waiters: tuple[int, ...] = ()
     queue: tuple[tuple[int, bool], ...] = ()  # (producer, is the end of partition): of each in order of arrival
@@ -104,9 +104,9 @@ class Buffers:
         c.unannounced += 1
         if self.setting.without != "a channel is asked again after its next credit":
             c.recalled = False
-        if c.starved:
-            c.starved = False
-            self.gates[g].starved -= 1
+        if c.lacks_segment:
+            c.lacks_segment = False
+            self.gates[g].lacking -= 1
 
     def _try_acquire(self, g: int) -> bool:
         gate = self.gates[g]
@@ -117,9 +117,9 @@ class Buffers:
 
     def _acquire(self, g: int, c: Channel) -> bool:
         gate = self.gates[g]
-        behind = gate.starved + gate.unopened
+        behind = gate.lacking + gate.unopened
         kept = behind if self.setting.without != "leave one for who has none" else 0
-        if not c.starved and kept and gate.limit - gate.in_use <= kept:
+        if not c.lacks_segment and kept and gate.limit - gate.in_use <= kept:
             return False
         return self._try_acquire(g)
 
@@ -155,7 +155,7 @@ class Buffers:
         gate.unopened = max(0, gate.unopened - 1)
         c.missing = self.setting.exclusive
         gate.missing += self.setting.exclusive
-        gate.starved += 1
+        gate.lacking += 1
         if self._feed(g, p) != "fed":
             self._enqueue(g, p)
 
@@ -197,13 +197,13 @@ class Buffers:
                     self._enqueue(g, p)
             else:
                 self._recycle(g)
-        elif c.blocked or (gate.starved and (c.ready + c.with_reader > 0 or c.poor)):
+        elif c.blocked or (gate.lacking and (c.ready + c.with_reader > 0 or c.reports_backlog)):
             c.missing += 1
             gate.missing += 1
             self._recycle(g)
             self._enqueue(g, p)
             if c.ready + c.with_reader == 0 and c.backlog > 0:
-                self._starve(g, c)
+                self._mark_lacking(g, c)
         elif self.setting.without != "what is released is credit again":
             self._grant(g, p)
         else:
@@ -211,16 +211,16 @@ class Buffers:
         if self.setting.without != "who waits is served by a release":
             self.bm_serve(g)
 
-    def _starve(self, g: int, c: Channel) -> None:
-        if not c.starved and not c.blocked:
-            c.starved = True
-            self.gates[g].starved += 1
+    def _mark_lacking(self, g: int, c: Channel) -> None:
+        if not c.lacks_segment and not c.blocked:
+            c.lacks_segment = True
+            self.gates[g].lacking += 1
 
     def _wait_for_nothing(self, g: int, p: int) -> None:
         c, gate = self.channels[g][p], self.gates[g]
-        if c.starved:
-            c.starved = False
-            gate.starved -= 1
+        if c.lacks_segment:
+            c.lacks_segment = False
+            gate.lacking -= 1
         if c.waiting:
             gate.waiters = tuple(w for w in gate.waiters if w != p)
             c.waiting = False
@@ -241,7 +241,7 @@ class Buffers:
             self._take_one_back(g, c)
         c.backlog = backlog
         if backlog and c.ready + c.with_reader == 0:
-            self._starve(g, c)
+            self._mark_lacking(g, c)
         if not self._satisfied(c):
             self._enqueue(g, p)
         if self.setting.without != "who waits is served by what is given back":
@@ -263,8 +263,8 @@ class Buffers:
         c.blocked = False
         if c.closed:
             return
-        if c.ready + c.with_reader == 0 and (not c.poor or c.backlog > 0):
-            self._starve(g, c)
+        if c.ready + c.with_reader == 0 and (not c.reports_backlog or c.backlog > 0):
+            self._mark_lacking(g, c)
         if self.setting.without == "who is unblocked is given what it waits for":
             return
         if not self._satisfied(c) and self._feed(g, p) != "fed":
@@ -290,7 +290,7 @@ class Buffers:
         gate = self.gates[g]
         for p in gate.waiters:
             c = self.channels[g][p]
-            if gate.starved and c.starved:
+            if gate.lacking and c.lacks_segment:
                 if not self._try_acquire(g):
                     return
                 c.missing -= 1
@@ -313,6 +313,6 @@ class Buffers:
         for p in gate.waiters:
             c = self.channels[g][p]
             floats = c.ready < self._wanted(c) and gate.floating_out < self.setting.floating
-            if c.starved or (room > gate.starved and (c.missing or floats)):
+            if c.lacks_segment or (room > gate.lacking and (c.missing or floats)):
                 return True
         return False

@@ -108,11 +108,11 @@ class Credits(Buffers):
 
     def recall(self, g: int) -> None:
         """_recall: a channel has none, and the pool none for it."""
-        if not self.gates[g].starved or self.setting.without == "who has what it does not need is asked for it":
+        if not self.gates[g].lacking or self.setting.without == "who has what it does not need is asked for it":
             return
         for c in self.channels[g]:
-            if c.state == OPEN and not c.starved and not c.recalled:
-                c.recalled = c.recall = c.poor = True
+            if c.state == OPEN and not c.lacks_segment and not c.recalled:
+                c.recalled = c.recall = c.reports_backlog = True
 
     def take_back(self, g: int, p: int, n: int, backlog: int) -> None:
         """gate_take_back."""
@@ -306,7 +306,7 @@ class Credits(Buffers):
                 return f"producer {p} is done", lambda w, p=p: w.finish(p)
         for g, row in enumerate(self.channels):
             for p, c in enumerate(row):
-                if c.poor or c.says:  # what it gives back depends on what it has heard
+                if c.reports_backlog or c.says:  # what it gives back depends on what it has heard
                     continue
                 if c.back and not c.sub_closed:
                     word = c.back[0]
@@ -460,7 +460,7 @@ class Credits(Buffers):
                 assert not self.could_serve(g), f"F5: gate {g} lets a channel wait and has segments"
                 most = max(c.ready + c.with_reader for c in row)
                 asked = s.open and all(c.recalled for c in row if c.state == OPEN and c.ready + c.with_reader > 1)
-                assert not gate.starved or most < 2 or asked, (
+                assert not gate.lacking or most < 2 or asked, (
                     f"F5: a channel of gate {g} has none while another has {most}, and was not asked for it"
                 )
         for p in range(len(self.producers)):

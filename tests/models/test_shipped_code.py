@@ -269,13 +269,13 @@ MUTATIONS: dict[str, tuple[Scenario, str, str, str]] = {
     "no fence before the drainer looks at the low-water mark": (
         queue_of_many,
         "exchange/result_subpartition.pyx",
-        "    fb_fence_seq_cst()          # low_water after head: see the wake-ups\n",
+        "    fb_fence_seq_cst()          # low_water after head: see the wake-ups in the .pxd\n",
         "",
     ),
     "no fence before a writer looks again": (
         queue_of_many,
         "exchange/result_subpartition.pyx",
-        "        fb_fence_seq_cst()      # before the look: see the wake-ups\n",
+        "        fb_fence_seq_cst()      # before the check: see the wake-ups in the .pxd\n",
         "",
     ),
     "a flush that is asked for before its bytes are shown": (

@@ -140,7 +140,7 @@ def test_what_does_not_fit_together_is_told(spark: Any) -> None:
         a.cogroup(fbs.group_by(right, "s", num_partitions=2)).apply_in_arrow(told, SEEN)
     with pytest.raises(ConfigError, match="func takes 1 arguments"):
         a.cogroup(b).apply_in_arrow(len, SEEN)
-    with pytest.raises(ConfigError, match="cogroup takes what group_by gives, not a DataFrame"):
+    with pytest.raises(ConfigError, match="cogroup needs the result of group_by, not a DataFrame"):
         a.cogroup(right)
 
 

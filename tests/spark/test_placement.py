@@ -230,7 +230,7 @@ def test_what_cannot_run_is_refused_on_the_driver(spark: Any) -> None:
 def test_settings_of_the_session_are_read(spark: Any) -> None:
     spark.conf.set("spark.fastbuf.memoryByts", "1m")
     try:
-        with pytest.raises(ConfigError, match="memoryByts is no setting"):
+        with pytest.raises(ConfigError, match="memoryByts is not a setting"):
             fbs.repartition(numbers(spark, 10, 2), 2, "k")
     finally:
         spark.conf.unset("spark.fastbuf.memoryByts")

@@ -105,7 +105,7 @@ def test_what_is_unpacked_into_two_comes_out_as_a_tuple(spark: Any, mode: str) -
 def test_what_is_no_pair_fails_here_and_there(spark: Any, record: Any, mode: str) -> None:
     rdd = spark.sparkContext.parallelize([(1, 1), record], 1)
     assert "unpack" in failure(lambda: rdd.partitionBy(2).count())
-    assert "record 1 is no (key, value) pair" in failure(lambda: fbs.partition_by(rdd, 2, mode=mode).count())
+    assert "record 1 is not a (key, value) pair" in failure(lambda: fbs.partition_by(rdd, 2, mode=mode).count())
 
 
 @pytest.mark.parametrize("mode", MODES)

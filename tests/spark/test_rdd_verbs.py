@@ -172,7 +172,7 @@ def test_what_is_no_pair_is_named(spark: Any, mode: str) -> None:
         lambda: fbs.reduce_by_key(rdd, operator.add, 2, mode=mode),
         lambda: fbs.group_by_key(rdd, 2, mode=mode),
     ):
-        assert "record 1 is no (key, value) pair" in failure(lambda make=make: make().count())
+        assert "record 1 is not a (key, value) pair" in failure(lambda make=make: make().count())
 
 
 @pytest.mark.parametrize("where", ["before", "after"])

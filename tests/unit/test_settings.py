@@ -144,7 +144,7 @@ def test_gates(env: fb.ShuffleEnvironment, given: dict[str, Any], words: str) ->
     [
         ({"serializer": None}, "serializer is None"),
         ({"targets": 5}, "targets is 5"),
-        ({"targets": []}, "without targets"),
+        ({"targets": []}, "targets is empty"),
         (
             {"targets": [("127.0.0.1", 5000)]},
             r"target 0 is \('127.0.0.1', 5000\): it must be an InputGate, its address, or",

@@ -66,7 +66,7 @@ def _quoted(name: str) -> str:
 
 def _position(key: Any, schema: StructType) -> int:
     if not isinstance(key, str) or key not in schema.names:
-        raise ConfigError(f"agg_arrow finds no column {key!r} in what before gives, which is {schema.names}")
+        raise ConfigError(f"agg_arrow finds no column {key!r} in the output of before, which has {schema.names}")
     return schema.names.index(key)
 
 

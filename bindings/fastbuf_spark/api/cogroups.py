@@ -195,7 +195,7 @@ def _union(left: _Side, right: _Side) -> tuple[DataFrame, list[str | Column]]:
 def cogrouped(left: Grouped, right: Any) -> Cogrouped:
     """What :meth:`Grouped.cogroup` gives."""
     if not isinstance(right, type(left)):
-        raise ConfigError(f"cogroup takes what group_by gives, not a {type(right).__name__}")
+        raise ConfigError(f"cogroup needs the result of group_by, not a {type(right).__name__}")
     for name, a, b in (
         ("number of keys", len(as_keys(left._keys)), len(as_keys(right._keys))),
         ("num_partitions", left._num_partitions, right._num_partitions),

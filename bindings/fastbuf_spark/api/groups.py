@@ -352,7 +352,7 @@ def no_converters() -> str:
             return "" if "arrow_cast" in known else "this Spark converts results of pandas in another way"
     except (ImportError, AttributeError):
         pass
-    return "this Spark has not the converters that fastbuf makes frames of pandas with (those of Spark 4.3)"
+    return "this Spark lacks the converters to pandas that fastbuf uses (those of Spark 4.3)"
 
 
 def limits_of(conf: ShuffleConf) -> Limits:

@@ -38,7 +38,7 @@ def check_renames(system: Any, path: str) -> None:
     if not _renames(system):
         kind = getattr(system, "type_name", type(system).__name__)
         raise ConfigError(
-            f"{path}: a rename on {kind} is no single step, so readers could see some of the files. Write to a file "
+            f"{path}: a rename on {kind} is not atomic, so readers could see some of the files. Write to a file "
             "system that has one (local, HDFS), or let Spark write, by the committer of your store: "
             "to_df().write.parquet(path)"
         )

@@ -42,8 +42,8 @@ def parquet_schema(metadata: Any, arrow: pa.Schema, path: str, ntz: bool = True,
     version = told.get(SPARK_VERSION, b"").decode()
     if any(key in told for key in LEGACY) or version.startswith(("1.", "2.")):
         raise SchemaError(
-            f"{path} has dates in the calendar used before Spark 3 ({version or 'legacy'}): Spark alone counts "
-            "them over; use spark.read.parquet"
+            f"{path} has dates in the calendar used before Spark 3 ({version or 'legacy'}): only Spark "
+            "converts them; use spark.read.parquet"
         )
     if ROW_METADATA in told:
         return nullable(StructType.fromJson(json.loads(told[ROW_METADATA])))

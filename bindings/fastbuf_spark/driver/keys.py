@@ -282,7 +282,7 @@ def _check_key(key: str | Column, name: str, kind: DataType) -> str:
     inside = "" if part is kind else f", in which is {part.simpleString()}"
     what = f"{column} has Spark's type {kind.simpleString()}{inside}"
     if never:
-        raise SchemaError(f"{what}: Spark hashes no {never}; use another key")
+        raise SchemaError(f"{what}: Spark cannot hash {never}; use another key")
     return f"{what}, whose rows only Spark's own shuffle can place"
 
 

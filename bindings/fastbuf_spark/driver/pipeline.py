@@ -97,7 +97,7 @@ class Plan:
 
     def _problem(self, frame: Any, partitions: int, mode: str, varies: str) -> str:
         if is_connect(self.spark):
-            return "Spark Connect has no driver process to meet in"
+            return "with Spark Connect there is no driver process for the rendezvous"
         if frame.isStreaming:
             return "a streaming input cannot be read by a second job"
         if mode == "auto" and varies:

@@ -111,7 +111,7 @@ def list_files(system: Any, paths: Sequence[str]) -> list[File]:
     for path in paths:
         info = system.get_file_info(path)
         if info.type == fs.FileType.NotFound:
-            raise ResourceError(f"{path}: there is nothing")
+            raise ResourceError(f"{path} does not exist")
         if info.type == fs.FileType.File:
             found.append(File(info.path, info.size, changed(info), ()))
             continue

@@ -88,7 +88,7 @@ class Control:
             self.send({"op": "hello", "version": VERSION, "exchange": exchange, "nonce": nonce, "proof": mine})
             welcome = self.expect("welcome", timeout=timeout)
             if not same(welcome.get("proof"), proof(secret, "driver", str(hello["nonce"]), nonce, exchange)):
-                raise AuthenticationError(f"what answers at {where} does not have the secret of exchange {exchange}")
+                raise AuthenticationError(f"the server at {where} does not know the secret of exchange {exchange}")
             self._unpacker.limit = FRAME_BYTES
         except BaseException:
             self._sock.close()
@@ -172,7 +172,7 @@ class Control:
         if message["op"] == "abort" and "abort" not in ops:
             raise ExchangeAborted(str(message["reason"]))
         if message["op"] not in ops:
-            raise ProtocolError(f"the driver said {message['op']!r}, expected {' or '.join(ops)}")
+            raise ProtocolError(f"the driver sent {message['op']!r}, expected {' or '.join(ops)}")
         return message
 
     def verdict(self, timeout: float = REASON_WAIT_S) -> Message | None:

@@ -51,7 +51,7 @@ class Piece:
         if (info.size, changed(info)) != (self.size, self.changed):
             raise ResourceError(
                 f"{self.fragment.path} has been changed since it was planned: it had {self.size} bytes, and now has "
-                f"{info.size}; read it anew (fbs.read_...)"
+                f"{info.size}; read it again (fbs.read_...)"
             )
 
 
@@ -150,6 +150,6 @@ def instants(texts: pa.Array, kind: pa.DataType, zone: str, name: str) -> pa.Arr
         return pc.coalesce(told, local)
     except pa.ArrowInvalid as error:
         raise SchemaMismatch(
-            f"column {name} has a text that is no timestamp in ISO 8601, or of an hour that {zone} has not: {error}; "
-            "read it as a string, and convert it in a function of your own"
+            f"column {name} has a text that is not a timestamp in ISO 8601, or an hour that does not exist in {zone}: "
+            f"{error}; read it as a string, and convert it in a function of your own"
         ) from error

@@ -221,7 +221,7 @@ class ShuffleStage:
 
         sc = SparkContext._active_spark_context
         if sc is None:
-            raise ConfigError("a ShuffleStage is made on the driver, where the SparkContext is; there is none")
+            raise ConfigError("a ShuffleStage must be made on the driver: there is no SparkContext here")
         if isinstance(num_partitions, bool) or not isinstance(num_partitions, int) or num_partitions < 1:
             raise ConfigError(f"num_partitions is {num_partitions!r}: it must be a number from 1 up")
         stopped = preflight(sc, num_partitions, "barrier")

@@ -44,7 +44,7 @@ def read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ConfigError(f"--compare {path}: {error}") from error
     if not isinstance(found, dict) or found.get("format") != 1:
-        raise ConfigError(f"--compare {path}: no file of fastbuf bench --json (format 1)")
+        raise ConfigError(f"--compare {path}: not a file of fastbuf bench --json (format 1)")
     return found
 
 

@@ -133,4 +133,4 @@ def test_a_saved_history_is_shown_again_and_written_as_a_trace(tmp_path: Path) -
 
     saved.write_text("{}")
     done = CliRunner().invoke(cli, ["replay", str(saved)])
-    assert (done.exit_code, "no history" in done.output) == (1, True)
+    assert (done.exit_code, "not a history" in done.output) == (1, True)

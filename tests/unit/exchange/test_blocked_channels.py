@@ -345,7 +345,7 @@ with fb.ShuffleEnvironment(segments=64) as env:
 
 def test_an_only_thread_that_waits_for_blocked_channels_is_told() -> None:
     done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, timeout=PATIENCE_S, check=True)
-    assert "all its channels that have not ended are blocked: unblock one" in done.stdout
+    assert "all its channels that have not ended are blocked, and no other thread could unblock one" in done.stdout
 
 
 PRODUCER = """

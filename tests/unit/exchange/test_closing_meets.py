@@ -151,15 +151,15 @@ def test_a_records_own_code_does_not_write(
     }
     writer.emit("before")
     record = Reentrant(calls[inner])
-    with pytest.raises(Exception, match="one thread writes, and one record at a time"):
+    with pytest.raises(Exception, match="use it from one thread, and for one record at a time"):
         writer.emit(record) if outer == "emit" else writer.emit_many([record])
     writer.emit("after")
     writer.close()
     assert list(gate) == ["before", "after"]
 
 
-def test_letters_are_asked_for_after_the_end(env: fb.ShuffleEnvironment) -> None:
+def test_messages_are_asked_for_after_the_end(env: fb.ShuffleEnvironment) -> None:
     env.listen()
     transport: Any = env._tcp()
     env.close()
-    assert transport.letters() == []
+    assert transport.messages() == []

@@ -34,7 +34,7 @@ def test_an_environment_dropped_without_close_warns_and_ends_at_once(shared: boo
             for _ in range(50):
                 env = fb.ShuffleEnvironment(segments=16, shared=shared)
                 env.listen()
-                with pytest.warns(ResourceWarning, match=r"forgotten without close\(\).*call env.close\(\)"):
+                with pytest.warns(ResourceWarning, match=r"was not closed.*call env.close\(\)"):
                     del env
     finally:
         gc.enable()
@@ -62,7 +62,7 @@ def test_so_does_one_with_gates_and_writers(transport: str) -> None:
         assert gate.poll(20) == [(1,)]
         writer.emit((2,))
 
-    with pytest.warns(ResourceWarning, match="forgotten without close") as told:  # noqa: PT031
+    with pytest.warns(ResourceWarning, match="was not closed: it is closed now") as told:  # noqa: PT031
         leave_it()
         deadline = time.monotonic() + 20
         while len(told) < (1 if transport == "local" else 2):
@@ -241,7 +241,7 @@ def test_the_interpreter_ends_without_crash_or_wait(shared: bool, end: str, warn
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    told = done.stderr.count("was forgotten without close(): all of it ends now")
+    told = done.stderr.count("was not closed: it is closed now")
     assert told == (2 if warned == "default" else 1), done.stderr[-3000:]  # Python shows the last error of an exit
     assert warned == "error" or "Traceback" not in done.stderr
     assert time.monotonic() - began < 4, "it waited for a thread that the interpreter had stopped"

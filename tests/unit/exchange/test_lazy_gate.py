@@ -93,6 +93,6 @@ def test_the_bound_of_a_record_holds() -> None:
 def test_rows_only() -> None:
     with (
         fb.ShuffleEnvironment(segments=64) as env,
-        pytest.raises(ConfigError, match="a lazy gate is of a RowSerializer, not of a PickledSerializer"),
+        pytest.raises(ConfigError, match="lazy=True needs a RowSerializer, and the serializer is a PickledSerializer"),
     ):
         env.create_input_gate(fb.PickledSerializer(), channels=1, lazy=True)

@@ -143,7 +143,7 @@ def test_a_selector_is_pickled_and_bound_anew() -> None:
 def test_what_cannot_be() -> None:
     batch = pa.record_batch({"k": pa.array(range(10)), "m": pa.array([[1]] * 10)})
     serializer = fb.ColumnarSerializer(batch.schema)
-    with pytest.raises(ConfigError, match="one of sample and bounds"):
+    with pytest.raises(ConfigError, match="neither of sample and bounds"):
         fb.range_by("k")
     with pytest.raises(ConfigError, match="at least one key"):
         fb.range_by(sample=batch)

@@ -77,7 +77,7 @@ def test_a_gate_that_could_not_read_on_does_not_read_on(local: bool) -> None:
         writer.partition.flush()
         with pytest.raises(fb.errors.BlockCorrupt):
             gate.poll(20)
-        with pytest.raises(fb.errors.ExchangeAborted, match="could not read on: BlockCorrupt"):
+        with pytest.raises(fb.errors.ExchangeAborted, match="failed while reading: BlockCorrupt"):
             gate.poll(20)
         assert not gate.finished
         gate.close()

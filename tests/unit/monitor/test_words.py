@@ -33,7 +33,7 @@ def test_every_cause_has_words_and_something_to_do(cause: str) -> None:
          "(93% of its time, on a CPU for 2% of that, 41.2 times its peers for each row). It waits for something"),
         ("user_function", {"share": 0.93, ON_CPU: 0.99, TIMES: 41.2}, "See what is different about its rows"),
         ("user_function", {"share": 0.93, ON_CPU: 0.99, TIMES: 1.0}, "Make that function faster, or use more"),
-        ("stopped", {"seconds stopped": 2.13, "of": 4.8}, "stood still (for 2.1 s of 4.8 s). See what stops"),
+        ("stopped", {"seconds stopped": 2.13, "of": 4.8}, "process was stopped (for 2.1 s of 4.8 s). See what stops"),
         ("gc", {"seconds in the collector": 3.7, "of": 4.3}, "(for 3.7 s of 4.3 s)"),
         ("cpu_starved", {"seconds waiting for a CPU": 3.7, "of": 4.9}, "Use fewer slots than cores"),
         ("cpu_starved", {"seconds waiting for a CPU": 0.1, "of": 4.9, THROTTLED: 3.0},

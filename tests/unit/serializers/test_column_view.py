@@ -121,11 +121,11 @@ def test_truncated_and_altered() -> None:
     made = bytearray(text.dumps(pa.record_batch([["ab", "c"]], schema=Schema.of(s="string").to_arrow())))
     first_end, flags, last = HEADER_BYTES + 16 + 4, HEADER_BYTES + 8, len(made) - 1
     for at, to, says in (
-        (first_end, 9, "column 's' has offsets that fall"),
-        (first_end - 4, 1, "column 's' has offsets that fall, or do not begin at 0"),
+        (first_end, 9, "column 's' has offsets that decrease"),
+        (first_end - 4, 1, "column 's' has offsets that decrease, or do not begin at 0"),
         (flags, 2, "column 's' has nulls"),
-        (flags, 1, "a flag that its type does not know"),
-        (flags + 7, 1, "a flag that its type does not know"),
+        (flags, 1, "a flag that is unknown for its type"),
+        (flags + 7, 1, "a flag that is unknown for its type"),
         (last, 1, "column 's' has padding that is not 0"),
     ):
         other = bytearray(made)

@@ -185,8 +185,8 @@ def test_what_columns_cannot_carry_is_refused_when_the_serializer_is_made(kind: 
 @pytest.mark.parametrize(
     ("kind", "says"),
     [
-        ("map<list<int8>, int8>", "'x' .*maps of plain keys only"),
-        ("map<struct<a: int8>, int8>", "'x' .*maps of plain keys only"),
+        ("map<list<int8>, int8>", "'x' .*only maps with plain keys"),
+        ("map<struct<a: int8>, int8>", "'x' .*only maps with plain keys"),
         ("fixed_size_binary(0)", "'x' .*of 1 byte or more"),
         ("timestamp[us,Nowhere/Land]", "'x': no time zone 'Nowhere/Land'"),
         ("list<struct<z: timestamp[us,Nowhere/Land]>>", r"'x\[\]\.z': no time zone"),

@@ -121,11 +121,11 @@ def test_the_proof_is_that_of_the_records_read() -> None:
 
 @pytest.mark.parametrize("record", [(1, 2, 3), (1,), "abc", 7, None], ids=repr)
 def test_what_is_no_pair_has_its_number(record: Any) -> None:
-    with pytest.raises(RecordError, match=r"record 1 is no \(key, value\) pair"):
+    with pytest.raises(RecordError, match=r"record 1 is not a \(key, value\) pair"):
         PairTable(None, max).fill(iter([(1, 1), record]), NO_LIMIT)
-    with pytest.raises(RecordError, match="record 0 is no"):
+    with pytest.raises(RecordError, match="record 0 is not a"):
         PairTable(None, max).passing(iter([record]), 5)
-    with pytest.raises(RecordError, match="no tuple of a key and a value"):
+    with pytest.raises(RecordError, match="not a tuple of a key and a value"):
         PairTable().add([record])
 
 

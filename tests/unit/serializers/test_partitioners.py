@@ -112,7 +112,7 @@ class TestRange:
             RangePartitioner.from_sample(batch.slice(0, 0), "k", 2)
         with pytest.raises(ValueError, match="partitions is 0: it must be an integer from 1"):
             RangePartitioner.from_sample(batch, "k", 0)
-        with pytest.raises(ValueError, match="do not ascend"):
+        with pytest.raises(ValueError, match="not in ascending order"):
             RangePartitioner("k", pa.record_batch({"k": [2, 1]}))
         with pytest.raises(SchemaError, match="int64, its bounds are double"):
             RangePartitioner("k", pa.record_batch({"k": [1.5]})).partition(batch)

@@ -136,7 +136,7 @@ def test_altered_and_cut_bytes_are_refused_or_read_as_something_else() -> None:
 
 
 def test_what_is_refused_says_why() -> None:
-    for wrong, words in ((b"", "0 bytes"), (b"P\x01", "2 bytes"), (b"X" * 40, "is no list of plain values")):
+    for wrong, words in ((b"", "0 bytes"), (b"P\x01", "2 bytes"), (b"X" * 40, "is not a list of plain values")):
         with pytest.raises(BlockError, match=words):
             unpack_plain(wrong)
         with pytest.raises(BlockError, match=words):

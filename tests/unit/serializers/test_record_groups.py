@@ -164,7 +164,7 @@ def test_what_spark_unpacks_comes_out_as_a_pair() -> None:
 def test_what_is_no_pair_is_refused_as_spark_does(record: Any, words: str) -> None:
     with pytest.raises((ValueError, TypeError)):
         as_spark([record], 2)
-    with pytest.raises(RecordError, match=r"record 2 is no \(key, value\) pair") as caught:
+    with pytest.raises(RecordError, match=r"record 2 is not a \(key, value\) pair") as caught:
         gathered(RecordGroups(2), [(1, 1), (2, 2), record])
     assert words in str(caught.value)
 

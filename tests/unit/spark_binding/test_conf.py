@@ -45,7 +45,7 @@ def test_minus_one_is_a_buffer_timeout() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("spark.fastbuf.memoryByte", "1m", "is no setting"),
+        ("spark.fastbuf.memoryByte", "1m", "is not a setting"),
         ("spark.fastbuf.memoryBytes", "lots", "whole number"),
         ("spark.fastbuf.memoryBytes", "64k", "at least 8"),
         ("spark.fastbuf.checksum", "yes", "true or false"),

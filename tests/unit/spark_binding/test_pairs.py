@@ -328,7 +328,7 @@ def test_a_record_that_is_no_pair_has_its_number() -> None:
     for combine in (None, Combine(None, operator.add, 1 << 20), Combine(None, pow, 1 << 20)):
         for pickled in (False, True):
             for count in (0, 7, 700):
-                with pytest.raises(RecordError, match=f"record {count} is no "):
+                with pytest.raises(RecordError, match=f"record {count} is not a "):
                     read(RecordCodec(2, combine=combine), [*((1, 1) for _ in range(count)), (1, 2, 3)], pickled)
 
 

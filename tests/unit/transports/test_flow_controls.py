@@ -264,11 +264,11 @@ CREDIT, CANCEL, RETURN, FLOW = 2, 5, 10, 11
 @pytest.mark.parametrize(
     ("flow_control", "said", "why"),
     [
-        ("credit", frame(FLOW, value=1), "an announcement that its flow control has not"),
-        ("watermark", frame(FLOW, value=1), "an announcement that its flow control has not"),
-        ("on_off", frame(FLOW, value=9), "an announcement that its flow control has not"),
-        ("pid_rate", frame(FLOW), "an announcement that its flow control has not"),
-        ("stepwise", frame(FLOW, sequence=17, value=1), "an announcement that its flow control has not"),
+        ("credit", frame(FLOW, value=1), "an announcement that its flow control does not use"),
+        ("watermark", frame(FLOW, value=1), "an announcement that its flow control does not use"),
+        ("on_off", frame(FLOW, value=9), "an announcement that its flow control does not use"),
+        ("pid_rate", frame(FLOW), "an announcement that its flow control does not use"),
+        ("stepwise", frame(FLOW, sequence=17, value=1), "an announcement that its flow control does not use"),
         ("on_off", frame(CREDIT, value=1), "more credit than can be counted"),
     ],
 )

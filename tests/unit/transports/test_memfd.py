@@ -305,9 +305,9 @@ def test_what_is_no_block_of_a_channel(tmp_path: Any) -> None:
         arena, bell = fb.Arena.attach(env.pool.arena.fileno()), Doorbell.attach(gate.bell.fd)
         with open(tmp_path / "file", "wb+") as file, pytest.raises(ConfigError, match="sealed"):
             SharedReader(file.fileno(), arena, bell, "somebody")
-        with pytest.raises(ConfigError, match="no block"):
+        with pytest.raises(ConfigError, match="not the shared block of a channel"):
             SharedReader(gate.bell.fd, arena, bell, "somebody")
-        with pytest.raises(ConfigError, match="no doorbell"):
+        with pytest.raises(ConfigError, match="is not a doorbell"):
             Doorbell.attach(end.fd)
         with mmap.mmap(end.fd, 0) as mapped, memoryview(mapped) as view, view.cast("I") as words:
             for word, value in ((3, 1), (3, 3), (3, 1 << 20), (3, 2048), (4, 64)):

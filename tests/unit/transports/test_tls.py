@@ -188,7 +188,7 @@ def test_the_bytes_are_not_to_be_read_on_the_way(hosts: dict[str, fb.TlsConfig])
 @pytest.mark.parametrize(
     ("consumer", "producer", "text"),
     [
-        ("far", None, "speaks TLS alone"),
+        ("far", None, "accepts only TLS"),
         (None, "near", "did not pass TLS's handshake"),
         ("stranger", "near", "did not pass TLS's handshake"),
         ("far", "stranger", "did not pass TLS's handshake"),
