@@ -1,7 +1,7 @@
-"""What travels through an exchange: record batches of a DataFrame, or groups of an RDD's records.
+"""Codecs: how the record batches of a DataFrame, or the records of an RDD, are sent through an exchange.
 
-A codec is shipped to the workers.  It makes their serializers and selectors, turns what a task reads into the
-items a writer takes, and what a gate gives into what the user sees.
+A codec is sent to the workers.  It makes their serializers and selectors, converts the input of a task to the items
+that a writer takes, and the output of a gate to what the user's function gets.
 """
 
 from __future__ import annotations
@@ -20,59 +20,59 @@ if TYPE_CHECKING:
     from fastbuf.serializers.pair_table import PairTable
     from fastbuf.serializers.plain_sums import PlainSums
 
-Empty = Callable[[list[int]], list[int]]  #: from the partitions that were seen to the empty ones that are left
-GROUP_BYTES = 32 << 10  #: about one segment: a group that is longer spans segments, one that is shorter wastes pickles
+Empty = Callable[[list[int]], list[int]]  #: takes the partitions that had rows, returns the remaining, empty ones
+GROUP_BYTES = 32 << 10  #: about one segment: longer groups span segments, and shorter ones cost more pickles
 
 
 class Sender(Protocol):
-    """One producer's way from what its task reads to what its writer takes."""
+    """Converts the input of one producer to items for its writer."""
 
-    selector: Any  #: which consumer an item goes to
+    selector: Any  #: chooses the consumer of an item
 
     def items(self, source: Iterable[Any]) -> Iterator[Any]:
-        """What the writer takes, from what the task reads."""
+        """The items for the writer, from the task's input."""
 
     def digest(self, writer: Any) -> tuple[int, int]:
-        """Records read, dropped ones too, and a sum of 64 bits over their keys' mixed hashes, in any order."""
+        """Number of records read, including dropped ones, and a 64-bit sum of their keys' hashes."""
 
 
 class Codec(Protocol):
-    """The interface of both kinds."""
+    """The interface of both kinds of codec."""
 
     def serializer(self, checksum: bool) -> Any:
         """A new serializer."""
 
     def sender(self, partitions: int, wanted: Sequence[int], producer: int, empty: Empty | None = None) -> Sender:
-        """What producer number ``producer`` sends by, when of ``partitions`` these alone are asked for, in order.
+        """The sender of producer number ``producer``, for the partitions ``wanted`` of ``partitions``, in order.
 
-        ``empty`` is given where the input has been folded (:mod:`fastbuf_spark.folding`).
+        ``empty`` is given if the input was folded (:mod:`fastbuf_spark.folding`).
         """
 
     def opened(self, polled: Any) -> Iterable[Any]:
-        """What the user sees, from what ``gate.poll`` gave."""
+        """The input of the user's function, from a result of ``gate.poll``."""
 
     def count(self, item: Any) -> int:
-        """The user's records in an item."""
+        """The number of the user's records in an item."""
 
 
 @dataclass(frozen=True)
 class BatchCodec:
-    """Record batches, placed by Spark's hash of the key columns; without keys, in turn.
+    """Record batches, partitioned by Spark's hash of the key columns; without keys, in turn.
 
     Attributes
     ----------
     schema
-        Arrow schema of what travels: no name twice, and columns that are keys alone behind the others.
+        Arrow schema of the batches that are sent: names are unique, and columns used only as keys come last.
     keys
         Positions of the key columns, in the order in which they are hashed.
     before
         The user's function on the map side, or None.
     shown
-        What the user's functions see and give of it: other names, or fewer columns; None: all as it travels.
+        The schema for the user's functions, with other names or fewer columns; None: the same as ``schema``.
     given
-        The input's names for ``before``, if Spark knows its columns by other ones.
+        Names of the input's columns for ``before``, if they differ from those in Spark's plan.
     whole
-        The function after the shuffle is fastbuf's own, and gets all columns as they travel.
+        Whether the function after the shuffle is fastbuf's own, which gets all columns as they were sent.
     """
 
     schema: pa.Schema
@@ -83,7 +83,7 @@ class BatchCodec:
     whole: bool = False
 
     def bare(self) -> pa.Schema | None:
-        """What is shown to a function that only hands batches on: all columns but those that are keys alone."""
+        """The schema for a function that only passes batches on: all columns except those used only as keys."""
         if self.shown is None:
             return None
         import pyarrow as pa
@@ -112,7 +112,7 @@ class BatchCodec:
             yield made if self.shown is None else made.rename_columns(self.schema.names)
 
     def opened(self, polled: Any) -> Iterable[pa.RecordBatch]:
-        # Names inside nested types are Arrow's own on the wire; the user sees Spark's
+        # Nested types are sent with Arrow's field names; the user gets Spark's
         if self.shown is None or self.whole:
             return (conform(polled, self.schema, "the exchange"),)
         seen = polled.select(list(range(len(self.shown)))).rename_columns(self.shown.names)
@@ -140,39 +140,39 @@ class BatchSender:
         if codec.keys:
             names = [codec.schema.names[key] for key in codec.keys]
             self.selector = fb.hash_by(*names, partitions=partitions, only=only)
-        else:  # each producer begins at another partition, as Spark's do
+        else:  # each producer starts at another partition, as in Spark
             self.selector = fb.round_robin(partitions, only, start=producer)
 
     def items(self, source: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return self._codec.items(source, self._empty)
 
     def digest(self, writer: Any) -> tuple[int, int]:
-        if writer is None:  # no batch with rows has come
+        if writer is None:  # there was no batch with rows
             return 0, 0
         return writer.stats()["records"], writer.digest() or 0
 
 
 @dataclass(frozen=True)
 class RecordCodec:
-    """Records of an RDD, grouped by partition: what travels is a group of thousands, in bytes if they are plain.
+    """Records of an RDD, sent in groups of thousands, each for one partition.
 
-    An item is a partition and a group: bytes of ``pack_plain``, or the list of records where these are not plain, for
-    the serializer to pickle.
+    An item is a partition and a group: bytes of ``pack_plain`` if all records are plain, else a list of records, which
+    the serializer pickles.
 
     Attributes
     ----------
     key
-        From a record to its key; None: records are (key, value) pairs, and come out as tuples of two.
+        Returns the key of a record; None: records are (key, value) pairs, and the result has tuples of two.
     partition_func
-        From a key to a number; None: PySpark's ``portable_hash``.
+        Maps a key to a number; None: PySpark's ``portable_hash``.
     combine
-        What merges pairs before they are sent; None: they go as they are.
+        Merges pairs before they are sent; None: they are not merged.
     side
-        Pairs go as (key, (side, value)).
+        If given, pairs are sent as (key, (side, value)).
     packed
-        What is done with groups takes them as they travel.
+        Whether the function after the shuffle takes groups as they were sent.
     pickled
-        What is read is pickled lists of records, as Spark keeps them.
+        Whether the input is pickled lists of records, as Spark stores them.
     """
 
     partitions: int
@@ -192,15 +192,15 @@ class RecordCodec:
         return RecordSender(self, wanted)
 
     def reading(self, wanted: Sequence[int] | None = None, group_bytes: int = GROUP_BYTES) -> Reading:
-        """What makes groups of a task's records, counts them, and has the proof of what was read."""
+        """An object that makes groups of a task's records, and computes their number and digest."""
         return Reading(self, wanted, group_bytes)
 
     def opened(self, polled: Any) -> Iterable[bytes | list[Any]]:
-        """Lists of records: who gives them to the user makes one stream of them, in C (``chain.from_iterable``)."""
+        """Lists of records, which the caller joins to one stream by ``chain.from_iterable``, without Python code."""
         return [self.group(item) for item in polled]
 
     def group(self, item: tuple[int, bytes | list[Any]]) -> bytes | list[Any]:
-        """What is done with the group of an item gets."""
+        """The group of an item, in the form that the function after the shuffle takes."""
         return item[1] if self.packed else unpacked(item[1])
 
     def count(self, item: tuple[int, bytes | list[Any]]) -> int:
@@ -211,30 +211,30 @@ class RecordCodec:
 
 
 class Combining(Protocol):
-    """What merges the pairs of a task, see :class:`~fastbuf_spark.worker.pairs.Combine`."""
+    """Merges the pairs of a task; see :class:`~fastbuf_spark.worker.pairs.Combine`."""
 
     def table(self) -> PairTable:
-        """An empty one."""
+        """An empty table."""
 
     def sums(self) -> PlainSums | None:
-        """An empty one, if it merges by an operator that such a table knows."""
+        """An empty table for plain values, if the merge function is an operator that it supports."""
 
     @property
     def limit(self) -> int:
-        """Bytes of a table that is full."""
+        """Bytes of a full table."""
 
     def full(self, table: PairTable | PlainSums, source: Iterator[Any]) -> tuple[bool, int]:
-        """Fill a table: whether the source has ended, and how many records are better sent as they are then."""
+        """Fill a table; returns whether the source has ended, and how many of the next records to send unmerged."""
 
     def passing(self, table: PairTable | PlainSums, read: int) -> int:
-        """How many records are better sent as they are, when a table is full of so many."""
+        """How many of the next records to send unmerged, if `read` records filled the table."""
 
     def lists(self, table: PairTable, source: Iterable[Any], left: int) -> Iterator[Iterable[tuple[Any, Any]]]:
-        """What is sent; of the first ``left`` records, what they are."""
+        """The pairs to send; the first ``left`` records are not merged."""
 
 
 class Reading:
-    """One task's way from records to groups as they travel."""
+    """Converts the records of one task to groups."""
 
     def __init__(self, codec: RecordCodec, wanted: Sequence[int] | None, group_bytes: int) -> None:
         from fastbuf.serializers.plain_parts import PlainParts
@@ -245,10 +245,10 @@ class Reading:
         )
         self._combine = codec.combine
         self._table = self._sums = self._parts = None
-        self._counts: Any = self._groups  # what knows how many records have been read
+        self._counts: Any = self._groups  # the object that counts the records read
         if codec.combine is not None:
             self._counts = self._table = codec.combine.table()
-        if codec.partition_func is None and codec.key is None:  # what needs no objects places keys by what they are
+        if codec.partition_func is None and codec.key is None:  # tables without objects support only portable_hash
             if codec.combine is None or codec.combine.sums() is not None:
                 self._parts = PlainParts(codec.partitions, wanted, group_bytes, codec.side)
             self._sums = None if codec.combine is None else codec.combine.sums()
@@ -256,7 +256,7 @@ class Reading:
         self._wanted = wanted
 
     def items(self, source: Iterable[Any]) -> Iterator[tuple[int, bytes | list[Any]]]:
-        """Partitions and groups."""
+        """Pairs of a partition and a group."""
         records, left = iter(source), 0
         if self._pickled:
             pickles = records
@@ -267,7 +267,7 @@ class Reading:
             while not ended and not left and not sums.left:
                 ended, left = self._combine.full(sums, records)
                 yield from self._sent()
-            # Records that are not merged without objects, or hardly at all: all the others are taken for such ones
+            # If records cannot be merged without objects, or merging does not pay, the rest is treated the same way
             records = chain(sums.left, records)
             self._go_on(sums.rows, sums.proof)
         made = records
@@ -277,7 +277,7 @@ class Reading:
         yield from packed(self._groups.items(made))
 
     def _of_pickles(self, pickles: Iterator[bytes]) -> Generator[tuple[int, bytes | list[Any]], None, Iterator[Any]]:
-        """The groups of pickled lists, as long as they are of what needs no objects; gives the records behind them."""
+        """The groups of pickled lists while these are plain; returns the remaining records."""
         from fastbuf.serializers.plain_parts import PlainPickles
 
         reader, sums, parts = PlainPickles(), self._sums, self._parts
@@ -311,13 +311,13 @@ class Reading:
         return rest
 
     def _sent(self) -> Iterator[tuple[int, bytes]]:
-        """The groups of what has been merged, which is forgotten then."""
+        """The groups of the merged pairs; empties the table."""
         if self._sums is not None:
             yield from self._sums.packed(self._groups.partitions, self._wanted, self._groups.group_bytes)
             self._sums.clear()
 
     def _go_on(self, rows: int, proof: int) -> None:
-        """With objects, when so many records have been read."""
+        """Go on with objects; the counters continue from here."""
         self._counts.rows, self._counts.proof = rows, proof & (1 << 64) - 1
 
     @property
@@ -327,12 +327,12 @@ class Reading:
 
     @property
     def proof(self) -> int:
-        """Sum over their keys, in any order, at the end; see RecordGroups."""
+        """Sum of their keys' hashes, at the end; see RecordGroups."""
         return int(self._counts.proof)
 
 
 def loaded(pickles: Iterator[bytes]) -> Iterator[Any]:
-    """The records of pickled lists, as PySpark's own serializer loads them."""
+    """The records of pickled lists, loaded by PySpark's own serializer."""
     from pyspark.serializers import CPickleSerializer
 
     return chain.from_iterable(map(CPickleSerializer().loads, pickles))
@@ -359,7 +359,7 @@ class RecordSender:
 
 
 def packed(groups: Iterable[tuple[int, list[Any]]]) -> Iterator[tuple[int, bytes | list[Any]]]:
-    """Groups as they travel."""
+    """Groups in the form in which they are sent."""
     from fastbuf.serializers.plain_lists import pack_plain
 
     for partition, group in groups:
@@ -367,7 +367,7 @@ def packed(groups: Iterable[tuple[int, list[Any]]]) -> Iterator[tuple[int, bytes
 
 
 def unpacked(group: bytes | list[Any]) -> list[Any]:
-    """The records of a group that has travelled."""
+    """The records of a group in the form in which it is sent."""
     from fastbuf.serializers.plain_lists import unpack_plain
 
     return unpack_plain(group) if isinstance(group, bytes) else group

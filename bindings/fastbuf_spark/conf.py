@@ -1,4 +1,4 @@
-"""The settings of a shuffle: read on the driver, frozen, and shipped to the workers as they are."""
+"""The settings of a shuffle: read on the driver, then sent to the workers unchanged."""
 
 from __future__ import annotations
 
@@ -43,62 +43,62 @@ _UNIT_S = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 @dataclass(frozen=True)
 class ShuffleConf:
-    """How a shuffle behaves.  Every field is also a Spark setting, ``spark.fastbuf.<camelCase>``.
+    """The settings of a shuffle.  Every field is also a Spark setting, ``spark.fastbuf.<camelCase>``.
 
-    Sizes may be texts with a suffix, ``"64m"``, and times texts with a unit, ``"100ms"``, here as there.
+    In both, sizes may be texts with a suffix (``"64m"``), and times texts with a unit (``"100ms"``).
 
     Parameters
     ----------
     memory_bytes
-        Bytes of segments that one task may hold; in blocking mode, bytes staged on the map side.  A task of
-        ``group_by`` holds as many again of rows, the copy that sorts them included, before it spills; one of
-        ``reduce_by_key``, ``group_by_key`` and their like, of keys and values.
+        Most bytes of segments of one task; in blocking mode, of the map side's staging buffers.  A task of ``group_by``
+        uses the same amount again for rows, including the copy made for sorting, before it spills; a task of
+        ``reduce_by_key``, ``group_by_key`` and similar functions uses it for keys and values.
     segment_size
         Bytes of one segment.
     exclusive, floating
-        Credits of a channel's own, and of a gate's channels together, in segments.
+        Segments of each channel, and segments shared by all channels of a gate; both are given out as credits.
     overdraft
-        Segments lent beyond the limit to finish a record.
+        Segments that may exceed the limit to finish a record.
     max_buffers_per_channel
         Buffers that one subpartition may queue.
     buffer_timeout
-        Seconds after which a partly filled buffer leaves; 0: at once, -1: only when full.
+        Seconds after which a partly filled buffer is sent; 0: at once, -1: only when full.
     transport
-        ``"auto"``: shared memory between workers of one host where it can be had, else TCP; ``"memfd"``: shared memory
-        or an error; ``"tcp"``.
+        ``"auto"``: shared memory between workers on the same host if possible, else TCP; ``"memfd"``: shared memory or
+        an error; ``"tcp"``.
     tls_certificate, tls_key, tls_authority
-        Paths, on every worker, of PEM files: TCP between workers is TLS then, and both ends show a certificate that
-        the authority signed.  All three, or none.
+        Paths of PEM files on every worker, for TLS between workers; both ends must show a certificate that the
+        authority signed.  Give all three, or none.
     tls_check_hostname
-        Whether a worker's certificate must name the address it is reached by.
+        Whether a worker's certificate must contain the address at which it is reached.
     stall_timeout
-        Seconds without progress that are an error.
+        Seconds without progress after which an error is raised.
     connect_timeout
-        Seconds that a worker may take to reach the driver, or another worker.
+        Seconds that a worker may take to connect to the driver or to another worker.
     checksum
-        CRC32C over every buffer and block.
+        Whether every buffer and block has a CRC32C.
     max_record_bytes
-        A longer record is refused.
+        Longer records are refused.
     max_row_bytes
-        What you know of the input: no row is longer.  With it, pipelined producers read batches bounded by rows,
-        without Spark measuring the batch after every row (three times as fast for short rows).  0: rows of fixed
-        length, and cached ones of known average, still go this way; others are measured.
+        Upper bound of a row's size in the input, if you know one.  Then pipelined producers read batches with a fixed
+        number of rows, and Spark need not measure the batch after every row (three times as fast for short rows).  0:
+        unknown; only rows of fixed length, and cached rows of known average length, are read that way.
     batch_rows, batch_bytes
-        Bounds of the record batches that the second function gets.
+        Limits of the record batches that the second function gets.
     monitor
-        Whether workers tell once a second, while they run, what they do (:func:`fastbuf_spark.progress`).
+        Whether running workers report what they do once a second (:func:`fastbuf_spark.progress`).
     monitor_key_values
-        Whether they tell the value of a key that far more rows have than others; else only its hash leaves a worker.
+        Whether they also report the values of very frequent keys; else only the hashes of these leave a worker.
     port_min, port_max
-        Ports the workers may listen on; 0 and 0: any.
+        Ports on which the workers may listen; 0 and 0: any.
     driver_port
         Port of the rendezvous on the driver; 0: any.
     ui, ui_port
-        Whether the driver shows its shuffles as a page (:func:`fastbuf_spark.ui`), to its own machine alone, and at
-        which port; 0: any.
+        Whether the driver shows its shuffles on a web page (:func:`fastbuf_spark.ui`), for its own machine only, and
+        the port; 0: any.
     spill_directory
-        Of the nameless files for rows and pairs that do not fit into ``memory_bytes``; empty: where Spark's own Python
-        workers spill.
+        Directory of the nameless files for rows and pairs that do not fit into ``memory_bytes``; empty: where Spark's
+        Python workers spill.
 
     Raises
     ------
@@ -136,7 +136,7 @@ class ShuffleConf:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            # Frozen for everybody else: from here on a setting is of its type, whatever it was given as
+            # The class is frozen, but here given values are converted to the fields' types
             object.__setattr__(self, field.name, _typed(field.name, str(field.type), getattr(self, field.name)))
         if self.transport not in TRANSPORTS:
             raise ConfigError(f"transport is {self.transport!r}: it must be one of {', '.join(TRANSPORTS)}")
@@ -170,11 +170,11 @@ class ShuffleConf:
 
     @property
     def segments(self) -> int:
-        """Segments that ``memory_bytes`` holds."""
+        """Number of segments in ``memory_bytes``."""
         return self.memory_bytes // self.segment_size
 
     def exchange(self) -> ExchangeConfig:
-        """The part of the settings that the exchange itself reads."""
+        """The settings that the exchange itself uses."""
         return ExchangeConfig(
             exclusive=self.exclusive,
             floating=self.floating,
@@ -191,7 +191,7 @@ class ShuffleConf:
         )
 
     def tls(self) -> TlsConfig | None:
-        """What workers show each other; None: TCP without TLS."""
+        """The workers' certificates; None: TCP without TLS."""
         if not self.tls_certificate:
             return None
         return TlsConfig(self.tls_certificate, self.tls_key, self.tls_authority, self.tls_check_hostname)
@@ -203,7 +203,7 @@ class ShuffleConf:
         Parameters
         ----------
         settings
-            Names to values as Spark has them; names without the prefix are passed over.
+            Spark's settings by name; names without the prefix are ignored.
         """
         known = {_camel(field.name): field for field in fields(cls)}
         given: dict[str, Any] = {}
@@ -221,7 +221,7 @@ class ShuffleConf:
     def from_session(cls, spark: SparkSession) -> ShuffleConf:
         """Read the settings of a session (classic or Connect)."""
         java = getattr(spark.conf, "_jconf", None)
-        # In a classic session each entry is a call into the JVM; their names together are one
+        # In a classic session reading each entry is a call into the JVM, but all names together are a single call
         if java is not None and PREFIX not in java.getAllAsJava().keySet().toString():
             return cls()
         return cls.from_settings({str(k): str(v) for k, v in spark.conf.getAll.items()})
@@ -238,7 +238,7 @@ def _camel(name: str) -> str:
 
 
 def _typed(name: str, kind: str, value: Any) -> Any:
-    """A field's value as its type; texts are read as those of Spark's settings."""
+    """A value converted to its field's type; texts are parsed like Spark's settings."""
     if isinstance(value, str):
         return _parse(name, kind, value)
     given = f"{name} is {value!r:.100} ({type(value).__name__})"
@@ -261,7 +261,7 @@ def _typed(name: str, kind: str, value: Any) -> Any:
 
 
 def parse_bytes(name: str, text: str) -> int:
-    """The value of a setting in bytes, as Spark writes one (``"512m"``)."""
+    """Parse a size as in Spark's settings (``"512m"``)."""
     return int(_parse(name, "int", text))
 
 

@@ -272,7 +272,7 @@ def test_a_value_that_is_none_is_an_error(spark: Any, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("1\nx\n")
     assert "invalid value 'x'" in failure(fbs.read_csv(spark, tmp_path, "n int").to_df().collect)
     (tmp_path / "a.csv").write_text("2020-01-01\nsoon\n")
-    assert "no timestamp in ISO 8601" in failure(fbs.read_csv(spark, tmp_path, "n timestamp").to_df().collect)
+    assert "not a timestamp in ISO 8601" in failure(fbs.read_csv(spark, tmp_path, "n timestamp").to_df().collect)
 
 
 def test_lines_of_json(new_york: Any, tmp_path: Path) -> None:

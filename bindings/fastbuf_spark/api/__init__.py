@@ -1,1 +1,1 @@
-"""What the user calls: DataFrames and RDDs."""
+"""The public functions and classes, for DataFrames and RDDs."""

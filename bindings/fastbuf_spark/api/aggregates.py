@@ -1,4 +1,4 @@
-"""Plans ``agg_arrow``: which columns travel, their types, and the two stages."""
+"""Plans ``agg_arrow``: which columns are sent, their types, and the stages before and after the shuffle."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def aggregated(grouped: Grouped, aggregates: Iterable[tuple[str, str]]) -> DataFrame:
-    """What :meth:`Grouped.agg_arrow` gives."""
+    """Implements :meth:`Grouped.agg_arrow`."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import StructType
 
@@ -71,7 +71,7 @@ def _position(key: Any, schema: StructType) -> int:
 
 
 def _schemas(plan: Plan, given: pa.Schema, names: list[str]) -> tuple[pa.Schema, pa.Schema]:
-    """Arrow's schemas of what travels and of the result: those of no rows."""
+    """Arrow's schemas of the rows that are sent and of the result, found by aggregating an empty batch."""
     import pyarrow as pa
 
     empty = pa.RecordBatch.from_arrays([pa.array([], field.type) for field in given], schema=given)
@@ -88,7 +88,7 @@ def _schemas(plan: Plan, given: pa.Schema, names: list[str]) -> tuple[pa.Schema,
 
 
 def _spark(schema: pa.Schema, keys: list[Any]) -> StructType:
-    """Spark's schema; the types of the keys are as they were given, which Arrow's may not tell."""
+    """Spark's schema; keys keep the types that they were given, as Arrow's types may be less specific."""
     from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import StructField, StructType
 

@@ -1,4 +1,4 @@
-"""Groups of two DataFrames by the same keys: one shuffle carries the rows of both."""
+"""Cogroups: groups of two DataFrames by the same keys, with one shuffle for the rows of both."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Cogrouped:
-    """Two DataFrames' rows by key, as :meth:`Grouped.cogroup` gives them.
+    """The rows of two DataFrames grouped by key, made by :meth:`Grouped.cogroup`.
 
-    A function gets the groups of both sides that have a key; a side without it is empty.  Both are held at once, within
-    ``memory_bytes``.
+    A function gets the groups of both sides for a key; a side without that key is empty.  Both must fit into
+    ``memory_bytes`` together.
     """
 
     _left: Grouped
@@ -39,15 +39,15 @@ class Cogrouped:
         Parameters
         ----------
         func
-            Takes two ``pyarrow.Table`` and gives one; with three arguments, the first is the key: a tuple of
+            Takes two ``pyarrow.Table`` and returns one; with three arguments, the first is the key: a tuple of
             ``pyarrow.Scalar``.
         schema
-            Of what ``func`` gives: a StructType or DDL text.
+            Output schema of ``func``: a StructType or DDL text.
 
         Returns
         -------
         DataFrame
-            Lazy; as of :meth:`Grouped.apply_in_arrow`.
+            Lazy; as for :meth:`Grouped.apply_in_arrow`.
         """
         from fastbuf_spark.api.groups import BY_NAME, argument_count
 
@@ -66,14 +66,15 @@ class Cogrouped:
         Parameters
         ----------
         func
-            Takes two ``pandas.DataFrame`` and gives one; with three arguments, the first is the key: a tuple of values.
+            Takes two ``pandas.DataFrame`` and returns one; with three arguments, the first is the key: a tuple of
+            values.
         schema
-            Of what ``func`` gives: a StructType or DDL text.
+            Output schema of ``func``: a StructType or DDL text.
 
         Returns
         -------
         DataFrame
-            Lazy; as of :meth:`Grouped.apply_in_arrow`.
+            Lazy; as for :meth:`Grouped.apply_in_arrow`.
         """
         from fastbuf_spark.api.groups import argument_count, no_converters
 
@@ -118,7 +119,7 @@ class Cogrouped:
 
 @dataclasses.dataclass
 class _Side:
-    """One side: its rows, its own columns, and where they travel."""
+    """One side: its rows, its columns, and their positions among the columns that are sent."""
 
     found: Keys
     shown: StructType
@@ -135,10 +136,10 @@ class _Side:
 
 
 def _union(left: _Side, right: _Side) -> tuple[DataFrame, list[str | Column]]:
-    """The rows of both sides in places s0, s1, ... and their side; and the places that rows are sorted by.
+    """The rows of both sides with columns s0, s1, ... and ``side``; and the columns that rows are sorted by.
 
-    Keys have the first places.  A column of the right side takes the place of one of the left side's of its type; not
-    if one of the two is sorted by, for the other side's rows would be put into that order too.
+    Keys come first.  A column of the right side shares a column with one of the left side of the same type, unless one
+    of the two is sorted by, since the other side's rows would be sorted too.
     """
     from pyspark.sql import functions as F
 
@@ -193,7 +194,7 @@ def _union(left: _Side, right: _Side) -> tuple[DataFrame, list[str | Column]]:
 
 
 def cogrouped(left: Grouped, right: Any) -> Cogrouped:
-    """What :meth:`Grouped.cogroup` gives."""
+    """Implements :meth:`Grouped.cogroup`."""
     if not isinstance(right, type(left)):
         raise ConfigError(f"cogroup needs the result of group_by, not a {type(right).__name__}")
     for name, a, b in (

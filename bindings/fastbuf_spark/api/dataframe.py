@@ -35,35 +35,35 @@ def map_in_arrow(
     mode: str = "auto",
     conf: ShuffleConf | None = None,
 ) -> DataFrame:
-    """A Python stage, a shuffle by key, and another Python stage.
+    """Run a Python stage, a shuffle by key, and another Python stage.
 
-    The same rows, in the same partitions, as
+    The result has the same rows, in the same partitions, as
     ``df.mapInArrow(before, before_schema).repartition(num_partitions, *keys).mapInArrow(func, schema)``.
 
     Parameters
     ----------
     df
-        The input, a DataFrame or a :class:`Pipeline`, whose last functions are called in the same tasks then; in modes
-        other than blocking each action on the result computes it again.
+        The input: a DataFrame, or a :class:`Pipeline`, whose last functions then run in the same tasks as ``before``.
+        Except in blocking mode, each action on the result computes the input again.
     func
-        Takes and gives an iterator of record batches, once for each partition after the shuffle.
+        Takes and returns an iterator of record batches; called once for each partition after the shuffle.
     schema
-        Of what ``func`` gives: a StructType or DDL text.
+        Output schema of ``func``: a StructType or DDL text.
     keys
-        What rows are placed by, as in Spark's ``repartition``: a column's name or a Column, or several of them; of
-        ``before_schema``'s columns, if there is a ``before``.  None, ``()``: in turn.  An expression travels as one
-        more column.  By strings with a collation, maps, and expressions over ``before_schema``, Spark's own shuffle
-        places the rows, in modes auto and blocking alone.
+        Columns to partition by, as in Spark's ``repartition``: a column's name or a Column, or several of them; with
+        ``before``, of ``before_schema``'s columns.  ``()``: distribute rows in turn.  An expression is sent as an
+        additional column.  For strings with a collation, maps, and expressions over ``before_schema``, Spark's own
+        shuffle is used, in modes auto and blocking only.
     num_partitions
         Partitions after the shuffle.
     before, before_schema
-        As ``func`` and ``schema``, for each input partition before the shuffle.
+        A function like ``func``, called for each input partition before the shuffle, and its output schema.
     mode
-        ``"pipelined"``, ``"blocking"``, or ``"auto"``: pipelined where two such shuffles and a producer have slots at
-        the same time, and all shuffles that its input reads, and the input is the same each time it is read; else
-        blocking.
+        ``"pipelined"``, ``"blocking"``, or ``"auto"``.  Auto is pipelined if the input is the same each time it is
+        read, and Spark has slots for two such shuffles and a producer at the same time, besides all shuffles that the
+        input reads; else blocking.
     conf
-        Settings; by default those of the session (``spark.fastbuf.*``).
+        Settings; default: those of the session (``spark.fastbuf.*``).
 
     Returns
     -------
@@ -73,11 +73,11 @@ def map_in_arrow(
     Raises
     ------
     PreflightError
-        The mode that was asked for cannot run here; the message has the figures and what to set.
+        The requested mode cannot run here; the message has the figures and the settings to change.
     ConfigError
         Arguments that contradict each other, or a key that is not found.
     SchemaError
-        A column whose type cannot be carried, or a key that Spark does not hash.
+        A column's type is not supported, or Spark cannot hash a key.
     """
     check_function("func", func)
     if (before is None) != (before_schema is None):
@@ -97,9 +97,9 @@ def repartition(
     mode: str = "auto",
     conf: ShuffleConf | None = None,
 ) -> DataFrame:
-    """The rows of a DataFrame in other partitions; the same placement as ``df.repartition(num_partitions, *keys)``.
+    """Partition the rows of a DataFrame like ``df.repartition(num_partitions, *keys)``.
 
-    Parameters are those of :func:`map_in_arrow`.  Without keys rows go to the partitions in turn.
+    Parameters are those of :func:`map_in_arrow`.  Without keys, rows are distributed in turn.
     """
     df, before, shipped, known = entered(df, None, None)
     if shipped is not None:

@@ -1,4 +1,4 @@
-"""Groups of a DataFrame's rows: Spark's ``groupBy().applyInArrow`` and its like, after a shuffle of fastbuf's."""
+"""Groups of a DataFrame's rows: like Spark's ``groupBy().applyInArrow``, after a fastbuf shuffle."""
 
 from __future__ import annotations
 
@@ -45,29 +45,29 @@ def group_by(
     mode: str = "auto",
     conf: ShuffleConf | None = None,
 ) -> Grouped:
-    """The rows of a DataFrame by key, for a function that is called once for each group.
+    """Group the rows of a DataFrame by key, for a function that is called once for each group.
 
-    The same groups as ``df.groupBy(*keys)``, in the partitions of ``df.repartition(num_partitions, *keys)``.
+    The groups are those of ``df.groupBy(*keys)``, in the partitions of ``df.repartition(num_partitions, *keys)``.
 
     Parameters
     ----------
     df
-        The input, a DataFrame or a :class:`Pipeline`; in modes other than blocking each action on the result computes
-        it again.
+        The input, a DataFrame or a :class:`Pipeline`; except in blocking mode, each action on the result computes it
+        again.
     *keys
-        What rows are grouped by: columns' names, Columns and expressions, of ``before_schema``'s columns if there is a
-        ``before``.  Null keys are one group, as are NaN keys, and 0.0 and -0.0.
+        Column names, Columns or expressions to group by; with ``before``, of ``before_schema``'s columns.  Null keys
+        form one group, as do NaN keys, and 0.0 and -0.0.
     num_partitions
         Partitions after the shuffle.
     sort_by
-        Columns that the rows of a group are sorted by, as in Spark: ascending with null first and NaN last, or by
-        ``F.desc("x")`` or ``F.col("x").desc()`` the other way round.
+        Columns that the rows of a group are sorted by, as in Spark: ascending, with null first and NaN last, or
+        descending with ``F.desc("x")`` or ``F.col("x").desc()``.
     before, before_schema
-        A function over record batches, and the schema of what it gives, for each input partition before the shuffle.
+        A function over record batches, called for each input partition before the shuffle, and its output schema.
     mode
         ``"pipelined"``, ``"blocking"`` or ``"auto"``, as in :func:`map_in_arrow`.
     conf
-        Settings; by default those of the session (``spark.fastbuf.*``).
+        Settings; default: those of the session (``spark.fastbuf.*``).
 
     Returns
     -------
@@ -82,9 +82,9 @@ def group_by(
 
     Notes
     -----
-    Rows that do not fit into ``memory_bytes`` are sorted in runs, written to nameless files, and merged; a function of
-    iterators gets a group of any length so.  By keys whose equality Spark alone knows (strings with a collation),
-    Spark's own ``groupBy`` serves, in modes auto and blocking.
+    Rows that do not fit into ``memory_bytes`` are sorted in runs, written to nameless files, and merged; so a function
+    that takes iterators can get a group of any length.  For keys that only Spark can compare (strings with a
+    collation), modes auto and blocking use Spark's own ``groupBy``.
     """
     if (before is None) != (before_schema is None):
         raise ConfigError("before and before_schema go together: give both, or neither")
@@ -112,7 +112,7 @@ def group_by(
 
 @dataclasses.dataclass(frozen=True)
 class Grouped:
-    """Rows by key, as :func:`group_by` gives them.  Nothing runs before an action on a verb's result."""
+    """Rows grouped by key, made by :func:`group_by`.  Nothing runs before an action on the result of a method."""
 
     _df: DataFrame
     _keys: tuple[str | Column, ...]
@@ -122,7 +122,7 @@ class Grouped:
     _before_schema: StructType | None
     _mode: str
     _conf: ShuffleConf | None
-    _make: Callable[..., Any] = shuffle  #: what becomes of the shuffle: a DataFrame, or a stage of a pipeline
+    _make: Callable[..., Any] = shuffle  #: makes the shuffle: a DataFrame, or a stage of a pipeline
 
     def apply_in_arrow(self, func: Callable[..., Any], schema: StructType | str) -> DataFrame:
         """Call a function with each group, as Spark's ``applyInArrow`` does.
@@ -130,16 +130,16 @@ class Grouped:
         Parameters
         ----------
         func
-            Takes a ``pyarrow.Table`` and gives one; or, by its type hints, takes an ``Iterator[pyarrow.RecordBatch]``
-            and gives one.  With two arguments, the first is the key: a tuple of ``pyarrow.Scalar``.
+            Takes and returns a ``pyarrow.Table``; or, if its type hints say so, an ``Iterator[pyarrow.RecordBatch]``.
+            With two arguments, the first is the key: a tuple of ``pyarrow.Scalar``.
         schema
-            Of what ``func`` gives: a StructType or DDL text.
+            Output schema of ``func``: a StructType or DDL text.
 
         Returns
         -------
         DataFrame
             Lazy.  Within a partition groups come in the order of their keys.  A task fails with SchemaMismatch if
-            ``func`` gives other columns, and with ResourceError if a group is longer than ``memory_bytes`` and
+            ``func`` returns other columns, and with ResourceError if a group needs more than ``memory_bytes`` and
             ``func`` takes tables.
         """
         from pyspark.sql.pandas.typehints import infer_group_arrow_eval_type_from_func
@@ -158,16 +158,16 @@ class Grouped:
         Parameters
         ----------
         func
-            Takes a ``pandas.DataFrame`` and gives one; or, by its type hints, takes an ``Iterator[pandas.DataFrame]``
-            and gives one.  With two arguments, the first is the key: a tuple of values.
+            Takes and returns a ``pandas.DataFrame``; or, if its type hints say so, an ``Iterator[pandas.DataFrame]``.
+            With two arguments, the first is the key: a tuple of values.
         schema
-            Of what ``func`` gives: a StructType or DDL text.  Spark's settings say how its columns are found and
-            converted.
+            Output schema of ``func``: a StructType or DDL text.  Its columns are matched and converted by Spark's
+            settings.
 
         Returns
         -------
         DataFrame
-            As of :meth:`apply_in_arrow`.
+            As for :meth:`apply_in_arrow`.
         """
         from pyspark.sql.pandas.typehints import infer_group_pandas_eval_type_from_func
         from pyspark.util import PythonEvalType
@@ -179,25 +179,25 @@ class Grouped:
         return self._run(verb, func, result, lambda groups: groups.applyInPandas(func, result), no_converters())
 
     def apply_in_polars(self, func: Callable[..., Any], schema: StructType | str) -> DataFrame:
-        """Call a function with each group as a frame of polars, which the workers must have.
+        """Call a function with each group as a polars DataFrame; polars must be installed on the workers.
 
         Parameters
         ----------
         func
-            Takes a ``polars.DataFrame`` and gives one, or a ``LazyFrame``; or, by its type hints, takes an
-            ``Iterator[polars.DataFrame]`` and gives one.  With two arguments, the first is the key: a tuple of values.
+            Takes a ``polars.DataFrame`` and returns one, or a ``LazyFrame``; or, if its type hints say so, takes and
+            returns an ``Iterator[polars.DataFrame]``.  With two arguments, the first is the key: a tuple of values.
         schema
-            Of what ``func`` gives: a StructType or DDL text.
+            Output schema of ``func``: a StructType or DDL text.
 
         Returns
         -------
         DataFrame
-            As of :meth:`apply_in_arrow`.
+            As for :meth:`apply_in_arrow`.
 
         Raises
         ------
         SchemaError
-            Keys that Spark alone places: Spark has no such verb.
+            Only Spark can partition by these keys, and it has no such method.
         """
         streams = _streams_polars(func)
         with_key = argument_count(func, (1, 2), "(data) or (key, data)") == 2
@@ -209,14 +209,14 @@ class Grouped:
         return self._shuffled(found, verb, func, result)
 
     def agg_arrow(self, aggregates: Iterable[tuple[str, str]]) -> DataFrame:
-        """One row for each key, by pyarrow's hash aggregation; rows of a key become few before they are sent.
+        """Aggregate the rows of each key with pyarrow's hash aggregation, partly before they are sent.
 
         Parameters
         ----------
         aggregates
-            Pairs of a column's name and one of sum, product, min, max, mean, count, any, all.  Nulls do not count; of
-            nulls alone the result is null, and a count 0.  A sum of whole numbers is a long, which wraps around, and a
-            mean a double.
+            Pairs of a column's name and one of sum, product, min, max, mean, count, any, all.  Nulls are ignored; if
+            all values are null, the result is null, and a count is 0.  A sum of whole numbers is a long, which wraps
+            around; a mean is a double.
 
         Returns
         -------
@@ -226,20 +226,20 @@ class Grouped:
         Raises
         ------
         ConfigError
-            An unknown function or column, or an expression as a key behind a ``before``.
+            An unknown function or column, or an expression as a key together with ``before``.
         SchemaError
-            A type that pyarrow does not group by or aggregate so, or keys that Spark alone places.
+            pyarrow cannot group by or aggregate a type in this way, or only Spark can partition by these keys.
         """
         return aggregated(self, aggregates)
 
     def cogroup(self, other: Grouped) -> Cogrouped:
-        """The groups of this and of another DataFrame by the same keys, for a function that takes both.
+        """Group this and another DataFrame by the same keys, for a function that takes the groups of both.
 
         Parameters
         ----------
         other
-            What :func:`group_by` gives, with as many keys of the same types, partitions and mode; its settings are
-            those of this one.
+            The result of another :func:`group_by` with the same number and types of keys, partitions and mode; the
+            settings of this one are used.
         """
         return cogrouped(self, other)
 
@@ -251,7 +251,7 @@ class Grouped:
         by_spark: Callable[[Any], DataFrame],
         why: str = "",
     ) -> DataFrame:
-        """The shuffle, and the verb behind it; ``by_spark`` does the same with Spark's own groups, and ``why``."""
+        """Make the shuffle with the operation after it, or call ``by_spark`` if the keys, or ``why``, require it."""
         found = self._found()
         if found.by_spark or why:
             return by_spark(self.spark_groups(found.by_spark or why))
@@ -259,7 +259,7 @@ class Grouped:
 
     @property
     def key_names(self) -> tuple[str, ...]:
-        """What errors call the keys."""
+        """Names of the keys, for error messages."""
         return tuple(map(str, self._keys))
 
     def _found(self) -> Keys:
@@ -268,7 +268,7 @@ class Grouped:
         )
 
     def why_sparks(self) -> str:
-        """Why Spark's own groups serve, where they do."""
+        """Why Spark's own groups are used; empty if they are not."""
         return self._found().by_spark or no_converters()
 
     def _shuffled(self, found: Keys, verb: Verb, func: Callable[..., Any], result: StructType) -> DataFrame:
@@ -293,7 +293,7 @@ class Grouped:
         )
 
     def spark_groups(self, why: str) -> Any:
-        """Spark's own groups, in the partitions and the order that were asked for; ``why`` they are needed."""
+        """Spark's own groups, in the requested partitions and order; ``why``: the reason, for an error."""
         if self._mode not in ("auto", "blocking"):
             raise SchemaError(f"mode='{self._mode}' cannot run: {why}; use mode='auto' or 'blocking', or another key")
         df = self._df
@@ -303,7 +303,7 @@ class Grouped:
             df = df.mapInArrow(named(lambda batches: iter(before(batches)), "before"), self._before_schema)
         moved = df.repartition(self._num_partitions, *self._keys)
         if self._sort_by:
-            # Spark's groups need rows sorted by the keys: that they are so already, it sees, and sorts no more
+            # Spark's groups need rows sorted by the keys; it sees that they already are, and does not sort again
             moved = moved.sortWithinPartitions(*self._keys, *self._sort_by)
         return moved.groupBy(*self._keys)
 
@@ -319,7 +319,7 @@ class Grouped:
 
 
 def pandas_rules(spark: Any, result: StructType, schema: pa.Schema) -> PandasRules:
-    """What a session's settings say of frames of pandas, for a result that is ``schema`` in Arrow."""
+    """A session's settings for conversions to and from pandas; ``schema``: the result's Arrow schema."""
     return PandasRules(
         result,
         schema,
@@ -336,20 +336,20 @@ def _is_set(spark: Any, name: str, default: str) -> bool:
     from pyspark.errors import PySparkException
 
     try:
-        found = spark.conf.get(name)  # with a default of ours it would not say Spark's own
-    except PySparkException:  # another version of Spark has not this setting
+        found = spark.conf.get(name)  # without a default, so that Spark's own default is returned
+    except PySparkException:  # this version of Spark does not have the setting
         found = default
     return str(found).strip().lower() == "true"
 
 
 def no_converters() -> str:
-    """Why frames of pandas cannot be made as this Spark makes them; empty if they can."""
+    """Why conversions to pandas cannot be done as in this version of Spark; empty if they can."""
     try:
         from pyspark.sql.conversion import ArrowBatchTransformer, PandasToArrowConversion
 
         known = inspect.signature(PandasToArrowConversion.convert).parameters
         if "prefer_int_ext_dtype" in inspect.signature(ArrowBatchTransformer.to_pandas).parameters:
-            return "" if "arrow_cast" in known else "this Spark converts results of pandas in another way"
+            return "" if "arrow_cast" in known else "this Spark converts results from pandas in another way"
     except (ImportError, AttributeError):
         pass
     return "this Spark lacks the converters to pandas that fastbuf uses (those of Spark 4.3)"
@@ -360,20 +360,20 @@ def limits_of(conf: ShuffleConf) -> Limits:
 
 
 def _form(func: Callable[..., Any], infer: Callable[[Any], int | None], streams: int) -> bool:
-    """Whether Spark takes a function for one of iterators, by its type hints."""
-    check_function("func", func, "takes a group and gives what it becomes")
+    """Whether the function takes iterators, according to its type hints as Spark reads them."""
+    check_function("func", func, "takes a group and returns its result")
     try:
         return infer(func) == streams
-    except Exception:  # hints that do not say: Spark takes it for one of tables too, and warns
+    except Exception:  # unclear hints: Spark then assumes tables too, and warns
         return False
 
 
 def _streams_polars(func: Callable[..., Any]) -> bool:
-    """Whether its last argument is said to be an iterator, as Spark looks for it in functions of pandas."""
-    check_function("func", func, "takes a group and gives what it becomes")
+    """Whether the type hint of its last argument is an iterator; Spark uses this rule for pandas functions."""
+    check_function("func", func, "takes a group and returns its result")
     try:
         hints = typing.get_type_hints(func)
-    except Exception:  # hints of names that are not there say nothing
+    except Exception:  # hints with unknown names are ignored
         return False
     last = [hints.get(name) for name in inspect.getfullargspec(func).args][-1:]
     return bool(last) and typing.get_origin(last[0]) is Iterator
@@ -385,9 +385,9 @@ def argument_count(func: Callable[..., Any], counts: tuple[int, ...], forms: str
     Raises
     ------
     ConfigError
-        Another one than a verb's functions have.
+        The function must take another number of arguments.
     """
-    check_function("func", func, "takes a group and gives what it becomes")
+    check_function("func", func, "takes a group and returns its result")
     count = len(inspect.getfullargspec(func).args)
     if count not in counts:
         raise ConfigError(f"func takes {count} arguments: it must take {forms}")

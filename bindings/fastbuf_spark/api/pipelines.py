@@ -1,4 +1,4 @@
-"""Many stages in a row: maps that share a task, and shuffles between them."""
+"""Pipelines: chains of stages, that is maps that share a task, and shuffles between them."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 
 def pipeline(source: Any, *, conf: ShuffleConf | None = None) -> Pipeline:
-    """Stages in a row, beginning with a DataFrame or with files that the workers read.
+    """Start a chain of stages from a DataFrame, or from files that the workers read.
 
     Parameters
     ----------
     source
-        A DataFrame, or what ``read_parquet`` and its like give.
+        A DataFrame, or the result of ``read_parquet`` or a similar function.
     conf
-        Settings of all its shuffles; by default those of the session (``spark.fastbuf.*``).  A task that is in two
-        shuffles gives each half of ``memory_bytes``.
+        Settings of all its shuffles; default: those of the session (``spark.fastbuf.*``).  A task that takes part in
+        two shuffles uses half of ``memory_bytes`` for each.
 
     Returns
     -------
@@ -55,14 +55,14 @@ def pipeline(source: Any, *, conf: ShuffleConf | None = None) -> Pipeline:
 
 
 class Pipeline:
-    """Stages in a row, as :func:`pipeline` and ``read_parquet`` give them.  Each verb gives a new one; nothing runs.
+    """A chain of stages, made by :func:`pipeline` or ``read_parquet``.  Each method returns a new one; nothing runs.
 
-    Functions that follow each other without a shuffle between them are called in one task, each with what the one
-    before it gives; so are those before and after a shuffle with its two ends.  Between stages no row enters the JVM.
-    Every function takes and gives an iterator, once for each partition.
+    Functions without a shuffle between them are called in the same task, each with the output of the one before.  The
+    sending and the receiving side of a shuffle also run in the tasks of the functions next to them.  Between stages no
+    row enters the JVM.  Every function takes and returns an iterator, and is called once for each partition.
 
-    Shuffles have a mode, as in :func:`map_in_arrow`; ``"auto"`` has all of them run at the same time as far as Spark's
-    slots go, and those that do not fit are blocking.  :meth:`explain` tells.
+    Shuffles have a mode, as in :func:`map_in_arrow`.  With ``"auto"`` as many of them run at the same time as Spark has
+    slots for; the others are blocking.  :meth:`explain` shows the modes.
     """
 
     def __init__(
@@ -85,26 +85,26 @@ class Pipeline:
         Parameters
         ----------
         func
-            Takes and gives an iterator of ``pyarrow.RecordBatch``.
+            Takes and returns an iterator of ``pyarrow.RecordBatch``.
         schema
-            Of what ``func`` gives: a StructType or DDL text.
+            Output schema of ``func``: a StructType or DDL text.
         """
         check_function("func", func)
         return self._then(steps.Map(func, struct_type(schema), _name(func)))
 
     def map_in_pandas(self, func: FrameFunction, schema: StructType | str) -> Pipeline:
-        """Call a function over pandas frames, as Spark's ``mapInPandas`` does.
+        """Call a function over pandas DataFrames, as Spark's ``mapInPandas`` does.
 
         Parameters
         ----------
         func
-            Takes and gives an iterator of ``pandas.DataFrame``.
+            Takes and returns an iterator of ``pandas.DataFrame``.
         schema
-            Of what ``func`` gives: a StructType or DDL text.
+            Output schema of ``func``: a StructType or DDL text.
         """
         from fastbuf_spark.api.groups import no_converters
 
-        check_function("func", func, "takes an iterator of pandas.DataFrame and gives one")
+        check_function("func", func, "takes an iterator of pandas.DataFrame and returns one")
         if no_converters():
             raise ConfigError(f"map_in_pandas cannot run: {no_converters()}; use map_in_arrow")
         result = struct_type(schema)
@@ -116,8 +116,8 @@ class Pipeline:
         Parameters
         ----------
         expression
-            Of ``pyarrow.compute``, as in ``pc.field("amount") > 3``.  Right behind a source it goes down to the files.
-            A Column or SQL text is for a DataFrame of Spark's: filter that before.
+            A ``pyarrow.compute`` expression, as in ``pc.field("amount") > 3``.  Directly after a source it is applied
+            when the files are read.  For a Column or SQL text, filter Spark's DataFrame before.
         """
         if isinstance(self._start, Source) and not self._verbs:
             return Pipeline(self._start.filtered(expression), (), self._conf)
@@ -126,55 +126,55 @@ class Pipeline:
         return self._then(steps.Map(Filter(expression), None, "filter", partial(_filter, expression)))
 
     def start_new_chain(self) -> Pipeline:
-        """What follows is called in Python processes of its own, and rows go there through the JVM.
+        """Call the following functions in separate Python processes, to which rows go through the JVM.
 
-        For functions that must not share a process, or that are to use two cores where a task has them.
+        For functions that must not share a process, or that shall use a second core of their task.
         """
         return self._then(steps.NewChain())
 
     def shuffle(self, *keys: str | Column, partitions: int | None = None, mode: str = "auto") -> Pipeline:
-        """Rows with the same keys to the same partition, as ``df.repartition(partitions, *keys)`` places them.
+        """Partition the rows by keys, as ``df.repartition(partitions, *keys)`` does.
 
         Parameters
         ----------
         *keys
             Names of columns, or Columns.
         partitions
-            After the shuffle; by default as many as the shuffle before has, and for the first half of Spark's slots, or
-            fewer, so that all shuffles of the pipeline have slots at the same time.
+            Partitions after the shuffle; default: as many as the shuffle before.  For the first shuffle: half of
+            Spark's slots, or fewer, so that all shuffles of the pipeline have slots at the same time.
         mode
             ``"pipelined"``, ``"blocking"`` or ``"auto"``.
         """
         given = as_keys(keys)
         if not given:
-            raise ConfigError("shuffle has no keys: name a column, or use rebalance() for rows in turn")
+            raise ConfigError("shuffle has no keys: name a column, or use rebalance() to distribute rows in turn")
         return self._then(steps.Shuffle(given, _count(partitions), _mode(mode)))
 
     def rebalance(self, partitions: int | None = None, mode: str = "auto") -> Pipeline:
-        """Rows to the partitions in turn, so that all have as many.  Parameters are those of :meth:`shuffle`."""
+        """Distribute rows evenly over the partitions, in turn.  Parameters are those of :meth:`shuffle`."""
         return self._then(steps.Shuffle((), _count(partitions), _mode(mode)))
 
     def broadcast(self, partitions: int | None = None, mode: str = "auto") -> Pipeline:
-        """All rows to every partition: what comes out are as many copies of each.
+        """Send all rows to every partition, so that the result has one copy of each row per partition.
 
         Parameters are those of :meth:`shuffle`.
         """
         return self._then(steps.Broadcast(_count(partitions), _mode(mode)))
 
     def random_shuffle(self, seed: int, partitions: int | None = None, mode: str = "auto") -> Pipeline:
-        """Rows in a random order, over all partitions and within each: for training data.
+        """Put the rows into a random order, over all partitions and within each; for training data.
 
         Parameters
         ----------
         seed
-            The same seed gives the same order for the same files, cut the same way: behind a source and maps a row's
-            place decides.  Elsewhere its values do; there rows that are equal stay together.
+            The same seed gives the same order for the same files, split in the same way: after a source and maps, the
+            order depends on a row's position.  Elsewhere it depends on its values, so equal rows stay together.
         partitions, mode
-            As of :meth:`shuffle`.
+            As for :meth:`shuffle`.
 
         Notes
         -----
-        What does not fit into ``memory_bytes`` of a task is sorted in nameless files.
+        Rows that do not fit into ``memory_bytes`` of a task are sorted in nameless files.
         """
         try:
             number = operator.index(seed)
@@ -189,18 +189,20 @@ class Pipeline:
         sort_by: str | Column | Iterable[str | Column] | None = None,
         mode: str = "auto",
     ) -> PipelineGroups:
-        """Rows by key, for a function that is called once for each group, as :func:`fastbuf_spark.group_by` does.
+        """Group the rows by key, for a function that is called once for each group; see :func:`fastbuf_spark.group_by`.
 
         Parameters
         ----------
         *keys, sort_by
-            As of :func:`fastbuf_spark.group_by`.
+            As for :func:`fastbuf_spark.group_by`.
         partitions, mode
-            As of :meth:`shuffle`.
+            As for :meth:`shuffle`.
         """
         given = as_keys(keys)
         if not given:
-            raise ConfigError("group_by has no keys: give a column's name or a Column; for one group of all, F.lit(1)")
+            raise ConfigError(
+                "group_by has no keys: give a column's name or a Column; for one group of all rows, F.lit(1)"
+            )
         order = () if sort_by is None else as_keys(sort_by)
         return PipelineGroups(self, given, order, _count(partitions), _mode(mode))
 
@@ -217,7 +219,7 @@ class Pipeline:
         return self._staged(shared=False).to_df().toArrow()
 
     def count(self) -> int:
-        """How many rows there are; only the numbers leave the workers."""
+        """The number of rows; the workers count them, and send no rows."""
         counted = self._staged(shared=False).then(count_rows, struct_type("rows long"), "count")
         return sum(row[0] for row in counted.to_df().collect())
 
@@ -237,11 +239,11 @@ class Pipeline:
 
     @property
     def schema(self) -> StructType:
-        """Of the result."""
+        """Schema of the result."""
         return self._staged(shared=True).schema
 
     def explain(self) -> None:
-        """Print the plan for an action of the pipeline's own: stages, what is chained, slots, memory, modes and why."""
+        """Print the plan: stages, the functions chained in each, slots, memory, modes and the reasons for them."""
         print(self._terminal()[1].text())
 
     def __repr__(self) -> str:
@@ -254,7 +256,7 @@ class Pipeline:
             from pyspark.sql import DataFrame
 
             if not name.startswith("_") and hasattr(DataFrame, name):
-                raise AttributeError(f"a Pipeline has no {name}: ask its DataFrame, .to_df().{name}")
+                raise AttributeError(f"a Pipeline has no {name}: use that of its DataFrame, .to_df().{name}")
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
@@ -262,7 +264,7 @@ class Pipeline:
         return self._start.spark if isinstance(self._start, Source) else self._start.sparkSession
 
     def _terminal(self) -> tuple[Staged, steps.Plan]:
-        """Its last stage, for an action of its own, and the plan."""
+        """The last stage, for an action of the pipeline itself, and the plan."""
         self._staged(shared=False)
         return self._built[False]
 
@@ -274,7 +276,7 @@ class Pipeline:
 
 @dataclasses.dataclass(frozen=True)
 class PipelineGroups:
-    """Rows by key, as :meth:`Pipeline.group_by` gives them; the verbs are those of :class:`Grouped`."""
+    """Rows grouped by key, made by :meth:`Pipeline.group_by`; it has the methods of :class:`Grouped`."""
 
     _before: Pipeline
     _keys: tuple[str | Column, ...]
@@ -305,7 +307,7 @@ class PipelineGroups:
 
 @dataclasses.dataclass(frozen=True)
 class _GroupStep:
-    """A verb of groups as a step."""
+    """A method of :class:`PipelineGroups` as a step of the pipeline."""
 
     keys: tuple[str | Column, ...]
     order: tuple[str | Column, ...]
@@ -323,7 +325,7 @@ class _GroupStep:
         groups = Grouped(at.frame, self.keys, count, self.order, at.before, schema, self.mode, plan.conf, plan.make(at))
         made = self.call(groups)
         if not isinstance(made, Staged):
-            # Only by Spark's own groups
+            # Spark's own groups are used
             made = Staged(made, made.schema, in_order=False, mode="Spark's own", why=groups.why_sparks())
         plan.entered(made, f"group by {', '.join(map(str, self.keys))}", count)
         plan.linked(self.name)
@@ -333,9 +335,9 @@ class _GroupStep:
 def entered(
     df: Any, before: BatchFunction | None, before_schema: StructType | None
 ) -> tuple[DataFrame, BatchFunction | None, StructType | None, dict[str, Any]]:
-    """What a verb for DataFrames reads, where it may have been given a pipeline: that one's functions come first.
+    """The input of a function for DataFrames, which may also be a pipeline; its functions are called first.
 
-    The last are what the shuffle has to be told besides.
+    The last item has further arguments for the shuffle.
     """
     if not isinstance(df, Pipeline):
         check_dataframe(df)

@@ -1,4 +1,4 @@
-"""A progress bar of the shuffles that are under way."""
+"""A progress bar for running shuffles."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 EVERY_S = 0.25
-KEPT_S = 1.0  #: a run that has ended is shown so long, so that a short one is seen
+KEPT_S = 1.0  #: an ended run is shown for this time, so that short ones can be seen
 
 
 class ProgressBar:
-    """Shows each run while the block runs: rows, bytes, rate, how much its producers are held back, and the time left.
+    """Shows each run while the ``with`` block runs: rows, bytes, rate, back pressure, and the time left.
 
     >>> with fbs.ProgressBar():                                            # doctest: +SKIP
     ...     result.count()
 
-    The time left is told where Spark knows how many producers there are, from those that have ended.  Nothing is shown
-    where nobody looks: if the console is no terminal.
+    The time left is shown if Spark knows the number of producers; it is estimated from those that have ended.  Nothing
+    is shown if the console is not a terminal.
 
     Parameters
     ----------
     console
-        Where it is drawn; by default standard error's, as Spark's own bar is.
+        The console to draw on; default: standard error, like Spark's own bar.
 
     Raises
     ------
@@ -80,7 +80,7 @@ class ProgressBar:
         table = Table.grid(padding=(0, 2))
         for shown in self._runs.values():
             line = shown.line()
-            # As text: the name is the user's, and may look like markup
+            # As plain text, since a name given by the user may look like markup
             table.add_row(
                 Text(line["name"], overflow="ellipsis", no_wrap=True),
                 Bar(total=line["tasks"] or None, completed=line["done"], width=20, pulse=not line["tasks"]),
@@ -90,7 +90,7 @@ class ProgressBar:
 
 
 class _Shown:
-    """One run, as it was looked at."""
+    """The figures shown for one run."""
 
     def __init__(self, run: RunSummary) -> None:
         self._run = run
@@ -100,7 +100,7 @@ class _Shown:
         self.seen = 0.0
 
     def look(self, now: float) -> None:
-        """Take the figures of now."""
+        """Update the figures."""
         records = self._run.records_sent
         if self._begin is None:
             self._begin, self._last = now, (now, records)
@@ -110,7 +110,7 @@ class _Shown:
         self.seen = now
 
     def line(self) -> dict[str, Any]:
-        """What is shown of it."""
+        """The texts to show."""
         run = self._run
         tasks, done = run.tasks or 0, run.producers_done
         left, pressed = run.left_s, run.back_pressured

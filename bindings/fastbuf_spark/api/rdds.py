@@ -1,4 +1,4 @@
-"""Shuffles of RDDs of pairs: placed by key, merged, grouped, joined."""
+"""Shuffles of RDDs of pairs: partitioning, merging, grouping and joining by key."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fastbuf_spark.worker.pairs import Combine, Join, MergeStage, Pairs
 if TYPE_CHECKING:
     from pyspark.core.rdd import RDD
 
-#: How joins are called, and whether keys of the left and the right side alone come out
+#: Names of joins, and whether keys that only the left or only the right side has are in the result
 JOINS = {"inner": (False, False), "left": (True, False), "right": (False, True), "outer": (True, True)}
 
 
@@ -26,42 +26,42 @@ def partition_by(
     mode: str = "auto",
     conf: ShuffleConf | None = None,
 ) -> RDD[Any]:
-    """The pairs of an RDD, placed by key as ``rdd.partitionBy(num_partitions, partition_func)`` places them.
+    """Partition the pairs of an RDD by key, like ``rdd.partitionBy(num_partitions, partition_func)``.
 
-    As there, a record is a pair or what Python unpacks into two (a list, a Row, a string of two characters), and comes
-    out as a tuple of two.
+    As in Spark, a record is a pair, or an object that Python unpacks into two (a list, a Row, a string of two
+    characters); in the result it is a tuple of two.
 
     Parameters
     ----------
     rdd
-        Of (key, value) pairs.
+        An RDD of (key, value) pairs.
     num_partitions
-        Partitions out.
+        Partitions of the result.
     partition_func
-        From a key to a number; default: Spark's ``portable_hash``.
+        Maps a key to a number; default: Spark's ``portable_hash``.
     mode
         ``"pipelined"``, ``"blocking"``, or ``"auto"``, as in :func:`map_in_arrow`.
     conf
-        Settings; by default those of the SparkContext (``spark.fastbuf.*``).
+        Settings; default: those of the SparkContext (``spark.fastbuf.*``).
 
     Returns
     -------
     RDD
-        Lazy.  A task fails with RecordError on a record that is no pair; Spark's own fails too.
+        Lazy.  A task fails with RecordError on a record that is not a pair, as in Spark.
 
     Raises
     ------
     PreflightError
-        The mode that was asked for cannot run here.
+        The requested mode cannot run here.
     ConfigError
-        An unknown mode, or no number of partitions.
+        An unknown mode, or an invalid number of partitions.
 
     Notes
     -----
-    A key that Python hashes by its address in memory counts as 0: NaN (of float, NumPy and Decimal), and an object of a
-    class without a hash of its own; also inside tuples.  So all NaN keys are in one partition.  Spark's own spreads
-    them over all partitions, and in each run differently, since every NaN lies elsewhere once it has been pickled.  NaN
-    inside a frozenset or a dataclass is placed as arbitrarily here as there.
+    Keys that Python hashes by their address in memory are hashed as 0: NaN (float, NumPy and Decimal) and objects of a
+    class without its own hash, also inside tuples.  So all NaN keys are in one partition.  Spark spreads them over all
+    partitions, differently in each run, since a NaN has another address after pickling.  NaN inside a frozenset or a
+    dataclass is placed arbitrarily, as in Spark.
     """
     return PairShuffle.of("partition_by", [rdd], num_partitions, partition_func, mode, conf).run()
 
@@ -75,34 +75,34 @@ def reduce_by_key(
     mode: str = "auto",
     conf: ShuffleConf | None = None,
 ) -> RDD[Any]:
-    """The values of each key merged into one, as ``rdd.reduceByKey(func, num_partitions, partition_func)`` does.
+    """Merge the values of each key into one, like ``rdd.reduceByKey(func, num_partitions, partition_func)``.
 
-    Values are merged before they are sent, where that makes them fewer, and again when they have come.
+    Values are merged before they are sent, if that reduces their number, and again after the shuffle.
 
     Parameters
     ----------
     rdd, num_partitions, partition_func, mode, conf
         As in :func:`partition_by`.
     func
-        From two values to one.  In which order values meet is not fixed, so it is to be associative and commutative.
+        Merges two values into one.  It must be associative and commutative, as the order of merging is not fixed.
 
     Returns
     -------
     RDD
-        Lazy; of (key, value), in the partitions of :func:`partition_by`.
+        Lazy; (key, value) pairs, partitioned as by :func:`partition_by`.
 
     Raises
     ------
     PreflightError, ConfigError
-        As :func:`partition_by`.
+        As for :func:`partition_by`.
 
     Notes
     -----
-    The table of keys of each side takes up to ``memory_bytes`` where that is set, else as much as Spark's own may
-    (``spark.python.worker.memory``, 512 MiB).  One that is full is sent, before the shuffle; behind it, it is written
-    to a nameless file in parts, which are merged one after the other.
+    On each side the table of keys takes up to ``memory_bytes`` if that is set, else as much as Spark allows its own
+    (``spark.python.worker.memory``, 512 MiB).  Before the shuffle a full table is sent; after it, a full table is
+    written to a nameless file in parts, which are merged one after the other.
     """
-    check_function("func", func, "takes two values and gives one")
+    check_function("func", func, "takes two values and returns one")
     return _combined("reduce_by_key", rdd, None, func, func, num_partitions, partition_func, mode, conf)
 
 
@@ -117,32 +117,32 @@ def combine_by_key(
     mode: str = "auto",
     conf: ShuffleConf | None = None,
 ) -> RDD[Any]:
-    """The values of each key as one combiner, as ``rdd.combineByKey`` makes them.
+    """Combine the values of each key, like ``rdd.combineByKey``.
 
     Parameters
     ----------
     rdd, num_partitions, partition_func, mode, conf
         As in :func:`partition_by`.
     create_combiner
-        From a value to a combiner.
+        Makes a combiner from a value.
     merge_value
-        From a combiner and a value to a combiner; it may be the first one, changed.
+        Merges a value into a combiner, and returns the combiner; it may modify its first argument.
     merge_combiners
-        From two combiners to one; it may be the first one, changed.
+        Merges two combiners, and returns the result; it may modify its first argument.
 
     Returns
     -------
     RDD
-        Lazy; of (key, combiner).  Memory and order as of :func:`reduce_by_key`.
+        Lazy; (key, combiner) pairs.  Memory and order are as for :func:`reduce_by_key`.
 
     Raises
     ------
     PreflightError, ConfigError
-        As :func:`partition_by`.
+        As for :func:`partition_by`.
     """
-    check_function("create_combiner", create_combiner, "takes a value and gives a combiner")
-    check_function("merge_value", merge_value, "takes a combiner and a value and gives a combiner")
-    check_function("merge_combiners", merge_combiners, "takes two combiners and gives one")
+    check_function("create_combiner", create_combiner, "takes a value and returns a combiner")
+    check_function("merge_value", merge_value, "takes a combiner and a value and returns a combiner")
+    check_function("merge_combiners", merge_combiners, "takes two combiners and returns one")
     functions = create_combiner, merge_value, merge_combiners
     return _combined("combine_by_key", rdd, *functions, num_partitions, partition_func, mode, conf)
 
@@ -155,7 +155,7 @@ def group_by_key(
     mode: str = "auto",
     conf: ShuffleConf | None = None,
 ) -> RDD[Any]:
-    """The values of each key together, as ``rdd.groupByKey(num_partitions, partition_func)`` gives them.
+    """Group the values of each key, like ``rdd.groupByKey(num_partitions, partition_func)``.
 
     Parameters
     ----------
@@ -165,14 +165,14 @@ def group_by_key(
     Returns
     -------
     RDD
-        Lazy; of (key, values).  Values are sized and may be read as often as you like.  What does not fit into memory
-        (as of :func:`reduce_by_key`) is in a nameless file, from which the values of a key that has very many are read
-        as they are asked for: a loop over them does not have them all in memory.  Whoever collects them, has.
+        Lazy; (key, values) pairs.  Values have a length and can be iterated several times.  What does not fit into
+        memory (see :func:`reduce_by_key`) is written to a nameless file.  The values of a key that has very many are
+        read from it during iteration, so that they are never all in memory, unless you collect them.
 
     Raises
     ------
     PreflightError, ConfigError
-        As :func:`partition_by`.
+        As for :func:`partition_by`.
     """
     shuffle = PairShuffle.of("group_by_key", [rdd], num_partitions, partition_func, mode, conf)
     return shuffle.run(stage=_stage(shuffle))
@@ -187,24 +187,24 @@ def co_group(
     mode: str = "auto",
     conf: ShuffleConf | None = None,
 ) -> RDD[Any]:
-    """For each key of either RDD its values in both, as ``rdd.cogroup(other, num_partitions)`` gives them.
+    """Group the values of each key of either RDD, like ``rdd.cogroup(other, num_partitions)``.
 
     Parameters
     ----------
     rdd, other
-        Of (key, value) pairs.
+        RDDs of (key, value) pairs.
     num_partitions, partition_func, mode, conf
         As in :func:`partition_by`.
 
     Returns
     -------
     RDD
-        Lazy; of (key, (values, other's values)), each as in :func:`group_by_key`.
+        Lazy; (key, (values, other's values)), both as in :func:`group_by_key`.
 
     Raises
     ------
     PreflightError, ConfigError
-        As :func:`partition_by`.
+        As for :func:`partition_by`.
     """
     shuffle = PairShuffle.of("co_group", [rdd, other], num_partitions, partition_func, mode, conf)
     return shuffle.run(stage=_stage(shuffle, sides=2))
@@ -220,27 +220,27 @@ def join(
     mode: str = "auto",
     conf: ShuffleConf | None = None,
 ) -> RDD[Any]:
-    """Each value of a key with each of the other RDD's, as ``rdd.join(other, num_partitions)`` gives them.
+    """Join two RDDs by key, like ``rdd.join(other, num_partitions)``.
 
     Parameters
     ----------
     rdd, other
-        Of (key, value) pairs.
+        RDDs of (key, value) pairs.
     how
-        ``"inner"``, ``"left"``, ``"right"`` or ``"outer"``, as ``leftOuterJoin`` and the others: a key that this side
-        alone has comes out with None for the other one's value.
+        ``"inner"``, ``"left"``, ``"right"`` or ``"outer"``, like ``leftOuterJoin`` and the others: keys that only this
+        side has are in the result with None for the other side's value.
     num_partitions, partition_func, mode, conf
         As in :func:`partition_by`.
 
     Returns
     -------
     RDD
-        Lazy; of (key, (value, other's value)).
+        Lazy; (key, (value, other's value)).
 
     Raises
     ------
     PreflightError, ConfigError
-        As :func:`partition_by`; an unknown ``how``.
+        As for :func:`partition_by`; an unknown ``how``.
     """
     if how not in JOINS:
         raise ConfigError(f"how is {how!r}: it must be one of {', '.join(JOINS)}")

@@ -1,4 +1,4 @@
-"""Files that the workers write: no row goes through the JVM on its way out."""
+"""Files that the workers write themselves, so that no row goes through the JVM."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NAMING = ("string", "tinyint", "smallint", "int", "bigint", "boolean", "date", 
 
 @dataclass(frozen=True)
 class Written:
-    """What a write left: numbers of files, of rows, and of bytes."""
+    """The result of a write: numbers of files, rows and bytes."""
 
     files: int
     rows: int
@@ -41,22 +41,22 @@ def write_parquet(
     compression: str = "snappy",
     filesystem: Any = None,
 ) -> Written:
-    """Write a DataFrame or a pipeline to Parquet files, as Spark reads them; runs at once.
+    """Write a DataFrame or a pipeline to Parquet files that Spark can read; runs at once.
 
     Parameters
     ----------
     df
         A DataFrame, or a :class:`Pipeline`, whose last functions are called in the tasks that write.
     path
-        Of a directory, or a URI, on a file system that the driver and all workers share.
+        Path or URI of a directory on a file system that the driver and all workers share.
     partition_by
-        Columns that directories are named by (``key=value``) and that are in no file.
+        Columns that are not stored in the files but give names to directories (``key=value``).
     mode
-        What to do if the directory is there: ``"error"``, ``"overwrite"`` or ``"append"``.
+        What to do if the directory exists: ``"error"``, ``"overwrite"`` or ``"append"``.
     compression
         ``"snappy"``, ``"zstd"``, ``"gzip"``, ``"lz4"``, ``"brotli"`` or ``"none"``.
     filesystem
-        Of pyarrow or fsspec; by default that of the URI, or the local one.
+        A file system of pyarrow or fsspec; default: that of the URI, or the local one.
 
     Returns
     -------
@@ -65,16 +65,16 @@ def write_parquet(
     Raises
     ------
     ConfigError
-        Columns that are not there, or a file system whose renames are no single step.
+        Unknown columns, or a file system whose renames are not atomic.
     ResourceError
-        The directory is there already, or workers wrote where the driver does not see it.
+        The directory exists already, or the driver does not see the files that workers wrote.
 
     Notes
     -----
-    Tasks write where no reader looks.  When all have ended, the driver gives the files of those that counted their
-    names: a new directory, and one that is overwritten, by one step; files that are appended one after the other.  Of a
-    run that fails, or whose driver is killed, no reader sees anything; if that happens while files are appended, the
-    next write to the directory takes away those that are seen.
+    Tasks write to a place that readers ignore.  When all have ended, the driver renames the files of the successful
+    attempts: a new or overwritten directory in one atomic step, appended files one after the other.  If the run fails,
+    or the driver is killed, readers see nothing of it; if that happens while files are being appended, the next write
+    to the directory removes those that are visible.
     """
     from fastbuf_spark.api.pipelines import pipeline
 
@@ -134,7 +134,7 @@ def _columns(schema: StructType, by: tuple[str, ...]) -> tuple[int, ...]:
 
 
 def _empty(write: Write) -> tuple[str, str, int]:
-    """A file without rows, which says the schema, where there are no others."""
+    """Write a file without rows, which records the schema, if there is no other file."""
     import pyarrow.parquet as pq
 
     attempt, name = "empty", f"part-00000-empty.{write.compression}.parquet"

@@ -1,4 +1,4 @@
-"""Files that the workers read with pyarrow: no row goes through the JVM on its way into a shuffle."""
+"""Files that the workers read with pyarrow, so that no row goes through the JVM on its way into a shuffle."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fastbuf_spark.schema import struct_type
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-#: What a field of a line is not read as.
+#: Types that cannot be read from a field of text.
 _NO_TEXT = ("array", "map", "struct", "binary", "variant", "interval", "time(")
 
 
@@ -28,37 +28,38 @@ def read_parquet(
     partition_types: Mapping[str, str] | None = None,
     filesystem: Any = None,
 ) -> Pipeline:
-    """Parquet files, with the columns, types and values that ``spark.read.parquet`` gives.
+    """Read Parquet files, with the same columns, types and values as ``spark.read.parquet``.
 
     Parameters
     ----------
     spark
         A SparkSession.
     path
-        A file, a directory with all below it, a URI, or several of them.  Directories named ``key=value`` are columns.
+        A file, a directory (read recursively), a URI, or several of them.  Directories named ``key=value`` are columns.
     columns
-        Names of those to read; by default all.
+        Names of the columns to read; default: all.
     filter
-        A ``pyarrow.compute`` expression over the columns, read or not: row groups that cannot have such rows are left
-        out.  Comparisons are Arrow's: NaN equals nothing.
+        A ``pyarrow.compute`` expression over the columns of the files.  Row groups that cannot contain such rows are
+        skipped.  Comparisons are Arrow's: NaN equals nothing.
     schema
-        Instead of that of the first file: a StructType or DDL text.  A column that a file has not is null.
+        A StructType or DDL text; default: the schema of the first file.  A column that a file does not have is null.
     partition_types
-        Types, in Spark's words, of columns that directories name; by default found as Spark finds them.
+        Spark types of columns from directory names; default: inferred as in Spark.
     filesystem
-        Of pyarrow or fsspec; by default that of the URI, or the local one.  Workers must reach it as the driver does.
+        A file system of pyarrow or fsspec; default: that of the URI, or the local one.  Workers must be able to reach
+        it.
 
     Returns
     -------
     Pipeline
-        Give it to a verb for a DataFrame, go on with its own, or take ``to_df()``.
+        Pass it to a function that takes a DataFrame, use its own methods, or call ``to_df()``.
 
     Raises
     ------
     SchemaError
-        A type or a calendar that Spark's reader refuses too, or that it alone reads; the message names it.
+        A type or a calendar that is not supported; the message names it.
     ConfigError
-        A column, a filter or a path that cannot be.
+        A column, a filter or a path is not valid.
     """
     from pyspark.sql.types import DataType
 
@@ -78,23 +79,23 @@ def read_csv(
     filter: Any = None,
     filesystem: Any = None,
 ) -> Pipeline:
-    """Files of comma-separated values, as ``spark.read.csv`` reads them with these arguments.
+    """Read files of comma-separated values, like ``spark.read.csv`` with these arguments.
 
     Parameters
     ----------
     schema
-        Of the columns, in the files' order: a StructType or DDL text; by default all are strings, as of Spark.
+        The columns in the files' order: a StructType or DDL text; default: all are strings, as in Spark.
     header
-        The first line of each file has names, and no values.
+        Whether the first line of each file has names.
     sep
-        One character between the values.
+        The character between values.
 
     Other parameters are those of :func:`read_parquet`.
 
     Notes
     -----
-    A value that is not of its type, or a line with another number of values, is an error; Spark gives nulls.  A file is
-    one task's.
+    A value of a wrong type, or a line with another number of values, is an error; Spark returns nulls.  Each file is
+    read by one task.
     """
     import pyarrow.csv as csv
     import pyarrow.dataset as ds
@@ -139,18 +140,18 @@ def read_json(
     filter: Any = None,
     filesystem: Any = None,
 ) -> Pipeline:
-    """Files with one JSON object a line, as ``spark.read.schema(schema).json`` reads them.
+    """Read files with one JSON object per line, like ``spark.read.schema(schema).json``.
 
     Parameters
     ----------
     schema
-        A StructType or DDL text; fields that it has not are passed over.  ``spark.read.json(path).schema`` finds one.
+        A StructType or DDL text; other fields are ignored.  ``spark.read.json(path).schema`` infers one.
 
     Other parameters are those of :func:`read_parquet`.
 
     Notes
     -----
-    A value that is not of its type is an error; Spark gives nulls.  A file is one task's.
+    A value of a wrong type is an error; Spark returns nulls.  Each file is read by one task.
     """
     import pyarrow as pa
     import pyarrow.dataset as ds
@@ -179,16 +180,16 @@ def read_ipc(
     *,
     filesystem: Any = None,
 ) -> Pipeline:
-    """Arrow's own files (``.arrow``, ``.feather``), which Spark does not read.
+    """Read Arrow IPC files (``.arrow``, ``.feather``), which Spark cannot read.
 
-    Parameters are those of :func:`read_parquet`.  Types are what ``spark.createDataFrame`` makes of Arrow's; unsigned
-    ones become the next wider ones, as Spark reads them from Parquet.
+    Parameters are those of :func:`read_parquet`.  Types are converted as by ``spark.createDataFrame``; unsigned types
+    become the next wider ones, as when Spark reads Parquet.
     """
     return Pipeline(ipc_source(spark, path, columns, filter, filesystem))
 
 
 def scan(spark: Any, dataset: Any, columns: Iterable[str] | None = None, filter: Any = None) -> Pipeline:
-    """A ``pyarrow.dataset.Dataset`` of files, or a table of deltalake.
+    """Read a ``pyarrow.dataset.Dataset`` of files, or a deltalake table.
 
     Other parameters are those of :func:`read_parquet`, and types those of :func:`read_ipc`.
     """

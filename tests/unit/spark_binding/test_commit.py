@@ -245,7 +245,7 @@ def test_a_file_system_without_one_step_renames_is_refused(tmp_path: Path) -> No
     import fsspec
 
     store = fs.PyFileSystem(fs.FSSpecHandler(fsspec.filesystem("memory")))
-    with pytest.raises(ConfigError, match="no single step"):
+    with pytest.raises(ConfigError, match="not atomic"):
         Commit(store, "out", "error")
     Commit(fs.PyFileSystem(fs.FSSpecHandler(fsspec.filesystem("file"))), str(tmp_path / "a"), "error").close()
     inside = fs.SubTreeFileSystem(str(tmp_path), LOCAL)
