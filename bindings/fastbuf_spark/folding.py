@@ -1,10 +1,10 @@
-"""Many input partitions in few producers' tasks.
+"""Folding: reading many small input partitions in few tasks.
 
 A task costs Spark and Python some 15 ms, whatever it reads, and consumers hold part of the slots: 400 inputs of a few
-rows took half a minute.  So where there are many more than slots, Spark's ``coalesce`` has each task read several of
-them, one after the other.  The function before the shuffle must not see that: it is called once for each partition, as
-Spark calls it.  A column that says which partition a row is of cuts the batches; partitions without rows leave no trace
-there, so the producer that reads last is told which they are, and calls the function for them too.
+rows took half a minute.  So if there are many more partitions than slots, Spark's ``coalesce`` makes each task read
+several of them, one after the other.  The function before the shuffle must not notice: it is still called once for each
+partition.  For this a column with the partition's number is added, and batches are split by it.  Partitions without
+rows do not appear there; the producer that reads last gets their numbers, and calls the function for them too.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-MANY = 8  #: input partitions for each slot from which on they are folded
-TASKS = 4  #: producers for each slot then, so that a long one leaves the others something to do
+MANY = 8  #: input is folded if it has more partitions per slot than this
+TASKS = 4  #: producer tasks per slot after folding; several, so that one long task does not delay everything
 MARK = "__fastbuf_partition"
 
 BatchFunction = Callable[[Iterator["pa.RecordBatch"]], Iterable["pa.RecordBatch"]]
@@ -27,14 +27,14 @@ BatchFunction = Callable[[Iterator["pa.RecordBatch"]], Iterable["pa.RecordBatch"
 
 @dataclass(frozen=True)
 class Fold:
-    """How many input partitions there are, and how many tasks read them."""
+    """The number of input partitions, and the number of tasks that read them."""
 
     partitions: int
     tasks: int
 
 
 def fold(partitions: int | None, slots: int) -> Fold | None:
-    """Whether, and how, to fold so many partitions for so many slots."""
+    """How to fold that many partitions for that many slots; None: do not fold."""
     slots = max(1, slots)
     if partitions is None or partitions <= MANY * slots:
         return None
@@ -42,7 +42,7 @@ def fold(partitions: int | None, slots: int) -> Fold | None:
 
 
 def folded(df: DataFrame, how: Fold, marked: bool) -> DataFrame:
-    """The DataFrame in fewer partitions; ``marked``: with one more column, the partition that each row was in."""
+    """The DataFrame in fewer partitions; ``marked``: with an additional column for the original partition."""
     if marked:
         from pyspark.sql import functions as F
 
@@ -51,10 +51,10 @@ def folded(df: DataFrame, how: Fold, marked: bool) -> DataFrame:
 
 
 def partitions_of(df: Any) -> int | None:
-    """Partitions of a DataFrame, if they can be had without running anything.
+    """Number of partitions of a DataFrame; None if finding it would run a job.
 
-    With a shuffle in the plan and adaptive execution on, asking would run the stages below it, and Spark folds small
-    partitions by itself.
+    With adaptive execution and a shuffle in the plan it would run the stages before the shuffle; but then Spark itself
+    combines small partitions.
     """
     plan = df._jdf.queryExecution().executedPlan()
     if "AdaptiveSparkPlan" in plan.getClass().getSimpleName():
@@ -66,14 +66,14 @@ def partitions_of(df: Any) -> int | None:
 def each_partition(
     source: Iterable[pa.RecordBatch], before: BatchFunction, empty: Callable[[list[int]], list[int]]
 ) -> Iterator[pa.RecordBatch]:
-    """What ``before`` gives for each partition that was folded into ``source``.
+    """Call ``before`` for each partition that was folded into ``source``, and return its output.
 
     Parameters
     ----------
     source
-        Batches with the mark as their last column; a partition's rows come together.
+        Batches with the partition's number as their last column; the rows of a partition are consecutive.
     empty
-        From the partitions that were seen to those without rows that this task is to see to.
+        Takes the partitions that had rows; returns the empty partitions that this task must process.
     """
     seen: list[int] = []
     for partition, pieces in groupby(_pieces(source), key=lambda piece: piece[0]):

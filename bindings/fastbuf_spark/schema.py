@@ -1,4 +1,4 @@
-"""Spark's schemas and Arrow's: what travels, and what the user's functions see."""
+"""Converts between schemas of Spark, Arrow and fastbuf, and conforms batches to them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def struct_type(schema: StructType | str) -> StructType:
     if not isinstance(schema, str):
         raise SchemaError(f"a schema is a {type(schema).__name__}: give a StructType or DDL text, as in 'id long'")
     parsed = StructType.fromDDL(schema)
-    # DDL of a single type without a name, "long", is a type and no row
+    # DDL with a single type and no name ("long") is parsed as that type, not as a struct
     return parsed if isinstance(parsed, StructType) else StructType().add("value", parsed)
 
 
@@ -80,7 +80,7 @@ def _arrow_schema(schema: StructType, zone: str, large: bool) -> pa.Schema:
     options: dict[str, Any] = {"prefers_large_types": True} if large and "prefers_large_types" in known else {}
     if "timezone" in known:
         made = to_arrow_schema(schema, timezone=zone, **options)
-    else:  # before Spark 4.3 it always said UTC, though the JVM's batches carry the session's zone
+    else:  # before Spark 4.3 it always returned UTC, though the JVM's batches have the session's time zone
         made = pa.schema([_in_zone(field, zone) for field in to_arrow_schema(schema, **options)])
     return pa.schema([field.remove_metadata() for field in made])
 
@@ -108,7 +108,7 @@ def not_carried(schema: StructType, arrow: pa.Schema) -> str:
 
 
 def _in_zone(field: pa.Field, zone: str) -> pa.Field:
-    """A field whose instants, nested ones too, are shown in ``zone``."""
+    """A field whose timestamps, including nested ones, have the time zone ``zone``."""
     import pyarrow as pa
 
     kind = field.type
@@ -146,7 +146,7 @@ def schema_of(schema: StructType | str, zone: str = DEFAULT_ZONE) -> Schema:
 
 
 def struct_type_of(schema: Schema) -> StructType:
-    """The Spark schema of a fastbuf schema: what a DataFrame of its records or batches has.
+    """The Spark schema of a fastbuf schema, for a DataFrame of its records or batches.
 
     Parameters
     ----------
@@ -189,7 +189,7 @@ def session_zone(spark: Any) -> str:
 
 
 def large_types(spark: Any) -> bool:
-    """Whether Spark gives a session's Python functions strings and binaries with offsets of 64 bits."""
+    """Whether a session's Python functions get strings and binaries with 64-bit offsets."""
     return str(spark.conf.get("spark.sql.execution.arrow.useLargeVarTypes", "false")).lower() == "true"
 
 
@@ -232,18 +232,18 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema, whose: str) -> pa.RecordBa
 
 
 def _folded(schema: pa.Schema) -> list[str]:
-    """Its names without their case; with it, where two names differ in nothing else."""
+    """Its names in lower case; unchanged if two of them differ only in case."""
     names = [name.casefold() for name in schema.names]
     return names if len(set(names)) == len(names) else list(schema.names)
 
 
 def _tagged(kind: pa.DataType) -> bool:
-    """Whether Spark knows a type by what is written beside its fields, as it knows variants and geometries."""
+    """Whether Spark marks the type by metadata of its fields, as for variants and geometries."""
     return any(bool(kind.field(i).metadata) or _tagged(kind.field(i).type) for i in range(kind.num_fields))
 
 
 def renaming(func: BatchFunction, names: Iterable[str]) -> BatchFunction:
-    """The function, given batches whose columns have these names."""
+    """The function, called with batches whose columns are renamed to these names."""
     shown = list(names)
 
     def renamed(batches: Iterator[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""fastbuf's pickles in the place of PySpark's."""
+"""A serializer for PySpark that uses fastbuf's pickles."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from fastbuf.serializers import PickledSerializer
 class ObjectSerializer(FramedSerializer):
     """Serializer of any picklable object, for ``SparkContext(serializer=...)`` and wherever PySpark takes one.
 
-    Pickle protocol 5, and cloudpickle where plain pickle fails. NumPy arrays and other buffers of 4 KiB and more stay
-    out of the pickle and are copied once on each side. In a stream each object has its length before it, as with
-    PySpark's own, and PySpark batches it as its own: ``SparkContext(serializer=ObjectSerializer(), batchSize=0)``.
+    It uses pickle protocol 5, and cloudpickle if plain pickle fails. NumPy arrays and other buffers of 4 KiB or more
+    are stored outside of the pickle and copied once on each side. In a stream each object has its length before it, as
+    with PySpark's serializers, and PySpark can batch it: ``SparkContext(serializer=ObjectSerializer(), batchSize=0)``.
 
     Examples
     --------
@@ -32,12 +32,12 @@ class ObjectSerializer(FramedSerializer):
         Raises
         ------
         RecordError
-            Neither pickle nor cloudpickle can; the message has both reasons.
+            Neither pickle nor cloudpickle can pickle it; the message has both reasons.
         """
         return self._pickled.encode(obj)
 
     def loads(self, obj: bytes) -> Any:
-        """The object of one payload, or of a plain pickle (what the JVM pickles)."""
+        """The object of one payload, or of a plain pickle (made by the JVM)."""
         return self._pickled.decode(obj)
 
     def __eq__(self, other: object) -> bool:

@@ -1,7 +1,7 @@
-"""What is shipped to the workers: a function that Spark pickles, with the driver's version in front of it.
+"""Makes functions that Spark can send to the workers, with a check that the worker has the driver's version of fastbuf.
 
-A worker of another version may not even have the classes that the pickle names, and one without fastbuf has none of
-them.  So the first thing that a worker unpickles is a check that needs nothing of fastbuf: it is pickled by value.
+A worker with another version may lack classes that the pickle refers to, and one without fastbuf lacks all of them.  So
+the first thing that a worker unpickles is a check that does not need fastbuf: its code is pickled by value.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fastbuf_spark.wire import VERSION
 
 
 def named(call: Callable[[Any], Iterable[Any]], name: str) -> Callable[[Any], Any]:
-    """A plain function, as ``mapInArrow`` and ``mapPartitions`` want one, that Spark's plans call by this name."""
+    """A plain function for ``mapInArrow`` or ``mapPartitions``, shown under this name in Spark's plans."""
     shipped = Shipped(call)
 
     def stage(batches: Iterable[Any]) -> Any:
@@ -26,16 +26,16 @@ def named(call: Callable[[Any], Iterable[Any]], name: str) -> Callable[[Any], An
 
 
 class Shipped:
-    """A function that is pickled behind a check; a worker gets the function itself.
+    """A function that is pickled after a version check; unpickling gives the function itself.
 
-    It is pickled when Spark pickles what holds it, and not before: Spark notes then which broadcast variables it uses.
+    It is pickled only when Spark pickles the object that contains it, since Spark then records its broadcast variables.
     """
 
     def __init__(self, call: Callable[[Any], Any]) -> None:
         self.call = call
 
     def __call__(self, source: Any) -> Any:
-        """Call it, where nothing was shipped."""
+        """Call the function in the driver's process."""
         return self.call(source)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -44,14 +44,14 @@ class Shipped:
 
 
 class _Check:
-    """Becomes what the check of the driver's version gives, where it is unpickled."""
+    """Unpickling it runs the version check."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _by_value(), (__version__, VERSION)
 
 
 def _by_value() -> Callable[[str, int], None]:
-    """The check; no name leads to it, so it is pickled as its code."""
+    """The check; as a local function it is pickled by value."""
 
     def check_version(version: str, control: int) -> None:
         import socket

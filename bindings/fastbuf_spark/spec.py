@@ -1,4 +1,4 @@
-"""What a worker has to know of its exchange; shipped inside the function that Spark pickles."""
+"""The description of an exchange for its workers, sent within the function that Spark pickles."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from fastbuf_spark.worker.control import Control
 
 @dataclass(frozen=True)
 class ExchangeSpec:
-    """One exchange, as its workers see it.
+    """The description of an exchange for its workers.
 
     Attributes
     ----------
     address
-        The driver's rendezvous; None where there is none (Spark Connect).
+        The driver's rendezvous; None if there is none (Spark Connect).
     secret
         Proves that a worker belongs to the exchange; never shown.
     """
@@ -39,7 +39,7 @@ class ExchangeSpec:
         return Control(self.address, self.exchange, self.secret, self.conf.connect_timeout)
 
     def report(self, side: str, partition: int, stage: int, stats: Mapping[str, Any]) -> None:
-        """Tell the driver a task's figures, where nothing else needs a connection; a failure to do so is no failure."""
+        """Report a task's figures to the driver, in modes without a control connection; errors are ignored."""
         if self.address is None:
             return
         with contextlib.suppress(Exception), self.connect() as control:
@@ -47,7 +47,7 @@ class ExchangeSpec:
 
 
 def plain(stats: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures that JSON can carry."""
+    """The figures that can be sent as JSON."""
     made: dict[str, Any] = {}
     for name, value in stats.items():
         if isinstance(value, float):
@@ -62,7 +62,7 @@ def plain(stats: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def not_reached(words: str, here: str, conf: ShuffleConf) -> str:
-    """What to say of a connection between two executors that could not be made; ``words`` name the other one."""
+    """The error message if one executor could not connect to another; it starts with ``words``."""
     ports = f"{conf.port_min} to {conf.port_max}" if conf.port_max else "any"
     return (
         f"{words}; seen from {here}, within {conf.connect_timeout:g} s (connect_timeout). Executors must reach each "
