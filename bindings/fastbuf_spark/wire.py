@@ -24,12 +24,12 @@ from typing import Any
 from fastbuf.errors import ProtocolError
 
 VERSION = 2
-#: A connection that nothing comes from is asked for a sign of life after so many seconds, and then every so many; after
-#: three without one it has ended.  A host that is gone says nothing, and Spark finds out for itself.
+#: TCP keepalive: seconds of silence before the first probe, seconds between probes, and probes without an answer after
+#: which the connection ends.  A lost host sends nothing, so only this ends its connection.
 QUIET_S, ASK_S, ASKS = 20, 5, 3
 GREETING_BYTES = 2048
-FRAME_BYTES = 32 << 20  #: totals of 100,000 producers fit
-REASON_CHARS = 16_000  #: a traceback that is longer loses its middle
+FRAME_BYTES = 32 << 20  #: longest frame; the totals of 100,000 producers fit
+REASON_CHARS = 16_000  #: longest reason; the middle of a longer traceback is cut out
 _LENGTH = struct.Struct(">I")
 
 Message = dict[str, Any]

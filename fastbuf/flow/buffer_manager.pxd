@@ -15,11 +15,11 @@
 # released goes to a channel without one.
 #
 # An open gate may have more channels than segments, and those that have one may be idle for ever.  So when a channel
-# has none, the others are asked to give back what they do not need (`recall`), and from then on to say when they have
-# something and no credit (Flink's AddBacklog): a segment goes round among those that have something to send.
+# has none, the others are asked to give back what they do not need (`recall`), and from then on to report when they
+# have data and no credit (Flink's AddBacklog).  So segments move to channels that have data to send.
 #
-# A channel that is blocked is given nothing: what its sender was told of may still come, and what of the floating ones
-# it was not told of goes to the others at once.  It waits for nothing either, so it keeps no segment from who does.
+# A blocked channel gets no segments.  Data for announced credit may still come; floating segments that were not
+# announced go to the other channels at once.  It does not wait for segments, so that others get them.
 from libc.stdint cimport int32_t, int64_t, uint32_t
 
 from fastbuf.flow.credit_ledger cimport CreditRow

@@ -208,7 +208,7 @@ cdef inline void _mark_lacking(GateBuffers *g, ChannelBuffers *c) noexcept nogil
 
 
 cdef inline void _wait_for_nothing(GateBuffers *g, ChannelBuffers *c) noexcept nogil:
-    # It keeps no segment from who waits for one.
+    # The channel leaves the queue, so that others get the segments.
     cdef ChannelBuffers *w
     cdef ChannelBuffers *previous = NULL
     if c.lacks_segment:
@@ -274,7 +274,7 @@ cdef void bm_close(GateBuffers *g, ChannelBuffers *c) noexcept nogil:
 
 
 cdef void bm_block(GateBuffers *g, ChannelBuffers *c) noexcept nogil:
-    """From now on `c` is given nothing; floating ones that its sender has not been told of go to the others."""
+    """From now on `c` gets no segments; floating ones that were not announced go to other channels."""
     c.blocked = True
     g.withheld += c.with_reader
     _wait_for_nothing(g, c)

@@ -157,7 +157,7 @@ cdef inline bint credit_holds(CreditFigures *f) noexcept nogil:
 
 
 cdef class CreditLedger:
-    cdef readonly object counters       # int64, (channels, 8): the rows, to be read by anybody
+    cdef readonly object counters       # int64 array of shape (channels, 8): the rows, for reading
     cdef readonly int channels
     cdef readonly int exclusive
     cdef readonly int floating

@@ -1,7 +1,7 @@
-"""Plain pairs grouped by key without objects: these are made of the values of a key when somebody reads them.
+"""Groups plain pairs by key, without Python objects; the values of a key become objects when they are read.
 
-Rows come in the order of their arrival, with the number of their key; when all are there they are put by key, by one
-counting sort.
+Rows are stored in order of arrival, with the number of their key.  When all have arrived, one counting sort puts them
+in the order of their keys.
 """
 
 cimport cython
@@ -26,22 +26,23 @@ from itertools import chain
 from fastbuf.errors import RecordError
 
 cdef enum:
-    SOME = 4096                 # pairs, or values, that are made together
+    SOME = 4096                 # pairs, or values, of which objects are made together
 
 
 cdef class PlainGroups(PlainRows):
     """PlainGroups(sides=0)\n--\n
-    Puts pairs of plain keys and values together by key.
+    Groups pairs of plain keys and values by key.
 
     Parameters
     ----------
     sides : int, optional
-        Values are pairs of a number below this, and the value: a key has a tuple of so many groups. Default: one group.
+        Values are pairs (side, value) with a side below this number: a key has a tuple of that many groups. Default:
+        one group.
 
     Attributes
     ----------
     rows : int
-        Pairs.
+        Number of pairs.
     """
 
     def __init__(self, int sides=0):
@@ -50,18 +51,17 @@ cdef class PlainGroups(PlainRows):
 
     @property
     def nbytes(self):
-        """About how much memory it takes, and needs when it is asked for its groups."""
+        """Approximate memory that it uses, including what :meth:`lists` will need."""
         return self._keys.nbytes() + self._texts.used + self.rows * (4 + 16 * self._width) \
             + 8 * (self._keys.count * max(1, self._sides) + 1)
 
     def add(self, packed):
-        """Take a list of pairs, as ``pack_plain`` gives it.
+        """Add a list of pairs that ``pack_plain`` has made.
 
         Returns
         -------
         int
-            How many of them it has not taken: all, if they are of another kind than those that are there, or of none
-            that it knows.
+            How many pairs were not added: all, if their types are not supported, or differ from those before.
         """
         cdef PlainNode nodes[MOST_NODES]
         cdef uint32_t found[KEY_BLOCK]
@@ -109,7 +109,7 @@ cdef class PlainGroups(PlainRows):
         return 0
 
     def lists(self):
-        """The keys with their values, and no more pairs come.
+        """The keys with their values; no more pairs can be added afterwards.
 
         Returns
         -------
@@ -124,7 +124,7 @@ cdef class PlainGroups(PlainRows):
         while start < self._keys.count:
             stop = min(self._keys.count, start + SOME)
             made = new_list(stop - start)
-            collects = PyGC_Disable()                  # nothing made here is garbage
+            collects = PyGC_Disable()                  # no garbage is made here, and collections would cost time
             try:
                 for i in range(start, stop):
                     pair = PyTuple_New(2)
@@ -152,10 +152,10 @@ cdef class PlainGroups(PlainRows):
         return made
 
 
-@cython.no_gc                                          # it holds what holds no objects but its keys' table
+@cython.no_gc                                          # it cannot be part of a reference cycle
 @cython.freelist(64)
 cdef class PlainValues:
-    """The values of a key; as :class:`~fastbuf.serializers.pair_table.Values`."""
+    """The values of a key; it has the interface of :class:`~fastbuf.serializers.pair_table.Values`."""
 
     def __iter__(self):
         if self._stop - self._start <= SOME:
@@ -168,7 +168,7 @@ cdef class PlainValues:
 
     @property
     def nbytes(self):
-        """About how much memory they take as objects."""
+        """Approximate memory that they would need as objects."""
         return len(self) * self._groups._value_bytes()
 
     def __getitem__(self, part):

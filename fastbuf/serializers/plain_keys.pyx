@@ -1,8 +1,8 @@
-"""Plain keys without objects: a number from 0 on for each key, in the order in which they come.
+"""A table of plain keys, without Python objects: each new key gets the next number, from 0 on.
 
-A table with open places (Knuth, The Art of Computer Programming 3, 6.4, algorithm L), which a key finds by its hash and
-32 bits of it tell from most others.  Keys come in blocks, so that the memory of a whole block is under way at once: a
-table of a million keys is in no cache.
+It is a hash table with open addressing and linear probing (Knuth, The Art of Computer Programming 3, 6.4, algorithm L).
+A slot has 32 bits of the hash, so that most other keys are told apart without a look at the key.  Keys are looked up in
+blocks, whose memory is prefetched, since a table of a million keys does not fit into any cache.
 """
 
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
@@ -22,9 +22,9 @@ cdef extern from *:
     void __builtin_prefetch(const void *p) noexcept nogil
 
 cdef enum:
-    LEAST = 1024                # places of the smallest table
-    MOST = 0x7FFFFFFF           # keys
-    AHEAD = 16                  # keys whose memory is asked for before it is waited for
+    LEAST = 1024                # slots of the smallest table
+    MOST = 0x7FFFFFFF           # most keys
+    AHEAD = 16                  # how many keys ahead memory is prefetched
 
 
 cdef inline uint64_t _of_text(const uint8_t *p, int64_t n) noexcept nogil:
@@ -40,7 +40,7 @@ cdef inline uint64_t _of_text(const uint8_t *p, int64_t n) noexcept nogil:
 
 
 cdef int64_t hash_of_int(int64_t x) noexcept nogil:
-    """Python's own: the rest by a prime, and -2 for -1, which stands for an error there."""
+    """Python's hash of an int: the remainder modulo a prime, and -2 instead of -1, which means an error in C."""
     cdef uint64_t size = 0 - <uint64_t> x if x < 0 else <uint64_t> x
     size %= <uint64_t> 0x1FFFFFFFFFFFFFFF
     x = -<int64_t> size if x < 0 else <int64_t> size
@@ -124,7 +124,7 @@ cdef class PlainKeys:
         self._reserve(n)
         texts_room(&self._texts, more)
         self._ask_for(hashes, n)
-        for i in range(n):                             # the keys that are there are known now; their bytes are not yet
+        for i in range(n):                             # the slots are in the cache now, but not the bytes of the keys
             slot = self._slots[hashes[i] & self._mask]
             if slot:
                 __builtin_prefetch(self.text(<uint32_t> slot - 1))

@@ -1,4 +1,4 @@
-# Plain pairs by partition, without objects.
+# Map of plain pairs grouped by partition, without Python objects.
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from fastbuf.serializers.plain_rows cimport PlainRows
@@ -14,9 +14,9 @@ cdef class PlainParts(PlainRows):           # rows are pairs, and groups are par
     cdef object _wanted                     # None: all
 
 
-# Reads pickles.
+# Reads pickles without making objects of them.
 cdef class PlainPickles(PlainRows):
-    cdef const uint8_t **_known             # the pickle's memo: texts' first bytes, NULL for all else
+    cdef const uint8_t **_known             # the pickle's memo: first byte of a text, NULL for other objects
     cdef uint8_t *_lengths
     cdef int64_t _memo
     cdef int64_t _memo_room

@@ -1,6 +1,6 @@
-"""Plain pairs by partition, without objects: from the pickles that Spark keeps to lists as they travel.
+"""Partitions plain pairs without Python objects: from Spark's pickles to packed lists for sending.
 
-Each step takes what it knows and says when it does not; then objects are made of the bytes, as ever.
+Each step reports data that it does not support; such data are then unpickled to objects as usual.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
@@ -20,23 +20,23 @@ cdef extern from "fb_objects.h":
     bint fb_ascii(const uint8_t *p, Py_ssize_t n) noexcept nogil
 
 cdef enum:
-    MOST_HELD = 4 << 20         # bytes of pairs that wait to be put by partition
+    MOST_HELD = 4 << 20         # most bytes of pairs that are held before they are partitioned
     LONGEST = 64                # bytes of a text, as in plain_lists
 
 
 cdef class PlainParts(PlainRows):
     """PlainParts(partitions, wanted=None, group_bytes=32768, side=None)\n--\n
-    Puts plain pairs into the partitions of their keys, as PySpark's ``portable_hash`` does.
+    Partitions plain pairs by PySpark's ``portable_hash`` of their keys.
 
     Parameters
     ----------
     partitions, wanted, group_bytes, side
-        As of :class:`~fastbuf.serializers.record_groups.RecordGroups`.
+        As for :class:`~fastbuf.serializers.record_groups.RecordGroups`.
 
     Attributes
     ----------
     read, proof : int
-        Pairs read, and of their keys, as there.
+        Number of pairs read, and the sum of their keys' hashes as in RecordGroups.
     """
 
     def __init__(self, int64_t partitions, wanted=None, int64_t group_bytes=32768, side=None):
@@ -46,12 +46,12 @@ cdef class PlainParts(PlainRows):
         self._side = -1 if side is None else side
 
     def add(self, packed):
-        """Take a list of pairs, as ``pack_plain`` gives it.
+        """Add a list of pairs that ``pack_plain`` has made.
 
         Returns
         -------
         bool
-            They have been taken; False: they are of another kind than those before them, or of none that it knows.
+            False: they were not added, as their types are not supported, or differ from those before.
         """
         cdef PlainNode nodes[MOST_NODES]
         cdef uint64_t hashes[KEY_BLOCK]
@@ -60,7 +60,7 @@ cdef class PlainParts(PlainRows):
         cdef int n, of, i
         cdef Py_buffer view
         if self.read == 0:
-            portable_by_value(0)                       # says if hashes of text are not the same everywhere
+            portable_by_value(0)                       # raises if hashes of text differ between processes
         PyObject_GetBuffer(packed, &view, PyBUF_SIMPLE)
         try:
             of = read_nodes(<const uint8_t *> view.buf, view.len, nodes, &count)
@@ -87,17 +87,17 @@ cdef class PlainParts(PlainRows):
 
     @property
     def full(self):
-        """Whether it has enough for lists of a good length."""
+        """Whether it has enough pairs for lists of about ``group_bytes``."""
         cdef int64_t held = self.rows * 8 * self._width + self._texts.used
         return held >= self._group_bytes * self._partitions or held >= MOST_HELD
 
     def lists(self):
-        """What it has, which it has no more.
+        """Remove and return the pairs.
 
         Returns
         -------
         iterator of (int, bytes)
-            Partition, and what ``pack_plain`` makes of a list of its pairs.
+            Partition, and a list of its pairs as ``pack_plain`` packs it.
         """
         cdef int64_t p, start, stop, step
         if self.rows == 0:
@@ -109,7 +109,7 @@ cdef class PlainParts(PlainRows):
             while start < self._starts[p + 1]:
                 stop = min(self._starts[p + 1], start + step)
                 if self._starts[p + 1] - stop < step // 2:
-                    stop = self._starts[p + 1]         # no short one behind it
+                    stop = self._starts[p + 1]         # avoid a short list at the end
                 yield p, self._pack(start, stop, self._side)
                 start = stop
         self._empty()
@@ -117,7 +117,7 @@ cdef class PlainParts(PlainRows):
 
 cdef class PlainPickles(PlainRows):
     """PlainPickles()\n--\n
-    Packs pickled lists of pairs without making them.
+    Converts pickled lists of pairs to packed ones, without making objects.
     """
 
     def __dealloc__(self):
@@ -125,12 +125,12 @@ cdef class PlainPickles(PlainRows):
         PyMem_Free(self._lengths)
 
     def packed(self, bytes pickle not None):
-        """What ``pack_plain`` gives for the list that this is a pickle of.
+        """The result of ``pack_plain`` for a pickled list.
 
         Returns
         -------
         bytes or None
-            None: it is of no plain pairs, or has been written otherwise than CPython writes those: ``loads`` knows.
+            None: the pairs are not plain, or CPython did not write the pickle; use ``pickle.loads``.
         """
         cdef const uint8_t *p = pickle
         self.rows = self._nodes = self._width = 0
@@ -150,7 +150,7 @@ cdef class PlainPickles(PlainRows):
         return 0
 
     cdef bint _parse(self, const uint8_t *p, const uint8_t *end) except -1:
-        """Pairs of two leaves each. The opcodes are those of pickletools; what is not among them is not known."""
+        """Parses pairs without nested tuples. Opcodes are named as in pickletools; others are not supported."""
         cdef int64_t x = 0
         cdef uint32_t u
         cdef int32_t x32
@@ -227,7 +227,7 @@ cdef class PlainPickles(PlainRows):
                 if not fb_ascii(text, n):
                     for i in range(n - 1):
                         if text[i] == 0xED and text[i + 1] >= 0xA0:
-                            return False                                    # a lone surrogate is no UTF-8
+                            return False                                    # a lone surrogate is not valid UTF-8
                 self._remember(text, n)
                 texts_room(&self._texts, n)
                 kind, x = KIND_STR, texts_put(&self._texts, text, n)
@@ -239,7 +239,7 @@ cdef class PlainPickles(PlainRows):
                     memcpy(&u, p, 4)
                 p += 1 if op == c"h" else 4
                 if u >= self._memo or self._known[u] == NULL:
-                    return False                                            # a pair that is there twice
+                    return False                                            # a reference to a pair, not to a text
                 texts_room(&self._texts, self._lengths[u])
                 kind, x = KIND_STR, texts_put(&self._texts, self._known[u], self._lengths[u])
             if kind:
@@ -255,7 +255,7 @@ cdef class PlainPickles(PlainRows):
                 p += 1
                 cell = 0
                 self.rows += 1
-                if not marked and (end - p < 1 or p[0] != c"a"):            # one alone is followed by APPEND
+                if not marked and (end - p < 1 or p[0] != c"a"):            # a single pair is followed by APPEND
                     return False
             elif op == c"(":                                                # MARK
                 if marked or cell:

@@ -1,4 +1,4 @@
-"""Rows of plain values of one kind, in eight bytes for each part: put by group, packed again, or made objects of."""
+"""Rows of plain values of the same type: sorted by group, packed, or converted to objects."""
 
 from cpython.bytes cimport PyBytes_AS_STRING as bytes_data
 from cpython.bytes cimport PyBytes_FromStringAndSize as new_bytes
@@ -19,8 +19,8 @@ from fastbuf.serializers.plain_lists cimport (
 from fastbuf.errors import BlockCorrupt
 
 cdef enum:
-    PLACE = 10                  # of a value in a list of Python's
-    HEAD = 8                    # of a packed list
+    PLACE = 10                  # approximate bytes of a value's pointer in a Python list
+    HEAD = 8                    # bytes of the head of a packed list
 
 
 cdef void *resized(void *p, int64_t size) except NULL:
@@ -56,7 +56,7 @@ cdef class PlainRows:
         PyMem_Free(self._texts.bytes)
 
     cdef bint _take_kinds(self, PlainNode *nodes, int n):
-        """Whether values are of the kind that is known; if none is, this is it."""
+        """Whether values have the same type as the rows before; the first values set it."""
         cdef int i, kind, width = 0
         for i in range(n):
             kind = KIND_INT64 if nodes[i].kind == KIND_INT32 else nodes[i].kind
@@ -93,7 +93,7 @@ cdef class PlainRows:
         return 0
 
     cdef int _take_cells(self, PlainNode *node, int cell, int n) except -1:
-        """The next n values of a column."""
+        """Appends the next n values of a column."""
         cdef int64_t *to = self._cells + self.rows * self._width + cell
         cdef int64_t x
         cdef int32_t x32
@@ -123,7 +123,7 @@ cdef class PlainRows:
         return 0
 
     cdef int _sort(self, int64_t groups) except -1:
-        """Put the rows by group."""
+        """Sorts the rows by group."""
         cdef int64_t i, to = 0, count
         cdef int64_t *cells
         cdef int width = self._width, k
@@ -144,7 +144,7 @@ cdef class PlainRows:
             at[self._groups[i]] = to + 1
             for k in range(width):
                 cells[to * width + k] = self._cells[i * width + k]
-        for i in range(groups, 0, -1):                 # each is where the next begins now
+        for i in range(groups, 0, -1):                 # each entry is now the start of the next group
             at[i] = at[i - 1]
         at[0] = 0
         PyMem_Free(self._cells)
@@ -155,7 +155,7 @@ cdef class PlainRows:
         return 0
 
     cdef void _empty(self) noexcept:
-        """Forget all rows, but not of which kind they are."""
+        """Removes all rows; their type stays."""
         PyMem_Free(self._starts)
         PyMem_Free(self._cells)
         PyMem_Free(self._groups)
@@ -165,7 +165,7 @@ cdef class PlainRows:
         self._room = self.rows = self._texts.used = 0
 
     cdef int64_t _value_bytes(self) noexcept:
-        """About how much a value takes as an object in a list."""
+        """Approximate memory of a value as an object in a list."""
         cdef int64_t size = PLACE
         cdef int i
         for i in range(self._nodes):
@@ -181,7 +181,7 @@ cdef class PlainRows:
         cdef list made = new_list(stop - start)
         cdef int64_t i
         cdef int collects, node, cell
-        collects = PyGC_Disable()                      # nothing made here is garbage
+        collects = PyGC_Disable()                      # no garbage is made here, and collections would cost time
         try:
             for i in range(start, stop):
                 node = cell = 0
@@ -199,7 +199,7 @@ cdef class PlainRows:
         node[0] += 1
         if kind == KIND_TUPLE:
             made = PyTuple_New(items)
-            PyObject_GC_UnTrack(made)                  # what the collector would find out: it can be in no cycle
+            PyObject_GC_UnTrack(made)                  # it cannot be part of a reference cycle
             try:
                 for i in range(items):
                     PyTuple_SET_ITEM(made, i, self._make(cells, node, cell))
@@ -234,7 +234,7 @@ cdef class PlainRows:
         cdef uint8_t *at
         cdef uint8_t *text_at
         for k in range(self._nodes):
-            if k == 2 and side >= 0:                   # behind the key, which is one node
+            if k == 2 and side >= 0:                   # after the key, which is a single node
                 kinds[n], items[n], cells[n] = KIND_TUPLE, 2, -1
                 kinds[n + 1], items[n + 1], cells[n + 1] = KIND_INT32, 0, -1
                 n += 2

@@ -1,8 +1,8 @@
-"""Plain pairs merged by a known operator, without objects: ints or strs to sums, greatest or least of ints or floats.
+"""Merges plain pairs by ``+``, ``max`` or ``min``, without Python objects: keys are ints or strs, values numbers.
 
-What it does not know is left to others: who fills it is told, and has what is there as pairs.  It gives what Python's
-operators give: ints that leave 64 bits are none of its values, floats are added in the order in which they come, and
-of a NaN and a number ``max`` and ``min`` keep the first.
+The results are the same as Python's: floats are added in order of arrival, and ``max`` and ``min`` of a NaN and a
+number keep the first.  Pairs of other types, and sums beyond 64 bits, are refused: the caller then takes the merged pairs out
+and goes on with Python objects.
 """
 
 import builtins
@@ -44,33 +44,33 @@ cdef enum:
     MERGE_MAX = 2
     MERGE_MIN = 3
     LONGEST = 64               # bytes of a text, as in plain_lists
-    SOME = 4096                # pairs that are made together
-    HEAD = 14                  # of packed pairs: that of a list, and three places
+    SOME = 4096                # pairs of which objects are made together
+    HEAD = 14                  # bytes of the head of packed pairs: that of a list, and three nodes
 
-_SUM = eval("lambda a, b: a + b").__code__             # of Python's: Cython's functions have none
+_SUM = eval("lambda a, b: a + b").__code__             # by eval, since functions compiled by Cython have no bytecode
 _NAMED = {builtins.max: "max", builtins.min: "min", operator.add: "add"}
 
 
 def own_merge(merge):
-    """What to call for a function: ``operator.add`` for one that does the same, in half the time."""
+    """``operator.add`` if the function does the same, as it takes half the time; else the function."""
     if type(merge) is FunctionType and merge.__code__.co_code == _SUM.co_code:
         code = merge.__code__
-        # The same steps over the same two arguments: nothing else has a part in what it gives
+        # The same bytecode over the same two arguments: nothing else can change the result
         return operator.add if (code.co_argcount, code.co_kwonlyargcount) == (2, 0) else merge
     return merge
 
 
 def merge_name(merge):
-    """The name by which :class:`PlainSums` knows a function of two values.
+    """The name of a merge function for :class:`PlainSums`.
 
     Returns
     -------
     str or None
-        None: it does not know it.
+        None: the function is not supported.
     """
     try:
         return _NAMED.get(own_merge(merge))
-    except TypeError:                                  # it has no hash
+    except TypeError:                                  # it cannot be hashed
         return None
 
 
@@ -86,9 +86,9 @@ cdef class PlainSums:
     Attributes
     ----------
     rows, proof : int
-        As of :class:`~fastbuf.serializers.pair_table.PairTable`.
+        As in :class:`~fastbuf.serializers.pair_table.PairTable`.
     left : list
-        What :meth:`fill` has read but not merged, for it is of another kind.
+        Records that :meth:`fill` has read but not merged, because of their types.
     """
 
     def __init__(self, merge):
@@ -104,11 +104,11 @@ cdef class PlainSums:
 
     @property
     def nbytes(self):
-        """About how much memory it takes."""
+        """Approximate memory that it uses."""
         return self._keys.nbytes() + 8 * self._had
 
     def clear(self):
-        """Forget all pairs, and of which kind they are."""
+        """Remove all pairs; the next ones may have other types."""
         self._keys = PlainKeys()
         self._value = 0
         self._had = 0
@@ -117,7 +117,7 @@ cdef class PlainSums:
         self._values = NULL
 
     def add(self, packed, bint counted=False):
-        """Merge a list of pairs, as ``pack_plain`` gives it.
+        """Merge a list of pairs that ``pack_plain`` has made.
 
         Parameters
         ----------
@@ -128,8 +128,8 @@ cdef class PlainSums:
         Returns
         -------
         int
-            How many of them it has not taken, the last ones: they are of another kind, or what the next one is merged
-            with leaves 64 bits; then the table takes no more.
+            How many pairs at the end were not merged, because of their types, or because a sum would need more than 64
+            bits; then the table takes no more.
         """
         cdef PlainNode nodes[MOST_NODES]
         cdef uint32_t found[KEY_BLOCK]
@@ -178,21 +178,21 @@ cdef class PlainSums:
         return count - at
 
     def fill(self, source, int64_t limit):
-        """Merge records, until the table has ``limit`` bytes, or one comes that is of another kind.
+        """Merge records until the table has ``limit`` bytes, or a record has another type.
 
         Parameters
         ----------
         source : iterator
-            Of records; it is read a few records ahead.
+            Yields records; it is read a few records ahead.
 
         Returns
         -------
         bool
-            The source has ended.
+            Whether the source has ended.
         """
         cdef bint ended = False
         if self.rows == 0:
-            portable_by_value(0)                       # says if hashes of text are not the same everywhere
+            portable_by_value(0)                       # raises if hashes of text differ between processes
         while not ended and not self.left and self._keys.nbytes() + 8 * self._had < limit:
             self._fill_block(source, &ended)
         return ended
@@ -211,7 +211,7 @@ cdef class PlainSums:
         while start < self._had:
             stop = min(self._had, start + SOME)
             made = new_list(stop - start)
-            collects = PyGC_Disable()                  # nothing made here is garbage
+            collects = PyGC_Disable()                  # no garbage is made here, and collections would cost time
             try:
                 for i in range(start, stop):
                     pair = PyTuple_New(2)
@@ -230,24 +230,24 @@ cdef class PlainSums:
             start = stop
 
     def packed(self, int64_t partitions, wanted, int64_t group_bytes):
-        """The pairs by partition of their key (``portable_hash``), as they travel.
+        """The pairs by partition of their key (``portable_hash``), packed for sending.
 
         Parameters
         ----------
         partitions : int
         wanted : sequence of int or None
-            The partitions to give out. Default: all.
+            The partitions to return. Default: all.
         group_bytes : int
-            About how long a list is.
+            Approximate length of a list.
 
         Returns
         -------
         iterator of (int, bytes)
-            Partition, and what ``pack_plain`` makes of a list of pairs. The partitions take turns.
+            Partition, and a list of pairs as ``pack_plain`` packs it. The partitions take turns.
         """
         cdef int64_t i, p, to, count = self._had, stop, size
         cdef bint texts = self._keys.kind == KIND_STR
-        places = new_bytes(NULL, 4 * count)            # numbers of keys, by partition
+        places = new_bytes(NULL, 4 * count)            # numbers of keys, sorted by partition
         starts = new_bytes(NULL, 8 * (partitions + 1))
         cdef uint32_t *which = <uint32_t *> bytes_data(places)
         cdef int64_t *ends = <int64_t *> bytes_data(starts)
@@ -360,7 +360,7 @@ cdef class PlainSums:
         return made
 
     cdef int _merge(self, const uint32_t *found, const int64_t *values, int n) except -1:
-        """How many have been merged: the next one's sum leaves 64 bits."""
+        """Merges values; -> how many, fewer than n if the next sum would need more than 64 bits."""
         cdef int64_t room, x, had
         cdef double d, e
         cdef int i
@@ -369,7 +369,7 @@ cdef class PlainSums:
             self._values = <int64_t *> resized(self._values, 8 * room)
             self._room = room
         for i in range(n):
-            if found[i] == self._had:                  # new ones have the next numbers
+            if found[i] == self._had:                  # a new key has the next number
                 self._values[self._had] = values[i]
                 self._had += 1
                 continue
@@ -460,7 +460,7 @@ cdef class PlainSums:
         for i in range(taken):
             self.proof += mixed(hashes[i])
         self.rows += taken
-        for i in range(taken, n):                      # it has read them, so somebody has to have them
+        for i in range(taken, n):                      # they were read from the source, so keep them in `left`
             if self._keys.kind == KIND_STR:
                 name = at[i][:lengths[i]].decode("utf-8")
             else:

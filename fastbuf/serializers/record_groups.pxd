@@ -13,7 +13,7 @@ cdef tuple key_and_value(object record, int64_t number)
 cdef class RecordGroups:
     cdef readonly int64_t partitions
     cdef readonly int64_t group_bytes
-    cdef public int64_t rows          # seen, those that nobody wants too
+    cdef public int64_t rows          # records seen, including those for unwanted partitions
     cdef public uint64_t proof        # sum of mixed hashes of the keys of all rows
     cdef object _key                    # None: records are pairs
     cdef object _partition_func         # None: portable_hash

@@ -60,7 +60,7 @@ from fastbuf.transports.tcp_state cimport Connection, Message, Stream, connectio
 from fastbuf.errors import ExchangeClosed, ResourceError
 
 cdef enum:
-    MOST_LOOKED_AT = 64         # connections that are told of
+    MOST_LOOKED_AT = 64         # most connections whose figures are returned
     TCP_INFO_BYTES = 256        # more than any kernel's struct tcp_info has
     STACK_BYTES = 256 * 1024    # small: RLIMIT_AS counts it
     SLICE_NS = 200000000        # signals are looked at this often while waiting

@@ -63,7 +63,7 @@ class Agreement:
         for name, scope in zip(names, self._of(names), strict=True):
             again |= scope.found is not None and not (
                 name == NAMELESS and scope.whole and not part
-            )  # a run that failed before its end has given nobody a complete partition
+            )  # a run that failed has delivered no complete partition, so it does not count
             scope.parts += part
             if scope.parts == WARN_AT and not self._warned:
                 self._warned = True
