@@ -342,7 +342,7 @@ cdef class _Hash(ChannelSelector):
 
 cdef class _Range(ChannelSelector):
     cdef readonly tuple keys
-    cdef object sample          # one of these two
+    cdef object sample          # None if bounds are given
     cdef object bounds
     cdef bint ascending
     cdef object seed

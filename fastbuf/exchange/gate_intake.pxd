@@ -25,7 +25,7 @@ cdef class GateIntake:
     cdef object config
     cdef list readers                       # SpanningReader by channel index
     cdef WireChannels wire                  # made when `core` is set
-    cdef list in_place                      # ChannelReader of each local and memfd channel until its end.  The GIL
+    cdef list in_place                      # readers of open local and memfd channels.  Guarded by the GIL
     cdef uint32_t locals                    # channels so far whose writer is in this process
     cdef BatchAssembler assembler           # of a columnar serializer
     cdef list records                       # of a row or pickled serializer
@@ -38,7 +38,7 @@ cdef class GateIntake:
     cdef int64_t first_row_ns               # when the oldest row that waits arrived
     cdef int64_t linger_ns                  # how long it may wait: the shortest buffer timeout of the rows' producers
     cdef int64_t flush_due_ns               # when an unfilled buffer is next due to be read in place; negative: never
-    cdef unsigned long within               # thread that is decoding, 0: none.  The GIL
+    cdef unsigned long within               # thread that is decoding, 0: none.  Guarded by the GIL
     cdef uint32_t turn                      # which of `in_place` is read first
     cdef uint64_t records_in                # given out
     cdef uint64_t stored                    # bytes that blocking partitions had stored at the last drain

@@ -29,7 +29,7 @@ cdef class InputGate:
     cdef readonly bint finished
     cdef fb_au32 is_closed                  # 1: `close` was called; read without the GIL too
     cdef readonly bint freed
-    cdef bint untold                        # aborted; producers read in place must still be told.  The GIL
+    cdef bint untold                        # aborted; producers read in place must still be told.  Guarded by the GIL
     cdef object final_stats
     cdef object __weakref__
     cdef uint32_t forks                     # fork_count() when it was made
@@ -45,7 +45,7 @@ cdef class InputGate:
     cdef int64_t stall_ns                   # the configuration's stall timeout, negative: none
     cdef int64_t quiet_ns                   # time that all calls waited since data last came
     cdef fb_activity doing                  # what its reader does
-    cdef readonly unsigned long read_by     # thread that read last, 0: none has.  The GIL
+    cdef readonly unsigned long read_by     # thread that read last, 0: none has.  Guarded by the GIL
     cdef list pending                       # records that __next__ gives out one by one, from pending_at on
     cdef Py_ssize_t pending_at
 

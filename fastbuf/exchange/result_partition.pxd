@@ -35,7 +35,7 @@ cdef struct PartitionCore:      # not moved while the partition lives: other thr
     fb_event *event             # the bell's; a slot or segment became free, a consumer ended, or something failed
     Failure failure
     fb_au32 abort_asked         # 1: drainers send ABORT(failure.text) to the consumers
-    Driver *driver              # of the transport that drains it, or NULL.  The GIL
+    Driver *driver              # of the transport that drains it, or NULL.  Guarded by the GIL
     fb_activity activity        # what the writer's thread is doing
     fb_ai64 *blocked
     fb_ai64 short_ns            # waits for a segment although the queue had room.  Stored and read like `blocked`
@@ -68,8 +68,8 @@ cdef class ResultPartition:
     cdef list notified          # local gates: their cores must outlive this partition's last notify
     cdef readonly bint closed
     cdef readonly bint ended    # the end of partition is written
-    cdef unsigned long writing  # thread that is writing into segments, 0: none.  The GIL
-    cdef readonly unsigned long written_by      # thread that wrote last, 0: none has.  The GIL
+    cdef unsigned long writing  # thread that is writing into segments, 0: none.  Guarded by the GIL
+    cdef readonly unsigned long written_by      # thread that wrote last, 0: none has.  Guarded by the GIL
     cdef bint unlocked          # it writes without the GIL
     cdef bint destroyed
     cdef int waited_for         # subpartition that the writer waits for, -1: none.  The writer's thread
