@@ -2,10 +2,12 @@
 
 Shape: FASTBUF_BENCH_ROWS rows (10 M; 20 k in a smoke run) of (long, long, double, string) in 4 files of Parquet, on
 all cores that there are.  Two jobs, in one run, in turn: stages before and behind a shuffle by key, which see all
-columns; and a function of each of 10,007 groups.  Spark at its defaults, and with ``maxBytesPerBatch`` lifted; Dask
-with P2P; Ray Data with its hash shuffle.  Each reads the files itself, and is told which columns it needs.  For the
-groups also Polars and DuckDB, in one process and by their own sums, and fastbuf's ``agg_arrow`` beside them.  What is
-not installed is left out, and named: ``pip install fastbuf[peers]``.
+columns; and sums of 10,007 groups.  fastbuf, Spark and Ray call a function for each group; Dask calls one for each
+partition, which sums up its groups in pandas, and beside it fastbuf's "whole partitions" does so in Arrow.  Spark at
+its defaults, and with ``maxBytesPerBatch`` lifted; Dask with P2P; Ray Data with its hash shuffle.  Each reads the files
+itself, and is told which columns it needs.  For the groups also Polars and DuckDB, in one process and by their own
+sums, and fastbuf's ``agg_arrow`` beside them.  What is not installed is left out, and named: ``pip install
+fastbuf[peers]``.
 """
 
 from __future__ import annotations
@@ -71,6 +73,12 @@ def summed(table: pa.Table) -> pa.Table:
 def sums_of_frame(frame: Any) -> Any:
     """All groups of a partition, as a user of pandas writes it."""
     return frame.groupby("k", as_index=False)["id"].sum().rename(columns={"id": "id_sum"})
+
+
+def sums_of_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """All groups of a partition, as a user of Arrow writes it."""
+    found = pa.Table.from_batches(list(batches)).group_by("k").aggregate([("id", "sum")])
+    yield from found.select(["k", "id_sum"]).to_batches()
 
 
 def passing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -205,6 +213,10 @@ def of_groups(spark: Any, files: str, dask_client: Any, ray_data: Any) -> dict[s
         groups = fbs.read_parquet(spark, files, NEEDED).group_by("k", partitions=PARTS)
         of_table(groups.apply_in_arrow(summed, SUMS).to_arrow())
 
+    def fastbufs_partitions() -> None:
+        moved = fbs.read_parquet(spark, files, NEEDED).shuffle("k", partitions=PARTS)
+        of_table(moved.map_in_arrow(sums_of_partition, SUMS).to_arrow())
+
     def fastbufs_own() -> None:
         groups = fbs.read_parquet(spark, files, NEEDED).group_by("k", partitions=PARTS)
         of_table(groups.agg_arrow([("id", "sum")]).to_arrow())
@@ -234,7 +246,11 @@ def of_groups(spark: Any, files: str, dask_client: Any, ray_data: Any) -> dict[s
             found = connection.sql(f"SELECT k, sum(id)::BIGINT AS id_sum FROM '{files}/*.parquet' GROUP BY k").arrow()
             of_table(found if isinstance(found, pa.Table) else found.read_all())
 
-    ways: dict[str, Way] = {"fastbuf": fastbufs, "fastbuf, agg_arrow": fastbufs_own}
+    ways: dict[str, Way] = {
+        "fastbuf": fastbufs,
+        "fastbuf, whole partitions": fastbufs_partitions,
+        "fastbuf, agg_arrow": fastbufs_own,
+    }
     ways.update({"spark": sparks, "spark, lifted": lifted(spark, sparks)})
     if dask_client is not None:
         ways["dask p2p"] = dasks
@@ -270,4 +286,5 @@ def test_peers(job: str, spark: Any, files: str, dask_client: Any, ray_data: Any
         warnings.warn(f"left out, as they are not installed: {', '.join(absent)}", stacklevel=1)
     ways = JOBS[job](spark, files, dask_client, ray_data)
     benchmark.group = f"peers, {job}, {ROWS:,} rows"
-    in_turn(ways, rounds=ROUNDS, baselines=("fastbuf",), rows=ROWS, partitions=PARTS, cores=CORES, absent=absent)
+    ours = tuple(way for way in ways if way.startswith("fastbuf"))
+    in_turn(ways, rounds=ROUNDS, baselines=ours, rows=ROWS, partitions=PARTS, cores=CORES, absent=absent)

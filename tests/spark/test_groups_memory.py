@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from clusters import nightly
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -47,6 +48,7 @@ def test_peak_memory_of_a_worker_with_groups_longer_than_its_memory(tmp_path: Pa
         assert ours["peak"] <= alone * 1.1 + cap, f"{mode}: {ours['peak']} bytes, without groups {alone}"
 
 
+@nightly
 @pytest.mark.spark
 @pytest.mark.timeout(1800)
 def test_peak_memory_of_all_workers_of_groups_and_of_two_shuffles(tmp_path: Path) -> None:

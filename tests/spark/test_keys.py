@@ -148,7 +148,7 @@ def test_a_key_that_spark_does_not_hash(spark: Any, kind: str, mode: str) -> Non
         fbs.repartition(df, 2, "k", mode=mode)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", MODES if LONG else ["pipelined"])
 @pytest.mark.parametrize("kind", sorted({*NO_KEY, *BY_SPARK} - {"array<void>"}))
 def test_it_is_carried_all_the_same(spark: Any, kind: str, mode: str) -> None:
     df = frame(spark, BY_SPARK.get(kind) or NO_KEY[kind][0])

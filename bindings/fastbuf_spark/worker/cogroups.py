@@ -68,15 +68,26 @@ class Sides:
         self._shown: list[pa.Table] = []
         self._counts: list[Any] = []
 
-    def of(self, group: Group) -> list[SideGroup]:
-        """The left and the right side of a group."""
+    def tables(self, group: Group) -> list[pa.Table]:
+        """The left and the right side of a group, as tables."""
         if group.is_open:
             whole = group.table(remedy=REMEDY)
-            is_right = whole.column(self._side).to_numpy()
-            at = len(whole) - int(is_right.sum())
+            at = len(whole) - int(whole.column(self._side).to_numpy().sum())
             parts = whole.slice(0, at), whole.slice(at)
-            both = zip(self._places, parts, strict=True)
-            return [SideGroup(place.of(part), 0, part.num_rows) for place, part in both]
+            return [place.of(part) for place, part in zip(self._places, parts, strict=True)]
+        if self._piece is not group.batch:
+            self._piece = group.batch
+            self._shown = [place.of(group.batch) for place in self._places]
+            self._counts = [_before(group.batch.column(self._side))]
+        start, stop, before = group.start, group.stop, self._counts[0]
+        at = stop - int(before[stop] - before[start])
+        left, right = self._shown
+        return [left.slice(start, at - start), right.slice(at, stop - at)]
+
+    def of(self, group: Group) -> list[SideGroup]:
+        """The left and the right side of a group, for conversions that work on the whole piece."""
+        if group.is_open:
+            return [SideGroup(part, 0, part.num_rows) for part in self.tables(group)]
         if self._piece is not group.batch:
             self._split(group)
         start, stop = group.start, group.stop
@@ -87,7 +98,6 @@ class Sides:
 
     def _split(self, group: Group) -> None:
         """Split all rows of a piece by side, so that a group's sides are slices of the two tables."""
-        import numpy as np
         import pyarrow as pa
 
         batch = self._piece = group.batch
@@ -96,7 +106,16 @@ class Sides:
         for place, chosen in zip(self._places, (~is_right, is_right), strict=True):
             mask = pa.array(chosen)
             self._shown.append(place.of(batch).filter(mask).combine_chunks())
-            self._counts.append(np.concatenate(([0], np.cumsum(chosen))))
+            self._counts.append(_before(mask))
+
+
+def _before(chosen: pa.Array) -> Any:
+    """For each row, and for the end, the number of chosen rows before it."""
+    import numpy as np
+
+    counts = np.zeros(len(chosen) + 1, np.int64)
+    np.cumsum(chosen.to_numpy(zero_copy_only=False), out=counts[1:])
+    return counts
 
 
 @dataclass(frozen=True)
@@ -114,7 +133,7 @@ class ArrowPairVerb:
         func, sides = guarded(self.func), Sides(self.side, *self.places)
 
         def call(group: Group) -> Iterable[pa.Table]:
-            tables = [side.table() for side in sides.of(group)]
+            tables = sides.tables(group)
             made = func(group.key(), *tables) if self.with_key else func(*tables)
             return (conform_table(made, self.schema, self.by_name),)
 

@@ -50,7 +50,7 @@ def sorting(found: np.ndarray, bound: int) -> np.ndarray | None:
     """Row numbers in the order of their codes, equal codes in input order; None: the rows are in order already."""
     import numpy as np
 
-    if bound == 1 or bool(np.all(found[1:] >= found[:-1])):
+    if bound == 1 or _ascending(found):
         return None
     # NumPy uses radix sort for 16 bits, several times as fast as comparing longer numbers
     order: np.ndarray = np.argsort(found.astype(np.uint16), kind="stable")
@@ -58,6 +58,20 @@ def sorting(found: np.ndarray, bound: int) -> np.ndarray | None:
         digit = (found[order] >> shift).astype(np.uint16)
         order = order[np.argsort(digit, kind="stable")]
     return order
+
+
+def placing(found: np.ndarray, bound: int) -> np.ndarray | None:
+    """The new place of each row in the order of :func:`sorting`; None: the rows are in order already."""
+    from fastbuf.serializers.reorder import counted_places, places_of
+
+    if bound > 2 * len(found):  # the counts would take more memory than the codes
+        order = sorting(found, bound)
+        return None if order is None else places_of(order)
+    return None if _ascending(found) else counted_places(found, bound)
+
+
+def _ascending(found: np.ndarray) -> bool:
+    return bool((found[1:] >= found[:-1]).all())
 
 
 def starts(found: np.ndarray) -> list[int]:

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from fastbuf_spark.worker.nameless import NamelessFile
-from fastbuf_spark.worker.order import codes_by, sorting
+from fastbuf_spark.worker.order import codes_by, placing, sorting
+from fastbuf_spark.worker.placing import placed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,11 +66,12 @@ def in_order(
 
 def _sorted(held: list[pa.RecordBatch], by: tuple[int, ...]) -> pa.RecordBatch:
     """The rows of these batches in order; empties the list, so that the rows do not exist three times."""
-    batch = together(held)
+    keys = together([batch.select([i if i >= 0 else ~i for i in by]) for batch in held])
+    places = placing(*codes_by(keys, tuple(place if i >= 0 else ~place for place, i in enumerate(by))))
+    del keys
+    made = together(held) if places is None else placed(held, places)
     held.clear()
-    _give_back()  # else the freed batches still take memory during the sort
-    order = sorting(*codes_by(batch, by))
-    return batch if order is None else batch.take(_positions(order))
+    return made
 
 
 def together(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

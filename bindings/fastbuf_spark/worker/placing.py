@@ -1,0 +1,132 @@
+"""Puts the rows of several batches into one sorted batch, and copies each value only once.
+
+Concatenating the batches and taking rows of the result would copy each value twice.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+WIDTHS = (1, 2, 4, 8, 16)  #: bytes of values that are copied here; columns of other widths are left to Arrow
+
+
+def placed(batches: list[pa.RecordBatch], places: np.ndarray) -> pa.RecordBatch:
+    """One batch with the rows of all batches.
+
+    Parameters
+    ----------
+    places
+        For each row of all batches in turn, its number in the result: uint32, a permutation.
+    """
+    import pyarrow as pa
+
+    schema = batches[0].schema
+    made: list[pa.Array] = []
+    order: pa.Array | None = None  # for columns that are left to Arrow
+    for i, field in enumerate(schema):
+        parts = [batch.column(i) for batch in batches]
+        if pa.types.is_boolean(field.type):
+            made.append(_bits(parts, places))
+        elif _width(field.type) in WIDTHS:
+            made.append(_fixed(parts, places))
+        elif pa.types.is_string(field.type) or pa.types.is_binary(field.type):
+            made.append(_texts(parts, places))
+        else:
+            order = _order(places) if order is None else order
+            made.append(pa.concat_arrays(parts).take(order))
+        del parts
+    return pa.RecordBatch.from_arrays(made, schema=schema)
+
+
+def _width(kind: pa.DataType) -> int:
+    """Bytes of each value; 0: its length varies, or it is not a plain number or time."""
+    from pyarrow import types
+
+    plain = types.is_integer(kind) or types.is_floating(kind) or types.is_temporal(kind) or types.is_decimal(kind)
+    return int(kind.bit_width) // 8 if plain else 0
+
+
+def _order(places: np.ndarray) -> pa.Array:
+    """The row for each place: the inverse of ``places``."""
+    import numpy as np
+    import pyarrow as pa
+
+    order = np.empty(len(places), np.uint32)
+    order[places] = np.arange(len(places), dtype=np.uint32)
+    return pa.array(order)
+
+
+def _fixed(parts: list[pa.Array], places: np.ndarray) -> pa.Array:
+    import numpy as np
+    import pyarrow as pa
+
+    from fastbuf.serializers.reorder import put_fixed
+
+    kind = parts[0].type
+    width = _width(kind)
+    target = np.empty(len(places) * width, np.uint8)
+    at = 0
+    for part in parts:
+        values = part.buffers()[1]
+        if len(part):
+            mine = np.frombuffer(values, np.uint8)[part.offset * width :]
+            put_fixed(mine, width, places[at : at + len(part)], target)
+        at += len(part)
+    return pa.Array.from_buffers(kind, len(places), [_validity(parts, places), pa.py_buffer(target)])
+
+
+def _bits(parts: list[pa.Array], places: np.ndarray) -> pa.Array:
+    import pyarrow as pa
+
+    values = _packed([part.fill_null(False).to_numpy(zero_copy_only=False) for part in parts], places)
+    return pa.Array.from_buffers(pa.bool_(), len(places), [_validity(parts, places), values])
+
+
+def _texts(parts: list[pa.Array], places: np.ndarray) -> pa.Array:
+    import numpy as np
+    import pyarrow as pa
+
+    from fastbuf.serializers.reorder import put_lengths, put_texts
+
+    ends = np.zeros(len(places) + 1, np.int32)
+    texts = []
+    at = 0
+    for part in parts:
+        if not len(part):
+            continue
+        _, offsets, data = part.buffers()
+        mine = np.frombuffer(offsets, np.int32)[part.offset : part.offset + len(part) + 1]
+        put_lengths(mine, places[at : at + len(part)], ends)
+        texts.append((mine, np.frombuffer(data or b"", np.uint8), places[at : at + len(part)]))
+        at += len(part)
+    np.cumsum(ends, out=ends)
+    target = np.empty(int(ends[-1]), np.uint8)
+    for mine, data, to in texts:
+        put_texts(mine, data, to, ends, target)
+    buffers = [_validity(parts, places), pa.py_buffer(ends), pa.py_buffer(target)]
+    return pa.Array.from_buffers(parts[0].type, len(places), buffers)
+
+
+def _validity(parts: list[pa.Array], places: np.ndarray) -> pa.Buffer | None:
+    if not any(part.null_count for part in parts):
+        return None
+    return _packed([part.is_valid().to_numpy(zero_copy_only=False) for part in parts], places)
+
+
+def _packed(parts: list[np.ndarray], places: np.ndarray) -> pa.Buffer:
+    """Booleans in their places, one bit each."""
+    import numpy as np
+    import pyarrow as pa
+
+    from fastbuf.serializers.reorder import put_fixed
+
+    target = np.empty(len(places), np.uint8)
+    at = 0
+    for part in parts:
+        put_fixed(part.view(np.uint8), 1, places[at : at + len(part)], target)
+        at += len(part)
+    return pa.py_buffer(np.packbits(target, bitorder="little"))
