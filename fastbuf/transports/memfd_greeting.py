@@ -20,7 +20,7 @@ class Fds(list[int]):
     """File descriptors that came with a message; those not taken are closed."""
 
     def take(self, index: int) -> int:
-        """Returns one, which the caller owns from now on."""
+        """Take over one descriptor."""
         fd, self[index] = self[index], -1
         return fd
 

@@ -214,7 +214,7 @@ def _plain_names(schema: pa.Schema) -> pa.Schema:
 
 
 def _plain_name(key: str | Column, names: list[str]) -> int | None:
-    """The position of a key that is one column's name to Spark too, under any rule on case."""
+    """The position of a key that is the name of exactly one column, whether Spark ignores case or not; else None."""
     if not isinstance(key, str) or "." in key or "`" in key or key not in names:
         return None
     folded = key.casefold()
