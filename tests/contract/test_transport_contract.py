@@ -464,7 +464,7 @@ def test_a_gate_that_was_promised_more_says_which_channel(rig: Rig) -> None:
     assert gate.poll(20) == [(1, None)]
     thread.join(10)
     gate.seal({9: 2})
-    with pytest.raises(fb.ExchangeError, match="channel 9 sent 1 buffers, 2 were announced"):
+    with pytest.raises(fb.ExchangeError, match="channel 9 sent 1 buffers, but 2 were announced"):
         gate.poll(20)
 
 

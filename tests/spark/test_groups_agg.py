@@ -77,7 +77,7 @@ def test_behind_a_function_before_the_shuffle(spark: Any) -> None:
     df = frame(spark)
     grouped = fbs.group_by(df, "k", num_partitions=2, before=kept, before_schema="m long, k long")
     assert rows(grouped.agg_arrow([("m", "sum")])) == rows(df.groupBy("k").agg(F.sum("n")))
-    with pytest.raises(ConfigError, match="no column 'n' in what before gives"):
+    with pytest.raises(ConfigError, match="no column 'n' in the output of before"):
         grouped.agg_arrow([("n", "sum")])
 
 

@@ -130,7 +130,7 @@ def test_the_result_is_an_ordinary_dataframe(sessions: Sessions, folder: Path) -
 
 def test_what_a_dataframe_has_is_told_to_be_there(spark: Any, folder: Path) -> None:
     p: Any = fbs.read_parquet(spark, folder)
-    with pytest.raises(AttributeError, match=r"a Pipeline has no show: ask its DataFrame, .to_df\(\).show"):
+    with pytest.raises(AttributeError, match=r"a Pipeline has no show: use that of its DataFrame, .to_df\(\).show"):
         p.show()
     with pytest.raises(AttributeError, match="'Pipeline' object has no attribute 'shwo'"):
         p.shwo()

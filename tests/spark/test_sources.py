@@ -334,7 +334,7 @@ def test_file_systems(spark: Any, tmp_path: Path) -> None:
 def test_what_cannot_be_is_said_at_once(spark: Any, tmp_path: Path) -> None:
     """On the driver, before anything runs."""
     pq.write_table(pa.table({"n": [1, 2]}), tmp_path / "a.parquet")
-    with pytest.raises(ResourceError, match="there is nothing"):
+    with pytest.raises(ResourceError, match="does not exist"):
         fbs.read_parquet(spark, tmp_path / "none")
     with pytest.raises(ConfigError, match="give some of"):
         fbs.read_parquet(spark, tmp_path, ["m"])

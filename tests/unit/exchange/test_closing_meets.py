@@ -27,7 +27,7 @@ def test_a_partition_that_a_gate_refused_does_not_point_to_it(env: fb.ShuffleEnv
     gate = env.create_input_gate(ROWS, channels=2)
     there = env.create_result_partition(ROWS, [gate], channel=3)
     late = env.create_result_partition(ROWS, [None], channel=3, partition_type="blocking")
-    with pytest.raises(SequenceError, match="channel 3 is there already"):
+    with pytest.raises(SequenceError, match="channel 3 is connected already"):
         late.attach(0, gate)
     descriptor = gate.arm_wake()
     late.emit((1, "one"))
@@ -115,7 +115,7 @@ def test_a_records_own_code_neither_closes_nor_reads_its_gate(
         monkeypatch.setattr(Hook, "now", getattr(gate, what))
         writer.emit_many([Hook(number) for number in range(4)])
         writer.flush()
-        with pytest.raises(BlockCorrupt, match="RuntimeError: gate 1 is just decoding a record in this thread"):
+        with pytest.raises(BlockCorrupt, match="RuntimeError: gate 1 is decoding a record in this thread"):
             gate.poll()
         assert not gate.closed
         gate.close()

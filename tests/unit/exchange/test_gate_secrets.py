@@ -35,7 +35,7 @@ def test_what_is_handed_over_is_the_address() -> None:
     """It is all that a producer needs, travels by pickle, and does not show its secret."""
     with environment() as env:
         gate = env.create_input_gate(OBJECTS, channels=1)
-        with pytest.raises(ConfigError, match=r"does not listen \(call env.listen\(\)"):
+        with pytest.raises(ConfigError, match=r"does not listen; call env.listen\(\) first"):
             _ = gate.address
         host, port = env.listen()
         assert env.address == (host, port)

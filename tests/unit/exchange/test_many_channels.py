@@ -39,7 +39,7 @@ def test_channels_of_any_numbers_are_told_apart() -> None:
         gate = env.create_input_gate(ROWS, channels=len(numbers))
         writers = [env.create_result_partition(ROWS, [gate], channel=n) for n in numbers]
         for n in numbers[::10]:
-            with pytest.raises(fb.ExchangeError, match=f"channel {n} is there already"):
+            with pytest.raises(fb.ExchangeError, match=f"channel {n} is connected already"):
                 env.create_result_partition(ROWS, [gate], channel=n)
         for n, writer in zip(numbers, writers, strict=True):
             writer.emit((n,))

@@ -315,7 +315,7 @@ def test_a_flow_control_that_there_is_not(rig: Rig) -> None:
     hello = hs.Hello(1, 0, 0, 0, SEGMENT, bytes(32)).pack()
     said = bytearray(hello)
     said[-33] = len(FLOW_CONTROLS)
-    with pytest.raises(ProtocolError, match="a flow control that there is not: 5"):
+    with pytest.raises(ProtocolError, match="an unknown flow control: 5"):
         hs.Hello.unpack(bytes(said))
 
 
