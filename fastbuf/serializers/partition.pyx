@@ -43,7 +43,7 @@ cdef int check_hashable(ColumnPlan plan, int node) except -1:
             fmt = plan.formats[k].decode()
             why = "cast it to a type that Spark has (timestamps and durations of microseconds, date32, decimal128 ...)"
             if fmt == "+m":
-                why = "Spark hashes no maps"
+                why = "Spark cannot hash maps"
             raise SchemaError(f"column {plan.paths[k]!r} of Arrow format {fmt!r} cannot be hashed as Spark does: {why}")
     return 0
 

@@ -81,7 +81,7 @@ cdef _Field _field(object field, Py_ssize_t place, str path):
         return made
     found = _KINDS.get(f"{kind.kind}[{kind.unit}]" if kind.unit else kind.kind)
     if found is None:
-        why = "Spark hashes no maps" if kind.kind == "map" else "cast it to a type that Spark has"
+        why = "Spark cannot hash maps" if kind.kind == "map" else "cast it to a type that Spark has"
         raise SchemaError(f"key {path!r} has the type {kind}, which cannot be hashed as Spark does: {why}")
     made.kind = found
     if made.kind == LIST or made.kind == STRUCT:

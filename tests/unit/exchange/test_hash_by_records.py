@@ -99,7 +99,7 @@ def test_as_batches_are(kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "named"),
     [
-        ("map<string, int64>", "'k' has the type map<string, int64>, .*Spark hashes no maps"),
+        ("map<string, int64>", "'k' has the type map<string, int64>, .*Spark cannot hash maps"),
         ("list<map<int8, int8>>", r"'k\[\]' has the type map"),
         ("struct<a: float16>", r"'k\.a' has the type float16"),
         ("uint64", "cast it"),

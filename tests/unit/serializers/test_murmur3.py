@@ -141,7 +141,7 @@ def test_numpy(array: np.ndarray, hashes: list[int]) -> None:
     ids=lambda x: str(x.type) if hasattr(x, "type") else str(x.dtype),
 )
 def test_refused_by_name(column: object) -> None:
-    with pytest.raises(SchemaError, match=r"cast|Spark hashes no maps"):
+    with pytest.raises(SchemaError, match=r"cast|Spark cannot hash maps"):
         murmur3_hash([column])
 
 
