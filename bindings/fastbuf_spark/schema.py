@@ -140,7 +140,7 @@ def schema_of(schema: StructType | str, zone: str = DEFAULT_ZONE) -> Schema:
     Raises
     ------
     SchemaError
-        A type that Arrow or fastbuf has not (intervals of months); the message names the field.
+        Arrow or fastbuf does not support a type (intervals of months); the message names the field.
     """
     return Schema.from_arrow(arrow_schema(struct_type(schema), zone))
 
@@ -160,7 +160,7 @@ def struct_type_of(schema: Schema) -> StructType:
     Raises
     ------
     SchemaError
-        A type that Spark has not (unsigned, float16, decimal of more than 38 digits); the message names the field.
+        Spark does not support a type (unsigned, float16, decimal of more than 38 digits); the message names the field.
     """
     from pyspark.errors import PySparkTypeError
     from pyspark.sql.pandas.types import from_arrow_type

@@ -102,22 +102,22 @@ class RunSummary:
 
     @property
     def left_s(self) -> float | None:
-        """Seconds until all producers have ended, as those took that have; None: too little is known, or none is left.
+        """Estimated seconds until all producers have ended, from those that have ended; None: unknown, or none is left.
 
-        Producers that all run at once end at once: then nothing is known until the first of them has.
+        If all producers run at the same time, it is unknown for most of the run, since they end together.
         """
         tasks, done = self.tasks or 0, self.producers_done
         return self.seconds * (tasks - done) / done if self.outcome == "running" and tasks > done > 0 else None
 
     @property
     def back_pressured(self) -> float | None:
-        """Average share of the last seconds in which the running producers were held back; None: none runs."""
+        """Average share of the last seconds in which running producers were back-pressured; None: none is running."""
         shares = [s["backPressured"] for s in list(self.producers.values()) if "backPressured" in s]
         return sum(shares) / len(shares) if shares else None
 
     @property
     def diagnosis(self) -> Diagnosis:
-        """Which subtask holds up this run, and why: over its last seconds while it runs, afterwards over all of it."""
+        """Which subtask slows down this run, and why; of a running one over its last seconds, else over all of it."""
         if self.outcome == "running":
             now = time.monotonic()
             if self._judged is not None and now - self._judged[0] < JUDGE_S:
