@@ -451,7 +451,7 @@ def test_a_directory_that_is_none(tmp_path: Path) -> None:
         assert env.pool.stats().in_use == 0
         with pytest.raises(ConfigError, match="partition_type is 'hybrid'"):
             env.create_result_partition(ROWS, [gate], partition_type="hybrid")
-        with pytest.raises(ConfigError, match="from the beginning"):
+        with pytest.raises(ConfigError, match="needs all targets when it is made"):
             env.create_result_partition(ROWS, [None])
 
 

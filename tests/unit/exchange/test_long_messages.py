@@ -145,7 +145,7 @@ def test_refusals_name_the_whole_length_and_leave_nothing(lists: bool) -> None:
     with fb.ShuffleEnvironment(segments=64, segment_size=4096) as env:
         writer, (gate,) = env.exchange(serializer=ONE, config=fb.ExchangeConfig(max_record_bytes=9000))
         bad = [(b"a",), (bytes(8997),), (b"b",)]
-        with pytest.raises(RecordTooLong, match="record 1: it takes 9001 bytes, longer than max_record_bytes"):
+        with pytest.raises(RecordTooLong, match="record 1: it takes 9001 bytes, more than max_record_bytes"):
             writer.emit_many(bad) if lists else emit_each(writer, bad)
         writer.emit((bytes(8996),))
         with pytest.raises(RecordError, match="record 2"):

@@ -86,7 +86,7 @@ def test_a_record_longer_than_may_be_sent_is_refused_in_a_run(consumers: int) ->
     with fb.ShuffleEnvironment(segments=64, segment_size=4096) as env:
         config = fb.ExchangeConfig(max_record_bytes=100)
         writer, gates = env.exchange(serializer=ROWS, consumers=consumers, selector=fb.hash_by("k"), config=config)
-        with pytest.raises(RecordTooLong, match="record 3: it takes 212 bytes, longer than max_record_bytes"):
+        with pytest.raises(RecordTooLong, match="record 3: it takes 212 bytes, more than max_record_bytes"):
             writer.emit_many([(1, "a"), (2, "b"), (3, "c"), (4, "d" * 200), (5, "e")])
         writer.close()
         assert sorted(record for gate in gates for record in gate) == [(1, "a"), (2, "b"), (3, "c")]
