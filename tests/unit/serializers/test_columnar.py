@@ -73,7 +73,7 @@ def test_every_way_to_say_a_schema() -> None:
         for other in (ColumnarSerializer(ours), pickle.loads(pickle.dumps(ColumnarSerializer(theirs, True)))):
             assert other.loads(block).equals(data)
     assert len(prints) == 1
-    with pytest.raises(TypeError, match="no schema"):
+    with pytest.raises(TypeError, match="not a schema"):
         ColumnarSerializer(7)
 
 
