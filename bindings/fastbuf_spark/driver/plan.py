@@ -155,7 +155,7 @@ def _pipelined(exchange: _Exchange, varies: str) -> Staged:
     spec = exchanges.register(sc, number, exchange.name, num_partitions, exchange.conf, codec, producers, varies)
     frame = requests(df.sparkSession, num_partitions, num_partitions + upstream.held_by_frame(df))
     consumer = Consumer(spec, exchange.func)
-    return Staged(frame, exchange.schema, consumer, f"fastbuf_consumer_{number}", in_order=False)
+    return Staged(frame, exchange.schema, consumer, f"fastbuf_consumer_{number}", in_order=False, numbered=True)
 
 
 def requests(spark: Any, num_partitions: int, held: int = 0) -> DataFrame:
