@@ -187,6 +187,21 @@ def test_many_small_files_are_read_by_few_tasks(spark: Any, tmp_path: Path, mode
     assert [sum(row[i] for row in rows) for i in (1, 2)] == [50, 30]
 
 
+@pytest.mark.usefixtures("splits_of_a_row_group")
+def test_consumers_beside_many_splits_have_tasks_of_their_own(spark: Any, tmp_path: Path) -> None:
+    """In one task they would ask one after the other, and the shuffle before would run for each of them."""
+    for name in ("left", "right"):
+        (tmp_path / name).mkdir()
+        table = pa.table({"k": np.arange(300) % 17, "n": np.arange(300)})
+        pq.write_table(table, tmp_path / name / "a.parquet", row_group_size=10)
+    a, b = ours(spark, tmp_path)
+    moved = a.shuffle("n", partitions=2, mode="pipelined")
+    made = moved.group_by("k", partitions=1, mode="pipelined").cogroup(b.group_by("k", mode="pipelined"))
+    rows = made.apply_in_arrow(sizes, SIZES).collect()
+    assert [sum(row[i] for row in rows) for i in (1, 2)] == [300, 300]
+    assert told(lambda run: (run.name, run.partitions), ("shuffle by n", [0, 1]))
+
+
 def tenth(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """One row, for a call with ten rows in a row."""
     (batch,) = batches
