@@ -1,8 +1,9 @@
 """Files in, stages, files out: pipelines beside Spark's own way of the same, on the same Parquet files.
 
 Shape: FASTBUF_BENCH_ROWS rows (10 M; 20 k in a smoke run) of (long, long, double, string) in M = 4 files of Parquet;
-``local[4]``, R = 1 partition after each shuffle, so that three in a row have slots.  In one run, in turn: Spark at its
-defaults, Spark with ``maxBytesPerBatch`` lifted (it does not measure its Arrow batches then), and fastbuf's pipeline.
+``local[4]``, R = 1 partition after each shuffle, so that three in a row have slots; groups have R = 2, and each of the
+two inputs of a cogroup half of the rows.  In one run, in turn: Spark at its defaults, Spark with ``maxBytesPerBatch``
+lifted (it does not measure its Arrow batches then), and fastbuf's pipeline.
 """
 
 from __future__ import annotations
@@ -47,6 +48,14 @@ def summed(table: pa.Table) -> pa.Table:
     import pyarrow.compute as pc
 
     return pa.table({"k": [table["k"][0].as_py()], "id_sum": [pc.sum(table["id"]).as_py()]})
+
+
+def summed_pair(left: pa.Table, right: pa.Table) -> pa.Table:
+    """Two groups of a key as one row."""
+    import pyarrow.compute as pc
+
+    key = (left if left.num_rows else right)["k"][0].as_py()
+    return pa.table({"k": [key], "id_sum": [(pc.sum(left["id"]).as_py() or 0) + (pc.sum(right["id"]).as_py() or 0)]})
 
 
 @pytest.fixture(scope="module")
@@ -111,11 +120,35 @@ def groups(spark: Any, files: str, out: str, count: int) -> tuple[Callable[[], N
     return theirs, ours
 
 
+def cogroups(spark: Any, files: str, out: str, count: int) -> tuple[Callable[[], None], Callable[[], None]]:
+    """Two Parquet inputs, half of the rows each -> shuffle -> cogroup."""
+    import fastbuf_spark as fbs
+
+    left, right = (f"{Path(out).parent}/{side}" for side in ("left", "right"))
+    rows = spark.read.parquet(files)
+    rows.where(f"id < {ROWS // 2}").write.parquet(left)
+    rows.where(f"id >= {ROWS // 2}").select("k", "id", "name").write.parquet(right)
+
+    def check(table: pa.Table) -> None:
+        assert sum(table["id_sum"].to_pylist()) == ROWS * (ROWS - 1) // 2
+
+    def theirs() -> None:
+        one, other = (spark.read.parquet(path).groupBy("k") for path in (left, right))
+        check(one.cogroup(other).applyInArrow(summed_pair, SUMS).toArrow())
+
+    def ours() -> None:
+        one, other = (fbs.read_parquet(spark, path).group_by("k", partitions=2) for path in (left, right))
+        check(one.cogroup(other).apply_in_arrow(summed_pair, SUMS).to_arrow())
+
+    return theirs, ours
+
+
 JOBS: dict[str, tuple[Callable[..., tuple[Callable[[], None], Callable[[], None]]], int]] = {
     "one shuffle": (shuffles, 1),
     "two shuffles": (shuffles, 2),
     "three shuffles": (shuffles, 3),
     "groups to files": (groups, 1),
+    "cogroup of files": (cogroups, 1),
 }
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fastbuf_spark.api.cogroups import Cogrouped
     from fastbuf_spark.api.dataframe import map_in_arrow, repartition
     from fastbuf_spark.api.groups import Grouped, group_by
-    from fastbuf_spark.api.pipelines import Pipeline, PipelineGroups, pipeline
+    from fastbuf_spark.api.pipelines import Pipeline, PipelineCogroups, PipelineGroups, pipeline
     from fastbuf_spark.api.progress import ProgressBar
     from fastbuf_spark.api.rdds import co_group, combine_by_key, group_by_key, join, partition_by, reduce_by_key
     from fastbuf_spark.api.sinks import Written, write_parquet
@@ -35,6 +35,7 @@ __all__ = [
     "Grouped",
     "ObjectSerializer",
     "Pipeline",
+    "PipelineCogroups",
     "PipelineGroups",
     "Preflight",
     "ProgressBar",
@@ -71,6 +72,7 @@ _HOMES = {
     "Grouped": "api.groups",
     "ObjectSerializer": "serializer",
     "Pipeline": "api.pipelines",
+    "PipelineCogroups": "api.pipelines",
     "PipelineGroups": "api.pipelines",
     "Preflight": "driver.checks",
     "ProgressBar": "api.progress",

@@ -76,14 +76,15 @@ def each_partition(
         Takes the partitions that had rows; returns the empty partitions that this task must process.
     """
     seen: list[int] = []
-    for partition, pieces in groupby(_pieces(source), key=lambda piece: piece[0]):
+    for partition, rows in groupby(pieces(source), key=lambda piece: piece[0]):
         seen.append(partition)
-        yield from before(batch for _, batch in pieces)
+        yield from before(batch for _, batch in rows)
     for _ in empty(seen):
         yield from before(iter(()))
 
 
-def _pieces(source: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
+def pieces(source: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Rows in a row that have the same number in the last column: the number, and the rows without that column."""
     import numpy as np
     import pyarrow as pa
 

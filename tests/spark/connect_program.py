@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 
 def main() -> None:
@@ -51,6 +53,11 @@ def main() -> None:
     pairs = groups.cogroup(fbs.group_by(df.where("k < 2"), "k", num_partitions=3))
     made = pairs.apply_in_arrow(lambda key, left, right: right.slice(0, 1), df.schema)
     found["pairs"] = made.count()
+    with TemporaryDirectory() as folder:
+        pq.write_table(pa.table({"k": [i % 17 for i in range(1_000)], "id": range(1_000)}), f"{folder}/a.parquet")
+        files = fbs.read_parquet(spark, folder).map_in_arrow(passing, df.schema).group_by("k", partitions=3)
+        made = files.cogroup(files).apply_in_arrow(lambda left, right: right.slice(0, 1), df.schema)
+        found["pairs of files"] = sorted(row.k for row in made.collect())
     found["preflight"] = str(fbs.preflight(spark, 3))
     try:
         fbs.repartition(df, 3, "k", mode="pipelined")

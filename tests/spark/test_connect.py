@@ -47,6 +47,7 @@ def test_a_program_of_a_user_of_connect() -> None:
         "aggregates": [995, 996, 997, 998, 999],
         "pairs": 2,
         "pairs, descending": list(range(983, 1_000)),
+        "pairs of files": list(range(17)),
     }
     for words in said:
         assert "Spark Connect" in words

@@ -1,9 +1,15 @@
-"""Cogroups: groups of two DataFrames by the same keys, with one shuffle for the rows of both."""
+"""Groups of two inputs by the same keys: one shuffle carries the rows of both.
+
+Spark unites what it reads of the two sides, and columns of the same type share a place: the rows themselves;
+or, where producers read files or another shuffle, the numbers of what they are to read, and each side's functions are
+called in the producers (:mod:`fastbuf_spark.worker.sides`).
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ConfigError
@@ -14,11 +20,14 @@ from fastbuf_spark.schema import struct_type
 from fastbuf_spark.shipping import named
 from fastbuf_spark.worker.cogroups import ArrowPairVerb, PandasPairVerb, Place
 from fastbuf_spark.worker.groups import GroupStage, Layout
+from fastbuf_spark.worker.sides import Input, TwoInputs
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructType
 
+    from fastbuf_spark.api.dataframe import BatchFunction
     from fastbuf_spark.api.groups import Grouped
 
 
@@ -32,6 +41,7 @@ class Cogrouped:
 
     _left: Grouped
     _right: Grouped
+    _make: Callable[..., Any] = shuffle  #: what becomes of the shuffle: a DataFrame, or a stage of a pipeline
 
     def apply_in_arrow(self, func: Callable[..., Any], schema: StructType | str) -> DataFrame:
         """Call a function with each pair of groups, as Spark's ``cogroup().applyInArrow`` does.
@@ -95,113 +105,226 @@ class Cogrouped:
         by_spark: Callable[[Any], DataFrame],
         why: str = "",
     ) -> DataFrame:
-        left, right = self._left, self._right
-        sides = [_Side.of(grouped) for grouped in (left, right)]
-        for side in sides:
-            why = why or side.found.by_spark
-        if why:
-            return by_spark(left.spark_groups(why).cogroup(right.spark_groups(why)))
-        union, orders = _union(*sides)
-        keys = [f"s{i}" for i in range(len(left._keys))]
-        found = resolve(union, keys, left._num_partitions, order=["side", *orders])
-        conf = left._conf or ShuffleConf.from_session(union.sparkSession)
-        places = tuple(Place(left._arrow(each.shown), each.columns) for each in sides)
         from fastbuf_spark.api.groups import limits_of
 
+        left, right = self._left, self._right
+        why = self._only_spark() or why
+        if why:
+            return by_spark(left.spark_groups(why).cogroup(right.spark_groups(why)))
+        sides = self._sides
+        travelling, orders = _travelling(sides)
+        frame, before, shipped = _union(sides, travelling, left._arrow)
+        keys = [f"s{i}" for i in range(len(left._keys))]
+        found = resolve(frame, keys, left._num_partitions, before, shipped, order=["side", *orders])
+        conf = left._conf or ShuffleConf.from_session(frame.sparkSession)
+        places = tuple(
+            Place(left._arrow(side.shown), tuple(taken.index(i) for i in range(len(side.shown))))
+            for side, taken in zip(sides, travelling.taken, strict=True)
+        )
         stage = GroupStage(
             verb(found.order[0], places),
             Layout(found.codec.schema, found.codec.keys, found.order, left.key_names),
             limits_of(conf),
             getattr(func, "__name__", type(func).__name__),
         )
-        return shuffle(union, stage, result, keys, left._num_partitions, None, None, left._mode, conf, found)
+        return self._make(frame, stage, result, keys, left._num_partitions, before, shipped, left._mode, conf, found)
+
+    @cached_property
+    def _sides(self) -> tuple[Side, Side]:
+        return Side.of(self._left), Side.of(self._right)
+
+    def why_sparks(self) -> str:
+        """Why Spark's own groups serve, where they do."""
+        from fastbuf_spark.api.groups import no_converters
+
+        return self._only_spark() or no_converters()
+
+    def _only_spark(self) -> str:
+        left, right = self._sides
+        return left.found.by_spark or right.found.by_spark
+
+    def through_jvm(self) -> tuple[bool, bool]:
+        """For each side, whether Spark reads what its function before the shuffle gives."""
+        left, right = self._sides
+        return (
+            self._left._before is not None and left.before is None,
+            self._right._before is not None and right.before is None,
+        )
 
 
-@dataclasses.dataclass
-class _Side:
-    """One side: its rows, its columns, and their positions among the columns that are sent."""
+@dataclasses.dataclass(frozen=True)
+class Side:
+    """One side's input.
+
+    Attributes
+    ----------
+    found
+        Its keys; ``found.frame`` is what Spark reads.
+    shown
+        The columns that users see.
+    before
+        The function that producers call with the rows of ``found.frame``; None: these rows travel themselves.
+    """
 
     found: Keys
     shown: StructType
-    columns: tuple[int, ...] = ()
+    before: BatchFunction | None = None
 
     @classmethod
-    def of(cls, grouped: Grouped) -> _Side:
-        df = grouped._df
-        if grouped._before is not None:
-            assert grouped._before_schema is not None
-            before = grouped._before
-            df = df.mapInArrow(named(lambda batches: iter(before(batches)), "before"), grouped._before_schema)
+    def of(cls, grouped: Grouped) -> Side:
+        df, before, schema = grouped._df, grouped._before, grouped._before_schema
+        if before is not None:
+            assert schema is not None
+            if grouped._numbered:
+                found = grouped._found()
+                if not found.by_spark:
+                    return cls(found, schema, before)
+            # The function is to be called for partitions without rows too, which do not say which side they are of; or
+            # a key is computed from what it gives, which Spark can do
+            df = df.mapInArrow(named(lambda batches: iter(before(batches)), "before"), schema)
         return cls(resolve(df, grouped._keys, grouped._num_partitions, order=grouped._sort_by), df.schema)
 
+    @property
+    def carried(self) -> StructType:
+        """All columns that may travel: those of expressions stand behind those that are shown."""
+        return self.found.frame.schema if self.before is None else self.shown
 
-def _union(left: _Side, right: _Side) -> tuple[DataFrame, list[str | Column]]:
-    """The rows of both sides with columns s0, s1, ... and ``side``; and the columns that rows are sorted by.
 
-    Keys come first.  A column of the right side shares a column with one of the left side of the same type, unless one
-    of the two is sorted by, since the other side's rows would be sorted too.
+class _Places:
+    """Columns of two sides in common places s0, s1, ...: columns of the same type share one.
+
+    Attributes
+    ----------
+    types
+        Of the places.
+    taken
+        By side and place: the side's column there, or None.
+    """
+
+    def __init__(self) -> None:
+        self.types: list[DataType] = []
+        self.taken: tuple[list[int | None], list[int | None]] = ([], [])
+        self._alone: set[int] = set()
+
+    def both(self, left: int, right: int, kind: DataType) -> None:
+        """A new place for a column of each side."""
+        self.types.append(kind)
+        self.taken[0].append(left)
+        self.taken[1].append(right)
+
+    def add(self, side: int, column: int, kind: DataType, alone: bool = False) -> None:
+        """A place for a column; ``alone``: one that the other side has no column in."""
+        mine = self.taken[side]
+        free = (p for p, at in enumerate(mine) if at is None and self.types[p] == kind and p not in self._alone)
+        place = None if alone else next(free, None)
+        if place is None:
+            place = len(self.types)
+            self.types.append(kind)
+            for places in self.taken:
+                places.append(None)
+        mine[place] = column
+        if alone:
+            self._alone.add(place)
+
+    def union(self, frames: Iterable[DataFrame], flags: tuple[Any, Any]) -> DataFrame:
+        """The rows of two frames in these places, and the flag of their side as the last column."""
+        from pyspark.sql import functions as F
+
+        made = []
+        for frame, taken, flag in zip(frames, self.taken, flags, strict=True):
+            chosen = []
+            for place, at in enumerate(taken):
+                column = F.lit(None).cast(self.types[place]) if at is None else F.col(f"`{frame.columns[at]}`")
+                chosen.append(column.alias(f"s{place}"))
+            made.append(frame.select(*chosen, F.lit(flag).alias("side")))
+        return made[0].union(made[1])
+
+
+def _travelling(sides: tuple[Side, Side]) -> tuple[_Places, list[str | Column]]:
+    """The places of what travels, and those that rows are sorted by.
+
+    Keys have the first places.  A column that is sorted by shares its place with none: the other side's rows would be
+    put into that order too.
     """
     from pyspark.sql import functions as F
 
-    types: list[DataType] = []
-    taken: list[list[int | None]] = [[], []]  # by side and place: the column there
-    ordered: set[int] = set()
+    places = _Places()
     orders: list[str | Column] = []
+    left, right = sides
     for i, (a, b) in enumerate(zip(left.found.codec.keys, right.found.codec.keys, strict=True)):
-        one, other = left.found.frame.schema[a].dataType, right.found.frame.schema[b].dataType
+        one, other = left.carried[a].dataType, right.carried[b].dataType
         if one.simpleString() != other.simpleString():
             raise ConfigError(
                 f"key {i + 1} has the type {one.simpleString()} on the left and {other.simpleString()} on the right: "
                 "cast one of them"
             )
-        types.append(one)
-        taken[0].append(a)
-        taken[1].append(b)
-    for number, side in enumerate((left, right)):
-        mine, fields = taken[number], side.found.frame.schema.fields
+        places.both(a, b, one)
+    for number, side in enumerate(sides):
+        mine = places.taken[number]
         sorted_by: dict[int, bool] = {}  # whether it is descending
         for i in side.found.order:
             column = i if i >= 0 else ~i
             if column not in mine:
                 sorted_by.setdefault(column, i < 0)
         for column in [*range(len(side.shown)), *(c for c in sorted_by if c >= len(side.shown))]:
-            if column in mine:
-                continue
-            kind = fields[column].dataType
-            free = [p for p, at in enumerate(mine) if at is None and types[p] == kind and p not in ordered]
-            if free and column not in sorted_by:
-                place = free[0]
-            else:
-                place = len(types)
-                types.append(kind)
-                for places in taken:
-                    places.append(None)
-            mine[place] = column
-            if column in sorted_by:
-                ordered.add(place)
+            if column not in mine:
+                places.add(number, column, side.carried[column].dataType, alone=column in sorted_by)
         for column, descending in sorted_by.items():
             name = f"s{mine.index(column)}"
             orders.append(F.desc(name) if descending else name)
-        side.columns = tuple(mine.index(column) for column in range(len(side.shown)))
-    frames = []
-    for number, side in enumerate((left, right)):
-        frame, chosen = side.found.frame, []
-        for place, at in enumerate(taken[number]):
-            made = F.lit(None).cast(types[place]) if at is None else F.col(f"`{frame.columns[at]}`")
-            chosen.append(made.alias(f"s{place}"))
-        frames.append(frame.select(*chosen, F.lit(bool(number)).alias("side")))
-    return frames[0].union(frames[1]), orders
+    return places, orders
+
+
+def _union(
+    sides: tuple[Side, Side], travelling: _Places, arrow: Callable[[StructType], pa.Schema]
+) -> tuple[DataFrame, BatchFunction | None, StructType | None]:
+    """The rows of both sides' inputs, the function that producers call with them, and the schema of what it gives."""
+    from pyspark.sql.types import BooleanType, StructType
+
+    frames = [side.found.frame for side in sides]
+    if all(side.before is None for side in sides):
+        return travelling.union(frames, (False, True)), None, None
+    common = _Places()
+    for number, frame in enumerate(frames):
+        for column, field in enumerate(frame.schema.fields):
+            common.add(number, column, field.dataType)
+    inputs = [
+        Input(
+            tuple(taken.index(column) for column in range(len(side.found.frame.schema))),
+            arrow(side.found.frame.schema),
+            side.before or iter,
+            arrow(side.carried),
+            tuple(places),
+        )
+        for side, taken, places in zip(sides, common.taken, travelling.taken, strict=True)
+    ]
+    shipped = StructType()
+    for place, kind in enumerate(travelling.types):
+        shipped.add(f"s{place}", kind)
+    shipped.add("side", BooleanType(), False)
+    return common.union(frames, (0, 1)), TwoInputs(inputs[0], inputs[1], arrow(shipped)), shipped
 
 
 def cogrouped(left: Grouped, right: Any) -> Cogrouped:
     """Implements :meth:`Grouped.cogroup`."""
+    check_sides(
+        left,
+        right,
+        ("number of keys", lambda side: len(as_keys(side._keys))),
+        ("num_partitions", lambda side: side._num_partitions),
+        ("mode", lambda side: side._mode),
+    )
+    return Cogrouped(left, right)
+
+
+def check_sides(left: Any, right: Any, *figures: tuple[str, Callable[[Any], Any]]) -> None:
+    """ConfigError unless both sides are of one kind, and the same in each of these figures."""
     if not isinstance(right, type(left)):
-        raise ConfigError(f"cogroup needs the result of group_by, not a {type(right).__name__}")
-    for name, a, b in (
-        ("number of keys", len(as_keys(left._keys)), len(as_keys(right._keys))),
-        ("num_partitions", left._num_partitions, right._num_partitions),
-        ("mode", left._mode, right._mode),
-    ):
+        raise ConfigError(
+            f"cogroup needs the result of group_by, not a {type(right).__name__}: the other side must be a "
+            f"{type(left).__name__} too"
+        )
+    for name, of in figures:
+        a, b = of(left), of(right)
         if a != b:
             raise ConfigError(f"{name} is {a} on the left and {b} on the right: both sides must have the same")
-    return Cogrouped(left, right)

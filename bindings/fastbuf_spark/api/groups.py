@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fastbuf.errors import ConfigError, SchemaError
 from fastbuf_spark.api.aggregates import aggregated
 from fastbuf_spark.api.cogroups import Cogrouped, cogrouped
-from fastbuf_spark.api.pipelines import entered
+from fastbuf_spark.api.pipelines import Pipeline, entered
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver.checks import check_conf, check_function, check_mode, partition_count
 from fastbuf_spark.driver.keys import Keys, as_keys, resolve
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from fastbuf_spark.api.dataframe import BatchFunction
-    from fastbuf_spark.api.pipelines import Pipeline
 
 BY_NAME = "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName"
 
@@ -92,6 +91,7 @@ def group_by(
         check_function("before", before)
     check_mode(mode, MODES)
     shipped = None if before_schema is None else struct_type(before_schema)
+    numbered = isinstance(df, Pipeline) and df._staged(shared=True).numbered
     df, before, shipped, known = entered(df, before, shipped)
     check_conf(conf)
     given = as_keys(keys)
@@ -107,6 +107,7 @@ def group_by(
         mode,
         conf,
         partial(shuffle, **known),
+        numbered,
     )
 
 
@@ -123,6 +124,7 @@ class Grouped:
     _mode: str
     _conf: ShuffleConf | None
     _make: Callable[..., Any] = shuffle  #: makes the shuffle: a DataFrame, or a stage of a pipeline
+    _numbered: bool = False  #: rows of ``_df`` say what ``_before`` reads, and each partition has one
 
     def apply_in_arrow(self, func: Callable[..., Any], schema: StructType | str) -> DataFrame:
         """Call a function with each group, as Spark's ``applyInArrow`` does.
@@ -240,6 +242,11 @@ class Grouped:
         other
             The result of another :func:`group_by` with the same number and types of keys, partitions and mode; the
             settings of this one are used.
+
+        Notes
+        -----
+        Behind files and pipelined shuffles (a :class:`Pipeline`) the tasks in front of this shuffle call the functions
+        before it.  Of a ``before`` over a DataFrame of Spark's the rows go through the JVM once more.
         """
         return cogrouped(self, other)
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ConfigError
+from fastbuf_spark.api.cogroups import Cogrouped, check_sides
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver import pipeline as steps
 from fastbuf_spark.driver.checks import check_conf, check_dataframe, check_function, check_mode, partition_count
@@ -301,35 +302,125 @@ class PipelineGroups:
         pairs = list(aggregates)
         return self._verb("agg_arrow", lambda groups: groups.agg_arrow(pairs))
 
+    def cogroup(self, other: PipelineGroups) -> PipelineCogroups:
+        """The groups of this and of another pipeline by the same keys, for a function that takes both.
+
+        Parameters
+        ----------
+        other
+            What another pipeline's ``group_by`` gives, with as many keys of the same types, and the same mode and
+            partitions; the latter may be said on one side alone.  Settings are those of this pipeline, for the shuffles
+            of the other one too.
+        """
+        check_sides(
+            self,
+            other,
+            ("number of keys", lambda side: len(side._keys)),
+            ("partitions", lambda side: side._partitions or self._partitions or other._partitions),
+            ("mode", lambda side: side._mode),
+        )
+        return PipelineCogroups(self, other)
+
     def _verb(self, name: str, call: Callable[[Grouped], Any]) -> Pipeline:
-        return self._before._then(_GroupStep(self._keys, self._order, self._partitions, self._mode, name, call))
+        return self._before._then(_GroupStep(self, name, call))
+
+    @property
+    def _by(self) -> str:
+        return ", ".join(map(str, self._keys))
+
+    def _of(self, at: Staged, plan: steps.Plan, count: int) -> Grouped:
+        """The groups of the stage before them."""
+        from fastbuf_spark.api.groups import Grouped
+
+        schema = None if at.head is None else at.schema
+        return Grouped(
+            at.frame,
+            self._keys,
+            count,
+            self._order,
+            at.before,
+            schema,
+            self._mode,
+            plan.conf,
+            plan.make(at),
+            at.numbered,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class PipelineCogroups:
+    """Two pipelines' rows by key, as :meth:`PipelineGroups.cogroup` gives them; the verbs are those of
+    :class:`Cogrouped`.
+    """
+
+    _left: PipelineGroups
+    _right: PipelineGroups
+
+    def apply_in_arrow(self, func: Callable[..., Any], schema: StructType | str) -> Pipeline:
+        """See :meth:`Cogrouped.apply_in_arrow`."""
+        return self._verb(_name(func), lambda groups: groups.apply_in_arrow(func, schema))
+
+    def apply_in_pandas(self, func: Callable[..., Any], schema: StructType | str) -> Pipeline:
+        """See :meth:`Cogrouped.apply_in_pandas`."""
+        return self._verb(_name(func), lambda groups: groups.apply_in_pandas(func, schema))
+
+    def _verb(self, name: str, call: Callable[[Cogrouped], Any]) -> Pipeline:
+        return self._left._before._then(_CogroupStep(self._left, self._right, name, call))
 
 
 @dataclasses.dataclass(frozen=True)
 class _GroupStep:
     """A method of :class:`PipelineGroups` as a step of the pipeline."""
 
-    keys: tuple[str | Column, ...]
-    order: tuple[str | Column, ...]
-    partitions: int | None
-    mode: str
+    groups: PipelineGroups
     name: str
     call: Callable[[Grouped], Any]
-    exchanges = True
+    exchanges = 1
 
     def build(self, at: Staged, plan: steps.Plan) -> Staged:
-        from fastbuf_spark.api.groups import Grouped
-
-        count = plan.count(self.partitions)
-        schema = None if at.head is None else at.schema
-        groups = Grouped(at.frame, self.keys, count, self.order, at.before, schema, self.mode, plan.conf, plan.make(at))
-        made = self.call(groups)
-        if not isinstance(made, Staged):
-            # Spark's own groups are used
-            made = Staged(made, made.schema, in_order=False, mode="Spark's own", why=groups.why_sparks())
-        plan.entered(made, f"group by {', '.join(map(str, self.keys))}", count)
+        count = plan.count(self.groups._partitions)
+        groups = self.groups._of(at, plan, count)
+        made = _made(self.call(groups), groups)
+        plan.entered(made, f"group by {self.groups._by}", count)
         plan.linked(self.name)
         return made
+
+
+@dataclasses.dataclass(frozen=True)
+class _CogroupStep:
+    """A verb of two pipelines' groups as a step of the left one."""
+
+    left: PipelineGroups
+    right: PipelineGroups
+    name: str
+    call: Callable[[Cogrouped], Any]
+
+    @property
+    def exchanges(self) -> int:
+        return 1 + steps.exchanges_of(self.right._before._verbs)
+
+    def build(self, at: Staged, plan: steps.Plan) -> Staged:
+        numbers = [len(plan.stages)]
+        other = plan.follow_beside(at, self.right._before._start, self.right._before._verbs)
+        numbers.append(len(plan.stages))
+        count = plan.count(self.left._partitions or self.right._partitions)
+        sides = self.left._of(at, plan, count), self.right._of(other, plan, count)
+        groups = Cogrouped(*sides, sides[0]._make)
+        made = _made(self.call(groups), groups)
+        for number, through_jvm in zip(numbers, groups.through_jvm(), strict=True):
+            if through_jvm:
+                plan.stages[number - 1].links.append("rows through the JVM")
+        keys = self.left._by if self.left._by == self.right._by else f"{self.left._by} and {self.right._by}"
+        plan.entered(made, f"cogroup of stages {numbers[0]} and {numbers[1]} by {keys}", count)
+        plan.linked(self.name)
+        return made
+
+
+def _made(made: Any, groups: Grouped | Cogrouped) -> Staged:
+    """The stage that a verb gave, which is a DataFrame only if Spark's own groups serve."""
+    if isinstance(made, Staged):
+        return made
+    return Staged(made, made.schema, in_order=False, mode="Spark's own", why=groups.why_sparks())
 
 
 def entered(

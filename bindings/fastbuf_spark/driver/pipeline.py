@@ -63,6 +63,7 @@ class Plan:
         self.shared = shared
         self.stages: list[Stage] = []
         self.held = 0
+        self.beside = 0  # slots of another input that is read at the same time
         self.partitions = 0
         self.given = conf
         self.conf = _halved(conf) if exchanges > 1 else conf
@@ -108,7 +109,7 @@ class Plan:
             return "Spark does not say how many tasks it runs at once" if mode == "auto" else ""
         # An explicitly requested mode is not refused because of inputs that may be cached, or read one after the other,
         # by then
-        held = self.held if mode == "pipelined" else held_by_frame(frame)
+        held = self.held if mode == "pipelined" else held_by_frame(frame) + self.beside
         all_held = held + partitions
         twice = mode == "auto" and self.shared
         need = (2 if twice else 1) * all_held + 1
@@ -119,6 +120,26 @@ class Plan:
             f"{before}{partitions} consumers{', as many of a second use as in a join,' if twice else ''} and one "
             f"producer take {need} slots, and there are {slots}: use {remedy(sc, need)}, or fewer partitions"
         )
+
+    def follow(self, start: Source | DataFrame, steps: Iterable[Step]) -> Staged:
+        """The last stage of an input and its steps."""
+        if isinstance(start, Source):
+            at = start.staged()
+            self.stages.append(Stage([start.about], len(start.read.splits)))
+        else:
+            at = Staged(start, start.schema)
+            self.stages.append(Stage(["a DataFrame of Spark's, through the JVM"]))
+        for step in steps:
+            at = step.build(at, self)
+        return at
+
+    def follow_beside(self, at: Staged, start: Source | DataFrame, steps: Iterable[Step]) -> Staged:
+        """The same for another input of the next exchange, which is read at the same time as ``at``."""
+        partitions, beside = self.partitions, self.beside
+        self.partitions, self.beside = 0, beside + held_by_frame(at.frame)
+        made = self.follow(start, steps)
+        self.partitions, self.beside = partitions, beside
+        return made
 
     def entered(self, made: Staged, what: str, partitions: int) -> Staged:
         """Record a planned exchange."""
@@ -196,17 +217,13 @@ def build(
     """Build the last stage of a pipeline, and its plan."""
     steps = tuple(steps)
     spark = start.spark if isinstance(start, Source) else start.sparkSession
-    exchanges = sum(1 for step in steps if getattr(step, "exchanges", False))
-    plan = Plan(spark, conf or ShuffleConf.from_session(spark), exchanges, shared)
-    if isinstance(start, Source):
-        at = start.staged()
-        plan.stages.append(Stage([start.about], len(start.read.splits)))
-    else:
-        at = Staged(start, start.schema)
-        plan.stages.append(Stage(["a DataFrame of Spark's, through the JVM"]))
-    for step in steps:
-        at = step.build(at, plan)
-    return at, plan
+    plan = Plan(spark, conf or ShuffleConf.from_session(spark), exchanges_of(steps), shared)
+    return plan.follow(start, steps), plan
+
+
+def exchanges_of(steps: Iterable[Step]) -> int:
+    """Number of exchanges in these steps."""
+    return sum(getattr(step, "exchanges", 0) for step in steps)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -242,7 +259,7 @@ class Shuffle:
     keys: tuple[Any, ...]
     partitions: int | None
     mode: str
-    exchanges = True
+    exchanges = 1
 
     def build(self, at: Staged, plan: Plan) -> Staged:
         by = ", ".join(map(str, self.keys))
@@ -256,7 +273,7 @@ class Broadcast:
 
     partitions: int | None
     mode: str
-    exchanges = True
+    exchanges = 1
 
     def build(self, at: Staged, plan: Plan) -> Staged:
         from pyspark.sql.types import IntegerType, StructType
@@ -293,7 +310,7 @@ class RandomShuffle:
     seed: int
     partitions: int | None
     mode: str
-    exchanges = True
+    exchanges = 1
 
     def build(self, at: Staged, plan: Plan) -> Staged:
         from pyspark.sql.types import LongType, StructType

@@ -134,14 +134,15 @@ def staged(
 
 def _pipelined(exchange: _Exchange, varies: str) -> Staged:
     df, codec, num_partitions, sc = exchange.df, exchange.codec, exchange.num_partitions, exchange.context
-    number = exchange.number
+    number, held = exchange.number, upstream.held_by_frame(df)
 
     def producers(spec: ExchangeSpec, epoch: int, targets: list[exchanges.Target]) -> Callable[[], Any]:
         def action() -> Any:
             partitions = partitions_of(df)
             if partitions == 0:
                 return []  # Spark would plan a job for a tenth of a second, to run nothing
-            how = fold(partitions, (slots_of(sc) or num_partitions + 1) - len(targets))
+            # Consumers of another exchange in one task would join it one after the other, and each run its producers
+            how = None if held else fold(partitions, (slots_of(sc) or num_partitions + 1) - len(targets))
             marked = how is not None and codec.before is not None
             source = df if how is None else folded(df, how, marked)
             producer = Producer(spec, epoch, targets, how if marked else None)
@@ -153,9 +154,9 @@ def _pipelined(exchange: _Exchange, varies: str) -> Staged:
         return action
 
     spec = exchanges.register(sc, number, exchange.name, num_partitions, exchange.conf, codec, producers, varies)
-    frame = requests(df.sparkSession, num_partitions, num_partitions + upstream.held_by_frame(df))
+    frame = requests(df.sparkSession, num_partitions, num_partitions + held)
     consumer = Consumer(spec, exchange.func)
-    return Staged(frame, exchange.schema, consumer, f"fastbuf_consumer_{number}", in_order=False)
+    return Staged(frame, exchange.schema, consumer, f"fastbuf_consumer_{number}", in_order=False, numbered=True)
 
 
 def requests(spark: Any, num_partitions: int, held: int = 0) -> DataFrame:

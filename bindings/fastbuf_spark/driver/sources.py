@@ -41,7 +41,7 @@ class Source:
     def staged(self) -> Staged:
         """Its stage."""
         frame = requests(self.spark, len(self.read.splits))
-        return Staged(frame, self.schema, Called(Chain((self.read,))), "fastbuf_read")
+        return Staged(frame, self.schema, Called(Chain((self.read,))), "fastbuf_read", numbered=True)
 
     def filtered(self, expression: Any) -> Source:
         """The same with fewer rows: the filter is pushed down to the files."""

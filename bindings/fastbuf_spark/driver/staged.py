@@ -37,6 +37,8 @@ class Staged:
         Whether each partition, after ``head``, has its rows in the same order whenever its task runs again.
     mode, why
         Mode of the exchange that it begins with, if any, and the reason for it.
+    numbered
+        Each partition of ``frame`` has at least one row, and ``head`` needs it: the number of what the task is to read.
     """
 
     frame: DataFrame
@@ -46,6 +48,7 @@ class Staged:
     in_order: bool = True
     mode: str = ""
     why: str = ""
+    numbered: bool = False
 
     def then(self, func: BatchFunction, schema: StructType, name: str) -> Staged:
         """This stage with one more function, called in the same tasks."""
