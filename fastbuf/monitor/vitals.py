@@ -35,9 +35,9 @@ def _not_the_users() -> tuple[str, ...]:
     )
 
 
-def _is_users(frame: FrameType) -> bool:
-    name = frame.f_code.co_filename
-    return not name.startswith((*_not_the_users(), "<frozen")) and ".zip" + os.sep not in name
+@functools.lru_cache(4096)
+def _is_users(filename: str) -> bool:
+    return not filename.startswith((*_not_the_users(), "<frozen")) and ".zip" + os.sep not in filename
 
 
 def _named(frame: FrameType) -> str:
@@ -47,7 +47,7 @@ def _named(frame: FrameType) -> str:
 def line_of(frame: FrameType | None) -> str | None:
     """The innermost line of the user's own code: ``"etl.py:41 normalize"``."""
     while frame is not None:
-        if _is_users(frame):
+        if _is_users(frame.f_code.co_filename):
             return _named(frame)
         frame = frame.f_back
     return None
@@ -59,57 +59,69 @@ def stack_of(frame: FrameType | None) -> str:
     users = 0
     while frame is not None and len(names) < DEEPEST:
         names.append(_named(frame).replace(";", ","))
-        users = len(names) if _is_users(frame) else users
+        users = len(names) if _is_users(frame.f_code.co_filename) else users
         frame = frame.f_back
     return ";".join(reversed(names[: users or len(names)]))
 
 
-def _schedule(path: str) -> tuple[float, float] | None:
+class _File:
+    """A file of the kernel's that is read again and again: opening one takes longer than reading it."""
+
+    def __init__(self, path: str) -> None:
+        try:
+            self._fd = os.open(path, os.O_RDONLY)
+        except OSError:
+            self._fd = -1
+
+    def read(self) -> bytes:
+        """What it says now, its beginning; nothing where this kernel does not tell, or its thread has ended."""
+        try:
+            return os.pread(self._fd, 1024, 0)
+        except OSError:
+            return b""
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _schedule(file: _File) -> tuple[float, float] | None:
     """Seconds on a CPU, and ready but without one; None: this kernel does not tell."""
-    try:
-        with open(path) as file:
-            on, waiting, _ = file.read().split()
-        return int(on) / 1e9, int(waiting) / 1e9
-    except (OSError, ValueError):
-        return None
+    words = file.read().split()
+    return (int(words[0]) / 1e9, int(words[1]) / 1e9) if len(words) > 1 else None
 
 
-def _major_faults(path: str) -> int:
-    try:
-        with open(path) as file:
-            return int(file.read().rpartition(")")[2].split()[9])
-    except (OSError, ValueError, IndexError):
-        return 0
+def _major_faults(file: _File) -> int:
+    words = file.read().rpartition(b")")[2].split()
+    return int(words[9]) if len(words) > 9 else 0
 
 
-def machine_s() -> float | None:
+def _machine_s(file: _File) -> float | None:
     """Seconds that all CPUs of this machine were busy; None: not to be had."""
-    try:
-        with open("/proc/stat") as file:
-            user, nice, system, _, _, irq, soft = (int(word) for word in file.readline().split()[1:8])
-        return (user + nice + system + irq + soft) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError):
+    words = file.read().split(maxsplit=8)[1:8]
+    if len(words) < 7:
         return None
+    user, nice, system, _, _, irq, soft = map(int, words)
+    return (user + nice + system + irq + soft) / os.sysconf("SC_CLK_TCK")
 
 
-def _throttle_file() -> Path | None:
-    """Where this process's control group tells how long it was kept from its CPUs."""
+@functools.cache
+def _throttle_file() -> str:
+    """Where this process's control group tells how long it was kept from its CPUs; empty: nowhere."""
     try:
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             if line.startswith("0::"):
-                return Path("/sys/fs/cgroup" + line[3:]) / "cpu.stat"
+                return f"/sys/fs/cgroup{line[3:]}/cpu.stat"
     except OSError:
         pass
-    return None
+    return ""
 
 
-def throttled_s(path: Path | None) -> float | None:
+def _throttled_s(file: _File) -> float | None:
     """Seconds that a limit of the control group kept it from running; None: there is no such limit."""
-    try:
-        words = path.read_text().split() if path is not None else []
-        return int(words[words.index("throttled_usec") + 1]) / 1e6
-    except (OSError, ValueError, IndexError):
-        return None
+    words = file.read().partition(b"throttled_usec")[2].split()
+    return int(words[0]) / 1e6 if words else None
 
 
 @functools.cache
@@ -136,9 +148,9 @@ def _collectors() -> tuple[str, ...]:
     return ()
 
 
-def jvm_gc_s() -> float | None:
+def _jvm_gc_s(files: list[_File]) -> float | None:
     """Seconds of the JVM's collector, while which none of its threads runs; None: there is no JVM to be seen."""
-    found = [_schedule(path) for path in _collectors()]
+    found = [_schedule(file) for file in files]
     return sum(each[0] for each in found if each is not None) if any(found) else None
 
 
@@ -168,13 +180,15 @@ class Vitals:
     def __init__(self, ident: int | None = None, native_id: int | None = None) -> None:
         self._ident = ident or threading.get_ident()
         folder = f"/proc/self/task/{native_id or threading.get_native_id()}"
-        self._path, self._stat = f"{folder}/schedstat", f"{folder}/stat"
-        self._begin = self._last = _schedule(self._path)
+        self._times, self._stat = _File(f"{folder}/schedstat"), _File(f"{folder}/stat")
+        self._cpus, self._limit = _File("/proc/stat"), _File(_throttle_file())
+        self._collectors = [_File(path) for path in _collectors()]
+        self._looker: tuple[int, _File] | None = None  # the thread that looked last, and its times
+        self._begin = self._last = _schedule(self._times)
         self._faults = _major_faults(self._stat)
-        self._cgroup = _throttle_file()
-        self._throttled = throttled_s(self._cgroup)
-        self._machine = machine_s()
-        self._jvm = jvm_gc_s()
+        self._throttled = _throttled_s(self._limit)
+        self._machine = _machine_s(self._cpus)
+        self._jvm = _jvm_gc_s(self._collectors)
         self._frames: Counter[str] = Counter()
         self._stacks: dict[str, Counter[str]] = {"on": Counter(), "off": Counter()}
         self._stacked: tuple[float, float] | None = None  # when the last whole stack was taken, and its CPU time then
@@ -194,15 +208,19 @@ class Vitals:
             self._gc_s += now - self._collecting
             self._collecting = None
 
-    @staticmethod
-    def _movement(task: tuple[float, float] | None) -> float:
+    def _movement(self, task: tuple[float, float] | None) -> float:
         """Seconds that grow unless the process stands still: on a CPU, or, of task and observer, ready without one."""
-        waits = (task, _schedule("/proc/thread-self/schedstat"))
+        me = threading.get_ident()
+        if self._looker is None or self._looker[0] != me:
+            if self._looker is not None:
+                self._looker[1].close()
+            self._looker = me, _File("/proc/thread-self/schedstat")
+        waits = (task, _schedule(self._looker[1]))
         return time.process_time() + sum(found[1] for found in waits if found is not None)
 
     def look(self, due: float, busy: bool) -> None:
         """One sample, which should have been taken at ``due`` (monotonic); busy: the user's code runs, as it seems."""
-        task = _schedule(self._path)
+        task = _schedule(self._times)
         now, moved = time.monotonic(), self._movement(task)
         late = now - max(due, self._looked)
         # Late, and no CPU was used or waited for: the process stood still.  Other code that holds it up uses one
@@ -242,16 +260,16 @@ class Vitals:
             line: ``frames``, and by whole stack: ``stacks``, "on" and "off" a CPU.
         """
         found: dict[str, Any] = {"gc_s": self._gc_s, "stopped_s": self._stopped_s}
-        now = self._last = _schedule(self._path) or self._last  # of a thread that has ended: as it was
+        now = self._last = _schedule(self._times) or self._last  # of a thread that has ended: as it was
         if now is not None and self._begin is not None:
             found["cpu_s"], found["queued_s"] = now[0] - self._begin[0], now[1] - self._begin[1]
         found["major_faults"] = max(0, _major_faults(self._stat) - self._faults)
-        throttled, machine = throttled_s(self._cgroup), machine_s()
+        throttled, machine = _throttled_s(self._limit), _machine_s(self._cpus)
         if throttled is not None and self._throttled is not None:
             found["throttled_s"] = throttled - self._throttled
         if machine is not None and self._machine is not None:
             found["machine_s"], found["cores"] = machine - self._machine, os.cpu_count() or 1
-        jvm = jvm_gc_s()
+        jvm = _jvm_gc_s(self._collectors)
         if jvm is not None and self._jvm is not None:
             found["jvm_gc_s"] = jvm - self._jvm
         stacks = {name: dict(kind.most_common(MOST_FRAMES)) for name, kind in self._stacks.items() if kind}
@@ -264,3 +282,7 @@ class Vitals:
     def close(self) -> None:
         """Take no more notice."""
         gc.callbacks.remove(self._collects)
+        for file in (self._times, self._stat, self._cpus, self._limit, *self._collectors):
+            file.close()
+        if self._looker is not None:
+            self._looker[1].close()
