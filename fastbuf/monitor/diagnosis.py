@@ -31,6 +31,8 @@ IDLE = ("input", "engine_in")
 WAY_IDLE, CREDITS_IDLE = 0.3, 0.6  #: of a consumer that is waited for: from here on it may be the way to it
 FIRM, OFTEN_IDLE = 0.5, 0.2  #: of the producers' time, up to which a consumer that is often idle holds up nobody
 FULLY_BUSY, FULL_LINK = 0.15, 0.4  #: idle up to this has nothing in reserve; bytes unsent from here on: nor has a link
+AT_FULL_FLOW = 1.25  #: of its time, that a task would need were producers not held back: others hide what is wrong
+ILL = ("stopped", "gc", "jvm_gc", "paging")  #: causes that are a fault of their own, whatever a task's load
 MOST_ALIKE = 16  #: of many consumers that are waited for alike, so many are looked at
 NEIGHBOURS = 0.4  #: of all CPUs, that others use: from here on they may be to blame
 PAGING = 20.0  #: pages a second that are read from disk
@@ -313,14 +315,26 @@ class _Look:
     def next_ones(self, named: list[Task], shares: Mapping[int, float]) -> list[Root]:
         """Those that nobody waits for only since others are slower still: with nothing in reserve, as peers have."""
         rested = any(task.share(*IDLE) >= WAY_IDLE for task in self.consumers)
-        found: list[Root] = []
-        for task in self.consumers if rested else []:
-            at_its_end = task.share(*IDLE) <= FULLY_BUSY and task.share(*OUTPUT_WAITS) <= FULLY_BUSY
-            if task not in named and task.wall_s > 0 and (at_its_end or self.full(task) >= FULL_LINK):
-                root = self.edge(task, "slow_link", 1.0) if not at_its_end else self.verdict(task, self.consumers, 1.0)
-                if root.cause != "unknown" and root.subtask is not None:
-                    found.append(replace(root, share=shares[task.subtask]))
-        return found
+        others = [task for task in self.consumers if task not in named and task.wall_s > 0] if rested else []
+        roots = [(task, self.next_one(task)) for task in others]
+        return [
+            replace(root, share=shares[task.subtask])
+            for task, root in roots
+            if root is not None and root.cause != "unknown" and root.subtask is not None
+        ]
+
+    def next_one(self, task: Task) -> Root | None:
+        """Why this one has nothing in reserve, or would have none if others did not hide what is wrong with it."""
+        idle, held = task.share(*IDLE), task.share(*OUTPUT_WAITS)
+        if idle <= FULLY_BUSY and held <= FULLY_BUSY:
+            return self.verdict(task, self.consumers, 1.0)
+        if self.full(task) >= FULL_LINK:
+            return self.edge(task, "slow_link", 1.0)
+        flow = 1 - self.lost / self.wall_s if self.wall_s > 0 else 1.0
+        if idle > WAY_IDLE or held > FULLY_BUSY or 1 - idle - held < AT_FULL_FLOW * flow:
+            return None
+        root = self.verdict(task, self.consumers, 1.0)
+        return root if root.cause in ILL else None
 
     def waited_for(self) -> dict[int, float]:
         """Which share of the producers' waits was for each consumer."""
