@@ -15,6 +15,7 @@ from fastbuf.monitor.figures import MOST_BYTES, Shares, bounded
 from fastbuf.monitor.vitals import Vitals
 from fastbuf_spark.spec import ExchangeSpec, plain
 from fastbuf_spark.worker.control import Control
+from fastbuf_spark.worker.memory import addresses_left, one_heap_for_all_threads
 
 log = logging.getLogger("fastbuf_spark")
 
@@ -205,6 +206,8 @@ def reported(spec: ExchangeSpec, side: str, figures: Callable[[], dict[str, Any]
     if spec.address is None:
         yield
         return
+    if addresses_left() is not None:
+        one_heap_for_all_threads()
     with contextlib.ExitStack() as stack:
         control: Control | None = None
 
