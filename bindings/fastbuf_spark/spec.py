@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -37,13 +36,6 @@ class ExchangeSpec:
         """A control connection to the driver."""
         assert self.address is not None, "an exchange without a rendezvous has no control connection"
         return Control(self.address, self.exchange, self.secret, self.conf.connect_timeout)
-
-    def report(self, side: str, partition: int, stage: int, stats: Mapping[str, Any]) -> None:
-        """Report a task's figures to the driver, in modes without a control connection; errors are ignored."""
-        if self.address is None:
-            return
-        with contextlib.suppress(Exception), self.connect() as control:
-            control.send({"op": "report", "side": side, "partition": partition, "stage": stage, "stats": plain(stats)})
 
 
 def plain(stats: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 _KERNEL_BYTES = 15  # longest thread name in the kernel; only Python 3.14 and later set it
@@ -15,6 +14,8 @@ def start_thread(run: Callable[..., Any], name: str, *arguments: Any) -> threadi
     """Start a daemon thread with that name; the kernel gets the first 15 bytes of it."""
     thread = threading.Thread(target=run, args=arguments, name=name, daemon=True)
     thread.start()
-    with contextlib.suppress(OSError):  # the thread has already ended, or there is no /proc
-        Path(f"/proc/self/task/{thread.native_id}/comm").write_bytes(name.encode()[:_KERNEL_BYTES])
+    comm = f"/proc/self/task/{thread.native_id}/comm"
+    # OSError: the thread has already ended, or there is no /proc
+    with contextlib.suppress(OSError), open(comm, "wb", buffering=0) as file:
+        file.write(name.encode()[:_KERNEL_BYTES])
     return thread

@@ -36,6 +36,9 @@ FIRM, OFTEN_IDLE = 0.5, 0.2
 #: A consumer that is idle for less than FULLY_BUSY has no capacity left; neither has a link with unsent bytes in
 #: FULL_LINK of the samples.
 FULLY_BUSY, FULL_LINK = 0.15, 0.4
+#: A consumer that would need this many times its time if producers were not held back would be the next bottleneck.
+AT_FULL_FLOW = 1.25
+FAULTS = ("stopped", "gc", "jvm_gc", "paging")  #: causes that are faults by themselves, whatever the task's load
 MOST_ALIKE = 16  #: of many consumers with similar waits, at most this many are examined
 NEIGHBOURS = 0.4  #: if other processes use this share of all CPUs, they may be the cause
 PAGING = 20.0  #: pages read from disk per second
@@ -318,14 +321,26 @@ class _Look:
     def next_ones(self, named: list[Task], shares: Mapping[int, float]) -> list[Root]:
         """Consumers that would be the next bottleneck: fully busy, or with a full link, while others are idle."""
         rested = any(task.share(*IDLE) >= WAY_IDLE for task in self.consumers)
-        found: list[Root] = []
-        for task in self.consumers if rested else []:
-            at_its_end = task.share(*IDLE) <= FULLY_BUSY and task.share(*OUTPUT_WAITS) <= FULLY_BUSY
-            if task not in named and task.wall_s > 0 and (at_its_end or self.full(task) >= FULL_LINK):
-                root = self.edge(task, "slow_link", 1.0) if not at_its_end else self.verdict(task, self.consumers, 1.0)
-                if root.cause != "unknown" and root.subtask is not None:
-                    found.append(replace(root, share=shares[task.subtask]))
-        return found
+        others = [task for task in self.consumers if task not in named and task.wall_s > 0] if rested else []
+        roots = [(task, self.next_one(task)) for task in others]
+        return [
+            replace(root, share=shares[task.subtask])
+            for task, root in roots
+            if root is not None and root.cause != "unknown" and root.subtask is not None
+        ]
+
+    def next_one(self, task: Task) -> Root | None:
+        """Why this one has no capacity left, or would have none if slower ones did not hold the producers back."""
+        idle, held = task.share(*IDLE), task.share(*OUTPUT_WAITS)
+        if idle <= FULLY_BUSY and held <= FULLY_BUSY:
+            return self.verdict(task, self.consumers, 1.0)
+        if self.full(task) >= FULL_LINK:
+            return self.edge(task, "slow_link", 1.0)
+        flow = 1 - self.lost / self.wall_s if self.wall_s > 0 else 1.0
+        if idle > WAY_IDLE or held > FULLY_BUSY or 1 - idle - held < AT_FULL_FLOW * flow:
+            return None
+        root = self.verdict(task, self.consumers, 1.0)
+        return root if root.cause in FAULTS else None
 
     def waited_for(self) -> dict[int, float]:
         """The share of the producers' waits for each consumer."""

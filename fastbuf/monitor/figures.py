@@ -78,14 +78,20 @@ def _rounded(value: Any) -> Any:
     return value
 
 
+def _bytes(figures: dict[str, Any]) -> int:
+    return len(json.dumps(figures, separators=(",", ":")))
+
+
 def bounded(figures: Mapping[str, Any], most: int = MOST_BYTES) -> dict[str, Any]:
     """The figures in at most `most` bytes of JSON: counters stay, tables of samples are shortened as needed."""
     found: dict[str, Any] = _rounded(dict(figures))
+    size = _bytes(found)
     for name in _TRIMMED:
         table = found.get(name)
-        while table and len(json.dumps(found, separators=(",", ":"))) > most:
+        while table and size > most:
             # The least frequent entry goes first; `stacks` has two tables, of which the longer one is shortened
             inner = max(table.values(), key=len) if name == "stacks" else table
             inner.pop(min(inner, key=inner.__getitem__))
             table = found[name] = {k: v for k, v in table.items() if v} if name == "stacks" else table
+            size = _bytes(found)
     return {name: value for name, value in found.items() if name not in _TRIMMED or value}

@@ -20,7 +20,7 @@ def samples_of(taken: int, blocked: int) -> dict[str, Any]:
 
 
 class Ticker:
-    """Samples a writer in a thread of its own, until the ``with`` block is left.
+    """Samples a writer in a thread of its own, from :meth:`start` until the ``with`` block is left.
 
     Attributes
     ----------
@@ -33,6 +33,12 @@ class Ticker:
         self._writer = writer
         self._sampler = Sampler()
         self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin, unless it has; a task that ends soon needs no thread for it."""
+        if self._thread is None:
+            self._thread = start_thread(self._run, "fastbuf-ticker")
 
     def _run(self) -> None:
         while not self._over.is_set():
@@ -42,7 +48,6 @@ class Ticker:
             self._over.wait(REFRESH_S)
 
     def __enter__(self) -> Ticker:
-        self._thread = start_thread(self._run, "fastbuf-ticker")
         return self
 
     def __exit__(
@@ -50,4 +55,5 @@ class Ticker:
     ) -> None:
         self._over.set()
         self._sampler.stop()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()

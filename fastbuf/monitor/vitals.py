@@ -35,9 +35,9 @@ def _not_the_users() -> tuple[str, ...]:
     )
 
 
-def _is_users(frame: FrameType) -> bool:
-    name = frame.f_code.co_filename
-    return not name.startswith((*_not_the_users(), "<frozen")) and ".zip" + os.sep not in name
+@functools.lru_cache(4096)
+def _is_users(filename: str) -> bool:
+    return not filename.startswith((*_not_the_users(), "<frozen")) and ".zip" + os.sep not in filename
 
 
 def _named(frame: FrameType) -> str:
@@ -47,7 +47,7 @@ def _named(frame: FrameType) -> str:
 def line_of(frame: FrameType | None) -> str | None:
     """The innermost line of user code: ``"etl.py:41 normalize"``."""
     while frame is not None:
-        if _is_users(frame):
+        if _is_users(frame.f_code.co_filename):
             return _named(frame)
         frame = frame.f_back
     return None
@@ -59,57 +59,69 @@ def stack_of(frame: FrameType | None) -> str:
     users = 0
     while frame is not None and len(names) < DEEPEST:
         names.append(_named(frame).replace(";", ","))
-        users = len(names) if _is_users(frame) else users
+        users = len(names) if _is_users(frame.f_code.co_filename) else users
         frame = frame.f_back
     return ";".join(reversed(names[: users or len(names)]))
 
 
-def _schedule(path: str) -> tuple[float, float] | None:
+class _File:
+    """A file in /proc or /sys that is read many times, and so stays open: opening takes longer than reading."""
+
+    def __init__(self, path: str) -> None:
+        try:
+            self._fd = os.open(path, os.O_RDONLY)
+        except OSError:
+            self._fd = -1
+
+    def read(self) -> bytes:
+        """Its first 1,024 bytes; none if the kernel has no such file, or its thread has ended."""
+        try:
+            return os.pread(self._fd, 1024, 0)
+        except OSError:
+            return b""
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _schedule(file: _File) -> tuple[float, float] | None:
     """Seconds on a CPU, and seconds ready to run but without one; None: the kernel does not report them."""
-    try:
-        with open(path) as file:
-            on, waiting, _ = file.read().split()
-        return int(on) / 1e9, int(waiting) / 1e9
-    except (OSError, ValueError):
-        return None
+    words = file.read().split()
+    return (int(words[0]) / 1e9, int(words[1]) / 1e9) if len(words) > 1 else None
 
 
-def _major_faults(path: str) -> int:
-    try:
-        with open(path) as file:
-            return int(file.read().rpartition(")")[2].split()[9])
-    except (OSError, ValueError, IndexError):
-        return 0
+def _major_faults(file: _File) -> int:
+    words = file.read().rpartition(b")")[2].split()
+    return int(words[9]) if len(words) > 9 else 0
 
 
-def machine_s() -> float | None:
+def _machine_s(file: _File) -> float | None:
     """Seconds that all CPUs of this machine were busy; None: not known."""
-    try:
-        with open("/proc/stat") as file:
-            user, nice, system, _, _, irq, soft = (int(word) for word in file.readline().split()[1:8])
-        return (user + nice + system + irq + soft) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError):
+    words = file.read().split(maxsplit=8)[1:8]
+    if len(words) < 7:
         return None
+    user, nice, system, _, _, irq, soft = map(int, words)
+    return (user + nice + system + irq + soft) / os.sysconf("SC_CLK_TCK")
 
 
-def _throttle_file() -> Path | None:
-    """The file in which this process's control group reports how long it was throttled."""
+@functools.cache
+def _throttle_file() -> str:
+    """The file in which this process's control group reports how long it was throttled; empty: there is none."""
     try:
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             if line.startswith("0::"):
-                return Path("/sys/fs/cgroup" + line[3:]) / "cpu.stat"
+                return f"/sys/fs/cgroup{line[3:]}/cpu.stat"
     except OSError:
         pass
-    return None
+    return ""
 
 
-def throttled_s(path: Path | None) -> float | None:
+def _throttled_s(file: _File) -> float | None:
     """Seconds that a limit of the control group kept it from running; None: there is no such limit."""
-    try:
-        words = path.read_text().split() if path is not None else []
-        return int(words[words.index("throttled_usec") + 1]) / 1e6
-    except (OSError, ValueError, IndexError):
-        return None
+    words = file.read().partition(b"throttled_usec")[2].split()
+    return int(words[0]) / 1e6 if words else None
 
 
 @functools.cache
@@ -137,9 +149,9 @@ def _collectors() -> tuple[str, ...]:
     return ()
 
 
-def jvm_gc_s() -> float | None:
+def _jvm_gc_s(files: list[_File]) -> float | None:
     """Seconds in which the JVM's garbage collector ran, and its other threads were stopped; None: there is no JVM."""
-    found = [_schedule(path) for path in _collectors()]
+    found = [_schedule(file) for file in files]
     return sum(each[0] for each in found if each is not None) if any(found) else None
 
 
@@ -169,13 +181,15 @@ class Vitals:
     def __init__(self, ident: int | None = None, native_id: int | None = None) -> None:
         self._ident = ident or threading.get_ident()
         folder = f"/proc/self/task/{native_id or threading.get_native_id()}"
-        self._path, self._stat = f"{folder}/schedstat", f"{folder}/stat"
-        self._begin = self._last = _schedule(self._path)
+        self._times, self._stat = _File(f"{folder}/schedstat"), _File(f"{folder}/stat")
+        self._cpus, self._limit = _File("/proc/stat"), _File(_throttle_file())
+        self._collectors = [_File(path) for path in _collectors()]
+        self._looker: tuple[int, _File] | None = None  # the thread that looked last, and its times
+        self._begin = self._last = _schedule(self._times)
         self._faults = _major_faults(self._stat)
-        self._cgroup = _throttle_file()
-        self._throttled = throttled_s(self._cgroup)
-        self._machine = machine_s()
-        self._jvm = jvm_gc_s()
+        self._throttled = _throttled_s(self._limit)
+        self._machine = _machine_s(self._cpus)
+        self._jvm = _jvm_gc_s(self._collectors)
         self._frames: Counter[str] = Counter()
         self._stacks: dict[str, Counter[str]] = {"on": Counter(), "off": Counter()}
         self._stacked: tuple[float, float] | None = None  # when the last whole stack was taken, and its CPU time then
@@ -195,15 +209,19 @@ class Vitals:
             self._gc_s += now - self._collecting
             self._collecting = None
 
-    @staticmethod
-    def _movement(task: tuple[float, float] | None) -> float:
+    def _movement(self, task: tuple[float, float] | None) -> float:
         """Seconds that grow unless the process is stopped: CPU time, and time that task and sampler wait for a CPU."""
-        waits = (task, _schedule("/proc/thread-self/schedstat"))
+        me = threading.get_ident()
+        if self._looker is None or self._looker[0] != me:
+            if self._looker is not None:
+                self._looker[1].close()
+            self._looker = me, _File("/proc/thread-self/schedstat")
+        waits = (task, _schedule(self._looker[1]))
         return time.process_time() + sum(found[1] for found in waits if found is not None)
 
     def look(self, due: float, busy: bool) -> None:
         """Take a sample, which was due at ``due`` (monotonic); busy: the task's state is "runs"."""
-        task = _schedule(self._path)
+        task = _schedule(self._times)
         now, moved = time.monotonic(), self._movement(task)
         late = now - max(due, self._looked)
         # Late, and no CPU was used or waited for: the process was stopped.  Code that keeps the GIL would use one
@@ -243,16 +261,16 @@ class Vitals:
             samples by line: ``frames``, and by whole stack: ``stacks``, "on" and "off" a CPU.
         """
         found: dict[str, Any] = {"gc_s": self._gc_s, "stopped_s": self._stopped_s}
-        now = self._last = _schedule(self._path) or self._last  # the last value, if the thread has ended
+        now = self._last = _schedule(self._times) or self._last  # the last value, if the thread has ended
         if now is not None and self._begin is not None:
             found["cpu_s"], found["queued_s"] = now[0] - self._begin[0], now[1] - self._begin[1]
         found["major_faults"] = max(0, _major_faults(self._stat) - self._faults)
-        throttled, machine = throttled_s(self._cgroup), machine_s()
+        throttled, machine = _throttled_s(self._limit), _machine_s(self._cpus)
         if throttled is not None and self._throttled is not None:
             found["throttled_s"] = throttled - self._throttled
         if machine is not None and self._machine is not None:
             found["machine_s"], found["cores"] = machine - self._machine, os.cpu_count() or 1
-        jvm = jvm_gc_s()
+        jvm = _jvm_gc_s(self._collectors)
         if jvm is not None and self._jvm is not None:
             found["jvm_gc_s"] = jvm - self._jvm
         stacks = {name: dict(kind.most_common(MOST_FRAMES)) for name, kind in self._stacks.items() if kind}
@@ -265,3 +283,7 @@ class Vitals:
     def close(self) -> None:
         """Stop observing garbage collections."""
         gc.callbacks.remove(self._collects)
+        for file in (self._times, self._stat, self._cpus, self._limit, *self._collectors):
+            file.close()
+        if self._looker is not None:
+            self._looker[1].close()

@@ -39,7 +39,8 @@ _REMEDIES = {
     "jvm_gc": "Raise spark.executor.memory (in local mode spark.driver.memory), or cache less.",
     "paging": "Give the machine more memory, or the process less to hold.",
     "slow_link": "Send less (select columns, aggregate before the shuffle), or use a faster network.",
-    "segments": "Raise spark.fastbuf.memoryBytes; without Spark the writer's maximum, or the environment's segments.",
+    "segments": "Raise spark.fastbuf.memoryBytes, or, where a writer may not hold all of it, spark.fastbuf.exclusive "
+    "and spark.fastbuf.floating; without Spark the writer's maximum, or the environment's segments.",
     "credits": "Raise spark.fastbuf.exclusive and spark.fastbuf.floating; without Spark those of ExchangeConfig.",
     "slow_sink": "Look at what takes the rows of this stage: Spark's next operator, a write, another shuffle.",
     "source_bound": "Use more input partitions, or read fewer columns.",

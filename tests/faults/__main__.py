@@ -23,7 +23,6 @@ from scores import Outcome, report
 from worlds import Running
 
 RUN_S = 11.0
-START_S = 60.0  # for Spark's workers to import what they need
 
 
 def run(name: str, seed: int, seconds: float = RUN_S, record: Path | None = None) -> Outcome:
@@ -70,7 +69,7 @@ def run_in_spark(name: str, seed: int, seconds: float = RUN_S) -> Outcome:
     world, truths = spark_worlds.plant(name, seed)
     outcome = Outcome("spark " + name, seed, list(truths))
     with spark_worlds.Job(spark_worlds.session(), world, Path(tempfile.gettempdir()) / "fastbuf-faults") as job:
-        wait = time.monotonic() + START_S
+        wait = time.monotonic() + spark_worlds.START_S
         while not job.runs() and time.monotonic() < wait:
             time.sleep(0.1)
         begin = time.monotonic()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
+import queue
 import random
 import signal
 import subprocess
@@ -13,12 +15,15 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pacing
 import pyarrow as pa
 from scenarios import Truth
+from worlds import link
 
 import fastbuf as fb
 
@@ -30,6 +35,9 @@ RATE = 0.9 * PRODUCERS / ROW_S
 LINK = 2e6  #: bytes a second
 ROW_BYTES = 520
 HOT_KEY = 7
+SEGMENT = 16384
+TCP = {"transport": "tcp"}
+START_S = 60.0  # for Spark's workers to import what they need
 SPIN = "while True: pass"
 SOURCE, TOTAL = "producers", "Work"
 
@@ -128,7 +136,19 @@ class Slow:
 
 @dataclass
 class SparkWorld:
-    """What runs, and what is wrong with it."""
+    """What runs, and what is wrong with it.
+
+    Attributes
+    ----------
+    conf
+        Settings of the shuffle beside those of a healthy one.
+    bursts
+        Producers have so many rows in a row for one consumer before they go on to the next.
+    late
+        Seconds by which each byte between workers is delayed, both ways.
+    collecting
+        The JVM collects its garbage again and again, and rests for so many seconds in between.
+    """
 
     consumers: int
     work: Work
@@ -138,7 +158,10 @@ class SparkWorld:
     hot: float = 0.0
     stop: int | None = None
     spinners: int = 0
-    tcp: bool = False
+    conf: dict[str, Any] = field(default_factory=dict)
+    bursts: int = 0
+    late: float = 0.0
+    collecting: float | None = None
 
 
 def plant(name: str, seed: int) -> tuple[SparkWorld, tuple[Truth, ...]]:
@@ -169,14 +192,15 @@ def plant(name: str, seed: int) -> tuple[SparkWorld, tuple[Truth, ...]]:
         world.spinners = 2 * (os.cpu_count() or 2)
         return world, (Truth(TOTAL, None, ("cpu_starved",)),)
     if name == "slow_link":
-        world.before, world.tcp = Slow((ROW_S,) * PRODUCERS, {place: LINK * chance.uniform(0.7, 1.3)}), True
+        world.before = Slow((ROW_S,) * PRODUCERS, {place: LINK * chance.uniform(0.7, 1.3)})
+        world.conf = TCP
         return world, (Truth(TOTAL, place, ("slow_link",)),)
     if name == "sleep_and_link":
         slow_at, far = chance.sample(range(3), 2)
         even, rate = LOAD * 3 / RATE, LINK * chance.uniform(0.7, 1.0)
         row_s = [even, even, even]
         row_s[slow_at] = ROW_BYTES / rate
-        world = SparkWorld(3, Work(tuple(row_s)), Slow((ROW_S,) * PRODUCERS, {far: rate}), tcp=True)
+        world = SparkWorld(3, Work(tuple(row_s)), Slow((ROW_S,) * PRODUCERS, {far: rate}), conf=TCP)
         return world, (Truth(TOTAL, slow_at, ("user_function",)), Truth(TOTAL, far, ("slow_link",)))
     if name == "skew_and_gc":
         even, share = 0.9 * 3 / RATE, chance.uniform(0.55, 0.65)
@@ -187,6 +211,21 @@ def plant(name: str, seed: int) -> tuple[SparkWorld, tuple[Truth, ...]]:
         world = SparkWorld(3, Work((even,) * 3, collect_s={littered: even * (mine / others - 1)}), Slow((ROW_S,) * 2))
         world.hot = share
         return world, (Truth(TOTAL, hot, ("skew",)), Truth(TOTAL, littered, ("gc",)))
+    if name == "one_consumer":
+        return SparkWorld(1, Work((chance.uniform(0.4, 0.55) / RATE,)), world.before), ()
+    if name == "few_segments":
+        consumers = 6
+        work = Work((0.8 * consumers / RATE,) * consumers)
+        conf = {"memory_bytes": 8 * SEGMENT, "segment_size": SEGMENT, "overdraft": 0}
+        world = SparkWorld(consumers, work, world.before, conf=conf, bursts=chance.choice((400, 600)))
+        return world, (Truth(SOURCE, None, ("segments", "credits")),)
+    if name == "one_credit":
+        world.conf, world.late = {**TCP, "exclusive": 1, "floating": 0}, chance.uniform(0.01, 0.03)
+        # A writer may hold as many segments as its consumers have given credit: both are too few, by the same settings
+        return world, (Truth(SOURCE, None, ("credits", "segments")),)
+    if name == "jvm_gc":
+        world.collecting = chance.uniform(0.0, 0.05)
+        return world, (Truth(SOURCE, None, ("jvm_gc",)),)
     if name == "gc_storm":
         world.work = Work(tuple(row_s), collect_s={place: even * chance.uniform(6, 10)})
         return world, (Truth(TOTAL, place, ("gc",)),)
@@ -226,6 +265,10 @@ SCENARIOS = (
     "slow_link",
     "sleep_and_link",
     "skew_and_gc",
+    "one_consumer",
+    "few_segments",
+    "one_credit",
+    "jvm_gc",
 )
 
 
@@ -262,12 +305,18 @@ class Job:
         for old in folder.iterdir():
             old.unlink()
         world.work.pids = world.before.ports = str(folder)
-        key = f"if(id * 7919 % 1000 < {int(1000 * world.hot)}, {HOT_KEY}L, id)" if world.hot else "id % 5000"
+        key = "id % 5000"
+        if world.hot:
+            key = f"if(id * 7919 % 1000 < {int(1000 * world.hot)}, {HOT_KEY}L, id)"
+        if world.bursts:
+            keys = np.array([(k,) for k in range(1000)], dtype=[("k", "<i8")])
+            places = fb.hash_partition(keys, "k", world.consumers).tolist()
+            one_each = ", ".join(f"{places.index(place)}L" for place in range(world.consumers))
+            key = f"element_at(array({one_each}), int(id / {world.bursts} % {world.consumers}) + 1)"
         df = spark.range(0, 10_000_000, 1, PRODUCERS).selectExpr(f"{key} as k", "repeat('x', 500) as text")
         if world.scan is not None:
             df = df.mapInArrow(world.scan, df.schema)
-        conf = fbs.ShuffleConf(memory_bytes="1m", batch_rows=200, batch_bytes="128k")
-        conf = replace(conf, transport="tcp") if world.tcp else conf
+        conf = replace(fbs.ShuffleConf(memory_bytes="1m", batch_rows=200, batch_bytes="128k"), **world.conf)
         made = fbs.map_in_arrow(
             df,
             world.work,
@@ -295,9 +344,14 @@ class Job:
                 self.ended = error
 
         self.thread = InheritableThread(target=run)
-        self.thread.start()
-        self.stopper = threading.Thread(target=self._stop)
-        self.stopper.start()
+        self.others = [threading.Thread(target=other) for other in (self._stop, self._collect)]
+        with self._late():
+            self.thread.start()
+            for other in self.others:
+                other.start()
+            wait = time.monotonic() + START_S
+            while self.world.late and not self.runs() and time.monotonic() < wait:
+                time.sleep(0.1)
         self.spinning = [subprocess.Popen([sys.executable, "-c", SPIN]) for _ in range(self.world.spinners)]
         return self
 
@@ -311,6 +365,28 @@ class Job:
                 os.kill(pid, signal.SIGCONT)
                 self.over.wait(1.2)
 
+    def _collect(self) -> None:
+        collect = self.spark.sparkContext._jvm.java.lang.System.gc
+        while self.world.collecting is not None and not self.over.wait(self.world.collecting):
+            if self.runs():
+                collect()
+
+    def _late(self) -> contextlib.AbstractContextManager[Any]:
+        """While this holds, producers are told of a link in place of each consumer."""
+        from fastbuf_spark.driver.run import Run
+
+        if not self.world.late:
+            return contextlib.nullcontext()
+        listens = Run.ready
+
+        def ready(run: Run, peer: Any, host: str, port: int, gate: int, now: float) -> None:
+            ports: queue.Queue[int] = queue.Queue()
+            put = SimpleNamespace(send=ports.put)
+            threading.Thread(target=link, args=(0.0, self.world.late, (host, port), put), daemon=True).start()
+            listens(run, peer, "127.0.0.1", ports.get(), gate, now)
+
+        return mock.patch.object(Run, "ready", ready)
+
     def runs(self) -> list[Any]:
         """Those that are under way and have begun to move rows."""
         import fastbuf_spark as fbs
@@ -322,6 +398,7 @@ class Job:
         for spinner in self.spinning:
             spinner.kill()
             spinner.wait()
-        self.stopper.join()
+        for other in self.others:
+            other.join()
         self.spark.sparkContext.cancelAllJobs()
         self.thread.join(60)

@@ -55,6 +55,75 @@ def shuffled(spark: Any, conf: fbs.ShuffleConf) -> Any:
     return fbs.map_in_arrow(df, Slow(keys[0], 0.3), df.schema, keys="k", num_partitions=2, mode="pipelined", conf=conf)
 
 
+def records_while_it_runs(action: Callable[[], Any], side: str) -> list[int]:
+    """What the run's tasks of one side had moved in all, each time that it was another figure; runs under way alone."""
+    seen: list[int] = []
+    live: list[str] = []
+
+    def look(run: fbs.RunSummary) -> bool:
+        told = list(dict(getattr(run, side)).values())
+        if any("state" in figures and figures["records"] and figures["bytes"] for figures in told):
+            records = sum(figures["records"] for figures in told)
+            seen.extend([records] if records not in seen else [])
+            live.append(run.outcome)
+        return False
+
+    while_it_runs(action, look)
+    assert "running" in live
+    return seen
+
+
+def slow_rows(rows: Any) -> Iterator[Any]:
+    for row in rows:
+        time.sleep(2e-3)
+        yield row
+
+
+def slow_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        time.sleep(batch.num_rows * 40e-6)
+        yield batch
+
+
+def at_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
+
+
+@pytest.mark.parametrize("side", ["producers", "consumers"])
+def test_figures_of_a_blocking_exchange_grow_while_it_runs(spark: Any, side: str) -> None:
+    """Live with what it has: each side of it, while that side runs; and at the end all is told."""
+    map_side, reduce_side = (slow_batches, at_once) if side == "producers" else (at_once, slow_batches)
+    df = spark.range(0, 200_000, 1, 2).selectExpr("id % 20 as k", "repeat('x', 100) as text")
+    conf = fbs.ShuffleConf(batch_rows=2_000)
+    made = fbs.map_in_arrow(
+        df, reduce_side, df.schema, keys="k", num_partitions=2, before=map_side, before_schema=df.schema,
+        mode="blocking", conf=conf,
+    )  # fmt: skip
+    seen = records_while_it_runs(made.count, side)
+    assert len(seen) >= 2, seen
+    assert seen == sorted(seen)
+    run = fbs.last_run()
+    assert run is not None
+    assert (run.mode, run.outcome, run.tasks) == ("blocking", "ok", 2)
+    assert (run.records_sent, run.records_received) == (200_000, 200_000)
+    assert run.seconds > 2
+    assert run.producers_done == 2
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_figures_of_records_grow_while_they_are_shuffled(spark: Any, fused: bool) -> None:
+    """An RDD's blocking exchange, and a stage whose tasks send and receive at once."""
+    sc = spark.sparkContext
+    pairs = sc.parallelize(range(4_000), 2).mapPartitions(slow_rows).map(lambda i: (i % 7, "x" * 2_000))
+    stage = pairs.barrier().mapPartitions(fbs.ShuffleStage(2)) if fused else fbs.partition_by(pairs, 2, mode="blocking")
+    seen = records_while_it_runs(stage.count, "producers")
+    assert len(seen) >= 2, seen
+    run = fbs.last_run()
+    assert run is not None
+    assert (run.outcome, run.records_sent, run.records_received) == ("ok", 4_000, 4_000)
+    assert all("state" not in figures for figures in [*run.producers.values(), *run.consumers.values()])
+
+
 def test_a_slow_consumer_is_seen_while_its_producers_wait_for_it(spark: Any) -> None:
     conf = fbs.ShuffleConf(memory_bytes="1m", batch_rows=20_000, batch_bytes="256k")
     seen: dict[str, Any] = {}

@@ -539,3 +539,21 @@ def test_an_exchange_that_tells_nothing_yet_is_shown(opened: Open) -> None:
         found.page.wait_for_function("() => document.getElementById('tasks').textContent.includes('told its figures')")
         assert found.texts(".node .about") == ["0 subtasks · nothing told yet"] * 2
         assert found.said == []
+
+
+def test_tasks_that_tell_their_rows_alone_are_shown_with_them(opened: Open) -> None:
+    """A blocking exchange, live with what it has: no times, and so no state for them to grow in."""
+    told = {0: {"records": 41_000, "bytes": 1 << 20, "state": "runs"}, 1: {"records": 7, "bytes": 70}}
+    with serve(lambda: [Exchange("a", "blocks", "blocking", began=time.time(), producers=told)]) as server:
+        found = opened(of=server)
+        found.page.wait_for_selector(".node")
+        found.page.click('.node[data-vertex="a-producers"]')
+        found.page.wait_for_selector('#tasks tr[data-subtask="1"]')
+        cell = '#tasks tr[data-subtask="0"] td.now'
+        found.page.wait_for_timeout(1500)  # between two reports, when waits would grow
+        assert (found.texts(cell), found.texts(cell.replace("0", "1"))) == (["runs"], ["ended"])
+        widths = found.page.eval_on_selector_all(
+            '#tasks tr[data-subtask="0"] .s-other', "all => all.map(part => part.getBoundingClientRect().width)"
+        )
+        assert sum(widths) == 0
+        assert found.said == []

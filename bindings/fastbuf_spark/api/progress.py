@@ -46,7 +46,7 @@ class ProgressBar:
             raise ConfigError("a ProgressBar needs rich: pip install 'fastbuf[cli]'") from error
         self._console = console or Console(stderr=True)
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
-        self._runs: dict[tuple[str, int], _Shown] = {}
+        self._runs: dict[int, _Shown] = {}  # by the run's number
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="fastbuf-progress", daemon=True)
 
@@ -74,7 +74,7 @@ class ProgressBar:
         from rich.text import Text
 
         for run in runs:
-            shown = self._runs.setdefault((run.exchange, run.epoch), _Shown(run))
+            shown = self._runs.setdefault(run.number, _Shown(run))
             shown.look(now)
         self._runs = {key: shown for key, shown in self._runs.items() if now - shown.seen < KEPT_S}
         table = Table.grid(padding=(0, 2))
@@ -101,24 +101,31 @@ class _Shown:
 
     def look(self, now: float) -> None:
         """Update the figures."""
-        records = self._run.records_sent
+        records = self._moved
         if self._begin is None:
             self._begin, self._last = now, (now, records)
         since, before = self._last
         if now - since >= 1.0:
-            self._rate, self._last = (records - before) / (now - since), (now, records)
+            self._rate, self._last = max(0, records - before) / (now - since), (now, records)
         self.seen = now
+
+    @property
+    def _moved(self) -> int:
+        """Rows sent; in blocking mode, where rows are read after all were sent, rows read as well."""
+        run = self._run
+        return run.records_sent + (run.records_received if run.mode == "blocking" else 0)
 
     def line(self) -> dict[str, Any]:
         """The texts to show."""
         run = self._run
         tasks, done = run.tasks or 0, run.producers_done
         left, pressed = run.left_s, run.back_pressured
+        read = f"{run.records_received:,} of " if run.mode == "blocking" and run.consumers else ""
         return {
             "name": run.name,
             "tasks": tasks,
             "done": done,
-            "rows": f"{run.records_sent:,} rows",
+            "rows": f"{read}{run.records_sent:,} rows",
             "bytes": _bytes(run.bytes_sent),
             "rate": f"{self._rate:,.0f}/s" if self._rate else "",
             "pressed": "" if pressed is None else f"{pressed:.0%} held back",

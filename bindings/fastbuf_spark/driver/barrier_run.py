@@ -45,6 +45,7 @@ class BarrierRun(Run):
 
     def _start(self, targets: list[list[Any]], now: float) -> None:
         self._since = now
+        self.summary.tasks = self.plan.partitions
         self.state = "draining"
         for task in self._consumers.values():
             task.peer.send({"op": "targets", "targets": [target[:3] for target in targets]})

@@ -24,7 +24,8 @@ from fastbuf.errors import ConfigError, ProtocolError
 from fastbuf.exchange.named_thread import start_thread
 from fastbuf_spark.driver.agreement import Agreement
 from fastbuf_spark.driver.barrier_run import BarrierRun
-from fastbuf_spark.driver.run import Run, RunPlan
+from fastbuf_spark.driver.reported import Reported
+from fastbuf_spark.driver.run import Run, RunPlan, StageTasks
 from fastbuf_spark.driver.slots import Slots
 from fastbuf_spark.driver.summary import RunSummary
 from fastbuf_spark.wire import FRAME_BYTES, VERSION, Message, Unpacker, clip, pack, prepare, proof, same
@@ -41,9 +42,8 @@ KEPT_REFUSALS = 256  #: stages whose tasks cannot succeed, but which Spark may s
 @dataclass
 class _Exchange:
     secret: bytes
-    plan: RunPlan | None  # None: only reports, for modes without rendezvous
-    name: str
-    mode: str
+    plan: RunPlan | None
+    reported: Reported | None  # of modes without rendezvous, which have no plan
     slots: Slots | None = None
     agreement: Agreement = field(default_factory=Agreement)
 
@@ -60,6 +60,7 @@ class _Connection:
     out: bytearray = field(default_factory=bytearray)
     exchange: str = ""
     run: Run | None = None
+    reported: Reported | None = None
     closed: bool = False
 
     def send(self, message: Message) -> None:
@@ -102,7 +103,6 @@ class Rendezvous:
         self._runs: list[Run] = []  # in the order of their start, until they are over
         self._refused: dict[tuple[str, int], str] = {}  # by exchange and stage
         self._connections: set[_Connection] = set()
-        self._reports: dict[str, dict[tuple[str, int], int]] = {}
         self._closing = False
         self.summaries: deque[RunSummary] = deque(maxlen=KEPT_SUMMARIES)
         self._thread = start_thread(self._loop, "fastbuf-rendezvous")
@@ -118,16 +118,17 @@ class Rendezvous:
         mode: str = "pipelined",
         slots: Slots | None = None,
         unsteady: str = "",
+        tasks: Callable[[int], StageTasks | None] = lambda stage: None,
     ) -> None:
-        """Register an exchange; its runs begin when consumers ask for partitions."""
+        """Register an exchange; its runs begin when consumers ask for partitions, or without a plan as tasks tell."""
         name = plan.name if plan else name
-        self._exchanges[exchange] = _Exchange(secret, plan, name, mode, slots, Agreement(name, unsteady))
+        reported = None if plan else Reported(exchange, name, mode, self.summaries, tasks)
+        self._exchanges[exchange] = _Exchange(secret, plan, reported, slots, Agreement(name, unsteady))
 
     def forget(self, exchanges: list[str]) -> None:
         """Remove exchanges whose Spark was stopped."""
         for exchange in exchanges:
             self._exchanges.pop(exchange, None)
-            self._reports.pop(exchange, None)
 
     def post(self, call: Callable[[], None]) -> None:
         """Have the server's thread call a function."""
@@ -145,7 +146,10 @@ class Rendezvous:
 
     def progress(self) -> list[RunSummary]:
         """Figures of the live runs."""
-        return [run.progress(time.monotonic()) for run in self.live_runs()]
+        now = time.monotonic()
+        reported = [each.reported for each in list(self._exchanges.values()) if each.reported is not None]
+        live = [run.progress(now) for run in self.live_runs()]
+        return live + [summary for each in reported for summary in each.progress(now)]
 
     def close(self, timeout: float = 5.0) -> None:
         """Stop the thread and abort live runs."""
@@ -251,6 +255,8 @@ class Rendezvous:
         if connection.run is not None:
             run = connection.run
             self._guarded(lambda: run.lost(connection, time.monotonic()))
+        if connection.reported is not None:
+            connection.reported.lost(connection)
 
     def _handle(self, connection: _Connection, message: Message) -> None:
         now = time.monotonic()
@@ -262,13 +268,13 @@ class Rendezvous:
         elif op == "lease":
             self._lease(connection, message)
         elif op == "report":
-            self._report(connection.exchange, message)
+            self._report(connection, message, now)
         elif connection.run is None:
             raise ProtocolError(f"{op} before join or lease")
         elif op == "ready":
             connection.run.ready(connection, str(message["host"]), int(message["port"]), int(message["gate"]), now)
         elif op == "watch":
-            connection.run.watched(connection, dict(message["stats"]))
+            connection.run.watched(connection, dict(message["stats"]), message.get("sent"))
         elif op == "begin":
             connection.run.begin(connection)
         elif op == "seen":
@@ -360,18 +366,14 @@ class Rendezvous:
                 return
         connection.send({"op": "stop"})
 
-    def _report(self, exchange: str, message: Message) -> None:
-        """Figures of a task in fused or blocking mode; a task that was seen before starts a new summary."""
+    def _report(self, connection: _Connection, message: Message, now: float) -> None:
+        """Figures of a task in blocking mode."""
+        known = self._exchanges.get(connection.exchange)
+        if known is None or known.reported is None:
+            raise ProtocolError("figures of an exchange that has a rendezvous")
+        connection.reported = known.reported
         side, partition, stage = str(message["side"]), int(message["partition"]), int(message["stage"])
-        seen = self._reports.setdefault(exchange, {})
-        summary = next((s for s in reversed(self.summaries) if s.exchange == exchange), None)
-        if summary is None or seen.get((side, partition), stage) != stage:
-            known = self._exchanges[exchange]
-            summary = RunSummary(exchange, known.name, known.mode, outcome="ok")
-            self.summaries.append(summary)
-            seen.clear()
-        seen[(side, partition)] = stage
-        (summary.producers if side == "producer" else summary.consumers)[partition] = dict(message["stats"])
+        known.reported.tells(connection, side, partition, stage, dict(message["stats"]), now)
 
     def _tick(self) -> None:
         now = time.monotonic()

@@ -272,11 +272,13 @@ class Run:
                 self.summary.tells("producers", consumer.partition, sent)
             self._consumer_left(now)
 
-    def watched(self, peer: Peer, stats: dict[str, Any]) -> None:
-        """A participant reports its current figures; its final ones replace them."""
+    def watched(self, peer: Peer, stats: dict[str, Any], sent: dict[str, Any] | None = None) -> None:
+        """A participant reports its current figures, and in a fused stage what it sent; its final ones replace them."""
         consumer = self._consumer_of(peer)
         if consumer is not None and consumer.state == "live":
             self.summary.tells("consumers", consumer.partition, stats)
+            if sent is not None:
+                self.summary.tells("producers", consumer.partition, sent)
         lease = self._lease_of(peer)
         if lease is not None and lease.state != "done":
             self.summary.tells("producers", lease.partition, stats)

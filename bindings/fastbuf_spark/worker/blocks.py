@@ -16,6 +16,7 @@ from fastbuf.serializers.block import FLAG_CRC, HEADER_BYTES, KIND_COLUMNAR, che
 from fastbuf_spark.codec import BatchCodec, RecordCodec
 from fastbuf_spark.spec import ExchangeSpec
 from fastbuf_spark.worker.task_input import Given
+from fastbuf_spark.worker.watch import reported
 
 if TYPE_CHECKING:
     import numpy as np
@@ -159,18 +160,17 @@ class MapSide:
     def __call__(self, source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         codec = self.spec.codec
         assert isinstance(codec, BatchCodec)
-        partition, stage = _task()
         staging = Staging(
             codec.schema,
             codec.keys,
             self.spec.partitions,
             self.spec.conf.memory_bytes,
             self.spec.conf.checksum,
-            turn=partition % self.spec.partitions,
+            turn=_partition() % self.spec.partitions,
             max_record_bytes=self.spec.conf.max_record_bytes,
         )
-        yield from _shipped(self._blocks(staging, source))
-        self.spec.report("producer", partition, stage, {"records": staging.records, "bytes": staging.bytes})
+        with reported(self.spec, "producer", lambda: {"records": staging.records, "bytes": staging.bytes}):
+            yield from _shipped(self._blocks(staging, source))
 
     def _blocks(self, staging: Staging, source: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, np.ndarray]]:
         codec = self.spec.codec
@@ -220,10 +220,9 @@ class ReduceSide:
     def __call__(self, source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         counts = {"records": 0, "bytes": 0}
         given = Given()
-        yield from self.func(given.items(self._batches(source, counts)))
-        given.check()
-        partition, stage = _task()
-        self.spec.report("consumer", partition, stage, counts)
+        with reported(self.spec, "consumer", lambda: counts):
+            yield from self.func(given.items(self._batches(source, counts)))
+            given.check()
 
     def _batches(self, source: Iterator[pa.RecordBatch], counts: dict[str, int]) -> Iterator[pa.RecordBatch]:
         from fastbuf.serializers.assemble import BatchAssembler
@@ -258,16 +257,15 @@ class RecordMapSide:
     def __call__(self, source: Iterable[Any]) -> Iterator[tuple[int, bytes]]:
         codec, conf = self.spec.codec, self.spec.conf
         assert isinstance(codec, RecordCodec)
-        partition, stage = _task()
         serializer = codec.serializer(conf.checksum)
         budget = max(LEAST_BLOCK_BYTES, min(BLOCK_BYTES, conf.memory_bytes // self.spec.partitions))
         reading = codec.reading(group_bytes=budget)
         sent = 0
-        for pid, group in reading.items(source):
-            block = serializer.dumps((group,))
-            sent += len(block)
-            yield pid, block
-        self.spec.report("producer", partition, stage, {"records": reading.rows, "bytes": sent})
+        with reported(self.spec, "producer", lambda: {"records": reading.rows, "bytes": sent}):
+            for pid, group in reading.items(source):
+                block = serializer.dumps((group,))
+                sent += len(block)
+                yield pid, block
 
 
 @dataclass(frozen=True)
@@ -279,9 +277,8 @@ class RecordReduceSide:
 
     def __call__(self, source: Iterable[bytes]) -> Iterator[Any]:
         counts = {"records": 0, "bytes": 0}
-        yield from self.func(self._lists(source, counts))
-        partition, stage = _task()
-        self.spec.report("consumer", partition, stage, counts)
+        with reported(self.spec, "consumer", lambda: counts):
+            yield from self.func(self._lists(source, counts))
 
     def _lists(self, source: Iterable[bytes], counts: dict[str, int]) -> Iterator[bytes | list[Any]]:
         codec = self.spec.codec
@@ -294,10 +291,10 @@ class RecordReduceSide:
             yield codec.group((0, group))
 
 
-def _task() -> tuple[int, int]:
-    """Partition and stage of this task."""
+def _partition() -> int:
+    """The partition of this task."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
     assert context is not None, "runs in a Spark task"
-    return context.partitionId(), context.stageId()
+    return int(context.partitionId())

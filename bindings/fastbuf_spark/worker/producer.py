@@ -168,6 +168,7 @@ class Producer:
                 return {**writer.stats(), **writer.gauges(), **times(clock, writer.activity()), **waited, **known}
 
             def look() -> str:
+                ticker.start()
                 links.look(writer, env.links())
                 return state_of(clock, writer.activity())
 

@@ -26,6 +26,7 @@ from fastbuf_spark.worker.consumer import POLL_S, Received, explained
 from fastbuf_spark.worker.control import Control
 from fastbuf_spark.worker.memory import environment
 from fastbuf_spark.worker.task_input import Given, InputLost, TaskInput
+from fastbuf_spark.worker.watch import EVERY_S, Regularly
 
 BLOCKED_S = 0.002  #: how long a blocked sender waits for arrivals before it checks its credit again
 
@@ -83,9 +84,10 @@ class FusedTask:
                     )
                     pump = _Pump(control, spec, gate, writer, sender.items(task_input.whole(source)), task_input)
                     try:
-                        yield from self.func(given.items(pump.received()))
-                        given.check()
-                        pump.finish()
+                        with Regularly(pump.tell, EVERY_S, EVERY_S) if conf.monitor else contextlib.nullcontext():
+                            yield from self.func(given.items(pump.received()))
+                            given.check()
+                            pump.finish()
                     except GeneratorExit:
                         # Nobody reads this task's output any more; the other tasks still need its rows.  If its input
                         # is lost too, the driver sees this connection close, and tells them
@@ -153,10 +155,18 @@ class _Pump:
         """Send the rest, discard data that still arrives (so that no task waits for this one), and report the end."""
         for _ in self.received():
             pass
-        got = plain({**self._gate.stats(), "records": self._received.records})
-        sent = plain({**self._writer.stats(), "records": self._sent})
+        got, sent = self._figures()
         self._control.send({"op": "done", "stats": got, "sent": sent})
         self._gate.close()
+
+    def tell(self, due: float) -> None:
+        """Tell the driver how far this task is."""
+        got, sent = self._figures(state="runs")
+        self._control.tell({"op": "watch", "stats": got, "sent": sent})
+
+    def _figures(self, **state: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        got = {**self._gate.stats(), "records": self._received.records, **state}
+        return plain(got), plain({**self._writer.stats(), "records": self._sent, **state})
 
     def _send(self) -> bool:
         """One step of sending; False if it is blocked."""

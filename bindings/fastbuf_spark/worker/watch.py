@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -12,13 +13,15 @@ from typing import Any
 from fastbuf.exchange.named_thread import start_thread
 from fastbuf.monitor.figures import MOST_BYTES, Shares, bounded
 from fastbuf.monitor.vitals import Vitals
-from fastbuf_spark.spec import plain
+from fastbuf_spark.spec import ExchangeSpec, plain
 from fastbuf_spark.worker.control import Control
+from fastbuf_spark.worker.memory import addresses_left, one_heap_for_all_threads
 
 log = logging.getLogger("fastbuf_spark")
 
 EVERY_S = 1.0
 LOOKS = 4  #: samples per report
+FIRST = 2  #: of these samples is the first one taken: a task that ends soon says all in its final figures
 AROUND = 64  #: bytes of a report besides its figures
 
 
@@ -109,15 +112,51 @@ def times(clock: TaskClock, activity: dict[str, Any]) -> dict[str, Any]:
     return {"state": state_of(clock, activity), "seconds": seconds, **({} if target is None else {"target": target})}
 
 
-class Watch:
-    """Sends a task's figures to the driver once a second, from a thread of its own, until the block ends.
+class Regularly:
+    """Calls a function again and again, from a thread of its own, until the block ends.
+
+    Parameters
+    ----------
+    call
+        Gets the moment at which it was due; an error of it ends neither this nor the task.
+    first_s, every_s
+        Seconds until the first call, and from the end of each to the next.
+    """
+
+    def __init__(self, call: Callable[[float], None], first_s: float, every_s: float) -> None:
+        self._call = call
+        self._first_s, self._every_s = first_s, every_s
+        self._ended = threading.Event()
+
+    def _run(self) -> None:
+        due = time.monotonic() + self._first_s
+        while not self._ended.wait(max(0.0, due - time.monotonic())):
+            try:
+                self._call(due)
+            except Exception as error:
+                log.debug("no report of this task: %s", error)
+            due = time.monotonic() + self._every_s
+
+    def __enter__(self) -> Regularly:
+        self._thread = start_thread(self._run, "fastbuf-watch")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+
+
+class Watch(Regularly):
+    """Sends a task's figures to the driver once a second, until the block ends.
 
     Parameters
     ----------
     figures
         Those of now; they have ``seconds`` by state.  Called from the thread, when it is about to tell.
     look
-        Called from it four times in a second: what the task does.
+        Called from it four times in a second, from half a second on: what the task does.
     vitals
         Of the task's thread; looked at as often.
     """
@@ -129,34 +168,59 @@ class Watch:
         look: Callable[[], str],
         vitals: Vitals,
     ) -> None:
+        super().__init__(self._watch, FIRST * EVERY_S / LOOKS, EVERY_S / LOOKS)
         self._control = control
         self._figures = figures
         self._vitals = vitals
         self._look = look
-        self._ended = threading.Event()
+        self._looks = FIRST - 1
         self._shares = Shares()
 
-    def _run(self) -> None:
-        looks, due = 0, time.monotonic() + EVERY_S / LOOKS
-        while not self._ended.wait(max(0.0, due - time.monotonic())):
-            looks += 1
-            try:
-                self._vitals.look(due, self._look() == "user")
-                if looks % LOOKS == 0:
-                    figures = self._figures()
-                    told = plain({**figures, **self._shares.of(figures["seconds"])})
-                    self._control.tell({"op": "watch", "stats": bounded(told, MOST_BYTES - AROUND)})
-            except Exception as error:  # a failed report must not end a working task
-                log.debug("no report of this task: %s", error)
-            due = time.monotonic() + EVERY_S / LOOKS
-
-    def __enter__(self) -> Watch:
-        self._thread = start_thread(self._run, "fastbuf-watch")
-        return self
+    def _watch(self, due: float) -> None:
+        self._looks += 1
+        self._vitals.look(due, self._look() == "user")
+        if self._looks % LOOKS == 0:
+            figures = self._figures()
+            told = plain({**figures, **self._shares.of(figures["seconds"])})
+            self._control.tell({"op": "watch", "stats": bounded(told, MOST_BYTES - AROUND)})
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._ended.set()
-        self._thread.join()
+        super().__exit__(kind, value, trace)
         self._vitals.close()
+
+
+@contextlib.contextmanager
+def reported(spec: ExchangeSpec, side: str, figures: Callable[[], dict[str, Any]]) -> Iterator[None]:
+    """Tells the driver a task's figures once a second while the block runs, and at its end, unless that is an error.
+
+    For tasks that need the driver for nothing else: one that ends within a second connects once, at its end.  That the
+    driver cannot be told is no failure of the task.
+    """
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None, "runs in a Spark task"
+    about = {"op": "report", "side": side, "partition": context.partitionId(), "stage": context.stageId()}
+    if spec.address is None:
+        yield
+        return
+    if addresses_left() is not None:
+        one_heap_for_all_threads()
+    with contextlib.ExitStack() as stack:
+        control: Control | None = None
+
+        def connected() -> Control:
+            nonlocal control
+            if control is None:
+                control = stack.enter_context(spec.connect())
+            return control
+
+        def tell(due: float) -> None:
+            connected().tell({**about, "stats": {**plain(figures()), "state": "runs"}})
+
+        with Regularly(tell, EVERY_S, EVERY_S) if spec.conf.monitor else contextlib.nullcontext():
+            yield
+        with contextlib.suppress(Exception):
+            connected().send({**about, "stats": plain(figures())})

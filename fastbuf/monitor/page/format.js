@@ -62,9 +62,10 @@ export const clock = (at) => new Date(1000 * at).toLocaleTimeString("en-GB");
 
 export const clip = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
-// Seconds of a task by state, with what it has been doing since it last told: a wait that goes on grows.
+// Seconds of a task by state, with what it has been doing since it last told: a wait that goes on grows.  Of tasks that
+// tell their rows alone (``runs``) there are none.
 export function grown(task, since) {
   const found = { ...(task.seconds ?? {}) };
-  if (task.state && since > 0) found[task.state] = (found[task.state] ?? 0) + since;
+  if (task.state && task.state !== "runs" && since > 0) found[task.state] = (found[task.state] ?? 0) + since;
   return found;
 }

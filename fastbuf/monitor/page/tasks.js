@@ -119,7 +119,7 @@ function now(task, took) {
   if (!task.state) return "ended";
   const target = task.target === undefined || task.target === null ? "" : ` of ${task.target}`;
   const words = (STATES[task.state] ?? task.state) + target;
-  return task.state === "user" ? words : `${words} (${seconds(took[task.state] ?? 0).replaceAll(" ", "\u00a0")})`;
+  return ["user", "runs"].includes(task.state) ? words : `${words} (${seconds(took[task.state] ?? 0).replaceAll(" ", "\u00a0")})`;
 }
 
 function lines(cell, said) {

@@ -106,6 +106,27 @@ def test_two_faults_are_two_roots() -> None:
 
 
 @pytest.mark.parametrize(
+    ("gc_s", "blocked", "found"),
+    [
+        (6.0, 5.6, [(1, "skew"), (2, "gc")]),
+        (0.0, 5.6, [(1, "skew")]),  # it is busy, and nothing is wrong with it
+        (6.0, 2.0, [(1, "skew")]),  # rows hardly come faster without the other: what it has in reserve is enough
+    ],
+)
+def test_one_that_collects_garbage_is_named_beside_a_hot_key_that_hides_it(
+    gc_s: float, blocked: float, found: list[tuple[int, str]]
+) -> None:
+    """Skew + GC: held back by the hot key's consumer alone, producers leave the other a sixth of its time."""
+    consumers = [
+        task(0, rows=830, user=1.7, input=8.3),
+        task(1, rows=4700, user=9.9, input=0.1),
+        task(2, rows=640, user=8.4, input=1.6, gc_s=gc_s, cpu_s=6.1, queued_s=0.1),
+    ]
+    roots = diagnose("e", [source(0, {1: blocked}), source(1, {1: blocked})], consumers).roots
+    assert [(root.subtask, root.cause) for root in roots] == found
+
+
+@pytest.mark.parametrize(
     ("more", "cause"),
     [
         ({"stopped_s": 4.0}, "stopped"),

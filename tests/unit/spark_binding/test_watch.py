@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
 import gc
 import io
 import json
+import os
 import sys
 import threading
 import time
@@ -14,8 +16,10 @@ from typing import Any
 
 import pytest
 
+import fastbuf as fb
 from fastbuf.monitor import vitals as vitals_module
 from fastbuf.monitor.figures import ended, longest
+from fastbuf.monitor.ticker import Ticker
 from fastbuf.monitor.vitals import Vitals
 from fastbuf_spark.api.progress import ProgressBar
 from fastbuf_spark.driver.summary import RunSummary
@@ -153,13 +157,37 @@ def test_it_tells_again_and_again_which_share_of_the_time_was_what() -> None:
             assert heard.came.acquire(timeout=10.0)
     told = len(heard.messages)
     assert vitals.closed
-    assert vitals.looks >= watch.LOOKS * told
+    assert vitals.looks >= watch.LOOKS * told - (watch.FIRST - 1)
     assert {message["op"] for message in heard.messages} == {"watch"}
     last = heard.messages[-1]["stats"]
     assert last["records"] == 7
     assert (last["backPressured"], last["idle"], last["busy"]) == (1.0, 0.0, 0.0)
     time.sleep(0.06)
     assert len(heard.messages) == told  # it has ended
+
+
+def test_a_task_that_ends_soon_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is sampled costs the more of a task the shorter it is, and says the less."""
+    monkeypatch.setattr(watch, "EVERY_S", 60.0)
+    heard, vitals = Heard(), Looked()
+    with Watch(heard, dict, lambda: "user", vitals):  # type: ignore[arg-type]
+        pass
+    assert (vitals.looks, heard.messages, vitals.closed) == (0, [], True)
+
+
+def test_the_classic_view_needs_no_thread_before_it_is_asked_for() -> None:
+    with fb.ShuffleEnvironment(segments=32) as env:
+        writer, (gate,) = env.exchange(serializer=fb.RowSerializer(fb.Schema.of(id="int64")))
+        before = threading.active_count()
+        with Ticker(writer) as ticker:
+            assert threading.active_count() == before
+            ticker.start()
+            ticker.start()
+            assert threading.active_count() == before + 1
+        assert threading.active_count() == before
+        writer.abort()
+        gate.close()
+        assert ticker.samples is None
 
 
 def test_a_report_that_fails_ends_nothing() -> None:
@@ -226,6 +254,13 @@ def test_what_a_run_shows() -> None:
     assert (empty.back_pressured, empty.left_s) == (None, None)
     run.outcome = "ok"
     assert run.left_s is None
+
+
+def test_of_a_blocking_run_the_rows_that_are_read_are_shown_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunSummary("x", "total", "blocking", tasks=1)
+    run.producers[0] = {"records": 1_000, "bytes": 10}
+    run.consumers[0] = {"records": 250, "bytes": 3, "state": "runs"}
+    assert "250 of 1,000 rows" in drawn(True, [run], monkeypatch)
 
 
 def drawn(terminal: bool, runs: list[RunSummary], monkeypatch: pytest.MonkeyPatch) -> str:
@@ -306,6 +341,24 @@ def test_one_that_computes_is_looked_at_at_a_moment_of_our_own(monkeypatch: pyte
         assert len(intervals) == 1
     finally:
         vitals.close()
+
+
+def test_a_look_opens_no_file_and_all_are_closed_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To open one of the kernel's files takes longer than all that is done with it."""
+    before = sorted(os.listdir("/proc/self/fd"))
+    vitals = Vitals()
+    vitals.look(time.monotonic(), True)
+    opened: list[object] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(builtins, "open", lambda *given, **more: opened.append(given))
+        patched.setattr(os, "open", lambda *given, **more: opened.append(given))
+        vitals.look(time.monotonic(), True)
+        found = vitals.figures()
+    assert opened == []
+    assert found["cpu_s"] > 0
+    assert found["machine_s"] >= 0
+    vitals.close()
+    assert sorted(os.listdir("/proc/self/fd")) == before
 
 
 def test_vitals_count_the_collector_until_they_are_closed() -> None:

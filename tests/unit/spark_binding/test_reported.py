@@ -1,0 +1,81 @@
+"""Runs of blocking exchanges, as their tasks tell them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastbuf_spark.driver import reported
+from fastbuf_spark.driver.reported import Reported
+from fastbuf_spark.driver.run import StageTasks
+from fastbuf_spark.driver.summary import RunSummary
+
+LIVE = {"state": "runs"}
+
+
+class Told:
+    """A blocking exchange; each task has a connection of its own, which is known by a number."""
+
+    def __init__(self) -> None:
+        self.summaries: list[RunSummary] = []
+        self.runs = Reported("x", "total", "blocking", self.summaries, lambda stage: StageTasks(4, 2, 0))
+
+    def __call__(self, peer: int, side: str, partition: int, stage: int, now: float = 0.0, **stats: Any) -> None:
+        self.runs.tells(peer, side, partition, stage, stats, now)
+
+
+def test_a_run_goes_on_while_one_of_its_tasks_does() -> None:
+    told = Told()
+    told(1, "producer", 0, 7, records=5, **LIVE)
+    told(2, "producer", 1, 7, records=3, **LIVE)
+    (run,) = told.runs.progress(0.0)
+    assert (run.outcome, run.tasks, run.records_sent, run.producers_done) == ("running", 4, 8, 0)
+    told(1, "producer", 0, 7, records=9)
+    assert (run.outcome, run.records_sent, run.producers_done) == ("running", 12, 1)
+    told.runs.lost(1)  # its connection ends after its last figures
+    told(2, "producer", 1, 7, records=6)
+    assert (run.outcome, run.records_sent) == ("ok", 15)
+    told(3, "consumer", 0, 8, records=4, **LIVE)  # then the other side begins
+    assert (run.outcome, run.records_received) == ("running", 4)
+    assert told.summaries == [run]
+
+
+def test_what_a_task_told_that_failed_is_taken_back() -> None:
+    told = Told()
+    told(1, "producer", 0, 7, records=5, **LIVE)
+    told(2, "producer", 0, 7, records=6, **LIVE)  # Spark's second attempt, beside the first
+    told.runs.lost(1)
+    (run,) = told.summaries
+    assert run.producers == {0: {"records": 6, "state": "runs"}}
+    told(2, "producer", 0, 7, records=9)
+    told(3, "producer", 0, 7, records=1, **LIVE)  # a third that Spark is about to kill
+    assert run.producers == {0: {"records": 9}}
+    told.runs.lost(3)
+    assert run.producers == {0: {"records": 9}}
+    told(4, "producer", 1, 7, records=1, **LIVE)
+    told.runs.lost(4)
+    assert (run.producers, run.outcome) == ({0: {"records": 9}}, "ok")
+
+
+def test_a_stage_is_of_one_run_though_two_actions_run_at_once() -> None:
+    told = Told()
+    for second in range(1, 6):
+        told(1, "producer", 0, 7, records=second, **LIVE)
+        told(2, "producer", 0, 9, records=10 * second, **LIVE)
+    assert [run.records_sent for run in told.summaries] == [5, 50]
+    assert told.runs.progress(0.0) == told.summaries
+
+
+def test_a_run_of_short_tasks_is_under_way_for_a_moment_after_the_last() -> None:
+    told = Told()
+    told(1, "producer", 0, 7, now=100.0, records=5)
+    assert told.runs.progress(100.5) == told.summaries
+    assert told.runs.progress(100.0 + 2 * reported.RECENT_S) == []
+
+
+def test_runs_that_are_no_longer_kept_are_forgotten() -> None:
+    told = Told()
+    told(1, "producer", 0, 7, records=5)
+    told.summaries.clear()
+    told(2, "consumer", 0, 8, records=5)
+    assert [run.records_sent for run in told.summaries] == [0]
+    assert told.runs.progress(0.5) == told.summaries
