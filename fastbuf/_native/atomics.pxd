@@ -74,7 +74,6 @@ cdef extern from "fb_event.h" nogil:
     uint32_t fb_event_epoch(fb_event *e)
     int fb_event_spin(fb_event *e, uint32_t epoch, int64_t limit_ns)
     uint32_t fb_event_prepare(fb_event *e)
-    void fb_event_cancel(fb_event *e)
     int fb_event_wait(fb_event *e, uint32_t key, int64_t deadline_ns)
     void fb_event_notify(fb_event *e)
     bint fb_event_asleep(fb_event *e)

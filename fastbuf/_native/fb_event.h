@@ -76,12 +76,10 @@ static inline uint32_t *fb_event_futex(fb_event *e) {
 
 static inline uint32_t fb_event_epoch(fb_event *e) { return (uint32_t)(fb_u64_load_acquire(&e->word) >> 32); }
 
+/* W1.  A thread that need not wait after all has nothing to undo. */
 static inline uint32_t fb_event_prepare(fb_event *e) {
     return (uint32_t)(fb_u64_or_seq_cst(&e->word, FB_EVENT_ASLEEP) >> 32);
 }
-
-/* Call it instead of fb_event_wait if the thread need not wait: there is nothing to undo. */
-static inline void fb_event_cancel(fb_event *e) { (void)e; }
 
 /* Sleeps until notified or until deadline_ns (CLOCK_MONOTONIC; negative: no limit). Returns 1 when woken (or
  * spuriously), 0 when the deadline has passed, -1 when a signal came. */

@@ -12,7 +12,6 @@ from fastbuf._native.activity cimport (
 from fastbuf._native.atomics cimport (
     fb_au64,
     fb_cpu_relax,
-    fb_event_cancel,
     fb_event_epoch,
     fb_event_prepare,
     fb_now_ns,
@@ -83,8 +82,6 @@ def write_raw(RecordWriter writer not None, uint64_t buffers, bint fill):
                         if fb_event_prepare(p.core.event) == epoch:
                             with gil:
                                 p.sleep(epoch, fb_now_ns() + SLICE_NS)
-                        else:
-                            fb_event_cancel(p.core.event)
                     continue
                 if fill:
                     memcpy(p.buffers[0].data, source, p.segment_size)

@@ -7,7 +7,6 @@ import os
 
 from fastbuf._native.atomics cimport (
     fb_au32,
-    fb_event_cancel,
     fb_event_init,
     fb_event_init_shared,
     fb_event_notify,
@@ -46,7 +45,6 @@ cdef void bell_arm(Bell *bell) noexcept nogil:
     """The next ring also writes to the eventfd; the caller checks for data once more before it waits for that."""
     fb_u32_store_relaxed(&bell.armed, 1)
     fb_event_prepare(&bell.event)           # the pairing: see bell_ring
-    fb_event_cancel(&bell.event)
 
 
 cdef class Doorbell:

@@ -22,7 +22,6 @@ from fastbuf._native.activity cimport (
 )
 from fastbuf._native.atomics cimport (
     fb_event,
-    fb_event_cancel,
     fb_event_epoch,
     fb_event_prepare,
     fb_event_spin,
@@ -431,10 +430,9 @@ cdef class InputGate:
             if driver != NULL:
                 driver.leave(driver, True)
             return
-        if fb_event_prepare(e) != key or fb_u32_load_acquire(&self.is_closed) or failure_code(&self.core.failure) or \
-                shared_came(looks, min(channels, <int> MOST_LOOKS)):     # a burst of buffers rings only once
-            fb_event_cancel(e)
-        else:
+        if fb_event_prepare(e) == key and not fb_u32_load_acquire(&self.is_closed) and \
+                not failure_code(&self.core.failure) and \
+                not shared_came(looks, min(channels, <int> MOST_LOOKS)):     # a burst of buffers rings only once
             fb_event_wait(e, key, until)
         if driver != NULL:
             driver.leave(driver, True)

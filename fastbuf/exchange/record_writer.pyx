@@ -14,7 +14,6 @@ from libc.string cimport memcpy
 
 from fastbuf._native.activity cimport fb_activity_coded, fb_activity_ran
 from fastbuf._native.atomics cimport (
-    fb_event_cancel,
     fb_event_epoch,
     fb_event_prepare,
     fb_now_ns,
@@ -168,13 +167,8 @@ cdef class RecordWriter(LongRecordWriter):
             if news:
                 continue
             key = fb_event_prepare(self.partition.core.event)
-            try:
-                if (self.pump_batch() if self.in_batch else self.pump_spill()):
-                    fb_event_cancel(self.partition.core.event)
-                    return 0
-            except BaseException:
-                fb_event_cancel(self.partition.core.event)
-                raise
+            if (self.pump_batch() if self.in_batch else self.pump_spill()):
+                return 0
             self.partition.wait(key, -1, &since, &seen)
 
     cdef int wait_for_room(self) except -1:
@@ -187,7 +181,6 @@ cdef class RecordWriter(LongRecordWriter):
             p.check()
             key = fb_event_prepare(p.core.event)
             if p.any_room():
-                fb_event_cancel(p.core.event)
                 break
             p.wait(key, -1, &since, &seen)
         return 0
@@ -527,13 +520,8 @@ cdef class RecordWriter(LongRecordWriter):
             self.finish_pending()
         while not self.partition.queue_event(data):
             key = fb_event_prepare(self.partition.core.event)
-            try:
-                if self.partition.queue_event(data):
-                    fb_event_cancel(self.partition.core.event)
-                    return
-            except BaseException:
-                fb_event_cancel(self.partition.core.event)
-                raise
+            if self.partition.queue_event(data):
+                return
             self.partition.wait(key, -1, &since, &seen)
 
     def try_emit_event(self, event):

@@ -21,7 +21,6 @@ from fastbuf._native.activity cimport (
 )
 from fastbuf._native.atomics cimport (
     fb_ai64,
-    fb_event_cancel,
     fb_event_spin,
     fb_event_prepare,
     fb_event_wait,
@@ -501,13 +500,11 @@ cdef class ResultPartition:
             self.collect_shared()
         sum = self.progress()
         if failure_code(&self.core.failure) or self.closed:
-            fb_event_cancel(self.core.event)
             self.check()
         if blocked_since[0] == 0 or sum != seen[0]:
             blocked_since[0] = now
             seen[0] = sum
         elif 0 <= self.stall_ns < now - blocked_since[0]:
-            fb_event_cancel(self.core.event)
             raise StallTimeout(self.describe_stall())
         if 0 <= deadline_ns < until:
             until = deadline_ns
@@ -618,7 +615,6 @@ cdef class ResultPartition:
         while True:
             key = fb_event_prepare(self.core.event)
             if self.remote_closed():
-                fb_event_cancel(self.core.event)
                 failure_raise(&self.core.failure)
                 return True
             if self.wait(key, deadline, &since, &seen):
@@ -640,7 +636,6 @@ cdef class ResultPartition:
         while fb_now_ns() < deadline:
             key = fb_event_prepare(self.core.event)
             if self.remote_closed():
-                fb_event_cancel(self.core.event)
                 return
             self.sleep(key, deadline)
 

@@ -16,7 +16,6 @@ from fastbuf._native.activity cimport (
     fb_activity_read,
 )
 from fastbuf._native.atomics cimport (
-    fb_event_cancel,
     fb_event_epoch,
     fb_event_init,
     fb_event_notify,
@@ -78,7 +77,6 @@ cdef class Sampler:
                 due += every
                 while fb_now_ns() < due and not stopped:
                     if fb_event_prepare(&self.stopped) != key:
-                        fb_event_cancel(&self.stopped)
                         stopped = True
                     else:
                         fb_event_wait(&self.stopped, key, due)

@@ -6,7 +6,6 @@ from fastbuf._native.atomics cimport (
     fb_au64,
     fb_cpu_relax,
     fb_event,
-    fb_event_cancel,
     fb_event_init,
     fb_event_prepare,
     fb_event_wait,
@@ -233,7 +232,6 @@ def listen(LocalBufferPool local, int64_t n):
                 key = fb_event_prepare(&event)
                 i = local_try_acquire(local.core)
                 if i >= 0 or local_destroyed(local.core):
-                    fb_event_cancel(&event)
                     break
                 lost += fb_event_wait(&event, key, fb_now_ns() + LISTEN_NS) == 0
             if i < 0:

@@ -15,7 +15,6 @@ import numpy
 
 from fastbuf._native.atomics cimport (
     fb_event,
-    fb_event_cancel,
     fb_event_epoch,
     fb_event_init_shared,
     fb_event_notify,
@@ -72,8 +71,6 @@ cdef int doze(fb_event *e, uint32_t epoch, int64_t deadline_ns) except -1:
         if not fb_event_spin(e, epoch, min(<int64_t>SPIN_NS, until - now)):
             if fb_event_prepare(e) == epoch:
                 fb_event_wait(e, epoch, until)
-            else:
-                fb_event_cancel(e)
     PyErr_CheckSignals()
     return 0
 

@@ -158,9 +158,8 @@ cdef int32_t local_wait(LocalCore *p, int64_t deadline_ns) noexcept nogil
 # --- the listener -----------------------------------------------------------------------------------------------------
 # After local_try_acquire* on this pool has failed, `e` is notified (fb_event_notify) once when a segment may be free:
 # one was recycled, a limit rose, or the pool was destroyed.  The next failed try arms it again.  So:
-#     key = fb_event_prepare(e); i = local_try_acquire(p); if i < 0: fb_event_wait(e, key, deadline) else:
-# fb_event_cancel(e) loses nothing.  NULL removes the listener.  After the call returns no thread uses the old event, so
-# it may be freed.
+#     key = fb_event_prepare(e); i = local_try_acquire(p); if i < 0: fb_event_wait(e, key, deadline)
+# loses nothing.  NULL removes the listener.  After the call returns no thread uses the old event, so it may be freed.
 cdef void local_set_listener(LocalCore *p, fb_event *e) noexcept nogil
 
 # As local_try_acquire, but arms the pool even without a listener.

@@ -17,7 +17,6 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from fastbuf._native.atomics cimport (
     fb_cpu_relax,
     fb_event,
-    fb_event_cancel,
     fb_event_prepare,
     fb_event_wait,
     fb_likely,
@@ -147,10 +146,8 @@ cdef int32_t local_wait(LocalCore *p, int64_t deadline_ns) noexcept nogil:
         arm(p)
         i = take(p, 0, SURE)
         if i >= 0:
-            fb_event_cancel(&p.available)
             return i
         if local_destroyed(p):
-            fb_event_cancel(&p.available)
             return LOCAL_DESTROYED
         rc = fb_event_wait(&p.available, key, deadline_ns)
         if rc == 1:

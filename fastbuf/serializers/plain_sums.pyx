@@ -1,8 +1,8 @@
 """Merges plain pairs by ``+``, ``max`` or ``min``, without Python objects: keys are ints or strs, values numbers.
 
 The results are the same as Python's: floats are added in order of arrival, and ``max`` and ``min`` of a NaN and a
-number keep the first.  Pairs of other types, and sums beyond 64 bits, are refused: the caller then takes the merged pairs out
-and goes on with Python objects.
+number keep the first.  Pairs of other types, and sums beyond 64 bits, are refused: the caller then takes the merged
+pairs out and goes on with Python objects.
 """
 
 import builtins

@@ -4,7 +4,6 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memset, strlen
 
 from fastbuf._native.atomics cimport (
-    fb_event_cancel,
     fb_event_notify,
     fb_event_prepare,
     fb_event_wait,
@@ -521,9 +520,7 @@ cdef int _park(IoLoop *loop, epoll_event *events, int timeout, bint *seated) noe
             fb_u32_load_acquire(&loop.seat) != SEAT_GUEST
             and (fb_u64_load_acquire(&loop.dirty) or fb_u32_load_acquire(&loop.asleep)))
         had_turn = False
-        if asked:
-            fb_event_cancel(&loop.parked)
-        else:
+        if not asked:
             fb_event_wait(&loop.parked, key, until)
         seated[0] = _sit(loop)
         now = fb_now_ns()

@@ -10,7 +10,6 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
 from fastbuf._native.atomics cimport (
-    fb_event_cancel,
     fb_event_init,
     fb_event_prepare,
     fb_event_wait,
@@ -126,7 +125,6 @@ cdef class IoThread:
             while True:
                 key = fb_event_prepare(&self.loop.all.answered)
                 if fb_u32_load_acquire(&k.done):
-                    fb_event_cancel(&self.loop.all.answered)
                     break
                 fb_event_wait(&self.loop.all.answered, key, -1)
         return 0
@@ -217,9 +215,7 @@ cdef class IoThread:
                     message = s.message_in
                     s.message_in = NULL
                     pthread_mutex_unlock(&self.loop.all.lock)
-                    if message != NULL or over:
-                        fb_event_cancel(&self.loop.all.answered)
-                    else:
+                    if message == NULL and not over:
                         fb_event_wait(&self.loop.all.answered, key, min(deadline_ns, now + SLICE_NS))
                 if message == NULL:
                     PyErr_CheckSignals()
