@@ -91,8 +91,8 @@ def nameless_file(directory):
 cdef class BlockingPartition(ResultPartition):
     """All subpartitions in one file without a name; consumers can read when the producer has finished.
 
-    Made by :meth:`ShuffleEnvironment.create_result_partition` with ``partition_type="blocking"``.  When the writer needs
-    room, it writes finished buffers to the file, many by one system call, and recycles their segments.  It needs the
+    Made by :meth:`ShuffleEnvironment.create_result_partition` with ``partition_type="blocking"``.  A writer that needs
+    room writes finished buffers to the file, many by one system call, and recycles their segments.  It needs the
     pool's memory, like a pipelined partition, and 16 bytes for each contiguous piece of one subpartition in the file.
 
     Raises
