@@ -197,6 +197,7 @@ class Vitals:
         self._moved = float("-inf")  # until the first sample, since another thread takes it
         self._stopped_s = self._gc_s = 0.0
         self._collecting: float | None = None
+        self._final: dict[str, Any] | None = None
         gc.callbacks.append(self._collects)
 
     def _collects(self, phase: str, info: dict[str, Any]) -> None:
@@ -251,7 +252,7 @@ class Vitals:
             self._stacked = now, used[0]
 
     def figures(self) -> dict[str, Any]:
-        """Figures since it was made.
+        """Figures since it was made, until it was closed.
 
         Returns
         -------
@@ -260,6 +261,8 @@ class Vitals:
             ``throttled_s``, ``machine_s`` (all CPUs of the machine, which has ``cores``), ``jvm_gc_s`` (Spark's JVM);
             samples by line: ``frames``, and by whole stack: ``stacks``, "on" and "off" a CPU.
         """
+        if self._final is not None:
+            return self._final
         found: dict[str, Any] = {"gc_s": self._gc_s, "stopped_s": self._stopped_s}
         now = self._last = _schedule(self._times) or self._last  # the last value, if the thread has ended
         if now is not None and self._begin is not None:
@@ -281,7 +284,8 @@ class Vitals:
         }
 
     def close(self) -> None:
-        """Stop observing garbage collections."""
+        """Stop observing, and close the files."""
+        self._final = self.figures()
         gc.callbacks.remove(self._collects)
         for file in (self._times, self._stat, self._cpus, self._limit, *self._collectors):
             file.close()

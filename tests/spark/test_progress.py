@@ -153,6 +153,7 @@ def test_a_slow_consumer_is_seen_while_its_producers_wait_for_it(spark: Any) -> 
     assert run.back_pressured is None
     assert all("state" not in stats for stats in [*run.producers.values(), *run.consumers.values()])
     assert sum(stats["seconds"]["credit"] for stats in run.producers.values()) > 1
+    assert all(stats["cpu_s"] > 0 for stats in [*run.producers.values(), *run.consumers.values()])
     found = run.diagnosis
     assert found.level in ("LOW", "HIGH")
     (root,) = found.roots

@@ -361,6 +361,19 @@ def test_a_look_opens_no_file_and_all_are_closed_in_the_end(monkeypatch: pytest.
     assert sorted(os.listdir("/proc/self/fd")) == before
 
 
+def test_a_task_that_has_ended_keeps_its_last_figures() -> None:
+    """A task reports its final figures when its sampler has closed the files."""
+    vitals = Vitals()
+    end = time.thread_time() + 0.05
+    while time.thread_time() < end:
+        pass
+    vitals.close()
+    told = vitals.figures()
+    assert told["cpu_s"] >= 0.03
+    assert told["machine_s"] >= 0
+    assert told == vitals.figures()
+
+
 def test_vitals_count_the_collector_until_they_are_closed() -> None:
     vitals, before = Vitals(), len(gc.callbacks)
     kept = [[i] for i in range(200_000)]
