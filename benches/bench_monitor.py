@@ -3,7 +3,9 @@
 In turn, in pairs whose order changes, many and short.  Told: the median of the pairs' ratios less one, and the upper
 end of its 95 % interval by bootstrap, of the wall clock and of CPU seconds to the kernel's account (process clocks, in
 nanoseconds).  Of the main job these are of the driver's Python and of the workers, where the monitor runs: the JVM's
-compiler and collector scatter more than what is looked for.  Of the exchange also what the monitor's own threads used.
+compiler and collector scatter more than what is looked for.  To start and end Python scatters, too, so the CPU seconds
+of the tasks alone are told as well: each task's process clock, all of its threads, while it has rows.  Of the exchange
+also what the monitor's own threads used.
 """
 
 from __future__ import annotations
@@ -179,8 +181,25 @@ def test_a_task_watched(benchmark: Any) -> None:
     print(f"the monitor of a task: {found}")
 
 
-def passing(batches: Any) -> Any:
-    yield from batches
+def timed(folder: str) -> Any:
+    """A function that hands on its rows, and writes down the CPU seconds of its process meanwhile."""
+
+    def passing(batches: Any) -> Any:
+        begin = time.process_time()
+        yield from batches
+        with open(os.path.join(folder, str(os.getpid())), "a") as file:
+            file.write(f"{time.process_time() - begin}\n")
+
+    return passing
+
+
+def taken(folder: Path) -> float:
+    """The sum of what they wrote down, which is forgotten then."""
+    seconds = 0.0
+    for file in folder.iterdir():
+        seconds += sum(map(float, file.read_text().split()))
+        file.unlink()
+    return seconds
 
 
 class PythonClock:
@@ -202,7 +221,7 @@ class PythonClock:
 
 
 @pytest.mark.spark
-def test_main_job_watched(benchmark: Any) -> None:
+def test_main_job_watched(benchmark: Any, tmp_path: Path) -> None:
     from pyspark.sql import SparkSession
 
     import fastbuf_spark as fbs
@@ -221,19 +240,19 @@ def test_main_job_watched(benchmark: Any) -> None:
     df.count()
     made = {
         watched: fbs.map_in_arrow(
-            df, passing, schema, keys="k", num_partitions=2, before=passing, before_schema=schema, mode="pipelined",
-            conf=fbs.ShuffleConf(monitor=watched),
+            df, timed(str(tmp_path)), schema, keys="k", num_partitions=2, before=timed(str(tmp_path)),
+            before_schema=schema, mode="pipelined", conf=fbs.ShuffleConf(monitor=watched),
         )
         for watched in (False, True)
     }  # fmt: skip
-    found: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
+    found: dict[bool, list[tuple[float, float, float]]] = {False: [], True: []}
 
     clock = PythonClock()
 
-    def once(watched: bool) -> tuple[float, float]:
+    def once(watched: bool) -> tuple[float, float, float]:
         begin, cpu = time.perf_counter(), clock()
         made[watched].write.format("noop").mode("overwrite").save()
-        return time.perf_counter() - begin, clock() - cpu
+        return time.perf_counter() - begin, clock() - cpu, taken(tmp_path)
 
     def rounds() -> None:
         for _ in range(1 if SMOKE else 4):  # until the JVM has compiled what it compiles
@@ -244,5 +263,5 @@ def test_main_job_watched(benchmark: Any) -> None:
 
     benchmark.pedantic(rounds, rounds=1)
     spark.stop()
-    for k, name in enumerate(("wall", "cpu")):
+    for k, name in enumerate(("wall", "cpu", "tasks_cpu")):
         told(benchmark, name, [each[k] for each in found[False]], [each[k] for each in found[True]])
