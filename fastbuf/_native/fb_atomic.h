@@ -59,36 +59,6 @@ FB_DEFINE(u32, fb_au32, uint32_t)
 FB_DEFINE(u64, fb_au64, uint64_t)
 FB_DEFINE(i64, fb_ai64, int64_t)
 
-/* x86 can compare and increment in memory; GCC loads an atomic into a register first.  On the shortest paths every
- * instruction counts.  The sanitizers cannot see this assembly, so they get the plain versions. */
-#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
-#define FB_IN_PLACE 1
-#define FB_DEFINE_IS(NAME, A, T, LETTER)                                                              \
-    /* Whether its value is x (acquire). */                                                                  \
-    static inline int fb_##NAME##_is(A *a, T x) {                                                     \
-        int is;                                                                                       \
-        __asm__ volatile("cmp" LETTER " %2, %1" : "=@cce"(is) : "m"(a->v), "re"(x) : "memory");       \
-        return is; }
-#else
-#define FB_IN_PLACE 0
-#define FB_DEFINE_IS(NAME, A, T, LETTER)                                                              \
-    static inline int fb_##NAME##_is(A *a, T x) { return fb_##NAME##_load_acquire(a) == x; }
-#endif
-FB_DEFINE_IS(u32, fb_au32, uint32_t, "l")
-FB_DEFINE_IS(u64, fb_au64, uint64_t, "q")
-
-/* Adds one; only for the only thread that writes it at that time (relaxed). */
-static inline void fb_u32_count_up(fb_au32 *a) {
-#if FB_IN_PLACE
-    __asm__ volatile("addl $1, %0" : "+m"(a->v));
-#else
-    fb_u32_store_relaxed(a, fb_u32_load_relaxed(a) + 1);
-#endif
-}
-
-/* Keeps the path that is nearly always taken free of jumps. */
-static inline int fb_likely(int x) { return __builtin_expect(x != 0, 1); }
-
 /* The line will be written soon, and is probably in another core's cache. */
 static inline void fb_prefetch_write(const void *p) {
 #if defined(__x86_64__)

@@ -1,7 +1,10 @@
 /* A band stores a row's values side by side: columns of 8 bytes that are neighbours, then a column of strings.
  *
  * fb_sort.h writes each row of a batch to its place in a band; fb_put.h turns the rows of a chunk into columns
- * again. Both do so in one pass, and with AVX2 for four rows at a time: the number of stores decides the speed. */
+ * again. Both do so in one pass, and with AVX2 for four rows at a time: the number of stores decides the speed.
+ *
+ * What it gains: without bands a batch takes 17 % longer to be put into 200 partitions, 25 % longer into 1,000, 8 %
+ * longer into 16 (docs/explanation/what-stays.md). */
 #ifndef FB_BAND_H
 #define FB_BAND_H
 

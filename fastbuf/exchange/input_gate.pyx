@@ -65,8 +65,8 @@ from fastbuf.exchange.shared_reader cimport MOST_LOOKS, SharedLook, SharedReader
 from fastbuf.flow.credit_ledger cimport ledger_of_gate
 from fastbuf.flow.flow_control cimport Flow, flow_receiver_init
 from fastbuf.memory.network_buffer_pool cimport NetworkBufferPool
-from fastbuf.memory.pool_core cimport local_set_listener
 from fastbuf.memory.pool_setup cimport fork_count
+from fastbuf.memory.pool_waking cimport local_set_listener
 from fastbuf.serializers.row cimport RowSerializer
 from fastbuf.serializers.serializer cimport Serializer
 

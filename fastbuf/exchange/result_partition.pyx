@@ -62,7 +62,6 @@ from fastbuf.exchange.result_subpartition cimport (
 )
 from fastbuf.memory.network_buffer_pool cimport NetworkBufferPool
 from fastbuf.memory.pool_core cimport (
-    local_set_listener,
     local_try_acquire,
     local_try_acquire_overdraft,
     segment_data,
@@ -70,6 +69,7 @@ from fastbuf.memory.pool_core cimport (
     segment_retain,
 )
 from fastbuf.memory.pool_setup cimport fork_count
+from fastbuf.memory.pool_waking cimport local_set_listener
 
 from fastbuf.checks import MOST_SEGMENTS
 from fastbuf.errors import ExchangeClosed, StallTimeout

@@ -12,9 +12,6 @@ from fastbuf._native.atomics cimport (
     fb_now_ns,
     fb_pad,
     fb_u32_add_seq_cst,
-    fb_u32_load_relaxed,
-    fb_u32_load_seq_cst,
-    fb_u32_store_relaxed,
     fb_u32_sub_seq_cst,
     fb_u64_add_seq_cst,
     fb_u64_init,
@@ -25,14 +22,10 @@ from fastbuf.errors import FastbufError
 from fastbuf.memory.debug_checks cimport POOL_DEBUG
 from fastbuf.memory.lending cimport Borrower
 from fastbuf.memory.local_buffer_pool cimport LocalBufferPool
-from fastbuf.memory.magazines cimport NOTHING, fb_fences_find_out, fb_magazine
 from fastbuf.memory.memory_segment cimport MemorySegment
 from fastbuf.memory.pool_core cimport (
-    LocalCore,
-    PoolCore,
     local_acquire,
     local_destroyed,
-    local_set_listener,
     local_try_acquire,
     local_try_acquire_many,
     local_try_acquire_overdraft,
@@ -41,7 +34,8 @@ from fastbuf.memory.pool_core cimport (
     segment_recycle_many,
     segment_retain,
 )
-from fastbuf.memory.pool_fast cimport Caller, caller_at, recycle_here, try_acquire_here
+from fastbuf.memory.pool_types cimport LocalCore, PoolCore
+from fastbuf.memory.pool_waking cimport local_set_listener
 
 
 cdef enum:
@@ -52,7 +46,6 @@ cdef extern from "<sched.h>" nogil:
 
 
 DEBUG_BUILD = bool(POOL_DEBUG)
-MAGAZINES = bool(fb_fences_find_out())          # pools have no magazines where membarrier is refused
 cdef uint64_t POISONED = 0xDBDBDBDBDBDBDBDBu    # a debug build fills free segments with it
 cdef uint64_t GIVEN_UP = <uint64_t>1 << 62
 cdef int64_t PATIENCE_NS = 30 * <int64_t>1_000_000_000
@@ -65,15 +58,13 @@ def pair_loop(LocalBufferPool local, int64_t n):
     cdef int32_t i = 0
     cdef LocalCore *p = local.core
     cdef PoolCore *g = p.pool
-    cdef Caller caller
     with nogil:
         begin = fb_now_ns()
-        caller = caller_at(g)
         for _ in range(n):
-            i = try_acquire_here(p, caller)
+            i = local_try_acquire(p)
             if i < 0:
                 break
-            recycle_here(g, caller, i)
+            segment_recycle(g, i)
         begin = fb_now_ns() - begin
     if i < 0:
         raise FastbufError("a request of the loop failed: the pool was empty")
@@ -362,31 +353,6 @@ def recycle_many_behind(list segments):
 def write_beyond(MemorySegment segment):
     """Write to the first byte after the segment, as faulty native code would."""
     segment_data(segment.core, segment.number)[segment.core.segment_size] = 1
-
-
-def parked(LocalBufferPool local):
-    """Number of segments in each owned magazine of the pool, by slot; only while no thread uses the pool."""
-    cdef fb_magazine *m
-    cdef uint32_t slots = fb_u32_load_seq_cst(&local.core.slots)
-    cdef int slot
-    found = {}
-    for slot in range(32):
-        if slots >> slot & 1:
-            m = <fb_magazine *><size_t>fb_u64_load_acquire(&local.core.magazines) + slot
-            found[slot] = (fb_u32_load_relaxed(&m.hot) != NOTHING) + fb_u32_load_relaxed(&m.count)
-    return found
-
-
-def park_wrongly(LocalBufferPool local, MemorySegment segment):
-    """Put a segment that is in use into a magazine without owner, as faulty native code would."""
-    cdef fb_magazine *m = <fb_magazine *><size_t>fb_u64_load_acquire(&local.core.magazines) + 31
-    fb_u32_store_relaxed(&m.hot, <uint32_t>segment.number)
-
-
-def unpark_wrongly(LocalBufferPool local):
-    """Undo `park_wrongly`."""
-    cdef fb_magazine *m = <fb_magazine *><size_t>fb_u64_load_acquire(&local.core.magazines) + 31
-    fb_u32_store_relaxed(&m.hot, NOTHING)
 
 
 def miscount(LocalBufferPool local, int64_t by):

@@ -1,4 +1,4 @@
-from fastbuf.memory.pool_core cimport PoolCore
+from fastbuf.memory.pool_types cimport PoolCore
 
 
 # One sentence per fault; empty when each segment is in exactly one place and the counters agree.  Call it only while no

@@ -1,34 +1,19 @@
 """The audit finds out from the lists where each segment is, and compares that with the counters."""
 
-from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from fastbuf._native.atomics cimport (
-    fb_i64_load_seq_cst,
-    fb_u32_load_acquire,
-    fb_u32_load_seq_cst,
-    fb_u64_load_seq_cst,
-)
+from fastbuf._native.atomics cimport fb_i64_load_seq_cst, fb_u32_load_seq_cst, fb_u64_load_seq_cst
 from fastbuf.memory.debug_checks cimport POOL_DEBUG, debug_guard_intact, debug_poison_intact
-from fastbuf.memory.magazines cimport FB_MAGAZINE_ITEMS, FB_SLOTS, NOTHING, fb_magazine
-from fastbuf.memory.pool_core cimport FB_BESIDE, FB_CHUNK, FreeList, LocalCore, PoolCore, local_destroyed
-from fastbuf.memory.pool_setup cimport magazines_of_nobody
+from fastbuf.memory.pool_core cimport local_destroyed
+from fastbuf.memory.pool_types cimport FreeList, LocalCore, PoolCore
 
 
-cdef place(PoolCore *g, int64_t segment, str where, list places, list faults):
-    if 0 <= segment < g.count:
-        places[segment].append(where)
-    else:
-        faults.append(f"{where} has the number {segment}, and there are {g.count} segments")
-
-
-cdef walk(PoolCore *g, FreeList *stack, bint chunks, str where, list places, list faults):
+cdef walk(PoolCore *g, FreeList *stack, str where, list places, list faults):
     # Walks a list, records `where` for each segment on it, and returns their number.
     cdef uint64_t link
     cdef uint32_t at = <uint32_t>fb_u64_load_seq_cst(&stack.head)
     cdef int64_t length = 0
     cdef int64_t expected = -1
-    cdef int32_t second
-    cdef int k
     while at != 0:
         if at > g.count:
             faults.append(f"{where} has the number {at - 1}, and there are {g.count} segments")
@@ -40,50 +25,12 @@ cdef walk(PoolCore *g, FreeList *stack, bint chunks, str where, list places, lis
         if expected >= 0 and <int64_t>(link >> 32) != expected:
             faults.append(f"{where} says depth {link >> 32} at segment {at - 1}, where {expected} was due")
         places[at - 1].append(where)
-        if chunks:
-            second = g.meta[at - 1].more[0]
-            for k in range(FB_BESIDE):
-                place(g, g.meta[at - 1].more[k], where, places, faults)
-                if 0 <= second < <int32_t>g.count:
-                    place(g, g.meta[second].more[k], where, places, faults)
         expected = <int64_t>(link >> 32) - 1
         at = <uint32_t>link
         length += 1
     if expected > 0:
         faults.append(f"{where} ends {expected} early")
-    return length * FB_CHUNK if chunks else length
-
-
-cdef look_into_magazines(LocalCore *p, str name, list places, list faults):
-    # Records the segments in magazines; returns their number.
-    cdef uint64_t base = fb_u64_load_seq_cst(&p.magazines)
-    cdef uint32_t slots = fb_u32_load_seq_cst(&p.slots)
-    cdef fb_magazine *m
-    cdef uint32_t hot, count, k
-    cdef uint32_t slot
-    cdef int64_t found = 0
-    if fb_u32_load_seq_cst(&p.gate):
-        faults.append(f"{name} has its gate closed")
-    if base == magazines_of_nobody():
-        return 0
-    for slot in range(FB_SLOTS):
-        m = <fb_magazine *><size_t>base + slot
-        where = f"magazine {slot} of {name}"
-        hot = fb_u32_load_acquire(&m.hot)
-        count = fb_u32_load_acquire(&m.count)
-        if hot == NOTHING and count == 0:
-            continue
-        if not slots >> slot & 1:
-            faults.append(f"{where} is nobody's, and not empty")
-        if count > FB_MAGAZINE_ITEMS:
-            faults.append(f"{where} claims {count} segments, but has room for {FB_MAGAZINE_ITEMS}")
-            continue
-        if hot != NOTHING:
-            place(p.pool, hot, where, places, faults)
-        for k in range(count):
-            place(p.pool, m.items[k], where, places, faults)
-        found += (hot != NOTHING) + <int64_t>count
-    return found
+    return length
 
 
 cdef list pool_faults(PoolCore *g, bint mapped):
@@ -99,7 +46,7 @@ cdef list pool_faults(PoolCore *g, bint mapped):
     cdef int64_t waiting = 0
     cdef int64_t number = 0
     cdef int64_t global_free, free, held, spare
-    global_free = walk(g, &g.free, False, "the global list", places, faults)
+    global_free = walk(g, &g.free, "the global list", places, faults)
     while p != NULL:
         known[<size_t>p] = f"local pool {number}"
         out[<size_t>p] = 0
@@ -115,9 +62,7 @@ cdef list pool_faults(PoolCore *g, bint mapped):
     p = <LocalCore *><size_t>fb_u64_load_seq_cst(&g.locals)
     while p != NULL:
         name = known[<size_t>p]
-        free = walk(g, &p.free, False, name, places, faults)
-        free += walk(g, &p.chunks, True, f"the chunks of {name}", places, faults)
-        free += look_into_magazines(p, name, places, faults)
+        free = walk(g, &p.free, name, places, faults)
         word = fb_u64_load_seq_cst(&p.word)
         held = <uint32_t>word
         if (word >> 32) & 0x7FFFFFFF:

@@ -7,7 +7,7 @@ from libc.stdint cimport int32_t, uint8_t
 from libc.string cimport memcmp, memset
 
 from fastbuf._native.atomics cimport fb_u32_load_relaxed
-from fastbuf.memory.pool_core cimport PoolCore
+from fastbuf.memory.pool_types cimport PoolCore
 
 
 cdef extern from *:

@@ -30,7 +30,7 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from fastbuf._native.atomics cimport fb_au64, fb_event
 from fastbuf.memory.arena cimport Arena
-from fastbuf.memory.pool_core cimport PoolCore
+from fastbuf.memory.pool_types cimport PoolCore
 
 
 cdef struct LoanRings:

@@ -1,4 +1,4 @@
-from fastbuf.memory.pool_core cimport LocalCore
+from fastbuf.memory.pool_types cimport LocalCore
 
 
 cdef class LocalBufferPool:

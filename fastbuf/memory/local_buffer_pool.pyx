@@ -18,26 +18,24 @@ from fastbuf._native.atomics cimport (
 )
 from fastbuf.errors import ConfigError, FastbufError, PoolDestroyed, PoolTimeout, ResourceError
 from fastbuf.memory.free_list cimport list_depth
-from fastbuf.memory.magazines cimport local_figures
-from fastbuf.memory.pool_claims cimport raise_peak
 from fastbuf.memory.memory_segment cimport segment_adopt, segments_adopt, segments_recycle
-from fastbuf.memory.pool_claims cimport local_destroy
+from fastbuf.memory.pool_claims cimport local_destroy, local_figures, raise_peak
 from fastbuf.memory.pool_core cimport (
     LOCAL_DESTROYED,
     LOCAL_EMPTY,
     MOST_AT_ONCE,
-    LocalCore,
     local_destroyed,
     local_in_use,
     local_limit,
-    local_set_signal,
+    local_try_acquire,
     local_try_acquire_many,
     local_try_acquire_overdraft,
     local_try_or_arm,
     local_wait,
 )
-from fastbuf.memory.pool_fast cimport caller_at, try_acquire_here
 from fastbuf.memory.pool_setup cimport fork_count, local_abandon
+from fastbuf.memory.pool_types cimport LocalCore
+from fastbuf.memory.pool_waking cimport local_set_signal
 from fastbuf.memory.stats import LocalPoolStats
 
 
@@ -103,7 +101,7 @@ cdef class LocalBufferPool:
         cdef int32_t i
         if fork_count() != self.core.pool.forks:
             self.refuse_fork()
-        i = try_acquire_here(self.core, caller_at(self.core.pool))
+        i = local_try_acquire(self.core)
         if i < 0:
             return self.wait(timeout)
         return segment_adopt(self.core.pool, self, i)
@@ -125,7 +123,7 @@ cdef class LocalBufferPool:
         cdef int32_t i
         if fork_count() != self.core.pool.forks:
             self.refuse_fork()
-        i = try_acquire_here(self.core, caller_at(self.core.pool))
+        i = local_try_acquire(self.core)
         if i < 0:
             if local_destroyed(self.core):
                 raise PoolDestroyed(f"the pool {self.name!r} was destroyed")

@@ -1,7 +1,7 @@
 from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, uint32_t
 
-from fastbuf.memory.pool_core cimport PoolCore
+from fastbuf.memory.pool_types cimport PoolCore
 
 
 cdef class MemorySegment:

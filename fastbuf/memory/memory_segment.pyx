@@ -17,15 +17,13 @@ from fastbuf.errors import SegmentExported, SegmentStateError
 from fastbuf.memory.debug_checks cimport POOL_DEBUG, debug_guard_intact, debug_poison_intact, debug_set_guard
 from fastbuf.memory.pool_core cimport (
     MOST_AT_ONCE,
-    PoolCore,
-    SegmentMeta,
     segment_data,
     segment_recycle,
     segment_recycle_many,
     segment_refs,
     segment_retain,
 )
-from fastbuf.memory.pool_fast cimport caller_at, recycle_here
+from fastbuf.memory.pool_types cimport PoolCore, SegmentMeta
 
 
 # References are counted by hand here for speed, with Python's C functions instead of cpython.ref.
@@ -201,7 +199,7 @@ cdef class MemorySegment:
         if POOL_DEBUG:
             self.debug_end()
         self.held -= 1
-        recycle_here(self.core, caller_at(self.core), self.number)
+        segment_recycle(self.core, self.number)
 
     @property
     def refcount(self):

@@ -1,6 +1,6 @@
 from libc.stdint cimport uint64_t
 
-from fastbuf.memory.pool_core cimport PoolCore
+from fastbuf.memory.pool_types cimport PoolCore
 
 
 cdef class NetworkBufferPool:

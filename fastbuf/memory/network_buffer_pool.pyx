@@ -17,10 +17,10 @@ from fastbuf.memory.arena cimport Arena
 from fastbuf.memory.audit cimport pool_faults
 from fastbuf.memory.free_list cimport list_depth
 from fastbuf.memory.local_buffer_pool cimport local_adopt
-from fastbuf.memory.magazines cimport pools_add, pools_remove
 from fastbuf.memory.pool_claims cimport local_destroy, local_set_limit
-from fastbuf.memory.pool_core cimport LocalCore, local_destroyed, local_in_use, local_limit
+from fastbuf.memory.pool_core cimport local_destroyed, local_in_use, local_limit
 from fastbuf.memory.pool_setup cimport fork_count, local_new, pool_free, pool_new
+from fastbuf.memory.pool_types cimport LocalCore
 from fastbuf.memory.pool_waking cimport pool_wake_waiting
 from fastbuf.memory.redistribution cimport share_out
 from fastbuf.memory.stats import NetworkPoolStats
@@ -87,7 +87,7 @@ cdef class NetworkBufferPool:
 
     Notes
     -----
-    Requests and recycles take no lock (see ``pool_core.pxd``); creating and destroying local pools takes one.  A forked
+    Requests and recycles take no lock (see ``pool_core.pyx``); creating and destroying local pools takes one.  A forked
     child can read the arena, but every request in it raises FastbufError.
     """
 
@@ -101,14 +101,10 @@ cdef class NetworkBufferPool:
         self.core = pool_new(arena.base, arena.segments, arena.segment_size, arena.stride)
         if self.core == NULL:
             raise ResourceError(f"no memory for the metadata of {segments} segments: set segments= lower")
-        pools_add(self.core)
         _LIVE.add(self)
 
     def __dealloc__(self):
-        if self.core == NULL:
-            return
-        if list_depth(self.core, &self.core.free) == self.core.count:
-            pools_remove(self.core)
+        if self.core != NULL and list_depth(self.core, &self.core.free) == self.core.count:
             pool_free(self.core)
 
     def __del__(self):

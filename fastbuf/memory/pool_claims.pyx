@@ -1,4 +1,4 @@
-"""How many segments a pool may hold: claims, surplus, limits and peak.
+"""How many segments a pool may hold: claims, surplus, limits, and the counts of them.
 
 The state is ``LocalCore.word`` = destroyed bit | claims in flight (31) | held (32), and ``PoolCore.spare``, a
 semaphore.  A pool that takes a segment from the global list first adds a claim to its word; beyond its ``required`` it
@@ -8,19 +8,26 @@ also has to take one from ``spare``.  At rest
 
 so segments that a pool takes beyond its guarantee (up to its limit, or as overdraft) never use up another pool's
 guarantee.  Every change of a word knows the total (held + in flight) before and after it, which decides whether
-``spare`` has to change.  All of them are seq_cst; ``pool_waking.pyx`` says why.
+``spare`` has to change.
+
+    atomic                                  pairs with
+    ``word``, ``spare``, ``limit`` seq_cst  ``waiting`` (``pool_waking.pyx``: what frees one of them is its L1, a
+                                            request that reads them its R2)
+    ``word`` between two equal reads of     the CAS of push and pop: the list did not change in between, so both figures
+    ``free.head`` (``local_figures``)       are of the moment when ``word`` was read
+    ``peak`` acq_rel                        nothing else depends on it
 
 Forbidden outcomes:
 - held > limit + overdraft through an acquire (held > limit after the limit fell is allowed; each recycle reduces it);
 - sum of held + free on the global list != count, at rest;
 - a pool that cannot reach ``required`` after the pools over their limit have recycled;
-- more segments in use than ``peak`` ever showed.
+- figures of different moments in one answer of ``local_figures``; a segment counted twice or not at all;
+- a request that ends with a ``peak`` below what was in use when it counted.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
 from fastbuf._native.atomics cimport (
-    fb_event_notify,
     fb_i64_add_seq_cst,
     fb_i64_cas_seq_cst,
     fb_i64_load_seq_cst,
@@ -28,13 +35,13 @@ from fastbuf._native.atomics cimport (
     fb_u32_cas_acq_rel,
     fb_u32_load_relaxed,
     fb_u32_load_seq_cst,
+    fb_u32_store_relaxed,
     fb_u64_add_seq_cst,
     fb_u64_cas_seq_cst,
     fb_u64_load_seq_cst,
 )
-from fastbuf.memory.free_list cimport empty, pop, push
-from fastbuf.memory.magazines cimport SURE, Look, fetch, local_spread, seize, shut
-from fastbuf.memory.pool_core cimport WORD_CLAIM, WORD_DESTROYED, LocalCore, PoolCore
+from fastbuf.memory.free_list cimport depth_at, empty, pop, push
+from fastbuf.memory.pool_types cimport WORD_CLAIM, WORD_DESTROYED, LocalCore, PoolCore
 from fastbuf.memory.pool_waking cimport pool_wake_waiting, wake
 
 
@@ -62,10 +69,9 @@ cdef void spare_refund(PoolCore *g) noexcept nogil:
         pool_wake_waiting(g)
 
 
-cdef uint32_t trim(LocalCore *p, Look how) noexcept nogil:
+cdef uint32_t trim(LocalCore *p) noexcept nogil:
     cdef PoolCore *g = p.pool
     cdef uint32_t moved = 0
-    cdef uint32_t left = 0
     cdef uint32_t required
     cdef uint64_t w
     cdef int32_t i
@@ -73,10 +79,8 @@ cdef uint32_t trim(LocalCore *p, Look how) noexcept nogil:
         w = fb_u64_load_seq_cst(&p.word)
         if word_held(w) <= fb_u32_load_seq_cst(&p.limit):
             break
-        i = pop(g, &p.free, &left)
+        i = pop(g, &p.free)
         if i < 0:
-            if fetch(p, how):
-                continue
             break
         required = p.required                           # p cannot be ended and used again while it counts this segment
         while word_held(w) > fb_u32_load_seq_cst(&p.limit):
@@ -101,14 +105,26 @@ cdef uint32_t trim(LocalCore *p, Look how) noexcept nogil:
 
 # A pool below its limit that finds the global list empty takes free segments that other pools hold beyond their limits.
 # The sum of the limits is at most the number of segments, so in that case some pool holds more than its limit.
-cdef uint32_t reclaim(PoolCore *g, Look how) noexcept nogil:
+cdef uint32_t reclaim(PoolCore *g) noexcept nogil:
     cdef uint32_t moved = 0
     cdef LocalCore *p = <LocalCore *><size_t>fb_u64_load_seq_cst(&g.locals)
     while p != NULL:
         if word_held(fb_u64_load_seq_cst(&p.word)) > fb_u32_load_seq_cst(&p.limit):
-            moved += trim(p, how)
+            moved += trim(p)
         p = p.following
     return moved
+
+
+cdef void local_figures(LocalCore *p, uint32_t *held, uint32_t *home) noexcept nogil:
+    cdef uint64_t h = fb_u64_load_seq_cst(&p.free.head)
+    cdef uint64_t again
+    while True:
+        home[0] = depth_at(p.pool, h)
+        held[0] = word_held(fb_u64_load_seq_cst(&p.word))
+        again = fb_u64_load_seq_cst(&p.free.head)
+        if again == h:
+            return
+        h = again
 
 
 cdef void raise_peak(LocalCore *p, uint32_t used) noexcept nogil:
@@ -119,22 +135,15 @@ cdef void raise_peak(LocalCore *p, uint32_t used) noexcept nogil:
 
 
 cdef void note_peak(LocalCore *p) noexcept nogil:
-    # While held - (on the lists) <= peak, moves through magazines cannot raise the number in use above the peak.  So a
-    # thread that takes from the list, or from the global list, calls this, and it empties the magazines when that no
-    # longer holds.
-    cdef uint32_t used = local_spread(p)
-    cdef uint32_t peak = fb_u32_load_relaxed(&p.peak)
-    if used <= peak:
-        return
-    if fb_u32_load_seq_cst(&p.slots) != 0:
-        used = seize(p)
-    raise_peak(p, used)
+    cdef uint32_t held = 0
+    cdef uint32_t home = 0
+    local_figures(p, &held, &home)
+    raise_peak(p, held - home)
 
 
-cdef int32_t take_global(LocalCore *p, uint32_t extra, Look how) noexcept nogil:
+cdef int32_t take_global(LocalCore *p, uint32_t extra) noexcept nogil:
     cdef PoolCore *g = p.pool
     cdef uint64_t w, total
-    cdef uint32_t left = 0
     cdef bint paid = False
     cdef bint beyond
     cdef int32_t i
@@ -151,7 +160,7 @@ cdef int32_t take_global(LocalCore *p, uint32_t extra, Look how) noexcept nogil:
             if beyond and not paid:
                 paid = not empty(&g.free) and spare_take(g)
                 if not paid:
-                    if reclaim(g, how) == 0:
+                    if reclaim(g) == 0:
                         return -1
                     w = fb_u64_load_seq_cst(&p.word)
                     continue
@@ -164,14 +173,12 @@ cdef int32_t take_global(LocalCore *p, uint32_t extra, Look how) noexcept nogil:
         # total.
         paid = False
         # 2. Take a segment.
-        i = pop(g, &g.free, &left)
+        i = pop(g, &g.free)
         if i >= 0:
-            w = fb_u64_add_seq_cst(&p.word, 1 - WORD_CLAIM)
+            fb_u64_add_seq_cst(&p.word, 1 - WORD_CLAIM)
             g.meta[i].owner = p
-            # By overdraft, or because the limit fell meanwhile: either this sees the limit, or local_set_limit sees
-            # this claim.
-            if word_held(w) >= fb_u32_load_seq_cst(&p.limit):
-                shut(p)
+            fb_u32_store_relaxed(&g.meta[i].refs, 1)    # published when the segment is handed on
+            note_peak(p)
             return i
         # 3. The list is empty: undo.  Threads that saw this claim may have missed a push since then.
         w = fb_u64_load_seq_cst(&p.word)
@@ -181,17 +188,15 @@ cdef int32_t take_global(LocalCore *p, uint32_t extra, Look how) noexcept nogil:
             fb_i64_add_seq_cst(&g.spare, 1)
         if not empty(&g.free):
             pool_wake_waiting(g)
-        elif reclaim(g, how) == 0:
+        elif reclaim(g) == 0:
             return -1
 
 
 # --- limits and ends; the caller holds the NetworkBufferPool's lock ---------------------------------------------------
 
 cdef void local_set_limit(LocalCore *p, uint32_t limit) noexcept nogil:
-    # A read-modify-write only for its memory order (head comment, second pair): only the lock's holder changes limits.
+    # A read-modify-write only for its memory order (pool_waking.pyx, second pair): the lock's holder alone changes it.
     fb_u32_add_seq_cst(&p.limit, limit - fb_u32_load_relaxed(&p.limit))
-    if word_total(fb_u64_load_seq_cst(&p.word)) > limit:
-        shut(p)
 
 
 cdef void local_destroy(LocalCore *p) noexcept nogil:
@@ -206,7 +211,5 @@ cdef void local_destroy(LocalCore *p) noexcept nogil:
     if word_total(w) < p.required:                      # its guarantee becomes free for all pools
         fb_i64_add_seq_cst(&g.spare, p.required - <int64_t>word_total(w))
     local_set_limit(p, 0)
-    trim(p, SURE)
-    wake(p)
-    fb_event_notify(&p.available)
-    pool_wake_waiting(g)
+    trim(p)
+    pool_wake_waiting(g)                                # those who wait in p too

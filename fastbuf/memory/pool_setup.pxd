@@ -1,7 +1,7 @@
 # Making and ending C cores.  The caller holds the NetworkBufferPool's lock, or is its constructor or destructor.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from fastbuf.memory.pool_core cimport LocalCore, PoolCore
+from fastbuf.memory.pool_types cimport LocalCore, PoolCore
 
 # Makes a pool of `count` segments that are `stride` bytes apart; NULL: no memory.
 cdef PoolCore *pool_new(uint8_t *data, uint32_t count, uint32_t segment_size, size_t stride) noexcept nogil
@@ -12,9 +12,3 @@ cdef LocalCore *local_new(PoolCore *g, uint32_t required, uint32_t maximum, uint
 # GIL, like local_new.
 cdef void local_abandon(LocalCore *p) noexcept nogil
 cdef uint32_t fork_count() noexcept nogil                   # number of forks since this module was imported
-# Shared empty magazines for pools that have none yet; nothing is put into them.
-cdef uint64_t magazines_of_nobody() noexcept nogil
-# The calling thread's slot; 0: none is free.
-cdef uint32_t slot_claim() noexcept nogil
-# Call it before the first claim: sets the function to run when a thread with a slot ends.  Not 0: that is not possible.
-cdef int slots_start(void (*flush)(uint32_t) noexcept nogil) noexcept nogil

@@ -1,6 +1,6 @@
 """Making and ending the pool's C cores, and their memory."""
 
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memset
 
@@ -20,7 +20,7 @@ from fastbuf._native.atomics cimport (
     fb_u64_store_release,
 )
 from fastbuf.memory.debug_checks cimport POOL_DEBUG, debug_set_guard
-from fastbuf.memory.pool_core cimport WORD_DESTROYED, LocalCore, PoolCore, SegmentMeta
+from fastbuf.memory.pool_types cimport WORD_DESTROYED, LocalCore, PoolCore, SegmentMeta
 
 
 cdef extern from "<stdlib.h>" nogil:
@@ -32,33 +32,12 @@ cdef extern from "fb_fork.h" nogil:
     uint32_t fb_fork_count()
 
 
-cdef extern from "fb_slot.h" nogil:
-    int fb_slot_start(void (*flush)(uint32_t) noexcept nogil)
-    uint32_t fb_slot_claim()
-    int64_t fb_here_distance()
-    ctypedef struct fb_magazine:
-        pass
-    fb_magazine fb_of_nobody[32]    # FB_SLOTS
-
-
 if fb_fork_watch() != 0:
     raise MemoryError("pthread_atfork refused the handler that keeps forked children from allocating")
 
 
 cdef uint32_t fork_count() noexcept nogil:
     return fb_fork_count()
-
-
-cdef uint64_t magazines_of_nobody() noexcept nogil:
-    return <uint64_t><size_t>&fb_of_nobody[0]
-
-
-cdef int slots_start(void (*flush)(uint32_t) noexcept nogil) noexcept nogil:
-    return fb_slot_start(flush)
-
-
-cdef uint32_t slot_claim() noexcept nogil:
-    return fb_slot_claim()
 
 
 cdef PoolCore *pool_new(uint8_t *data, uint32_t count, uint32_t segment_size, size_t stride) noexcept nogil:
@@ -77,7 +56,6 @@ cdef PoolCore *pool_new(uint8_t *data, uint32_t count, uint32_t segment_size, si
     g.segment_size = segment_size
     g.stride = stride
     g.forks = fb_fork_count()
-    g.here = fb_here_distance()
     for i in range(count):                              # so that segment 0 is on top
         fb_u64_init(&g.meta[i].link, <uint64_t>(count - i) << 32 | (<uint64_t>(i + 2) if i + 1 < count else 0))
     if POOL_DEBUG:
@@ -133,11 +111,8 @@ cdef LocalCore *local_new(PoolCore *g, uint32_t required, uint32_t maximum, uint
             return NULL
         memset(p, 0, sizeof(LocalCore))
         fb_event_init(&p.available)
-        fb_u64_init(&p.magazines, magazines_of_nobody())
         fb_u64_init(&p.word, WORD_DESTROYED)
         p.pool = g
-        p.here = g.here
-        p.meta = g.meta
         p.following = <LocalCore *><size_t>fb_u64_load_seq_cst(&g.locals)
         fb_u64_store_release(&g.locals, <uint64_t><size_t>p)
     # Used again or new, it looks destroyed, empty and without limit to other threads until the word is stored.  Tags

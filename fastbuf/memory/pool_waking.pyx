@@ -10,14 +10,20 @@ system call when no thread waits.  All steps named here are seq_cst, and they fo
     R3  sleep on the event (or return -1)           L3  clear it, notify (event, listener, eventfd of the tasks)
 
 Either R2 sees L1, or L2 sees R1.  The global count rises before the pool's flag is set and falls after it is cleared,
-so a set flag is always counted.  For a segment put into a magazine instead of pushed, ``fb_magazine.h`` applies: an R2
-that finds nothing has emptied all magazines of the pool and left them shut, and none opens while ``waiting`` is set.
+so a set flag is always counted.  R2 finds a free segment of its pool on one list, of others on the global list or, if
+they hold more than their limits, on their lists (``reclaim``).  It misses one that a thread has popped to move it
+elsewhere; that thread pushes it again and is then the releaser (``trim``).
 
 The second pair is a push to a local list and a falling limit.  Recycle pushes first and then reads ``limit``;
-redistribution stores ``limit`` first and then reads the lists (``reclaim``).  So one of them sees the surplus.  The
-thread that brings a pool beyond its limit shuts its magazines.
+redistribution stores ``limit`` first, and then those it wakes read the lists (``reclaim``).  So one of them sees the
+surplus.
 
-Forbidden outcome: a requester sleeps although a segment that it may have is free, and no wake-up is on its way.
+    atomic                        pairs with
+    ``waiting`` (both) seq_cst    push, ``limit``, ``word``: the two pairs above
+    ``listener_pins`` seq_cst     ``listener`` and ``signal``, stored and then fenced (``wait_for_pins``)
+
+Forbidden outcomes: a requester sleeps although a segment that it may have is free, and no wake-up is on its way; a
+thread notifies a listener that was taken off.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -37,22 +43,22 @@ from fastbuf._native.atomics cimport (
     fb_u64_load_seq_cst,
     fb_u64_store_release,
 )
-from fastbuf.memory.pool_core cimport WORD_DESTROYED, LocalCore, PoolCore
 from fastbuf.memory.pool_setup cimport fork_count
+from fastbuf.memory.pool_types cimport WORD_DESTROYED, LocalCore, PoolCore
 
 
-cdef bint arm(LocalCore *p) noexcept nogil:
+cdef void arm(LocalCore *p) noexcept nogil:
     cdef uint32_t expected
     if fb_u32_load_seq_cst(&p.waiting) != 0:
-        return False
+        return
     fb_u32_add_seq_cst(&p.pool.waiting, 1)
     while True:
         expected = 0
         if fb_u32_cas_seq_cst(&p.waiting, &expected, 1):
-            return True
+            return
         if expected != 0:                               # another thread set it first, and counted it
             fb_u32_sub_seq_cst(&p.pool.waiting, 1)
-            return False
+            return
 
 
 cdef void wake(LocalCore *p) noexcept nogil:
@@ -66,7 +72,7 @@ cdef void wake(LocalCore *p) noexcept nogil:
             return
     fb_u32_sub_seq_cst(&p.pool.waiting, 1)
     fb_event_notify(&p.available)
-    # The pin and the load pair (seq_cst) with waking_set_listener's store and its load of the pins: either this thread
+    # The pin and the load pair (seq_cst) with local_set_listener's store and its load of the pins: either this thread
     # sees that the listener is gone, or the setter waits until the pin is removed.
     fb_u32_add_seq_cst(&p.listener_pins, 1)
     e = <fb_event *><size_t>fb_u64_load_seq_cst(&p.listener)
@@ -104,11 +110,11 @@ cdef void wait_for_pins(LocalCore *p) noexcept nogil:
         fb_cpu_relax()
 
 
-cdef void waking_set_listener(LocalCore *p, fb_event *e) noexcept nogil:
+cdef void local_set_listener(LocalCore *p, fb_event *e) noexcept nogil:
     fb_u64_store_release(&p.listener, <uint64_t><size_t>e)
     wait_for_pins(p)
 
 
-cdef void waking_set_signal(LocalCore *p, int fd) noexcept nogil:
+cdef void local_set_signal(LocalCore *p, int fd) noexcept nogil:
     fb_u32_store_release(&p.signal, <uint32_t>(fd + 1))
     wait_for_pins(p)

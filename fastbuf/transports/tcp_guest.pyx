@@ -1,4 +1,9 @@
-"""Guests of the I/O loop: writers that send their own data, readers and writers that drive the loop while they wait."""
+"""Guests of the I/O loop: writers that send their own data, readers and writers that drive the loop while they wait.
+
+What they gain: without guests 64 bytes there and back take ten times as long, messages of 32 KiB and more a quarter
+longer, rows to one consumer 47 % longer; rows to two consumers are a quarter faster then, and messages of 64 bytes a
+sixth (docs/explanation/what-stays.md).
+"""
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 

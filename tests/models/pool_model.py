@@ -1,9 +1,8 @@
-"""The operations of ``pool_claims.pyx`` and ``pool_waking.pyx`` on claims, limits, waiting and waking, transcribed
-access by access.
+"""The operations of ``pool_core.pyx``, ``pool_claims.pyx`` and ``pool_waking.pyx`` on claims, limits, waiting and
+waking, transcribed access by access.
 
-Free lists are counts here (``checker/free_list.c`` shows that pop and push are atomic), and there are no magazines
-(``magazine_model`` has them).  Names are those of the
-shipped code.  Each name in `without` leaves one precaution out, which shows that the model would find its absence.
+Free lists are counts here (``checker/free_list.c`` shows that pop and push are atomic).  Names are those of the shipped
+code.  Each name in `without` leaves one precaution out, which shows that the model would find its absence.
 """
 
 from __future__ import annotations
@@ -225,24 +224,20 @@ class PoolWorld:
                 return False
 
     def take_listed(self, k: int) -> Process:
-        """1: taken, 0: there was none, -1: the pool was destroyed."""
         p = self.pools[k]
         yield
         if not p.free:
-            return 0
+            return False
         p.free -= 1
         p.out += 1
         yield
         if p.word[2]:
             yield from self.recycle(k)
-            return -1
-        return 1
+            return False
+        return True
 
     def take(self, k: int, extra: int = 0) -> Process:
-        got = yield from self.take_listed(k)
-        if got:
-            return got > 0
-        return (yield from self.take_global(k, extra))
+        return (yield from self.take_listed(k)) or (yield from self.take_global(k, extra))
 
     def recycle(self, k: int) -> Process:
         p = self.pools[k]
@@ -279,8 +274,6 @@ class PoolWorld:
             self.spare += p.required - held - claims
         yield from self.set_limit(k, 0)
         yield from self.trim(k)
-        yield from self.wake(k)
-        yield from self.notify(k)
         yield from self.wake_hungry()
 
     def acquire(self, k: int) -> Process:
@@ -304,7 +297,7 @@ class PoolWorld:
                 return False
             yield lambda key=key: p.epoch != key
             p.waiters -= 1
-            if (yield from self.take_listed(k)) > 0:
+            if (yield from self.take_listed(k)):
                 return True
 
     def arrive(self) -> Process:

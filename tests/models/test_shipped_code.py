@@ -14,7 +14,14 @@ from shipped import Scenario, explore
 
 EVENT = (("event", ()),)
 ACTIVITY = (("activity", ()),)
-FREE_LIST = (("free_list", ("memory/magazines.pyx",)),)
+FREE_LIST = (("free_list", ("memory/pool_core.pyx",)),)
+POOL = (
+    ("pool", ("memory/pool_core.pyx",)),
+    ("pool_claims", ("memory/pool_claims.pyx",)),
+    ("pool_waking", ("memory/pool_waking.pyx",)),
+)
+#: So that one who waits soon sleeps.
+NO_SPIN = ("memory/pool_core.pyx", "SPINS = 100", "SPINS = 0")
 LEDGER = (("ledger", ("flow/credit_ledger.pyx",)),)
 FAILURE = (("failure", ("exchange/failure.pyx",)),)
 QUEUE = (("subpartition", ("exchange/result_subpartition.pyx",)),)
@@ -34,6 +41,13 @@ event_two_each = Scenario("event, two waiters and two notices", EVENT, ("WAITERS
 activity = Scenario("activity", ACTIVITY, stale=4)
 free_list = Scenario("free list", FREE_LIST)
 free_list_three = Scenario("free list, three threads", FREE_LIST, ("POPPERS=2",))
+pool = Scenario("pool", POOL, sizes=NO_SPIN)
+pool_surplus = Scenario("pool, another one's surplus", POOL, ("WAY=1",), sizes=NO_SPIN)
+pool_limits = Scenario("pool, limits that move", POOL, ("WAY=2",), stale=1, sizes=NO_SPIN)
+pool_destroyed = Scenario("pool, destroyed", POOL, ("WAY=3",), stale=1, sizes=NO_SPIN)
+pool_ended = Scenario("pool, destroyed with its segment out", POOL, ("WAY=4",), sizes=NO_SPIN)
+pool_batches = Scenario("pool, batches", POOL, ("WAY=5",), stale=1, sizes=NO_SPIN)
+pool_figures = Scenario("pool, figures", POOL, ("WAY=6",), sizes=NO_SPIN)
 ledger = Scenario("ledger", LEDGER)
 ledger_two_channels = Scenario("ledger, two channels", LEDGER, ("CHANNELS=2", "LOOKS=0", "TAKES=1"), stale=1)
 failure = Scenario("failure", FAILURE)
@@ -60,6 +74,13 @@ SCENARIOS = [
     activity,
     free_list,
     free_list_three,
+    pool,
+    pool_surplus,
+    pool_limits,
+    pool_destroyed,
+    pool_ended,
+    pool_batches,
+    pool_figures,
     ledger,
     ledger_two_channels,
     failure,
@@ -190,8 +211,8 @@ MUTATIONS: dict[str, tuple[Scenario, str, str, str]] = {
     "a push that forgets what lies below": (
         free_list,
         "memory/free_list.pxd",
-        "fb_u64_store_relaxed(&g.meta[i].link, (depth + 1) << 32 | <uint32_t>h)",
-        "fb_u64_store_relaxed(&g.meta[i].link, (depth + 1) << 32)",
+        "fb_u64_store_release(&g.meta[i].link, (depth + 1) << 32 | <uint32_t>h)",
+        "fb_u64_store_release(&g.meta[i].link, (depth + 1) << 32)",
     ),
     "a push without order": (
         free_list,
@@ -199,6 +220,67 @@ MUTATIONS: dict[str, tuple[Scenario, str, str, str]] = {
         "return atomic_compare_exchange_weak_explicit(&a->v, expected, x, memory_order_seq_cst,        \\\n"
         "                                                     memory_order_seq_cst); }",
         f"return atomic_compare_exchange_weak_explicit(&a->v, expected, x, {RELAXED}, {RELAXED}); }}",
+    ),
+    "a recycle that looks who waits before its segment is there": (
+        pool,
+        "memory/pool_core.pyx",
+        "        push(g, &p.free, i)\n        after_push(p)\n    return last",
+        "        after_push(p)\n        push(g, &p.free, i)\n    return last",
+    ),
+    "a recycle that wakes nobody": (
+        pool,
+        "memory/pool_core.pyx",
+        "    if fb_u32_load_seq_cst(&p.waiting) != 0:\n        wake(p)",
+        "    pass",
+    ),
+    "one who waits without a second look": (
+        pool,
+        "memory/pool_core.pyx",
+        "        arm(p)\n        i = take(p, 0)\n        if i >= 0:\n            return i\n        if local_destroyed",
+        "        i = take(p, 0)\n        if i >= 0:\n            return i\n        arm(p)\n        if local_destroyed",
+    ),
+    "who waits, said without order": (
+        pool,
+        "memory/pool_waking.pyx",
+        "        if fb_u32_cas_seq_cst(&p.waiting, &expected, 1):\n            return",
+        "        if fb_u32_load_relaxed(&p.waiting) == 0:\n            fb_u32_store_release(&p.waiting, 1)\n"
+        "            return",
+    ),
+    "a surplus that is moved and wakes nobody": (
+        pool_surplus,
+        "memory/pool_claims.pyx",
+        "    if moved != 0:\n        pool_wake_waiting(g)\n    return moved",
+        "    return moved",
+    ),
+    "a recycle beyond the limit that keeps its segment": (
+        pool_limits,
+        "memory/pool_core.pyx",
+        "    if <uint32_t>fb_u64_load_seq_cst(&p.word) > fb_u32_load_seq_cst(&p.limit):\n        trim(p)\n",
+        "",
+    ),
+    "a destroyed pool that wakes nobody": (
+        pool_ended,
+        "memory/pool_claims.pyx",
+        "    trim(p)\n    pool_wake_waiting(g) ",
+        "    trim(p)\n    #",
+    ),
+    "a destroyed pool that gives out what it has": (
+        pool_destroyed,
+        "memory/pool_core.pyx",
+        "    if w & WORD_DESTROYED:\n        push(p.pool, &p.free, i)\n        after_push(p)\n        return -1\n",
+        "",
+    ),
+    "figures of two moments": (
+        pool_figures,
+        "memory/pool_claims.pyx",
+        "        if again == h:\n            return",
+        "        return",
+    ),
+    "a batch that wakes nobody": (
+        pool_batches,
+        "memory/pool_core.pyx",
+        "segments + begin, k - begin)\n            after_push(owner)",
+        "segments + begin, k - begin)",
     ),
     "floating segments claimed in two steps": (
         ledger_two_channels,

@@ -3,7 +3,7 @@
  * Who holds a segment writes into it, so two that hold the same one, or one who is not ordered behind its last user, is a
  * data race.
  */
-#include "fastbuf/memory/magazines.c" /* it has all of these inline functions */
+#include "fastbuf/memory/pool_core.c" /* it has all of these inline functions */
 
 #include "checker.h"
 
@@ -18,9 +18,9 @@
 
 const int scenario_threads = POPPERS + 1;
 
-static struct __pyx_t_7fastbuf_6memory_9pool_core_PoolCore pool;
-static struct __pyx_t_7fastbuf_6memory_9pool_core_SegmentMeta meta[SEGMENTS];
-static struct __pyx_t_7fastbuf_6memory_9pool_core_FreeList list;
+static struct __pyx_t_7fastbuf_6memory_10pool_types_PoolCore pool;
+static struct __pyx_t_7fastbuf_6memory_10pool_types_SegmentMeta meta[SEGMENTS];
+static struct __pyx_t_7fastbuf_6memory_10pool_types_FreeList list;
 static int contents[SEGMENTS];
 
 void scenario_setup(void) {
@@ -38,20 +38,18 @@ static void use(int32_t i) {
 }
 
 void scenario_thread(int thread) {
-    uint32_t left = 0;
     int32_t some[2];
     if (thread < POPPERS) {
-        int32_t first = LIST(pop)(&pool, &list, &left);
+        int32_t first = LIST(pop)(&pool, &list);
         if (first < 0) return;
-        check_that(left < SEGMENTS, "more left than there are");
         use(first);
-        int32_t second = LIST(pop)(&pool, &list, &left);
+        int32_t second = LIST(pop)(&pool, &list);
         if (second >= 0) use(second);
         LIST(push)(&pool, &list, first);
         if (second >= 0) LIST(push)(&pool, &list, second);
         return;
     }
-    uint32_t n = LIST(pop_many)(&pool, &list, 2, some, &left);
+    uint32_t n = LIST(pop_many)(&pool, &list, 2, some);
     for (uint32_t k = 0; k < n; k++) use(some[k]);
     if (n) LIST(push_many)(&pool, &list, some, n);
     n = LIST(list_depth)(&pool, &list);

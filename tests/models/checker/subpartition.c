@@ -30,14 +30,14 @@ static fb_au32 home[SEGMENTS], taken;
 static uint8_t bytes[SEGMENTS][8];
 static int got;
 
-static int recycle(struct __pyx_t_7fastbuf_6memory_9pool_core_PoolCore *pool, int32_t i) {
+static int recycle(struct __pyx_t_7fastbuf_6memory_10pool_types_PoolCore *pool, int32_t i) {
     (void)pool;
     check_that(fb_u32_exchange_acq_rel(&home[i], 1) == 0, "a segment went home twice");
     if (!ANY) fb_event_notify(&room); /* as a pool tells a writer that waits for it */
     return 1;
 }
 
-static uint8_t *data_of(struct __pyx_t_7fastbuf_6memory_9pool_core_PoolCore *pool, int32_t i) {
+static uint8_t *data_of(struct __pyx_t_7fastbuf_6memory_10pool_types_PoolCore *pool, int32_t i) {
     (void)pool;
     return bytes[i];
 }

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -331,3 +332,39 @@ def test_the_native_loop(network: NetworkBufferPool) -> None:
         batch_loop(local, 1, 2)
     for segment in out:
         segment.recycle()
+
+
+def test_what_another_thread_recycled_is_taken_before_the_global_list() -> None:
+    with NetworkBufferPool(64, 64) as network, ThreadPoolExecutor(1) as other:
+        local = network.create_local_pool(40)
+        other.submit(lambda: local.recycle_many(local.request_many(20))).result(30)
+        stats = local.stats()
+        assert (stats.held, stats.in_use, stats.available, network.available) == (20, 0, 20, 44)
+        mine = [local.request(timeout=0) for _ in range(5)] + local.request_many(15)
+        assert (local.stats().held, local.in_use, network.available) == (20, 20, 44)
+        more = local.request_many(30)  # the rest of the pool's limit, from the global list
+        assert (len(more), local.stats().held, network.available) == (30, 50, 14)
+        other.submit(local.recycle_many, mine + more).result(30)
+        assert (local.stats().held, local.in_use, local.stats().peak) == (50, 0, 50)
+        network.audit()
+
+
+def test_peak_is_exact_when_threads_take_turns() -> None:
+    # Each has what the other left behind: no more than three were ever out at once, whoever had them in between.
+    with NetworkBufferPool(64, 64) as network, ThreadPoolExecutor(1) as other:
+        local = network.create_local_pool(60)
+
+        def three() -> None:
+            for segment in [local.request(timeout=0) for _ in range(3)]:
+                segment.recycle()
+
+        for _ in range(50):
+            other.submit(three).result(30)
+            three()
+        assert (local.stats().peak, local.stats().held) == (3, 3)
+        handed = other.submit(local.request_many, 40).result(30)
+        local.recycle_many(handed)
+        assert (local.stats().peak, local.stats().held) == (40, 40)
+        three()
+        assert (local.stats().peak, local.stats().held) == (40, 40)
+        network.audit()
