@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from nights import nightly
 
 pytest.importorskip("mypy", reason="stubtest is mypy's: pip install 'fastbuf[lint]'")
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,6 +37,7 @@ def stubtest(folder: Path, modules: list[str] | None = None) -> subprocess.Compl
     )
 
 
+@nightly
 def test_stubs_say_what_the_extensions_have() -> None:
     done = stubtest(ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
