@@ -37,7 +37,30 @@ def _live() -> list:
 CROWDED = ("tests/spark/", "tests/stress/", "tests/faults/")
 COMPARED = tuple(
     f"tests/spark/test_{name}.py"
-    for name in ("shapes", "keys", "rdd_pairs", "placement", "hash_golden", "streaming", "connect", "determinism")
+    for name in (
+        *(
+            "shapes",
+            "keys",
+            "rdd_pairs",
+            "rdd_verbs",
+            "placement",
+            "hash_golden",
+            "streaming",
+            "connect",
+            "determinism",
+        ),
+        *(
+            "groups",
+            "groups_agg",
+            "groups_pandas",
+            "groups_polars",
+            "cogroups",
+            "random_jobs",
+            "sources",
+            "folded_inputs",
+        ),
+        "tpch",
+    )
 )
 LONG_FIRST = (*CROWDED, "tests/system/test_wheel.py", "tests/system/", "tests/models/", "tests/property/", "")
 

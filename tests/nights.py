@@ -26,11 +26,10 @@ def parameters(item: Any) -> dict[str, Any]:
 
 def named(item: Any, name: str) -> Any:
     """What a parameter is that a mark names."""
-    if name not in parameters(item):
-        raise pytest.UsageError(
-            f"{item.nodeid} is nightly by {name!r}, and has the parameters {sorted(parameters(item))}"
-        )
-    return parameters(item)[name]
+    found = parameters(item)
+    if name not in found:
+        raise pytest.UsageError(f"{item.nodeid} is nightly by {name!r}: its parameters are {sorted(found)}")
+    return found[name]
 
 
 def fits(item: Any, mark: pytest.Mark) -> bool:
