@@ -16,6 +16,7 @@ import pytest
 import stages
 from conftest import answers, in_time
 from deadline import GivenUp, within
+from nights import nightly
 from shapes import SHAPES
 from shapes_base import Shape, Shuffle, settings
 
@@ -80,6 +81,7 @@ def test_an_action_that_hangs_is_given_up_and_the_next_session_works(sessions: A
     assert within(sessions.get("local[4]"), SOON_S, lambda: sessions.get("local[4]").range(7).count()) == 7
 
 
+@nightly
 def test_a_session_that_died_is_replaced(sessions: Any) -> None:
     died = sessions.get("local[4]")
     died.sparkContext._jsc.sc().stop()  # as Spark's scheduler does when it fails

@@ -205,6 +205,7 @@ def test_shuffle_of_a_users_file(user_folder: Path) -> None:
     ]
 
 
+@nightly
 def test_shuffle_with_a_function_that_fails(user_folder: Path) -> None:
     with (user_folder / "my_stages.py").open("a") as file:
         file.write(

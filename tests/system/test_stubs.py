@@ -43,6 +43,7 @@ def test_stubs_say_what_the_extensions_have() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@nightly
 def test_a_stub_that_is_not_true_is_seen(tmp_path: Path) -> None:
     ignored = shutil.ignore_patterns("*.c", "__pycache__")
     for folder in ("fastbuf", "bindings", ".ci"):
