@@ -36,7 +36,7 @@ def on_to(master):
         return
     before.catalog.clearCache()
     SparkSession._instantiatedSession = SparkSession._activeSession = fresh = before.newSession()
-    java = fresh._jvm.org.apache.spark.sql.classic.SparkSession
+    java = SparkSession._get_j_spark_session_class(fresh._jvm)
     java.setDefaultSession(fresh._jsparkSession)
     java.setActiveSession(fresh._jsparkSession)
 
