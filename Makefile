@@ -92,12 +92,12 @@ faults: $(BUILT)
 	@$(BIN)/python tests/faults $(FAULTS_ARGS) --only redos,gc_storm,neighbours,skew_and_gc --out build/faults.jsonl
 	@$(BIN)/python tests/faults --merge --out build/faults.jsonl | tee build/faults.txt
 
-# What takes hours: the long variant of every test that has one.
+# What takes hours: all that CI leaves out (tests with the mark nightly), and the long variant of every test that has one.
 nightly: need-java $(BUILT)
 	$(MAKE) faults
 	$(MAKE) bench-smoke
 	FASTBUF_LONG=1 $(MAKE) test
-	FASTBUF_LONG=1 $(MAKE) tsan-test asan-test
+	FASTBUF_LONG=1 $(MAKE) debug-test tsan-test asan-test
 
 lint: need-build $(BUILT)
 	$(BIN)/ruff check .

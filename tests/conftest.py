@@ -17,6 +17,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+from nights import LONG, left_for_the_night
 
 # Each Java that a test starts lives for seconds or minutes: compiling its code well takes as long as running it.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
@@ -36,7 +37,30 @@ def _live() -> list:
 CROWDED = ("tests/spark/", "tests/stress/", "tests/faults/")
 COMPARED = tuple(
     f"tests/spark/test_{name}.py"
-    for name in ("shapes", "keys", "rdd_pairs", "placement", "hash_golden", "streaming", "connect", "determinism")
+    for name in (
+        *(
+            "shapes",
+            "keys",
+            "rdd_pairs",
+            "rdd_verbs",
+            "placement",
+            "hash_golden",
+            "streaming",
+            "connect",
+            "determinism",
+        ),
+        *(
+            "groups",
+            "groups_agg",
+            "groups_pandas",
+            "groups_polars",
+            "cogroups",
+            "random_jobs",
+            "sources",
+            "folded_inputs",
+        ),
+        "tpch",
+    )
 )
 LONG_FIRST = (*CROWDED, "tests/system/test_wheel.py", "tests/system/", "tests/models/", "tests/property/", "")
 
@@ -55,7 +79,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return ByCrowd(config, log)
 
 
+def pytest_report_header() -> str:
+    return "with what is nightly" if LONG else "without what is nightly (tests/nights.py): FASTBUF_LONG=1 runs it too"
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not LONG and (left := left_for_the_night(items)):
+        config.hook.pytest_deselected(items=left)
+        gone = {id(item) for item in left}
+        items[:] = [item for item in items if id(item) not in gone]
     if hasattr(config, "workerinput"):  # one of several processes
         items.sort(key=lambda item: next(k for k, begin in enumerate(LONG_FIRST) if item.nodeid.startswith(begin)))
 

@@ -41,7 +41,6 @@ SCENARIOS |= {
         ((0, 0), (0,)), limits=(2,), exclusive=2, floating=0, open=True, waits=((0, 0, 1, 1),)
     ),
     "a floating one is asked back": Setting(((0, 0, 0), (0,)), limits=(2,), bound=3, open=True, waits=((0, 2, 1, 1),)),
-    "two by two, one segment each": Setting(((0,), (1,)), limits=(1, 1), floating=0, open=True, eager=True),
 }
 SCENARIOS |= {
     "a channel is blocked": Setting(((0, 0), (0,)), limits=(3,), blocks=((0, 0),)),
@@ -60,6 +59,7 @@ SCENARIOS |= {
 }
 if os.environ.get("FASTBUF_LONG") == "1":  # a few minutes in all; the ones above have their parts
     SCENARIOS |= {
+        "two by two, one segment each": Setting(((0,), (1,)), limits=(1, 1), floating=0, open=True, eager=True),
         "one segment, no turns": Setting(((0, 0), (0, 0)), limits=(1,), floating=0, open=True),
         "one segment, who waits for it dies": Setting(**{**vars(TURNS), "dies": (("producer", 1),)}),
         "a floating one is asked back of a producer that dies": Setting(

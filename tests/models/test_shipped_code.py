@@ -111,6 +111,7 @@ NIGHTLY = [
     ring_enough,
     ring_revoked,
     ring_killed,
+    ring_told_late,
 ]
 
 PREPARE = "return (uint32_t)(fb_u64_or_seq_cst(&e->word, FB_EVENT_ASLEEP) >> 32);"
@@ -477,6 +478,12 @@ NIGHTLY_MUTATIONS = {
     "a reader does not say that it looks",
     "what a reader stores, without release",
     "a reader that does not tell of what is left",
+    "floating segments claimed in two steps",
+    "a writer takes back what is looked at",
+    "a reader's end that is looked at after its last place",
+    "a reader looks at the end after the last buffer",
+    "no fence before a writer looks whether a reader looks",
+    "a place given back before the drainer is done with it",
 }
 
 

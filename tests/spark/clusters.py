@@ -33,9 +33,6 @@ TREE = os.pathsep.join([str(ROOT), str(ROOT / "bindings")])
 ANSWER = "answer of the driver: "
 SMALL_JVM = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
 START_S = 120.0  # for a JVM on a machine that is busy
-LONG = os.environ.get("FASTBUF_LONG") == "1"
-
-nightly = pytest.mark.skipif(not LONG, reason="takes more than a minute: set FASTBUF_LONG=1")
 
 
 def plain_conf(conf: dict[str, str]) -> dict[str, str]:

@@ -55,6 +55,7 @@ class Sessions:
                 .config("spark.ui.showConsoleProgress", "false")
                 .config("spark.log.level", "OFF")
                 .config("spark.driver.memory", "1g")
+                .config("spark.python.daemon.module", "warm_daemon")
                 .config("spark.driver.host", "127.0.0.1")
                 .config("spark.driver.bindAddress", "127.0.0.1")
                 .config("spark.sql.shuffle.partitions", "4")

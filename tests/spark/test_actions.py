@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 import stages
 from conftest import in_time
+from nights import nightly
 from pyspark.errors import PythonException
 
 import fastbuf_spark as fbs
@@ -24,6 +25,7 @@ def numbers(spark: Any, rows: int = 50_000, parts: int = 2) -> Any:
 
 # Spark ends a worker whose rows it does not all want, and the next action waits for a new one to import everything: so
 # `head` and `first`, which are `take`, are left out.
+@nightly(mode="blocking")
 @pytest.mark.parametrize("mode", MODES)
 def test_a_few_rows(spark: Any, mode: str, capsys: pytest.CaptureFixture[str]) -> None:
     made = fbs.repartition(numbers(spark, 1_000), 2, "k", mode=mode)
@@ -39,6 +41,7 @@ def test_a_few_rows(spark: Any, mode: str, capsys: pytest.CaptureFixture[str]) -
     assert made.count() == 1_000
 
 
+@nightly(mode="blocking")
 @pytest.mark.parametrize("mode", MODES)
 def test_a_few_rows_of_many(spark: Any, mode: str) -> None:
     made = fbs.repartition(numbers(spark, 1_000_000), 2, "k", mode=mode)
@@ -71,6 +74,7 @@ def test_an_action_while_the_workers_of_the_one_before_are_about_to_go(spark: An
     assert in_time(SOON_S, whole.count) == 50_000
 
 
+@nightly(mode="blocking")
 @pytest.mark.parametrize("mode", MODES)
 def test_other_actions(spark: Any, mode: str) -> None:
     made = fbs.repartition(numbers(spark, 5_000), 2, "k", mode=mode)
@@ -117,6 +121,7 @@ def test_a_reader_that_stops_early_in_one_partition_leaves_the_other_whole(spark
     assert got == want, "the partition that was read to its end lacks nothing"
 
 
+@nightly(mode="blocking")
 @pytest.mark.parametrize("mode", MODES)
 def test_few_elements_of_an_rdd(spark: Any, mode: str) -> None:
     rdd = spark.sparkContext.parallelize([(i, i) for i in range(20_000)], 2)
@@ -149,6 +154,7 @@ def test_shuffles_in_a_row(spark: Any, placed: Any) -> None:
     assert placed(both).equals(placed(df.repartition(2, "id")))
 
 
+@nightly
 def test_shuffles_in_a_row_with_too_few_slots_end_with_the_figures(spark: Any) -> None:
     first = fbs.repartition(numbers(spark), 2, "k", mode="pipelined")
     both = fbs.repartition(first, 2, "id", mode="pipelined")

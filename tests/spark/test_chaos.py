@@ -14,6 +14,7 @@ import psutil
 import pyarrow as pa
 import pytest
 from conftest import failure, in_time
+from nights import nightly
 
 import fastbuf_spark as fbs
 
@@ -67,6 +68,7 @@ def stop_a_worker_for_a_second(spark: Any, dice: random.Random) -> None:
         worker.resume()
 
 
+@nightly(but_one="mode")
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("mode", ["pipelined", "blocking"])
 @pytest.mark.parametrize("hurt", [kill_a_task, kill_two_tasks, kill_a_worker, stop_a_worker_for_a_second])

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import clusters
 import pytest
-from clusters import nightly, standalone
+from clusters import standalone
+from nights import nightly
 from test_clusters import MOST_S, right, shuffle, transports
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]

@@ -8,7 +8,8 @@ from typing import Any
 
 import clusters
 import pytest
-from clusters import drive, nightly
+from clusters import drive
+from nights import nightly
 
 import fastbuf
 
@@ -36,6 +37,7 @@ def transports(run: dict[str, Any]) -> set[str]:
     return {name for figures in run["producers"].values() for name in figures["transports"]}
 
 
+@nightly
 def test_every_mode_and_a_killed_executor(tmp_path: Path) -> None:
     """One cluster for all of it: what takes long is to start one."""
 

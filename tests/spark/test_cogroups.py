@@ -9,6 +9,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from conftest import failure
+from nights import nightly
 from test_groups import same
 
 import fastbuf_spark as fbs
@@ -51,6 +52,7 @@ def framed_key(key: Any, left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFram
     return framed(left, right).assign(k=repr(key))
 
 
+@nightly(mode="blocking")
 @pytest.mark.parametrize("mode", MODES)
 def test_both_sides_are_sparks(spark: Any, mode: str) -> None:
     left, right = inputs(spark)
@@ -62,6 +64,7 @@ def test_both_sides_are_sparks(spark: Any, mode: str) -> None:
         assert same(ours.apply_in_pandas(func, SEEN), theirs.applyInPandas(func, SEEN)) == 9
 
 
+@nightly(mode="pipelined")
 @pytest.mark.parametrize("mode", MODES)
 def test_keys_of_every_shape(spark: Any, mode: str) -> None:
     """Expressions, several keys, a side without rows, a key's column in another place."""
@@ -96,6 +99,7 @@ def doubled(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from (batch, batch)
 
 
+@nightly(but_one="mode")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("down", ["-n", "n DESC"])
 def test_each_side_in_its_order_and_behind_a_function(spark: Any, mode: str, down: str) -> None:

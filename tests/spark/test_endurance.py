@@ -9,11 +9,12 @@ from typing import Any
 import probes
 import pytest
 from conftest import driver, driver_since, in_the_end, no_run_left
+from nights import nightly
 
 import fastbuf_spark as fbs
 from fastbuf.cli.demo import flights
 
-RUNS = 200 if os.environ.get("FASTBUF_LONG") == "1" else 20
+RUNS = 200 if os.environ.get("FASTBUF_LONG") == "1" else 14
 WARM = 4  # the first runs load modules and grow heaps
 OFTEN = 4  # a worker that had more: two runs early and two late can be told apart from what one run holds for longer
 
@@ -27,6 +28,7 @@ def early_and_late(states: list[dict[str, int]], name: str) -> tuple[int, int]:
     return max(s[name] for s in states[1 : 1 + few]), min(s[name] for s in states[-few:])
 
 
+@nightly(mode="blocking")
 @pytest.mark.spark
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("mode", ["pipelined", "blocking"])

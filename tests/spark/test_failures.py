@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 import stages
 from conftest import driver, driver_since, failure, in_the_end, in_time, no_run_left, told
+from nights import nightly
 from pyspark import InheritableThread
 
 import fastbuf_spark as fbs
@@ -61,6 +62,7 @@ def warm(spark: Any) -> None:
     spark.range(0, 4, 1, 4).mapInArrow(stages.identity, "id long").count()
 
 
+@nightly(but_one="mode")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("after", [0, 2])
 def test_a_function_before_that_fails(spark: Any, mode: str, after: int) -> None:
@@ -69,6 +71,7 @@ def test_a_function_before_that_fails(spark: Any, mode: str, after: int) -> None
     still_works(spark, mode)
 
 
+@nightly(but_one="mode")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("partition", [None, 1])
 def test_a_function_after_that_fails(spark: Any, mode: str, partition: int | None) -> None:
@@ -77,6 +80,7 @@ def test_a_function_after_that_fails(spark: Any, mode: str, partition: int | Non
     still_works(spark, mode)
 
 
+@nightly(mode="blocking")
 @pytest.mark.parametrize("mode", MODES)
 def test_a_function_of_an_rdd_that_fails(spark: Any, mode: str) -> None:
     def place(key: int) -> int:
@@ -109,6 +113,7 @@ def test_a_worker_that_is_killed(spark: Any, side: str) -> None:
     still_works(spark, "pipelined")
 
 
+@nightly(but_one="mode")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("where", ["python", "jvm"])
 def test_an_input_that_fails_is_no_end_of_it(spark: Any, mode: str, where: str) -> None:
@@ -147,6 +152,7 @@ def test_a_task_finds_the_stream_that_it_is_fed_by(spark: Any) -> None:
     assert spark.sparkContext.parallelize(range(2), 2).mapPartitions(found).collect() == [True, True]
 
 
+@nightly(after=[3, 30])
 @pytest.mark.parametrize("after", [3, 10, 30])
 def test_a_task_that_spark_kills_is_not_taken_for_one_that_has_sent_all(spark: Any, after: int, tmp_path: Path) -> None:
     """Spark hangs up, mostly between two batches, and that reads like the end of the input."""

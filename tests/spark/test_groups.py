@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from conftest import failure
+from nights import nightly
 
 import fastbuf_spark as fbs
 from fastbuf.errors import ConfigError, SchemaError
@@ -110,6 +111,7 @@ def no_rows(table: pa.Table) -> pa.Table:
 FORMS = [table_form, hinted, stream_form, keyed_stream, unread_stream, no_rows]
 
 
+@nightly(but_one="mode")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("func", FORMS, ids=lambda func: func.__name__)
 def test_every_form_of_function(spark: Any, func: Callable[..., Any], mode: str) -> None:
@@ -119,6 +121,7 @@ def test_every_form_of_function(spark: Any, func: Callable[..., Any], mode: str)
     assert same(made, df.groupBy("k").applyInArrow(func, schema)) > 2
 
 
+@nightly(mode="pipelined")
 @pytest.mark.parametrize("mode", MODES)
 def test_inputs_of_any_shape(spark: Any, mode: str) -> None:
     """None, one group, and groups that are longer than Spark's batches and lie across them."""
@@ -136,6 +139,7 @@ def seen_key(key: Any, table: pa.Table) -> pa.Table:
     return pa.table({"names": [f"{table.schema.names} {key}"], "n": [table.num_rows]})
 
 
+@nightly(mode="blocking")
 @pytest.mark.parametrize("mode", MODES)
 def test_keys_of_every_shape(spark: Any, mode: str) -> None:
     """Expressions, several, nested fields, another case, names that stand twice: the function sees its own columns."""
@@ -264,6 +268,7 @@ WRONG: dict[Callable[..., Any], list[str]] = {
 }
 
 
+@nightly(but_one="mode")
 @pytest.mark.parametrize(
     ("func", "mode"), [*((func, "blocking") for func in WRONG), (fails, "pipelined"), (other_names, "pipelined")]
 )

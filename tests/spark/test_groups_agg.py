@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from nights import nightly
 from test_groups import KEYS, frame
 
 import fastbuf_spark as fbs
@@ -48,6 +49,7 @@ def test_results_are_sparks(spark: Any, kind: str) -> None:
         assert rows(made.withColumn("m_sum", F.col("m_sum").cast("decimal(30, 2)"))) == want
 
 
+@nightly(mode="blocking")
 @pytest.mark.parametrize("mode", MODES)
 def test_inputs_and_keys_of_any_shape(spark: Any, mode: str) -> None:
     """No rows, expressions, several keys, more keys than a task keeps, and less memory than they need."""

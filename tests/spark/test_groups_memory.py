@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from clusters import nightly
+from nights import nightly
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from conftest import failure
+from nights import nightly
 from test_groups import KEYS, frame, listed, same
 
 import fastbuf_spark as fbs
@@ -41,6 +42,7 @@ def seen(key: Any, pdf: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({"k": [str(words)], "n": [len(pdf)]})
 
 
+@nightly(mode="blocking")
 @pytest.mark.parametrize("mode", MODES)
 def test_frames_are_sparks(spark: Any, mode: str) -> None:
     """Types, values and index of every column, null or not."""
@@ -117,6 +119,7 @@ def results(pdf: pd.DataFrame) -> pd.DataFrame:
     return pdf
 
 
+@nightly(mode="pipelined")
 @pytest.mark.parametrize("mode", MODES)
 def test_results_of_every_type_and_many_groups(spark: Any, mode: str) -> None:
     """Small results are converted together; a group of a batch's size by itself."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from conftest import in_time
+from nights import nightly
 
 import fastbuf_spark as fbs
 from fastbuf_spark.driver.exchanges import last_run
@@ -75,6 +76,7 @@ def test_what_a_full_cache_holds_counts_no_more(spark: Any) -> None:
     spark.catalog.clearCache()
 
 
+@nightly(of="pairs")
 @pytest.mark.parametrize("of", ["frames", "pairs"])
 def test_those_that_are_asked_to_be_pipelined_end_soon_and_say_why(spark: Any, of: str) -> None:
     sc = spark.sparkContext

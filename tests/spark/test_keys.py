@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from nights import nightly
 
 import fastbuf_spark as fbs
 from fastbuf.errors import ConfigError, RecordTooLong, SchemaError
@@ -195,6 +196,7 @@ def test_every_type_of_sparks_is_here(spark: Any) -> None:
     assert found - set(known.split()) - abstract - {"StructField"} == set()
 
 
+@nightly(mode="blocking")
 @pytest.mark.parametrize("mode", MODES)
 def test_a_user_defined_type(spark: Any, mode: str) -> None:
     from pyspark.sql import types as T
@@ -205,6 +207,7 @@ def test_a_user_defined_type(spark: Any, mode: str) -> None:
     assert places(fbs.repartition(df, 2, "k", mode=mode)) == places(df.repartition(2, "k"))
 
 
+@nightly(mode="blocking")
 @pytest.mark.parametrize("mode", MODES)
 def test_a_char_column_of_a_table(spark: Any, mode: str, tmp_path: Any) -> None:
     spark.sql(f"create table chars (n long, k char(4), v varchar(9)) using parquet location '{tmp_path}/chars'")
@@ -221,6 +224,7 @@ def test_a_char_column_of_a_table(spark: Any, mode: str, tmp_path: Any) -> None:
 NAMES = ["n", "k", "a.b", "x y", "t`u", "é", "", "s"]
 
 
+@nightly(but_one="mode")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("key", ["k", "K", "`a.b`", "x y", "`x y`", "`t``u`", "é", "É", "s.b", "S.B", "`s`.`b`"])
 def test_names(spark: Any, key: str, mode: str) -> None:
@@ -233,6 +237,7 @@ def test_names(spark: Any, key: str, mode: str) -> None:
     assert {row.t for row in seen} == {"8 n int64"}
 
 
+@nightly(mode="blocking")
 @pytest.mark.parametrize("mode", MODES)
 def test_names_that_stand_twice(spark: Any, mode: str) -> None:
     df = spark.range(0, 80, 1, 2).selectExpr("id as n", "id % 7 as k", "id as v", "id * 3 as V", "id * 5 as v")
@@ -371,6 +376,7 @@ def test_arguments(spark: Any) -> None:
         fbs.repartition(df.select(), 2)
 
 
+@nightly(mode="blocking")
 @pytest.mark.parametrize("mode", MODES)
 def test_strings_of_64_bit_offsets(spark: Any, mode: str) -> None:
     """What Spark's own mapInArrow gives a function under this setting."""
@@ -436,6 +442,7 @@ def test_spark_connect_resolves_them_too(spark: Any, key: str) -> None:
             resolve(Connects(df), wrong, 2)
 
 
+@nightly(mode="blocking")
 @pytest.mark.parametrize("mode", MODES)
 def test_columns_of_one_side_of_a_join(spark: Any, mode: str) -> None:
     left = spark.range(0, 80, 1, 2).selectExpr("id as n", "id % 13 as k")

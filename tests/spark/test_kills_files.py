@@ -23,6 +23,7 @@ import pytest
 from conftest import in_the_end
 from deadline import GivenUp, within
 from killings import Cluster, Marked, Outcome, attempts, below, enough, kill_one, killer, last_words, table
+from nights import nightly
 from test_spilled_files import holders
 
 import fastbuf_spark as fbs
@@ -246,6 +247,7 @@ def once(cluster: Cluster, mode: str, role: str | None, source: Path, base: Path
     return Outcome(kind, seconds, any(killed), words, calls - calm.retries if calm else calls)
 
 
+@nightly(role=["producer", "consumer", "executor"])
 @pytest.mark.parametrize("role", [*ROLES, "executor"])
 @pytest.mark.parametrize("mode", MODES)
 def test_all_rows_or_what_was_there(cluster: Cluster, mode: str, role: str, source: Path, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from conftest import Sessions, failure, in_the_end
+from nights import nightly
 from test_sources import same
 
 import fastbuf_spark as fbs
@@ -63,6 +64,7 @@ def frame_ends(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({"k": [frame["k"].iloc[0]], "rows": [len(frame)]})
 
 
+@nightly(but_one="mode")
 @pytest.mark.parametrize("kind", ["files", "frame"])
 @pytest.mark.parametrize("mode", MODES)
 def test_each_verb_gives_what_spark_gives(spark: Any, folder: Path, kind: str, mode: str) -> None:
@@ -157,6 +159,7 @@ def numbers(table: pa.Table) -> list[int]:
     return table["n"].to_pylist()
 
 
+@nightly(mode="blocking")
 @pytest.mark.parametrize("mode", MODES)
 def test_a_random_order_is_the_same_for_the_same_seed(spark: Any, folder: Path, mode: str) -> None:
     """Behind files by place, behind a shuffle by value; equal rows behind files do not stay together."""
@@ -281,6 +284,7 @@ FAILING: dict[str, Callable[[fbs.Pipeline, str], fbs.Pipeline]] = {
 }
 
 
+@nightly(but_one="mode")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("where", FAILING)
 def test_a_failure_is_told_by_its_own_words_first(spark: Any, folder: Path, where: str, mode: str) -> None:
@@ -300,6 +304,7 @@ def dies(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+@nightly(at=[0, 2])
 @pytest.mark.parametrize("at", [0, 1, 2, 3])
 def test_a_kill_in_any_stage_shows_no_file(spark: Any, folder: Path, tmp_path: Path, at: int) -> None:
     """Of three shuffles that write: the run fails, soon, and nothing is there."""
@@ -349,6 +354,7 @@ def test_keys_that_spark_alone_places(spark: Any, folder: Path) -> None:
     assert same(moved.to_df(), spark.read.parquet(str(folder))) == ROWS
 
 
+@nightly(mode="blocking")
 @pytest.mark.parametrize("mode", MODES)
 def test_names_that_need_quotes(spark: Any, mode: str) -> None:
     """Dots and backticks in names of columns, through maps and shuffles."""

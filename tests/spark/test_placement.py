@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 import stages
 from conftest import told
+from nights import nightly
 
 import fastbuf_spark as fbs
 from fastbuf.errors import ConfigError, PreflightError, SchemaError
@@ -32,6 +33,7 @@ def flights() -> Any:
     return flights().select(["tailnum", "day", "dep_delay"])
 
 
+@nightly(mode="blocking")
 @pytest.mark.parametrize("mode", MODES)
 def test_flights(spark: Any, placed: Placed, flights: pa.Table, mode: str) -> None:
     rows = flights.slice(0, 50_000)  # the demo's test has all of them; sorting takes its time
@@ -66,6 +68,7 @@ def test_a_stage_before_and_one_after(spark: Any, placed: Placed, mode: str) -> 
     assert placed(made).equals(want), "each action runs it again"
 
 
+@nightly(but_one="mode")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     "key", ["7", "cast(null as long)", "if(id % 3 = 0, null, id)"], ids=["one", "null", "some null"]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import failure, told
+from nights import nightly
 from pairs import Colour, Pair, Place
 from pyspark.sql import Row
 
@@ -51,6 +52,7 @@ def parts(made: Any) -> list[list[Any]]:
     return [sorted(map(shape, part)) for part in made.glom().collect()]
 
 
+@nightly(but_one="mode")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", KEYS)
 def test_keys_of_every_kind(spark: Any, kind: str, mode: str) -> None:
@@ -74,6 +76,7 @@ def test_all_keys_together_and_a_partition_function(spark: Any, mode: str) -> No
     assert parts(fbs.partition_by(rdd, 3, length, mode=mode)) == parts(rdd.partitionBy(3, length))
 
 
+@nightly(mode="blocking")
 @pytest.mark.parametrize("mode", MODES)
 def test_plain_pairs_in_their_thousands(spark: Any, mode: str) -> None:
     sc = spark.sparkContext
@@ -100,6 +103,7 @@ def test_what_is_unpacked_into_two_comes_out_as_a_tuple(spark: Any, mode: str) -
     assert {name for part in want for name, _ in part} == {"tuple"}
 
 
+@nightly(but_one="mode")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("record", [(1, 2, 3), (1,), "abc", 7, None], ids=repr)
 def test_what_is_no_pair_fails_here_and_there(spark: Any, record: Any, mode: str) -> None:
@@ -132,6 +136,7 @@ def test_sparks_own_spreads_nan_over_all_partitions(spark: Any) -> None:
     assert sum(1 for part in rdd.partitionBy(3).glom().collect() if part) > 1
 
 
+@nightly(mode="blocking")
 @pytest.mark.parametrize("mode", MODES)
 def test_what_reads_it_may_stop_early_and_go_on(spark: Any, mode: str) -> None:
     rdd = spark.sparkContext.range(0, 30_000, 1, 3).map(lambda i: (i % 100, i))

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from conftest import failure, in_time, no_run_left, told
+from nights import nightly
 from pairs import Place
 from pyspark.serializers import BatchedSerializer, CPickleSerializer
 from test_rdd_pairs import KEYS, parts, shape
@@ -109,6 +110,7 @@ def test_a_partition_function(spark: Any, mode: str) -> None:
     assert groups(fbs.group_by_key(rdd, 3, last, mode=mode)) == groups(rdd.groupByKey(3, last))
 
 
+@nightly(but_one="mode")
 @pytest.mark.parametrize("how", ["inner", "left", "right", "outer"])
 def test_pairs_are_joined_as_sparks_own(spark: Any, how: str, mode: str) -> None:
     sc = spark.sparkContext
@@ -123,6 +125,7 @@ def test_pairs_are_joined_as_sparks_own(spark: Any, how: str, mode: str) -> None
     assert parts(fbs.join(left, right, 3, how=how, mode=mode)) == parts(own[how](right, 3))
 
 
+@nightly(mode="blocking")
 def test_values_of_two_are_grouped_as_sparks_own(spark: Any, mode: str) -> None:
     sc = spark.sparkContext
     left = sc.parallelize([(key, i) for i, key in enumerate(ALL_KEYS[::2] * 3)], 3)
@@ -151,6 +154,7 @@ def test_one_key_has_all(spark: Any, mode: str) -> None:
     assert fbs.group_by_key(rdd, 3, mode=mode).mapValues(sorted).collect() == [("the one", list(range(50_000)))]
 
 
+@nightly(but_one="mode")
 @pytest.mark.parametrize("key", [[1], {1: 2}, ("a", [1])], ids=repr)
 def test_keys_that_cannot_be_hashed_fail_here_and_there(spark: Any, key: Any, mode: str) -> None:
     rdd = spark.sparkContext.parallelize([(1, 1), (key, 1)], 1)
@@ -176,6 +180,7 @@ def test_what_is_no_pair_is_named(spark: Any, mode: str) -> None:
         assert "record 1 is not a (key, value) pair" in failure(lambda make=make: make().count())
 
 
+@nightly(but_one="mode")
 @pytest.mark.parametrize("where", ["before", "after"])
 def test_a_function_that_fails_is_what_the_user_sees(spark: Any, where: str, mode: str) -> None:
     """Before: two values in one partition meet.  After: values of two partitions do."""
@@ -244,6 +249,7 @@ def test_some_of_the_partitions_alone(spark: Any, mode: str) -> None:
     assert dict(made.toLocalIterator()) == dict.fromkeys(range(300), 100)
 
 
+@nightly(mode="blocking")
 def test_more_keys_than_memory(spark: Any, mode: str) -> None:
     conf = fbs.ShuffleConf(memory_bytes=1 << 20, segment_size=4096)
     rdd = spark.sparkContext.range(0, 60_000, 1, 3).map(lambda i: (f"k{i * 7919 % 20_011}", i))
@@ -254,6 +260,7 @@ def test_more_keys_than_memory(spark: Any, mode: str) -> None:
     assert sides(fbs.co_group(rdd, two, 2, mode=mode, conf=conf)) == sides(rdd.cogroup(two, 2))
 
 
+@nightly(mode="blocking")
 def test_many_partitions_in_few_tasks(spark: Any, mode: str) -> None:
     """Of two RDDs: each side's partitions are read by tasks of that side."""
     sc = spark.sparkContext
@@ -330,11 +337,13 @@ def test_what_is_kept_as_pickles_is_as_what_is_made(spark: Any, mix: str, mode: 
     wanted = groups(made.groupByKey(2))
     if mix != "no value":
         most, total = (parts(made.reduceByKey(merge, 2)) for merge in (max, operator.add))
-    placed = [sorted(map(repr, some)) for some in made.partitionBy(2).glom().collect()]
-    for name, rdd in kept.items():
+    placed = [sorted(map(repr, each)) for each in made.partitionBy(2).glom().collect()]
+    # By day, three of the six of each mixture but one: as they are kept, and as they are mixed, are shown apart
+    some = slice(None) if LONG or mix == "ints" else slice(list(MIXES).index(mix) % 2, None, 2)
+    for name, rdd in list(kept.items())[some]:
         assert groups(fbs.group_by_key(rdd, 2, mode=mode)) == wanted, name
         moved = fbs.partition_by(rdd, 2, mode=mode).glom().collect()
-        assert [sorted(map(repr, some)) for some in moved] == placed, name
+        assert [sorted(map(repr, each)) for each in moved] == placed, name
         if mix != "no value":
             assert parts(fbs.reduce_by_key(rdd, max, 2, mode=mode)) == most, name
             assert parts(fbs.reduce_by_key(rdd, operator.add, 2, mode=mode)) == total, name

@@ -16,6 +16,7 @@ import pytest
 import stages
 from conftest import answers, in_time
 from deadline import GivenUp, within
+from nights import nightly
 from shapes import SHAPES
 from shapes_base import Shape, Shuffle, settings
 
@@ -27,8 +28,8 @@ LONG = os.environ.get("FASTBUF_LONG") == "1"
 
 
 def in_short_runs(number: int, shape: Shape, mode: str) -> bool:
-    """Every other one of pipelined, some of blocking (Spark's own shuffle), auto where there is something to choose."""
-    return shape.chooses if mode == "auto" else number % (2 if mode == "pipelined" else 6) == 0
+    """A third of pipelined, some of blocking (Spark's own shuffle), auto where there is something to choose."""
+    return shape.chooses if mode == "auto" else number % (3 if mode == "pipelined" else 9) == 0
 
 
 # By master: each change of it is another Spark
@@ -80,6 +81,7 @@ def test_an_action_that_hangs_is_given_up_and_the_next_session_works(sessions: A
     assert within(sessions.get("local[4]"), SOON_S, lambda: sessions.get("local[4]").range(7).count()) == 7
 
 
+@nightly
 def test_a_session_that_died_is_replaced(sessions: Any) -> None:
     died = sessions.get("local[4]")
     died.sparkContext._jsc.sc().stop()  # as Spark's scheduler does when it fails

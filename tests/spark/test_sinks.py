@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import ROOT, Sessions, failure, in_the_end
+from nights import nightly
 from test_sources import SPARKS, same
 
 import fastbuf_spark as fbs
@@ -84,6 +85,7 @@ def test_more_directories_than_files_that_are_open(spark: Any, tmp_path: Path) -
     assert same(spark.read.parquet(str(tmp_path / "out")), df.selectExpr("id", "cast(k as int) as k")) == 20_000
 
 
+@nightly(mode="blocking")
 @pytest.mark.parametrize("mode", MODES)
 def test_files_in_and_files_out(spark: Any, numbers: Path, tmp_path: Path, mode: str) -> None:
     """Through a shuffle and groups; then again in each of the modes."""
@@ -115,6 +117,7 @@ def late_failure(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     raise ValueError("after all rows")
 
 
+@nightly(but_one="mode")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("how", ["error", "overwrite", "append"])
 def test_a_failed_run_leaves_what_was_there(spark: Any, numbers: Path, tmp_path: Path, mode: str, how: str) -> None:
@@ -156,6 +159,7 @@ class WritesOn:
                 (self._folder / str(context.partitionId())).touch()
 
 
+@nightly(how="append")
 @pytest.mark.parametrize("how", ["error", "append"])
 def test_tasks_that_write_on_when_the_run_has_failed(spark: Any, tmp_path: Path, how: str) -> None:
     """Spark does not end them at once: the error is the one that failed it, and what they write goes away."""
@@ -232,6 +236,7 @@ class FailsFirst:
             raise ValueError("the first of all")
 
 
+@nightly(but_one="mode")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("at", [0, 1, 2])
 def test_a_stage_that_fails_once_writes_once(

@@ -15,6 +15,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from conftest import failure
+from nights import nightly
 
 import fastbuf_spark as fbs
 from fastbuf.errors import ConfigError, ResourceError, SchemaError
@@ -138,6 +139,7 @@ def test_what_spark_wrote(new_york: Any, tmp_path: Path) -> None:
     assert same(chosen.to_df(), want.where("id < 10").select("s", "st")) == 10
 
 
+@nightly(values=[["1", "99999999999"], ["2020-01-01"]])
 @pytest.mark.parametrize("values", [["1", "2"], ["1", "99999999999"], ["1.5", "2"], ["2020-01-01"], ["a b%=c", "1"]])
 def test_columns_of_directories(spark: Any, tmp_path: Path, values: list[str]) -> None:
     """Of the types that Spark finds, nulls among them; filtered files are not opened."""
@@ -192,6 +194,7 @@ def test_row_groups_are_shared_out_by_the_bytes_of_the_columns(spark: Any, tmp_p
     assert same(everything.filter(pc.field("n") < 100).to_df(), hundred) == 100
 
 
+@nightly(mode="blocking")
 @pytest.mark.parametrize("mode", ["pipelined", "blocking"])
 def test_many_splits_in_few_tasks(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
     """More than eight for each slot: producers read several of them, one after the other, each once."""

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from conftest import failure, in_the_end, in_time, no_run_left
+from nights import nightly
 
 import fastbuf_spark as fbs
 
@@ -60,6 +61,7 @@ def of_pairs(directory: str, then: str, pairs: Iterable[tuple[Any, Any]]) -> Ite
         yield sum(1 for _ in values)
 
 
+@nightly(but_one="mode")
 @pytest.mark.parametrize("then", ["succeed", "fail", "kill", "stop"])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", ["rows", "pairs", "pipeline"])

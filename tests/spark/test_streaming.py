@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from conftest import in_time
+from nights import nightly
 
 import fastbuf_spark as fbs
 from fastbuf.errors import PreflightError
@@ -30,6 +31,7 @@ def run(query: Any) -> None:
     query.stop()
 
 
+@nightly(mode="blocking")
 @pytest.mark.parametrize("mode", ["pipelined", "blocking", "auto"])
 def test_in_foreach_batch(stream: Any, mode: str, tmp_path: Path) -> None:
     found: list[list[tuple[int, int]]] = []
@@ -44,6 +46,7 @@ def test_in_foreach_batch(stream: Any, mode: str, tmp_path: Path) -> None:
     assert sorted(i for rows in found for _, i in rows) == list(range(ROWS))
 
 
+@nightly(but_one="mode")
 @pytest.mark.parametrize("output", ["append", "update"])
 @pytest.mark.parametrize("mode", ["auto", "blocking"])
 def test_inside_a_query(spark: Any, stream: Any, mode: str, output: str, tmp_path: Path) -> None:

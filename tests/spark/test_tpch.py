@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from nights import nightly
 
 import fastbuf_spark as fbs
 
@@ -100,6 +101,7 @@ def rows(df: Any, what: str = "", way: str = "") -> pa.Table:
     return found.sort_by([(name, "ascending") for name in found.column_names]).combine_chunks()
 
 
+@nightly(by=["ship date", "comment"])
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("by", KEYS)
 def test_lines_grouped(spark: Any, tables: Tables, by: str) -> None:

@@ -14,6 +14,7 @@ import time
 from typing import Any
 
 import pytest
+from nights import nightly
 from promises import PATIENCE_S, own_time
 
 import fastbuf as fb
@@ -94,6 +95,7 @@ def peer(name: str, transport: str) -> str:
     return name + (r" process \d+" if (name, transport) == ("producer", "memfd") else r" 127\.0\.0\.1:\d+")
 
 
+@nightly(but_one="transport")
 @pytest.mark.stress
 @transports
 @pytest.mark.parametrize("busy", [True, False], ids=["in the midst of data", "idle"])
@@ -120,6 +122,7 @@ def test_a_stopped_consumer_is_named_within_three_intervals(transport: str, busy
         end(process)
 
 
+@nightly(transport="memfd")
 @pytest.mark.stress
 @transports
 def test_a_stopped_producer_is_named_within_three_intervals(transport: str) -> None:
@@ -145,6 +148,7 @@ def test_a_stopped_producer_is_named_within_three_intervals(transport: str) -> N
         end(process)
 
 
+@nightly(transport="memfd")
 @pytest.mark.stress
 @transports
 def test_who_keeps_the_interpreter_to_itself_is_not_lost(transport: str) -> None:
@@ -192,6 +196,7 @@ class Swallower:
         self.server.close()
 
 
+@nightly(traffic=False)
 @pytest.mark.stress
 @pytest.mark.parametrize("traffic", [True, False], ids=["in the midst of data", "idle"])
 def test_a_cut_that_nobody_is_told_of_is_found_by_both_ends(traffic: bool) -> None:
@@ -237,6 +242,7 @@ def test_a_cut_that_nobody_is_told_of_is_found_by_both_ends(traffic: bool) -> No
         assert far.pool.available == 64
 
 
+@nightly(transport="tcp")
 @pytest.mark.stress
 @transports
 def test_who_is_only_slow_is_not_lost(transport: str) -> None:

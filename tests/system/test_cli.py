@@ -19,6 +19,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from nights import nightly
 
 ROOT = Path(__file__).resolve().parents[2]
 HOW_TO = ROOT / "docs" / "howto" / "run-a-user-file.md"
@@ -115,7 +116,7 @@ def test_demo_shows_both_ways_and_that_they_agree(tmp_path: Path) -> None:
 
 def test_demo_that_is_stopped_leaves_nothing(tmp_path: Path) -> None:
     with demo(tmp_path) as running:
-        said_until(running, "fastbuf, 1 of 1")
+        said_until(running, "Spark's own, lifted, warm-up")  # so that fastbuf's is under way, or about to be
         assert list((tmp_path / "temporary").iterdir())
         os.killpg(running.pid, signal.SIGINT)  # as a terminal does
         said, _ = running.communicate(timeout=120)
@@ -144,7 +145,7 @@ def alive_in(session: int) -> list[list[str]]:
     [
         (["--scale", "0"], "0 is not in the range"),
         (["--picture", "nowhere/demo.svg"], "there is no folder"),
-        (["--master", "local[2]"], "slots"),
+        pytest.param(["--master", "local[2]"], "slots", marks=nightly),  # Spark has to start for it
     ],
 )
 def test_demo_says_what_it_cannot_do(arguments: list[str], says: str, tmp_path: Path) -> None:
@@ -157,7 +158,7 @@ def test_demo_says_what_it_cannot_do(arguments: list[str], says: str, tmp_path: 
     assert [file.suffix for file in (tmp_path / "temporary").iterdir()] in ([], [".log"])  # Spark's, which it names
 
 
-@pytest.mark.skipif(os.environ.get("FASTBUF_LONG") != "1", reason="takes a minute: set FASTBUF_LONG=1")
+@nightly
 def test_demo_with_a_slow_consumer_stays_under_its_cap(tmp_path: Path) -> None:
     with demo(tmp_path, "--slow-consumer", "40", "--memory-mb", "2") as running:
         said, _ = running.communicate(timeout=500)
@@ -204,6 +205,7 @@ def test_shuffle_of_a_users_file(user_folder: Path) -> None:
     ]
 
 
+@nightly
 def test_shuffle_with_a_function_that_fails(user_folder: Path) -> None:
     with (user_folder / "my_stages.py").open("a") as file:
         file.write(

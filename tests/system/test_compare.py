@@ -10,6 +10,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from nights import nightly
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "explanation" / "flow-controls.md"
@@ -30,6 +31,7 @@ def figures() -> Any:
     return json.loads((FOLDER / "figures.json").read_text())
 
 
+@nightly
 def test_it_runs(tmp_path: Path) -> None:
     """Every story under every flow control, a twentieth as long."""
     command = [sys.executable, str(ROOT / "benches" / "compare.py"), "--quick", "--to", str(tmp_path)]

@@ -1,8 +1,8 @@
 """Every Python example of README.md and docs/ runs.
 
 The examples of one page share a namespace and a session of Spark, in order, as a reader would type them.  All pages run
-in one process, so that Spark's JVM starts once.  A block in ``python`` fences is run unless it has a title: then it is
-a file, which another test uses.
+in one process, those with the same master on one SparkContext, so that Spark starts once for each.  A block in
+``python`` fences is run unless it has a title: then it is a file, which another test uses.
 """
 
 from __future__ import annotations
@@ -22,9 +22,27 @@ FENCE = re.compile(r"^```python[ ]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 RUNNER = """
 import json, sys, traceback
+from pyspark.sql import SparkSession
+
+stop, SparkSession.stop = SparkSession.stop, lambda session: None  # a page's last line, and the next page goes on
+
+def on_to(master):
+    '''A session with no settings, no tables and no cache of the page before, on its context if that has this master.'''
+    before = SparkSession._instantiatedSession
+    if before is None:
+        return
+    if before.sparkContext.master != master:
+        stop(before)
+        return
+    before.catalog.clearCache()
+    SparkSession._instantiatedSession = SparkSession._activeSession = fresh = before.newSession()
+    java = SparkSession._get_j_spark_session_class(fresh._jvm)
+    java.setDefaultSession(fresh._jsparkSession)
+    java.setActiveSession(fresh._jsparkSession)
 
 outcomes = {}
-for page, blocks in json.load(open(sys.argv[1])):
+for page, master, blocks in json.load(open(sys.argv[1])):
+    on_to(master)
     space = {"__name__": "__main__"}
     for number, (line, code) in enumerate(blocks):
         name = f"{page}:{line}"
@@ -33,10 +51,9 @@ for page, blocks in json.load(open(sys.argv[1])):
             outcomes[name] = ""
         except BaseException:
             outcomes[name] = traceback.format_exc()
+            on_to(None)                              # who knows in what state it is
             break                                    # what follows on the page builds on it
-    pyspark = sys.modules.get("pyspark")
-    if pyspark and pyspark.SparkContext._active_spark_context:
-        pyspark.SparkContext._active_spark_context.stop()  # the next page may ask for another master
+on_to(None)
 json.dump(outcomes, open(sys.argv[2], "w"))
 """
 
@@ -46,7 +63,15 @@ def blocks_of(page: Path) -> list[tuple[int, str]]:
     return [(text.count("\n", 0, match.start()) + 1, match[1]) for match in FENCE.finditer(text)]
 
 
+def master_of(blocks: list[tuple[int, str]]) -> str | None:
+    """What the page gives Spark's builder; None: it has no Spark."""
+    found = re.search(r'[.]master\("(.*?)"\)', "".join(code for _, code in blocks))
+    return found[1] if found else None
+
+
 EXAMPLES = {str(page.relative_to(ROOT)): blocks_of(page) for page in PAGES}
+# Each change of the master is another Spark
+ORDERED = sorted(((name, master_of(blocks), blocks) for name, blocks in EXAMPLES.items()), key=lambda one: str(one[1]))
 NAMES = [f"{page}:{line}" for page, blocks in EXAMPLES.items() for line, _ in blocks]
 
 
@@ -54,7 +79,7 @@ NAMES = [f"{page}:{line}" for page, blocks in EXAMPLES.items() for line, _ in bl
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("docs")
     (folder / "runner.py").write_text(RUNNER)
-    (folder / "examples.json").write_text(json.dumps(list(EXAMPLES.items())))
+    (folder / "examples.json").write_text(json.dumps(ORDERED))
     done = subprocess.run(
         [sys.executable, "runner.py", "examples.json", "outcomes.json"],
         capture_output=True,

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from nights import nightly
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = sorted((Path(__file__).parent / "programs").glob("*.py"))
@@ -17,6 +18,7 @@ def test_there_are_twenty() -> None:
     assert len(PROGRAMS) >= 20
 
 
+@nightly(but_one="flags")
 @pytest.mark.parametrize("flags", [[], ["-X", "dev", "-W", "error"]], ids=["plain", "strict"])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
 def test_it_runs(program: Path, flags: list[str], tmp_path: Path) -> None:

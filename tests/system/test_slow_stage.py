@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from nights import nightly
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "slow-stage.md").read_text()
@@ -129,6 +130,7 @@ def shown(url: str, said: str, picture: Path) -> None:
         browser.close()
 
 
+@nightly
 def test_five_minutes(tmp_path: Path, run: Callable[[int], Running]) -> None:
     assert [words.split()[0] for words in COMMANDS] == ["pip", "python", "fastbuf", "python"]
     (tmp_path / "visits.py").write_text(PROGRAM)

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from nights import nightly
 
 pytest.importorskip("mypy", reason="stubtest is mypy's: pip install 'fastbuf[lint]'")
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,11 +37,13 @@ def stubtest(folder: Path, modules: list[str] | None = None) -> subprocess.Compl
     )
 
 
+@nightly
 def test_stubs_say_what_the_extensions_have() -> None:
     done = stubtest(ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@nightly
 def test_a_stub_that_is_not_true_is_seen(tmp_path: Path) -> None:
     ignored = shutil.ignore_patterns("*.c", "__pycache__")
     for folder in ("fastbuf", "bindings", ".ci"):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nights import nightly
 
 import fastbuf as fb
 
@@ -91,6 +92,7 @@ def ends(kind: str, stall_s: float | None, **settings: Any) -> Iterator[tuple[fb
         assert near.pool.available == far.pool.available == 64
 
 
+@nightly(but_one="kind")
 @ways
 def test_a_live_producer_that_is_quiet_is_no_error(kind: str, way: Callable[[fb.InputGate], Any]) -> None:
     """Iteration, ``poll`` and ``poll_async`` raised StallTimeout; polls with a timeout did not."""
