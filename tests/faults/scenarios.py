@@ -97,6 +97,13 @@ def gc_storm(chance: random.Random) -> Planted:
     return Planted(_with(world, collect_s=cost), (Truth("total", place, ("gc",)),))
 
 
+def paging(chance: random.Random) -> Planted:
+    world = _plain(chance)
+    place = chance.randrange(world.consumers)
+    cost = {place: _even(world.consumers, chance.uniform(3, 6))}
+    return Planted(_with(world, page_s=cost), (Truth("total", place, ("paging",)),))
+
+
 def stopped(chance: random.Random) -> Planted:
     world = _plain(chance, 0.9)
     place = chance.randrange(world.consumers)
@@ -197,6 +204,7 @@ SCENARIOS: dict[str, Callable[[random.Random], Planted]] = {
         redos,
         hot_key,
         gc_storm,
+        paging,
         stopped,
         slow_link,
         slow_sink,
