@@ -73,6 +73,11 @@ def one_consumer(chance: random.Random) -> Planted:
     return Planted(world, (Truth("total", None, ("user_function",)),))
 
 
+def one_healthy(chance: random.Random) -> Planted:
+    """The same with time to spare: it has no peers, and is not to blame for that."""
+    return Planted(World(1, (_even(1, chance.uniform(0.4, 0.55)),), seed=chance.randrange(1 << 20)))
+
+
 def redos(chance: random.Random) -> Planted:
     consumers = 2
     world = World(
@@ -201,6 +206,7 @@ SCENARIOS: dict[str, Callable[[random.Random], Planted]] = {
         spike,
         sleep_one,
         one_consumer,
+        one_healthy,
         redos,
         hot_key,
         gc_storm,
