@@ -29,7 +29,7 @@ OUTPUT_WAITS = ("credit", "link", "segment")
 PRESSED = (*OUTPUT_WAITS, "engine_out")
 IDLE = ("input", "engine_in")
 #: If a consumer that producers wait for is idle for this share of its time, the cause may be the link (WAY_IDLE) or too
-#: little credit (CREDITS_IDLE).
+#: little credit (CREDITS_IDLE); from WAY_IDLE on it does not lack a CPU.
 WAY_IDLE, CREDITS_IDLE = 0.3, 0.6
 #: Up to this lost share of the producers' time (FIRM), a consumer that is idle for OFTEN_IDLE of its own is not named.
 FIRM, OFTEN_IDLE = 0.5, 0.2
@@ -535,6 +535,9 @@ class _Look:
             mine = self.cpu_s(task.host)
             if task.machine_s - mine < max(NEIGHBOURS * task.cores * task.wall_s, mine):
                 return False
+        # Some of its wait for rows is one for a CPU.  If the rest is long, it has time left, and the rows are too slow
+        if task.seconds.get("input", 0.0) - task.queued_s >= WAY_IDLE * task.wall_s:
+            return False
         # Its wait for a CPU must be half of its function's time: a function that sleeps or waits for a service does not
         # lack a CPU.  It must also explain the producers' blocked share: else it would be too slow with a CPU as well
         blocked = self.lost / self.wall_s if self.wall_s > 0 else 0.0
