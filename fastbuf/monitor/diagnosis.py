@@ -527,6 +527,10 @@ class _Look:
 
     def lacks_cpu(self, task: Task) -> bool:
         """Whether it waits for a CPU, because of other processes or of a limit."""
+        # Some of its wait for rows is one for a CPU.  If the rest is long, it has time left, and the rows are too slow
+        lacked = max(task.queued_s or 0.0, task.throttled_s or 0.0)
+        if task.seconds.get("input", 0.0) - lacked >= WAY_IDLE * task.wall_s:
+            return False
         if (task.throttled_s or 0.0) >= 0.25 * task.wall_s > 0:
             return True
         if task.queued_s is None or task.cpu_s is None:
@@ -535,9 +539,6 @@ class _Look:
             mine = self.cpu_s(task.host)
             if task.machine_s - mine < max(NEIGHBOURS * task.cores * task.wall_s, mine):
                 return False
-        # Some of its wait for rows is one for a CPU.  If the rest is long, it has time left, and the rows are too slow
-        if task.seconds.get("input", 0.0) - task.queued_s >= WAY_IDLE * task.wall_s:
-            return False
         # Its wait for a CPU must be half of its function's time: a function that sleeps or waits for a service does not
         # lack a CPU.  It must also explain the producers' blocked share: else it would be too slow with a CPU as well
         blocked = self.lost / self.wall_s if self.wall_s > 0 else 0.0

@@ -173,12 +173,12 @@ def test_a_link_is_to_blame_only_where_its_receivers_wait() -> None:
     assert one(diagnose("e", producers, [task(0, user=9.9, input=0.1)])).cause == "user_function"
 
 
-def test_a_slow_link_is_named_though_its_receiver_waits_for_a_cpu_as_well() -> None:
-    """Others use all CPUs, but it has time to spare: each wait for a CPU is followed by a longer one for rows."""
-    waits = {"machine_s": 10.2, "cores": 2}
+@pytest.mark.parametrize("waits", [{"queued_s": 1.11, "machine_s": 10.2, "cores": 2}, {"throttled_s": 1.5}])
+def test_a_slow_link_is_named_though_its_receiver_waits_for_a_cpu_as_well(waits: dict[str, float]) -> None:
+    """Others use all CPUs, or its group has used its share: for far longer it waits for rows, and so has time left."""
     consumers = [
-        task(0, rows=7337, input=4.37, user=0.72, codec=0.02, cpu_s=0.08, queued_s=0.95, **waits),
-        task(1, rows=7902, input=4.18, user=0.9, codec=0.04, cpu_s=0.08, queued_s=1.11, **waits),
+        task(0, rows=7337, input=4.37, user=0.72, codec=0.02, cpu_s=0.08, queued_s=0.1),
+        task(1, rows=7902, input=4.18, user=0.9, codec=0.04, cpu_s=0.08, **waits),
     ]
     sources = [
         source(0, {1: 3.89}, user=1.29, looks=20, unsent={1: 18}),
