@@ -39,7 +39,6 @@ SEGMENT = 16384
 TCP = {"transport": "tcp"}
 START_S = 60.0  # for Spark's workers to import what they need
 SPIN = "while True: pass"
-HEAP = 1_000_000  # rows that are kept in the JVM, of about 100 bytes each
 SOURCE, TOTAL = "producers", "Work"
 
 
@@ -339,8 +338,6 @@ class Job:
         )
         if world.sink is not None:
             made = made.mapInArrow(world.sink, df.schema)
-        # So much that is in use makes each collection take long
-        self.kept = spark.range(HEAP)._jdf.collectAsList() if world.collecting is not None else None
         self.made = made
         self.before = {run.number for run in fbs.progress()}  # of the job before, which may be about to end
         self.over = threading.Event()
@@ -415,4 +412,3 @@ class Job:
             other.join()
         self.spark.sparkContext.cancelAllJobs()
         self.thread.join(60)
-        self.kept = None
