@@ -160,13 +160,14 @@ def _stages(job: dict[str, Any], roots: list[dict[str, Any]]) -> Table:
     blamed = {root["vertex"] for root in roots}
     for vertex in job["vertices"]:
         held = vertex["backPressured"]["max"]
+        timed = not vertex["subtasks"] or any(map(seconds_of, vertex["subtasks"]))  # else only rows are told
         table.add_row(
             Text("►" if vertex["id"] in blamed else " ", style="bold red"),
             Text(vertex["name"], overflow="ellipsis"),  # as text: the user chose the name, and it may look like markup
             str(vertex["parallelism"]),
-            f"{vertex['busy']['max']:.0%}",
-            f"{vertex['busy']['mean']:.0%}",
-            Text(f"{held:.0%}", style=LEVELS[vertex["level"]]),
+            f"{vertex['busy']['max']:.0%}" if timed else "-",
+            f"{vertex['busy']['mean']:.0%}" if timed else "-",
+            Text(f"{held:.0%}", style=LEVELS[vertex["level"]]) if timed else "-",
             f"{vertex['records']:,}",
             f"{vertex['recordsPerSecond']:,.0f}",
         )

@@ -29,7 +29,7 @@ OUTPUT_WAITS = ("credit", "link", "segment")
 PRESSED = (*OUTPUT_WAITS, "engine_out")
 IDLE = ("input", "engine_in")
 #: If a consumer that producers wait for is idle for this share of its time, the cause may be the link (WAY_IDLE) or too
-#: little credit (CREDITS_IDLE).
+#: little credit (CREDITS_IDLE); from WAY_IDLE on it does not lack a CPU.
 WAY_IDLE, CREDITS_IDLE = 0.3, 0.6
 #: Up to this lost share of the producers' time (FIRM), a consumer that is idle for OFTEN_IDLE of its own is not named.
 FIRM, OFTEN_IDLE = 0.5, 0.2
@@ -527,6 +527,10 @@ class _Look:
 
     def lacks_cpu(self, task: Task) -> bool:
         """Whether it waits for a CPU, because of other processes or of a limit."""
+        # Some of its wait for rows is one for a CPU.  If the rest is long, it has time left, and the rows are too slow
+        lacked = max(task.queued_s or 0.0, task.throttled_s or 0.0)
+        if task.seconds.get("input", 0.0) - lacked >= WAY_IDLE * task.wall_s:
+            return False
         if (task.throttled_s or 0.0) >= 0.25 * task.wall_s > 0:
             return True
         if task.queued_s is None or task.cpu_s is None:

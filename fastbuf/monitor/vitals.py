@@ -150,9 +150,9 @@ def _collectors() -> tuple[str, ...]:
 
 
 def _jvm_gc_s(files: list[_File]) -> float | None:
-    """Seconds in which the JVM's garbage collector ran, and its other threads were stopped; None: there is no JVM."""
+    """Seconds in which the JVM's collector ran or waited for a CPU, and other threads were stopped; None: no JVM."""
     found = [_schedule(file) for file in files]
-    return sum(each[0] for each in found if each is not None) if any(found) else None
+    return sum(sum(each) for each in found if each is not None) if any(found) else None
 
 
 def _some_moment() -> None:

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +50,14 @@ def run(name: str, seed: int, seconds: float = RUN_S, record: Path | None = None
 def judge_again(path: Path) -> Outcome:
     """The same of a record, by the rules of now."""
     header, said = records.again(path)
-    outcome = Outcome(header["name"], header["seed"], list(plant(header["name"], header["seed"]).truths))
+    if "runs" in header:
+        truths = [Truth(t["stage"], t["subtask"], tuple(t["causes"])) for t in header["truths"]]
+        outcome = Outcome("spark " + header["name"], header["seed"], truths)
+    else:
+        outcome = Outcome(header["name"], header["seed"], list(plant(header["name"], header["seed"]).truths))
     for tick, exchanges in zip(header["ticks"], said, strict=True):
         note(outcome, exchanges, float(round(tick - header["began"])))
-    judged_by_others(outcome, said[-1])
+    judged_by_others(outcome, said[-1] if said else [])
     return outcome
 
 
@@ -62,34 +66,41 @@ def judged_by_others(outcome: Outcome, exchanges: list[dict[str, Any]]) -> None:
     outcome.others = {"Flink's rule": sorted(flinks_rule(exchanges)), "pool table": sorted(pool_table(exchanges))}
 
 
-def run_in_spark(name: str, seed: int, seconds: float = RUN_S) -> Outcome:
+def run_in_spark(name: str, seed: int, seconds: float = RUN_S, record: Path | None = None) -> Outcome:
     """The same in Spark, from the first rows that came on."""
     import spark_worlds
 
     world, truths = spark_worlds.plant(name, seed)
     outcome = Outcome("spark " + name, seed, list(truths))
-    with spark_worlds.Job(spark_worlds.session(), world, Path(tempfile.gettempdir()) / "fastbuf-faults") as job:
+    kept: records.Kept = []
+    ticks: list[float] = []
+    numbers: list[list[int]] = []
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        records.recorded_in_spark(kept),
+        spark_worlds.Job(spark_worlds.session(), world, Path(folder)) as job,
+    ):
         wait = time.monotonic() + spark_worlds.START_S
         while not job.runs() and time.monotonic() < wait:
             time.sleep(0.1)
         begin = time.monotonic()
+        exchanges = []
         for tick in range(1, int(seconds) + 1):
             time.sleep(max(0.0, begin + tick - time.monotonic()))
+            ticks.append(time.monotonic())
             found = job.runs()
-            exchanges = [
-                {
-                    "stages": (spark_worlds.SOURCE, spark_worlds.TOTAL),
-                    "producers": dict(one.producers),
-                    "consumers": dict(one.consumers),
-                    "diagnosis": one.diagnosis,
-                }
-                for one in found
-            ]
+            numbers.append([run.number for run in found])
+            exchanges = records.in_spark(found)
             note(outcome, exchanges, float(tick))
         if world.hot and any(t.subtask == -1 for t in truths):
             rows = {k: f.get("records", 0) for e in exchanges for k, f in e["consumers"].items()}
             outcome.truths = [replace(t, subtask=max(rows, key=rows.__getitem__)) for t in truths]
         judged_by_others(outcome, exchanges)
+    if record is not None:
+        record.mkdir(parents=True, exist_ok=True)
+        header = {"name": name, "seed": seed, "began": begin, "runs": numbers}
+        header["truths"] = [asdict(t) for t in outcome.truths]
+        records.write(record / f"spark-{name}-{seed}.json.gz", kept, ticks, header)
     return outcome
 
 
@@ -149,7 +160,7 @@ def main() -> int:
 
         def one(place: tuple[str, int]) -> Outcome:
             if given.spark:
-                return run_in_spark(*place, given.seconds)
+                return run_in_spark(*place, given.seconds, given.record)
             return run(*place, given.seconds, given.record)
 
         for outcome in pool.map(one, wanted):

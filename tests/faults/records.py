@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +31,22 @@ class Recorded(fb.Monitor):
         super().take(told)
 
 
+@contextlib.contextmanager
+def recorded_in_spark(kept: Kept) -> Iterator[None]:
+    """While this holds, what Spark's driver is told is kept as well."""
+    from fastbuf_spark.driver.summary import RunSummary
+
+    tells = RunSummary.tells
+
+    def keep(summary: RunSummary, side: str, partition: int, stats: dict[str, Any]) -> None:
+        told = {"name": summary.name, "number": summary.number, "side": side, "partition": partition, "figures": stats}
+        kept.append((time.monotonic(), [told]))
+        tells(summary, side, partition, stats)
+
+    with mock.patch.object(RunSummary, "tells", keep):
+        yield
+
+
 def write(path: Path, kept: Kept, ticks: list[float], header: dict[str, Any]) -> None:
     """The reports of a run, and when verdicts were taken."""
     with gzip.open(path, "wt") as file:
@@ -46,6 +63,8 @@ def again(path: Path) -> tuple[dict[str, Any], list[list[dict[str, Any]]]]:
     now = [0.0]
     said = []
     clock = SimpleNamespace(monotonic=lambda: now[0], time=lambda: now[0])
+    if "runs" in header:
+        return header, _again_in_spark(header, kept, now, clock)
     with mock.patch.object(collector, "time", clock):
         monitor = fb.Monitor()
         for tick in header["ticks"]:
@@ -55,3 +74,32 @@ def again(path: Path) -> tuple[dict[str, Any], list[list[dict[str, Any]]]]:
             now[0] = tick
             said.append(monitor.snapshot())
     return header, said
+
+
+def in_spark(runs: Iterable[Any]) -> list[dict[str, Any]]:
+    """Runs as a monitor's snapshot has them."""
+    return [
+        {
+            "stages": ("producers", run.name),
+            "producers": dict(run.producers),
+            "consumers": dict(run.consumers),
+            "diagnosis": run.diagnosis,
+        }
+        for run in runs
+    ]
+
+
+def _again_in_spark(header: dict[str, Any], kept: Kept, now: list[float], clock: Any) -> list[list[dict[str, Any]]]:
+    from fastbuf_spark.driver import summary
+
+    runs: dict[int, Any] = {}
+    said = []
+    with mock.patch.object(summary, "time", clock):
+        for tick, numbers in zip(header["ticks"], header["runs"], strict=True):
+            while kept and kept[0][0] <= tick:
+                now[0], (told,) = kept.pop(0)
+                run = runs.setdefault(told["number"], summary.RunSummary("", told["name"], "pipelined"))
+                run.tells(told["side"], told["partition"], told["figures"])
+            now[0] = tick
+            said.append(in_spark(runs[number] for number in numbers if number in runs))
+    return said

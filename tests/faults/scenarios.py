@@ -73,6 +73,11 @@ def one_consumer(chance: random.Random) -> Planted:
     return Planted(world, (Truth("total", None, ("user_function",)),))
 
 
+def one_healthy(chance: random.Random) -> Planted:
+    """The same with time to spare: it has no peers, and is not to blame for that."""
+    return Planted(World(1, (_even(1, chance.uniform(0.4, 0.55)),), seed=chance.randrange(1 << 20)))
+
+
 def redos(chance: random.Random) -> Planted:
     consumers = 2
     world = World(
@@ -95,6 +100,13 @@ def gc_storm(chance: random.Random) -> Planted:
     place = chance.randrange(world.consumers)
     cost = {place: _even(world.consumers, chance.uniform(3, 6))}
     return Planted(_with(world, collect_s=cost), (Truth("total", place, ("gc",)),))
+
+
+def paging(chance: random.Random) -> Planted:
+    world = _plain(chance)
+    place = chance.randrange(world.consumers)
+    cost = {place: _even(world.consumers, chance.uniform(3, 6))}
+    return Planted(_with(world, page_s=cost), (Truth("total", place, ("paging",)),))
 
 
 def stopped(chance: random.Random) -> Planted:
@@ -194,9 +206,11 @@ SCENARIOS: dict[str, Callable[[random.Random], Planted]] = {
         spike,
         sleep_one,
         one_consumer,
+        one_healthy,
         redos,
         hot_key,
         gc_storm,
+        paging,
         stopped,
         slow_link,
         slow_sink,

@@ -162,6 +162,8 @@ class SparkWorld:
     bursts: int = 0
     late: float = 0.0
     collecting: float | None = None
+    mode: str = "pipelined"
+    rows: int = 10_000_000
 
 
 def plant(name: str, seed: int) -> tuple[SparkWorld, tuple[Truth, ...]]:
@@ -219,6 +221,11 @@ def plant(name: str, seed: int) -> tuple[SparkWorld, tuple[Truth, ...]]:
         conf = {"memory_bytes": 8 * SEGMENT, "segment_size": SEGMENT, "overdraft": 0}
         world = SparkWorld(consumers, work, world.before, conf=conf, bursts=chance.choice((400, 600)))
         return world, (Truth(SOURCE, None, ("segments", "credits")),)
+    if name == "blocking":  # nothing runs at the same time, so nobody holds up anybody, however slow
+        row_s[place] *= chance.uniform(4, 10)
+        world.work, world.mode, world.rows = Work(tuple(row_s)), "blocking", 40_000
+        world.hot = chance.choice((0.0, 0.6))
+        return world, ()
     if name == "one_credit":
         world.conf, world.late = {**TCP, "exclusive": 1, "floating": 0}, chance.uniform(0.01, 0.03)
         # A writer may hold as many segments as its consumers have given credit: both are too few, by the same settings
@@ -269,6 +276,7 @@ SCENARIOS = (
     "few_segments",
     "one_credit",
     "jvm_gc",
+    "blocking",
 )
 
 
@@ -313,7 +321,7 @@ class Job:
             places = fb.hash_partition(keys, "k", world.consumers).tolist()
             one_each = ", ".join(f"{places.index(place)}L" for place in range(world.consumers))
             key = f"element_at(array({one_each}), int(id / {world.bursts} % {world.consumers}) + 1)"
-        df = spark.range(0, 10_000_000, 1, PRODUCERS).selectExpr(f"{key} as k", "repeat('x', 500) as text")
+        df = spark.range(0, world.rows, 1, PRODUCERS).selectExpr(f"{key} as k", "repeat('x', 500) as text")
         if world.scan is not None:
             df = df.mapInArrow(world.scan, df.schema)
         conf = replace(fbs.ShuffleConf(memory_bytes="1m", batch_rows=200, batch_bytes="128k"), **world.conf)
@@ -325,13 +333,13 @@ class Job:
             num_partitions=world.consumers,
             before=world.before,
             before_schema=df.schema,
-            mode="pipelined",
+            mode=self.world.mode,
             conf=conf,
         )
         if world.sink is not None:
             made = made.mapInArrow(world.sink, df.schema)
         self.made = made
-        self.before = {run.epoch for run in fbs.progress()}  # of the job before, which may be about to end
+        self.before = {run.number for run in fbs.progress()}  # of the job before, which may be about to end
         self.over = threading.Event()
 
     def __enter__(self) -> Job:
@@ -391,7 +399,9 @@ class Job:
         """Those that are under way and have begun to move rows."""
         import fastbuf_spark as fbs
 
-        return [run for run in fbs.progress() if run.records_received and run.epoch not in self.before]
+        blocking = self.world.mode == "blocking"  # its consumers begin when its producers have ended
+        new = [run for run in fbs.progress() if run.number not in self.before]
+        return [run for run in new if (run.records_sent if blocking else run.records_received)]
 
     def __exit__(self, *_: object) -> None:
         self.over.set()

@@ -67,7 +67,7 @@ def test_scores_count_what_was_named_and_what_was_missed() -> None:
     assert "recall 2/5" in text
     assert "cause: precision 2/5" in text
     assert "false alarms: 1/10" in text
-    assert "worst 5.0 s" in text
+    assert "median 5.0 s, 95 % within 5.0 s, worst 5.0 s" in text
 
 
 def test_wilson_is_the_textbooks() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
+import mmap
 import multiprocessing
 import os
 import queue
@@ -16,6 +17,7 @@ import random
 import re
 import signal
 import socket
+import tempfile
 import threading
 import time
 from dataclasses import dataclass, field
@@ -36,6 +38,7 @@ PRODUCERS = 2
 KEYS = 600
 PIECE = 4096  #: bytes that a link takes at a time
 START_S = 30.0  #: that all processes may take to be ready
+FILE = 32 << 20  #: bytes
 HEAP = 150_000  #: objects that the collector has to look at
 
 
@@ -55,6 +58,8 @@ class World:
         Which share of the rows has one key, and which consumer gets it.
     collect_s
         By consumer: seconds of Python's collector for each row, about.
+    page_s
+        By consumer: seconds of waiting for pages of a file that nothing keeps in memory, for each row, about.
     backtrack_s
         Seconds for each row of a regular expression that goes astray, in every consumer.
     stop
@@ -77,6 +82,7 @@ class World:
     burn: bool = False
     hot: tuple[float, int] | None = None
     collect_s: dict[int, float] = field(default_factory=dict)
+    page_s: dict[int, float] = field(default_factory=dict)
     backtrack_s: float = 0.0
     stop: dict[int, float] = field(default_factory=dict)
     spike: tuple[int, float, float] | None = None
@@ -138,6 +144,34 @@ class Heap:
             self.owed_s -= self.once_s
 
 
+class Pages:
+    """A file that is read at random places, and of which the kernel is told to forget what was read."""
+
+    def __init__(self) -> None:
+        self.file = tempfile.TemporaryFile()  # noqa: SIM115 - as long as its process
+        self.file.write(os.urandom(FILE))
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        self.map = mmap.mmap(self.file.fileno(), FILE, prot=mmap.PROT_READ)
+        self.map.madvise(mmap.MADV_RANDOM)
+        self.places = random.sample(range(0, FILE, mmap.PAGESIZE), FILE // mmap.PAGESIZE)
+        self.at = len(self.places)
+        self.owed_s = 0.0
+
+    def read(self, rows: int, seconds: float) -> None:
+        """As many pages as take so long."""
+        self.owed_s += rows * seconds
+        begin = time.perf_counter()
+        while self.owed_s > time.perf_counter() - begin:
+            if self.at == len(self.places):
+                self.at = 0
+                self.map.madvise(mmap.MADV_DONTNEED)
+                os.posix_fadvise(self.file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            self.map[self.places[self.at]]
+            self.at += 1
+        self.owed_s -= time.perf_counter() - begin
+
+
 def store(rows: int, seconds: float) -> None:
     """A sink."""
     time.sleep(rows * seconds)
@@ -186,6 +220,7 @@ def produce(world: World, number: int, monitor: fb.MonitorAddress, pipe: Connect
 
 def consume(world: World, number: int, monitor: fb.MonitorAddress, pipe: Connection) -> None:
     heap = Heap() if number in world.collect_s else None
+    pages = Pages() if number in world.page_s else None
     begin, spiked = float("inf"), False
     with environment(world) as env:
         env.listen()
@@ -205,6 +240,8 @@ def consume(world: World, number: int, monitor: fb.MonitorAddress, pipe: Connect
                 (crunch if world.burn else lookup)(len(part), world.row_s[number])
                 if heap is not None:
                     heap.litter(len(part), world.collect_s[number])
+                if pages is not None:
+                    pages.read(len(part), world.page_s[number])
                 if world.backtrack_s:
                     match(len(part), world.backtrack_s)
                 if world.spike is not None and number == world.spike[0] and not spiked:

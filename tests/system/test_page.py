@@ -556,4 +556,21 @@ def test_tasks_that_tell_their_rows_alone_are_shown_with_them(opened: Open) -> N
             '#tasks tr[data-subtask="0"] .s-other', "all => all.map(part => part.getBoundingClientRect().width)"
         )
         assert sum(widths) == 0
+        # Of times nothing is known, so no share of them is told, be it of nought
+        assert found.texts("#sentence") == [
+            "Nothing is known of what holds up this exchange: its tasks tell their rows and bytes alone."
+        ]
+        assert found.texts(".node .about") == ["2 subtasks · 41.0 k rows", "0 subtasks · nothing told yet"]
+        assert found.texts(".edge text") == ["blocking"]
+        assert found.texts("#flame .empty") == ["Of these tasks no code is looked at."]
+        assert found.texts("#tasks .small") == ["runs · 41.0 k rows", "ended · 7 rows"]  # in a narrow window
         assert found.said == []
+
+
+def test_the_stage_that_runs_is_shown_first(opened: Open) -> None:
+    """The consumers of a blocking exchange begin when its producers have ended."""
+    told = {0: {"records": 41_000, "bytes": 1 << 20, "state": "runs"}}
+    with serve(lambda: [Exchange("a", "blocks", "blocking", began=time.time(), producers=told)]) as server:
+        found = opened(of=server)
+        found.page.wait_for_selector('#tasks tr[data-subtask="0"]')
+        assert found.texts("#subtasks-title code") == ["producers of blocks"]

@@ -1,5 +1,5 @@
 // Where in the code a stage's tasks were found, as a flame graph: on a CPU, waiting, or both.
-import { make, percent } from "/page/format.js";
+import { make, percent, timed } from "/page/format.js";
 
 const HIGH = 22, THIN = 0.002, EVERY_MS = 5000;
 const KINDS = { full: "all", on_cpu: "on CPU", off_cpu: "waiting" };
@@ -38,7 +38,7 @@ export class Flame {
     const which = this.pick.value === "" ? "" : `&subtaskindex=${this.pick.value}`;
     const changed = where !== this.where || which !== this.which;
     if (changed) this.path = [];
-    Object.assign(this, { where, which });
+    Object.assign(this, { where, which, quiet: !timed(vertex.subtasks) });
     this.load(changed);
   }
 
@@ -58,7 +58,7 @@ export class Flame {
     if (!top) { top = tree; this.path = []; }
     this.back.disabled = !this.path.length;
     this.none.hidden = tree.value > 0;
-    this.none.textContent = this.kind === "full" ? "No line of the function was found running: it has not been busy when it was looked at." : `No stacks were taken ${KINDS[this.kind]}.`;
+    this.none.textContent = this.quiet ? "Of these tasks no code is looked at." : this.kind === "full" ? "No line of the function was found running: it has not been busy when it was looked at." : `No stacks were taken ${KINDS[this.kind]}.`;
     this.stack.hidden = this.read.hidden = !tree.value;
     if (!tree.value) return;
     const nodes = [];

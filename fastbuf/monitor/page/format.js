@@ -62,6 +62,9 @@ export const clock = (at) => new Date(1000 * at).toLocaleTimeString("en-GB");
 
 export const clip = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
+// Whether tasks tell what they do with their time; those of a blocking exchange tell their rows alone.
+export const timed = (tasks) => !tasks.length || tasks.some((task) => task.seconds);
+
 // Seconds of a task by state, with what it has been doing since it last told: a wait that goes on grows.  Of tasks that
 // tell their rows alone (``runs``) there are none.
 export function grown(task, since) {

@@ -1,5 +1,5 @@
 // The stages as a graph: nodes filled by their busiest subtask, edges by how far producers are held back.
-import { clip, draw, percent } from "/page/format.js";
+import { clip, count, draw, percent, timed } from "/page/format.js";
 
 const WIDTH = 252, HEIGHT = 60, MARGIN = 10;
 const CAUSES = { credit: "no credit", link: "network full", segment: "no memory" };
@@ -31,7 +31,8 @@ export class Graph {
     const roots = new Set((job.diagnosis?.roots ?? []).filter((root) => root.cause !== "slow_link").map((root) => root.vertex));
     const first = job.diagnosis?.roots?.[0]?.vertex;
     for (const found of job.vertices) this.node(found, found.id === vertex, roots.has(found.id), found.id === first);
-    job.edges.forEach((edge, number) => this.edge(edge, this.edges[number], edge.kind === "exchange" && (links.has(edge.from) || links.has(edge.to))));
+    const quiet = new Set(job.vertices.filter((found) => !timed(found.subtasks)).map((found) => found.id));
+    job.edges.forEach((edge, number) => this.edge(edge, this.edges[number], quiet.has(edge.from), edge.kind === "exchange" && (links.has(edge.from) || links.has(edge.to))));
   }
 
   lay(job) {
@@ -92,29 +93,30 @@ export class Graph {
     const { group, fill, mean } = this.nodes.get(vertex.id);
     group.classList.toggle("root", ringed);
     group.setAttribute("aria-pressed", chosen);
-    const { max, mean: average } = vertex.busy;
+    const { max, mean: average } = vertex.busy, several = vertex.subtasks.length > 1, known = timed(vertex.subtasks);
     fill.setAttribute("width", Math.max(0, (WIDTH - 3) * Math.min(1, max)));
     const at = 1.5 + (WIDTH - 3) * Math.min(1, average);
-    mean.setAttribute("d", vertex.subtasks.length > 1 ? `M${at.toFixed(1)} ${HEIGHT - 9}V${HEIGHT - 2}` : "");
+    mean.setAttribute("d", several && known ? `M${at.toFixed(1)} ${HEIGHT - 9}V${HEIGHT - 2}` : "");
     const tasks = `${vertex.parallelism} ${vertex.parallelism === 1 ? "subtask" : "subtasks"}`;
-    const busy = vertex.subtasks.length ? `busy ${percent(max)}` + (vertex.subtasks.length > 1 ? `, mean ${percent(average)}` : "") : "nothing told yet";
+    const shares = `busy ${percent(max)}` + (several ? `, mean ${percent(average)}` : "");
+    const busy = !vertex.subtasks.length ? "nothing told yet" : known ? shares : `${count(vertex.records)} rows`;
     fit(group.querySelector(".name"), vertex.name, WIDTH - (ringed ? 62 : 28));
     group.querySelector(".about").textContent = `${tasks} · ${busy}`;
     group.querySelector("title").textContent = vertex.name;
     group.setAttribute("aria-label", `${vertex.name}: ${tasks}, ${busy}${ringed ? `; ${first ? "the root" : "a root"} of the lost time` : ""}`);
   }
 
-  edge(edge, { group, plate, text, x }, root) {
+  edge(edge, { group, plate, text, x }, quiet, root) {
     const forward = edge.kind === "forward";
     group.setAttribute("class", `edge ${forward ? "forward" : edge.level.toLowerCase()}${root ? " root" : ""}`);
     const cause = edge.cause && edge.blocked >= 0.01 ? ` · ${CAUSES[edge.cause] ?? edge.cause}` : "";
-    const words = forward ? edge.through : `${root ? "root: " : ""}${percent(edge.blocked)} held back${cause}`;
+    const words = forward ? edge.through : quiet ? edge.mode : `${root ? "root: " : ""}${percent(edge.blocked)} held back${cause}`;
     if (text.textContent !== words) {
       text.textContent = words;
       const width = words.length * 6.4 + 12;
       plate.setAttribute("x", x - width / 2);
       plate.setAttribute("width", width);
     }
-    group.querySelector("title").textContent = forward ? words : `${words} (${edge.level}, ${edge.mode})`;
+    group.querySelector("title").textContent = forward || quiet ? words : `${words} (${edge.level}, ${edge.mode})`;
   }
 }

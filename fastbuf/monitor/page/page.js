@@ -1,5 +1,5 @@
 // The page: what is shown, of which moment, and what has been chosen.
-import { clock, make, named, percent, seconds, withCode } from "/page/format.js";
+import { clock, make, named, percent, seconds, timed, withCode } from "/page/format.js";
 import { Flame } from "/page/flame.js";
 import { Graph } from "/page/graph.js";
 import { Heat } from "/page/heat.js";
@@ -96,7 +96,7 @@ function render() {
   }
   // Of one that failed nobody asks who held it up
   const failed = verdict(job), roots = (failed ? null : job.diagnosis)?.roots ?? [];
-  const vertex = job.vertices.find((v) => v.id === chosen.vertex) ?? job.vertices.find((v) => v.id === roots[0]?.vertex) ?? job.vertices.at(-1);
+  const vertex = job.vertices.find((v) => v.id === chosen.vertex) ?? job.vertices.find((v) => v.id === roots[0]?.vertex) ?? job.vertices.findLast((v) => v.running) ?? job.vertices.at(-1);
   graph.show(failed ? { ...job, diagnosis: null } : job, vertex.id);
   fill(at("subtasks-title"), vertex.name, "Subtasks of ", named(vertex.name), ", by lost time");
   tasks.show(vertex, chosen.subtask, new Set(roots.filter((root) => root.vertex === vertex.id).map((root) => root.subtask)));
@@ -116,7 +116,7 @@ function verdict(job) {
   const frame = (root, text) => (root.frame ? text.replace(root.frame, `\`${root.frame}\``) : text);
   if (failed) say(`\`${failed.name}\` failed: ${failed.reason.split("\n")[0]}`);
   else if (roots.length) say(frame(roots[0], split(roots[0])));
-  else say(diagnosis?.sentence ?? "Nothing is known of what holds up this exchange: its tasks do not tell while they run.");
+  else say(diagnosis?.sentence ?? `Nothing is known of what holds up this exchange: its tasks ${timed(job.vertices.flatMap((v) => v.subtasks)) ? "do not tell while they run" : "tell their rows and bytes alone"}.`);
   const remedy = roots[0]?.remedy ?? "";
   fill(at("remedy"), remedy, remedy);
   fill(at("reason"), failed?.reason ?? "", make("summary", {}, "All that it said"), make("pre", {}, failed?.reason ?? ""));

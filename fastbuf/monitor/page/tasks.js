@@ -87,7 +87,8 @@ export class Tasks {
     }
     row.bar.setAttribute("aria-label", shares.join(", ") || "nothing told");
     put(cells.now, now(task, took));
-    put(row.small, now(task, took));
+    // Where there is no room for a column of rows, they are all that is told of such a task
+    put(row.small, now(task, took) + (task.seconds ? "" : ` · ${count(task.records ?? 0)} rows`));
     const gone = task.lost + (lostNow(task) ? since : 0);
     put(cells.lost, gone >= 0.05 ? seconds(gone) : "–");
     if (since) return;

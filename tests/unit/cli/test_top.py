@@ -91,6 +91,16 @@ def test_many_subtasks_are_cut_and_counted() -> None:
     assert "Nothing has run yet." in said
 
 
+def test_of_tasks_that_tell_their_rows_alone_no_share_of_their_time_is_told() -> None:
+    """A blocking exchange: what is not known is no nought."""
+    told = {k: {"records": 41_000, "bytes": 1 << 20, "state": "runs"} for k in range(2)}
+    console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(view(snapshot([Exchange("a", "blocks", "blocking", producers=told)], 1.0), None, None, 10))
+    console.file.close()
+    stages = [line.split() for line in console.export_text().splitlines() if "blocks" in line]
+    assert ["producers", "of", "blocks", "2", "-", "-", "-", "82,000", "0"] in stages
+
+
 def test_live_it_ends_when_the_page_has_gone(tmp_path: Path) -> None:
     """In a real terminal, until the driver ends."""
     program = """

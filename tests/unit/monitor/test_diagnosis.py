@@ -173,6 +173,21 @@ def test_a_link_is_to_blame_only_where_its_receivers_wait() -> None:
     assert one(diagnose("e", producers, [task(0, user=9.9, input=0.1)])).cause == "user_function"
 
 
+@pytest.mark.parametrize("waits", [{"queued_s": 1.11, "machine_s": 10.2, "cores": 2}, {"throttled_s": 1.5}])
+def test_a_slow_link_is_named_though_its_receiver_waits_for_a_cpu_as_well(waits: dict[str, float]) -> None:
+    """Others use all CPUs, or its group has used its share: for far longer it waits for rows, and so has time left."""
+    consumers = [
+        task(0, rows=7337, input=4.37, user=0.72, codec=0.02, cpu_s=0.08, queued_s=0.1),
+        task(1, rows=7902, input=4.18, user=0.9, codec=0.04, cpu_s=0.08, **waits),
+    ]
+    sources = [
+        source(0, {1: 3.89}, user=1.29, looks=20, unsent={1: 18}),
+        source(1, {1: 4.13}, user=0.97, looks=20, unsent={1: 19}),
+    ]
+    root = one(diagnose("e", sources, consumers))
+    assert (root.stage, root.subtask, root.cause) == ("total", 1, "slow_link")
+
+
 def test_memory_and_credit() -> None:
     consumers = [task(0, user=2, input=8)]
     assert one(diagnose("e", [source(0, {0: 1.0}, credit=1.0, segment=7.0)], consumers)).cause == "segments"
