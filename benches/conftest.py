@@ -6,10 +6,11 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -17,6 +18,8 @@ SMOKE = os.environ.get("FASTBUF_BENCH_SMOKE") == "1"
 SHIPPED = Path(__file__).with_name("seconds.json")  #: what each bench takes on a machine of two cores
 LAST = Path(__file__).parents[1] / ".benchmarks" / "seconds.json"  #: what each took here, as far as it has run
 _taken: dict[str, float] = {}
+#: Where two_trees.py says what to run; None: pytest alone decides
+_told_by = Connection(int(os.environ["FASTBUF_BENCH_TOLD"])) if "FASTBUF_BENCH_TOLD" in os.environ else None
 
 
 def _seconds(path: Path) -> dict[str, float]:
@@ -28,6 +31,14 @@ def _seconds(path: Path) -> dict[str, float]:
 
 def _long(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tells two_trees.py which fastbuf is measured."""
+    if _told_by is not None:
+        import fastbuf
+
+        _told_by.send(str(Path(fastbuf.__file__).parent))
 
 
 def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Item]) -> list[str]:
@@ -82,6 +93,15 @@ def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: di
     machine_info["commit"] = described.stdout.strip() or "unknown"
 
 
+def _as_told(told_by: Connection, name: str, ways: Iterable[str], run: Callable[[str], float]) -> NoReturn:
+    """Runs a way whenever two_trees.py says so."""
+    asked = os.environ["FASTBUF_BENCH_WAYS"].split("|")
+    told_by.send((name, [way for way in ways if any(part in way for part in asked)]))
+    while (way := told_by.recv()) is not None:
+        told_by.send(run(way))
+    pytest.skip("measured for two_trees.py")
+
+
 @pytest.fixture
 def in_turn(benchmark: Any) -> Callable[..., dict[str, float]]:
     """Measure several ways in one bench: one run of each in turn, every other round backwards.
@@ -122,14 +142,19 @@ def in_turn(benchmark: Any) -> Callable[..., dict[str, float]]:
         seconds: dict[str, list[float]] = {way: [] for way in ways}
         turn = 0
 
+        def run(way: str) -> float:
+            begin = time.perf_counter()
+            measured = ways[way]()
+            return measured if isinstance(measured, float) else time.perf_counter() - begin
+
         def one_round() -> None:
             nonlocal turn
             for way in list(ways) if turn % 2 == 0 else list(ways)[::-1]:
-                begin = time.perf_counter()
-                measured = ways[way]()
-                seconds[way].append(measured if isinstance(measured, float) else time.perf_counter() - begin)
+                seconds[way].append(run(way))
             turn += 1
 
+        if _told_by is not None:
+            _as_told(_told_by, benchmark.group or benchmark.name, ways, run)
         benchmark.pedantic(
             one_round, rounds=1 if SMOKE else rounds, warmup_rounds=0 if SMOKE else warm_up, iterations=1
         )

@@ -8,7 +8,8 @@ from fastbuf.memory.pool_types cimport LocalCore
 cdef int32_t take_global(LocalCore *p, uint32_t extra) noexcept nogil
 # Moves p's surplus (free segments held beyond the limit) to the global list; returns how many.
 cdef uint32_t trim(LocalCore *p) noexcept nogil
-# Segments held and free segments, both at the same moment.
+# Segments held and free segments, both at the same moment.  One that `trim` is moving still counts as held, and no more
+# as free.
 cdef void local_figures(LocalCore *p, uint32_t *held, uint32_t *home) noexcept nogil
 # Call it after taking a segment from a list while peak < held.
 cdef void note_peak(LocalCore *p) noexcept nogil

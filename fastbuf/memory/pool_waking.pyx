@@ -6,7 +6,7 @@ system call when no thread waits.  All steps named here are seq_cst, and they fo
 
     requester                                       releaser
     R1  global waiting += 1, pool's waiting = 1     L1  push / limit / destroyed bit
-    R2  look again: lists, magazines, limit         L2  pool's waiting (own list), global waiting (global list)
+    R2  look again: lists, limit                    L2  pool's waiting (own list), global waiting (global list)
     R3  sleep on the event (or return -1)           L3  clear it, notify (event, listener, eventfd of the tasks)
 
 Either R2 sees L1, or L2 sees R1.  The global count rises before the pool's flag is set and falls after it is cleared,

@@ -1,8 +1,9 @@
 """The operations of ``pool_core.pyx``, ``pool_claims.pyx`` and ``pool_waking.pyx`` on claims, limits, waiting and
 waking, transcribed access by access.
 
-Free lists are counts here (``checker/free_list.c`` shows that pop and push are atomic).  Names are those of the shipped
-code.  Each name in `without` leaves one precaution out, which shows that the model would find its absence.
+Free lists are counts here (``checker/free_list.c`` shows that pop and push are atomic).  ``checker/pool.c`` runs the
+shipped code itself, in fewer and smaller cases.  Names are those of the shipped code.  Each name in `without` leaves
+one precaution out, which shows that the model would find its absence.
 """
 
 from __future__ import annotations
