@@ -323,7 +323,7 @@ def test_what_does_not_fit_together_is_told(spark: Any, folder: Path) -> None:
         one.cogroup(b.group_by("s")).apply_in_arrow(sizes, SIZES).collect()
     with pytest.raises(ConfigError, match="func takes 1 arguments"):
         one.cogroup(b.group_by("k")).apply_in_arrow(len, SIZES).collect()
-    with pytest.raises(ConfigError, match="cogroup takes what group_by gives, not a Pipeline:"):
+    with pytest.raises(ConfigError, match="cogroup needs the result of group_by, not a Pipeline:"):
         one.cogroup(b)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="not a Grouped: the other side must be a PipelineGroups too"):
         one.cogroup(fbs.group_by(b, "k", num_partitions=2))  # type: ignore[arg-type]
