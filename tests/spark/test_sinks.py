@@ -76,6 +76,18 @@ def test_directories_named_by_values(spark: Any, tmp_path: Path) -> None:
     assert folders[0] == folders[1]
 
 
+def test_directories_of_decimals(spark: Any, tmp_path: Path) -> None:
+    """Without exponents, as Spark names them, so that both readers find numbers."""
+    df = spark.range(40).selectExpr("id", "cast(cast(id % 4 as double) / 1e8 as decimal(20, 10)) as d")
+    fbs.write_parquet(df, tmp_path / "ours", partition_by="d")
+    df.write.partitionBy("d").parquet(str(tmp_path / "theirs"))
+    theirs = spark.read.parquet(str(tmp_path / "theirs"))
+    assert same(spark.read.parquet(str(tmp_path / "ours")), theirs) == 40
+    assert same(fbs.read_parquet(spark, tmp_path / "ours").to_df(), theirs) == 40
+    names = [sorted(p.name for p in (tmp_path / name).glob("d=*")) for name in ("ours", "theirs")]
+    assert names[0] == names[1]
+
+
 def test_more_directories_than_files_that_are_open(spark: Any, tmp_path: Path) -> None:
     """A task has a bounded number of files open, and a bounded memory of what waits for them."""
     df = spark.range(0, 20_000, 1, 1).selectExpr("id", "id % 200 as k")

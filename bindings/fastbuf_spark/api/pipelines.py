@@ -459,7 +459,7 @@ def _name(func: Any) -> str:
 
 
 def _count(partitions: Any) -> int | None:
-    return None if partitions is None else partition_count(partitions)
+    return None if partitions is None else partition_count(partitions, "partitions")
 
 
 def _mode(mode: str) -> str:

@@ -109,8 +109,8 @@ def check_mode(mode: Any, modes: tuple[str, ...]) -> None:
         raise ConfigError(f"mode is {mode!r}: it must be one of {', '.join(modes)}")
 
 
-def partition_count(num_partitions: Any) -> int:
-    """The number of partitions, as an int.
+def partition_count(num_partitions: Any, name: str = "num_partitions") -> int:
+    """The number of partitions, as an int.  ``name``: the argument's.
 
     Raises
     ------
@@ -121,17 +121,15 @@ def partition_count(num_partitions: Any) -> int:
         count = None if isinstance(num_partitions, bool) else operator.index(num_partitions)
     except TypeError:
         count = None
-    if count is None:
-        raise ConfigError(
-            f"num_partitions is {num_partitions!r}: it must be a number from 1 up, and is never guessed; it stands "
-            "before the keys, as in repartition(df, 8, 'key')"
-        )
-    if not 1 <= count <= MAX_PARTITIONS:
-        raise ConfigError(
-            f"num_partitions is {count}: it must be a number from 1 up, and is never guessed; {MAX_PARTITIONS} (2**30) "
-            "at most"
-        )
-    return count
+    if count is not None and 1 <= count <= MAX_PARTITIONS:
+        return count
+    words = f"{name} is {num_partitions if count is not None else repr(num_partitions)}: it must be a number from 1 up"
+    if name == "num_partitions":
+        words += ", and is never guessed"
+    if count is not None:
+        raise ConfigError(f"{words}; {MAX_PARTITIONS} (2**30) at most")
+    example = "it stands before the keys, as in repartition(df, 8, 'key')"
+    raise ConfigError(f"{words}; {example if name == 'num_partitions' else f'as in {name}=8'}")
 
 
 def is_connect(spark: Any) -> bool:

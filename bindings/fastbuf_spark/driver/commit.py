@@ -79,6 +79,9 @@ class Commit:
         check_renames(system, path)
         self._system = system
         self._path = path.rstrip("/")
+        self._mode = mode
+        if not self._path:
+            raise ConfigError(f"path is {path!r}: give the path of a directory below it")
         parent, slash, name = self._path.rpartition("/")
         kind = system.get_file_info(self._path).type
         if kind == fs.FileType.File:
@@ -142,9 +145,13 @@ class Commit:
             self._move(path, f"{made}/{name}")
         with self._system.open_output_stream(f"{made}/{DONE}"):
             pass
-        if not self._is_there:
-            self._move(made, self._path)
-        elif not self._exchange(made, self._path):
+        if not self._is_there and self._makes(made):
+            self.close()
+            return
+        if self._mode == "append":  # another write has made the directory since
+            self._add([f"{made}/{name}" for name in names], names)
+            return
+        if not self._exchange(made, self._path):
             old = f"{self._temporary}/{OLD}"
             self._move(self._path, old)
             try:
@@ -153,6 +160,23 @@ class Commit:
                 self._move(old, self._path)
                 raise
         self.close()
+
+    def _makes(self, made: str) -> bool:
+        """Make this the directory; False if another write has made one since that is to be replaced or added to."""
+        from pyarrow import fs
+
+        try:
+            self._move(made, self._path)
+        except OSError:
+            if self._system.get_file_info(self._path).type != fs.FileType.Directory:
+                raise
+            if self._mode == "error":
+                raise ResourceError(
+                    f"{self._path} is there already: another write has made it meanwhile; use mode='append', or "
+                    "another path"
+                ) from None
+            return False
+        return True
 
     def close(self) -> None:
         """Take away what is not committed.

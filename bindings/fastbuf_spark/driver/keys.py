@@ -149,7 +149,9 @@ def as_keys(keys: Any) -> tuple[str | Column, ...]:
         found = tuple(found[0])
     for key in found:
         if not isinstance(key, str | Column):
-            raise ConfigError(f"key {_text(key)} is neither a column's name nor a Column")
+            number = "; a number of partitions is given by name, as in partitions=8 (num_partitions=8 in group_by)"
+            number = number if isinstance(key, int) else ""
+            raise ConfigError(f"key {_text(key)} is neither a column's name nor a Column{number}")
     return found
 
 

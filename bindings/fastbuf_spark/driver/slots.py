@@ -46,16 +46,20 @@ class Slots:
         waiting = [other for other in live if other.without_producers]
         if any(other.epoch not in blocked for other in live) or run is not waiting[-1]:
             return ""
-        held = {other.plan.name: 0 for other in live}
+        held: dict[str, list[int]] = {}  # by name, of each of its runs
         for other in live:
-            held[other.plan.name] += other.held_slots
-        need, slots = sum(held.values()) + 1, self.known()
-        who = ", ".join(f"'{name}' {count}" for name, count in held.items() if count)
+            if other.held_slots:
+                held.setdefault(other.plan.name, []).append(other.held_slots)
+        need, slots = sum(map(sum, held.values())) + 1, self.known()
+        runs = {name: f" in {len(counts)} runs" if len(counts) > 1 else "" for name, counts in held.items()}
+        who = ", ".join(f"'{name}' {sum(counts)}{runs[name]}" for name, counts in held.items())
+        again = any(runs.values())
+        fewer = "; or read a result less often at a time (in threads, in one union), or cache() it" if again else ""
         if slots is not None and need > slots:
             return (
                 f"exchange '{run.plan.name}' waits for a slot that no one will free: consumers hold all ({who}), "
                 f"and producers need one more: {need} > {slots} slots. Use {self.remedy(need)}, fewer partitions, or "
-                "mode='blocking' for one of them"
+                f"mode='blocking' for one of them{fewer}"
             )
         if waited > run.plan.stall_timeout and not (run.job is not None and run.job.active()):
             return (

@@ -59,6 +59,8 @@ def file_system(path: Any, given: Any) -> tuple[Any, list[str]]:
     paths = [str(p) for p in ([path] if isinstance(path, str) or not isinstance(path, Iterable) else path)]
     if not paths:
         raise ConfigError("path is an empty list: give one path or more")
+    if not all(p.strip() for p in paths):
+        raise ConfigError(f"path is {path!r}: give the path of a file or directory; '.' is the working directory")
     if any("*" in p or "?" in p for p in paths):
         raise ConfigError(f"path {paths[0]!r:.100} has a wildcard: give the directory, or a list of paths")
     if given is not None:

@@ -6,6 +6,7 @@ import datetime
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -103,6 +104,8 @@ def _text(value: Any) -> str:
     if isinstance(value, datetime.datetime):
         text = value.replace(tzinfo=None).isoformat(sep=" ")
         return _escaped(text.rstrip("0") if value.microsecond else text)
+    if isinstance(value, Decimal):
+        return format(value, "f")  # without an exponent, as Spark
     return _escaped(str(value))
 
 

@@ -18,6 +18,7 @@ from pyarrow import fs
 from fastbuf.errors import ConfigError, ResourceError
 from fastbuf_spark.driver import commit
 from fastbuf_spark.driver.commit import Commit
+from fastbuf_spark.driver.splits import file_system
 from fastbuf_spark.worker.writing import Write, folder_of
 
 LOCAL = fs.LocalFileSystem()
@@ -220,6 +221,34 @@ def test_what_another_writer_does_is_left_alone(tmp_path: Path) -> None:
     other.commit(written(other, [3], "b"))
     one.commit(reports)
     assert seen(out) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite", "error"])
+def test_two_writes_to_a_directory_that_neither_has_seen(tmp_path: Path, mode: str) -> None:
+    """As threads begin that write a part each: the second commit finds the first one's directory."""
+    path = tmp_path / "out"
+    first, second = (Commit(LOCAL, str(path), mode) for _ in range(2))
+    first.commit(written(first, [1, 2]))
+    later = written(second, [3], "b")
+    if mode == "error":
+        with pytest.raises(ResourceError, match="out is there already: another write has made it meanwhile"):
+            second.commit(later)
+    else:
+        second.commit(later)
+    second.close()
+    assert seen(path) == {"append": [1, 2, 3], "overwrite": [3], "error": [1, 2]}[mode]
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("path", ["", " ", "/", "///"])
+def test_no_path_is_not_the_working_directory(path: str) -> None:
+    """Of a variable that is not set; an overwrite would take that directory away."""
+
+    def overwrite() -> Commit:
+        return Commit(LOCAL, file_system(path, None)[1][0], "overwrite")
+
+    with pytest.raises(ConfigError, match="give the path of"):
+        overwrite()
 
 
 def test_attempts_that_do_not_count_leave_nothing(tmp_path: Path) -> None:

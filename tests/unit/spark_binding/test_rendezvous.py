@@ -293,6 +293,21 @@ def test_a_run_that_no_slot_is_left_for_ends_with_the_figures(driver: Driver, mo
     close(*consumers, *later, again)
 
 
+def test_actions_in_threads_that_take_every_slot_are_told_so(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On one result: its name stands once, with its runs, and the advice is not about another shuffle alone."""
+    monkeypatch.setattr(slots, "LINGER_S", 0.3)
+    driver.register("x1", slots=Slots(lambda: 4, lambda stage: (), lambda count: f"local[{count}]"))
+    consumers, _ = driver.running()
+    later = driver.consumers(exchange="x1", stage=2, first=30)
+    for i, control in enumerate(later):
+        control.expect("epoch", timeout=WAIT_S)
+        control.send({"op": "ready", "host": "127.0.0.1", "port": 7000 + i, "gate": i})
+    reason = (later[0].verdict(WAIT_S) or {})["reason"]
+    for words in ("'name of x1' 4 in 2 runs", "5 > 4 slots", "less often at a time (in threads", "cache()"):
+        assert words in reason
+    close(*consumers, *later)
+
+
 def test_a_chain_that_never_has_slots_enough_ends_at_once(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else each run of the chain would be tried again as often as Spark tries a task, and each would wait anew."""
     monkeypatch.setattr(slots, "LINGER_S", 0.3)
