@@ -172,7 +172,9 @@ def test_the_kernel_knows_the_threads_by_name() -> None:
     before = names_of_threads()  # of tests of before: a rendezvous lives as long as its driver
     with fb.ShuffleEnvironment(segments=16, segment_size=4096, shared=True) as env:
         env.listen()
-        assert {"fastbuf-io", "fastbuf-listene", "fastbuf-memfd"} <= names_of_threads()
+        until = time.monotonic() + 10  # the I/O thread gives itself its name when it first runs
+        while not {"fastbuf-io", "fastbuf-listene", "fastbuf-memfd"} <= names_of_threads():
+            assert time.monotonic() < until, names_of_threads()
     until = time.monotonic() + 10  # a thread that was joined is still in the kernel for a moment
     while any(name.startswith("fastbuf") for name in names_of_threads() - before):
         assert time.monotonic() < until, names_of_threads()
