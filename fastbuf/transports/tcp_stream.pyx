@@ -344,7 +344,7 @@ cdef void _hear_done(Stream *s) noexcept nogil:
     cdef Connection *c = s.connection
     if not s.said_end and s.gate != NULL and gate_end_channel(s.gate, s.channel, c.in_frame.sequence) != 0:
         snprintf(text, TEXT, b"producer %s (channel %u) says it sent %u buffers, %llu came",
-                 c.peer, s.number, c.in_frame.sequence, <unsigned long long> s.channel.received)
+                 c.peer, s.number, c.in_frame.sequence, <unsigned long long> s.channel.counted.buffers)
         connection_refuted(s, FAIL_SEQUENCE, text)
         return
     s.heard_end = True
