@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from fastbuf import config as core
 from fastbuf.checks import MOST_SEGMENTS, segment_bytes
-from fastbuf.config import ExchangeConfig, TlsConfig
+from fastbuf.config import TRANSPORTS, ExchangeConfig, TlsConfig
 from fastbuf.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PREFIX = "spark.fastbuf."
-TRANSPORTS = ("auto", "memfd", "tcp")
 _SIZE = re.compile(r"(?i)^\s*(\d+)\s*(b|k|kb|kib|m|mb|mib|g|gb|gib)?\s*$")
 _SECONDS = re.compile(r"(?i)^\s*(-?\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?\s*$")
 #: Field, least and greatest value of the whole numbers.

@@ -55,8 +55,8 @@ def pack(message: Message) -> bytes:
 class Unpacker:
     """Bytes in, messages out; refuses a frame longer than ``limit`` before it holds it."""
 
-    def __init__(self, limit: int = GREETING_BYTES) -> None:
-        self.limit = limit
+    def __init__(self) -> None:
+        self.limit = GREETING_BYTES
         self._data = bytearray()
 
     def feed(self, data: bytes) -> None:

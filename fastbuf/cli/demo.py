@@ -193,8 +193,8 @@ def measure(console: Console, spark: SparkSession, job: Job, folder: Path, round
     return results
 
 
-def show_result(console: Console, result: Measured, count: int = 5) -> None:
-    """The days with the most delay brought along, and a summary in one sentence."""
+def show_result(console: Console, result: Measured) -> None:
+    """The five days with the most delay brought along, and a summary in one sentence."""
     import pyarrow.compute as pc
 
     table = result.tables[0]
@@ -204,7 +204,7 @@ def show_result(console: Console, result: Measured, count: int = 5) -> None:
     for name, heading in SHOWN.items():
         shown.add_column(heading, justify="left" if name in ("dest", "day") else "right", no_wrap=True)
     order = [("brought_min", "descending"), *((name, "ascending") for name in ("dest", "day"))]
-    for row in table.sort_by(order).slice(0, count).to_pylist():
+    for row in table.sort_by(order).slice(0, 5).to_pylist():
         shown.add_row(*(_text(row[name]) for name in SHOWN))
     console.print(shown)
     brought, late = (pc.sum(table[name]).as_py() for name in ("brought_min", "delay_min"))

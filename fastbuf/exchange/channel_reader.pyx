@@ -102,8 +102,8 @@ cdef class LocalChannel(ChannelReader):
         return NEWS_END if sub_exhausted(self.sub) else NEWS_NONE
 
     cdef void advance(self) noexcept nogil:
-        self.channel.received += self.length != 0
-        self.channel.bytes += self.length
+        self.channel.counted.buffers += self.length != 0
+        self.channel.counted.bytes += self.length
         sub_advance(self.sub, self.length, self.last)
 
     cdef void leave(self) noexcept nogil:
@@ -159,8 +159,8 @@ cdef class SharedChannel(ChannelReader):
         return news
 
     cdef void advance(self) noexcept nogil:
-        self.channel.received += self.length != 0
-        self.channel.bytes += self.length
+        self.channel.counted.buffers += self.length != 0
+        self.channel.counted.bytes += self.length
         self.ring.advance(self.length, self.last)
 
     cdef void leave(self) noexcept nogil:

@@ -1,7 +1,7 @@
 """The interface of transports, and their registry.
 
-The exchange does not import transports: each registers a factory here, and an environment makes it when the first
-remote channel needs it.
+The exchange does not import transports: each registers a factory here, by a name of ``config.TRANSPORTS``, and an
+environment makes it when the first remote channel needs it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,16 @@ class Transport(Protocol):
     """Moves buffers between subpartitions and gates of different processes."""
 
     def listen(self, host: str, ports: tuple[int, int]) -> tuple[str, int]:
-        """Listen on that host, on the first free port of the range; -> the address bound."""
+        """Listen on that host, on the first free port of the range; -> the address bound.
+
+        TCP listens first; the others get the port that it has bound.
+        """
 
     def connect(self, partition: Any, index: int, target: tuple[str, int, int], channel: Any) -> None:
-        """Connect subpartition `index` to the gate at `target`, and prove to know its secret."""
+        """Connect subpartition `index` to the gate at `target`, and prove to know its secret.
 
-    def register_gate(self, gate: Any) -> None:
-        """Producers may connect to this gate from now on."""
+        :class:`Refused`: the next transport is tried.  :class:`PeerLost`: none is.
+        """
 
     def let_go_gate(self, gate: Any) -> None:
         """Drop all pointers to the gate, which is about to be freed."""
@@ -46,6 +49,7 @@ class Transport(Protocol):
 
 
 _FACTORIES: dict[str, Callable[[Any], Transport]] = {}
+_LACKS: dict[str, Callable[[Any, Any], str]] = {}
 _MONITORS: list[Callable[[Any], Any]] = []  # at most one; the exchange does not import the monitor either
 
 
@@ -59,9 +63,16 @@ def make_monitor(environment: Any) -> Any:
     return _MONITORS[0](environment)
 
 
-def register_transport(name: str, factory: Callable[[Any], Transport]) -> None:
-    """Make `factory` the way to build the transport `name` for an environment."""
-    _FACTORIES[name] = factory
+def register_transport(
+    name: str, factory: Callable[[Any], Transport], lacks: Callable[[Any, Any], str] = lambda environment, partition: ""
+) -> None:
+    """Make `factory` the way to build the transport `name` for an environment; lacks: see :func:`transport_lacks`."""
+    _FACTORIES[name], _LACKS[name] = factory, lacks
+
+
+def transport_lacks(name: str, environment: Any, partition: Any = None) -> str:
+    """What the transport `name` needs and this environment, or partition of it, does not have; ``""``: nothing."""
+    return _LACKS[name](environment, partition)
 
 
 def make_transport(name: str, environment: Any) -> Transport:

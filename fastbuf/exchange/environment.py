@@ -17,12 +17,19 @@ from types import TracebackType
 from typing import Any, Literal, overload
 
 from fastbuf.checks import flag, instance, one_of, port, whole
-from fastbuf.config import POOL_SEGMENTS, SEGMENT_BYTES, ExchangeConfig, TlsConfig
+from fastbuf.config import POOL_SEGMENTS, SEGMENT_BYTES, TRANSPORTS, ExchangeConfig, TlsConfig
 from fastbuf.errors import ConfigError, ExchangeClosed, PeerLost, ResourceError
 from fastbuf.exchange.address import GateAddress, check_secret, gate_key, new_secret
 from fastbuf.exchange.blocking_partition import BlockingPartition
 from fastbuf.exchange.channel_selector import ChannelSelector, forward, round_robin
-from fastbuf.exchange.connection import NobodyListens, Refused, Transport, make_monitor, make_transport
+from fastbuf.exchange.connection import (
+    NobodyListens,
+    Refused,
+    Transport,
+    make_monitor,
+    make_transport,
+    transport_lacks,
+)
 from fastbuf.exchange.input_gate import InputGate
 from fastbuf.exchange.record_writer import RecordWriter
 from fastbuf.exchange.result_partition import ResultPartition
@@ -128,8 +135,7 @@ class ShuffleEnvironment:
         self.shared = shared
         self.pool = NetworkBufferPool(segments=segments, segment_size=segment_size, memfd=shared, prefault=prefault)
         self._lock = threading.RLock()
-        self._transport: Transport | None = None
-        self._memfd: Any = None
+        self._transports: dict[str, Transport] = {}  # by name, those that were needed so far
         self._gates: dict[int, InputGate] = {}
         self._partitions: dict[ResultPartition, None] = {}  # in order of creation
         self._writers: list[weakref.ref[RecordWriter]] = []  # the writers of those partitions
@@ -150,19 +156,12 @@ class ShuffleEnvironment:
         if os.getpid() != self.pid:
             raise ExchangeClosed("this ShuffleEnvironment belongs to the parent process: make a new one after the fork")
 
-    def _tcp(self) -> Transport:
+    def _transport(self, name: str) -> Transport:
         with self._lock:
             self._check()
-            if self._transport is None:
-                self._transport = make_transport("tcp", self)
-            return self._transport
-
-    def _shared_memory(self) -> Any:
-        with self._lock:
-            self._check()
-            if self._memfd is None:
-                self._memfd = make_transport("memfd", self)
-            return self._memfd
+            if name not in self._transports:
+                self._transports = {**self._transports, name: make_transport(name, self)}  # others may iterate over it
+            return self._transports[name]
 
     def listen(self, host: str = "127.0.0.1", ports: tuple[int, int] = (0, 0)) -> tuple[str, int]:
         """Let producers in other processes connect to this environment's gates; starts the I/O thread.
@@ -190,10 +189,11 @@ class ShuffleEnvironment:
         with self._lock:
             self._check()
             self._check_secrets(host)
-            self.address = address = self._tcp().listen(host, ports)
+            self.address = address = self._transport("tcp").listen(host, ports)
             self._listens_on = (*self._listens_on, host)
-        if self.shared:
-            self._shared_memory().listen(address[0], (address[1], address[1]))
+        for name in TRANSPORTS[1:]:
+            if name != "tcp" and not transport_lacks(name, self):
+                self._transport(name).listen(address[0], (address[1], address[1]))
         return address
 
     def _check_secrets(self, host: str) -> None:
@@ -243,8 +243,6 @@ class ShuffleEnvironment:
                 check_secret(number, secret, serializer, host)
             gate = InputGate(self, serializer, channels, number, epoch, secret, config, maximum, lazy)
             self._gates[number] = gate
-            if self._transport is not None:
-                self._transport.register_gate(gate)
             return gate
 
     def create_result_partition(
@@ -360,8 +358,7 @@ class ShuffleEnvironment:
         """Connect to a consumer in another process; False: nobody listens there yet, try again."""
         fallbacks = partition.fallbacks
         try:
-            if not self._connect_shared(partition, index, address, credentials):
-                self._tcp().connect(partition, index, address, credentials)
+            self._connect_by_any(partition, index, address, credentials)
         except PeerLost as error:
             nobody = isinstance(error.__cause__, ConnectionRefusedError | NobodyListens)
             if not nobody:
@@ -374,27 +371,24 @@ class ShuffleEnvironment:
             return False
         return True
 
-    def _connect_shared(
+    def _connect_by_any(
         self, partition: ResultPartition, index: int, address: tuple[str, int, int], credentials: dict[str, Any]
-    ) -> bool:
-        """Connect through shared memory if possible; False: use TCP."""
+    ) -> None:
+        """Connect by the transport that is wanted, or by the first that can."""
         wanted = partition.config.transport
-        if wanted == "tcp" or partition.config.flow_control != "credit":
-            return False
-        if not self.shared or isinstance(partition, BlockingPartition):
-            if wanted == "memfd":
-                raise ConfigError(
-                    "transport is 'memfd': it needs a pipelined partition and a ShuffleEnvironment(shared=True)"
-                )
-            return False
-        try:
-            self._shared_memory().connect(partition, index, address, credentials)
-            return True
-        except Refused as error:
-            if wanted == "memfd":
-                raise PeerLost(f"transport is 'memfd': {error}") from error
-            partition.fallbacks += 1
-            return False
+        names = TRANSPORTS[1:] if wanted == "auto" else (wanted,)
+        for name in names:
+            lacks = transport_lacks(name, self, partition)
+            if not lacks:
+                try:
+                    self._transport(name).connect(partition, index, address, credentials)
+                    return
+                except Refused as error:
+                    if name == names[-1]:
+                        raise PeerLost(f"transport is {name!r}: {error}") from error
+                    partition.fallbacks += 1
+            elif name == wanted:
+                raise ConfigError(f"transport is {name!r}: it needs {lacks}")
 
     def attach(self, partition: ResultPartition, index: int, target: Any) -> None:
         """Called by :meth:`RecordWriter.attach`."""
@@ -521,10 +515,9 @@ class ShuffleEnvironment:
             "strangers_refused": 0,
             "strangers_dropped": 0,
         }
-        for transport in (self._transport, self._memfd):
-            if transport is not None:
-                for name, value in transport.stats().items():
-                    figures[name] = figures.get(name, 0) + value
+        for transport in self._transports.values():
+            for name, value in transport.stats().items():
+                figures[name] = figures.get(name, 0) + value
         return figures
 
     # ---- ending
@@ -544,8 +537,8 @@ class ShuffleEnvironment:
 
     def links(self) -> dict[str, tuple[int, bytes]]:
         """By peer (``"host:port"``) of a TCP connection made here: unsent bytes in the kernel, ``struct tcp_info``."""
-        transport: Any = self._transport
-        return {peer: (unsent, info) for peer, unsent, info in transport.links()} if transport is not None else {}
+        tcp: Any = self._transports.get("tcp")
+        return {peer: (unsent, info) for peer, unsent, info in tcp.links()} if tcp is not None else {}
 
     @property
     def monitor(self) -> Any:
@@ -560,9 +553,8 @@ class ShuffleEnvironment:
         """Called by :meth:`InputGate.close`."""
         if self._monitor is not None:
             self._monitor.last_look(gate)
-        for transport in (self._transport, self._memfd):
-            if transport is not None:
-                transport.let_go_gate(gate)
+        for transport in self._transports.values():
+            transport.let_go_gate(gate)
         gate.free()
         with self._lock:  # last, so that after an interrupt close() still finds the gate
             self._gates.pop(gate.gate_id, None)
@@ -575,9 +567,8 @@ class ShuffleEnvironment:
                 return
         if self._monitor is not None:
             self._monitor.last_look(partition)
-        for transport in (self._transport, self._memfd):
-            if transport is not None:
-                transport.let_go_partition(partition)
+        for transport in self._transports.values():
+            transport.let_go_partition(partition)
         partition.destroy()
         with self._lock:
             self._partitions.pop(partition, None)
@@ -608,9 +599,8 @@ class ShuffleEnvironment:
                     or f"the consumer's ShuffleEnvironment was closed before gate {gate.gate_id} was read to its end; "
                     "a consumer that needs no more data calls gate.close(), or uses 'with gate:'"
                 )
-        for transport in (self._transport, self._memfd):
-            if transport is not None:
-                transport.close()
+        for transport in self._transports.values():
+            transport.close()
         self.pool.destroy()
         if self._monitor is not None:
             self._monitor.close()

@@ -14,7 +14,6 @@ cdef enum FailureCode:
     FAIL_PEER_LOST = 2
     FAIL_SEQUENCE = 3
     FAIL_PROTOCOL = 4
-    FAIL_CLOSED = 5
     FAIL_CORRUPT = 6
     FAIL_RESOURCE = 7
     FAIL_CLAIMED = 255

@@ -8,7 +8,6 @@ from fastbuf._native.atomics cimport fb_u32_cas_strong, fb_u32_init, fb_u32_load
 from fastbuf.errors import (
     BlockCorrupt,
     ExchangeAborted,
-    ExchangeClosed,
     ExchangeError,
     PeerLost,
     ProtocolError,
@@ -25,7 +24,6 @@ _ERRORS = {
     FAIL_PEER_LOST: PeerLost,
     FAIL_SEQUENCE: SequenceError,
     FAIL_PROTOCOL: ProtocolError,
-    FAIL_CLOSED: ExchangeClosed,
     FAIL_CORRUPT: BlockCorrupt,
     FAIL_RESOURCE: ResourceError,
 }

@@ -9,7 +9,7 @@ from fastbuf._native.threads cimport pthread_mutex_t
 from fastbuf.exchange.doorbell cimport Bell
 from fastbuf.exchange.driver cimport Driver
 from fastbuf.exchange.failure cimport Failure
-from fastbuf.exchange.input_channel cimport ChannelKind, InputChannel, ReadyBuffer, channel_fn
+from fastbuf.exchange.input_channel cimport ChannelCounters, ChannelKind, InputChannel, ReadyBuffer, channel_fn
 from fastbuf.exchange.result_subpartition cimport EventBlob
 from fastbuf.flow.buffer_manager cimport GateBuffers
 from fastbuf.flow.credit_ledger cimport CreditFigures, CreditRow
@@ -100,6 +100,6 @@ cdef bint gate_block(GateCore *g, uint32_t number, bint blocked) noexcept nogil
 cdef bint gate_all_wait(GateCore *g) noexcept nogil
 cdef uint32_t gate_channels(GateCore *g) noexcept nogil
 cdef InputChannel *gate_channel(GateCore *g, uint32_t index) noexcept nogil
-cdef void gate_figures(GateCore *g, uint64_t *bytes, uint64_t *received) noexcept nogil
+cdef ChannelCounters gate_counters(GateCore *g) noexcept nogil
 cdef uint32_t gate_accounts(GateCore *g, ChannelAccount *out, uint32_t most, GateAccount *gate) noexcept nogil
 cdef void gate_cancel(GateCore *g) noexcept nogil

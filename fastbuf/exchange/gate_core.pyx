@@ -22,6 +22,7 @@ from fastbuf.exchange.input_channel cimport (
     CHANNEL_WIRE,
     READY_END,
     READY_EVENT,
+    ChannelCounters,
     ChannelKind,
     InputChannel,
     ReadyBuffer,
@@ -270,7 +271,7 @@ cdef int32_t gate_segment(GateCore *g, InputChannel *c, uint32_t backlog) noexce
 
 cdef inline void _schedule(GateCore *g, InputChannel *c) noexcept nogil:
     # Lock held.  The channel has data: puts it at the end of the queue of channels.
-    if c.scheduled or c.blocked:
+    if c.scheduled or c.buffers.blocked:
         return
     c.scheduled = True
     c.next_scheduled = NULL
@@ -329,10 +330,10 @@ cdef int gate_deliver(GateCore *g, InputChannel *c, int32_t segment, uint32_t le
         pthread_mutex_unlock(&g.lock)
         return 0
     rc = _push(g, c, segment, length, NULL)
-    c.received += 1
-    c.bytes += length
+    c.counted.buffers += 1
+    c.counted.bytes += length
     g.bytes += length
-    waits = c.blocked
+    waits = c.buffers.blocked
     pthread_mutex_unlock(&g.lock)
     if rc == 0 and not waits:
         gate_notify(g)
@@ -369,8 +370,8 @@ cdef int gate_end_channel(GateCore *g, InputChannel *c, uint64_t total) noexcept
     pthread_mutex_lock(&g.lock)
     if c.state == CHANNEL_OPEN:
         # The wire counts modulo 2**32, as its sequence numbers do.
-        c.announced_total = c.received
-        if <uint32_t> total != <uint32_t> c.received:
+        c.announced_total = c.counted.buffers
+        if <uint32_t> total != <uint32_t> c.counted.buffers:
             rc = -1
         elif _push(g, c, READY_END, 0, NULL) == 0:
             c.state = CHANNEL_ENDED
@@ -513,7 +514,7 @@ cdef uint32_t gate_take_ready(GateCore *g, ReadyBuffer *out, uint32_t most) noex
         c = g.first_scheduled
         g.first_scheduled = c.next_scheduled
         c.scheduled = False
-        if c.blocked:           # blocked since it was scheduled; gate_block schedules it again
+        if c.buffers.blocked:   # blocked since it was scheduled; gate_block schedules it again
             continue
         while c.count and n < most and not event:
             out[n] = c.queue[c.head & (c.capacity - 1)]
@@ -533,12 +534,9 @@ cdef bint gate_block(GateCore *g, uint32_t number, bint blocked) noexcept nogil:
     cdef uint32_t place
     pthread_mutex_lock(&g.lock)
     place = _place(g, number)[0] if g.n_channels else 0
-    if place and g.channels[place - 1].blocked != blocked:
+    if place and g.channels[place - 1].buffers.blocked != blocked:
         c = g.channels[place - 1]
-        c.blocked = blocked
-        if c.kind != CHANNEL_WIRE:
-            pass                # it is read from the producer's segments, and has none of the gate
-        elif blocked:
+        if blocked:
             bm_block(&g.buffers, &c.buffers)
         else:
             bm_unblock(&g.buffers, &c.buffers)
@@ -622,7 +620,7 @@ cdef bint gate_all_wait(GateCore *g) noexcept nogil:
     cdef bint found = True
     pthread_mutex_lock(&g.lock)
     for i in range(g.n_channels):
-        if g.channels[i].state != CHANNEL_FINISHED and not g.channels[i].blocked:
+        if g.channels[i].state != CHANNEL_FINISHED and not g.channels[i].buffers.blocked:
             found = False
     pthread_mutex_unlock(&g.lock)
     return found
@@ -646,14 +644,17 @@ cdef InputChannel *gate_channel(GateCore *g, uint32_t index) noexcept nogil:
     return c
 
 
-cdef void gate_figures(GateCore *g, uint64_t *bytes, uint64_t *received) noexcept nogil:
-    cdef uint32_t i
-    bytes[0] = received[0] = 0
+cdef ChannelCounters gate_counters(GateCore *g) noexcept nogil:
+    """The sums over all channels."""
+    cdef ChannelCounters sums
+    cdef uint32_t i, k
+    memset(&sums, 0, sizeof(sums))
     pthread_mutex_lock(&g.lock)
     for i in range(g.n_channels):
-        bytes[0] += g.channels[i].bytes
-        received[0] += g.channels[i].received
+        for k in range(<uint32_t> (sizeof(sums) // sizeof(uint64_t))):
+            (<uint64_t *> &sums)[k] += (<uint64_t *> &g.channels[i].counted)[k]
     pthread_mutex_unlock(&g.lock)
+    return sums
 
 
 cdef uint32_t gate_accounts(GateCore *g, ChannelAccount *out, uint32_t most, GateAccount *gate) noexcept nogil:
@@ -681,9 +682,9 @@ cdef uint32_t gate_accounts(GateCore *g, ChannelAccount *out, uint32_t most, Gat
             a.missing = c.buffers.missing
             a.closed = c.buffers.closed
             a.state = c.state
-            a.received = c.received
+            a.received = c.counted.buffers
             a.queued = c.buffers.with_reader
-        a.blocked = c.blocked
+        a.blocked = c.buffers.blocked
     pthread_mutex_unlock(&g.lock)
     return n
 

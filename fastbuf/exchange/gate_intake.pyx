@@ -140,7 +140,7 @@ cdef class GateIntake:
             c.state = CHANNEL_CANCELLED
             self.in_place.remove(r)
             return 1
-        return 0 if c.blocked else self.read(r, self.flush_is_due(c, now))
+        return 0 if c.buffers.blocked else self.read(r, self.flush_is_due(c, now))
 
     cdef bint flush_is_due(self, InputChannel *c, int64_t now) noexcept:
         """Whether to read this channel's unfilled buffer too, since the producer's buffer timeout has passed.
@@ -165,7 +165,7 @@ cdef class GateIntake:
         cdef ChannelReader r
         cdef int n = 0
         for r in self.in_place:
-            if not r.channel.blocked:
+            if not r.channel.buffers.blocked:
                 n += r.hint(&looks[n] if n < MOST_LOOKS else NULL)
         return n
 

@@ -40,8 +40,17 @@ cdef struct ReadyBuffer:
     uint32_t length
 
 
+# What is counted of a channel: each field is summed over a gate's channels, and told by its name in `InputGate.stats`.
+# All are uint64_t.  Of a channel read in place, the reader counts, what it has read; else the transport's thread, with
+# the gate's lock, what has arrived.
+cdef struct ChannelCounters:
+    uint64_t buffers
+    uint64_t bytes
+
+
 cdef struct InputChannel:
     ChannelBuffers buffers
+    ChannelCounters counted
     void *gate                  # GateCore; set once
     ChannelKind kind            # set once
     uint32_t number             # the producer's number; set once
@@ -51,9 +60,6 @@ cdef struct InputChannel:
     int64_t flush_turn          # for channels read in place: last period in which flush_is_due was True.  The reader's
     uint32_t next_sequence      # transport's thread only
     int state
-    # Buffers and bytes that arrived; for a channel read in place: that were read
-    uint64_t received
-    uint64_t bytes
     uint64_t announced_total    # buffers sent in all, as both ends agree (set with CHANNEL_ENDED)
     ReadyBuffer *queue          # growing ring of buffers that the reader has not taken: [head, head + count)
     uint32_t capacity           # of the ring, a power of two; 0: nothing has come yet
@@ -61,7 +67,6 @@ cdef struct InputChannel:
     uint32_t count
     bint scheduled              # in the gate's queue of channels that have data
     InputChannel *next_scheduled
-    bint blocked                # not to be read.  Written with the lock and the GIL, so either is enough to read it
     uint32_t events_queued      # events that arrived and the reader has not taken
     uint32_t flow_told          # flow control without credit: version of the gate's last announcement that was sent
     uint32_t events_untold      # event credits to be announced to the sender

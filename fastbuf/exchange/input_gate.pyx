@@ -9,7 +9,7 @@ from cpython.exc cimport PyErr_CheckSignals
 from cpython.object cimport PyObject
 from cpython.pythread cimport PyThread_get_thread_ident
 from cpython.ref cimport Py_INCREF, Py_XDECREF
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t
 
 from fastbuf._native.activity cimport (
     FB_RUNS,
@@ -46,8 +46,8 @@ from fastbuf.exchange.gate_core cimport (
     gate_cancel,
     gate_channel,
     gate_channels,
+    gate_counters,
     gate_fail,
-    gate_figures,
     gate_free,
     gate_new,
     gate_notify,
@@ -57,7 +57,7 @@ from fastbuf.exchange.gate_core cimport (
 )
 from fastbuf.exchange.gate_intake cimport GateIntake
 from fastbuf.exchange.gate_report cimport audit_gate, gate_gauges, stalled_channels
-from fastbuf.exchange.input_channel cimport CHANNEL_LOCAL, CHANNEL_SHARED, InputChannel
+from fastbuf.exchange.input_channel cimport CHANNEL_LOCAL, CHANNEL_SHARED, ChannelCounters, InputChannel
 from fastbuf.exchange.result_partition cimport ResultPartition
 from fastbuf.exchange.result_subpartition cimport Subpartition
 from fastbuf.exchange.shared_block cimport SHARED_ABORTED, SHARED_CANCELLED
@@ -654,16 +654,15 @@ cdef class InputGate:
 
     def stats(self):
         """Figures so far: records, bytes, buffers, channels, peak_segments, segments (the cap), wait_s."""
-        cdef uint64_t received, n_bytes
+        cdef ChannelCounters counted
         if self.freed:
             return dict(self.final_stats)
-        gate_figures(self.core, &n_bytes, &received)
+        counted = gate_counters(self.core)
         channels = gate_channels(self.core)     # before pool.stats(), in which another thread may close the gate
         stats = self.pool.stats()
         return {
             "records": self.intake.records_in,
-            "bytes": n_bytes,
-            "buffers": received,
+            **counted,
             "channels": channels,
             "peak_segments": stats.peak,
             "segments": stats.maximum,

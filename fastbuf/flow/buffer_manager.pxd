@@ -39,7 +39,8 @@ cdef struct ChannelBuffers:
     bint reports_backlog        # the sender was asked before, so it reports when it has data and no credit
     bint announcing             # in the list of channels with something to announce
     bint closed                 # wants no more segments
-    bint blocked                # is given none
+    # It is given none, and is not read.  Written with the gate's lock and the GIL, so either is enough to read it
+    bint blocked
     ChannelBuffers *next_waiter
     ChannelBuffers *next_announce
     void *owner                 # the exchange's InputChannel

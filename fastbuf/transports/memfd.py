@@ -35,6 +35,7 @@ from collections.abc import Generator
 from typing import Any
 
 from fastbuf.errors import ExchangeClosed, FastbufError, PeerLost, SequenceError
+from fastbuf.exchange.blocking_partition import BlockingPartition
 from fastbuf.exchange.connection import NobodyListens, Refused, register_transport
 from fastbuf.exchange.doorbell import Doorbell
 from fastbuf.exchange.named_thread import start_thread
@@ -243,9 +244,6 @@ class MemfdTransport:
             self.strangers = Strangers(f"the listener for shared memory beside {host}:{port}")
             self._start()
         return host, port
-
-    def register_gate(self, gate: Any) -> None:
-        """Nothing to do: gates are found through the environment."""
 
     def connect(self, partition: Any, index: int, target: tuple[str, int, int], channel: dict[str, Any]) -> None:
         """Connect one subpartition.
@@ -576,4 +574,11 @@ def _watch_lines(transport: weakref.ref[MemfdTransport], selector: selectors.Bas
         del found, events
 
 
-register_transport("memfd", MemfdTransport)
+def _lacks(environment: Any, partition: Any) -> str:
+    fits = partition is None or (
+        partition.config.flow_control == "credit" and not isinstance(partition, BlockingPartition)
+    )
+    return "" if environment.shared and fits else "a pipelined partition and a ShuffleEnvironment(shared=True)"
+
+
+register_transport("memfd", MemfdTransport, _lacks)

@@ -135,9 +135,6 @@ cdef class TcpTransport:
             self.listener = Listener(host, ports, self, self.tls.server if self.tls is not None else None)
             return self.listener.address
 
-    def register_gate(self, gate):
-        """Nothing to do: gates are found through the environment."""
-
     # ---- a producer connects to us (in the listener's thread; see listener.Desk)
 
     def find_gate(self, gate_id):

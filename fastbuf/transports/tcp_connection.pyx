@@ -39,8 +39,6 @@ from fastbuf.transports.messages cimport (
     frame_is_sane,
     frame_set,
 )
-from fastbuf.transports.tcp_receiver cimport receiver_goes_on, receiver_hears, receiver_next, receiver_starts
-from fastbuf.transports.tcp_sender cimport sender_goes_on, sender_hears, sender_next, sender_said
 from fastbuf.transports.tcp_state cimport (
     AHEAD_BYTES,
     JOINS,
@@ -73,6 +71,16 @@ from fastbuf.transports.tcp_state cimport (
     stream_new,
     stream_ready,
     stream_settle,
+)
+from fastbuf.transports.tcp_stream cimport (
+    receiver_goes_on,
+    receiver_hears,
+    receiver_next,
+    receiver_starts,
+    sender_goes_on,
+    sender_hears,
+    sender_next,
+    sender_said,
 )
 
 cdef enum:

@@ -43,8 +43,6 @@ from fastbuf.transports.tcp_connection cimport (
     connection_read,
     connection_write,
 )
-from fastbuf.transports.tcp_receiver cimport receiver_let_go
-from fastbuf.transports.tcp_sender cimport sender_let_go
 from fastbuf.transports.tcp_state cimport (
     PHASE_CLOSING,
     PHASE_DEAD,
@@ -69,6 +67,7 @@ from fastbuf.transports.tcp_state cimport (
     stream_ready,
     stream_release_writer,
 )
+from fastbuf.transports.tcp_stream cimport receiver_let_go, sender_let_go
 
 cdef extern from *:
     """

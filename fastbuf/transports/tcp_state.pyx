@@ -341,7 +341,7 @@ cdef void _tell(Connection *c, Stream *s, int code, const char *why) noexcept no
         if lost:
             snprintf(text, TEXT,
                      b"producer %s (channel %u) was lost without its end of partition, after %llu buffers: %s",
-                     c.peer, s.number, <unsigned long long> s.channel.received, why)
+                     c.peer, s.number, <unsigned long long> s.channel.counted.buffers, why)
         else:
             snprintf(text, TEXT, b"producer %s (channel %u) broke the protocol: %s", c.peer, s.number, why)
         gate_fail(s.gate, FAIL_PEER_LOST if lost else FAIL_PROTOCOL, text, strlen(text))

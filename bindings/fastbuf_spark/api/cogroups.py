@@ -59,11 +59,11 @@ class Cogrouped:
         DataFrame
             Lazy; as for :meth:`Grouped.apply_in_arrow`.
         """
-        from fastbuf_spark.api.groups import BY_NAME, argument_count
+        from fastbuf_spark.api.groups import argument_count
 
         with_key = argument_count(func, (2, 3), "(left, right) or (key, left, right)") == 3
         result, left = struct_type(schema), self._left
-        arrow, by_name = left._arrow(result), left._setting(BY_NAME, "true")
+        arrow, by_name = left._arrow(result), left._by_name()
 
         def verb(*places: Any) -> ArrowPairVerb:
             return ArrowPairVerb(func, with_key, arrow, by_name, *places)

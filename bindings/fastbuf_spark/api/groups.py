@@ -151,7 +151,7 @@ class Grouped:
         with_key = argument_count(func, (1, 2), "(data) or (key, data)") == 2
         result = struct_type(schema)
         made = self._arrow(result)
-        verb = ArrowVerb(func, with_key, streams, made, self._setting(BY_NAME, "true"))
+        verb = ArrowVerb(func, with_key, streams, made, self._by_name())
         return self._run(verb, func, result, lambda groups: groups.applyInArrow(func, result))
 
     def apply_in_pandas(self, func: Callable[..., Any], schema: StructType | str) -> DataFrame:
@@ -204,7 +204,7 @@ class Grouped:
         streams = _streams_polars(func)
         with_key = argument_count(func, (1, 2), "(data) or (key, data)") == 2
         result = struct_type(schema)
-        verb = PolarsVerb(func, with_key, streams, self._arrow(result), self._setting(BY_NAME, "true"))
+        verb = PolarsVerb(func, with_key, streams, self._arrow(result), self._by_name())
         found = self._found()
         if found.by_spark:
             raise SchemaError(f"apply_in_polars cannot run: {found.by_spark}; use apply_in_arrow, or another key")
@@ -321,8 +321,8 @@ class Grouped:
     def _pandas_rules(self, result: StructType) -> PandasRules:
         return pandas_rules(self._df.sparkSession, result, self._arrow(result))
 
-    def _setting(self, name: str, default: str) -> bool:
-        return _is_set(self._df.sparkSession, name, default)
+    def _by_name(self) -> bool:
+        return _is_set(self._df.sparkSession, BY_NAME, "true")
 
 
 def pandas_rules(spark: Any, result: StructType, schema: pa.Schema) -> PandasRules:

@@ -69,7 +69,7 @@ def order_is_fixed(df: Any) -> bool:
         return False
 
 
-def unsteady(df: Any, in_turn: bool, in_order: bool = True) -> str:
+def unsteady(df: Any, in_turn: bool, in_order: bool) -> str:
     """Why the partitions of a shuffle of this input may differ each time it is read; empty if no reason is known.
 
     Parameters

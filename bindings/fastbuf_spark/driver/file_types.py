@@ -19,7 +19,7 @@ LEGACY = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
 MOST_DIGITS = 38  #: most digits of Spark's decimals
 
 
-def parquet_schema(metadata: Any, arrow: pa.Schema, path: str, ntz: bool = True, texts: bool = False) -> StructType:
+def parquet_schema(metadata: Any, arrow: pa.Schema, path: str, ntz: bool, texts: bool) -> StructType:
     """The schema that Spark's reader derives from a Parquet file.
 
     Parameters

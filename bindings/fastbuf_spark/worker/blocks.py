@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fastbuf.config import MAX_RECORD_BYTES
 from fastbuf.errors import RecordTooLong
 from fastbuf.serializers.block import FLAG_CRC, HEADER_BYTES, KIND_COLUMNAR, check_block, count_mismatch, encode_header
 from fastbuf_spark.codec import BatchCodec, RecordCodec
@@ -51,8 +50,8 @@ class Staging:
         partitions: int,
         memory_bytes: int,
         checksum: bool,
+        max_record_bytes: int,
         turn: int = 0,
-        max_record_bytes: int = MAX_RECORD_BYTES,
     ) -> None:
         import numpy as np
 

@@ -73,7 +73,7 @@ class Calls:
 
     def _streamed(self, group: Group) -> Iterator[pa.Table]:
         key = self._frames.key(group) if self._with_key else ()
-        parts = (self._frames.converted(group, part) for part in group.batches())
+        parts = (self._frames.converted(part) for part in group.batches())
         for made in self._func(key, parts) if self._with_key else self._func(parts):
             yield from self._results.add(made)
 
@@ -103,12 +103,12 @@ class Frames:
         start, stop = group.start, group.stop
         if not self._shares or group.is_open or stop - start > WINDOW_ROWS:
             key = self.key(group) if with_key else ()
-            return self.converted(group, group.table()), key
+            return self.converted(group.table()), key
         if self._piece is not group.batch or start < self._first or stop > self._last:
             self._move(group)
         if self._window is None:
             key = self.key(group) if with_key else ()
-            return self.converted(group, group.table()), key
+            return self.converted(group.table()), key
         start, stop = start - self._first, stop - self._first
         frame = self._window.iloc[start:stop]
         frame.index = self._pd.RangeIndex(stop - start)
@@ -118,7 +118,7 @@ class Frames:
         """The key, as pandas values."""
         return tuple(self._series(column)[0].iloc[0] for column in group.key_columns())
 
-    def converted(self, group: Group, part: pa.Table | pa.RecordBatch) -> pd.DataFrame:
+    def converted(self, part: pa.Table | pa.RecordBatch) -> pd.DataFrame:
         """Rows of a group, converted as Spark does."""
         # Its columns point into read-only Arrow memory: while these references exist, pandas copies before it writes
         self._shared = self._series(part)
