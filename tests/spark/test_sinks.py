@@ -88,6 +88,20 @@ def test_directories_of_decimals(spark: Any, tmp_path: Path) -> None:
     assert names[0] == names[1]
 
 
+def test_directories_of_instants(spark: Any, tmp_path: Path) -> None:
+    """In a zone that is not UTC; both readers find the same ones."""
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        df = spark.range(40).selectExpr("id", "timestamp_micros(id % 4 * 86400123450) as t")
+        fbs.write_parquet(df, tmp_path / "ours", partition_by="t")
+        theirs = spark.read.schema("id long, t timestamp").parquet(str(tmp_path / "ours"))
+        assert theirs.exceptAll(df).count() == 0
+        ours = fbs.read_parquet(spark, tmp_path / "ours", partition_types={"t": "timestamp"})
+        assert same(ours.to_df(), theirs) == 40
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+
 def test_more_directories_than_files_that_are_open(spark: Any, tmp_path: Path) -> None:
     """A task has a bounded number of files open, and a bounded memory of what waits for them."""
     df = spark.range(0, 20_000, 1, 1).selectExpr("id", "id % 200 as k")

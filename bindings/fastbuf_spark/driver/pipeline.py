@@ -176,7 +176,8 @@ class Plan:
         for number, stage in enumerate(self.stages, 1):
             if stage.exchange:
                 why = f" ({stage.why})" if stage.why else ""
-                lines.append(f"    == {stage.exchange} -> {counted(stage.tasks or 0, 'partition')}: {stage.mode}{why}")
+                into = "" if stage.tasks is None else f" -> {counted(stage.tasks, 'partition')}"
+                lines.append(f"    == {stage.exchange}{into}: {stage.mode}{why}")
             tasks = "" if stage.tasks is None else counted(stage.tasks, "task")
             if stage.mode == "pipelined":
                 tasks += ", each holds a slot from the beginning"

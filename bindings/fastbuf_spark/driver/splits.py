@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from fastbuf.errors import ConfigError, ResourceError, SchemaError
-from fastbuf_spark.worker.reading import Piece, changed
+from fastbuf_spark.worker.reading import Piece, changed, instants
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 128 << 20  #: most bytes of a task's split, as in ``spark.sql.files.maxPartitionBytes``
 LEAST_BYTES = 4 << 20  #: cost of opening a file, in bytes, as in Spark
-#: : if there are more files than this, none is split: the driver would have to read all their : footers
+#: If there are more files than this, none is split: the driver would have to read all their footers
 MOST_FOOTERS = 4096
 READERS = 16  #: threads that read footers
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 _WHOLE = re.compile(r"[+-]?\d+$")
 _REAL = re.compile(r"[+-]?(\d+\.\d*|\.\d+)$|NaN$|-?Infinity$")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}$")
+_INSTANT = re.compile(r"\d{4}-\d{1,2}-\d{1,2}[ T]")
 #: Texts that Spark may parse as another type: times, timestamps, numbers with an exponent or a letter, years
 _ODD = re.compile(r"\s|\d{1,2}:\d{2}|\d{4}-\d{1,2}.*[T ]|[+-]?[\d.]+([eE][+-]?\d+)?[dDfF]?$|\d{4}-\d{2}$")
 
@@ -175,9 +176,10 @@ def partition_types(files: Sequence[File], infer: bool, given: dict[str, DataTyp
             odd = next((value for value in sorted(values) if _ODD.match(value) and not _DATE.match(value)), None)
             plain = next((v for v in values if not (_ODD.match(v) or _DATE.match(v) or _WHOLE.match(v))), None)
             if odd is not None and plain is None:
+                kind = "timestamp" if _INSTANT.match(odd) else "string"
                 raise SchemaError(
                     f"the directories of {name} have the value {odd!r}, whose type only Spark can infer: give the type "
-                    f"(partition_types={{{name!r}: 'string'}})"
+                    f"(partition_types={{{name!r}: {kind!r}}})"
                 )
             made[name] = T.StringType()
     return made
@@ -185,22 +187,32 @@ def partition_types(files: Sequence[File], infer: bool, given: dict[str, DataTyp
 
 def fragments(system: Any, files: Sequence[File], layout: Any, types: dict[str, pa.DataType]) -> list[tuple[File, Any]]:
     """The files as fragments of ``pyarrow.dataset``, with the values of their directories."""
-    import pyarrow as pa
     import pyarrow.compute as pc
 
     made = []
     for file in files:
         known = pc.scalar(True)
         for name, value in file.values:
-            kind = types[name]
             if value is None:
                 known = known & pc.field(name).is_null()
             else:
-                # Convert the text as Arrow does
-                scalar = pa.scalar(value).cast(kind) if not pa.types.is_string(kind) else pa.scalar(value)
-                known = known & (pc.field(name) == scalar)
+                known = known & (pc.field(name) == _of_text(value, types[name], name))
         made.append((file, layout.make_fragment(file.path, system, partition_expression=known)))
     return made
+
+
+def _of_text(value: str, kind: pa.DataType, name: str) -> pa.Scalar:
+    """A directory's value, converted as Arrow does; instants without a zone are in that of their type."""
+    import pyarrow as pa
+
+    try:
+        if pa.types.is_timestamp(kind):
+            return instants(pa.array([value]), kind, kind.tz or "UTC", name)[0]
+        return pa.scalar(value) if pa.types.is_string(kind) else pa.scalar(value).cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise SchemaError(
+            f"a directory of {name} has the value {value!r}, which is no {kind}: give another type (partition_types=)"
+        ) from error
 
 
 def pieces(found: Sequence[tuple[File | None, Any]], schema: pa.Schema, needed: set[str], filter: Any) -> list[Piece]:

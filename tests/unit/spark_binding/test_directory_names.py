@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from decimal import Decimal
+from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import fs
 from pyspark.sql import types as T
 
-from fastbuf_spark.driver.splits import File, partition_types
+from fastbuf.errors import SchemaError
+from fastbuf_spark.driver.splits import File, fragments, partition_types
 from fastbuf_spark.worker.writing import folder_of
 
 
@@ -18,3 +26,29 @@ def test_decimals_have_no_exponents() -> None:
     texts = [name.removeprefix("d=").rstrip("/") for name in names]
     files = [File(name, 1, 0, (("d", text),)) for name, text in zip(names, texts, strict=True)]
     assert partition_types(files, True, {}) == {"d": T.DoubleType()}
+
+
+def read(folder: Path, kind: pa.DataType) -> list[object]:
+    """The values of ``t`` that a reader with this type finds."""
+    paths = sorted(folder.rglob("*.parquet"))
+    files = [File(str(p), 1, 0, (("t", p.parent.name.removeprefix("t=").replace("%3A", ":")),)) for p in paths]
+    found = fragments(fs.LocalFileSystem(), files, ds.ParquetFileFormat(), {"t": kind})
+    schema = pa.schema([("n", pa.int64()), ("t", kind)])
+    tables = [ds.Scanner.from_fragment(fragment, schema=schema).to_table() for _, fragment in found]
+    return list(pa.concat_tables(tables)["t"].to_pylist())
+
+
+def test_instants_come_back_by_the_type_that_is_given(tmp_path: Path) -> None:
+    """In the session's zone, in which they were written; a refusal names this type, and the value that is none."""
+    at = dt.datetime(2020, 1, 1, 10, 0, 0, 500)
+    folder = tmp_path / folder_of([("t", at)])
+    folder.mkdir()
+    pq.write_table(pa.table({"n": [1]}), folder / "a.parquet")
+    assert read(tmp_path, pa.timestamp("us")) == [at]
+    (zoned,) = read(tmp_path, pa.timestamp("us", "America/New_York"))
+    assert isinstance(zoned, dt.datetime)
+    assert zoned.astimezone(dt.UTC).replace(tzinfo=None) == at + dt.timedelta(hours=5)
+    with pytest.raises(SchemaError, match=r"partition_types=\{'t': 'timestamp'\}"):
+        partition_types([File("x", 1, 0, (("t", "2020-01-01 10:00:00"),))], True, {})
+    with pytest.raises(SchemaError, match=r"has the value '2020-01-01 10:00:00\.0005', which is no int64"):
+        read(tmp_path, pa.int64())
