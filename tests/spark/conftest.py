@@ -46,7 +46,7 @@ class Sessions:
         if context is None or self._session is None:
             os.environ["PYSPARK_PYTHON"] = sys.executable
             # Workers import fastbuf and these tests' functions from the tree, installed or not
-            path = [str(ROOT), str(ROOT / "bindings"), str(ROOT / "tests" / "spark")]
+            path = [str(ROOT), str(ROOT / "bindings"), str(ROOT / "tests" / "spark"), str(ROOT / "tests")]
             os.environ["PYTHONPATH"] = os.pathsep.join([*path, os.environ.get("PYTHONPATH", "")])
             self._session = (
                 SparkSession.builder.master(master)

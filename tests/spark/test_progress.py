@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark import InheritableThread
+from pyspark.errors import PythonException
 
 import fastbuf_spark as fbs
 from fastbuf.monitor.figures import MOST_BYTES
@@ -108,6 +109,25 @@ def test_figures_of_a_blocking_exchange_grow_while_it_runs(spark: Any, side: str
     assert (run.records_sent, run.records_received) == (200_000, 200_000)
     assert run.seconds > 2
     assert run.producers_done == 2
+
+
+def raises(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for _ in batches:
+        raise ValueError("not this row")
+    yield from ()
+
+
+def test_a_blocking_run_that_failed_says_so(spark: Any) -> None:
+    df = spark.range(0, 1_000, 1, 2).selectExpr("id % 20 as k")
+    made = fbs.map_in_arrow(df, raises, df.schema, keys="k", num_partitions=2, mode="blocking")
+    with pytest.raises(PythonException, match="not this row"):
+        made.count()
+    run = fbs.last_run()
+    assert run is not None
+    assert (run.mode, run.outcome, run.records_sent) == ("blocking", "aborted", 1_000)
+    assert run.reason.startswith("ValueError: not this row\nTraceback")
+    assert fbs.repartition(df, 2, "k", mode="blocking").count() == 1_000
+    assert fbs.last_run().outcome == "ok"  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("fused", [False, True])

@@ -1,7 +1,8 @@
 """Runs of a blocking exchange: the driver knows of them what their tasks tell.  Pure state, as :mod:`.run` is.
 
-A task that takes longer than a second tells its figures once a second, and every task at its end.  A task that fails,
-or whose rows nobody needs any more, goes without last figures: what it told is taken back.
+A task that takes longer than a second tells its figures once a second, and every task at its end.  A task that fails
+tells its error instead; one that is killed, or whose rows nobody needs any more, tells nothing.  What such a task told
+before is taken back.  A run has failed while a task's last attempt has.
 """
 
 from __future__ import annotations
@@ -44,16 +45,26 @@ class Reported:
         self._tasks = tasks
         self._stages: dict[int, RunSummary] = {}
         self._running: dict[object, tuple[RunSummary, dict[int, Figures], int, Figures]] = {}  # by connection
+        self._failed: dict[tuple[int, str, int], str] = {}  # by run, side and partition: the last attempt's error
         self._heard = 0.0  # when a task last told something
 
     def tells(self, peer: object, side: str, partition: int, stage: int, stats: Figures, now: float) -> None:
-        """Figures of a task; with ``state`` it goes on.  ``side``: ``"producer"`` or ``"consumer"``."""
+        """Figures of a task; with ``state`` it goes on, with ``failed`` alone it ends by this error.
+
+        ``side``: ``"producer"`` or ``"consumer"``.
+        """
         summary = self._run_of(side, partition, stage)
         self._heard = now
         if side == "producer" and summary.tasks is None:
             found = self._tasks(stage)
             summary.tasks = found.total if found is not None else None
         figures = _side(summary, side)
+        if "failed" in stats:
+            self._failed[summary.number, side, partition] = str(stats["failed"])
+            self.lost(peer)
+            self._brought_up(summary)
+            return
+        self._failed.pop((summary.number, side, partition), None)
         self._running.pop(peer, None)
         if "state" in stats:
             self._running[peer] = summary, figures, partition, stats
@@ -65,6 +76,8 @@ class Reported:
         """A stage is of one run, and a run has a task once: whoever comes again, in another stage, begins the next."""
         kept = {id(each) for each in self._summaries}
         self._stages = {k: each for k, each in self._stages.items() if id(each) in kept}
+        numbers = {each.number for each in self._stages.values()}
+        self._failed = {k: reason for k, reason in self._failed.items() if k[0] in numbers}
         summary = self._stages.get(stage)
         if summary is None:
             summary = max(self._stages.values(), key=lambda each: each.number, default=None)
@@ -85,7 +98,10 @@ class Reported:
             self._brought_up(summary)
 
     def _brought_up(self, summary: RunSummary) -> None:
-        summary.outcome = "running" if any(each[0] is summary for each in self._running.values()) else "ok"
+        reasons = [reason for (number, _, _), reason in self._failed.items() if number == summary.number]
+        running = any(each[0] is summary for each in self._running.values())
+        summary.outcome = "running" if running else "aborted" if reasons else "ok"
+        summary.reason = "" if running or not reasons else reasons[0]
         summary.seconds = time.time() - summary.began
 
     def progress(self, now: float) -> list[RunSummary]:

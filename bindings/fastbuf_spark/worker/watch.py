@@ -14,7 +14,7 @@ from fastbuf.exchange.named_thread import start_thread
 from fastbuf.monitor.figures import MOST_BYTES, Shares, bounded
 from fastbuf.monitor.vitals import Vitals
 from fastbuf_spark.spec import ExchangeSpec, plain
-from fastbuf_spark.worker.control import Control
+from fastbuf_spark.worker.control import Control, words
 from fastbuf_spark.worker.memory import addresses_left, one_heap_for_all_threads
 
 log = logging.getLogger("fastbuf_spark")
@@ -193,7 +193,7 @@ class Watch(Regularly):
 
 @contextlib.contextmanager
 def reported(spec: ExchangeSpec, side: str, figures: Callable[[], dict[str, Any]]) -> Iterator[None]:
-    """Tells the driver a task's figures once a second while the block runs, and at its end, unless that is an error.
+    """Tells the driver a task's figures once a second while the block runs, and at its end; of an error, what it says.
 
     For tasks that need the driver for nothing else: one that ends within a second connects once, at its end.  That the
     driver cannot be told is no failure of the task.
@@ -220,7 +220,12 @@ def reported(spec: ExchangeSpec, side: str, figures: Callable[[], dict[str, Any]
         def tell(due: float) -> None:
             connected().tell({**about, "stats": {**plain(figures()), "state": "runs"}})
 
-        with Regularly(tell, EVERY_S, EVERY_S) if spec.conf.monitor else contextlib.nullcontext():
-            yield
+        try:
+            with Regularly(tell, EVERY_S, EVERY_S) if spec.conf.monitor else contextlib.nullcontext():
+                yield
+        except Exception as error:  # not GeneratorExit: nobody needs the rest
+            with contextlib.suppress(Exception):
+                connected().send({**about, "stats": {"failed": words(error)}})
+            raise
         with contextlib.suppress(Exception):
             connected().send({**about, "stats": plain(figures())})

@@ -56,6 +56,24 @@ def test_what_a_task_told_that_failed_is_taken_back() -> None:
     assert (run.producers, run.outcome) == ({0: {"records": 9}}, "ok")
 
 
+def test_a_run_has_failed_while_a_tasks_last_attempt_has() -> None:
+    told = Told()
+    told(1, "producer", 0, 7, records=5)
+    told(2, "producer", 1, 7, records=3, **LIVE)
+    told(3, "producer", 2, 7, failed="KeyError: 'b'")  # it has told nothing before
+    (run,) = told.summaries
+    assert (run.outcome, run.reason) == ("running", "")  # another one goes on
+    told(2, "producer", 1, 7, failed="ValueError: a")
+    assert (run.outcome, run.reason, run.producers) == ("aborted", "KeyError: 'b'", {0: {"records": 5}})
+    assert told.runs.progress(10.0) == []
+    told(4, "producer", 2, 7, records=4, **LIVE)  # Spark tries them again
+    assert (run.outcome, run.reason) == ("running", "")
+    told(4, "producer", 2, 7, records=4)
+    assert (run.outcome, run.reason) == ("aborted", "ValueError: a")
+    told(5, "producer", 1, 7, records=3)
+    assert (run.outcome, run.reason, run.records_sent) == ("ok", "", 12)
+
+
 def test_a_stage_is_of_one_run_though_two_actions_run_at_once() -> None:
     told = Told()
     for second in range(1, 6):
