@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from conftest import failure, told
+from nights import nightly
 from test_cogroups import SEEN, counted, doubled, framed, framed_key, inputs, told_key
 from test_cogroups import told as seen
 from test_folded_inputs import first_row
@@ -74,6 +75,7 @@ def sizes(key: Any, left: pa.Table, right: pa.Table) -> pa.Table:
     return pa.table({"k": [repr(key)], "l": [left.num_rows], "r": [right.num_rows]})
 
 
+@nightly(but_one="mode")
 @pytest.mark.parametrize("cut", ["one split", "many splits"])
 @pytest.mark.parametrize("mode", MODES)
 def test_files_are_cogrouped_as_spark_does(
@@ -105,6 +107,7 @@ def a_row_more(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield pa.RecordBatch.from_pylist([{"n": -1, "k": -1}], schema=schema)
 
 
+@nightly(mode="blocking")
 @pytest.mark.usefixtures("splits_of_a_row_group")
 @pytest.mark.parametrize("mode", MODES)
 def test_each_side_has_functions_and_an_order_of_its_own(spark: Any, folder: Path, mode: str) -> None:
@@ -142,6 +145,7 @@ def test_each_side_has_functions_and_an_order_of_its_own(spark: Any, folder: Pat
     assert want.schema == rows.schema
 
 
+@nightly(mode="blocking")
 @pytest.mark.parametrize("mode", MODES)
 def test_partitions_without_rows_are_functions_calls_too(spark: Any, folder: Path, mode: str) -> None:
     """Of a DataFrame of Spark's whose functions run before the shuffle, beside files; folded and not."""
@@ -166,6 +170,7 @@ def test_partitions_without_rows_are_functions_calls_too(spark: Any, folder: Pat
     assert same(made.apply_in_arrow(told_key, SEEN).to_df(), want) == 9
 
 
+@nightly(mode="blocking")
 @pytest.mark.usefixtures("splits_of_a_row_group")
 @pytest.mark.parametrize("mode", MODES)
 def test_many_small_files_are_read_by_few_tasks(spark: Any, tmp_path: Path, mode: str) -> None:
@@ -209,6 +214,7 @@ def tenth(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield batch.slice(0, 1)
 
 
+@nightly(mode="blocking")
 @pytest.mark.parametrize("mode", MODES)
 def test_it_goes_on(spark: Any, folder: Path, tmp_path: Path, mode: str) -> None:
     """Behind shuffles and in front of them, to files and as an ordinary DataFrame."""
