@@ -40,13 +40,19 @@ def _is_users(filename: str) -> bool:
     return not filename.startswith((*_not_the_users(), "<frozen")) and ".zip" + os.sep not in filename
 
 
+@functools.lru_cache(4096)
+def _starts_tasks(filename: str) -> bool:
+    """Whether it is Spark's daemon, behind which there is no code of a task, whatever module has started it."""
+    return filename.endswith(os.path.join("pyspark", "daemon.py"))
+
+
 def _named(frame: FrameType) -> str:
     return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno} {frame.f_code.co_name}"
 
 
 def line_of(frame: FrameType | None) -> str | None:
     """The innermost line of user code: ``"etl.py:41 normalize"``."""
-    while frame is not None:
+    while frame is not None and not _starts_tasks(frame.f_code.co_filename):
         if _is_users(frame.f_code.co_filename):
             return _named(frame)
         frame = frame.f_back
@@ -57,7 +63,7 @@ def stack_of(frame: FrameType | None) -> str:
     """The stack from the outermost line of user code on, in flame graph format: outermost first, with semicolons."""
     names: list[str] = []
     users = 0
-    while frame is not None and len(names) < DEEPEST:
+    while frame is not None and len(names) < DEEPEST and not _starts_tasks(frame.f_code.co_filename):
         names.append(_named(frame).replace(";", ","))
         users = len(names) if _is_users(frame.f_code.co_filename) else users
         frame = frame.f_back
