@@ -114,6 +114,7 @@ def test_demo_shows_both_ways_and_that_they_agree(tmp_path: Path) -> None:
     assert list((tmp_path / "temporary").iterdir()) == []
 
 
+@nightly
 def test_demo_that_is_stopped_leaves_nothing(tmp_path: Path) -> None:
     with demo(tmp_path) as running:
         said_until(running, "Spark's own, lifted, warm-up")  # so that fastbuf's is under way, or about to be

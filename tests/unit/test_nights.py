@@ -71,7 +71,7 @@ def collected(folder: Path, tests: str, long: str) -> subprocess.CompletedProces
         timeout=60,
         check=False,
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "tests"), "FASTBUF_LONG": long},
+        env={**os.environ, "PYTHONPATH": str(ROOT / "tests"), "PYTEST_ADDOPTS": "", "FASTBUF_LONG": long},
     )
 
 
