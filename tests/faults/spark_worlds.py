@@ -34,7 +34,6 @@ LOAD = 0.5
 RATE = 0.9 * PRODUCERS / ROW_S
 LINK = 2e6  #: bytes a second
 ROW_BYTES = 520
-WIDE = 4000
 HOT_KEY = 7
 SEGMENT = 16384
 TCP = {"transport": "tcp"}
@@ -147,9 +146,6 @@ class SparkWorld:
         Producers have so many rows in a row for one consumer before they go on to the next.
     late
         Seconds by which each byte between workers is delayed, both ways.
-    text_bytes
-        Of each row.  With a slow sink the sockets between Spark and its workers, which hold some MiB of rows for each
-        consumer, are to be full after seconds: before, only some of the consumers wait for the sink.
     collecting
         The JVM collects its garbage again and again, and rests for so many seconds in between.
     """
@@ -168,7 +164,6 @@ class SparkWorld:
     collecting: float | None = None
     mode: str = "pipelined"
     rows: int = 10_000_000
-    text_bytes: int = 500
 
 
 def plant(name: str, seed: int) -> tuple[SparkWorld, tuple[Truth, ...]]:
@@ -192,7 +187,6 @@ def plant(name: str, seed: int) -> tuple[SparkWorld, tuple[Truth, ...]]:
         return world, ()
     if name == "not_the_root":
         world.work, world.sink = Work((even * 1.7,) * consumers), Slow((even * chance.uniform(6, 10),) * consumers)
-        world.text_bytes = WIDE
         return world, (Truth(TOTAL, None, ("slow_sink",)),)
     if name == "neighbours":
         slow = 5.0  # so that all of it needs one CPU of two
@@ -250,7 +244,6 @@ def plant(name: str, seed: int) -> tuple[SparkWorld, tuple[Truth, ...]]:
         return world, (Truth(TOTAL, None, ("user_function",)),)
     if name == "slow_sink":
         world.sink = Slow((even * chance.uniform(6, 10),) * consumers)
-        world.text_bytes = WIDE
         return world, (Truth(TOTAL, None, ("slow_sink",)),)
     if name == "slow_scan":
         world.scan = Slow((ROW_S * chance.uniform(4, 8),) * PRODUCERS)
@@ -328,8 +321,7 @@ class Job:
             places = fb.hash_partition(keys, "k", world.consumers).tolist()
             one_each = ", ".join(f"{places.index(place)}L" for place in range(world.consumers))
             key = f"element_at(array({one_each}), int(id / {world.bursts} % {world.consumers}) + 1)"
-        text = f"repeat('x', {world.text_bytes}) as text"
-        df = spark.range(0, world.rows, 1, PRODUCERS).selectExpr(f"{key} as k", text)
+        df = spark.range(0, world.rows, 1, PRODUCERS).selectExpr(f"{key} as k", "repeat('x', 500) as text")
         if world.scan is not None:
             df = df.mapInArrow(world.scan, df.schema)
         conf = replace(fbs.ShuffleConf(memory_bytes="1m", batch_rows=200, batch_bytes="128k"), **world.conf)
