@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
+import types
 from typing import Any
 
 import numpy as np
@@ -130,7 +132,8 @@ def test_a_consumer_that_is_not_up_yet_is_tried_again(monkeypatch: pytest.Monkey
             target=lambda: made.append(e.create_result_partition(ROWS, [(host, port, gate.gate_id)], secret=secret))
         )
         refused = threading.Event()
-        monkeypatch.setattr("fastbuf.exchange.environment.time.sleep", lambda seconds: refused.set())
+        clock = types.SimpleNamespace(monotonic=time.monotonic, sleep=lambda seconds: refused.set())
+        monkeypatch.setattr("fastbuf.exchange.environment.time", clock)
         producer.start()
         assert refused.wait(10.0)
         other.listen(host, (port, port))

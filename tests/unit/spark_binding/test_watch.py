@@ -11,7 +11,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+import types
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -32,6 +33,20 @@ QUIET: dict[str, Any] = {
     "target": None,
     "seconds": {"runs": 9.0, "credit": 0.0, "link": 0.0, "segment": 0.0, "input": 0.0},
 }
+
+
+def only_here(**replaced: Callable[..., Any]) -> Any:
+    """A module ``time`` for one module and this thread: other threads of the process sleep and look as before."""
+    mine = threading.get_ident()
+    clock = types.SimpleNamespace(**vars(time))
+    for name, function in replaced.items():
+        real = getattr(time, name)
+
+        def either(*given: Any, real: Any = real, function: Any = function) -> Any:
+            return (function if threading.get_ident() == mine else real)(*given)
+
+        setattr(clock, name, either)
+    return clock
 
 
 class Looked:
@@ -214,7 +229,7 @@ def test_a_task_tells_two_kilobytes_a_second_at_most() -> None:
 
 def test_a_run_under_way_is_judged_by_its_last_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("fastbuf_spark.driver.summary.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("fastbuf_spark.driver.summary.time", only_here(monotonic=lambda: now[0]))
     run = RunSummary("x", "total", "pipelined")
     for second in range(1, 11):
         now[0] += 1.0
@@ -326,7 +341,8 @@ def test_vitals_name_the_line_and_count_the_cpu() -> None:
 def test_one_that_computes_is_looked_at_at_a_moment_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else it is seen when it lets go of the interpreter: at the short sleep after each short computation."""
     intervals: list[float] = []
-    monkeypatch.setattr(vitals_module.time, "sleep", lambda seconds: intervals.append(sys.getswitchinterval()))
+    clock = only_here(sleep=lambda seconds: intervals.append(sys.getswitchinterval()))
+    monkeypatch.setattr(vitals_module, "time", clock)
     before = sys.getswitchinterval()
     vitals = Vitals()
     try:
