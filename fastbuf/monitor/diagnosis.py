@@ -15,7 +15,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fastbuf.monitor.words import HASH, LEAST_SHOWN, LIKELY, ON_CPU, THROTTLED, TIMES, remedy, sentence, share_of
+from fastbuf.monitor.words import (
+    HASH,
+    LEAST_SHOWN,
+    LIKELY,
+    ON_CPU,
+    THROTTLED,
+    TIMES,
+    UNREAD,
+    remedy,
+    sentence,
+    share_of,
+)
 
 OK, LOW, HIGH = "OK", "LOW", "HIGH"
 LEVELS = ((0.1, OK), (0.5, LOW))  #: bounds of the producers' blocked share, as in Flink; above: HIGH
@@ -38,6 +49,7 @@ FIRM, OFTEN_IDLE = 0.5, 0.2
 FULLY_BUSY, FULL_LINK = 0.15, 0.4
 #: A consumer that would need this many times its time if producers were not held back would be the next bottleneck.
 AT_FULL_FLOW = 1.25
+SINK_FULL = 0.9  #: if the kernel held rows of a task in this share of its samples, whoever reads them is behind
 FAULTS = ("stopped", "gc", "jvm_gc", "paging")  #: causes that are faults by themselves, whatever the task's load
 MOST_ALIKE = 16  #: of many consumers with similar waits, at most this many are examined
 NEIGHBOURS = 0.4  #: if other processes use this share of all CPUs, they may be the cause
@@ -72,6 +84,8 @@ class Task:
         Of a producer: the part of `blocked` in which the socket was full.
     unsent
         Of a producer, by consumer: in how many of its `looks` (samples) the kernel had unsent bytes.
+    unread
+        Of a consumer: in how many of its `looks` the kernel had rows for which whoever reads them had no room.
     short_s
         Of a producer: seconds that it waited for a segment although the consumer's queue had room.
     throttled_s, major_faults
@@ -106,6 +120,7 @@ class Task:
     linked: Mapping[int, float] = field(default_factory=dict)
     unsent: Mapping[int, float] = field(default_factory=dict)
     looks: float = 0.0
+    unread: float = 0.0
     short_s: float = 0.0
     throttled_s: float | None = None
     major_faults: float = 0.0
@@ -127,6 +142,12 @@ class Task:
     def share(self, *names: str) -> float:
         """The share of its time spent in these states."""
         return sum(self.seconds.get(name, 0.0) for name in names) / self.wall_s if self.wall_s > 0 else 0.0
+
+    @property
+    def sink_full(self) -> bool:
+        """Whether whoever reads its rows is always behind: it waits for that, or gets few rows and will wait later."""
+        behind = self.looks > 0 and self.unread >= SINK_FULL * self.looks
+        return self.share("engine_out") >= 0.5 or (behind and self.share("user") < 0.5)
 
     @property
     def cost(self) -> float:
@@ -336,6 +357,8 @@ class _Look:
             return self.verdict(task, self.consumers, 1.0)
         if self.full(task) >= FULL_LINK:
             return self.edge(task, "slow_link", 1.0)
+        if task.sink_full:
+            return self.verdict(task, self.consumers, 1.0)
         flow = 1 - self.lost / self.wall_s if self.wall_s > 0 else 1.0
         if idle > WAY_IDLE or held > FULLY_BUSY or 1 - idle - held < AT_FULL_FLOW * flow:
             return None
@@ -409,6 +432,8 @@ class _Look:
     def edge(self, task: Task | None, cause: str, share: float) -> Root:
         """A root between the tasks: for one slow link it names the consumer at its end, else the producers' stage."""
         worst = max(self.producers, key=lambda t: sum(t.seconds.get(name, 0.0) for name in OUTPUT_WAITS))
+        if cause == "segments" and self.jvm_collects(worst):
+            return self.verdict(worst, self.producers, share, head=True)  # rows come in bursts, between its collections
         evidence = {name: worst.share(name) for name in OUTPUT_WAITS if worst.share(name) >= LEAST_SHOWN}
         if cause == "segments" and worst.wall_s:
             short_s = max(worst.short_s, worst.seconds.get("segment", 0.0))
@@ -472,8 +497,10 @@ class _Look:
             found, margin = "skew", task.rows / (TIMES_ITS_PEERS * rows) * 1.25
             hot, key = self.hot_key(task)
             evidence = {"rows": task.rows, "rows of the others": rows, **hot}
-        elif task.share("engine_out") >= 0.5:
-            found, margin, evidence = "slow_sink", 2 * task.share("engine_out"), {"share": task.share("engine_out")}
+        elif task.sink_full:
+            waits, full = task.share("engine_out"), task.unread / task.looks if task.looks else 0.0
+            found, margin = "slow_sink", max(2 * waits, full / SINK_FULL)
+            evidence = {"share": waits} if waits >= 0.5 else {UNREAD: full}
         elif task.share("codec") >= 0.5:
             found, margin, evidence = "codec", 2 * task.share("codec"), {"share": task.share("codec")}
         elif user >= 0.5:
@@ -492,7 +519,7 @@ class _Look:
         if found == "jvm_gc":
             alone = bool(others) and not any(self.jvm_collects(peer) for peer in others)
         if found == "slow_sink":
-            alone = bool(others) and statistics.median([peer.share("engine_out") for peer in others]) < 0.5
+            alone = bool(others) and sum(peer.sink_full for peer in others) <= 0.5 * len(others)
         stage = "source" if found == "source_bound" else task.stage
         subtask = task.subtask if alone and not (head and found == "source_bound") else None
         frame = task.frame if found == "user_function" else None

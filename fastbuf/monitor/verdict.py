@@ -23,7 +23,7 @@ WINDOWS, AGREE = 3, 2
 SILENT_S = 3.0  #: a task without a report for this long is silent
 KEEP_S = LASTING_S + WINDOWS + 2.0
 MOST_KNOWN = 64  #: most cached moments of a task
-_NUMBERS = ("records", "bytes", "cpu_s", "queued_s", "gc_s", "stopped_s", "short_s", "looks", "throttled_s",
+_NUMBERS = ("records", "bytes", "cpu_s", "queued_s", "gc_s", "stopped_s", "short_s", "looks", "unread", "throttled_s",
             "major_faults", "machine_s", "jvm_gc_s")  # fmt: skip
 _TABLES = ("seconds", "blocked", "linked", "unsent", "frames")
 
@@ -137,6 +137,7 @@ def task_of(stage: str, subtask: int, flat: Flat, figures: Mapping[str, Any]) ->
         targets("linked"),
         targets("unsent"),
         flat.get(("looks", ""), 0.0),
+        flat.get(("unread", ""), 0.0),
         flat.get(("short_s", ""), 0.0),
         known("throttled_s"),
         flat.get(("major_faults", ""), 0.0),

@@ -67,6 +67,7 @@ def remedy(cause: str, subtask: int | None, evidence: Mapping[str, float], key: 
 
 
 TIMES, ON_CPU = "times its peers for each row", "on a CPU"
+UNREAD = "of its samples with rows unread"
 THROTTLED = "seconds throttled by its limit"
 _WAITS = "waits of a producer"  #: sum of its `credit`, `link` and `segment`
 #: The text of a figure, by its name in `evidence`
@@ -79,6 +80,7 @@ _FIGURES = {
     "seconds without a word": "nothing heard for {:.1f} s",
     "seconds stopped": "for {:.1f} s",
     "seconds waiting for a CPU": "for {:.1f} s",
+    UNREAD: "rows of it were waiting to be read in {:.0%} of the samples",
     THROTTLED: "a limit kept it from running for {:.1f} s",
     "seconds in the collector": "for {:.1f} s",
     "pages read from disk": "{:,.0f} pages",

@@ -35,6 +35,7 @@ RATE = 0.9 * PRODUCERS / ROW_S
 LINK = 2e6  #: bytes a second
 ROW_BYTES = 520
 HOT_KEY = 7
+HASHED = 12_000  #: takes the JVM about as long as a producer has for a row
 SEGMENT = 16384
 TCP = {"transport": "tcp"}
 START_S = 60.0  # for Spark's workers to import what they need
@@ -146,6 +147,8 @@ class SparkWorld:
         Producers have so many rows in a row for one consumer before they go on to the next.
     late
         Seconds by which each byte between workers is delayed, both ways.
+    hashed
+        For each row, the JVM takes the hash of its number written so many times: without more, it is fast enough.
     collecting
         The JVM collects its garbage again and again, and rests for so many seconds in between.
     """
@@ -161,6 +164,7 @@ class SparkWorld:
     conf: dict[str, Any] = field(default_factory=dict)
     bursts: int = 0
     late: float = 0.0
+    hashed: int = 0
     collecting: float | None = None
     mode: str = "pipelined"
     rows: int = 10_000_000
@@ -231,7 +235,8 @@ def plant(name: str, seed: int) -> tuple[SparkWorld, tuple[Truth, ...]]:
         # A writer may hold as many segments as its consumers have given credit: both are too few, by the same settings
         return world, (Truth(SOURCE, None, ("credits", "segments")),)
     if name == "jvm_gc":
-        world.collecting = chance.uniform(0.0, 0.05)
+        # Its pauses are felt where the JVM has much to do: sockets hold enough rows to bridge them else
+        world.hashed, world.before, world.collecting = HASHED, Slow((0.0,)), chance.uniform(0.0, 0.05)
         return world, (Truth(SOURCE, None, ("jvm_gc",)),)
     if name == "gc_storm":
         world.work = Work(tuple(row_s), collect_s={place: even * chance.uniform(6, 10)})
@@ -321,7 +326,10 @@ class Job:
             places = fb.hash_partition(keys, "k", world.consumers).tolist()
             one_each = ", ".join(f"{places.index(place)}L" for place in range(world.consumers))
             key = f"element_at(array({one_each}), int(id / {world.bursts} % {world.consumers}) + 1)"
-        df = spark.range(0, world.rows, 1, PRODUCERS).selectExpr(f"{key} as k", "repeat('x', 500) as text")
+        text = "repeat('x', 500)"
+        if world.hashed:
+            text = f"concat(repeat('x', 372), sha2(repeat(string(id), {world.hashed}), 512))"
+        df = spark.range(0, world.rows, 1, PRODUCERS).selectExpr(f"{key} as k", f"{text} as text")
         if world.scan is not None:
             df = df.mapInArrow(world.scan, df.schema)
         conf = replace(fbs.ShuffleConf(memory_bytes="1m", batch_rows=200, batch_bytes="128k"), **world.conf)

@@ -18,7 +18,7 @@ from fastbuf_spark.worker.chains import Chain
 from fastbuf_spark.worker.control import Control, StageFailed, words
 from fastbuf_spark.worker.memory import environment
 from fastbuf_spark.worker.task_input import Given, InputLost, TaskInput
-from fastbuf_spark.worker.watch import TaskClock, Watch, state_of, times
+from fastbuf_spark.worker.watch import Outlet, TaskClock, Watch, state_of, times
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -128,16 +128,17 @@ class Consumer:
                 # Closed in any case, after an error or when a limit is satisfied: the driver tells producers of errors
                 with contextlib.closing(gate):
                     control.send({"op": "ready", "host": host, "port": port, "gate": gate.gate_id})
-                    received, given, clock = Received(), Given(), TaskClock()
+                    received, given, clock, outlet = Received(), Given(), TaskClock(), Outlet(task_input)
 
                     vitals = Vitals() if conf.monitor else None
 
                     def figures() -> dict[str, Any]:
                         known = vitals.figures() if vitals is not None else {}
                         figures = {**gate.stats(), **gate.gauges(), **times(clock, gate.activity())}
-                        return {**figures, "records": received.records, **known}
+                        return {**figures, "records": received.records, **outlet.figures(), **known}
 
                     def look() -> str:
+                        outlet.look()
                         return state_of(clock, gate.activity())
 
                     try:

@@ -9,6 +9,7 @@ the real end Spark always writes one more mark, so an end without the mark is an
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import select
 import socket
@@ -21,6 +22,7 @@ from typing import Any
 
 from fastbuf.errors import FastbufError
 
+SIOCOUTQNSD = 0x894B  #: of Linux (include/uapi/linux/sockios.h): bytes that TCP has not sent yet
 LOOK_S = 0.5  #: interval to check whether Spark still needs a task that is waiting
 
 
@@ -133,6 +135,16 @@ class TaskInput:
             return bool(poll.poll(0))
         except (AttributeError, OSError):  # no stream, or one without descriptor
             return False
+
+    @property
+    def unread(self) -> bool:
+        """Whether the kernel has output of this task for which Spark has no room; False where that is not known."""
+        left = bytearray(4)
+        try:
+            fcntl.ioctl(self._stream.fileno(), SIOCOUTQNSD, left)
+        except (AttributeError, OSError, ValueError):  # no stream, no TCP socket, or closed
+            return False
+        return any(left)
 
     def wanted(self, made: Iterable[Any]) -> Iterator[Any]:
         """The items of ``made``, as long as Spark reads them.

@@ -16,6 +16,7 @@ from fastbuf.monitor.vitals import Vitals
 from fastbuf_spark.spec import ExchangeSpec, plain
 from fastbuf_spark.worker.control import Control, words
 from fastbuf_spark.worker.memory import addresses_left, one_heap_for_all_threads
+from fastbuf_spark.worker.task_input import TaskInput
 
 log = logging.getLogger("fastbuf_spark")
 
@@ -86,6 +87,23 @@ class TaskClock:
         """The state of its current wait; None: it does not wait."""
         now = self._now
         return None if now is None else now[0]
+
+
+class Outlet:
+    """Counts the samples in which Spark was behind with reading a task's output."""
+
+    def __init__(self, task_input: TaskInput) -> None:
+        self._task_input = task_input
+        self._looks = self._unread = 0
+
+    def look(self) -> None:
+        """Take a sample."""
+        self._looks += 1
+        self._unread += self._task_input.unread
+
+    def figures(self) -> dict[str, int]:
+        """``looks``: number of samples; ``unread``: those with unread output in the kernel."""
+        return {"looks": self._looks, "unread": self._unread}
 
 
 def state_of(clock: TaskClock, activity: dict[str, Any]) -> str:

@@ -99,6 +99,20 @@ def test_a_sink_that_is_slow_for_all_is_no_single_subtasks_fault() -> None:
     assert (root.subtask, root.cause) == (None, "slow_sink")
 
 
+@pytest.mark.parametrize(("unread", "subtask"), [(20, None), (19, None), (12, 1), (0, 1)])
+def test_a_slow_sink_behind_a_full_socket_is_seen_before_its_task_waits(unread: int, subtask: int | None) -> None:
+    """Held back by the first that waits, producers give the others no more than their own sinks take."""
+    idle = {"input": 8.0, "user": 2.0, "looks": 20, "unread": unread}
+    consumers = [task(0, **idle), task(1, engine_out=9.5, user=0.5, looks=20, unread=20), task(2, **idle)]
+    root = one(diagnose("e", [source(0, {1: 8.0})], consumers))
+    assert (root.subtask, root.cause) == (subtask, "slow_sink")
+
+
+def test_a_socket_that_fills_behind_a_busy_function_is_not_to_blame_yet() -> None:
+    consumers = [task(0, user=9.9, looks=20, unread=20), task(1, user=1.0, input=9.0, looks=20)]
+    assert one(diagnose("e", [source(0, {0: 8.0})], consumers)).cause == "user_function"
+
+
 def test_two_faults_are_two_roots() -> None:
     consumers = [task(0, user=9.9), task(1, engine_out=9.0, user=1.0), task(2, user=0.5, input=9.5)]
     found = diagnose("e", [source(0, {0: 5.0, 1: 3.0})], consumers)

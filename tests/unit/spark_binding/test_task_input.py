@@ -50,6 +50,25 @@ def main(infile: Any, outfile: Any, call: Callable[[TaskInput], Any]) -> Any:
     return call(TaskInput.of_task())
 
 
+def test_output_that_spark_does_not_read_is_seen() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as ours:
+        jvm, _ = server.accept()
+        stream = os.fdopen(os.dup(ours.fileno()), "rb", 65536)
+        with jvm, stream:
+            task_input = main(stream, None, lambda found: found)
+            assert not task_input.unread
+            ours.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    ours.send(b"x" * 65536)
+            assert task_input.unread
+            jvm.settimeout(5.0)
+            while task_input.unread:
+                jvm.recv(1 << 20)
+    assert not task_input.unread  # closed
+    assert not TaskInput(None).unread
+
+
 def test_all_of_it(spark: Any) -> None:
     jvm, stream = spark
     jvm.sendall(written(3) + END_OF_STREAM)
