@@ -23,7 +23,9 @@ from nights import LONG, left_for_the_night
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 # How long an example takes says more of what else the machine does than of the code.
-hypothesis.settings.register_profile("without a clock", deadline=None)
+# Fewer examples where each takes ten times as long (.ci/sanitize).
+EXAMPLES = int(os.environ.get("FASTBUF_EXAMPLES", 100))
+hypothesis.settings.register_profile("without a clock", deadline=None, max_examples=EXAMPLES)
 hypothesis.settings.load_profile("without a clock")
 
 SETTLE_S = 20.0  # a thread that has been told to end may be about to do it

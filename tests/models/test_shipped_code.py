@@ -484,6 +484,8 @@ NIGHTLY_MUTATIONS = {
     "a reader looks at the end after the last buffer",
     "no fence before a writer looks whether a reader looks",
     "a place given back before the drainer is done with it",
+    "a burst whose last buffer is not told of",
+    "a reader that tells a writer of nothing",
 }
 
 

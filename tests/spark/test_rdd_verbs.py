@@ -317,7 +317,7 @@ MIXES: dict[str, Callable[[int], tuple[Any, Any]]] = {
 
 
 #: Blocks are made of pickles alike in both modes
-KEPT = [(mix, mode) for mode in MODES for mix in MIXES if LONG or mode == "pipelined" or mix == "ints"]
+KEPT = [(mix, mode) for mode in MODES for mix in MIXES if LONG or (mode == "blocking") == (mix == "ints")]
 
 
 @pytest.mark.parametrize(("mix", "mode"), KEPT)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import monitored
 import pytest
+from nights import nightly
 
 import fastbuf as fb
 from fastbuf.monitor import Recorder
@@ -81,6 +82,7 @@ class Reporters:
             sock.close()
 
 
+@nightly  # test_many_watched.py has as many, by Spark's driver
 def test_a_thousand_tasks_are_heard_and_judged_in_time() -> None:
     memory = resident()
     with fb.Monitor.listen() as monitor:

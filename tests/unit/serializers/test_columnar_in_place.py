@@ -13,7 +13,7 @@ import pytest
 from columnar_cases import TYPES, batch, batches, column
 from golden_cases import EVERY
 from golden_cases import batch as every
-from hypothesis import given, settings
+from hypothesis import given
 
 from fastbuf import NetworkBufferPool
 from fastbuf.errors import BlockCorrupt, BlockError, BlockTruncated, SegmentExported
@@ -53,7 +53,6 @@ def test_every_type(name: str) -> None:
             assert all(buffer.address % 8 == 0 for buffer in buffers_of(found.column(0)) if buffer.size)
 
 
-@settings(max_examples=100, deadline=None)
 @given(batches())
 def test_any_batch(data: pa.RecordBatch) -> None:
     cols = ColumnarSerializer()

@@ -241,7 +241,7 @@ class TestKeys:
         assert [row.x for row in sorted(shuffled)] == values
 
     @given(st.data())
-    @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+    @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
     def test_rows_are_compared_as_their_keys_are(self, data: st.DataObject) -> None:
         kinds = data.draw(st.lists(plain_types(), min_size=1, max_size=3))
         schema = Schema([Field(f"f{i}", kind, data.draw(st.booleans())) for i, kind in enumerate(kinds)])

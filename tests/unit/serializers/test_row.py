@@ -37,7 +37,7 @@ def records_b(n: int) -> list[tuple[Any, ...]]:
 
 class TestRoundTrip:
     @given(schemas_and_records(), st.booleans())
-    @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+    @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
     def test_whatever_a_schema_says(self, given_: tuple[Schema, list[tuple[Any, ...]]], checksum: bool) -> None:
         schema, records = given_
         rows = RowSerializer(schema, checksum=checksum)

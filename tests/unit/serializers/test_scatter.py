@@ -95,7 +95,6 @@ def test_any_batch(data: pa.RecordBatch, partitions: int, room: int, r: object) 
     scattered(data, np.array([r.randrange(partitions) for _ in range(data.num_rows)], np.int32), partitions, room)
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     st.lists(
         st.tuples(st.none() | st.text(max_size=40), st.none() | st.lists(st.floats(width=32), max_size=9)), max_size=60
