@@ -23,6 +23,7 @@ from scores import Outcome, report
 from worlds import Running
 
 RUN_S = 11.0
+SPARK_RUN_S = 15.0  #: sockets between Spark and its workers hold the rows of ten seconds, before a slow sink is felt
 
 
 def run(name: str, seed: int, seconds: float = RUN_S, record: Path | None = None) -> Outcome:
@@ -66,7 +67,7 @@ def judged_by_others(outcome: Outcome, exchanges: list[dict[str, Any]]) -> None:
     outcome.others = {"Flink's rule": sorted(flinks_rule(exchanges)), "pool table": sorted(pool_table(exchanges))}
 
 
-def run_in_spark(name: str, seed: int, seconds: float = RUN_S, record: Path | None = None) -> Outcome:
+def run_in_spark(name: str, seed: int, seconds: float = SPARK_RUN_S, record: Path | None = None) -> Outcome:
     """The same in Spark, from the first rows that came on."""
     import spark_worlds
 
@@ -122,7 +123,7 @@ def main() -> int:
     parser.add_argument("--without", default="", help="scenarios to leave out, by comma")
     parser.add_argument("--spark", action="store_true", help="in Spark, one after the other")
     parser.add_argument("--jobs", type=int, default=1, help="runs at the same time")
-    parser.add_argument("--seconds", type=float, default=RUN_S)
+    parser.add_argument("--seconds", type=float, help=f"of a run (default: {RUN_S:g}, in Spark {SPARK_RUN_S:g})")
     parser.add_argument("--out", type=Path, default=None, help="where outcomes are added to, one JSON a line")
     parser.add_argument("--verbose", action="store_true", help="what was said last, in words")
     parser.add_argument("--merge", action="store_true", help="run nothing: report what --out has")
@@ -160,8 +161,8 @@ def main() -> int:
 
         def one(place: tuple[str, int]) -> Outcome:
             if given.spark:
-                return run_in_spark(*place, given.seconds, given.record)
-            return run(*place, given.seconds, given.record)
+                return run_in_spark(*place, given.seconds or SPARK_RUN_S, given.record)
+            return run(*place, given.seconds or RUN_S, given.record)
 
         for outcome in pool.map(one, wanted):
             outcomes.append(outcome)
