@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastbuf.errors import FastbufError
 from fastbuf.exchange.named_thread import start_thread
+from fastbuf.json_frames import FRAME_BYTES, Unpacker, pack, same
 from fastbuf.monitor.figures import ended
 from fastbuf.monitor.snapshot import PLAIN, Exchange
 from fastbuf.monitor.verdict import Reports, Sides, verdicts
-from fastbuf.monitor.wire import FRAME_BYTES, Unpacker, pack, proof, same
+from fastbuf.monitor.wire import proof
 
 if TYPE_CHECKING:
     from fastbuf.monitor.server import Server

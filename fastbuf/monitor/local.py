@@ -17,13 +17,14 @@ from fastbuf.exchange.input_gate import InputGate
 from fastbuf.exchange.named_thread import start_thread
 from fastbuf.exchange.record_writer import RecordWriter
 from fastbuf.exchange.sampler import Sampler
+from fastbuf.json_frames import FRAME_BYTES, Unpacker, pack, same
 from fastbuf.monitor.collector import Monitor, MonitorAddress
 from fastbuf.monitor.figures import MOST_BYTES, Shares, bounded, ended, hottest, longest
 from fastbuf.monitor.links import Links
 from fastbuf.monitor.snapshot import Exchange
 from fastbuf.monitor.ticker import REFRESH_S, SAMPLE_S, SAMPLES, samples_of
 from fastbuf.monitor.vitals import Vitals
-from fastbuf.monitor.wire import FRAME_BYTES, Unpacker, pack, proof, same
+from fastbuf.monitor.wire import proof
 
 if TYPE_CHECKING:
     from fastbuf.monitor.server import Server

@@ -14,9 +14,9 @@ from pyspark import InheritableThread
 from pyspark.errors import PythonException
 
 import fastbuf_spark as fbs
+from fastbuf.json_frames import pack
 from fastbuf.monitor.figures import MOST_BYTES
 from fastbuf_spark.spec import plain
-from fastbuf_spark.wire import pack
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
 SOON_S = 30.0

@@ -22,13 +22,14 @@ from functools import partial
 from fastbuf import __version__
 from fastbuf.errors import ConfigError, ProtocolError
 from fastbuf.exchange.named_thread import start_thread
+from fastbuf.json_frames import FRAME_BYTES, pack, same
 from fastbuf_spark.driver.agreement import Agreement
 from fastbuf_spark.driver.barrier_run import BarrierRun
 from fastbuf_spark.driver.reported import Reported
 from fastbuf_spark.driver.run import Run, RunPlan, StageTasks
 from fastbuf_spark.driver.slots import Slots
 from fastbuf_spark.driver.summary import RunSummary
-from fastbuf_spark.wire import FRAME_BYTES, VERSION, Message, Unpacker, clip, pack, prepare, proof, same
+from fastbuf_spark.wire import VERSION, Message, Unpacker, clip, prepare, proof
 
 log = logging.getLogger("fastbuf_spark")
 

@@ -15,7 +15,8 @@ from types import TracebackType
 
 from fastbuf import __version__
 from fastbuf.errors import AuthenticationError, ExchangeAborted, FastbufError, PeerLost, ProtocolError, StallTimeout
-from fastbuf_spark.wire import FRAME_BYTES, VERSION, Message, Unpacker, clip, pack, prepare, proof, same
+from fastbuf.json_frames import FRAME_BYTES, pack, same
+from fastbuf_spark.wire import VERSION, Message, Unpacker, clip, prepare, proof
 from fastbuf_spark.worker.task_input import LOOK_S
 
 #: How long a participant whose channel broke waits for the cause, which the driver may have to get from Spark

@@ -17,7 +17,7 @@ import pytest
 import fastbuf as fb
 from fastbuf.errors import AuthenticationError, ConfigError, PeerLost
 from fastbuf.exchange.sampler import Sampler
-from fastbuf.monitor import wire
+from fastbuf.json_frames import pack
 from fastbuf.monitor.collector import MOST_STRANGERS
 from fastbuf.monitor.figures import MOST_BYTES
 from fastbuf.monitor.snapshot import snapshot
@@ -235,7 +235,7 @@ def test_a_stranger_learns_nothing_and_tells_nothing() -> None:
         with socket.create_connection(address[:2]) as sock:
             sock.settimeout(SOON_S)
             assert len(sock.recv(1000)) < 100
-            sock.sendall(wire.pack({"nonce": "0", "proof": "0" * 64}) + wire.pack([{"id": "x", "figures": {"a": 1}}]))
+            sock.sendall(pack({"nonce": "0", "proof": "0" * 64}) + pack([{"id": "x", "figures": {"a": 1}}]))
             assert sock.recv(1000) == b""
         with socket.create_connection(address[:2]) as sock:
             sock.settimeout(SOON_S)
@@ -264,7 +264,7 @@ def test_a_second_costs_two_kilobytes_for_each_task_however_many_consumers_there
         reports = [env.monitor._report(watched, again=True) for watched in env.monitor._watched.values()]
         assert len(reports) == consumers + 1
         for report in reports:
-            assert len(wire.pack([report])) <= 2048, report
+            assert len(pack([report])) <= 2048, report
         writer.abort()
         for gate in gates:
             gate.close()

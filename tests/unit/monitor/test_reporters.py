@@ -12,10 +12,10 @@ import pytest
 from nights import nightly
 
 import fastbuf as fb
+from fastbuf.json_frames import pack
 from fastbuf.monitor import Recorder
 from fastbuf.monitor.figures import MOST_BYTES
 from fastbuf.monitor.local import _introduced
-from fastbuf.monitor.wire import pack
 
 pytestmark = pytest.mark.timeout(120)
 PROCESSES, EACH = 250, 4  #: and tasks of each: two producers and two consumers

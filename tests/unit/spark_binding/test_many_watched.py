@@ -14,9 +14,9 @@ import monitored
 import pytest
 from test_rendezvous import Driver, close, driver, eventually
 
+from fastbuf.json_frames import pack
 from fastbuf.monitor import Recorder
 from fastbuf_spark.driver import page, rendezvous
-from fastbuf_spark.wire import pack
 
 __all__ = ["driver"]  # a fixture
 EACH = 500  #: producers, and as many consumers

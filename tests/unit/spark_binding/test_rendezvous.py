@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from fastbuf.errors import AuthenticationError, ExchangeAborted, FastbufError, PeerLost, ProtocolError
+from fastbuf.json_frames import GREETING_BYTES, pack
 from fastbuf_spark.driver import rendezvous, slots
 from fastbuf_spark.driver.rendezvous import Rendezvous
 from fastbuf_spark.driver.run import SETTLE_S, Run, RunPlan
 from fastbuf_spark.driver.slots import Slots
-from fastbuf_spark.wire import GREETING_BYTES, VERSION, Unpacker, pack
+from fastbuf_spark.wire import VERSION, Unpacker
 from fastbuf_spark.worker.control import Control
 from fastbuf_spark.worker.task_input import InputLost, TaskInput
 

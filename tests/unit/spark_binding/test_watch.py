@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 
 import fastbuf as fb
+from fastbuf.json_frames import pack
 from fastbuf.monitor import vitals as vitals_module
 from fastbuf.monitor.figures import ended, longest
 from fastbuf.monitor.ticker import Ticker
 from fastbuf.monitor.vitals import Vitals
 from fastbuf_spark.api.progress import ProgressBar
 from fastbuf_spark.driver.summary import RunSummary
-from fastbuf_spark.wire import pack
 from fastbuf_spark.worker import watch
 from fastbuf_spark.worker.watch import TaskClock, Watch, times
 
