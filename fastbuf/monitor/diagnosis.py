@@ -415,8 +415,8 @@ class _Look:
         full = max(linked / waited if waited else 0.0, self.full(task)) if known else waits["link"]
         if idle >= WAY_IDLE and full >= 0.5:
             return "slow_link"
-        # The consumer has capacity left, so with more segments nobody would wait for it
-        if idle > FULLY_BUSY and sum(t.short_s for t in self.producers) >= 0.5 * self.lost:
+        # The consumer and its reader have capacity left, so with more segments nobody would wait for it
+        if idle > FULLY_BUSY and not task.sink_full and sum(t.short_s for t in self.producers) >= 0.5 * self.lost:
             return "segments"
         return "credits" if idle >= CREDITS_IDLE else None
 

@@ -108,6 +108,13 @@ def test_a_slow_sink_behind_a_full_socket_is_seen_before_its_task_waits(unread: 
     assert (root.subtask, root.cause) == (subtask, "slow_sink")
 
 
+@pytest.mark.parametrize(("unread", "cause"), [(18, "slow_sink"), (4, "segments")])
+def test_segments_are_enough_where_a_sink_keeps_its_consumer_from_reading(unread: int, cause: str) -> None:
+    """While its socket fills, a consumer is idle now and then, and its rows hold the segments of the others."""
+    reads = [task(k, engine_out=4.5, user=1.5, input=4.0, looks=20, unread=unread) for k in range(2)]
+    assert one(diagnose("e", [source(0, {0: 4.0, 1: 4.0}, short_s=7.0)], reads)).cause == cause
+
+
 def test_a_socket_that_fills_behind_a_busy_function_is_not_to_blame_yet() -> None:
     consumers = [task(0, user=9.9, looks=20, unread=20), task(1, user=1.0, input=9.0, looks=20)]
     assert one(diagnose("e", [source(0, {0: 8.0})], consumers)).cause == "user_function"
