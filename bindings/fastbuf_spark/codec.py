@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fastbuf_spark.folding import each_partition
+from fastbuf_spark.key_samples import KeySamples
 from fastbuf_spark.schema import conform, renaming
 
 if TYPE_CHECKING:
@@ -345,11 +347,28 @@ class RecordSender:
         import fastbuf as fb
 
         self._at = {partition: i for i, partition in enumerate(wanted)}
+        self._codec = codec
         self._reading = codec.reading(sorted(wanted))
-        self.selector = fb.custom(self._place)
+        self._samples: KeySamples | None = None
+        self.selector = fb.custom(self)
 
-    def _place(self, item: tuple[int, Any], consumers: int) -> int:
+    def __call__(self, item: tuple[int, bytes | list[Any]], consumers: int) -> int:
+        """The consumer of an item."""
+        if self._samples is not None:
+            self._samples.look(item[0], lambda: unpacked(item[1]))
         return self._at[item[0]]
+
+    def watch_keys(self, values: bool) -> None:
+        """From now on sample the keys; as :meth:`fastbuf.RecordWriter.watch_keys`."""
+        self._samples = KeySamples(self._codec.key or itemgetter(0), values)
+
+    def hot_keys(self) -> dict[int, tuple[float, int]]:
+        """As :meth:`fastbuf.RecordWriter.hot_keys`."""
+        return {} if self._samples is None else self._samples.shares()
+
+    def key_values(self) -> dict[int, str]:
+        """As :meth:`fastbuf.RecordWriter.key_values`."""
+        return {} if self._samples is None else self._samples.texts()
 
     def items(self, source: Iterable[Any]) -> Iterator[tuple[int, bytes | list[Any]]]:
         return self._reading.items(source)

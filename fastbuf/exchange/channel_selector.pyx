@@ -264,6 +264,17 @@ cdef class _Custom(ChannelSelector):
     cdef int begin(self, BatchScatter scatter, object batch) except -1:
         return scatter.begin(batch, np.asarray(self.func(batch, self.n), dtype=np.int32))
 
+    cdef int watch_keys(self, bint values) except -1:
+        if hasattr(self.func, "watch_keys"):
+            self.func.watch_keys(values)
+        return 0
+
+    cdef dict hot_keys(self):
+        return self.func.hot_keys() if hasattr(self.func, "hot_keys") else {}
+
+    cdef dict key_values(self):
+        return self.func.key_values() if hasattr(self.func, "key_values") else {}
+
 
 cdef class _Hash(ChannelSelector):
     cdef readonly tuple keys
@@ -517,7 +528,11 @@ def broadcast():
 
 
 def custom(func):
-    """A user-defined selector: ``func(record, n) -> int`` or, for batches, ``func(batch, n) -> int32 array``."""
+    """A user-defined selector: ``func(record, n) -> int`` or, for batches, ``func(batch, n) -> int32 array``.
+
+    A ``func`` that knows which keys are frequent may have methods ``watch_keys(values)``, ``hot_keys()`` and
+    ``key_values()``, as :class:`RecordWriter` has them.
+    """
     if not callable(func):
         raise ConfigError(f"func is {func!r:.80}: it must be callable")
     return _Custom(func)

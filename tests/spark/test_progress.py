@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from nights import nightly
 from pyspark import InheritableThread
 from pyspark.errors import PythonException
 
@@ -242,6 +243,37 @@ def test_a_partition_with_most_of_the_rows_is_skew(spark: Any, asked: bool) -> N
         assert 70 <= int(told[1]) <= 100
     else:
         assert "the key with hash" in run.diagnosis.sentence
+
+
+@nightly(asked=False)
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_hot_key_of_pairs_is_skew(spark: Any, asked: bool) -> None:
+    """Values that are grouped, read at the same speed for each key: packed pairs and others."""
+
+    def read(pairs: Iterator[tuple[str, Any]]) -> Iterator[int]:
+        for _, values in pairs:
+            seen = 0
+            for _ in values:
+                seen += 1
+                if seen % 100 == 0:
+                    time.sleep(0.004)
+            yield seen
+
+    value = "x" * 100 if asked else ("x" * 100, 1.0)
+    pairs = spark.sparkContext.parallelize(range(100_000), 1).map(lambda i: ("LAX" if i % 10 else str(i), value))
+    conf = fbs.ShuffleConf(memory_bytes="1m", monitor_key_values=asked)
+    shuffled = fbs.partition_by(pairs, 2, mode="pipelined", conf=conf)
+    made = shuffled.mapPartitions(lambda rows: read(iter([("all", rows)])))
+    assert sum(made.collect()) == 100_000
+    run = fbs.last_run()
+    assert run is not None
+    rows = {partition: figures["records"] for partition, figures in run.consumers.items()}
+    (root,) = run.diagnosis.roots
+    assert (root.subtask, root.cause) == (max(rows, key=rows.__getitem__), "skew"), run.diagnosis
+    assert ("LAX" in repr(run.producers)) == asked
+    share = re.search(r"key 'LAX' has (\d\d)%" if asked else r"key with hash \d+ has (\d\d)%", run.diagnosis.sentence)
+    assert share is not None, run.diagnosis.sentence
+    assert 75 <= int(share[1]) <= 100
 
 
 def test_the_jvms_collector_is_seen_second_by_second(spark: Any) -> None:
