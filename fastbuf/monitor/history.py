@@ -29,7 +29,7 @@ FORMAT = "fastbuf history 1"
 class _Moment:
     at: float
     #: By job: share in which producers were blocked, busy share of the busiest task, records per second
-    line: dict[str, tuple[float, float, float]]
+    line: dict[str, tuple[float | None, float | None, float]]
     packed: bytes
 
     def open(self) -> dict[str, Any]:
@@ -103,8 +103,11 @@ class History:
         nearest = min(self._all(), key=lambda moment: abs(moment.at - when), default=None)
         return None if nearest is None else nearest.open()
 
-    def line(self, job: str) -> dict[str, list[float]]:
-        """A job's time line: ``at``, and for each moment ``blocked``, ``busy`` (shares) and ``recordsPerSecond``."""
+    def line(self, job: str) -> dict[str, list[float | None]]:
+        """A job's time line: ``at``, and for each moment ``blocked``, ``busy`` (shares) and ``recordsPerSecond``.
+
+        Shares are None where the tasks tell no times.
+        """
         found = [(moment.at, *moment.line[job]) for moment in self._all() if job in moment.line]
         columns = zip(*found, strict=True) if found else ((), (), (), ())
         return {
@@ -197,8 +200,12 @@ def _mark(job: dict[str, Any]) -> tuple[Any, ...]:
     return (job["state"], *(vertex["records"] for vertex in job["vertices"]))
 
 
-def _line(job: dict[str, Any]) -> tuple[float, float, float]:
+def _line(job: dict[str, Any]) -> tuple[float | None, float | None, float]:
+    received = [vertex["recordsPerSecond"] for vertex in job["vertices"] if vertex["side"] == "consumers"]
+    rows = max(received, default=0.0)
+    tasks = [task for vertex in job["vertices"] for task in vertex["subtasks"]]
+    if tasks and not any(task.get("seconds") for task in tasks):
+        return (None, None, rows)
     blocked = max((edge["blocked"] for edge in job["edges"] if edge["kind"] == "exchange"), default=0.0)
     busy = max((vertex["busy"]["max"] for vertex in job["vertices"]), default=0.0)
-    received = [vertex["recordsPerSecond"] for vertex in job["vertices"] if vertex["side"] == "consumers"]
-    return (blocked, busy, max(received, default=0.0))
+    return (blocked, busy, rows)

@@ -365,6 +365,40 @@ def test_names_that_need_quotes(spark: Any, mode: str) -> None:
     assert same(p.map_in_arrow(passed, df.schema).rebalance(1, mode=mode).to_df(), df) == 100
 
 
+def test_columns_of_the_same_name(spark: Any) -> None:
+    """A DataFrame may have them, after a join for one."""
+    df = spark.range(100).selectExpr("id % 7 as k", "id as x", "string(id) as x")
+    assert same(fbs.pipeline(df).shuffle("k", partitions=1).to_df(), df) == 100
+    p = fbs.pipeline(df).shuffle("k", partitions=1, mode="blocking").shuffle("k", partitions=1)
+    assert same(p.to_df(), df) == 100
+    assert same(p.shuffle("k", partitions=1, mode="blocking").to_df(), df) == 100
+    assert same(fbs.repartition(p, 1, "k"), df) == 100
+
+
+def test_a_column_with_the_name_that_a_step_adds(spark: Any) -> None:
+    df = spark.range(50).selectExpr("id % 7 as k", "id as __fastbuf_step", "id as __FASTBUF_STEP_")
+    assert same(fbs.pipeline(df).broadcast(2).to_df(), df.union(df)) == 100
+    assert same(fbs.pipeline(df).random_shuffle(1, 1).to_df(), df) == 50
+    assert same(fbs.pipeline(df).map_in_arrow(passed, df.schema).random_shuffle(1, 1).to_df(), df) == 50
+
+
+def test_a_session_that_was_stopped_is_told(spark: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    df = spark.range(5)
+    made = fbs.pipeline(df).shuffle("id", partitions=1)
+    files = fbs.read_parquet(spark, folder)
+    pairs = spark.sparkContext.parallelize([(1, 2)], 1)
+    monkeypatch.setattr(spark.sparkContext, "_jsc", None)  # as stop() leaves it
+    for action in (
+        made.collect,
+        files.count,
+        lambda: fbs.repartition(df, 1, "id"),
+        lambda: fbs.group_by(df, "id", num_partitions=1),
+        lambda: fbs.partition_by(pairs, 1),
+    ):
+        with pytest.raises(ConfigError, match="has been stopped: make one"):
+            action()
+
+
 def passed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     return batches
 

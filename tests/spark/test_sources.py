@@ -320,6 +320,106 @@ def test_a_table_that_gives_a_dataset(spark: Any, tmp_path: Path) -> None:
     assert fbs.scan(spark, OfDelta(tmp_path)).count() == 2
 
 
+def test_names_in_another_case(spark: Any, tmp_path: Path) -> None:
+    """Spark takes them for the same, also inside of structs, and never reads nulls for them."""
+    inner = {"x": [{"In": 1, "of": [{"Deep": 2}], "by": [("k", {"Z": 3})]}]}
+    kind = pa.struct(
+        [
+            ("In", pa.int64()),
+            ("of", pa.list_(pa.struct([("Deep", pa.int64())]))),
+            ("by", pa.map_(pa.string(), pa.struct([("Z", pa.int64())]))),
+        ]
+    )
+    (tmp_path / "flat").mkdir()
+    (tmp_path / "nested").mkdir()
+    pq.write_table(pa.table({"a": [1, 2], "v": [1.5, 2.5]}), tmp_path / "flat" / "1.parquet")
+    pq.write_table(pa.table({"V": [3.5, 4.5], "A": [3, 4]}), tmp_path / "flat" / "2.parquet")
+    pq.write_table(pa.table({"x": pa.array(inner["x"], kind)}), tmp_path / "nested" / "1.parquet")
+    flat, nested = str(tmp_path / "flat"), str(tmp_path / "nested")
+    assert same(fbs.read_parquet(spark, flat).to_df(), spark.read.parquet(flat)) == 4
+    given = "V double, a long"
+    assert same(fbs.read_parquet(spark, flat, schema=given).to_df(), spark.read.schema(given).parquet(flat)) == 4
+    some = fbs.read_parquet(spark, flat, ["a"], pc.field("v") > 2)
+    assert same(some.to_df(), spark.read.parquet(flat).where("v > 2").select("a")) == 3
+    given = "X struct<IN:bigint,Of:array<struct<deep:bigint>>,By:map<string,struct<z:bigint>>>"
+    assert same(fbs.read_parquet(spark, nested, schema=given).to_df(), spark.read.schema(given).parquet(nested)) == 1
+    pq.write_table(pa.table({"Xa": [5], "xA": [6]}), tmp_path / "flat" / "3.parquet")
+    assert "'xa' may be any of them" in failure(fbs.read_parquet(spark, f"{flat}/3.parquet", schema="xa long").collect)
+
+
+def test_columns_whose_names_differ_in_case(spark: Any, tmp_path: Path) -> None:
+    """Two columns if spark.sql.caseSensitive is true, read and written."""
+    path = str(tmp_path / "a")
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        df = spark.range(20).selectExpr("id % 5 as a", "id * 1.5D as A")
+        assert fbs.pipeline(df).shuffle("A", partitions=2).write_parquet(path).rows == 20
+        assert same(fbs.read_parquet(spark, path).to_df(), spark.read.parquet(path)) == 20
+        given = "a long, B long"
+        assert same(fbs.read_parquet(spark, path, schema=given).to_df(), spark.read.schema(given).parquet(path)) == 20
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
+    with pytest.raises(SchemaError, match="have a name twice"):
+        fbs.write_parquet(df, tmp_path / "b")
+
+
+def test_columns_of_the_same_name(spark: Any, tmp_path: Path) -> None:
+    """The message has the names, and what to write; a header of CSV is numbered, as by Spark."""
+    columns = [pa.array([1, 2]), pa.array([3.0, 4.0]), pa.array(["x", "y"])]
+    table = pa.Table.from_arrays(columns, names=["a", "x", "x"])
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(SchemaError, match=r"more than one column 'x', of \['a', 'x', 'x'\].*columns=\['a'\]"):
+        fbs.read_parquet(spark, tmp_path / "a.parquet")
+    assert [row.a for row in fbs.read_parquet(spark, tmp_path / "a.parquet", ["a"]).collect()] == [1, 2]
+    path = str(tmp_path / "a.csv")
+    Path(path).write_text("a,x,X,,b\n1,2,3,4,5\n")
+    assert same(fbs.read_csv(spark, path, header=True).to_df(), spark.read.csv(path, header=True)) == 1
+    with pytest.raises(SchemaError, match="more than one column 'x'"):
+        fbs.read_csv(spark, path, "a int, x int, x int", header=True)
+
+
+PATTERNS = (
+    "year=*/m=1",
+    "year=2023/m=*",
+    "year=2023/*",
+    "*/*/*.parquet",
+    "year=202[34]/m=1",
+    "year=202[^4]/m=1/",
+    "year={2023,2024}/m=2",
+    "year=?02?/m=*/*",
+    "y*=2023",
+)
+
+
+def test_wildcards(spark: Any, tmp_path: Path) -> None:
+    """As Spark reads them: the names that a pattern has or matches are no columns, those below are."""
+    for year in (2023, 2024):
+        for month in (1, 2):
+            folder = tmp_path / "a" / f"year={year}" / f"m={month}"
+            folder.mkdir(parents=True)
+            pq.write_table(pa.table({"v": [10 * year + month]}), folder / "a.parquet")
+            (folder / "_done.parquet").write_text("no Parquet")
+    base = str(tmp_path / "a")
+    for pattern in PATTERNS:
+        if pattern != "y*=2023":
+            assert same(fbs.read_parquet(spark, f"{base}/{pattern}").to_df(), spark.read.parquet(f"{base}/{pattern}"))
+        else:  # a single directory: with those below it as columns
+            made = fbs.read_parquet(spark, f"{base}/{pattern}").to_df()
+            assert same(made, spark.read.parquet(f"{base}/{pattern}")) == 2
+            assert made.columns == ["v", "m"]
+    assert same(fbs.read_parquet(spark, f"file://{base}/year=*/m=1").to_df(), spark.read.parquet(f"{base}/*/m=1")) == 2
+    with pytest.raises(SchemaError, match=r"year=\* matches directories with others of m in them: give the directory"):
+        fbs.read_parquet(spark, f"{base}/year=*")  # Spark: conflicting directory structures
+    assert "CONFLICTING_DIRECTORY" in failure(lambda: spark.read.parquet(f"{base}/year=*"))
+    with pytest.raises(ResourceError, match=r"year=1\* does not exist: nothing matches"):
+        fbs.read_parquet(spark, f"{base}/year=1*")
+    with pytest.raises(ConfigError, match="wildcard"):
+        fbs.write_parquet(spark.range(1), f"{base}/*")
+    odd = tmp_path / "a[1].parquet"  # a name, not a pattern
+    pq.write_table(pa.table({"v": [1]}), odd)
+    assert fbs.read_parquet(spark, odd).count() == 1
+
+
 def test_file_systems(spark: Any, tmp_path: Path) -> None:
     """A URI, a file system of pyarrow's, one of fsspec's where it is there, several paths."""
     import fsspec
@@ -345,8 +445,6 @@ def test_what_cannot_be_is_said_at_once(spark: Any, tmp_path: Path) -> None:
         fbs.read_parquet(spark, tmp_path, filter=pc.field("m") > 1)
     with pytest.raises(ConfigError, match="compute expression"):
         fbs.read_parquet(spark, tmp_path, filter="n > 1")
-    with pytest.raises(ConfigError, match="wildcard"):
-        fbs.read_parquet(spark, f"{tmp_path}/*.parquet")
     with pytest.raises(SchemaError, match="array<int>, which read_csv does not read"):
         fbs.read_csv(spark, tmp_path, "a array<int>")
 

@@ -411,6 +411,7 @@ def test_the_time_line_looks_back(opened: Open) -> None:
     ways = ".edge text"
     now = found.texts(ways)
     assert now[1].startswith(("6", "7"))
+    assert reds(page) > 0
     page.focus("#scrubber")
     page.keyboard.press("Home")
     page.wait_for_function("() => document.getElementById('status').textContent.startsWith('looking back')")
@@ -565,6 +566,43 @@ def test_tasks_that_tell_their_rows_alone_are_shown_with_them(opened: Open) -> N
         assert found.texts("#flame .empty") == ["Of these tasks no code is looked at."]
         assert found.texts("#tasks .small") == ["runs · 41.0 k rows", "ended · 7 rows"]  # in a narrow window
         assert found.said == []
+
+
+def test_the_time_line_of_tasks_that_tell_no_times_has_rows_alone(opened: Open) -> None:
+    """Not a share of nought: the line of what is held back would lie along the axis, as if all were well."""
+    told = {0: {"records": 41_000, "bytes": 1 << 20, "state": "runs"}}
+    with serve(lambda: [Exchange("a", "blocks", "blocking", began=time.time(), producers=told)]) as server:
+        found = opened(of=server)
+        page = found.page
+        page.wait_for_selector("#line canvas")
+        for again in (False, True):  # as the page hears it, and as the server has kept it
+            if again:
+                page.reload()
+            page.wait_for_function("() => Number(document.getElementById('scrubber').max) > 1")
+            page.wait_for_selector("#line canvas")
+            page.hover("#line .u-over")
+            page.wait_for_function("() => document.querySelector('#line .u-legend').textContent.includes('not known')")
+            told_of = found.texts("#line .u-series .u-value")[1:]
+            assert told_of == ["not known", "not known", "0"]
+            assert reds(page) == 0
+        assert found.said == []
+
+
+def reds(page: Any) -> int:
+    """Pixels of the time line in the colour of what is held back."""
+    return page.evaluate(
+        """() => {
+            const canvas = document.querySelector("#line canvas");
+            const ours = document.createElement("canvas").getContext("2d");
+            ours.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--high").trim();
+            ours.fillRect(0, 0, 1, 1);
+            const wanted = ours.getImageData(0, 0, 1, 1).data;
+            const all = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+            let found = 0;
+            for (let i = 0; i < all.length; i += 4) found += [0, 1, 2, 3].every((k) => all[i + k] === wanted[k]);
+            return found;
+        }"""
+    )
 
 
 def test_the_stage_that_runs_is_shown_first(opened: Open) -> None:

@@ -12,7 +12,14 @@ from fastbuf.errors import ConfigError
 from fastbuf_spark.api.cogroups import Cogrouped, check_sides
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver import pipeline as steps
-from fastbuf_spark.driver.checks import check_conf, check_dataframe, check_function, check_mode, partition_count
+from fastbuf_spark.driver.checks import (
+    check_conf,
+    check_dataframe,
+    check_function,
+    check_mode,
+    check_session,
+    partition_count,
+)
 from fastbuf_spark.driver.keys import as_keys
 from fastbuf_spark.driver.plan import MODES
 from fastbuf_spark.driver.sources import Source, check_filter
@@ -270,6 +277,7 @@ class Pipeline:
         return self._built[False]
 
     def _staged(self, shared: bool) -> Staged:
+        check_session(self._session)
         if shared not in self._built:
             self._built[shared] = steps.build(self._start, self._verbs, self._conf, shared)
         return self._built[shared][0]

@@ -85,10 +85,12 @@ def write_parquet(
     system, paths = file_system(path, filesystem)
     if len(paths) != 1:
         raise ConfigError(f"path is {path!r:.100}: give the path of one directory")
+    if "*" in paths[0] or "?" in paths[0]:
+        raise ConfigError(f"path {paths[0]!r:.100} has a wildcard: give the path of one directory")
     by = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
     at, plan = given._terminal()
     spark, schema = plan.spark, at.schema
-    columns = _columns(schema, by)
+    columns = _columns(schema, by, str(spark.conf.get("spark.sql.caseSensitive", "false")).lower() == "true")
     commit = Commit(system, paths[0], mode)
     try:
         write = Write(
@@ -116,13 +118,13 @@ def _files(spark: Any, schema: StructType, columns: tuple[int, ...]) -> Any:
     return file_schema(arrow_schema(kept, session_zone(spark)), told)
 
 
-def _columns(schema: StructType, by: tuple[str, ...]) -> tuple[int, ...]:
-    """Positions of the columns that go into the files."""
+def _columns(schema: StructType, by: tuple[str, ...], case: bool) -> tuple[int, ...]:
+    """Positions of the columns that go into the files; ``case``: whether names that differ in case are two."""
     names = schema.names
     missing = [name for name in by if name not in names]
     if missing or len(set(by)) < len(by) or len(by) >= len(names):
         raise ConfigError(f"partition_by is {list(by)}: give some of {names}, each once, and leave one for the files")
-    if len({name.casefold() for name in names}) < len(names):
+    if len(set(names) if case else {name.casefold() for name in names}) < len(names):
         raise SchemaError(f"the columns {names} have a name twice: Parquet's readers would not tell them apart")
     for field in schema.fields:
         kind = field.dataType.simpleString()

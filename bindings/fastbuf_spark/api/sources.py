@@ -35,7 +35,9 @@ def read_parquet(
     spark
         A SparkSession.
     path
-        A file, a directory (read recursively), a URI, or several of them.  Directories named ``key=value`` are columns.
+        A file, a directory (read recursively), a URI, or several of them, also with wildcards (``*``, ``?``, ``[ab]``,
+        ``{a,b}``).  Directories named ``key=value`` below such a path are columns; names in the path itself are not, as
+        in Spark.
     columns
         Names of the columns to read; default: all.
     filter
@@ -112,7 +114,8 @@ def read_csv(
             options = csv.ReadOptions(autogenerate_column_names=not header)
             names = csv.open_csv(stream, options, parse).schema.names
         given = StructType()
-        for i, name in enumerate(names):
+        case = str(spark.conf.get("spark.sql.caseSensitive", "false")).lower() == "true"
+        for i, name in enumerate(_headed(names, case) if header else names):
             given.add(name if header else f"_c{i}", StringType())
     else:
         given = struct_type(schema)
@@ -194,6 +197,14 @@ def scan(spark: Any, dataset: Any, columns: Iterable[str] | None = None, filter:
     Other parameters are those of :func:`read_parquet`, and types those of :func:`read_ipc`.
     """
     return Pipeline(dataset_source(spark, dataset, columns, filter))
+
+
+def _headed(names: list[str], case: bool) -> list[str]:
+    """Names of columns from a header: as in Spark, an empty one is numbered, and those that occur twice end with it."""
+    folded = [name if case else name.lower() for name in names]
+    return [
+        f"_c{i}" if not name else f"{name}{i}" if folded.count(folded[i]) > 1 else name for i, name in enumerate(names)
+    ]
 
 
 def _check_fields(schema: StructType, name: str, nested: bool) -> None:

@@ -79,14 +79,25 @@ def check_dataframe(df: Any) -> None:
     """ConfigError unless this is a Spark DataFrame, classic or Connect; the message says how to get one."""
     from pyspark.sql import DataFrame
 
-    if isinstance(df, DataFrame) or is_connect(df):
-        return
+    if is_connect(df):
+        return None
+    if isinstance(df, DataFrame):
+        return check_session(df.sparkSession)
     kind = type(df)
     for base in kind.__mro__:
         for module, name, what in _NO_FRAMES:
             if base.__module__.startswith(module) and name in ("", base.__name__):
                 raise ConfigError(f"df is a {kind.__module__}.{kind.__name__}, not a DataFrame of Spark's: {what}")
     raise ConfigError(f"df is a {kind.__module__}.{kind.__name__}: give a pyspark.sql.DataFrame")
+
+
+def check_session(spark: Any) -> None:
+    """ConfigError if the session, or SparkContext, has been stopped."""
+    if not is_connect(spark) and getattr(spark, "sparkContext", spark)._jsc is None:
+        raise ConfigError(
+            "the SparkSession of this input has been stopped: make one (SparkSession.builder.getOrCreate()), and read "
+            "the input with it again"
+        )
 
 
 def check_function(name: str, func: Any, what: str = "takes an iterator of pyarrow.RecordBatch and gives one") -> None:
@@ -221,9 +232,11 @@ def spare_problem(sc: Any, num_partitions: int, held: int) -> str:
 
 def remedy(sc: Any, slots: int) -> str:
     """How to get that many slots here."""
+    cpus = int(setting(sc, "spark.task.cpus", "1"))
+    cores, why = slots * cpus, f" (a task takes {cpus}: spark.task.cpus)" if cpus > 1 else ""
     if str(sc.master).startswith("local-cluster"):
-        return f"local-cluster with {slots} cores in all"
-    return f"local[{slots}]" if str(sc.master).startswith("local") else f"executors with {slots} cores in all"
+        return f"local-cluster with {cores} cores in all{why}"
+    return f"local[{cores}]{why}" if str(sc.master).startswith("local") else f"executors with {cores} cores in all{why}"
 
 
 def setting(sc: Any, name: str, default: Any = None) -> Any:

@@ -202,6 +202,14 @@ def _awkward(names: list[str]) -> bool:
     return len({name.casefold() for name in names}) < len(names) or any("." in name or "`" in name for name in names)
 
 
+def numbered(schema: StructType) -> StructType:
+    """The schema with the names c0, c1, ..."""
+    from pyspark.sql.types import StructField, StructType
+
+    names = _numbered(schema.names)
+    return StructType([StructField(n, f.dataType, f.nullable) for n, f in zip(names, schema.fields, strict=True)])
+
+
 def _numbered(names: list[str]) -> list[str]:
     return [f"c{i}" for i in range(len(names))]
 

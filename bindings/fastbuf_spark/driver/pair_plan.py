@@ -26,6 +26,7 @@ from fastbuf_spark.driver.checks import (
     check_conf,
     check_function,
     check_mode,
+    check_session,
     partition_count,
     preflight,
     slots_of,
@@ -87,6 +88,7 @@ class PairShuffle:
         for rdd in sides:
             if not isinstance(rdd, RDD):
                 raise ConfigError(f"rdd is a {type(rdd).__module__}.{type(rdd).__name__}: give an RDD of pairs")
+            check_session(rdd.context)
         check_mode(mode, MODES)
         check_conf(conf)
         num_partitions = partition_count(num_partitions)

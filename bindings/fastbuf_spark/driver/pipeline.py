@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 LEAST_SEGMENTS = 8  #: an exchange's memory is not divided below this
-ADDED = "__fastbuf_step"  #: name of a column that a step adds only for its shuffle
+ADDED = "__fastbuf_step"  #: name of a column that a step adds only for its shuffle, unless the rows have it
 
 
 class Step(Protocol):
@@ -280,10 +280,19 @@ class Broadcast:
         from pyspark.sql.types import IntegerType, StructType
 
         count, shape = plan.count(self.partitions), at.schema
-        wide = StructType([*shape.fields]).add(ADDED, IntegerType())
-        sent = at.then(Copies(targets(count), ADDED), wide, "broadcast")
-        made = plan.exchange(sent, "broadcast", (ADDED,), count, self.mode)
+        added = _added(shape)
+        wide = StructType([*shape.fields]).add(added, IntegerType())
+        sent = at.then(Copies(targets(count), added), wide, "broadcast")
+        made = plan.exchange(sent, "broadcast", (added,), count, self.mode)
         return made.then(WithoutLast(), shape, "broadcast")
+
+
+def _added(schema: StructType) -> str:
+    """A name that no column of the rows has, in any case."""
+    taken, name = {each.casefold() for each in schema.names}, ADDED
+    while name in taken:
+        name += "_"
+    return name
 
 
 def targets(partitions: int) -> tuple[int, ...]:
@@ -317,12 +326,13 @@ class RandomShuffle:
         from pyspark.sql.types import LongType, StructType
 
         shape, head = at.schema, at.head
-        wide = StructType([*shape.fields]).add(ADDED, LongType())
+        added = _added(shape)
+        wide = StructType([*shape.fields]).add(added, LongType())
         if at.in_order and isinstance(head, Called) and at.name == "fastbuf_read":
             # By row position, so that equal rows do not move together
             bare = dataclasses.replace(at, head=Called(Chain()))
-            sent = bare.then(Drawn(head.chain, self.seed, ADDED), wide, "random_shuffle")
+            sent = bare.then(Drawn(head.chain, self.seed, added), wide, "random_shuffle")
         else:
-            sent = at.then(Hashed(self.seed, ADDED), wide, "random_shuffle")
-        made = plan.exchange(sent, f"random shuffle, seed {self.seed}", (ADDED,), self.partitions, self.mode)
+            sent = at.then(Hashed(self.seed, added), wide, "random_shuffle")
+        made = plan.exchange(sent, f"random shuffle, seed {self.seed}", (added,), self.partitions, self.mode)
         return made.then(WithoutLast(plan.limits()), shape, "random_shuffle")

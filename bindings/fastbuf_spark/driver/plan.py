@@ -124,7 +124,9 @@ def staged(
         return _by_spark(func, result_schema, found, num_partitions, shipped, chosen)
     df = found.frame
     if func is None:
-        func, codec = identity, dataclasses.replace(codec, shown=codec.bare())
+        func = identity
+        if codec.before is None:  # else what is shown has the names that it gives
+            codec = dataclasses.replace(codec, shown=codec.bare())
     name = name or getattr(func, "__name__", type(func).__name__)
     log.info("shuffle '%s' into %d partitions: mode='%s'%s", name, num_partitions, chosen, f" ({why})" if why else "")
     exchange = _Exchange(df, func, result_schema, codec, num_partitions, conf, name)

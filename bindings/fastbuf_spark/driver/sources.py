@@ -210,6 +210,13 @@ def _schemas(spark: Any, whole: StructType, columns: Iterable[str] | None, filte
     if isinstance(columns, str):
         raise ConfigError(f"columns is {columns!r}: give a list of names")
     names = list(whole.names if columns is None else columns)
+    twice = sorted({name for name in whole.names if whole.names.count(name) > 1})
+    if any(name in twice for name in names):
+        others = [name for name in whole.names if name not in twice]
+        raise SchemaError(
+            f"the files, or schema=, have more than one column {' and one '.join(map(repr, twice))}, of {whole.names}: "
+            f"leave them out (columns={others}), or give names of their own"
+        )
     missing = [name for name in names if name not in whole.names]
     if missing or not names or len(set(names)) < len(names):
         raise ConfigError(f"columns is {names}: give some of {whole.names}, each once")
@@ -278,7 +285,8 @@ def _shared(
     mib = sum(part.nbytes for part in parts) / (1 << 20)
     pieces = f"{counted(len(found), 'file')}, {counted(len(parts), 'piece')}"
     about = f"{name}: {pieces}, {mib:.1f} MiB, in {counted(len(shared), 'split')}"
-    read = Read(shared, read_with, shown, filter, texts, session_zone(spark))
+    any_case = name == "read_parquet" and not _true(spark, "spark.sql.caseSensitive", "false")
+    read = Read(shared, read_with, shown, filter, texts, session_zone(spark), any_case)
     return Source(spark, read, StructType([schema[key] for key in shown.names]), about)
 
 

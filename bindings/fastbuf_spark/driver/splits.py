@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ LEAST_BYTES = 4 << 20  #: cost of opening a file, in bytes, as in Spark
 MOST_FOOTERS = 4096
 READERS = 16  #: threads that read footers
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+WILD = re.compile(r"[*?\[{]")  #: a path with one of these may be a pattern
 _WHOLE = re.compile(r"[+-]?\d+$")
 _REAL = re.compile(r"[+-]?(\d+\.\d*|\.\d+)$|NaN$|-?Infinity$")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}$")
@@ -62,8 +64,6 @@ def file_system(path: Any, given: Any) -> tuple[Any, list[str]]:
         raise ConfigError("path is an empty list: give one path or more")
     if not all(p.strip() for p in paths):
         raise ConfigError(f"path is {path!r}: give the path of a file or directory; '.' is the working directory")
-    if any("*" in p or "?" in p for p in paths):
-        raise ConfigError(f"path {paths[0]!r:.100} has a wildcard: give the directory, or a list of paths")
     if given is not None:
         if not isinstance(given, fs.FileSystem):
             given = fs.PyFileSystem(fs.FSSpecHandler(given))
@@ -82,6 +82,11 @@ def _by_uri(uri: str) -> tuple[Any, str]:
     import pyarrow as pa
     from pyarrow import fs
 
+    wild = WILD.search(uri)
+    if wild:  # no URI has such characters, or they mean something else in it
+        head, tail = uri[: wild.start()].rpartition("/")[0], uri[uri.rindex("/", 0, wild.start()) :]
+        system, path = _by_uri(head)
+        return system, path.rstrip("/") + tail
     try:
         system, path = fs.FileSystem.from_uri(uri)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -111,7 +116,7 @@ def list_files(system: Any, paths: Sequence[str]) -> list[File]:
     from pyarrow import fs
 
     found: list[File] = []
-    for path in paths:
+    for path, pattern in [each for given in paths for each in _matched(system, given)]:
         info = system.get_file_info(path)
         if info.type == fs.FileType.NotFound:
             raise ResourceError(f"{path} does not exist")
@@ -122,8 +127,68 @@ def list_files(system: Any, paths: Sequence[str]) -> list[File]:
         for each in system.get_file_info(fs.FileSelector(path, recursive=True)):
             inside = each.path[len(base) :].split("/")
             if each.type == fs.FileType.File and each.size and not any(map(_hidden, inside)):
-                found.append(File(each.path, each.size, changed(each), _values(inside[:-1])))
+                values = _values(inside[:-1])
+                if (
+                    pattern and values
+                ):  # Spark refuses it too: the matched names would be columns or not, by their number
+                    raise SchemaError(
+                        f"{pattern} matches directories with others of {', '.join(key for key, _ in values)} in them: "
+                        "give the directory above all of them, whose names become columns, and a filter"
+                    )
+                found.append(File(each.path, each.size, changed(each), values))
     return sorted(found, key=lambda file: file.path)
+
+
+def _matched(system: Any, path: str) -> list[tuple[str, str]]:
+    """The paths that a pattern matches, each with the pattern if there are several; a path that exists is no pattern.
+
+    The wildcards are Spark's: ``*``, ``?``, ``[ab]``, ``[^a]``, ``{a,b}``.  As in Spark, each path that is matched is
+    one to read: the names in it are no columns.
+
+    Raises
+    ------
+    ResourceError
+        Nothing matches.
+    """
+    from pyarrow import fs
+
+    if not WILD.search(path) or system.get_file_info(path).type != fs.FileType.NotFound:
+        return [(path, "")]
+    found: list[str] = []
+    for plain in _braced(path):
+        parts = plain.rstrip("/").split("/")
+        first = next((i for i, part in enumerate(parts) if WILD.search(part)), len(parts))
+        here = ["/".join(parts[:first])]
+        for part in parts[first:]:
+            if WILD.search(part):
+                fits = re.compile(fnmatch.translate(part.replace("[^", "[!"))).match
+                here = [name for base in here for name in _names(system, base) if fits(name.rpartition("/")[2])]
+            else:
+                here = [f"{base}/{part}" for base in here]
+        found += [each for each in here if system.get_file_info(each).type != fs.FileType.NotFound]
+    if not found:
+        raise ResourceError(f"{path} does not exist: nothing matches this pattern")
+    made = sorted(set(found))
+    return [(each, path if len(made) > 1 else "") for each in made]
+
+
+def _names(system: Any, folder: str) -> list[str]:
+    """Paths of what is in a directory, but for what readers ignore; nothing if it is none."""
+    from pyarrow import fs
+
+    if system.get_file_info(folder).type != fs.FileType.Directory:
+        return []
+    within = system.get_file_info(fs.FileSelector(folder))
+    return [each.path for each in within if not _hidden(each.path.rpartition("/")[2])]
+
+
+def _braced(path: str) -> list[str]:
+    """A path for each alternative of its braces."""
+    found = re.search(r"\{([^{}]*)\}", path)
+    if not found:
+        return [path]
+    head, tail = path[: found.start()], path[found.end() :]
+    return [each for choice in found[1].split(",") for each in _braced(head + choice + tail)]
 
 
 def _hidden(name: str) -> bool:
@@ -218,6 +283,7 @@ def _of_text(value: str, kind: pa.DataType, name: str) -> pa.Scalar:
 def pieces(found: Sequence[tuple[File | None, Any]], schema: pa.Schema, needed: set[str], filter: Any) -> list[Piece]:
     """The row groups of Parquet files that may have rows matching the filter, and other files as a whole."""
     cut = len(found) <= MOST_FOOTERS
+    wanted = {name.casefold() for name in needed}  # an estimate, so a name in another case may count
 
     def of(pair: tuple[File | None, Any]) -> list[Piece]:
         file, fragment = pair
@@ -228,12 +294,17 @@ def pieces(found: Sequence[tuple[File | None, Any]], schema: pa.Schema, needed: 
         for part in fragment.split_by_row_group(filter, schema=schema):
             about = fragment.metadata.row_group(part.row_groups[0].id)
             columns = (about.column(i) for i in range(about.num_columns))
-            used = sum(c.total_uncompressed_size for c in columns if c.path_in_schema.partition(".")[0] in needed)
+            used = sum(c.total_uncompressed_size for c in columns if _top(c) in wanted)
             made.append(Piece(part, about.num_rows, used, size, when))
         return made
 
     with ThreadPoolExecutor(READERS) as readers:
         return [piece for made in readers.map(of, found) for piece in made]
+
+
+def _top(column: Any) -> str:
+    """The folded name of the column of a file that a column of its leaves belongs to."""
+    return str(column.path_in_schema).partition(".")[0].casefold()
 
 
 def shared_out(found: Sequence[Piece], tasks: int) -> tuple[tuple[Piece, ...], ...]:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from fastbuf_spark.driver.keys import plain
+from fastbuf_spark.driver.keys import numbered, plain
 from fastbuf_spark.schema import arrow_schema, large_types, renaming, session_zone
 from fastbuf_spark.shipping import named
 from fastbuf_spark.worker.chains import Called, Chain, Head, Link
@@ -64,6 +64,10 @@ class Staged:
         """The DataFrame."""
         if self.head is None:
             return self.frame
+        names = self.schema.names
+        if len(set(names)) < len(names):  # the JVM cannot tell columns of the same name apart when it reads Arrow's
+            bare = numbered(self.schema)
+            return self.then(Renamed(bare.names), bare, "names").to_df().toDF(*names)
         return self.frame.mapInArrow(named(self.head.batches, self.name), self.schema)
 
     @property

@@ -76,6 +76,8 @@ class Read:
         Columns that are read as text and parsed here: timestamps that may lack a zone.
     zone
         The zone of such timestamps.
+    any_case
+        Whether a file's columns may have names that differ in case, as for Spark unless it is told otherwise.
     """
 
     splits: tuple[tuple[Piece, ...], ...]
@@ -84,6 +86,7 @@ class Read:
     filter: Any = None
     texts: tuple[str, ...] = ()
     zone: str = "UTC"
+    any_case: bool = False
 
     def __call__(self, source: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         # Read the whole input first: a reader left behind could take the next task's input
@@ -98,10 +101,12 @@ class Read:
         rows = BATCH_ROWS
         if piece.rows and piece.nbytes:
             rows = max(LEAST_ROWS, min(rows, BATCH_BYTES * piece.rows // piece.nbytes))
-        late = bool(self.texts)
+        files = in_file(self.files, piece) if self.any_case else self.files
+        renamed = not files.equals(self.files)
+        late = renamed or bool(self.texts)  # filters have the users' names, and their types
         scanner = ds.Scanner.from_fragment(
             piece.fragment,
-            schema=self.files,
+            schema=files,
             columns=None if late else self.shown.names,
             filter=None if late else self.filter,
             batch_size=rows,
@@ -111,6 +116,8 @@ class Read:
             use_threads=False,
         )
         for batch in scanner.to_batches():
+            if renamed:
+                batch = _with_names(batch, self.files)
             if late:
                 batch = self._told(batch)
             if batch.num_rows:
@@ -124,6 +131,53 @@ class Read:
         if self.filter is not None:
             batch = batch.filter(self.filter)
         return batch.select(self.shown.names)
+
+
+def in_file(wanted: pa.Schema, piece: Piece) -> pa.Schema:
+    """The schema with the names that a file has for its fields, at any depth, where these differ in case only.
+
+    Raises
+    ------
+    SchemaMismatch
+        Two columns of the file may be meant.
+    """
+    import pyarrow as pa
+
+    def of(field: pa.Field, theirs: list[pa.Field]) -> pa.Field:
+        alike = [each for each in theirs if each.name.casefold() == field.name.casefold()]
+        exact = [each for each in alike if each.name == field.name]
+        if len(alike) > 1 and not exact:
+            raise SchemaMismatch(
+                f"{piece.fragment.path} has the columns {[each.name for each in alike]}, and {field.name!r} may be any "
+                "of them: write the name as in the file, or set spark.sql.caseSensitive=true"
+            )
+        return (
+            field
+            if not alike
+            else field.with_name((exact or alike)[0].name).with_type(inside(field.type, (exact or alike)[0].type))
+        )
+
+    def inside(mine: pa.DataType, other: pa.DataType) -> pa.DataType:
+        if pa.types.is_struct(mine) and pa.types.is_struct(other):
+            return pa.struct([of(field, list(other)) for field in mine])
+        if pa.types.is_list(mine) and hasattr(other, "value_type"):
+            return pa.list_(mine.value_field.with_type(inside(mine.value_type, other.value_type)))
+        if pa.types.is_map(mine) and pa.types.is_map(other):
+            key = mine.key_field.with_type(inside(mine.key_type, other.key_type))
+            return pa.map_(key, mine.item_field.with_type(inside(mine.item_type, other.item_type)))
+        return mine
+
+    theirs = list(piece.fragment.physical_schema)
+    return pa.schema([of(field, theirs) for field in wanted])
+
+
+def _with_names(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch with the names of a schema of the same types."""
+    import pyarrow as pa
+
+    pairs = zip(batch.columns, schema, strict=True)
+    columns = [column if column.type.equals(field.type) else column.view(field.type) for column, field in pairs]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def instants(texts: pa.Array, kind: pa.DataType, zone: str, name: str) -> pa.Array:

@@ -1,5 +1,5 @@
 // The job over time, and the moment that is shown.
-import { clock, count, make } from "/page/format.js";
+import { clock, count, make, timed } from "/page/format.js";
 
 const MOST = 30_000; // moments: eight hours of seconds
 
@@ -22,8 +22,9 @@ export class Line {
     const times = this.data[0];
     if (job.state !== "RUNNING" && times.length && at - times[times.length - 1] < 3600) { if (this.ended) return; this.ended = true; } else this.ended = false;
     if (times.length && at - times[times.length - 1] < 0.9) return;
-    const blocked = Math.max(0, ...job.edges.filter((edge) => edge.kind === "exchange").map((edge) => edge.blocked));
-    const busy = Math.max(0, ...job.vertices.map((vertex) => vertex.busy.max));
+    const known = timed(job.vertices.flatMap((vertex) => vertex.subtasks)); // else there are no shares: null draws nothing
+    const blocked = known ? Math.max(0, ...job.edges.filter((edge) => edge.kind === "exchange").map((edge) => edge.blocked)) : null;
+    const busy = known ? Math.max(0, ...job.vertices.map((vertex) => vertex.busy.max)) : null;
     const rows = Math.max(0, ...job.vertices.filter((vertex) => vertex.side === "consumers").map((vertex) => vertex.recordsPerSecond));
     [at, blocked, busy, rows].forEach((value, column) => this.data[column].push(value));
     if (times.length > MOST) for (const column of this.data) column.splice(0, MOST / 10);
@@ -53,14 +54,14 @@ export class Line {
     }
     const style = getComputedStyle(document.documentElement), colour = (name) => style.getPropertyValue(name).trim();
     const axis = { stroke: colour("--quiet"), font: "12px system-ui, sans-serif", grid: { stroke: colour("--rule"), width: 1 }, ticks: { show: false } };
-    const share = (plot, value) => (value === null || value === undefined ? "" : `${Math.round(100 * value)} %`);
+    const share = (plot, value, series, at) => (value === null || value === undefined ? (at === null || at === undefined ? "" : "not known") : `${Math.round(100 * value)} %`);
     const options = {
       width: this.place.clientWidth, height: 170,
       cursor: { drag: { x: false, y: false } },
       scales: { x: { time: true }, share: { range: [0, 1] }, rows: { range: (plot, low, high) => [0, Math.max(10, high)] } },
       axes: [
         { ...axis, grid: { show: false }, space: 70, incrs: [1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600], values: (plot, ticks) => ticks.map(clock) },
-        { ...axis, scale: "share", size: 48, values: (plot, ticks) => ticks.map((tick) => share(plot, tick)) },
+        { ...axis, scale: "share", size: 48, values: (plot, ticks) => ticks.map((tick) => `${Math.round(100 * tick)} %`) },
         { ...axis, scale: "rows", side: 1, size: 56, grid: { show: false }, values: (plot, ticks) => ticks.map(count) },
       ],
       series: [

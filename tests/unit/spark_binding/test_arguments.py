@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ pytest.importorskip("pyspark", reason="the binding is PySpark's")
 
 from fastbuf.errors import ConfigError, RecordTooLong, SchemaMismatch
 from fastbuf_spark.codec import BatchCodec
-from fastbuf_spark.driver.checks import check_conf, check_dataframe, check_function, check_mode, partition_count
+from fastbuf_spark.driver.checks import check_conf, check_dataframe, check_function, check_mode, partition_count, remedy
 from fastbuf_spark.schema import conform
 from fastbuf_spark.worker.blocks import Staging
 
@@ -131,3 +132,17 @@ def test_a_record_that_is_too_long_for_a_block() -> None:
     small = pa.record_batch({"k": [1], "s": ["x" * 5000]})
     with pytest.raises(RecordTooLong, match=r"longer than max_record_bytes \(4096\)"):
         list(Staging(batch.schema, (0,), 2, 1 << 20, False, max_record_bytes=4096).add(small))
+
+
+@pytest.mark.parametrize(
+    ("master", "cpus", "want"),
+    [
+        ("local[4]", "1", "local[3]"),
+        ("local[4]", "2", "local[6] (a task takes 2: spark.task.cpus)"),
+        ("local-cluster[2,2,1024]", "2", "local-cluster with 6 cores in all (a task takes 2: spark.task.cpus)"),
+        ("yarn", "4", "executors with 12 cores in all (a task takes 4: spark.task.cpus)"),
+    ],
+)
+def test_slots_are_told_as_the_cores_that_they_take(master: str, cpus: str, want: str) -> None:
+    """With two cores to a task, local[3] would have one slot, fewer than local[4] has."""
+    assert remedy(SimpleNamespace(master=master, _conf={"spark.task.cpus": cpus}), 3) == want
