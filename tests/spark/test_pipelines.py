@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -427,3 +428,31 @@ def test_what_cannot_be_is_said(spark: Any, folder: Path) -> None:
         p.shuffle("none", partitions=1).collect()
     with pytest.raises(ConfigError, match="not a DataFrame of Spark's"):
         fbs.pipeline(pd.DataFrame({"a": [1]}))
+
+
+@pytest.mark.parametrize("action", ["collect", "write_parquet"])
+def test_control_c_ends_the_jobs_too(spark: Any, tmp_path: Path, action: str) -> None:
+    """PySpark tries to cancel them through the connection that waits for the action, and they went on for minutes."""
+
+    def slow(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            time.sleep(60)  # stands for work; Spark ends the worker
+            yield batch
+
+    made = fbs.pipeline(spark.range(0, 100, 1, 2)).shuffle("id", partitions=2).map_in_arrow(slow, "id long")
+    tracker = spark.sparkContext.statusTracker()
+
+    def press() -> None:
+        in_the_end(lambda: len(tracker.getActiveJobsIds()), lambda jobs: jobs == 2)  # the consumers' and the producers'
+        os.kill(os.getpid(), signal.SIGINT)
+
+    presses = threading.Thread(target=press)
+    presses.start()
+    with pytest.raises(KeyboardInterrupt):
+        made.collect() if action == "collect" else made.write_parquet(tmp_path / "out")
+    presses.join()
+    begin = time.monotonic()
+    assert in_the_end(tracker.getActiveJobsIds, lambda jobs: not jobs) == []
+    assert spark.range(7).count() == 7
+    assert time.monotonic() - begin < 30, "half of what a batch takes"
+    assert list(tmp_path.iterdir()) == []

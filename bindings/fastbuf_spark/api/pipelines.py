@@ -20,6 +20,7 @@ from fastbuf_spark.driver.checks import (
     check_session,
     partition_count,
 )
+from fastbuf_spark.driver.jobs import cancelled_with
 from fastbuf_spark.driver.keys import as_keys
 from fastbuf_spark.driver.plan import MODES
 from fastbuf_spark.driver.sources import Source, check_filter
@@ -220,16 +221,21 @@ class Pipeline:
 
     def collect(self) -> list[Row]:
         """The rows, on the driver."""
-        return self._staged(shared=False).to_df().collect()
+        df = self._staged(shared=False).to_df()
+        with cancelled_with(self._session):
+            return df.collect()
 
     def to_arrow(self) -> pa.Table:
         """The rows as one table, on the driver."""
-        return self._staged(shared=False).to_df().toArrow()
+        df = self._staged(shared=False).to_df()
+        with cancelled_with(self._session):
+            return df.toArrow()
 
     def count(self) -> int:
         """The number of rows; the workers count them, and send no rows."""
-        counted = self._staged(shared=False).then(count_rows, struct_type("rows long"), "count")
-        return sum(row[0] for row in counted.to_df().collect())
+        df = self._staged(shared=False).then(count_rows, struct_type("rows long"), "count").to_df()
+        with cancelled_with(self._session):
+            return sum(row[0] for row in df.collect())
 
     def write_parquet(
         self,

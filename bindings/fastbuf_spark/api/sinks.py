@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fastbuf.errors import ConfigError, SchemaError
 from fastbuf_spark.driver.checks import check_mode
 from fastbuf_spark.driver.commit import MODES, Commit
+from fastbuf_spark.driver.jobs import cancelled_with
 from fastbuf_spark.driver.splits import file_system
 from fastbuf_spark.schema import arrow_schema, session_zone, struct_type
 from fastbuf_spark.worker.writing import REPORT, Write, file_schema
@@ -102,7 +103,9 @@ def write_parquet(
             compression,
             plan.conf.memory_bytes,
         )
-        rows = at.then(write, struct_type(REPORT), "write_parquet").to_df().collect()
+        df = at.then(write, struct_type(REPORT), "write_parquet").to_df()
+        with cancelled_with(spark):
+            rows = df.collect()
         commit.commit([(row.attempt, row.path, row.bytes) for row in rows] or [_empty(write)])
     finally:
         commit.close()

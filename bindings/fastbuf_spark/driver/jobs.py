@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from fastbuf_spark.driver.checks import is_connect
 from fastbuf_spark.driver.rendezvous import Rendezvous
 from fastbuf_spark.driver.run import Run, StageTasks
 from fastbuf_spark.worker.consumer import EPOCH, EXECUTION
@@ -15,6 +16,29 @@ from fastbuf_spark.worker.consumer import EPOCH, EXECUTION
 log = logging.getLogger("fastbuf_spark")
 
 MOST_ENDED = 1000  #: most failed and killed tasks of a stage to search
+
+
+@contextlib.contextmanager
+def cancelled_with(spark: Any) -> Iterator[None]:
+    """The jobs of an action in this block are cancelled if the block is left by an error, such as Ctrl-C.
+
+    PySpark tries that for Ctrl-C through the very connection that waits for the action, in vain: the jobs would go on
+    and hold their slots.
+    """
+    if is_connect(spark):
+        yield
+        return
+    sc, tag = spark.sparkContext, f"fastbuf-{secrets.token_hex(8)}"
+    sc.addJobTag(tag)
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(Exception):  # the session may have been stopped
+            sc.cancelJobsWithTag(tag)
+        raise
+    finally:
+        with contextlib.suppress(Exception):
+            sc.removeJobTag(tag)
 
 
 class ProducersJob:
