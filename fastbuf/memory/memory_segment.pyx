@@ -40,8 +40,7 @@ cdef extern from *:
     object steal "(PyObject *)"(PyObject *)                              # takes the reference over
 
 
-# pool_core's segment_generation without the call.  Relaxed: the generation changes only when there is no reference, and
-# the caller has one.
+# Relaxed: the generation changes only when there is no reference, and the caller has one.
 cdef inline uint32_t generation_of(PoolCore *core, int32_t number) noexcept:
     return fb_u32_load_relaxed(&core.meta[number].generation)
 

@@ -16,7 +16,6 @@ cdef enum:
 # --- segments ---------------------------------------------------------------------------------------------------------
 cdef uint8_t *segment_data(PoolCore *g, int32_t i) noexcept nogil
 cdef uint32_t segment_refs(PoolCore *g, int32_t i) noexcept nogil
-cdef uint32_t segment_generation(PoolCore *g, int32_t i) noexcept nogil
 # Adds a reference; the caller has one already.
 cdef void segment_retain(PoolCore *g, int32_t i) noexcept nogil
 # Drops a reference.  Returns 1: the segment is free now, 0: others still hold it, -1: it was not in use (double

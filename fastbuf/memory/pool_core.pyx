@@ -180,11 +180,6 @@ cdef uint32_t segment_refs(PoolCore *g, int32_t i) noexcept nogil:
     return fb_u32_load_acquire(&g.meta[i].refs)
 
 
-cdef uint32_t segment_generation(PoolCore *g, int32_t i) noexcept nogil:
-    # Relaxed: it changes only when there is no reference, and the caller has one.
-    return fb_u32_load_relaxed(&g.meta[i].generation)
-
-
 cdef void segment_retain(PoolCore *g, int32_t i) noexcept nogil:
     # Relaxed: the caller has a reference, so the count cannot become zero meanwhile.
     fb_u32_add_relaxed(&g.meta[i].refs, 1)
