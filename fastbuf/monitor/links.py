@@ -59,10 +59,11 @@ class Links:
         self._before.append((now, known))
         while self._before[0][0] < now - WINDOW_S and len(self._before) > 2:
             self._before.popleft()
-        since, before = self._before[0]
         links = {}
         for index, _ in self._unsent.most_common(MOST_TOLD):
-            if index in known and index in before and now > since:
+            # The kernel may not have told of a link at the first samples
+            since, before = next((told for told in self._before if index in told[1]), (now, {}))
+            if index in known and now > since:
                 rtt, resent, arrived, busy, full = known[index]
                 links[str(targets[index])] = {
                     "busy": min(1.0, max(0.0, busy - before[index][3]) / (now - since)),

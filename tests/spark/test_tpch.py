@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from decimal import Decimal
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from nights import nightly
 from pyspark.sql import DataFrame
@@ -119,7 +121,12 @@ def times(request: pytest.FixtureRequest) -> Iterator[None]:
 def rows(df: Any, what: str = "", way: str = "") -> pa.Table:
     """All rows, in the order of all columns; the time that they took to come is noted."""
     begin = time.monotonic()
-    found = df.toArrow()
+    if BY_SQL:  # millions of rows would need gigabytes of the JVM's heap on their way
+        with tempfile.TemporaryDirectory() as folder:
+            df.write.parquet(f"{folder}/rows")
+            found = pq.read_table(f"{folder}/rows")
+    else:
+        found = df.toArrow()
     if what:
         _seconds.setdefault(what, {})[way] = time.monotonic() - begin
     found = found.cast(pa.schema([field.with_nullable(True) for field in found.schema]))

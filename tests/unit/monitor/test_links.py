@@ -8,6 +8,8 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
 
 import pacing
 import pytest
@@ -49,6 +51,21 @@ def test_kernels_figures_lie_where_linux_has_them() -> None:
     assert (resent, full) == (0, 0)
     assert arrived in (1000, 1001)  # Linux counts what opened the connection
     assert busy < 1
+
+
+def test_a_link_of_which_the_kernel_told_late_has_figures() -> None:
+    """Without figures in the first sample it had none for five seconds."""
+    info = bytearray(256)
+    writer: Any = SimpleNamespace(partition=SimpleNamespace(gates=[("gate", "far:1")]))
+    links = Links()
+    links.look(writer, {})
+    assert "links" not in links.figures([5])
+    for busy_us in (100_000, 200_000):
+        struct.pack_into("=Q", info, 168, busy_us)
+        links.look(writer, {"far:1": (7, bytes(info))})
+        told = links.figures([5])
+    assert told["unsent"] == {"5": 2}
+    assert told["links"]["5"]["busy"] > 0
 
 
 @pytest.mark.parametrize("slow", ["link", "reader"])
