@@ -360,7 +360,7 @@ class RecordSender:
 
     def watch_keys(self, values: bool) -> None:
         """From now on sample the keys; as :meth:`fastbuf.RecordWriter.watch_keys`."""
-        self._samples = KeySamples(self._codec.key or itemgetter(0), values)
+        self._samples = KeySamples(self._codec.key or itemgetter(0), values, len(self._at))
 
     def hot_keys(self) -> dict[int, tuple[float, int]]:
         """As :meth:`fastbuf.RecordWriter.hot_keys`."""

@@ -14,8 +14,8 @@ log = logging.getLogger("fastbuf_spark")
 
 EVERY_S = 0.1  #: from one sample to the next, so that unpacking a group costs a thousandth of the time
 RECORDS = 32  #: looked at in a sample
-LEAST = 8  #: times that a key has been seen, before it counts as frequent
-MOST_TOLD, MOST_KEPT = 8, 2048
+LEAST = 0.01  #: share of the records of a key that is told
+MOST_TOLD, MOST_KEPT, MOST_SPREAD = 8, 2048, 64
 HASHES = 1 << 30
 
 
@@ -28,13 +28,18 @@ class KeySamples:
         Returns the key of a record.
     values
         Whether to keep the text of frequent keys.
+    partitions
+        Number of partitions that have groups.
     """
 
-    def __init__(self, key: Callable[[Any], Any], values: bool) -> None:
+    def __init__(self, key: Callable[[Any], Any], values: bool, partitions: int) -> None:
         self._key, self._values = key, values
-        self._counts: dict[int, int] = {}  # by hash; another thread copies them
+        self._counts: dict[int, float] = {}  # records, by hash; another thread copies them
         self._found: dict[int, tuple[int, str]] = {}  # the partition and the text of each
-        self._taken = 0
+        self._records = 0
+        # Groups often come one of each partition in turn, and the one after a group that had to wait would be looked at
+        self._spread = min(partitions, MOST_SPREAD)
+        self._skip = 0
         self._due = time.monotonic()
 
     def look(self, partition: int, records: Callable[[], Sequence[Any]]) -> None:
@@ -42,33 +47,40 @@ class KeySamples:
         now = time.monotonic()
         if now < self._due:
             return
-        self._due = now + EVERY_S
+        if self._skip:
+            self._skip -= 1
+            return
+        self._due, self._skip = now + EVERY_S, random.randrange(self._spread)
         found = records()
+        if not found:
+            return
+        some = min(RECORDS, len(found))
         try:
-            for record in random.choices(found, k=min(RECORDS, len(found))):
-                self._count(partition, self._key(record))
+            for record in random.choices(found, k=some):  # each stands for as many as its group has
+                self._count(partition, self._key(record), len(found) / some)
+            self._records += len(found)
         except Exception as error:  # e.g. an object whose repr fails: a figure must not end the job
             log.debug("the keys of some records are not known: %s", error)
         if len(self._counts) > MOST_KEPT:
             self._counts = dict(self._most(MOST_KEPT // 4))
             self._found = {number: self._found[number] for number in self._counts}
 
-    def _count(self, partition: int, key: Any) -> None:
+    def _count(self, partition: int, key: Any, records: float) -> None:
         from pyspark.rdd import portable_hash
 
         number = portable_hash(key) % HASHES
         if number not in self._counts:
             self._found[number] = partition, key_text((key,)) if self._values else ""
-        self._counts[number] = self._counts.get(number, 0) + 1
-        self._taken += 1
+        self._counts[number] = self._counts.get(number, 0.0) + records
 
-    def _most(self, many: int) -> list[tuple[int, int]]:
+    def _most(self, many: int) -> list[tuple[int, float]]:
         return sorted(self._counts.copy().items(), key=lambda each: -each[1])[:many]
 
     def shares(self) -> dict[int, tuple[float, int]]:
         """By hash, the most frequent first: a key's share of the records, and its partition."""
-        most = [(number, count) for number, count in self._most(MOST_TOLD) if count >= LEAST]
-        return {number: (count / self._taken, self._found[number][0]) for number, count in most}
+        records = max(1, self._records)
+        shares = {number: count / records for number, count in self._most(MOST_TOLD)}
+        return {number: (min(1.0, share), self._found[number][0]) for number, share in shares.items() if share >= LEAST}
 
     def texts(self) -> dict[int, str]:
         """By hash: the keys as text; empty unless that was asked for."""
