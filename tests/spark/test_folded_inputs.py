@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 import stages
 from conftest import told
+from nights import nightly
 
 import fastbuf_spark as fbs
 
@@ -31,6 +32,7 @@ def first_row(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return
 
 
+@nightly(before=summed)
 @pytest.mark.parametrize("before", [None, stages.doubled, summed, first_row])
 def test_folded_inputs_give_what_spark_gives(spark: Any, placed: Any, before: Any) -> None:
     # A third of the partitions is empty

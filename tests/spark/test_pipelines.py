@@ -65,7 +65,8 @@ def frame_ends(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({"k": [frame["k"].iloc[0]], "rows": [len(frame)]})
 
 
-@nightly(but_one="mode")
+@nightly(kind="files", mode="blocking")
+@nightly(kind="frame")  # random jobs have frames, in both modes
 @pytest.mark.parametrize("kind", ["files", "frame"])
 @pytest.mark.parametrize("mode", MODES)
 def test_each_verb_gives_what_spark_gives(spark: Any, folder: Path, kind: str, mode: str) -> None:
@@ -92,6 +93,7 @@ def test_each_verb_gives_what_spark_gives(spark: Any, folder: Path, kind: str, m
     assert same(groups.agg_arrow([("n", "count")]).to_df(), counts.withColumnRenamed("rows", "n_count")) == 7
 
 
+@nightly(mode="auto")
 @pytest.mark.parametrize("mode", [*MODES, "auto"])
 def test_three_shuffles_in_a_row(spark: Any, folder: Path, mode: str) -> None:
     """With functions before, between and behind them."""

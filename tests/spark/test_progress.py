@@ -131,6 +131,7 @@ def test_a_blocking_run_that_failed_says_so(spark: Any) -> None:
     assert fbs.last_run().outcome == "ok"  # type: ignore[union-attr]
 
 
+@nightly(but_one="fused")
 @pytest.mark.parametrize("fused", [False, True])
 def test_figures_of_records_grow_while_they_are_shuffled(spark: Any, fused: bool) -> None:
     """An RDD's blocking exchange, and a stage whose tasks send and receive at once."""

@@ -84,7 +84,7 @@ def test_demo_shows_both_ways_and_that_they_agree(tmp_path: Path) -> None:
         link = re.search(r"(http://127[.]0[.]0[.]1:\d+)/#token=(\S+)", said_until(running, "#token="))
         assert link
         asked = urllib.request.Request(link[1] + "/jobs", headers={"Authorization": f"Bearer {link[2]}"})
-        said_until(running, "fastbuf, warm-up on one file")
+        said_until(running, "fastbuf, warm-up on a month")
         with urllib.request.urlopen(asked, timeout=60) as answer:
             jobs = json.load(answer)["jobs"]  # of its last look, so the warm-up may still run there
         # Two shuffles in a row are one graph
