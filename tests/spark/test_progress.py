@@ -274,7 +274,7 @@ def test_a_hot_key_of_pairs_is_skew(spark: Any, asked: bool) -> None:
     assert ("LAX" in repr(run.producers)) == asked
     share = re.search(r"key 'LAX' has (\d\d)%" if asked else r"key with hash \d+ has (\d\d)%", run.diagnosis.sentence)
     assert share is not None, run.diagnosis.sentence
-    assert 75 <= int(share[1]) <= 100
+    assert 60 <= int(share[1]) <= 100, "nine of ten, by some dozens of samples"
 
 
 def test_the_jvms_collector_is_seen_second_by_second(spark: Any) -> None:
