@@ -283,10 +283,11 @@ def test_the_jvms_collector_is_seen_second_by_second(spark: Any) -> None:
 
     def look(run: fbs.RunSummary) -> bool:
         jvm.java.lang.System.gc()
-        told = [
-            figures.get("jvm_gc_s", 0.0) for side in (run.producers, run.consumers) for figures in dict(side).values()
-        ]
-        return len(told) == 4 and min(told) > 0.05
+        sides = [list(dict(side).values()) for side in (run.producers, run.consumers)]
+        # Some task of each side runs to the end; another one may have had a collection or none
+        return all(
+            len(side) == 2 and max(figures.get("jvm_gc_s", -1.0) for figures in side) > 0.05 for side in sides
+        ) and all("jvm_gc_s" in figures for side in sides for figures in side)
 
     assert while_it_runs(shuffled(spark, conf).count, look), fbs.last_run()
 
