@@ -36,7 +36,7 @@ class KeySamples:
         self._key, self._values = key, values
         self._counts: dict[int, float] = {}  # records, by hash; another thread copies them
         self._found: dict[int, tuple[int, str]] = {}  # the partition and the text of each
-        self._records = 0
+        self._records = 0.0
         # Groups often come one of each partition in turn, and the one after a group that had to wait would be looked at
         self._spread = min(partitions, MOST_SPREAD)
         self._skip = 0
@@ -58,7 +58,6 @@ class KeySamples:
         try:
             for record in random.choices(found, k=some):  # each stands for as many as its group has
                 self._count(partition, self._key(record), len(found) / some)
-            self._records += len(found)
         except Exception as error:  # e.g. an object whose repr fails: a figure must not end the job
             log.debug("the keys of some records are not known: %s", error)
         if len(self._counts) > MOST_KEPT:
@@ -72,13 +71,14 @@ class KeySamples:
         if number not in self._counts:
             self._found[number] = partition, key_text((key,)) if self._values else ""
         self._counts[number] = self._counts.get(number, 0.0) + records
+        self._records += records
 
     def _most(self, many: int) -> list[tuple[int, float]]:
         return sorted(self._counts.copy().items(), key=lambda each: -each[1])[:many]
 
     def shares(self) -> dict[int, tuple[float, int]]:
         """By hash, the most frequent first: a key's share of the records, and its partition."""
-        records = max(1, self._records)
+        records = max(1.0, self._records)
         shares = {number: count / records for number, count in self._most(MOST_TOLD)}
         return {number: (min(1.0, share), self._found[number][0]) for number, share in shares.items() if share >= LEAST}
 

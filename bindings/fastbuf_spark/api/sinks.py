@@ -11,6 +11,7 @@ from fastbuf.errors import ConfigError, SchemaError
 from fastbuf_spark.driver.checks import check_mode
 from fastbuf_spark.driver.commit import MODES, Commit
 from fastbuf_spark.driver.jobs import cancelled_with
+from fastbuf_spark.driver.sources import is_true
 from fastbuf_spark.driver.splits import file_system
 from fastbuf_spark.schema import arrow_schema, session_zone, struct_type
 from fastbuf_spark.worker.writing import REPORT, Write, file_schema
@@ -91,7 +92,7 @@ def write_parquet(
     by = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
     at, plan = given._terminal()
     spark, schema = plan.spark, at.schema
-    columns = _columns(schema, by, str(spark.conf.get("spark.sql.caseSensitive", "false")).lower() == "true")
+    columns = _columns(schema, by, is_true(spark, "spark.sql.caseSensitive", "false"))
     commit = Commit(system, paths[0], mode)
     try:
         write = Write(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fastbuf.errors import ConfigError, SchemaError
 from fastbuf_spark.api.pipelines import Pipeline
 from fastbuf_spark.driver import splits
-from fastbuf_spark.driver.sources import dataset_source, ipc_source, parquet_source, text_source
+from fastbuf_spark.driver.sources import dataset_source, ipc_source, is_true, parquet_source, text_source
 from fastbuf_spark.schema import struct_type
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def read_csv(
             options = csv.ReadOptions(autogenerate_column_names=not header)
             names = csv.open_csv(stream, options, parse).schema.names
         given = StructType()
-        case = str(spark.conf.get("spark.sql.caseSensitive", "false")).lower() == "true"
+        case = is_true(spark, "spark.sql.caseSensitive", "false")
         for i, name in enumerate(_headed(names, case) if header else names):
             given.add(name if header else f"_c{i}", StringType())
     else:

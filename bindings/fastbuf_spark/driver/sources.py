@@ -88,14 +88,14 @@ def parquet_source(
     system, paths = splits.file_system(path, filesystem)
     files = splits.list_files(system, paths)
     layout = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
-    infer = _true(spark, "spark.sql.sources.partitionColumnTypeInference.enabled", "true")
+    infer = is_true(spark, "spark.sql.sources.partitionColumnTypeInference.enabled", "true")
     types = splits.partition_types(files, infer, partition_types)
     if schema is None:
         if not files:
             raise ConfigError(f"{paths[0]} has no Parquet files to take the schema from: give schema=")
         first = layout.make_fragment(files[0].path, system)
-        ntz = _true(spark, "spark.sql.parquet.inferTimestampNTZ.enabled", "true")
-        texts = _true(spark, "spark.sql.parquet.binaryAsString", "false")
+        ntz = is_true(spark, "spark.sql.parquet.inferTimestampNTZ.enabled", "true")
+        texts = is_true(spark, "spark.sql.parquet.binaryAsString", "false")
         schema = parquet_schema(first.metadata, first.physical_schema, files[0].path, ntz, texts)
     twice = set(types) & set(schema.names)
     if twice:
@@ -119,7 +119,7 @@ def text_source(
     """A source of files of lines, with a given schema; each file is read by one task."""
     system, paths = splits.file_system(path, filesystem)
     files = splits.list_files(system, paths)
-    infer = _true(spark, "spark.sql.sources.partitionColumnTypeInference.enabled", "true")
+    infer = is_true(spark, "spark.sql.sources.partitionColumnTypeInference.enabled", "true")
     types = splits.partition_types(files, infer, {})
     whole = nullable(schema)
     for key, kind in types.items():
@@ -136,7 +136,7 @@ def ipc_source(spark: Any, path: Any, columns: Iterable[str] | None, filter: Any
     if not files:
         raise ConfigError(f"{paths[0]} has no files to take the schema from")
     layout = ds.IpcFileFormat()
-    infer = _true(spark, "spark.sql.sources.partitionColumnTypeInference.enabled", "true")
+    infer = is_true(spark, "spark.sql.sources.partitionColumnTypeInference.enabled", "true")
     types = splits.partition_types(files, infer, {})
     whole = of_arrow(layout.make_fragment(files[0].path, system).physical_schema)
     for key, kind in types.items():
@@ -285,10 +285,11 @@ def _shared(
     mib = sum(part.nbytes for part in parts) / (1 << 20)
     pieces = f"{counted(len(found), 'file')}, {counted(len(parts), 'piece')}"
     about = f"{name}: {pieces}, {mib:.1f} MiB, in {counted(len(shared), 'split')}"
-    any_case = name == "read_parquet" and not _true(spark, "spark.sql.caseSensitive", "false")
+    any_case = name == "read_parquet" and not is_true(spark, "spark.sql.caseSensitive", "false")
     read = Read(shared, read_with, shown, filter, texts, session_zone(spark), any_case)
     return Source(spark, read, StructType([schema[key] for key in shown.names]), about)
 
 
-def _true(spark: Any, name: str, default: str) -> bool:
+def is_true(spark: Any, name: str, default: str) -> bool:
+    """Whether a setting of the session is true."""
     return str(spark.conf.get(name, default)).strip().lower() == "true"

@@ -128,9 +128,8 @@ def list_files(system: Any, paths: Sequence[str]) -> list[File]:
             inside = each.path[len(base) :].split("/")
             if each.type == fs.FileType.File and each.size and not any(map(_hidden, inside)):
                 values = _values(inside[:-1])
-                if (
-                    pattern and values
-                ):  # Spark refuses it too: the matched names would be columns or not, by their number
+                if pattern and values:
+                    # Spark refuses it too: the matched names would be columns or not, by their number
                     raise SchemaError(
                         f"{pattern} matches directories with others of {', '.join(key for key, _ in values)} in them: "
                         "give the directory above all of them, whose names become columns, and a filter"
