@@ -172,7 +172,7 @@ def _matched(system: Any, path: str) -> list[tuple[str, str]]:
 
 
 def _names(system: Any, folder: str) -> list[str]:
-    """Paths of what is in a directory, but for what readers ignore; nothing if it is none."""
+    """Paths of what is in a directory, without hidden files; empty if it is not a directory."""
     from pyarrow import fs
 
     if system.get_file_info(folder).type != fs.FileType.Directory:
