@@ -20,7 +20,7 @@ from typing import Any
 from fastbuf import json_frames
 from fastbuf.errors import ProtocolError
 
-VERSION = 2
+VERSION = 3
 #: TCP keepalive: seconds of silence before the first probe, seconds between probes, and probes without an answer after
 #: which the connection ends.  A lost host sends nothing, so only this ends its connection.
 QUIET_S, ASK_S, ASKS = 20, 5, 3

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from nights import nightly
+from py4j.protocol import Py4JJavaError
 from pyspark import InheritableThread
 from pyspark.errors import PythonException
 
@@ -129,6 +132,26 @@ def test_a_blocking_run_that_failed_says_so(spark: Any) -> None:
     assert run.reason.startswith("ValueError: not this row\nTraceback")
     assert fbs.repartition(df, 2, "k", mode="blocking").count() == 1_000
     assert fbs.last_run().outcome == "ok"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("mode", ["pipelined", "blocking"])
+def test_a_run_whose_worker_died_says_so(spark: Any, mode: str) -> None:
+    """As one that had too little memory: no error of Python's is told, only Spark knows."""
+
+    def dies(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            time.sleep(1.5)  # a blocking run hears of tasks that take longer than a second
+            os.kill(os.getpid(), signal.SIGKILL)
+            yield batch
+
+    df = spark.range(0, 1_000, 1, 2).selectExpr("id % 20 as k")
+    with pytest.raises(Py4JJavaError, match="crashed"):
+        fbs.map_in_arrow(df, dies, df.schema, keys="k", num_partitions=2, mode=mode).count()
+    run = fbs.last_run()
+    assert run is not None
+    assert (run.mode, run.outcome) == (mode, "aborted")
+    assert "vanished; Spark says:" in run.reason
+    assert "crashed" in run.reason
 
 
 @nightly(but_one="fused")

@@ -97,7 +97,15 @@ def register_reports(
 ) -> ExchangeSpec:
     """Register a blocking exchange, whose tasks only report figures."""
     server, secret = _server(sc, conf), secrets.token_bytes(32)
-    server.register(exchange, secret, None, name, "blocking", tasks=lambda stage: stage_tasks(sc, stage))
+    server.register(
+        exchange,
+        secret,
+        None,
+        name,
+        "blocking",
+        tasks=lambda stage: stage_tasks(sc, stage),
+        fate=lambda stage, attempt: fate(sc, stage, attempt),
+    )
     _remember(sc, server, exchange)
     return ExchangeSpec(exchange, name, partitions, conf, codec, server.address, secret)
 

@@ -15,7 +15,7 @@ from fastbuf_spark.worker.consumer import EPOCH, EXECUTION
 
 log = logging.getLogger("fastbuf_spark")
 
-MOST_ENDED = 1000  #: most failed and killed tasks of a stage to search
+MOST_ENDED = 1000  #: most tasks of a stage to search
 
 
 @contextlib.contextmanager
@@ -163,25 +163,33 @@ def caches_filled(sc: Any, stage: int) -> tuple[str, ...]:
 
 
 def fate(sc: Any, stage: int, attempt: int) -> str | None:
-    """Why Spark ended the task ``attempt`` of ``stage``: its error, or that it was killed; None: not known (yet).
+    """How Spark's task ``attempt`` of ``stage`` ended: ``failed: `` and its error, ``killed: ``, ``success: ``.
 
-    All tasks of a barrier stage are killed when one fails: returns the error of the one that failed.
+    None: not known (yet).
+
+    Tasks of a stage are killed when one fails for the last time: returns the error of the one that failed.
     """
     try:
         jvm, store = sc._jvm, sc._jsc.sc().statusStore()
-        ended = jvm.java.util.ArrayList()
-        for status in ("FAILED", "KILLED"):
-            ended.add(getattr(jvm.org.apache.spark.status.api.v1.TaskStatus, status))
+
+        def tasks_of(number: int, *statuses: str) -> list[Any]:
+            wanted = jvm.java.util.ArrayList()
+            for status in statuses:
+                wanted.add(getattr(jvm.org.apache.spark.status.api.v1.TaskStatus, status))
+            found = store.taskList(stage, number, 0, MOST_ENDED, jvm.scala.Option.empty(), True, wanted)
+            return [found.apply(i) for i in range(found.size())]
+
         info = sc._jsc.sc().statusTracker().getStageInfo(stage)
         for number in range(info.get().currentAttemptId() if info.isDefined() else -1, -1, -1):
-            found = store.taskList(stage, number, 0, MOST_ENDED, jvm.scala.Option.empty(), True, ended)
-            tasks = [found.apply(i) for i in range(found.size())]
+            tasks = tasks_of(number, "FAILED", "KILLED")
             mine = next((task for task in tasks if task.taskId() == attempt), None)
             if mine is not None:
                 failed = [task for task in tasks if task.status() == "FAILED"]
                 cause = mine if mine.status() == "FAILED" or not failed else failed[0]
                 words = cause.errorMessage().get() if cause.errorMessage().isDefined() else ""
                 return f"{cause.status().lower()}: {words}"
+            if any(task.taskId() == attempt for task in tasks_of(number, "SUCCESS")):
+                return "success: "
     except Exception as error:  # without a status the run just waits longer
         log.debug("no status of task %d in stage %d: %s", attempt, stage, error)
     return None

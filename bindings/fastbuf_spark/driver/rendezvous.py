@@ -120,10 +120,11 @@ class Rendezvous:
         slots: Slots | None = None,
         unsteady: str = "",
         tasks: Callable[[int], StageTasks | None] = lambda stage: None,
+        fate: Callable[[int, int], str | None] = lambda stage, attempt: "",
     ) -> None:
         """Register an exchange; its runs begin when consumers ask for partitions, or without a plan as tasks tell."""
         name = plan.name if plan else name
-        reported = None if plan else Reported(exchange, name, mode, self.summaries, tasks)
+        reported = None if plan else Reported(exchange, name, mode, self.summaries, tasks, fate)
         self._exchanges[exchange] = _Exchange(secret, plan, reported, slots, Agreement(name, unsteady))
 
     def forget(self, exchanges: list[str]) -> None:
@@ -160,6 +161,11 @@ class Rendezvous:
 
     # called by the server's thread
 
+    def _waiting(self) -> list[Reported]:
+        """Blocking exchanges with tasks of which Spark has not said yet how they ended."""
+        reported = [each.reported for each in list(self._exchanges.values()) if each.reported is not None]
+        return [each for each in reported if each.waiting]
+
     def _shut(self) -> None:
         for run in self.live_runs():
             run.drop("the driver is shutting down", time.monotonic())
@@ -168,7 +174,7 @@ class Rendezvous:
     def _loop(self) -> None:
         try:
             while not self._closing:
-                busy = bool(self._runs) or any(not c.exchange for c in self._connections)
+                busy = bool(self._runs or self._waiting()) or any(not c.exchange for c in self._connections)
                 joining = any(run.state == "joining" for run in self._runs)
                 events = self._selector.select(JOIN_TICK_S if joining else TICK_S if busy else None)
                 for key, mask in events:
@@ -257,7 +263,7 @@ class Rendezvous:
             run = connection.run
             self._guarded(lambda: run.lost(connection, time.monotonic()))
         if connection.reported is not None:
-            connection.reported.lost(connection)
+            connection.reported.lost(connection, time.monotonic())
 
     def _handle(self, connection: _Connection, message: Message) -> None:
         now = time.monotonic()
@@ -373,8 +379,9 @@ class Rendezvous:
         if known is None or known.reported is None:
             raise ProtocolError("figures of an exchange that has a rendezvous")
         connection.reported = known.reported
-        side, partition, stage = str(message["side"]), int(message["partition"]), int(message["stage"])
-        known.reported.tells(connection, side, partition, stage, dict(message["stats"]), now)
+        partition, stage, attempt = (int(message[name]) for name in ("partition", "stage", "attempt"))
+        stats = dict(message["stats"])
+        known.reported.tells(connection, str(message["side"]), partition, stage, attempt, stats, now)
 
     def _tick(self) -> None:
         now = time.monotonic()
@@ -383,6 +390,8 @@ class Rendezvous:
         for run in list(self._runs):
             self._guarded(lambda run=run: run.tick(now))  # type: ignore[misc]
         self._guarded(lambda: self._look_for_slots(now))
+        for reported in self._waiting():
+            self._guarded(lambda reported=reported: reported.tick(now))  # type: ignore[misc]
         for run in [run for run in self._runs if run.over]:
             if run.summary.reason:
                 log.info("exchange '%s' ended: %s", run.plan.name, clip(run.summary.reason))

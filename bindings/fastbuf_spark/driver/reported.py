@@ -1,22 +1,36 @@
 """Runs of a blocking exchange: the driver knows of them what their tasks tell.  Pure state, as :mod:`.run` is.
 
 A task that takes longer than a second tells its figures once a second, and every task at its end.  A task that fails
-tells its error instead; one that is killed, or whose rows nobody needs any more, tells nothing.  What such a task told
-before is taken back.  A run has failed while a task's last attempt has.
+tells its error instead.  Of one that vanishes, Spark knows whether it has failed or was killed; what it told before is
+taken back.  A run has failed while a task's last attempt has.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, MutableSequence
+from dataclasses import dataclass
 from typing import Any
 
-from fastbuf_spark.driver.run import StageTasks
+from fastbuf_spark.driver.run import CAUSE_S, StageTasks, Vanished
 from fastbuf_spark.driver.summary import RunSummary
+from fastbuf_spark.wire import clip
 
 RECENT_S = 1.0  #: tasks that are short tell at their ends alone: so long after the last one a run counts as under way
 
 Figures = dict[str, Any]
+Place = tuple[int, str, int]  #: run, side and partition of a task
+
+
+@dataclass(frozen=True)
+class _Running:
+    """A task that goes on, and its figures so far."""
+
+    summary: RunSummary
+    place: Place
+    stage: int
+    attempt: int
+    stats: Figures
 
 
 class Reported:
@@ -30,6 +44,8 @@ class Reported:
         Of all runs of the driver; a new run's is added.
     tasks
         Spark's count of a stage's tasks.
+    fate
+        Spark's reason for the end of a task, by stage and attempt; None: not known yet.
     """
 
     def __init__(
@@ -39,16 +55,21 @@ class Reported:
         mode: str,
         summaries: MutableSequence[RunSummary],
         tasks: Callable[[int], StageTasks | None],
+        fate: Callable[[int, int], str | None] = lambda stage, attempt: "",
     ) -> None:
         self._about = exchange, name, mode
         self._summaries = summaries
         self._tasks = tasks
+        self._fate = fate
         self._stages: dict[int, RunSummary] = {}
-        self._running: dict[object, tuple[RunSummary, dict[int, Figures], int, Figures]] = {}  # by connection
-        self._failed: dict[tuple[int, str, int], str] = {}  # by run, side and partition: the last attempt's error
+        self._running: dict[object, _Running] = {}  # by connection
+        self._failed: dict[Place, str] = {}  # the last attempt's error
+        self._vanished: dict[Place, Vanished] = {}  # tasks of which Spark has not said yet how they ended
         self._heard = 0.0  # when a task last told something
 
-    def tells(self, peer: object, side: str, partition: int, stage: int, stats: Figures, now: float) -> None:
+    def tells(
+        self, peer: object, side: str, partition: int, stage: int, attempt: int, stats: Figures, now: float
+    ) -> None:
         """Figures of a task; with ``state`` it goes on, with ``failed`` alone it ends by this error.
 
         ``side``: ``"producer"`` or ``"consumer"``.
@@ -59,15 +80,17 @@ class Reported:
             found = self._tasks(stage)
             summary.tasks = found.total if found is not None else None
         figures = _side(summary, side)
+        place = summary.number, side, partition
+        self._vanished.pop(place, None)
         if "failed" in stats:
-            self._failed[summary.number, side, partition] = str(stats["failed"])
-            self.lost(peer)
+            self._failed[place] = str(stats["failed"])
+            self._taken_back(self._running.pop(peer, None))
             self._brought_up(summary)
             return
-        self._failed.pop((summary.number, side, partition), None)
+        self._failed.pop(place, None)
         self._running.pop(peer, None)
         if "state" in stats:
-            self._running[peer] = summary, figures, partition, stats
+            self._running[peer] = _Running(summary, place, stage, attempt, stats)
         if "state" not in stats or "state" in figures.get(partition, stats):  # else another attempt of it is done
             figures[partition] = stats
         self._brought_up(summary)
@@ -78,6 +101,7 @@ class Reported:
         self._stages = {k: each for k, each in self._stages.items() if id(each) in kept}
         numbers = {each.number for each in self._stages.values()}
         self._failed = {k: reason for k, reason in self._failed.items() if k[0] in numbers}
+        self._vanished = {k: gone for k, gone in self._vanished.items() if k[0] in numbers}
         summary = self._stages.get(stage)
         if summary is None:
             summary = max(self._stages.values(), key=lambda each: each.number, default=None)
@@ -88,18 +112,49 @@ class Reported:
             self._stages[stage] = summary
         return summary
 
-    def lost(self, peer: object) -> None:
+    def lost(self, peer: object, now: float) -> None:
         """A task's connection has closed, after its last figures or without them."""
         known = self._running.pop(peer, None)
-        if known is not None:
-            summary, figures, partition, stats = known
-            if figures.get(partition) is stats:  # not those of another attempt
-                del figures[partition]
-            self._brought_up(summary)
+        if self._taken_back(known) and known is not None:
+            _, side, partition = known.place
+            words = f"{side} of partition {partition} (attempt {known.attempt}) vanished"
+            self._vanished[known.place] = Vanished(known.stage, known.attempt, words, now)
+            self.tick(now)
+            self._brought_up(known.summary)
+
+    @staticmethod
+    def _taken_back(known: _Running | None) -> bool:
+        """Forgets the figures of a task; False: there are none, or they are another attempt's."""
+        if known is None:
+            return False
+        _, side, partition = known.place
+        figures = _side(known.summary, side)
+        if figures.get(partition) is not known.stats:
+            return False
+        del figures[partition]
+        return True
+
+    @property
+    def waiting(self) -> bool:
+        """Whether Spark is still to say how a task has ended."""
+        return bool(self._vanished)
+
+    def tick(self, now: float) -> None:
+        """Asks Spark how tasks ended that have vanished; to be called now and then."""
+        for place, gone in list(self._vanished.items()):
+            cause = self._fate(gone.stage, gone.attempt)
+            if cause is None and now - gone.since < CAUSE_S:
+                continue
+            del self._vanished[place]
+            if cause is not None and cause.startswith("failed"):
+                self._failed[place] = clip(f"{gone.words}; Spark says:\n{cause}")
+            for summary in [each for each in self._stages.values() if each.number == place[0]][:1]:
+                self._brought_up(summary)
 
     def _brought_up(self, summary: RunSummary) -> None:
         reasons = [reason for (number, _, _), reason in self._failed.items() if number == summary.number]
-        running = any(each[0] is summary for each in self._running.values())
+        running = any(each.summary is summary for each in self._running.values())
+        running = running or any(number == summary.number for number, _, _ in self._vanished)
         summary.outcome = "running" if running else "aborted" if reasons else "ok"
         summary.reason = "" if running or not reasons else reasons[0]
         summary.seconds = time.time() - summary.began

@@ -7,7 +7,8 @@ peers to answer, so tests can drive it message by message.
 
     joining --requests that come together are here--> gating --their gates listen--> running
        --job and leases done--> draining --consumers done--> ended
-       any state --a producer failed--> ended (aborted);  --no consumer left--> ended (cancelled)
+       any state --a producer failed--> ended (aborted);  --no consumer left--> ended (cancelled, or aborted
+       if Spark says that one has failed)
 
 A run serves at most one request per partition.  Which requests share a run affects only the cost, never the result: a
 later request, or one that Spark repeats for a lost task, is served by another run, which reads the input again and must
@@ -112,7 +113,7 @@ class _Lease:
 
 @dataclass(frozen=True)
 class Vanished:
-    """A lost participant whose loss ended the epoch; Spark may know the reason."""
+    """A lost participant; Spark may know the reason."""
 
     stage: int
     attempt: int
@@ -167,6 +168,7 @@ class Run:
         self._last_failure = ""
         self._producers_stage: int | None = None
         self._vanished: Vanished | None = None
+        self._gone: Vanished | None = None  # the first consumer that was lost
 
     # queries
 
@@ -177,8 +179,8 @@ class Run:
 
     @property
     def over(self) -> bool:
-        """Whether neither consumers nor a job are left."""
-        return self.state == "ended" and self.job_ended and not self.held_slots
+        """Whether neither consumers nor a job are left, and it is known how it ended."""
+        return self.state == "ended" and self.job_ended and not self.held_slots and self.summary.outcome != "running"
 
     @property
     def without_producers(self) -> bool:
@@ -294,8 +296,21 @@ class Run:
         if self.state == "ended" or any(c.state == "live" for c in self._consumers.values()):
             return
         complete = self.state == "draining" and all(c.state == "done" for c in self._consumers.values())
-        outcome = "ok" if complete else "aborted" if self.summary.reason else "cancelled"
-        self._end(outcome, self.summary.reason, now)
+        if complete or self.summary.reason or self._gone is None:
+            outcome = "ok" if complete else "aborted" if self.summary.reason else "cancelled"
+            self._end(outcome, self.summary.reason, now)
+        else:  # the job need not wait until it is known why
+            self._end("running", "", now)
+            self._look_how(self._gone, now)
+
+    def _look_how(self, gone: Vanished, now: float) -> None:
+        """Whether a run without consumers has failed or was cancelled: Spark knows how the task of a lost one ended."""
+        cause = self.plan.fate(gone.stage, gone.attempt)
+        if cause is None and now - gone.since < CAUSE_S:
+            return
+        failed = cause is not None and cause.startswith("failed")
+        self.summary.reason = clip(f"{gone.words}; Spark says:\n{cause}") if failed else ""
+        self.summary.outcome = "aborted" if failed else "cancelled"
 
     def _consumer_of(self, peer: Peer) -> Consumer | None:
         return next((c for c in self._consumers.values() if c.peer is peer), None)
@@ -391,6 +406,9 @@ class Run:
         """A control connection has closed, in order or not."""
         consumer = self._consumer_of(peer)
         if consumer is not None:
+            if consumer.state == "live" and self._gone is None:
+                words = f"consumer of partition {consumer.partition} (attempt {consumer.attempt}) vanished"
+                self._gone = Vanished(self.stage, consumer.attempt, words, now)
             self._consumer_lost(consumer, now)
             return
         for lease in list(self._leases.values()):
@@ -517,6 +535,8 @@ class Run:
     def tick(self, now: float) -> None:
         """Check timeouts; call it at least twice a second until the run is ``over``."""
         if self.state == "ended":
+            if self.summary.outcome == "running" and self._gone is not None:
+                self._look_how(self._gone, now)
             if now - self._cancelled_at >= RECANCEL_S:
                 self._cancel_job(now)
         elif self._vanished is not None:

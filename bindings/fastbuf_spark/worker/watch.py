@@ -220,7 +220,13 @@ def reported(spec: ExchangeSpec, side: str, figures: Callable[[], dict[str, Any]
 
     context = TaskContext.get()
     assert context is not None, "runs in a Spark task"
-    about = {"op": "report", "side": side, "partition": context.partitionId(), "stage": context.stageId()}
+    about = {
+        "op": "report",
+        "side": side,
+        "partition": context.partitionId(),
+        "stage": context.stageId(),
+        "attempt": context.taskAttemptId(),
+    }
     if spec.address is None:
         yield
         return
@@ -241,7 +247,12 @@ def reported(spec: ExchangeSpec, side: str, figures: Callable[[], dict[str, Any]
         try:
             with Regularly(tell, EVERY_S, EVERY_S) if spec.conf.monitor else contextlib.nullcontext():
                 yield
-        except Exception as error:  # not GeneratorExit: nobody needs the rest
+        except GeneratorExit:  # nobody needs the rest; of a task without this message it would be asked how it died
+            if control is not None:
+                with contextlib.suppress(Exception):
+                    control.send({**about, "stats": plain(figures())})
+            raise
+        except Exception as error:
             with contextlib.suppress(Exception):
                 connected().send({**about, "stats": {"failed": words(error)}})
             raise

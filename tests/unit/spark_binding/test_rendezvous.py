@@ -350,7 +350,7 @@ def test_reports_make_a_summary_of_their_own_for_each_action(driver: Driver) -> 
             for side in ("producer",):
                 control.send(
                     {"op": "report", "side": side, "partition": partition if stage == 1 else 0, "stage": stage}
-                    | {"stats": {"records": records}}
+                    | {"attempt": records, "stats": {"records": records}}
                 )
         eventually(lambda n=records: n in reported(driver))
     assert [s.records_sent for s in driver.server.summaries] == [11, 7]

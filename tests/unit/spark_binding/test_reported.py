@@ -6,7 +6,7 @@ from typing import Any
 
 from fastbuf_spark.driver import reported
 from fastbuf_spark.driver.reported import Reported
-from fastbuf_spark.driver.run import StageTasks
+from fastbuf_spark.driver.run import CAUSE_S, StageTasks
 from fastbuf_spark.driver.summary import RunSummary
 
 LIVE = {"state": "runs"}
@@ -17,10 +17,19 @@ class Told:
 
     def __init__(self) -> None:
         self.summaries: list[RunSummary] = []
-        self.runs = Reported("x", "total", "blocking", self.summaries, lambda stage: StageTasks(4, 2, 0))
+        self.fates: dict[tuple[int, int], str | None] = {}
+        tasks = StageTasks(4, 2, 0)
+        self.runs = Reported("x", "total", "blocking", self.summaries, lambda stage: tasks, self._fate)
+
+    def _fate(self, stage: int, attempt: int) -> str | None:
+        return self.fates.get((stage, attempt), "killed: ")
 
     def __call__(self, peer: int, side: str, partition: int, stage: int, now: float = 0.0, **stats: Any) -> None:
-        self.runs.tells(peer, side, partition, stage, stats, now)
+        """The attempt of a task has the number of its connection."""
+        self.runs.tells(peer, side, partition, stage, peer, stats, now)
+
+    def lost(self, peer: int, now: float = 0.0) -> None:
+        self.runs.lost(peer, now)
 
 
 def test_a_run_goes_on_while_one_of_its_tasks_does() -> None:
@@ -31,7 +40,7 @@ def test_a_run_goes_on_while_one_of_its_tasks_does() -> None:
     assert (run.outcome, run.tasks, run.records_sent, run.producers_done) == ("running", 4, 8, 0)
     told(1, "producer", 0, 7, records=9)
     assert (run.outcome, run.records_sent, run.producers_done) == ("running", 12, 1)
-    told.runs.lost(1)  # its connection ends after its last figures
+    told.lost(1)  # its connection ends after its last figures
     told(2, "producer", 1, 7, records=6)
     assert (run.outcome, run.records_sent) == ("ok", 15)
     told(3, "consumer", 0, 8, records=4, **LIVE)  # then the other side begins
@@ -43,16 +52,16 @@ def test_what_a_task_told_that_failed_is_taken_back() -> None:
     told = Told()
     told(1, "producer", 0, 7, records=5, **LIVE)
     told(2, "producer", 0, 7, records=6, **LIVE)  # Spark's second attempt, beside the first
-    told.runs.lost(1)
+    told.lost(1)
     (run,) = told.summaries
     assert run.producers == {0: {"records": 6, "state": "runs"}}
     told(2, "producer", 0, 7, records=9)
     told(3, "producer", 0, 7, records=1, **LIVE)  # a third that Spark is about to kill
     assert run.producers == {0: {"records": 9}}
-    told.runs.lost(3)
+    told.lost(3)
     assert run.producers == {0: {"records": 9}}
     told(4, "producer", 1, 7, records=1, **LIVE)
-    told.runs.lost(4)
+    told.lost(4)
     assert (run.producers, run.outcome) == ({0: {"records": 9}}, "ok")
 
 
@@ -72,6 +81,36 @@ def test_a_run_has_failed_while_a_tasks_last_attempt_has() -> None:
     assert (run.outcome, run.reason) == ("aborted", "ValueError: a")
     told(5, "producer", 1, 7, records=3)
     assert (run.outcome, run.reason, run.records_sent) == ("ok", "", 12)
+
+
+def test_of_a_task_that_vanished_spark_says_whether_it_has_failed() -> None:
+    told = Told()
+    told(1, "producer", 0, 7, records=5)
+    told(2, "producer", 1, 7, records=3, **LIVE)
+    told.fates[(7, 2)] = None
+    told.lost(2, 1.0)
+    (run,) = told.summaries
+    assert (run.outcome, run.producers, told.runs.waiting) == ("running", {0: {"records": 5}}, True)
+    told.fates[(7, 2)] = "failed: Python worker exited unexpectedly"
+    told.runs.tick(1.2)
+    assert (run.outcome, told.runs.waiting) == ("aborted", False)
+    assert run.reason == (
+        "producer of partition 1 (attempt 2) vanished; Spark says:\nfailed: Python worker exited unexpectedly"
+    )
+    told(3, "producer", 1, 7, records=4)  # Spark tries it again
+    assert (run.outcome, run.reason, run.records_sent) == ("ok", "", 9)
+
+
+def test_a_task_of_which_spark_knows_nothing_was_none() -> None:
+    told = Told()
+    told(1, "consumer", 0, 7, records=5, **LIVE)
+    told.fates[(7, 1)] = None
+    told.lost(1, 1.0)
+    told.runs.tick(1.0 + CAUSE_S / 2)
+    (run,) = told.summaries
+    assert run.outcome == "running"
+    told.runs.tick(1.0 + CAUSE_S)
+    assert (run.outcome, told.runs.waiting) == ("ok", False)
 
 
 def test_a_stage_is_of_one_run_though_two_actions_run_at_once() -> None:

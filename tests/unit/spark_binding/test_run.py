@@ -275,6 +275,41 @@ def test_consumers_that_have_seen_enough_end_the_job() -> None:
     assert house.producer(1, 201, begin=False).ops == ["stop"]
 
 
+@pytest.mark.parametrize(
+    ("cause", "outcome", "said"),
+    [
+        ("failed: crashed", "aborted", "consumer of partition 1 (attempt 101) vanished; Spark says:\nfailed: crashed"),
+        ("killed: another attempt succeeded", "cancelled", ""),
+        ("success: ", "cancelled", ""),
+        (None, "cancelled", ""),
+    ],
+)
+def test_of_a_consumer_that_vanished_spark_says_whether_it_has_failed(
+    cause: str | None, outcome: str, said: str
+) -> None:
+    house = House().started()
+    producer = house.producer(0, 200)
+    house.run.consumer_done(house.consumers[0], {}, 1.0)
+    house.fates[(5, 101)] = None
+    house.run.lost(house.consumers[1], 1.0)
+    assert (producer.ops, house.job.cancelled) == (["go", "stop"], 1), "which does not wait for Spark's word"
+    house.run.job_finished("cancelled", 1.5)
+    assert (house.run.summary.outcome, house.run.over) == ("running", False)
+    house.fates[(5, 101)] = cause
+    house.run.tick(2.0 if cause is not None else 1.0 + CAUSE_S)
+    assert (house.run.summary.outcome, house.run.summary.reason, house.run.over) == (outcome, said, True)
+
+
+def test_a_consumer_that_was_lost_is_told_though_the_others_go_on() -> None:
+    house = House().started()
+    house.fates[(5, 100)] = "failed: crashed"
+    house.run.lost(house.consumers[0], 1.0)
+    assert house.run.state == "running"
+    house.producer(0, 200)
+    house.run.consumer_done(house.consumers[1], {}, 2.0)
+    assert (house.run.summary.outcome, "crashed" in house.run.summary.reason) == ("aborted", True)
+
+
 def test_requests_for_all_partitions_are_a_run_at_once() -> None:
     house = House()
     house.run.join(house.consumers[0], 0, 10, 0.0)
