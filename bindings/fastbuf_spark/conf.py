@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
 import re
@@ -36,6 +37,12 @@ _RANGES: tuple[tuple[str, int, int | None], ...] = (
     ("driver_port", 0, 65535),
     ("ui_port", 0, 65535),
 )
+
+
+class Unset(int):
+    """A default value: none was given.  It stays one when other fields are replaced."""
+
+
 _FACTOR = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _UNIT_S = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
@@ -105,7 +112,7 @@ class ShuffleConf:
         A value of another type or out of range; the message has the name, the value and the range.
     """
 
-    memory_bytes: int = 64 << 20
+    memory_bytes: int = Unset(64 << 20)
     segment_size: int = core.SEGMENT_BYTES
     exclusive: int = core.EXCLUSIVE_SEGMENTS
     floating: int = core.FLOATING_SEGMENTS
@@ -168,6 +175,11 @@ class ShuffleConf:
         self.exchange()
 
     @property
+    def memory_was_set(self) -> bool:
+        """Whether ``memory_bytes`` was given."""
+        return not isinstance(self.memory_bytes, Unset)
+
+    @property
     def segments(self) -> int:
         """Number of segments in ``memory_bytes``."""
         return self.memory_bytes // self.segment_size
@@ -219,16 +231,27 @@ class ShuffleConf:
     @classmethod
     def from_session(cls, spark: SparkSession) -> ShuffleConf:
         """Read the settings of a session (classic or Connect)."""
-        java = getattr(spark.conf, "_jconf", None)
-        # In a classic session reading each entry is a call into the JVM, but all names together are a single call
-        if java is not None and PREFIX not in java.getAllAsJava().keySet().toString():
-            return cls()
-        return cls.from_settings({str(k): str(v) for k, v in spark.conf.getAll.items()})
+        return cls.from_settings(_settings_of(spark))
 
     @classmethod
     def from_context(cls, sc: Any) -> ShuffleConf:
-        """Read the settings of a SparkContext, for RDDs."""
-        return cls.from_settings(dict(sc.getConf().getAll()))
+        """Read the settings for RDDs: those of the SparkContext, and over them those of the active session."""
+        from pyspark.sql import SparkSession
+
+        settings = dict(sc.getConf().getAll())
+        with contextlib.suppress(Exception):  # there is no session: RDDs need none
+            spark = SparkSession.active()
+            if spark.sparkContext is sc:
+                settings.update(_settings_of(spark))
+        return cls.from_settings(settings)
+
+
+def _settings_of(spark: SparkSession) -> dict[str, str]:
+    java = getattr(spark.conf, "_jconf", None)
+    # In a classic session reading each entry is a call into the JVM, but all names together are a single call
+    if java is not None and PREFIX not in java.getAllAsJava().keySet().toString():
+        return {}
+    return {str(k): str(v) for k, v in spark.conf.getAll.items()}
 
 
 def _camel(name: str) -> str:

@@ -196,7 +196,7 @@ def large_types(spark: Any) -> bool:
 def conform(batch: pa.RecordBatch, schema: pa.Schema, whose: str) -> pa.RecordBatch:
     """The batch with exactly this schema; columns are cast only where their types differ, and only safely.
 
-    Columns are taken by position, as Spark takes them; their names may differ in case only.
+    Columns, and fields within them, are taken by position whatever their names, as Spark takes them.
 
     Parameters
     ----------
@@ -206,7 +206,7 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema, whose: str) -> pa.RecordBa
     Raises
     ------
     SchemaMismatch
-        Other columns, a type that cannot be cast safely, or a null where none is allowed.
+        Another number of columns, a type that cannot be cast safely, or a null where none is allowed.
     """
     import pyarrow as pa
 
@@ -215,7 +215,7 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema, whose: str) -> pa.RecordBa
     tagged = any(_tagged(field.type) for field in schema)
     if not tagged and batch.schema.equals(schema):
         return batch
-    if batch.schema.names != schema.names and _folded(batch.schema) != _folded(schema):
+    if batch.num_columns != len(schema):
         raise SchemaMismatch(f"{whose} gave columns {batch.schema.names}; its schema has {schema.names}")
     columns = []
     for column, field in zip(batch.columns, schema, strict=True):
@@ -223,7 +223,10 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema, whose: str) -> pa.RecordBa
             raise SchemaMismatch(f"{whose} gave {column.null_count} nulls in column {field.name}, which allows none")
         try:
             same = column.type.equals(field.type, check_metadata=_tagged(field.type))
-            columns.append(column if same else column.cast(field.type))
+            if not same:
+                named = _named(column.type, field.type)
+                column = (column if column.type.equals(named) else column.view(named)).cast(field.type)
+            columns.append(column)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise SchemaMismatch(
                 f"{whose} gave column {field.name} as {column.type}; its schema has {field.type}: {error}"
@@ -231,10 +234,32 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema, whose: str) -> pa.RecordBa
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _folded(schema: pa.Schema) -> list[str]:
-    """Its names in lower case; unchanged if two of them differ only in case."""
-    names = [name.casefold() for name in schema.names]
-    return names if len(set(names)) == len(names) else list(schema.names)
+def _named(given: pa.DataType, wanted: pa.DataType) -> pa.DataType:
+    """The given type with the wanted names of fields, at any depth: a cast would look fields up by name, and make nulls
+    of those that it does not find.
+
+    Raises
+    ------
+    pyarrow.ArrowInvalid
+        One has more fields than the other.
+    """
+    import pyarrow as pa
+
+    def named(mine: pa.Field, other: pa.Field) -> pa.Field:
+        return mine.with_name(other.name).with_type(_named(mine.type, other.type))
+
+    if pa.types.is_struct(given) and pa.types.is_struct(wanted):
+        if given.num_fields != wanted.num_fields:
+            raise pa.ArrowInvalid(f"{given.num_fields} fields instead of {wanted.num_fields}")
+        return pa.struct(list(map(named, given, wanted)))
+    if pa.types.is_map(given) and pa.types.is_map(wanted):
+        return pa.map_(named(given.key_field, wanted.key_field), named(given.item_field, wanted.item_field))
+    if pa.types.is_fixed_size_list(given) and hasattr(wanted, "value_field"):
+        return pa.list_(named(given.value_field, wanted.value_field), given.list_size)
+    for is_list, list_of in ((pa.types.is_list, pa.list_), (pa.types.is_large_list, pa.large_list)):
+        if is_list(given) and hasattr(wanted, "value_field"):
+            return list_of(named(given.value_field, wanted.value_field))
+    return given
 
 
 def _tagged(kind: pa.DataType) -> bool:

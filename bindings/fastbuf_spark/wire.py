@@ -2,8 +2,8 @@
 
 ::
 
-    driver -> worker   {"op": "hello", "version": 2, "fastbuf": "0.2.0", "nonce": N1}
-    worker -> driver   {"op": "hello", "version": 2, "exchange": X, "nonce": N2, "proof": P("worker")}
+    driver -> worker   {"op": "hello", "version": 3, "fastbuf": "0.2.0", "nonce": N1}
+    worker -> driver   {"op": "hello", "version": 3, "exchange": X, "nonce": N2, "proof": P("worker")}
     driver -> worker   {"op": "welcome", "proof": P("driver")}          P(side) = HMAC(secret, side N1 N2 X)
 
 Until the worker has proved the secret, no frame of its may be longer than ``GREETING_BYTES``; so a stranger

@@ -126,7 +126,7 @@ def _in_a_folder(path: Path) -> None:
     help="Second stage: takes and gives an iterator of pyarrow.RecordBatch.",
 )
 @click.option(
-    "--schema", default=None, metavar="DDL", help="What --func gives, as 'a long, b string'; else the input's."
+    "--schema", default=None, metavar="DDL", help="What --func gives, as 'a long, b string'; else what it takes."
 )
 @click.option("--before", default=None, metavar="MODULE:FUNCTION", help="First stage, ahead of the shuffle.")
 @click.option("--before-schema", default=None, metavar="DDL", help="What --before gives; else the input's.")

@@ -97,7 +97,7 @@ def run(
         result = fbs.map_in_arrow(
             data,
             second,
-            schema or data.schema,
+            schema or (before_schema if first else None) or data.schema,
             keys=keys,
             num_partitions=partitions,
             before=first,

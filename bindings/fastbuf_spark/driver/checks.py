@@ -158,13 +158,23 @@ def preflight(spark: Any, num_partitions: int, mode: str = "pipelined") -> Prefl
     num_partitions
         Number of partitions after the shuffle (consumers).
     mode
-        ``"pipelined"``, or ``"barrier"`` for the bare :class:`ShuffleStage`; ``"blocking"`` always runs.
+        ``"pipelined"``, or ``"barrier"`` for the bare :class:`ShuffleStage`; ``"blocking"`` always runs; ``"auto"``:
+        what it would take, if that runs.
 
     Returns
     -------
     Preflight
         Empty, and false, if the stage can run.
+
+    Raises
+    ------
+    ConfigError
+        Another mode.
     """
+    check_mode(mode, ("auto", "pipelined", "blocking", "barrier"))
+    if mode == "auto":
+        found = preflight(spark, num_partitions, "pipelined")
+        return preflight(spark, num_partitions, "blocking") if found else found
     if is_connect(spark):
         slots = None
         problems = ["Spark Connect has no driver process to meet in: use mode='blocking'"] if mode != "blocking" else []

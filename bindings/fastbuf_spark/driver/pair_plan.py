@@ -96,8 +96,8 @@ class PairShuffle:
             check_function("partition_func", partition_func, "takes a key and returns a number")
         sc = sides[0].context
         found = conf or ShuffleConf.from_context(sc)
-        was_set = conf is not None or sc.getConf().contains("spark.fastbuf.memoryBytes")
-        table = found.memory_bytes if was_set else parse_bytes(WORKER_MEMORY, sc.getConf().get(WORKER_MEMORY, "512m"))
+        worker = parse_bytes(WORKER_MEMORY, sc.getConf().get(WORKER_MEMORY, "512m"))
+        table = found.memory_bytes if found.memory_was_set else worker
         return cls(name, sides, num_partitions, partition_func, mode, found, table)
 
     def run(

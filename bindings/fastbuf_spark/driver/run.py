@@ -150,7 +150,7 @@ class Run:
         self.state = "joining"
         self.epoch = 0
         self.parent = parent
-        mode = "pipelined" if plan.submit else "fused"
+        mode = "pipelined" if plan.submit else "barrier"
         self.summary = RunSummary(plan.exchange, plan.name, mode, parent=parent)
         self.job: Job | None = None
         self.job_ended = True
@@ -264,7 +264,7 @@ class Run:
         self.job = self.plan.submit(self, targets)
 
     def consumer_done(self, peer: Peer, stats: dict[str, Any], now: float, sent: dict[str, Any] | None = None) -> None:
-        """A consumer needs no more data; ``stats`` are its figures, ``sent`` those of its output in a fused stage."""
+        """A consumer needs no more data; ``stats`` are its figures, ``sent`` those of its output in a barrier stage."""
         consumer = self._consumer_of(peer)
         if consumer is not None and consumer.state == "live":
             consumer.state = "done"
@@ -275,7 +275,7 @@ class Run:
             self._consumer_left(now)
 
     def watched(self, peer: Peer, stats: dict[str, Any], sent: dict[str, Any] | None = None) -> None:
-        """A participant reports its current figures, and in a fused stage what it sent; its final ones replace them."""
+        """A participant reports its current figures, and in a barrier stage what it sent; its final ones replace them."""
         consumer = self._consumer_of(peer)
         if consumer is not None and consumer.state == "live":
             self.summary.tells("consumers", consumer.partition, stats)

@@ -23,7 +23,8 @@ class RunSummary:
     Attributes
     ----------
     exchange, name, mode
-        The exchange's id, its name in the plan, and the mode of the run.
+        The exchange's id, its name in the plan, and the mode of the run: ``"pipelined"``, ``"blocking"``, or
+        ``"barrier"`` of a :class:`fastbuf_spark.ShuffleStage`.
     outcome
         ``"running"``, ``"ok"``, ``"cancelled"`` (all consumers ended early) or ``"aborted"``.
     reason

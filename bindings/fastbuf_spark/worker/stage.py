@@ -1,4 +1,4 @@
-"""The fused stage, in a worker: one barrier stage whose tasks are producers and consumers at once (M = R).
+"""A shuffle within one stage, in a worker: one barrier stage whose tasks are producers and consumers at once (M = R).
 
 A task has one thread, driven by requests for its next output.  It first returns data that has arrived; if there is
 none, it reads and sends more of its input, and never blocks in a send: a task that waited for credit without receiving
@@ -52,7 +52,7 @@ class FusedTask:
         tasks = len(context.getTaskInfos())
         if tasks != spec.partitions:
             raise PreflightError(
-                f"a fused stage has as many partitions out as in, and its input has {tasks}, not {spec.partitions}: "
+                f"a ShuffleStage has as many partitions out as in, and its input has {tasks}, not {spec.partitions}: "
                 f"use num_partitions={tasks}, or fbs.partition_by, which takes any number"
             )
         task_input, given = TaskInput.of_task(), Given()
