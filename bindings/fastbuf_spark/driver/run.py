@@ -275,7 +275,7 @@ class Run:
             self._consumer_left(now)
 
     def watched(self, peer: Peer, stats: dict[str, Any], sent: dict[str, Any] | None = None) -> None:
-        """A participant reports its current figures, and in a barrier stage what it sent; its final ones replace them."""
+        """A participant's figures so far, and in a barrier stage of what it sent; its final ones replace them."""
         consumer = self._consumer_of(peer)
         if consumer is not None and consumer.state == "live":
             self.summary.tells("consumers", consumer.partition, stats)
