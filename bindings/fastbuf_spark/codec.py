@@ -139,6 +139,7 @@ class BatchSender:
 
         self._codec = codec
         self._empty = empty
+        self._producer = producer
         if codec.keys:
             names = [codec.schema.names[key] for key in codec.keys]
             self.selector = fb.hash_by(*names, partitions=partitions, only=only)
@@ -151,7 +152,10 @@ class BatchSender:
     def digest(self, writer: Any) -> tuple[int, int]:
         if writer is None:  # there was no batch with rows
             return 0, 0
-        return writer.stats()["records"], writer.digest() or 0
+        rows = int(writer.stats()["records"])
+        if not self._codec.keys:  # rows go in turn: each producer must have read as many as in any other run
+            return rows, hash((self._producer, rows)) & 0xFFFF_FFFF_FFFF_FFFF
+        return rows, writer.digest() or 0
 
 
 @dataclass(frozen=True)

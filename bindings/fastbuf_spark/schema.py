@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     import pyarrow as pa
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
     BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
@@ -191,6 +191,22 @@ def session_zone(spark: Any) -> str:
 def large_types(spark: Any) -> bool:
     """Whether a session's Python functions get strings and binaries with 64-bit offsets."""
     return str(spark.conf.get("spark.sql.execution.arrow.useLargeVarTypes", "false")).lower() == "true"
+
+
+def types_in(kind: DataType) -> Iterator[DataType]:
+    """A Spark type, and all types within it."""
+    from pyspark.sql import types as T
+
+    yield kind
+    inner: list[DataType] = []
+    if isinstance(kind, T.StructType):
+        inner = [field.dataType for field in kind.fields]
+    elif isinstance(kind, T.ArrayType):
+        inner = [kind.elementType]
+    elif isinstance(kind, T.MapType):
+        inner = [kind.keyType, kind.valueType]
+    for each in inner:
+        yield from types_in(each)
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema, whose: str) -> pa.RecordBatch:

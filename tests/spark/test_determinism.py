@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import fastbuf_spark as fbs
 from fastbuf_spark.driver.determinism import is_deterministic, order_is_fixed
 
 pytestmark = pytest.mark.spark
@@ -71,6 +72,17 @@ FRAMES: dict[str, tuple[Frame, bool, bool]] = {
     "a window": (lambda df: df.selectExpr("row_number() over (partition by id % 3 order by id)"), True, False),
     "a cache of a shuffle": (lambda df: df.repartition(3).cache(), True, False),
     "an rdd of a shuffle": (lambda df: pairs(df).groupByKey(2).map(lambda kv: (kv[0],)).toDF(["k"]), True, False),
+    "a pipelined shuffle": (lambda df: fbs.repartition(df, 2, "id", mode="pipelined"), True, False),
+    "what is made of one": (
+        lambda df: fbs.repartition(df, 2, "id", mode="pipelined").where("id > 3").mapInArrow(same, "id long"),
+        True,
+        False,
+    ),
+    "an rdd of one": (
+        lambda df: fbs.partition_by(pairs(df), 2, mode="pipelined").toDF(["k", "v"]),
+        True,
+        False,
+    ),
     "groups in python": (lambda df: df.groupBy("id").applyInArrow(same, "id long"), True, False),
 }
 

@@ -67,6 +67,12 @@ def test_few_inputs_are_left_as_they_are(spark: Any) -> None:
     assert told(lambda run: run.outcome, "ok").tasks == 16
 
 
+def test_in_turn_each_run_of_an_action_deals_alike(spark: Any) -> None:
+    """``take`` asks for one partition first, and then for the others: fewer consumers leave more slots to producers."""
+    made = fbs.repartition(spark.range(0, 6_000, 1, 60), 3, mode="pipelined")
+    assert len({row.id for row in made.take(6_000)}) == 6_000
+
+
 def test_in_turn_too(spark: Any) -> None:
     df = spark.range(0, 6_000, 1, 60).selectExpr("id % 17 as k", "id")
     sizes = fbs.repartition(df, 2, mode="pipelined").rdd.glom().map(len).collect()

@@ -107,8 +107,46 @@ def test_what_spark_does_not_read_is_refused(spark: Any, tmp_path: Path, kind: s
     assert failure(lambda: spark.read.parquet(str(tmp_path)).collect())
     with pytest.raises(SchemaError, match=r"column 'odd' has Parquet's type .*columns="):
         fbs.read_parquet(spark, tmp_path)
-    read = fbs.read_parquet(spark, tmp_path, schema="n long")
-    assert read.to_df().count() == len(REFUSED[kind])
+    for read in (
+        fbs.read_parquet(spark, tmp_path, schema="n long"),
+        fbs.read_parquet(spark, tmp_path, ["n"]),
+        fbs.read_parquet(spark, tmp_path, ["n"], pc.field("n") >= 0),
+    ):
+        assert read.to_df().count() == len(REFUSED[kind])
+    with pytest.raises(ConfigError, match="odd"):
+        fbs.read_parquet(spark, tmp_path, ["n"], pc.field("odd").is_valid())
+
+
+def test_the_old_calendar_is_refused(spark: Any, tmp_path: Path) -> None:
+    """Whichever file has it, and with a schema too; what has no dates is read."""
+    (tmp_path / "b").mkdir()
+    spark.sql("select 1L as n, date'2000-01-01' as d").write.parquet(f"{tmp_path}/a/x")
+    spark.conf.set("spark.sql.parquet.datetimeRebaseModeInWrite", "LEGACY")
+    try:
+        spark.sql("select 2L as n, date'1000-01-01' as d").write.parquet(f"{tmp_path}/b/x")
+    finally:
+        spark.conf.unset("spark.sql.parquet.datetimeRebaseModeInWrite")
+    old, both = f"{tmp_path}/b/x", [f"{tmp_path}/a/x", f"{tmp_path}/b/x"]
+    assert spark.read.parquet(old).collect()[0].d.year == 1000
+    for read in (
+        lambda: fbs.read_parquet(spark, old),
+        lambda: fbs.read_parquet(spark, both),
+        lambda: fbs.read_parquet(spark, both, schema="d date"),
+    ):
+        with pytest.raises(SchemaError, match="calendar used before Spark 3"):
+            read()
+    assert sorted(row.n for row in fbs.read_parquet(spark, both, ["n"]).collect()) == [1, 2]
+
+
+def test_the_old_calendar_is_found_by_workers_too(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of very many files the driver reads no footers."""
+    from fastbuf_spark.driver import splits
+
+    pq.write_table(pa.table({"d": [dt.date(2000, 1, 1)]}), tmp_path / "a.parquet")
+    told = pa.schema([("d", pa.date32())], {"org.apache.spark.legacyDateTime": ""})
+    pq.write_table(pa.table({"d": [dt.date(1000, 1, 1)]}, told), tmp_path / "b.parquet")
+    monkeypatch.setattr(splits, "MOST_FOOTERS", 1)
+    assert "calendar used before Spark 3" in failure(fbs.read_parquet(spark, tmp_path).collect)
 
 
 SPARKS = (
@@ -140,7 +178,10 @@ def test_what_spark_wrote(new_york: Any, tmp_path: Path) -> None:
 
 
 @nightly(values=[["1", "99999999999"], ["2020-01-01"]])
-@pytest.mark.parametrize("values", [["1", "2"], ["1", "99999999999"], ["1.5", "2"], ["2020-01-01"], ["a b%=c", "1"]])
+@pytest.mark.parametrize(
+    "values",
+    [["1", "2"], ["1", "99999999999"], ["1.5", "2"], ["NaN", "-Infinity", "1.5"], ["2020-01-01"], ["a b%=c", "1"]],
+)
 def test_columns_of_directories(spark: Any, tmp_path: Path, values: list[str]) -> None:
     """Of the types that Spark finds, nulls among them; filtered files are not opened."""
     path = str(tmp_path / "made")
@@ -172,6 +213,35 @@ def test_what_readers_do_not_see(spark: Any, tmp_path: Path) -> None:
     (tmp_path / "e.parquet").touch()
     path = str(tmp_path)
     assert same(fbs.read_parquet(spark, path).to_df(), spark.read.parquet(path)) == 1
+    named = f"{path}/[ae].parquet"
+    assert same(fbs.read_parquet(spark, named).to_df(), spark.read.parquet(named)) == 1
+    (tmp_path / "a.csv").write_text("1\n")
+    (tmp_path / "b.csv").touch()
+    for files in (f"{path}/*.csv", f"{path}/b.csv"):
+        assert same(fbs.read_csv(spark, files, "n int").to_df(), spark.read.csv(files, "n int")) == ("*" in files)
+
+
+def test_long_lines(spark: Any, tmp_path: Path) -> None:
+    """Longer than Arrow's own blocks."""
+    text = "x" * (3 << 20)
+    (tmp_path / "a.json").write_text(f'{{"s": "{text}"}}\n')
+    (tmp_path / "a.csv").write_text(f"{text}\n")
+    for read in (fbs.read_json(spark, tmp_path / "a.json", "s string"), fbs.read_csv(spark, tmp_path / "a.csv")):
+        assert [len(row[0]) for row in read.collect()] == [len(text)]
+
+
+def test_types_are_told_apart_from_names(spark: Any, tmp_path: Path) -> None:
+    """A field may have the name of a type that is not supported."""
+    schema = "meta struct<timestamp:string,void:int>"
+    (tmp_path / "a.json").write_text('{"meta": {"timestamp": "now", "void": 1}}\n')
+    read = fbs.read_json(spark, tmp_path / "a.json", schema)
+    assert same(read.to_df(), spark.read.schema(schema).json(f"{tmp_path}/a.json")) == 1
+    read.write_parquet(tmp_path / "out")
+    assert same(fbs.read_parquet(spark, tmp_path / "out").to_df(), read.to_df()) == 1
+    with pytest.raises(SchemaError, match="which read_json does not read"):
+        fbs.read_json(spark, tmp_path / "a.json", "meta struct<when:timestamp>")
+    with pytest.raises(SchemaError, match="which write_parquet does not write"):
+        fbs.write_parquet(spark.sql("select named_struct('a', null) as s"), tmp_path / "none")
 
 
 def test_row_groups_are_shared_out_by_the_bytes_of_the_columns(spark: Any, tmp_path: Path) -> None:

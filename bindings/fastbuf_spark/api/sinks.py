@@ -13,7 +13,7 @@ from fastbuf_spark.driver.commit import MODES, Commit
 from fastbuf_spark.driver.jobs import cancelled_with
 from fastbuf_spark.driver.sources import is_true
 from fastbuf_spark.driver.splits import file_system
-from fastbuf_spark.schema import arrow_schema, session_zone, struct_type
+from fastbuf_spark.schema import arrow_schema, session_zone, struct_type, types_in
 from fastbuf_spark.worker.writing import REPORT, Write, file_schema
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 CODECS = ("snappy", "zstd", "gzip", "lz4", "brotli", "none")
 ROW_METADATA = "org.apache.spark.sql.parquet.row.metadata"
 VERSION = "org.apache.spark.version"
+_NOT_WRITTEN = ("void", "variant", "time(", "geo")
 _NAMING = ("string", "tinyint", "smallint", "int", "bigint", "boolean", "date", "decimal", "timestamp")
 
 
@@ -132,7 +133,7 @@ def _columns(schema: StructType, by: tuple[str, ...], case: bool) -> tuple[int, 
         raise SchemaError(f"the columns {names} have a name twice: Parquet's readers would not tell them apart")
     for field in schema.fields:
         kind = field.dataType.simpleString()
-        if "void" in kind or "variant" in kind or kind.startswith(("time(", "geo")):
+        if any(each.simpleString().startswith(_NOT_WRITTEN) for each in types_in(field.dataType)):
             raise SchemaError(f"field {field.name!r} has Spark's type {kind}, which write_parquet does not write")
         if field.name in by and not kind.startswith(_NAMING):
             raise SchemaError(f"partition_by: {field.name!r} has the type {kind}, which names no directory")

@@ -9,11 +9,12 @@ from fastbuf.errors import ConfigError, SchemaError
 from fastbuf_spark.api.pipelines import Pipeline
 from fastbuf_spark.driver import splits
 from fastbuf_spark.driver.sources import dataset_source, ipc_source, is_true, parquet_source, text_source
-from fastbuf_spark.schema import struct_type
+from fastbuf_spark.schema import struct_type, types_in
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+BLOCK_BYTES = 16 << 20  #: of text that is parsed at once: lines may be as long
 #: Types that cannot be read from a field of text.
 _NO_TEXT = ("array", "map", "struct", "binary", "variant", "interval", "time(")
 
@@ -96,8 +97,9 @@ def read_csv(
 
     Notes
     -----
-    A value of a wrong type, or a line with another number of values, is an error; Spark returns nulls.  Each file is
-    read by one task.
+    A value of a wrong type, or a line with another number of values, is an error; Spark returns nulls.  A quote within
+    a quoted value is doubled (RFC 4180), as for Spark with ``escape='"'``: a backslash is a character like others.
+    Each file is read by one task.  Lines: at most 16 MiB.
     """
     import pyarrow.csv as csv
     import pyarrow.dataset as ds
@@ -111,7 +113,7 @@ def read_csv(
         if not files:
             raise ConfigError(f"{paths[0]} has no files: give schema=")
         with system.open_input_stream(files[0].path) as stream:
-            options = csv.ReadOptions(autogenerate_column_names=not header)
+            options = csv.ReadOptions(autogenerate_column_names=not header, block_size=BLOCK_BYTES)
             names = csv.open_csv(stream, options, parse).schema.names
         given = StructType()
         case = is_true(spark, "spark.sql.caseSensitive", "false")
@@ -122,7 +124,7 @@ def read_csv(
     _check_fields(given, "read_csv", nested=False)
     layout = ds.CsvFileFormat(
         parse_options=parse,
-        read_options=csv.ReadOptions(column_names=given.names, skip_rows=1 if header else 0),
+        read_options=csv.ReadOptions(column_names=given.names, skip_rows=1 if header else 0, block_size=BLOCK_BYTES),
         convert_options=csv.ConvertOptions(
             null_values=[""],
             strings_can_be_null=True,
@@ -154,7 +156,7 @@ def read_json(
 
     Notes
     -----
-    A value of a wrong type is an error; Spark returns nulls.  Each file is read by one task.
+    A value of a wrong type is an error; Spark returns nulls.  Each file is read by one task.  Lines: at most 16 MiB.
     """
     import pyarrow as pa
     import pyarrow.dataset as ds
@@ -170,6 +172,7 @@ def read_json(
     ]
     layout = ds.JsonFileFormat(
         default_fragment_scan_options=None,
+        read_options=json.ReadOptions(block_size=BLOCK_BYTES, use_threads=False),
         parse_options=json.ParseOptions(explicit_schema=pa.schema(fields), unexpected_field_behavior="ignore"),
     )
     return Pipeline(text_source(spark, "read_json", path, layout, given, columns, filter, filesystem))
@@ -211,7 +214,8 @@ def _check_fields(schema: StructType, name: str, nested: bool) -> None:
     for field in schema.fields:
         kind = field.dataType.simpleString()
         odd = kind.startswith(_NO_TEXT) and not (nested and kind.startswith(("array", "struct")))
-        if odd or (nested and "timestamp" in kind and not kind.startswith("timestamp")):
+        below = [each.simpleString() for each in types_in(field.dataType)][1:]
+        if odd or any(each.startswith("timestamp") for each in below):
             raise SchemaError(
                 f"field {field.name!r} has the type {kind}, which {name} does not read; read it as a string, or use "
                 "spark.read"

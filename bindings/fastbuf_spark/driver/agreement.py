@@ -18,8 +18,8 @@ from typing import Any
 log = logging.getLogger("fastbuf_spark")
 
 KEPT_SCOPES = 256  #: most recent actions and caches that are remembered
-#: The scope of every action of an RDD, since Spark gives those no name.  Two runs for all partitions in it may serve
-#: two actions, so they need not agree
+#: The scope of every action of an RDD, since Spark gives those no name.  A run for all partitions, or for the first
+#: one, with which ``take`` and ``toLocalIterator`` begin, may be of another action: it need not agree with those before
 NAMELESS = ""
 WARN_AT = 3  #: warn from this number of partial runs of one action on
 MASK = 2**64 - 1
@@ -31,7 +31,6 @@ class _Scope:
     parts: int = 0
     found: tuple[int, int] | None = None
     served: tuple[int, ...] = ()  # partitions served by the run that found it
-    whole: bool = False  # whether that run was for all partitions
 
 
 class Agreement:
@@ -61,9 +60,8 @@ class Agreement:
         """
         again, names = False, tuple(scopes)
         for name, scope in zip(names, self._of(names), strict=True):
-            again |= scope.found is not None and not (
-                name == NAMELESS and scope.whole and not part
-            )  # a run that failed has delivered no complete partition, so it does not count
+            # A run that failed has delivered no complete partition, so it does not count
+            again |= scope.found is not None and not (name == NAMELESS and not part)
             scope.parts += part
             if scope.parts == WARN_AT and not self._warned:
                 self._warned = True
@@ -104,8 +102,8 @@ class Agreement:
         digest = sum(int(f.get("digest", 0)) for f in figures) & MASK
         names = tuple(scopes)
         for name, scope in zip(names, self._of(names), strict=True):
-            if scope.found is None or (name == NAMELESS and whole and scope.whole):
-                scope.found, scope.served, scope.whole = (rows, digest), tuple(served), whole
+            if scope.found is None or (name == NAMELESS and (whole or 0 in served)):
+                scope.found, scope.served = (rows, digest), tuple(served)
             elif scope.found != (rows, digest):
                 what = f"{scope.found[0]:,} rows, then {rows:,}" if scope.found[0] != rows else "other keys"
                 return (

@@ -64,7 +64,7 @@ class Commit:
     Parameters
     ----------
     mode
-        ``"error"``: the directory must be empty or missing; ``"overwrite"``: replaces its content; ``"append"``: keeps
+        ``"error"``: the directory must be missing; ``"overwrite"``: replaces its content; ``"append"``: keeps
         it.
 
     Attributes
@@ -138,7 +138,7 @@ class Commit:
         self.close()
 
     def _replace(self, paths: Sequence[str], names: Sequence[str]) -> None:
-        made = f"{self._temporary}/made"
+        made = f"{self._temporary}/made-{secrets.token_hex(4)}"
         self._system.create_dir(made)
         self._folders(made, names)
         for path, name in zip(paths, names, strict=True):
@@ -166,7 +166,14 @@ class Commit:
         from pyarrow import fs
 
         try:
+            if self._system.get_file_info(self._path).type != fs.FileType.NotFound:
+                raise FileExistsError(self._path)
             self._move(made, self._path)
+            # Other file systems than the local one move a directory into one that has come meanwhile
+            inside = f"{self._path}/{made.rpartition('/')[2]}"
+            if self._system.get_file_info(inside).type == fs.FileType.Directory:
+                self._move(inside, made)
+                raise FileExistsError(self._path)
         except OSError:
             if self._system.get_file_info(self._path).type != fs.FileType.Directory:
                 raise
@@ -250,20 +257,36 @@ class Commit:
 
 
 def _host() -> str:
-    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:12]
+    """This host, and the space of its process ids: containers may share the name of a host without these."""
+    try:
+        space = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        space = ""
+    return hashlib.sha256(f"{socket.gethostname()} {space}".encode()).hexdigest()[:12]
 
 
 def _owner(pid: int) -> str:
     """A process of this host, for directory names: host, pid and start time, since a pid can be used again."""
+    return f"{_host()}.{pid}.{_began(pid)}"
+
+
+def _began(pid: int) -> str:
     try:
-        began = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except OSError:
-        began = ""
-    return f"{_host()}.{pid}.{began}"
+        return ""
 
 
 def _is_dead(owner: str) -> bool:
     """Whether a driver is known to be dead; unknown for other hosts."""
     host, _, rest = owner.partition(".")
-    pid = rest.partition(".")[0]
-    return host == _host() and pid.isdigit() and _owner(int(pid)) != owner
+    pid, _, began = rest.partition(".")
+    if host != _host() or not pid.isdigit():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:  # another user's
+        pass
+    return _began(int(pid)) not in ("", began)

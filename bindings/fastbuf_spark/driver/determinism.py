@@ -7,9 +7,11 @@ cannot be inspected: they are assumed to be deterministic.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Set
 from typing import Any
 
+from fastbuf_spark.driver import upstream
 from fastbuf_spark.driver.checks import is_connect
 
 log = logging.getLogger("fastbuf_spark")
@@ -63,7 +65,8 @@ def order_is_fixed(df: Any) -> bool:
     if is_connect(df):
         return False
     try:
-        return all(_keeps_order(node) for node in _nodes(_plan(df)))
+        exchanges = upstream.exchanges(df.sparkSession.sparkContext)
+        return all(_keeps_order(node, exchanges) for node in _nodes(_plan(df)))
     except Exception as error:
         log.debug("whether the order of the input is fixed is not known: %s", error)
         return False
@@ -117,14 +120,16 @@ def _is_steady(node: Any) -> bool:
     return _name(below) == "Sort"
 
 
-def _keeps_order(node: Any) -> bool:
+def _keeps_order(node: Any, exchanges: Set[int]) -> bool:
     name = _name(node)
     if name == "Sort":
         return not node.productElement(1)  # the field ``global``: a sort of all rows begins with an exchange
     if name == "Repartition":
         return not node.shuffle()  # a coalesce: partitions are concatenated in order
     if name in ("LogicalRDD", "ExternalRDD"):
-        return "+-" not in str(node.rdd().toDebugString())  # Spark prints a shuffle in an RDD's lineage this way
+        lineage = str(node.rdd().toDebugString())
+        # Spark prints a shuffle in a lineage as "+-"; of an exchange there is the RDD that its consumers read
+        return "+-" not in lineage and exchanges.isdisjoint(map(int, re.findall(r"RDD\[(\d+)\]", lineage)))
     if name == "LogicalRelation":
         # Files: their list is fixed; a database returns rows in any order
         return str(node.relation().getClass().getSimpleName()) == "HadoopFsRelation"

@@ -10,12 +10,11 @@ from fastbuf.errors import SchemaError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import DataType, StructField, StructType
 
 ROW_METADATA = b"org.apache.spark.sql.parquet.row.metadata"  #: Spark's own schema, in files written by Spark
-SPARK_VERSION = b"org.apache.spark.version"
-#: Marks files with dates and times before 1582 in the Julian calendar, which Spark converts when it reads them.
-LEGACY = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
+#: In the metadata of a field whose type is not supported: why.  It stands for the field until it is requested
+REFUSED = "fastbuf_refused"
 MOST_DIGITS = 38  #: most digits of Spark's decimals
 
 
@@ -31,27 +30,49 @@ def parquet_schema(metadata: Any, arrow: pa.Schema, path: str, ntz: bool, texts:
     ntz, texts
         Spark's settings ``spark.sql.parquet.inferTimestampNTZ.enabled`` and ``binaryAsString``.
 
-    Raises
-    ------
-    SchemaError
-        Spark does not read a type either, or pyarrow cannot convert the calendar; the message names it.
+    Returns
+    -------
+    StructType
+        A field whose type Spark does not read either has the type void, and the reason in its metadata.
     """
     from pyspark.sql.types import StructType
 
     told = metadata.metadata or {}
-    version = told.get(SPARK_VERSION, b"").decode()
-    if any(key in told for key in LEGACY) or version.startswith(("1.", "2.")):
-        raise SchemaError(
-            f"{path} has dates in the calendar used before Spark 3 ({version or 'legacy'}): only Spark "
-            "converts them; use spark.read.parquet"
-        )
     if ROW_METADATA in told:
         return nullable(StructType.fromJson(json.loads(told[ROW_METADATA])))
     leaves = (metadata.schema.column(i) for i in range(metadata.num_columns))
     made = StructType()
     for field in arrow:
-        made.add(field.name, _spark_type(field.type, leaves, path, ntz, texts), True)
+        below = [next(leaves) for _ in range(_leaves(field.type))]
+        try:
+            made.add(field.name, _spark_type(field.type, iter(below), path, ntz, texts), True)
+        except SchemaError as error:
+            made.add(refused(field.name, error))
     return made
+
+
+def refused(name: str, error: SchemaError) -> StructField:
+    """Stands for a column that cannot be read, until it is requested."""
+    from pyspark.sql.types import NullType, StructField
+
+    return StructField(name, NullType(), True, {REFUSED: str(error)})
+
+
+def _leaves(kind: pa.DataType) -> int:
+    """Number of Parquet columns of a field."""
+    import pyarrow as pa
+
+    if pa.types.is_struct(kind):
+        return sum(_leaves(kind.field(i).type) for i in range(kind.num_fields))
+    if pa.types.is_map(kind):
+        return _leaves(kind.key_type) + _leaves(kind.item_type)
+    return _leaves(kind.value_type) if _is_list(kind) else 1
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return hasattr(kind, "value_field") and not pa.types.is_run_end_encoded(kind)
 
 
 def nullable(kind: Any) -> Any:
@@ -77,7 +98,7 @@ def _spark_type(kind: pa.DataType, leaves: Iterator[Any], path: str, ntz: bool, 
     if pa.types.is_map(kind):
         key = _spark_type(kind.key_type, leaves, path, ntz, texts)
         return T.MapType(key, _spark_type(kind.item_type, leaves, path, ntz, texts))
-    if hasattr(kind, "value_field") and not pa.types.is_run_end_encoded(kind):  # a list of any kind
+    if _is_list(kind):
         return T.ArrayType(_spark_type(kind.value_type, leaves, path, ntz, texts))
     return _leaf(next(leaves), path, ntz, texts)
 

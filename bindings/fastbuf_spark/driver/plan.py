@@ -24,7 +24,7 @@ from fastbuf_spark.driver.checks import (
 from fastbuf_spark.driver.determinism import order_is_fixed, unsteady
 from fastbuf_spark.driver.keys import Keys, plain, resolve
 from fastbuf_spark.driver.staged import Staged
-from fastbuf_spark.folding import fold, folded, partitions_of
+from fastbuf_spark.folding import Fold, fold, folded, partitions_of
 from fastbuf_spark.schema import renaming
 from fastbuf_spark.shipping import named
 from fastbuf_spark.spec import ExchangeSpec
@@ -137,14 +137,24 @@ def staged(
 def _pipelined(exchange: _Exchange, varies: str) -> Staged:
     df, codec, num_partitions, sc = exchange.df, exchange.codec, exchange.num_partitions, exchange.context
     number, held = exchange.number, upstream.held_by_frame(df)
+    folds: list[Fold | None] = []
+
+    def folding(partitions: int | None, consumers: int) -> Fold | None:
+        # Consumers of another exchange in one task would join it one after the other, and each run its producers
+        if held:
+            return None
+        if codec.keys:
+            return fold(partitions, (slots_of(sc) or num_partitions + 1) - consumers)
+        if not folds:  # producers that place rows in turn must be the same in every run
+            folds.append(fold(partitions, (slots_of(sc) or num_partitions + 1) - num_partitions))
+        return folds[0]
 
     def producers(spec: ExchangeSpec, epoch: int, targets: list[exchanges.Target]) -> Callable[[], Any]:
         def action() -> Any:
             partitions = partitions_of(df)
             if partitions == 0:
                 return []  # Spark would plan a job for a tenth of a second, to run nothing
-            # Consumers of another exchange in one task would join it one after the other, and each run its producers
-            how = None if held else fold(partitions, (slots_of(sc) or num_partitions + 1) - len(targets))
+            how = folding(partitions, len(targets))
             marked = how is not None and codec.before is not None
             source = df if how is None else folded(df, how, marked)
             producer = Producer(spec, epoch, targets, how if marked else None)

@@ -329,7 +329,8 @@ class Rendezvous:
             return
         run = next((run for run in same_stage if run.wants(partition)), None)
         if run is None:
-            scopes: tuple[str, ...] = (str(message.get("scope", "")),)
+            # Tasks of one stage serve one action, also where Spark has no name for it
+            scopes: tuple[str, ...] = (str(message.get("scope", "")), f"stage {stage}")
             if exchange.slots is not None:
                 scopes += exchange.slots.caches(stage)
             kind = Run if exchange.plan.submit is not None else BarrierRun

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fastbuf.errors import ConfigError, SchemaError
 from fastbuf_spark.driver import splits
 from fastbuf_spark.driver.checks import is_connect, slots_of
-from fastbuf_spark.driver.file_types import nullable, parquet_schema
+from fastbuf_spark.driver.file_types import REFUSED, nullable, parquet_schema, refused
 from fastbuf_spark.driver.plan import requests
 from fastbuf_spark.driver.staged import Staged
 from fastbuf_spark.schema import arrow_schema, large_types, session_zone
@@ -167,10 +167,7 @@ def dataset_source(spark: Any, dataset: Any, columns: Iterable[str] | None, filt
 def of_arrow(schema: pa.Schema) -> StructType:
     """Spark's schema for an Arrow schema, for files without more information.
 
-    Raises
-    ------
-    SchemaError
-        Spark has no such type; the message names the column.
+    A field whose type Spark does not have has the type void, and the reason in its metadata.
     """
     import pyarrow as pa
     from pyspark.errors import PySparkException
@@ -194,8 +191,10 @@ def of_arrow(schema: pa.Schema) -> StructType:
             else:
                 spark_type = from_arrow_type(kind)
         except PySparkException as error:
-            raise SchemaError(f"column {field.name!r} has Arrow's type {field.type}: {error}") from error
-        made.add(field.name, nullable(spark_type), True)
+            why = SchemaError(f"column {field.name!r} has Arrow's type {field.type}: {error}; leave it out (columns=)")
+            made.add(refused(field.name, why))
+        else:
+            made.add(field.name, nullable(spark_type), True)
     return made
 
 
@@ -220,12 +219,18 @@ def _schemas(spark: Any, whole: StructType, columns: Iterable[str] | None, filte
     missing = [name for name in names if name not in whole.names]
     if missing or not names or len(set(names)) < len(names):
         raise ConfigError(f"columns is {names}: give some of {whole.names}, each once")
+    refusals = {field.name: field.metadata[REFUSED] for field in whole.fields if REFUSED in field.metadata}
+    for name in names:
+        if name in refusals:
+            raise SchemaError(refusals[name])
     zone, large = session_zone(spark), large_types(spark)
     shown = arrow_schema(StructType([whole[name] for name in names]), zone, large)
     if filter is None:
         return shown, shown
     carried = []
     for field in whole.fields:
+        if field.name in refusals:
+            continue
         try:
             carried.append(arrow_schema(StructType([field]), zone, large).field(0))
         except SchemaError:

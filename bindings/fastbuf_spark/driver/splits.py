@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import math
 import re
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from fastbuf.errors import ConfigError, ResourceError, SchemaError
-from fastbuf_spark.worker.reading import Piece, changed, instants
+from fastbuf_spark.worker.reading import Piece, changed, check_calendar, instants
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -121,7 +122,8 @@ def list_files(system: Any, paths: Sequence[str]) -> list[File]:
         if info.type == fs.FileType.NotFound:
             raise ResourceError(f"{path} does not exist")
         if info.type == fs.FileType.File:
-            found.append(File(info.path, info.size, changed(info), ()))
+            if info.size:
+                found.append(File(info.path, info.size, changed(info), ()))
             continue
         base = info.path.rstrip("/") + "/"
         for each in system.get_file_info(fs.FileSelector(path, recursive=True)):
@@ -232,7 +234,9 @@ def partition_types(files: Sequence[File], infer: bool, given: dict[str, DataTyp
             made[name] = T.IntegerType()
         elif all(map(_WHOLE.match, values)) and all(abs(int(value)) < 1 << 63 for value in values):
             made[name] = T.LongType()
-        elif all(_REAL.match(v) or _WHOLE.match(v) for v in values) and all(abs(float(v)) < 2e9 for v in values):
+        elif all(_REAL.match(v) or _WHOLE.match(v) for v in values) and all(
+            abs(float(v)) < 2e9 or not math.isfinite(float(v)) for v in values
+        ):
             made[name] = T.DoubleType()
         elif all(map(_DATE.match, values)):
             made[name] = T.DateType()
@@ -290,6 +294,7 @@ def pieces(found: Sequence[tuple[File | None, Any]], schema: pa.Schema, needed: 
         if not cut or not hasattr(fragment, "split_by_row_group"):
             return [Piece(fragment, 0, max(0, size), size, when)]
         made = []
+        check_calendar(fragment, schema)
         for part in fragment.split_by_row_group(filter, schema=schema):
             about = fragment.metadata.row_group(part.row_groups[0].id)
             columns = (about.column(i) for i in range(about.num_columns))

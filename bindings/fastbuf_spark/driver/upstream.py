@@ -8,6 +8,7 @@ finds no slot reports that itself (:mod:`fastbuf_spark.driver.slots`).
 from __future__ import annotations
 
 import logging
+from collections.abc import Set
 from typing import Any
 
 from fastbuf_spark.driver.checks import is_connect
@@ -47,6 +48,11 @@ def held_by_rdds(rdds: Any) -> int:
     except Exception as error:
         log.debug("the exchanges that the input reads are not known: %s", error)
         return 0
+
+
+def exchanges(sc: Any) -> Set[int]:
+    """The RDDs that consumers of pipelined exchanges read: what is made of them has rows in any order."""
+    return _of(sc).keys()
 
 
 def _of(sc: Any) -> dict[int, int]:

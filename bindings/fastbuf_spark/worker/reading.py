@@ -6,12 +6,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fastbuf.errors import ResourceError, SchemaMismatch
+from fastbuf.errors import ResourceError, SchemaError, SchemaMismatch
 from fastbuf_spark.schema import conform
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+SPARK_VERSION = b"org.apache.spark.version"
+#: Marks files with dates and times before 1582 in the Julian calendar
+LEGACY = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
 BATCH_ROWS = 64 << 10
 BATCH_BYTES = 8 << 20  #: approximate size limit of a batch of long rows
 LEAST_ROWS = 1 << 10
@@ -101,6 +104,8 @@ class Read:
         rows = BATCH_ROWS
         if piece.rows and piece.nbytes:
             rows = max(LEAST_ROWS, min(rows, BATCH_BYTES * piece.rows // piece.nbytes))
+        if hasattr(piece.fragment, "split_by_row_group"):
+            check_calendar(piece.fragment, self.files)
         files = in_file(self.files, piece) if self.any_case else self.files
         renamed = not files.equals(self.files)
         late = renamed or bool(self.texts)  # filters have the users' names, and their types
@@ -131,6 +136,23 @@ class Read:
         if self.filter is not None:
             batch = batch.filter(self.filter)
         return batch.select(self.shown.names)
+
+
+def check_calendar(fragment: Any, schema: pa.Schema) -> None:
+    """SchemaError if a Parquet file has dates or times before 1582 in the Julian calendar: Spark converts them."""
+    import pyarrow as pa
+
+    def has_time(kind: pa.DataType) -> bool:
+        return bool(pa.types.is_temporal(kind)) or any(has_time(kind.field(i).type) for i in range(kind.num_fields))
+
+    told = fragment.metadata.metadata or {}
+    version = told.get(SPARK_VERSION, b"").decode()
+    legacy = any(key in told for key in LEGACY) or version.startswith(("1.", "2."))
+    if legacy and any(has_time(field.type) for field in schema):
+        raise SchemaError(
+            f"{fragment.path} has dates in the calendar used before Spark 3 ({version or 'legacy'}): only Spark "
+            "converts them; use spark.read.parquet"
+        )
 
 
 def in_file(wanted: pa.Schema, piece: Piece) -> pa.Schema:

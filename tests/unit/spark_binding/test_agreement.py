@@ -42,6 +42,16 @@ def test_actions_without_a_name_need_not_agree_where_each_run_was_for_all() -> N
         assert seen.ends(("",), [0, 1], read((rows, 4)), whole=True) == ""
     assert "30" not in seen.ends(("",), [1], read((31, 4)), whole=False)
     assert "31 rows, then 30" in seen.ends(("",), [1], read((30, 4)), whole=False), "a part must agree with the last"
+    assert seen.ends(("",), [0], read((30, 4)), whole=False) == "", "so begins another action that takes some rows"
+    assert seen.ends(("",), [1], read((30, 4)), whole=False) == ""
+    assert seen.ends(("",), [0, 1], read((31, 4)), whole=True) == "", "and after it one that takes all"
+
+
+def test_tasks_of_one_stage_agree_though_their_action_has_no_name() -> None:
+    seen = Agreement()
+    assert seen.ends(("", "stage 3"), [0, 1], read((30, 4)), whole=True) == ""
+    assert "not deterministic" in seen.ends(("", "stage 3"), [0], read((31, 4)), whole=False)
+    assert seen.ends(("", "stage 4"), [0, 1], read((31, 4)), whole=True) == ""
 
 
 def test_what_nobody_wanted_to_its_end_proves_nothing() -> None:
@@ -56,6 +66,8 @@ def test_an_input_that_may_differ_is_read_once_and_whole() -> None:
     assert seen.begins(("1",), part=False) == "", "the one before has not ended: nobody has a partition of it"
     assert seen.ends(("1",), [0, 1], read((30, 4)), whole=True) == ""
     assert "reads it twice" in seen.begins(("1",), part=False)
+    assert seen.ends(("",), [0, 1], read((30, 4)), whole=True) == ""
+    assert seen.begins(("",), part=False) == "", "perhaps another action: of an RDD nobody knows"
     assert seen.begins(("2",), part=False) == "", "another action"
     assert "some of the partitions" in seen.begins(("3",), part=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -238,6 +239,48 @@ def test_two_writes_to_a_directory_that_neither_has_seen(tmp_path: Path, mode: s
     second.close()
     assert seen(path) == {"append": [1, 2, 3], "overwrite": [3], "error": [1, 2]}[mode]
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite", "error"])
+def test_so_do_two_where_a_rename_moves_into_a_directory(
+    tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on HDFS and with fsspec: the second one's files came below the first one's, and it told of a success."""
+    fsspec = pytest.importorskip("fsspec")
+    system = fs.PyFileSystem(fs.FSSpecHandler(fsspec.filesystem("file")))
+    path = tmp_path / "out"
+    first, second = (Commit(system, str(path), mode) for _ in range(2))
+    later = written(second, [3], "b")
+    real = Commit._move
+
+    def just_before(self: Commit, source: str, target: str) -> None:
+        if self is second and target == str(path) and not path.exists():
+            monkeypatch.undo()
+            first.commit(written(first, [1, 2]))
+        real(self, source, target)
+
+    monkeypatch.setattr(Commit, "_move", just_before)
+    if mode == "error":
+        with pytest.raises(ResourceError, match="out is there already: another write has made it meanwhile"):
+            second.commit(later)
+    else:
+        second.commit(later)
+    second.close()
+    assert seen(path) == {"append": [1, 2, 3], "overwrite": [3], "error": [1, 2]}[mode]
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+    assert not [p for p in path.iterdir() if p.name.startswith("made")]
+
+
+def test_only_a_process_that_is_known_to_be_gone_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    me, gone = os.getpid(), subprocess.Popen(["true"])
+    gone.wait()
+    assert not commit._is_dead(commit._owner(me))
+    assert commit._is_dead(f"{commit._owner(me)}9"), "another one had this number"
+    assert commit._is_dead(f"{commit._host()}.{gone.pid}.5")
+    assert not commit._is_dead(f"0123456789ab.{gone.pid}.5"), "another host's"
+    assert not commit._is_dead("no owner")
+    monkeypatch.setattr(commit, "_began", lambda pid: "")  # as where /proc hides the processes of other users
+    assert not commit._is_dead(f"{commit._host()}.{me}.5")
 
 
 @pytest.mark.parametrize("path", ["", " ", "/", "///"])

@@ -479,7 +479,7 @@ def test_a_barrier_stage_hands_out_the_targets_and_ends_with_its_tasks() -> None
         house.run.consumer_done(peer, {"records": 3}, 1.0, {"records": 4})
     assert house.run.over
     summary = house.run.summary
-    assert (summary.mode, summary.outcome, summary.records_sent, summary.records_received) == ("fused", "ok", 8, 6)
+    assert (summary.mode, summary.outcome, summary.records_sent, summary.records_received) == ("barrier", "ok", 8, 6)
 
 
 def test_a_task_of_a_barrier_stage_that_vanishes_is_a_failure() -> None:
