@@ -270,7 +270,7 @@ def _typed(name: str, kind: str, value: Any) -> Any:
         raise ConfigError(f"{given}: it must be True or False")
     if kind == "int":
         if not isinstance(value, bool) and hasattr(value, "__index__"):
-            return operator.index(value)
+            return value if isinstance(value, int) else operator.index(value)
         raise ConfigError(f"{given}: it must be a whole number; bytes may be a text with a suffix ('64m')")
     if kind == "float":
         seconds = math.nan

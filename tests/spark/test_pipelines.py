@@ -368,6 +368,26 @@ def test_names_that_need_quotes(spark: Any, mode: str) -> None:
     assert same(p.map_in_arrow(passed, df.schema).rebalance(1, mode=mode).to_df(), df) == 100
 
 
+def test_columns_go_by_position_as_in_spark(spark: Any) -> None:
+    """Whatever a function calls them, and the fields within them."""
+    df = spark.range(0, 60, 1, 3).selectExpr("id % 5 as k", "named_struct('x', id, 'y', cast(id as string)) as s")
+
+    def renamed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            x, y = batch["s"].flatten()
+            yield pa.record_batch({"key": batch["k"], "pair": pa.StructArray.from_arrays([x, y], ["a", "b"])})
+
+    want = sorted(map(repr, df.mapInArrow(renamed, df.schema).collect()))
+    more = {"before": renamed, "before_schema": df.schema}
+    for made in (
+        fbs.pipeline(df).map_in_arrow(renamed, df.schema).to_df(),
+        fbs.pipeline(df).map_in_arrow(renamed, df.schema).shuffle("k", partitions=2).to_df(),
+        fbs.map_in_arrow(df, iter, df.schema, keys="k", num_partitions=2, mode="pipelined", **more),
+        fbs.map_in_arrow(df, renamed, df.schema, keys="k", num_partitions=2, mode="blocking", **more),
+    ):
+        assert sorted(map(repr, made.collect())) == want
+
+
 def test_columns_of_the_same_name(spark: Any) -> None:
     """A DataFrame may have them, after a join for one."""
     df = spark.range(100).selectExpr("id % 7 as k", "id as x", "string(id) as x")

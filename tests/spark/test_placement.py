@@ -212,6 +212,9 @@ def test_preflight_gives_figures_and_a_remedy(spark: Any) -> None:
     assert "local[5]" in str(stopped)
     assert "num_partitions=3" in str(stopped)
     assert not fbs.preflight(spark, num_partitions=4, mode="barrier")
+    assert [fbs.preflight(spark, count, "auto").mode for count in (3, 4)] == ["pipelined", "blocking"]
+    with pytest.raises(ConfigError, match="mode is 'pipelind'"):
+        fbs.preflight(spark, 2, "pipelind")
 
 
 def test_what_cannot_run_is_refused_on_the_driver(spark: Any) -> None:

@@ -148,6 +148,19 @@ def test_nothing_comes_of_nothing(spark: Any, mode: str) -> None:
     assert sides(fbs.co_group(some, none, 2, mode=mode)) == sides(some.cogroup(none, 2))
 
 
+def test_settings_of_the_session_are_read(spark: Any) -> None:
+    """Not those with which the context began alone."""
+    pairs = spark.sparkContext.parallelize([(i % 3, i) for i in range(9)], 2)
+    for name, words in (("memoryByte", "is not a setting"), ("memoryBytes", "at least 8 are needed")):
+        spark.conf.set(f"spark.fastbuf.{name}", "1k")
+        try:
+            with pytest.raises(ConfigError, match=words):
+                fbs.reduce_by_key(pairs, operator.add, 2)
+        finally:
+            spark.conf.unset(f"spark.fastbuf.{name}")
+    assert dict(fbs.reduce_by_key(pairs, operator.add, 2).collect()) == {0: 9, 1: 12, 2: 15}
+
+
 def test_one_key_has_all(spark: Any, mode: str) -> None:
     rdd = spark.sparkContext.range(0, 50_000, 1, 3).map(lambda i: ("the one", i))
     assert fbs.reduce_by_key(rdd, operator.add, 3, mode=mode).collect() == [("the one", sum(range(50_000)))]

@@ -38,6 +38,17 @@ def test_settings_of_spark_are_read_with_their_units() -> None:
     assert (conf.buffer_timeout, conf.stall_timeout, conf.checksum, conf.exclusive) == (0.25, 120.0, True, 3)
 
 
+def test_it_is_known_whether_the_memory_was_set() -> None:
+    """Functions of pairs have another default."""
+    unset = ShuffleConf(checksum=True)
+    assert not unset.memory_was_set
+    assert not dataclasses.replace(unset, exclusive=3).memory_was_set
+    assert not pickle.loads(pickle.dumps(unset)).memory_was_set
+    for given in (ShuffleConf(memory_bytes="64m"), ShuffleConf.from_settings({"spark.fastbuf.memoryBytes": "64m"})):
+        assert given.memory_was_set
+        assert given.memory_bytes == unset.memory_bytes
+
+
 def test_minus_one_is_a_buffer_timeout() -> None:
     assert ShuffleConf.from_settings({"spark.fastbuf.bufferTimeout": "-1"}).buffer_timeout == -1
 
