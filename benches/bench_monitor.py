@@ -26,7 +26,7 @@ import fastbuf as fb
 from fastbuf.json_frames import pack
 
 SMOKE = os.environ.get("FASTBUF_BENCH_SMOKE") == "1"
-PAIRS = int(os.environ.get("FASTBUF_BENCH_PAIRS", "2" if SMOKE else "40"))
+PAIRS = int(os.environ.get("FASTBUF_BENCH_TURNS", "2" if SMOKE else "40"))
 BATCHES = 50 if SMOKE else 60_000
 ROWS = 10_000
 SPARK_ROWS = 100_000 if SMOKE else 10_000_000

@@ -1,4 +1,4 @@
-"""Every error fastbuf raises.  Each is a :class:`FastbufError` and also the builtin it resembles."""
+"""The errors of fastbuf.  Each is a :class:`FastbufError` and also a builtin that it resembles."""
 
 
 class FastbufError(Exception):

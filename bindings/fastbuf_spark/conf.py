@@ -56,7 +56,8 @@ class ShuffleConf:
     Parameters
     ----------
     memory_bytes
-        Most bytes of segments of one task; in blocking mode, of the map side's staging buffers.  A task of ``group_by``
+        Most bytes of segments of one task; in blocking mode, of the map side's staging buffers, which are of 2 KiB for
+        each partition at least.  A task of ``group_by``
         uses the same amount again for rows, including the copy made for sorting, before it spills; a task of
         ``reduce_by_key``, ``group_by_key`` and similar functions uses it for keys and values.
     segment_size

@@ -31,7 +31,7 @@ OUT_BYTES = 1 << 20  #: blocks are given to Spark in batches of about this size
 
 
 class Staging:
-    """One staging buffer for each partition; together they take at most ``memory_bytes``.
+    """One staging buffer for each partition; together they take at most ``memory_bytes``, or 2 KiB each.
 
     Parameters
     ----------
