@@ -165,10 +165,18 @@ def alone(column: pa.ChunkedArray | pa.Array) -> bool:
 
 
 class Results:
-    """Converts frames to tables."""
+    """Converts frames to tables.
 
-    def __init__(self, rules: PandasRules) -> None:
+    Parameters
+    ----------
+    whole
+        Whether a frame has all columns of the schema and no others; else as for ``mapInPandas``, which leaves out
+        further columns, and checks names even where columns go by position.
+    """
+
+    def __init__(self, rules: PandasRules, whole: bool = True) -> None:
         self._rules = rules
+        self._whole = whole
         self._held: list[Any] = []
         self._rows = 0
         self._columns: Any = None
@@ -182,7 +190,9 @@ class Results:
         rules = self._rules
         known = isinstance(frame, pd.DataFrame) and self._columns is not None and frame.columns.equals(self._columns)
         if not known:
-            verify_pandas_result(frame, rules.result, rules.by_name, truncate_return_schema=False)
+            verify_pandas_result(
+                frame, rules.result, rules.by_name or not self._whole, truncate_return_schema=not self._whole
+            )
         rows = len(frame)
         if not rows:
             return ()
