@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 CODECS = ("snappy", "zstd", "gzip", "lz4", "brotli", "none")
 ROW_METADATA = "org.apache.spark.sql.parquet.row.metadata"
 VERSION = "org.apache.spark.version"
-_NAMING = ("string", "tinyint", "smallint", "int", "bigint", "boolean", "date", "decimal", "timestamp")
+_NAMING = ("string", "tinyint", "smallint", "int", "bigint", "boolean", "date", "timestamp", "timestamp_ntz")
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def _columns(schema: StructType, by: tuple[str, ...], case: bool) -> tuple[int, 
         kind = field.dataType.simpleString()
         if "void" in kind or "variant" in kind or kind.startswith(("time(", "geo")):
             raise SchemaError(f"field {field.name!r} has Spark's type {kind}, which write_parquet does not write")
-        if field.name in by and not kind.startswith(_NAMING):
+        if field.name in by and kind not in _NAMING and not kind.startswith("decimal("):
             raise SchemaError(f"partition_by: {field.name!r} has the type {kind}, which names no directory")
     return tuple(i for i, name in enumerate(names) if name not in by)
 
