@@ -278,6 +278,25 @@ def test_a_value_that_is_none_is_an_error(spark: Any, tmp_path: Path) -> None:
     assert "not a timestamp in ISO 8601" in failure(fbs.read_csv(spark, tmp_path, "n timestamp").to_df().collect)
 
 
+def test_lines_whose_timestamp_is_not_chosen(spark: Any, tmp_path: Path) -> None:
+    """Its text is parsed only where the filter needs it."""
+    schema, moment = "n int, t timestamp, u timestamp", pa.scalar(dt.datetime(2020, 1, 2), pa.timestamp("us", "UTC"))
+    for i, line in enumerate(["2020-01-01 00:00:00", "2020-01-03 00:00:00", ""]):
+        (tmp_path / f"{i}.csv").write_text(f"{i},{line},soon\n")
+        text = f'"{line}"' if line else "null"
+        (tmp_path / f"{i}.json").write_text(f'{{"n": {i}, "t": {text}, "u": "soon"}}\n')
+    for read, files in (fbs.read_csv, "*.csv"), (fbs.read_json, "*.json"):
+        for condition, want in (
+            (pc.field("n") > 0, [1, 2]),
+            (pc.field("t") > moment, [1]),
+            (pc.field("t").isin([moment]), []),
+            (pc.field("t").is_valid(), [0, 1]),
+            ((pc.field("n") > 0) & pc.is_null(pc.field("t")), [2]),
+        ):
+            made = read(spark, tmp_path / files, schema, columns=["n"], filter=condition).to_df()
+            assert sorted(row.n for row in made.collect()) == want, (read, condition)
+
+
 def test_lines_of_json(new_york: Any, tmp_path: Path) -> None:
     """As Spark's reader with the same schema; what it has not is passed over."""
     lines = [

@@ -236,6 +236,18 @@ def _schemas(spark: Any, whole: StructType, columns: Iterable[str] | None, filte
     return files, shown
 
 
+def _has_field(filter: Any, name: str, schema: pa.Schema) -> bool:
+    """Whether an expression needs the values of a column: it is not valid then for one of a type without values."""
+    import pyarrow as pa
+
+    at = schema.get_field_index(name)
+    try:
+        schema.set(at, pa.field(name, pa.struct([]))).empty_table().filter(filter)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError):
+        return True
+    return False
+
+
 def _source(
     spark: Any,
     name: str,
@@ -251,13 +263,14 @@ def _source(
     from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
     read_with, shown = _schemas(spark, whole, columns, filter)
-    texts: tuple[str, ...] = ()
+    texts: tuple[pa.Field, ...] = ()
     if has_texts:
         import pyarrow as pa
 
-        instants = TimestampType | TimestampNTZType
-        texts = tuple(f.name for f in whole.fields if f.name in read_with.names and isinstance(f.dataType, instants))
-        read_with = pa.schema([f.with_type(pa.string()) if f.name in texts else f for f in read_with])
+        instants = [f.name for f in whole.fields if isinstance(f.dataType, TimestampType | TimestampNTZType)]
+        timed = [f for f in read_with if f.name in instants]
+        texts = tuple(f for f in timed if f.name in shown.names or _has_field(filter, f.name, read_with))
+        read_with = pa.schema([f.with_type(pa.string()) if f in timed else f for f in read_with])
     kinds = arrow_schema(StructType([whole[key] for key in types]), session_zone(spark)) if types else ()
     found = splits.fragments(system, files, layout, {field.name: field.type for field in kinds})
     chosen = StructType([whole[key] for key in shown.names])
@@ -272,7 +285,7 @@ def _shared(
     shown: pa.Schema,
     schema: StructType,
     filter: Any,
-    texts: tuple[str, ...],
+    texts: tuple[pa.Field, ...],
 ) -> Source:
     from pyspark.sql.types import StructType
 
