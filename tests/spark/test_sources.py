@@ -366,6 +366,27 @@ def test_names_in_another_case(spark: Any, tmp_path: Path) -> None:
     assert "'xa' may be any of them" in failure(fbs.read_parquet(spark, f"{flat}/3.parquet", schema="xa long").collect)
 
 
+def test_names_of_ipc_files_in_another_case(spark: Any, tmp_path: Path) -> None:
+    """One column unless spark.sql.caseSensitive is true; of each file's type, also inside of structs."""
+    kinds = pa.struct([("x", pa.int64())]), pa.struct([("X", pa.int32())])
+    tables = (
+        pa.table({"a": [1, 2], "s": pa.array([{"x": 1}, None], kinds[0])}),
+        pa.table({"S": pa.array([{"X": 3}, {"X": 4}], kinds[1]), "A": pa.array([3, 4], pa.uint8())}),
+    )
+    for i, table in enumerate(tables):
+        with pa.ipc.new_file(tmp_path / f"{i}.arrow", table.schema) as sink:
+            sink.write_table(table)
+    want = spark.createDataFrame([(1, (1,)), (2, None), (3, (3,)), (4, (4,))], "a long, s struct<x: long>")
+    assert same(fbs.read_ipc(spark, tmp_path).to_df(), want) == 4
+    some = fbs.read_ipc(spark, tmp_path, ["s"], pc.field("a") > 1)
+    assert same(some.to_df(), want.where("a > 1").select("s")) == 3
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        assert sorted(str(row.a) for row in fbs.read_ipc(spark, tmp_path).collect()) == ["1", "2", "None", "None"]
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
+
+
 def test_columns_whose_names_differ_in_case(spark: Any, tmp_path: Path) -> None:
     """Two columns if spark.sql.caseSensitive is true, read and written."""
     path = str(tmp_path / "a")

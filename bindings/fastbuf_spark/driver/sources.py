@@ -298,7 +298,7 @@ def _shared(
     mib = sum(part.nbytes for part in parts) / (1 << 20)
     pieces = f"{counted(len(found), 'file')}, {counted(len(parts), 'piece')}"
     about = f"{name}: {pieces}, {mib:.1f} MiB, in {counted(len(shared), 'split')}"
-    any_case = name == "read_parquet" and not is_true(spark, "spark.sql.caseSensitive", "false")
+    any_case = name in ("read_parquet", "read_ipc") and not is_true(spark, "spark.sql.caseSensitive", "false")
     read = Read(shared, read_with, shown, filter, texts, session_zone(spark), any_case)
     return Source(spark, read, StructType([schema[key] for key in shown.names]), about)
 
