@@ -93,7 +93,8 @@ class ShuffleConf:
     batch_rows, batch_bytes
         Limits of the record batches that the second function gets.
     monitor
-        Whether running workers report what they do once a second (:func:`fastbuf_spark.progress`).
+        Whether running workers report what they do once a second (:func:`fastbuf_spark.progress`); without these
+        reports nothing is known of blocking runs.
     monitor_key_values
         Whether they also report the values of very frequent keys; else only the hashes of these leave a worker.
     port_min, port_max

@@ -32,10 +32,10 @@ class ExchangeSpec:
     address: tuple[str, int] | None = None
     secret: bytes = field(default=b"", repr=False)
 
-    def connect(self) -> Control:
-        """A control connection to the driver."""
+    def connect(self, reach: float | None = None) -> Control:
+        """A control connection to the driver; ``reach``: seconds in which it must be reached, if not the usual ones."""
         assert self.address is not None, "an exchange without a rendezvous has no control connection"
-        return Control(self.address, self.exchange, self.secret, self.conf.connect_timeout)
+        return Control(self.address, self.exchange, self.secret, self.conf.connect_timeout, reach)
 
 
 def plain(stats: Mapping[str, Any]) -> dict[str, Any]:

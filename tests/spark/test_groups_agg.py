@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from conftest import failure
 from nights import nightly
 from test_groups import KEYS, frame
 
@@ -81,6 +83,32 @@ def test_behind_a_function_before_the_shuffle(spark: Any) -> None:
     assert rows(grouped.agg_arrow([("m", "sum")])) == rows(df.groupBy("k").agg(F.sum("n")))
     with pytest.raises(ConfigError, match="no column 'n' in the output of before"):
         grouped.agg_arrow([("n", "sum")])
+
+
+def test_what_a_function_before_gives_is_checked(spark: Any) -> None:
+    """Types are cast if no value is lost; other columns than its schema's are refused, as by the other verbs."""
+    from pyspark.sql import functions as F
+
+    def narrow(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield pa.record_batch({"m": batch["n"].cast(pa.int8()), "k": batch["k"].cast(pa.int32())})
+
+    def half(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield pa.record_batch({"m": pc.add(batch["n"].cast(pa.float64()), 0.5), "k": batch["k"]})
+
+    def more(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield pa.record_batch({"m": batch["n"], "k": batch["k"], "z": batch["n"]})
+
+    df = frame(spark)
+    made = [
+        fbs.group_by(df, "k", num_partitions=2, before=before, before_schema="m long, k long").agg_arrow([("m", "sum")])
+        for before in (narrow, half, more)
+    ]
+    assert rows(made[0]) == rows(df.groupBy("k").agg(F.sum("n")))
+    assert "'half' gave column m as double; its schema has int64" in failure(made[1].collect)
+    assert "'more' gave columns ['m', 'k', 'z']; its schema has ['m', 'k']" in failure(made[2].collect)
 
 
 def test_what_cannot_be_aggregated_is_told(spark: Any) -> None:

@@ -338,6 +338,9 @@ def test_what_cannot_be_is_said_at_once(spark: Any, tmp_path: Path) -> None:
         fbs.write_parquet(df, tmp_path / "out")
     with pytest.raises(SchemaError, match="names no directory"):
         fbs.write_parquet(df.drop("v"), tmp_path / "out", partition_by="x")
+    waits = df.selectExpr("id", "make_dt_interval(id) as i")
+    with pytest.raises(SchemaError, match="interval day to second, which names no directory"):
+        fbs.write_parquet(waits, tmp_path / "out", partition_by="i")
     with pytest.raises(ConfigError, match="leave one for the files"):
         fbs.write_parquet(df.select("id"), tmp_path / "out", partition_by="id")
     with pytest.raises(ConfigError, match="compression is 'zip'"):

@@ -348,6 +348,25 @@ def test_a_value_that_is_none_is_an_error(spark: Any, tmp_path: Path) -> None:
     assert "not a timestamp in ISO 8601" in failure(fbs.read_csv(spark, tmp_path, "n timestamp").to_df().collect)
 
 
+def test_lines_whose_timestamp_is_not_chosen(spark: Any, tmp_path: Path) -> None:
+    """Its text is parsed only where the filter needs it."""
+    schema, moment = "n int, t timestamp, u timestamp", pa.scalar(dt.datetime(2020, 1, 2), pa.timestamp("us", "UTC"))
+    for i, line in enumerate(["2020-01-01 00:00:00", "2020-01-03 00:00:00", ""]):
+        (tmp_path / f"{i}.csv").write_text(f"{i},{line},soon\n")
+        text = f'"{line}"' if line else "null"
+        (tmp_path / f"{i}.json").write_text(f'{{"n": {i}, "t": {text}, "u": "soon"}}\n')
+    for read, files in (fbs.read_csv, "*.csv"), (fbs.read_json, "*.json"):
+        for condition, want in (
+            (pc.field("n") > 0, [1, 2]),
+            (pc.field("t") > moment, [1]),
+            (pc.field("t").isin([moment]), []),
+            (pc.field("t").is_valid(), [0, 1]),
+            ((pc.field("n") > 0) & pc.is_null(pc.field("t")), [2]),
+        ):
+            made = read(spark, tmp_path / files, schema, columns=["n"], filter=condition).to_df()
+            assert sorted(row.n for row in made.collect()) == want, (read, condition)
+
+
 def test_lines_of_json(new_york: Any, tmp_path: Path) -> None:
     """As Spark's reader with the same schema; what it has not is passed over."""
     lines = [
@@ -415,6 +434,27 @@ def test_names_in_another_case(spark: Any, tmp_path: Path) -> None:
     assert same(fbs.read_parquet(spark, nested, schema=given).to_df(), spark.read.schema(given).parquet(nested)) == 1
     pq.write_table(pa.table({"Xa": [5], "xA": [6]}), tmp_path / "flat" / "3.parquet")
     assert "'xa' may be any of them" in failure(fbs.read_parquet(spark, f"{flat}/3.parquet", schema="xa long").collect)
+
+
+def test_names_of_ipc_files_in_another_case(spark: Any, tmp_path: Path) -> None:
+    """One column unless spark.sql.caseSensitive is true; of each file's type, also inside of structs."""
+    kinds = pa.struct([("x", pa.int64())]), pa.struct([("X", pa.int32())])
+    tables = (
+        pa.table({"a": [1, 2], "s": pa.array([{"x": 1}, None], kinds[0])}),
+        pa.table({"S": pa.array([{"X": 3}, {"X": 4}], kinds[1]), "A": pa.array([3, 4], pa.uint8())}),
+    )
+    for i, table in enumerate(tables):
+        with pa.ipc.new_file(tmp_path / f"{i}.arrow", table.schema) as sink:
+            sink.write_table(table)
+    want = spark.createDataFrame([(1, (1,)), (2, None), (3, (3,)), (4, (4,))], "a long, s struct<x: long>")
+    assert same(fbs.read_ipc(spark, tmp_path).to_df(), want) == 4
+    some = fbs.read_ipc(spark, tmp_path, ["s"], pc.field("a") > 1)
+    assert same(some.to_df(), want.where("a > 1").select("s")) == 3
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        assert sorted(str(row.a) for row in fbs.read_ipc(spark, tmp_path).collect()) == ["1", "2", "None", "None"]
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
 
 
 def test_columns_whose_names_differ_in_case(spark: Any, tmp_path: Path) -> None:

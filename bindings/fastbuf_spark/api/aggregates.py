@@ -10,6 +10,7 @@ from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver.keys import resolve
 from fastbuf_spark.schema import arrow_schema, large_types, session_zone
 from fastbuf_spark.worker.aggregates import PARTS, FirstStage, LastStage, Plan
+from fastbuf_spark.worker.chains import Link
 from fastbuf_spark.worker.groups import Limits
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ def aggregated(grouped: Grouped, aggregates: Iterable[tuple[str, str]]) -> DataF
         assert schema is not None
         columns = tuple(_position(key, schema) for key in (*grouped._keys, *(column for column, _ in pairs)))
         types = [schema.fields[i] for i in columns]
+        whole = arrow_schema(schema, session_zone(df.sparkSession), large_types(df.sparkSession))
+        before = Link(before, whole, getattr(before, "__name__", "before"))
     plan = Plan(len(grouped._keys), tuple(function for _, function in pairs))
     conf = grouped._conf or ShuffleConf.from_session(df.sparkSession)
     limits = Limits(conf.memory_bytes, conf.spill_directory, conf.batch_rows, conf.batch_bytes)

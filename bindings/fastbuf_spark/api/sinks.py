@@ -23,7 +23,7 @@ CODECS = ("snappy", "zstd", "gzip", "lz4", "brotli", "none")
 ROW_METADATA = "org.apache.spark.sql.parquet.row.metadata"
 VERSION = "org.apache.spark.version"
 _NOT_WRITTEN = ("void", "variant", "time(", "geo")
-_NAMING = ("string", "tinyint", "smallint", "int", "bigint", "boolean", "date", "decimal", "timestamp")
+_NAMING = ("string", "tinyint", "smallint", "int", "bigint", "boolean", "date", "timestamp", "timestamp_ntz")
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def _columns(schema: StructType, by: tuple[str, ...], case: bool) -> tuple[int, 
         kind = field.dataType.simpleString()
         if any(each.simpleString().startswith(_NOT_WRITTEN) for each in types_in(field.dataType)):
             raise SchemaError(f"field {field.name!r} has Spark's type {kind}, which write_parquet does not write")
-        if field.name in by and not kind.startswith(_NAMING):
+        if field.name in by and kind not in _NAMING and not kind.startswith(("decimal(", "string ")):
             raise SchemaError(f"partition_by: {field.name!r} has the type {kind}, which names no directory")
     return tuple(i for i, name in enumerate(names) if name not in by)
 

@@ -241,6 +241,18 @@ def _schemas(spark: Any, whole: StructType, columns: Iterable[str] | None, filte
     return files, shown
 
 
+def _has_field(filter: Any, name: str, schema: pa.Schema) -> bool:
+    """Whether an expression needs the values of a column: it is not valid then for one of a type without values."""
+    import pyarrow as pa
+
+    at = schema.get_field_index(name)
+    try:
+        schema.set(at, pa.field(name, pa.struct([]))).empty_table().filter(filter)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError):
+        return True
+    return False
+
+
 def _source(
     spark: Any,
     name: str,
@@ -256,13 +268,14 @@ def _source(
     from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
     read_with, shown = _schemas(spark, whole, columns, filter)
-    texts: tuple[str, ...] = ()
+    texts: tuple[pa.Field, ...] = ()
     if has_texts:
         import pyarrow as pa
 
-        instants = TimestampType | TimestampNTZType
-        texts = tuple(f.name for f in whole.fields if f.name in read_with.names and isinstance(f.dataType, instants))
-        read_with = pa.schema([f.with_type(pa.string()) if f.name in texts else f for f in read_with])
+        instants = [f.name for f in whole.fields if isinstance(f.dataType, TimestampType | TimestampNTZType)]
+        timed = [f for f in read_with if f.name in instants]
+        texts = tuple(f for f in timed if f.name in shown.names or _has_field(filter, f.name, read_with))
+        read_with = pa.schema([f.with_type(pa.string()) if f in timed else f for f in read_with])
     kinds = arrow_schema(StructType([whole[key] for key in types]), session_zone(spark)) if types else ()
     found = splits.fragments(system, files, layout, {field.name: field.type for field in kinds})
     chosen = StructType([whole[key] for key in shown.names])
@@ -277,7 +290,7 @@ def _shared(
     shown: pa.Schema,
     schema: StructType,
     filter: Any,
-    texts: tuple[str, ...],
+    texts: tuple[pa.Field, ...],
 ) -> Source:
     from pyspark.sql.types import StructType
 
@@ -290,7 +303,7 @@ def _shared(
     mib = sum(part.nbytes for part in parts) / (1 << 20)
     pieces = f"{counted(len(found), 'file')}, {counted(len(parts), 'piece')}"
     about = f"{name}: {pieces}, {mib:.1f} MiB, in {counted(len(shared), 'split')}"
-    any_case = name == "read_parquet" and not is_true(spark, "spark.sql.caseSensitive", "false")
+    any_case = name in ("read_parquet", "read_ipc") and not is_true(spark, "spark.sql.caseSensitive", "false")
     read = Read(shared, read_with, shown, filter, texts, session_zone(spark), any_case)
     return Source(spark, read, StructType([schema[key] for key in shown.names]), about)
 

@@ -29,6 +29,10 @@ class StageFailed(FastbufError):
     """An earlier stage failed; the text is that stage's error with its traceback."""
 
 
+class Unreached(PeerLost):
+    """Nobody answers at the driver's address."""
+
+
 def words(error: BaseException) -> str:
     """An error as text for other participants: the error first, then its traceback from the user's first line on."""
     if isinstance(error, StageFailed):
@@ -52,16 +56,20 @@ class Control:
         The exchange's id, and the secret that proves membership.
     timeout
         Seconds to connect, and to wait for each answer.
+    reach
+        Seconds to connect, if others.
 
     Raises
     ------
     PeerLost
-        The driver cannot be reached, or closed the connection.
+        The driver cannot be reached (:class:`Unreached`), or closed the connection.
     AuthenticationError
         The peer does not know the secret.
     """
 
-    def __init__(self, address: tuple[str, int], exchange: str, secret: bytes, timeout: float) -> None:
+    def __init__(
+        self, address: tuple[str, int], exchange: str, secret: bytes, timeout: float, reach: float | None = None
+    ) -> None:
         self._unpacker = Unpacker()
         self._ended = False
         self._sending = threading.Lock()  # held by the task's thread, or by the thread that sends reports
@@ -69,11 +77,12 @@ class Control:
         #: Called twice a second while this worker waits for the driver; an exception ends the wait
         self.watch: Callable[[], None] = lambda: None
         where = f"{address[0]}:{address[1]}"
+        reach = timeout if reach is None else reach
         try:
-            self._sock = socket.create_connection(address, timeout=timeout)
+            self._sock = socket.create_connection(address, timeout=reach)
         except OSError as error:
-            raise PeerLost(
-                f"the driver's rendezvous at {where} cannot be reached within {timeout:g} s: {error}; "
+            raise Unreached(
+                f"the driver's rendezvous at {where} cannot be reached within {reach:g} s: {error}; "
                 "executors must reach spark.driver.host (fix its port with spark.fastbuf.driverPort)"
             ) from error
         try:

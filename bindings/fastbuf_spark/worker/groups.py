@@ -23,6 +23,7 @@ ITERATORS = (
     "Iterator[pandas.DataFrame])"
 )
 SMALL_BYTES = 64 << 10  #: for tables with smaller buffers, the size of the buffers is used
+FEW_ROWS = 16  #: a table of fewer is not measured, which would cost a good part of its copy
 
 
 @dataclass(frozen=True)
@@ -260,22 +261,50 @@ class GroupStage:
 
 
 def gathered(tables: Iterable[pa.Table], limits: Limits) -> Iterator[pa.RecordBatch]:
-    """Combine many small tables into few batches, since each batch costs Spark more than its rows."""
-    held: list[pa.Table] = []
-    rows = used = 0
+    """Combine many small tables into few batches, since each batch costs Spark more than its rows.
+
+    A small table is copied at once: the function may go on writing to its memory, and a slice would keep all rows of
+    the table that it was cut from.  Writing it as IPC costs less than any other copy, and tells its size.
+    """
+    held: _Held | None = None
     size = Size()
     for table in tables:
-        if not table.num_rows:
+        rows = table.num_rows
+        if not rows:
             continue
-        held.append(table)
-        rows += table.num_rows
-        used += size.of(table)
-        if rows >= limits.batch_rows or used >= limits.batch_bytes:
-            yield from _joined(held, limits)
-            held.clear()
-            rows = used = 0
-    if held:
-        yield from _joined(held, limits)
+        if rows >= limits.batch_rows or (rows > FEW_ROWS and size.of(table) >= limits.batch_bytes):
+            if held is not None:
+                yield from held.batches(limits)
+                held = None
+            yield from table.to_batches(max_chunksize=limits.batch_rows)
+            continue
+        if held is None:
+            held = _Held(table.schema)
+        held.writer.write_table(table)
+        held.rows += rows
+        if held.rows >= limits.batch_rows or held.sink.tell() >= limits.batch_bytes:
+            yield from held.batches(limits)
+            held = None
+    if held is not None:
+        yield from held.batches(limits)
+
+
+class _Held:
+    """Copies of small tables."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        import pyarrow as pa
+
+        self.sink = pa.BufferOutputStream()
+        self.writer = pa.ipc.new_stream(self.sink, schema)
+        self.rows = 0
+
+    def batches(self, limits: Limits) -> list[pa.RecordBatch]:
+        import pyarrow as pa
+
+        self.writer.close()
+        table = pa.ipc.open_stream(self.sink.getvalue()).read_all().combine_chunks()
+        return list(table.to_batches(max_chunksize=limits.batch_rows))
 
 
 class Size:
@@ -298,10 +327,3 @@ class Size:
             self._row_bytes = exact / table.num_rows
             return int(exact)
         return min(int(total), int(table.num_rows * self._row_bytes) + 1)
-
-
-def _joined(held: list[pa.Table], limits: Limits) -> list[pa.RecordBatch]:
-    import pyarrow as pa
-
-    table = held[0] if len(held) == 1 else pa.concat_tables(held).combine_chunks()
-    return list(table.to_batches(max_chunksize=limits.batch_rows))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 WINDOW_ROWS = 16 << 10  #: rows converted together
 SMALL_ROWS = 1 << 10  #: larger results are converted separately
 SMALL_RESULTS = 256
+SHARED_BYTES = 32 << 20  #: memory that results which wait may share with others
 
 
 @dataclass(frozen=True)
@@ -165,12 +166,21 @@ def alone(column: pa.ChunkedArray | pa.Array) -> bool:
 
 
 class Results:
-    """Converts frames to tables."""
+    """Converts frames to tables.
 
-    def __init__(self, rules: PandasRules) -> None:
+    Parameters
+    ----------
+    whole
+        Whether a frame has all columns of the schema and no others; else as for ``mapInPandas``, which leaves out
+        further columns, and checks names even where columns go by position.
+    """
+
+    def __init__(self, rules: PandasRules, whole: bool = True) -> None:
         self._rules = rules
+        self._whole = whole
         self._held: list[Any] = []
         self._rows = 0
+        self._shared: dict[int, int] = {}
         self._columns: Any = None
         self._types: Any = None
 
@@ -182,7 +192,9 @@ class Results:
         rules = self._rules
         known = isinstance(frame, pd.DataFrame) and self._columns is not None and frame.columns.equals(self._columns)
         if not known:
-            verify_pandas_result(frame, rules.result, rules.by_name, truncate_return_schema=False)
+            verify_pandas_result(
+                frame, rules.result, rules.by_name or not self._whole, truncate_return_schema=not self._whole
+            )
         rows = len(frame)
         if not rows:
             return ()
@@ -194,9 +206,14 @@ class Results:
             done = self.rest()
         if not self._held:
             self._columns, self._types = frame.columns, types
-        self._held.append(frame)
+        self._held.append(frame.copy())  # the function may go on writing to it
         self._rows += rows
-        if len(self._held) >= SMALL_RESULTS or self._rows >= SMALL_ROWS * 4:
+        self._shared.update(_shared(frame))
+        if (
+            len(self._held) >= SMALL_RESULTS
+            or self._rows >= SMALL_ROWS * 4
+            or sum(self._shared.values()) >= SHARED_BYTES
+        ):
             return [*done, *self.rest()]
         return done
 
@@ -204,10 +221,10 @@ class Results:
         """The tables of the frames that were kept."""
         import pandas as pd
 
-        held, self._held, self._rows = self._held, [], 0
+        held, self._held, self._rows, self._shared = self._held, [], 0, {}
         if len(held) > 1:
             try:
-                return [self._converted(pd.concat(held, ignore_index=True), cast=False)]
+                return [self._converted(_in_one_piece(pd.concat(held, ignore_index=True)), cast=False)]
             except Exception:  # convert them one by one, to find the frame and to get Spark's error
                 pass
         return [self._converted(frame) for frame in held]
@@ -234,3 +251,25 @@ def _types(frame: Any) -> list[Any]:
     """The types of its columns, as ``frame.dtypes``, which spends most of its time making a Series."""
     find = getattr(getattr(frame, "_mgr", None), "get_dtypes", None)
     return list(frame.dtypes if find is None else find())
+
+
+def _shared(frame: Any) -> Iterator[tuple[int, int]]:
+    """Address and size of the Arrow memory of its columns: a copy has the same, and a slice keeps all of it alive."""
+    for values in getattr(getattr(frame, "_mgr", None), "arrays", ()):
+        column = getattr(values, "_pa_array", None)
+        if column is not None:
+            for chunk in column.chunks:
+                for buffer in filter(None, chunk.buffers()):
+                    yield buffer.address, buffer.size
+
+
+def _in_one_piece(frame: Any) -> Any:
+    """The frame with its Arrow memory in one chunk per column: of texts in many chunks Spark makes no batch."""
+    import numpy as np
+
+    for i in range(len(frame.columns)):
+        values = frame.iloc[:, i].array
+        column = getattr(values, "_pa_array", None)
+        if column is not None and column.num_chunks > 1:
+            frame.isetitem(i, values.take(np.arange(len(values))))
+    return frame

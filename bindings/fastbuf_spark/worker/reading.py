@@ -76,7 +76,7 @@ class Read:
     filter
         A ``pyarrow.compute.Expression``.
     texts
-        Columns that are read as text and parsed here: timestamps that may lack a zone.
+        Columns that are read as text and parsed here, with their types: timestamps that may lack a zone.
     zone
         The zone of such timestamps.
     any_case
@@ -87,7 +87,7 @@ class Read:
     files: pa.Schema
     shown: pa.Schema
     filter: Any = None
-    texts: tuple[str, ...] = ()
+    texts: tuple[pa.Field, ...] = ()
     zone: str = "UTC"
     any_case: bool = False
 
@@ -129,10 +129,9 @@ class Read:
                 yield conform(batch, self.shown, "the source")
 
     def _told(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        for name in self.texts:
-            at = batch.schema.get_field_index(name)
-            made = instants(batch.column(at), self.shown.field(name).type, self.zone, name)
-            batch = batch.set_column(at, name, made)
+        for field in self.texts:
+            at = batch.schema.get_field_index(field.name)
+            batch = batch.set_column(at, field, instants(batch.column(at), field.type, self.zone, field.name))
         if self.filter is not None:
             batch = batch.filter(self.filter)
         return batch.select(self.shown.names)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import SchemaMismatch
@@ -45,7 +47,7 @@ class PandasMap:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from fastbuf_spark.worker.pandas_verbs import Results
 
-        results = Results(self.rules)
+        results = Results(self.rules, whole=False)
         made = self.func(self._frames(batches))
         if not isinstance(made, Iterator):
             raise SchemaMismatch(f"the function gave a {type(made).__name__}: it must give an iterator of frames")
@@ -59,14 +61,22 @@ class PandasMap:
         import pandas as pd
         from pyspark.sql.conversion import ArrowBatchTransformer
 
-        rules = self.rules
+        convert = partial(
+            ArrowBatchTransformer.to_pandas,
+            timezone=self.rules.zone,
+            prefer_int_ext_dtype=self.rules.int_extension,
+        )
+        # As one struct, whose columns' types decide together how each of them is converted
+        as_struct = "df_for_struct" in inspect.signature(ArrowBatchTransformer.to_pandas).parameters
         for batch in batches:
-            series = ArrowBatchTransformer.to_pandas(
-                batch, timezone=rules.zone, prefer_int_ext_dtype=rules.int_extension
-            )
-            # Keep the series: their memory is Arrow's, so pandas must copy before the function writes
-            kept = list(series)
-            yield pd.concat(kept, axis=1)
+            if as_struct:
+                (frame,) = convert(ArrowBatchTransformer.wrap_struct(batch), df_for_struct=True)
+            else:
+                frame = pd.concat(convert(batch), axis=1)
+            # Their memory is Arrow's: while another frame has it too, pandas copies before the function writes
+            kept = frame.copy(deep=False)
+            yield frame
+            del frame, kept
 
 
 @dataclass(frozen=True)

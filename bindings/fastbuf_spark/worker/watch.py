@@ -14,7 +14,7 @@ from fastbuf.exchange.named_thread import start_thread
 from fastbuf.monitor.figures import MOST_BYTES, Shares, bounded
 from fastbuf.monitor.vitals import Vitals
 from fastbuf_spark.spec import ExchangeSpec, plain
-from fastbuf_spark.worker.control import Control, words
+from fastbuf_spark.worker.control import Control, Unreached, words
 from fastbuf_spark.worker.memory import addresses_left, one_heap_for_all_threads
 from fastbuf_spark.worker.task_input import TaskInput
 
@@ -23,6 +23,7 @@ log = logging.getLogger("fastbuf_spark")
 EVERY_S = 1.0
 LOOKS = 4  #: samples per report
 FIRST = 2  #: of these samples is the first one taken: a task that ends soon says all in its final figures
+REACH_S = 2.0  #: that a task which needs the driver for nothing but its reports tries to reach it
 AROUND = 64  #: bytes of a report besides its figures
 
 
@@ -209,12 +210,15 @@ class Watch(Regularly):
         self._vitals.close()
 
 
+_unreached: set[tuple[str, int]] = set()  # addresses that this process has tried in vain, as behind a firewall
+
+
 @contextlib.contextmanager
 def reported(spec: ExchangeSpec, side: str, figures: Callable[[], dict[str, Any]]) -> Iterator[None]:
     """Tells the driver a task's figures once a second while the block runs, and at its end; of an error, what it says.
 
     For tasks that need the driver for nothing else: one that ends within a second connects once, at its end.  That the
-    driver cannot be told is no failure of the task.
+    driver cannot be told is no failure of the task; and it is tried once in a process.
     """
     from pyspark import TaskContext
 
@@ -227,7 +231,8 @@ def reported(spec: ExchangeSpec, side: str, figures: Callable[[], dict[str, Any]
         "stage": context.stageId(),
         "attempt": context.taskAttemptId(),
     }
-    if spec.address is None:
+    address = spec.address
+    if address is None or not spec.conf.monitor:
         yield
         return
     if addresses_left() is not None:
@@ -238,14 +243,20 @@ def reported(spec: ExchangeSpec, side: str, figures: Callable[[], dict[str, Any]
         def connected() -> Control:
             nonlocal control
             if control is None:
-                control = stack.enter_context(spec.connect())
+                if address in _unreached:
+                    raise Unreached("the driver was not reached before")
+                try:
+                    control = stack.enter_context(spec.connect(REACH_S))
+                except Unreached:
+                    _unreached.add(address)
+                    raise
             return control
 
         def tell(due: float) -> None:
             connected().tell({**about, "stats": {**plain(figures()), "state": "runs"}})
 
         try:
-            with Regularly(tell, EVERY_S, EVERY_S) if spec.conf.monitor else contextlib.nullcontext():
+            with Regularly(tell, EVERY_S, EVERY_S):
                 yield
         except GeneratorExit:  # nobody needs the rest; of a task without this message it would be asked how it died
             if control is not None:

@@ -87,7 +87,6 @@ class Write:
         for start, stop in pairwise([*starts(found[order]), batch.num_rows]):
             rows = order[start:stop]
             values = [(name, column[int(rows[0])].as_py()) for (name, _), column in zip(self.by, keys, strict=True)]
-            # Copy, so that rows that wait for long do not keep the whole batch alive
             yield folder_of(values), made if len(rows) == batch.num_rows else made.take(pa.array(rows))
 
 
@@ -177,14 +176,16 @@ class _File:
         self._attempt = attempt
         self.folder = folder
         self._path = folder + name
-        self._held: list[pa.RecordBatch] = []
+        self._held: list[pa.Buffer] = []
         self.rows = self.nbytes = self._all_rows = 0
         self._writer: Any = None
         self._sink: Any = None
 
     def hold(self, part: pa.RecordBatch) -> int:
-        used = int(part.nbytes)
-        self._held.append(part)
+        # A copy: its rows may be few of a large batch, or in memory that a function goes on writing to
+        copied = part.serialize()
+        used = int(copied.size)
+        self._held.append(copied)
         self.rows += part.num_rows
         self.nbytes += used
         return used
@@ -205,7 +206,8 @@ class _File:
                 write.system.create_dir(below, recursive=False)
             self._sink = write.system.open_output_stream(f"{write.folder}/{self._attempt}/{self._path}")
             self._writer = pq.ParquetWriter(self._sink, write.schema, compression=write.compression)
-        self._writer.write_table(pa.Table.from_batches(self._held), row_group_size=MOST_ROWS)
+        batches = [pa.ipc.read_record_batch(copied, write.schema) for copied in self._held]
+        self._writer.write_table(pa.Table.from_batches(batches), row_group_size=MOST_ROWS)
         used = self.nbytes
         self._all_rows += self.rows
         self._held, self.rows, self.nbytes = [], 0, 0

@@ -6,10 +6,11 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
@@ -211,6 +212,28 @@ def test_a_task_that_writes_on_stops_no_commit(tmp_path: Path, mode: str) -> Non
     assert seen(tmp_path / "out") == ([1, 3] if mode == "append" else [3])
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
     assert not any((tmp_path / "out").glob("_temporary*"))
+
+
+@pytest.mark.parametrize("by", [(), (("k", 1),)])
+def test_rows_that_wait_are_copies(tmp_path: Path, by: tuple[tuple[str, int], ...]) -> None:
+    """A function may write on to the memory of its batches, and give few rows of large ones."""
+    write = Write(LOCAL, str(tmp_path), pa.schema({"n": pa.int64()}), (0,), by, "none", 1 << 30)
+    numbers, before, most = np.zeros(1 << 17, np.int64), pa.total_allocated_bytes(), 0
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        nonlocal most
+        for number in range(20):
+            numbers[:] = number
+            yield pa.record_batch({"n": numbers, "k": pa.nulls(len(numbers), pa.int64())}).slice(0, 2)
+            copied = pa.array(numbers).take(pa.array(np.arange(len(numbers))))
+            yield pa.record_batch({"n": copied, "k": copied}).slice(0, 1)
+            del copied
+            most = max(most, pa.total_allocated_bytes() - before)
+
+    list(write(batches()))
+    made = ds.dataset(tmp_path, format="parquet").to_table().column("n").to_pylist()
+    assert sorted(made) == sorted([*range(20)] * 3)
+    assert most < 8 << 20
 
 
 def test_what_another_writer_does_is_left_alone(tmp_path: Path) -> None:

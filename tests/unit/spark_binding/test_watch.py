@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import dataclasses
 import gc
 import io
 import json
 import os
+import socket
 import sys
 import threading
 import time
@@ -24,7 +26,9 @@ from fastbuf.monitor.figures import ended, longest
 from fastbuf.monitor.ticker import Ticker
 from fastbuf.monitor.vitals import Vitals
 from fastbuf_spark.api.progress import ProgressBar
+from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver.summary import RunSummary
+from fastbuf_spark.spec import ExchangeSpec
 from fastbuf_spark.worker import watch
 from fastbuf_spark.worker.watch import TaskClock, Watch, times
 
@@ -419,3 +423,38 @@ def test_a_summary_can_be_turned_into_plain_data() -> None:
     again = json.loads(json.dumps(dataclasses.asdict(run)))
     assert again["producers"] == {"0": {"records": 3, "seconds": {"user": 1.0}, "state": "user"}}
     assert not [name for name in again if name.startswith("_")]
+
+
+@pytest.fixture
+def silent() -> Iterator[tuple[str, int]]:
+    """An address that never answers, as behind a firewall: a listener whose queue is full."""
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        address = listener.getsockname()
+        for _ in range(4):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(address)
+        yield address
+
+
+@pytest.mark.parametrize("monitor", [True, False])
+def test_a_driver_that_never_answers_holds_up_a_process_once(
+    silent: tuple[str, int], monitor: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pyspark = pytest.importorskip("pyspark", reason="the binding is PySpark's")
+    one = types.SimpleNamespace(partitionId=lambda: 0, stageId=lambda: 0, taskAttemptId=lambda: 0)
+    monkeypatch.setattr(pyspark.TaskContext, "get", lambda: one)
+    monkeypatch.setattr(watch, "REACH_S", 0.5)
+    monkeypatch.setattr(watch, "one_heap_for_all_threads", lambda: None)
+    conf = ShuffleConf(monitor=monitor)
+    spec = ExchangeSpec("x", "x", 1, conf, None, silent)  # type: ignore[arg-type]
+    took = []
+    for _ in range(2):
+        begin = time.monotonic()
+        with watch.reported(spec, "producer", dict):
+            pass
+        took.append(time.monotonic() - begin)
+    assert (took[0] > 0.4) is monitor
+    assert took[0] < 5.0
+    assert took[1] < 0.3

@@ -1,0 +1,79 @@
+"""Small results of functions of pandas, converted together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("pyspark", reason="the binding converts with PySpark")
+
+from pyspark.sql.types import StructType
+
+from fastbuf_spark.schema import arrow_schema
+from fastbuf_spark.worker.pandas_verbs import PandasRules, Results
+
+pytestmark = pytest.mark.filterwarnings("ignore:The copy keyword is deprecated")
+
+
+def results() -> Results:
+    schema = StructType().add("n", "long").add("s", "string")
+    return Results(PandasRules(schema, arrow_schema(schema, "UTC"), True, "UTC", True, False, False, False))
+
+
+def columns(made: Results, frames: Iterator[pd.DataFrame]) -> dict[str, list[object]]:
+    tables = [table for frame in frames for table in made.add(frame)]
+    return pa.concat_tables([*tables, *made.rest()]).to_pydict()
+
+
+def test_small_results_with_texts_are_converted_together() -> None:
+    made = results()
+    for i in range(10):
+        assert not made.add(pd.DataFrame({"n": [i], "s": [f"s{i}"]}))
+    (table,) = made.rest()
+    assert table.to_pydict() == {"n": list(range(10)), "s": [f"s{i}" for i in range(10)]}
+
+
+def in_place() -> Iterator[pd.DataFrame]:
+    frame = pd.DataFrame({"n": [0, 7], "s": ["a", "b"]})
+    for i in range(3):
+        yield frame
+        frame.loc[0, "n"] += 1
+        frame.loc[0, "s"] = f"c{i}"
+
+
+def behind() -> Iterator[pd.DataFrame]:
+    numbers = np.array([[0, 7]])
+    frame = pd.DataFrame(numbers.T, columns=["n"], copy=False).assign(s=["a", "b"])
+    for i in range(3):
+        yield frame
+        numbers[0, 0] += 1
+        frame["s"] = [f"c{i}", "b"]
+
+
+@pytest.mark.parametrize("frames", [in_place, behind])
+def test_a_function_may_write_on_to_its_frame(frames: Callable[[], Iterator[pd.DataFrame]]) -> None:
+    want = {"n": [0, 7, 1, 7, 2, 7], "s": ["a", "b", "c0", "b", "c1", "b"]}
+    assert columns(results(), frames()) == want
+
+
+def test_small_slices_do_not_keep_their_frames() -> None:
+    """The first rows of many frames, of numbers and of texts."""
+    before, most = pa.total_allocated_bytes(), 0
+
+    def frames() -> Iterator[pd.DataFrame]:
+        nonlocal most
+        texts = pa.array(["x" * 1000])
+        for i in range(100):
+            copied = pa.concat_arrays([texts] * (1 << 10))
+            frame = pd.DataFrame({"n": i, "s": pd.Series(copied, dtype=pd.ArrowDtype(pa.string()))})
+            del copied
+            yield frame.iloc[:1]
+            del frame
+            most = max(most, pa.total_allocated_bytes() - before)
+
+    assert columns(results(), frames()) == {"n": list(range(100)), "s": ["x" * 1000] * 100}
+    assert most < 48 << 20
