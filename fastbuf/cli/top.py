@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import ssl
 import time
@@ -49,20 +50,27 @@ class Page:
     Raises
     ------
     ConfigError
-        The URL is not that of a page.
+        The URL is not that of a page, or the certificate cannot be read.
     """
 
     def __init__(self, url: str, authority: Path | None = None) -> None:
-        parts = urlsplit(url)
-        token = parse_qs(parts.fragment).get("token", [""])[0]
-        if parts.scheme not in ("http", "https") or not parts.netloc or not token:
+        try:
+            parts = urlsplit(url)
+            valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:  # of a port that is not a number, or brackets without an address
+            valid = False
+        token = parse_qs(parts.fragment).get("token", [""])[0] if valid else ""
+        if not token:
             raise ConfigError(
                 f"{url!r} is not the address of a page: it must be the whole URL that was printed, in quotes, "
                 "with #token=... at its end"
             )
         self.address = f"{parts.scheme}://{parts.netloc}"
         self._headers = {"Authorization": f"Bearer {token}"}
-        self._tls = ssl.create_default_context(cafile=authority) if parts.scheme == "https" else None
+        try:
+            self._tls = ssl.create_default_context(cafile=authority) if parts.scheme == "https" else None
+        except OSError as error:
+            raise ConfigError(f"{authority} cannot be used as the authority's certificate: {error}") from error
 
     def snapshot(self) -> dict[str, Any]:
         """The current snapshot.
@@ -79,7 +87,7 @@ class Page:
         except urllib.error.HTTPError as error:
             why = "the token is another page's" if error.code == 401 else f"it answers {error.code} {error.reason}"
             raise ConfigError(f"{self.address} refuses access: {why}; take the URL that its driver printed") from error
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             raise ConfigError(f"no page answers at {self.address}: {error}; does its driver still run?") from error
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,7 +63,7 @@ def test_a_stage_and_a_job_may_be_chosen(server: Server) -> None:
 
 
 def test_wrong_addresses_say_what_is_wrong(server: Server) -> None:
-    for url in (server.address, "nonsense", "ftp://x/#token=y"):
+    for url in (server.address, "nonsense", "ftp://x/#token=y", "http://x:80a/#token=y", "http://[x/#token=y"):
         code, said = top(url, "--once")
         assert code == 1
         assert "#token=" in said
@@ -70,6 +72,24 @@ def test_wrong_addresses_say_what_is_wrong(server: Server) -> None:
     with serve(list) as other:
         gone = other.url
     code, said = top(gone, "--once")
+    assert (code, "no page answers" in said) == (1, True)
+    code, said = top("https://127.0.0.1:1/#token=y", "--once", "--authority", __file__)
+    assert (code, "cannot be used as the authority's certificate" in " ".join(said.split())) == (1, True)
+
+
+def test_a_server_of_something_else_is_no_page() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            sock, _ = listener.accept()
+            with sock:
+                sock.recv(4096)
+                sock.sendall(b"SSH-2.0-x\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        code, said = top(f"http://127.0.0.1:{listener.getsockname()[1]}/#token=y", "--once")
+        thread.join()
     assert (code, "no page answers" in said) == (1, True)
 
 
