@@ -155,7 +155,11 @@ class EnvironmentMonitor:
         """
         if self._socket is not None:
             raise ConfigError("this environment reports to a monitor already")
-        self._socket = _introduced(address)
+        made = _introduced(address)
+        with self._lock:
+            for watched in self._watched.values():  # an earlier monitor knew these
+                watched.told_last, watched.told_gates = False, None
+            self._socket = made
         self.start(stage, key_values)
 
     def snapshot(self) -> list[dict[str, Any]]:
@@ -184,8 +188,8 @@ class EnvironmentMonitor:
             for thread in self._threads:
                 if thread is not threading.current_thread():
                     thread.join()
-            if self._socket is not None:
-                self._tell(all_of_them=True)
+            self._tell(all_of_them=True)
+            if self._socket is not None:  # else the monitor has gone
                 self._socket.close()
         for vitals in self._vitals.values():
             vitals.close()

@@ -151,7 +151,7 @@ def test_an_error_at_sparks_start_names_its_log(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", refuse)
-    with pytest.raises(ResourceError, match=r"Master URL: 'x'; its log is .*fastbuf-spark-.*\.log") as raised:
-        with session("x", "x"):
-            pass
+    match = r"Master URL: 'x'; its log is .*fastbuf-spark-.*\.log"
+    with pytest.raises(ResourceError, match=match) as raised, session("x", "x"):
+        pass
     Path(str(raised.value).partition("its log is ")[2].partition(";")[0]).unlink()

@@ -328,6 +328,32 @@ def test_a_monitor_that_goes_stops_no_task() -> None:
         assert list(gate) == [(1, TEXT)]
 
 
+def test_an_environment_is_closed_also_after_its_monitor(env: fb.ShuffleEnvironment) -> None:
+    with fb.Monitor.listen() as monitor:
+        assert monitor.address is not None
+        env.monitor.report_to(monitor.address)
+        writer, (gate,) = env.exchange(serializer=ROWS)
+        env.monitor.look(tell=True)
+    mine = env.monitor._socket
+    assert mine is not None
+    mine.shutdown(socket.SHUT_WR)  # so that the last report fails, as it does some time after a monitor has gone
+    env.close()
+    del writer, gate
+
+
+def test_a_second_monitor_is_told_of_exchanges_that_run_already(env: fb.ShuffleEnvironment) -> None:
+    writer, (gate,) = env.exchange(serializer=ROWS)
+    writer.emit((1, TEXT))
+    for _ in range(2):
+        with fb.Monitor.listen() as monitor:
+            assert monitor.address is not None
+            env.monitor.report_to(monitor.address)
+            assert until(lambda monitor=monitor: any(found["producers"] for found in monitor.snapshot()))
+        until(lambda: env.monitor._socket is None)
+    writer.abort()
+    del gate
+
+
 def test_a_page_of_this_process(env: fb.ShuffleEnvironment) -> None:
     pytest.importorskip("uvicorn", reason="pip install 'fastbuf[monitor]'")
     slow = Slow(env, 0.01)
