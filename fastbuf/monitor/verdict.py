@@ -7,6 +7,7 @@ two seconds are not reported.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -204,13 +205,32 @@ class _Window:
         return [root for root in self.found[name].roots if _place(root) in places]
 
 
-def _window(exchanges: Exchanges, end: float) -> _Window | None:
-    """The window that ends at `end`; None: there are too few reports."""
+def _began(sides: Sides) -> float:
+    """When both its sides were first known; infinite: one is not."""
+    return max(
+        min((told.began for told in side.values()), default=math.inf) for side in (sides.producers, sides.consumers)
+    )
+
+
+def _chains(exchanges: Exchanges) -> list[dict[str, Sides]]:
+    """The exchanges with tasks in common: only these explain each other's waits."""
+    chains: list[tuple[set[object], dict[str, Sides]]] = []
+    for name, sides in exchanges.items():
+        both = (*sides.producers.values(), *sides.consumers.values())
+        tasks: set[object] = {told.last.get("task") or id(told) for told in both}
+        joined = {name: sides}
+        for chain in [chain for chain in chains if chain[0] & tasks]:
+            chains.remove(chain)
+            tasks, joined = tasks | chain[0], {**chain[1], **joined}
+        chains.append((tasks, joined))
+    return [joined for _, joined in chains]
+
+
+def _window(chain: Exchanges, end: float) -> _Window:
+    """The window that ends at `end`, of those exchanges of a chain that have enough reports."""
+    exchanges = {name: sides for name, sides in chain.items() if end - _began(sides) >= LEAST_S}
+    began = min(map(_began, exchanges.values()), default=end)
     reports = {id(told): told for s in exchanges.values() for told in (*s.producers.values(), *s.consumers.values())}
-    began = max((min((told.began for told in side.values()), default=end)
-                 for s in exchanges.values() for side in (s.producers, s.consumers)), default=end)  # fmt: skip
-    if end - began < LEAST_S:
-        return None
     found = _diagnosed(exchanges, {key: told.between(end - WINDOW_S, end) for key, told in reports.items()})
     seconds = [(end - k - 1, end - k) for k in range(min(LASTING_S, int(end - began)))]
     slices = [{key: told.between(*second) for key, told in reports.items()} for second in seconds]
@@ -238,8 +258,11 @@ def verdicts(exchanges: Exchanges, now: float) -> dict[str, Diagnosis]:
     now
         Monotonic seconds, the same clock as the reports'.
     """
-    windows = [found for k in range(WINDOWS) if (found := _window(exchanges, now - k)) is not None]
-    return {name: _agreed(name, windows) for name in exchanges}
+    found = {}
+    for chain in _chains(exchanges):
+        windows = [_window(chain, now - k) for k in range(WINDOWS)]
+        found.update({name: _agreed(name, [each for each in windows if name in each.found]) for name in chain})
+    return {name: found[name] for name in exchanges}
 
 
 def _agreed(name: str, windows: list[_Window]) -> Diagnosis:

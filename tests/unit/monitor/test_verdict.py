@@ -136,3 +136,22 @@ def test_two_exchanges_in_a_row_name_the_root_at_the_end() -> None:
     assert places(found["b"]) == [("sink", None, "user_function")]
     assert places(found["a"]) == [("sink", None, "user_function")]
     assert found["a"].roots[0].exchange == "b"
+
+
+def test_an_exchange_with_one_side_or_a_new_one_silences_no_other() -> None:
+    told = Told(lambda t: True)
+    for _ in range(12):
+        told.second()
+    sides = Sides(told.producers, told.consumers, "source", "total")
+    new = Told(lambda t: False)
+    new.now = told.now - 1.0
+    new.second()
+    others = {
+        "one side": Sides({0: told.producers[0]}, {}),
+        "none": Sides({}, {}),
+        "new": Sides(new.producers, new.consumers),
+        "new behind it": Sides(dict(told.consumers), new.consumers),
+    }
+    for name, other in others.items():
+        assert places(verdicts({"e": sides, name: other}, told.now)["e"]) == [ROOT], name
+        assert verdicts({"e": sides, name: other}, told.now)[name].roots == [], name
