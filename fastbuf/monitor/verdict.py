@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fastbuf.monitor.diagnosis import IDLE, OK, OUTPUT_WAITS, REST, Diagnosis, Root, Task, diagnose_all
+from fastbuf.monitor.figures import MOST_TARGETS
+from fastbuf.monitor.vitals import MOST_FRAMES
 from fastbuf.monitor.words import remedy
 
 WINDOW_S = 5.0
@@ -45,6 +47,11 @@ def _less(a: Flat, b: Flat) -> Flat:
     return {name: max(0.0, value - b.get(name, 0.0)) for name, value in a.items()}
 
 
+def _cut(name: str, table: Mapping[str, Any]) -> bool:
+    """Whether only its largest entries were told, so that a name that it lacks may have a smaller value."""
+    return "rest" in table or len(table) >= {"unsent": MOST_TARGETS, "frames": MOST_FRAMES}.get(name, math.inf)
+
+
 @dataclass
 class Reports:
     """The reports of one task in the last seconds.
@@ -56,7 +63,8 @@ class Reports:
     """
 
     last: Mapping[str, Any] = field(default_factory=dict)
-    _told: deque[tuple[float, Flat]] = field(default_factory=deque)
+    #: When, the counters, and the tables of which only the largest entries were told
+    _told: deque[tuple[float, Flat, frozenset[str]]] = field(default_factory=deque)
     _known: dict[float, Flat] = field(default_factory=dict)
 
     def add(self, figures: Mapping[str, Any], now: float) -> None:
@@ -64,11 +72,31 @@ class Reports:
         flat = _flat(figures)
         self._known = {}
         if not self._told:  # the first report covers the time since the task began
-            self._told.append((now - sum(figures.get("seconds", {}).values()), {}))
+            self._told.append((now - sum(figures.get("seconds", {}).values()), {}, frozenset()))
         self.last = figures
-        self._told.append((now, flat))
+        self._fill(flat, now)
+        self._told.append((now, flat, frozenset(name for name in _TABLES if _cut(name, figures.get(name) or {}))))
         while len(self._told) > 2 and self._told[1][0] < now - KEEP_S:
             self._told.popleft()
+
+    def _fill(self, flat: Flat, now: float) -> None:
+        """Estimate what names that enter a cut table had before: they have grown evenly since they were last known."""
+        told = list(self._told)
+
+        def knows(k: int, name: tuple[str, str]) -> bool:
+            return name in told[k][1] or name[0] not in told[k][2]
+
+        new = [name for name in flat if not knows(-1, name)]
+        for name in new:
+            known = next((k for k in reversed(range(len(told))) if knows(k, name)), -1)
+            # Never known: no growth, as its value may be of any time
+            since, before = (told[known][0], told[known][1].get(name, 0.0)) if known >= 0 else (now, flat[name])
+            for k in range(known + 1, len(told)):
+                at, counters, cut = told[k]
+                part = (at - since) / (now - since) if now > since else 0.0
+                told[k] = at, {**counters, name: before + part * (flat[name] - before)}, cut
+        if new:
+            self._told = deque(told)  # at once, as another thread may read it
 
     @property
     def began(self) -> float:
@@ -87,7 +115,7 @@ class Reports:
 
     def _at(self, moment: float) -> Flat:
         after: tuple[float, Flat] | None = None
-        for told, flat in reversed(tuple(self._told)):  # a copy, as another thread may add to it
+        for told, flat, _ in reversed(tuple(self._told)):  # a copy, as another thread may add to it
             if told <= moment:
                 if after is None:
                     return self._silent(flat, moment - told)
