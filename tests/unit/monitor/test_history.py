@@ -152,6 +152,24 @@ def test_totals_only_grow_over_attempts_and_runs() -> None:
     assert len({labels[0] for labels in recorder.totals.task_seconds}) == 32
 
 
+def test_totals_do_not_add_again_what_falls_a_little_or_is_left_out_for_a_while() -> None:
+    user, blocked = [5.0, 5.2, 5.19, 5.3], [{"1": 3.0}, {"2": 4.0}, {"1": 3.5}, {"1": 3.4, "2": 4.0}]
+    clock, now = Clock(), [small(10)]
+    recorder = Recorder(lambda: now, clock=clock)
+    for second, (took, waits) in enumerate(zip(user, blocked, strict=True)):
+        told = {"records": 10, "seconds": {"user": took, "input": float(second)}, "blocked": waits, "state": "user"}
+        now[0] = Exchange("a", "x", producers={0: told})
+        recorder.look()
+    totals = recorder.totals
+    assert totals.task_seconds["x", "producers", "0", "user"] == pytest.approx(5.3)
+    assert totals.blocked_seconds == pytest.approx({("x", "1"): 3.5, ("x", "2"): 4.0})
+    # Without records to compare, a new attempt is known by its time
+    now[0] = Exchange("a", "x", producers={0: {**told, "seconds": {"user": 1.0}, "blocked": {"1": 0.5}}})
+    recorder.look()
+    assert totals.task_seconds["x", "producers", "0", "user"] == pytest.approx(6.3)
+    assert totals.blocked_seconds["x", "1"] == pytest.approx(4.0)
+
+
 def test_a_chrome_trace_has_what_each_task_did() -> None:
     clock, now = Clock(), [small(0)]
     recorder = Recorder(lambda: now, clock=clock)
