@@ -134,10 +134,14 @@ def view(snapshot: dict[str, Any], job: str | None, stage: str | None, rows: int
         if not jobs:
             return Text("Nothing has run yet.")
         found = jobs[-1]
-    roots = (found["diagnosis"] or {}).get("roots", [])
+    failed = [exchange for exchange in found["exchanges"] if exchange["outcome"] == "aborted"]
+    roots = (
+        [] if failed else (found["diagnosis"] or {}).get("roots", [])
+    )  # of one that failed nobody asks who held it up
     vertex = _vertex(found, stage, roots)
     head = Text.assemble((found["name"], "bold"), f"   {found['state'].lower()}   {found['seconds']:.0f} s")
-    parts: list[RenderableType] = [head, Text(), *_verdict(found["diagnosis"]), Text(), _stages(found, roots), Text()]
+    said = _failure(failed) if failed else _verdict(found["diagnosis"])
+    parts: list[RenderableType] = [head, Text(), *said, Text(), _stages(found, roots), Text()]
     return Padding(Group(*parts, _subtasks(vertex, roots, rows)), (0, 1))
 
 
@@ -149,6 +153,12 @@ def _vertex(job: dict[str, Any], stage: str | None, roots: list[dict[str, Any]])
         return vertices[stage]
     blamed = roots[0]["vertex"] if roots else None
     return next((vertex for vertex in job["vertices"] if vertex["id"] == blamed), job["vertices"][-1])
+
+
+def _failure(failed: list[dict[str, Any]]) -> list[RenderableType]:
+    """Of several the one whose words the others only repeat."""
+    told = min(failed, key=lambda exchange: len(exchange["reason"]))
+    return [Text(f"{told['name']} failed: {told['reason'].partition(chr(10))[0]}", style="bold red")]
 
 
 def _verdict(diagnosis: dict[str, Any] | None) -> list[RenderableType]:

@@ -113,6 +113,8 @@ class RunSummary:
     @property
     def back_pressured(self) -> float | None:
         """Average share of the last seconds in which running producers were back-pressured; None: none is running."""
+        if self.outcome != "running":
+            return None
         shares = [s["backPressured"] for s in list(self.producers.values()) if "backPressured" in s]
         return sum(shares) / len(shares) if shares else None
 

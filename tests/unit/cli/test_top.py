@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -119,6 +120,21 @@ def test_of_tasks_that_tell_their_rows_alone_no_share_of_their_time_is_told() ->
     console.file.close()
     stages = [line.split() for line in console.export_text().splitlines() if "blocks" in line]
     assert ["producers", "of", "blocks", "2", "-", "-", "-", "82,000", "0"] in stages
+
+
+def test_of_one_that_failed_the_reason_is_told_and_nobody_blamed() -> None:
+    first, second = monitored.two_in_a_row()
+    reason = "consumer 3 failed\nTraceback: ..."
+    second = dataclasses.replace(second, outcome="aborted", reason=reason)
+    first = dataclasses.replace(first, outcome="aborted", reason="its reader ended: " + reason)
+    console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(view(snapshot([first, second], 1.0), None, None, 10))
+    console.file.close()
+    said = console.export_text()
+    assert f"{second.name} failed: consumer 3 failed\n" in re.sub(" +\n", "\n", said)
+    assert "►" not in said
+    assert "Traceback" not in said
+    assert "waits for" not in said.replace("waited for", "")
 
 
 def test_live_it_ends_when_the_page_has_gone(tmp_path: Path) -> None:

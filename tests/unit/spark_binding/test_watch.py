@@ -267,6 +267,8 @@ def test_what_a_run_shows() -> None:
     assert run.left_s == 12.0, "one of four took four seconds"
     empty = RunSummary("x", "n", "pipelined")
     assert (empty.back_pressured, empty.left_s) == (None, None)
+    run.outcome = "aborted"
+    assert run.back_pressured is None, "of a task whose last figures were not told"
     run.outcome = "ok"
     assert run.left_s is None
 
