@@ -434,6 +434,33 @@ def test_nothing_has_run_yet_and_the_driver_ends(opened: Open) -> None:
     found.page.wait_for_function("() => document.getElementById('status').textContent.startsWith('connection lost')")
 
 
+def status(page: Any, begin: str) -> None:
+    page.wait_for_function("begin => document.getElementById('status').textContent.startsWith(begin)", arg=begin)
+
+
+def test_after_a_restart_it_asks_for_the_new_address_and_takes_it_in_the_same_tab(opened: Open) -> None:
+    first = serve(list, token=6 * "a+b&c%2")
+    page = opened(of=first).page
+    status(page, "live")
+    first.close()
+    with serve(monitored.two_in_a_row, port=int(first.address.rpartition(":")[2])) as second:
+        status(page, "not let in")
+        assert "whole address" in page.text_content("#sentence")
+        page.evaluate("url => { location.href = url; }", second.url)  # only what stands behind the # is new
+        status(page, "live")
+        page.wait_for_selector(".node")
+        assert page.url == second.address + "/"
+
+
+def test_a_page_that_is_one_too_many_comes_in_later(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serve(list) as server:
+        monkeypatch.setattr("fastbuf.monitor.server.MOST_STREAMS", 0)
+        page = opened(of=server).page
+        status(page, "connection lost")
+        monkeypatch.setattr("fastbuf.monitor.server.MOST_STREAMS", 1)
+        status(page, "live")
+
+
 def test_a_thousand_tasks_are_drawn_in_time(opened: Open) -> None:
     some = [monitored.many(500)]
     with serve(lambda: some) as server:

@@ -63,6 +63,13 @@ def test_a_stage_and_a_job_may_be_chosen(server: Server) -> None:
     assert (code, "there are: total-2" in said) == (1, True)
 
 
+def test_any_token_gets_through_its_url() -> None:
+    token = 8 * "a+b&c%20d=#"
+    with serve(monitored.two_in_a_row, token=token) as made:
+        assert made.token == token
+        assert top(made.url, "--once")[0] == 0
+
+
 def test_wrong_addresses_say_what_is_wrong(server: Server) -> None:
     for url in (server.address, "nonsense", "ftp://x/#token=y", "http://x:80a/#token=y", "http://[x/#token=y"):
         code, said = top(url, "--once")
