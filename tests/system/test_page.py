@@ -434,6 +434,22 @@ def test_nothing_has_run_yet_and_the_driver_ends(opened: Open) -> None:
     found.page.wait_for_function("() => document.getElementById('status').textContent.startsWith('connection lost')")
 
 
+def test_the_line_of_an_ended_job_grows_no_more(opened: Open) -> None:
+    page = ready(opened())
+    times = page.evaluate("""async () => {
+        const { Line } = await import("/page/line.js");
+        const made = (name) => document.createElement(name);
+        const line = new Line(made("div"), made("input"), made("output"), made("button"), () => {});
+        const job = (state) => ({ state, vertices: [], edges: [] });
+        line.load({ at: [1], blocked: [0], busy: [0], recordsPerSecond: [0] });
+        for (const at of [2, 4000, 8000]) line.add(job("FINISHED"), at);
+        line.add(job("RUNNING"), 9000);
+        for (const at of [9001, 9002, 20000]) line.add(job("FINISHED"), at);
+        return line.data[0];
+    }""")
+    assert times == [1, 9000, 9001]
+
+
 def status(page: Any, begin: str) -> None:
     page.wait_for_function("begin => document.getElementById('status').textContent.startsWith(begin)", arg=begin)
 

@@ -11,6 +11,7 @@ from typing import Any
 import monitored
 import pytest
 
+from fastbuf.cli.replay import Saved
 from fastbuf.errors import ConfigError
 from fastbuf.monitor import Exchange, History, Recorder
 from fastbuf.monitor import history as module
@@ -82,6 +83,34 @@ def test_the_last_32_runs_stay() -> None:
         clock.now += 1
         recorder.look()
     assert [exchange.id for exchange in recorder.history.exchanges()] == [f"run-{n}" for n in range(18, 50)]
+
+
+def test_of_more_than_32_runs_that_have_ended_none_is_added_again() -> None:
+    runs = [small(number, "ok", id=f"run-{number}") for number in range(40)]
+    history = History()
+    history.add({"at": 1.0, "jobs": []}, runs)
+    kept = [(id, packed) for id, packed in history._runs.items()]
+    assert [id for id, _ in kept] == [f"run-{n}" for n in range(8, 40)]
+    history.add({"at": 2.0, "jobs": []}, runs)
+    assert all(a[1] is b[1] for a, b in zip(kept, history._runs.items(), strict=True)), "packed once"
+    history.add({"at": 9.0, "jobs": []})
+    assert len(history._ended) == 32, "of runs that are told of no more"
+
+
+def test_a_replay_adds_nothing_to_what_it_shows(tmp_path: Path) -> None:
+    recorder, clock = watched(5)
+    now = [small(500), small(7, "ok", id="b")]
+    Recorder(lambda: now, recorder.history, clock).look()
+    path = tmp_path / "seen.json"
+    recorder.history.save(path, running=now[:1])
+    saved = Saved.load(path)
+    lines = [saved.line(job) for job in "ab"]
+    replay = Recorder(saved.exchanges, saved, clock)
+    for _ in range(3):
+        clock.now += 86_400
+        shown = replay.look()
+        assert {job["id"]: job["state"] for job in shown["jobs"]} == {"a": "CANCELED", "b": "FINISHED"}
+    assert [saved.line(job) for job in "ab"] == lines
 
 
 def test_figures_that_come_after_the_end_are_kept() -> None:
