@@ -354,6 +354,65 @@ def test_a_second_monitor_is_told_of_exchanges_that_run_already(env: fb.ShuffleE
     del gate
 
 
+def test_a_thread_with_the_ident_of_one_that_has_ended_is_another_task(env: fb.ShuffleEnvironment) -> None:
+    """The C library gives the ident of a thread that has ended to the next one."""
+    env.monitor.start()
+    idents, writers, kept = [], [], []
+    for _ in range(2):
+        writer, gates = env.exchange(serializer=ROWS)
+        kept.append(gates)
+        writers.append(writer)
+
+        def write(writer: Any = writer) -> None:
+            idents.append(threading.get_ident())
+            for k in range(100):
+                writer.emit((k, TEXT))
+                time.sleep(0.01)
+            env.monitor.look(tell=True)
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        thread.join()
+    if idents[0] != idents[1]:
+        pytest.skip("this C library gave it another ident")
+    first, second = (found["producers"][0] for found in env.monitor.snapshot())
+    assert first["task"] != second["task"]
+    for told in (first, second):
+        assert sum(told["seconds"].values()) < 60
+        assert told["cpu_s"] > 0
+        assert sum(told["frames"].values()) > 0
+    writers[1].emit((1, TEXT))  # this thread writes to the second
+    env.monitor.look(tell=True)
+    assert env.monitor.snapshot()[1]["producers"][0]["task"] not in (first["task"], second["task"])
+    for writer in writers:
+        writer.abort()
+
+
+def test_a_thread_of_a_pool_brings_no_figures_of_its_earlier_exchange(env: fb.ShuffleEnvironment) -> None:
+    env.monitor.start()
+
+    def first(writer: Any) -> None:
+        for k in range(60):
+            writer.emit((k, TEXT))
+            time.sleep(0.01)
+
+    def second(writer: Any) -> None:
+        for k in range(60):
+            writer.emit((k, TEXT))
+            time.sleep(0.01)
+
+    for work in (first, second):
+        writer, (gate,) = env.exchange(serializer=ROWS)
+        work(writer)
+        env.monitor.look(tell=True)
+        found = env.monitor.snapshot()[-1]["producers"][0]
+        lines = {line.split()[1] for line in found["frames"]}
+        assert lines & {"first", "second"} == {work.__name__}
+        writer.close()
+        assert len(list(gate)) == 60
+        gate.close()
+
+
 def test_a_page_of_this_process(env: fb.ShuffleEnvironment) -> None:
     pytest.importorskip("uvicorn", reason="pip install 'fastbuf[monitor]'")
     slow = Slow(env, 0.01)
