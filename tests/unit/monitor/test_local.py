@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import socket
+import struct
 import threading
 import time
 import urllib.request
@@ -18,8 +19,10 @@ import fastbuf as fb
 from fastbuf.errors import AuthenticationError, ConfigError, PeerLost
 from fastbuf.exchange.sampler import Sampler
 from fastbuf.json_frames import pack
+from fastbuf.monitor import Recorder
 from fastbuf.monitor.collector import MOST_STRANGERS
 from fastbuf.monitor.figures import MOST_BYTES
+from fastbuf.monitor.metrics import DIAGNOSIS, measure
 from fastbuf.monitor.snapshot import snapshot
 
 ROWS = fb.RowSerializer(fb.Schema.of(k="int64", text="string"))
@@ -241,6 +244,11 @@ def test_a_stranger_learns_nothing_and_tells_nothing() -> None:
             sock.settimeout(SOON_S)
             sock.recv(1000)
             sock.sendall(b"\xff\xff\xff\xff")  # a frame of four gigabytes
+            assert sock.recv(1000) == b""
+        with socket.create_connection(address[:2]) as sock:
+            sock.settimeout(SOON_S)
+            sock.recv(1000)
+            sock.sendall(struct.pack(">I", 2000) + 2000 * b"[")  # deeper than the parser goes
             assert sock.recv(1000) == b""
         silent = [socket.create_connection(address[:2]) for _ in range(MOST_STRANGERS + 5)]
         env.monitor.report_to(address)  # there is room for who knows the secret
@@ -483,6 +491,26 @@ def told(gate: str, task: str, writer: bool, running: bool = True) -> dict[str, 
     doing = {"state": "user"} if running else {}
     figures = {"records": 1, "seconds": {"user": 1.0}, "task": task, **doing}
     return {"id": f"{gate}-{writer}", "writer": writer, "stage": "", "number": 0, **where, "figures": figures}
+
+
+def test_writers_and_gates_of_one_stage_name_are_told_apart() -> None:
+    """A root among the producers is shown there, and the metric of a diagnosis has the exchange's name."""
+    monitor = fb.Monitor()
+    for second in range(1, 14):
+        reports = [told("a", "1", True), told("a", "2", False)]
+        for report, seconds in zip(reports, ({"user": 1.0 * second}, {"input": 1.0 * second}), strict=True):
+            figures = {**report["figures"], "seconds": seconds, "records": 10 * second}
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(time, "monotonic", lambda second=second: 1000.0 + second)
+                monitor.take([{**report, "stage": "total", "figures": figures}])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "monotonic", lambda: 1013.0)
+        assert monitor.snapshot()[0]["stages"] == ("producers of total", "total")
+        recorder = Recorder(monitor.exchanges)
+        (root,) = recorder.look()["jobs"][0]["diagnosis"]["roots"]
+        assert (root["vertex"], root["stage"]) == ("0-producers", "producers of total")
+        (labels,) = dict(measure(recorder))[DIAGNOSIS]
+        assert labels[:3] == ("total", "producers", "all")
 
 
 def test_many_ways_lead_to_an_exchange_and_each_is_looked_at_once() -> None:
