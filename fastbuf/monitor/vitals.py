@@ -6,6 +6,7 @@ import functools
 import gc
 import os
 import random
+import re
 import sys
 import sysconfig
 import threading
@@ -37,9 +38,13 @@ def _not_the_users() -> tuple[str, ...]:
     )
 
 
+_SPARKS = re.compile(r"/(pyspark|py4j-[^/]*)\.zip/")
+
+
 @functools.lru_cache(4096)
 def _is_users(filename: str) -> bool:
-    return not filename.startswith((*_not_the_users(), "<frozen")) and ".zip" + os.sep not in filename
+    # Spark ships itself as archives; the user's may be archives as well
+    return not filename.startswith((*_not_the_users(), "<frozen")) and not _SPARKS.search(filename)
 
 
 @functools.lru_cache(4096)

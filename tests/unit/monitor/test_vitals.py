@@ -37,6 +37,12 @@ def test_what_started_sparks_daemon_is_no_code_of_a_task() -> None:
     assert vitals.stack_of(frame) == "threading.py:3 worker"
 
 
+def test_a_users_archive_is_the_users_code_and_sparks_is_not() -> None:
+    assert vitals._is_users("/tmp/spark-1/userFiles-2/etl-1.0.zip/etl/clean.py")
+    assert not vitals._is_users("/opt/spark/python/lib/pyspark.zip/pyspark/worker.py")
+    assert not vitals._is_users("/opt/spark/python/lib/py4j-0.10.9.9-src.zip/py4j/protocol.py")
+
+
 def test_figures_since_a_mark_are_of_what_came_after_it() -> None:
     found = vitals.Vitals()
     try:
