@@ -20,7 +20,7 @@ from fastbuf.exchange.record_writer import RecordWriter
 from fastbuf.exchange.sampler import Sampler
 from fastbuf.json_frames import FRAME_BYTES, Unpacker, pack, same
 from fastbuf.monitor.collector import Monitor, MonitorAddress
-from fastbuf.monitor.figures import MOST_BYTES, Shares, bounded, ended, hottest, longest
+from fastbuf.monitor.figures import MOST_BYTES, Lately, Shares, bounded, ended, hottest, longest
 from fastbuf.monitor.links import Links
 from fastbuf.monitor.snapshot import Exchange
 from fastbuf.monitor.ticker import REFRESH_S, SAMPLE_S, SAMPLES, samples_of
@@ -57,6 +57,7 @@ class _Watched:
         self.unused_s = 0.0  #: seconds before the first write or read
         self.starting_s = 0.0  #: seconds that a gate's reader waited for its first record
         self.links = Links()
+        self.lately = {"blocked": Lately(), "linked": Lately()}
         self.samples: dict[str, Any] | None = None
         self.shares = Shares()
         self.figures: dict[str, Any] = {}
@@ -322,8 +323,9 @@ class EnvironmentMonitor:
                 figures["seconds"] = {**seconds, "starting": watched.starting_s}
             if isinstance(made, RecordWriter):
                 wanted = list(range(made.partition.subpartitions))
-                figures["blocked"] = longest(made.blocked_s(), wanted)
-                figures["linked"] = longest(made.blocked_s(True), wanted)
+                for name, lately in watched.lately.items():
+                    waited = made.blocked_s(name == "linked")
+                    figures[name] = longest(waited, wanted, lately.of(waited))
                 figures.update(watched.links.figures(wanted))
                 figures.update(hottest(made))
                 if watched.samples is not None:

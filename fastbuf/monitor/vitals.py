@@ -11,7 +11,7 @@ import sys
 import sysconfig
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
@@ -20,6 +20,7 @@ from typing import Any
 LATE_S = 0.15  #: a sample this late means that the process may have been stopped
 STACK_S = 1.0  #: interval between two samples of the whole stack
 MOST_FRAMES = 5
+LATE_FRAMES, LATE_SAMPLES = 2, 32  #: so many of them are the most frequent ones of the last samples
 MOST_MISSED = 5  #: a late sample counts for at most so many, as the thread may have had no work between
 MOST_STACKS = 200  #: most stacks stored; the most frequent ones are reported
 DEEPEST = 40  #: most frames of a stack, the innermost ones
@@ -215,6 +216,7 @@ class Vitals:
         self._machine = _machine_s(self._cpus)
         self._jvm = _jvm_gc_s(self._collectors)
         self._frames: Counter[str] = Counter()
+        self._lately: deque[str] = deque(maxlen=LATE_SAMPLES)
         self._stacks: dict[str, Counter[str]] = {"on": Counter(), "off": Counter()}
         self._stacked: tuple[float, float] | None = None  # when the last whole stack was taken, and its CPU time then
         self._looked, self._ran = time.monotonic(), sum(self._begin or ())
@@ -260,6 +262,7 @@ class Vitals:
         line = line_of(frame) if busy else None
         if line is not None:
             self._frames[line] += 1
+            self._lately.append(line)
         self._stack(now, frame, task)
 
     def _stack(self, now: float, frame: FrameType | None, used: tuple[float, float] | None) -> None:
@@ -297,10 +300,14 @@ class Vitals:
         stacks = {
             name: dict(Counter(kind).most_common(MOST_FRAMES)) for name, kind in found.pop("stacks").items() if kind
         }
+        # The most frequent lines, and of late: in a long run a new line takes long to be among the former
+        late = [line for line, _ in Counter(self._lately).most_common(LATE_FRAMES) if line in found["frames"]]
+        often = [line for line, _ in Counter(found["frames"]).most_common()]
+        lines = list(dict.fromkeys((*often[: MOST_FRAMES - LATE_FRAMES], *late, *often)))
         return {
             **found,
             **({"cores": os.cpu_count() or 1} if "machine_s" in found else {}),
-            "frames": dict(Counter(found["frames"]).most_common(MOST_FRAMES)),
+            "frames": {line: found["frames"][line] for line in lines[:MOST_FRAMES]},
             **({"stacks": stacks} if stacks else {}),
         }
 

@@ -43,6 +43,20 @@ def test_a_users_archive_is_the_users_code_and_sparks_is_not() -> None:
     assert not vitals._is_users("/opt/spark/python/lib/py4j-0.10.9.9-src.zip/py4j/protocol.py")
 
 
+def test_in_a_long_run_the_line_that_runs_now_is_named_too() -> None:
+    found = vitals.Vitals()
+    try:
+        found._frames.update({f"a.py:{k} f": 1000 + k for k in range(9)})
+        found._frames["new.py:1 g"] = 3
+        found._lately.extend(["new.py:1 g"] * 3)
+        assert found.figures()["frames"] == {
+            **{f"a.py:{k} f": 1000 + k for k in (8, 7, 6, 5)},
+            "new.py:1 g": 3,
+        }
+    finally:
+        found.close()
+
+
 def test_figures_since_a_mark_are_of_what_came_after_it() -> None:
     found = vitals.Vitals()
     try:
