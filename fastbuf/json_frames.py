@@ -64,7 +64,7 @@ class Unpacker:
         del self._data[:end]
         try:
             return json.loads(body)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # the latter of a thousand brackets, from whoever connects
             raise ProtocolError(f"a control frame is not valid JSON: {error}") from None
 
 

@@ -42,7 +42,10 @@ class Group(click.Group):
             raise click.ClickException(f"{error.name} is not installed: pip install 'fastbuf[{extra}]'") from error
         except Exception as error:
             # The text of Spark's errors contains the worker's traceback: the driver's would only hide it.
-            if not type(error).__module__.startswith("pyspark.") or os.environ.get("FASTBUF_TRACEBACK") == "1":
+            if (
+                not type(error).__module__.startswith(("pyspark.", "py4j."))
+                or os.environ.get("FASTBUF_TRACEBACK") == "1"
+            ):
                 raise
             raise click.ClickException(str(error)) from error
 

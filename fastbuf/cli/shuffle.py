@@ -45,6 +45,27 @@ def find_function(name: str) -> Callable[..., Any]:
     return function
 
 
+def check_target(source: Path, target: Path, overwrite: bool) -> Path:
+    """The target without links in its path: what a link points to is replaced, and the link stays.
+
+    Raises
+    ------
+    ConfigError
+        It is there already, or to replace it would delete the source or the current directory.
+    """
+    found = target.resolve()
+    if not found.exists():
+        return found
+    if not overwrite:
+        raise ConfigError(f"{target} is already there: choose another name, or say --overwrite")
+    read = source.resolve()
+    if read.is_relative_to(found) or found.is_relative_to(read):
+        raise ConfigError(f"--overwrite would delete what is read, {source}, with {target}: choose another name")
+    if Path.cwd().is_relative_to(found):
+        raise ConfigError(f"--overwrite would delete the current directory with {target}: choose another name")
+    return found
+
+
 def check_keys(source: Path, keys: list[str]) -> None:
     """Raise ConfigError if a key is not a column of the file, before Spark is started."""
     import pyarrow as pa
@@ -75,8 +96,7 @@ def run(
     overwrite: bool,
 ) -> int:
     """Read ``source``, shuffle it by ``keys``, and write the results of ``func`` for each partition to ``target``."""
-    if target.exists() and not overwrite:
-        raise ConfigError(f"{target} is already there: choose another name, or say --overwrite")
+    place = check_target(source, target, overwrite)
     # Spark's workers import the function by its module's name, so they need this directory too.  Set it before Spark
     # starts.
     here = str(Path.cwd())
@@ -106,7 +126,7 @@ def run(
         )
         begin = time.perf_counter()
         with console.status(f"{source} -> {partitions} partitions by {', '.join(keys)} (Spark's log: {log})"):
-            rows = _write(result, target)
+            rows = _write(result, place)
         seconds = time.perf_counter() - begin
         done = fbs.last_run()
     console.print(
@@ -139,7 +159,7 @@ def _write(result: DataFrame, target: Path) -> int:
     """
     import pyarrow.dataset
 
-    partial = target.resolve().with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.partial")
+    partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.partial")
     try:
         result.write.parquet(str(partial))
         rows = pyarrow.dataset.dataset(partial, format="parquet", exclude_invalid_files=False).count_rows()

@@ -52,7 +52,6 @@ def session(name: str, master: str, settings: dict[str, str] | None = None) -> I
     # Spark starts workers by the name of their Python; it must be the one that has fastbuf.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
-    from pyspark.errors.exceptions.base import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
     handle, log = tempfile.mkstemp(prefix="fastbuf-spark-", suffix=".log")
@@ -75,9 +74,10 @@ def session(name: str, master: str, settings: dict[str, str] | None = None) -> I
     except KeyboardInterrupt:
         os.unlink(log)
         raise
-    except (PySparkRuntimeError, FileNotFoundError) as error:
+    except Exception as error:
+        why = str(error).partition("\n\tat ")[0]  # without Java's stack
         raise ResourceError(
-            f"Spark did not start: {error}; its log is {log}; 'fastbuf doctor' says what is missing"
+            f"Spark did not start: {why}; its log is {log}; 'fastbuf doctor' says what is missing"
         ) from error
     try:
         yield spark, log

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import ssl
 import time
@@ -49,20 +50,27 @@ class Page:
     Raises
     ------
     ConfigError
-        The URL is not that of a page.
+        The URL is not that of a page, or the certificate cannot be read.
     """
 
     def __init__(self, url: str, authority: Path | None = None) -> None:
-        parts = urlsplit(url)
-        token = parse_qs(parts.fragment).get("token", [""])[0]
-        if parts.scheme not in ("http", "https") or not parts.netloc or not token:
+        try:
+            parts = urlsplit(url)
+            valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:  # of a port that is not a number, or brackets without an address
+            valid = False
+        token = parse_qs(parts.fragment).get("token", [""])[0] if valid else ""
+        if not token:
             raise ConfigError(
                 f"{url!r} is not the address of a page: it must be the whole URL that was printed, in quotes, "
                 "with #token=... at its end"
             )
         self.address = f"{parts.scheme}://{parts.netloc}"
         self._headers = {"Authorization": f"Bearer {token}"}
-        self._tls = ssl.create_default_context(cafile=authority) if parts.scheme == "https" else None
+        try:
+            self._tls = ssl.create_default_context(cafile=authority) if parts.scheme == "https" else None
+        except OSError as error:
+            raise ConfigError(f"{authority} cannot be used as the authority's certificate: {error}") from error
 
     def snapshot(self) -> dict[str, Any]:
         """The current snapshot.
@@ -79,7 +87,7 @@ class Page:
         except urllib.error.HTTPError as error:
             why = "the token is another page's" if error.code == 401 else f"it answers {error.code} {error.reason}"
             raise ConfigError(f"{self.address} refuses access: {why}; take the URL that its driver printed") from error
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             raise ConfigError(f"no page answers at {self.address}: {error}; does its driver still run?") from error
 
 
@@ -126,10 +134,14 @@ def view(snapshot: dict[str, Any], job: str | None, stage: str | None, rows: int
         if not jobs:
             return Text("Nothing has run yet.")
         found = jobs[-1]
-    roots = (found["diagnosis"] or {}).get("roots", [])
+    failed = [exchange for exchange in found["exchanges"] if exchange["outcome"] == "aborted"]
+    roots = (
+        [] if failed else (found["diagnosis"] or {}).get("roots", [])
+    )  # of one that failed nobody asks who held it up
     vertex = _vertex(found, stage, roots)
     head = Text.assemble((found["name"], "bold"), f"   {found['state'].lower()}   {found['seconds']:.0f} s")
-    parts: list[RenderableType] = [head, Text(), *_verdict(found["diagnosis"]), Text(), _stages(found, roots), Text()]
+    said = _failure(failed) if failed else _verdict(found["diagnosis"])
+    parts: list[RenderableType] = [head, Text(), *said, Text(), _stages(found, roots), Text()]
     return Padding(Group(*parts, _subtasks(vertex, roots, rows)), (0, 1))
 
 
@@ -141,6 +153,12 @@ def _vertex(job: dict[str, Any], stage: str | None, roots: list[dict[str, Any]])
         return vertices[stage]
     blamed = roots[0]["vertex"] if roots else None
     return next((vertex for vertex in job["vertices"] if vertex["id"] == blamed), job["vertices"][-1])
+
+
+def _failure(failed: list[dict[str, Any]]) -> list[RenderableType]:
+    """Of several the one whose words the others only repeat."""
+    told = min(failed, key=lambda exchange: len(exchange["reason"]))
+    return [Text(f"{told['name']} failed: {told['reason'].partition(chr(10))[0]}", style="bold red")]
 
 
 def _verdict(diagnosis: dict[str, Any] | None) -> list[RenderableType]:

@@ -260,11 +260,15 @@ class Monitor:
             number = min(known, default=self._next)
             self._next = max(self._next, number + 1)
             order.update(dict.fromkeys(names, number))
+            producing = next((str(told.report["stage"]) for told in writers if told.report.get("stage")), "producers")
+            consuming = next(
+                (str(told.report["stage"]) for _, told in consumers.values() if told.report.get("stage")), "consumers"
+            )
             found[number] = Sides(
                 {int(told.report["number"]): told.reports for told in writers},
                 {index: told.reports for index, told in consumers.values()},
-                next((str(told.report["stage"]) for told in writers if told.report.get("stage")), "producers"),
-                next((str(t.report["stage"]) for _, t in consumers.values() if t.report.get("stage")), "consumers"),
+                f"producers of {consuming}" if producing == consuming else producing,  # both in one process
+                consuming,
             )
         self._order = order  # only of exchanges that are still known
         return dict(sorted(found.items()))

@@ -16,14 +16,21 @@ if TYPE_CHECKING:
 MOST_BYTES = 2048  #: most bytes of a task's report, sent once a second
 MOST_TARGETS = 8  #: a producer reports its waits for this many consumers, those with the longest waits
 MOST_KEYS, HOT_SHARE = 3, 0.05  #: most keys reported, and the least share of the rows that a reported key has
+FADES = 0.8  #: of what a counter grew by, this is left one report later
 WINDOW = 5  #: number of reports over which shares of time are computed
 #: Tables that are shortened, in this order, if a report is too long.
 _TRIMMED = ("stacks", "key_values", "hot_keys", "frames")
 
 
-def longest(blocked: Sequence[float], targets: Sequence[int]) -> dict[str, float]:
-    """Seconds by partition of the consumers with the longest waits; ``rest``: all others together."""
+def longest(blocked: Sequence[float], targets: Sequence[int], lately: Sequence[float] = ()) -> dict[str, float]:
+    """Seconds by partition of the consumers with the longest waits; ``rest``: all others together.
+
+    With `lately` (:class:`Lately`), half of them are those with the longest waits of late.
+    """
     order = sorted(range(len(blocked)), key=blocked.__getitem__, reverse=True)
+    if lately:
+        half = MOST_TARGETS // 2
+        order[half:] = sorted(order[half:], key=lambda i: (lately[i], blocked[i]), reverse=True)
     found = {str(targets[i]): blocked[i] for i in order[:MOST_TARGETS] if blocked[i] > 0}
     rest = sum(blocked[i] for i in order[MOST_TARGETS:])
     return {**found, "rest": rest} if rest else found
@@ -47,6 +54,21 @@ def hottest(writer: RecordWriter) -> dict[str, dict[str, Any]]:
         "hot_keys": {f"{part}:{key}": share for key, (share, part) in few},
         "key_values": {str(key): texts[key] for key, _ in few if key in texts},
     }
+
+
+class Lately:
+    """How much counters have grown over the last reports; what is longer ago counts less."""
+
+    def __init__(self) -> None:
+        self._before: list[float] = []
+        self._grown: list[float] = []
+
+    def of(self, now: Sequence[float]) -> list[float]:
+        """The growth of each, after adding a report."""
+        before, grown = self._before or [0.0] * len(now), self._grown or [0.0] * len(now)
+        self._grown = [FADES * g + n - b for g, n, b in zip(grown, now, before, strict=True)]
+        self._before = list(now)
+        return self._grown
 
 
 class Shares:

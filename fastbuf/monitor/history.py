@@ -64,7 +64,10 @@ class History:
                 self._ended[exchange.id] = mark
                 self._runs[exchange.id] = _pack(exchange.to_json())
         while len(self._runs) > RUNS:
-            self._ended.pop(self._runs.popitem(last=False)[0], None)
+            self._runs.popitem(last=False)
+        # A run that was dropped and is still given must not come again
+        known = self._runs.keys() | {exchange.id for exchange in exchanges}
+        self._ended = {id: mark for id, mark in self._ended.items() if id in known}
         at = float(snapshot["at"])
         if self._fine and at - self._fine[-1].at < 0.9 * FINE_S:
             return

@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 import weakref
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import AuthenticationError, ConfigError, PeerLost, ProtocolError
@@ -19,7 +20,7 @@ from fastbuf.exchange.record_writer import RecordWriter
 from fastbuf.exchange.sampler import Sampler
 from fastbuf.json_frames import FRAME_BYTES, Unpacker, pack, same
 from fastbuf.monitor.collector import Monitor, MonitorAddress
-from fastbuf.monitor.figures import MOST_BYTES, Shares, bounded, ended, hottest, longest
+from fastbuf.monitor.figures import MOST_BYTES, Lately, Shares, bounded, ended, hottest, longest
 from fastbuf.monitor.links import Links
 from fastbuf.monitor.snapshot import Exchange
 from fastbuf.monitor.ticker import REFRESH_S, SAMPLE_S, SAMPLES, samples_of
@@ -38,6 +39,14 @@ CONNECT_S = 10.0
 WAITS = ("credit", "link", "segment", "input", "codec")
 
 
+Key = tuple[int, int | None]  #: a thread: its ident, which a later thread may have too, and the kernel's id
+
+
+def _natives() -> dict[int, int | None]:
+    """The kernel's id of each thread that is known to Python, by ident."""
+    return {thread.ident: thread.native_id for thread in threading.enumerate() if thread.ident is not None}
+
+
 class _Watched:
     """What is known of one writer or gate."""
 
@@ -48,12 +57,17 @@ class _Watched:
         self.unused_s = 0.0  #: seconds before the first write or read
         self.starting_s = 0.0  #: seconds that a gate's reader waited for its first record
         self.links = Links()
+        self.lately = {"blocked": Lately(), "linked": Lately()}
         self.samples: dict[str, Any] | None = None
         self.shares = Shares()
         self.figures: dict[str, Any] = {}
         self.last = False
         self.told_last = False
         self.told_gates: list[Any] | None = None  # the gates that were reported last
+        self.key: Key = (0, None)  # the thread that wrote or read last
+        self.vitals: Vitals | None = None  # that thread's ...
+        self.since: dict[str, Any] = {}  # ... and what they were before its first use
+        self._stale: int | None = None  # records when the thread was found to have ended
 
     def thread(self) -> int:
         """Ident of the thread that wrote or read last; 0: none has."""
@@ -61,6 +75,26 @@ class _Watched:
         if made is None:
             return 0
         return int(made.partition.written_by if isinstance(made, RecordWriter) else made.read_by)
+
+    def look(self, natives: Mapping[int, int | None]) -> None:
+        """Find its thread. If a new one has the ident of one that has ended, it is that thread if it adds records."""
+        ident, made = self.thread(), self.made()
+        if made is None or not ident:
+            return
+        native = natives.get(ident)
+        if ident == self.key[0] and native in (None, self.key[1]):
+            return
+        if ident == self.key[0]:
+            records = int(made.stats()["records"])
+            before, self._stale = self._stale, records
+            if before is None or records == before:
+                return
+        self.key, self.vitals, self._stale = (ident, native), None, None
+
+    def uses(self, vitals: Vitals | None, new: bool = False) -> None:
+        """Its thread's vitals; new: they began with it."""
+        if vitals is not None and self.vitals is not vitals:
+            self.vitals, self.since = vitals, {} if new else vitals.mark()
 
     def waits(self) -> tuple[float, dict[str, float], dict[str, Any]]:
         """Seconds since its first use; the seconds in waits and in the codec, by state; its activity."""
@@ -98,7 +132,7 @@ class EnvironmentMonitor:
         self._environment = weakref.ref(environment)
         self._lock = threading.Lock()
         self._watched: dict[int, _Watched] = {}  # by id of the writer or gate
-        self._vitals: dict[int, Vitals] = {}  # by thread
+        self._vitals: dict[Key, Vitals] = {}  # by thread
         self._stage = ""
         self._key_values = False
         self._host = socket.gethostname()
@@ -155,7 +189,11 @@ class EnvironmentMonitor:
         """
         if self._socket is not None:
             raise ConfigError("this environment reports to a monitor already")
-        self._socket = _introduced(address)
+        made = _introduced(address)
+        with self._lock:
+            for watched in self._watched.values():  # an earlier monitor knew these
+                watched.told_last, watched.told_gates = False, None
+            self._socket = made
         self.start(stage, key_values)
 
     def snapshot(self) -> list[dict[str, Any]]:
@@ -184,8 +222,8 @@ class EnvironmentMonitor:
             for thread in self._threads:
                 if thread is not threading.current_thread():
                     thread.join()
-            if self._socket is not None:
-                self._tell(all_of_them=True)
+            self._tell(all_of_them=True)
+            if self._socket is not None:  # else the monitor has gone
                 self._socket.close()
         for vitals in self._vitals.values():
             vitals.close()
@@ -218,31 +256,37 @@ class EnvironmentMonitor:
         return [watched for watched in self._watched.values() if not watched.last and watched.made() is not None]
 
     def _look(self, due: float, links: dict[str, tuple[int, bytes]]) -> None:
-        states: dict[int, list[str]] = {}
+        natives = _natives()
+        threads: dict[Key, list[tuple[_Watched, str]]] = {}
         for watched in self._live():
             made = watched.made()
             if made is None:
                 continue
             _, _, activity = watched.waits()
-            states.setdefault(watched.thread(), []).append(activity["state"])
+            watched.look(natives)
+            threads.setdefault(watched.key, []).append((watched, activity["state"]))
             if isinstance(made, RecordWriter):
                 watched.links.look(made, links)
-        natives = {thread.ident: thread.native_id for thread in threading.enumerate()}
-        for ident, doing in states.items():
-            if ident and ident not in self._vitals and ident in natives:
-                self._vitals[ident] = Vitals(ident, natives[ident])
-            if ident in self._vitals:
-                self._vitals[ident].look(due, all(state == "runs" for state in doing))
-        for ident in [ident for ident in self._vitals if ident not in states and ident not in natives]:
-            self._vitals.pop(ident).close()
+        for (ident, native), doing in threads.items():
+            if native is None or natives.get(ident) != native:
+                continue
+            new = (ident, native) not in self._vitals
+            if new:
+                self._vitals[ident, native] = Vitals(ident, native)
+            vitals = self._vitals[ident, native]
+            for watched, _ in doing:
+                watched.uses(vitals, new)
+            vitals.look(due, all(state == "runs" for _, state in doing))
+        for ident, native in [key for key in self._vitals if natives.get(key[0]) != key[1]]:
+            self._vitals.pop((ident, native)).close()  # who has used it keeps its last figures
 
     def _gather(self) -> None:
         """Update the figures and reports of all."""
-        threads: dict[int, list[_Watched]] = {}
+        threads: dict[object, list[_Watched]] = {}
         for watched in self._live():
-            threads.setdefault(watched.thread() or -id(watched), []).append(watched)
-        for ident, together in threads.items():
-            self._gather_thread(ident, together)
+            threads.setdefault(watched.key if watched.key[0] else id(watched), []).append(watched)
+        for together in threads.values():
+            self._gather_thread(together)
         for watched in self._live():
             made = watched.made()
             if isinstance(made, InputGate) and made.finished:
@@ -252,7 +296,7 @@ class EnvironmentMonitor:
             if self._watched[key].made() is None:  # its last figures were taken
                 del self._watched[key]
 
-    def _gather_thread(self, ident: int, together: list[_Watched]) -> None:
+    def _gather_thread(self, together: list[_Watched]) -> None:
         looked = [(watched, *watched.waits()) for watched in together if watched.made() is not None]
         if not looked:
             return
@@ -264,21 +308,24 @@ class EnvironmentMonitor:
         for _, _, _, activity in looked:
             if activity["state"] != "runs":
                 state = activity["state"]
-        vitals = self._vitals[ident].figures() if ident in self._vitals else {}
         for watched, _, _, activity in looked:
+            watched.uses(self._vitals.get(watched.key))
+            vitals = watched.vitals.figures(watched.since) if watched.vitals is not None else {}
+            ident = watched.key[0] or -id(watched)
             made = watched.made()
             if made is None:
                 continue
             own = {"target": activity["target"]} if activity["target"] is not None else {}
             figures = {**made.stats(), **made.gauges(), "seconds": seconds, "state": state, **own, **vitals}
             figures.update(watched.shares.of(seconds))
-            figures.update(task=f"{self._host}/{self._pid}/{ident}", host=self._host)
+            figures.update(task="/".join(map(str, (self._host, self._pid, ident, watched.key[1]))), host=self._host)
             if watched.starting_s:
                 figures["seconds"] = {**seconds, "starting": watched.starting_s}
             if isinstance(made, RecordWriter):
                 wanted = list(range(made.partition.subpartitions))
-                figures["blocked"] = longest(made.blocked_s(), wanted)
-                figures["linked"] = longest(made.blocked_s(True), wanted)
+                for name, lately in watched.lately.items():
+                    waited = made.blocked_s(name == "linked")
+                    figures[name] = longest(waited, wanted, lately.of(waited))
                 figures.update(watched.links.figures(wanted))
                 figures.update(hottest(made))
                 if watched.samples is not None:
@@ -317,12 +364,14 @@ class EnvironmentMonitor:
             if environment is not None:  # it may have been opened and closed between two samples
                 writers = [w for w in environment.writers(closing=True) if w.partition is ending]
                 self._watch(writers or [gate for gate in environment.gates() if gate is ending])
+            natives = _natives()
+            for watched in self._live():
+                watched.look(natives)
             for watched in self._live():
                 made = watched.made()
                 if made is ending or (isinstance(made, RecordWriter) and made.partition is ending):
-                    ident = watched.thread()
-                    same_thread = [w for w in self._live() if w is watched or (ident and w.thread() == ident)]
-                    self._gather_thread(ident or -id(watched), same_thread)
+                    key = watched.key
+                    self._gather_thread([w for w in self._live() if w is watched or (key[0] and w.key == key)])
                     watched.figures["state"] = "ended"
                     report = self._report(watched)
                     watched.last = True

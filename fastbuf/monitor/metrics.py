@@ -119,7 +119,8 @@ def measure(recorder: Recorder) -> Iterator[tuple[Metric, dict[Labels, float]]]:
         for root in (job["diagnosis"] or {}).get("roots", []):
             subtask = "all" if root["subtask"] is None else str(root["subtask"])
             stage = "consumers" if root["vertex"].endswith("-consumers") else "producers"
-            diagnoses[root["exchange"], stage, subtask, root["cause"], job["diagnosis"]["level"]] = 1.0
+            name = names.get(root["exchange"], root["exchange"])
+            diagnoses[name, stage, subtask, root["cause"], job["diagnosis"]["level"]] = 1.0
     yield PRESSED, pressed
     yield BUSY, busy
     yield POOL, pools

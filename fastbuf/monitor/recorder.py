@@ -6,7 +6,7 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastbuf.monitor.history import RUNS, History
 from fastbuf.monitor.snapshot import CONSUMERS, PRODUCERS, Exchange, Figures, seconds_of, snapshot
@@ -87,6 +87,15 @@ class Recorder:
         return rates
 
 
+class _Seen(NamedTuple):
+    """The last figures of a task, and the highest value of each counter in this attempt."""
+
+    figures: Figures
+    records: float
+    took: float
+    most: dict[tuple[str, Labels], float]
+
+
 class Totals:
     """Counters by exchange name, added up over all its runs, so that they never decrease.
 
@@ -105,41 +114,43 @@ class Totals:
         self.blocked_seconds: dict[Labels, float] = {}
         self.records: dict[Labels, float] = {}
         self.bytes: dict[Labels, float] = {}
-        self._before: dict[tuple[str, str, int], Figures] = {}
+        self._before: dict[tuple[str, str, int], _Seen] = {}
         self._names: OrderedDict[str, None] = OrderedDict()
 
     def add(self, exchanges: Sequence[Exchange]) -> None:
         """Add the growth since the last call."""
-        before: dict[tuple[str, str, int], Figures] = {}
+        before: dict[tuple[str, str, int], _Seen] = {}
         for exchange in exchanges:
             self._names[exchange.name] = None
             self._names.move_to_end(exchange.name)
             for side in (PRODUCERS, CONSUMERS):
                 for number, figures in exchange.side(side).items():
                     key = (exchange.id, side, number)
-                    old = self._before.get(key, {})
-                    if old is not figures:
-                        self._grow(exchange, side, number, figures, old)
-                    before[key] = figures
+                    seen = self._before.get(key) or _Seen({}, 0.0, 0.0, {})
+                    before[key] = seen if seen.figures is figures else self._grow(exchange, side, number, figures, seen)
         self._before = before
         while len(self._names) > max(RUNS, len({exchange.name for exchange in exchanges})):
             self._forget(self._names.popitem(last=False)[0])
 
-    def _grow(self, exchange: Exchange, side: str, number: int, figures: Figures, old: Figures) -> None:
-        def add(totals: dict[Labels, float], labels: Labels, value: Any, before: Any) -> None:
-            now, then = float(value or 0), float(before or 0)
-            # Less than before: a new attempt of the task, which started from 0
-            totals[labels] = totals.get(labels, 0.0) + (now - then if now >= then else now)
+    def _grow(self, exchange: Exchange, side: str, number: int, figures: Figures, seen: _Seen) -> _Seen:
+        """Add the growth of a task above the highest values so far, as a value may fall a little or be left out."""
+        seconds = seconds_of(figures)
+        records, took = float(figures.get("records") or 0), sum(seconds.values())
+        most = {} if records < seen.records or took < 0.5 * seen.took else seen.most  # a new attempt started from 0
 
-        name, stage = exchange.name, side
-        seconds, were = seconds_of(figures), seconds_of(old)
-        for state, took in seconds.items():
-            add(self.task_seconds, (name, stage, str(number), state), took, were.get(state))
-        blocked, was = figures.get("blocked") or {}, old.get("blocked") or {}
-        for target, took in blocked.items():
-            add(self.blocked_seconds, (name, str(target)), took, was.get(target))
-        for totals, figure in ((self.records, "records"), (self.bytes, "bytes")):
-            add(totals, (name, stage), figures.get(figure), old.get(figure))
+        def add(name: str, labels: Labels, value: Any) -> None:
+            now, totals = float(value or 0), getattr(self, name)
+            before = most.get((name, labels), 0.0)
+            totals[labels] = totals.get(labels, 0.0) + max(0.0, now - before)
+            most[name, labels] = max(now, before)
+
+        for state, value in seconds.items():
+            add("task_seconds", (exchange.name, side, str(number), state), value)
+        for target, value in (figures.get("blocked") or {}).items():
+            add("blocked_seconds", (exchange.name, str(target)), value)
+        for name in ("records", "bytes"):
+            add(name, (exchange.name, side), figures.get(name))
+        return _Seen(figures, records, took, most)
 
     def _forget(self, name: str) -> None:
         for totals in (self.task_seconds, self.blocked_seconds, self.records, self.bytes):

@@ -88,7 +88,10 @@ def _vertex(job: Mapping[str, Any], vertex: Mapping[str, Any]) -> dict[str, Any]
     sends = vertex["side"] == PRODUCERS
 
     def spent(share: str) -> int:
-        return _ms(sum(shares(task)[share] * sum(seconds_of(task).values()) for task in vertex["subtasks"]))
+        told = [
+            seconds_of(task) for task in vertex["subtasks"]
+        ]  # of the whole life, not the shares of the last seconds
+        return _ms(sum(shares({"seconds": seconds})[share] * sum(seconds.values()) for seconds in told))
 
     return {
         "id": vertex["id"],

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Iterable
 from importlib import resources
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from fastbuf.errors import ConfigError
 from fastbuf.exchange.named_thread import start_thread
@@ -252,7 +253,7 @@ class Server:
     @property
     def url(self) -> str:
         """The URL for a browser.  It contains the token, so anyone who has it sees everything."""
-        return f"{self.address}/#token={self._token}"
+        return f"{self.address}/#token={quote(self._token, safe='')}"
 
     @property
     def token(self) -> str:

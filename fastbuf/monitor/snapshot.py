@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fastbuf.monitor.diagnosis import HIGH, LEVELS, OK, ROOT_SHARE, Diagnosis, Root
+from fastbuf.monitor.figures import ended
 
 Figures = Mapping[str, Any]  #: of one task, by name
 
@@ -255,7 +256,18 @@ def snapshot(exchanges: Sequence[Exchange], at: float, rates: Rates | None = Non
     rates
         Rates of running tasks; tasks that are missing get none.
     """
-    return {"at": round(at, 3), "jobs": [_job(row, rates or {}) for row in groups(exchanges)]}
+    return {"at": round(at, 3), "jobs": [_job(row, rates or {}) for row in groups([*map(_settled, exchanges)])]}
+
+
+def _settled(exchange: Exchange) -> Exchange:
+    """Once it has ended no task of it runs, also where a task's last figures were not told."""
+    if exchange.outcome == "running":
+        return exchange
+    producers, consumers = (
+        {number: ended(figures) if "state" in figures else figures for number, figures in exchange.side(side).items()}
+        for side in (PRODUCERS, CONSUMERS)
+    )
+    return dataclasses.replace(exchange, producers=producers, consumers=consumers)
 
 
 def _job(row: Sequence[Exchange], rates: Rates) -> dict[str, Any]:

@@ -7,12 +7,15 @@ two seconds are not reported.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fastbuf.monitor.diagnosis import IDLE, OK, OUTPUT_WAITS, REST, Diagnosis, Root, Task, diagnose_all
+from fastbuf.monitor.figures import MOST_TARGETS
+from fastbuf.monitor.vitals import MOST_FRAMES
 from fastbuf.monitor.words import remedy
 
 WINDOW_S = 5.0
@@ -44,6 +47,11 @@ def _less(a: Flat, b: Flat) -> Flat:
     return {name: max(0.0, value - b.get(name, 0.0)) for name, value in a.items()}
 
 
+def _cut(name: str, table: Mapping[str, Any]) -> bool:
+    """Whether only its largest entries were told, so that a name that it lacks may have a smaller value."""
+    return "rest" in table or len(table) >= {"unsent": MOST_TARGETS, "frames": MOST_FRAMES}.get(name, math.inf)
+
+
 @dataclass
 class Reports:
     """The reports of one task in the last seconds.
@@ -55,7 +63,8 @@ class Reports:
     """
 
     last: Mapping[str, Any] = field(default_factory=dict)
-    _told: deque[tuple[float, Flat]] = field(default_factory=deque)
+    #: When, the counters, and the tables of which only the largest entries were told
+    _told: deque[tuple[float, Flat, frozenset[str]]] = field(default_factory=deque)
     _known: dict[float, Flat] = field(default_factory=dict)
 
     def add(self, figures: Mapping[str, Any], now: float) -> None:
@@ -63,11 +72,31 @@ class Reports:
         flat = _flat(figures)
         self._known = {}
         if not self._told:  # the first report covers the time since the task began
-            self._told.append((now - sum(figures.get("seconds", {}).values()), {}))
+            self._told.append((now - sum(figures.get("seconds", {}).values()), {}, frozenset()))
         self.last = figures
-        self._told.append((now, flat))
+        self._fill(flat, now)
+        self._told.append((now, flat, frozenset(name for name in _TABLES if _cut(name, figures.get(name) or {}))))
         while len(self._told) > 2 and self._told[1][0] < now - KEEP_S:
             self._told.popleft()
+
+    def _fill(self, flat: Flat, now: float) -> None:
+        """Estimate what names that enter a cut table had before: they have grown evenly since they were last known."""
+        told = list(self._told)
+
+        def knows(k: int, name: tuple[str, str]) -> bool:
+            return name in told[k][1] or name[0] not in told[k][2]
+
+        new = [name for name in flat if not knows(-1, name)]
+        for name in new:
+            known = next((k for k in reversed(range(len(told))) if knows(k, name)), -1)
+            # Never known: no growth, as its value may be of any time
+            since, before = (told[known][0], told[known][1].get(name, 0.0)) if known >= 0 else (now, flat[name])
+            for k in range(known + 1, len(told)):
+                at, counters, cut = told[k]
+                part = (at - since) / (now - since) if now > since else 0.0
+                told[k] = at, {**counters, name: before + part * (flat[name] - before)}, cut
+        if new:
+            self._told = deque(told)  # at once, as another thread may read it
 
     @property
     def began(self) -> float:
@@ -86,7 +115,7 @@ class Reports:
 
     def _at(self, moment: float) -> Flat:
         after: tuple[float, Flat] | None = None
-        for told, flat in reversed(tuple(self._told)):  # a copy, as another thread may add to it
+        for told, flat, _ in reversed(tuple(self._told)):  # a copy, as another thread may add to it
             if told <= moment:
                 if after is None:
                     return self._silent(flat, moment - told)
@@ -204,13 +233,32 @@ class _Window:
         return [root for root in self.found[name].roots if _place(root) in places]
 
 
-def _window(exchanges: Exchanges, end: float) -> _Window | None:
-    """The window that ends at `end`; None: there are too few reports."""
+def _began(sides: Sides) -> float:
+    """When both its sides were first known; infinite: one is not."""
+    return max(
+        min((told.began for told in side.values()), default=math.inf) for side in (sides.producers, sides.consumers)
+    )
+
+
+def _chains(exchanges: Exchanges) -> list[dict[str, Sides]]:
+    """The exchanges with tasks in common: only these explain each other's waits."""
+    chains: list[tuple[set[object], dict[str, Sides]]] = []
+    for name, sides in exchanges.items():
+        both = (*sides.producers.values(), *sides.consumers.values())
+        tasks: set[object] = {told.last.get("task") or id(told) for told in both}
+        joined = {name: sides}
+        for chain in [chain for chain in chains if chain[0] & tasks]:
+            chains.remove(chain)
+            tasks, joined = tasks | chain[0], {**chain[1], **joined}
+        chains.append((tasks, joined))
+    return [joined for _, joined in chains]
+
+
+def _window(chain: Exchanges, end: float) -> _Window:
+    """The window that ends at `end`, of those exchanges of a chain that have enough reports."""
+    exchanges = {name: sides for name, sides in chain.items() if end - _began(sides) >= LEAST_S}
+    began = min(map(_began, exchanges.values()), default=end)
     reports = {id(told): told for s in exchanges.values() for told in (*s.producers.values(), *s.consumers.values())}
-    began = max((min((told.began for told in side.values()), default=end)
-                 for s in exchanges.values() for side in (s.producers, s.consumers)), default=end)  # fmt: skip
-    if end - began < LEAST_S:
-        return None
     found = _diagnosed(exchanges, {key: told.between(end - WINDOW_S, end) for key, told in reports.items()})
     seconds = [(end - k - 1, end - k) for k in range(min(LASTING_S, int(end - began)))]
     slices = [{key: told.between(*second) for key, told in reports.items()} for second in seconds]
@@ -238,8 +286,11 @@ def verdicts(exchanges: Exchanges, now: float) -> dict[str, Diagnosis]:
     now
         Monotonic seconds, the same clock as the reports'.
     """
-    windows = [found for k in range(WINDOWS) if (found := _window(exchanges, now - k)) is not None]
-    return {name: _agreed(name, windows) for name in exchanges}
+    found = {}
+    for chain in _chains(exchanges):
+        windows = [_window(chain, now - k) for k in range(WINDOWS)]
+        found.update({name: _agreed(name, [each for each in windows if name in each.found]) for name in chain})
+    return {name: found[name] for name in exchanges}
 
 
 def _agreed(name: str, windows: list[_Window]) -> Diagnosis:

@@ -6,11 +6,13 @@ import functools
 import gc
 import os
 import random
+import re
 import sys
 import sysconfig
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -18,6 +20,8 @@ from typing import Any
 LATE_S = 0.15  #: a sample this late means that the process may have been stopped
 STACK_S = 1.0  #: interval between two samples of the whole stack
 MOST_FRAMES = 5
+LATE_FRAMES, LATE_SAMPLES = 2, 32  #: so many of them are the most frequent ones of the last samples
+MOST_MISSED = 5  #: a late sample counts for at most so many, as the thread may have had no work between
 MOST_STACKS = 200  #: most stacks stored; the most frequent ones are reported
 DEEPEST = 40  #: most frames of a stack, the innermost ones
 COLLECTORS = ("GC Thread#0\n", "VM Thread\n")
@@ -35,9 +39,13 @@ def _not_the_users() -> tuple[str, ...]:
     )
 
 
+_SPARKS = re.compile(r"/(pyspark|py4j-[^/]*)\.zip/")
+
+
 @functools.lru_cache(4096)
 def _is_users(filename: str) -> bool:
-    return not filename.startswith((*_not_the_users(), "<frozen")) and ".zip" + os.sep not in filename
+    # Spark ships itself as archives; the user's may be archives as well
+    return not filename.startswith((*_not_the_users(), "<frozen")) and not _SPARKS.search(filename)
 
 
 @functools.lru_cache(4096)
@@ -175,6 +183,17 @@ def _some_moment() -> None:
         sys.setswitchinterval(before)
 
 
+def _grown(now: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """What has been added to figures; entries of tables that have not grown are left out."""
+    found: dict[str, Any] = {}
+    for name, value in now.items():
+        if isinstance(value, Mapping):
+            found[name] = {key: more for key, more in _grown(value, before.get(name, {})).items() if more}
+        else:
+            found[name] = value - before.get(name, 0)
+    return found
+
+
 class Vitals:
     """Figures of a thread; sampled from another thread, several times a second.
 
@@ -197,6 +216,7 @@ class Vitals:
         self._machine = _machine_s(self._cpus)
         self._jvm = _jvm_gc_s(self._collectors)
         self._frames: Counter[str] = Counter()
+        self._lately: deque[str] = deque(maxlen=LATE_SAMPLES)
         self._stacks: dict[str, Counter[str]] = {"on": Counter(), "off": Counter()}
         self._stacked: tuple[float, float] | None = None  # when the last whole stack was taken, and its CPU time then
         self._looked, self._ran = time.monotonic(), sum(self._begin or ())
@@ -242,6 +262,7 @@ class Vitals:
         line = line_of(frame) if busy else None
         if line is not None:
             self._frames[line] += 1
+            self._lately.append(line)
         self._stack(now, frame, task)
 
     def _stack(self, now: float, frame: FrameType | None, used: tuple[float, float] | None) -> None:
@@ -254,11 +275,17 @@ class Vitals:
             kind = self._stacks["on" if used[0] - before >= 0.5 * (now - since) else "off"]
             stack = stack_of(frame)
             if stack in kind or len(kind) < MOST_STACKS:
-                kind[stack] += max(1, round((now - since) / STACK_S))  # a late sample also counts for those missed
+                missed = round((now - since) / STACK_S)  # a late sample also counts for those missed
+                kind[stack] += max(1, min(MOST_MISSED, missed))
             self._stacked = now, used[0]
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self, since: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Figures since it was made, until it was closed.
+
+        Parameters
+        ----------
+        since
+            An earlier :meth:`mark`: only what came after it.
 
         Returns
         -------
@@ -267,8 +294,27 @@ class Vitals:
             ``throttled_s``, ``machine_s`` (all CPUs of the machine, which has ``cores``), ``jvm_gc_s`` (Spark's JVM);
             samples by line: ``frames``, and by whole stack: ``stacks``, "on" and "off" a CPU.
         """
+        found = self.mark()
+        if since is not None:
+            found = _grown(found, since)
+        stacks = {
+            name: dict(Counter(kind).most_common(MOST_FRAMES)) for name, kind in found.pop("stacks").items() if kind
+        }
+        # The most frequent lines, and of late: in a long run a new line takes long to be among the former
+        late = [line for line, _ in Counter(self._lately).most_common(LATE_FRAMES) if line in found["frames"]]
+        often = [line for line, _ in Counter(found["frames"]).most_common()]
+        lines = list(dict.fromkeys((*often[: MOST_FRAMES - LATE_FRAMES], *late, *often)))
+        return {
+            **found,
+            **({"cores": os.cpu_count() or 1} if "machine_s" in found else {}),
+            "frames": {line: found["frames"][line] for line in lines[:MOST_FRAMES]},
+            **({"stacks": stacks} if stacks else {}),
+        }
+
+    def mark(self) -> dict[str, Any]:
+        """Its figures now, with all lines and stacks: where another use of the thread begins."""
         if self._final is not None:
-            return self._final
+            return dict(self._final)
         found: dict[str, Any] = {"gc_s": self._gc_s, "stopped_s": self._stopped_s}
         now = self._last = _schedule(self._times) or self._last  # the last value, if the thread has ended
         if now is not None and self._begin is not None:
@@ -278,20 +324,21 @@ class Vitals:
         if throttled is not None and self._throttled is not None:
             found["throttled_s"] = throttled - self._throttled
         if machine is not None and self._machine is not None:
-            found["machine_s"], found["cores"] = machine - self._machine, os.cpu_count() or 1
+            found["machine_s"] = machine - self._machine
         jvm = _jvm_gc_s(self._collectors)
         if jvm is not None and self._jvm is not None:
             found["jvm_gc_s"] = jvm - self._jvm
-        stacks = {name: dict(kind.most_common(MOST_FRAMES)) for name, kind in self._stacks.items() if kind}
         return {
             **found,
-            "frames": dict(self._frames.most_common(MOST_FRAMES)),
-            **({"stacks": stacks} if stacks else {}),
+            "frames": dict(self._frames),
+            "stacks": {name: dict(kind) for name, kind in self._stacks.items()},
         }
 
     def close(self) -> None:
         """Stop observing, and close the files."""
-        self._final = self.figures()
+        if self._final is not None:
+            return
+        self._final = self.mark()
         gc.callbacks.remove(self._collects)
         for file in (self._times, self._stat, self._cpus, self._limit, *self._collectors):
             file.close()

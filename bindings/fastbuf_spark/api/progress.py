@@ -60,7 +60,7 @@ class ProgressBar:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._ended.set()
-        if self._thread.is_alive():
+        if self._thread.ident is not None:  # it was started; an error may have ended it
             self._thread.join()
             self._live.stop()
 

@@ -9,11 +9,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fastbuf.monitor import Diagnosis, diagnose
+from fastbuf.monitor.diagnosis import OK
 from fastbuf.monitor.verdict import Reports, Sides, verdicts, whole
 
 JUDGE_S = 0.5  #: least time between two verdicts on a current run: for 1,000 tasks one takes about that long
 
 _numbers = itertools.count(1)
+
+
+class _Unknown(Diagnosis):
+    """Of tasks that do not tell what they wait for."""
+
+    @property
+    def sentence(self) -> str:
+        """The diagnosis as text."""
+        return (
+            "Nothing is known of what holds up this exchange: in blocking mode its tasks tell their rows and bytes "
+            "alone."
+        )
 
 
 @dataclass
@@ -113,12 +126,16 @@ class RunSummary:
     @property
     def back_pressured(self) -> float | None:
         """Average share of the last seconds in which running producers were back-pressured; None: none is running."""
+        if self.outcome != "running":
+            return None
         shares = [s["backPressured"] for s in list(self.producers.values()) if "backPressured" in s]
         return sum(shares) / len(shares) if shares else None
 
     @property
     def diagnosis(self) -> Diagnosis:
         """Which subtask slows down this run, and why; of a running one over its last seconds, else over all of it."""
+        if self.mode == "blocking" and not any("seconds" in s for s in self._all()):
+            return _Unknown(OK, 0.0)
         if self.outcome == "running":
             now = time.monotonic()
             if self._judged is not None and now - self._judged[0] < JUDGE_S:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ExchangeAborted, ExchangeError, PeerLost, StallTimeout
-from fastbuf.monitor.figures import ended, hottest, longest
+from fastbuf.monitor.figures import Lately, ended, hottest, longest
 from fastbuf.monitor.links import Links
 from fastbuf.monitor.ticker import Ticker
 from fastbuf.monitor.vitals import Vitals
@@ -152,15 +152,16 @@ class Producer:
 
             vitals = Vitals() if spec.conf.monitor else None
             ticker, links = Ticker(writer), Links()
+            lately = {"blocked": Lately(), "linked": Lately()}
             if vitals is not None:
                 writer.watch_keys(spec.conf.monitor_key_values)
 
             def figures() -> dict[str, Any]:
                 known = vitals.figures() if vitals is not None else {}
-                waited = {
-                    "blocked": longest(writer.blocked_s(), wanted),
-                    "linked": longest(writer.blocked_s(True), wanted),
-                }
+                waited = {}
+                for name, grown in lately.items():
+                    took = writer.blocked_s(name == "linked")
+                    waited[name] = longest(took, wanted, grown.of(took))
                 known.update(hottest(writer))
                 known.update(links.figures(wanted))
                 if ticker.samples is not None:

@@ -15,12 +15,15 @@ export class Line {
   // All of a job's moments, or one more.
   load(found) {
     this.data = [found.at, found.blocked, found.busy, found.recordsPerSecond];
+    this.ran = false;
     this.draw();
   }
 
   add(job, at) {
     const times = this.data[0];
-    if (job.state !== "RUNNING" && times.length && at - times[times.length - 1] < 3600) { if (this.ended) return; this.ended = true; } else this.ended = false;
+    const ran = this.ran;
+    this.ran = job.state === "RUNNING";
+    if (!this.ran && !ran) return; // its last moment is there already
     if (times.length && at - times[times.length - 1] < 0.9) return;
     const known = timed(job.vertices.flatMap((vertex) => vertex.subtasks)); // else there are no shares: null draws nothing
     const blocked = known ? Math.max(0, ...job.edges.filter((edge) => edge.kind === "exchange").map((edge) => edge.blocked)) : null;

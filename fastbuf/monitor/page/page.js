@@ -12,6 +12,10 @@ let latest = null; // the last snapshot that came
 let shown = null; // and the one that is looked at
 let lineOf = null;
 let cameAt = 0;
+let events = null; // the stream of snapshots
+let again = 0; // the timer of the next try, when it was refused
+let refused = false; // for want of a token: no further try helps
+const AGAIN_MS = 2000;
 
 const graph = new Graph(at("graph"), (vertex) => { chosen.vertex = vertex; chosen.subtask = null; render(); });
 const tasks = new Tasks(at("tasks"), at("legend"), (subtask) => { chosen.subtask = chosen.subtask === subtask ? null : subtask; render(); });
@@ -32,6 +36,8 @@ async function fetchJson(path) {
 }
 
 function shut() {
+  refused = true;
+  events?.close();
   say("This page needs its whole address: open the URL that was printed, with all that stands behind the #.");
   tell("not let in", true);
 }
@@ -145,33 +151,51 @@ function took(snapshot) {
 }
 
 function watch() {
-  const events = new EventSource("/events");
-  events.addEventListener("snapshot", (event) => {
+  events?.close();
+  const mine = events = new EventSource("/events");
+  mine.addEventListener("snapshot", (event) => {
     const begin = performance.now();
     took(JSON.parse(event.data));
     document.documentElement.dataset.drawMs = (performance.now() - begin).toFixed(1);
   });
-  events.addEventListener("error", () => tell("connection lost; trying again", true));
-  setInterval(() => {
-    if (chosen.moment === null) tasks.grow();
-    if (events.readyState === EventSource.OPEN && latest) {
-      const late = (performance.now() - cameAt) / 1000;
-      if (late > 5) tell(`no news for ${Math.round(late)} s`, true);
-      else tell(chosen.moment === null ? `live · ${clock(latest.at)}` : `looking back at ${clock(chosen.moment)}`);
-    }
-  }, 200);
+  mine.addEventListener("error", () => {
+    tell("connection lost; trying again", true);
+    // A refusal closes it for good: the driver is another one, or too many pages watch
+    if (mine === events && mine.readyState === EventSource.CLOSED) later();
+  });
 }
+
+function later() {
+  clearTimeout(again);
+  again = setTimeout(start, AGAIN_MS);
+}
+
+function tick() {
+  if (events?.readyState !== EventSource.OPEN || !latest) return;
+  if (chosen.moment === null) tasks.grow();
+  const late = (performance.now() - cameAt) / 1000;
+  if (late > 5) tell(`no news for ${Math.round(late)} s`, true);
+  else tell(chosen.moment === null ? `live · ${clock(latest.at)}` : `looking back at ${clock(chosen.moment)}`);
+}
+
+const given = () => new URLSearchParams(location.hash.slice(1)).get("token");
 
 async function start() {
-  const token = new URLSearchParams(location.hash.slice(1)).get("token");
+  const token = given();
+  clearTimeout(again);
+  refused = false;
   if (token) {
     history.replaceState(null, "", "/");
-    await fetch("/login", { method: "POST", credentials: "same-origin", headers: { "content-type": "application/json" }, body: JSON.stringify({ token }) });
+    lineOf = null; // another driver may have a job of the same name
+    await fetch("/login", { method: "POST", credentials: "same-origin", headers: { "content-type": "application/json" }, body: JSON.stringify({ token }) }).catch(() => null);
   }
   const snapshot = await fetchJson("/snapshot");
-  if (!snapshot) return;
-  took(snapshot);
-  watch();
+  if (snapshot) {
+    took(snapshot);
+    watch();
+  } else if (!refused) later();
 }
 
+addEventListener("hashchange", () => { if (given()) start(); }); // the whole address was put into this tab
+setInterval(tick, 200);
 start();

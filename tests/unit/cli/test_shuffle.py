@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,8 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from fastbuf.cli.app import cli
-from fastbuf.cli.shuffle import find_function
-from fastbuf.errors import ConfigError
+from fastbuf.cli.shuffle import _write, check_target, find_function
+from fastbuf.cli.spark import session
+from fastbuf.errors import ConfigError, ResourceError
 
 
 def test_functions_are_found_by_name() -> None:
@@ -76,3 +79,79 @@ def test_a_source_without_the_key(
     )
     assert result.exit_code == 1
     assert says in result.output
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "says"),
+    [
+        ("data/in.parquet", ".", "delete what is read"),
+        ("data/in.parquet", "data", "delete what is read"),
+        ("data/in.parquet", "link", "delete what is read"),
+        ("data", "data/in.parquet", "delete what is read"),
+        ("data", "data", "delete what is read"),
+        ("/dev/null", "..", "delete the current directory"),
+    ],
+)
+def test_a_target_with_the_source_or_this_directory_is_refused(
+    source: str, target: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    (here / "data").mkdir(parents=True)
+    (here / "data" / "in.parquet").write_bytes(b"precious")
+    (here / "link").symlink_to("data")
+    monkeypatch.chdir(here)
+    with pytest.raises(ConfigError, match=says):
+        check_target(Path(source), Path(target), True)
+
+
+class Written:
+    """A result that Spark would write."""
+
+    @property
+    def write(self) -> Written:
+        return self
+
+    def parquet(self, path: str) -> None:
+        Path(path).mkdir()
+        pq.write_table(pa.table({"x": [1, 2, 3]}), Path(path) / "part-0.parquet")
+
+
+@pytest.mark.parametrize("kept", ["directory", "file", "nothing"])
+def test_what_a_link_points_to_is_replaced(kept: str, tmp_path: Path) -> None:
+    link, behind = tmp_path / "out.parquet", tmp_path / "disk" / "out-1.parquet"
+    behind.parent.mkdir()
+    if kept == "directory":
+        behind.mkdir()
+        (behind / "part-0.parquet").write_bytes(b"old")
+    elif kept == "file":
+        behind.write_bytes(b"old")
+    link.symlink_to(behind)
+    assert _write(cast(Any, Written()), check_target(tmp_path / "in.parquet", link, True)) == 3
+    assert link.is_symlink()
+    assert pq.read_table(link).num_rows == 3
+    assert [path.name for path in behind.parent.iterdir()] == ["out-1.parquet"]
+
+
+def test_errors_of_the_way_to_java_are_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    from py4j.protocol import Py4JNetworkError
+
+    def lost(*_: object, **__: object) -> int:
+        raise Py4JNetworkError("Answer from Java side is empty")
+
+    monkeypatch.setattr("fastbuf.cli.doctor.run", lost)
+    result = CliRunner().invoke(cli, ["doctor"])
+    assert (result.exit_code, result.output) == (1, "Error: Answer from Java side is empty\n")
+
+
+def test_an_error_at_sparks_start_names_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyspark.sql import SparkSession
+
+    def refuse(builder: object) -> SparkSession:
+        raise RuntimeError("Could not parse Master URL: 'x'\n\tat org.apache.spark.SparkContext")
+
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", refuse)
+    match = r"Master URL: 'x'; its log is .*fastbuf-spark-.*\.log"
+    with pytest.raises(ResourceError, match=match) as raised, session("x", "x"):
+        pass
+    Path(str(raised.value).partition("its log is ")[2].partition(";")[0]).unlink()

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,8 +63,15 @@ def test_a_stage_and_a_job_may_be_chosen(server: Server) -> None:
     assert (code, "there are: total-2" in said) == (1, True)
 
 
+def test_any_token_gets_through_its_url() -> None:
+    token = 8 * "a+b&c%20d=#"
+    with serve(monitored.two_in_a_row, token=token) as made:
+        assert made.token == token
+        assert top(made.url, "--once")[0] == 0
+
+
 def test_wrong_addresses_say_what_is_wrong(server: Server) -> None:
-    for url in (server.address, "nonsense", "ftp://x/#token=y"):
+    for url in (server.address, "nonsense", "ftp://x/#token=y", "http://x:80a/#token=y", "http://[x/#token=y"):
         code, said = top(url, "--once")
         assert code == 1
         assert "#token=" in said
@@ -70,6 +80,24 @@ def test_wrong_addresses_say_what_is_wrong(server: Server) -> None:
     with serve(list) as other:
         gone = other.url
     code, said = top(gone, "--once")
+    assert (code, "no page answers" in said) == (1, True)
+    code, said = top("https://127.0.0.1:1/#token=y", "--once", "--authority", __file__)
+    assert (code, "cannot be used as the authority's certificate" in " ".join(said.split())) == (1, True)
+
+
+def test_a_server_of_something_else_is_no_page() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            sock, _ = listener.accept()
+            with sock:
+                sock.recv(4096)
+                sock.sendall(b"SSH-2.0-x\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        code, said = top(f"http://127.0.0.1:{listener.getsockname()[1]}/#token=y", "--once")
+        thread.join()
     assert (code, "no page answers" in said) == (1, True)
 
 
@@ -99,6 +127,21 @@ def test_of_tasks_that_tell_their_rows_alone_no_share_of_their_time_is_told() ->
     console.file.close()
     stages = [line.split() for line in console.export_text().splitlines() if "blocks" in line]
     assert ["producers", "of", "blocks", "2", "-", "-", "-", "82,000", "0"] in stages
+
+
+def test_of_one_that_failed_the_reason_is_told_and_nobody_blamed() -> None:
+    first, second = monitored.two_in_a_row()
+    reason = "consumer 3 failed\nTraceback: ..."
+    second = dataclasses.replace(second, outcome="aborted", reason=reason)
+    first = dataclasses.replace(first, outcome="aborted", reason="its reader ended: " + reason)
+    console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(view(snapshot([first, second], 1.0), None, None, 10))
+    console.file.close()
+    said = console.export_text()
+    assert f"{second.name} failed: consumer 3 failed\n" in re.sub(" +\n", "\n", said)
+    assert "►" not in said
+    assert "Traceback" not in said
+    assert "waits for" not in said.replace("waited for", "")
 
 
 def test_live_it_ends_when_the_page_has_gone(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from fastbuf.monitor.figures import MOST_BYTES, Shares, bounded, level_of, longest
+from fastbuf.monitor.figures import MOST_BYTES, Lately, Shares, bounded, level_of, longest
 
 
 def size(figures: dict[str, object]) -> int:
@@ -48,6 +48,18 @@ def test_no_share_is_less_than_none_or_more_than_all() -> None:
     shares.of({"input": 5.0, "user": 0.0})
     shares._window.popleft()  # the next is compared with that report
     assert shares.of({"input": 0.1, "user": 0.2}) == {"backPressured": 0.0, "idle": 0.0, "busy": 1.0}
+
+
+def test_in_a_long_run_who_is_waited_for_now_is_named_too() -> None:
+    lately, waited = Lately(), [1000.0 + k for k in range(20)]
+    found: dict[str, float] = {}
+    for _ in range(60):
+        waited[3] += 1.0
+        found = longest(waited, list(range(20)), lately.of(waited))
+    assert "3" in found
+    assert {"19", "18", "17", "16"} <= set(found), "and who was waited for longest"
+    assert sum(found.values()) == sum(waited)
+    assert len(found) == 9
 
 
 def test_longest_keeps_all_of_few() -> None:

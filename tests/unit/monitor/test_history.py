@@ -11,6 +11,7 @@ from typing import Any
 import monitored
 import pytest
 
+from fastbuf.cli.replay import Saved
 from fastbuf.errors import ConfigError
 from fastbuf.monitor import Exchange, History, Recorder
 from fastbuf.monitor import history as module
@@ -84,6 +85,34 @@ def test_the_last_32_runs_stay() -> None:
     assert [exchange.id for exchange in recorder.history.exchanges()] == [f"run-{n}" for n in range(18, 50)]
 
 
+def test_of_more_than_32_runs_that_have_ended_none_is_added_again() -> None:
+    runs = [small(number, "ok", id=f"run-{number}") for number in range(40)]
+    history = History()
+    history.add({"at": 1.0, "jobs": []}, runs)
+    kept = [(id, packed) for id, packed in history._runs.items()]
+    assert [id for id, _ in kept] == [f"run-{n}" for n in range(8, 40)]
+    history.add({"at": 2.0, "jobs": []}, runs)
+    assert all(a[1] is b[1] for a, b in zip(kept, history._runs.items(), strict=True)), "packed once"
+    history.add({"at": 9.0, "jobs": []})
+    assert len(history._ended) == 32, "of runs that are told of no more"
+
+
+def test_a_replay_adds_nothing_to_what_it_shows(tmp_path: Path) -> None:
+    recorder, clock = watched(5)
+    now = [small(500), small(7, "ok", id="b")]
+    Recorder(lambda: now, recorder.history, clock).look()
+    path = tmp_path / "seen.json"
+    recorder.history.save(path, running=now[:1])
+    saved = Saved.load(path)
+    lines = [saved.line(job) for job in "ab"]
+    replay = Recorder(saved.exchanges, saved, clock)
+    for _ in range(3):
+        clock.now += 86_400
+        shown = replay.look()
+        assert {job["id"]: job["state"] for job in shown["jobs"]} == {"a": "CANCELED", "b": "FINISHED"}
+    assert [saved.line(job) for job in "ab"] == lines
+
+
 def test_figures_that_come_after_the_end_are_kept() -> None:
     """A run of the blocking mode is told of task by task, and is over from the first."""
     clock, now = Clock(), [small(1, "ok")]
@@ -150,6 +179,24 @@ def test_totals_only_grow_over_attempts_and_runs() -> None:
         recorder.look()
     assert ("x", "consumers") not in recorder.totals.records
     assert len({labels[0] for labels in recorder.totals.task_seconds}) == 32
+
+
+def test_totals_do_not_add_again_what_falls_a_little_or_is_left_out_for_a_while() -> None:
+    user, blocked = [5.0, 5.2, 5.19, 5.3], [{"1": 3.0}, {"2": 4.0}, {"1": 3.5}, {"1": 3.4, "2": 4.0}]
+    clock, now = Clock(), [small(10)]
+    recorder = Recorder(lambda: now, clock=clock)
+    for second, (took, waits) in enumerate(zip(user, blocked, strict=True)):
+        told = {"records": 10, "seconds": {"user": took, "input": float(second)}, "blocked": waits, "state": "user"}
+        now[0] = Exchange("a", "x", producers={0: told})
+        recorder.look()
+    totals = recorder.totals
+    assert totals.task_seconds["x", "producers", "0", "user"] == pytest.approx(5.3)
+    assert totals.blocked_seconds == pytest.approx({("x", "1"): 3.5, ("x", "2"): 4.0})
+    # Without records to compare, a new attempt is known by its time
+    now[0] = Exchange("a", "x", producers={0: {**told, "seconds": {"user": 1.0}, "blocked": {"1": 0.5}}})
+    recorder.look()
+    assert totals.task_seconds["x", "producers", "0", "user"] == pytest.approx(6.3)
+    assert totals.blocked_seconds["x", "1"] == pytest.approx(4.0)
 
 
 def test_a_chrome_trace_has_what_each_task_did() -> None:

@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import socket
+import struct
 import threading
 import time
 import urllib.request
@@ -18,8 +19,10 @@ import fastbuf as fb
 from fastbuf.errors import AuthenticationError, ConfigError, PeerLost
 from fastbuf.exchange.sampler import Sampler
 from fastbuf.json_frames import pack
+from fastbuf.monitor import Recorder
 from fastbuf.monitor.collector import MOST_STRANGERS
 from fastbuf.monitor.figures import MOST_BYTES
+from fastbuf.monitor.metrics import DIAGNOSIS, measure
 from fastbuf.monitor.snapshot import snapshot
 
 ROWS = fb.RowSerializer(fb.Schema.of(k="int64", text="string"))
@@ -242,6 +245,11 @@ def test_a_stranger_learns_nothing_and_tells_nothing() -> None:
             sock.recv(1000)
             sock.sendall(b"\xff\xff\xff\xff")  # a frame of four gigabytes
             assert sock.recv(1000) == b""
+        with socket.create_connection(address[:2]) as sock:
+            sock.settimeout(SOON_S)
+            sock.recv(1000)
+            sock.sendall(struct.pack(">I", 2000) + 2000 * b"[")  # deeper than the parser goes
+            assert sock.recv(1000) == b""
         silent = [socket.create_connection(address[:2]) for _ in range(MOST_STRANGERS + 5)]
         env.monitor.report_to(address)  # there is room for who knows the secret
         for sock in silent:
@@ -328,6 +336,91 @@ def test_a_monitor_that_goes_stops_no_task() -> None:
         assert list(gate) == [(1, TEXT)]
 
 
+def test_an_environment_is_closed_also_after_its_monitor(env: fb.ShuffleEnvironment) -> None:
+    with fb.Monitor.listen() as monitor:
+        assert monitor.address is not None
+        env.monitor.report_to(monitor.address)
+        writer, (gate,) = env.exchange(serializer=ROWS)
+        env.monitor.look(tell=True)
+    mine = env.monitor._socket
+    assert mine is not None
+    mine.shutdown(socket.SHUT_WR)  # so that the last report fails, as it does some time after a monitor has gone
+    env.close()
+    del writer, gate
+
+
+def test_a_second_monitor_is_told_of_exchanges_that_run_already(env: fb.ShuffleEnvironment) -> None:
+    writer, (gate,) = env.exchange(serializer=ROWS)
+    writer.emit((1, TEXT))
+    for _ in range(2):
+        with fb.Monitor.listen() as monitor:
+            assert monitor.address is not None
+            env.monitor.report_to(monitor.address)
+            assert until(lambda monitor=monitor: any(found["producers"] for found in monitor.snapshot()))
+        until(lambda: env.monitor._socket is None)
+    writer.abort()
+    del gate
+
+
+def test_a_thread_with_the_ident_of_one_that_has_ended_is_another_task(env: fb.ShuffleEnvironment) -> None:
+    """The C library gives the ident of a thread that has ended to the next one."""
+    env.monitor.start()
+    idents, writers, kept = [], [], []
+    for _ in range(2):
+        writer, gates = env.exchange(serializer=ROWS)
+        kept.append(gates)
+        writers.append(writer)
+
+        def write(writer: Any = writer) -> None:
+            idents.append(threading.get_ident())
+            for k in range(100):
+                writer.emit((k, TEXT))
+                time.sleep(0.01)
+            env.monitor.look(tell=True)
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        thread.join()
+    if idents[0] != idents[1]:
+        pytest.skip("this C library gave it another ident")
+    first, second = (found["producers"][0] for found in env.monitor.snapshot())
+    assert first["task"] != second["task"]
+    for told in (first, second):
+        assert sum(told["seconds"].values()) < 60
+        assert told["cpu_s"] > 0
+        assert sum(told["frames"].values()) > 0
+    writers[1].emit((1, TEXT))  # this thread writes to the second
+    env.monitor.look(tell=True)
+    assert env.monitor.snapshot()[1]["producers"][0]["task"] not in (first["task"], second["task"])
+    for writer in writers:
+        writer.abort()
+
+
+def test_a_thread_of_a_pool_brings_no_figures_of_its_earlier_exchange(env: fb.ShuffleEnvironment) -> None:
+    env.monitor.start()
+
+    def first(writer: Any) -> None:
+        for k in range(60):
+            writer.emit((k, TEXT))
+            time.sleep(0.01)
+
+    def second(writer: Any) -> None:
+        for k in range(60):
+            writer.emit((k, TEXT))
+            time.sleep(0.01)
+
+    for work in (first, second):
+        writer, (gate,) = env.exchange(serializer=ROWS)
+        work(writer)
+        env.monitor.look(tell=True)
+        found = env.monitor.snapshot()[-1]["producers"][0]
+        lines = {line.split()[1] for line in found["frames"]}
+        assert lines & {"first", "second"} == {work.__name__}
+        writer.close()
+        assert len(list(gate)) == 60
+        gate.close()
+
+
 def test_a_page_of_this_process(env: fb.ShuffleEnvironment) -> None:
     pytest.importorskip("uvicorn", reason="pip install 'fastbuf[monitor]'")
     slow = Slow(env, 0.01)
@@ -398,6 +491,26 @@ def told(gate: str, task: str, writer: bool, running: bool = True) -> dict[str, 
     doing = {"state": "user"} if running else {}
     figures = {"records": 1, "seconds": {"user": 1.0}, "task": task, **doing}
     return {"id": f"{gate}-{writer}", "writer": writer, "stage": "", "number": 0, **where, "figures": figures}
+
+
+def test_writers_and_gates_of_one_stage_name_are_told_apart() -> None:
+    """A root among the producers is shown there, and the metric of a diagnosis has the exchange's name."""
+    monitor = fb.Monitor()
+    for second in range(1, 14):
+        reports = [told("a", "1", True), told("a", "2", False)]
+        for report, seconds in zip(reports, ({"user": 1.0 * second}, {"input": 1.0 * second}), strict=True):
+            figures = {**report["figures"], "seconds": seconds, "records": 10 * second}
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(time, "monotonic", lambda second=second: 1000.0 + second)
+                monitor.take([{**report, "stage": "total", "figures": figures}])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "monotonic", lambda: 1013.0)
+        assert monitor.snapshot()[0]["stages"] == ("producers of total", "total")
+        recorder = Recorder(monitor.exchanges)
+        (root,) = recorder.look()["jobs"][0]["diagnosis"]["roots"]
+        assert (root["vertex"], root["stage"]) == ("0-producers", "producers of total")
+        (labels,) = dict(measure(recorder))[DIAGNOSIS]
+        assert labels[:3] == ("total", "producers", "all")
 
 
 def test_many_ways_lead_to_an_exchange_and_each_is_looked_at_once() -> None:

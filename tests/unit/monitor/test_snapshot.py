@@ -7,6 +7,7 @@ import json
 import math
 
 import monitored
+import pytest
 
 from fastbuf.monitor import Diagnosis, Exchange, Root, snapshot
 from fastbuf.monitor.flamegraph import flamegraph
@@ -92,6 +93,16 @@ def test_tasks_that_tell_nothing_are_shown_all_the_same() -> None:
     assert [vertex["records"] for vertex in job["vertices"]] == [3, 0]
     assert job["diagnosis"] is None
     assert shares({"seconds": {"user": 1.0, "credit": 3.0}}) == {"backPressured": 0.75, "idle": 0.0, "busy": 0.25}
+
+
+@pytest.mark.parametrize("outcome", ["aborted", "cancelled", "ok"])
+def test_of_a_run_that_has_ended_no_task_runs(outcome: str) -> None:
+    told = monitored.producer(15.0, 0)
+    made = Exchange("a", "x", outcome=outcome, producers={0: told}, consumers={0: monitored.consumer(3.0)})
+    (job,) = snapshot([made], 0.0)["jobs"]
+    assert [vertex["running"] for vertex in job["vertices"]] == [0, 0]
+    assert not any({"state", "target"} & set(task) for vertex in job["vertices"] for task in vertex["subtasks"])
+    assert job["vertices"][0]["subtasks"][0]["lost"] == pytest.approx(15.1)
 
 
 def test_it_is_json_whatever_the_figures_are() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from fastbuf.monitor import Diagnosis
 from fastbuf.monitor.verdict import Reports, Sides, verdicts
 
@@ -136,3 +138,59 @@ def test_two_exchanges_in_a_row_name_the_root_at_the_end() -> None:
     assert places(found["b"]) == [("sink", None, "user_function")]
     assert places(found["a"]) == [("sink", None, "user_function")]
     assert found["a"].roots[0].exchange == "b"
+
+
+def test_an_exchange_with_one_side_or_a_new_one_silences_no_other() -> None:
+    told = Told(lambda t: True)
+    for _ in range(12):
+        told.second()
+    sides = Sides(told.producers, told.consumers, "source", "total")
+    new = Told(lambda t: False)
+    new.now = told.now - 1.0
+    new.second()
+    others = {
+        "one side": Sides({0: told.producers[0]}, {}),
+        "none": Sides({}, {}),
+        "new": Sides(new.producers, new.consumers),
+        "new behind it": Sides(dict(told.consumers), new.consumers),
+    }
+    for name, other in others.items():
+        assert places(verdicts({"e": sides, name: other}, told.now)["e"]) == [ROOT], name
+        assert verdicts({"e": sides, name: other}, told.now)[name].roots == [], name
+
+
+def entering(table: str, limit: int) -> Reports:
+    """A name that has grown for 1,000 s enters a full table at 1,020 s; another one leaves it."""
+    reports, full = Reports(), {str(k): 200.0 + k for k in range(limit)}
+    for second in range(1000, 1024):
+        shown = dict(full) if second < 1020 else {**full, "9": 200.5 + (second - 1020) / 2}
+        if second >= 1020:
+            del shown["0"]
+        if table == "blocked":
+            shown["rest"] = 500.0
+        reports.add({"state": "user", "seconds": {"user": float(second)}, table: shown}, float(second))
+    return reports
+
+
+@pytest.mark.parametrize(("table", "limit"), [("blocked", 8), ("unsent", 8), ("frames", 5)])
+def test_what_enters_a_full_table_does_not_count_from_nothing(table: str, limit: int) -> None:
+    reports = entering(table, limit)
+    assert reports.between(1015.0, 1020.0).get((table, "9"), 0.0) == 0
+    assert reports.between(1018.0, 1023.0)[table, "9"] == 1.5
+
+
+def test_what_enters_a_table_with_room_counts_from_nothing() -> None:
+    reports = Reports()
+    for second in range(100, 110):
+        table = {"1": 3.0, **({"2": second - 104.0} if second > 104 else {})}
+        reports.add({"seconds": {"user": float(second)}, "blocked": table}, float(second))
+    assert reports.between(104.0, 109.0)["blocked", "2"] == 5
+
+
+def test_what_left_a_full_table_and_returns_has_grown_evenly() -> None:
+    reports, full = Reports(), {str(k): 200.0 + k for k in range(7)}
+    for second in range(1000, 1012):
+        other = {"8": 150.0} if 1003 <= second < 1009 else {"9": 100.0 + 5 * (second - 1000)}
+        figures = {"seconds": {"user": float(second)}, "blocked": {**full, **other, "rest": 100.0}}
+        reports.add(figures, float(second))
+    assert reports.between(1004.0, 1009.0)["blocked", "9"] == pytest.approx(25)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -34,3 +35,51 @@ def test_what_started_sparks_daemon_is_no_code_of_a_task() -> None:
     frame = made["manager"](made["worker"])
     assert vitals.line_of(frame) is None
     assert vitals.stack_of(frame) == "threading.py:3 worker"
+
+
+def test_a_users_archive_is_the_users_code_and_sparks_is_not() -> None:
+    assert vitals._is_users("/tmp/spark-1/userFiles-2/etl-1.0.zip/etl/clean.py")
+    assert not vitals._is_users("/opt/spark/python/lib/pyspark.zip/pyspark/worker.py")
+    assert not vitals._is_users("/opt/spark/python/lib/py4j-0.10.9.9-src.zip/py4j/protocol.py")
+
+
+def test_in_a_long_run_the_line_that_runs_now_is_named_too() -> None:
+    found = vitals.Vitals()
+    try:
+        found._frames.update({f"a.py:{k} f": 1000 + k for k in range(9)})
+        found._frames["new.py:1 g"] = 3
+        found._lately.extend(["new.py:1 g"] * 3)
+        assert found.figures()["frames"] == {
+            **{f"a.py:{k} f": 1000 + k for k in (8, 7, 6, 5)},
+            "new.py:1 g": 3,
+        }
+    finally:
+        found.close()
+
+
+def test_figures_since_a_mark_are_of_what_came_after_it() -> None:
+    found = vitals.Vitals()
+    try:
+        found._frames.update({"a.py:1 f": 10, "b.py:1 f": 9})
+        found._gc_s = 2.0
+        mark = found.mark()
+        found._frames.update({"b.py:1 f": 1, "c.py:1 f": 3})
+        found._gc_s = 2.5
+    finally:
+        found.close()
+    said = found.figures(mark)
+    assert said["frames"] == {"c.py:1 f": 3, "b.py:1 f": 1}
+    assert said["gc_s"] == 0.5
+    assert found.figures()["frames"] == {"a.py:1 f": 10, "b.py:1 f": 10, "c.py:1 f": 3}
+    assert said.get("cores") == found.figures().get("cores")
+
+
+def test_a_sample_after_an_idle_hour_is_one_of_few() -> None:
+    found = vitals.Vitals()
+    try:
+        frame = sys._getframe()
+        found._stack(0.0, frame, (0.0, 0.0))
+        found._stack(3600.0, frame, (0.0, 0.0))
+        assert sum(found._stacks["off"].values()) == vitals.MOST_MISSED
+    finally:
+        found.close()

@@ -256,6 +256,14 @@ def test_a_run_under_way_is_judged_by_its_last_seconds(monkeypatch: pytest.Monke
     assert [root.subtask for root in run.diagnosis.roots] == [1]  # of all its time
 
 
+def test_of_a_blocking_run_whose_tasks_tell_their_rows_alone_nothing_is_known() -> None:
+    run = RunSummary("x", "total", "blocking", outcome="ok")
+    run.producers[0] = {"records": 5, "bytes": 9}
+    for run.outcome in ("running", "ok"):
+        assert run.diagnosis.sentence.startswith("Nothing is known of what holds up this exchange: in blocking mode")
+        assert (run.diagnosis.level, run.diagnosis.roots) == ("OK", [])
+
+
 def a_run() -> RunSummary:
     run = RunSummary("x", "[red]total[/red]", "pipelined", epoch=3, tasks=4)
     run.producers[0] = {"records": 1_000_000, "bytes": 3 << 20}
@@ -271,6 +279,8 @@ def test_what_a_run_shows() -> None:
     assert run.left_s == 12.0, "one of four took four seconds"
     empty = RunSummary("x", "n", "pipelined")
     assert (empty.back_pressured, empty.left_s) == (None, None)
+    run.outcome = "aborted"
+    assert run.back_pressured is None, "of a task whose last figures were not told"
     run.outcome = "ok"
     assert run.left_s is None
 
@@ -298,6 +308,17 @@ def drawn(terminal: bool, runs: list[RunSummary], monkeypatch: pytest.MonkeyPatc
         for _ in range(3 if terminal else 0):
             assert asked.acquire(timeout=10.0)
     return page.getvalue()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_the_bar_gives_the_terminal_back_also_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rich.console import Console
+
+    monkeypatch.setattr("fastbuf_spark.api.progress.progress", lambda: 1 // 0)
+    monkeypatch.setattr("fastbuf_spark.api.progress.EVERY_S", 0.01)
+    with ProgressBar(Console(file=io.StringIO(), force_terminal=True)) as bar:
+        bar._thread.join()
+    assert not bar._live.is_started
 
 
 def test_the_bar_shows_rows_bytes_and_pressure_and_takes_a_name_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
