@@ -1,6 +1,6 @@
 # Map of an input gate: gives out what all producers sent, as record batches or records.
 #
-# One thread reads at a time (guarded by `lock`); any thread may abort or close.
+# One thread polls at a time (guarded by `lock`); any thread may abort or close.
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint32_t
 
@@ -26,7 +26,7 @@ cdef class InputGate:
     cdef readonly unsigned int gate_id
     cdef readonly unsigned long long epoch
     cdef readonly bytes secret
-    cdef readonly bint finished
+    cdef bint ended                         # all channels were read to their ends
     cdef fb_au32 is_closed                  # 1: `close` was called; read without the GIL too
     cdef readonly bint freed
     cdef bint untold                        # aborted; producers read in place must still be told.  Guarded by the GIL
@@ -46,7 +46,7 @@ cdef class InputGate:
     cdef int64_t quiet_ns                   # time that all calls waited since data last came
     cdef fb_activity doing                  # what its reader does
     cdef readonly unsigned long read_by     # thread that read last, 0: none has.  Guarded by the GIL
-    cdef list pending                       # records that __next__ gives out one by one, from pending_at on
+    cdef list pending                       # records to be given out one by one, from pending_at on
     cdef Py_ssize_t pending_at
 
     cdef bint spin(self, uint32_t key, int64_t until, SharedLook *looks, int channels) noexcept nogil
@@ -56,5 +56,8 @@ cdef class InputGate:
     cdef bint complete(self) except -1
     cdef int stall(self, bint forever) except -1
     cdef object read(self, timeout)
+    cdef bint has_pending(self) noexcept
+    cdef object next_pending(self)
+    cdef list take_pending(self)
     cdef int check_outside(self) except -1
     cdef int check_process(self) except -1

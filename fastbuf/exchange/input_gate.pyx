@@ -96,6 +96,9 @@ cdef class InputGate:
 
     Iterate over it, or call :meth:`poll`. It gives out :class:`pyarrow.RecordBatch` for a columnar serializer,
     :class:`LazyRows` if it is lazy, else records. There is no order between channels.
+
+    A loop, also an ``async for``, that stops early leaves the rest to the next loop or poll. Several threads may read a
+    gate: each item goes to one of them, in no order.
     """
 
     def __cinit__(self, *arguments, **named):
@@ -340,7 +343,7 @@ cdef class InputGate:
         self.read_by = <unsigned long> PyThread_get_thread_ident()
         if fb_activity_state(&self.doing) != FB_RUNS:
             fb_activity_enter(&self.doing, FB_RUNS, 0, now)
-        if self.finished:
+        if self.ended and not self.has_pending():
             return None
         self.check_process()
         if self.intake.within:
@@ -349,6 +352,8 @@ cdef class InputGate:
             if fb_u32_load_acquire(&self.is_closed):
                 raise ExchangeClosed(f"gate {self.gate_id} is closed")
             failure_raise(&self.core.failure)
+            if self.has_pending():
+                return self.take_pending()
             # The order of an eventcount: read the epoch, check for data, announce the sleep, sleep.
             key = fb_event_epoch(self.core.event)
             now = fb_now_ns()
@@ -358,8 +363,9 @@ cdef class InputGate:
             if intake.enough():
                 return intake.give_out()
             if self.complete():
-                self.finished = True
-                return intake.give_out() if intake.waiting() else None
+                got = intake.give_out() if intake.waiting() else None
+                self.ended = True       # not before: a gate that fails has not ended
+                return got
             now = fb_now_ns()
             if came:
                 self.quiet_ns = 0
@@ -447,19 +453,46 @@ cdef class InputGate:
                 raise StopIteration
             return got
         while True:
-            if self.pending_at < len(self.pending):
-                record = self.pending[self.pending_at]
-                self.pending[self.pending_at] = None        # keep no reference to a record that was given out
-                self.pending_at += 1
-                return record
+            if self.has_pending():
+                return self.next_pending()
             got = self.poll()
             if got is None:
-                self.pending = []
                 raise StopIteration
             if isinstance(got, Event):
                 return got
-            self.pending = <list> got
-            self.pending_at = 0
+            self.keep(got)
+
+    # What is pending is guarded by the GIL: nothing below runs other code between a look at it and a change of it.
+
+    @cython.final
+    cdef bint has_pending(self) noexcept:
+        return self.pending_at < len(self.pending)
+
+    @cython.final
+    cdef object next_pending(self):
+        record = self.pending[self.pending_at]
+        self.pending[self.pending_at] = None        # keep no reference to a record that was given out
+        self.pending_at += 1
+        return record
+
+    cdef list take_pending(self):
+        cdef list fresh = []
+        cdef list found = self.pending
+        cdef Py_ssize_t at = self.pending_at
+        self.pending, self.pending_at = fresh, 0
+        del found[:at]
+        return found
+
+    def keep(self, list records not None):
+        """Give out these records one by one, after those that other readers kept."""
+        if self.has_pending():
+            self.pending.extend(records)
+        else:
+            self.pending, self.pending_at = records, 0
+
+    def kept(self, default):
+        """The next record that a reader kept; `default`: there is none."""
+        return self.next_pending() if self.has_pending() else default
 
     # ---- in an event loop
 
@@ -549,7 +582,7 @@ cdef class InputGate:
             return
         self.check_outside()
         fb_u32_store_release(&self.is_closed, 1)
-        if reason is not None and not self.finished:
+        if reason is not None and not self.ended:
             text = str(reason).encode("utf-8", "replace")
             failure_set(&self.core.failure, FAIL_ABORTED, text, len(text))
         gate_notify(self.core)       # a reader that waits in another thread raises ExchangeClosed
@@ -641,6 +674,11 @@ cdef class InputGate:
             f"{expected} channels have connected; {'; '.join(waiting[:8]) or 'none is open'}; pool: {self.pool.in_use} "
             f"segments in use, limit {self.pool.limit}. The producers are slow or stuck, or were not started; "
             f"raise stall_timeout_s ({self.config.stall_timeout_s}; None: no limit)")
+
+    @property
+    def finished(self):
+        """Whether everything was read and given out."""
+        return self.ended and not self.has_pending()
 
     @property
     def closed(self):
