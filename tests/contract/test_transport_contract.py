@@ -7,6 +7,7 @@ the host get.
 
 from __future__ import annotations
 
+import array
 import contextlib
 import secrets
 import statistics
@@ -375,6 +376,25 @@ def test_an_event_passes_where_data_has_no_credit(rig: Rig) -> None:
         time.sleep(0.001)  # what the I/O thread can take away, it has
     thread, _ = in_thread(lambda: (writers[0].emit_event(fb.Watermark(-1)), writers[0].close()))
     assert list(gates[0]) == [fb.Watermark(k) for k in (*range(sent), -1)]
+    thread.join(10)
+
+
+def test_an_event_of_items_longer_than_a_byte(rig: Rig) -> None:
+    """The bytes are counted, not the items, and later changes of the memory are not seen."""
+    memory = array.array("q", [1, 2])
+    event = fb.UserEvent(memoryview(memory))
+    sent = memory.tobytes()
+    memory[0] = 3
+    (writer,), (gate,) = rig.make()
+    with pytest.raises(ValueError, match="of 32000 bytes: at most 4095"):
+        fb.UserEvent(memoryview(array.array("q", [0] * 4000)))
+    long = fb.UserEvent(b"")
+    object.__setattr__(long, "payload", bytes(5000))
+    with pytest.raises(ValueError, match="of 5001 bytes: at most 4096"):
+        writer.emit_event(long)
+    writer.emit_event(event)
+    thread, _ = in_thread(writer.close)
+    assert list(gate) == [fb.UserEvent(sent)]
     thread.join(10)
 
 
