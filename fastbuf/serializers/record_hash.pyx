@@ -111,6 +111,8 @@ cdef class _Field:
             if isinstance(value, str):      # in place: the string caches its UTF-8
                 chars = PyUnicode_AsUTF8AndSize(value, &length)
                 return fb_hash_bytes(<const uint8_t *> chars, length, h)
+            if not isinstance(value, (bytes, bytearray, memoryview)):
+                raise TypeError("bytes are needed")     # bytes() of a number would be that many zeros
             text = bytes(value)
             return fb_hash_bytes(<const uint8_t *> <const char *> text, len(text), h)
         if self.kind == INT:
