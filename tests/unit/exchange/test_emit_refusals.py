@@ -263,6 +263,9 @@ def test_a_refused_object_is_pickled_anew(length: int) -> None:
 @pytest.mark.parametrize("key", [1 << 40, 3, [1, 2], np.int64(5)])
 def test_a_key_that_should_be_bytes_is_refused_by_name(kind: str, key: Any) -> None:
     """``bytes(n)`` of an int would be that many zeros."""
-    with exchange(fb.RowSerializer(fb.Schema.of(k=kind)), selector=fb.hash_by("k")) as (writer, _):
-        with pytest.raises(RecordError, match=r"record 0: .*'k'"):
-            writer.emit((key,))
+    rows = fb.RowSerializer(fb.Schema.of(k=kind))
+    with (
+        exchange(rows, selector=fb.hash_by("k")) as (writer, _),
+        pytest.raises(RecordError, match=r"record 0: .*'k'"),
+    ):
+        writer.emit((key,))
