@@ -11,6 +11,8 @@ from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
+from fastbuf.serializers.lazy cimport LazyRow
+
 from fastbuf.errors import SchemaError
 
 cdef extern from "fb_murmur3.h" nogil:
@@ -63,7 +65,7 @@ cdef object field_of(object record, Py_ssize_t place, str name):
         return (<tuple> record)[place]
     if isinstance(record, list):
         return (<list> record)[place]
-    if isinstance(record, dict):
+    if isinstance(record, (dict, LazyRow)):     # a lazy row has attributes of its own
         return record[name]
     return getattr(record, name)
 
