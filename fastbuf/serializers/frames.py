@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fastbuf.errors import SchemaMismatch
+from fastbuf.serializers.column_wire import decoded
 
 
 def is_stream(data: Any) -> bool:
@@ -36,7 +37,8 @@ def table_of(data: Any, schema: Any = None) -> Any:
         return table
     for at, (own, wanted) in enumerate(zip(table.schema, schema, strict=True)):
         if own.type != wanted.type and values_of(own.type) == values_of(wanted.type):
-            table = table.set_column(at, wanted, _laid_out(table.column(at), wanted.type))
+            chunks = [decoded(chunk, wanted.type) for chunk in table.column(at).chunks]
+            table = table.set_column(at, wanted, pyarrow.chunked_array(chunks, wanted.type))
     return table
 
 
@@ -48,15 +50,6 @@ def _index_columns(own: Any, schema: Any) -> list[str]:
         for name in own.names
         if name in index and (name.startswith("__index_level_") if schema is None else name not in schema.names)
     ]
-
-
-def _laid_out(column: Any, wanted: Any) -> Any:
-    import pyarrow
-
-    if not pyarrow.types.is_dictionary(column.type):
-        return column.cast(wanted)
-    # pyarrow cannot cast a dictionary of views.
-    return pyarrow.chunked_array([c.dictionary.cast(wanted).take(c.indices) for c in column.chunks], wanted)
 
 
 def batch_of(data: Any, schema: Any = None) -> Any:

@@ -162,3 +162,32 @@ assert not {"pandas", "polars"} & set(sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_categories_of_polars_without_a_schema() -> None:
+    """pyarrow can cast no dictionary of views."""
+    frame = pl.DataFrame({"c": ["b", "a", None, "b"]}, schema={"c": pl.Categorical})
+    serializer = fb.ColumnarSerializer()
+    got = serializer.loads(serializer.dumps(frame))
+    assert got.schema == serializer.arrow_schema
+    assert got.to_pydict() == {"c": ["b", "a", None, "b"]}
+    with fb.ShuffleEnvironment(segments=16, segment_size=4096) as env:
+        writer, (gate,) = env.exchange(serializer)
+        writer.emit_batch(frame)
+        writer.emit_batch(frame.slice(1, 2))
+        writer.close()
+        assert pa.Table.from_batches(gate).to_pydict() == {"c": ["b", "a", None, "b", "a", None]}
+
+
+@pytest.mark.parametrize("learnt", [True, False])
+def test_no_order_of_categories_is_claimed(learnt: bool) -> None:
+    """They come in the order in which their values do."""
+    values = pd.Categorical(["mid", "low", "mid"], categories=["low", "mid", "high"], ordered=True)
+    batch = pa.RecordBatch.from_pandas(pd.DataFrame({"c": values}), preserve_index=False)
+    assert batch.schema.field("c").type.ordered
+    serializer = fb.ColumnarSerializer() if learnt else fb.ColumnarSerializer(batch.schema)
+    got = serializer.loads(serializer.dumps(batch))
+    assert got.schema == serializer.arrow_schema
+    assert got.to_pydict() == {"c": ["mid", "low", "mid"]}
+    assert not got.schema.field("c").type.ordered
+    assert not got.to_pandas()["c"].cat.ordered
