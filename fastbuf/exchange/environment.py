@@ -277,7 +277,8 @@ class ShuffleEnvironment:
         selector
             Chooses the target of each record; default: each in turn (:func:`round_robin`).
         on_peer_loss
-            ``"error"``: the writer fails if a consumer is lost; ``"cancel"``: a lost consumer counts as cancelled.
+            ``"error"``: the writer fails if a consumer is lost; ``"cancel"``: a lost consumer counts as cancelled, and
+            so does, over TCP, one that does not listen yet.
         maximum
             Most segments the writer may hold.
         partition_type
