@@ -333,11 +333,12 @@ class ShuffleEnvironment:
             raise
 
     def _reach(self, partition: ResultPartition, index: int, target: Any) -> None:
+        credentials = partition.credentials
         if isinstance(target, InputGate):
+            target.check_producer(credentials["epoch"], credentials["fingerprint"])
             target.add_local(partition, index)
             partition.meets(index, gate_key(target.secret, target.epoch, target.gate_id), "")
         else:
-            credentials = partition.credentials
             if isinstance(target, GateAddress):
                 credentials = {**credentials, "secret": target.secret}
             host, port, gate_id = target[:3]

@@ -10,6 +10,7 @@ from fastbuf.exchange.doorbell cimport Doorbell
 from fastbuf.exchange.driver cimport Driver, DriveState
 from fastbuf.exchange.gate_core cimport GateCore
 from fastbuf.exchange.gate_intake cimport GateIntake
+from fastbuf.exchange.input_channel cimport ChannelKind, InputChannel
 from fastbuf.exchange.shared_reader cimport SharedLook
 from fastbuf.flow.credit_ledger cimport CreditLedger
 from fastbuf.memory.local_buffer_pool cimport LocalBufferPool
@@ -53,6 +54,8 @@ cdef class InputGate:
     cdef void sleep(self, uint32_t key, int64_t until, SharedLook *looks, int channels, Driver *driver,
                     bint alone) noexcept nogil
     cdef int64_t give_out_ns(self) noexcept
+    # A new channel, of any transport; SequenceError: its number is in use, or the gate has all its channels.
+    cdef InputChannel *open_channel(self, uint32_t number, ChannelKind kind, int64_t flush_ns) except NULL
     cdef bint complete(self) except -1
     cdef int stall(self, bint forever) except -1
     cdef object read(self, timeout)

@@ -57,7 +57,7 @@ from fastbuf.exchange.gate_core cimport (
 )
 from fastbuf.exchange.gate_intake cimport GateIntake
 from fastbuf.exchange.gate_report cimport audit_gate, gate_gauges, stalled_channels
-from fastbuf.exchange.input_channel cimport CHANNEL_LOCAL, CHANNEL_SHARED, ChannelCounters, InputChannel
+from fastbuf.exchange.input_channel cimport CHANNEL_LOCAL, CHANNEL_SHARED, ChannelCounters, ChannelKind, InputChannel
 from fastbuf.exchange.result_partition cimport ResultPartition
 from fastbuf.exchange.result_subpartition cimport Subpartition
 from fastbuf.exchange.shared_block cimport SHARED_ABORTED, SHARED_CANCELLED
@@ -72,7 +72,7 @@ from fastbuf.serializers.serializer cimport Serializer
 
 from fastbuf.checks import MOST_SEGMENTS
 from fastbuf.config import FLOW_CONTROLS
-from fastbuf.errors import ConfigError, ExchangeClosed, ResourceError, SequenceError, StallTimeout
+from fastbuf.errors import ConfigError, ExchangeClosed, ResourceError, SchemaMismatch, SequenceError, StallTimeout
 from fastbuf.exchange import asynchronous
 from fastbuf.exchange.address import GateAddress
 from fastbuf.exchange.events import Event
@@ -160,16 +160,35 @@ cdef class InputGate:
 
     # ---- channels
 
+    def check_producer(self, epoch, fingerprint):
+        """Raises if a producer of this epoch and schema does not belong to this gate."""
+        cdef unsigned long long own = self.serializer.fingerprint
+        if epoch != self.epoch:
+            raise SequenceError(f"the producer's epoch {epoch} is not this run's")
+        if fingerprint != own:
+            raise SchemaMismatch(f"the producer's schema {fingerprint:016x} is not the consumer's {own:016x}")
+
+    cdef InputChannel *open_channel(self, uint32_t number, ChannelKind kind, int64_t flush_ns) except NULL:
+        cdef uint32_t i, n = gate_channels(self.core)
+        cdef InputChannel *c
+        if self.channels is not None and n >= <uint32_t> self.channels:
+            for i in range(n):
+                if gate_channel(self.core, i).number == number:
+                    break
+            else:
+                raise SequenceError(f"channel {number} is one too many: its gate has all its channels ({n})")
+        c = gate_open_channel(self.core, number, kind, flush_ns)
+        if c == NULL:
+            raise SequenceError(f"channel {number} is connected already, or gate {self.gate_id} is closed")
+        return c
+
     def add_local(self, ResultPartition partition, int index):
         """Read subpartition `index` of a partition of this process in place (a local channel)."""
         cdef Subpartition *s = &partition.subs[index]
         cdef InputChannel *c
         if fb_u32_load_acquire(&self.is_closed):
             raise ExchangeClosed(f"gate {self.gate_id} is closed")
-        c = gate_open_channel(self.core, partition.channel, CHANNEL_LOCAL, partition.flush_ns)
-        if c == NULL:
-            raise SequenceError(
-                f"gate {self.gate_id}: channel {partition.channel} is connected already, or the gate is closed")
+        c = self.open_channel(partition.channel, CHANNEL_LOCAL, partition.flush_ns)
         # Only now, so that a partition that was refused does not keep the gate alive.
         s.notify = _notify_gate
         s.notify_context = self.core
@@ -183,9 +202,7 @@ cdef class InputGate:
         cdef InputChannel *c
         if fb_u32_load_acquire(&self.is_closed):
             raise ExchangeClosed(f"gate {self.gate_id} is closed")
-        c = gate_open_channel(self.core, number, CHANNEL_SHARED, flush_ns)
-        if c == NULL:
-            raise SequenceError(f"channel {number} is connected already")
+        c = self.open_channel(number, CHANNEL_SHARED, flush_ns)
         self.intake.in_place.append(shared_channel(c, reader))
         gate_notify(self.core)
 
