@@ -75,7 +75,8 @@ class ExchangeConfig:
         this, and a gate that makes record batches waits for as long again for more rows; 0: at once, -1: only when
         full.
     connect_timeout_s
-        How long to try to connect a consumer, one that does not listen yet as well.
+        How long to try to connect a consumer, one that does not listen yet as well. Over TCP and with
+        ``on_peer_loss="cancel"`` such a one is not waited for: it counts as one that has enough.
     stall_timeout_s
         A peer that should move and does not for so long is an error: a consumer that takes nothing of a full queue, a
         producer that is awaited and has not connected. One that is connected and has nothing to say is none, for as

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fastbuf.exchange.input_gate import InputGate
 
 _SLICE_S = 0.05  # how often to check what no descriptor reports: the clock, a segment that becomes free
+_NOTHING = object()
 
 
 async def poll_async(gate: InputGate, timeout: float | None = None) -> Any:
@@ -54,18 +55,18 @@ class AsyncReader:
 
     def __init__(self, gate: InputGate) -> None:
         self._gate = gate
-        self._pending: Iterator[Any] = iter(())
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self
 
     async def __anext__(self) -> Any:
         while True:
-            for item in self._pending:
+            item = self._gate.kept(_NOTHING)
+            if item is not _NOTHING:
                 return item
             got = await poll_async(self._gate)
             if got is None:
                 raise StopAsyncIteration
             if not isinstance(got, list):  # an event, a batch, a view
                 return got
-            self._pending = iter(got)
+            self._gate.keep(got)

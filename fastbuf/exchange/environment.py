@@ -277,7 +277,8 @@ class ShuffleEnvironment:
         selector
             Chooses the target of each record; default: each in turn (:func:`round_robin`).
         on_peer_loss
-            ``"error"``: the writer fails if a consumer is lost; ``"cancel"``: a lost consumer counts as cancelled.
+            ``"error"``: the writer fails if a consumer is lost; ``"cancel"``: a lost consumer counts as cancelled, and
+            so does, over TCP, one that does not listen yet.
         maximum
             Most segments the writer may hold.
         partition_type
@@ -332,11 +333,12 @@ class ShuffleEnvironment:
             raise
 
     def _reach(self, partition: ResultPartition, index: int, target: Any) -> None:
+        credentials = partition.credentials
         if isinstance(target, InputGate):
+            target.check_producer(credentials["epoch"], credentials["fingerprint"])
             target.add_local(partition, index)
             partition.meets(index, gate_key(target.secret, target.epoch, target.gate_id), "")
         else:
-            credentials = partition.credentials
             if isinstance(target, GateAddress):
                 credentials = {**credentials, "secret": target.secret}
             host, port, gate_id = target[:3]

@@ -52,15 +52,16 @@ class Watermark(Event):
 
 @dataclass(frozen=True)
 class UserEvent(Event):
-    """A user-defined event of at most ``USER_EVENT_BYTES`` (4095) bytes."""
+    """A user-defined event of at most ``USER_EVENT_BYTES`` (4095) bytes; the payload is copied."""
 
     payload: bytes
 
     def __post_init__(self) -> None:
-        if len(instance("payload", self.payload, bytes, bytearray, memoryview)) > USER_EVENT_BYTES:
-            raise ConfigError(
-                f"a user event of {len(self.payload)} bytes: at most {USER_EVENT_BYTES}, send it as a record"
-            )
+        # An item of a memoryview may be longer than a byte.
+        size = memoryview(instance("payload", self.payload, bytes, bytearray, memoryview)).nbytes
+        if size > USER_EVENT_BYTES:
+            raise ConfigError(f"a user event of {size} bytes: at most {USER_EVENT_BYTES}, send it as a record")
+        object.__setattr__(self, "payload", bytes(self.payload))
 
 
 def encode_event(event: Event) -> bytes:
@@ -77,7 +78,7 @@ def encode_event(event: Event) -> bytes:
         return _WATERMARK.pack(2, event.time_ms)
     if not isinstance(event, UserEvent):
         raise TypeError(f"a Barrier, Watermark or UserEvent is wanted, not {event!r:.200}")
-    return b"\x03" + bytes(event.payload)
+    return b"\x03" + event.payload
 
 
 def decode_event(data: bytes, channel: int) -> Event:

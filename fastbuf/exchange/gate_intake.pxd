@@ -52,6 +52,8 @@ cdef class GateIntake:
     cdef int hints(self, SharedLook *looks) noexcept
     cdef bint enough(self) noexcept
     cdef Py_ssize_t waiting(self) noexcept
+    cdef int fail(self, error) except -1
     cdef object give_out(self)
+    cdef object taken(self)
     cdef object take_event(self)
     cdef void forget(self)

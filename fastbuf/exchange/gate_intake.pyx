@@ -177,7 +177,6 @@ cdef class GateIntake:
         cdef uint32_t n = <uint32_t> len(readers)
         cdef uint64_t stored = 0
         cdef int came
-        cdef bytes text
         self.within = <unsigned long> PyThread_get_thread_ident()
         self.flush_due_ns = -1
         try:
@@ -195,13 +194,25 @@ cdef class GateIntake:
             return came
         except BaseException as error:
             # Some buffers were taken and not decoded: reading on would silently lose records.
-            text = f"the consumer failed while reading: {type(error).__name__}: {error}".encode("utf-8", "replace")
-            gate_fail(self.core, FAIL_ABORTED, text, len(text))
+            self.fail(error)
             raise
         finally:
             self.within = 0
 
+    cdef int fail(self, error) except -1:
+        cdef bytes text
+        text = f"the consumer failed while reading: {type(error).__name__}: {error}".encode("utf-8", "replace")
+        gate_fail(self.core, FAIL_ABORTED, text, len(text))
+        return 0
+
     cdef object give_out(self):
+        try:
+            return self.taken()
+        except BaseException as error:
+            self.fail(error)        # its rows may be gone
+            raise
+
+    cdef object taken(self):
         self.first_row_ns = 0
         if self.assembler is not None:
             self.records_in += self.assembler.rows

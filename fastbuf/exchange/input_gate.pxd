@@ -1,6 +1,6 @@
 # Map of an input gate: gives out what all producers sent, as record batches or records.
 #
-# One thread reads at a time (guarded by `lock`); any thread may abort or close.
+# One thread polls at a time (guarded by `lock`); any thread may abort or close.
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint32_t
 
@@ -10,6 +10,7 @@ from fastbuf.exchange.doorbell cimport Doorbell
 from fastbuf.exchange.driver cimport Driver, DriveState
 from fastbuf.exchange.gate_core cimport GateCore
 from fastbuf.exchange.gate_intake cimport GateIntake
+from fastbuf.exchange.input_channel cimport ChannelKind, InputChannel
 from fastbuf.exchange.shared_reader cimport SharedLook
 from fastbuf.flow.credit_ledger cimport CreditLedger
 from fastbuf.memory.local_buffer_pool cimport LocalBufferPool
@@ -26,7 +27,7 @@ cdef class InputGate:
     cdef readonly unsigned int gate_id
     cdef readonly unsigned long long epoch
     cdef readonly bytes secret
-    cdef readonly bint finished
+    cdef bint ended                         # all channels were read to their ends
     cdef fb_au32 is_closed                  # 1: `close` was called; read without the GIL too
     cdef readonly bint freed
     cdef bint untold                        # aborted; producers read in place must still be told.  Guarded by the GIL
@@ -46,15 +47,20 @@ cdef class InputGate:
     cdef int64_t quiet_ns                   # time that all calls waited since data last came
     cdef fb_activity doing                  # what its reader does
     cdef readonly unsigned long read_by     # thread that read last, 0: none has.  Guarded by the GIL
-    cdef list pending                       # records that __next__ gives out one by one, from pending_at on
+    cdef list pending                       # records to be given out one by one, from pending_at on
     cdef Py_ssize_t pending_at
 
     cdef bint spin(self, uint32_t key, int64_t until, SharedLook *looks, int channels) noexcept nogil
     cdef void sleep(self, uint32_t key, int64_t until, SharedLook *looks, int channels, Driver *driver,
                     bint alone) noexcept nogil
     cdef int64_t give_out_ns(self) noexcept
+    # A new channel, of any transport; SequenceError: its number is in use, or the gate has all its channels.
+    cdef InputChannel *open_channel(self, uint32_t number, ChannelKind kind, int64_t flush_ns) except NULL
     cdef bint complete(self) except -1
     cdef int stall(self, bint forever) except -1
     cdef object read(self, timeout)
+    cdef bint has_pending(self) noexcept
+    cdef object next_pending(self)
+    cdef list take_pending(self)
     cdef int check_outside(self) except -1
     cdef int check_process(self) except -1

@@ -57,7 +57,7 @@ from fastbuf.exchange.gate_core cimport (
 )
 from fastbuf.exchange.gate_intake cimport GateIntake
 from fastbuf.exchange.gate_report cimport audit_gate, gate_gauges, stalled_channels
-from fastbuf.exchange.input_channel cimport CHANNEL_LOCAL, CHANNEL_SHARED, ChannelCounters, InputChannel
+from fastbuf.exchange.input_channel cimport CHANNEL_LOCAL, CHANNEL_SHARED, ChannelCounters, ChannelKind, InputChannel
 from fastbuf.exchange.result_partition cimport ResultPartition
 from fastbuf.exchange.result_subpartition cimport Subpartition
 from fastbuf.exchange.shared_block cimport SHARED_ABORTED, SHARED_CANCELLED
@@ -72,7 +72,7 @@ from fastbuf.serializers.serializer cimport Serializer
 
 from fastbuf.checks import MOST_SEGMENTS
 from fastbuf.config import FLOW_CONTROLS
-from fastbuf.errors import ConfigError, ExchangeClosed, ResourceError, SequenceError, StallTimeout
+from fastbuf.errors import ConfigError, ExchangeClosed, ResourceError, SchemaMismatch, SequenceError, StallTimeout
 from fastbuf.exchange import asynchronous
 from fastbuf.exchange.address import GateAddress
 from fastbuf.exchange.events import Event
@@ -96,6 +96,9 @@ cdef class InputGate:
 
     Iterate over it, or call :meth:`poll`. It gives out :class:`pyarrow.RecordBatch` for a columnar serializer,
     :class:`LazyRows` if it is lazy, else records. There is no order between channels.
+
+    A loop, also an ``async for``, that stops early leaves the rest to the next loop or poll. Several threads may read a
+    gate: each item goes to one of them, in no order.
     """
 
     def __cinit__(self, *arguments, **named):
@@ -157,16 +160,35 @@ cdef class InputGate:
 
     # ---- channels
 
+    def check_producer(self, epoch, fingerprint):
+        """Raises if a producer of this epoch and schema does not belong to this gate."""
+        cdef unsigned long long own = self.serializer.fingerprint
+        if epoch != self.epoch:
+            raise SequenceError(f"the producer's epoch {epoch} is not this run's")
+        if fingerprint != own:
+            raise SchemaMismatch(f"the producer's schema {fingerprint:016x} is not the consumer's {own:016x}")
+
+    cdef InputChannel *open_channel(self, uint32_t number, ChannelKind kind, int64_t flush_ns) except NULL:
+        cdef uint32_t i, n = gate_channels(self.core)
+        cdef InputChannel *c
+        if self.channels is not None and n >= <uint32_t> self.channels:
+            for i in range(n):
+                if gate_channel(self.core, i).number == number:
+                    break
+            else:
+                raise SequenceError(f"channel {number} is one too many: its gate has all its channels ({n})")
+        c = gate_open_channel(self.core, number, kind, flush_ns)
+        if c == NULL:
+            raise SequenceError(f"channel {number} is connected already, or gate {self.gate_id} is closed")
+        return c
+
     def add_local(self, ResultPartition partition, int index):
         """Read subpartition `index` of a partition of this process in place (a local channel)."""
         cdef Subpartition *s = &partition.subs[index]
         cdef InputChannel *c
         if fb_u32_load_acquire(&self.is_closed):
             raise ExchangeClosed(f"gate {self.gate_id} is closed")
-        c = gate_open_channel(self.core, partition.channel, CHANNEL_LOCAL, partition.flush_ns)
-        if c == NULL:
-            raise SequenceError(
-                f"gate {self.gate_id}: channel {partition.channel} is connected already, or the gate is closed")
+        c = self.open_channel(partition.channel, CHANNEL_LOCAL, partition.flush_ns)
         # Only now, so that a partition that was refused does not keep the gate alive.
         s.notify = _notify_gate
         s.notify_context = self.core
@@ -180,9 +202,7 @@ cdef class InputGate:
         cdef InputChannel *c
         if fb_u32_load_acquire(&self.is_closed):
             raise ExchangeClosed(f"gate {self.gate_id} is closed")
-        c = gate_open_channel(self.core, number, CHANNEL_SHARED, flush_ns)
-        if c == NULL:
-            raise SequenceError(f"channel {number} is connected already")
+        c = self.open_channel(number, CHANNEL_SHARED, flush_ns)
         self.intake.in_place.append(shared_channel(c, reader))
         gate_notify(self.core)
 
@@ -340,7 +360,7 @@ cdef class InputGate:
         self.read_by = <unsigned long> PyThread_get_thread_ident()
         if fb_activity_state(&self.doing) != FB_RUNS:
             fb_activity_enter(&self.doing, FB_RUNS, 0, now)
-        if self.finished:
+        if self.ended and not self.has_pending():
             return None
         self.check_process()
         if self.intake.within:
@@ -349,6 +369,8 @@ cdef class InputGate:
             if fb_u32_load_acquire(&self.is_closed):
                 raise ExchangeClosed(f"gate {self.gate_id} is closed")
             failure_raise(&self.core.failure)
+            if self.has_pending():
+                return self.take_pending()
             # The order of an eventcount: read the epoch, check for data, announce the sleep, sleep.
             key = fb_event_epoch(self.core.event)
             now = fb_now_ns()
@@ -358,8 +380,9 @@ cdef class InputGate:
             if intake.enough():
                 return intake.give_out()
             if self.complete():
-                self.finished = True
-                return intake.give_out() if intake.waiting() else None
+                got = intake.give_out() if intake.waiting() else None
+                self.ended = True       # not before: a gate that fails has not ended
+                return got
             now = fb_now_ns()
             if came:
                 self.quiet_ns = 0
@@ -447,19 +470,46 @@ cdef class InputGate:
                 raise StopIteration
             return got
         while True:
-            if self.pending_at < len(self.pending):
-                record = self.pending[self.pending_at]
-                self.pending[self.pending_at] = None        # keep no reference to a record that was given out
-                self.pending_at += 1
-                return record
+            if self.has_pending():
+                return self.next_pending()
             got = self.poll()
             if got is None:
-                self.pending = []
                 raise StopIteration
             if isinstance(got, Event):
                 return got
-            self.pending = <list> got
-            self.pending_at = 0
+            self.keep(got)
+
+    # What is pending is guarded by the GIL: nothing below runs other code between a look at it and a change of it.
+
+    @cython.final
+    cdef bint has_pending(self) noexcept:
+        return self.pending_at < len(self.pending)
+
+    @cython.final
+    cdef object next_pending(self):
+        record = self.pending[self.pending_at]
+        self.pending[self.pending_at] = None        # keep no reference to a record that was given out
+        self.pending_at += 1
+        return record
+
+    cdef list take_pending(self):
+        cdef list fresh = []
+        cdef list found = self.pending
+        cdef Py_ssize_t at = self.pending_at
+        self.pending, self.pending_at = fresh, 0
+        del found[:at]
+        return found
+
+    def keep(self, list records not None):
+        """Give out these records one by one, after those that other readers kept."""
+        if self.has_pending():
+            self.pending.extend(records)
+        else:
+            self.pending, self.pending_at = records, 0
+
+    def kept(self, default):
+        """The next record that a reader kept; `default`: there is none."""
+        return self.next_pending() if self.has_pending() else default
 
     # ---- in an event loop
 
@@ -549,7 +599,7 @@ cdef class InputGate:
             return
         self.check_outside()
         fb_u32_store_release(&self.is_closed, 1)
-        if reason is not None and not self.finished:
+        if reason is not None and not self.ended:
             text = str(reason).encode("utf-8", "replace")
             failure_set(&self.core.failure, FAIL_ABORTED, text, len(text))
         gate_notify(self.core)       # a reader that waits in another thread raises ExchangeClosed
@@ -641,6 +691,11 @@ cdef class InputGate:
             f"{expected} channels have connected; {'; '.join(waiting[:8]) or 'none is open'}; pool: {self.pool.in_use} "
             f"segments in use, limit {self.pool.limit}. The producers are slow or stuck, or were not started; "
             f"raise stall_timeout_s ({self.config.stall_timeout_s}; None: no limit)")
+
+    @property
+    def finished(self):
+        """Whether everything was read and given out."""
+        return self.ended and not self.has_pending()
 
     @property
     def closed(self):

@@ -23,6 +23,7 @@ cdef class LongRecordWriter:
         if room > self.scratch_room:
             grown = <uint8_t *> realloc(self.scratch, room)
             if grown == NULL:
+                self.serializer.forget()
                 raise MemoryError(f"a record of {room} bytes")
             self.scratch = grown
             self.scratch_room = room
@@ -105,6 +106,7 @@ cdef class LongRecordWriter:
         return self.pump_spill()
 
     cdef int refuse(self, Py_ssize_t n) except -1:
+        self.serializer.forget()
         raise RecordTooLong(
             f"it takes {n} bytes, more than max_record_bytes ({self.longest}): raise that on both sides, or leave "
             "the record out")

@@ -60,6 +60,7 @@ from fastbuf.exchange.result_subpartition cimport (
     sub_tell,
     sub_wait_for_any,
 )
+from fastbuf.exchange.shared_block cimport SHARED_EVENT_BYTES
 from fastbuf.memory.network_buffer_pool cimport NetworkBufferPool
 from fastbuf.memory.pool_core cimport (
     local_try_acquire,
@@ -72,7 +73,7 @@ from fastbuf.memory.pool_setup cimport fork_count
 from fastbuf.memory.pool_waking cimport local_set_listener
 
 from fastbuf.checks import MOST_SEGMENTS
-from fastbuf.errors import ExchangeClosed, StallTimeout
+from fastbuf.errors import ConfigError, ExchangeClosed, StallTimeout
 
 cdef enum:
     SLICE_NS = 200000000        # how often signals are checked while waiting
@@ -392,6 +393,8 @@ cdef class ResultPartition:
             self.refuse_write()
         if self.writing:
             self.refuse_second()
+        if n > SHARED_EVENT_BYTES:
+            raise ConfigError(f"an event of {n} bytes: at most {SHARED_EVENT_BYTES}")
         for part in range(self.subpartitions):
             if fb_u32_load_acquire(&self.subs[part].cancelled) or sub_has_event_room(&self.stage[part]):
                 continue

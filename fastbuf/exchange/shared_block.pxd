@@ -185,6 +185,7 @@ cdef inline void lender_event(SharedLender *x, uint32_t number, const uint8_t *d
     # The caller has called lender_has_event_room, so the reader has read the event that was at this place.
     cdef SharedSlot *slot = _shared_slot(x, number)
     cdef uint32_t place = x.events_out % SHARED_EVENTS
+    length = min(length, <uint32_t> SHARED_EVENT_BYTES)     # queue_event refuses longer ones
     memcpy(x.events + place * SHARED_EVENT_BYTES, data, length)
     x.events_out += 1
     fb_u32_store_relaxed(&slot.segment, 0)

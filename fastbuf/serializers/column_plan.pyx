@@ -45,7 +45,7 @@ from fastbuf.serializers.columns cimport (
 )
 
 from fastbuf.errors import SchemaError, SchemaMismatch
-from fastbuf.serializers.column_wire import plain_schema, to_wire
+from fastbuf.serializers.column_wire import plain_schema, to_wire, unordered
 
 cdef int MAX_DEPTH = 64
 
@@ -136,7 +136,8 @@ cdef class ColumnPlan:
             self.arrow = schema.to_arrow()
         capsule = self.arrow.__arrow_c_schema__()
         if travels_as_other(schema_of(capsule)):
-            self.wire = plain_schema(self.arrow_schema())
+            self.arrow = unordered(self.arrow_schema())
+            self.wire = plain_schema(self.arrow)
             capsule = self.wire.__arrow_c_schema__()
         self.start(schema_of(capsule))
 

@@ -88,7 +88,9 @@ class _Chunk:
         self.node += 1
         return bool(self.flags[self.node >> 3] >> (self.node & 7) & 1)
 
-    def read(self, kind: DataType, nullable: bool, rows: int, path: str) -> _Column:
+    def read(self, kind: DataType, nullable: bool, rows: int, path: str, entries: bool = False) -> _Column:
+        # A nested field may hold nulls wherever its parent is null, whatever its own type says; but neither the
+        # entries of a map nor their keys.
         if kind.kind == "dictionary":
             kind, nullable = kind.children[1].type, True
         found, flag = _Column(kind, rows), self.flag()
@@ -107,13 +109,14 @@ class _Chunk:
         elif kind.kind in ("list", "large_list", "map"):
             found.ends = self.read_ends(path, rows)
             inner = DataType("struct", children=kind.children) if kind.kind == "map" else kind.children[0].type
-            below = kind.kind != "map" and kind.children[0].nullable
-            found.children = [self.read(inner, below, int(found.ends[-1]) if rows else 0, f"{path}[]")]
+            below, is_map = int(found.ends[-1]) if rows else 0, kind.kind == "map"
+            found.children = [self.read(inner, not is_map, below, f"{path}[]", is_map)]
         elif kind.kind == "fixed_size_list":
-            item = kind.children[0]
-            found.children = [self.read(item.type, item.nullable, rows * kind.width, f"{path}[]")]
+            found.children = [self.read(kind.children[0].type, True, rows * kind.width, f"{path}[]")]
         elif kind.kind == "struct":
-            found.children = [self.read(f.type, f.nullable, rows, f"{path}.{f.name}") for f in kind.children]
+            found.children = [
+                self.read(f.type, not entries or i > 0, rows, f"{path}.{f.name}") for i, f in enumerate(kind.children)
+            ]
         return found
 
     def read_ends(self, path: str, rows: int) -> NDArray[np.uint32]:

@@ -61,6 +61,27 @@ def plain_schema(schema: Any) -> Any:
     return pa.schema([field.with_type(_plain_column(field.type)) for field in schema])
 
 
+def unordered(schema: Any) -> Any:
+    """The schema without claims about the order of categories: a dictionary is encoded again as its values come."""
+    import pyarrow as pa
+
+    for at, field in enumerate(schema):
+        kind = field.type
+        if pa.types.is_dictionary(kind) and kind.ordered:
+            schema = schema.set(at, field.with_type(pa.dictionary(kind.index_type, kind.value_type)))
+    return schema
+
+
+def decoded(column: Any, wanted: Any) -> Any:
+    """An array as the type `wanted`, which has the same values."""
+    import pyarrow as pa
+
+    if not pa.types.is_dictionary(column.type):
+        return column.cast(wanted)
+    # pyarrow cannot cast a dictionary of views.
+    return column.dictionary.cast(wanted).take(column.indices)
+
+
 def _has_dictionary(kind: Any) -> bool:
     import pyarrow as pa
 
@@ -95,7 +116,7 @@ def to_wire(batch: Any, schema: Any) -> Any:
                 f"column {field.name!r} is {field.type} in the schema and {column.type} in the batch: cast the batch "
                 "to the schema"
             )
-        columns.append(column if column.type == plain.type else column.cast(plain.type))
+        columns.append(column if column.type == plain.type else decoded(column, plain.type))
     return pa.RecordBatch.from_arrays(columns, schema=wire)
 
 
@@ -113,7 +134,10 @@ def from_wire(batch: Any, schema: Any) -> Any:
     for column, field in zip(batch.columns, schema, strict=True):
         try:
             if pa.types.is_dictionary(field.type):
-                column = column.dictionary_encode()
+                column, kind = column.dictionary_encode(), field.type
+                column = pa.DictionaryArray.from_arrays(
+                    column.indices.cast(kind.index_type), column.dictionary.cast(kind.value_type)
+                )
             columns.append(column if column.type == field.type else column.cast(field.type))
         except pa.ArrowInvalid as error:
             raise RecordError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fastbuf.errors import SchemaMismatch
+from fastbuf.serializers.column_wire import decoded
 
 
 def is_stream(data: Any) -> bool:
@@ -20,7 +21,8 @@ def table_of(data: Any, schema: Any = None) -> Any:
     data
         Anything with ``__arrow_c_stream__``.
     schema : pyarrow.Schema, optional
-        Columns that have the same values in another layout (a string view or a large string for a string, a dictionary
+        An index of pandas that it does not name is left out; without a schema, an index without a name is. Columns that
+        have the same values in another layout (a string view or a large string for a string, a dictionary
         for its values) are cast to this schema's types; other types stay as they are, and are refused later.
     """
     import pyarrow
@@ -30,20 +32,24 @@ def table_of(data: Any, schema: Any = None) -> Any:
     except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError) as error:
         raise SchemaMismatch(f"{type(data).__name__} is not a table, but another kind of stream: {error}") from error
     if schema is None or table.schema.names != schema.names:
+        table = table.drop_columns(_index_columns(table.schema, schema))
+    if schema is None or table.schema.names != schema.names:
         return table
     for at, (own, wanted) in enumerate(zip(table.schema, schema, strict=True)):
         if own.type != wanted.type and values_of(own.type) == values_of(wanted.type):
-            table = table.set_column(at, wanted, _laid_out(table.column(at), wanted.type))
+            chunks = [decoded(chunk, wanted.type) for chunk in table.column(at).chunks]
+            table = table.set_column(at, wanted, pyarrow.chunked_array(chunks, wanted.type))
     return table
 
 
-def _laid_out(column: Any, wanted: Any) -> Any:
-    import pyarrow
-
-    if not pyarrow.types.is_dictionary(column.type):
-        return column.cast(wanted)
-    # pyarrow cannot cast a dictionary of views.
-    return pyarrow.chunked_array([c.dictionary.cast(wanted).take(c.indices) for c in column.chunks], wanted)
+def _index_columns(own: Any, schema: Any) -> list[str]:
+    """Columns that pandas made of a frame's index, and that nobody wants; pandas sorts and filters leave such ones."""
+    index = (own.pandas_metadata or {}).get("index_columns", [])
+    return [
+        name
+        for name in own.names
+        if name in index and (name.startswith("__index_level_") if schema is None else name not in schema.names)
+    ]
 
 
 def batch_of(data: Any, schema: Any = None) -> Any:

@@ -26,7 +26,7 @@ cdef class PickledSerializer(Serializer):
     cdef object _pickler
     cdef Pickle _sink
     # The record that did not fit into the room of the last encode_record, and its pickle: the next call with more room
-    # for the same object uses it.  Any next call drops it.
+    # for the same object uses it.  Any next call drops it, and so does an error in between: the object may change.
     cdef object _kept_record
     cdef Pickle _kept_pickle
 

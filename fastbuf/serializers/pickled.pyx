@@ -255,6 +255,9 @@ cdef class PickledSerializer(Serializer):
             self._kept_pickle = out
         return size
 
+    cdef void forget(self) noexcept:
+        self._kept_record = self._kept_pickle = None
+
     cdef object decode_record(self, const uint8_t *src, Py_ssize_t length):
         return _unpickle(src, length)
 

@@ -11,6 +11,8 @@ from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
+from fastbuf.serializers.lazy cimport LazyRow
+
 from fastbuf.errors import SchemaError
 
 cdef extern from "fb_murmur3.h" nogil:
@@ -63,7 +65,7 @@ cdef object field_of(object record, Py_ssize_t place, str name):
         return (<tuple> record)[place]
     if isinstance(record, list):
         return (<list> record)[place]
-    if isinstance(record, dict):
+    if isinstance(record, (dict, LazyRow)):     # a lazy row has attributes of its own
         return record[name]
     return getattr(record, name)
 
@@ -111,6 +113,8 @@ cdef class _Field:
             if isinstance(value, str):      # in place: the string caches its UTF-8
                 chars = PyUnicode_AsUTF8AndSize(value, &length)
                 return fb_hash_bytes(<const uint8_t *> chars, length, h)
+            if not isinstance(value, (bytes, bytearray, memoryview)):
+                raise TypeError("bytes are needed")     # bytes() of a number would be that many zeros
             text = bytes(value)
             return fb_hash_bytes(<const uint8_t *> <const char *> text, len(text), h)
         if self.kind == INT:

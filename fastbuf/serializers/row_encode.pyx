@@ -14,6 +14,7 @@ from libc.math cimport INFINITY
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
+from fastbuf.serializers.lazy cimport LazyRow
 from fastbuf.serializers.objects cimport (
     Py_DECREF, Py_False, Py_INCREF, Py_None, Py_True, Py_XDECREF, PyBool_Check, PyBytes_AS_STRING, PyBytes_Check,
     PyBytes_FromStringAndSize, PyBytes_GET_SIZE, PyDict_Check, PyFloat_AS_DOUBLE, PyFloat_AsDouble,
@@ -29,7 +30,7 @@ from fastbuf.serializers.row_plan cimport (
 )
 from fastbuf.serializers.row_scalars cimport decimal_to_bytes, scalar_to_int
 
-from fastbuf.errors import RecordError, RecordTooLong
+from fastbuf.errors import RecordError, RecordTooLong, SchemaError
 
 cdef enum:
     PREFIX = 4                             # u32 length before each payload
@@ -401,8 +402,10 @@ cdef object _as_tuple(Node *node, object record):
     if record is None or isinstance(record, (str, bytes, int, float)):
         _refuse(node, <PyObject *> record, "a record is a tuple, list, dict or object with the fields as attributes")
     try:
+        if isinstance(record, LazyRow):         # has attributes of its own
+            return tuple([record[name] for name in names])
         return tuple([getattr(record, name) for name in names])
-    except AttributeError as error:
+    except (AttributeError, SchemaError) as error:
         _refuse(node, <PyObject *> record, f"no such record: {error}")
 
 

@@ -21,6 +21,8 @@ cdef class Serializer:
     # Writes the payload of one record to dst and returns its size.  If the result > room, nothing useful was written:
     # call again with that room.  The GIL is held; user code may run (a property, a __reduce__).
     cdef Py_ssize_t encode_record(self, object record, uint8_t *dst, Py_ssize_t room) except -1
+    # Drops what was kept for the call with more room, which does not come.
+    cdef void forget(self) noexcept
     # Decodes the record of one payload.  Copies: src may be recycled as soon as this returns.
     cdef object decode_record(self, const uint8_t *src, Py_ssize_t length)
 

@@ -28,6 +28,9 @@ cdef class Serializer:
     cdef Py_ssize_t encode_record(self, object record, uint8_t *dst, Py_ssize_t room) except -1:
         raise TypeError(f"{type(self).__name__} does not encode single records")
 
+    cdef void forget(self) noexcept:
+        pass
+
     cdef object decode_record(self, const uint8_t *src, Py_ssize_t length):
         raise TypeError(f"{type(self).__name__} does not decode single records")
 
@@ -73,7 +76,11 @@ cdef class Serializer:
         cdef Py_ssize_t room = 512, size
         cdef bytes out
         while True:
-            out = PyBytes_FromStringAndSize(NULL, room)
+            try:
+                out = PyBytes_FromStringAndSize(NULL, room)
+            except MemoryError:
+                self.forget()
+                raise
             size = self.encode_record(record, <uint8_t *> PyBytes_AS_STRING(out), room)
             if size == room:
                 return out

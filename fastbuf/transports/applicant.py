@@ -6,6 +6,7 @@ import hmac
 from collections.abc import Callable
 from typing import Any
 
+from fastbuf.errors import SchemaMismatch, SequenceError
 from fastbuf.transports import handshake as hs
 
 
@@ -77,11 +78,12 @@ class Applicant:
         if len(message) != self.wanted or not hmac.compare_digest(message, due):
             why = "the secret was not proved"
             raise Refused(hs.pack_verdict(hs.REFUSED_SECRET, why), f"{why} (of gate {hello.gate_id})")
-        if hello.epoch != gate.epoch:
-            raise Refused(hs.pack_verdict(hs.REFUSED_EPOCH, f"its epoch {hello.epoch} is not this run's"))
-        if hello.fingerprint != gate.serializer.fingerprint:
-            reason = f"schema {hello.fingerprint:016x} is not the consumer's {gate.serializer.fingerprint:016x}"
-            raise Refused(hs.pack_verdict(hs.REFUSED_SCHEMA, reason))
+        try:
+            gate.check_producer(hello.epoch, hello.fingerprint)
+        except SequenceError as error:
+            raise Refused(hs.pack_verdict(hs.REFUSED_EPOCH, str(error))) from error
+        except SchemaMismatch as error:
+            raise Refused(hs.pack_verdict(hs.REFUSED_SCHEMA, str(error))) from error
         size = gate.environment.pool.segment_size
         if hello.segment_size > size:
             reason = f"segments of {hello.segment_size} bytes; the consumer's are {size}"

@@ -307,7 +307,10 @@ class MemfdTransport:
             except OSError as error:  # the peer has just gone; TCP finds out whether it still wants data
                 raise Refused(f"{where} closed the control line while it connected: {error}") from error
             if answer == IS_THERE:
-                raise SequenceError(f"{where} refused the channel: channel {hello.channel} is connected already")
+                raise SequenceError(
+                    f"{where} refused the channel: channel {hello.channel} is connected already, or its gate has all "
+                    "its channels"
+                )
             if answer == ENDED:
                 raise Refused(f"{where} refused the channel: its gate has ended")
             if answer != ANSWERED:

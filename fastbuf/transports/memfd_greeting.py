@@ -53,14 +53,14 @@ def greet(sock: socket.socket, hello: hs.Hello, secret: bytes, where: str) -> Fd
     try:
         hs.say(sock, greeting.message)
         hs.say(sock, greeting.prove(hs._receive(sock, hs.CHALLENGE_BYTES, where)))
-        wanted = hs.VERDICT_HEAD_BYTES + hs.PROOF_BYTES  # a longer verdict is a refusal
+        wanted = hs.VERDICT_HEAD_BYTES + hs.PROOF_BYTES  # a refusal may be longer
         verdict, got, _, _ = socket.recv_fds(sock, wanted, 4, socket.MSG_CMSG_CLOEXEC)
         fds.extend(got)
         head = verdict[: hs.VERDICT_HEAD_BYTES]
         if len(head) < hs.VERDICT_HEAD_BYTES:
             raise Refused(f"{where} closed the control line during the handshake")
-        hs.verdict_length(head, where)
-        greeting.conclude(verdict)
+        rest = len(head) + hs.verdict_length(head, where) - len(verdict)
+        greeting.conclude(verdict + hs._receive(sock, rest, where))
         if len(fds) != 2:
             raise Refused(f"{where} did not pass its doorbell")
         return fds

@@ -16,7 +16,7 @@ from libc.stdlib cimport free
 from fastbuf._native.atomics cimport fb_now_ns, fb_u32_store_relaxed
 from fastbuf.exchange.clock cimport seconds_ns
 from fastbuf.exchange.failure cimport FAIL_PEER_LOST
-from fastbuf.exchange.gate_core cimport gate_disconnect, gate_fail, gate_open_channel
+from fastbuf.exchange.gate_core cimport gate_disconnect, gate_fail
 from fastbuf.exchange.input_channel cimport CHANNEL_WIRE, InputChannel
 from fastbuf.exchange.input_gate cimport InputGate
 from fastbuf.exchange.result_partition cimport ResultPartition
@@ -49,7 +49,7 @@ from fastbuf.transports.tcp_state cimport (
 from fastbuf.transports.tcp_thread cimport IoThread
 
 from fastbuf.config import FLOW_CONTROLS
-from fastbuf.errors import AuthenticationError, ConfigError, ExchangeClosed, PeerLost, SequenceError
+from fastbuf.errors import AuthenticationError, ConfigError, ExchangeClosed, PeerLost
 from fastbuf.exchange.connection import register_transport
 from fastbuf.transports import handshake as hs
 from fastbuf.transports.listener import Listener
@@ -217,9 +217,7 @@ cdef class TcpTransport:
         cdef InputChannel *channel
         if self.closed or gate.closed:
             raise PeerLost("the consumer has ended")
-        channel = gate_open_channel(gate.core, hello.channel, CHANNEL_WIRE, hello.flush_ns)
-        if channel == NULL:
-            raise SequenceError(f"channel {hello.channel} is connected already")
+        channel = gate.open_channel(hello.channel, CHANNEL_WIRE, hello.flush_ns)
         gate.core.driver = &self.io.loop.driver
         return channel
 

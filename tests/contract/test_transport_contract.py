@@ -7,6 +7,7 @@ the host get.
 
 from __future__ import annotations
 
+import array
 import contextlib
 import secrets
 import statistics
@@ -18,7 +19,16 @@ from typing import Any
 import pytest
 
 import fastbuf as fb
-from fastbuf.errors import ConfigError, ExchangeAborted, ExchangeClosed, RecordTooLong, StallTimeout
+from fastbuf.errors import (
+    ConfigError,
+    ExchangeAborted,
+    ExchangeClosed,
+    PeerLost,
+    RecordTooLong,
+    SchemaMismatch,
+    SequenceError,
+    StallTimeout,
+)
 
 SECRET = secrets.token_bytes(32)
 SEGMENT = 4096
@@ -375,6 +385,52 @@ def test_an_event_passes_where_data_has_no_credit(rig: Rig) -> None:
         time.sleep(0.001)  # what the I/O thread can take away, it has
     thread, _ = in_thread(lambda: (writers[0].emit_event(fb.Watermark(-1)), writers[0].close()))
     assert list(gates[0]) == [fb.Watermark(k) for k in (*range(sent), -1)]
+    thread.join(10)
+
+
+def test_a_producer_of_another_schema_or_run_is_refused(rig: Rig) -> None:
+    """Also one that reads in place, which nobody would stop from reading other records into wrong ones."""
+    gate = rig.far.create_input_gate(ROWS, channels=1, epoch=5, secret=SECRET, config=rig.settings())
+    target = gate if rig.address is None else (*rig.address, gate.gate_id)
+
+    def producer(serializer: Any = ROWS, epoch: int = 5, channel: int = 0) -> fb.RecordWriter:
+        return rig.near.create_result_partition(
+            serializer, [target], channel=channel, epoch=epoch, secret=SECRET, config=rig.settings()
+        )
+
+    with pytest.raises(SchemaMismatch, match=r"schema [0-9a-f]{16} is not the consumer's [0-9a-f]{16}"):
+        producer(fb.RowSerializer(fb.Schema.of(n="string")))
+    with pytest.raises(SchemaMismatch):
+        producer(fb.PickledSerializer())
+    with pytest.raises((SequenceError, PeerLost), match="epoch 6 is not this run's"):
+        producer(epoch=6)
+    writer = producer()
+    with pytest.raises(SequenceError, match="channel 0 is connected already"):
+        producer()
+    with pytest.raises(SequenceError, match=r"channel 1 .* its gate has all its channels"):
+        producer(channel=1)
+    writer.emit((1, "one"))
+    thread, _ = in_thread(writer.close)
+    assert list(gate) == [(1, "one")]
+    thread.join(10)
+
+
+def test_an_event_of_items_longer_than_a_byte(rig: Rig) -> None:
+    """The bytes are counted, not the items, and later changes of the memory are not seen."""
+    memory = array.array("q", [1, 2])
+    event = fb.UserEvent(memoryview(memory))
+    sent = memory.tobytes()
+    memory[0] = 3
+    (writer,), (gate,) = rig.make()
+    with pytest.raises(ValueError, match="of 32000 bytes: at most 4095"):
+        fb.UserEvent(memoryview(array.array("q", [0] * 4000)))
+    long = fb.UserEvent(b"")
+    object.__setattr__(long, "payload", bytes(5000))
+    with pytest.raises(ValueError, match="of 5001 bytes: at most 4096"):
+        writer.emit_event(long)
+    writer.emit_event(event)
+    thread, _ = in_thread(writer.close)
+    assert list(gate) == [fb.UserEvent(sent)]
     thread.join(10)
 
 

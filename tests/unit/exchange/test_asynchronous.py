@@ -133,3 +133,24 @@ def test_failures_and_ends_are_heard(ends: Any) -> None:
     gate.close()
     with pytest.raises(fb.ExchangeClosed):
         asyncio.run(read())
+
+
+def test_a_second_loop_goes_on_where_a_broken_one_stopped(ends: Any) -> None:
+    writer, gate = ends()
+    writer.emit_many((k,) for k in range(100))
+    writer.close()
+
+    async def main() -> list[Any]:
+        got = []
+        async for record in gate:
+            got.append(record)
+            if len(got) == 3:
+                break
+        got.append(await anext(aiter(gate)))
+        got.append(next(gate))
+        assert not gate.finished
+        rest = await gate.poll_async(20)
+        return got + rest + [record async for record in gate]
+
+    assert asyncio.run(main()) == [(k,) for k in range(100)]
+    assert gate.finished

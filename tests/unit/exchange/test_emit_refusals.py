@@ -234,3 +234,38 @@ def test_refused_dates_and_decimals_are_named_before_they_are_hashed() -> None:
         writer.emit(fine)
         writer.close()
         assert [r for gate in gates for r in gate] == [fine]
+
+
+@pytest.mark.parametrize("length", [3000, 20_000], ids=["fits the open buffer", "does not"])
+def test_a_refused_object_is_pickled_anew(length: int) -> None:
+    """A record that was too long may be shortened in place, or be sent by another writer after a change."""
+    low, high = fb.ExchangeConfig(max_record_bytes=2000), fb.ExchangeConfig(max_record_bytes=1 << 20)
+    pickles = fb.PickledSerializer()
+    with fb.ShuffleEnvironment(segments=64, segment_size=8192) as env:
+        gates = [env.create_input_gate(pickles, channels=1, config=config) for config in (low, high)]
+        first, second = (env.create_result_partition(pickles, [gate], config=gate.config) for gate in gates)
+        record = [1, "x" * length]
+        with pytest.raises(RecordTooLong):
+            first.emit(record)
+        record[0] = 2
+        second.emit(record)
+        with pytest.raises(RecordTooLong):
+            first.emit(record)
+        record[1] = "short"
+        first.emit(record)
+        first.close()
+        second.close()
+        assert list(gates[0]) == [[2, "short"]]
+        assert list(gates[1]) == [[2, "x" * length]]
+
+
+@pytest.mark.parametrize("kind", ["binary", "fixed_size_binary(4)", "string"])
+@pytest.mark.parametrize("key", [1 << 40, 3, [1, 2], np.int64(5)])
+def test_a_key_that_should_be_bytes_is_refused_by_name(kind: str, key: Any) -> None:
+    """``bytes(n)`` of an int would be that many zeros."""
+    rows = fb.RowSerializer(fb.Schema.of(k=kind))
+    with (
+        exchange(rows, selector=fb.hash_by("k")) as (writer, _),
+        pytest.raises(RecordError, match=r"record 0: .*'k'"),
+    ):
+        writer.emit((key,))

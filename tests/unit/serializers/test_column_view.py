@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from columnar_cases import batch, batches
@@ -106,6 +108,23 @@ def test_the_bytes_cannot_go() -> None:
     del values
     segment.recycle()
     local.destroy()
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows"),
+    [
+        ("fixed_size_list(3)<float32>?", [[1.0, 2.0, 3.0], None, [4.0, 5.0, 6.0]]),
+        ("struct<a: int64, b: string>?", [{"a": 1, "b": "x"}, None]),
+        ("fixed_size_list(1)<struct<a: int64>>?", [None, [{"a": 1}]]),
+    ],
+)
+def test_nulls_below_a_null(kind: str, rows: list[Any]) -> None:
+    """They are legal where the schema allows none: Arrow has slots for the children of a null."""
+    cols = ColumnarSerializer(Schema.of(v=kind))
+    block = cols.dumps(pa.RecordBatch.from_pylist([{"v": row} for row in rows], schema=cols.arrow_schema))
+    assert cols.loads(block).to_pydict() == {"v": rows}
+    (view,) = cols.view(block)
+    assert view.valid("v").tolist() == [row is not None for row in rows]
 
 
 def test_truncated_and_altered() -> None:

@@ -76,6 +76,28 @@ def test_frames_through_an_exchange(kind: str) -> None:
     env.pool.audit()
 
 
+def test_the_index_of_a_filtered_or_sorted_frame_is_left_out() -> None:
+    """pandas sends it as a further column."""
+    frame = pd.DataFrame({"id": [3, 4, 1, 2], "x": [0.5, 1.5, 2.5, 3.5]})
+    given = fb.ColumnarSerializer(fb.Schema.of(id="int64", x="float64?"))
+    for part in (frame[frame["id"] > 1], frame.sort_values("id"), frame.set_index(frame["id"].rename("other"))):
+        for serializer in (given, fb.ColumnarSerializer()):
+            if part.index.name is None or serializer is given:
+                assert serializer.loads(serializer.dumps(part)).to_pydict() == part.to_dict("list")
+        with fb.ShuffleEnvironment(segments=16, segment_size=4096) as env:
+            writer, (gate,) = env.exchange(given)
+            writer.emit_batch(part)
+            writer.close()
+            assert pa.Table.from_batches(gate).to_pydict() == part.to_dict("list")
+
+
+def test_an_index_with_a_name_is_a_column() -> None:
+    frame = pd.DataFrame({"x": [0.5, 1.5, 2.5], "id": [3, 1, 2]}).set_index("id")
+    wanted = {"x": [0.5, 1.5, 2.5], "id": [3, 1, 2]}
+    for serializer in (fb.ColumnarSerializer(fb.Schema.of(x="float64?", id="int64?")), fb.ColumnarSerializer()):
+        assert serializer.loads(serializer.dumps(frame)).to_pydict() == wanted
+
+
 def test_the_same_values_in_another_layout_are_carried() -> None:
     """Categories, large and view types are layouts: a serializer with the plain type takes them."""
     serializer = fb.ColumnarSerializer(
@@ -140,3 +162,32 @@ assert not {"pandas", "polars"} & set(sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_categories_of_polars_without_a_schema() -> None:
+    """pyarrow can cast no dictionary of views."""
+    frame = pl.DataFrame({"c": ["b", "a", None, "b"]}, schema={"c": pl.Categorical})
+    serializer = fb.ColumnarSerializer()
+    got = serializer.loads(serializer.dumps(frame))
+    assert got.schema == serializer.arrow_schema
+    assert got.to_pydict() == {"c": ["b", "a", None, "b"]}
+    with fb.ShuffleEnvironment(segments=16, segment_size=4096) as env:
+        writer, (gate,) = env.exchange(serializer)
+        writer.emit_batch(frame)
+        writer.emit_batch(frame.slice(1, 2))
+        writer.close()
+        assert pa.Table.from_batches(gate).to_pydict() == {"c": ["b", "a", None, "b", "a", None]}
+
+
+@pytest.mark.parametrize("learnt", [True, False])
+def test_no_order_of_categories_is_claimed(learnt: bool) -> None:
+    """They come in the order in which their values do."""
+    values = pd.Categorical(["mid", "low", "mid"], categories=["low", "mid", "high"], ordered=True)
+    batch = pa.RecordBatch.from_pandas(pd.DataFrame({"c": values}), preserve_index=False)
+    assert batch.schema.field("c").type.ordered
+    serializer = fb.ColumnarSerializer() if learnt else fb.ColumnarSerializer(batch.schema)
+    got = serializer.loads(serializer.dumps(batch))
+    assert got.schema == serializer.arrow_schema
+    assert got.to_pydict() == {"c": ["mid", "low", "mid"]}
+    assert not got.schema.field("c").type.ordered
+    assert not got.to_pandas()["c"].cat.ordered

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from row_strategies import cells, plain_types, same, schemas_and_records
 
+from fastbuf import ShuffleEnvironment, hash_by
 from fastbuf.errors import (
     BlockCorrupt,
     BlockError,
@@ -456,3 +457,28 @@ class TestHostileBytes:
         for act in (lambda: view.values("raw"), lambda: view[3]["raw"], view[3].as_tuple):
             with pytest.raises(BlockCorrupt):
                 act()
+
+
+class TestWriting:
+    def test_fields_that_are_called_like_a_rows_own_attributes(self) -> None:
+        """They are fields to whoever writes the row."""
+        schema = Schema.of(key="string", as_tuple="int64", n="int64")
+        rows, swapped = RowSerializer(schema), RowSerializer(Schema.of(n="int64", as_tuple="int64", key="string"))
+        records = [(f"k{i}", i, -i) for i in range(40)]
+        view = rows.view(rows.dumps(records), key="n")
+        assert rows.loads(rows.dumps(list(view))) == records
+        assert swapped.loads(swapped.dumps(list(view))) == [record[::-1] for record in records]
+        with ShuffleEnvironment(segments=64, segment_size=4096) as env:
+            parts = []
+            for source in (list(view), records):
+                writer, gates = env.exchange(rows, consumers=3, selector=hash_by("key", "as_tuple"))
+                writer.emit_many(source)
+                writer.close()
+                parts.append([list(gate) for gate in gates])
+        assert parts[0] == parts[1]
+
+    def test_a_row_without_a_field_is_refused(self) -> None:
+        rows = RowSerializer(Schema.of(a="int64"))
+        row = rows.view(rows.dumps([(1,)]))[0]
+        with pytest.raises(RecordError, match="'b'"):
+            RowSerializer(Schema.of(b="int64")).dumps([row])
