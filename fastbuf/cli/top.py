@@ -24,6 +24,7 @@ from fastbuf.monitor.snapshot import IDLE, PRESSED, seconds_of
 
 WAIT_S = 10.0  #: longest wait for an answer
 BAR = 24
+NARROW = 110  #: columns of a terminal from which on all figures have room
 LEVELS = {"OK": "green", "LOW": "yellow", "HIGH": "bold red"}
 NOW = {
     "user": "busy",
@@ -105,12 +106,12 @@ def run(
     page = Page(url, authority)
     found = page.snapshot()
     if once or not console.is_terminal:
-        console.print(view(found, job, stage, 1000))
+        console.print(view(found, job, stage, 1000, console.width))
         return 0
     with Live(console=console, auto_refresh=False, screen=False, vertical_overflow="crop") as live:
         try:
             while True:
-                live.update(view(found, job, stage, max(3, console.height - 16)), refresh=True)
+                live.update(view(found, job, stage, max(3, console.height - 16), console.width), refresh=True)
                 time.sleep(every)
                 found = page.snapshot()
         except KeyboardInterrupt:
@@ -120,8 +121,10 @@ def run(
             return 1
 
 
-def view(snapshot: dict[str, Any], job: str | None, stage: str | None, rows: int) -> RenderableType:
-    """Render a snapshot, with at most ``rows`` subtasks."""
+def view(
+    snapshot: dict[str, Any], job: str | None, stage: str | None, rows: int, width: int = NARROW
+) -> RenderableType:
+    """Render a snapshot, with at most ``rows`` subtasks, for a terminal of that width."""
     if job is not None:
         try:
             found = find_job(snapshot, job)
@@ -142,7 +145,7 @@ def view(snapshot: dict[str, Any], job: str | None, stage: str | None, rows: int
     head = Text.assemble((found["name"], "bold"), f"   {found['state'].lower()}   {found['seconds']:.0f} s")
     said = _failure(failed) if failed else _verdict(found["diagnosis"])
     parts: list[RenderableType] = [head, Text(), *said, Text(), _stages(found, roots), Text()]
-    return Padding(Group(*parts, _subtasks(vertex, roots, rows)), (0, 1))
+    return Padding(Group(*parts, _subtasks(vertex, roots, rows, width < NARROW)), (0, 1))
 
 
 def _vertex(job: dict[str, Any], stage: str | None, roots: list[dict[str, Any]]) -> dict[str, Any]:
@@ -192,24 +195,30 @@ def _stages(job: dict[str, Any], roots: list[dict[str, Any]]) -> Table:
     return table
 
 
-def _subtasks(vertex: dict[str, Any], roots: list[dict[str, Any]], rows: int) -> Table:
-    title = Text.assemble("subtasks of ", (vertex["name"], "bold"), ", by lost time")
+def _subtasks(vertex: dict[str, Any], roots: list[dict[str, Any]], rows: int, narrow: bool) -> Table:
+    bar = "busy █ held back ▒ idle ░"
+    title = Text.assemble("subtasks of ", (vertex["name"], "bold"), ", by lost time", f"; {bar}" if narrow else "")
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", title=title, title_justify="left", title_style="")
-    lost = "waited for, in all" if vertex["side"] == "consumers" else "held back"
-    for name in ("", "#", "now", "busy █ held back ▒ idle ░", lost, "rows", "rows/s", "pauses"):
-        table.add_column(name, justify="right" if name in ("#", lost, "rows", "rows/s") else "left", no_wrap=True)
+    lost = "held back" if vertex["side"] == "producers" else "waited for" if narrow else "waited for, in all"
+    names = ["", "#", "now", "" if narrow else bar, lost, "rows", "rows/s", "pauses"]
+    if narrow:
+        names.remove("rows/s")
+    for name in names:
+        right = name in ("#", lost, "rows", "rows/s")
+        table.add_column(name, justify="right" if right else "left", no_wrap=not narrow or name != "pauses")
     blamed = {root["subtask"] for root in roots if root["vertex"] == vertex["id"]}
     order = sorted(vertex["subtasks"], key=lambda task: (-task["lost"], -task["busy"], task["subtask"]))
     for task in order[:rows]:
         mark = "►" if blamed & {task["subtask"], None} else " "
+        rate = f"{task['recordsPerSecond']:,.0f}" if "recordsPerSecond" in task else "-"
         table.add_row(
             Text(mark, style="bold red"),
             str(task["subtask"]),
             Text(_now(task), overflow="ellipsis"),
-            _bar(task),
+            _bar(task, BAR // 2 if narrow else BAR),
             f"{task['lost']:.1f} s" if task["lost"] >= 0.05 else "-",
             f"{task.get('records') or 0:,}",
-            f"{task['recordsPerSecond']:,.0f}" if "recordsPerSecond" in task else "-",
+            *([] if narrow else [rate]),
             _pauses(task),
         )
     if len(order) > rows:
@@ -226,13 +235,13 @@ def _now(task: dict[str, Any]) -> str:
     return NOW.get(state, state) + ("" if target is None else f" of {target}")
 
 
-def _bar(task: dict[str, Any]) -> Text:
+def _bar(task: dict[str, Any], width: int) -> Text:
     seconds = seconds_of(task)
     total = sum(seconds.values())
     if total <= 0:
-        return Text(BAR * " ")
-    pressed, idle = (round(BAR * sum(seconds.get(name, 0.0) for name in names) / total) for names in (PRESSED, IDLE))
-    busy = max(0, BAR - pressed - idle)
+        return Text(width * " ")
+    pressed, idle = (round(width * sum(seconds.get(name, 0.0) for name in names) / total) for names in (PRESSED, IDLE))
+    busy = max(0, width - pressed - idle)
     return Text.assemble((busy * "█", "blue"), (pressed * "▒", "red"), (idle * "░", "dim"))
 
 

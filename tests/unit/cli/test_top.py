@@ -119,6 +119,19 @@ def test_many_subtasks_are_cut_and_counted() -> None:
     assert "Nothing has run yet." in said
 
 
+def test_in_a_terminal_of_80_columns_nothing_is_cut() -> None:
+    first, second = monitored.two_in_a_row()
+    console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    for exchange in (first, second):
+        console.print(view(snapshot([exchange], 1.0), None, None, 10, console.width))
+        console.print(view(snapshot([exchange], 1.0), None, f"producers of {exchange.name}", 10, console.width))
+    console.file.close()
+    said = console.export_text()
+    assert "…" not in said
+    for words in ("subtasks of", "busy █ held back ▒ idle ░", "waited for", "rows", "pauses"):
+        assert words in said
+
+
 def test_of_tasks_that_tell_their_rows_alone_no_share_of_their_time_is_told() -> None:
     """A blocking exchange: what is not known is no nought."""
     told = {k: {"records": 41_000, "bytes": 1 << 20, "state": "runs"} for k in range(2)}
