@@ -4,8 +4,8 @@ In turn, in pairs whose order changes, many and short.  Told: the median of the 
 end of its 95 % interval by bootstrap, of the wall clock and of CPU seconds to the kernel's account (process clocks, in
 nanoseconds).  Of the main job these are of the driver's Python and of the workers, where the monitor runs: the JVM's
 compiler and collector scatter more than what is looked for.  To start and end Python scatters, too, so the CPU seconds
-of the tasks alone are told as well: each task's process clock, all of its threads, while it has rows.  Of the exchange
-also what the monitor's own threads used.
+of the tasks alone are told as well: each task's process clock, all of its threads, while it has rows.  Of both jobs
+also what the monitor's own threads used, which scatters least.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ ROWS = 10_000
 SPARK_ROWS = 100_000 if SMOKE else 10_000_000
 TASK_S = 1.5 if SMOKE else 12.0  # more than a burst of samples takes
 RESAMPLED = 10_000
+OWN = ("fastbuf-monitor", "fastbuf-watch", "fastbuf-ticker")  #: the monitor's threads
 
 
 def bound(without: list[float], watched: list[float]) -> tuple[float, float]:
@@ -70,7 +71,7 @@ def one_exchange(batch: pa.RecordBatch, watched: bool) -> tuple[float, float, fl
         rows = sum(got.num_rows for got in gate)
         thread.join()
         took = time.perf_counter() - begin, time.process_time() - cpu
-        own = threads_cpu_s("fastbuf-monitor", "fastbuf-ticker") if watched else 0.0
+        own = threads_cpu_s(*OWN) if watched else 0.0
     assert rows == BATCHES * ROWS
     return *took, own
 
@@ -96,9 +97,13 @@ def test_exchange_watched(benchmark: Any) -> None:
     benchmark.pedantic(rounds, rounds=1)
     for k, name in enumerate(("wall", "cpu")):
         told(benchmark, name, [each[k] for each in found[False]], [each[k] for each in found[True]])
-    own = sum(each[2] for each in found[True]) / sum(each[0] for each in found[True])
-    benchmark.extra_info["own_threads_percent_of_a_cpu"] = round(100 * own, 2)
-    print(f"the monitor's own threads: {own:.2%} of a CPU")
+    tell_own(benchmark, "of the CPU seconds", [each[2] for each in found[True]], [each[1] for each in found[True]])
+
+
+def tell_own(benchmark: Any, what: str, own: list[float], all_s: list[float]) -> None:
+    share = sum(own) / sum(all_s)
+    benchmark.extra_info[f"own_threads_percent_{what.replace(' ', '_')}"] = round(100 * share, 2)
+    print(f"the monitor's own threads: {share:.2%} {what}")
 
 
 class Told:
@@ -156,7 +161,7 @@ def test_a_task_watched(benchmark: Any) -> None:
             begin = time.monotonic()
             while not over.is_set():
                 writer.emit_batch(batch)
-            used = threads_cpu_s("fastbuf-watch", "fastbuf-ticker")
+            used = threads_cpu_s(*OWN)
             found["of a CPU, %"] = 100 * used / (time.monotonic() - begin)
         writer.close()
 
@@ -182,42 +187,51 @@ def test_a_task_watched(benchmark: Any) -> None:
 
 
 def timed(folder: str) -> Any:
-    """A function that hands on its rows, and writes down the CPU seconds of its process meanwhile."""
+    """A function that hands on its rows, and writes down the CPU seconds of its process meanwhile, and of the monitor's
+    threads in it.
+    """
 
     def passing(batches: Any) -> Any:
         begin = time.process_time()
         yield from batches
         with open(os.path.join(folder, str(os.getpid())), "a") as file:
-            file.write(f"{time.process_time() - begin}\n")
+            file.write(f"{time.process_time() - begin} {threads_cpu_s(*OWN)}\n")
 
     return passing
 
 
-def taken(folder: Path) -> float:
-    """The sum of what they wrote down, which is forgotten then."""
-    seconds = 0.0
+def taken(folder: Path) -> tuple[float, float]:
+    """The sums of what they wrote down, which is forgotten then."""
+    seconds = own = 0.0
     for file in folder.iterdir():
-        seconds += sum(map(float, file.read_text().split()))
+        numbers = list(map(float, file.read_text().split()))
+        seconds += sum(numbers[::2])
+        own += sum(numbers[1::2])
         file.unlink()
-    return seconds
+    return seconds, own
 
 
-class PythonClock:
-    """CPU seconds of this process and of Spark's Python workers, threads that have ended included."""
+class Clocks:
+    """CPU seconds of this process and of Spark's Python workers, threads that have ended included; and of all of Spark,
+    the JVM too.
+    """
 
     def __init__(self) -> None:
         self._seen: dict[int, float] = {}
+        self._jvms: set[int] = set()
 
-    def __call__(self) -> float:
+    def __call__(self) -> tuple[float, float]:
         import psutil
 
         me = psutil.Process()
         for process in (me, *me.children(recursive=True)):
             with contextlib.suppress(psutil.NoSuchProcess, OSError):
-                if process is me or process.name().startswith("python"):
-                    # Another process's clock: MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED) of linux/posix-timers.h
-                    self._seen[process.pid] = time.clock_gettime((~process.pid << 3) | 2)
-        return sum(self._seen.values())
+                if process is not me and not process.name().startswith("python"):
+                    self._jvms.add(process.pid)
+                # Another process's clock: MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED) of linux/posix-timers.h
+                self._seen[process.pid] = time.clock_gettime((~process.pid << 3) | 2)
+        everything = sum(self._seen.values())
+        return everything - sum(self._seen.get(pid, 0.0) for pid in self._jvms), everything
 
 
 @pytest.mark.spark
@@ -245,14 +259,15 @@ def test_main_job_watched(benchmark: Any, tmp_path: Path) -> None:
         )
         for watched in (False, True)
     }  # fmt: skip
-    found: dict[bool, list[tuple[float, float, float]]] = {False: [], True: []}
+    found: dict[bool, list[tuple[float, float, float, float, float]]] = {False: [], True: []}
 
-    clock = PythonClock()
+    clocks = Clocks()
 
-    def once(watched: bool) -> tuple[float, float, float]:
-        begin, cpu = time.perf_counter(), clock()
+    def once(watched: bool) -> tuple[float, float, float, float, float]:
+        begin, before = time.perf_counter(), clocks()
         made[watched].write.format("noop").mode("overwrite").save()
-        return time.perf_counter() - begin, clock() - cpu, taken(tmp_path)
+        took, after = time.perf_counter() - begin, clocks()
+        return took, after[0] - before[0], *taken(tmp_path), after[1] - before[1]
 
     def rounds() -> None:
         for _ in range(1 if SMOKE else 4):  # until the JVM has compiled what it compiles
@@ -265,3 +280,5 @@ def test_main_job_watched(benchmark: Any, tmp_path: Path) -> None:
     spark.stop()
     for k, name in enumerate(("wall", "cpu", "tasks_cpu")):
         told(benchmark, name, [each[k] for each in found[False]], [each[k] for each in found[True]])
+    tell_own(benchmark, "of the tasks' CPU seconds", *([each[k] for each in found[True]] for k in (3, 2)))
+    tell_own(benchmark, "of the job's CPU seconds", *([each[k] for each in found[True]] for k in (3, 4)))
