@@ -174,8 +174,8 @@ cdef class InputGate:
         if epoch != self.epoch:
             raise SequenceError(f"the producer's epoch {epoch} is not this run's")
         if fingerprint == own ^ 1:
-            raise SchemaMismatch("the producer and the consumer have one schema, but one of them has a RowSerializer and "
-                                 "the other a ColumnarSerializer: give both the same")
+            raise SchemaMismatch("the producer and the consumer have one schema, but one of them has a RowSerializer "
+                                 "and the other a ColumnarSerializer: give both the same")
         if fingerprint != own:
             raise SchemaMismatch(f"the producer's schema {fingerprint:016x} is not the consumer's {own:016x}")
 
