@@ -1,6 +1,14 @@
 """The errors of fastbuf.  Each is a :class:`FastbufError` and also a builtin that it resembles."""
 
 
+def text_of(kind: type[BaseException], value: BaseException | None) -> str:
+    """Type and text of an exception; the type alone if it has no text, or if its ``__str__`` raises."""
+    try:
+        return f"{kind.__name__}: {value}".removesuffix(": ")
+    except Exception:
+        return kind.__name__
+
+
 class FastbufError(Exception):
     """Base of all errors of fastbuf."""
 

@@ -188,7 +188,7 @@ static inline PyObject *fb_float_by(fb_maker maker, double x) {
     return o;
 }
 
-/* Makes ints of one and two digits (60 bits); small ints are the interpreter's own. */
+/* Makes ints of one or two of CPython's 30-bit digits; the other ints, small ones too, CPython makes. */
 static inline PyObject *fb_int64_by(fb_maker maker, int64_t x) {
     const uint64_t sign = (uint64_t)(x >> 63), size = ((uint64_t)x ^ sign) - sign;
     const uint64_t digits = 1 + (size >> PyLong_SHIFT != 0);

@@ -58,7 +58,7 @@ class Page:
         try:
             parts = urlsplit(url)
             valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-        except ValueError:  # of a port that is not a number, or brackets without an address
+        except ValueError:  # the port is not a number, or brackets hold no IPv6 address
             valid = False
         token = parse_qs(parts.fragment).get("token", [""])[0] if valid else ""
         if not token:

@@ -40,6 +40,11 @@ def new_secret() -> bytes:
     return secrets.token_bytes(SECRET_BYTES)
 
 
+def schema_key(serializer: Serializer) -> int:
+    """The schema's fingerprint, with its lowest bit flipped for columns: their bytes are not those of rows."""
+    return serializer.fingerprint ^ (serializer.kind == "columnar")
+
+
 def gate_key(secret: bytes, epoch: int, gate_id: int) -> bytes:
     """An identifier of the gate that both ends compute alike.
 

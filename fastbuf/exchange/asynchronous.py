@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
+from fastbuf.errors import ConfigError
+
 if TYPE_CHECKING:
     from fastbuf.exchange.input_gate import InputGate
 
@@ -21,6 +23,8 @@ async def poll_async(gate: InputGate, timeout: float | None = None) -> Any:
     StallTimeout
         As for ``gate.poll``.
     """
+    if timeout is not None and timeout != timeout:
+        raise ConfigError("timeout is nan: it must be a number of seconds, or None")
     loop = asyncio.get_running_loop()
     began = loop.time()
     await asyncio.sleep(0)  # with data always there, other coroutines would never run; nothing is taken yet

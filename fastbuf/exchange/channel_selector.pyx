@@ -256,13 +256,15 @@ cdef class _Custom(ChannelSelector):
         return 0
 
     cdef int select(self, object record) except -1:
-        cdef int to = self.func(record, self.n)
+        cdef Py_ssize_t to = self.func(record, self.n)      # by __index__: a float is refused
         if not 0 <= to < self.n:
             raise RecordError(f"the selector gave subpartition {to} of {self.n} for {record!r:.200}")
-        return to
+        return <int> to
 
     cdef int begin(self, BatchScatter scatter, object batch) except -1:
-        return scatter.begin(batch, np.asarray(self.func(batch, self.n), dtype=np.int32))
+        from fastbuf.serializers.partitioners import CustomPartitioner
+
+        return scatter.begin(batch, CustomPartitioner(self.func, self.n).partition(batch))
 
     cdef int watch_keys(self, bint values) except -1:
         if hasattr(self.func, "watch_keys"):
@@ -413,13 +415,6 @@ cdef object _schema_for(str selector, object schema):
     return schema
 
 
-cdef int _check_keys(str selector, tuple keys) except -1:
-    for key in keys:
-        if isinstance(key, bool) or not isinstance(key, (str, int)):
-            raise ConfigError(f"{selector}() has the key {key!r:.80}: it must be a column's name, or its position")
-    return 0
-
-
 def hash_by(*keys, partitions=None, only=None):
     """Records with equal keys go to one consumer, the one ``df.repartition(n, keys)`` of Spark chooses.
 
@@ -439,7 +434,9 @@ def hash_by(*keys, partitions=None, only=None):
     -----
     Source: Spark's ``pmod(hash(keys), n)`` with Murmur3 x86_32, seed 42.
     """
-    _check_keys("hash_by", keys)
+    for key in keys:
+        if isinstance(key, bool) or not isinstance(key, (str, int)):
+            raise ConfigError(f"hash_by() has the key {key!r:.80}: it must be a column's name, or its position")
     return _Hash(keys, partitions, only)
 
 
@@ -450,10 +447,10 @@ def range_by(*keys, sample=None, bounds=None, ascending=True, seed=0):
     ----------
     *keys : str
         Key fields, the most significant first.  None is less than everything, NaN more than every number.
-    sample : pyarrow.RecordBatch or Table, iterable of batches, or NumPy structured array, optional
+    sample : pyarrow.RecordBatch or Table, pandas or polars DataFrame, NumPy structured array, or iterable of these
         Rows of the data; the bounds are chosen so that they divide it evenly.  All producers of an exchange need the
         same sample (or the same bounds), else they send equal keys to different consumers.
-    bounds : pyarrow.RecordBatch, optional
+    bounds : pyarrow.RecordBatch or Table, pandas or polars DataFrame, or NumPy structured array
         Instead of a sample: the greatest key of each consumer except the last, ascending; its columns are the keys.
     ascending : bool
         False: consumer 0 gets the greatest keys.
@@ -469,7 +466,9 @@ def range_by(*keys, sample=None, bounds=None, ascending=True, seed=0):
     --------
     fastbuf.serializers.RangePartitioner
     """
-    _check_keys("range_by", keys)
+    for key in keys:
+        if not isinstance(key, str):
+            raise ConfigError(f"range_by() has the key {key!r:.80}: it must be a column's name")
     return _Range(keys, sample, bounds, flag("ascending", ascending), seed)
 
 

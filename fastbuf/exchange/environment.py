@@ -18,8 +18,8 @@ from typing import Any, Literal, overload
 
 from fastbuf.checks import flag, instance, one_of, port, whole
 from fastbuf.config import POOL_SEGMENTS, SEGMENT_BYTES, TRANSPORTS, ExchangeConfig, TlsConfig
-from fastbuf.errors import ConfigError, ExchangeClosed, PeerLost, ResourceError
-from fastbuf.exchange.address import GateAddress, check_secret, gate_key, new_secret
+from fastbuf.errors import ConfigError, ExchangeClosed, PeerLost, ResourceError, text_of
+from fastbuf.exchange.address import GateAddress, check_secret, gate_key, new_secret, schema_key
 from fastbuf.exchange.blocking_partition import BlockingPartition
 from fastbuf.exchange.channel_selector import ChannelSelector, forward, round_robin
 from fastbuf.exchange.connection import (
@@ -311,7 +311,7 @@ class ShuffleEnvironment:
             partition.credentials = {
                 "epoch": epoch,
                 "secret": secret,
-                "fingerprint": serializer.fingerprint,
+                "fingerprint": schema_key(serializer),
                 "loss_is_cancel": on_peer_loss == "cancel",
                 "unreached": {},  # messages of consumers that cancelled before they were connected
             }
@@ -637,10 +637,13 @@ class ShuffleEnvironment:
             f"{pool.in_use} of {pool.total} segments of {pool.segment_size} bytes in use>"
         )
 
+    def __reduce__(self) -> Any:
+        raise TypeError("a ShuffleEnvironment belongs to its process and cannot be copied: make one in each process")
+
     def __enter__(self) -> ShuffleEnvironment:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._end(None if kind is None else f"{kind.__name__}: {value}".removesuffix(": "))
+        self._end(None if kind is None else text_of(kind, value))

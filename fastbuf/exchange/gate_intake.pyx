@@ -25,7 +25,7 @@ from fastbuf.serializers.row cimport RowSerializer
 from fastbuf.serializers.serializer cimport Serializer
 from fastbuf.serializers.spanning cimport SpanningReader
 
-from fastbuf.errors import BlockTruncated, ProtocolError
+from fastbuf.errors import BlockTruncated, ProtocolError, text_of
 from fastbuf.exchange.events import decode_event
 
 
@@ -201,7 +201,7 @@ cdef class GateIntake:
 
     cdef int fail(self, error) except -1:
         cdef bytes text
-        text = f"the consumer failed while reading: {type(error).__name__}: {error}".encode("utf-8", "replace")
+        text = f"the consumer failed while reading: {text_of(type(error), error)}".encode("utf-8", "replace")
         gate_fail(self.core, FAIL_ABORTED, text, len(text))
         return 0
 

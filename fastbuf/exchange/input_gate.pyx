@@ -72,9 +72,17 @@ from fastbuf.serializers.serializer cimport Serializer
 
 from fastbuf.checks import MOST_SEGMENTS
 from fastbuf.config import FLOW_CONTROLS
-from fastbuf.errors import ConfigError, ExchangeClosed, ResourceError, SchemaMismatch, SequenceError, StallTimeout
+from fastbuf.errors import (
+    ConfigError,
+    ExchangeClosed,
+    ResourceError,
+    SchemaMismatch,
+    SequenceError,
+    StallTimeout,
+    text_of,
+)
 from fastbuf.exchange import asynchronous
-from fastbuf.exchange.address import GateAddress
+from fastbuf.exchange.address import GateAddress, schema_key
 from fastbuf.exchange.events import Event
 
 cdef enum:
@@ -162,9 +170,12 @@ cdef class InputGate:
 
     def check_producer(self, epoch, fingerprint):
         """Raises if a producer of this epoch and schema does not belong to this gate."""
-        cdef unsigned long long own = self.serializer.fingerprint
+        cdef unsigned long long own = schema_key(self.serializer)
         if epoch != self.epoch:
             raise SequenceError(f"the producer's epoch {epoch} is not this run's")
+        if fingerprint == own ^ 1:
+            raise SchemaMismatch("the producer and the consumer have one schema, but one of them has a RowSerializer "
+                                 "and the other a ColumnarSerializer: give both the same")
         if fingerprint != own:
             raise SchemaMismatch(f"the producer's schema {fingerprint:016x} is not the consumer's {own:016x}")
 
@@ -638,6 +649,9 @@ cdef class InputGate:
         self.pending = []
         self.pool.destroy()
 
+    def __reduce__(self):
+        raise TypeError("an InputGate belongs to its process and cannot be copied: give gate.address to the producers")
+
     def __enter__(self):
         return self
 
@@ -649,7 +663,7 @@ cdef class InputGate:
 
     def __exit__(self, kind, value, traceback):
         if kind is not None and not fb_u32_load_acquire(&self.is_closed):
-            self.abort(f"{kind.__name__}: {value}".removesuffix(": "))
+            self.abort(text_of(kind, value))
         self.close()
 
     # ---- figures

@@ -16,7 +16,8 @@ cdef class RecordWriter(LongRecordWriter):
     cdef bint flush_always              # buffer timeout 0
     cdef bint in_batch
     cdef bint to_all                    # broadcast: every buffer is for all subpartitions
-    cdef Node *plan                     # row serializers without tails: many rows are encoded in one call; else NULL
+    # Encodes many rows in a call; NULL for other serializers than rows, and for rows with tails (serializer.pxd).
+    cdef Node *plan
 
     cdef int pump_batch(self) except -1
     cdef int finish_pending(self) except -1

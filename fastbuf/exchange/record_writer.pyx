@@ -35,7 +35,7 @@ from fastbuf.serializers.scatter cimport BatchScatter
 from fastbuf.serializers.serializer cimport Serializer
 
 from fastbuf.checks import seconds
-from fastbuf.errors import ExchangeClosed, RecordError, RecordTooLong, SchemaError
+from fastbuf.errors import ExchangeClosed, RecordError, RecordTooLong, SchemaError, text_of
 from fastbuf.exchange.events import encode_event
 from fastbuf.serializers.columnar import from_numpy
 from fastbuf.serializers.frames import batch_of, is_stream
@@ -375,15 +375,18 @@ cdef class RecordWriter(LongRecordWriter):
         self.partition.check_quickly()
         if self.selector.by_room:
             self.wait_for_room()
-        if not self.begin_record(record):
+        done = self.begin_record(record)
+        self.records += 1           # now: if the wait is interrupted, the next call writes the rest
+        if not done:
             self.finish_pending()
-        self.records += 1
         if self.flush_always:
             self.flush_now()
         return 0
 
     def emit(self, record):
         """Write one record, waiting without the GIL while there is no credit.
+
+        If the wait is interrupted (Ctrl-C), the record counts as written: the next call writes what is left of it.
 
         Raises
         ------
@@ -616,6 +619,10 @@ cdef class RecordWriter(LongRecordWriter):
         self.spill_tail = None
         self.partition.environment.release_partition(self.partition)
 
+    def __reduce__(self):
+        raise TypeError("a RecordWriter belongs to its process and cannot be copied: make one in the other process, "
+                        "with gate.address as the target")
+
     def __enter__(self):
         return self
 
@@ -625,10 +632,10 @@ cdef class RecordWriter(LongRecordWriter):
                 self.close()
             except BaseException as error:
                 # Nobody will call close() again, so its segments must be freed now.
-                self.abort(f"{type(error).__name__}: {error}")
+                self.abort(text_of(type(error), error))
                 raise
         else:
-            self.abort(f"{kind.__name__}: {value}")
+            self.abort(text_of(kind, value))
 
     # ---- figures
 

@@ -188,8 +188,8 @@ cdef void bm_release(GateBuffers *g, ChannelBuffers *c, int32_t segment) noexcep
         if c.ready_count < credit_required(c.credit):
             _enqueue(g, c)
     elif c.blocked or (g.lacking and (c.ready_count + c.with_reader > 0 or c.reports_backlog)):
-        # It is given none; or it has another, or knows how to ask for one, and somebody has none: that one is served
-        # first (bm_serve), and c again when there are more.
+        # Not for c now: it is blocked; or another channel has no segment, while c has one or can ask for one.  That
+        # channel is served first (bm_serve), and c once there are more segments.
         c.missing += 1
         g.missing += 1
         segment_recycle(g.pool, segment)

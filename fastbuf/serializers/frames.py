@@ -30,7 +30,7 @@ def table_of(data: Any, schema: Any = None) -> Any:
     try:
         table = data if isinstance(data, pyarrow.Table) else pyarrow.RecordBatchReader.from_stream(data).read_all()
     except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError) as error:
-        raise SchemaMismatch(f"{type(data).__name__} is not a table, but another kind of stream: {error}") from error
+        raise SchemaMismatch(f"{type(data).__name__} cannot be read as a table: {error}") from error
     if schema is None or table.schema.names != schema.names:
         table = table.drop_columns(_index_columns(table.schema, schema))
     if schema is None or table.schema.names != schema.names:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fastbuf.checks import flag, whole
 from fastbuf.errors import RecordError, SchemaError
+from fastbuf.serializers.frames import batch_of, is_stream
 
 Ids = NDArray[np.int32]
 SAMPLE_PER_PARTITION = 100  #: rows per partition from which the bounds of ranges are chosen; Spark's default
@@ -101,7 +102,7 @@ class CustomPartitioner(BatchPartitioner):
     def partition(self, batch: Any) -> Ids:
         found = np.asarray(self._func(batch, self.partitions))
         rows = _rows(batch)
-        if found.shape != (rows,) or found.dtype.kind not in "iu":
+        if found.shape != (rows,) or (rows and found.dtype.kind not in "iub"):
             raise RecordError(
                 f"the partition function gave {found.dtype} of shape {found.shape}: one integer for each of "
                 f"{rows:,} rows is needed"
@@ -121,7 +122,7 @@ class RangePartitioner(BatchPartitioner):
     ----------
     keys : str, or sequence of str
         Names of the key columns, the most significant first.
-    bounds : pyarrow.RecordBatch
+    bounds : pyarrow.RecordBatch or Table, pandas or polars DataFrame, or NumPy structured array
         The key columns of the last row of every partition but the last one, ascending: partitions - 1 rows.
     ascending : bool
         False: the largest keys go to partition 0.
@@ -134,6 +135,7 @@ class RangePartitioner(BatchPartitioner):
     """
 
     def __init__(self, keys: str | Sequence[str], bounds: Any, *, ascending: bool = True) -> None:
+        bounds = _arrow(bounds)
         super().__init__(bounds.num_rows + 1)
         self.keys = (keys,) if isinstance(keys, str) else tuple(keys)
         self.ascending = flag("ascending", ascending)
@@ -153,7 +155,7 @@ class RangePartitioner(BatchPartitioner):
 
         Parameters
         ----------
-        sample : pyarrow.RecordBatch or Table, NumPy structured array, or iterable of batches
+        sample : pyarrow.RecordBatch or Table, pandas or polars DataFrame, NumPy structured array, or iterable of these
             Rows of the data, or all of them: at most 100 per partition are drawn.
         keys, ascending
             See the class.
@@ -258,13 +260,15 @@ def _arrow(batch: Any) -> Any:
         return from_numpy(batch)
     if hasattr(batch, "schema") and hasattr(batch, "column"):
         return batch
+    if is_stream(batch):
+        return batch_of(batch)
     import pyarrow as pa
 
     return pa.record_batch(batch)
 
 
 def _batches(sample: Any) -> list[Any]:
-    if isinstance(sample, np.ndarray) or hasattr(sample, "num_rows") or hasattr(sample, "__arrow_c_array__"):
+    if isinstance(sample, np.ndarray) or hasattr(sample, "__arrow_c_array__") or is_stream(sample):
         return [_arrow(sample)]
     return [_arrow(batch) for batch in sample]
 

@@ -180,6 +180,9 @@ cdef class RecordHasher:
     """
 
     def __init__(self, schema, tuple keys):
+        for key in keys:
+            if not isinstance(key, str) and not 0 <= key < len(schema):
+                raise SchemaError(f"key column {key} of a schema with {len(schema)} columns")
         self.keys = keys
         self.fields = [_field(schema[key], schema.index(schema[key].name), schema[key].name) for key in keys]
         self.long_place = -1

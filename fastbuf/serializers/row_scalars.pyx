@@ -6,10 +6,10 @@ Days and dates are converted by the algorithms of Howard Hinnant, "chrono-Compat
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.datetime cimport (
-    PyDate_Check, PyDateTime_Check, PyDelta_Check, PyTime_Check, date_day, date_month, date_new, date_year,
-    datetime_day, datetime_hour, datetime_microsecond, datetime_minute, datetime_month, datetime_new, datetime_second,
-    datetime_year, import_datetime, time_hour, time_microsecond, time_minute, time_new, time_second, timedelta_days,
-    timedelta_microseconds, timedelta_new, timedelta_seconds,
+    PyDate_Check, PyDateTime_Check, PyDateTime_CheckExact, PyDelta_Check, PyDelta_CheckExact, PyTime_Check, date_day,
+    date_month, date_new, date_year, datetime_day, datetime_hour, datetime_microsecond, datetime_minute,
+    datetime_month, datetime_new, datetime_second, datetime_year, import_datetime, time_hour, time_microsecond,
+    time_minute, time_new, time_second, timedelta_days, timedelta_microseconds, timedelta_new, timedelta_seconds,
 )
 from libc.stdint cimport int64_t, uint8_t
 from libc.string cimport memcpy
@@ -93,6 +93,14 @@ cdef int64_t _floor_days(int64_t micros) noexcept nogil:
     return days - 1 if micros - days * DAY < 0 else days
 
 
+cdef int _check_fine(object value) except -1:
+    """Refuses the nanoseconds of pandas' Timestamp and Timedelta, which are subclasses of Python's."""
+    if not PyDateTime_CheckExact(value) and not PyDelta_CheckExact(value) and \
+            (getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0)):
+        raise ValueError("it has nanoseconds, which Python's times cannot hold")
+    return 0
+
+
 cdef int64_t scalar_to_int(int scalar, int64_t unit, object zone, object value) except? -1:
     cdef int64_t days, micros
     if scalar == SCALAR_DATE:
@@ -110,9 +118,11 @@ cdef int64_t scalar_to_int(int scalar, int64_t unit, object zone, object value) 
     if scalar == SCALAR_DURATION:
         if not PyDelta_Check(value):
             raise TypeError("a datetime.timedelta is needed")
+        _check_fine(value)
         return _in_units(_delta(value), unit)
     if not PyDateTime_Check(value):
         raise TypeError("a datetime.datetime is needed")
+    _check_fine(value)
     offset = value.utcoffset()
     if zone is None and offset is not None:
         raise TypeError("a datetime without time zone is needed: the field has none")

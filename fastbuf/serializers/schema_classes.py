@@ -81,11 +81,11 @@ def _type(hint: Any, path: str, outer: tuple[Any, ...]) -> tuple[DataType, bool]
         raise SchemaError(f"field {path!r} is annotated as {hint}: a field must have one type, or one type or None")
     if hint in _PLAIN:
         return parse_type(_PLAIN[hint])
-    if origin in (list, Sequence):
+    if origin in (list, Sequence) and args:
         return DataType("list", children=(_field("item", args[0], f"{path}[]", outer),)), False
     if origin is tuple:
         return _tuple(hint, args, path, outer), False
-    if origin in (dict, Mapping):
+    if origin in (dict, Mapping) and args:
         children = (_field("key", args[0], f"{path}.key", outer), _field("value", args[1], f"{path}.value", outer))
         return DataType("map", children=children), False
     names = _names(hint)

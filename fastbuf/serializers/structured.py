@@ -21,10 +21,12 @@ def record_batch(array: NDArray[Any]) -> Any:
     SchemaError
         Arrow has no type for a field; the message names it.
     RecordError
-        The array has more than one dimension.
+        The array has a mask, or more than one dimension.
     """
     import pyarrow as pa
 
+    if isinstance(array, np.ma.MaskedArray):
+        raise RecordError("a masked array: masks are not read; give array.filled(), or a record batch with nulls")
     if array.ndim != 1:
         raise RecordError(f"a structured array of shape {array.shape}: rows have one dimension")
     schema = Schema.from_numpy(array.dtype).to_arrow()

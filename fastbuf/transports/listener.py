@@ -111,7 +111,7 @@ class Listener:
             except OSError as e:
                 sock.close()
                 error = e
-        raise ResourceError(f"cannot listen on {host}, ports {low}..{high}: {error}; choose another port range")
+        raise ResourceError(f"cannot listen on {host}, ports {low}..{high}: {error}; choose other ones")
 
     def close(self) -> None:
         """Stop listening and drop unauthenticated connections."""

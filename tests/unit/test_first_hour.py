@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import inspect
+import pickle
 import pydoc
 import time
 from pathlib import Path
@@ -178,3 +180,16 @@ def test_the_kernel_knows_the_threads_by_name() -> None:
     until = time.monotonic() + 10  # a thread that was joined is still in the kernel for a moment
     while any(name.startswith("fastbuf") for name in names_of_threads() - before):
         assert time.monotonic() < until, names_of_threads()
+
+
+def test_what_cannot_leave_its_process_says_what_to_do() -> None:
+    """Arguments of a spawned process are pickled; a copy of an environment closed the original when it was freed."""
+    with fb.ShuffleEnvironment(segments=8) as env:
+        writer, (gate,) = env.exchange(serializer=ROWS)
+        for thing, says in ((gate, "give gate.address"), (writer, "gate.address"), (env, "one in each process")):
+            for copied in (pickle.dumps, copy.copy, copy.deepcopy):
+                with pytest.raises(TypeError, match=says):
+                    copied(thing)
+        writer.emit((1, "a"))
+        writer.close()
+        assert list(gate) == [(1, "a")]

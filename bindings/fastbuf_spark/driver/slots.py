@@ -46,7 +46,7 @@ class Slots:
         waiting = [other for other in live if other.without_producers]
         if any(other.epoch not in blocked for other in live) or run is not waiting[-1]:
             return ""
-        held: dict[str, list[int]] = {}  # by name, of each of its runs
+        held: dict[str, list[int]] = {}  # by exchange name: the slots that each of its runs holds
         for other in live:
             if other.held_slots:
                 held.setdefault(other.plan.name, []).append(other.held_slots)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fastbuf.errors import ExchangeAborted, ExchangeError, PeerLost, StallTimeout
+from fastbuf.errors import ExchangeAborted, ExchangeError, PeerLost, StallTimeout, text_of
 from fastbuf.monitor.figures import Lately, ended, hottest, longest
 from fastbuf.monitor.links import Links
 from fastbuf.monitor.ticker import Ticker
@@ -191,7 +191,7 @@ class Producer:
                 # Tell the driver first: it reports the cause to all participants before they see a broken channel
                 if not isinstance(error, ExchangeError | StallTimeout | InputLost):
                     control.abort(words(error), op="failed")
-                writer.abort(f"producer {partition} failed: {type(error).__name__}: {error}")
+                writer.abort(f"producer {partition} failed: {text_of(type(error), error)}")
                 raise
             unreached = {
                 index: not_reached(text, control.local_host, spec.conf)

@@ -114,7 +114,7 @@ function render() {
 
 function verdict(job) {
   const { diagnosis } = job;
-  // Of several the one whose words the others only repeat
+  // Of several failed exchanges the one with the shortest reason: the others quote it, and add to it
   const failed = job.exchanges.filter((exchange) => exchange.outcome === "aborted").reduce((a, b) => (a && a.reason.length <= b.reason.length ? a : b), null);
   const roots = failed ? [] : diagnosis?.roots ?? [];
   // What to do stands in a line of its own

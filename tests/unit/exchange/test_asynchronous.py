@@ -11,6 +11,7 @@ import pytest
 from left_behind import held, new_since
 
 import fastbuf as fb
+from fastbuf.errors import ConfigError
 
 ROWS = fb.RowSerializer(fb.Schema.of(n="int64"))
 
@@ -78,6 +79,14 @@ def test_it_waits_for_what_comes_later_and_no_longer_than_it_is_told(ends: Any) 
         assert await gate.poll_async(20) == [(5,)]
 
     asyncio.run(main())
+    writer.abort()
+
+
+def test_a_timeout_that_is_no_number_is_refused(ends: Any) -> None:
+    """It waited for ever."""
+    writer, gate = ends()
+    with pytest.raises(ConfigError, match="timeout is nan"):
+        asyncio.run(asyncio.wait_for(gate.poll_async(float("nan")), 5))
     writer.abort()
 
 

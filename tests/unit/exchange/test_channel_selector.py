@@ -172,6 +172,41 @@ def test_a_batch_selector_of_the_users_own() -> None:
         ]
 
 
+@pytest.mark.parametrize("place", [0.9, 1.0, None, 2**40])
+def test_the_users_own_must_give_a_whole_number(place: object) -> None:
+    """A float was cut off: the record went to another consumer."""
+    with pytest.raises((TypeError, RecordError), match=r"integer|subpartition 1099511627776 of 2"):
+        spread(fb.custom(lambda record, n: place), 2, records(1))
+
+
+@pytest.mark.parametrize(
+    ("places", "says"),
+    [([0, 2**32], "row 1 4294967296 of 2"), ([0.9, 0.9], "float64"), ([0, None], "object"), ([0], r"\(1,\)")],
+)
+def test_the_users_own_must_give_whole_numbers_for_a_batch(places: list[object], says: str) -> None:
+    """Numbers above 32 bits wrapped around, and floats were cut off: the rows went to other consumers."""
+    batch = pa.record_batch({"x": [1, 2]})
+    with fb.ShuffleEnvironment(segments=16) as env:
+        writer, gates = env.exchange(
+            fb.ColumnarSerializer(batch.schema), consumers=2, selector=fb.custom(lambda b, n: places)
+        )
+        with pytest.raises(RecordError, match=says):
+            writer.emit_batch(batch)
+        writer.close()
+        assert [list(gate) for gate in gates] == [[], []]
+
+
+def test_the_users_own_may_give_bools_and_nothing_for_no_rows() -> None:
+    batch = pa.record_batch({"x": [1, 2]})
+    with fb.ShuffleEnvironment(segments=16) as env:
+        own = fb.custom(lambda b, n: [x > 1 for x in b["x"].to_pylist()])
+        writer, gates = env.exchange(fb.ColumnarSerializer(batch.schema), consumers=2, selector=own)
+        for part in (batch.slice(0, 0), batch):
+            writer.emit_batch(part)
+        writer.close()
+        assert [[b["x"].to_pylist() for b in gate] for gate in gates] == [[[1]], [[2]]]
+
+
 def test_an_impossible_forward_is_refused() -> None:
     with pytest.raises(ConfigError, match="2 subpartitions"):
         spread(fb.forward(5), 2, [])
@@ -180,6 +215,13 @@ def test_an_impossible_forward_is_refused() -> None:
 def test_an_unknown_key_is_refused_by_name() -> None:
     with pytest.raises(SchemaError, match="nope"):
         spread(fb.hash_by("nope"), 2, records(1))
+
+
+@pytest.mark.parametrize("place", [-1, 7])
+def test_a_key_position_that_is_not_there_is_refused(place: int) -> None:
+    """Records took -1 for the last field, batches refused it; 7 was `tuple index out of range`."""
+    with pytest.raises(SchemaError, match=f"key column {place} of a schema with"):
+        spread(fb.hash_by(place), 2, records(1))
 
 
 def test_objects_have_no_key_to_hash() -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import collections
 import dataclasses
 import datetime as dt
+import itertools
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import Decimal
@@ -269,3 +272,52 @@ def test_a_key_that_should_be_bytes_is_refused_by_name(kind: str, key: Any) -> N
         pytest.raises(RecordError, match=r"record 0: .*'k'"),
     ):
         writer.emit((key,))
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda writer: [writer.emit((k,)) for k in itertools.count()],
+        lambda writer: writer.emit_many((k,) for k in itertools.count()),
+        lambda writer: writer.emit_many([(k,) for k in range(100_000)]),
+    ],
+    ids=["emit", "emit_many of a generator", "emit_many of a list"],
+)
+def test_an_interrupted_record_is_counted_and_goes_once(write: Any) -> None:
+    """Ctrl-C while a record waited: it went with the next one, and `records` left it out for ever."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with exchange(fb.PickledSerializer()) as (writer, (gate,)):
+            signal.setitimer(signal.ITIMER_REAL, 0.1)  # nobody reads: by then it waits
+            with pytest.raises(KeyboardInterrupt):
+                write(writer)
+            sent = writer.records
+            got: list[Any] = []
+            reader = threading.Thread(target=lambda: got.extend(gate))
+            reader.start()
+            writer.emit((sent,))
+            writer.close()
+            reader.join(10)
+            assert got == [(k,) for k in range(sent + 1)]
+            assert writer.records == sent + 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("near", [True, False])
+def test_rows_and_columns_of_one_schema_do_not_meet(near: bool) -> None:
+    """They were let in, and their bytes read as the other's."""
+    rows, columns = fb.RowSerializer(SCHEMA), fb.ColumnarSerializer(SCHEMA)
+    with fb.ShuffleEnvironment(segments=64) as env, fb.ShuffleEnvironment(segments=64) as other:
+        env.listen()
+        for own, theirs in ((rows, columns), (columns, rows)):
+            gate = env.create_input_gate(own, channels=1)
+            with pytest.raises(SchemaMismatch, match="one of them has a RowSerializer and the other a Columnar"):
+                (env if near else other).create_result_partition(theirs, [gate if near else gate.address])
+            gate.close()
+        assert env.pool.available == other.pool.available == 64

@@ -162,3 +162,24 @@ def test_what_cannot_be() -> None:
         with pytest.raises(SchemaError, match="schema"):
             writer.emit((1,))
         writer.abort()
+
+
+def test_samples_and_bounds_are_whatever_a_batch_is() -> None:
+    """Bounds that were no Arrow batch, and samples that were frames, failed with words of Python or of Arrow."""
+    pd = pytest.importorskip("pandas", reason="frames are pandas'")
+    array = np.array([(i,) for i in range(10)], [("k", "i8")])
+    frame = pd.DataFrame(array)
+    rows = fb.RowSerializer(fb.Schema.of(k="int64"))
+    selectors = [fb.range_by("k", sample=sample) for sample in (array, frame, [frame[:5], frame[5:]], pa.table(frame))]
+    selectors += [fb.range_by("k", bounds=bounds) for bounds in (array[5:6], frame[5:6], pa.table(frame[5:6]))]
+    for selector in selectors:
+        with fb.ShuffleEnvironment(segments=16) as env:
+            writer, gates = env.exchange(rows, consumers=2, selector=selector)
+            writer.emit_many([(i,) for i in range(10)])
+            writer.close()
+            assert [[k for (k,) in gate] for gate in gates] == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9]]
+
+
+def test_keys_are_names() -> None:
+    with pytest.raises(ConfigError, match="key 0: it must be a column's name"):
+        fb.range_by(0, bounds=pa.record_batch({"k": [1]}))  # type: ignore[arg-type]

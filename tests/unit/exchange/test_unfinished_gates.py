@@ -154,6 +154,29 @@ def test_a_with_gate_that_is_left_by_an_exception_aborts(ends: Ends) -> None:
     assert str(errors[0]) == "KeyError: 'no such model'"
 
 
+class Mute(Exception):
+    """As those of Py4J are once the JVM has gone."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize("who", ["gate", "env", "writer"])
+def test_an_exception_without_a_text_ends_the_exchange_too(ends: Ends, who: str) -> None:
+    """The error in its ``__str__`` left everything open: the other end waited for ever."""
+    left = {"gate": ends.gate, "env": ends.far, "writer": ends.writer}[who]
+    thread, errors = in_background(ends) if who != "writer" else (threading.Thread(), [])
+    with pytest.raises(Mute), left:
+        raise Mute
+    if who == "writer":
+        with pytest.raises(fb.ExchangeAborted, match="Mute"):
+            ends.gate.poll(PATIENCE_S)
+        return
+    thread.join(PATIENCE_S)
+    assert [type(error) for error in errors] == [fb.ExchangeAborted]
+    assert "Mute" in str(errors[0])
+
+
 def test_a_gate_that_was_read_to_its_end_harms_nobody(ends: Ends) -> None:
     ends.writer.emit((1, "one"))
     closing = threading.Thread(target=ends.writer.close)

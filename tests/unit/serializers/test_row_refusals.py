@@ -83,3 +83,14 @@ def test_too_long_a_record_leaves_it_too() -> None:
                 writer.emit(("x" * 20_000,))
         writer.close()
         assert list(gates[0]) == [("a",), ("b" * 5000,)]
+
+
+@pytest.mark.parametrize("kind", ["timestamp[ns]", "timestamp[us]", "duration[ns]"])
+def test_nanoseconds_of_pandas_are_refused(kind: str) -> None:
+    """They were lost; Python's datetime, which rows come out as, has none."""
+    pd = pytest.importorskip("pandas", reason="the times are pandas'")
+    made = pd.Timedelta if kind == "duration[ns]" else pd.Timestamp
+    rows = RowSerializer(Schema.of(t=kind))
+    assert rows.loads(rows.dumps([(made(5000),)])) == [(made(5000),)]
+    with pytest.raises(RecordError, match=r"record 1: field 't' .* it has nanoseconds"):
+        rows.dumps([(made(5000),), (made(5001),)])

@@ -253,7 +253,8 @@ class TestClasses:
     @pytest.mark.parametrize(
         ("hint", "says"),
         [(complex, "annotated as complex"), (int | str, "one type"), (Decimal, "Decimal"), (Any, "determine a type"),
-         (list, "list"), (tuple[int, str], "not of one type"), (Annotated[int, "in64"], "in64"),
+         (list, "list"), (typing.Sequence, "Sequence"), (typing.Mapping, "Mapping"),
+         (tuple[int, str], "not of one type"), (Annotated[int, "in64"], "in64"),
          (list[list[object]], r"field 'bad\[\]\[\]'")],
     )  # fmt: skip
     def test_refused_by_name(self, hint: Any, says: str) -> None:

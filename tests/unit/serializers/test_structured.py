@@ -103,3 +103,13 @@ def test_what_no_array_holds() -> None:
     for column in (pa.array([[1]]), pa.array([dt.time()])):
         with pytest.raises(SchemaError, match="'x' has the type"):
             structured_array(pa.record_batch({"x": column}))
+
+
+def test_masks_are_not_passed_over() -> None:
+    """What a mask hides came out as a value."""
+    pairs = np.array([(1, 0.5), (2, 1.5)], [("id", "<i8"), ("x", "<f4")])
+    masked = np.ma.masked_array(pairs, mask=[(True, False), (False, False)])
+    columns = ColumnarSerializer(Schema.from_numpy(pairs.dtype))
+    with pytest.raises(RecordError, match="masked"):
+        columns.dumps(masked)
+    assert columns.loads(columns.dumps(masked.filled(7)))["id"].to_pylist() == [7, 2]
