@@ -145,6 +145,7 @@ def test_the_old_calendar_is_found_by_workers_too(spark: Any, tmp_path: Path, mo
     pq.write_table(pa.table({"d": [dt.date(2000, 1, 1)]}), tmp_path / "a.parquet")
     told = pa.schema([("d", pa.date32())], {"org.apache.spark.legacyDateTime": ""})
     pq.write_table(pa.table({"d": [dt.date(1000, 1, 1)]}, told), tmp_path / "b.parquet")
+    (tmp_path / "c.parquet").write_bytes(b"without a footer")
     monkeypatch.setattr(splits, "MOST_FOOTERS", 1)
     assert "calendar used before Spark 3" in failure(fbs.read_parquet(spark, tmp_path).collect)
 
@@ -325,6 +326,26 @@ LINES = (
     '"x, y",-2,1e3,FALSE,1999-12-31,2020-07-01T10:00:00Z,2.25\n'
 )
 KINDS = "s string, i int, d double, b boolean, day date, t timestamp, m decimal(10,2)"
+
+
+def test_a_path_that_is_given_twice_is_read_twice(spark: Any, tmp_path: Path) -> None:
+    """As by Spark, however few bytes it has."""
+    pq.write_table(pa.table({"n": range(6)}), tmp_path / "a.parquet", row_group_size=2)
+    paths = [str(tmp_path), str(tmp_path / "a.parquet")]
+    assert same(fbs.read_parquet(spark, paths).to_df(), spark.read.parquet(*paths)) == 12
+
+
+def test_files_of_the_same_path_in_two_file_systems(spark: Any, tmp_path: Path) -> None:
+    """Each is read, and no other in its place."""
+    from pyarrow import fs
+
+    parts = []
+    for i in range(2):
+        (tmp_path / str(i)).mkdir()
+        pq.write_table(pa.table({"n": [i, i + 10]}), tmp_path / str(i) / "part-0.parquet")
+        below = fs.SubTreeFileSystem(str(tmp_path / str(i)), fs.LocalFileSystem())
+        parts.append(ds.dataset("part-0.parquet", filesystem=below))
+    assert sorted(row.n for row in fbs.scan(spark, ds.dataset(parts)).collect()) == [0, 1, 10, 11]
 
 
 @pytest.mark.parametrize("header", [False, True])

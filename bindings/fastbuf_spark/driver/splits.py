@@ -332,8 +332,7 @@ def _joined(split: list[Piece]) -> list[Piece]:
     made: list[Piece] = []
     for piece in split:
         last = made[-1] if made else None
-        groups = getattr(piece.fragment, "row_groups", None)
-        if last is None or not groups or last.fragment.path != piece.fragment.path:
+        if last is None or not _goes_on(last, piece):
             made.append(piece)
             continue
         ids = [group.id for part in (last, piece) for group in part.fragment.row_groups]
@@ -345,3 +344,11 @@ def _joined(split: list[Piece]) -> list[Piece]:
         )
         made[-1] = Piece(both, last.rows + piece.rows, last.nbytes + piece.nbytes, piece.size, piece.changed)
     return made
+
+
+def _goes_on(last: Piece, piece: Piece) -> bool:
+    """Whether a piece has later row groups of the same file: a path may be of two file systems, or be given twice."""
+    one, other = last.fragment, piece.fragment
+    if not last.rows or not piece.rows or one.path != other.path or one.filesystem != other.filesystem:
+        return False
+    return bool(one.row_groups[-1].id < other.row_groups[0].id)
