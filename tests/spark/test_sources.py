@@ -348,6 +348,20 @@ def test_files_of_the_same_path_in_two_file_systems(spark: Any, tmp_path: Path) 
     assert sorted(row.n for row in fbs.scan(spark, ds.dataset(parts)).collect()) == [0, 1, 10, 11]
 
 
+def test_a_filter_that_nan_passes(spark: Any, tmp_path: Path) -> None:
+    """The statistics of a row group leave NaN out, and nothing is lost for that."""
+    table = pa.table({"x": [5.0, 5.0, float("nan"), 1.0], "n": range(4)})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=3)
+    x = pc.field("x")
+    for condition in (~(x > 3), x != 5, (x > 3) == False, ~x.isin([5.0]), x > 3, (x > 3) & (pc.field("n") != 1)):  # noqa: E712
+        want = table.filter(condition)["n"].to_pylist()
+        for made in (
+            fbs.read_parquet(spark, tmp_path, ["n"], condition),
+            fbs.read_parquet(spark, tmp_path).filter(condition),
+        ):
+            assert sorted(row.n for row in made.collect()) == want, condition
+
+
 @pytest.mark.parametrize("header", [False, True])
 def test_comma_separated_values(new_york: Any, tmp_path: Path, header: bool) -> None:
     """As Spark's reader, with a schema and without."""
@@ -398,6 +412,27 @@ def test_lines_of_json(new_york: Any, tmp_path: Path) -> None:
     schema = "s string, n long, t timestamp, st struct<x: array<int>>, d double, b boolean"
     want = new_york.read.schema(schema).json(str(tmp_path))
     assert same(fbs.read_json(new_york, tmp_path, schema).to_df(), want) == 2
+
+
+def test_fields_of_json_that_nobody_asks_for(spark: Any, tmp_path: Path) -> None:
+    """May have any types, and several; days are days; files that their directories' names rule out are not opened."""
+    for day in (1, 2):
+        (tmp_path / f"day=2026-01-0{day}").mkdir()
+        lines = [
+            f'{{"n": {day}, "d": "2026-02-0{day}", "odd": 1, "x": 0.5}}',
+            '{"odd": ["a"], "d": null}',
+            '{"odd": "b"}',
+        ]
+        (tmp_path / f"day=2026-01-0{day}" / "a.json").write_text("\n".join(lines))
+    kinds, path = "n int, d date, x double", str(tmp_path)
+    want = spark.read.schema(kinds).json(path)
+    assert same(fbs.read_json(spark, path, kinds).to_df(), want) == 6
+    (tmp_path / "day=2026-01-02" / "a.json").write_text("no JSON")
+    days = (pc.field("day") < dt.date(2026, 1, 2)) & pc.field("d").is_valid()
+    made = fbs.read_json(spark, path, kinds, columns=["day"], filter=days).collect()
+    assert [row.day for row in made] == [dt.date(2026, 1, 1)]
+    with pytest.raises(SchemaError, match="array<date>, which read_json does not read"):
+        fbs.read_json(spark, path, "l array<date>")
 
 
 def test_arrows_own_files_and_datasets(spark: Any, tmp_path: Path) -> None:

@@ -10,11 +10,11 @@ from fastbuf_spark.api.pipelines import Pipeline
 from fastbuf_spark.driver import splits
 from fastbuf_spark.driver.sources import dataset_source, ipc_source, is_true, parquet_source, text_source
 from fastbuf_spark.schema import struct_type, types_in
+from fastbuf_spark.worker.reading import BLOCK_BYTES
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-BLOCK_BYTES = 16 << 20  #: of text that is parsed at once: lines may be as long
 #: Types that cannot be read from a field of text.
 _NO_TEXT = ("array", "map", "struct", "binary", "variant", "interval", "time(")
 
@@ -158,24 +158,11 @@ def read_json(
     -----
     A value of a wrong type is an error; Spark returns nulls.  Each file is read by one task.  Lines: at most 16 MiB.
     """
-    import pyarrow as pa
     import pyarrow.dataset as ds
-    import pyarrow.json as json
-
-    from fastbuf_spark.schema import arrow_schema, session_zone
 
     given = struct_type(schema)
     _check_fields(given, "read_json", nested=True)
-    fields = [
-        pa.field(f.name, pa.string()) if pa.types.is_timestamp(f.type) else f
-        for f in arrow_schema(given, session_zone(spark))
-    ]
-    layout = ds.JsonFileFormat(
-        default_fragment_scan_options=None,
-        read_options=json.ReadOptions(block_size=BLOCK_BYTES, use_threads=False),
-        parse_options=json.ParseOptions(explicit_schema=pa.schema(fields), unexpected_field_behavior="ignore"),
-    )
-    return Pipeline(text_source(spark, "read_json", path, layout, given, columns, filter, filesystem))
+    return Pipeline(text_source(spark, "read_json", path, ds.JsonFileFormat(), given, columns, filter, filesystem))
 
 
 def read_ipc(
@@ -215,7 +202,7 @@ def _check_fields(schema: StructType, name: str, nested: bool) -> None:
         kind = field.dataType.simpleString()
         odd = kind.startswith(_NO_TEXT) and not (nested and kind.startswith(("array", "struct")))
         below = [each.simpleString() for each in types_in(field.dataType)][1:]
-        if odd or any(each.startswith("timestamp") for each in below):
+        if odd or any(each.startswith(("timestamp", "date")) for each in below):
             raise SchemaError(
                 f"field {field.name!r} has the type {kind}, which {name} does not read; read it as a string, or use "
                 "spark.read"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 CONNECT_TASKS = 8  #: number of splits if Spark does not say how many tasks it runs at once
+#: In the text of a filter: more than comparisons, none of which is true of NaN, joined by "and" and "or"
+_ODD_FILTER = re.compile(r"!=|nan_is_null=true|(?<=\w)(?<!is_null)(?<!is_valid)\(|\) [=<>]|[=<>] \(")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +50,8 @@ class Source:
         """The same with fewer rows: the filter is pushed down to the files."""
         check_filter(expression, self.read.shown)
         both = expression if self.read.filter is None else self.read.filter & expression
-        return dataclasses.replace(self, read=dataclasses.replace(self.read, filter=both))
+        late = _meets_nan(both, self.read.files)
+        return dataclasses.replace(self, read=dataclasses.replace(self.read, filter=both, late=late))
 
 
 def counted(number: int, what: str) -> str:
@@ -246,11 +250,31 @@ def _has_field(filter: Any, name: str, schema: pa.Schema) -> bool:
     import pyarrow as pa
 
     at = schema.get_field_index(name)
+    return not _is_valid(filter, schema.set(at, pa.field(name, pa.struct([]))))
+
+
+def _is_valid(filter: Any, schema: pa.Schema) -> bool:
+    import pyarrow as pa
+
     try:
-        schema.set(at, pa.field(name, pa.struct([]))).empty_table().filter(filter)
+        schema.empty_table().filter(filter)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError):
-        return True
-    return False
+        return False
+    return True
+
+
+def _meets_nan(filter: Any, schema: pa.Schema) -> bool:
+    """Whether a filter may keep NaNs of a row group whose least and greatest value, which are no NaNs, say no."""
+    if filter is None or not _ODD_FILTER.search(str(filter)):
+        return False
+    floats = (i for i, field in enumerate(schema) if _has_floats(field.type))
+    return any(not _is_valid(filter, schema.remove(i)) for i in floats)
+
+
+def _has_floats(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_floating(kind)) or any(_has_floats(kind.field(i).type) for i in range(kind.num_fields))
 
 
 def _source(
@@ -265,14 +289,15 @@ def _source(
     filter: Any,
     has_texts: bool = False,
 ) -> Source:
-    from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
+    from pyspark.sql.types import DateType, StructType, TimestampNTZType, TimestampType
 
     read_with, shown = _schemas(spark, whole, columns, filter)
     texts: tuple[pa.Field, ...] = ()
     if has_texts:
         import pyarrow as pa
 
-        instants = [f.name for f in whole.fields if isinstance(f.dataType, TimestampType | TimestampNTZType)]
+        of_text = (TimestampType, TimestampNTZType, *((DateType,) if name == "read_json" else ()))
+        instants = [f.name for f in whole.fields if isinstance(f.dataType, of_text) and f.name not in types]
         timed = [f for f in read_with if f.name in instants]
         texts = tuple(f for f in timed if f.name in shown.names or _has_field(filter, f.name, read_with))
         read_with = pa.schema([f.with_type(pa.string()) if f in timed else f for f in read_with])
@@ -297,14 +322,15 @@ def _shared(
     tasks = None if is_connect(spark) else slots_of(spark.sparkContext)
     # Columns of the filter are read as well, but the filter does not tell which they are
     needed = set(shown.names)
-    pushed = None if texts else filter
+    late = _meets_nan(filter, read_with)
+    pushed = None if texts or late else filter
     parts = splits.pieces(found, read_with, needed, pushed)
     shared = splits.shared_out(parts, tasks or CONNECT_TASKS)
     mib = sum(part.nbytes for part in parts) / (1 << 20)
     pieces = f"{counted(len(found), 'file')}, {counted(len(parts), 'piece')}"
     about = f"{name}: {pieces}, {mib:.1f} MiB, in {counted(len(shared), 'split')}"
     any_case = name in ("read_parquet", "read_ipc") and not is_true(spark, "spark.sql.caseSensitive", "false")
-    read = Read(shared, read_with, shown, filter, texts, session_zone(spark), any_case)
+    read = Read(shared, read_with, shown, filter, texts, session_zone(spark), any_case, late, name == "read_json")
     return Source(spark, read, StructType([schema[key] for key in shown.names]), about)
 
 
