@@ -70,6 +70,9 @@ ARROW = {
     "map": pa.array([[("a", 1)], None], pa.map_(pa.string(), pa.uint32())),
     "struct": pa.array([{"a": 1, "t": NOON}, None], pa.struct([("a", pa.uint8()), ("t", pa.timestamp("us"))])),
     "list_struct": pa.array([[{"x": NOON}], None], pa.list_(pa.struct([("x", pa.timestamp("us", "UTC"))]))),
+    "tensor": pa.ExtensionArray.from_storage(
+        pa.fixed_shape_tensor(pa.float32(), (2,)), pa.array([[1, 2], None], pa.list_(pa.float32(), 2))
+    ),
     "boolean": pa.array([True, False, None]),
     "double": pa.array([1.5, float("nan"), None]),
     "float": pa.array([1.5, None], pa.float32()),
@@ -80,9 +83,47 @@ ARROW = {
 def test_what_pyarrow_wrote(new_york: Any, tmp_path: Path, kind: str) -> None:
     """Types and values as Spark reads the same files, in a zone that is not UTC."""
     values = ARROW[kind]
-    pq.write_table(pa.table({"id": range(len(values)), "v": values}), tmp_path / "one.parquet")
+    pq.write_table(
+        pa.table({"id": range(len(values)), "v": values, "n": ["x"] * len(values)}), tmp_path / "one.parquet"
+    )
     path = str(tmp_path)
     assert same(fbs.read_parquet(new_york, path).to_df(), new_york.read.parquet(path)) == len(values)
+
+
+def test_what_pandas_wrote(spark: Any, tmp_path: Path) -> None:
+    """An interval is a type of pandas' own, of two columns; what stands behind it is read by its own type."""
+    import pandas as pd
+
+    frame = pd.DataFrame({"v": pd.interval_range(0, 3), "n": [1, 2, 3], "x": [0.5, 1.5, 2.5]})
+    frame.to_parquet(tmp_path / "a.parquet")
+    assert same(fbs.read_parquet(spark, tmp_path).to_df(), spark.read.parquet(str(tmp_path))) == 3
+
+
+def test_types_that_differ_from_file_to_file(spark: Any, tmp_path: Path) -> None:
+    """Numbers are widened; what would become other values is refused, as by Spark."""
+    day, double, wide = pa.array([dt.date(2020, 1, 1)]), pa.array([0.1]), pa.array([2**40, None])
+    pairs = [
+        (wide, pa.array([7, None], pa.int32()), 4),
+        (double, pa.array([0.5], pa.float32()), 2),
+        (pa.array([NOON], pa.timestamp("us", "UTC")), day, "is date32"),
+        (day, pa.array([NOON], pa.timestamp("us", "UTC")), "is timestamp"),
+        (pa.array([NOON], pa.timestamp("us", "UTC")), wide, "is int64"),
+        (pa.array([NOON], pa.timestamp("us")), pa.array([NOON], pa.timestamp("us", "UTC")), 2),
+        (pa.array([True]), wide, "is int64 there, and to be read as bool"),
+        (pa.array([0.5], pa.float32()), double, "is double there, and to be read as float"),
+        (pa.array([7], pa.int32()), wide, "not in range"),
+    ]
+    for i, (first, second, want) in enumerate(pairs):
+        path = tmp_path / str(i)
+        path.mkdir()
+        pq.write_table(pa.table({"v": first}), path / "a.parquet")
+        pq.write_table(pa.table({"v": second}), path / "b.parquet")
+        ours, theirs = fbs.read_parquet(spark, path).to_df(), spark.read.parquet(str(path))
+        if isinstance(want, int):
+            assert same(ours, theirs) == want
+        else:
+            assert want in failure(ours.collect)
+            assert failure(theirs.collect)
 
 
 def test_instants_of_96_bits(new_york: Any, tmp_path: Path) -> None:
@@ -433,6 +474,17 @@ def test_fields_of_json_that_nobody_asks_for(spark: Any, tmp_path: Path) -> None
     assert [row.day for row in made] == [dt.date(2026, 1, 1)]
     with pytest.raises(SchemaError, match="array<date>, which read_json does not read"):
         fbs.read_json(spark, path, "l array<date>")
+
+
+def test_what_polars_wrote(spark: Any, tmp_path: Path) -> None:
+    """Text and bytes are views in its files."""
+    import polars as pl
+
+    frame = pl.DataFrame({"s": ["a", None], "b": [b"x", None], "l": [["a"], None], "st": [{"x": "y", "u": 1}, None]})
+    frame.cast({"st": pl.Struct({"x": pl.String, "u": pl.UInt8})}).write_ipc(tmp_path / "a.arrow")
+    rows = fbs.read_ipc(spark, tmp_path).to_df()
+    assert rows.schema.simpleString() == "struct<s:string,b:binary,l:array<string>,st:struct<x:string,u:smallint>>"
+    assert [row.asDict(True) for row in rows.collect()] == frame.to_dicts()
 
 
 def test_arrows_own_files_and_datasets(spark: Any, tmp_path: Path) -> None:

@@ -173,33 +173,42 @@ def of_arrow(schema: pa.Schema) -> StructType:
 
     A field whose type Spark does not have has the type void, and the reason in its metadata.
     """
-    import pyarrow as pa
     from pyspark.errors import PySparkException
     from pyspark.sql import types as T
     from pyspark.sql.pandas.types import from_arrow_type
 
     made = T.StructType()
-    unsigned: list[tuple[pa.DataType, type[DataType]]] = [
-        (pa.uint8(), T.ShortType),
-        (pa.uint16(), T.IntegerType),
-        (pa.uint32(), T.LongType),
-    ]
     for field in schema:
-        kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
-        found = next((wider for narrow, wider in unsigned if kind == narrow), None)
         try:
-            if found is not None:
-                spark_type: DataType = found()
-            elif kind == pa.uint64():
-                spark_type = T.DecimalType(20, 0)
-            else:
-                spark_type = from_arrow_type(kind)
+            spark_type = from_arrow_type(_plain(field.type))
         except PySparkException as error:
             why = SchemaError(f"column {field.name!r} has Arrow's type {field.type}: {error}; leave it out (columns=)")
             made.add(refused(field.name, why))
         else:
             made.add(field.name, nullable(spark_type), True)
     return made
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """The type to read one as that Spark has not: views, dictionaries and unsigned numbers, at any depth."""
+    import pyarrow as pa
+
+    views = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+    if pa.types.is_dictionary(kind):  # Arrow decodes none of views
+        return kind.value_type if kind.value_type in views else _plain(kind.value_type)
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_plain(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_plain(kind.key_type), _plain(kind.item_type))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(_plain(kind.value_type))
+    unsigned = {
+        pa.uint8(): pa.int16(),
+        pa.uint16(): pa.int32(),
+        pa.uint32(): pa.int64(),
+        pa.uint64(): pa.decimal128(20),
+    }
+    return (views | unsigned).get(kind, kind)
 
 
 def _schemas(spark: Any, whole: StructType, columns: Iterable[str] | None, filter: Any) -> tuple[pa.Schema, pa.Schema]:

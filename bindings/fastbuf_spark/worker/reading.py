@@ -114,6 +114,8 @@ class Read:
         if hasattr(piece.fragment, "split_by_row_group"):
             check_calendar(piece.fragment, self.files)
         files = in_file(self.files, piece) if self.any_case else self.files
+        if hasattr(piece.fragment, "split_by_row_group"):
+            check_types(piece.fragment, files)
         renamed = not files.equals(self.files)
         # Filters have the users' names, and their types
         late = self.late or renamed or bool(self.texts) or self.json
@@ -201,6 +203,25 @@ def check_calendar(fragment: Any, schema: pa.Schema) -> None:
             f"{fragment.path} has dates in the calendar used before Spark 3 ({version or 'legacy'}): only Spark "
             "converts them; use spark.read.parquet"
         )
+
+
+def check_types(fragment: Any, schema: pa.Schema) -> None:
+    """SchemaMismatch if Arrow would read other values than a Parquet file has, where Spark refuses it."""
+    from pyarrow import types
+
+    theirs = {field.name: field.type for field in fragment.physical_schema}
+    for field in schema:
+        mine, other = field.type, theirs.get(field.name, field.type)
+        if (
+            (types.is_timestamp(mine) and (types.is_integer(other) or (mine.tz is not None and types.is_date(other))))
+            or (types.is_date(mine) and types.is_timestamp(other))
+            or (types.is_boolean(mine) and not types.is_boolean(other))
+            or (types.is_float32(mine) and types.is_float64(other))
+        ):
+            raise SchemaMismatch(
+                f"{fragment.path}: column {field.name!r} is {other} there, and to be read as {mine}, the type of the "
+                "first file or of schema=; give a schema= that fits all files"
+            )
 
 
 def in_file(wanted: pa.Schema, piece: Piece) -> pa.Schema:
