@@ -238,6 +238,25 @@ def test_columns_of_directories(spark: Any, tmp_path: Path, values: list[str]) -
     assert same(some.to_df(), want.where("j = 0")) == 1
 
 
+def test_a_schema_with_columns_of_directories(spark: Any, tmp_path: Path) -> None:
+    """As Spark's own has them, and with other types than it finds; they stand last."""
+    rows = spark.range(4).selectExpr("id", "id % 2 as k")
+    for kind in ("parquet", "json"):
+        path = str(tmp_path / kind)
+        rows.write.partitionBy("k").format(kind).save(path)
+        for schema in (spark.read.format(kind).load(path).schema, "k string, id long"):
+            made = (fbs.read_parquet if kind == "parquet" else fbs.read_json)(spark, path, schema=schema)
+            assert same(made.to_df(), spark.read.schema(schema).format(kind).load(path)) == 4
+
+
+def test_a_column_in_files_and_in_names_of_directories(spark: Any, tmp_path: Path) -> None:
+    """Whatever its case."""
+    (tmp_path / "k=1").mkdir()
+    pq.write_table(pa.table({"K": [7], "n": [1]}), tmp_path / "k=1" / "a.parquet")
+    with pytest.raises(SchemaError, match="k: columns of the files, and of the directories' names too"):
+        fbs.read_parquet(spark, tmp_path)
+
+
 def test_directories_of_odd_values_are_asked_for(spark: Any, tmp_path: Path) -> None:
     """What Spark may take for an instant is refused, and read when its type is said."""
     path = str(tmp_path / "made")
@@ -414,6 +433,13 @@ def test_comma_separated_values(new_york: Any, tmp_path: Path, header: bool) -> 
     assert same(fbs.read_csv(new_york, path, header=header).to_df(), texts) == 3
     some = fbs.read_csv(new_york, path, KINDS, header=header, columns=["t", "i"], filter=pc.field("i") > 0)
     assert same(some.to_df(), want.where("i > 0").select("t", "i")) == 1
+
+
+def test_empty_values_are_null(spark: Any, tmp_path: Path) -> None:
+    """As for Spark, in quotes too."""
+    (tmp_path / "a.csv").write_text('1,\n2,""\n"",x\n')
+    path, kinds = str(tmp_path), "n int, s string"
+    assert same(fbs.read_csv(spark, path, kinds).to_df(), spark.read.csv(path, kinds, escape='"')) == 3
 
 
 def test_a_value_that_is_none_is_an_error(spark: Any, tmp_path: Path) -> None:
@@ -665,6 +691,15 @@ def test_what_cannot_be_is_said_at_once(spark: Any, tmp_path: Path) -> None:
         fbs.read_parquet(spark, tmp_path, filter="n > 1")
     with pytest.raises(SchemaError, match="array<int>, which read_csv does not read"):
         fbs.read_csv(spark, tmp_path, "a array<int>")
+    with pytest.raises(ConfigError, match=r"sep is '\|\|': give one ASCII character"):
+        fbs.read_csv(spark, tmp_path, sep="||")
+    with pytest.raises(ConfigError, match=r"partition_types has \['k'\]: the directories are named by \[\]"):
+        fbs.read_parquet(spark, tmp_path, partition_types={"k": "int"})
+    with pytest.raises(ConfigError, match="Give filter and columns to scan itself"):
+        fbs.scan(spark, ds.dataset(tmp_path).filter(pc.field("n") > 1))
+    (tmp_path / "b.csv").write_text("n,m")
+    with pytest.raises(SchemaError, match=r"b\.csv: .*; give schema="):
+        fbs.read_csv(spark, tmp_path / "b.csv", header=True)
 
 
 def test_an_empty_directory(spark: Any, tmp_path: Path) -> None:

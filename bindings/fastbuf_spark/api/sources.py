@@ -99,11 +99,15 @@ def read_csv(
     -----
     A value of a wrong type, or a line with another number of values, is an error; Spark returns nulls.  A quote within
     a quoted value is doubled (RFC 4180), as for Spark with ``escape='"'``: a backslash is a character like others.
+    An empty value is null, in quotes too.
     Each file is read by one task.  Lines: at most 16 MiB.
     """
+    import pyarrow as pa
     import pyarrow.csv as csv
     import pyarrow.dataset as ds
 
+    if len(sep) != 1 or not sep.isascii():
+        raise ConfigError(f"sep is {sep!r}: give one ASCII character, or use spark.read.csv")
     parse = csv.ParseOptions(delimiter=sep)
     if schema is None:
         from pyspark.sql.types import StringType, StructType
@@ -114,7 +118,10 @@ def read_csv(
             raise ConfigError(f"{paths[0]} has no files: give schema=")
         with system.open_input_stream(files[0].path) as stream:
             options = csv.ReadOptions(autogenerate_column_names=not header, block_size=BLOCK_BYTES)
-            names = csv.open_csv(stream, options, parse).schema.names
+            try:
+                names = csv.open_csv(stream, options, parse).schema.names
+            except pa.ArrowInvalid as error:
+                raise SchemaError(f"{files[0].path}: {error}; give schema=") from error
         given = StructType()
         case = is_true(spark, "spark.sql.caseSensitive", "false")
         for i, name in enumerate(_headed(names, case) if header else names):
@@ -128,7 +135,6 @@ def read_csv(
         convert_options=csv.ConvertOptions(
             null_values=[""],
             strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
             true_values=["true", "True", "TRUE"],
             false_values=["false", "False", "FALSE"],
         ),

@@ -93,6 +93,9 @@ def parquet_source(
     files = splits.list_files(system, paths)
     layout = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
     infer = is_true(spark, "spark.sql.sources.partitionColumnTypeInference.enabled", "true")
+    if schema is not None:
+        schema, told = _without_directories(schema, files)
+        partition_types = told | partition_types
     types = splits.partition_types(files, infer, partition_types)
     if schema is None:
         if not files:
@@ -101,13 +104,24 @@ def parquet_source(
         ntz = is_true(spark, "spark.sql.parquet.inferTimestampNTZ.enabled", "true")
         texts = is_true(spark, "spark.sql.parquet.binaryAsString", "false")
         schema = parquet_schema(first.metadata, first.physical_schema, files[0].path, ntz, texts)
-    twice = set(types) & set(schema.names)
+    case = is_true(spark, "spark.sql.caseSensitive", "false")
+    names = {name if case else name.casefold() for name in schema.names}
+    twice = [key for key in types if (key if case else key.casefold()) in names]
     if twice:
-        raise SchemaError(f"{', '.join(sorted(twice))}: columns of the files, and of the directories' names too")
+        raise SchemaError(f"{', '.join(twice)}: columns of the files, and of the directories' names too")
     whole = StructType([*nullable(schema).fields])
     for name, kind in types.items():
         whole.add(name, kind, True)
     return _source(spark, "read_parquet", system, files, layout, types, whole, columns, filter)
+
+
+def _without_directories(schema: StructType, files: list[splits.File]) -> tuple[StructType, dict[str, DataType]]:
+    """A schema without the columns from directories' names, which Spark's own has too, and the types of these."""
+    from pyspark.sql.types import StructType
+
+    names = {key for key, _ in files[0].values} if files else set()
+    types = {field.name: field.dataType for field in schema.fields if field.name in names}
+    return StructType([field for field in schema.fields if field.name not in names]), types
 
 
 def text_source(
@@ -124,7 +138,9 @@ def text_source(
     system, paths = splits.file_system(path, filesystem)
     files = splits.list_files(system, paths)
     infer = is_true(spark, "spark.sql.sources.partitionColumnTypeInference.enabled", "true")
-    types = splits.partition_types(files, infer, {})
+    # Lines of values have the schema's columns by their places, whatever their names
+    schema, told = (schema, {}) if name == "read_csv" else _without_directories(schema, files)
+    types = splits.partition_types(files, infer, told)
     whole = nullable(schema)
     for key, kind in types.items():
         whole.add(key, kind, True)
@@ -164,7 +180,10 @@ def dataset_source(spark: Any, dataset: Any, columns: Iterable[str] | None, filt
     schema = of_arrow(dataset.schema)
     files, shown = _schemas(spark, schema, columns, filter)
     # Without the filter: it refers to the types shown to users, and a dataset's own may differ
-    found = [(None, fragment) for fragment in dataset.get_fragments()]
+    try:
+        found = [(None, fragment) for fragment in dataset.get_fragments()]
+    except ValueError as error:
+        raise ConfigError(f"scan: {error} Give filter and columns to scan itself, or to the pipeline") from error
     return _shared(spark, "scan", found, files, shown, schema, filter, ())
 
 

@@ -213,6 +213,8 @@ def partition_types(files: Sequence[File], infer: bool, given: dict[str, DataTyp
 
     Raises
     ------
+    ConfigError
+        A given type is of no directory.
     SchemaError
         Files have different depths, or only Spark can tell the type of a value.
     """
@@ -225,6 +227,9 @@ def partition_types(files: Sequence[File], infer: bool, given: dict[str, DataTyp
                 f"{file.path} is in directories of {[key for key, _ in file.values]}, and {files[0].path} of {names}: "
                 "read them one by one"
             )
+    odd_names = sorted(set(given) - set(names)) if files else []
+    if odd_names:
+        raise ConfigError(f"partition_types has {odd_names}: the directories are named by {names}")
     made: dict[str, DataType] = {}
     for at, name in enumerate(names):
         values = {value for file in files if (value := file.values[at][1]) is not None}

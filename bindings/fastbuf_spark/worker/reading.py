@@ -54,8 +54,8 @@ class Piece:
         info = self.fragment.filesystem.get_file_info(self.fragment.path)
         if (info.size, changed(info)) != (self.size, self.changed):
             raise ResourceError(
-                f"{self.fragment.path} has been changed since it was planned: it had {self.size} bytes, and now has "
-                f"{info.size}; read it again (fbs.read_...)"
+                f"{self.fragment.path} has been changed since it was planned: it had {self.size} bytes, and now "
+                f"{'is gone' if info.size is None else f'has {info.size}'}; read it again (fbs.read_...)"
             )
 
 
