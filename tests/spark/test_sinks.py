@@ -359,4 +359,10 @@ def test_what_cannot_be_is_said_at_once(spark: Any, tmp_path: Path) -> None:
         fbs.write_parquet(df.drop("v"), tmp_path / "out", compression="zip")
     with pytest.raises(ConfigError, match="mode is 'replace'"):
         fbs.write_parquet(df.drop("v"), tmp_path / "out", mode="replace")
+    spark.conf.set("spark.sql.sources.partitionOverwriteMode", "DYNAMIC")
+    try:
+        with pytest.raises(ConfigError, match="partitionOverwriteMode is dynamic, and write_parquet replaces"):
+            fbs.write_parquet(df.drop("v"), tmp_path / "out", "id", "overwrite")
+    finally:
+        spark.conf.unset("spark.sql.sources.partitionOverwriteMode")
     assert list(tmp_path.iterdir()) == []
