@@ -104,11 +104,23 @@ def test_directories_of_instants(spark: Any, tmp_path: Path) -> None:
 
 def test_more_directories_than_files_that_are_open(spark: Any, tmp_path: Path) -> None:
     """A task has a bounded number of files open, and a bounded memory of what waits for them."""
-    df = spark.range(0, 20_000, 1, 1).selectExpr("id", "id % 200 as k")
+    df = spark.range(0, 30_000, 1, 1).selectExpr("id", "repeat('x', 100) as s", "id % 200 as k")
     conf = fbs.ShuffleConf(memory_bytes=1 << 20, segment_size=4096)
     wrote = fbs.pipeline(df, conf=conf).write_parquet(tmp_path / "out", partition_by="k")
-    assert wrote.files >= 200
-    assert same(spark.read.parquet(str(tmp_path / "out")), df.selectExpr("id", "cast(k as int) as k")) == 20_000
+    assert wrote.files > 200
+    assert same(spark.read.parquet(str(tmp_path / "out")), df.selectExpr("id", "s", "cast(k as int) as k")) == 30_000
+
+
+def test_a_task_writes_one_file_to_each_directory(spark: Any, tmp_path: Path) -> None:
+    """Of more directories than it has files open, too, as long as memory has room for the rows."""
+    batch_rows = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    df = spark.range(0, 2000, 1, 1).selectExpr("id", "id % 100 as k")
+    spark.conf.set(batch_rows, "500")
+    try:
+        wrote = fbs.write_parquet(df, tmp_path / "out", "k")
+    finally:
+        spark.conf.unset(batch_rows)
+    assert (wrote.files, wrote.rows) == (100, 2000)
 
 
 @nightly(mode="blocking")
@@ -347,4 +359,10 @@ def test_what_cannot_be_is_said_at_once(spark: Any, tmp_path: Path) -> None:
         fbs.write_parquet(df.drop("v"), tmp_path / "out", compression="zip")
     with pytest.raises(ConfigError, match="mode is 'replace'"):
         fbs.write_parquet(df.drop("v"), tmp_path / "out", mode="replace")
+    spark.conf.set("spark.sql.sources.partitionOverwriteMode", "DYNAMIC")
+    try:
+        with pytest.raises(ConfigError, match="partitionOverwriteMode is dynamic, and write_parquet replaces"):
+            fbs.write_parquet(df.drop("v"), tmp_path / "out", "id", "overwrite")
+    finally:
+        spark.conf.unset("spark.sql.sources.partitionOverwriteMode")
     assert list(tmp_path.iterdir()) == []

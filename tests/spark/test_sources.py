@@ -70,6 +70,9 @@ ARROW = {
     "map": pa.array([[("a", 1)], None], pa.map_(pa.string(), pa.uint32())),
     "struct": pa.array([{"a": 1, "t": NOON}, None], pa.struct([("a", pa.uint8()), ("t", pa.timestamp("us"))])),
     "list_struct": pa.array([[{"x": NOON}], None], pa.list_(pa.struct([("x", pa.timestamp("us", "UTC"))]))),
+    "tensor": pa.ExtensionArray.from_storage(
+        pa.fixed_shape_tensor(pa.float32(), (2,)), pa.array([[1, 2], None], pa.list_(pa.float32(), 2))
+    ),
     "boolean": pa.array([True, False, None]),
     "double": pa.array([1.5, float("nan"), None]),
     "float": pa.array([1.5, None], pa.float32()),
@@ -80,9 +83,47 @@ ARROW = {
 def test_what_pyarrow_wrote(new_york: Any, tmp_path: Path, kind: str) -> None:
     """Types and values as Spark reads the same files, in a zone that is not UTC."""
     values = ARROW[kind]
-    pq.write_table(pa.table({"id": range(len(values)), "v": values}), tmp_path / "one.parquet")
+    pq.write_table(
+        pa.table({"id": range(len(values)), "v": values, "n": ["x"] * len(values)}), tmp_path / "one.parquet"
+    )
     path = str(tmp_path)
     assert same(fbs.read_parquet(new_york, path).to_df(), new_york.read.parquet(path)) == len(values)
+
+
+def test_what_pandas_wrote(spark: Any, tmp_path: Path) -> None:
+    """An interval is a type of pandas' own, of two columns; what stands behind it is read by its own type."""
+    import pandas as pd
+
+    frame = pd.DataFrame({"v": pd.interval_range(0, 3), "n": [1, 2, 3], "x": [0.5, 1.5, 2.5]})
+    frame.to_parquet(tmp_path / "a.parquet")
+    assert same(fbs.read_parquet(spark, tmp_path).to_df(), spark.read.parquet(str(tmp_path))) == 3
+
+
+def test_types_that_differ_from_file_to_file(spark: Any, tmp_path: Path) -> None:
+    """Numbers are widened; what would become other values is refused, as by Spark."""
+    day, double, wide = pa.array([dt.date(2020, 1, 1)]), pa.array([0.1]), pa.array([2**40, None])
+    pairs = [
+        (wide, pa.array([7, None], pa.int32()), 4),
+        (double, pa.array([0.5], pa.float32()), 2),
+        (pa.array([NOON], pa.timestamp("us", "UTC")), day, "is date32"),
+        (day, pa.array([NOON], pa.timestamp("us", "UTC")), "is timestamp"),
+        (pa.array([NOON], pa.timestamp("us", "UTC")), wide, "is int64"),
+        (pa.array([NOON], pa.timestamp("us")), pa.array([NOON], pa.timestamp("us", "UTC")), 2),
+        (pa.array([True]), wide, "is int64 there, and to be read as bool"),
+        (pa.array([0.5], pa.float32()), double, "is double there, and to be read as float"),
+        (pa.array([7], pa.int32()), wide, "not in range"),
+    ]
+    for i, (first, second, want) in enumerate(pairs):
+        path = tmp_path / str(i)
+        path.mkdir()
+        pq.write_table(pa.table({"v": first}), path / "a.parquet")
+        pq.write_table(pa.table({"v": second}), path / "b.parquet")
+        ours, theirs = fbs.read_parquet(spark, path).to_df(), spark.read.parquet(str(path))
+        if isinstance(want, int):
+            assert same(ours, theirs) == want
+        else:
+            assert want in failure(ours.collect)
+            assert failure(theirs.collect)
 
 
 def test_instants_of_96_bits(new_york: Any, tmp_path: Path) -> None:
@@ -145,6 +186,7 @@ def test_the_old_calendar_is_found_by_workers_too(spark: Any, tmp_path: Path, mo
     pq.write_table(pa.table({"d": [dt.date(2000, 1, 1)]}), tmp_path / "a.parquet")
     told = pa.schema([("d", pa.date32())], {"org.apache.spark.legacyDateTime": ""})
     pq.write_table(pa.table({"d": [dt.date(1000, 1, 1)]}, told), tmp_path / "b.parquet")
+    (tmp_path / "c.parquet").write_bytes(b"without a footer")
     monkeypatch.setattr(splits, "MOST_FOOTERS", 1)
     assert "calendar used before Spark 3" in failure(fbs.read_parquet(spark, tmp_path).collect)
 
@@ -194,6 +236,25 @@ def test_columns_of_directories(spark: Any, tmp_path: Path, values: list[str]) -
     for file in (tmp_path / "made").rglob("j=1/*.parquet"):
         file.write_bytes(b"PAR1 no more")
     assert same(some.to_df(), want.where("j = 0")) == 1
+
+
+def test_a_schema_with_columns_of_directories(spark: Any, tmp_path: Path) -> None:
+    """As Spark's own has them, and with other types than it finds; they stand last."""
+    rows = spark.range(4).selectExpr("id", "id % 2 as k")
+    for kind in ("parquet", "json"):
+        path = str(tmp_path / kind)
+        rows.write.partitionBy("k").format(kind).save(path)
+        for schema in (spark.read.format(kind).load(path).schema, "k string, id long"):
+            made = (fbs.read_parquet if kind == "parquet" else fbs.read_json)(spark, path, schema=schema)
+            assert same(made.to_df(), spark.read.schema(schema).format(kind).load(path)) == 4
+
+
+def test_a_column_in_files_and_in_names_of_directories(spark: Any, tmp_path: Path) -> None:
+    """Whatever its case."""
+    (tmp_path / "k=1").mkdir()
+    pq.write_table(pa.table({"K": [7], "n": [1]}), tmp_path / "k=1" / "a.parquet")
+    with pytest.raises(SchemaError, match="k: columns of the files, and of the directories' names too"):
+        fbs.read_parquet(spark, tmp_path)
 
 
 def test_directories_of_odd_values_are_asked_for(spark: Any, tmp_path: Path) -> None:
@@ -327,6 +388,40 @@ LINES = (
 KINDS = "s string, i int, d double, b boolean, day date, t timestamp, m decimal(10,2)"
 
 
+def test_a_path_that_is_given_twice_is_read_twice(spark: Any, tmp_path: Path) -> None:
+    """As by Spark, however few bytes it has."""
+    pq.write_table(pa.table({"n": range(6)}), tmp_path / "a.parquet", row_group_size=2)
+    paths = [str(tmp_path), str(tmp_path / "a.parquet")]
+    assert same(fbs.read_parquet(spark, paths).to_df(), spark.read.parquet(*paths)) == 12
+
+
+def test_files_of_the_same_path_in_two_file_systems(spark: Any, tmp_path: Path) -> None:
+    """Each is read, and no other in its place."""
+    from pyarrow import fs
+
+    parts = []
+    for i in range(2):
+        (tmp_path / str(i)).mkdir()
+        pq.write_table(pa.table({"n": [i, i + 10]}), tmp_path / str(i) / "part-0.parquet")
+        below = fs.SubTreeFileSystem(str(tmp_path / str(i)), fs.LocalFileSystem())
+        parts.append(ds.dataset("part-0.parquet", filesystem=below))
+    assert sorted(row.n for row in fbs.scan(spark, ds.dataset(parts)).collect()) == [0, 1, 10, 11]
+
+
+def test_a_filter_that_nan_passes(spark: Any, tmp_path: Path) -> None:
+    """The statistics of a row group leave NaN out, and nothing is lost for that."""
+    table = pa.table({"x": [5.0, 5.0, float("nan"), 1.0], "n": range(4)})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=3)
+    x = pc.field("x")
+    for condition in (~(x > 3), x != 5, (x > 3) == False, ~x.isin([5.0]), x > 3, (x > 3) & (pc.field("n") != 1)):  # noqa: E712
+        want = table.filter(condition)["n"].to_pylist()
+        for made in (
+            fbs.read_parquet(spark, tmp_path, ["n"], condition),
+            fbs.read_parquet(spark, tmp_path).filter(condition),
+        ):
+            assert sorted(row.n for row in made.collect()) == want, condition
+
+
 @pytest.mark.parametrize("header", [False, True])
 def test_comma_separated_values(new_york: Any, tmp_path: Path, header: bool) -> None:
     """As Spark's reader, with a schema and without."""
@@ -338,6 +433,13 @@ def test_comma_separated_values(new_york: Any, tmp_path: Path, header: bool) -> 
     assert same(fbs.read_csv(new_york, path, header=header).to_df(), texts) == 3
     some = fbs.read_csv(new_york, path, KINDS, header=header, columns=["t", "i"], filter=pc.field("i") > 0)
     assert same(some.to_df(), want.where("i > 0").select("t", "i")) == 1
+
+
+def test_empty_values_are_null(spark: Any, tmp_path: Path) -> None:
+    """As for Spark, in quotes too."""
+    (tmp_path / "a.csv").write_text('1,\n2,""\n"",x\n')
+    path, kinds = str(tmp_path), "n int, s string"
+    assert same(fbs.read_csv(spark, path, kinds).to_df(), spark.read.csv(path, kinds, escape='"')) == 3
 
 
 def test_a_value_that_is_none_is_an_error(spark: Any, tmp_path: Path) -> None:
@@ -377,6 +479,38 @@ def test_lines_of_json(new_york: Any, tmp_path: Path) -> None:
     schema = "s string, n long, t timestamp, st struct<x: array<int>>, d double, b boolean"
     want = new_york.read.schema(schema).json(str(tmp_path))
     assert same(fbs.read_json(new_york, tmp_path, schema).to_df(), want) == 2
+
+
+def test_fields_of_json_that_nobody_asks_for(spark: Any, tmp_path: Path) -> None:
+    """May have any types, and several; days are days; files that their directories' names rule out are not opened."""
+    for day in (1, 2):
+        (tmp_path / f"day=2026-01-0{day}").mkdir()
+        lines = [
+            f'{{"n": {day}, "d": "2026-02-0{day}", "odd": 1, "x": 0.5}}',
+            '{"odd": ["a"], "d": null}',
+            '{"odd": "b"}',
+        ]
+        (tmp_path / f"day=2026-01-0{day}" / "a.json").write_text("\n".join(lines))
+    kinds, path = "n int, d date, x double", str(tmp_path)
+    want = spark.read.schema(kinds).json(path)
+    assert same(fbs.read_json(spark, path, kinds).to_df(), want) == 6
+    (tmp_path / "day=2026-01-02" / "a.json").write_text("no JSON")
+    days = (pc.field("day") < dt.date(2026, 1, 2)) & pc.field("d").is_valid()
+    made = fbs.read_json(spark, path, kinds, columns=["day"], filter=days).collect()
+    assert [row.day for row in made] == [dt.date(2026, 1, 1)]
+    with pytest.raises(SchemaError, match="array<date>, which read_json does not read"):
+        fbs.read_json(spark, path, "l array<date>")
+
+
+def test_what_polars_wrote(spark: Any, tmp_path: Path) -> None:
+    """Text and bytes are views in its files."""
+    import polars as pl
+
+    frame = pl.DataFrame({"s": ["a", None], "b": [b"x", None], "l": [["a"], None], "st": [{"x": "y", "u": 1}, None]})
+    frame.cast({"st": pl.Struct({"x": pl.String, "u": pl.UInt8})}).write_ipc(tmp_path / "a.arrow")
+    rows = fbs.read_ipc(spark, tmp_path).to_df()
+    assert rows.schema.simpleString() == "struct<s:string,b:binary,l:array<string>,st:struct<x:string,u:smallint>>"
+    assert [row.asDict(True) for row in rows.collect()] == frame.to_dicts()
 
 
 def test_arrows_own_files_and_datasets(spark: Any, tmp_path: Path) -> None:
@@ -557,6 +691,15 @@ def test_what_cannot_be_is_said_at_once(spark: Any, tmp_path: Path) -> None:
         fbs.read_parquet(spark, tmp_path, filter="n > 1")
     with pytest.raises(SchemaError, match="array<int>, which read_csv does not read"):
         fbs.read_csv(spark, tmp_path, "a array<int>")
+    with pytest.raises(ConfigError, match=r"sep is '\|\|': give one ASCII character"):
+        fbs.read_csv(spark, tmp_path, sep="||")
+    with pytest.raises(ConfigError, match=r"partition_types has \['k'\]: the directories are named by \[\]"):
+        fbs.read_parquet(spark, tmp_path, partition_types={"k": "int"})
+    with pytest.raises(ConfigError, match="Give filter and columns to scan itself"):
+        fbs.scan(spark, ds.dataset(tmp_path).filter(pc.field("n") > 1))
+    (tmp_path / "b.csv").write_text("n,m")
+    with pytest.raises(SchemaError, match=r"b\.csv: .*; give schema="):
+        fbs.read_csv(spark, tmp_path / "b.csv", header=True)
 
 
 def test_an_empty_directory(spark: Any, tmp_path: Path) -> None:

@@ -94,6 +94,12 @@ def write_parquet(
     at, plan = given._terminal()
     spark, schema = plan.spark, at.schema
     columns = _columns(schema, by, is_true(spark, "spark.sql.caseSensitive", "false"))
+    overwrites = str(spark.conf.get("spark.sql.sources.partitionOverwriteMode", "static")).lower()
+    if by and mode == "overwrite" and overwrites == "dynamic":
+        raise ConfigError(
+            "spark.sql.sources.partitionOverwriteMode is dynamic, and write_parquet replaces the whole directory: set "
+            "it to static, or let Spark write, to_df().write.partitionBy(...).parquet(path)"
+        )
     commit = Commit(system, paths[0], mode)
     try:
         write = Write(

@@ -10,11 +10,11 @@ from fastbuf_spark.api.pipelines import Pipeline
 from fastbuf_spark.driver import splits
 from fastbuf_spark.driver.sources import dataset_source, ipc_source, is_true, parquet_source, text_source
 from fastbuf_spark.schema import struct_type, types_in
+from fastbuf_spark.worker.reading import BLOCK_BYTES
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-BLOCK_BYTES = 16 << 20  #: of text that is parsed at once: lines may be as long
 #: Types that cannot be read from a field of text.
 _NO_TEXT = ("array", "map", "struct", "binary", "variant", "interval", "time(")
 
@@ -99,11 +99,15 @@ def read_csv(
     -----
     A value of a wrong type, or a line with another number of values, is an error; Spark returns nulls.  A quote within
     a quoted value is doubled (RFC 4180), as for Spark with ``escape='"'``: a backslash is a character like others.
+    An empty value is null, in quotes too.
     Each file is read by one task.  Lines: at most 16 MiB.
     """
+    import pyarrow as pa
     import pyarrow.csv as csv
     import pyarrow.dataset as ds
 
+    if len(sep) != 1 or not sep.isascii():
+        raise ConfigError(f"sep is {sep!r}: give one ASCII character, or use spark.read.csv")
     parse = csv.ParseOptions(delimiter=sep)
     if schema is None:
         from pyspark.sql.types import StringType, StructType
@@ -114,7 +118,10 @@ def read_csv(
             raise ConfigError(f"{paths[0]} has no files: give schema=")
         with system.open_input_stream(files[0].path) as stream:
             options = csv.ReadOptions(autogenerate_column_names=not header, block_size=BLOCK_BYTES)
-            names = csv.open_csv(stream, options, parse).schema.names
+            try:
+                names = csv.open_csv(stream, options, parse).schema.names
+            except pa.ArrowInvalid as error:
+                raise SchemaError(f"{files[0].path}: {error}; give schema=") from error
         given = StructType()
         case = is_true(spark, "spark.sql.caseSensitive", "false")
         for i, name in enumerate(_headed(names, case) if header else names):
@@ -128,7 +135,6 @@ def read_csv(
         convert_options=csv.ConvertOptions(
             null_values=[""],
             strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
             true_values=["true", "True", "TRUE"],
             false_values=["false", "False", "FALSE"],
         ),
@@ -158,24 +164,11 @@ def read_json(
     -----
     A value of a wrong type is an error; Spark returns nulls.  Each file is read by one task.  Lines: at most 16 MiB.
     """
-    import pyarrow as pa
     import pyarrow.dataset as ds
-    import pyarrow.json as json
-
-    from fastbuf_spark.schema import arrow_schema, session_zone
 
     given = struct_type(schema)
     _check_fields(given, "read_json", nested=True)
-    fields = [
-        pa.field(f.name, pa.string()) if pa.types.is_timestamp(f.type) else f
-        for f in arrow_schema(given, session_zone(spark))
-    ]
-    layout = ds.JsonFileFormat(
-        default_fragment_scan_options=None,
-        read_options=json.ReadOptions(block_size=BLOCK_BYTES, use_threads=False),
-        parse_options=json.ParseOptions(explicit_schema=pa.schema(fields), unexpected_field_behavior="ignore"),
-    )
-    return Pipeline(text_source(spark, "read_json", path, layout, given, columns, filter, filesystem))
+    return Pipeline(text_source(spark, "read_json", path, ds.JsonFileFormat(), given, columns, filter, filesystem))
 
 
 def read_ipc(
@@ -215,7 +208,7 @@ def _check_fields(schema: StructType, name: str, nested: bool) -> None:
         kind = field.dataType.simpleString()
         odd = kind.startswith(_NO_TEXT) and not (nested and kind.startswith(("array", "struct")))
         below = [each.simpleString() for each in types_in(field.dataType)][1:]
-        if odd or any(each.startswith("timestamp") for each in below):
+        if odd or any(each.startswith(("timestamp", "date")) for each in below):
             raise SchemaError(
                 f"field {field.name!r} has the type {kind}, which {name} does not read; read it as a string, or use "
                 "spark.read"

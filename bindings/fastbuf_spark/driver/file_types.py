@@ -62,11 +62,19 @@ def _leaves(kind: pa.DataType) -> int:
     """Number of Parquet columns of a field."""
     import pyarrow as pa
 
+    kind = _stored(kind)
     if pa.types.is_struct(kind):
         return sum(_leaves(kind.field(i).type) for i in range(kind.num_fields))
     if pa.types.is_map(kind):
         return _leaves(kind.key_type) + _leaves(kind.item_type)
     return _leaves(kind.value_type) if _is_list(kind) else 1
+
+
+def _stored(kind: pa.DataType) -> pa.DataType:
+    """What Parquet has of a type: an extension's, as of an interval of pandas or a tensor, is that of its storage."""
+    import pyarrow as pa
+
+    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
 
 
 def _is_list(kind: pa.DataType) -> bool:
@@ -92,6 +100,7 @@ def _spark_type(kind: pa.DataType, leaves: Iterator[Any], path: str, ntz: bool, 
     import pyarrow as pa
     from pyspark.sql import types as T
 
+    kind = _stored(kind)
     if pa.types.is_struct(kind):
         fields = [kind.field(i) for i in range(kind.num_fields)]
         return T.StructType([T.StructField(f.name, _spark_type(f.type, leaves, path, ntz, texts)) for f in fields])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 CONNECT_TASKS = 8  #: number of splits if Spark does not say how many tasks it runs at once
+#: In the text of a filter: more than comparisons, none of which is true of NaN, joined by "and" and "or"
+_ODD_FILTER = re.compile(r"!=|nan_is_null=true|(?<=\w)(?<!is_null)(?<!is_valid)\(|\) [=<>]|[=<>] \(")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +50,8 @@ class Source:
         """The same with fewer rows: the filter is pushed down to the files."""
         check_filter(expression, self.read.shown)
         both = expression if self.read.filter is None else self.read.filter & expression
-        return dataclasses.replace(self, read=dataclasses.replace(self.read, filter=both))
+        late = _meets_nan(both, self.read.files)
+        return dataclasses.replace(self, read=dataclasses.replace(self.read, filter=both, late=late))
 
 
 def counted(number: int, what: str) -> str:
@@ -89,6 +93,9 @@ def parquet_source(
     files = splits.list_files(system, paths)
     layout = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
     infer = is_true(spark, "spark.sql.sources.partitionColumnTypeInference.enabled", "true")
+    if schema is not None:
+        schema, told = _without_directories(schema, files)
+        partition_types = told | partition_types
     types = splits.partition_types(files, infer, partition_types)
     if schema is None:
         if not files:
@@ -97,13 +104,24 @@ def parquet_source(
         ntz = is_true(spark, "spark.sql.parquet.inferTimestampNTZ.enabled", "true")
         texts = is_true(spark, "spark.sql.parquet.binaryAsString", "false")
         schema = parquet_schema(first.metadata, first.physical_schema, files[0].path, ntz, texts)
-    twice = set(types) & set(schema.names)
+    case = is_true(spark, "spark.sql.caseSensitive", "false")
+    names = {name if case else name.casefold() for name in schema.names}
+    twice = [key for key in types if (key if case else key.casefold()) in names]
     if twice:
-        raise SchemaError(f"{', '.join(sorted(twice))}: columns of the files, and of the directories' names too")
+        raise SchemaError(f"{', '.join(twice)}: columns of the files, and of the directories' names too")
     whole = StructType([*nullable(schema).fields])
     for name, kind in types.items():
         whole.add(name, kind, True)
     return _source(spark, "read_parquet", system, files, layout, types, whole, columns, filter)
+
+
+def _without_directories(schema: StructType, files: list[splits.File]) -> tuple[StructType, dict[str, DataType]]:
+    """A schema without the columns from directories' names, which Spark's own has too, and the types of these."""
+    from pyspark.sql.types import StructType
+
+    names = {key for key, _ in files[0].values} if files else set()
+    types = {field.name: field.dataType for field in schema.fields if field.name in names}
+    return StructType([field for field in schema.fields if field.name not in names]), types
 
 
 def text_source(
@@ -120,7 +138,9 @@ def text_source(
     system, paths = splits.file_system(path, filesystem)
     files = splits.list_files(system, paths)
     infer = is_true(spark, "spark.sql.sources.partitionColumnTypeInference.enabled", "true")
-    types = splits.partition_types(files, infer, {})
+    # Lines of values have the schema's columns by their places, whatever their names
+    schema, told = (schema, {}) if name == "read_csv" else _without_directories(schema, files)
+    types = splits.partition_types(files, infer, told)
     whole = nullable(schema)
     for key, kind in types.items():
         whole.add(key, kind, True)
@@ -160,7 +180,10 @@ def dataset_source(spark: Any, dataset: Any, columns: Iterable[str] | None, filt
     schema = of_arrow(dataset.schema)
     files, shown = _schemas(spark, schema, columns, filter)
     # Without the filter: it refers to the types shown to users, and a dataset's own may differ
-    found = [(None, fragment) for fragment in dataset.get_fragments()]
+    try:
+        found = [(None, fragment) for fragment in dataset.get_fragments()]
+    except ValueError as error:
+        raise ConfigError(f"scan: {error} Give filter and columns to scan itself, or to the pipeline") from error
     return _shared(spark, "scan", found, files, shown, schema, filter, ())
 
 
@@ -169,33 +192,42 @@ def of_arrow(schema: pa.Schema) -> StructType:
 
     A field whose type Spark does not have has the type void, and the reason in its metadata.
     """
-    import pyarrow as pa
     from pyspark.errors import PySparkException
     from pyspark.sql import types as T
     from pyspark.sql.pandas.types import from_arrow_type
 
     made = T.StructType()
-    unsigned: list[tuple[pa.DataType, type[DataType]]] = [
-        (pa.uint8(), T.ShortType),
-        (pa.uint16(), T.IntegerType),
-        (pa.uint32(), T.LongType),
-    ]
     for field in schema:
-        kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
-        found = next((wider for narrow, wider in unsigned if kind == narrow), None)
         try:
-            if found is not None:
-                spark_type: DataType = found()
-            elif kind == pa.uint64():
-                spark_type = T.DecimalType(20, 0)
-            else:
-                spark_type = from_arrow_type(kind)
+            spark_type = from_arrow_type(_plain(field.type))
         except PySparkException as error:
             why = SchemaError(f"column {field.name!r} has Arrow's type {field.type}: {error}; leave it out (columns=)")
             made.add(refused(field.name, why))
         else:
             made.add(field.name, nullable(spark_type), True)
     return made
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """The type to read one as that Spark has not: views, dictionaries and unsigned numbers, at any depth."""
+    import pyarrow as pa
+
+    views = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+    if pa.types.is_dictionary(kind):  # Arrow decodes none of views
+        return kind.value_type if kind.value_type in views else _plain(kind.value_type)
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_plain(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_plain(kind.key_type), _plain(kind.item_type))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(_plain(kind.value_type))
+    unsigned = {
+        pa.uint8(): pa.int16(),
+        pa.uint16(): pa.int32(),
+        pa.uint32(): pa.int64(),
+        pa.uint64(): pa.decimal128(20),
+    }
+    return (views | unsigned).get(kind, kind)
 
 
 def _schemas(spark: Any, whole: StructType, columns: Iterable[str] | None, filter: Any) -> tuple[pa.Schema, pa.Schema]:
@@ -246,11 +278,31 @@ def _has_field(filter: Any, name: str, schema: pa.Schema) -> bool:
     import pyarrow as pa
 
     at = schema.get_field_index(name)
+    return not _is_valid(filter, schema.set(at, pa.field(name, pa.struct([]))))
+
+
+def _is_valid(filter: Any, schema: pa.Schema) -> bool:
+    import pyarrow as pa
+
     try:
-        schema.set(at, pa.field(name, pa.struct([]))).empty_table().filter(filter)
+        schema.empty_table().filter(filter)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError):
-        return True
-    return False
+        return False
+    return True
+
+
+def _meets_nan(filter: Any, schema: pa.Schema) -> bool:
+    """Whether a filter may keep NaNs of a row group whose least and greatest value, which are no NaNs, say no."""
+    if filter is None or not _ODD_FILTER.search(str(filter)):
+        return False
+    floats = (i for i, field in enumerate(schema) if _has_floats(field.type))
+    return any(not _is_valid(filter, schema.remove(i)) for i in floats)
+
+
+def _has_floats(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_floating(kind)) or any(_has_floats(kind.field(i).type) for i in range(kind.num_fields))
 
 
 def _source(
@@ -265,14 +317,15 @@ def _source(
     filter: Any,
     has_texts: bool = False,
 ) -> Source:
-    from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
+    from pyspark.sql.types import DateType, StructType, TimestampNTZType, TimestampType
 
     read_with, shown = _schemas(spark, whole, columns, filter)
     texts: tuple[pa.Field, ...] = ()
     if has_texts:
         import pyarrow as pa
 
-        instants = [f.name for f in whole.fields if isinstance(f.dataType, TimestampType | TimestampNTZType)]
+        of_text = (TimestampType, TimestampNTZType, *((DateType,) if name == "read_json" else ()))
+        instants = [f.name for f in whole.fields if isinstance(f.dataType, of_text) and f.name not in types]
         timed = [f for f in read_with if f.name in instants]
         texts = tuple(f for f in timed if f.name in shown.names or _has_field(filter, f.name, read_with))
         read_with = pa.schema([f.with_type(pa.string()) if f in timed else f for f in read_with])
@@ -297,14 +350,15 @@ def _shared(
     tasks = None if is_connect(spark) else slots_of(spark.sparkContext)
     # Columns of the filter are read as well, but the filter does not tell which they are
     needed = set(shown.names)
-    pushed = None if texts else filter
+    late = _meets_nan(filter, read_with)
+    pushed = None if texts or late else filter
     parts = splits.pieces(found, read_with, needed, pushed)
     shared = splits.shared_out(parts, tasks or CONNECT_TASKS)
     mib = sum(part.nbytes for part in parts) / (1 << 20)
     pieces = f"{counted(len(found), 'file')}, {counted(len(parts), 'piece')}"
     about = f"{name}: {pieces}, {mib:.1f} MiB, in {counted(len(shared), 'split')}"
     any_case = name in ("read_parquet", "read_ipc") and not is_true(spark, "spark.sql.caseSensitive", "false")
-    read = Read(shared, read_with, shown, filter, texts, session_zone(spark), any_case)
+    read = Read(shared, read_with, shown, filter, texts, session_zone(spark), any_case, late, name == "read_json")
     return Source(spark, read, StructType([schema[key] for key in shown.names]), about)
 
 

@@ -213,6 +213,8 @@ def partition_types(files: Sequence[File], infer: bool, given: dict[str, DataTyp
 
     Raises
     ------
+    ConfigError
+        A given type is of no directory.
     SchemaError
         Files have different depths, or only Spark can tell the type of a value.
     """
@@ -225,6 +227,9 @@ def partition_types(files: Sequence[File], infer: bool, given: dict[str, DataTyp
                 f"{file.path} is in directories of {[key for key, _ in file.values]}, and {files[0].path} of {names}: "
                 "read them one by one"
             )
+    odd_names = sorted(set(given) - set(names)) if files else []
+    if odd_names:
+        raise ConfigError(f"partition_types has {odd_names}: the directories are named by {names}")
     made: dict[str, DataType] = {}
     for at, name in enumerate(names):
         values = {value for file in files if (value := file.values[at][1]) is not None}
@@ -332,8 +337,7 @@ def _joined(split: list[Piece]) -> list[Piece]:
     made: list[Piece] = []
     for piece in split:
         last = made[-1] if made else None
-        groups = getattr(piece.fragment, "row_groups", None)
-        if last is None or not groups or last.fragment.path != piece.fragment.path:
+        if last is None or not _goes_on(last, piece):
             made.append(piece)
             continue
         ids = [group.id for part in (last, piece) for group in part.fragment.row_groups]
@@ -345,3 +349,11 @@ def _joined(split: list[Piece]) -> list[Piece]:
         )
         made[-1] = Piece(both, last.rows + piece.rows, last.nbytes + piece.nbytes, piece.size, piece.changed)
     return made
+
+
+def _goes_on(last: Piece, piece: Piece) -> bool:
+    """Whether a piece has later row groups of the same file: a path may be of two file systems, or be given twice."""
+    one, other = last.fragment, piece.fragment
+    if not last.rows or not piece.rows or one.path != other.path or one.filesystem != other.filesystem:
+        return False
+    return bool(one.row_groups[-1].id < other.row_groups[0].id)

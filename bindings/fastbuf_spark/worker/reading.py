@@ -16,6 +16,7 @@ SPARK_VERSION = b"org.apache.spark.version"
 #: Marks files with dates and times before 1582 in the Julian calendar
 LEGACY = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
 BATCH_ROWS = 64 << 10
+BLOCK_BYTES = 16 << 20  #: of text that is parsed at once: lines may be as long
 BATCH_BYTES = 8 << 20  #: approximate size limit of a batch of long rows
 LEAST_ROWS = 1 << 10
 
@@ -53,8 +54,8 @@ class Piece:
         info = self.fragment.filesystem.get_file_info(self.fragment.path)
         if (info.size, changed(info)) != (self.size, self.changed):
             raise ResourceError(
-                f"{self.fragment.path} has been changed since it was planned: it had {self.size} bytes, and now has "
-                f"{info.size}; read it again (fbs.read_...)"
+                f"{self.fragment.path} has been changed since it was planned: it had {self.size} bytes, and now "
+                f"{'is gone' if info.size is None else f'has {info.size}'}; read it again (fbs.read_...)"
             )
 
 
@@ -76,11 +77,15 @@ class Read:
     filter
         A ``pyarrow.compute.Expression``.
     texts
-        Columns that are read as text and parsed here, with their types: timestamps that may lack a zone.
+        Columns that are read as text and parsed here, with their types: timestamps that may lack a zone, dates of JSON.
     zone
         The zone of such timestamps.
     any_case
         Whether a file's columns may have names that differ in case, as for Spark unless it is told otherwise.
+    late
+        Whether no row group may be skipped for the filter's sake.
+    json
+        Whether the files have lines of JSON.
     """
 
     splits: tuple[tuple[Piece, ...], ...]
@@ -90,6 +95,8 @@ class Read:
     texts: tuple[pa.Field, ...] = ()
     zone: str = "UTC"
     any_case: bool = False
+    late: bool = False
+    json: bool = False
 
     def __call__(self, source: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         # Read the whole input first: a reader left behind could take the next task's input
@@ -107,26 +114,44 @@ class Read:
         if hasattr(piece.fragment, "split_by_row_group"):
             check_calendar(piece.fragment, self.files)
         files = in_file(self.files, piece) if self.any_case else self.files
+        if hasattr(piece.fragment, "split_by_row_group"):
+            check_types(piece.fragment, files)
         renamed = not files.equals(self.files)
-        late = renamed or bool(self.texts)  # filters have the users' names, and their types
-        scanner = ds.Scanner.from_fragment(
-            piece.fragment,
-            schema=files,
-            columns=None if late else self.shown.names,
-            filter=None if late else self.filter,
-            batch_size=rows,
-            # A task has one core, and memory for reading ahead is not accounted for
-            batch_readahead=1,
-            fragment_readahead=1,
-            use_threads=False,
-        )
-        for batch in scanner.to_batches():
+        # Filters have the users' names, and their types
+        late = self.late or renamed or bool(self.texts) or self.json
+        if late and self.filter is not None and self._is_out(piece.fragment):
+            return
+        if self.json:
+            batches = _of_json(piece.fragment, files)
+        else:
+            batches = ds.Scanner.from_fragment(
+                piece.fragment,
+                schema=files,
+                columns=None if late else self.shown.names,
+                filter=None if late else self.filter,
+                batch_size=rows,
+                # A task has one core, and memory for reading ahead is not accounted for
+                batch_readahead=1,
+                fragment_readahead=1,
+                use_threads=False,
+            ).to_batches()
+        for batch in batches:
             if renamed:
                 batch = _with_names(batch, self.files)
             if late:
                 batch = self._told(batch)
             if batch.num_rows:
                 yield conform(batch, self.shown, "the source")
+
+    def _is_out(self, fragment: Any) -> bool:
+        """Whether the names of its directories rule a file out."""
+        import pyarrow as pa
+        import pyarrow.dataset as ds
+
+        texts = {field.name: field for field in self.texts}
+        schema = pa.schema([texts.get(field.name, field) for field in self.files])
+        files = ds.FileSystemDataset([fragment], schema, fragment.format, fragment.filesystem)
+        return not list(files.get_fragments(self.filter))
 
     def _told(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         for field in self.texts:
@@ -135,6 +160,32 @@ class Read:
         if self.filter is not None:
             batch = batch.filter(self.filter)
         return batch.select(self.shown.names)
+
+
+def _of_json(fragment: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Batches of lines of JSON.
+
+    ``pyarrow.dataset`` looks at all fields first, and fails where one that nobody asks for has several types.
+    """
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+    import pyarrow.json as json
+
+    known = ds.get_partition_keys(fragment.partition_expression)
+    fields = pa.schema([field for field in schema if field.name not in known])
+    read = json.ReadOptions(block_size=BLOCK_BYTES, use_threads=False)
+    parse = json.ParseOptions(explicit_schema=fields, unexpected_field_behavior="ignore")
+    with fragment.filesystem.open_input_stream(fragment.path) as stream:
+        for block in json.open_json(stream, read, parse):
+            for start in range(0, block.num_rows, BATCH_ROWS):
+                part = block.slice(start, BATCH_ROWS)
+                columns = [
+                    pa.repeat(pa.scalar(known[field.name], field.type), part.num_rows)
+                    if field.name in known
+                    else part.column(field.name)
+                    for field in schema
+                ]
+                yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def check_calendar(fragment: Any, schema: pa.Schema) -> None:
@@ -152,6 +203,25 @@ def check_calendar(fragment: Any, schema: pa.Schema) -> None:
             f"{fragment.path} has dates in the calendar used before Spark 3 ({version or 'legacy'}): only Spark "
             "converts them; use spark.read.parquet"
         )
+
+
+def check_types(fragment: Any, schema: pa.Schema) -> None:
+    """SchemaMismatch if Arrow would read other values than a Parquet file has, where Spark refuses it."""
+    from pyarrow import types
+
+    theirs = {field.name: field.type for field in fragment.physical_schema}
+    for field in schema:
+        mine, other = field.type, theirs.get(field.name, field.type)
+        if (
+            (types.is_timestamp(mine) and (types.is_integer(other) or (mine.tz is not None and types.is_date(other))))
+            or (types.is_date(mine) and types.is_timestamp(other))
+            or (types.is_boolean(mine) and not types.is_boolean(other))
+            or (types.is_float32(mine) and types.is_float64(other))
+        ):
+            raise SchemaMismatch(
+                f"{fragment.path}: column {field.name!r} is {other} there, and to be read as {mine}, the type of the "
+                "first file or of schema=; give a schema= that fits all files"
+            )
 
 
 def in_file(wanted: pa.Schema, piece: Piece) -> pa.Schema:
@@ -202,19 +272,19 @@ def _with_names(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def instants(texts: pa.Array, kind: pa.DataType, zone: str, name: str) -> pa.Array:
-    """Parses timestamps in ISO 8601; one without a zone is in ``zone``, as in Spark.
+    """Parses dates, and timestamps in ISO 8601; one without a zone is in ``zone``, as in Spark.
 
     Raises
     ------
     SchemaMismatch
-        A text is not a timestamp (Spark returns null), or is in an hour skipped by daylight saving (Spark shifts it).
+        A text is not one (Spark returns null), or is in an hour skipped by daylight saving (Spark shifts it).
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     try:
-        if kind.tz is None:
-            return texts.cast(pa.timestamp("us"))
+        if pa.types.is_date(kind) or kind.tz is None:
+            return texts.cast(kind)
         with_zone = pc.match_substring_regex(texts, r"(Z|[+-]\d{2}(:?\d{2})?)$")
         # A date without time ends like an offset
         with_zone = pc.and_(with_zone, pc.match_substring_regex(texts, r"\d:\d{2}"))
@@ -224,7 +294,8 @@ def instants(texts: pa.Array, kind: pa.DataType, zone: str, name: str) -> pa.Arr
         local = pc.assume_timezone(local, zone, ambiguous="earliest").cast(kind)
         return pc.coalesce(told, local)
     except pa.ArrowInvalid as error:
+        what = "date" if pa.types.is_date(kind) else "timestamp"
         raise SchemaMismatch(
-            f"column {name} has a text that is not a timestamp in ISO 8601, or an hour that does not exist in {zone}: "
+            f"column {name} has a text that is not a {what} in ISO 8601, or an hour that does not exist in {zone}: "
             f"{error}; read it as a string, and convert it in a function of your own"
         ) from error

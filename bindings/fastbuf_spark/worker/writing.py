@@ -150,15 +150,16 @@ class Attempt:
             file.abandon()
 
     def _open(self, folder: str) -> _File:
-        if len(self._files) >= MOST_OPEN:
-            self._close(next(iter(self._files)))
         self._count += 1
         name = f"part-{self._number:05d}-{self._name}-c{self._count:03d}.{self._write.compression}.parquet"
         return _File(self._write, self._name, folder, name)
 
     def _flush(self, file: _File) -> None:
+        opened = [each.folder for each in self._files.values() if each.is_open]
+        if len(opened) >= MOST_OPEN and not file.is_open:
+            self._close(opened[0])
         self._held -= file.flush()
-        # Move it to the end of the dict: its first entry is the least recently written one
+        # Move it to the end of the dict: the first of the open ones is the least recently written one
         self._files[file.folder] = self._files.pop(file.folder)
 
     def _close(self, folder: str) -> None:
@@ -180,6 +181,10 @@ class _File:
         self.rows = self.nbytes = self._all_rows = 0
         self._writer: Any = None
         self._sink: Any = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._writer is not None
 
     def hold(self, part: pa.RecordBatch) -> int:
         # A copy: its rows may be few of a large batch, or in memory that a function goes on writing to
