@@ -26,7 +26,7 @@ from fastbuf_spark.driver.keys import Keys, plain, resolve
 from fastbuf_spark.driver.staged import Staged
 from fastbuf_spark.folding import Fold, fold, folded, partitions_of
 from fastbuf_spark.schema import renaming
-from fastbuf_spark.shipping import named
+from fastbuf_spark.shipping import AsItIs, named
 from fastbuf_spark.spec import ExchangeSpec
 from fastbuf_spark.worker.blocks import PID, SHIPPED, MapSide, ReduceSide
 from fastbuf_spark.worker.chains import Called, Chain
@@ -137,6 +137,9 @@ def staged(
 def _pipelined(exchange: _Exchange, varies: str) -> Staged:
     df, codec, num_partitions, sc = exchange.df, exchange.codec, exchange.num_partitions, exchange.context
     number, held = exchange.number, upstream.held_by_frame(df)
+    if codec.before is not None:
+        before: Any = AsItIs(sc, codec.before)
+        codec = dataclasses.replace(codec, before=before)
     folds: list[Fold | None] = []
 
     def folding(partitions: int | None, consumers: int) -> Fold | None:
