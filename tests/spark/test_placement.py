@@ -215,6 +215,11 @@ def test_preflight_gives_figures_and_a_remedy(spark: Any) -> None:
     assert [fbs.preflight(spark, count, "auto").mode for count in (3, 4)] == ["pipelined", "blocking"]
     with pytest.raises(ConfigError, match="mode is 'pipelind'"):
         fbs.preflight(spark, 2, "pipelind")
+    for count in (0, -5, 2.0, "3"):
+        with pytest.raises(ConfigError, match="num_partitions is"):
+            fbs.preflight(spark, count)
+    with pytest.raises(ConfigError, match="give a SparkSession or a SparkContext"):
+        fbs.preflight(numbers(spark, 10, 2), 2)
 
 
 def test_what_cannot_run_is_refused_on_the_driver(spark: Any) -> None:
