@@ -32,6 +32,7 @@ from fastbuf_spark.driver.checks import (
     slots_of,
     spare_problem,
 )
+from fastbuf_spark.driver.determinism import BARRIER
 from fastbuf_spark.driver.plan import MODES
 from fastbuf_spark.folding import fold
 from fastbuf_spark.shipping import AsItIs, named
@@ -202,7 +203,8 @@ class PairShuffle:
             raise PreflightError(f"mode='{mode}' cannot run: " + "; ".join(problems))
         if mode == "auto" and not problems:
             spare = spare_problem(sc, self.partitions, upstream.held_by_rdds(self.sides))
-            problems = [p for p in (spare, self._unsteady()) if p]
+            barrier = BARRIER if any(rdd._is_barrier() for rdd in self.sides) else ""
+            problems = [p for p in (spare, self._unsteady(), barrier) if p]
         chosen = "blocking" if problems else "pipelined"
         why = " (not pipelined: " + "; ".join(problems) + ")" if problems else ""
         log.info("%s into %d partitions: mode='%s'%s", self.name, self.partitions, chosen, why)

@@ -21,7 +21,7 @@ from fastbuf_spark.driver.checks import (
     slots_of,
     spare_problem,
 )
-from fastbuf_spark.driver.determinism import order_is_fixed, unsteady
+from fastbuf_spark.driver.determinism import in_a_barrier, order_is_fixed, unsteady
 from fastbuf_spark.driver.keys import Keys, plain, resolve
 from fastbuf_spark.driver.staged import Staged
 from fastbuf_spark.folding import Fold, fold, folded, partitions_of
@@ -236,7 +236,8 @@ def _choose(df: DataFrame, num_partitions: int, mode: str, varies: str) -> tuple
             problems.append("a streaming input cannot be read by a second job: use mode='blocking'")
         if mode == "auto" and not problems:
             spare = spare_problem(df.sparkSession.sparkContext, num_partitions, upstream.held_by_frame(df))
-            problems += [spare] if spare else [f"its input is not deterministic: {varies}"] if varies else []
+            varying = f"its input is not deterministic: {varies}" if varies else in_a_barrier(df)
+            problems += [reason for reason in [spare or varying] if reason]
     if not problems:
         return "pipelined", ""
     if mode == "auto":
