@@ -120,7 +120,8 @@ def staged(
     chosen, why = (choose or _choose)(found.frame, num_partitions, mode, varies)
     if chosen == "blocking" and not codec.keys and not (in_order and order_is_fixed(found.frame)):
         # A map task that runs again would distribute the same rows differently; Spark's own shuffle sorts them first
-        found = dataclasses.replace(found, by_spark="rows without a key go in turn, and their order is not fixed")
+        by_spark = "rows without a key go in turn, and their order is not fixed"
+        found = dataclasses.replace(found, frame=df, by_spark=by_spark)
         return _by_spark(func, result_schema, found, num_partitions, shipped, chosen)
     df = found.frame
     if func is None:
@@ -211,7 +212,7 @@ def _by_spark(
     if shipped is not None:
         assert codec.before is not None
         first = codec.before if codec.given is None else renaming(codec.before, codec.given)
-        df = df.mapInArrow(named(lambda batches: iter(first(batches)), "before"), shipped)
+        df = plain(df).mapInArrow(named(lambda batches: iter(first(batches)), "before"), shipped)
     moved = df.repartition(num_partitions, *found.given)
     made = Staged(moved, moved.schema, in_order=False, mode="Spark's own", why=found.by_spark)
     if func is None:
