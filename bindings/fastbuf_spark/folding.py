@@ -46,7 +46,8 @@ def folded(df: DataFrame, how: Fold, marked: bool) -> DataFrame:
     if marked:
         from pyspark.sql import functions as F
 
-        df = df.select("*", F.spark_partition_id().alias(MARK))
+        longest = max(map(len, df.columns))
+        df = df.select("*", F.spark_partition_id().alias(MARK.ljust(longest + 1, "_")))  # no column's name
     return df.coalesce(how.tasks)
 
 

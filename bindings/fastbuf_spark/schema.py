@@ -58,13 +58,14 @@ def arrow_schema(schema: StructType, zone: str, large: bool = False) -> pa.Schem
     """
     from pyspark.errors import PySparkException
 
+    refused = (PySparkException, ValueError)  # the latter is Arrow's, for what array() makes: no element is a null
     try:
         return _arrow_schema(schema, zone, large)
-    except PySparkException:
+    except refused:
         for field in schema:
             try:
                 _arrow_schema(type(schema)([field]), zone, large)
-            except PySparkException as error:
+            except refused as error:
                 kind = field.dataType.simpleString()
                 raise SchemaError(
                     f"field {field.name!r} has Spark's type {kind}, which mapInArrow does not carry: {error}"

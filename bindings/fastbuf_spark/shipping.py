@@ -7,6 +7,7 @@ the first thing that a worker unpickles is a check that does not need fastbuf: i
 from __future__ import annotations
 
 import operator
+import pickle
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -41,6 +42,25 @@ class Shipped:
     def __reduce__(self) -> tuple[Any, ...]:
         # Unpickled from left to right, so the check comes first
         return operator.getitem, ((_Check(), self.call), 1)
+
+
+class AsItIs:
+    """An object as it is now, whatever its variables are later; unpickling gives the object itself.
+
+    Spark's own verbs pickle their functions when they are called, but producers are pickled in each action.
+    """
+
+    def __init__(self, sc: Any, what: Any) -> None:
+        from pyspark.serializers import CloudPickleSerializer
+
+        self._pickled = CloudPickleSerializer().dumps(what)
+        self._broadcasts = list(sc._pickled_broadcast_vars)
+        sc._pickled_broadcast_vars.clear()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        for broadcast in self._broadcasts:
+            broadcast.__reduce__()  # Spark records it for the function that is pickled now
+        return pickle.loads, (self._pickled,)
 
 
 class _Check:

@@ -33,7 +33,7 @@ def inputs(spark: Any) -> tuple[Any, Any]:
 
 def told(left: pa.Table, right: pa.Table) -> pa.Table:
     # Spark's rows of a group come in any order
-    texts = [f"{part.schema.names} {part.schema.types} {sorted(map(repr, part.to_pylist()))}" for part in (left, right)]
+    texts = [f"{list(map(str, part.schema))} {sorted(map(repr, part.to_pylist()))}" for part in (left, right)]
     return pa.table({"k": [""], "l": [texts[0]], "r": [texts[1]]})
 
 

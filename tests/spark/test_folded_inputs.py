@@ -61,6 +61,21 @@ def test_folded_pairs_of_an_rdd(spark: Any) -> None:
     assert told(lambda run: run.outcome, "ok").tasks == 8
 
 
+def test_a_column_may_be_named_like_the_one_that_is_added(spark: Any, placed: Any) -> None:
+    df = spark.range(0, 600, 1, 60).selectExpr("id as __fastbuf_partition")
+    made = fbs.map_in_arrow(
+        df,
+        stages.identity,
+        df.schema,
+        keys="__fastbuf_partition",
+        num_partitions=2,
+        before=stages.identity,
+        before_schema=df.schema,
+        mode="pipelined",
+    )
+    assert placed(made).equals(placed(df.repartition(2, "__fastbuf_partition")))
+
+
 def test_few_inputs_are_left_as_they_are(spark: Any) -> None:
     df = spark.range(0, 6_000, 1, 16).selectExpr("id % 17 as k", "id")
     assert fbs.repartition(df, 2, "k", mode="pipelined").count() == 6_000

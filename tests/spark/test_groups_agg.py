@@ -116,6 +116,8 @@ def test_what_cannot_be_aggregated_is_told(spark: Any) -> None:
     grouped = fbs.group_by(df, "n", num_partitions=2)
     with pytest.raises(ConfigError, match=r"aggregate \('n', 'median'\): give \(column, function\), of sum"):
         grouped.agg_arrow([("n", "median")])
+    with pytest.raises(ConfigError, match=r"no such column: .*`nope`.*the input has"):
+        grouped.agg_arrow([("nope", "sum")])
     with pytest.raises(ConfigError, match="no aggregates"):
         grouped.agg_arrow([])
     with pytest.raises(SchemaError, match="pyarrow does not aggregate"):

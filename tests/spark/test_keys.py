@@ -76,6 +76,7 @@ NOT_CARRIED = {
     "interval year to month": "make_ym_interval(cast(id as int), 1)",
     "array<interval year to month>": "array(make_ym_interval(cast(id as int), 1))",
     "interval": "make_interval(cast(id as int))",
+    "array<void>": "array()",
 }
 
 
@@ -235,6 +236,24 @@ def test_names(spark: Any, key: str, mode: str) -> None:
     assert places(made) == places(df.repartition(2, key))
     seen = fbs.map_in_arrow(df, first_column, "t string", keys=key, num_partitions=2, mode=mode).collect()
     assert {row.t for row in seen} == {"8 n int64"}
+
+
+def test_names_where_spark_places_the_rows(spark: Any) -> None:
+    """By a key that Spark alone can place, with a name that others are given; and rows in turn in no fixed order."""
+    df = spark.range(0, 80, 1, 2).selectExpr("id as `a.b`", "id as v", "id as V", "map('m', id % 5) as c0")
+
+    def seen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            assert batch.schema.names == ["a.b", "v", "V", "c0"]
+            yield pa.record_batch({"n": batch["a.b"], "k": batch["a.b"]})
+
+    made = fbs.map_in_arrow(df, seen, "n long, k long", keys="c0", num_partitions=2, mode="blocking")
+    assert places(made) == places(df.repartition(2, "c0").toDF("n", "k", "V", "c0"))
+    made = fbs.repartition(df, 2, "c0")
+    assert made.schema == df.schema
+    assert places(made.toDF("n", "k", "V", "c0")) == places(df.repartition(2, "c0").toDF("n", "k", "V", "c0"))
+    made = fbs.map_in_arrow(df.repartition(2), seen, "n long, k long", keys=(), num_partitions=2, mode="blocking")
+    assert made.count() == 80
 
 
 @nightly(mode="blocking")

@@ -215,6 +215,22 @@ def test_preflight_gives_figures_and_a_remedy(spark: Any) -> None:
     assert [fbs.preflight(spark, count, "auto").mode for count in (3, 4)] == ["pipelined", "blocking"]
     with pytest.raises(ConfigError, match="mode is 'pipelind'"):
         fbs.preflight(spark, 2, "pipelind")
+    for count in (0, -5, 2.0, "3"):
+        with pytest.raises(ConfigError, match="num_partitions is"):
+            fbs.preflight(spark, count)
+    with pytest.raises(ConfigError, match="give a SparkSession or a SparkContext"):
+        fbs.preflight(numbers(spark, 10, 2), 2)
+
+
+def test_auto_is_blocking_behind_a_barrier_stage(spark: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """All of its tasks start at once or none: beside consumers there may never be slots enough."""
+    caplog.set_level("INFO", logger="fastbuf_spark")
+    df = spark.range(0, 100, 1, 4).mapInArrow(stages.identity, "id long", barrier=True)
+    assert fbs.repartition(df, 1, "id").count() == 100
+    assert fbs.pipeline(df.where("id > 3")).shuffle("id", partitions=1).count() == 96
+    rdd = spark.sparkContext.range(0, 100, 1, 4).barrier().mapPartitions(lambda some: ((x % 3, x) for x in some))
+    assert len(fbs.group_by_key(rdd, 1).collect()) == 3
+    assert "barrier stage" in caplog.text
 
 
 def test_what_cannot_run_is_refused_on_the_driver(spark: Any) -> None:

@@ -42,3 +42,28 @@ def test_a_broadcast_variable_arrives_with_a_partition_function(spark: Any, mode
         list(range(1, 100, 2)),
         list(range(0, 100, 2)),
     ]
+
+
+@pytest.mark.parametrize("mode", ["pipelined", "blocking"])
+def test_a_function_is_what_it_was_when_the_verb_was_called(spark: Any, mode: str) -> None:
+    """As in Spark: an action comes later, when a variable of the function may have another value."""
+    df, rdd = spark.range(10, numPartitions=2), spark.sparkContext.parallelize([(1, 1)] * 10, 2)
+    told = spark.sparkContext.broadcast(7)
+    frames, mapped, combined = [], [], []
+    for i in range(2):
+
+        def before(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                yield pa.record_batch({"id": pa.array([told.value + i] * batch.num_rows)})  # noqa: B023
+
+        frames.append(
+            fbs.map_in_arrow(
+                df, iter, df.schema, keys="id", num_partitions=2, before=before, before_schema=df.schema, mode=mode
+            )
+        )
+        mapped.append(fbs.reduce_by_key(rdd.mapValues(lambda v: told.value + i), max, 2, mode=mode))  # noqa: B023
+        combined.append(fbs.combine_by_key(rdd, lambda v: told.value + i, max, max, 2, mode=mode))  # noqa: B023
+    i = 100
+    assert [{row.id for row in frame.collect()} for frame in frames] == [{7}, {8}]
+    assert [rdd.collect() for rdd in mapped] == [[(1, 7)], [(1, 8)]]
+    assert [rdd.collect() for rdd in combined] == [[(1, 7)], [(1, 8)]]

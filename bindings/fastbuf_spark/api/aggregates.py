@@ -23,14 +23,19 @@ if TYPE_CHECKING:
 
 def aggregated(grouped: Grouped, aggregates: Iterable[tuple[str, str]]) -> DataFrame:
     """Implements :meth:`Grouped.agg_arrow`."""
+    from pyspark.errors import PySparkException
     from pyspark.sql import functions as F
     from pyspark.sql.types import StructType
 
     pairs = _pairs(aggregates)
     df, before, schema = grouped._df, grouped._before, grouped._before_schema
     if before is None:
-        chosen = df.select(*grouped._keys, *(F.col(_quoted(column)) for column, _ in pairs))
-        types, columns = chosen.schema.fields, None
+        try:
+            chosen = df.select(*grouped._keys, *(F.col(_quoted(column)) for column, _ in pairs))
+            types, columns = chosen.schema.fields, None
+        except PySparkException as error:
+            said = str(error).split(";")[0].split("\n")[0]
+            raise ConfigError(f"agg_arrow finds no such column: {said}; the input has {df.columns}") from error
         df = chosen.toDF(*(f"c{i}" for i in range(len(types))))
     else:
         assert schema is not None

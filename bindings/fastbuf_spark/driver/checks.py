@@ -169,9 +169,10 @@ def preflight(spark: Any, num_partitions: int, mode: str = "pipelined") -> Prefl
     Raises
     ------
     ConfigError
-        Another mode.
+        Another mode, no number of partitions, or no session.
     """
     check_mode(mode, ("auto", "pipelined", "blocking", "barrier"))
+    num_partitions = partition_count(num_partitions)
     if mode == "auto":
         found = preflight(spark, num_partitions, "pipelined")
         return preflight(spark, num_partitions, "blocking") if found else found
@@ -180,6 +181,9 @@ def preflight(spark: Any, num_partitions: int, mode: str = "pipelined") -> Prefl
         problems = ["Spark Connect has no driver process to meet in: use mode='blocking'"] if mode != "blocking" else []
         return Preflight(mode, num_partitions, slots, tuple(problems))
     sc = getattr(spark, "sparkContext", spark)
+    if not hasattr(sc, "master"):
+        raise ConfigError(f"spark is {spark!r:.100} ({type(spark).__name__}): give a SparkSession or a SparkContext")
+    check_session(sc)
     slots = slots_of(sc)
     problems = []
     if mode != "blocking":

@@ -25,6 +25,7 @@ _IN_ORDER = frozenset(
     | {"BatchEvalPython", "SubqueryAlias", "View", "ResolvedHint", "CollectMetrics", "EventTimeWatermark"}
 )
 _LIMITS = frozenset({"GlobalLimit", "LocalLimit", "Offset", "Tail", "GlobalLimitAndOffset", "LimitAndOffset"})
+BARRIER = "the tasks of a barrier stage of its input need their slots at the same time, beside the consumers"
 #: Operators between a sort and a limit that keep the sorted order.
 _KEEP_SORT = frozenset({"Project", "Filter", "SubqueryAlias", *_LIMITS})
 
@@ -87,6 +88,16 @@ def unsteady(df: Any, in_turn: bool, in_order: bool) -> str:
     if in_turn and not (in_order and order_is_fixed(df)):
         return "rows without a key are placed in turn, and their order is not fixed"
     return ""
+
+
+def in_a_barrier(df: Any) -> str:
+    """Why a stage that computes the input may wait for ever beside consumers; empty if no reason is known."""
+    try:
+        nodes = [node for node in _nodes(_plan(df)) if _name(node).endswith(("MapInArrow", "MapInPandas"))]
+        return BARRIER if any(node.isBarrier() for node in nodes) else ""
+    except Exception as error:
+        log.debug("whether the input has a barrier stage is not known: %s", error)
+        return ""
 
 
 def _plan(df: Any) -> Any:

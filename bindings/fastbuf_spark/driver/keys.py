@@ -47,6 +47,7 @@ class Keys:
         The keys, as Spark's ``repartition`` takes them; empty: rows are distributed in turn.
     frame
         The DataFrame to read: the input, renamed if Spark needs plain names, with expressions as additional columns.
+        If ``by_spark``, the input as it is.
     codec
         Encoding of the rows; its keys are positions.
     by_spark
@@ -121,8 +122,8 @@ def resolve(
     frame = plain(wide)
     names = tuple(df.schema.names) if before is not None and frame is not wide else None
     if why:
-        # fastbuf sends nothing then: the codec only describes the functions' input
-        return Keys(given[:placed], plain(df), BatchCodec(shown, (), before, None, names), why)
+        # fastbuf sends nothing then: the codec only describes the functions' input, and Spark finds the keys by name
+        return Keys(given[:placed], df, BatchCodec(shown, (), before, None, names), why)
     wire = arrow_schema(frame.schema, zone, large) if before_schema is None else _plain_names(shown)
     positions = tuple(place for place in found if place is not None)
     codec = BatchCodec(wire, positions[:placed], before, None if wire.names == shown.names else shown, names)

@@ -32,9 +32,10 @@ from fastbuf_spark.driver.checks import (
     slots_of,
     spare_problem,
 )
+from fastbuf_spark.driver.determinism import BARRIER
 from fastbuf_spark.driver.plan import MODES
 from fastbuf_spark.folding import fold
-from fastbuf_spark.shipping import named
+from fastbuf_spark.shipping import AsItIs, named
 from fastbuf_spark.spec import ExchangeSpec
 from fastbuf_spark.worker.blocks import RecordMapSide, RecordReduceSide
 from fastbuf_spark.worker.consumer import Consumer
@@ -169,13 +170,15 @@ class PairShuffle:
 
     def _producers(self, sides: list[RDD[Any]], codecs: list[RecordCodec]) -> exchanges.Producers:
         sc = self.sides[0].context
+        sides = [_as_it_is(rdd) for rdd in sides]
+        kept: list[Any] = [AsItIs(sc, codec) for codec in codecs]
 
         def producers(spec: ExchangeSpec, epoch: int, targets: list[exchanges.Target]) -> Callable[[], Any]:
             def action() -> Any:
                 counts = [rdd.getNumPartitions() for rdd in sides]
                 how = fold(sum(counts), (slots_of(sc) or self.partitions + 1) - len(targets))
                 made = []
-                for rdd, count, codec in zip(sides, counts, codecs, strict=True):
+                for rdd, count, codec in zip(sides, counts, kept, strict=True):
                     share = count if how is None else max(1, how.tasks * count // sum(counts))
                     source = rdd if how is None else rdd.coalesce(share)
                     producer = Producer(dataclasses.replace(spec, codec=codec), epoch, targets)
@@ -200,7 +203,8 @@ class PairShuffle:
             raise PreflightError(f"mode='{mode}' cannot run: " + "; ".join(problems))
         if mode == "auto" and not problems:
             spare = spare_problem(sc, self.partitions, upstream.held_by_rdds(self.sides))
-            problems = [p for p in (spare, self._unsteady()) if p]
+            barrier = BARRIER if any(rdd._is_barrier() for rdd in self.sides) else ""
+            problems = [p for p in (spare, self._unsteady(), barrier) if p]
         chosen = "blocking" if problems else "pipelined"
         why = " (not pipelined: " + "; ".join(problems) + ")" if problems else ""
         log.info("%s into %d partitions: mode='%s'%s", self.name, self.partitions, chosen, why)
@@ -219,6 +223,15 @@ def as_pickles(rdd: RDD[Any]) -> RDD[Any] | None:
     if made_here or rdd._is_barrier() or rdd.has_resource_profile:
         return None
     return RDD(rdd._jrdd, rdd.context, NoOpSerializer())
+
+
+def _as_it_is(rdd: RDD[Any]) -> RDD[Any]:
+    """The RDD with its function as it is now, if producers would pickle that later, together with their own."""
+    if not isinstance(rdd, PipelinedRDD) or not rdd._is_pipelinable():
+        return rdd
+    source: Any = RDD(rdd._prev_jrdd, rdd.context, rdd._prev_jrdd_deserializer)
+    func: Any = AsItIs(rdd.context, rdd.func)
+    return PipelinedRDD(source, func, rdd.preservesPartitioning, rdd.is_barrier)
 
 
 def _placed(sc: Any, pairs: Any, num_partitions: int, place: Callable[[Any], int], serializer: Any) -> RDD[Any]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fastbuf.errors import PreflightError
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver.checks import is_connect, ports_of, remedy, slots_of, slots_to_come, tasks_of_executor
+from fastbuf_spark.driver.determinism import in_a_barrier
 from fastbuf_spark.driver.keys import plain
 from fastbuf_spark.driver.plan import staged
 from fastbuf_spark.driver.sources import Source, counted
@@ -103,6 +104,8 @@ class Plan:
             return "a streaming input cannot be read by a second job"
         if mode == "auto" and varies:
             return f"its input is not deterministic: {varies}"
+        if mode == "auto" and (barrier := in_a_barrier(frame)):
+            return barrier
         sc = self.spark.sparkContext
         slots = slots_to_come(sc) if mode == "pipelined" else self.slots
         if slots is None:

@@ -21,12 +21,12 @@ from fastbuf_spark.driver.checks import (
     slots_of,
     spare_problem,
 )
-from fastbuf_spark.driver.determinism import order_is_fixed, unsteady
+from fastbuf_spark.driver.determinism import in_a_barrier, order_is_fixed, unsteady
 from fastbuf_spark.driver.keys import Keys, plain, resolve
 from fastbuf_spark.driver.staged import Staged
 from fastbuf_spark.folding import Fold, fold, folded, partitions_of
 from fastbuf_spark.schema import renaming
-from fastbuf_spark.shipping import named
+from fastbuf_spark.shipping import AsItIs, named
 from fastbuf_spark.spec import ExchangeSpec
 from fastbuf_spark.worker.blocks import PID, SHIPPED, MapSide, ReduceSide
 from fastbuf_spark.worker.chains import Called, Chain
@@ -120,7 +120,8 @@ def staged(
     chosen, why = (choose or _choose)(found.frame, num_partitions, mode, varies)
     if chosen == "blocking" and not codec.keys and not (in_order and order_is_fixed(found.frame)):
         # A map task that runs again would distribute the same rows differently; Spark's own shuffle sorts them first
-        found = dataclasses.replace(found, by_spark="rows without a key go in turn, and their order is not fixed")
+        by_spark = "rows without a key go in turn, and their order is not fixed"
+        found = dataclasses.replace(found, frame=df, by_spark=by_spark)
         return _by_spark(func, result_schema, found, num_partitions, shipped, chosen)
     df = found.frame
     if func is None:
@@ -137,6 +138,9 @@ def staged(
 def _pipelined(exchange: _Exchange, varies: str) -> Staged:
     df, codec, num_partitions, sc = exchange.df, exchange.codec, exchange.num_partitions, exchange.context
     number, held = exchange.number, upstream.held_by_frame(df)
+    if codec.before is not None:
+        before: Any = AsItIs(sc, codec.before)
+        codec = dataclasses.replace(codec, before=before)
     folds: list[Fold | None] = []
 
     def folding(partitions: int | None, consumers: int) -> Fold | None:
@@ -208,7 +212,7 @@ def _by_spark(
     if shipped is not None:
         assert codec.before is not None
         first = codec.before if codec.given is None else renaming(codec.before, codec.given)
-        df = df.mapInArrow(named(lambda batches: iter(first(batches)), "before"), shipped)
+        df = plain(df).mapInArrow(named(lambda batches: iter(first(batches)), "before"), shipped)
     moved = df.repartition(num_partitions, *found.given)
     made = Staged(moved, moved.schema, in_order=False, mode="Spark's own", why=found.by_spark)
     if func is None:
@@ -233,7 +237,8 @@ def _choose(df: DataFrame, num_partitions: int, mode: str, varies: str) -> tuple
             problems.append("a streaming input cannot be read by a second job: use mode='blocking'")
         if mode == "auto" and not problems:
             spare = spare_problem(df.sparkSession.sparkContext, num_partitions, upstream.held_by_frame(df))
-            problems += [spare] if spare else [f"its input is not deterministic: {varies}"] if varies else []
+            varying = f"its input is not deterministic: {varies}" if varies else in_a_barrier(df)
+            problems += [reason for reason in [spare or varying] if reason]
     if not problems:
         return "pipelined", ""
     if mode == "auto":
