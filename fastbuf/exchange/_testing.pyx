@@ -6,18 +6,8 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
-from fastbuf._native.activity cimport (
-    FB_STATES, fb_activity, fb_activity_enter, fb_activity_init, fb_activity_picture, fb_activity_read,
-)
-from fastbuf._native.atomics cimport (
-    fb_au64,
-    fb_cpu_relax,
-    fb_event_epoch,
-    fb_event_prepare,
-    fb_now_ns,
-    fb_u64_load_acquire,
-    fb_u64_store_release,
-)
+from fastbuf._native.activity cimport *
+from fastbuf._native.atomics cimport *
 from fastbuf.exchange.channel_reader cimport SharedChannel
 from fastbuf.exchange.driver cimport Driver
 from fastbuf.exchange.failure cimport failure_code

@@ -10,53 +10,13 @@ from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, strerror, strlen
 
-from fastbuf._native.atomics cimport (
-    fb_fence_seq_cst,
-    fb_u32_init,
-    fb_u32_load_acquire,
-    fb_u32_load_relaxed,
-    fb_u32_store_release,
-    fb_u64_load_relaxed,
-)
+from fastbuf._native.atomics cimport *
 from fastbuf._native.crc32c cimport fb_crc32c
 from fastbuf._native.sockets cimport close
 from fastbuf.exchange.failure cimport FAIL_CORRUPT, FAIL_RESOURCE, failure_code, failure_raise, failure_set
 from fastbuf.exchange.result_partition cimport ResultPartition
-from fastbuf.exchange.result_subpartition cimport (
-    EventBlob,
-    Slot,
-    Subpartition,
-    event_data,
-    event_new,
-    sub_advance,
-    sub_begin,
-    sub_close,
-    sub_commit,
-    sub_discard,
-    sub_end,
-    sub_finish,
-    sub_forget_drainer,
-    sub_free,
-    sub_has_event_room,
-    sub_has_room,
-    sub_init,
-    sub_push_event,
-    sub_queued,
-)
-from fastbuf.exchange.spill_file cimport (
-    SPILL_ALTERED,
-    SPILL_CUT,
-    SPILL_END,
-    SPILL_IS_EVENT,
-    SPILL_VECTORS,
-    SpillKind,
-    spill_append,
-    spill_free,
-    spill_new,
-    spill_next,
-    spill_note,
-    spill_read,
-)
+from fastbuf.exchange.result_subpartition cimport *
+from fastbuf.exchange.spill_file cimport *
 from fastbuf.memory.pool_core cimport local_in_use, local_limit, local_try_acquire, segment_data, segment_recycle
 
 from fastbuf.errors import ResourceError

@@ -9,16 +9,7 @@ from fastbuf.exchange.failure cimport FAIL_ABORTED, failure_set
 from fastbuf.exchange.gate_core cimport GateCore, gate_release, gate_take_ready
 from fastbuf.exchange.input_channel cimport CHANNEL_FINISHED, READY_EVENT, InputChannel, ReadyBuffer
 from fastbuf.exchange.result_partition cimport ResultPartition
-from fastbuf.exchange.result_subpartition cimport (
-    EventBlob,
-    event_data,
-    sub_advance,
-    sub_close,
-    sub_event,
-    sub_exhausted,
-    sub_queued,
-    sub_sendable,
-)
+from fastbuf.exchange.result_subpartition cimport *
 from fastbuf.exchange.shared_block cimport SHARED_ABORTED, SHARED_DONE, SharedEnd
 from fastbuf.exchange.shared_reader cimport (
     NEWS_BYTES,

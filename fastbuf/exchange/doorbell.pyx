@@ -5,17 +5,7 @@ from libc.stdlib cimport calloc, free
 
 import os
 
-from fastbuf._native.atomics cimport (
-    fb_au32,
-    fb_event_init,
-    fb_event_init_shared,
-    fb_event_notify,
-    fb_event_prepare,
-    fb_u32_exchange_acq_rel,
-    fb_u32_init,
-    fb_u32_load_acquire,
-    fb_u32_store_relaxed,
-)
+from fastbuf._native.atomics cimport *
 from fastbuf._native.sockets cimport close, eventfd_write
 
 from fastbuf.errors import ConfigError, ResourceError

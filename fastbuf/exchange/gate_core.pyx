@@ -6,44 +6,12 @@ from libc.string cimport memset
 
 from fastbuf._native.atomics cimport fb_now_ns, fb_u32_init, fb_u32_load_relaxed
 from fastbuf._native.sockets cimport eventfd_read
-from fastbuf._native.threads cimport (
-    pthread_mutex_destroy,
-    pthread_mutex_init,
-    pthread_mutex_lock,
-    pthread_mutex_unlock,
-)
+from fastbuf._native.threads cimport *
 from fastbuf.exchange.doorbell cimport Bell, bell_arm, bell_ring
 from fastbuf.exchange.failure cimport FailureCode, failure_code, failure_init, failure_set
-from fastbuf.exchange.input_channel cimport (
-    CHANNEL_CANCELLED,
-    CHANNEL_ENDED,
-    CHANNEL_FINISHED,
-    CHANNEL_OPEN,
-    CHANNEL_WIRE,
-    READY_END,
-    READY_EVENT,
-    ChannelCounters,
-    ChannelKind,
-    InputChannel,
-    ReadyBuffer,
-    channel_fn,
-)
+from fastbuf.exchange.input_channel cimport *
 from fastbuf.exchange.result_subpartition cimport EventBlob
-from fastbuf.flow.buffer_manager cimport (
-    ChannelBuffers,
-    bm_block,
-    bm_close,
-    bm_count_ready,
-    bm_free,
-    bm_init,
-    bm_next_announce,
-    bm_open,
-    bm_release,
-    bm_serve,
-    bm_take,
-    bm_take_back,
-    bm_unblock,
-)
+from fastbuf.flow.buffer_manager cimport *
 from fastbuf.flow.credit_ledger cimport CreditRow, credit_look
 from fastbuf.flow.flow_control cimport FLOW_CREDIT, flow_released, flow_took
 from fastbuf.memory.pool_core cimport LocalCore, PoolCore, local_limit

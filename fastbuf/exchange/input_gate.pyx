@@ -11,25 +11,8 @@ from cpython.pythread cimport PyThread_get_thread_ident
 from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stdint cimport int64_t, uint32_t
 
-from fastbuf._native.activity cimport (
-    FB_RUNS,
-    FB_WAIT_INPUT,
-    fb_activity_coded,
-    fb_activity_enter,
-    fb_activity_init,
-    fb_activity_ran,
-    fb_activity_state,
-)
-from fastbuf._native.atomics cimport (
-    fb_event,
-    fb_event_epoch,
-    fb_event_prepare,
-    fb_event_spin,
-    fb_event_wait,
-    fb_now_ns,
-    fb_u32_load_acquire,
-    fb_u32_store_release,
-)
+from fastbuf._native.activity cimport *
+from fastbuf._native.atomics cimport *
 from fastbuf._native.sockets cimport EFD_CLOEXEC, EFD_NONBLOCK, close, eventfd
 from fastbuf.exchange.activity cimport activity_figures, activity_waited_s
 from fastbuf.exchange.channel_reader cimport ChannelReader, local_channel, shared_channel, wire_channels
@@ -37,24 +20,7 @@ from fastbuf.exchange.clock cimport seconds_ns
 from fastbuf.exchange.doorbell cimport Doorbell
 from fastbuf.exchange.driver cimport Driver
 from fastbuf.exchange.failure cimport FAIL_ABORTED, FAIL_PEER_LOST, failure_code, failure_raise, failure_set
-from fastbuf.exchange.gate_core cimport (
-    GateCore,
-    gate_abort,
-    gate_all_wait,
-    gate_arm,
-    gate_block,
-    gate_cancel,
-    gate_channel,
-    gate_channels,
-    gate_counters,
-    gate_fail,
-    gate_free,
-    gate_new,
-    gate_notify,
-    gate_open_channel,
-    gate_serve,
-    gate_unfinished,
-)
+from fastbuf.exchange.gate_core cimport *
 from fastbuf.exchange.gate_intake cimport GateIntake
 from fastbuf.exchange.gate_report cimport audit_gate, gate_gauges, stalled_channels
 from fastbuf.exchange.input_channel cimport CHANNEL_LOCAL, CHANNEL_SHARED, ChannelCounters, ChannelKind, InputChannel

@@ -13,12 +13,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from fastbuf._native.activity cimport fb_activity_coded, fb_activity_ran
-from fastbuf._native.atomics cimport (
-    fb_event_epoch,
-    fb_event_prepare,
-    fb_now_ns,
-    fb_u32_load_acquire,
-)
+from fastbuf._native.atomics cimport *
 from fastbuf.exchange.channel_selector cimport ChannelSelector
 from fastbuf.exchange.driver cimport Driver
 from fastbuf.exchange.failure cimport failure_code

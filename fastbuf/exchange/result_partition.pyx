@@ -10,65 +10,17 @@ from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 
-from fastbuf._native.activity cimport (
-    FB_RUNS,
-    FB_WAIT_CREDIT,
-    FB_WAIT_LINK,
-    FB_WAIT_SEGMENT,
-    fb_activity_enter,
-    fb_activity_init,
-    fb_activity_state,
-)
-from fastbuf._native.atomics cimport (
-    fb_ai64,
-    fb_event_spin,
-    fb_event_prepare,
-    fb_event_wait,
-    fb_i64_load_relaxed,
-    fb_i64_store_relaxed,
-    fb_now_ns,
-    fb_u32_init,
-    fb_u32_load_acquire,
-    fb_u32_load_relaxed,
-    fb_u32_store_release,
-    fb_u64_load_relaxed,
-)
+from fastbuf._native.activity cimport *
+from fastbuf._native.atomics cimport *
 from fastbuf.exchange.activity cimport activity_figures, activity_waited_s
 from fastbuf.exchange.clock cimport seconds_ns
 from fastbuf.exchange.doorbell cimport Doorbell
 from fastbuf.exchange.driver cimport Driver
 from fastbuf.exchange.failure cimport FAIL_ABORTED, failure_code, failure_init, failure_raise, failure_set
-from fastbuf.exchange.result_subpartition cimport (
-    HELD_LINK,
-    EventBlob,
-    event_new,
-    sub_begin,
-    sub_close,
-    sub_commit,
-    sub_discard,
-    sub_end,
-    sub_finish,
-    sub_finish_early,
-    sub_flush,
-    sub_forget_drainer,
-    sub_free,
-    sub_has_event_room,
-    sub_has_room,
-    sub_init,
-    sub_push_event,
-    sub_queued,
-    sub_tell,
-    sub_wait_for_any,
-)
+from fastbuf.exchange.result_subpartition cimport *
 from fastbuf.exchange.shared_block cimport SHARED_EVENT_BYTES
 from fastbuf.memory.network_buffer_pool cimport NetworkBufferPool
-from fastbuf.memory.pool_core cimport (
-    local_try_acquire,
-    local_try_acquire_overdraft,
-    segment_data,
-    segment_recycle,
-    segment_retain,
-)
+from fastbuf.memory.pool_core cimport *
 from fastbuf.memory.pool_setup cimport fork_count
 from fastbuf.memory.pool_waking cimport local_set_listener
 

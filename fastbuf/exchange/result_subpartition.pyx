@@ -4,29 +4,8 @@ from libc.stdint cimport int32_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
-from fastbuf._native.atomics cimport (
-    fb_event,
-    fb_event_notify,
-    fb_fence_seq_cst,
-    fb_u32_exchange_acq_rel,
-    fb_u32_load_acquire,
-    fb_u32_load_relaxed,
-    fb_u32_store_relaxed,
-    fb_u32_store_release,
-    fb_u64_load_relaxed,
-    fb_u64_store_relaxed,
-)
-from fastbuf.exchange.shared_block cimport (
-    lender_begin,
-    lender_commit,
-    lender_end,
-    lender_event,
-    lender_finish,
-    lender_flush,
-    lender_has_event_room,
-    lender_is_waited_for,
-    lender_set_low_water,
-)
+from fastbuf._native.atomics cimport *
+from fastbuf.exchange.shared_block cimport *
 from fastbuf.memory.pool_core cimport PoolCore, segment_data, segment_recycle
 
 

@@ -7,22 +7,8 @@ to wait, and would report back pressure that is not there.
 from libc.stdint cimport int64_t, uint32_t
 from libc.stdlib cimport calloc, free
 
-from fastbuf._native.activity cimport (
-    FB_WAIT_CREDIT,
-    FB_WAIT_LINK,
-    FB_WAIT_SEGMENT,
-    fb_activity,
-    fb_activity_picture,
-    fb_activity_read,
-)
-from fastbuf._native.atomics cimport (
-    fb_event_epoch,
-    fb_event_init,
-    fb_event_notify,
-    fb_event_prepare,
-    fb_event_wait,
-    fb_now_ns,
-)
+from fastbuf._native.activity cimport *
+from fastbuf._native.atomics cimport *
 from fastbuf.exchange.result_partition cimport ResultPartition
 
 

@@ -56,16 +56,7 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from fastbuf._native.atomics cimport (
-    fb_au32,
-    fb_au64,
-    fb_event_asleep,
-    fb_u32_load_acquire,
-    fb_u32_load_relaxed,
-    fb_u32_store_relaxed,
-    fb_u32_store_release,
-    fb_u64_store_release,
-)
+from fastbuf._native.atomics cimport *
 from fastbuf._native.threads cimport pthread_mutex_t
 from fastbuf.exchange.doorbell cimport Bell
 from fastbuf.exchange.failure cimport Failure

@@ -7,39 +7,14 @@ from libc.string cimport memcpy, strlen
 
 import os
 
-from fastbuf._native.atomics cimport (
-    fb_au32,
-    fb_event_notify,
-    fb_fence_seq_cst,
-    fb_u32_exchange_acq_rel,
-    fb_u32_init,
-    fb_u32_load_acquire,
-    fb_u32_load_relaxed,
-    fb_u32_load_seq_cst,
-    fb_u32_store_release,
-)
+from fastbuf._native.atomics cimport *
 from fastbuf._native.sockets cimport close
-from fastbuf._native.threads cimport (
-    pthread_mutex_destroy,
-    pthread_mutex_init,
-    pthread_mutex_lock,
-    pthread_mutex_unlock,
-)
+from fastbuf._native.threads cimport *
 from fastbuf.exchange.doorbell cimport Doorbell, bell_ring
 from fastbuf.exchange.failure cimport FAIL_ABORTED, FAIL_PEER_LOST, FAIL_PROTOCOL, failure_code, failure_set
 from fastbuf.exchange.result_partition cimport ResultPartition
 from fastbuf.exchange.result_subpartition cimport Slot, Subpartition, sub_close, sub_forget_drainer
-from fastbuf.exchange.shared_block cimport (
-    SHARED_ABORTED,
-    SHARED_DONE,
-    SHARED_EVENT_BYTES,
-    SHARED_EVENTS,
-    SHARED_OPEN,
-    SHARED_REASON,
-    SharedBlock,
-    SharedLender,
-    SharedSlot,
-)
+from fastbuf.exchange.shared_block cimport *
 from fastbuf.memory.pool_core cimport segment_recycle
 
 from fastbuf.errors import ResourceError

@@ -6,33 +6,9 @@ from libc.string cimport memcpy
 
 import os
 
-from fastbuf._native.atomics cimport (
-    fb_cpu_relax,
-    fb_event,
-    fb_event_epoch,
-    fb_event_notify,
-    fb_fence_seq_cst,
-    fb_now_ns,
-    fb_u32_exchange_acq_rel,
-    fb_u32_load_acquire,
-    fb_u32_load_relaxed,
-    fb_u32_load_seq_cst,
-    fb_u32_store_release,
-    fb_u64_load_acquire,
-)
+from fastbuf._native.atomics cimport *
 from fastbuf.exchange.doorbell cimport Doorbell
-from fastbuf.exchange.shared_block cimport (
-    SHARED_ABORTED,
-    SHARED_DONE,
-    SHARED_EVENT_BYTES,
-    SHARED_EVENTS,
-    SHARED_OPEN,
-    SHARED_REASON,
-    SHARED_SLOTS,
-    SharedBlock,
-    SharedEnd,
-    SharedSlot,
-)
+from fastbuf.exchange.shared_block cimport *
 from fastbuf.memory.arena cimport Arena
 
 from fastbuf.errors import ConfigError, ResourceError

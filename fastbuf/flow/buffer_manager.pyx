@@ -20,14 +20,7 @@ from fastbuf.flow.credit_ledger cimport (
     credit_return,
     credit_take,
 )
-from fastbuf.memory.pool_core cimport (
-    LocalCore,
-    PoolCore,
-    local_in_use,
-    local_limit,
-    local_try_acquire,
-    segment_recycle,
-)
+from fastbuf.memory.pool_core cimport *
 
 cdef enum Fed:
     FED = 1                     # has all it needs

@@ -26,13 +26,7 @@
 # was not held, or never returned; more credit available than segments reserved (tests/models/checker/ledger.c).
 from libc.stdint cimport int64_t
 
-from fastbuf._native.atomics cimport (
-    fb_ai64,
-    fb_i64_init,
-    fb_i64_load_acquire,
-    fb_i64_load_relaxed,
-    fb_i64_store_release,
-)
+from fastbuf._native.atomics cimport *
 
 
 cdef struct CreditRow:      # one cache line

@@ -7,16 +7,7 @@ the same rows.
 from libc.stdint cimport int64_t
 from libc.stdlib cimport free, malloc
 
-from fastbuf._native.atomics cimport (
-    fb_cpu_relax,
-    fb_i64_add_acq_rel,
-    fb_i64_cas_acq_rel,
-    fb_i64_init,
-    fb_i64_load_acquire,
-    fb_i64_load_relaxed,
-    fb_i64_store_release,
-    fb_i64_sub_acq_rel,
-)
+from fastbuf._native.atomics cimport *
 
 import numpy as np
 

@@ -2,38 +2,13 @@
 
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
-from fastbuf._native.atomics cimport (
-    fb_au64,
-    fb_cpu_relax,
-    fb_event,
-    fb_event_init,
-    fb_event_prepare,
-    fb_event_wait,
-    fb_now_ns,
-    fb_pad,
-    fb_u32_add_seq_cst,
-    fb_u32_sub_seq_cst,
-    fb_u64_add_seq_cst,
-    fb_u64_init,
-    fb_u64_load_acquire,
-    fb_u64_store_release,
-)
+from fastbuf._native.atomics cimport *
 from fastbuf.errors import FastbufError
 from fastbuf.memory.debug_checks cimport POOL_DEBUG
 from fastbuf.memory.lending cimport Borrower
 from fastbuf.memory.local_buffer_pool cimport LocalBufferPool
 from fastbuf.memory.memory_segment cimport MemorySegment
-from fastbuf.memory.pool_core cimport (
-    local_acquire,
-    local_destroyed,
-    local_try_acquire,
-    local_try_acquire_many,
-    local_try_acquire_overdraft,
-    segment_data,
-    segment_recycle,
-    segment_recycle_many,
-    segment_retain,
-)
+from fastbuf.memory.pool_core cimport *
 from fastbuf.memory.pool_types cimport LocalCore, PoolCore
 from fastbuf.memory.pool_waking cimport local_set_listener
 

@@ -21,13 +21,7 @@
 # everything read is discarded.  A stale link is still 0 or the number of a segment, so the walk never leaves `meta`.
 from libc.stdint cimport int32_t, uint32_t, uint64_t
 
-from fastbuf._native.atomics cimport (
-    fb_u64_cas_seq_cst,
-    fb_u64_load_acquire,
-    fb_u64_load_relaxed,
-    fb_u64_load_seq_cst,
-    fb_u64_store_release,
-)
+from fastbuf._native.atomics cimport *
 from fastbuf.memory.pool_types cimport FreeList, PoolCore, SegmentMeta
 
 

@@ -13,20 +13,7 @@ import select
 
 import numpy
 
-from fastbuf._native.atomics cimport (
-    fb_event,
-    fb_event_epoch,
-    fb_event_init_shared,
-    fb_event_notify,
-    fb_event_prepare,
-    fb_event_spin,
-    fb_event_wait,
-    fb_now_ns,
-    fb_u64_init,
-    fb_u64_load_acquire,
-    fb_u64_load_relaxed,
-    fb_u64_store_release,
-)
+from fastbuf._native.atomics cimport *
 from fastbuf.checks import whole
 from fastbuf.errors import ConfigError, FastbufError, ResourceError, SegmentExported, SegmentStateError
 from fastbuf.memory.arena cimport Arena

@@ -9,30 +9,12 @@ from posix.unistd cimport close
 import os
 import threading
 
-from fastbuf._native.atomics cimport (
-    fb_event_fd,
-    fb_now_ns,
-    fb_u32_load_relaxed,
-    fb_u64_add_relaxed,
-    fb_u64_load_relaxed,
-)
+from fastbuf._native.atomics cimport *
 from fastbuf.errors import ConfigError, FastbufError, PoolDestroyed, PoolTimeout, ResourceError
 from fastbuf.memory.free_list cimport list_depth
 from fastbuf.memory.memory_segment cimport segment_adopt, segments_adopt, segments_recycle
 from fastbuf.memory.pool_claims cimport local_destroy, local_figures, raise_peak
-from fastbuf.memory.pool_core cimport (
-    LOCAL_DESTROYED,
-    LOCAL_EMPTY,
-    MOST_AT_ONCE,
-    local_destroyed,
-    local_in_use,
-    local_limit,
-    local_try_acquire,
-    local_try_acquire_many,
-    local_try_acquire_overdraft,
-    local_try_or_arm,
-    local_wait,
-)
+from fastbuf.memory.pool_core cimport *
 from fastbuf.memory.pool_setup cimport fork_count, local_abandon
 from fastbuf.memory.pool_types cimport LocalCore
 from fastbuf.memory.pool_waking cimport local_set_signal

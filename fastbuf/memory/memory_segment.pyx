@@ -15,14 +15,7 @@ import numpy
 from fastbuf._native.atomics cimport fb_u32_load_relaxed
 from fastbuf.errors import SegmentExported, SegmentStateError
 from fastbuf.memory.debug_checks cimport POOL_DEBUG, debug_guard_intact, debug_poison_intact, debug_set_guard
-from fastbuf.memory.pool_core cimport (
-    MOST_AT_ONCE,
-    segment_data,
-    segment_recycle,
-    segment_recycle_many,
-    segment_refs,
-    segment_retain,
-)
+from fastbuf.memory.pool_core cimport *
 from fastbuf.memory.pool_types cimport PoolCore, SegmentMeta
 
 

@@ -27,19 +27,7 @@ Forbidden outcomes:
 
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
-from fastbuf._native.atomics cimport (
-    fb_i64_add_seq_cst,
-    fb_i64_cas_seq_cst,
-    fb_i64_load_seq_cst,
-    fb_u32_add_seq_cst,
-    fb_u32_cas_acq_rel,
-    fb_u32_load_relaxed,
-    fb_u32_load_seq_cst,
-    fb_u32_store_relaxed,
-    fb_u64_add_seq_cst,
-    fb_u64_cas_seq_cst,
-    fb_u64_load_seq_cst,
-)
+from fastbuf._native.atomics cimport *
 from fastbuf.memory.free_list cimport depth_at, empty, pop, push
 from fastbuf.memory.pool_types cimport WORD_CLAIM, WORD_DESTROYED, LocalCore, PoolCore
 from fastbuf.memory.pool_waking cimport pool_wake_waiting, wake

@@ -21,21 +21,7 @@ it began and stays there; a segment in use that a destroyed pool gave out after 
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
-from fastbuf._native.atomics cimport (
-    fb_cpu_relax,
-    fb_event_prepare,
-    fb_event_wait,
-    fb_now_ns,
-    fb_prefetch_write,
-    fb_u32_add_relaxed,
-    fb_u32_cas_acq_rel,
-    fb_u32_load_acquire,
-    fb_u32_load_relaxed,
-    fb_u32_load_seq_cst,
-    fb_u32_store_relaxed,
-    fb_u64_add_relaxed,
-    fb_u64_load_seq_cst,
-)
+from fastbuf._native.atomics cimport *
 from fastbuf.memory.debug_checks cimport POOL_DEBUG, debug_poison
 from fastbuf.memory.free_list cimport empty, pop, pop_many, push, push_many
 from fastbuf.memory.pool_claims cimport local_figures, note_peak, take_global, trim

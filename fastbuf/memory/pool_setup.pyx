@@ -4,21 +4,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memset
 
-from fastbuf._native.atomics cimport (
-    fb_event_init,
-    fb_i64_init,
-    fb_i64_sub_seq_cst,
-    fb_u32_add_seq_cst,
-    fb_u32_load_relaxed,
-    fb_u32_load_seq_cst,
-    fb_u32_store_relaxed,
-    fb_u32_sub_seq_cst,
-    fb_u64_add_seq_cst,
-    fb_u64_init,
-    fb_u64_load_seq_cst,
-    fb_u64_store_relaxed,
-    fb_u64_store_release,
-)
+from fastbuf._native.atomics cimport *
 from fastbuf.memory.debug_checks cimport POOL_DEBUG, debug_set_guard
 from fastbuf.memory.pool_types cimport WORD_DESTROYED, LocalCore, PoolCore, SegmentMeta
 

@@ -28,21 +28,7 @@ thread notifies a listener that was taken off.
 
 from libc.stdint cimport uint32_t, uint64_t
 
-from fastbuf._native.atomics cimport (
-    fb_cpu_relax,
-    fb_event,
-    fb_event_notify,
-    fb_event_signal,
-    fb_fence_seq_cst,
-    fb_u32_add_seq_cst,
-    fb_u32_cas_seq_cst,
-    fb_u32_load_relaxed,
-    fb_u32_load_seq_cst,
-    fb_u32_store_release,
-    fb_u32_sub_seq_cst,
-    fb_u64_load_seq_cst,
-    fb_u64_store_release,
-)
+from fastbuf._native.atomics cimport *
 from fastbuf.memory.pool_setup cimport fork_count
 from fastbuf.memory.pool_types cimport WORD_DESTROYED, LocalCore, PoolCore
 

@@ -24,28 +24,8 @@ from fastbuf.exchange.result_subpartition cimport HELD_LINK, sub_close, sub_forg
 from fastbuf.flow.flow_control cimport Flow
 from fastbuf.memory.network_buffer_pool cimport NetworkBufferPool
 from fastbuf.transports.tcp_guest cimport loop_mark_now
-from fastbuf.transports.tcp_loop cimport (
-    COMMAND_ADD,
-    COMMAND_JOIN,
-    COMMAND_LEAVE,
-    COMMAND_MESSAGE,
-    COMMAND_LET_GO,
-    COMMAND_OPEN,
-    COMMAND_REFUSE,
-    Command,
-    command_init,
-)
-from fastbuf.transports.tcp_state cimport (
-    ROLE_RECEIVER,
-    ROLE_SENDER,
-    Connection,
-    Stream,
-    connection_free,
-    connection_new,
-    message_new,
-    stream_free,
-    stream_new,
-)
+from fastbuf.transports.tcp_loop cimport *
+from fastbuf.transports.tcp_state cimport *
 from fastbuf.transports.tcp_thread cimport IoThread
 
 from fastbuf.config import FLOW_CONTROLS

@@ -12,76 +12,12 @@ from libc.stdlib cimport free
 from libc.string cimport memcpy, memset, strerror
 
 from fastbuf._native.atomics cimport fb_event_notify, fb_u64_load_relaxed, fb_u64_store_relaxed
-from fastbuf._native.sockets cimport (
-    MSG_DONTWAIT,
-    MSG_NOSIGNAL,
-    SIOCOUTQ,
-    eventfd_write,
-    iovec,
-    ioctl,
-    msghdr,
-    readv,
-    recv,
-    send,
-    sendmsg,
-)
+from fastbuf._native.sockets cimport *
 from fastbuf._native.threads cimport pthread_mutex_lock, pthread_mutex_unlock
 from fastbuf.flow.flow_control cimport flow_queued, flow_written
-from fastbuf.transports.messages cimport (
-    FRAME_ABORT,
-    FRAME_DONE,
-    FRAME_HEADER,
-    FRAME_JOIN,
-    FRAME_PING,
-    JOIN_REFUSED,
-    PING_ANSWERS,
-    PING_ASKS,
-    frame_is_sane,
-    frame_set,
-)
-from fastbuf.transports.tcp_state cimport (
-    AHEAD_BYTES,
-    JOINS,
-    JOIN_MESSAGES,
-    OUT_FRAMES,
-    OUT_LOT,
-    OUT_PIGGYBACK,
-    OUT_TURN,
-    PHASE_CLOSING,
-    PHASE_DEAD,
-    PHASE_OPEN,
-    READS_A_LOOK,
-    READS_A_TURN,
-    ROLE_RECEIVER,
-    ROLE_SENDER,
-    STREAM_JOINING,
-    Connection,
-    Message,
-    OutFrame,
-    Registry,
-    Stream,
-    connection_add,
-    connection_close,
-    connection_find,
-    connection_lost,
-    connection_mark,
-    connection_violated,
-    message_new,
-    message_text,
-    stream_new,
-    stream_ready,
-    stream_settle,
-)
-from fastbuf.transports.tcp_stream cimport (
-    receiver_goes_on,
-    receiver_hears,
-    receiver_next,
-    receiver_starts,
-    sender_goes_on,
-    sender_hears,
-    sender_next,
-    sender_said,
-)
+from fastbuf.transports.messages cimport *
+from fastbuf.transports.tcp_state cimport *
+from fastbuf.transports.tcp_stream cimport *
 
 cdef enum:
     SMALL_BYTES = 512           # frames of a write up to this size are copied into one buffer

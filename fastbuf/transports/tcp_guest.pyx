@@ -7,36 +7,12 @@ sixth (docs/explanation/what-stays.md).
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from fastbuf._native.atomics cimport (
-    fb_cpu_relax,
-    fb_event,
-    fb_event_epoch,
-    fb_event_notify,
-    fb_fence_seq_cst,
-    fb_now_ns,
-    fb_u32_add_acq_rel,
-    fb_u32_cas_strong,
-    fb_u32_exchange_acq_rel,
-    fb_u32_load_acquire,
-    fb_u32_store_release,
-    fb_u32_sub_acq_rel,
-    fb_u64_load_acquire,
-    fb_u64_load_relaxed,
-)
+from fastbuf._native.atomics cimport *
 from fastbuf._native.sockets cimport epoll_event, epoll_wait, eventfd_write
 from fastbuf._native.threads cimport pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock
 from fastbuf.exchange.driver cimport Driver, DriveState
 from fastbuf.transports.tcp_connection cimport connection_read
-from fastbuf.transports.tcp_loop cimport (
-    SEAT_FREE,
-    SEAT_GUEST,
-    IoLoop,
-    loop_events,
-    loop_push,
-    loop_run,
-    loop_run_dirty,
-    loop_wake,
-)
+from fastbuf.transports.tcp_loop cimport *
 from fastbuf.transports.tcp_state cimport PHASE_OPEN, READS_A_LOOK, Connection, Stream
 
 cdef enum:

@@ -3,70 +3,15 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memset, strlen
 
-from fastbuf._native.atomics cimport (
-    fb_event_notify,
-    fb_event_prepare,
-    fb_event_wait,
-    fb_fence_seq_cst,
-    fb_now_ns,
-    fb_u32_add_acq_rel,
-    fb_u32_cas_strong,
-    fb_u32_exchange_acq_rel,
-    fb_u32_load_acquire,
-    fb_u32_store_release,
-    fb_u32_sub_acq_rel,
-    fb_u64_cas_acq_rel,
-    fb_u64_load_acquire,
-    fb_u64_load_relaxed,
-)
-from fastbuf._native.sockets cimport (
-    EPOLL_CTL_ADD,
-    EPOLL_CTL_MOD,
-    EPOLLERR,
-    EPOLLHUP,
-    EPOLLIN,
-    EPOLLOUT,
-    epoll_ctl,
-    epoll_event,
-    epoll_wait,
-    eventfd_read,
-    eventfd_write,
-)
+from fastbuf._native.atomics cimport *
+from fastbuf._native.sockets cimport *
 from fastbuf._native.threads cimport PR_SET_NAME, prctl, pthread_mutex_lock, pthread_mutex_unlock
 from fastbuf.exchange.failure cimport FAIL_PEER_LOST, failure_set
 from fastbuf.exchange.gate_core cimport gate_connect
 from fastbuf.flow.flow_control cimport FLOW_CREDIT
 from fastbuf.transports.messages cimport FRAME_ABORT
-from fastbuf.transports.tcp_connection cimport (
-    connection_goes_on,
-    connection_look,
-    connection_read,
-    connection_write,
-)
-from fastbuf.transports.tcp_state cimport (
-    PHASE_CLOSING,
-    PHASE_DEAD,
-    PHASE_OPEN,
-    READS_A_LOOK,
-    READS_A_TURN,
-    ROLE_RECEIVER,
-    ROLE_SENDER,
-    STREAM_JOINING,
-    STREAM_OPEN,
-    Connection,
-    Stream,
-    connection_add,
-    connection_close,
-    connection_find,
-    connection_free,
-    connection_lost,
-    connection_mark,
-    stream_doom,
-    stream_free,
-    stream_part,
-    stream_ready,
-    stream_release_writer,
-)
+from fastbuf.transports.tcp_connection cimport *
+from fastbuf.transports.tcp_state cimport *
 from fastbuf.transports.tcp_stream cimport receiver_let_go, sender_let_go
 
 cdef extern from *:

@@ -8,13 +8,7 @@ from libc.string cimport memcpy, strlen, strncpy
 from fastbuf._native.atomics cimport fb_event_notify, fb_now_ns, fb_u32_store_release
 from fastbuf._native.sockets cimport EPOLL_CTL_DEL, SHUT_WR, close, epoll_ctl, epoll_event, shutdown
 from fastbuf.exchange.failure cimport FAIL_PEER_LOST, FAIL_PROTOCOL, failure_set
-from fastbuf.exchange.gate_core cimport (
-    EVENT_CREDIT,
-    gate_channel_is_open,
-    gate_disconnect,
-    gate_fail,
-    gate_return,
-)
+from fastbuf.exchange.gate_core cimport *
 from fastbuf.exchange.result_subpartition cimport sub_close
 from fastbuf.flow.flow_control cimport Flow, flow_connection_init, flow_over
 from fastbuf.transports.messages cimport ABORT_BYTES

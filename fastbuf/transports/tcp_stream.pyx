@@ -4,81 +4,15 @@ from libc.stdint cimport uint8_t, uint32_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free
 
-from fastbuf._native.atomics cimport (
-    fb_now_ns,
-    fb_u32_exchange_acq_rel,
-    fb_u32_load_acquire,
-    fb_u32_load_relaxed,
-    fb_u32_store_relaxed,
-)
+from fastbuf._native.atomics cimport *
 from fastbuf._native.crc32c cimport fb_crc32c
-from fastbuf.exchange.failure cimport (
-    FAIL_ABORTED,
-    FAIL_CORRUPT,
-    FAIL_NONE,
-    FAIL_SEQUENCE,
-    failure_code,
-    failure_set,
-)
-from fastbuf.exchange.gate_core cimport (
-    EVENT_CREDIT,
-    gate_deliver,
-    gate_deliver_event,
-    gate_disconnect,
-    gate_end_channel,
-    gate_fail,
-    gate_segment,
-    gate_take_announcement,
-    gate_take_back,
-    gate_take_credit,
-    gate_take_recall,
-    gate_wants,
-)
-from fastbuf.exchange.result_subpartition cimport (
-    HELD_LINK,
-    HELD_READER,
-    EventBlob,
-    event_data,
-    event_new,
-    sub_advance,
-    sub_event,
-    sub_exhausted,
-    sub_queued,
-    sub_sendable,
-    sub_whole,
-)
+from fastbuf.exchange.failure cimport *
+from fastbuf.exchange.gate_core cimport *
+from fastbuf.exchange.result_subpartition cimport *
 from fastbuf.flow.flow_control cimport FLOW_CREDIT, FLOW_ON_OFF, flow_heard, flow_may_send, flow_sent
 from fastbuf.memory.pool_core cimport segment_data
-from fastbuf.transports.messages cimport (
-    FRAME_ABORT,
-    FRAME_CANCEL,
-    FRAME_CRC,
-    FRAME_CREDIT,
-    FRAME_DATA,
-    FRAME_DONE,
-    FRAME_EVENT,
-    FRAME_FLOW,
-    FRAME_RECALL,
-    FRAME_RETURN,
-    frame_set,
-)
-from fastbuf.transports.tcp_state cimport (
-    STREAM_JOINING,
-    STREAM_OPEN,
-    Connection,
-    OutFrame,
-    Registry,
-    Stream,
-    connection_refuted,
-    connection_violated,
-    stream_doom,
-    stream_drop_incoming,
-    stream_part,
-    stream_piggyback,
-    stream_ready,
-    stream_release_writer,
-    streams_go_on,
-)
+from fastbuf.transports.messages cimport *
+from fastbuf.transports.tcp_state cimport *
 
 cdef enum:
     TEXT = 512

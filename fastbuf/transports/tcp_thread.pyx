@@ -9,49 +9,9 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
-from fastbuf._native.atomics cimport (
-    fb_event_init,
-    fb_event_prepare,
-    fb_event_wait,
-    fb_now_ns,
-    fb_u32_add_acq_rel,
-    fb_u32_load_acquire,
-    fb_u32_load_relaxed,
-    fb_u32_store_release,
-    fb_u32_sub_acq_rel,
-)
-from fastbuf._native.sockets cimport (
-    EFD_CLOEXEC,
-    EFD_NONBLOCK,
-    EPOLL_CLOEXEC,
-    EPOLL_CTL_ADD,
-    EPOLLIN,
-    IPPROTO_TCP,
-    SIOCOUTQNSD,
-    TCP_INFO,
-    close,
-    epoll_create1,
-    epoll_ctl,
-    epoll_event,
-    eventfd,
-    eventfd_read,
-    getsockopt,
-    ioctl,
-    socklen_t,
-)
-from fastbuf._native.threads cimport (
-    pthread_attr_destroy,
-    pthread_attr_init,
-    pthread_attr_setstacksize,
-    pthread_attr_t,
-    pthread_create,
-    pthread_join,
-    pthread_mutex_destroy,
-    pthread_mutex_init,
-    pthread_mutex_lock,
-    pthread_mutex_trylock,
-    pthread_mutex_unlock,
-)
+from fastbuf._native.atomics cimport *
+from fastbuf._native.sockets cimport *
+from fastbuf._native.threads cimport *
 from fastbuf.transports.tcp_guest cimport guest_init
 from fastbuf.transports.tcp_loop cimport COMMAND_STOP, Command, IoLoop, command_init, loop_main, loop_wake
 from fastbuf.transports.tcp_state cimport Connection, Message, Stream, connection_free, message_text, stream_free

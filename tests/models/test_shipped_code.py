@@ -378,8 +378,8 @@ MUTATIONS: dict[str, tuple[Scenario, str, str, str]] = {
     "what a reader stores, without release": (
         ring_one_segment,
         "exchange/shared_reader.pyx",
-        "    fb_u32_store_release,\n",
-        "    fb_u32_store_relaxed as fb_u32_store_release,\n",
+        "atomics cimport *\n",
+        "atomics cimport *\nfrom fastbuf._native.atomics cimport fb_u32_store_relaxed as fb_u32_store_release\n",
     ),
     "a reader reads committed before finished": (
         ring_flushed,
