@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -29,23 +30,21 @@ class Group(click.Group):
     """Turns errors of fastbuf and Spark into a message and exit code 1; ``FASTBUF_TRACEBACK=1`` shows the traceback."""
 
     def invoke(self, ctx: click.Context) -> object:
+        traceback = os.environ.get("FASTBUF_TRACEBACK") == "1"
         try:
             return super().invoke(ctx)
         except FastbufError as error:
-            if os.environ.get("FASTBUF_TRACEBACK") == "1":
+            if traceback:
                 raise
             raise click.ClickException(f"{type(error).__name__}: {error}") from error
         except ModuleNotFoundError as error:
             extra = EXTRAS.get((error.name or "").partition(".")[0])
-            if extra is None or os.environ.get("FASTBUF_TRACEBACK") == "1":
+            if extra is None or traceback:
                 raise
             raise click.ClickException(f"{error.name} is not installed: pip install 'fastbuf[{extra}]'") from error
         except Exception as error:
             # The text of Spark's errors contains the worker's traceback: the driver's would only hide it.
-            if (
-                not type(error).__module__.startswith(("pyspark.", "py4j."))
-                or os.environ.get("FASTBUF_TRACEBACK") == "1"
-            ):
+            if traceback or not type(error).__module__.startswith(("pyspark.", "py4j.")):
                 raise
             raise click.ClickException(str(error)) from error
 
@@ -83,32 +82,19 @@ def doctor() -> None:
 )
 @click.option(
     "--picture",
+    "drawn",
     default="fastbuf-demo.svg",
     show_default=True,
     type=click.Path(dir_okay=False, path_type=Path),
     help="Where the picture goes.",
 )
 @click.option("--stay", is_flag=True, help="Keep the live page open at the end, until you press Enter.")
-def demo(
-    scale: int, rounds: int, slow_ms: int, master: str, partitions: int, memory_mb: int, picture: Path, stay: bool
-) -> None:
+def demo(**options: Any) -> None:
     """Run a job with two shuffles over real flights, from Parquet to Parquet: with Spark alone and with fastbuf."""
     from fastbuf.cli import demo as module
 
-    _in_a_folder(picture)
-    sys.exit(
-        module.run(
-            Console(),
-            scale=scale,
-            slow_ms=slow_ms,
-            master=master,
-            partitions=partitions,
-            memory_mb=memory_mb,
-            rounds=rounds,
-            drawn=picture,
-            stay=stay,
-        )
-    )
+    _in_a_folder(options["drawn"])
+    sys.exit(module.run(Console(), **options))
 
 
 def _in_a_folder(path: Path) -> None:
@@ -136,38 +122,11 @@ def _in_a_folder(path: Path) -> None:
 @click.option("--mode", default="auto", show_default=True, type=click.Choice(MODES))
 @click.option("--master", default="local[*]", show_default=True, help="Spark's master.")
 @click.option("--overwrite", is_flag=True, help="Replace OUT.parquet if it is there.")
-def shuffle(
-    source: Path,
-    target: Path,
-    keys: tuple[str, ...],
-    partitions: int,
-    func: str,
-    schema: str | None,
-    before: str | None,
-    before_schema: str | None,
-    mode: str,
-    master: str,
-    overwrite: bool,
-) -> None:
+def shuffle(**options: Any) -> None:
     """Shuffle IN.parquet by a key, run a Python function on each partition, write OUT.parquet."""
     from fastbuf.cli import shuffle as module
 
-    sys.exit(
-        module.run(
-            Console(),
-            source=source,
-            target=target,
-            keys=list(keys),
-            partitions=partitions,
-            func=func,
-            schema=schema,
-            before=before,
-            before_schema=before_schema,
-            mode=mode,
-            master=master,
-            overwrite=overwrite,
-        )
-    )
+    sys.exit(module.run(Console(), **options))
 
 
 @cli.command()
@@ -181,19 +140,19 @@ def shuffle(
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the figures to this file.")
 @click.option("--compare", type=click.Path(path_type=Path), help="A file that --json wrote in an earlier run.")
 @click.option("--svg", type=click.Path(path_type=Path), help="Write a plot of the ratios to this file.")
-def bench(only: tuple[str, ...], quick: bool, json_path: Path | None, compare: Path | None, svg: Path | None) -> None:
+def bench(**options: Any) -> None:
     """Compare each layer with the installed alternatives: about two minutes."""
     from fastbuf.cli import bench as module
 
-    unknown = sorted(set(only) - set(module.LAYERS))
+    unknown = sorted(set(options["only"]) - set(module.LAYERS))
     if unknown:
         raise click.BadParameter(
             f"{', '.join(unknown)}: it must be one of {', '.join(module.LAYERS)}", param_hint="--only"
         )
-    for path in (json_path, svg):
+    for path in (options["json_path"], options["svg"]):
         if path is not None:
             _in_a_folder(path)
-    sys.exit(module.run(Console(), only=only, quick=quick, json_path=json_path, compare=compare, svg=svg))
+    sys.exit(module.run(Console(), **options))
 
 
 @cli.command()
@@ -208,19 +167,19 @@ def bench(only: tuple[str, ...], quick: bool, json_path: Path | None, compare: P
     type=click.Path(exists=True, path_type=Path),
     help="PEM file of whoever signed the page's certificate, if it has TLS and your system does not know them.",
 )
-def top(url: str, once: bool, job: str | None, stage: str | None, every: float, authority: Path | None) -> None:
+def top(**options: Any) -> None:
     """Show in the terminal what holds up a running job: URL is the page's whole address, in quotes."""
     from fastbuf.cli import top as module
 
-    sys.exit(module.run(Console(), url, once=once, job=job, stage=stage, every=every, authority=authority))
+    sys.exit(module.run(Console(), **options))
 
 
 @cli.command()
 @click.argument("file", type=click.Path(exists=True, path_type=Path))
 @click.option("--port", default=0, type=click.IntRange(0, 65535), help="Where to show it; 0: any.")
 @click.option("--trace", type=click.Path(path_type=Path), help="Only write it to this file, as a Chrome trace.")
-def replay(file: Path, port: int, trace: Path | None) -> None:
+def replay(**options: Any) -> None:
     """Show a saved history on the page, with its time line."""
     from fastbuf.cli import replay as module
 
-    sys.exit(module.run(Console(), file, port=port, trace=trace))
+    sys.exit(module.run(Console(), **options))

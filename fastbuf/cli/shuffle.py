@@ -9,7 +9,7 @@ import shutil
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +66,7 @@ def check_target(source: Path, target: Path, overwrite: bool) -> Path:
     return found
 
 
-def check_keys(source: Path, keys: list[str]) -> None:
+def check_keys(source: Path, keys: Sequence[str]) -> None:
     """Raise ConfigError if a key is not a column of the file, before Spark is started."""
     import pyarrow as pa
     import pyarrow.dataset
@@ -85,7 +85,7 @@ def run(
     *,
     source: Path,
     target: Path,
-    keys: list[str],
+    keys: Sequence[str],
     partitions: int,
     func: str,
     schema: str | None,

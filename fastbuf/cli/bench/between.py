@@ -13,13 +13,12 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import fastbuf as fb
-from fastbuf.cli.bench.inside import PICKLE, batches
+from fastbuf.cli.bench.inside import PICKLE, ROWS, batches, ipc, records_of
 from fastbuf.cli.bench.measure import Case, Size, Suite, Way, need
 
 CONTEXT = mp.get_context("spawn")
 LIST = 1000  #: tuples that a peer pickles at once: one by one it would be many times slower
 QUEUED = 16  #: size of a peer's bounded queue, in items
-ROWS = fb.RowSerializer(fb.Schema.of(id="int64", key="int64", value="float64", name="string"))
 BYTES = fb.RowSerializer(fb.Schema.of(data="binary"))
 TRANSPORTS = {"fastbuf, shared memory": "memfd", "fastbuf, TCP": "tcp"}
 Counted = tuple[int, int]  #: number of items, and the sum of a field: nothing may be lost or left undecoded
@@ -54,10 +53,6 @@ def count_bytes(messages: Iterable[bytes]) -> Counted:
 
 def tuples_of(gate: fb.InputGate) -> Iterable[Any]:
     return iter(gate.poll, None)
-
-
-def batches_of(gate: fb.InputGate) -> Iterable[Any]:
-    return gate
 
 
 def bytes_of(gate: fb.InputGate) -> Iterable[bytes]:
@@ -211,7 +206,7 @@ def _queued(stack: ExitStack, count: Any, given: Callable[[], Iterable[Any]], ex
 @contextmanager
 def tuples(size: Size) -> Iterator[Case]:
     n = 200_000 // size.divide
-    records = [(i, i * 7919, i * 0.5, f"user-{i}") for i in range(n)]
+    records = records_of(n)
     expected = n, sum(record[1] for record in records)
 
     def lists() -> Iterator[list[Any]]:
@@ -237,16 +232,8 @@ def record_batches(size: Size) -> Iterator[Case]:
         for batch in made:
             writer.emit_batch(batch)
 
-    def ipc(batch: Any) -> Any:
-        import pyarrow as pa
-
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, batch.schema) as writer:
-            writer.write_batch(batch)
-        return sink.getvalue()
-
     with ExitStack() as stack:
-        ways = _fastbuf(stack, serializer, batches_of, count_batches, send, expected)
+        ways = _fastbuf(stack, serializer, iter, count_batches, send, expected)
         ways["Pipe, Arrow IPC"] = _piped(stack, ipc_batch, count_batches, lambda: map(ipc, made), expected)
         ways["multiprocessing.Queue of batches"] = _queued(stack, count_batches, lambda: made, expected, QUEUED)
         yield Case("record batches to another process", "row", expected[0], ways)
@@ -327,7 +314,7 @@ def there_and_back(size: Size) -> Iterator[Case]:
 def threads(size: Size) -> Iterator[Case]:
     """Item by item: a queue passes a reference; fastbuf copies, into memory with a bound in bytes."""
     n = 20_000 // size.divide
-    records = [(i, i * 7919, i * 0.5, f"user-{i}") for i in range(n)]
+    records = records_of(n)
     expected = count_tuples([records])
 
     def both(write: Callable[[], None], items: Callable[[], Iterable[Any]]) -> None:

@@ -18,6 +18,7 @@ RECORDS = 1000
 BATCH_ROWS = 10_000
 BATCHES = 10
 PICKLE = 5  #: the newest and fastest protocol
+ROWS = fb.RowSerializer(fb.Schema.of(id="int64", key="int64", value="float64", name="string"))
 
 
 @contextmanager
@@ -62,27 +63,26 @@ def segments(size: Size) -> Iterator[Case]:
             "a new bytearray": made(bytearray, SEGMENT),
             "a new NumPy array": made(np.empty, SEGMENT, np.uint8),
         }
-        if installed("pyarrow")["pyarrow"]:
+        if installed("pyarrow"):
             import pyarrow as pa
 
             ways["a new pyarrow buffer"] = made(pa.allocate_buffer, SEGMENT)
         yield Case("32 KiB taken and given back", "segment", n, ways)
 
 
-def _records() -> list[tuple[Any, ...]]:
-    return [(i, i * 7919, i * 0.5, f"user-{i}") for i in range(RECORDS)]
+def records_of(count: int) -> list[tuple[Any, ...]]:
+    return [(i, i * 7919, i * 0.5, f"user-{i}") for i in range(count)]
 
 
 def _row_ways() -> tuple[dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], Any]], list[str]]:
     """Encoder, decoder and the encoder's input, for each library; and the missing libraries."""
-    records = _records()
-    rows = fb.RowSerializer(fb.Schema.of(id="int64", key="int64", value="float64", name="string"))
+    records = records_of(RECORDS)
     ways: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], Any]] = {
-        "fastbuf rows": (rows.dumps, rows.loads, records),
+        "fastbuf rows": (ROWS.dumps, ROWS.loads, records),
         "pickle 5": (lambda given: pickle.dumps(given, PICKLE), pickle.loads, records),
     }
     left_out = []
-    if installed("msgspec")["msgspec"]:
+    if installed("msgspec"):
         import msgspec
 
         kinds = [("id", int), ("key", int), ("value", float), ("name", str)]
@@ -92,7 +92,7 @@ def _row_ways() -> tuple[dict[str, tuple[Callable[[Any], Any], Callable[[Any], A
         ways["msgspec, Structs"] = (encoder.encode, decoder.decode, [record(*values) for values in records])
     else:
         left_out.append("msgspec, beside rows: not installed (pip install 'fastbuf[bench]')")
-    if installed("msgpack")["msgpack"]:
+    if installed("msgpack"):
         import msgpack
 
         ways["msgpack"] = (
@@ -128,8 +128,7 @@ def rows_read(size: Size) -> Iterator[Case]:
 def one_field_read(size: Size) -> Iterator[Case]:
     """Lazy rows decode only the fields that are read; the others must decode all."""
     ways, left_out = _row_ways()
-    rows = fb.RowSerializer(fb.Schema.of(id="int64", key="int64", value="float64", name="string"))
-    total = sum(record[1] for record in _records())
+    total = sum(record[1] for record in records_of(RECORDS))
 
     def checked(found: int) -> None:
         if found != total:
@@ -138,8 +137,8 @@ def one_field_read(size: Size) -> Iterator[Case]:
     def summed(decode: Callable[[Any], Any], data: Any, field: Callable[[Any], int]) -> Way:
         return lambda: checked(sum(field(record) for record in decode(data)))
 
-    block = rows.dumps(_records())
-    found: dict[str, Way] = {"fastbuf rows, lazily": lambda: checked(int(rows.view(block).array("key").sum()))}
+    block = ROWS.dumps(records_of(RECORDS))
+    found: dict[str, Way] = {"fastbuf rows, lazily": lambda: checked(int(ROWS.view(block).array("key").sum()))}
     for name, (encode, decode, given) in ways.items():
         field: Callable[[Any], int] = (lambda r: r.key) if name.startswith("msgspec") else (lambda r: r[1])
         found[name] = summed(decode, encode(given), field)
@@ -168,17 +167,18 @@ def _each(work: Callable[[Any], Any], given: list[Any]) -> Way:
     return run
 
 
+def ipc(batch: Any) -> Any:
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue()
+
+
 @contextmanager
 def columns_written(size: Size) -> Iterator[Case]:
     need("pyarrow", "columns", "arrow")
-    import pyarrow as pa
-
-    def ipc(batch: Any) -> Any:
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, batch.schema) as writer:
-            writer.write_batch(batch)
-        return sink.getvalue()
-
     made = batches(BATCHES // min(size.divide, BATCHES))
     serializer = fb.ColumnarSerializer(made[0].schema)
     ways = {
@@ -243,7 +243,7 @@ def _partitioned(parts: int) -> Callable[[Size], Any]:
         if sum(part.num_rows for part in with_pyarrow(made[0])) != BATCH_ROWS:
             raise AssertionError("pyarrow's partitions do not have all rows")
         ways = {"fastbuf, into segments": _each(ours, made), "pyarrow take": _each(with_pyarrow, made)}
-        if installed("polars")["polars"]:
+        if installed("polars"):
             import polars
 
             frames: list[Any] = [polars.from_arrow(batch) for batch in made]

@@ -120,12 +120,12 @@ def measure(case: Case, size: Size, share: float, tick: Callable[[float], None])
     return seconds
 
 
-def installed(*packages: str) -> dict[str, bool]:
-    return {package: importlib.util.find_spec(package) is not None for package in packages}
+def installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
 
 
 def need(package: str, layer: str, extra: str) -> None:
-    if not installed(package)[package]:
+    if not installed(package):
         raise LeftOut(f"{layer}: {package} is not installed (pip install 'fastbuf[{extra}]')")
 
 
