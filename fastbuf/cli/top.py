@@ -20,7 +20,8 @@ from rich.text import Text
 
 from fastbuf.errors import ConfigError
 from fastbuf.monitor.rest import Unknown, find_job
-from fastbuf.monitor.snapshot import IDLE, PRESSED, seconds_of
+from fastbuf.monitor.snapshot import IDLE, seconds_of
+from fastbuf.monitor.task import PRESSED
 
 WAIT_S = 10.0  #: longest wait for an answer
 BAR = 24

@@ -11,19 +11,16 @@ import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from fastbuf.errors import FastbufError
 from fastbuf.exchange.named_thread import start_thread
 from fastbuf.json_frames import FRAME_BYTES, Unpacker, pack, same
 from fastbuf.monitor.figures import ended
+from fastbuf.monitor.server import Server, serve
 from fastbuf.monitor.snapshot import PLAIN, Exchange
 from fastbuf.monitor.verdict import Reports, Sides, verdicts
 from fastbuf.monitor.wire import proof
-
-if TYPE_CHECKING:
-    from fastbuf.monitor.server import Server
 
 log = logging.getLogger("fastbuf")
 
@@ -191,8 +188,6 @@ class Monitor:
 
     def serve(self, **settings: Any) -> Server:
         """Serve the figures as a web page, by REST and for Prometheus; settings: :func:`fastbuf.monitor.serve`."""
-        from fastbuf.monitor.server import serve
-
         return serve(self.exchanges, **settings)
 
     def _chain(self, exchanges: list[dict[str, Any]]) -> None:
@@ -358,9 +353,7 @@ class Monitor:
     def __enter__(self) -> Monitor:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

@@ -15,30 +15,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from fastbuf.monitor.task import IDLE, OK, OUTPUT_WAITS, REST, SINK_FULL, Task, level
 from fastbuf.monitor.words import (
     HASH,
     LEAST_SHOWN,
     LIKELY,
     ON_CPU,
+    ROOT_SHARE,
     THROTTLED,
     TIMES,
     UNREAD,
+    Diagnosis,
+    Root,
     remedy,
-    sentence,
     share_of,
 )
 
-OK, LOW, HIGH = "OK", "LOW", "HIGH"
-LEVELS = ((0.1, OK), (0.5, LOW))  #: bounds of the producers' blocked share, as in Flink; above: HIGH
-ROOT_SHARE = 0.2  #: a subtask with at least this share of the lost time is named
 TAIL = 0.5  #: if producers took less than this share of the last consumer's time, they ended long before it
 MISSED = 0.05  #: if producers lost this share of their time, too few segments are reported even at level OK
 IDLE_HEAD = 0.6  #: if consumers are idle for this share of their time, a slow producer is looked for
 ENOUGH_S = 3.0  #: seconds of observation; fewer lower the confidence
-REST = -1  #: stands for all consumers that have no figure of their own
-OUTPUT_WAITS = ("credit", "link", "segment")
-PRESSED = (*OUTPUT_WAITS, "engine_out")
-IDLE = ("input", "engine_in")
 #: If a consumer that producers wait for is idle for this share of its time, the cause may be the link (WAY_IDLE) or too
 #: little credit (CREDITS_IDLE); from WAY_IDLE on it does not lack a CPU.
 WAY_IDLE, CREDITS_IDLE = 0.3, 0.6
@@ -49,182 +45,12 @@ FIRM, OFTEN_IDLE = 0.5, 0.2
 FULLY_BUSY, FULL_LINK = 0.15, 0.4
 #: A consumer that would need this many times its time if producers were not held back would be the next bottleneck.
 AT_FULL_FLOW = 1.25
-SINK_FULL = 0.9  #: if the kernel held rows of a task in this share of its samples, whoever reads them is behind
 FAULTS = ("stopped", "gc", "jvm_gc", "paging")  #: causes that are faults by themselves, whatever the task's load
 MOST_ALIKE = 16  #: of many consumers with similar waits, at most this many are examined
 NEIGHBOURS = 0.4  #: if other processes use this share of all CPUs, they may be the cause
 PAGING = 20.0  #: pages read from disk per second
 ALIKE = 1.5  #: costs per row are similar if they differ by less than this factor
 TIMES_ITS_PEERS = 2.0  #: a subtask with this many times its peers' median is different from them
-
-
-@dataclass(frozen=True)
-class Task:
-    """Figures of one subtask over a window.
-
-    Attributes
-    ----------
-    stage
-        The function that runs in it, or ``"source"``.
-    subtask
-        Its partition.
-    seconds
-        By state: ``credit``, ``link``, ``segment``, ``input``, ``engine_in``, ``engine_out``, ``codec`` (encoding or
-        decoding batches), ``user``.
-    blocked
-        Of a producer: seconds by the consumer that it waited for; ``REST``: all consumers not named.
-    rows, bytes
-        Sent or received.
-    cpu_s, queued_s, gc_s, stopped_s
-        Seconds of its thread on a CPU; ready to run, but without a CPU; in Python's garbage collector; and seconds in
-        which its process was stopped. ``None``: not known, and the rule is not used.
-    frames
-        How often each line of the user's code was found running.
-    linked
-        Of a producer: the part of `blocked` in which the socket was full.
-    unsent
-        Of a producer, by consumer: in how many of its `looks` (samples) the kernel had unsent bytes.
-    unread
-        Of a consumer: in how many of its `looks` the kernel had rows for which whoever reads them had no room.
-    short_s
-        Of a producer: seconds that it waited for a segment although the consumer's queue had room.
-    throttled_s, major_faults
-        Seconds in which a limit of its control group kept it from running; pages that had to be read from disk.
-    machine_s, cores, host
-        Seconds that all CPUs of its machine were busy; their number; name of the machine.
-    task
-        Its name, the same in every exchange that it takes part in.
-    hot_keys
-        Of a producer: shares of the most frequent keys, by ``"consumer:hash"``.
-    silent_s
-        How long it has sent no report.
-    key_values
-        Of a producer: the text of those keys, by hash; only if that was asked for.
-    links
-        Of a producer: the kernel's figures of the fullest links, by consumer (:meth:`Links.figures`).
-    jvm_gc_s
-        Seconds in the garbage collector of Spark's JVM, which feeds it and takes its rows. ``None``: not known.
-    """
-
-    stage: str
-    subtask: int
-    seconds: Mapping[str, float]
-    blocked: Mapping[int, float] = field(default_factory=dict)
-    rows: float = 0
-    bytes: float = 0
-    cpu_s: float | None = None
-    queued_s: float | None = None
-    gc_s: float | None = None
-    stopped_s: float | None = None
-    frames: Mapping[str, float] = field(default_factory=dict)
-    linked: Mapping[int, float] = field(default_factory=dict)
-    unsent: Mapping[int, float] = field(default_factory=dict)
-    looks: float = 0.0
-    unread: float = 0.0
-    short_s: float = 0.0
-    throttled_s: float | None = None
-    major_faults: float = 0.0
-    machine_s: float | None = None
-    cores: int = 0
-    host: str = ""
-    task: str = ""
-    hot_keys: Mapping[str, float] = field(default_factory=dict)
-    silent_s: float = 0.0
-    key_values: Mapping[str, str] = field(default_factory=dict)
-    links: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
-    jvm_gc_s: float | None = None
-
-    @property
-    def wall_s(self) -> float:
-        """Sum of its seconds in all states."""
-        return sum(self.seconds.values())
-
-    def share(self, *names: str) -> float:
-        """The share of its time spent in these states."""
-        return sum(self.seconds.get(name, 0.0) for name in names) / self.wall_s if self.wall_s > 0 else 0.0
-
-    @property
-    def sink_full(self) -> bool:
-        """Whether whoever reads its rows is always behind: it waits for that, or gets few rows and will wait later."""
-        behind = self.looks > 0 and self.unread >= SINK_FULL * self.looks
-        return self.share("engine_out") >= 0.5 or (behind and self.share("user") < 0.5)
-
-    @property
-    def cost(self) -> float:
-        """Seconds of user code per row; 0 without rows."""
-        return self.seconds.get("user", 0.0) / self.rows if self.rows else 0.0
-
-    @property
-    def frame(self) -> str | None:
-        """The line of user code that was found most often."""
-        return max(self.frames, key=self.frames.__getitem__, default=None)
-
-
-@dataclass(frozen=True)
-class Root:
-    """A task, or a stage, that slows down an exchange.
-
-    Attributes
-    ----------
-    exchange, stage, subtask
-        Where; subtask ``None``: all subtasks alike.
-    cause
-        ``user_function``, ``skew``, ``silent``, ``stopped``, ``cpu_starved``, ``gc``, ``jvm_gc``, ``paging``,
-        ``slow_link``, ``segments``, ``credits``, ``slow_sink``, ``codec``, ``source_bound`` or ``unknown``.
-    share
-        Share of the lost time that it causes, 0 to 1.
-    confidence
-        0 to 1; below 0.6 the cause is ``unknown``.
-    frame
-        File, line and function of the user code, if it was seen.
-    evidence
-        The figures that the rule used.
-    remedy
-        What to change.
-    key
-        For ``skew``: the most frequent key as text, if that was asked for.
-    """
-
-    exchange: str
-    stage: str
-    subtask: int | None
-    cause: str
-    share: float
-    confidence: float
-    frame: str | None = None
-    evidence: dict[str, float] = field(default_factory=dict)
-    remedy: str = ""
-    key: str | None = None
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """Whether an exchange is slowed down, where, and why.
-
-    Attributes
-    ----------
-    level
-        ``"OK"``, ``"LOW"`` or ``"HIGH"``: the share of their time that producers were blocked, by Flink's bounds.
-    blocked
-        That share.
-    roots
-        What slows it down, the greatest share first; empty if nothing does.
-    """
-
-    level: str
-    blocked: float
-    roots: list[Root] = field(default_factory=list)
-
-    @property
-    def sentence(self) -> str:
-        """The diagnosis as text."""
-        if not self.roots and self.level != OK:
-            return (
-                f"Producers were blocked {self.blocked:.0%} of their time, and nothing that lasts is to blame for it."
-            )
-        if not self.roots:
-            return f"Nothing holds up this exchange (producers were blocked {self.blocked:.0%} of their time)."
-        return " ".join(sentence(root, ROOT_SHARE) for root in self.roots)
 
 
 def diagnose(
@@ -248,10 +74,9 @@ def diagnose(
     wall = sum(task.wall_s for task in producers)
     lost = sum(task.seconds.get(name, 0.0) for task in producers for name in OUTPUT_WAITS)
     blocked = lost / wall if wall > 0 else 0.0
-    level = next((level for bound, level in LEVELS if blocked <= bound), HIGH)
     look = _Look(exchange, list(producers), list(consumers), lost, behind or {})
-    roots = look.unblocked() if level == OK else look.blocked()
-    return Diagnosis(level, blocked, sorted(roots, key=lambda root: -root.share))
+    roots = look.unblocked() if level(blocked) == OK else look.blocked()
+    return Diagnosis(level(blocked), blocked, sorted(roots, key=lambda root: -root.share))
 
 
 def diagnose_all(exchanges: Mapping[str, tuple[Sequence[Task], Sequence[Task]]]) -> dict[str, Diagnosis]:
@@ -481,11 +306,8 @@ class _Look:
             if task.throttled_s:
                 evidence[THROTTLED] = task.throttled_s
         elif task.gc_s is not None and task.gc_s >= 0.1 * wall:
-            found, margin, evidence = (
-                "gc",
-                task.gc_s / (0.1 * wall),
-                {"seconds in the collector": task.gc_s, "of": wall},
-            )
+            found, margin = "gc", task.gc_s / (0.1 * wall)
+            evidence = {"seconds in the collector": task.gc_s, "of": wall}
         elif self.jvm_collects(task):
             assert task.jvm_gc_s is not None
             found, margin = "jvm_gc", task.jvm_gc_s / (0.1 * wall)

@@ -6,12 +6,10 @@ import json
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fastbuf.monitor.diagnosis import IDLE, LEVELS, PRESSED
-
-if TYPE_CHECKING:
-    from fastbuf.exchange.record_writer import RecordWriter
+from fastbuf.exchange.record_writer import RecordWriter
+from fastbuf.monitor.task import IDLE, PRESSED
 
 MOST_BYTES = 2048  #: most bytes of a task's report, sent once a second
 MOST_TARGETS = 8  #: a producer reports its waits for this many consumers, those with the longest waits
@@ -39,11 +37,6 @@ def longest(blocked: Sequence[float], targets: Sequence[int], lately: Sequence[f
 def ended(figures: Mapping[str, Any]) -> dict[str, Any]:
     """The figures of a task that has ended: without its current state."""
     return {name: value for name, value in figures.items() if name not in ("state", "target")}
-
-
-def level_of(blocked: float) -> str:
-    """``"OK"``, ``"LOW"`` or ``"HIGH"``, by Flink's bounds."""
-    return next((level for bound, level in LEVELS if blocked <= bound), "HIGH")
 
 
 def hottest(writer: RecordWriter) -> dict[str, dict[str, Any]]:

@@ -199,10 +199,6 @@ def _records(tasks: Mapping[int, Any]) -> tuple[int, int]:
     return len(tasks), sum(int(figures.get("records") or 0) for figures in tasks.values())
 
 
-def _mark(job: dict[str, Any]) -> tuple[Any, ...]:
-    return (job["state"], *(vertex["records"] for vertex in job["vertices"]))
-
-
 def _line(job: dict[str, Any]) -> tuple[float | None, float | None, float]:
     received = [vertex["recordsPerSecond"] for vertex in job["vertices"] if vertex["side"] == "consumers"]
     rows = max(received, default=0.0)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import struct
 import time
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from fastbuf.exchange.record_writer import RecordWriter
 from fastbuf.monitor.figures import MOST_TARGETS
-
-if TYPE_CHECKING:
-    from fastbuf.exchange.record_writer import RecordWriter
 
 WINDOW_S = 5.0  #: seconds over which figures are computed
 MOST_TOLD = 2  #: figures are reported for this many links, the fullest ones

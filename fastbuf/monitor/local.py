@@ -10,7 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastbuf.errors import AuthenticationError, ConfigError, PeerLost, ProtocolError
 from fastbuf.exchange.address import gate_key
@@ -22,13 +22,11 @@ from fastbuf.json_frames import FRAME_BYTES, Unpacker, pack, same
 from fastbuf.monitor.collector import Monitor, MonitorAddress
 from fastbuf.monitor.figures import MOST_BYTES, Lately, Shares, bounded, ended, hottest, longest
 from fastbuf.monitor.links import Links
+from fastbuf.monitor.server import Server, serve
 from fastbuf.monitor.snapshot import Exchange
 from fastbuf.monitor.ticker import REFRESH_S, SAMPLE_S, SAMPLES, samples_of
 from fastbuf.monitor.vitals import Vitals
 from fastbuf.monitor.wire import proof
-
-if TYPE_CHECKING:
-    from fastbuf.monitor.server import Server
 
 log = logging.getLogger("fastbuf")
 
@@ -210,8 +208,6 @@ class EnvironmentMonitor:
 
     def serve(self, **settings: Any) -> Server:
         """Serve the figures as a web page, by REST and for Prometheus; settings: :func:`fastbuf.monitor.serve`."""
-        from fastbuf.monitor.server import serve
-
         return serve(self.exchanges, **settings)
 
     def close(self) -> None:

@@ -15,7 +15,6 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Iterable
 from importlib import resources
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -25,6 +24,7 @@ from fastbuf.monitor import rest
 from fastbuf.monitor.flamegraph import KINDS
 from fastbuf.monitor.guard import Guard, new_token
 from fastbuf.monitor.history import History
+from fastbuf.monitor.metrics import FRESH_S
 from fastbuf.monitor.prometheus import CONTENT_TYPE, exposition
 from fastbuf.monitor.recorder import Recorder, Source
 from fastbuf.monitor.trace import ChromeTrace
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 EVERY_S = 1.0
-FRESH_S = 0.9  #: requests are answered from a snapshot up to this age
 REST_TIMES = 10.0  #: after a snapshot the thread rests this many times as long as the snapshot took
 START_S, STOP_S = 10.0, 5.0
 MOST_STREAMS = 32  #: most pages that may watch at once
@@ -101,9 +100,10 @@ def application(recorder: Recorder, streams: Streams) -> Starlette:
     Raises
     ------
     ConfigError
-        The package starlette is not installed.
+        A package is not installed.
     """
     try:
+        import uvicorn  # noqa: F401
         from starlette.applications import Starlette
         from starlette.responses import JSONResponse, Response, StreamingResponse
         from starlette.routing import Route
@@ -203,6 +203,8 @@ class Server:
     ----------
     recorder
         Takes the snapshots; it has the history, and is needed for OpenTelemetry.
+    token
+        The token, which programs send as ``Authorization: Bearer TOKEN``.
     """
 
     def __init__(
@@ -214,21 +216,21 @@ class Server:
         tls: ssl.SSLContext | None = None,
         names: Iterable[str] = (),
     ) -> None:
+        self._streams = Streams()
+        app = application(recorder, self._streams)  # which says what is not installed
         import uvicorn
 
         self.recorder = recorder
-        self._token = token
+        self.token = token
         self._sock = sock
-        self._streams = Streams()
         port = sock.getsockname()[1]
         scheme = "http" if tls is None else "https"
         named = f"[{host}]" if ":" in host else host
         #: The URL without the token
         self.address = f"{scheme}://{named}:{port}"
         hosts = {f"{name.lower()}:{port}" for name in (named, "127.0.0.1", "localhost", "[::1]", *names)}
-        app = Guard(application(recorder, self._streams), token, hosts, page_files(), tls is not None)
         config = uvicorn.Config(
-            app,
+            Guard(app, token, hosts, page_files(), tls is not None),
             log_config=None,
             access_log=False,
             lifespan="off",
@@ -253,12 +255,7 @@ class Server:
     @property
     def url(self) -> str:
         """The URL for a browser.  It contains the token, so anyone who has it sees everything."""
-        return f"{self.address}/#token={quote(self._token, safe='')}"
-
-    @property
-    def token(self) -> str:
-        """The token, which programs send as ``Authorization: Bearer TOKEN``."""
-        return self._token
+        return f"{self.address}/#token={quote(self.token, safe='')}"
 
     def __str__(self) -> str:
         return self.url
@@ -307,9 +304,7 @@ class Server:
     def __enter__(self) -> Server:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -374,10 +369,6 @@ def serve(
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(f"certificate {certificate} and key {key} cannot be used: {error}") from error
     recorder = Recorder(source, history)
-    try:
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise ConfigError("the page needs starlette and uvicorn: pip install 'fastbuf[monitor]'") from error
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         sock = socket.create_server((host, port), family=family, backlog=128)

@@ -17,14 +17,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fastbuf.monitor.diagnosis import HIGH, LEVELS, OK, ROOT_SHARE, Diagnosis, Root
 from fastbuf.monitor.figures import ended
+from fastbuf.monitor.task import IDLE as RUNNING_IDLE
+from fastbuf.monitor.task import OK, OUTPUT_WAITS, PRESSED, level
+from fastbuf.monitor.words import ROOT_SHARE, Diagnosis, Root, sentence
 
 Figures = Mapping[str, Any]  #: of one task, by name
 
-PRESSED = ("credit", "link", "segment", "engine_out")  #: waits for tasks downstream
-IDLE = ("starting", "input", "engine_in")  #: waits for tasks upstream
-LOST = ("credit", "link", "segment")  #: waits that are counted as lost time
+IDLE = ("starting", *RUNNING_IDLE)  #: waits for tasks upstream
 PRODUCERS, CONSUMERS = "producers", "consumers"
 STATES = {"running": "RUNNING", "ok": "FINISHED", "cancelled": "CANCELED", "aborted": "FAILED"}  #: Flink's names
 PLAIN = "exchange"  #: mode of exchanges without Spark
@@ -114,7 +114,7 @@ def diagnosis_json(diagnosis: Diagnosis) -> dict[str, Any]:
     """A diagnosis as plain data, with its sentence and that of each root."""
     found = {**dataclasses.asdict(diagnosis), "sentence": diagnosis.sentence}
     for root, said in zip(diagnosis.roots, found["roots"], strict=True):
-        said["sentence"] = dataclasses.replace(diagnosis, roots=[root]).sentence
+        said["sentence"] = sentence(root)
     return found
 
 
@@ -140,11 +140,6 @@ def plain(value: Any) -> Any:
         return plain(float(value))
     except (TypeError, ValueError):
         return str(value)
-
-
-def level(share: float) -> str:
-    """``OK``, ``LOW`` or ``HIGH``, by Flink's bounds."""
-    return next((name for bound, name in LEVELS if share <= bound), HIGH)
 
 
 def seconds_of(figures: Figures) -> dict[str, float]:
@@ -178,7 +173,7 @@ def waited_for(exchange: Exchange) -> dict[int, float]:
 def lost(figures: Figures) -> float:
     """Seconds in which a producer was blocked."""
     seconds = seconds_of(figures)
-    return float(sum(seconds.get(name, 0.0) for name in LOST))
+    return float(sum(seconds.get(name, 0.0) for name in OUTPUT_WAITS))
 
 
 def groups(exchanges: Sequence[Exchange]) -> list[list[Exchange]]:
@@ -358,10 +353,10 @@ def _edge(exchange: Exchange) -> dict[str, Any]:
         blocked = sum(shares(figures)["backPressured"] for figures in live) / len(live)
     else:
         blocked = exchange.diagnosis.blocked if exchange.diagnosis is not None else 0.0
-    waits = {name: 0.0 for name in LOST}
+    waits = {name: 0.0 for name in OUTPUT_WAITS}
     for figures in exchange.producers.values():
         seconds = seconds_of(figures)
-        for name in LOST:
+        for name in OUTPUT_WAITS:
             waits[name] += seconds.get(name, 0.0)
     return {
         "from": exchange.vertex(PRODUCERS),

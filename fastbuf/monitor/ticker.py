@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import threading
-from types import TracebackType
 from typing import Any
 
 from fastbuf.exchange.named_thread import start_thread
 from fastbuf.exchange.record_writer import RecordWriter
 from fastbuf.exchange.sampler import Sampler
-from fastbuf.monitor.figures import level_of
+from fastbuf.monitor.task import level
 
 SAMPLES, SAMPLE_S, REFRESH_S = 100, 0.05, 60.0
 
 
 def samples_of(taken: int, blocked: int) -> dict[str, Any]:
     """The report on a series of samples: ``taken``, ``blocked``, and the ``level``, OK, LOW or HIGH."""
-    return {"taken": taken, "blocked": blocked, "level": level_of(blocked / taken)}
+    return {"taken": taken, "blocked": blocked, "level": level(blocked / taken)}
 
 
 class Ticker:
@@ -50,9 +49,7 @@ class Ticker:
     def __enter__(self) -> Ticker:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._over.set()
         self._sampler.stop()
         if self._thread is not None:

@@ -13,10 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fastbuf.monitor.diagnosis import IDLE, OK, OUTPUT_WAITS, REST, Diagnosis, Root, Task, diagnose_all
+from fastbuf.monitor.diagnosis import diagnose_all
 from fastbuf.monitor.figures import MOST_TARGETS
+from fastbuf.monitor.task import IDLE, OK, OUTPUT_WAITS, REST, Task
 from fastbuf.monitor.vitals import MOST_FRAMES
-from fastbuf.monitor.words import remedy
+from fastbuf.monitor.words import Diagnosis, Root, remedy
 
 WINDOW_S = 5.0
 LEAST_S = 2.9  #: least length of a first, shorter window: three seconds of reports, which come a little early or late
@@ -26,8 +27,9 @@ WINDOWS, AGREE = 3, 2
 SILENT_S = 3.0  #: a task without a report for this long is silent
 KEEP_S = LASTING_S + WINDOWS + 2.0
 MOST_KNOWN = 64  #: most cached moments of a task
-_NUMBERS = ("records", "bytes", "cpu_s", "queued_s", "gc_s", "stopped_s", "short_s", "looks", "unread", "throttled_s",
-            "major_faults", "machine_s", "jvm_gc_s")  # fmt: skip
+_COUNTED = ("bytes", "looks", "unread", "short_s", "major_faults")
+_MEASURED = ("cpu_s", "queued_s", "gc_s", "stopped_s", "throttled_s", "machine_s", "jvm_gc_s")  #: if the kernel tells
+_NUMBERS = ("records", *_COUNTED, *_MEASURED)
 _TABLES = ("seconds", "blocked", "linked", "unsent", "frames")
 
 Flat = dict[tuple[str, str], float]
@@ -148,37 +150,24 @@ def task_of(stage: str, subtask: int, flat: Flat, figures: Mapping[str, Any]) ->
     def targets(name: str) -> dict[int, float]:
         return {REST if key == "rest" else int(key): value for key, value in table(name).items()}
 
-    def known(name: str) -> float | None:
-        return flat.get((name, "")) if figures.get(name) is not None else None
-
+    numbers: dict[str, Any] = {name: flat.get((name, ""), 0.0) for name in (*_COUNTED, "silent_s")}
+    numbers.update({name: flat.get((name, "")) for name in _MEASURED if figures.get(name) is not None})
     return Task(
         stage,
         subtask,
         table("seconds"),
-        targets("blocked"),
-        flat.get(("records", ""), 0.0),
-        flat.get(("bytes", ""), 0.0),
-        known("cpu_s"),
-        known("queued_s"),
-        known("gc_s"),
-        known("stopped_s"),
-        {line: count for line, count in table("frames").items() if count > 0},
-        targets("linked"),
-        targets("unsent"),
-        flat.get(("looks", ""), 0.0),
-        flat.get(("unread", ""), 0.0),
-        flat.get(("short_s", ""), 0.0),
-        known("throttled_s"),
-        flat.get(("major_faults", ""), 0.0),
-        known("machine_s"),
-        int(figures.get("cores") or 0),
-        str(figures.get("host") or ""),
-        str(figures.get("task") or ""),
-        dict(figures.get("hot_keys") or {}),
-        flat.get(("silent_s", ""), 0.0),
-        dict(figures.get("key_values") or {}),
-        {int(target): dict(link) for target, link in (figures.get("links") or {}).items()},
-        known("jvm_gc_s"),
+        rows=flat.get(("records", ""), 0.0),
+        blocked=targets("blocked"),
+        linked=targets("linked"),
+        unsent=targets("unsent"),
+        frames={line: count for line, count in table("frames").items() if count > 0},
+        cores=int(figures.get("cores") or 0),
+        host=str(figures.get("host") or ""),
+        task=str(figures.get("task") or ""),
+        hot_keys=dict(figures.get("hot_keys") or {}),
+        key_values=dict(figures.get("key_values") or {}),
+        links={int(target): dict(link) for target, link in (figures.get("links") or {}).items()},
+        **numbers,
     )
 
 

@@ -1,13 +1,13 @@
-"""A diagnosis as text: which task, why, by which figures, and what to change."""
+"""A diagnosis, and its text: which task, why, by which figures, and what to change."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
 
-if TYPE_CHECKING:
-    from fastbuf.monitor.diagnosis import Root
+from fastbuf.monitor.task import OK, OUTPUT_WAITS
 
+ROOT_SHARE = 0.2  #: a subtask with at least this share of the lost time is named
 SURE, LIKELY = 0.8, 0.6  #: least confidence for "causes", and for "probably causes"
 LEAST_SHOWN = 0.01  #: shares of a task's time below this are not shown
 HASH = "key with hash "
@@ -51,6 +51,73 @@ ONE_IS_SLOW = "See what is different about its rows or its machine, and make tha
 IT_WAITS = "It waits for something: ask for many rows at once, keep the answers, or use more partitions."
 LIMITED = "Raise the CPU limit of its container, or use fewer slots."
 WHICH_KEY = "To see which key: spark.fastbuf.monitorKeyValues=true, without Spark env.monitor.start(key_values=True)."
+
+
+@dataclass(frozen=True)
+class Root:
+    """A task, or a stage, that slows down an exchange.
+
+    Attributes
+    ----------
+    exchange, stage, subtask
+        Where; subtask ``None``: all subtasks alike.
+    cause
+        ``user_function``, ``skew``, ``silent``, ``stopped``, ``cpu_starved``, ``gc``, ``jvm_gc``, ``paging``,
+        ``slow_link``, ``segments``, ``credits``, ``slow_sink``, ``codec``, ``source_bound`` or ``unknown``.
+    share
+        Share of the lost time that it causes, 0 to 1.
+    confidence
+        0 to 1; below 0.6 the cause is ``unknown``.
+    frame
+        File, line and function of the user code, if it was seen.
+    evidence
+        The figures that the rule used.
+    remedy
+        What to change.
+    key
+        For ``skew``: the most frequent key as text, if that was asked for.
+    """
+
+    exchange: str
+    stage: str
+    subtask: int | None
+    cause: str
+    share: float
+    confidence: float
+    frame: str | None = None
+    evidence: dict[str, float] = field(default_factory=dict)
+    remedy: str = ""
+    key: str | None = None
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Whether an exchange is slowed down, where, and why.
+
+    Attributes
+    ----------
+    level
+        ``"OK"``, ``"LOW"`` or ``"HIGH"``: the share of their time that producers were blocked, by Flink's bounds.
+    blocked
+        That share.
+    roots
+        What slows it down, the greatest share first; empty if nothing does.
+    """
+
+    level: str
+    blocked: float
+    roots: list[Root] = field(default_factory=list)
+
+    @property
+    def sentence(self) -> str:
+        """The diagnosis as text."""
+        if not self.roots and self.level != OK:
+            return (
+                f"Producers were blocked {self.blocked:.0%} of their time, and nothing that lasts is to blame for it."
+            )
+        if not self.roots:
+            return f"Nothing holds up this exchange (producers were blocked {self.blocked:.0%} of their time)."
+        return " ".join(sentence(root) for root in self.roots)
 
 
 def remedy(cause: str, subtask: int | None, evidence: Mapping[str, float], key: str | None = None) -> str:
@@ -119,13 +186,13 @@ def _figure(cause: str, name: str, value: float) -> str:
     return f"{name} {value:,.0f}" if abs(value) >= 100 else f"{name} {value:.3g}"
 
 
-def sentence(root: Root, root_share: float) -> str:
-    """The text for one root; with less than `root_share` of the lost time it is described as the next bottleneck."""
+def sentence(root: Root) -> str:
+    """The text for one root; with less than `ROOT_SHARE` of the lost time it is described as the next bottleneck."""
     who = f"`{root.stage}`" if root.subtask is None else f"Subtask {root.subtask} of `{root.stage}`"
     does = f"{'causes' if root.confidence >= SURE else 'probably causes'} {root.share:.0%} of the lost time"
     if root.cause == "unknown":
         does = f"is behind {root.share:.0%} of the lost time"
-    elif root.share < root_share:
+    elif root.share < ROOT_SHARE:
         does = "would hold it up next"
     evidence = dict(root.evidence)
     where = f" in {root.frame}" if root.frame else ""
@@ -136,7 +203,7 @@ def sentence(root: Root, root_share: float) -> str:
     if root.cause == "unknown":
         evidence = {name: value for name, value in evidence.items() if name in _DID and value >= LEAST_SHOWN}
     else:
-        waits = [evidence.pop(name) for name in ("credit", "link", "segment") if name in evidence]
+        waits = [evidence.pop(name) for name in OUTPUT_WAITS if name in evidence]
         evidence = {_WAITS: sum(waits), **evidence} if waits else evidence
     why = CAUSES[root.cause]
     if root.cause == "slow_link" and root.subtask is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ConfigError
@@ -56,9 +55,7 @@ class ProgressBar:
             self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._ended.set()
         if self._thread.ident is not None:  # it was started; an error may have ended it
             self._thread.join()

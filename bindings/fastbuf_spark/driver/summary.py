@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fastbuf.monitor import Diagnosis, diagnose
-from fastbuf.monitor.diagnosis import OK
+from fastbuf.monitor.task import OK
 from fastbuf.monitor.verdict import Reports, Sides, verdicts, whole
 
 JUDGE_S = 0.5  #: least time between two verdicts on a current run: for 1,000 tasks one takes about that long

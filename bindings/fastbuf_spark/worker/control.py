@@ -11,7 +11,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from types import TracebackType
 
 from fastbuf import __version__
 from fastbuf.errors import AuthenticationError, ExchangeAborted, FastbufError, PeerLost, ProtocolError, StallTimeout
@@ -207,7 +206,5 @@ class Control:
     def __enter__(self) -> Control:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

@@ -7,7 +7,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
 from typing import Any
 
 from fastbuf.exchange.named_thread import start_thread
@@ -160,9 +159,7 @@ class Regularly:
         self._thread = start_thread(self._run, "fastbuf-watch")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._ended.set()
         self._thread.join()
 
@@ -203,10 +200,8 @@ class Watch(Regularly):
             told = plain({**figures, **self._shares.of(figures["seconds"])})
             self._control.tell({"op": "watch", "stats": bounded(told, MOST_BYTES - AROUND)})
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        super().__exit__(kind, value, trace)
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
         self._vitals.close()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from fastbuf.monitor.figures import MOST_BYTES, Lately, Shares, bounded, level_of, longest
+from fastbuf.monitor.figures import MOST_BYTES, Lately, Shares, bounded, longest
 
 
 def size(figures: dict[str, object]) -> int:
@@ -30,10 +30,6 @@ def test_a_report_is_two_kilobytes_at_most_and_keeps_its_counters() -> None:
     assert list(told["frames"]) == list(figures["frames"])  # type: ignore[call-overload]
     short = {"records": 1, "stacks": {"on": {"a;b": 3}}, "state": "user"}
     assert bounded(short) == short
-
-
-def test_levels_are_flinks() -> None:
-    assert [level_of(share) for share in (0.0, 0.1, 0.11, 0.5, 0.51, 1.0)] == ["OK", "OK", "LOW", "LOW", "HIGH", "HIGH"]
 
 
 def test_shares_sum_to_one() -> None:

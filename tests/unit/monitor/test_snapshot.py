@@ -11,7 +11,8 @@ import pytest
 
 from fastbuf.monitor import Diagnosis, Exchange, Root, snapshot
 from fastbuf.monitor.flamegraph import flamegraph
-from fastbuf.monitor.snapshot import groups, level, of_job, shares
+from fastbuf.monitor.snapshot import groups, of_job, shares
+from fastbuf.monitor.task import level
 
 
 def test_two_exchanges_in_a_row_are_one_job_with_a_root() -> None:

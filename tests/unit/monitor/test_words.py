@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fastbuf.monitor.diagnosis import ROOT_SHARE, Root
-from fastbuf.monitor.words import CAUSES, ON_CPU, THROTTLED, TIMES, remedy, sentence, share_of
+from fastbuf.monitor.words import CAUSES, ON_CPU, THROTTLED, TIMES, Root, remedy, sentence, share_of
 
 
 def said(
@@ -13,7 +12,7 @@ def said(
 ) -> str:
     told = remedy(cause, subtask, evidence, key)
     root = Root("e", "total", subtask, cause, 0.9, 0.9, evidence=evidence, remedy=told, key=key)
-    return sentence(root, ROOT_SHARE)
+    return sentence(root)
 
 
 @pytest.mark.parametrize("cause", CAUSES)
