@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fastbuf.monitor.flamegraph import flamegraph
-from fastbuf.monitor.snapshot import PRODUCERS, Exchange, level, seconds_of, shares
+from fastbuf.monitor.snapshot import PRODUCERS, Exchange, seconds_of, shares
+from fastbuf.monitor.task import level
 
-Task = Mapping[str, Any]
 Snapshot = Mapping[str, Any]
 
 
@@ -88,9 +88,7 @@ def _vertex(job: Mapping[str, Any], vertex: Mapping[str, Any]) -> dict[str, Any]
     sends = vertex["side"] == PRODUCERS
 
     def spent(share: str) -> int:
-        told = [
-            seconds_of(task) for task in vertex["subtasks"]
-        ]  # of the whole life, not the shares of the last seconds
+        told = map(seconds_of, vertex["subtasks"])  # of the whole life, not the shares of the last seconds
         return _ms(sum(shares({"seconds": seconds})[share] * sum(seconds.values()) for seconds in told))
 
     return {
@@ -183,43 +181,27 @@ def flames(
     return {"endTimestamp": _ms(snapshot["at"]), "data": flamegraph(wanted, kind)}
 
 
-#: Flink's names of a subtask's metrics, and how each is read.
-_METRICS: dict[str, Callable[[Task], Any]] = {
-    "busyTimeMsPerSecond": lambda task: 1000 * task["busy"],
-    "backPressuredTimeMsPerSecond": lambda task: 1000 * task["backPressured"],
-    "idleTimeMsPerSecond": lambda task: 1000 * task["idle"],
+#: Flink's names of figures, and the factor to Flink's unit; all others have their own names.
+_FLINKS = {
+    "busy": ("busyTimeMsPerSecond", 1000),
+    "backPressured": ("backPressuredTimeMsPerSecond", 1000),
+    "idle": ("idleTimeMsPerSecond", 1000),
+    "records": ("numRecords{}", 1),
+    "bytes": ("numBytes{}", 1),
+    "recordsPerSecond": ("numRecords{}PerSecond", 1),
+    "bytesPerSecond": ("numBytes{}PerSecond", 1),
 }
-_OF_SIDE = {
-    "numRecords{}": "records",
-    "numBytes{}": "bytes",
-    "numRecords{}PerSecond": "recordsPerSecond",
-    "numBytes{}PerSecond": "bytesPerSecond",
-}
-_AS_THEY_ARE = (
-    "outPoolUsage",
-    "inPoolUsage",
-    "exclusiveBuffersUsage",
-    "floatingBuffersUsage",
-    "inputQueueLength",
-    "outputQueueLength",
-    "lost",
-)
 
 
 def metrics_of(vertex: Mapping[str, Any]) -> dict[str, list[float]]:
-    """A vertex's metrics by name, each with the values of the subtasks that report it."""
+    """A vertex's metrics by name, each with the values of the subtasks that report it: all their numbers."""
     way = "Out" if vertex["side"] == PRODUCERS else "In"
-    readers: dict[str, Callable[[Task], Any]] = dict(_METRICS)
-    for name, figure in _OF_SIDE.items():
-        readers[name.format(way)] = lambda task, figure=figure: task.get(figure)  # type: ignore[misc]
-    for name in _AS_THEY_ARE:
-        readers[name] = lambda task, name=name: task.get(name)  # type: ignore[misc]
     found: dict[str, list[float]] = {}
-    for name, read in readers.items():
-        values = [read(task) for task in vertex["subtasks"]]
-        told = [float(value) for value in values if value is not None]
-        if told:
-            found[name] = told
+    for task in vertex["subtasks"]:
+        for figure, value in task.items():
+            if type(value) in (int, float) and figure not in ("subtask", "target"):
+                name, factor = _FLINKS.get(figure, (figure, 1))
+                found.setdefault(name.format(way), []).append(factor * float(value))
     return found
 
 

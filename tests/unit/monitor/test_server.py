@@ -259,7 +259,7 @@ def test_back_pressure_in_flinks_words(server: Server) -> None:
 def test_metrics_of_subtasks_in_flinks_words(server: Server) -> None:
     path = "/jobs/total-2/vertices/total-2-consumers/subtasks/metrics"
     names = {metric["id"] for metric in get(server, path)}
-    assert {"busyTimeMsPerSecond", "numRecordsIn", "inPoolUsage"} <= names
+    assert {"busyTimeMsPerSecond", "numRecordsIn", "inPoolUsage", "gc_s"} <= names
     (busy,) = get(server, f"{path}?get=busyTimeMsPerSecond")
     assert (busy["max"], busy["min"]) == (950, 195)
     assert busy["skew"] == pytest.approx(71.4, abs=0.1)
