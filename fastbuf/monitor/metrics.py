@@ -6,7 +6,6 @@ has both a producer and a consumer as labels.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fastbuf.monitor.recorder import Labels, Recorder
@@ -88,21 +87,18 @@ METRICS = (TASK_SECONDS, EDGE_SECONDS, RECORDS, BYTES, PRESSED, BUSY, POOL, DIAG
 FRESH_S = 0.9  #: a snapshot up to this age is used again
 
 
-def measure(recorder: Recorder) -> Iterator[tuple[Metric, dict[Labels, float]]]:
+def measure(recorder: Recorder) -> dict[Metric, dict[Labels, float]]:
     """Each metric with its current values, by labels."""
     look = recorder.look(FRESH_S)
     totals = recorder.totals
-    yield TASK_SECONDS, dict(totals.task_seconds)
-    yield EDGE_SECONDS, dict(totals.blocked_seconds)
-    yield RECORDS, dict(totals.records)
-    yield BYTES, dict(totals.bytes)
-    pressed: dict[Labels, float] = {}
-    busy: dict[Labels, float] = {}
-    pools: dict[Labels, float] = {}
-    diagnoses: dict[Labels, float] = {}
+    found: dict[Metric, dict[Labels, float]] = {metric: {} for metric in METRICS}
+    found[TASK_SECONDS] = dict(totals.task_seconds)
+    found[EDGE_SECONDS] = dict(totals.blocked_seconds)
+    found[RECORDS] = dict(totals.records)
+    found[BYTES] = dict(totals.bytes)
 
-    def most(found: dict[Labels, float], labels: Labels, value: float) -> None:
-        found[labels] = max(value, found.get(labels, 0.0))
+    def most(metric: Metric, labels: Labels, value: float) -> None:
+        found[metric][labels] = max(value, found[metric].get(labels, 0.0))
 
     for job in look["jobs"]:
         if job["state"] != "RUNNING":
@@ -110,18 +106,15 @@ def measure(recorder: Recorder) -> Iterator[tuple[Metric, dict[Labels, float]]]:
         names = {exchange["id"]: exchange["name"] for exchange in job["exchanges"]}
         for vertex in job["vertices"]:
             name, stage = names[vertex["exchange"]], vertex["side"]
-            most(pressed, (name, stage), vertex["backPressured"]["max"])
-            most(busy, (name, stage), vertex["busy"]["max"])
+            most(PRESSED, (name, stage), vertex["backPressured"]["max"])
+            most(BUSY, (name, stage), vertex["busy"]["max"])
             for task in vertex["subtasks"]:
                 for side in ("in", "out"):
                     if task.get(f"{side}PoolUsage") is not None:
-                        most(pools, (name, side), task[f"{side}PoolUsage"])
+                        most(POOL, (name, side), task[f"{side}PoolUsage"])
         for root in (job["diagnosis"] or {}).get("roots", []):
             subtask = "all" if root["subtask"] is None else str(root["subtask"])
             stage = "consumers" if root["vertex"].endswith("-consumers") else "producers"
             name = names.get(root["exchange"], root["exchange"])
-            diagnoses[name, stage, subtask, root["cause"], job["diagnosis"]["level"]] = 1.0
-    yield PRESSED, pressed
-    yield BUSY, busy
-    yield POOL, pools
-    yield DIAGNOSIS, diagnoses
+            most(DIAGNOSIS, (name, stage, subtask, root["cause"], job["diagnosis"]["level"]), 1.0)
+    return found

@@ -51,9 +51,7 @@ def _reader(recorder: Recorder, metric: Metric) -> Callable[[Any], Iterable[Any]
     def read(options: Any) -> Iterable[Any]:
         from opentelemetry.metrics import Observation
 
-        for other, values in measure(recorder):
-            if other is metric:
-                for labels, value in values.items():
-                    yield Observation(value, dict(zip(metric.labels, labels, strict=True)))
+        for labels, value in measure(recorder)[metric].items():
+            yield Observation(value, dict(zip(metric.labels, labels, strict=True)))
 
     return read

@@ -28,7 +28,7 @@ class Collector:
         """Each metric with its current samples."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        for metric, values in measure(self._recorder):
+        for metric, values in measure(self._recorder).items():
             kind = CounterMetricFamily if metric.kind == COUNTER else GaugeMetricFamily
             family = kind(metric.name, metric.help, labels=metric.labels)
             for labels, value in sorted(values.items()):

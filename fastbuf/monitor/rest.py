@@ -7,6 +7,7 @@ subtask metrics).  Only the ids are our own.
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -134,10 +135,7 @@ def _states(vertex: Mapping[str, Any]) -> list[str]:
 
 
 def _count(states: Any) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for state in states:
-        found[state] = found.get(state, 0) + 1
-    return found
+    return dict(Counter(states))
 
 
 def backpressure(snapshot: Snapshot, job: str, vertex: str) -> dict[str, Any]:

@@ -509,7 +509,7 @@ def test_writers_and_gates_of_one_stage_name_are_told_apart() -> None:
         recorder = Recorder(monitor.exchanges)
         (root,) = recorder.look()["jobs"][0]["diagnosis"]["roots"]
         assert (root["vertex"], root["stage"]) == ("0-producers", "producers of total")
-        (labels,) = dict(measure(recorder))[DIAGNOSIS]
+        (labels,) = measure(recorder)[DIAGNOSIS]
         assert labels[:3] == ("total", "producers", "all")
 
 

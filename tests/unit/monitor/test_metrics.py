@@ -72,7 +72,7 @@ def test_opentelemetrys_instruments_tell_the_same() -> None:
     (scope,) = resource.scope_metrics
     found = {metric.name: metric for metric in scope.metrics}
     assert set(found) == {metric.name.replace("_", ".") for metric in METRICS}
-    for metric, values in measure(recorder):
+    for metric, values in measure(recorder).items():
         points = found[metric.name.replace("_", ".")].data.data_points
         assert {tuple(p.attributes[label] for label in metric.labels): p.value for p in points} == values
         assert getattr(found[metric.name.replace("_", ".")].data, "is_monotonic", False) is (metric.kind == COUNTER)
