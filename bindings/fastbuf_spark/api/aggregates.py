@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from fastbuf.errors import ConfigError, SchemaError
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver.keys import resolve
-from fastbuf_spark.schema import arrow_schema, large_types, session_zone
 from fastbuf_spark.worker.aggregates import PARTS, FirstStage, LastStage, Plan
 from fastbuf_spark.worker.chains import Link
 from fastbuf_spark.worker.groups import Limits
@@ -41,13 +40,12 @@ def aggregated(grouped: Grouped, aggregates: Iterable[tuple[str, str]]) -> DataF
         assert schema is not None
         columns = tuple(_position(key, schema) for key in (*grouped._keys, *(column for column, _ in pairs)))
         types = [schema.fields[i] for i in columns]
-        whole = arrow_schema(schema, session_zone(df.sparkSession), large_types(df.sparkSession))
-        before = Link(before, whole, getattr(before, "__name__", "before"))
+        before = Link(before, grouped._arrow(schema), getattr(before, "__name__", "before"))
     plan = Plan(len(grouped._keys), tuple(function for _, function in pairs))
     conf = grouped._conf or ShuffleConf.from_session(df.sparkSession)
     limits = Limits(conf.memory_bytes, conf.spill_directory, conf.batch_rows, conf.batch_bytes)
-    given = arrow_schema(StructType(types), session_zone(df.sparkSession), large_types(df.sparkSession))
-    sent, made = _schemas(plan, given, [*(field.name for field in types[: plan.keys]), *map("_".join, pairs)])
+    names = [*(field.name for field in types[: plan.keys]), *map("_".join, pairs)]
+    sent, made = _schemas(plan, grouped._arrow(StructType(types)), names)
     shipped, result = _spark(sent, types[: plan.keys]), _spark(made, types[: plan.keys])
     first, keys = FirstStage(plan, before, columns, limits), plan.names()[: plan.keys]
     found = resolve(df, keys, grouped._num_partitions, first, shipped)

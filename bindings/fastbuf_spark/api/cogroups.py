@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructType
 
-    from fastbuf_spark.api.dataframe import BatchFunction
     from fastbuf_spark.api.groups import Grouped
+    from fastbuf_spark.driver.plan import BatchFunction
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from fastbuf.errors import ConfigError
@@ -14,13 +14,11 @@ from fastbuf_spark.driver.plan import shuffle
 from fastbuf_spark.schema import struct_type
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
     from fastbuf_spark.api.pipelines import Pipeline
-
-    BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]]
+    from fastbuf_spark.driver.plan import BatchFunction
 
 
 def map_in_arrow(

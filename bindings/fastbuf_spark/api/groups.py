@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
-    from fastbuf_spark.api.dataframe import BatchFunction
+    from fastbuf_spark.driver.plan import BatchFunction
 
 BY_NAME = "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName"
 

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
     from pyspark.sql.types import StructType
 
-    from fastbuf_spark.api.dataframe import BatchFunction
     from fastbuf_spark.api.groups import Grouped
     from fastbuf_spark.api.sinks import Written
+    from fastbuf_spark.driver.plan import BatchFunction
 
     FrameFunction = Callable[[Iterator[pd.DataFrame]], Iterable[pd.DataFrame]]
 
