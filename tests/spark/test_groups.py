@@ -122,6 +122,24 @@ def test_every_form_of_function(spark: Any, func: Callable[..., Any], mode: str)
 
 
 @nightly(mode="pipelined")
+def fields(table: pa.Table) -> pa.Table:
+    return pa.table({"k": [", ".join(map(str, table.schema))], "n": [0], "s": [0]})
+
+
+def fields_of_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield pa.record_batch({"k": [", ".join(map(str, batch.schema))], "n": [0], "s": [0]})
+
+
+@pytest.mark.parametrize("func", [fields, fields_of_batches], ids=["tables", "batches"])
+def test_functions_see_the_schema_that_spark_shows(spark: Any, func: Callable[..., Any]) -> None:
+    """Columns that cannot be null in Spark's plan allow null in Arrow, so that tables go together with a user's own."""
+    df = spark.range(10, numPartitions=2).selectExpr("id % 2 as k", "id as n", "named_struct('x', id) as s")
+    assert not df.schema["n"].nullable
+    want = df.groupBy("k").applyInArrow(func, COUNTED).distinct().collect()
+    assert fbs.group_by(df, "k", num_partitions=2).apply_in_arrow(func, COUNTED).distinct().collect() == want
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_inputs_of_any_shape(spark: Any, mode: str) -> None:
     """None, one group, and groups that are longer than Spark's batches and lie across them."""

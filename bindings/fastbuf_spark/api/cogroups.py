@@ -105,7 +105,7 @@ class Cogrouped:
         by_spark: Callable[[Any], DataFrame],
         why: str = "",
     ) -> DataFrame:
-        from fastbuf_spark.api.groups import limits_of
+        from fastbuf_spark.api.groups import limits_of, nullable
 
         left, right = self._left, self._right
         why = self._only_spark() or why
@@ -118,7 +118,7 @@ class Cogrouped:
         found = resolve(frame, keys, left._num_partitions, before, shipped, order=["side", *orders])
         conf = left._conf or ShuffleConf.from_session(frame.sparkSession)
         places = tuple(
-            Place(left._arrow(_nullable(side.shown)), tuple(taken.index(i) for i in range(len(side.shown))))
+            Place(nullable(left._arrow(side.shown)), tuple(taken.index(i) for i in range(len(side.shown))))
             for side, taken in zip(sides, travelling.taken, strict=True)
         )
         stage = GroupStage(
@@ -303,14 +303,6 @@ def _union(
         shipped.add(f"s{place}", kind)
     shipped.add("side", BooleanType(), False)
     return common.union(frames, (0, 1)), TwoInputs(inputs[0], inputs[1], arrow(shipped)), shipped
-
-
-def _nullable(schema: StructType) -> StructType:
-    """The schema with null allowed in every column, as Spark's cogroups have it."""
-    made = type(schema)()
-    for field in schema:
-        made.add(field.name, field.dataType)
-    return made
 
 
 def cogrouped(left: Grouped, right: Any) -> Cogrouped:

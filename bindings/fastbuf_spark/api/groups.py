@@ -281,7 +281,7 @@ class Grouped:
     def _shuffled(self, found: Keys, verb: Verb, func: Callable[..., Any], result: StructType) -> DataFrame:
         codec = found.codec
         shown = codec.schema if codec.shown is None else codec.shown
-        layout = Layout(shown, codec.keys, found.order, self.key_names)
+        layout = Layout(nullable(shown), codec.keys, found.order, self.key_names)
         found = dataclasses.replace(found, codec=dataclasses.replace(codec, whole=True))
         conf = self._conf or ShuffleConf.from_session(self._df.sparkSession)
         name = getattr(func, "__name__", type(func).__name__)
@@ -360,6 +360,13 @@ def no_converters() -> str:
     except (ImportError, AttributeError):
         pass
     return "this Spark lacks the converters to pandas that fastbuf uses (those of Spark 4.3)"
+
+
+def nullable(shown: pa.Schema) -> pa.Schema:
+    """The schema with null allowed in every column, as Spark's groups have it."""
+    import pyarrow as pa
+
+    return pa.schema([field.with_nullable(True) for field in shown])
 
 
 def limits_of(conf: ShuffleConf) -> Limits:
