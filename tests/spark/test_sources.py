@@ -126,6 +126,23 @@ def test_types_that_differ_from_file_to_file(spark: Any, tmp_path: Path) -> None
             assert failure(theirs.collect)
 
 
+def test_a_column_of_nulls_alone(spark: Any, tmp_path: Path) -> None:
+    """pandas writes one without a type, which is null of the type of the first file."""
+    firsts = {
+        "flag": pa.array([True]),
+        "n": pa.array([7]),
+        "s": pa.array(["x"]),
+        "day": pa.array([dt.date(2020, 1, 1)]),
+    }
+    pq.write_table(pa.table(firsts), tmp_path / "a.parquet")
+    pq.write_table(pa.table({name: pa.nulls(1) for name in firsts}), tmp_path / "b.parquet")
+    rows = fbs.read_parquet(spark, tmp_path).collect()
+    assert sorted(map(repr, map(tuple, rows))) == [
+        "(None, None, None, None)",
+        "(True, 7, 'x', datetime.date(2020, 1, 1))",
+    ]
+
+
 def test_instants_of_96_bits(new_york: Any, tmp_path: Path) -> None:
     """Those of years that nanoseconds do not reach as well; nested ones too."""
     pq.write_table(pa.table({"v": ARROW["local_us"]}), tmp_path / "a.parquet", use_deprecated_int96_timestamps=True)

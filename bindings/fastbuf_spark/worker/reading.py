@@ -215,7 +215,7 @@ def check_types(fragment: Any, schema: pa.Schema) -> None:
         if (
             (types.is_timestamp(mine) and (types.is_integer(other) or (mine.tz is not None and types.is_date(other))))
             or (types.is_date(mine) and types.is_timestamp(other))
-            or (types.is_boolean(mine) and not types.is_boolean(other))
+            or (types.is_boolean(mine) and not (types.is_boolean(other) or types.is_null(other)))
             or (types.is_float32(mine) and types.is_float64(other))
         ):
             raise SchemaMismatch(
