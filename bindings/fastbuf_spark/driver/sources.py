@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 CONNECT_TASKS = 8  #: number of splits if Spark does not say how many tasks it runs at once
-#: In the text of a filter: more than comparisons, none of which is true of NaN, joined by "and" and "or"
+#: Finds in a filter's text what may be true of NaN: all but =, <, > and null tests joined by "and" and "or"
 _ODD_FILTER = re.compile(r"!=|nan_is_null=true|(?<=\w)(?<!is_null)(?<!is_valid)\(|\) [=<>]|[=<>] \(")
 
 
