@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fastbuf_spark.api.cogroups import Cogrouped
-    from fastbuf_spark.api.dataframe import map_in_arrow, repartition
-    from fastbuf_spark.api.groups import Grouped, group_by
+    from fastbuf_spark.api.dataframe import group_by, map_in_arrow, repartition
+    from fastbuf_spark.api.groups import Grouped
     from fastbuf_spark.api.pipelines import Pipeline, PipelineCogroups, PipelineGroups, pipeline
     from fastbuf_spark.api.progress import ProgressBar
     from fastbuf_spark.api.rdds import co_group, combine_by_key, group_by_key, join, partition_by, reduce_by_key
@@ -82,7 +82,7 @@ _HOMES = {
     "Written": "api.sinks",
     "co_group": "api.rdds",
     "combine_by_key": "api.rdds",
-    "group_by": "api.groups",
+    "group_by": "api.dataframe",
     "group_by_key": "api.rdds",
     "join": "api.rdds",
     "last_run": "driver.exchanges",

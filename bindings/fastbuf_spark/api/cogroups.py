@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ConfigError
+from fastbuf_spark.api.functions import argument_count, by_name, limits_of, no_converters, nullable
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver.keys import Keys, as_keys, resolve
 from fastbuf_spark.driver.plan import shuffle
@@ -59,14 +60,12 @@ class Cogrouped:
         DataFrame
             Lazy; as for :meth:`Grouped.apply_in_arrow`.
         """
-        from fastbuf_spark.api.groups import argument_count
-
         with_key = argument_count(func, (2, 3), "(left, right) or (key, left, right)") == 3
         result, left = struct_type(schema), self._left
-        arrow, by_name = left._arrow(result), left._by_name()
+        arrow, named_columns = left._arrow(result), by_name(left._df.sparkSession)
 
         def verb(*places: Any) -> ArrowPairVerb:
-            return ArrowPairVerb(func, with_key, arrow, by_name, *places)
+            return ArrowPairVerb(func, with_key, arrow, named_columns, *places)
 
         return self._run(verb, func, result, lambda groups: groups.applyInArrow(func, result))
 
@@ -86,8 +85,6 @@ class Cogrouped:
         DataFrame
             Lazy; as for :meth:`Grouped.apply_in_arrow`.
         """
-        from fastbuf_spark.api.groups import argument_count, no_converters
-
         with_key = argument_count(func, (2, 3), "(left, right) or (key, left, right)") == 3
         result = struct_type(schema)
         rules = self._left._pandas_rules(result)
@@ -105,8 +102,6 @@ class Cogrouped:
         by_spark: Callable[[Any], DataFrame],
         why: str = "",
     ) -> DataFrame:
-        from fastbuf_spark.api.groups import limits_of, nullable
-
         left, right = self._left, self._right
         why = self._only_spark() or why
         if why:
@@ -135,8 +130,6 @@ class Cogrouped:
 
     def why_sparks(self) -> str:
         """Why Spark's own groups serve, where they do."""
-        from fastbuf_spark.api.groups import no_converters
-
         return self._only_spark() or no_converters()
 
     def _only_spark(self) -> str:

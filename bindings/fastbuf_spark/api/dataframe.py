@@ -1,23 +1,24 @@
-"""Shuffles of DataFrames."""
+"""Shuffles of DataFrames: to partitions, and to groups."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fastbuf.errors import ConfigError
-from fastbuf_spark.api.pipelines import entered
+from fastbuf_spark.api.groups import Grouped
+from fastbuf_spark.api.pipelines import Pipeline, entered
 from fastbuf_spark.conf import ShuffleConf
-from fastbuf_spark.driver.checks import check_function
-from fastbuf_spark.driver.keys import plain
-from fastbuf_spark.driver.plan import shuffle
+from fastbuf_spark.driver.checks import check_conf, check_function, check_mode, partition_count
+from fastbuf_spark.driver.keys import as_keys, plain
+from fastbuf_spark.driver.plan import MODES, shuffle
 from fastbuf_spark.schema import struct_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
-    from fastbuf_spark.api.pipelines import Pipeline
     from fastbuf_spark.driver.plan import BatchFunction
 
 
@@ -105,3 +106,80 @@ def repartition(
     bare = plain(df)
     made = shuffle(df, None, bare.schema, keys, num_partitions, None, None, mode, conf)
     return made if bare is df else made.toDF(*df.schema.names)
+
+
+def group_by(
+    df: DataFrame | Pipeline,
+    *keys: str | Column,
+    num_partitions: int,
+    sort_by: str | Column | Iterable[str | Column] | None = None,
+    before: BatchFunction | None = None,
+    before_schema: StructType | str | None = None,
+    mode: str = "auto",
+    conf: ShuffleConf | None = None,
+) -> Grouped:
+    """Group the rows of a DataFrame by key, for a function that is called once for each group.
+
+    The groups are those of ``df.groupBy(*keys)``, in the partitions of ``df.repartition(num_partitions, *keys)``.
+
+    Parameters
+    ----------
+    df
+        The input, a DataFrame or a :class:`Pipeline`; except in blocking mode, each action on the result computes it
+        again.
+    *keys
+        Column names, Columns or expressions to group by; with ``before``, of ``before_schema``'s columns.  Null keys
+        form one group, as do NaN keys, and 0.0 and -0.0.
+    num_partitions
+        Partitions after the shuffle.
+    sort_by
+        Columns that the rows of a group are sorted by, as in Spark: ascending, with null first and NaN last, or
+        descending with ``F.desc("x")`` or ``F.col("x").desc()``.
+    before, before_schema
+        A function over record batches, called for each input partition before the shuffle, and its output schema.
+    mode
+        ``"pipelined"``, ``"blocking"`` or ``"auto"``, as in :func:`map_in_arrow`.
+    conf
+        Settings; default: those of the session (``spark.fastbuf.*``).
+
+    Returns
+    -------
+    Grouped
+
+    Raises
+    ------
+    ConfigError
+        No key, one that is not found, or arguments that contradict each other.
+    SchemaError
+        A key that Spark does not group by.
+
+    Notes
+    -----
+    Rows that do not fit into ``memory_bytes`` are sorted in runs, written to nameless files, and merged; so a function
+    that takes iterators can get a group of any length.  For keys that only Spark can compare (strings with a
+    collation), modes auto and blocking use Spark's own ``groupBy``.
+    """
+    if (before is None) != (before_schema is None):
+        raise ConfigError("before and before_schema go together: give both, or neither")
+    if before is not None:
+        check_function("before", before)
+    check_mode(mode, MODES)
+    shipped = None if before_schema is None else struct_type(before_schema)
+    numbered = isinstance(df, Pipeline) and df._staged(shared=True).numbered
+    df, before, shipped, known = entered(df, before, shipped)
+    check_conf(conf)
+    given = as_keys(keys)
+    if not given:
+        raise ConfigError("group_by has no keys: give a column's name or a Column; for one group of all rows, F.lit(1)")
+    return Grouped(
+        df,
+        given,
+        partition_count(num_partitions),
+        () if sort_by is None else as_keys(sort_by),
+        before,
+        shipped,
+        mode,
+        conf,
+        partial(shuffle, **known),
+        numbered,
+    )

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
-import typing
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from fastbuf.errors import ConfigError, SchemaError
+from fastbuf.errors import SchemaError
 from fastbuf_spark.api.aggregates import aggregated
 from fastbuf_spark.api.cogroups import Cogrouped, cogrouped
-from fastbuf_spark.api.pipelines import Pipeline, entered
+from fastbuf_spark.api.functions import (
+    argument_count,
+    by_name,
+    limits_of,
+    no_converters,
+    nullable,
+    pandas_rules,
+    takes_iterators,
+    takes_polars_iterators,
+)
 from fastbuf_spark.conf import ShuffleConf
-from fastbuf_spark.driver.checks import check_conf, check_function, check_mode, partition_count
-from fastbuf_spark.driver.keys import Keys, as_keys, resolve
-from fastbuf_spark.driver.plan import MODES, shuffle
+from fastbuf_spark.driver.keys import Keys, resolve
+from fastbuf_spark.driver.plan import shuffle
 from fastbuf_spark.schema import arrow_schema, large_types, session_zone, struct_type
 from fastbuf_spark.shipping import named
-from fastbuf_spark.worker.groups import GroupStage, Layout, Limits, Verb
+from fastbuf_spark.worker.groups import GroupStage, Layout, Verb
 from fastbuf_spark.worker.pandas_verbs import PandasRules, PandasVerb
 from fastbuf_spark.worker.polars_verbs import PolarsVerb
 from fastbuf_spark.worker.verbs import ArrowVerb
@@ -30,85 +35,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from fastbuf_spark.driver.plan import BatchFunction
-
-BY_NAME = "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName"
-
-
-def group_by(
-    df: DataFrame | Pipeline,
-    *keys: str | Column,
-    num_partitions: int,
-    sort_by: str | Column | Iterable[str | Column] | None = None,
-    before: BatchFunction | None = None,
-    before_schema: StructType | str | None = None,
-    mode: str = "auto",
-    conf: ShuffleConf | None = None,
-) -> Grouped:
-    """Group the rows of a DataFrame by key, for a function that is called once for each group.
-
-    The groups are those of ``df.groupBy(*keys)``, in the partitions of ``df.repartition(num_partitions, *keys)``.
-
-    Parameters
-    ----------
-    df
-        The input, a DataFrame or a :class:`Pipeline`; except in blocking mode, each action on the result computes it
-        again.
-    *keys
-        Column names, Columns or expressions to group by; with ``before``, of ``before_schema``'s columns.  Null keys
-        form one group, as do NaN keys, and 0.0 and -0.0.
-    num_partitions
-        Partitions after the shuffle.
-    sort_by
-        Columns that the rows of a group are sorted by, as in Spark: ascending, with null first and NaN last, or
-        descending with ``F.desc("x")`` or ``F.col("x").desc()``.
-    before, before_schema
-        A function over record batches, called for each input partition before the shuffle, and its output schema.
-    mode
-        ``"pipelined"``, ``"blocking"`` or ``"auto"``, as in :func:`map_in_arrow`.
-    conf
-        Settings; default: those of the session (``spark.fastbuf.*``).
-
-    Returns
-    -------
-    Grouped
-
-    Raises
-    ------
-    ConfigError
-        No key, one that is not found, or arguments that contradict each other.
-    SchemaError
-        A key that Spark does not group by.
-
-    Notes
-    -----
-    Rows that do not fit into ``memory_bytes`` are sorted in runs, written to nameless files, and merged; so a function
-    that takes iterators can get a group of any length.  For keys that only Spark can compare (strings with a
-    collation), modes auto and blocking use Spark's own ``groupBy``.
-    """
-    if (before is None) != (before_schema is None):
-        raise ConfigError("before and before_schema go together: give both, or neither")
-    if before is not None:
-        check_function("before", before)
-    check_mode(mode, MODES)
-    shipped = None if before_schema is None else struct_type(before_schema)
-    numbered = isinstance(df, Pipeline) and df._staged(shared=True).numbered
-    df, before, shipped, known = entered(df, before, shipped)
-    check_conf(conf)
-    given = as_keys(keys)
-    if not given:
-        raise ConfigError("group_by has no keys: give a column's name or a Column; for one group of all rows, F.lit(1)")
-    return Grouped(
-        df,
-        given,
-        partition_count(num_partitions),
-        () if sort_by is None else as_keys(sort_by),
-        before,
-        shipped,
-        mode,
-        conf,
-        partial(shuffle, **known),
-        numbered,
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,11 +73,13 @@ class Grouped:
         from pyspark.sql.pandas.typehints import infer_group_arrow_eval_type_from_func
         from pyspark.util import PythonEvalType
 
-        streams = _form(func, infer_group_arrow_eval_type_from_func, PythonEvalType.SQL_GROUPED_MAP_ARROW_ITER_UDF)
+        streams = takes_iterators(
+            func, infer_group_arrow_eval_type_from_func, PythonEvalType.SQL_GROUPED_MAP_ARROW_ITER_UDF
+        )
         with_key = argument_count(func, (1, 2), "(data) or (key, data)") == 2
         result = struct_type(schema)
         made = self._arrow(result)
-        verb = ArrowVerb(func, with_key, streams, made, self._by_name())
+        verb = ArrowVerb(func, with_key, streams, made, by_name(self._df.sparkSession))
         return self._run(verb, func, result, lambda groups: groups.applyInArrow(func, result))
 
     def apply_in_pandas(self, func: Callable[..., Any], schema: StructType | str) -> DataFrame:
@@ -174,7 +102,9 @@ class Grouped:
         from pyspark.sql.pandas.typehints import infer_group_pandas_eval_type_from_func
         from pyspark.util import PythonEvalType
 
-        streams = _form(func, infer_group_pandas_eval_type_from_func, PythonEvalType.SQL_GROUPED_MAP_PANDAS_ITER_UDF)
+        streams = takes_iterators(
+            func, infer_group_pandas_eval_type_from_func, PythonEvalType.SQL_GROUPED_MAP_PANDAS_ITER_UDF
+        )
         with_key = argument_count(func, (1, 2), "(data) or (key, data)") == 2
         result = struct_type(schema)
         verb = PandasVerb(func, with_key, streams, self._pandas_rules(result))
@@ -201,10 +131,10 @@ class Grouped:
         SchemaError
             Only Spark can partition by these keys, and it has no such method.
         """
-        streams = _streams_polars(func)
+        streams = takes_polars_iterators(func)
         with_key = argument_count(func, (1, 2), "(data) or (key, data)") == 2
         result = struct_type(schema)
-        verb = PolarsVerb(func, with_key, streams, self._arrow(result), self._by_name())
+        verb = PolarsVerb(func, with_key, streams, self._arrow(result), by_name(self._df.sparkSession))
         found = self._found()
         if found.by_spark:
             raise SchemaError(f"apply_in_polars cannot run: {found.by_spark}; use apply_in_arrow, or another key")
@@ -320,89 +250,3 @@ class Grouped:
 
     def _pandas_rules(self, result: StructType) -> PandasRules:
         return pandas_rules(self._df.sparkSession, result, self._arrow(result))
-
-    def _by_name(self) -> bool:
-        return _is_set(self._df.sparkSession, BY_NAME, "true")
-
-
-def pandas_rules(spark: Any, result: StructType, schema: pa.Schema) -> PandasRules:
-    """A session's settings for conversions to and from pandas; ``schema``: the result's Arrow schema."""
-    return PandasRules(
-        result,
-        schema,
-        _is_set(spark, BY_NAME, "true"),
-        session_zone(spark),
-        _is_set(spark, "spark.sql.execution.pandas.convertToArrowArraySafely", "false"),
-        large_types(spark),
-        _is_set(spark, "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled", "false"),
-        _is_set(spark, "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype", "false"),
-    )
-
-
-def _is_set(spark: Any, name: str, default: str) -> bool:
-    from pyspark.errors import PySparkException
-
-    try:
-        found = spark.conf.get(name)  # without a default, so that Spark's own default is returned
-    except PySparkException:  # this version of Spark does not have the setting
-        found = default
-    return str(found).strip().lower() == "true"
-
-
-def no_converters() -> str:
-    """Why conversions to pandas cannot be done as in this version of Spark; empty if they can."""
-    try:
-        from pyspark.sql.conversion import ArrowBatchTransformer, PandasToArrowConversion
-
-        known = inspect.signature(PandasToArrowConversion.convert).parameters
-        if "prefer_int_ext_dtype" in inspect.signature(ArrowBatchTransformer.to_pandas).parameters:
-            return "" if "arrow_cast" in known else "this Spark converts results from pandas in another way"
-    except (ImportError, AttributeError):
-        pass
-    return "this Spark lacks the converters to pandas that fastbuf uses (those of Spark 4.3)"
-
-
-def nullable(shown: pa.Schema) -> pa.Schema:
-    """The schema with null allowed in every column, as Spark's groups have it."""
-    import pyarrow as pa
-
-    return pa.schema([field.with_nullable(True) for field in shown])
-
-
-def limits_of(conf: ShuffleConf) -> Limits:
-    return Limits(conf.memory_bytes, conf.spill_directory, conf.batch_rows, conf.batch_bytes)
-
-
-def _form(func: Callable[..., Any], infer: Callable[[Any], int | None], streams: int) -> bool:
-    """Whether the function takes iterators, according to its type hints as Spark reads them."""
-    check_function("func", func, "takes a group and returns its result")
-    try:
-        return infer(func) == streams
-    except Exception:  # unclear hints: Spark then assumes tables too, and warns
-        return False
-
-
-def _streams_polars(func: Callable[..., Any]) -> bool:
-    """Whether the type hint of its last argument is an iterator; Spark uses this rule for pandas functions."""
-    check_function("func", func, "takes a group and returns its result")
-    try:
-        hints = typing.get_type_hints(func)
-    except Exception:  # hints with unknown names are ignored
-        return False
-    last = [hints.get(name) for name in inspect.getfullargspec(func).args][-1:]
-    return bool(last) and typing.get_origin(last[0]) is Iterator
-
-
-def argument_count(func: Callable[..., Any], counts: tuple[int, ...], forms: str) -> int:
-    """The number of a function's arguments, as Spark counts them.
-
-    Raises
-    ------
-    ConfigError
-        The function must take another number of arguments.
-    """
-    check_function("func", func, "takes a group and returns its result")
-    count = len(inspect.getfullargspec(func).args)
-    if count not in counts:
-        raise ConfigError(f"func takes {count} arguments: it must take {forms}")
-    return count

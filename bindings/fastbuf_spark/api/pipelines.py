@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ConfigError
 from fastbuf_spark.api.cogroups import Cogrouped, check_sides
+from fastbuf_spark.api.functions import pandas_rules
+from fastbuf_spark.api.groups import Grouped
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver import pipeline as steps
 from fastbuf_spark.driver.checks import (
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
     from pyspark.sql.types import StructType
 
-    from fastbuf_spark.api.groups import Grouped
     from fastbuf_spark.api.sinks import Written
     from fastbuf_spark.driver.plan import BatchFunction
 
@@ -344,8 +345,6 @@ class PipelineGroups:
 
     def _of(self, at: Staged, plan: steps.Plan, count: int) -> Grouped:
         """The groups of the stage before them."""
-        from fastbuf_spark.api.groups import Grouped
-
         schema = None if at.head is None else at.schema
         return Grouped(
             at.frame,
@@ -457,8 +456,6 @@ def entered(
 
 
 def _pandas_map(func: FrameFunction, result: StructType, spark: Any, given: StructType) -> Callable[..., Any]:
-    from fastbuf_spark.api.groups import pandas_rules
-
     arrow = arrow_schema(result, session_zone(spark), large_types(spark))
     return PandasMap(func, pandas_rules(spark, result, arrow))
 
