@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastbuf.errors import BlockCorrupt, BlockTruncated, SchemaError
-from fastbuf.serializers.schema import BINARIES, FLOATS, INTEGERS, STRINGS, DataType, Schema
+from fastbuf.serializers.schema import Schema
+from fastbuf.serializers.schema_types import BINARIES, FLOATS, INTEGERS, STRINGS, DataType
 
 #: NumPy's type of a kind's slots; a unit is appended where there is one. Times and date32 are integers.
 _DTYPES = {

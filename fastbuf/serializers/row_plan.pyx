@@ -9,6 +9,7 @@ from fastbuf.serializers.row_scalars cimport SCALAR_DATE, SCALAR_DURATION, SCALA
 from datetime import UTC
 
 from fastbuf.errors import SchemaError
+from fastbuf.serializers.schema_types import DataType, Field
 
 cdef int DEPTH = 64
 
@@ -192,8 +193,6 @@ cdef class RowPlan:
         elif kind.kind == "map":
             if kind.children[0].type.nested:
                 raise SchemaError(f"field {path!r} has the type {kind}: rows support only maps with plain keys")
-            from fastbuf.serializers.schema import DataType, Field
-
             self._items(node, Field("entry", DataType("struct", children=kind.children)), path + "[]", depth + 1)
             node.op = OP_MAP
         else:

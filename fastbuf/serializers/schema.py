@@ -1,194 +1,17 @@
-"""Schemas: the names of a record's fields, their types, and whether they may be null.
-
-The text of a type, which :func:`parse_type` reads and ``str`` of a :class:`DataType` writes::
-
-    type     := name [ "(" numbers ")" ] [ "[" unit [ "," zone ] "]" ] [ "<" children ">" ]
-    nullable := type [ "?" ]
-
-    bool  int8 .. int64  uint8 .. uint64  float16 float32 float64  null
-    string large_string string_view  binary large_binary binary_view  fixed_size_binary(16)
-    decimal128(38,18)  decimal256(76,0)  date32 date64
-    time32[s|ms]  time64[us|ns]  timestamp[s|ms|us|ns] timestamp[us,UTC]  duration[s|ms|us|ns]
-    list<T>  large_list<T>  fixed_size_list(3)<T>  struct<a: T, "b c": T?>  map<K, V>  dictionary<int32, T>
-
-Short names stand for the usual choice: ``decimal(p,s)``, ``date``, ``time``, ``timestamp`` and ``duration`` (both
-microseconds), ``int`` (64 bits), ``float`` (64 bits, as in Python), ``str`` and ``bytes``.
-"""
+"""Schemas: the names of a record's fields, their types, and whether they may be null."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
 from keyword import iskeyword
 from typing import Any
 
 from fastbuf.errors import SchemaError
-
-INTEGERS = frozenset(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
-FLOATS = frozenset({"float16", "float32", "float64"})
-STRINGS = frozenset({"string", "large_string", "string_view"})
-BINARIES = frozenset({"binary", "large_binary", "binary_view"})
-DECIMALS = frozenset({"decimal128", "decimal256"})
-LISTS = frozenset({"list", "large_list", "fixed_size_list"})
-UNITS = {
-    "time32": ("s", "ms"),
-    "time64": ("us", "ns"),
-    "timestamp": ("s", "ms", "us", "ns"),
-    "duration": ("s", "ms", "us", "ns"),
-}
-#: Kinds without parameters.
-PLAIN = INTEGERS | FLOATS | STRINGS | BINARIES | {"bool", "null", "date32", "date64"}
-KINDS = PLAIN | DECIMALS | LISTS | UNITS.keys() | {"fixed_size_binary", "struct", "map", "dictionary"}
-MAX_PRECISION = {"decimal128": 38, "decimal256": 76}
-#: Names of children that the type prescribes.
-CHILD_NAMES = {
-    "list": ("item",),
-    "large_list": ("item",),
-    "fixed_size_list": ("item",),
-    "map": ("key", "value"),
-    "dictionary": ("index", "value"),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class DataType:
-    """A type, possibly with child types.
-
-    Parameters
-    ----------
-    kind : str
-        One of ``KINDS``.
-    unit : str
-        Unit of time32, time64, timestamp and duration: ``"s"``, ``"ms"``, ``"us"`` or ``"ns"``.
-    zone : str
-        Time zone of a timestamp; empty for none.
-    precision, scale : int
-        Digits of a decimal, and how many of them are after the point.
-    width : int
-        Bytes of a fixed_size_binary, items of a fixed_size_list.
-    children : tuple of Field
-        One for list kinds; two for map (key, value) and for dictionary (index, value); the fields of a struct.
-
-    Raises
-    ------
-    SchemaError
-        The combination does not exist.
-    """
-
-    kind: str
-    unit: str = ""
-    zone: str = ""
-    precision: int = 0
-    scale: int = 0
-    width: int = 0
-    children: tuple[Field, ...] = ()
-
-    def __post_init__(self) -> None:
-        kind = self.kind
-        if kind not in KINDS:
-            raise SchemaError(f"unknown type {kind!r}: the types are {', '.join(sorted(KINDS))}")
-        if kind in UNITS and self.unit not in UNITS[kind]:
-            raise SchemaError(f"{kind} needs a unit of {', '.join(UNITS[kind])}, not {self.unit!r}")
-        if kind not in UNITS and self.unit:
-            raise SchemaError(f"{kind} has no unit, and {self.unit!r} was given")
-        if self.zone and kind != "timestamp":
-            raise SchemaError(f"{kind} has no time zone, and {self.zone!r} was given")
-        if kind in DECIMALS:
-            most = MAX_PRECISION[kind]
-            if not 1 <= self.precision <= most:
-                raise SchemaError(f"the precision of {kind} is {self.precision}: it must be within 1 and {most}")
-            if not -most <= self.scale <= most:
-                raise SchemaError(f"the scale of {kind} is {self.scale}: it must be within {-most} and {most}")
-        elif self.precision or self.scale:
-            raise SchemaError(f"{kind} has neither precision nor scale")
-        if kind in ("fixed_size_binary", "fixed_size_list"):
-            if not 0 <= self.width < 1 << 31:
-                raise SchemaError(f"the width of {kind} is {self.width}: it must be within 0 and {(1 << 31) - 1}")
-        elif self.width:
-            raise SchemaError(f"{kind} has no width")
-        names = CHILD_NAMES.get(kind)
-        if names is not None and tuple(c.name for c in self.children) != names:
-            raise SchemaError(f"{kind} has the children {names}, not {tuple(c.name for c in self.children)}")
-        if kind == "struct":
-            _check_names(self.children, "a struct")
-        elif names is None and self.children:
-            raise SchemaError(f"{kind} has no children")
-        if kind == "map" and self.children[0].nullable:
-            raise SchemaError("the keys of a map cannot be nullable")
-        if kind == "dictionary" and self.children[0].type.kind not in INTEGERS:
-            raise SchemaError(f"the index of a dictionary is an integer, not {self.children[0].type}")
-
-    def __str__(self) -> str:
-        text = self.kind
-        if self.kind in DECIMALS:
-            text += f"({self.precision},{self.scale})"
-        elif self.kind in ("fixed_size_binary", "fixed_size_list"):
-            text += f"({self.width})"
-        if self.unit:
-            text += f"[{self.unit},{self.zone}]" if self.zone else f"[{self.unit}]"
-        if self.kind == "struct":
-            text += f"<{', '.join(str(c) for c in self.children)}>"
-        elif self.children:
-            text += f"<{', '.join(c.type_text for c in self.children)}>"
-        return text
-
-    def __repr__(self) -> str:
-        return f"DataType({str(self)!r})"
-
-    @property
-    def nested(self) -> bool:
-        """Whether it has child types."""
-        return self.kind in LISTS or self.kind in ("struct", "map", "dictionary")
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """A name, a type, and whether it may be None."""
-
-    name: str
-    type: DataType
-    nullable: bool = False
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.name, str):
-            raise SchemaError(f"a field's name is a str, not {self.name!r}")
-        if isinstance(self.type, str):
-            parsed, nullable = parse_type(self.type)
-            object.__setattr__(self, "type", parsed)
-            object.__setattr__(self, "nullable", self.nullable or nullable)
-        if not isinstance(self.type, DataType):
-            raise SchemaError(f"the type of field {self.name!r} is a DataType or its text, not {self.type!r}")
-        if not isinstance(self.nullable, bool):
-            raise SchemaError(f"nullable of field {self.name!r} is a bool, not {self.nullable!r}")
-
-    @property
-    def type_text(self) -> str:
-        """The type's text, with ``?`` when nullable."""
-        return f"{self.type}?" if self.nullable else str(self.type)
-
-    def __str__(self) -> str:
-        name = self.name if _is_word(self.name) else json.dumps(self.name)
-        return f"{name}: {self.type_text}"
-
-    def __repr__(self) -> str:
-        return f"Field({self.name!r}, {self.type_text!r})"
-
-
-def _is_word(name: str) -> bool:
-    return name.isascii() and name.isidentifier()
-
-
-def _check_names(fields: Iterable[Field], where: str) -> None:
-    seen: set[str] = set()
-    for field in fields:
-        if not isinstance(field, Field):
-            raise SchemaError(f"{where} consists of Fields, not {field!r}")
-        if field.name in seen:
-            raise SchemaError(f"{where} has two fields named {field.name!r}: rename one")
-        seen.add(field.name)
+from fastbuf.serializers.schema_classes import fields_from_class
+from fastbuf.serializers.schema_numpy import dtype_from_fields, fields_from_numpy
+from fastbuf.serializers.schema_types import DataType, Field, check_names, is_word, parse_type
 
 
 class Schema:
@@ -212,7 +35,7 @@ class Schema:
 
     def __init__(self, fields: Iterable[Field] = ()) -> None:
         self.fields = tuple(fields)
-        _check_names(self.fields, "a schema")
+        check_names(self.fields, "a schema")
 
     @classmethod
     def of(cls, fields: Mapping[str, Any] | Iterable[tuple[str, Any]] = (), /, **named: Any) -> Schema:
@@ -238,8 +61,6 @@ class Schema:
     @classmethod
     def from_numpy(cls, dtype: Any) -> Schema:
         """Schema of a structured NumPy dtype: numbers, bool, ``S``, ``U``, datetime64, timedelta64, and subarrays."""
-        from fastbuf.serializers.schema_numpy import fields_from_numpy
-
         return cls(fields_from_numpy(dtype))
 
     @classmethod
@@ -259,8 +80,6 @@ class Schema:
         SchemaError
             An annotation is not a supported type; the message names the field.
         """
-        from fastbuf.serializers.schema_classes import fields_from_class
-
         return cls(fields_from_class(record))
 
     def to_arrow(self) -> Any:
@@ -273,8 +92,6 @@ class Schema:
 
     def to_numpy(self) -> Any:
         """As a structured ``numpy.dtype``; SchemaError names a field that is nullable or has no fixed width."""
-        from fastbuf.serializers.schema_numpy import dtype_from_fields
-
         return dtype_from_fields(self.fields)
 
     @property
@@ -321,7 +138,7 @@ class Schema:
         return Schema, (self.fields,)
 
     def __repr__(self) -> str:
-        if all(_is_word(name) and not iskeyword(name) for name in self.names):
+        if all(is_word(name) and not iskeyword(name) for name in self.names):
             return f"Schema.of({', '.join(f'{f.name}={f.type_text!r}' for f in self.fields)})"
         types = {f.name: f.type_text for f in self.fields}
         return f"Schema.of({types!r})"
@@ -340,22 +157,3 @@ def _field_of(name: str, spec: Any) -> Field:
     from fastbuf.serializers.schema_arrow import type_from_arrow
 
     return Field(name, type_from_arrow(spec, name))
-
-
-def parse_type(text: str) -> tuple[DataType, bool]:
-    """Read the text of a type.
-
-    Returns
-    -------
-    type : DataType
-    nullable : bool
-        Whether the text ends with ``?``.
-
-    Raises
-    ------
-    SchemaError
-        The text does not match the grammar at the head of this module.
-    """
-    from fastbuf.serializers.schema_text import parse
-
-    return parse(text)

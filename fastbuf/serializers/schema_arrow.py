@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from fastbuf.errors import SchemaError
-from fastbuf.serializers.schema import CHILD_NAMES, DECIMALS, PLAIN, DataType, Field
+from fastbuf.serializers.schema_types import CHILD_NAMES, DECIMALS, PLAIN, DataType, Field
 
 #: str of a plain pyarrow type -> our kind.
 _PLAIN_NAMES = {

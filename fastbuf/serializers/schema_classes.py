@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastbuf.errors import SchemaError
-from fastbuf.serializers.schema import DataType, Field, parse_type
+from fastbuf.serializers.schema_types import DataType, Field, parse_type
 
 #: Annotations that are types on their own; others need ``Annotated[T, "the type's text"]``.
 _PLAIN = {

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fastbuf.errors import SchemaError
-from fastbuf.serializers.schema import FLOATS, INTEGERS, DataType, Field
+from fastbuf.serializers.schema_types import FLOATS, INTEGERS, DataType, Field
 
 
 def fields_from_numpy(dtype: Any) -> list[Field]:

@@ -28,7 +28,7 @@ from golden_cases import EVERY, OBJECTS, RECORDS, batch  # noqa: E402
 from fastbuf.errors import BlockError, RecordError, RecordTooLong, SchemaError, SchemaMismatch  # noqa: E402
 from fastbuf.serializers import ColumnarSerializer, PickledSerializer, RowSerializer, Schema  # noqa: E402
 from fastbuf.serializers.block import HEADER_BYTES  # noqa: E402
-from fastbuf.serializers.schema import parse_type  # noqa: E402
+from fastbuf.serializers.schema_types import parse_type  # noqa: E402
 from fastbuf.serializers.spanning import SpanningReader  # noqa: E402
 
 LONG = os.environ.get("FASTBUF_LONG") == "1"

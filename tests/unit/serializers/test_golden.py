@@ -16,7 +16,7 @@ from golden_cases import EVERY, FOLDER, OBJECTS, RECORDS, Outside, as_hex, batch
 
 from fastbuf.serializers import ColumnarSerializer, PickledSerializer, RowSerializer, Schema
 from fastbuf.serializers.block import HEADER_BYTES
-from fastbuf.serializers.schema import KINDS
+from fastbuf.serializers.schema_types import KINDS
 
 pa = pytest.importorskip("pyarrow", reason="columns need pyarrow")
 NAMES = sorted(path.stem for path in FOLDER.glob("*.hex"))

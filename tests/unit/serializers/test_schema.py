@@ -21,7 +21,7 @@ from row_strategies import plain_types, schemas
 
 from fastbuf.errors import SchemaError
 from fastbuf.serializers import DataType, Field, RowSerializer, Schema
-from fastbuf.serializers.schema import parse_type
+from fastbuf.serializers.schema_types import parse_type
 
 EVERY = {
     "null": "null?", "bool": "bool", "i": "int8?", "u": "uint64", "f": "float16", "s": "large_string",
