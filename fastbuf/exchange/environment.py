@@ -9,7 +9,6 @@ import dataclasses
 import itertools
 import os
 import threading
-import time
 import warnings
 import weakref
 from collections.abc import Iterable, Sequence
@@ -18,25 +17,18 @@ from typing import Any, Literal, overload
 
 from fastbuf.checks import flag, instance, one_of, port, whole
 from fastbuf.config import POOL_SEGMENTS, SEGMENT_BYTES, TRANSPORTS, ExchangeConfig, TlsConfig
-from fastbuf.errors import ConfigError, ExchangeClosed, PeerLost, ResourceError, text_of
-from fastbuf.exchange.address import GateAddress, check_secret, gate_key, new_secret, schema_key
+from fastbuf.errors import ConfigError, ExchangeClosed, ResourceError, text_of
+from fastbuf.exchange.address import GateAddress, check_secret, new_secret, schema_key
 from fastbuf.exchange.blocking_partition import BlockingPartition
 from fastbuf.exchange.channel_selector import ChannelSelector, forward, round_robin
-from fastbuf.exchange.connection import (
-    NobodyListens,
-    Refused,
-    Transport,
-    make_monitor,
-    make_transport,
-    transport_lacks,
-)
+from fastbuf.exchange.connection import Transport, make_monitor, make_transport, transport_lacks
 from fastbuf.exchange.input_gate import InputGate
 from fastbuf.exchange.record_writer import RecordWriter
 from fastbuf.exchange.result_partition import ResultPartition
+from fastbuf.exchange.targets import checked_target, reach
 from fastbuf.memory import NetworkBufferPool
 from fastbuf.serializers.serializer import Serializer
 
-RETRY_S = 0.02  #: pause before the next try to connect to a consumer that does not listen yet
 _open: weakref.WeakSet[ShuffleEnvironment] = weakref.WeakSet()  # environments that are not closed
 
 
@@ -59,16 +51,6 @@ def _checked_credentials(epoch: Any, secret: Any) -> tuple[int, bytes]:
     if not isinstance(secret, (bytes, bytearray)):  # the message must not show its value
         raise ConfigError(f"secret is of type {type(secret).__name__}: it must be bytes")
     return whole("epoch", epoch, 0, (1 << 64) - 1), bytes(secret)
-
-
-def _checked_target(index: int, target: Any) -> Any:
-    if target is None or isinstance(target, (InputGate, GateAddress)):
-        return target
-    name = f"target {index}"
-    if not isinstance(target, (tuple, list)) or len(target) != 3 or not isinstance(target[0], str) or not target[0]:
-        raise ConfigError(f"{name} is {target!r:.80}: it must be an InputGate, its address, or (host, port, gate_id)")
-    host, number, gate_id = target
-    return host, port(f"port of {name}", number, 1), whole(f"gate_id of {name}", gate_id, 1, (1 << 32) - 1)
 
 
 def _check_address(host: Any, ports: Any) -> None:
@@ -156,7 +138,8 @@ class ShuffleEnvironment:
         if os.getpid() != self.pid:
             raise ExchangeClosed("this ShuffleEnvironment belongs to the parent process: make a new one after the fork")
 
-    def _transport(self, name: str) -> Transport:
+    def transport(self, name: str) -> Transport:
+        """The transport `name`, which the first call makes."""
         with self._lock:
             self._check()
             if name not in self._transports:
@@ -189,11 +172,11 @@ class ShuffleEnvironment:
         with self._lock:
             self._check()
             self._check_secrets(host)
-            self.address = address = self._transport("tcp").listen(host, ports)
+            self.address = address = self.transport("tcp").listen(host, ports)
             self._listens_on = (*self._listens_on, host)
         for name in TRANSPORTS[1:]:
             if name != "tcp" and not transport_lacks(name, self):
-                self._transport(name).listen(address[0], (address[1], address[1]))
+                self.transport(name).listen(address[0], (address[1], address[1]))
         return address
 
     def _check_secrets(self, host: str) -> None:
@@ -296,7 +279,7 @@ class ShuffleEnvironment:
         epoch, secret = _checked_credentials(epoch, secret)
         one_of("partition_type", partition_type, tuple(_PARTITION_TYPES))
         one_of("on_peer_loss", on_peer_loss, ("error", "cancel"))
-        targets = [_checked_target(index, target) for index, target in enumerate(targets)]
+        targets = [checked_target(index, target) for index, target in enumerate(targets)]
         if partition_type != "blocking" and None in targets:
             raise ConfigError(
                 "a target is None: a pipelined partition needs all targets when it is made, only a blocking one can "
@@ -319,7 +302,7 @@ class ShuffleEnvironment:
         try:
             for index, target in enumerate(targets):
                 if target is not None:
-                    self._reach(partition, index, target)
+                    reach(self, partition, index, target)
             if selector is None:
                 selector = round_robin() if len(targets) > 1 else forward()
             # A copy, since a selector keeps state for its writer.
@@ -332,75 +315,15 @@ class ShuffleEnvironment:
             self.release_partition(partition)
             raise
 
-    def _reach(self, partition: ResultPartition, index: int, target: Any) -> None:
-        credentials = partition.credentials
-        if isinstance(target, InputGate):
-            target.check_producer(credentials["epoch"], credentials["fingerprint"])
-            target.add_local(partition, index)
-            partition.meets(index, gate_key(target.secret, target.epoch, target.gate_id), "")
-        else:
-            if isinstance(target, GateAddress):
-                credentials = {**credentials, "secret": target.secret}
-            host, port, gate_id = target[:3]
-            address = (host, int(port), int(gate_id))
-            deadline = time.monotonic() + partition.config.connect_timeout_s
-            while not self._connect(partition, index, address, credentials, deadline):
-                partition.check()
-            key = gate_key(credentials["secret"], credentials["epoch"], address[2])
-            partition.meets(index, key, f"{host}:{port}")
-
-    def _connect(
-        self,
-        partition: ResultPartition,
-        index: int,
-        address: tuple[str, int, int],
-        credentials: dict[str, Any],
-        deadline: float,
-    ) -> bool:
-        """Connect to a consumer in another process; False: nobody listens there yet, try again."""
-        fallbacks = partition.fallbacks
-        try:
-            self._connect_by_any(partition, index, address, credentials)
-        except PeerLost as error:
-            nobody = isinstance(error.__cause__, ConnectionRefusedError | NobodyListens)
-            if not nobody:
-                raise
-            if time.monotonic() >= deadline:
-                waited = partition.config.connect_timeout_s
-                raise PeerLost(f"{error}; tried for {waited:g} s (connect_timeout_s)") from error.__cause__
-            partition.fallbacks = fallbacks
-            time.sleep(RETRY_S)
-            return False
-        return True
-
-    def _connect_by_any(
-        self, partition: ResultPartition, index: int, address: tuple[str, int, int], credentials: dict[str, Any]
-    ) -> None:
-        """Connect by the transport that is wanted, or by the first that can."""
-        wanted = partition.config.transport
-        names = TRANSPORTS[1:] if wanted == "auto" else (wanted,)
-        for name in names:
-            lacks = transport_lacks(name, self, partition)
-            if not lacks:
-                try:
-                    self._transport(name).connect(partition, index, address, credentials)
-                    return
-                except Refused as error:
-                    if name == names[-1]:
-                        raise PeerLost(f"transport is {name!r}: {error}") from error
-                    partition.fallbacks += 1
-            elif name == wanted:
-                raise ConfigError(f"transport is {name!r}: it needs {lacks}")
-
     def attach(self, partition: ResultPartition, index: int, target: Any) -> None:
         """Called by :meth:`RecordWriter.attach`."""
         self._check()
         partition.check()
         index = whole("index", index, 0, partition.subpartitions - 1)
-        target = _checked_target(index, target)
+        target = checked_target(index, target)
         if partition.attached(index):
             raise ConfigError(f"subpartition {index} has its consumer already")
-        self._reach(partition, index, target)
+        reach(self, partition, index, target)
 
     @overload
     def exchange(  # type: ignore[overload-overlap]  # 1 is an int too; the first overload that fits is taken

@@ -160,6 +160,6 @@ def test_a_records_own_code_does_not_write(
 
 def test_messages_are_asked_for_after_the_end(env: fb.ShuffleEnvironment) -> None:
     env.listen()
-    transport: Any = env._transport("tcp")
+    transport: Any = env.transport("tcp")
     env.close()
     assert transport.messages() == []

@@ -133,7 +133,7 @@ def test_a_consumer_that_is_not_up_yet_is_tried_again(monkeypatch: pytest.Monkey
         )
         refused = threading.Event()
         clock = types.SimpleNamespace(monotonic=time.monotonic, sleep=lambda seconds: refused.set())
-        monkeypatch.setattr("fastbuf.exchange.environment.time", clock)
+        monkeypatch.setattr("fastbuf.exchange.targets.time", clock)
         producer.start()
         assert refused.wait(10.0)
         other.listen(host, (port, port))

@@ -376,7 +376,7 @@ def test_the_death_of_the_connection_is_that_of_all_its_channels(ends: Ends) -> 
         made = [gate_and_target(ends) for _ in range(4)]
         writers = [dies.create_result_partition(ROWS, [target], epoch=4, secret=b"s") for _, target in made]
         until(lambda: connections(ends[2][1]) == 1)
-        dies._transport("tcp").close()  # its thread ends without a word on any channel
+        dies.transport("tcp").close()  # its thread ends without a word on any channel
         for gate, _ in made:
             with pytest.raises(PeerLost, match="lost without its end of partition"):
                 list(gate)
@@ -404,7 +404,7 @@ def test_who_joins_and_proves_nothing_has_a_bounded_time(ends: Ends, monkeypatch
     gate, target = gate_and_target(ends, channels=1)
     writer = writer_to(ends, [target])
     other, far_target = gate_and_target(ends)
-    desk: Any = ends[1]._transport("tcp")
+    desk: Any = ends[1].transport("tcp")
     refused: list[tuple[bytes, bool]] = []
     reply = desk.reply
 

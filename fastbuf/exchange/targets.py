@@ -1,0 +1,84 @@
+"""The targets of a writer: what they may be, and how its subpartitions reach them."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from fastbuf.checks import port, whole
+from fastbuf.config import TRANSPORTS
+from fastbuf.errors import ConfigError, PeerLost
+from fastbuf.exchange.address import GateAddress, gate_key
+from fastbuf.exchange.connection import NobodyListens, Refused, transport_lacks
+from fastbuf.exchange.input_gate import InputGate
+from fastbuf.exchange.result_partition import ResultPartition
+
+if TYPE_CHECKING:
+    from fastbuf.exchange.environment import ShuffleEnvironment
+
+RETRY_S = 0.02  #: pause before the next try to connect to a consumer that does not listen yet
+
+
+def checked_target(index: int, target: Any) -> Any:
+    """A gate, its address, ``(host, port, gate_id)`` or None; raises ConfigError if `target` is nothing of these."""
+    if target is None or isinstance(target, (InputGate, GateAddress)):
+        return target
+    name = f"target {index}"
+    if not isinstance(target, (tuple, list)) or len(target) != 3 or not isinstance(target[0], str) or not target[0]:
+        raise ConfigError(f"{name} is {target!r:.80}: it must be an InputGate, its address, or (host, port, gate_id)")
+    host, number, gate_id = target
+    return host, port(f"port of {name}", number, 1), whole(f"gate_id of {name}", gate_id, 1, (1 << 32) - 1)
+
+
+def reach(environment: ShuffleEnvironment, partition: ResultPartition, index: int, target: Any) -> None:
+    """Connect subpartition `index` to its consumer; one that does not listen yet is tried for ``connect_timeout_s``."""
+    credentials = partition.credentials
+    if isinstance(target, InputGate):
+        target.check_producer(credentials["epoch"], credentials["fingerprint"])
+        target.add_local(partition, index)
+        partition.meets(index, gate_key(target.secret, target.epoch, target.gate_id), "")
+        return
+    if isinstance(target, GateAddress):
+        credentials = {**credentials, "secret": target.secret}
+    host, number, gate_id = target[:3]
+    address = (host, int(number), int(gate_id))
+    fallbacks = partition.fallbacks
+    deadline = time.monotonic() + partition.config.connect_timeout_s
+    while True:
+        try:
+            _connect(environment, partition, index, address, credentials)
+            break
+        except PeerLost as error:
+            if not isinstance(error.__cause__, ConnectionRefusedError | NobodyListens):
+                raise
+            if time.monotonic() >= deadline:
+                waited = partition.config.connect_timeout_s
+                raise PeerLost(f"{error}; tried for {waited:g} s (connect_timeout_s)") from error.__cause__
+        partition.fallbacks = fallbacks
+        time.sleep(RETRY_S)
+        partition.check()
+    partition.meets(index, gate_key(credentials["secret"], credentials["epoch"], address[2]), f"{host}:{number}")
+
+
+def _connect(
+    environment: ShuffleEnvironment,
+    partition: ResultPartition,
+    index: int,
+    address: tuple[str, int, int],
+    credentials: dict[str, Any],
+) -> None:
+    """Connect by the transport that is wanted, or by the first that can."""
+    wanted = partition.config.transport
+    names = TRANSPORTS[1:] if wanted == "auto" else (wanted,)
+    for name in names:
+        lacks = transport_lacks(name, environment, partition)
+        if not lacks:
+            try:
+                environment.transport(name).connect(partition, index, address, credentials)
+                return
+            except Refused as error:
+                if name == names[-1]:
+                    raise PeerLost(f"transport is {name!r}: {error}") from error
+                partition.fallbacks += 1
+        elif name == wanted:
+            raise ConfigError(f"transport is {name!r}: it needs {lacks}")
