@@ -5,8 +5,6 @@ and wait on the partition's event.  The others pump and return, so that a thread
 meanwhile.
 """
 
-import numpy as np
-
 from cpython.object cimport PyObject
 from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -14,32 +12,26 @@ from libc.string cimport memcpy
 
 from fastbuf._native.activity cimport fb_activity_coded, fb_activity_ran
 from fastbuf._native.atomics cimport *
+from fastbuf.exchange.batch_writer cimport BatchWriter
 from fastbuf.exchange.channel_selector cimport ChannelSelector
-from fastbuf.exchange.driver cimport Driver
 from fastbuf.exchange.failure cimport failure_code
-from fastbuf.exchange.long_records cimport PREFIX, LongRecordWriter
-from fastbuf.exchange.result_partition cimport (
-    WRITE_BLOCKED, WRITE_DROPPED, WRITE_OK, OpenBuffer, ResultPartition, WriteState,
-)
+from fastbuf.exchange.long_records cimport PREFIX
+from fastbuf.exchange.result_partition cimport WRITE_BLOCKED, WRITE_DROPPED, OpenBuffer, ResultPartition, WriteState
 from fastbuf.exchange.result_subpartition cimport sub_queued
 from fastbuf.serializers.columnar cimport ColumnarSerializer
-from fastbuf.serializers.columns cimport fb_element_bytes
 from fastbuf.serializers.row cimport RowSerializer
 from fastbuf.serializers.row_encode cimport write_run
-from fastbuf.serializers.scatter cimport BatchScatter
 from fastbuf.serializers.serializer cimport Serializer
 
 from fastbuf.checks import seconds
-from fastbuf.errors import ExchangeClosed, RecordError, RecordTooLong, SchemaError, text_of
+from fastbuf.errors import ExchangeClosed, RecordError, SchemaError, text_of
 from fastbuf.exchange.events import encode_event
-from fastbuf.serializers.columnar import from_numpy
-from fastbuf.serializers.frames import batch_of, is_stream
 
 cdef enum:
     RUN = 64                    # records of a list between two checks for failures, and two notices to drainers
 
 
-cdef class RecordWriter(LongRecordWriter):
+cdef class RecordWriter(BatchWriter):
     """RecordWriter(partition, serializer, selector)\n--\n
     Writes one producer's records to all consumers.
 
@@ -61,180 +53,7 @@ cdef class RecordWriter(LongRecordWriter):
         if serializer.kind == "columnar":
             self.scatter = (<ColumnarSerializer> serializer).scatter(partition.subpartitions + selector.dropped)
 
-    # ---- pumps; they return 1: done, 0: blocked
-
-    cdef int pump_batch(self) except -1:
-        cdef ResultPartition p = self.partition
-        cdef BatchScatter scatter = self.scatter
-        cdef OpenBuffer *b
-        cdef WriteState state
-        cdef Py_ssize_t n
-        cdef int part, i, to, giant = -1
-        cdef int targets = 1 if self.to_all else p.subpartitions
-        cdef bint blocked = False, owed
-        if self.spill_left and not self.pump_spill():
-            return 0
-        while True:
-            giant = -1
-            blocked = False
-            p.begin_writing()
-            with nogil:
-                for i in range(targets):
-                    part = self.first + i
-                    if part >= targets:
-                        part -= targets
-                    to = p.subpartitions if self.to_all else part
-                    owed = False
-                    while scatter.rows_left(part) > 0:
-                        state = p.open_buffer(to, False)
-                        if state != WRITE_OK:
-                            blocked |= state == WRITE_BLOCKED   # a channel without credit blocks no other channel
-                            break
-                        b = &p.buffers[to]
-                        n = scatter.encode(part, b.data + b.fill, p.segment_size - b.fill)
-                        if n > 0:
-                            owed |= p.commit_early(to, <uint32_t> n)
-                        elif b.fill > 0 and scatter.next_row_fits(part, p.segment_size):
-                            p.finish_buffer(to)
-                        else:
-                            giant = part
-                            break
-                    if owed:
-                        p.tell(to)
-                    if giant >= 0:
-                        break
-            p.unlocked = False
-            p.writing = 0
-            if giant < 0:
-                break
-            n = scatter.next_row_bytes(giant)       # as long as check_longest allows
-            self.reserve(n)
-            n = scatter.encode(giant, self.scratch, n)
-            if not self.spill(p.subpartitions if self.to_all else giant, n, NULL):
-                return 0
-        if blocked:
-            return 0
-        scatter.end()
-        self.in_batch = False
-        self.first = (self.first + 1) % targets
-        if self.flush_always:
-            self.flush_now()
-        return 1
-
-    cdef int finish_pending(self) except -1:
-        """Blocks until the partly written record or batch is written."""
-        try:
-            return self.finish_blocked()
-        finally:
-            self.partition.runs()
-
-    cdef int blocked_part(self) noexcept:
-        """The subpartition with the longest queue among those that are still to be written to; -1: all, or none."""
-        cdef ResultPartition p = self.partition
-        cdef int part, worst = -1
-        if self.spill_left:
-            return self.spill_part
-        if self.to_all or not self.in_batch:
-            return -1
-        for part in range(p.subpartitions):
-            if self.scatter.rows_left(part) > 0 and \
-                    (worst < 0 or sub_queued(&p.stage[part]) > sub_queued(&p.stage[worst])):
-                worst = part
-        return worst
-
-    cdef int finish_blocked(self) except -1:
-        cdef int64_t since = 0
-        cdef uint64_t seen = 0
-        cdef uint32_t key
-        cdef bint news
-        cdef Driver *driver
-        while True:
-            self.partition.check()
-            key = fb_event_epoch(self.partition.core.event)
-            if (self.pump_batch() if self.in_batch else self.pump_spill()):
-                return 0
-            self.partition.waits(self.blocked_part())
-            driver = self.partition.core.driver if not self.partition.closed else NULL
-            if driver != NULL:          # the GIL was held since the check of `closed`, so the transport still exists
-                driver.enter(driver)
-            with nogil:
-                news = self.partition.spin(key, driver)
-            if news:
-                continue
-            key = fb_event_prepare(self.partition.core.event)
-            if (self.pump_batch() if self.in_batch else self.pump_spill()):
-                return 0
-            self.partition.wait(key, -1, &since, &seen)
-
-    cdef int wait_for_room(self) except -1:
-        """Blocks until some consumer's queue has room."""
-        cdef ResultPartition p = self.partition
-        cdef int64_t since = 0
-        cdef uint64_t seen = 0
-        cdef uint32_t key
-        while not p.any_room():
-            p.check()
-            key = fb_event_prepare(p.core.event)
-            if p.any_room():
-                break
-            p.wait(key, -1, &since, &seen)
-        return 0
-
-    cdef int flush_now(self) except -1:
-        # With by_room each write is a task and gets its own buffer, so that a queue's length counts the waiting tasks.
-        cdef ResultPartition p = self.partition
-        cdef int part
-        if not self.selector.by_room:
-            p.flush()
-            return 0
-        for part in range(p.subpartitions):
-            if p.buffers[part].segment >= 0 and p.buffers[part].fill:
-                p.finish_buffer(part)
-        return 0
-
     # ---- batches
-
-    cdef int check_longest(self) except -1:
-        """Raises if a row of the batch is too long.  Checked first, so that a batch is written whole or not at all;
-        cheap if all rows together are short enough."""
-        cdef BatchScatter scatter = self.scatter
-        cdef int64_t rows = scatter.batch.c.rows, row = 0, n
-        cdef int64_t most = min(self.longest + PREFIX, scatter.batch.c.max_element)
-        if fb_element_bytes(&scatter.batch.c, NULL, 0, rows) <= most:
-            return 0
-        with nogil:
-            while row < rows:
-                n = fb_element_bytes(&scatter.batch.c, NULL, row, 1)
-                if n > most:
-                    break
-                row += 1
-        if row < rows:
-            raise RecordTooLong(
-                f"row {row} of the batch takes {n - PREFIX:,} bytes, more than max_record_bytes={most - PREFIX:,}; "
-                "nothing of the batch was written: raise max_record_bytes on both sides, or leave the row out")
-        return 0
-
-    def _begin_batch(self, batch):
-        if self.scatter is None:
-            raise TypeError(f"a {self.serializer.kind} writer takes records: use emit")
-        if self.in_batch or self.spill_left:
-            raise ExchangeClosed("the batch before is not written yet: call resume() until it returns True")
-        self.partition.check()
-        if isinstance(batch, np.ndarray):
-            batch = from_numpy(batch)
-        elif is_stream(batch):
-            batch = batch_of(batch, (<ColumnarSerializer> self.serializer).arrow_schema)
-        try:
-            if self.to_all:
-                self.scatter.begin(batch, None)     # encoded once, for all consumers
-            else:
-                self.selector.begin(self.scatter, batch)
-            self.check_longest()
-        except BaseException:
-            self.scatter.end()
-            raise
-        self.in_batch = True
-        self.records += self.scatter.batch.c.rows
 
     def emit_batch(self, batch):
         """Write a record batch, waiting without the GIL while there is no credit.
@@ -257,14 +76,14 @@ cdef class RecordWriter(LongRecordWriter):
         if self.selector.by_room:
             self.wait_for_room()
         cdef int64_t ran = fb_activity_ran(&self.partition.core.activity, fb_now_ns())
-        self._begin_batch(batch)
+        self.begin_batch(batch)
         self.finish_pending()
         fb_activity_coded(&self.partition.core.activity, ran, fb_now_ns())
 
     def try_emit_batch(self, batch):
         """Write as much of the batch as segments allow; ``False``: call :meth:`resume` until it returns ``True``."""
         cdef int64_t ran = fb_activity_ran(&self.partition.core.activity, fb_now_ns())
-        self._begin_batch(batch)
+        self.begin_batch(batch)
         fb_activity_coded(&self.partition.core.activity, ran, fb_now_ns())
         return self.resume()
 
