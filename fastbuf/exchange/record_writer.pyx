@@ -48,7 +48,6 @@ cdef class RecordWriter(LongRecordWriter):
     """
 
     def __init__(self, ResultPartition partition, Serializer serializer, ChannelSelector selector):
-        self.partition = partition
         self.serializer = serializer
         self.selector = selector
         selector.bind(partition.subpartitions, serializer.schema)
@@ -60,6 +59,15 @@ cdef class RecordWriter(LongRecordWriter):
             self.plan = (<RowSerializer> serializer)._plan.root
         if serializer.kind == "columnar":
             self.scatter = (<ColumnarSerializer> serializer).scatter(partition.subpartitions + selector.dropped)
+        self.partition = partition      # last: only a writer that is whole is missed (__del__)
+
+    def __del__(self):
+        # The collector may call this in any thread, whatever locks it holds: nothing here waits, or takes a lock.
+        cdef ResultPartition p = self.partition
+        if p is None or p.closed or p.ended or p.forked():
+            return
+        p.fail(f"producer {p.channel}: its writer was dropped without close(); use 'with writer:'")
+        p.environment.dropped.append(p)
 
     # ---- pumps; they return 1: done, 0: blocked
 
@@ -224,6 +232,9 @@ cdef class RecordWriter(LongRecordWriter):
             batch = from_numpy(batch)
         elif is_stream(batch):
             batch = batch_of(batch, (<ColumnarSerializer> self.serializer).arrow_schema)
+        elif not hasattr(batch, "__arrow_c_array__"):
+            raise TypeError(f"batch is {batch!r:.80}, of type {type(batch).__name__}: it must be a record batch, a table, "
+                            "a data frame or a NumPy structured array")
         try:
             if self.to_all:
                 self.scatter.begin(batch, None)     # encoded once, for all consumers
