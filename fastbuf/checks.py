@@ -47,6 +47,14 @@ def seconds(name: str, value: Any, low: float = 0.0, high: float = math.inf, or_
     raise ConfigError(f"{name} is {value!r:.80}: it must be a number of seconds {wanted}{other}")
 
 
+def timeout_or_none(value: Any) -> float | None:
+    """`value` as seconds to wait, or None: no limit; what is left until a moment that has passed is below 0."""
+    try:
+        return None if value is None else seconds("timeout", value, -math.inf)
+    except ConfigError:
+        raise ConfigError(f"timeout is {value!r:.80}: it must be a number of seconds, or None (no limit)") from None
+
+
 def flag(name: str, value: Any) -> bool:
     """`value` as a bool, if it is one, or NumPy's: ``"no"`` would count as true."""
     if not isinstance(value, bool) and type(value).__name__ not in ("bool_", "bool"):

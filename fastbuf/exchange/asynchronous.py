@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
-from fastbuf.errors import ConfigError
+from fastbuf.checks import timeout_or_none
 
 if TYPE_CHECKING:
     from fastbuf.exchange.input_gate import InputGate
@@ -23,8 +23,7 @@ async def poll_async(gate: InputGate, timeout: float | None = None) -> Any:
     StallTimeout
         As for ``gate.poll``.
     """
-    if timeout is not None and timeout != timeout:
-        raise ConfigError("timeout is nan: it must be a number of seconds, or None")
+    timeout = timeout_or_none(timeout)
     loop = asyncio.get_running_loop()
     began = loop.time()
     await asyncio.sleep(0)  # with data always there, other coroutines would never run; nothing is taken yet

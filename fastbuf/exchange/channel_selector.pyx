@@ -64,6 +64,13 @@ cdef object _renamed(object partitions, object only, int n):
     return to
 
 
+cdef int _check_partitions(object partitions, int n) except -1:
+    if partitions is not None and partitions != n:
+        raise ConfigError(f"partitions={partitions!r:.80} without only=, for {n} consumers: each consumer is a "
+                          "partition; leave partitions out, or say which of them the consumers get, as only=[0, 2]")
+    return 0
+
+
 cdef str _given(dict settings):
     return ", ".join([f"{name}={value!r:.40}" for name, value in settings.items() if value is not None])
 
@@ -124,6 +131,8 @@ cdef class _RoundRobin(ChannelSelector):
             self.round = self.partitions
             self.always = -1
             self.dropped = 1
+        else:
+            _check_partitions(self.partitions, n)
         self.at %= self.round
         return 0
 
@@ -306,6 +315,8 @@ cdef class _Hash(ChannelSelector):
             self.to = _renamed(self.partitions, self.only, n)
             self.always = -1
             self.dropped = 1
+        else:
+            _check_partitions(self.partitions, n)
         self.partitioner = HashPartitioner(self.keys, n if self.only is None else self.partitions)
         # Made now, so that a type that cannot be hashed is refused before the first record.
         self.hasher = None if schema is None else RecordHasher(schema, self.keys)

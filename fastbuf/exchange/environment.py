@@ -121,6 +121,8 @@ class ShuffleEnvironment:
         self._gates: dict[int, InputGate] = {}
         self._partitions: dict[ResultPartition, None] = {}  # in order of creation
         self._writers: list[weakref.ref[RecordWriter]] = []  # the writers of those partitions
+        #: Partitions whose writers were collected before they were closed; to be released.
+        self.dropped: list[ResultPartition] = []
         self._monitor: Any = None
         self._numbers = itertools.count(1)
         self._listens_on: tuple[str, ...] = ()  # hosts that other processes may connect to
@@ -213,6 +215,8 @@ class ShuffleEnvironment:
             With a :class:`RowSerializer`: give out many records at a time as a :class:`LazyRows`, which decodes only
             the fields that are read.
         """
+        self._check()
+        self._release_dropped()
         with self._lock:
             self._check()
             config = _checked_config(config)
@@ -288,6 +292,7 @@ class ShuffleEnvironment:
         if not targets:
             raise ConfigError("targets is empty: a result partition needs at least one")
         config = _checked_config(config)
+        self._release_dropped()
         with self._lock:
             self._check()
             partition = _PARTITION_TYPES[partition_type](self, len(targets), channel, config, maximum)
@@ -320,6 +325,8 @@ class ShuffleEnvironment:
         self._check()
         partition.check()
         index = whole("index", index, 0, partition.subpartitions - 1)
+        if target is None:
+            raise ConfigError(f"target {index} is None: it must be an InputGate, its address, or (host, port, gate_id)")
         target = checked_target(index, target)
         if partition.attached(index):
             raise ConfigError(f"subpartition {index} has its consumer already")
@@ -375,6 +382,8 @@ class ShuffleEnvironment:
         config = _checked_config(config)
         if buffer_timeout_s is not None:
             config = dataclasses.replace(config, buffer_timeout_s=buffer_timeout_s)
+        self._check()
+        self._release_dropped()
         guaranteed = self.pool.stats().required
         # A gate needs a segment for each channel; a writer one for each consumer, and one more.
         wanted = guaranteed + consumers * producers + producers * (consumers + 1)
@@ -483,6 +492,7 @@ class ShuffleEnvironment:
         gate.free()
         with self._lock:  # last, so that after an interrupt close() still finds the gate
             self._gates.pop(gate.gate_id, None)
+        self._release_dropped()
 
     def release_partition(self, partition: ResultPartition) -> None:
         """Called by the writer's ``close`` and ``abort``."""
@@ -497,6 +507,14 @@ class ShuffleEnvironment:
         partition.destroy()
         with self._lock:
             self._partitions.pop(partition, None)
+
+    def _release_dropped(self) -> None:
+        """Free the segments of writers that were dropped; their consumers were told then."""
+        with contextlib.suppress(IndexError):  # another thread may take the last one
+            while self.dropped:
+                partition = self.dropped.pop()
+                partition.wait_aborted(0.5)
+                self.release_partition(partition)
 
     def close(self) -> None:
         """Close everything made here, in any state, and free all segments. Idempotent.

@@ -195,6 +195,8 @@ cdef class GateIntake:
         except BaseException as error:
             # Some buffers were taken and not decoded: reading on would silently lose records.
             self.fail(error)
+            if isinstance(error, (StopIteration, StopAsyncIteration)):      # a loop would take it for the end
+                raise RuntimeError(f"code of a record raised {text_of(type(error), error)}") from error
             raise
         finally:
             self.within = 0

@@ -36,7 +36,7 @@ from fastbuf.memory.pool_waking cimport local_set_listener
 from fastbuf.serializers.row cimport RowSerializer
 from fastbuf.serializers.serializer cimport Serializer
 
-from fastbuf.checks import MOST_SEGMENTS
+from fastbuf.checks import MOST_SEGMENTS, timeout_or_none, whole
 from fastbuf.config import FLOW_CONTROLS
 from fastbuf.errors import (
     ConfigError,
@@ -203,7 +203,7 @@ cdef class InputGate:
         if not self.freed:      # another thread may have closed it while the totals were read
             gate_notify(self.core)
 
-    def block(self, unsigned int channel):
+    def block(self, channel):
         """Stop reading a channel until :meth:`unblock`.
 
         Its producer gets no more credit. What it sends with the credit that it has is kept in order, then it waits; the
@@ -226,15 +226,16 @@ cdef class InputGate:
         """
         self._set_blocked(channel, True)
 
-    def unblock(self, unsigned int channel):
+    def unblock(self, channel):
         """Go on reading a channel where :meth:`block` stopped. May be called from any thread."""
         self._set_blocked(channel, False)
 
-    def _set_blocked(self, unsigned int channel, bint blocked):
+    def _set_blocked(self, channel, bint blocked):
         # Not with the gate's lock, which a reader holds while it waits.  The GIL is enough: it is not released here.
         self.check_process()
         if self.freed or fb_u32_load_acquire(&self.is_closed):
             raise ExchangeClosed(f"gate {self.gate_id} is closed")
+        channel = whole("channel", channel, 0, (1 << 32) - 1)
         if not gate_block(self.core, channel, blocked):
             raise ConfigError(
                 f"gate {self.gate_id} has no channel {channel}: {gate_channels(self.core)} have connected")
@@ -287,8 +288,7 @@ cdef class InputGate:
         RuntimeError
             Called from code of a record that this thread is decoding from this gate; nothing was done.
         """
-        if timeout is not None and timeout != timeout:
-            raise ConfigError("timeout is nan: it must be a number of seconds, or None")
+        timeout = timeout_or_none(timeout)
         cdef int64_t ran
         try:
             with self.lock:

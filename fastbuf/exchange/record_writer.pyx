@@ -40,7 +40,6 @@ cdef class RecordWriter(BatchWriter):
     """
 
     def __init__(self, ResultPartition partition, Serializer serializer, ChannelSelector selector):
-        self.partition = partition
         self.serializer = serializer
         self.selector = selector
         selector.bind(partition.subpartitions, serializer.schema)
@@ -52,6 +51,15 @@ cdef class RecordWriter(BatchWriter):
             self.plan = (<RowSerializer> serializer)._plan.root
         if serializer.kind == "columnar":
             self.scatter = (<ColumnarSerializer> serializer).scatter(partition.subpartitions + selector.dropped)
+        self.partition = partition      # last: only a writer that is whole is missed (__del__)
+
+    def __del__(self):
+        # The collector may call this in any thread, whatever locks it holds: nothing here waits, or takes a lock.
+        cdef ResultPartition p = self.partition
+        if p is None or p.closed or p.ended or p.forked():
+            return
+        p.fail(f"producer {p.channel}: its writer was dropped without close(); use 'with writer:'")
+        p.environment.dropped.append(p)
 
     # ---- batches
 

@@ -14,7 +14,7 @@ import select
 import numpy
 
 from fastbuf._native.atomics cimport *
-from fastbuf.checks import whole
+from fastbuf.checks import seconds_or_none, whole
 from fastbuf.errors import ConfigError, FastbufError, ResourceError, SegmentExported, SegmentStateError
 from fastbuf.memory.arena cimport Arena
 from fastbuf.memory.layout import require_sealed
@@ -63,10 +63,9 @@ cdef int doze(fb_event *e, uint32_t epoch, int64_t deadline_ns) except -1:
 
 
 cdef int64_t deadline_of(timeout) except? -1:
+    timeout = seconds_or_none("timeout", timeout, 0)
     if timeout is None:
         return -1
-    if timeout < 0:
-        raise ConfigError(f"timeout is {timeout}: seconds of at least 0, or None")
     return fb_now_ns() + <int64_t>min(timeout * 1e9, 4e18)
 
 

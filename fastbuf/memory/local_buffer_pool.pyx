@@ -10,6 +10,7 @@ import os
 import threading
 
 from fastbuf._native.atomics cimport *
+from fastbuf.checks import timeout_or_none
 from fastbuf.errors import ConfigError, FastbufError, PoolDestroyed, PoolTimeout, ResourceError
 from fastbuf.memory.free_list cimport list_depth
 from fastbuf.memory.memory_segment cimport segment_adopt, segments_adopt, segments_recycle
@@ -266,10 +267,9 @@ cdef class LocalBufferPool:
         cdef int32_t i = LOCAL_EMPTY
         if local_destroyed(p):
             raise PoolDestroyed(f"the pool {self.name!r} was destroyed")
+        timeout = timeout_or_none(timeout)
         if timeout is not None:
             seconds = timeout
-            if seconds != seconds:
-                raise ConfigError("timeout is nan: it must be a number of seconds, or None")
             if seconds <= 0:
                 raise self._refusal(timeout)
             if seconds < 1e9:                           # beyond 30 years: for ever

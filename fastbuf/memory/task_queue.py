@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import os
 import threading
 import time
 from typing import TYPE_CHECKING
 
-from fastbuf.errors import ConfigError, PoolDestroyed
+from fastbuf.checks import timeout_or_none
+from fastbuf.errors import PoolDestroyed
 
 if TYPE_CHECKING:
     from fastbuf.memory.local_buffer_pool import LocalBufferPool
@@ -47,8 +47,7 @@ class TaskQueue:
 
     async def request(self, pool: LocalBufferPool, timeout: float | None) -> MemorySegment:
         """See ``LocalBufferPool.request_async``."""
-        if timeout is not None and math.isnan(timeout):
-            raise ConfigError("timeout is nan: it must be a number of seconds, or None")
+        timeout = timeout_or_none(timeout)
         if not self._waiting:  # a later task must not overtake
             segment = pool.try_request()
             if segment is not None:

@@ -30,10 +30,3 @@ cdef class RecordGroups:
     cdef int64_t _bytes_of_items(self, PyObject *o, bint is_list, int depth) except -1
     cdef int64_t _bytes_of_other(self, object o) except -1
     cdef tuple _next_group(self, object source)      # None at the end of the source
-    cdef tuple _next_rest(self, int64_t *at)         # the open groups, from partition at[0] on; None after the last
-
-
-cdef class GroupIterator:
-    cdef RecordGroups _groups
-    cdef object _source                 # None: the source has ended
-    cdef int64_t _at                    # the next partition of the rest to return, after that

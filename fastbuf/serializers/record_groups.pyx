@@ -160,7 +160,7 @@ cdef class RecordGroups:
         TypeError
             A key cannot be hashed.
         """
-        return GroupIterator(self, iter(source))
+        return self._items(iter(source))
 
     cdef int64_t _place(self, object key) except -1:
         """Returns the partition of a key, and counts the record."""
@@ -267,36 +267,13 @@ cdef class RecordGroups:
             self._sizes[to] = size
         return None
 
-    cdef tuple _next_rest(self, int64_t *at):
+    def _items(self, source):
         cdef int64_t p
-        while at[0] < self.partitions:
-            p = at[0]
-            at[0] += 1
+        while (found := self._next_group(source)) is not None:
+            yield found
+        for p in range(self.partitions):
             group = self._groups[p]
             if group is not None:
                 self._groups[p] = None
                 self._sizes[p] = 0
-                return p, group
-        return None
-
-
-cdef class GroupIterator:
-    """Made by :meth:`RecordGroups.items`."""
-
-    def __init__(self, RecordGroups groups not None, source):
-        self._groups = groups
-        self._source = source
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        if self._source is not None:
-            found = self._groups._next_group(self._source)
-            if found is not None:
-                return found
-            self._source = None
-        found = self._groups._next_rest(&self._at)
-        if found is None:
-            raise StopIteration
-        return found
+                yield p, group

@@ -12,6 +12,7 @@ cdef class RowSerializer(Serializer):
     cdef Py_ssize_t _bytes_per_record      # measured by the last dumps; first guess of the next one
     cdef object _record                    # class of decoded records; None: tuples
     cdef bint _named                       # _record is a named tuple's class
+    cdef bint _by_name                     # _record takes the fields by name
     # The last var-length field, if it holds bytes: a record's tail (serializer.pxd).
     cdef Py_ssize_t _tail_field
     cdef Py_ssize_t _tail_slot             # offset of its slot

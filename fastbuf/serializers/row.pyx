@@ -18,7 +18,9 @@ from fastbuf.serializers.row_encode cimport Writer, write_elements, write_record
 from fastbuf.serializers.row_plan cimport OP_BINARY, Node, RowPlan
 from fastbuf.serializers.serializer cimport LEAST_TAIL, Serializer
 
+from inspect import signature
 from types import GenericAlias
+from typing import is_typeddict
 
 from fastbuf.checks import flag
 from fastbuf.errors import BlockCorrupt, BlockError, RecordError, SchemaError
@@ -47,6 +49,25 @@ cdef bint _is_named(object record, Py_ssize_t fields) except -1:
     return True
 
 
+def _takes_names(record, names):
+    """Whether a callable takes the fields by name alone; SchemaError: it takes them neither so nor in order."""
+    try:
+        found = signature(record)
+    except (TypeError, ValueError):         # a builtin that does not tell
+        return False
+    try:
+        found.bind(*names)
+        return False
+    except TypeError as error:
+        why = error
+    try:
+        found.bind(**dict.fromkeys(names))
+        return True
+    except TypeError:
+        raise SchemaError(f"record={getattr(record, '__qualname__', record)} cannot be called with the schema's fields "
+                          f"{', '.join(names)}: {why}") from None
+
+
 cdef class RowSerializer(Serializer):
     """RowSerializer(schema, checksum=False, record=None)\n--\n
     Serializer of records of a fixed schema.
@@ -58,15 +79,16 @@ cdef class RowSerializer(Serializer):
     checksum : bool, optional
         Put a CRC32C into each block.
     record : type or callable, optional
-        Class of decoded records.  Default: tuple.  A named tuple's class; ``dict``, with the fields' names as keys; or
-        any callable that takes the fields' values in order: a dataclass, a Struct of msgspec, ``pyspark.sql.Row("id",
-        "name")``.  Structs within a record stay tuples, and lazy rows are not affected.
+        Class of decoded records.  Default: tuple.  A named tuple's class; ``dict`` or a TypedDict, with the fields'
+        names as keys; or any callable that takes the fields' values in order, or only by name: a dataclass, a Struct of
+        msgspec, ``pyspark.sql.Row("id", "name")``.  Structs within a record stay tuples, and lazy rows are not
+        affected.
 
     Raises
     ------
     SchemaError
-        Rows do not support a type of the schema, and the message names the field; or `record` is a named tuple with
-        another number of fields.
+        Rows do not support a type of the schema, and the message names the field; or `record` does not take the
+        schema's fields.
 
     Notes
     -----
@@ -87,8 +109,10 @@ cdef class RowSerializer(Serializer):
         self.checksum = flag("checksum", checksum)
         self._plan = RowPlan(schema)
         self._bytes_per_record = PREFIX + self._plan.root.head + 16
-        self._record = None if record is tuple else record
+        self._record = None if record is tuple else dict if is_typeddict(record) else record
         self._named = _is_named(self._record, self._plan.root.count)
+        if self._record is not None and self._record is not dict and not self._named:
+            self._by_name = _takes_names(self._record, schema.names)
         self._find_tail(self._plan.root)
 
     cdef void _find_tail(self, Node *root) noexcept:
@@ -145,6 +169,8 @@ cdef class RowSerializer(Serializer):
             return values
         if self._record is dict:
             return dict(zip(<tuple> self._plan.root.names, values))
+        if self._by_name:
+            return self._record(**dict(zip(<tuple> self._plan.root.names, values)))
         return self._record(*values)
 
     # ---- many records at once, and records that end with long bytes (serializer.pxd)
@@ -410,6 +436,8 @@ cdef class RowIterator:
             record = self._serializer.decode_record(p + PREFIX, size)
         except BlockError as error:
             raise type(error)(f"record {self._number}: {error}") from None
+        except StopIteration as error:      # a loop would take it for the end
+            raise RuntimeError(f"record {self._number}: code of a record raised StopIteration: {error}") from error
         self._at += PREFIX + <Py_ssize_t> size
         self._number += 1
         return record

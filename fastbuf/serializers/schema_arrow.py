@@ -73,7 +73,8 @@ def type_from_arrow(kind: Any, path: str) -> DataType:
 
 def field_to_arrow(field: Field) -> Any:
     """The pyarrow.Field for our field."""
-    return pa.field(field.name, type_to_arrow(field.type), nullable=field.nullable)
+    nullable = field.nullable or field.type.kind == "null"  # pyarrow refuses any other field of nulls
+    return pa.field(field.name, type_to_arrow(field.type), nullable=nullable)
 
 
 def type_to_arrow(kind: DataType) -> Any:

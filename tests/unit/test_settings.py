@@ -256,6 +256,34 @@ def test_a_timeout_that_is_no_number(env: fb.ShuffleEnvironment) -> None:
     writer = env.create_result_partition(ROWS, [gate])
     with pytest.raises(ConfigError, match="timeout is nan"):
         writer.close(timeout=math.nan)
+    with pytest.raises(ConfigError, match="timeout is '1': it must be a number of seconds, or None"):
+        gate.poll("1")  # type: ignore[arg-type]
+    assert gate.poll(-0.5) is None  # what is left until a moment that has passed
     writer.close()
     assert list(gate) == []
     gate.close()
+
+
+@pytest.mark.parametrize("channel", ["x", None, -1, HUGE << 20, [0]])
+def test_a_channel_that_is_none(env: fb.ShuffleEnvironment, channel: object) -> None:
+    gate = env.create_input_gate(ROWS, channels=1)
+    for call in (gate.block, gate.unblock):
+        with pytest.raises(ConfigError, match=r"channel is .*: it must be an integer from 0 to 4294967295"):
+            call(channel)  # type: ignore[arg-type]
+    gate.close()
+
+
+def test_a_consumer_and_a_batch_that_are_none(env: fb.ShuffleEnvironment) -> None:
+    with env.create_result_partition(ROWS, [None], partition_type="blocking") as writer:
+        with pytest.raises(ConfigError, match="target 0 is None: it must be an InputGate, its address, or"):
+            writer.attach(0, None)
+        writer.attach(0, gate := env.create_input_gate(ROWS, channels=1))
+    gate.close()
+    for selector in (fb.round_robin(), fb.broadcast(), fb.hash_by("id"), fb.forward()):
+        writer, gates = env.exchange(fb.ColumnarSerializer(ROWS.schema), consumers=2, selector=selector)
+        for batch in (None, "rows", 3, [(1, "a")]):
+            with pytest.raises(TypeError, match=r"batch is .*: it must be a record batch, a table"):
+                writer.emit_batch(batch)
+        writer.close()
+        for gate in gates:
+            gate.close()

@@ -46,6 +46,14 @@ def through(selector: object, consumers: int, items: list[pa.RecordBatch]) -> tu
         return found, digest
 
 
+@pytest.mark.parametrize("selector", [fb.hash_by("k", partitions=5), fb.round_robin(partitions=5)])
+def test_partitions_without_only_are_the_consumers(selector: object) -> None:
+    """Another number was passed over in silence."""
+    with pytest.raises(ConfigError, match="partitions=5 without only=, for 2 consumers: each consumer is a partition"):
+        through(selector, 2, [])
+    assert sum(map(len, through(selector, 5, batches())[0])) == ROWS
+
+
 @pytest.mark.parametrize("only", [[0], [6], [1, 4], [0, 1, 2, 3, 4, 5, 6]])
 @pytest.mark.parametrize("keys", [("k",), ("name", "k")])
 def test_hashed_rows_of_some_partitions(only: list[int], keys: tuple[str, ...]) -> None:

@@ -187,6 +187,18 @@ def test_an_error_of_the_records_own_comes_through() -> None:
         gathered(RecordGroups(2), source())
 
 
+def test_a_function_that_raises_stop_iteration_loses_no_records() -> None:
+    """It ended the groups, as if the source had ended."""
+
+    def place(key: int) -> int:
+        if key == 2:
+            raise StopIteration("too soon")
+        return key
+
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        gathered(RecordGroups(2, partition_func=place), [(1, 1), (2, 2), (3, 3)])
+
+
 def test_with_a_key_of_the_callers_records_stay_as_they_are() -> None:
     records: list[Any] = [{"k": i % 5, "i": i} for i in range(100)]
     found = gathered(RecordGroups(3, key=operator.itemgetter("k")), records)

@@ -8,7 +8,7 @@ import pickle
 import sys
 import threading
 import weakref
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import pytest
 
@@ -57,6 +57,19 @@ class Item:
     at: tuple[int, int]
 
 
+class Typed(TypedDict):
+    id: int
+    name: str | None
+    at: tuple[int, int]
+
+
+@dataclasses.dataclass(kw_only=True)
+class Named:
+    id: int
+    name: str | None
+    at: tuple[int, int]
+
+
 def ways(rows: RowSerializer, records: list[Any]) -> list[list[Any]]:
     block = rows.dumps(records)
     return [rows.loads(block), list(rows.iter(block)), [rows.decode(rows.encode(record)) for record in records]]
@@ -78,6 +91,15 @@ def test_each_way_gives_what_was_asked_for(make: Any) -> None:
     for found in ways(rows, wanted):  # and what came out goes in
         assert found == wanted
     assert rows.loads(rows.dumps([])) == []
+
+
+def test_a_typed_dict_and_a_class_that_takes_only_names() -> None:
+    """The first record that came out failed, with an error of the class."""
+    wanted = [dict(zip(SCHEMA.names, record, strict=True)) for record in RECORDS]
+    for make, found in ((Typed, wanted), (Named, [Named(**record) for record in wanted])):
+        rows = RowSerializer(SCHEMA, record=make)
+        assert ways(rows, found) == [found] * 3
+        assert pickle.loads(pickle.dumps(rows)).loads(rows.dumps(RECORDS)) == found
 
 
 def test_named_tuples_are_whole() -> None:
@@ -166,6 +188,24 @@ def test_an_error_of_what_is_called_comes_through() -> None:
             read(rows.dumps([(7, "x")]))
 
 
+def test_stop_iteration_of_what_is_called_is_not_the_end() -> None:
+    """A loop ended there, as if there were no more records."""
+
+    def stops(*values: Any) -> Any:
+        raise StopIteration("too soon")
+
+    rows = RowSerializer(ATOMS, record=stops)
+    with pytest.raises(RuntimeError, match=r"StopIteration: too soon"):
+        list(rows.iter(rows.dumps([(7, "x")])))
+    with ShuffleEnvironment(segments=16) as env:
+        writer, (gate,) = env.exchange(rows)
+        writer.emit((7, "x"))
+        with pytest.raises(RuntimeError, match=r"StopIteration: too soon"), gate:
+            list(gate)
+        writer.abort()
+        assert env.stats()["segments_in_use"] == 0
+
+
 def test_it_travels_with_the_serializer() -> None:
     rows = pickle.loads(pickle.dumps(RowSerializer(SCHEMA, True, Point)))
     assert isinstance(rows.loads(rows.dumps(RECORDS[:1]))[0], Point)
@@ -176,5 +216,9 @@ def test_it_travels_with_the_serializer() -> None:
 def test_what_is_refused() -> None:
     with pytest.raises(SchemaError, match="Pair has 2 fields, the schema has 3"):
         RowSerializer(SCHEMA, record=Pair)
+    with pytest.raises(
+        SchemaError, match=r"record=Box cannot be called with the schema's fields id, name, at: too many"
+    ):
+        RowSerializer(SCHEMA, record=Box)
     with pytest.raises(SchemaError, match="not as 'dict'"):
         RowSerializer(SCHEMA, record="dict")  # type: ignore[arg-type]

@@ -146,6 +146,13 @@ class TestArrow:
         schema = Schema.of(**EVERY)
         assert Schema.from_arrow(schema.to_arrow()) == schema
 
+    def test_a_field_of_nulls_may_be_null(self) -> None:
+        """pyarrow said that it may not be non-nullable."""
+        pytest.importorskip("pyarrow", reason="Arrow schemas need pyarrow")
+        schema = Schema.of(n="null", v="list<null>").to_arrow()
+        assert schema.field("n").nullable
+        assert schema.field("v").type.value_field.nullable
+
     def test_names_of_items_are_of_no_account(self) -> None:
         pa = pytest.importorskip("pyarrow", reason="Arrow schemas need pyarrow")
         spark = pa.schema([pa.field("v", pa.list_(pa.field("element", pa.float32(), nullable=False)), nullable=False)])
