@@ -25,7 +25,7 @@ import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fastbuf.config import FLOW_CONTROLS
 from fastbuf.errors import AuthenticationError, ExchangeError, PeerLost, ProtocolError, SchemaMismatch, SequenceError
@@ -85,6 +85,22 @@ class Hello:
     port: int = 0  #: where the sender itself listens, at the address it connects from; 0: nowhere
     flush_ns: int = 0  #: buffer timeout; 0: the writer flushes after every record, negative: never
     flow_control: str = "credit"
+
+    @classmethod
+    def of(cls, partition: Any, gate_id: int, credentials: dict[str, Any], stream: int = 0, port: int = 0) -> Hello:
+        """What a partition says to that gate."""
+        return cls(
+            gate_id=gate_id,
+            channel=partition.channel,
+            epoch=credentials["epoch"],
+            fingerprint=credentials["fingerprint"],
+            segment_size=partition.segment_size,
+            nonce=fresh_nonce(),
+            stream=stream,
+            port=port,
+            flush_ns=partition.flush_ns,
+            flow_control=partition.config.flow_control,
+        )
 
     def pack(self) -> bytes:
         """The message's bytes."""

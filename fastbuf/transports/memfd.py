@@ -261,15 +261,7 @@ class MemfdTransport:
     def _connect(self, partition: Any, index: int, target: tuple[str, int, int], channel: dict[str, Any]) -> None:
         host, port, gate_id = target
         where = f"consumer {host}:{port}"
-        hello = hs.Hello(
-            gate_id=gate_id,
-            channel=partition.channel,
-            epoch=channel["epoch"],
-            fingerprint=channel["fingerprint"],
-            segment_size=partition.segment_size,
-            nonce=hs.fresh_nonce(),
-            flush_ns=partition.flush_ns,
-        )
+        hello = hs.Hello.of(partition, gate_id, channel)
         for name in names_for(host, port):
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
             sock.settimeout(partition.config.connect_timeout_s)

@@ -302,20 +302,6 @@ cdef class TcpTransport:
         # may.
         return (sock.getsockname()[0], self.listener.address[1]) < theirs
 
-    def _hello(self, ResultPartition partition, target, channel, stream, port=0):
-        return hs.Hello(
-            gate_id=target[2],
-            channel=partition.channel,
-            epoch=channel["epoch"],
-            fingerprint=channel["fingerprint"],
-            segment_size=partition.segment_size,
-            nonce=hs.fresh_nonce(),
-            flush_ns=partition.flush_ns,
-            flow_control=partition.config.flow_control,
-            stream=stream,
-            port=port,
-        )
-
     def _dial(self, ResultPartition partition, int index, target, channel, where, route, alone):
         """Opens the connection for this channel; returns its serial.  alone: other channels may not use it."""
         try:
@@ -331,7 +317,7 @@ cdef class TcpTransport:
                 route.dialling = port != 0
                 if port and route.came.is_set():
                     raise hs.Crossed(f"{where} has just dialled us")
-                hello = self._hello(partition, target, channel, 0, port)
+                hello = hs.Hello.of(partition, target[2], channel, port=port)
                 hs.greet(sock, hello, channel["secret"], where)
             except PeerLost as error:
                 if self.tls is not None and self.tls.refused(error.__cause__):
@@ -445,7 +431,7 @@ cdef class TcpTransport:
             stream = s.id
             command_init(&k, COMMAND_LEAVE)
             k.stream = s
-            greeting = hs.Greeting(self._hello(partition, target, channel, stream), channel["secret"], where)
+            greeting = hs.Greeting(hs.Hello.of(partition, target[2], channel, stream), channel["secret"], where)
             try:
                 # with the lock, so that stream numbers are sent in order
                 self._say(serial, stream, greeting.message)
