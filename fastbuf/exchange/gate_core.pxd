@@ -8,7 +8,7 @@ from fastbuf._native.atomics cimport fb_au32, fb_event
 from fastbuf._native.threads cimport pthread_mutex_t
 from fastbuf.exchange.doorbell cimport Bell
 from fastbuf.exchange.driver cimport Driver
-from fastbuf.exchange.failure cimport Failure
+from fastbuf.exchange.failure cimport Failure, FailureCode
 from fastbuf.exchange.input_channel cimport ChannelCounters, ChannelKind, InputChannel, ReadyBuffer, channel_fn
 from fastbuf.exchange.result_subpartition cimport EventBlob
 from fastbuf.flow.buffer_manager cimport GateBuffers
@@ -90,7 +90,7 @@ cdef void gate_wants(GateCore *g, InputChannel *c, uint32_t backlog) noexcept no
 cdef bint gate_take_recall(GateCore *g, InputChannel *c) noexcept nogil
 cdef int gate_take_back(GateCore *g, InputChannel *c, uint32_t n, uint32_t backlog) noexcept nogil
 cdef void gate_abort(GateCore *g) noexcept nogil
-cdef void gate_fail(GateCore *g, int code, const char *text, size_t length) noexcept nogil
+cdef void gate_fail(GateCore *g, FailureCode code, const char *text, size_t length) noexcept nogil
 # reader
 cdef uint32_t gate_take_ready(GateCore *g, ReadyBuffer *out, uint32_t most) noexcept nogil
 cdef void gate_release(GateCore *g, ReadyBuffer *done, uint32_t n) noexcept nogil

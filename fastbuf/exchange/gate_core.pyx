@@ -464,8 +464,8 @@ cdef inline void _cancel_channel(GateCore *g, InputChannel *c) noexcept nogil:
         c.cancel(c.connection)
 
 
-cdef void gate_fail(GateCore *g, int code, const char *text, size_t length) noexcept nogil:
-    failure_set(&g.failure, <FailureCode> code, text, length)
+cdef void gate_fail(GateCore *g, FailureCode code, const char *text, size_t length) noexcept nogil:
+    failure_set(&g.failure, code, text, length)
     gate_notify(g)
 
 

@@ -11,7 +11,7 @@ from fastbuf._native.atomics cimport *
 from fastbuf._native.sockets cimport close
 from fastbuf._native.threads cimport *
 from fastbuf.exchange.doorbell cimport Doorbell, bell_ring
-from fastbuf.exchange.failure cimport FAIL_ABORTED, FAIL_PEER_LOST, FAIL_PROTOCOL, failure_code, failure_set
+from fastbuf.exchange.failure cimport *
 from fastbuf.exchange.result_partition cimport ResultPartition
 from fastbuf.exchange.result_subpartition cimport Slot, Subpartition, sub_close, sub_forget_drainer
 from fastbuf.exchange.shared_block cimport *
@@ -45,12 +45,9 @@ def events_offset(slots):
 # ---- C level
 
 
-cdef void _fail(SharedLender *x, int code, const char *text) noexcept nogil:
+cdef void _fail(SharedLender *x, FailureCode code, const char *text) noexcept nogil:
     if x.failure != NULL:
-        if code == FAIL_PROTOCOL:
-            failure_set(x.failure, FAIL_PROTOCOL, text, strlen(text))
-        else:
-            failure_set(x.failure, FAIL_PEER_LOST, text, strlen(text))
+        failure_set(x.failure, code, text, strlen(text))
 
 
 cdef void _hear_reason(SharedLender *x) noexcept nogil:

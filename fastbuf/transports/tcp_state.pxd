@@ -16,7 +16,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from fastbuf._native.atomics cimport fb_au32, fb_au64, fb_event
 from fastbuf._native.threads cimport pthread_mutex_t
-from fastbuf.exchange.failure cimport Failure
+from fastbuf.exchange.failure cimport Failure, FailureCode
 from fastbuf.exchange.gate_core cimport GateCore
 from fastbuf.exchange.input_channel cimport InputChannel
 from fastbuf.exchange.result_subpartition cimport EventBlob, Subpartition
@@ -214,7 +214,7 @@ cdef Message *message_new(const void *text, uint32_t length) noexcept nogil
 cdef inline char *message_text(Message *message) noexcept nogil:
     return <char *> (message + 1)
 # streams of a connection
-cdef int connection_add(Connection *c, Stream *s, uint32_t id) noexcept nogil
+cdef void connection_add(Connection *c, Stream *s, uint32_t id) noexcept nogil
 cdef Stream *connection_find(Connection *c, uint32_t id) noexcept nogil
 cdef void connection_mark(Connection *c) noexcept nogil     # the loop is to run it
 cdef void stream_ready(Stream *s) noexcept nogil            # it may have frames to send
@@ -235,4 +235,4 @@ cdef void connection_lost(Connection *c, const char *why) noexcept nogil
 # The peer broke the protocol; s: the stream, if known.
 cdef void connection_violated(Connection *c, Stream *s, const char *what) noexcept nogil
 # Fails the gate of s with that text, and ends the connection: a peer that counts wrongly is not trusted.
-cdef void connection_refuted(Stream *s, int code, const char *text) noexcept nogil
+cdef void connection_refuted(Stream *s, FailureCode code, const char *text) noexcept nogil

@@ -7,7 +7,7 @@ from libc.string cimport memcpy, strlen, strncpy
 
 from fastbuf._native.atomics cimport fb_event_notify, fb_now_ns, fb_u32_store_release
 from fastbuf._native.sockets cimport EPOLL_CTL_DEL, SHUT_WR, close, epoll_ctl, epoll_event, shutdown
-from fastbuf.exchange.failure cimport FAIL_PEER_LOST, FAIL_PROTOCOL, failure_set
+from fastbuf.exchange.failure cimport FAIL_PEER_LOST, FAIL_PROTOCOL, FailureCode, failure_set
 from fastbuf.exchange.gate_core cimport *
 from fastbuf.exchange.result_subpartition cimport sub_close
 from fastbuf.flow.flow_control cimport Flow, flow_connection_init, flow_over
@@ -98,7 +98,7 @@ cdef void _grow(Connection *c) noexcept nogil:
     c.n_buckets = n
 
 
-cdef int connection_add(Connection *c, Stream *s, uint32_t id) noexcept nogil:
+cdef void connection_add(Connection *c, Stream *s, uint32_t id) noexcept nogil:
     """Adds the stream to the connection and to its loop."""
     cdef Registry *all = <Registry *> c.loop
     if c.streams >= c.n_buckets:
@@ -121,7 +121,6 @@ cdef int connection_add(Connection *c, Stream *s, uint32_t id) noexcept nogil:
     if s.next != NULL:
         s.next.previous = s
     all.streams = s
-    return 0
 
 
 cdef Stream *connection_find(Connection *c, uint32_t id) noexcept nogil:
@@ -318,7 +317,7 @@ cdef void connection_close(Connection *c) noexcept nogil:
         connection_mark(c)
 
 
-cdef void _tell(Connection *c, Stream *s, int code, const char *why) noexcept nogil:
+cdef void _tell(Connection *c, Stream *s, FailureCode code, const char *why) noexcept nogil:
     """Tells a stream's writer or gate, unless it has ended, that its peer was lost or broke the protocol."""
     cdef char text[TEXT]
     cdef bint lost = code == FAIL_PEER_LOST
@@ -330,7 +329,7 @@ cdef void _tell(Connection *c, Stream *s, int code, const char *why) noexcept no
                      c.peer, s.number, why)
         else:
             snprintf(text, TEXT, b"consumer %s (channel %u) broke the protocol: %s", c.peer, s.number, why)
-        failure_set(s.writer_failure, FAIL_PEER_LOST if lost else FAIL_PROTOCOL, text, strlen(text))
+        failure_set(s.writer_failure, code, text, strlen(text))
     elif s.gate != NULL and gate_channel_is_open(s.gate, s.channel):
         if lost:
             snprintf(text, TEXT,
@@ -338,10 +337,10 @@ cdef void _tell(Connection *c, Stream *s, int code, const char *why) noexcept no
                      c.peer, s.number, <unsigned long long> s.channel.counted.buffers, why)
         else:
             snprintf(text, TEXT, b"producer %s (channel %u) broke the protocol: %s", c.peer, s.number, why)
-        gate_fail(s.gate, FAIL_PEER_LOST if lost else FAIL_PROTOCOL, text, strlen(text))
+        gate_fail(s.gate, code, text, strlen(text))
 
 
-cdef void _end(Connection *c, int code, const char *why) noexcept nogil:
+cdef void _end(Connection *c, FailureCode code, const char *why) noexcept nogil:
     cdef uint32_t i
     cdef Stream *s
     if c.phase == PHASE_DEAD:
@@ -368,7 +367,7 @@ cdef void connection_violated(Connection *c, Stream *s, const char *what) noexce
         _end(c, FAIL_PROTOCOL, what)
 
 
-cdef void connection_refuted(Stream *s, int code, const char *text) noexcept nogil:
+cdef void connection_refuted(Stream *s, FailureCode code, const char *text) noexcept nogil:
     if s.gate != NULL:
         gate_fail(s.gate, code, text, strlen(text))
     _end(s.connection, FAIL_PEER_LOST, b"another channel of its connection miscounted or altered its buffers")
