@@ -20,10 +20,9 @@ from fastbuf.exchange.named_thread import start_thread
 from fastbuf.transports import handshake as hs
 from fastbuf.transports.applicant import Applicant, Refused
 from fastbuf.transports.socket_options import tune
-from fastbuf.transports.strangers import PROOF_TIME_S, TAKEN_IN, Stranger, Strangers
+from fastbuf.transports.strangers import PROOF_TIME_S, Stranger, Strangers, newcomers
 
 BACKLOG = 1024
-_PAUSE_S = 0.05
 _WANT_READ, _WANT_WRITE = (ssl.SSLWantReadError,), (ssl.SSLWantWriteError,)
 
 
@@ -168,17 +167,7 @@ class Listener:
     # ---- connections
 
     def _accept(self, selector: selectors.BaseSelector) -> None:
-        for _ in range(TAKEN_IN):
-            try:
-                sock, address = self._socket.accept()
-            except BlockingIOError:
-                return
-            except OSError:
-                # Most likely there are no file descriptors left.  The peer stays in the backlog, so select would return
-                # again at once.
-                time.sleep(_PAUSE_S)
-                return
-            sock.setblocking(False)
+        for sock, address in newcomers(self._socket):
             tune(sock)  # if the peer has closed it already, reading finds out
             stranger = _Stranger(sock, Applicant(self._desk.find_gate, 0, f"{address[0]}:{address[1]}"))
             stranger.shaken = self._tls is None

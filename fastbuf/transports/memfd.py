@@ -45,7 +45,7 @@ from fastbuf.memory.arena import Arena
 from fastbuf.transports import handshake as hs
 from fastbuf.transports.applicant import Applicant
 from fastbuf.transports.memfd_greeting import ANSWERED, CANNOT_MAP, ENDED, IS_THERE, Fds, greet, serve
-from fastbuf.transports.strangers import PROOF_TIME_S, TAKEN_IN, Stranger, Strangers
+from fastbuf.transports.strangers import PROOF_TIME_S, Stranger, Strangers, newcomers
 
 COLLECT_S = 0.05  # how often returned segments are collected while no writer of this process requests one
 PING_ASKS, PING_ANSWERS = b"?", b"!"
@@ -368,10 +368,7 @@ class MemfdTransport:
         """Remove it from the list and take back a writer's segments (all if its pool ends or the reader is dead)."""
         if isinstance(line.end, SharedWriter):
             line.end.drop()
-        for descriptor in (line.sock, line.pidfd):
-            with contextlib.suppress(KeyError, ValueError):
-                self._selector.unregister(descriptor)
-        line.close()
+        self._hang_up(line)
         line.gate = None
         if line in self._lines:
             self._lines.remove(line)
@@ -446,30 +443,20 @@ class MemfdTransport:
                 if descriptor is line.sock and line.hear():
                     continue
                 line.lost("the process has ended" if descriptor == line.pidfd else "the connection was closed")
-                self._line_ended(line)
+                self._hang_up(line)
+                # A writer's line stays until its partition is detached: the partition points into the block.
+                if not isinstance(line.end, SharedWriter):
+                    self._lines.remove(line)
 
-    def _line_ended(self, line: _Line) -> None:
-        # A writer's line stays on the list until its partition is detached: the partition points into the block.
+    def _hang_up(self, line: _Line) -> None:
         for descriptor in (line.sock, line.pidfd):
             with contextlib.suppress(KeyError, ValueError):
                 self._selector.unregister(descriptor)
         line.close()
-        if not isinstance(line.end, SharedWriter):
-            self._lines.remove(line)
 
     def _accept(self) -> None:
         assert self._listening is not None
-        for _ in range(TAKEN_IN):
-            try:
-                sock, _ = self._listening.accept()
-            except BlockingIOError:
-                return
-            except OSError:
-                # Most likely there are no file descriptors left.  The peer stays in the backlog, so select would return
-                # again at once.
-                time.sleep(COLLECT_S)
-                return
-            sock.setblocking(False)
+        for sock, _ in newcomers(self._listening):
             stranger = _Stranger(sock, Applicant(self._find_gate, 0, f"process {_pid(sock)}"))
             loser = self.strangers.enter(stranger)
             self._selector.register(sock, selectors.EVENT_READ, stranger)

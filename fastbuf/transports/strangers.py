@@ -9,18 +9,36 @@ that has fewer places.
 from __future__ import annotations
 
 import logging
+import socket
 import time
 from collections import Counter
 from collections.abc import Hashable, Iterator
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 PLACES = 64  #: for callers from addresses that proved a secret, and as many for all others
 PROOF_TIME_S = 10.0
 TAKEN_IN = 16  #: accepted at once before existing connections are handled again
+_PAUSE_S = 0.05
 KNOWN_ADDRESSES = 1024  #: addresses remembered
 WARN_EVERY_S = 60.0
 
 log = logging.getLogger("fastbuf")
+
+
+def newcomers(listening: socket.socket) -> Iterator[tuple[socket.socket, Any]]:
+    """Accept connections that wait, `TAKEN_IN` at the most; yields each, which does not block, and its address."""
+    for _ in range(TAKEN_IN):
+        try:
+            sock, address = listening.accept()
+        except BlockingIOError:
+            return
+        except OSError:
+            # Most likely there are no file descriptors left.  The peer stays in the backlog, so select would return
+            # again at once.
+            time.sleep(_PAUSE_S)
+            return
+        sock.setblocking(False)
+        yield sock, address
 
 
 class Stranger:

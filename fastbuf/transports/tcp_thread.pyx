@@ -203,24 +203,21 @@ cdef class IoThread:
         self._free()
 
     def _free(self):
-        cdef Connection *c = self.loop.all.connections
-        cdef Connection *next_connection
-        cdef Stream *s = self.loop.all.streams
-        cdef Stream *next_stream
-        cdef Message *message = self.loop.all.inbox
-        cdef Message *next_message
-        while c != NULL:
-            next_connection = c.next
+        cdef Connection *c
+        cdef Stream *s
+        cdef Message *message
+        while self.loop.all.connections != NULL:
+            c = self.loop.all.connections
+            self.loop.all.connections = c.next
             connection_free(c)
-            c = next_connection
-        while s != NULL:
-            next_stream = s.next
+        while self.loop.all.streams != NULL:
+            s = self.loop.all.streams
+            self.loop.all.streams = s.next
             stream_free(s)
-            s = next_stream
-        while message != NULL:
-            next_message = message.next
+        while self.loop.all.inbox != NULL:
+            message = self.loop.all.inbox
+            self.loop.all.inbox = message.next
             free(message)
-            message = next_message
         for fd in (self.loop.epoll_fd, self.loop.event_fd, self.loop.all.inbox_fd):
             if fd >= 0:
                 close(fd)
