@@ -434,12 +434,12 @@ cdef class RecordWriter(BatchWriter):
         self._let_go()
 
     def _let_go(self):
-        if self.scatter is not None:
-            self.scatter.end()
         self.in_batch = False
         self.spill_left = 0
         self.spill_tail = None
         self.partition.environment.release_partition(self.partition)
+        if self.scatter is not None:        # only now: another thread may have been encoding the batch until here
+            self.scatter.end()
 
     def __reduce__(self):
         raise TypeError("a RecordWriter belongs to its process and cannot be copied: make one in the other process, "

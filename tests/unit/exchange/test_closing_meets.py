@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import select
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 import fastbuf as fb
@@ -163,3 +166,32 @@ def test_messages_are_asked_for_after_the_end(env: fb.ShuffleEnvironment) -> Non
     transport: Any = env.transport("tcp")
     env.close()
     assert transport.messages() == []
+
+
+def test_an_abort_frees_a_batch_only_after_whoever_encodes_it(
+    env: fb.ShuffleEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may come from another thread, while the writer's reads the batch without the GIL: it was freed under it."""
+    order: list[str] = []
+
+    class Source:
+        """A batch that only the writer holds."""
+
+        def __arrow_c_array__(self, requested_schema: object = None) -> Any:
+            values = np.arange(20_000)
+            weakref.finalize(values, order.append, "freed")
+            column = pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
+            return pa.record_batch({"n": column}).__arrow_c_array__()
+
+    def release(partition: Any) -> None:  # waits first until nobody encodes
+        fb.ShuffleEnvironment.release_partition(env, partition)
+        order.append("released")
+
+    monkeypatch.setattr(env, "release_partition", release)
+    schema = fb.Schema.of(n="int64")
+    writer, gates = env.exchange(fb.ColumnarSerializer(schema), consumers=2, selector=fb.hash_by("n"))
+    assert not writer.try_emit_batch(Source())
+    writer.abort()
+    assert order == ["released", "freed"]
+    for gate in gates:
+        gate.close()
