@@ -25,6 +25,7 @@ from hashlib import blake2b
 from keyword import iskeyword
 from typing import Any
 
+from fastbuf.checks import instance
 from fastbuf.errors import SchemaError
 
 INTEGERS = frozenset(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
@@ -116,7 +117,7 @@ class DataType:
             _check_names(self.children, "a struct")
         elif names is None and self.children:
             raise SchemaError(f"{kind} has no children")
-        if kind == "map" and self.children[0].nullable:
+        if kind == "map" and (self.children[0].nullable or self.children[0].type.kind == "null"):
             raise SchemaError("the keys of a map cannot be nullable")
         if kind == "dictionary" and self.children[0].type.kind not in INTEGERS:
             raise SchemaError(f"the index of a dictionary is an integer, not {self.children[0].type}")
@@ -225,14 +226,22 @@ class Schema:
         **named : str, DataType, Field or pyarrow.DataType
             The text of the type, with ``?`` at the end if nullable.
         """
-        pairs = list(fields.items()) if isinstance(fields, Mapping) else list(fields)
+        try:
+            pairs = [(name, spec) for name, spec in (fields.items() if isinstance(fields, Mapping) else fields)]
+        except (TypeError, ValueError) as error:
+            raise SchemaError(
+                f"fields is {fields!r:.80}: it must be a mapping of names to types, or pairs of a name and a type"
+            ) from error
         return cls(_field_of(name, spec) for name, spec in [*pairs, *named.items()])
 
     @classmethod
     def from_arrow(cls, schema: Any) -> Schema:
         """Schema of a ``pyarrow.Schema`` (metadata is dropped; an extension type raises an error that names it)."""
+        import pyarrow as pa
+
         from fastbuf.serializers.schema_arrow import field_from_arrow
 
+        instance("schema", schema, pa.Schema)
         return cls(field_from_arrow(field, field.name) for field in schema)
 
     @classmethod
