@@ -122,6 +122,7 @@ cdef class BatchWriter(LongRecordWriter):
             if news:
                 continue
             key = fb_event_prepare(self.partition.core.event)
+            self.partition.check()      # if it was closed meanwhile, its stream may be gone
             if (self.pump_batch() if self.in_batch else self.pump_spill()):
                 return 0
             self.partition.wait(key, -1, &since, &seen)

@@ -4,6 +4,7 @@
 """
 
 import random
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -54,7 +55,8 @@ cdef class ChannelSelector:
 
 cdef object _renamed(object partitions, object only, int n):
     # Maps a partition to its subpartition: its place in `only`, else n, which is dropped.
-    if not isinstance(partitions, int) or len(only) != n or list(only) != sorted(set(only)):
+    if not isinstance(partitions, int) or not isinstance(only, Sequence) or len(only) != n or \
+            list(only) != sorted(set(only)):
         raise ConfigError(f"only={only!r} with partitions={partitions!r}: only must have one partition for each of the "
                           f"{n} consumers, ascending, and partitions must be the number of all partitions")
     if n and not 0 <= min(only) <= max(only) < partitions:
@@ -228,6 +230,9 @@ cdef class _FirstFree(ChannelSelector):
 
     def __reduce__(self):
         return first_free, ()
+
+    def __repr__(self):
+        return "first_free()"
 
     cdef int attach(self, ResultPartition partition) except -1:
         if partition.stage != partition.subs:

@@ -3,6 +3,7 @@
 import os
 import sys
 import threading
+from collections.abc import Mapping
 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
@@ -36,7 +37,7 @@ from fastbuf.memory.pool_waking cimport local_set_listener
 from fastbuf.serializers.row cimport RowSerializer
 from fastbuf.serializers.serializer cimport Serializer
 
-from fastbuf.checks import MOST_SEGMENTS, timeout_or_none, whole
+from fastbuf.checks import MOST_SEGMENTS, instance, timeout_or_none, whole
 from fastbuf.config import FLOW_CONTROLS
 from fastbuf.errors import (
     ConfigError,
@@ -199,7 +200,9 @@ cdef class InputGate:
         """
         if fb_u32_load_acquire(&self.is_closed):
             return
-        self.sealed = {int(channel): int(buffers) for channel, buffers in totals.items()}
+        instance("totals", totals, Mapping)
+        self.sealed = {whole("channel", channel, 0, (1 << 32) - 1): whole("buffers", buffers, 0, (1 << 64) - 1)
+                       for channel, buffers in totals.items()}
         if not self.freed:      # another thread may have closed it while the totals were read
             gate_notify(self.core)
 

@@ -36,7 +36,7 @@ cdef class RecordWriter(BatchWriter):
     Writes one producer's records to all consumers.
 
     Made by :meth:`ShuffleEnvironment.create_result_partition` or :meth:`ShuffleEnvironment.exchange`.
-    One thread at a time.
+    One thread at a time.  If it is dropped before it was closed, its consumers fail.
     """
 
     def __init__(self, ResultPartition partition, Serializer serializer, ChannelSelector selector):

@@ -13,7 +13,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from fastbuf.errors import FastbufError
+from fastbuf.checks import instance
+from fastbuf.checks import port as checked_port
+from fastbuf.errors import ConfigError, FastbufError
 from fastbuf.exchange.named_thread import start_thread
 from fastbuf.json_frames import FRAME_BYTES, Unpacker, pack, same
 from fastbuf.monitor.figures import ended
@@ -97,6 +99,10 @@ class Monitor:
         secret
             What processes must prove to know; default: 32 random bytes.
         """
+        instance("host", host, str)
+        port = checked_port("port", port)
+        if secret is not None and not isinstance(secret, (bytes, bytearray)):  # the message must not show its value
+            raise ConfigError(f"secret is of type {type(secret).__name__}: it must be bytes")
         monitor = cls()
         monitor._listener = socket.create_server((host, port))
         monitor._wake = socket.socketpair()

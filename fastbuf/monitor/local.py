@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
+from fastbuf.checks import instance
 from fastbuf.errors import AuthenticationError, ConfigError, PeerLost, ProtocolError
 from fastbuf.exchange.address import gate_key
 from fastbuf.exchange.input_gate import InputGate
@@ -185,6 +186,7 @@ class EnvironmentMonitor:
         AuthenticationError
             The monitor has another secret.
         """
+        instance("address", address, MonitorAddress)
         if self._socket is not None:
             raise ConfigError("this environment reports to a monitor already")
         made = _introduced(address)

@@ -8,6 +8,7 @@ from hashlib import blake2b
 from keyword import iskeyword
 from typing import Any
 
+from fastbuf.checks import instance
 from fastbuf.errors import SchemaError
 from fastbuf.serializers.schema_classes import fields_from_class
 from fastbuf.serializers.schema_numpy import dtype_from_fields, fields_from_numpy
@@ -48,14 +49,22 @@ class Schema:
         **named : str, DataType, Field or pyarrow.DataType
             The text of the type, with ``?`` at the end if nullable.
         """
-        pairs = list(fields.items()) if isinstance(fields, Mapping) else list(fields)
+        try:
+            pairs = [(name, spec) for name, spec in (fields.items() if isinstance(fields, Mapping) else fields)]
+        except (TypeError, ValueError) as error:
+            raise SchemaError(
+                f"fields is {fields!r:.80}: it must be a mapping of names to types, or pairs of a name and a type"
+            ) from error
         return cls(_field_of(name, spec) for name, spec in [*pairs, *named.items()])
 
     @classmethod
     def from_arrow(cls, schema: Any) -> Schema:
         """Schema of a ``pyarrow.Schema`` (metadata is dropped; an extension type raises an error that names it)."""
+        import pyarrow as pa
+
         from fastbuf.serializers.schema_arrow import field_from_arrow
 
+        instance("schema", schema, pa.Schema)
         return cls(field_from_arrow(field, field.name) for field in schema)
 
     @classmethod

@@ -113,7 +113,7 @@ class DataType:
             check_names(self.children, "a struct")
         elif names is None and self.children:
             raise SchemaError(f"{kind} has no children")
-        if kind == "map" and self.children[0].nullable:
+        if kind == "map" and (self.children[0].nullable or self.children[0].type.kind == "null"):
             raise SchemaError("the keys of a map cannot be nullable")
         if kind == "dictionary" and self.children[0].type.kind not in INTEGERS:
             raise SchemaError(f"the index of a dictionary is an integer, not {self.children[0].type}")

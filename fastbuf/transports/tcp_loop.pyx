@@ -355,7 +355,7 @@ cdef void _stop(IoLoop *loop, int64_t now) noexcept nogil:
     """All streams were detached before; peers still get the last frames, if they are quick."""
     cdef Connection *c
     loop.stop_at_ns = now + LAST_WORDS_NS
-    loop_run(loop, True, False)
+    loop_run(loop, False, False)        # frees none: another thread may have the seat, and events of one
     c = loop.all.connections
     while c != NULL:
         connection_close(c)

@@ -68,6 +68,7 @@ def test_texts_of_serializers_and_selectors() -> None:
         fb.hash_by("id", partitions=4, only=[1, 3]),
         fb.rescale(0, 2),
         fb.broadcast(),
+        fb.first_free(),
         fb.shuffle(seed=3),
     ):
         again = eval(repr(thing), {**vars(fb)})  # our own text

@@ -287,3 +287,31 @@ def test_a_consumer_and_a_batch_that_are_none(env: fb.ShuffleEnvironment) -> Non
         writer.close()
         for gate in gates:
             gate.close()
+
+
+WRONG = ("x", b"x", -1, HUGE, math.nan, 1.5, [None], object(), True, lambda: 0)
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: f"{wrong!r:.12}")
+def test_what_is_of_another_kind_is_named(env: fb.ShuffleEnvironment, wrong: Any) -> None:
+    """Errors of Python's own named neither the argument nor what it takes."""
+    gate = env.create_input_gate(ROWS)
+    with fb.Monitor() as monitor:
+        for name, call in {
+            "totals": lambda: gate.seal(wrong),
+            "channel": lambda: gate.seal({wrong: 1}) if isinstance(wrong, float) else gate.block(wrong),
+            "address": lambda: env.monitor.report_to(wrong),
+            "port": lambda: fb.Monitor.listen(port=wrong),
+            "only": lambda: env.exchange(ROWS, selector=fb.hash_by("id", partitions=4, only=wrong)),
+            "fields": lambda: fb.Schema.of(wrong),
+            "schema": lambda: fb.Schema.from_arrow(wrong),
+            "serializer": lambda: env.exchange(wrong),
+            "config": lambda: env.exchange(ROWS, config=wrong),
+            "partitions": lambda: env.exchange(ROWS, selector=fb.hash_by("id", partitions=wrong)),
+        }.items():
+            if (name == "partitions" and wrong is True) or (name == "only" and wrong in ("x", [None])):
+                continue  # True is 1, as there are consumers; the items of only are not looked at
+            with pytest.raises((ConfigError, fb.SchemaError), match=name):
+                call()
+        monitor.close()
+    gate.close()

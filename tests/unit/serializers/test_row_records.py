@@ -216,9 +216,7 @@ def test_it_travels_with_the_serializer() -> None:
 def test_what_is_refused() -> None:
     with pytest.raises(SchemaError, match="Pair has 2 fields, the schema has 3"):
         RowSerializer(SCHEMA, record=Pair)
-    with pytest.raises(
-        SchemaError, match=r"record=Box cannot be called with the schema's fields id, name, at: too many"
-    ):
+    with pytest.raises(SchemaError, match=r"record=Box cannot be called with .* fields id, name, at: too many"):
         RowSerializer(SCHEMA, record=Box)
     with pytest.raises(SchemaError, match="not as 'dict'"):
         RowSerializer(SCHEMA, record="dict")  # type: ignore[arg-type]
