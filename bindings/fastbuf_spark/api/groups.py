@@ -125,6 +125,7 @@ class Grouped:
     _conf: ShuffleConf | None
     _make: Callable[..., Any] = shuffle  #: makes the shuffle: a DataFrame, or a stage of a pipeline
     _numbered: bool = False  #: rows of ``_df`` say what ``_before`` reads, and each partition has one
+    _sent: Any = None  #: sent instead of the verb's function: as it was when a pipeline's verb was called
 
     def apply_in_arrow(self, func: Callable[..., Any], schema: StructType | str) -> DataFrame:
         """Call a function with each group, as Spark's ``applyInArrow`` does.
@@ -151,7 +152,7 @@ class Grouped:
         with_key = argument_count(func, (1, 2), "(data) or (key, data)") == 2
         result = struct_type(schema)
         made = self._arrow(result)
-        verb = ArrowVerb(func, with_key, streams, made, self._by_name())
+        verb = ArrowVerb(self._sent or func, with_key, streams, made, self._by_name())
         return self._run(verb, func, result, lambda groups: groups.applyInArrow(func, result))
 
     def apply_in_pandas(self, func: Callable[..., Any], schema: StructType | str) -> DataFrame:
@@ -177,7 +178,7 @@ class Grouped:
         streams = _form(func, infer_group_pandas_eval_type_from_func, PythonEvalType.SQL_GROUPED_MAP_PANDAS_ITER_UDF)
         with_key = argument_count(func, (1, 2), "(data) or (key, data)") == 2
         result = struct_type(schema)
-        verb = PandasVerb(func, with_key, streams, self._pandas_rules(result))
+        verb = PandasVerb(self._sent or func, with_key, streams, self._pandas_rules(result))
         return self._run(verb, func, result, lambda groups: groups.applyInPandas(func, result), no_converters())
 
     def apply_in_polars(self, func: Callable[..., Any], schema: StructType | str) -> DataFrame:
@@ -204,7 +205,7 @@ class Grouped:
         streams = _streams_polars(func)
         with_key = argument_count(func, (1, 2), "(data) or (key, data)") == 2
         result = struct_type(schema)
-        verb = PolarsVerb(func, with_key, streams, self._arrow(result), self._by_name())
+        verb = PolarsVerb(self._sent or func, with_key, streams, self._arrow(result), self._by_name())
         found = self._found()
         if found.by_spark:
             raise SchemaError(f"apply_in_polars cannot run: {found.by_spark}; use apply_in_arrow, or another key")
