@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -134,6 +134,55 @@ def test_types(spark: Any, placed: Placed, mode: str) -> None:
     got = placed(fbs.repartition(df, 2, *keys, mode=mode))
     assert got.schema.equals(want.schema)
     assert got.equals(want)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_functions_see_the_schema_that_spark_shows_them(spark: Any, mode: str) -> None:
+    """To the names of what is in lists and maps, comments of columns, and what marks a variant."""
+
+    def described(field: pa.Field) -> str:
+        kind = field.type
+        inner = [described(kind.field(i)) for i in range(kind.num_fields)]
+        metadata = str(field.metadata).replace(" ", "")  # it has JSON
+        return f"{field.name}: {kind.id} {inner or kind} {field.nullable} {metadata}"
+
+    def seen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            assert all(c.type.equals(f.type, check_metadata=True) for c, f in zip(batch, batch.schema, strict=True))
+            yield pa.record_batch({"seen": ["\n".join(map(described, batch.schema))]})
+
+    def unnamed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Lists as Arrow names what is in them."""
+        for batch in batches:
+            yield batch.set_column(2, "v", batch["v"].cast(pa.list_(pa.int64())))
+
+    df = (
+        spark.range(0, 100, 1, 2)
+        .selectExpr(
+            "id as k",
+            "map('x', array(id), 'y', null) m",
+            "array(id, null) v",
+            "array(named_struct('a', array(timestamp_micros(id)), 'b', cast(id as decimal(9, 2)))) n",
+            "parse_json('[1]') j",
+            "make_dt_interval(1, 2, 3, 4) i",
+        )
+        .withMetadata("k", {"comment": "a key"})
+    )
+    result = "seen string"
+
+    def shown(made: Any) -> set[str]:
+        return {row.seen for row in made.collect()}
+
+    (want,) = shown(df.repartition(2, "k").mapInArrow(seen, result))
+    assert "element" in want
+    assert "akey" in want
+    assert shown(fbs.map_in_arrow(df, seen, result, keys="k", num_partitions=2, mode=mode)) == {want}
+    behind = fbs.map_in_arrow(
+        df, seen, result, keys="k", num_partitions=2, before=unnamed, before_schema=df.schema, mode=mode
+    )
+    chained = fbs.pipeline(df).map_in_arrow(unnamed, df.schema).map_in_arrow(seen, result)
+    (want,) = shown(df.mapInArrow(unnamed, df.schema).mapInArrow(seen, result))
+    assert (shown(behind), shown(chained.to_df())) == ({want}, {want})
 
 
 @pytest.mark.parametrize("mode", MODES)
