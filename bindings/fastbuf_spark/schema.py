@@ -185,7 +185,8 @@ def _has_wide_decimal(field: Field) -> bool:
 
 def session_zone(spark: Any) -> str:
     """The time zone of a session (classic or Connect)."""
-    return spark.conf.get("spark.sql.session.timeZone", DEFAULT_ZONE) or DEFAULT_ZONE
+    # Without a default of our own: if none is set it is that of Spark's process
+    return str(spark.conf.get("spark.sql.session.timeZone"))
 
 
 def large_types(spark: Any) -> bool:

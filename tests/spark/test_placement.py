@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 import stages
@@ -183,6 +184,26 @@ def test_functions_see_the_schema_that_spark_shows_them(spark: Any, mode: str) -
     chained = fbs.pipeline(df).map_in_arrow(unnamed, df.schema).map_in_arrow(seen, result)
     (want,) = shown(df.mapInArrow(unnamed, df.schema).mapInArrow(seen, result))
     assert (shown(behind), shown(chained.to_df())) == ({want}, {want})
+
+
+def test_a_session_without_a_time_zone_has_that_of_sparks_process(spark: Any) -> None:
+    """pandas functions get and give times of that zone."""
+
+    def hours(frame: pd.DataFrame) -> pd.DataFrame:
+        return pd.DataFrame({"hour": frame["t"].dt.hour, "t": frame["t"]})
+
+    name, zones = "spark.sql.session.timeZone", spark._jvm.java.util.TimeZone
+    before, own = spark.conf.get(name), zones.getDefault()
+    try:
+        spark.conf.unset(name)
+        zones.setDefault(zones.getTimeZone("Asia/Tokyo"))
+        df = spark.range(1).selectExpr("id as k", "timestamp_seconds(id) as t")
+        want = df.groupBy("k").applyInPandas(hours, "hour int, t timestamp").selectExpr("hour", "unix_seconds(t)")
+        got = fbs.group_by(df, "k", num_partitions=1).apply_in_pandas(hours, "hour int, t timestamp")
+        assert got.selectExpr("hour", "unix_seconds(t)").collect() == want.collect() == [(9, 0)]
+    finally:
+        zones.setDefault(own)
+        spark.conf.set(name, before)
 
 
 @pytest.mark.parametrize("mode", MODES)
