@@ -95,7 +95,7 @@ class BatchCodec:
     def serializer(self, checksum: bool) -> Any:
         import fastbuf as fb
 
-        return fb.ColumnarSerializer(fb.Schema.from_arrow(self.schema), checksum=checksum)
+        return fb.ColumnarSerializer(self.schema, checksum=checksum)
 
     def sender(self, partitions: int, wanted: Sequence[int], producer: int, empty: Empty | None = None) -> Sender:
         return BatchSender(self, partitions, None if len(wanted) == partitions else tuple(wanted), producer, empty)
@@ -114,11 +114,9 @@ class BatchCodec:
             yield made if self.shown is None else made.rename_columns(self.schema.names)
 
     def opened(self, polled: Any) -> Iterable[pa.RecordBatch]:
-        # Nested types are sent with Arrow's field names; the user gets Spark's
         if self.shown is None or self.whole:
-            return (conform(polled, self.schema, "the exchange"),)
-        seen = polled.select(list(range(len(self.shown)))).rename_columns(self.shown.names)
-        return (conform(seen, self.shown, "the exchange"),)
+            return (polled,)
+        return (polled.select(list(range(len(self.shown)))).rename_columns(self.shown.names),)
 
     def count(self, item: pa.RecordBatch) -> int:
         return int(item.num_rows)

@@ -80,10 +80,9 @@ def _arrow_schema(schema: StructType, zone: str, large: bool) -> pa.Schema:
     known = inspect.signature(to_arrow_schema).parameters
     options: dict[str, Any] = {"prefers_large_types": True} if large and "prefers_large_types" in known else {}
     if "timezone" in known:
-        made = to_arrow_schema(schema, timezone=zone, **options)
-    else:  # before Spark 4.3 it always returned UTC, though the JVM's batches have the session's time zone
-        made = pa.schema([_in_zone(field, zone) for field in to_arrow_schema(schema, **options)])
-    return pa.schema([field.remove_metadata() for field in made])
+        return to_arrow_schema(schema, timezone=zone, **options)
+    # Before Spark 4.3 it always returned UTC, though the JVM's batches have the session's time zone
+    return pa.schema([_in_zone(field, zone) for field in to_arrow_schema(schema, **options)])
 
 
 def not_carried(schema: StructType, arrow: pa.Schema) -> str:
@@ -186,7 +185,8 @@ def _has_wide_decimal(field: Field) -> bool:
 
 def session_zone(spark: Any) -> str:
     """The time zone of a session (classic or Connect)."""
-    return spark.conf.get("spark.sql.session.timeZone", DEFAULT_ZONE) or DEFAULT_ZONE
+    # Without a default of our own: if none is set it is that of Spark's process
+    return str(spark.conf.get("spark.sql.session.timeZone"))
 
 
 def large_types(spark: Any) -> bool:
@@ -229,8 +229,8 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema, whose: str) -> pa.RecordBa
 
     if not isinstance(batch, pa.RecordBatch):
         raise SchemaMismatch(f"{whose} gave a {type(batch).__name__}: it must give pyarrow.RecordBatch objects")
-    tagged = any(_tagged(field.type) for field in schema)
-    if not tagged and batch.schema.equals(schema):
+    # With metadata: else names of the fields within lists count as equal, and so do Spark's marks of variants
+    if batch.schema.equals(schema, check_metadata=True):
         return batch
     if batch.num_columns != len(schema):
         raise SchemaMismatch(f"{whose} gave columns {batch.schema.names}; its schema has {schema.names}")
@@ -239,8 +239,7 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema, whose: str) -> pa.RecordBa
         if not field.nullable and column.null_count:
             raise SchemaMismatch(f"{whose} gave {column.null_count} nulls in column {field.name}, which allows none")
         try:
-            same = column.type.equals(field.type, check_metadata=_tagged(field.type))
-            if not same:
+            if not column.type.equals(field.type, check_metadata=True):
                 named = _named(column.type, field.type)
                 column = (column if column.type.equals(named) else column.view(named)).cast(field.type)
             columns.append(column)
@@ -277,11 +276,6 @@ def _named(given: pa.DataType, wanted: pa.DataType) -> pa.DataType:
         if is_list(given) and hasattr(wanted, "value_field"):
             return list_of(named(given.value_field, wanted.value_field))
     return given
-
-
-def _tagged(kind: pa.DataType) -> bool:
-    """Whether Spark marks the type by metadata of its fields, as for variants and geometries."""
-    return any(bool(kind.field(i).metadata) or _tagged(kind.field(i).type) for i in range(kind.num_fields))
 
 
 def renaming(func: BatchFunction, names: Iterable[str]) -> BatchFunction:

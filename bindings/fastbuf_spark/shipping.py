@@ -47,15 +47,18 @@ class Shipped:
 class AsItIs:
     """An object as it is now, whatever its variables are later; unpickling gives the object itself.
 
-    Spark's own verbs pickle their functions when they are called, but producers are pickled in each action.
+    Spark's own verbs pickle their functions when they are called, but a pipeline's are shipped when it is built, and
+    producers in each action.  ``sc``: None for Spark Connect, which has no broadcast variables.
     """
 
     def __init__(self, sc: Any, what: Any) -> None:
         from pyspark.serializers import CloudPickleSerializer
 
         self._pickled = CloudPickleSerializer().dumps(what)
-        self._broadcasts = list(sc._pickled_broadcast_vars)
-        sc._pickled_broadcast_vars.clear()
+        self._broadcasts: list[Any] = []
+        if sc is not None:
+            self._broadcasts = list(sc._pickled_broadcast_vars)
+            sc._pickled_broadcast_vars.clear()
 
     def __reduce__(self) -> tuple[Any, ...]:
         for broadcast in self._broadcasts:

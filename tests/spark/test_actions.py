@@ -185,3 +185,59 @@ def test_two_actions_at_once_are_two_runs(spark: Any) -> None:
     made = fbs.repartition(numbers(spark, 20_000), 1, "k", mode="pipelined")
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(lambda _: made.count(), range(2))) == [20_000, 20_000]
+
+
+def test_producers_have_the_properties_of_the_action(spark: Any) -> None:
+    """Not those of the moment when the shuffle was planned."""
+    names = ("spark.jobGroup.id", "spark.scheduler.pool", "mine")
+
+    def seen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        list(batches)
+        context: Any = TaskContext.get()
+        tags = [tag for tag in context.getLocalProperty("spark.job.tags").split(",") if tag in ("early", "late")]
+        yield pa.record_batch({"seen": [str([*map(context.getLocalProperty, names), *tags])]})
+
+    sc = spark.sparkContext
+    try:
+        for moment in ("early", "late"):
+            sc.setJobGroup(moment, "a test")
+            sc.setLocalProperty("spark.scheduler.pool", moment)
+            sc.setLocalProperty("mine", moment)
+            sc.clearJobTags()
+            sc.addJobTag(moment)
+            if moment == "early":
+                made = fbs.map_in_arrow(
+                    numbers(spark, 10),
+                    stages.identity,
+                    "seen string",
+                    keys="seen",
+                    num_partitions=1,
+                    before=seen,
+                    before_schema="seen string",
+                    mode="pipelined",
+                )
+        assert {row.seen for row in made.collect()} == {str(["late"] * 4)}
+    finally:
+        for name in (*names, "spark.job.description"):
+            sc.setLocalProperty(name, None)
+        sc.clearJobTags()
+
+
+def test_accumulators_have_counted_all_when_the_action_ends(spark: Any) -> None:
+    """As in Spark, though the producers are a job of their own."""
+    seen = spark.sparkContext.accumulator(0)
+
+    def counted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            seen.add(batch.num_rows)
+            yield batch
+
+    df = numbers(spark, 5_000)
+    made = fbs.map_in_arrow(
+        df, stages.identity, df.schema, keys="k", num_partitions=1, before=counted, before_schema=df.schema
+    )
+    for times in range(1, 6):
+        assert made.count() == 5_000
+        assert seen.value == times * 5_000

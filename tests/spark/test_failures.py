@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -99,6 +100,17 @@ def test_a_batch_of_another_schema_names_the_columns(spark: Any) -> None:
             yield batch.append_column("identity", batch["id"])
 
     fails_soon(shuffled(numbers(spark), "pipelined", before=other).count, "['k', 'id', 'identity']", "['k', 'id']")
+
+
+def test_a_function_that_exits_says_so(spark: Any) -> None:
+    def exits(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield next(batches)
+        sys.exit(WORDS)
+
+    text = in_time(SOON_S, lambda: failure(shuffled(numbers(spark), "pipelined", before=exits).count))
+    assert f"SystemExit: {WORDS}" in text
+    assert "vanished" not in text
+    still_works(spark, "pipelined")
 
 
 @pytest.mark.parametrize("side", ["before", "func"])

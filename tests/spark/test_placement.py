@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 import stages
@@ -137,6 +138,75 @@ def test_types(spark: Any, placed: Placed, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_functions_see_the_schema_that_spark_shows_them(spark: Any, mode: str) -> None:
+    """To the names of what is in lists and maps, comments of columns, and what marks a variant."""
+
+    def described(field: pa.Field) -> str:
+        kind = field.type
+        inner = [described(kind.field(i)) for i in range(kind.num_fields)]
+        metadata = str(field.metadata).replace(" ", "")  # it has JSON
+        return f"{field.name}: {kind.id} {inner or kind} {field.nullable} {metadata}"
+
+    def seen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            assert all(c.type.equals(f.type, check_metadata=True) for c, f in zip(batch, batch.schema, strict=True))
+            yield pa.record_batch({"seen": ["\n".join(map(described, batch.schema))]})
+
+    def unnamed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Lists as Arrow names what is in them."""
+        for batch in batches:
+            yield batch.set_column(2, "v", batch["v"].cast(pa.list_(pa.int64())))
+
+    df = (
+        spark.range(0, 100, 1, 2)
+        .selectExpr(
+            "id as k",
+            "map('x', array(id), 'y', null) m",
+            "array(id, null) v",
+            "array(named_struct('a', array(timestamp_micros(id)), 'b', cast(id as decimal(9, 2)))) n",
+            "parse_json('[1]') j",
+            "make_dt_interval(1, 2, 3, 4) i",
+        )
+        .withMetadata("k", {"comment": "a key"})
+    )
+    result = "seen string"
+
+    def shown(made: Any) -> set[str]:
+        return {row.seen for row in made.collect()}
+
+    (want,) = shown(df.repartition(2, "k").mapInArrow(seen, result))
+    assert "element" in want
+    assert "akey" in want
+    assert shown(fbs.map_in_arrow(df, seen, result, keys="k", num_partitions=2, mode=mode)) == {want}
+    behind = fbs.map_in_arrow(
+        df, seen, result, keys="k", num_partitions=2, before=unnamed, before_schema=df.schema, mode=mode
+    )
+    chained = fbs.pipeline(df).map_in_arrow(unnamed, df.schema).map_in_arrow(seen, result)
+    (want,) = shown(df.mapInArrow(unnamed, df.schema).mapInArrow(seen, result))
+    assert (shown(behind), shown(chained.to_df())) == ({want}, {want})
+
+
+def test_a_session_without_a_time_zone_has_that_of_sparks_process(spark: Any) -> None:
+    """pandas functions get and give times of that zone."""
+
+    def hours(frame: pd.DataFrame) -> pd.DataFrame:
+        return pd.DataFrame({"hour": frame["t"].dt.hour, "t": frame["t"]})
+
+    name, zones = "spark.sql.session.timeZone", spark._jvm.java.util.TimeZone
+    before, own = spark.conf.get(name), zones.getDefault()
+    try:
+        spark.conf.unset(name)
+        zones.setDefault(zones.getTimeZone("Asia/Tokyo"))
+        df = spark.range(1).selectExpr("id as k", "timestamp_seconds(id) as t")
+        want = df.groupBy("k").applyInPandas(hours, "hour int, t timestamp").selectExpr("hour", "unix_seconds(t)")
+        got = fbs.group_by(df, "k", num_partitions=1).apply_in_pandas(hours, "hour int, t timestamp")
+        assert got.selectExpr("hour", "unix_seconds(t)").collect() == want.collect() == [(9, 0)]
+    finally:
+        zones.setDefault(own)
+        spark.conf.set(name, before)
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_without_keys_rows_go_in_turn(spark: Any, mode: str) -> None:
     df = numbers(spark, 9_000, 3)
     made = fbs.repartition(df, 3, mode=mode)
@@ -230,7 +300,10 @@ def test_auto_is_blocking_behind_a_barrier_stage(spark: Any, caplog: pytest.LogC
     assert fbs.pipeline(df.where("id > 3")).shuffle("id", partitions=1).count() == 96
     rdd = spark.sparkContext.range(0, 100, 1, 4).barrier().mapPartitions(lambda some: ((x % 3, x) for x in some))
     assert len(fbs.group_by_key(rdd, 1).collect()) == 3
-    assert "barrier stage" in caplog.text
+    caplog.clear()
+    assert len(fbs.group_by_key(rdd.repartition(2), 1).collect()) == 3
+    assert fbs.repartition(spark.createDataFrame(rdd, "k long, id long"), 1, "k").count() == 100
+    assert caplog.text.count("barrier stage") == 2, caplog.text
 
 
 def test_what_cannot_run_is_refused_on_the_driver(spark: Any) -> None:

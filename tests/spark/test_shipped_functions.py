@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -67,3 +68,37 @@ def test_a_function_is_what_it_was_when_the_verb_was_called(spark: Any, mode: st
     assert [{row.id for row in frame.collect()} for frame in frames] == [{7}, {8}]
     assert [rdd.collect() for rdd in mapped] == [[(1, 7)], [(1, 8)]]
     assert [rdd.collect() for rdd in combined] == [[(1, 7)], [(1, 8)]]
+
+
+def test_a_function_of_a_pipeline_is_what_it_was_when_the_verb_was_called(spark: Any) -> None:
+    """A pipeline is built later, when its result is asked for."""
+    df, told = spark.range(10, numPartitions=2), spark.sparkContext.broadcast(7)
+    made: list[list[fbs.Pipeline]] = []
+    for i in range(2):
+
+        def mapped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                yield pa.record_batch({"id": pa.array([told.value + i] * batch.num_rows)})  # noqa: B023
+
+        def framed(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+            for frame in frames:
+                yield frame.assign(id=told.value + i)  # noqa: B023
+
+        def grouped(table: pa.Table) -> pa.Table:
+            return pa.table({"id": [told.value + i]})  # noqa: B023
+
+        def paired(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
+            return pd.DataFrame({"id": [told.value + i]})  # noqa: B023
+
+        p = fbs.pipeline(df)
+        groups = p.group_by("id", partitions=1)
+        made.append(
+            [
+                p.map_in_arrow(mapped, "id long"),
+                p.map_in_pandas(framed, "id long"),
+                groups.apply_in_arrow(grouped, "id long"),
+                groups.cogroup(groups).apply_in_pandas(paired, "id long"),
+            ]
+        )
+    i = 100
+    assert [[{row.id for row in p.collect()} for p in some] for some in made] == [[{7}] * 4, [{8}] * 4]

@@ -43,6 +43,7 @@ class Cogrouped:
     _left: Grouped
     _right: Grouped
     _make: Callable[..., Any] = shuffle  #: what becomes of the shuffle: a DataFrame, or a stage of a pipeline
+    _sent: Any = None  #: as for :class:`Grouped`
 
     def apply_in_arrow(self, func: Callable[..., Any], schema: StructType | str) -> DataFrame:
         """Call a function with each pair of groups, as Spark's ``cogroup().applyInArrow`` does.
@@ -65,7 +66,7 @@ class Cogrouped:
         arrow, named_columns = left._arrow(result), by_name(left._df.sparkSession)
 
         def verb(*places: Any) -> ArrowPairVerb:
-            return ArrowPairVerb(func, with_key, arrow, named_columns, *places)
+            return ArrowPairVerb(self._sent or func, with_key, arrow, named_columns, *places)
 
         return self._run(verb, func, result, lambda groups: groups.applyInArrow(func, result))
 
@@ -90,7 +91,7 @@ class Cogrouped:
         rules = self._left._pandas_rules(result)
 
         def verb(*places: Any) -> PandasPairVerb:
-            return PandasPairVerb(func, with_key, rules, *places)
+            return PandasPairVerb(self._sent or func, with_key, rules, *places)
 
         return self._run(verb, func, result, lambda groups: groups.applyInPandas(func, result), no_converters())
 

@@ -51,6 +51,7 @@ class Grouped:
     _conf: ShuffleConf | None
     _make: Callable[..., Any] = shuffle  #: makes the shuffle: a DataFrame, or a stage of a pipeline
     _numbered: bool = False  #: rows of ``_df`` say what ``_before`` reads, and each partition has one
+    _sent: Any = None  #: sent instead of the verb's function: as it was when a pipeline's verb was called
 
     def apply_in_arrow(self, func: Callable[..., Any], schema: StructType | str) -> DataFrame:
         """Call a function with each group, as Spark's ``applyInArrow`` does.
@@ -79,7 +80,7 @@ class Grouped:
         with_key = argument_count(func, (1, 2), "(data) or (key, data)") == 2
         result = struct_type(schema)
         made = self._arrow(result)
-        verb = ArrowVerb(func, with_key, streams, made, by_name(self._df.sparkSession))
+        verb = ArrowVerb(self._sent or func, with_key, streams, made, by_name(self._df.sparkSession))
         return self._run(verb, func, result, lambda groups: groups.applyInArrow(func, result))
 
     def apply_in_pandas(self, func: Callable[..., Any], schema: StructType | str) -> DataFrame:
@@ -107,7 +108,7 @@ class Grouped:
         )
         with_key = argument_count(func, (1, 2), "(data) or (key, data)") == 2
         result = struct_type(schema)
-        verb = PandasVerb(func, with_key, streams, self._pandas_rules(result))
+        verb = PandasVerb(self._sent or func, with_key, streams, self._pandas_rules(result))
         return self._run(verb, func, result, lambda groups: groups.applyInPandas(func, result), no_converters())
 
     def apply_in_polars(self, func: Callable[..., Any], schema: StructType | str) -> DataFrame:
@@ -134,7 +135,7 @@ class Grouped:
         streams = takes_polars_iterators(func)
         with_key = argument_count(func, (1, 2), "(data) or (key, data)") == 2
         result = struct_type(schema)
-        verb = PolarsVerb(func, with_key, streams, self._arrow(result), by_name(self._df.sparkSession))
+        verb = PolarsVerb(self._sent or func, with_key, streams, self._arrow(result), by_name(self._df.sparkSession))
         found = self._found()
         if found.by_spark:
             raise SchemaError(f"apply_in_polars cannot run: {found.by_spark}; use apply_in_arrow, or another key")

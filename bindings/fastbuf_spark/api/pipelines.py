@@ -20,6 +20,7 @@ from fastbuf_spark.driver.checks import (
     check_function,
     check_mode,
     check_session,
+    is_connect,
     partition_count,
 )
 from fastbuf_spark.driver.jobs import cancelled_with
@@ -28,6 +29,7 @@ from fastbuf_spark.driver.plan import MODES
 from fastbuf_spark.driver.sources import Source, check_filter
 from fastbuf_spark.driver.staged import Staged
 from fastbuf_spark.schema import arrow_schema, large_types, session_zone, struct_type
+from fastbuf_spark.shipping import AsItIs
 from fastbuf_spark.worker.steps import Filter, PandasMap, count_rows
 
 if TYPE_CHECKING:
@@ -100,7 +102,7 @@ class Pipeline:
             Output schema of ``func``: a StructType or DDL text.
         """
         check_function("func", func)
-        return self._then(steps.Map(func, struct_type(schema), _name(func)))
+        return self._then(steps.Map(self._as_it_is(func), struct_type(schema), _name(func)))
 
     def map_in_pandas(self, func: FrameFunction, schema: StructType | str) -> Pipeline:
         """Call a function over pandas DataFrames, as Spark's ``mapInPandas`` does.
@@ -117,8 +119,8 @@ class Pipeline:
         check_function("func", func, "takes an iterator of pandas.DataFrame and returns one")
         if no_converters():
             raise ConfigError(f"map_in_pandas cannot run: {no_converters()}; use map_in_arrow")
-        result = struct_type(schema)
-        return self._then(steps.Map(func, result, _name(func), partial(_pandas_map, func, result)))
+        result, sent = struct_type(schema), self._as_it_is(func)
+        return self._then(steps.Map(sent, result, _name(func), partial(_pandas_map, sent, result)))
 
     def filter(self, expression: Any) -> Pipeline:
         """Keep the rows for which an expression is true.
@@ -278,6 +280,9 @@ class Pipeline:
     def _session(self) -> Any:
         return self._start.spark if isinstance(self._start, Source) else self._start.sparkSession
 
+    def _as_it_is(self, func: Any) -> Any:
+        return AsItIs(None if is_connect(self._session) else self._session.sparkContext, func)
+
     def _terminal(self) -> tuple[Staged, steps.Plan]:
         """The last stage, for an action of the pipeline itself, and the plan."""
         self._staged(shared=False)
@@ -302,20 +307,20 @@ class PipelineGroups:
 
     def apply_in_arrow(self, func: Callable[..., Any], schema: StructType | str) -> Pipeline:
         """See :meth:`Grouped.apply_in_arrow`."""
-        return self._verb(_name(func), lambda groups: groups.apply_in_arrow(func, schema))
+        return self._verb(func, lambda groups: groups.apply_in_arrow(func, schema))
 
     def apply_in_pandas(self, func: Callable[..., Any], schema: StructType | str) -> Pipeline:
         """See :meth:`Grouped.apply_in_pandas`."""
-        return self._verb(_name(func), lambda groups: groups.apply_in_pandas(func, schema))
+        return self._verb(func, lambda groups: groups.apply_in_pandas(func, schema))
 
     def apply_in_polars(self, func: Callable[..., Any], schema: StructType | str) -> Pipeline:
         """See :meth:`Grouped.apply_in_polars`."""
-        return self._verb(_name(func), lambda groups: groups.apply_in_polars(func, schema))
+        return self._verb(func, lambda groups: groups.apply_in_polars(func, schema))
 
     def agg_arrow(self, aggregates: Iterable[tuple[str, str]]) -> Pipeline:
         """See :meth:`Grouped.agg_arrow`."""
         pairs = list(aggregates)
-        return self._verb("agg_arrow", lambda groups: groups.agg_arrow(pairs))
+        return self._before._then(_GroupStep(self, "agg_arrow", lambda groups: groups.agg_arrow(pairs)))
 
     def cogroup(self, other: PipelineGroups) -> PipelineCogroups:
         """The groups of this and of another pipeline by the same keys, for a function that takes both.
@@ -336,8 +341,8 @@ class PipelineGroups:
         )
         return PipelineCogroups(self, other)
 
-    def _verb(self, name: str, call: Callable[[Grouped], Any]) -> Pipeline:
-        return self._before._then(_GroupStep(self, name, call))
+    def _verb(self, func: Any, call: Callable[[Grouped], Any]) -> Pipeline:
+        return self._before._then(_GroupStep(self, _name(func), call, self._before._as_it_is(func)))
 
     @property
     def _by(self) -> str:
@@ -371,14 +376,15 @@ class PipelineCogroups:
 
     def apply_in_arrow(self, func: Callable[..., Any], schema: StructType | str) -> Pipeline:
         """See :meth:`Cogrouped.apply_in_arrow`."""
-        return self._verb(_name(func), lambda groups: groups.apply_in_arrow(func, schema))
+        return self._verb(func, lambda groups: groups.apply_in_arrow(func, schema))
 
     def apply_in_pandas(self, func: Callable[..., Any], schema: StructType | str) -> Pipeline:
         """See :meth:`Cogrouped.apply_in_pandas`."""
-        return self._verb(_name(func), lambda groups: groups.apply_in_pandas(func, schema))
+        return self._verb(func, lambda groups: groups.apply_in_pandas(func, schema))
 
-    def _verb(self, name: str, call: Callable[[Cogrouped], Any]) -> Pipeline:
-        return self._left._before._then(_CogroupStep(self._left, self._right, name, call))
+    def _verb(self, func: Any, call: Callable[[Cogrouped], Any]) -> Pipeline:
+        before = self._left._before
+        return before._then(_CogroupStep(self._left, self._right, _name(func), call, before._as_it_is(func)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -388,11 +394,12 @@ class _GroupStep:
     groups: PipelineGroups
     name: str
     call: Callable[[Grouped], Any]
+    sent: Any = None
     exchanges = 1
 
     def build(self, at: Staged, plan: steps.Plan) -> Staged:
         count = plan.count(self.groups._partitions)
-        groups = self.groups._of(at, plan, count)
+        groups = dataclasses.replace(self.groups._of(at, plan, count), _sent=self.sent)
         made = _made(self.call(groups), groups)
         plan.entered(made, f"group by {self.groups._by}", count)
         plan.linked(self.name)
@@ -407,6 +414,7 @@ class _CogroupStep:
     right: PipelineGroups
     name: str
     call: Callable[[Cogrouped], Any]
+    sent: Any
 
     @property
     def exchanges(self) -> int:
@@ -418,7 +426,7 @@ class _CogroupStep:
         numbers.append(len(plan.stages))
         count = plan.count(self.left._partitions or self.right._partitions)
         sides = self.left._of(at, plan, count), self.right._of(other, plan, count)
-        groups = Cogrouped(*sides, sides[0]._make)
+        groups = Cogrouped(*sides, sides[0]._make, self.sent)
         made = _made(self.call(groups), groups)
         for number, through_jvm in zip(numbers, groups.through_jvm(), strict=True):
             if through_jvm:

@@ -93,11 +93,17 @@ def unsteady(df: Any, in_turn: bool, in_order: bool) -> str:
 def in_a_barrier(df: Any) -> str:
     """Why a stage that computes the input may wait for ever beside consumers; empty if no reason is known."""
     try:
-        nodes = [node for node in _nodes(_plan(df)) if _name(node).endswith(("MapInArrow", "MapInPandas"))]
-        return BARRIER if any(node.isBarrier() for node in nodes) else ""
+        sc = df.sparkSession.sparkContext
+        return BARRIER if any(_has_barrier(sc, node) for node in _nodes(_plan(df))) else ""
     except Exception as error:
         log.debug("whether the input has a barrier stage is not known: %s", error)
         return ""
+
+
+def _has_barrier(sc: Any, node: Any) -> bool:
+    if _name(node) in ("LogicalRDD", "ExternalRDD"):
+        return upstream.reads_a_barrier(sc, node.rdd())
+    return _name(node).endswith(("MapInArrow", "MapInPandas")) and bool(node.isBarrier())
 
 
 def _plan(df: Any) -> Any:

@@ -51,7 +51,6 @@ def register(
     """
     server, secret = _server(sc, conf), secrets.token_bytes(32)
     spec = ExchangeSpec(exchange, name, partitions, conf, codec, server.address, secret)
-    properties = sc._jsc.sc().getLocalProperties().clone()
 
     def submit(run: Run, targets: list[list[Any]]) -> Job:
         assert producers is not None, "a barrier stage has no producers' job"
@@ -59,7 +58,7 @@ def register(
         about = (
             f"fastbuf: producers of exchange '{name}' ({exchange[:8]}), {len(targets)} consumers in stage {run.stage}"
         )
-        return ProducersJob(sc, properties, server, run, action, about)
+        return ProducersJob(sc, server, run, action, about)
 
     failures: dict[int, int] = {}
     allowed = attempts_of(sc)

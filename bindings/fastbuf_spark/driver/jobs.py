@@ -11,10 +11,11 @@ from typing import Any
 from fastbuf_spark.driver.checks import is_connect
 from fastbuf_spark.driver.rendezvous import Rendezvous
 from fastbuf_spark.driver.run import Run, StageTasks
-from fastbuf_spark.worker.consumer import EPOCH, EXECUTION
+from fastbuf_spark.worker.consumer import EPOCH
 
 log = logging.getLogger("fastbuf_spark")
 
+TAG = "fastbuf-"  #: of jobs that fastbuf may have to cancel
 MOST_ENDED = 1000  #: most tasks of a stage to search
 
 
@@ -28,7 +29,7 @@ def cancelled_with(spark: Any) -> Iterator[None]:
     if is_connect(spark):
         yield
         return
-    sc, tag = spark.sparkContext, f"fastbuf-{secrets.token_hex(8)}"
+    sc, tag = spark.sparkContext, f"{TAG}{secrets.token_hex(8)}"
     sc.addJobTag(tag)
     try:
         yield
@@ -42,14 +43,12 @@ def cancelled_with(spark: Any) -> Iterator[None]:
 
 
 class ProducersJob:
-    """Runs ``action`` in a thread of its own, with the local properties of the thread that planned the exchange.
+    """Runs ``action`` in a thread of its own, with the local properties (pool, job group, ...) of the run's action.
 
     Parameters
     ----------
     sc
         The SparkContext.
-    properties
-        Java Properties (pool, job group, ...) of that thread: cancelling its job group also ends the producers.
     action
         Collects the producers' DataFrame or RDD.
     description
@@ -59,19 +58,17 @@ class ProducersJob:
     def __init__(
         self,
         sc: Any,
-        properties: Any,
         server: Rendezvous,
         run: Run,
         action: Callable[[], Any],
         description: str,
     ) -> None:
         self._sc = sc
-        self._properties = properties
         self._server = server
         self._run = run
         self._action = action
         self._description = description
-        self._tag = f"fastbuf-{secrets.token_hex(8)}"
+        self._tag = f"{TAG}{secrets.token_hex(8)}"
         self._signs = -1
         from pyspark import InheritableThread
 
@@ -82,11 +79,15 @@ class ProducersJob:
     def _work(self) -> None:
         error = ""
         try:
-            self._sc._jsc.sc().setLocalProperties(self._properties.clone())
+            # Instead of those that this thread has inherited: this job is an action of its own
+            self._sc._jsc.sc().setLocalProperties(self._sc._jvm.java.util.Properties())
+            for name, value in self._run.properties.items():
+                self._sc.setLocalProperty(name, value)
             self._sc.setLocalProperty("spark.job.description", self._description)
             self._sc.setLocalProperty(EPOCH, str(self._run.epoch))
-            # Planned inside an action (foreachBatch), it would have that action's id; this job is an action of its own
-            self._sc.setLocalProperty(EXECUTION, None)
+            for tag in self._sc.getJobTags():
+                if tag.startswith(TAG):  # of the producers' job that reads this run's result
+                    self._sc.removeJobTag(tag)
             self._sc.addJobTag(self._tag)
             self._action()
         except BaseException as problem:

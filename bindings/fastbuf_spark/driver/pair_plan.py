@@ -203,7 +203,7 @@ class PairShuffle:
             raise PreflightError(f"mode='{mode}' cannot run: " + "; ".join(problems))
         if mode == "auto" and not problems:
             spare = spare_problem(sc, self.partitions, upstream.held_by_rdds(self.sides))
-            barrier = BARRIER if any(rdd._is_barrier() for rdd in self.sides) else ""
+            barrier = BARRIER if any(upstream.reads_a_barrier(sc, rdd._jrdd.rdd()) for rdd in self.sides) else ""
             problems = [p for p in (spare, self._unsteady(), barrier) if p]
         chosen = "blocking" if problems else "pipelined"
         why = " (not pipelined: " + "; ".join(problems) + ")" if problems else ""

@@ -335,6 +335,7 @@ class Rendezvous:
                 scopes += exchange.slots.caches(stage)
             kind = Run if exchange.plan.submit is not None else BarrierRun
             run = kind(exchange.plan, stage, now, exchange.agreement, scopes, int(message.get("parent", 0)))
+            run.properties = {str(k): str(v) for k, v in message.get("properties", {}).items()}
             run.elsewhere = self._counter_elsewhere(run)
             run.refuse = partial(self._refuse, connection.exchange, stage)
             self._runs.append(run)

@@ -155,6 +155,8 @@ class Run:
         self.job: Job | None = None
         self.job_ended = True
         self.moved = now  #: time of its last progress, as far as the driver can see
+        #: Local properties of the action that it serves
+        self.properties: dict[str, str] = {}
         #: Consumers of other runs in the same stage: tasks that will make no request to this run
         self.elsewhere: Callable[[], int] = lambda: 0
         #: Called with the reason why no attempt of these tasks can succeed, so that Spark's retries fail at once

@@ -8,7 +8,7 @@ finds no slot reports that itself (:mod:`fastbuf_spark.driver.slots`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Set
+from collections.abc import Container, Set
 from typing import Any
 
 from fastbuf_spark.driver.checks import is_connect
@@ -73,26 +73,38 @@ def _in_plan(sc: Any, plan: Any, known: dict[int, int]) -> int:
 
 
 def _in_lineage(sc: Any, last: Any, known: dict[int, int]) -> int:
-    """Uses a loop: a lineage may be deeper than Python's stack."""
-    above: dict[int, list[int]] = {}
+    slots: dict[int, int] = {}
+    for number, (_, reads) in sorted(_lineage(sc, last, known).items()):  # an RDD is made after those it reads
+        slots[number] = known.get(number, 0) + sum(slots[read] for read in reads)
+    return slots[int(last.id())]
+
+
+def reads_a_barrier(sc: Any, last: Any) -> bool:
+    """Whether a barrier stage computes an RDD, or one that it reads through shuffles."""
+    return any(rdd.isBarrier() for rdd, _ in _lineage(sc, last, ()).values())
+
+
+def _lineage(sc: Any, last: Any, known: Container[int]) -> dict[int, tuple[Any, list[int]]]:
+    """The RDDs that are computed for an RDD, with those that each reads; not beyond those that are ``known``.
+
+    Uses a loop: a lineage may be deeper than Python's stack.
+    """
+    found: dict[int, tuple[Any, list[int]]] = {}
     waiting = [last]
     while waiting:
         rdd = waiting.pop()
         number = int(rdd.id())
-        if number in above:
+        if number in found:
             continue
-        above[number] = []
+        found[number] = rdd, []
         if number in known or _is_cached(sc, rdd):
             continue
         dependencies = rdd.dependencies()
         for i in range(dependencies.size()):
             read = dependencies.apply(i).rdd()
-            above[number].append(int(read.id()))
+            found[number][1].append(int(read.id()))
             waiting.append(read)
-    slots: dict[int, int] = {}
-    for number in sorted(above):  # an RDD is made after those it reads
-        slots[number] = known.get(number, 0) + sum(slots[read] for read in above[number])
-    return slots[int(last.id())]
+    return found
 
 
 def _is_cached(sc: Any, rdd: Any) -> bool:

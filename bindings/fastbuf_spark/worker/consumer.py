@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 EXECUTION = "spark.sql.execution.id"  #: Spark's id of the action that a task of a DataFrame serves
 EPOCH = "fastbuf.epoch"  #: a local property of the producers' job: the epoch of its run
+#: Local properties of Spark's that the producers' job takes over, beside the user's own; and the others
+OF_JOBS = ("spark.jobGroup.id", "spark.job.interruptOnCancel", "spark.job.tags", "spark.scheduler.pool")
+INTERNAL = ("spark.", "callSite.", "__", "fastbuf.")
 POLL_S = 0.02  #: interval to check the control connection while nothing arrives: bounds the delay at the end of a run
 
 
@@ -113,6 +116,7 @@ class Consumer:
                     "attempt": context.taskAttemptId(),
                     "scope": context.getLocalProperty(EXECUTION) or "",
                     "parent": int(context.getLocalProperty(EPOCH) or 0),
+                    "properties": of_action(context),
                 }
             )
             epoch = int(control.expect("epoch", timeout=conf.stall_timeout + 5)["epoch"])
@@ -191,7 +195,13 @@ class Consumer:
                 )
 
 
-def explained(control: Control, error: Exception, op: str = "abort") -> Exception | None:
+def of_action(context: Any) -> dict[str, str]:
+    """What the thread of the action had set for its jobs: job group, tags, pool, and properties of the user's own."""
+    found: dict[str, str] = context._localProperties or {}
+    return {name: value for name, value in found.items() if name in OF_JOBS or not name.startswith(INTERNAL)}
+
+
+def explained(control: Control, error: BaseException, op: str = "abort") -> BaseException | None:
     """Report a participant's failure to the driver; returns the error to raise: a better cause if the driver has one.
 
     A broken channel is rarely the cause: the participant that broke it has told the driver why, or the driver has seen

@@ -87,7 +87,7 @@ class Producer:
                 totals, stats, unreached = self._send(control, partition, source, task_input)
             except InputLost:
                 raise  # Spark knows why, and the driver asks it when it sees this connection close
-            except Exception as error:
+            except BaseException as error:  # SystemExit and the like too
                 better = explained(control, error, op="failed")
                 if better is None:
                     return partition, 0
@@ -187,7 +187,7 @@ class Producer:
                                 break
                             emit(item)
                     writer.close()
-            except Exception as error:
+            except BaseException as error:
                 # Tell the driver first: it reports the cause to all participants before they see a broken channel
                 if not isinstance(error, ExchangeError | StallTimeout | InputLost):
                     control.abort(words(error), op="failed")

@@ -234,7 +234,7 @@ def file_schema(shown: pa.Schema, metadata: Mapping[str, str]) -> pa.Schema:
     """The schema of files as Spark writes it: timestamps in UTC, intervals as numbers, Spark's schema in the footer."""
     import pyarrow as pa
 
-    return pa.schema([field.with_type(_in_files(field.type)) for field in shown], metadata=dict(metadata))
+    return pa.schema([pa.field(f.name, _in_files(f.type), f.nullable) for f in shown], metadata=dict(metadata))
 
 
 def _in_files(kind: pa.DataType) -> pa.DataType:
