@@ -18,7 +18,7 @@ from conftest import failure
 from nights import nightly
 
 import fastbuf_spark as fbs
-from fastbuf.errors import ConfigError, ResourceError, SchemaError
+from fastbuf.errors import ConfigError, ResourceError, SchemaError, SchemaMismatch
 
 pytestmark = pytest.mark.spark
 NOON = dt.datetime(2020, 7, 1, 12, 30, 1, 123456)
@@ -274,6 +274,89 @@ def test_a_column_in_files_and_in_names_of_directories(spark: Any, tmp_path: Pat
         fbs.read_parquet(spark, tmp_path)
 
 
+NAMES = ("k=%C3%A9", "k=%c3%a9", "k=é", "k=%", "k=%4", "k=%%41", "k=%zz", "%6B=x", "k=a=b", "k=😀")
+
+
+def test_escapes_in_names_of_directories(spark: Any, tmp_path: Path) -> None:
+    """Are characters, as for Spark, and no bytes of UTF-8."""
+    for i, name in enumerate(NAMES):
+        path = tmp_path / str(i)
+        (path / name).mkdir(parents=True)
+        pq.write_table(pa.table({"n": [1]}), path / name / "a.parquet")
+        assert same(fbs.read_parquet(spark, path).to_df(), spark.read.parquet(str(path))) == 1, name
+    for name in (
+        "k=%31",
+        "k=1 ",
+        "k=1.",
+        "k=",
+        "=v",
+        "a=1/x/b=2",
+    ):  # numbers or not, for Spark; what it refuses, or leaves out
+        path = tmp_path / name.replace("/", "-")
+        (path / name).mkdir(parents=True)
+        pq.write_table(pa.table({"n": [1]}), path / name / "a.parquet")
+        with pytest.raises(SchemaError, match=r"type only Spark can infer|before or behind '='|stands between others"):
+            fbs.read_parquet(spark, path)
+
+
+def test_files_that_tell_the_schema(spark: Any, tmp_path: Path) -> None:
+    """As for Spark: the common one first."""
+    pq.write_table(pa.table({"n": [1]}), tmp_path / "a.parquet")
+    path = str(tmp_path)
+    for name, column in (("_metadata", "m"), ("_common_metadata", "c")):
+        pq.write_metadata(pa.schema({"n": pa.int64(), column: pa.string()}), tmp_path / name)
+        assert same(fbs.read_parquet(spark, path).to_df(), spark.read.parquet(path)) == 1
+        assert fbs.read_parquet(spark, path).to_df().columns == ["n", column]
+
+
+def test_links_to_a_directory_above_them(spark: Any, tmp_path: Path) -> None:
+    """Are refused: whoever follows one comes to the same files again and again.  Other links are followed."""
+    (tmp_path / "there").mkdir()
+    pq.write_table(pa.table({"n": [1]}), tmp_path / "there" / "a.parquet")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "k=1").symlink_to(tmp_path / "there")
+    path = str(tmp_path / "in")
+    assert same(fbs.read_parquet(spark, path).to_df(), spark.read.parquet(path)) == 1
+    (tmp_path / "there" / "j=1").symlink_to(tmp_path / "there")
+    with pytest.raises(ResourceError, match=r"j=1 is a link to .*there, which it is in"):
+        fbs.read_parquet(spark, path)
+
+
+def test_variants(spark: Any, tmp_path: Path) -> None:
+    """Are read as Spark wrote them; those that it has shredded are refused with the column's name."""
+    df = spark.sql("""select id, parse_json('{"a": ' || id || '}') as v, named_struct('x', parse_json('1')) as s
+                      from range(3)""")
+    for name, kind in (("whole", ""), ("shredded", "a int")):
+        spark.conf.set("spark.sql.variant.writeShredding.enabled", str(bool(kind)).lower())
+        spark.conf.set("spark.sql.variant.inferShreddingSchema", "false")
+        spark.conf.set("spark.sql.variant.forceShreddingSchemaForTest", kind)
+        df.write.parquet(str(tmp_path / name))
+    for each in ("writeShredding.enabled", "inferShreddingSchema", "forceShreddingSchemaForTest"):
+        spark.conf.unset(f"spark.sql.variant.{each}")
+    shown = ("id", "to_json(v)", "to_json(s.x)")
+    want = spark.read.parquet(str(tmp_path / "whole")).selectExpr(*shown)
+    assert same(fbs.read_parquet(spark, tmp_path / "whole").to_df().selectExpr(*shown), want) == 3
+    with pytest.raises(SchemaError, match="column 'v' has shredded variants"):
+        fbs.read_parquet(spark, tmp_path / "shredded")
+    with pytest.raises(SchemaError, match="column 's' has shredded variants"):
+        fbs.read_parquet(spark, tmp_path / "shredded", ["s"])
+    assert fbs.read_parquet(spark, tmp_path / "shredded", ["id"]).count() == 3
+
+
+def test_filters_of_other_types(spark: Any, tmp_path: Path) -> None:
+    """Are refused at once."""
+    pq.write_table(pa.table({"z": pa.array([NOON], pa.timestamp("us", "UTC")), "n": [NOON]}), tmp_path / "a.parquet")
+    for condition in (pc.field("z") > NOON, pc.field("n") > NOON.replace(tzinfo=dt.UTC), pc.field("z") > pc.field("n")):
+        for read in (
+            lambda at=condition: fbs.read_parquet(spark, tmp_path, filter=at),
+            lambda at=condition: fbs.read_parquet(spark, tmp_path).filter(at),
+        ):
+            with pytest.raises(ConfigError, match="is not valid here: Cannot compare timestamp with timezone"):
+                read()
+    made = fbs.read_parquet(spark, tmp_path, filter=pc.field("z") == NOON.replace(tzinfo=dt.UTC))
+    assert made.count() == 1
+
+
 def test_directories_of_odd_values_are_asked_for(spark: Any, tmp_path: Path) -> None:
     """What Spark may take for an instant is refused, and read when its type is said."""
     path = str(tmp_path / "made")
@@ -452,6 +535,131 @@ def test_comma_separated_values(new_york: Any, tmp_path: Path, header: bool) -> 
     assert same(some.to_df(), want.where("i > 0").select("t", "i")) == 1
 
 
+TEXTS = {
+    "int": "1|-5|+5| 5|5 |0x1F|007|2147483648|1e3|1.0|x|-0|1_0|nan|٣",
+    "long": "9223372036854775807|9223372036854775808|0X10",
+    "tinyint": "127|128|-128",
+    "double": "1.5| 1.5|nan|NaN|inf|Inf|-Inf|Infinity|-Infinity|1e400|0x10|1.|.5|4.9e-324|1E+5|-0.0|-nan|.|1e-400|0.1",
+    "float": "0.1|1e39|16777217|3.4028236e38|1e-46|nan",
+    "boolean": "true|FALSE|tRue|1|0|t| true",
+    "decimal(5,2)": "1.23|1.235|1000|1e2|1E-1|nan|0x1| 1.0|1.|-.5|0001.10|-0",
+    "date": "2020-01-01|2020-1-1|2020-01|20200101|2020-02-30|0001-01-01| 2020-01-01|9999-12-31",
+    "timestamp": "2020-01-01 10:00:00|2020-01-01T10:00:00|2020-01-01|2020-01-01 10|2020-01-01 10:00"
+    "|2020-01-01T10:00:00Z|2020-01-01T10:00:00+0100|2020-01-01T10:00:00-02:30|2020-01-01T10:00:00+01|2020-01-01Z"
+    "|2020-01-01 10:00:00.123456|2020-01-01 10:00:00.1|2020-01-01 24:00:00|2020-01-01 10:00:60|2020-03-08 02:30:00"
+    "|2020-11-01 01:30:00"
+    "| 2020-01-01 10:00:00|2020-01-01T10:00Z",
+    "timestamp_ntz": "2020-01-01 10:00:00|2020-01-01|2020-01-01T10:00:00Z|2020-01-01 10:00:00.123456",
+}
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+def test_texts_are_the_values_that_spark_finds(new_york: Any, tmp_path: Path, kind: str) -> None:
+    """Or an error, where Spark finds none; never another value."""
+    from fastbuf_spark.schema import arrow_schema, struct_type
+    from fastbuf_spark.worker.lines import of_text
+
+    texts, schema = TEXTS[kind].split("|"), f"text string, v {kind}"
+    (tmp_path / "a.csv").write_text("".join(f"{text}|{text}\n" for text in texts))
+    table = new_york.read.csv(str(tmp_path), schema, sep="|").toArrow()
+    want = dict(zip(table["text"].to_pylist(), table["v"], strict=True))
+    made, found = arrow_schema(struct_type(f"v {kind}"), "America/New_York").field(0).type, 0
+    for text in texts:
+        try:
+            value = of_text(pa.array([text]), made, "America/New_York", "v")[0]
+        except SchemaMismatch:
+            continue
+        assert repr(value.cast(want[text].type)) == repr(want[text]), text
+        found += 1
+    assert 0 < found < len(texts)
+
+
+LINES_OF = {
+    "a blank line before the header": ("\n\na,b\n1,2\n", True),
+    "spaces before the header": ("  \na,b\n1,2\n", True),
+    "a header and no more": ("a,b", True),
+    "a header and its line break": ("a,b\r\n", True),
+    "a mark of the byte order": ("\ufeffa,b\n1,2\n", True),
+    "the same before values": ("\ufeff1,2\n", False),
+    "line breaks of Windows": ("a,b\r\n1,2\r\n\r\n3,4", True),
+    "line breaks of long ago": ("a,b\r1,2\r3,4", True),
+    "lines of spaces": ("1,2\n  \n3,4\n\t\n", False),
+    "quotes in values": ('1,5" pipe\n2,a"b\n3,"a ""b"""\n', False),
+    "no line break at the end": ('1,2\n3,"4"', False),
+    "nothing but blank lines": ("\n \n", False),
+}
+
+
+@pytest.mark.parametrize("what", LINES_OF)
+@pytest.mark.parametrize("schema", [None, "a int, b string"])
+def test_lines_as_spark_finds_them(spark: Any, tmp_path: Path, what: str, schema: str | None) -> None:
+    """Which line is the header, which one is a row, and what its values are."""
+    text, header = LINES_OF[what]
+    (tmp_path / "a.csv").write_text(text, newline="")
+    want = spark.read.csv(str(tmp_path), schema, header=header, escape='"')
+    if not want.columns:
+        with pytest.raises(ConfigError, match="no files with lines: give schema="):
+            fbs.read_csv(spark, tmp_path, schema, header=header)
+        return
+    same(fbs.read_csv(spark, tmp_path, schema, header=header).to_df(), want)
+
+
+def test_lines_of_one_value(spark: Any, tmp_path: Path) -> None:
+    """A line of spaces is none, as for Spark."""
+    (tmp_path / "a.csv").write_text("x\n  \ny \n\n\t\r\n z")
+    assert same(fbs.read_csv(spark, tmp_path).to_df(), spark.read.csv(str(tmp_path))) == 3
+
+
+def test_quotes_that_readers_take_differently(spark: Any, tmp_path: Path) -> None:
+    """Are errors, or are read as the caller has said; line breaks in quotes are values, in any block."""
+    for text in ('"a"b,1\n', '"a" ,1\n', '"x",1\n"a,1\n', '1,"a""\n'):
+        (tmp_path / "a.csv").write_text(text)
+        assert "a quoted value " in failure(fbs.read_csv(spark, tmp_path, "s string, n string").to_df().collect)
+    (tmp_path / "a.csv").write_text('"C:\\",1\n"x",2\n')
+    assert "has a quote behind a backslash" in failure(fbs.read_csv(spark, tmp_path, "s string, n int").to_df().collect)
+    made = fbs.read_csv(spark, tmp_path, "s string, n int", escape='"')
+    assert same(made.to_df(), spark.read.csv(str(tmp_path), "s string, n int", escape='"')) == 2
+    (tmp_path / "a.csv").write_text('5" pipe,"a\n""b"",\n",3\n"x",y,4\n')
+    want = spark.read.csv(str(tmp_path), "a string, b string, n int", escape='"', multiLine=True)
+    assert same(fbs.read_csv(spark, tmp_path, "a string, b string, n int").to_df(), want) == 2
+
+
+def test_rows_that_blocks_cut(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Wherever a block ends, in a quoted value too."""
+    from fastbuf_spark.worker import lines
+
+    text = '\ufeffa,b\r\n1,"x\r\n""y"""\r\n2,5" pipe\n\n3,"é,"\n4,z'
+    (tmp_path / "a.csv").write_text(text, newline="")
+    fragment = ds.CsvFileFormat().make_fragment(str(tmp_path / "a.csv"), pa.fs.LocalFileSystem())
+    schema = pa.schema({"a": pa.string(), "b": pa.string()})
+    want = {"a": ["1", "2", "3", "4"], "b": ['x\r\n"y"', '5" pipe', "é,", "z"]}
+    for size in range(4, len(text) + 5):
+        monkeypatch.setattr(lines, "BLOCK_BYTES", size)
+        batches = lines.read_lines(fragment, schema, lines.ValueLines(("a", "b"), True, ",", False))
+        assert pa.Table.from_batches(batches, schema).to_pydict() == want, size
+
+
+def test_compressed_lines(spark: Any, tmp_path: Path) -> None:
+    """As Spark reads them, in several members too; of a kind that Arrow has not, an error at once."""
+    import bz2
+    import gzip
+
+    pieces = [b"a,1\nb,", b"2\nc,3\n"]
+    (tmp_path / "a.csv.gz").write_bytes(b"".join(map(gzip.compress, pieces)))
+    (tmp_path / "a.csv.bz2").write_bytes(b"".join(map(bz2.compress, pieces)))
+    for name in ("a.csv.gz", "a.csv.bz2"):
+        want = spark.read.csv(str(tmp_path / name), "s string, n int")
+        assert same(fbs.read_csv(spark, tmp_path / name, "s string, n int").to_df(), want) == 3
+    with pa.CompressedOutputStream(str(tmp_path / "a.csv.zst"), "zstd") as sink:
+        sink.write(b"".join(pieces))
+    assert fbs.read_csv(spark, tmp_path / "a.csv.zst", "s string, n int").count() == 3
+    for name in ("b.csv.snappy", "b.json.deflate"):
+        (tmp_path / name).write_bytes(b"x")
+        read = fbs.read_csv if "csv" in name else fbs.read_json
+        with pytest.raises(ConfigError, match="lines may be compressed by gzip"):
+            read(spark, tmp_path / name, "s string")
+
+
 def test_empty_values_are_null(spark: Any, tmp_path: Path) -> None:
     """As for Spark, in quotes too."""
     (tmp_path / "a.csv").write_text('1,\n2,""\n"",x\n')
@@ -462,9 +670,11 @@ def test_empty_values_are_null(spark: Any, tmp_path: Path) -> None:
 def test_a_value_that_is_none_is_an_error(spark: Any, tmp_path: Path) -> None:
     """Never a null in silence."""
     (tmp_path / "a.csv").write_text("1\nx\n")
-    assert "invalid value 'x'" in failure(fbs.read_csv(spark, tmp_path, "n int").to_df().collect)
+    assert "a text that is no int32 as Spark writes it" in failure(
+        fbs.read_csv(spark, tmp_path, "n int").to_df().collect
+    )
     (tmp_path / "a.csv").write_text("2020-01-01\nsoon\n")
-    assert "not a timestamp in ISO 8601" in failure(fbs.read_csv(spark, tmp_path, "n timestamp").to_df().collect)
+    assert "a text that is no timestamp" in failure(fbs.read_csv(spark, tmp_path, "n timestamp").to_df().collect)
 
 
 def test_lines_whose_timestamp_is_not_chosen(spark: Any, tmp_path: Path) -> None:
@@ -496,6 +706,37 @@ def test_lines_of_json(new_york: Any, tmp_path: Path) -> None:
     schema = "s string, n long, t timestamp, st struct<x: array<int>>, d double, b boolean"
     want = new_york.read.schema(schema).json(str(tmp_path))
     assert same(fbs.read_json(new_york, tmp_path, schema).to_df(), want) == 2
+
+
+NO_OBJECTS = {
+    "null": "no JSON object: 'null'",
+    '{"n": 1} null': "Extra data",
+    "[1]": "no JSON object",
+    "1": "no JSON object",
+    '{"n": 1} {"n": 2}': "several JSON objects",
+    '{\n"n": 1}': "no JSON object: '\"n\": 1}'",
+    '{"n":\n{"x": 1}}': "changed from number to object",
+    '{"n": 1, "n": 2}': "specified twice",
+    '{"n": 1': "Missing a comma",
+    '{"s": "\udcff"}': "can't decode",
+}
+
+
+@pytest.mark.parametrize("line", NO_OBJECTS)
+def test_lines_that_are_no_objects(tmp_path: Path, line: str) -> None:
+    """Are errors; Arrow's own parser ends the process at a null, and lets bytes pass that are no UTF-8."""
+    from fastbuf_spark.worker.lines import JsonLines, read_lines
+
+    path = tmp_path / "a.json"
+    good = '{"n": 1}\n\n {"n": null, "s": "} null"}\n'
+    path.write_text(f"{good}{line}\n", errors="surrogateescape")
+    fragment = ds.JsonFileFormat().make_fragment(str(path), pa.fs.LocalFileSystem())
+    schema = pa.schema({"n": pa.int64(), "s": pa.string()})
+    with pytest.raises(SchemaMismatch, match=NO_OBJECTS[line]):
+        list(read_lines(fragment, schema, JsonLines()))
+    path.write_text(good)
+    rows = pa.Table.from_batches(read_lines(fragment, schema, JsonLines())).to_pylist()
+    assert rows == [{"n": 1, "s": None}, {"n": None, "s": "} null"}]
 
 
 def test_fields_of_json_that_nobody_asks_for(spark: Any, tmp_path: Path) -> None:
@@ -542,6 +783,27 @@ def test_arrows_own_files_and_datasets(spark: Any, tmp_path: Path) -> None:
     assert [row.s for row in some.collect()] == [None]
     with pytest.raises(ConfigError, match="dataset of files"):
         fbs.scan(spark, ds.dataset(table))
+
+
+def test_types_that_arrow_alone_has(spark: Any, tmp_path: Path) -> None:
+    """Lists of a fixed size, and days in milliseconds, are read; what Arrow casts to no other is refused."""
+    table = pa.table(
+        {
+            "l": pa.array([[1, 2], None, [3, 4]], pa.list_(pa.uint8(), 2)),
+            "d": pa.array([0, None, 86400000], pa.date64()),
+            "view": pa.array([[1, 2], None, []], pa.list_view(pa.int32())),
+            "large": pa.array([["a"], None, []], pa.large_list_view(pa.string())),
+            "ends": pa.RunEndEncodedArray.from_arrays(pa.array([3], pa.int32()), pa.array(["x"])),
+        }
+    )
+    with pa.ipc.new_file(tmp_path / "a.arrow", table.schema) as sink:
+        sink.write_table(table)
+    rows = fbs.read_ipc(spark, tmp_path, ["l", "d"]).to_df()
+    assert rows.schema.simpleString() == "struct<l:array<smallint>,d:date>"
+    assert [row.asDict() for row in rows.collect()] == table.select(["l", "d"]).to_pylist()
+    for name in ("view", "large", "ends"):
+        with pytest.raises(SchemaError, match=f"column '{name}' has Arrow's type .*leave it out"):
+            fbs.read_ipc(spark, tmp_path, [name])
 
 
 class OfDelta:
@@ -714,9 +976,8 @@ def test_what_cannot_be_is_said_at_once(spark: Any, tmp_path: Path) -> None:
         fbs.read_parquet(spark, tmp_path, partition_types={"k": "int"})
     with pytest.raises(ConfigError, match="Give filter and columns to scan itself"):
         fbs.scan(spark, ds.dataset(tmp_path).filter(pc.field("n") > 1))
-    (tmp_path / "b.csv").write_text("n,m")
-    with pytest.raises(SchemaError, match=r"b\.csv: .*; give schema="):
-        fbs.read_csv(spark, tmp_path / "b.csv", header=True)
+    with pytest.raises(ConfigError, match="escape is '/'"):
+        fbs.read_csv(spark, tmp_path, escape="/")
 
 
 def test_an_empty_directory(spark: Any, tmp_path: Path) -> None:
