@@ -118,6 +118,14 @@ def spark(sessions: Sessions) -> Any:
     return sessions.get("local[4]")
 
 
+@pytest.fixture
+def new_york(spark: Any) -> Iterator[Any]:
+    """A session whose time zone is not UTC."""
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    yield spark
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+
 def leftovers() -> list[str]:
     """Threads of fastbuf but the rendezvous, which lives as long as the driver; runs that are not over."""
     from fastbuf_spark.driver import rendezvous

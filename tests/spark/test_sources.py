@@ -25,14 +25,6 @@ NOON = dt.datetime(2020, 7, 1, 12, 30, 1, 123456)
 OLD = dt.datetime(1500, 2, 28, 23, 59, 59, 999999)
 
 
-@pytest.fixture
-def new_york(spark: Any) -> Iterator[Any]:
-    """A session whose time zone is not UTC."""
-    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
-    yield spark
-    spark.conf.set("spark.sql.session.timeZone", "UTC")
-
-
 def same(made: Any, want: Any) -> int:
     """Both DataFrames have the same schema and rows; how many."""
     assert [(f.name, f.dataType) for f in made.schema] == [(f.name, f.dataType) for f in want.schema]
@@ -274,6 +266,89 @@ def test_a_column_in_files_and_in_names_of_directories(spark: Any, tmp_path: Pat
         fbs.read_parquet(spark, tmp_path)
 
 
+NAMES = ("k=%C3%A9", "k=%c3%a9", "k=é", "k=%", "k=%4", "k=%%41", "k=%zz", "%6B=x", "k=a=b", "k=😀")
+
+
+def test_escapes_in_names_of_directories(spark: Any, tmp_path: Path) -> None:
+    """Are characters, as for Spark, and no bytes of UTF-8."""
+    for i, name in enumerate(NAMES):
+        path = tmp_path / str(i)
+        (path / name).mkdir(parents=True)
+        pq.write_table(pa.table({"n": [1]}), path / name / "a.parquet")
+        assert same(fbs.read_parquet(spark, path).to_df(), spark.read.parquet(str(path))) == 1, name
+    for name in (
+        "k=%31",
+        "k=1 ",
+        "k=1.",
+        "k=",
+        "=v",
+        "a=1/x/b=2",
+    ):  # numbers or not, for Spark; what it refuses, or leaves out
+        path = tmp_path / name.replace("/", "-")
+        (path / name).mkdir(parents=True)
+        pq.write_table(pa.table({"n": [1]}), path / name / "a.parquet")
+        with pytest.raises(SchemaError, match=r"type only Spark can infer|before or behind '='|stands between others"):
+            fbs.read_parquet(spark, path)
+
+
+def test_files_that_tell_the_schema(spark: Any, tmp_path: Path) -> None:
+    """As for Spark: the common one first."""
+    pq.write_table(pa.table({"n": [1]}), tmp_path / "a.parquet")
+    path = str(tmp_path)
+    for name, column in (("_metadata", "m"), ("_common_metadata", "c")):
+        pq.write_metadata(pa.schema({"n": pa.int64(), column: pa.string()}), tmp_path / name)
+        assert same(fbs.read_parquet(spark, path).to_df(), spark.read.parquet(path)) == 1
+        assert fbs.read_parquet(spark, path).to_df().columns == ["n", column]
+
+
+def test_links_to_a_directory_above_them(spark: Any, tmp_path: Path) -> None:
+    """Are refused: whoever follows one comes to the same files again and again.  Other links are followed."""
+    (tmp_path / "there").mkdir()
+    pq.write_table(pa.table({"n": [1]}), tmp_path / "there" / "a.parquet")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "k=1").symlink_to(tmp_path / "there")
+    path = str(tmp_path / "in")
+    assert same(fbs.read_parquet(spark, path).to_df(), spark.read.parquet(path)) == 1
+    (tmp_path / "there" / "j=1").symlink_to(tmp_path / "there")
+    with pytest.raises(ResourceError, match=r"j=1 is a link to .*there, which it is in"):
+        fbs.read_parquet(spark, path)
+
+
+def test_variants(spark: Any, tmp_path: Path) -> None:
+    """Are read as Spark wrote them; those that it has shredded are refused with the column's name."""
+    df = spark.sql("""select id, parse_json('{"a": ' || id || '}') as v, named_struct('x', parse_json('1')) as s
+                      from range(3)""")
+    for name, kind in (("whole", ""), ("shredded", "a int")):
+        spark.conf.set("spark.sql.variant.writeShredding.enabled", str(bool(kind)).lower())
+        spark.conf.set("spark.sql.variant.inferShreddingSchema", "false")
+        spark.conf.set("spark.sql.variant.forceShreddingSchemaForTest", kind)
+        df.write.parquet(str(tmp_path / name))
+    for each in ("writeShredding.enabled", "inferShreddingSchema", "forceShreddingSchemaForTest"):
+        spark.conf.unset(f"spark.sql.variant.{each}")
+    shown = ("id", "to_json(v)", "to_json(s.x)")
+    want = spark.read.parquet(str(tmp_path / "whole")).selectExpr(*shown)
+    assert same(fbs.read_parquet(spark, tmp_path / "whole").to_df().selectExpr(*shown), want) == 3
+    with pytest.raises(SchemaError, match="column 'v' has shredded variants"):
+        fbs.read_parquet(spark, tmp_path / "shredded")
+    with pytest.raises(SchemaError, match="column 's' has shredded variants"):
+        fbs.read_parquet(spark, tmp_path / "shredded", ["s"])
+    assert fbs.read_parquet(spark, tmp_path / "shredded", ["id"]).count() == 3
+
+
+def test_filters_of_other_types(spark: Any, tmp_path: Path) -> None:
+    """Are refused at once."""
+    pq.write_table(pa.table({"z": pa.array([NOON], pa.timestamp("us", "UTC")), "n": [NOON]}), tmp_path / "a.parquet")
+    for condition in (pc.field("z") > NOON, pc.field("n") > NOON.replace(tzinfo=dt.UTC), pc.field("z") > pc.field("n")):
+        for read in (
+            lambda at=condition: fbs.read_parquet(spark, tmp_path, filter=at),
+            lambda at=condition: fbs.read_parquet(spark, tmp_path).filter(at),
+        ):
+            with pytest.raises(ConfigError, match="is not valid here: Cannot compare timestamp with timezone"):
+                read()
+    made = fbs.read_parquet(spark, tmp_path, filter=pc.field("z") == NOON.replace(tzinfo=dt.UTC))
+    assert made.count() == 1
+
+
 def test_directories_of_odd_values_are_asked_for(spark: Any, tmp_path: Path) -> None:
     """What Spark may take for an instant is refused, and read when its type is said."""
     path = str(tmp_path / "made")
@@ -297,15 +372,6 @@ def test_what_readers_do_not_see(spark: Any, tmp_path: Path) -> None:
     (tmp_path / "b.csv").touch()
     for files in (f"{path}/*.csv", f"{path}/b.csv"):
         assert same(fbs.read_csv(spark, files, "n int").to_df(), spark.read.csv(files, "n int")) == ("*" in files)
-
-
-def test_long_lines(spark: Any, tmp_path: Path) -> None:
-    """Longer than Arrow's own blocks."""
-    text = "x" * (3 << 20)
-    (tmp_path / "a.json").write_text(f'{{"s": "{text}"}}\n')
-    (tmp_path / "a.csv").write_text(f"{text}\n")
-    for read in (fbs.read_json(spark, tmp_path / "a.json", "s string"), fbs.read_csv(spark, tmp_path / "a.csv")):
-        assert [len(row[0]) for row in read.collect()] == [len(text)]
 
 
 def test_types_are_told_apart_from_names(spark: Any, tmp_path: Path) -> None:
@@ -398,13 +464,6 @@ def ones(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({"n": pc.add(batch["n"], 1)})
 
 
-LINES = (
-    "a,1,1.5,true,2020-01-01,2020-01-01 10:00:00,1.50\n,,,,,,\n"
-    '"x, y",-2,1e3,FALSE,1999-12-31,2020-07-01T10:00:00Z,2.25\n'
-)
-KINDS = "s string, i int, d double, b boolean, day date, t timestamp, m decimal(10,2)"
-
-
 def test_a_path_that_is_given_twice_is_read_twice(spark: Any, tmp_path: Path) -> None:
     """As by Spark, however few bytes it has."""
     pq.write_table(pa.table({"n": range(6)}), tmp_path / "a.parquet", row_group_size=2)
@@ -439,86 +498,6 @@ def test_a_filter_that_nan_passes(spark: Any, tmp_path: Path) -> None:
             assert sorted(row.n for row in made.collect()) == want, condition
 
 
-@pytest.mark.parametrize("header", [False, True])
-def test_comma_separated_values(new_york: Any, tmp_path: Path, header: bool) -> None:
-    """As Spark's reader, with a schema and without."""
-    (tmp_path / "a.csv").write_text(("s,i,d,b,day,t,m\n" if header else "") + LINES)
-    path = str(tmp_path)
-    want = new_york.read.csv(path, KINDS, header=header)
-    assert same(fbs.read_csv(new_york, path, KINDS, header=header).to_df(), want) == 3
-    texts = new_york.read.csv(path, header=header)
-    assert same(fbs.read_csv(new_york, path, header=header).to_df(), texts) == 3
-    some = fbs.read_csv(new_york, path, KINDS, header=header, columns=["t", "i"], filter=pc.field("i") > 0)
-    assert same(some.to_df(), want.where("i > 0").select("t", "i")) == 1
-
-
-def test_empty_values_are_null(spark: Any, tmp_path: Path) -> None:
-    """As for Spark, in quotes too."""
-    (tmp_path / "a.csv").write_text('1,\n2,""\n"",x\n')
-    path, kinds = str(tmp_path), "n int, s string"
-    assert same(fbs.read_csv(spark, path, kinds).to_df(), spark.read.csv(path, kinds, escape='"')) == 3
-
-
-def test_a_value_that_is_none_is_an_error(spark: Any, tmp_path: Path) -> None:
-    """Never a null in silence."""
-    (tmp_path / "a.csv").write_text("1\nx\n")
-    assert "invalid value 'x'" in failure(fbs.read_csv(spark, tmp_path, "n int").to_df().collect)
-    (tmp_path / "a.csv").write_text("2020-01-01\nsoon\n")
-    assert "not a timestamp in ISO 8601" in failure(fbs.read_csv(spark, tmp_path, "n timestamp").to_df().collect)
-
-
-def test_lines_whose_timestamp_is_not_chosen(spark: Any, tmp_path: Path) -> None:
-    """Its text is parsed only where the filter needs it."""
-    schema, moment = "n int, t timestamp, u timestamp", pa.scalar(dt.datetime(2020, 1, 2), pa.timestamp("us", "UTC"))
-    for i, line in enumerate(["2020-01-01 00:00:00", "2020-01-03 00:00:00", ""]):
-        (tmp_path / f"{i}.csv").write_text(f"{i},{line},soon\n")
-        text = f'"{line}"' if line else "null"
-        (tmp_path / f"{i}.json").write_text(f'{{"n": {i}, "t": {text}, "u": "soon"}}\n')
-    for read, files in (fbs.read_csv, "*.csv"), (fbs.read_json, "*.json"):
-        for condition, want in (
-            (pc.field("n") > 0, [1, 2]),
-            (pc.field("t") > moment, [1]),
-            (pc.field("t").isin([moment]), []),
-            (pc.field("t").is_valid(), [0, 1]),
-            ((pc.field("n") > 0) & pc.is_null(pc.field("t")), [2]),
-        ):
-            made = read(spark, tmp_path / files, schema, columns=["n"], filter=condition).to_df()
-            assert sorted(row.n for row in made.collect()) == want, (read, condition)
-
-
-def test_lines_of_json(new_york: Any, tmp_path: Path) -> None:
-    """As Spark's reader with the same schema; what it has not is passed over."""
-    lines = [
-        '{"s": "a", "n": 1, "t": "2020-01-01 10:00:00", "st": {"x": [1, null]}, "more": 1}',
-        '{"n": null, "t": "2020-07-01T10:00:00+02:00", "d": 2.5, "b": true}',
-    ]
-    (tmp_path / "a.json").write_text("\n".join(lines) + "\n")
-    schema = "s string, n long, t timestamp, st struct<x: array<int>>, d double, b boolean"
-    want = new_york.read.schema(schema).json(str(tmp_path))
-    assert same(fbs.read_json(new_york, tmp_path, schema).to_df(), want) == 2
-
-
-def test_fields_of_json_that_nobody_asks_for(spark: Any, tmp_path: Path) -> None:
-    """May have any types, and several; days are days; files that their directories' names rule out are not opened."""
-    for day in (1, 2):
-        (tmp_path / f"day=2026-01-0{day}").mkdir()
-        lines = [
-            f'{{"n": {day}, "d": "2026-02-0{day}", "odd": 1, "x": 0.5}}',
-            '{"odd": ["a"], "d": null}',
-            '{"odd": "b"}',
-        ]
-        (tmp_path / f"day=2026-01-0{day}" / "a.json").write_text("\n".join(lines))
-    kinds, path = "n int, d date, x double", str(tmp_path)
-    want = spark.read.schema(kinds).json(path)
-    assert same(fbs.read_json(spark, path, kinds).to_df(), want) == 6
-    (tmp_path / "day=2026-01-02" / "a.json").write_text("no JSON")
-    days = (pc.field("day") < dt.date(2026, 1, 2)) & pc.field("d").is_valid()
-    made = fbs.read_json(spark, path, kinds, columns=["day"], filter=days).collect()
-    assert [row.day for row in made] == [dt.date(2026, 1, 1)]
-    with pytest.raises(SchemaError, match="array<date>, which read_json does not read"):
-        fbs.read_json(spark, path, "l array<date>")
-
-
 def test_what_polars_wrote(spark: Any, tmp_path: Path) -> None:
     """Text and bytes are views in its files."""
     import polars as pl
@@ -542,6 +521,27 @@ def test_arrows_own_files_and_datasets(spark: Any, tmp_path: Path) -> None:
     assert [row.s for row in some.collect()] == [None]
     with pytest.raises(ConfigError, match="dataset of files"):
         fbs.scan(spark, ds.dataset(table))
+
+
+def test_types_that_arrow_alone_has(spark: Any, tmp_path: Path) -> None:
+    """Lists of a fixed size, and days in milliseconds, are read; what Arrow casts to no other is refused."""
+    table = pa.table(
+        {
+            "l": pa.array([[1, 2], None, [3, 4]], pa.list_(pa.uint8(), 2)),
+            "d": pa.array([0, None, 86400000], pa.date64()),
+            "view": pa.array([[1, 2], None, []], pa.list_view(pa.int32())),
+            "large": pa.array([["a"], None, []], pa.large_list_view(pa.string())),
+            "ends": pa.RunEndEncodedArray.from_arrays(pa.array([3], pa.int32()), pa.array(["x"])),
+        }
+    )
+    with pa.ipc.new_file(tmp_path / "a.arrow", table.schema) as sink:
+        sink.write_table(table)
+    rows = fbs.read_ipc(spark, tmp_path, ["l", "d"]).to_df()
+    assert rows.schema.simpleString() == "struct<l:array<smallint>,d:date>"
+    assert [row.asDict() for row in rows.collect()] == table.select(["l", "d"]).to_pylist()
+    for name in ("view", "large", "ends"):
+        with pytest.raises(SchemaError, match=f"column '{name}' has Arrow's type .*leave it out"):
+            fbs.read_ipc(spark, tmp_path, [name])
 
 
 class OfDelta:
@@ -714,9 +714,8 @@ def test_what_cannot_be_is_said_at_once(spark: Any, tmp_path: Path) -> None:
         fbs.read_parquet(spark, tmp_path, partition_types={"k": "int"})
     with pytest.raises(ConfigError, match="Give filter and columns to scan itself"):
         fbs.scan(spark, ds.dataset(tmp_path).filter(pc.field("n") > 1))
-    (tmp_path / "b.csv").write_text("n,m")
-    with pytest.raises(SchemaError, match=r"b\.csv: .*; give schema="):
-        fbs.read_csv(spark, tmp_path / "b.csv", header=True)
+    with pytest.raises(ConfigError, match="escape is '/'"):
+        fbs.read_csv(spark, tmp_path, escape="/")
 
 
 def test_an_empty_directory(spark: Any, tmp_path: Path) -> None:

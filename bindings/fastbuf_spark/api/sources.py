@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ConfigError, SchemaError
@@ -10,7 +11,7 @@ from fastbuf_spark.api.pipelines import Pipeline
 from fastbuf_spark.driver import splits
 from fastbuf_spark.driver.sources import dataset_source, ipc_source, is_true, parquet_source, text_source
 from fastbuf_spark.schema import struct_type, types_in
-from fastbuf_spark.worker.reading import BLOCK_BYTES
+from fastbuf_spark.worker.lines import JsonLines, ValueLines, blocks, first_line
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -78,6 +79,7 @@ def read_csv(
     *,
     header: bool = False,
     sep: str = ",",
+    escape: str | None = None,
     columns: Iterable[str] | None = None,
     filter: Any = None,
     filesystem: Any = None,
@@ -92,54 +94,55 @@ def read_csv(
         Whether the first line of each file has names.
     sep
         The character between values.
+    escape
+        How a quote within a quoted value is written: doubled, as for Spark with ``escape='"'``.  A file with a quote
+        behind a backslash, which Spark takes for one too unless it is told otherwise, is refused, but with
+        ``escape='"'``: a backslash is a character like others then.
 
     Other parameters are those of :func:`read_parquet`.
 
     Notes
     -----
-    A value of a wrong type, or a line with another number of values, is an error; Spark returns nulls.  A quote within
-    a quoted value is doubled (RFC 4180), as for Spark with ``escape='"'``: a backslash is a character like others.
-    An empty value is null, in quotes too.
-    Each file is read by one task.  Lines: at most 16 MiB.
+    Values are those of Spark.  Where Spark finds no value of a type, or another number of values, and returns nulls, an
+    error is raised.  Quoted values may have line breaks in them, as for Spark with ``multiLine=True``.  An empty value
+    is null, in quotes too.  Each file is read by one task.  Lines: at most 16 MiB.
     """
-    import pyarrow as pa
-    import pyarrow.csv as csv
-    import pyarrow.dataset as ds
-
-    if len(sep) != 1 or not sep.isascii():
+    if len(sep) != 1 or not sep.isascii() or sep in '"\r\n':
         raise ConfigError(f"sep is {sep!r}: give one ASCII character, or use spark.read.csv")
-    parse = csv.ParseOptions(delimiter=sep)
+    if escape not in (None, '"'):
+        raise ConfigError(f"escape is {escape!r}: give '\"' or None, or use spark.read.csv")
+    lines = ValueLines((), header, sep, escape is not None)
     if schema is None:
         from pyspark.sql.types import StringType, StructType
 
-        system, paths = splits.file_system(path, filesystem)
-        files = splits.list_files(system, paths)
-        if not files:
-            raise ConfigError(f"{paths[0]} has no files: give schema=")
-        with system.open_input_stream(files[0].path) as stream:
-            options = csv.ReadOptions(autogenerate_column_names=not header, block_size=BLOCK_BYTES)
-            try:
-                names = csv.open_csv(stream, options, parse).schema.names
-            except pa.ArrowInvalid as error:
-                raise SchemaError(f"{files[0].path}: {error}; give schema=") from error
-        given = StructType()
-        case = is_true(spark, "spark.sql.caseSensitive", "false")
-        for i, name in enumerate(_headed(names, case) if header else names):
-            given.add(name if header else f"_c{i}", StringType())
+        given, case = StructType(), is_true(spark, "spark.sql.caseSensitive", "false")
+        names = _first_values(path, filesystem, lines)
+        for name in _headed(names, case) if header else [f"_c{i}" for i in range(len(names))]:
+            given.add(name, StringType())
     else:
         given = struct_type(schema)
     _check_fields(given, "read_csv", nested=False)
-    layout = ds.CsvFileFormat(
-        parse_options=parse,
-        read_options=csv.ReadOptions(column_names=given.names, skip_rows=1 if header else 0, block_size=BLOCK_BYTES),
-        convert_options=csv.ConvertOptions(
-            null_values=[""],
-            strings_can_be_null=True,
-            true_values=["true", "True", "TRUE"],
-            false_values=["false", "False", "FALSE"],
-        ),
-    )
-    return Pipeline(text_source(spark, "read_csv", path, layout, given, columns, filter, filesystem))
+    lines = replace(lines, names=tuple(given.names))
+    return Pipeline(text_source(spark, "read_csv", path, lines, given, columns, filter, filesystem))
+
+
+def _first_values(path: Any, filesystem: Any, lines: ValueLines) -> list[str]:
+    """The values of the first line that is not blank, of the first file that has one."""
+    import pyarrow as pa
+    import pyarrow.csv as csv
+
+    system, paths = splits.file_system(path, filesystem)
+    for file in splits.list_lines(system, paths):
+        with system.open_input_stream(file.path) as stream:
+            for block in blocks(stream, file.path, lines.end):
+                line = block[slice(*first_line(block))]
+                if line.strip():
+                    options = csv.ReadOptions(block_size=len(line) + 1), csv.ParseOptions(delimiter=lines.sep)
+                    try:
+                        return list(csv.read_csv(pa.BufferReader(line), *options).column_names)
+                    except pa.ArrowInvalid as error:
+                        raise SchemaError(f"{file.path}: {error}; give schema=") from error
+    raise ConfigError(f"{paths[0]} has no files with lines: give schema=")
 
 
 def read_json(
@@ -162,13 +165,12 @@ def read_json(
 
     Notes
     -----
-    A value of a wrong type is an error; Spark returns nulls.  Each file is read by one task.  Lines: at most 16 MiB.
+    A value of a wrong type, a name that occurs twice in an object, or a line without an object, is an error; Spark
+    returns nulls, or the last value.  Each file is read by one task.  Lines: at most 16 MiB.
     """
-    import pyarrow.dataset as ds
-
     given = struct_type(schema)
     _check_fields(given, "read_json", nested=True)
-    return Pipeline(text_source(spark, "read_json", path, ds.JsonFileFormat(), given, columns, filter, filesystem))
+    return Pipeline(text_source(spark, "read_json", path, JsonLines(), given, columns, filter, filesystem))
 
 
 def read_ipc(

@@ -15,6 +15,7 @@ from fastbuf_spark.driver.plan import requests
 from fastbuf_spark.driver.staged import Staged
 from fastbuf_spark.schema import arrow_schema, large_types, session_zone
 from fastbuf_spark.worker.chains import Called, Chain
+from fastbuf_spark.worker.lines import JsonLines, ValueLines
 from fastbuf_spark.worker.reading import Read
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ def check_filter(expression: Any, schema: pa.Schema) -> None:
             "pc.field('amount') > 3"
         )
     try:
-        schema.empty_table().filter(expression)
+        # Of a row: without one some functions do not look at types
+        pa.table([pa.nulls(1, field.type) for field in schema], schema.names).filter(expression)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError) as error:
         said = str(error).splitlines()[0]
         raise ConfigError(f"filter {expression} is not valid here: {said}; the columns are {schema.names}") from error
@@ -100,7 +102,7 @@ def parquet_source(
     if schema is None:
         if not files:
             raise ConfigError(f"{paths[0]} has no Parquet files to take the schema from: give schema=")
-        first = layout.make_fragment(files[0].path, system)
+        first = layout.make_fragment(splits.summary(system, paths) or files[0].path, system)
         ntz = is_true(spark, "spark.sql.parquet.inferTimestampNTZ.enabled", "true")
         texts = is_true(spark, "spark.sql.parquet.binaryAsString", "false")
         schema = parquet_schema(first.metadata, first.physical_schema, files[0].path, ntz, texts)
@@ -128,15 +130,17 @@ def text_source(
     spark: Any,
     name: str,
     path: Any,
-    layout: Any,
+    lines: JsonLines | ValueLines,
     schema: StructType,
     columns: Iterable[str] | None,
     filter: Any,
     filesystem: Any,
 ) -> Source:
     """A source of files of lines, with a given schema; each file is read by one task."""
+    import pyarrow.dataset as ds
+
     system, paths = splits.file_system(path, filesystem)
-    files = splits.list_files(system, paths)
+    files = splits.list_lines(system, paths)
     infer = is_true(spark, "spark.sql.sources.partitionColumnTypeInference.enabled", "true")
     # Lines of values have the schema's columns by their places, whatever their names
     schema, told = (schema, {}) if name == "read_csv" else _without_directories(schema, files)
@@ -144,7 +148,7 @@ def text_source(
     whole = nullable(schema)
     for key, kind in types.items():
         whole.add(key, kind, True)
-    return _source(spark, name, system, files, layout, types, whole, columns, filter, has_texts=True)
+    return _source(spark, name, system, files, ds.JsonFileFormat(), types, whole, columns, filter, lines)
 
 
 def ipc_source(spark: Any, path: Any, columns: Iterable[str] | None, filter: Any, filesystem: Any) -> Source:
@@ -184,7 +188,7 @@ def dataset_source(spark: Any, dataset: Any, columns: Iterable[str] | None, filt
         found = [(None, fragment) for fragment in dataset.get_fragments()]
     except ValueError as error:
         raise ConfigError(f"scan: {error} Give filter and columns to scan itself, or to the pipeline") from error
-    return _shared(spark, "scan", found, files, shown, schema, filter, ())
+    return _shared(spark, "scan", found, files, shown, schema, filter, (), None)
 
 
 def of_arrow(schema: pa.Schema) -> StructType:
@@ -209,7 +213,7 @@ def of_arrow(schema: pa.Schema) -> StructType:
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """The type to read one as that Spark has not: views, dictionaries and unsigned numbers, at any depth."""
+    """The type to read one as that Spark has not: views, dictionaries, unsigned numbers and days, at any depth."""
     import pyarrow as pa
 
     views = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
@@ -219,13 +223,15 @@ def _plain(kind: pa.DataType) -> pa.DataType:
         return pa.struct([field.with_type(_plain(field.type)) for field in kind])
     if pa.types.is_map(kind):
         return pa.map_(_plain(kind.key_type), _plain(kind.item_type))
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+    # No views of lists: what Arrow 26 casts them to has offsets beyond its memory
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return pa.list_(_plain(kind.value_type))
     unsigned = {
         pa.uint8(): pa.int16(),
         pa.uint16(): pa.int32(),
         pa.uint32(): pa.int64(),
         pa.uint64(): pa.decimal128(20),
+        pa.date64(): pa.date32(),
     }
     return (views | unsigned).get(kind, kind)
 
@@ -315,24 +321,25 @@ def _source(
     whole: StructType,
     columns: Iterable[str] | None,
     filter: Any,
-    has_texts: bool = False,
+    lines: JsonLines | ValueLines | None = None,
 ) -> Source:
-    from pyspark.sql.types import DateType, StructType, TimestampNTZType, TimestampType
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
 
     read_with, shown = _schemas(spark, whole, columns, filter)
     texts: tuple[pa.Field, ...] = ()
-    if has_texts:
-        import pyarrow as pa
-
-        of_text = (TimestampType, TimestampNTZType, *((DateType,) if name == "read_json" else ()))
-        instants = [f.name for f in whole.fields if isinstance(f.dataType, of_text) and f.name not in types]
-        timed = [f for f in read_with if f.name in instants]
-        texts = tuple(f for f in timed if f.name in shown.names or _has_field(filter, f.name, read_with))
-        read_with = pa.schema([f.with_type(pa.string()) if f in timed else f for f in read_with])
+    if lines is not None:
+        named = [
+            i for i, f in enumerate(read_with) if f.name in shown.names or not _is_valid(filter, read_with.remove(i))
+        ]
+        read_with = pa.schema([read_with.field(i) for i in named])
+        typed = [f for f in read_with if f.name not in types and lines.has_text(f.type)]
+        texts = tuple(f for f in typed if f.name in shown.names or _has_field(filter, f.name, read_with))
+        read_with = pa.schema([f.with_type(pa.string()) if f in typed else f for f in read_with])
     kinds = arrow_schema(StructType([whole[key] for key in types]), session_zone(spark)) if types else ()
     found = splits.fragments(system, files, layout, {field.name: field.type for field in kinds})
     chosen = StructType([whole[key] for key in shown.names])
-    return _shared(spark, name, found, read_with, shown, chosen, filter, texts)
+    return _shared(spark, name, found, read_with, shown, chosen, filter, texts, lines)
 
 
 def _shared(
@@ -344,6 +351,7 @@ def _shared(
     schema: StructType,
     filter: Any,
     texts: tuple[pa.Field, ...],
+    lines: JsonLines | ValueLines | None,
 ) -> Source:
     from pyspark.sql.types import StructType
 
@@ -351,14 +359,14 @@ def _shared(
     # Columns of the filter are read as well, but the filter does not tell which they are
     needed = set(shown.names)
     late = _meets_nan(filter, read_with)
-    pushed = None if texts or late else filter
+    pushed = None if lines is not None or late else filter
     parts = splits.pieces(found, read_with, needed, pushed)
     shared = splits.shared_out(parts, tasks or CONNECT_TASKS)
     mib = sum(part.nbytes for part in parts) / (1 << 20)
     pieces = f"{counted(len(found), 'file')}, {counted(len(parts), 'piece')}"
     about = f"{name}: {pieces}, {mib:.1f} MiB, in {counted(len(shared), 'split')}"
     any_case = name in ("read_parquet", "read_ipc") and not is_true(spark, "spark.sql.caseSensitive", "false")
-    read = Read(shared, read_with, shown, filter, texts, session_zone(spark), any_case, late, name == "read_json")
+    read = Read(shared, read_with, shown, filter, texts, session_zone(spark), any_case, late, lines)
     return Source(spark, read, StructType([schema[key] for key in shown.names]), about)
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import fnmatch
 import math
+import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
-from fastbuf.errors import ConfigError, ResourceError, SchemaError
-from fastbuf_spark.worker.reading import Piece, changed, check_calendar, instants
+from fastbuf.errors import ConfigError, ResourceError, SchemaError, SchemaMismatch
+from fastbuf_spark.worker.lines import of_text
+from fastbuf_spark.worker.reading import Piece, changed, check_calendar, check_variants
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,18 +25,19 @@ LEAST_BYTES = 4 << 20  #: cost of opening a file, in bytes, as in Spark
 MOST_FOOTERS = 4096
 READERS = 16  #: threads that read footers
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+OTHER_CODECS = (".deflate", ".snappy", ".xz", ".zip")  #: ends of names of files that Arrow does not decompress
 WILD = re.compile(r"[*?\[{]")  #: a path with one of these may be a pattern
 _WHOLE = re.compile(r"[+-]?\d+$")
-_REAL = re.compile(r"[+-]?(\d+\.\d*|\.\d+)$|NaN$|-?Infinity$")
+_REAL = re.compile(r"[+-]?\d*\.\d+$|NaN$|-?Infinity$")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}$")
 _INSTANT = re.compile(r"\d{4}-\d{1,2}-\d{1,2}[ T]")
 #: Texts that Spark may parse as another type: times, timestamps, numbers with an exponent or a letter, years
-_ODD = re.compile(r"\s|\d{1,2}:\d{2}|\d{4}-\d{1,2}.*[T ]|[+-]?[\d.]+([eE][+-]?\d+)?[dDfF]?$|\d{4}-\d{2}$")
+_ODD = re.compile(r"\s|\d{1,2}:\d{2}|\d{4}-\d{1,2}.*[T ]|[+-]?[\d.]+([eE][+-]?\d+)?[dDfF]?\s*$|\d{4}-\d{2}$")
 
 
 @dataclass(frozen=True)
 class File:
-    """A file, and the values in its directories' names."""
+    """A file, and the values in its directories' names, escaped."""
 
     path: str
     size: int
@@ -126,7 +128,7 @@ def list_files(system: Any, paths: Sequence[str]) -> list[File]:
                 found.append(File(info.path, info.size, changed(info), ()))
             continue
         base = info.path.rstrip("/") + "/"
-        for each in system.get_file_info(fs.FileSelector(path, recursive=True)):
+        for each in _below(system, path):
             inside = each.path[len(base) :].split("/")
             if each.type == fs.FileType.File and each.size and not any(map(_hidden, inside)):
                 values = _values(inside[:-1])
@@ -138,6 +140,44 @@ def list_files(system: Any, paths: Sequence[str]) -> list[File]:
                     )
                 found.append(File(each.path, each.size, changed(each), values))
     return sorted(found, key=lambda file: file.path)
+
+
+def list_lines(system: Any, paths: Sequence[str]) -> list[File]:
+    """All files of lines below these paths.
+
+    Raises
+    ------
+    ConfigError
+        One is compressed in a way that Arrow does not read.
+    """
+    files = list_files(system, paths)
+    for file in files:
+        if file.path.endswith(OTHER_CODECS):
+            raise ConfigError(
+                f"{file.path}: lines may be compressed by gzip (.gz), bzip2 (.bz2), zstd (.zst) or lz4 (.lz4), and "
+                "in no other way; use spark.read"
+            )
+    return files
+
+
+def _below(system: Any, folder: str, above: tuple[str, ...] = ()) -> Iterator[Any]:
+    """What is in a directory and below it; of a local one without what hidden directories have.
+
+    Raises
+    ------
+    ResourceError
+        A link leads to a directory above it.
+    """
+    from pyarrow import fs
+
+    local = isinstance(system, fs.LocalFileSystem)
+    here = os.path.realpath(folder) if local else ""
+    if local and here in above:
+        raise ResourceError(f"{folder} is a link to {here}, which it is in: take the link away, or name the files")
+    for each in system.get_file_info(fs.FileSelector(folder, recursive=not local)):
+        yield each
+        if local and each.type == fs.FileType.Directory and not _hidden(each.base_name):
+            yield from _below(system, each.path, (*above, here))
 
 
 def _matched(system: Any, path: str) -> list[tuple[str, str]]:
@@ -192,13 +232,34 @@ def _braced(path: str) -> list[str]:
     return [each for choice in found[1].split(",") for each in _braced(head + choice + tail)]
 
 
+def summary(system: Any, paths: Sequence[str]) -> str | None:
+    """The file that tells the schema of all Parquet files in one of these directories, if there is one."""
+    from pyarrow import fs
+
+    at = [f"{path.rstrip('/')}/{name}" for name in ("_common_metadata", "_metadata") for path in paths]
+    return next((info.path for info in system.get_file_info(at) if info.type == fs.FileType.File), None)
+
+
 def _hidden(name: str) -> bool:
     return name.startswith(".") or (name.startswith("_") and "=" not in name) or name.endswith("._COPYING_")
 
 
 def _values(folders: Sequence[str]) -> tuple[tuple[str, str | None], ...]:
     named = [folder.partition("=") for folder in folders if "=" in folder]
-    return tuple((unquote(key), None if value == NO_VALUE else unquote(value)) for key, _, value in named)
+    if not all(key and value for key, _, value in named):
+        raise SchemaError(f"{'/'.join(folders)}: a directory's name has nothing before or behind '='")
+    places = [i for i, folder in enumerate(folders) if "=" in folder]
+    if places and len(places) <= places[-1] - places[0]:
+        raise SchemaError(
+            f"{'/'.join(folders)}: a directory without '=' stands between others, and Spark takes no columns from "
+            "those above it: give the path of a directory below it"
+        )
+    return tuple((unescaped(key), None if value == NO_VALUE else value) for key, _, value in named)
+
+
+def unescaped(name: str) -> str:
+    """Spark's names: ``%XX`` is one character, and so never a byte of UTF-8."""
+    return re.sub("%([0-9A-Fa-f]{2})", lambda found: chr(int(found[1], 16)), name)
 
 
 def partition_types(files: Sequence[File], infer: bool, given: dict[str, DataType]) -> dict[str, DataType]:
@@ -233,6 +294,7 @@ def partition_types(files: Sequence[File], infer: bool, given: dict[str, DataTyp
     made: dict[str, DataType] = {}
     for at, name in enumerate(names):
         values = {value for file in files if (value := file.values[at][1]) is not None}
+        texts = set(map(unescaped, values))  # Spark looks for numbers in what is escaped, for days in what is not
         if name in given or not infer or not values:
             made[name] = given.get(name, T.StringType())
         elif all(map(_WHOLE.match, values)) and all(abs(int(value)) < 1 << 31 for value in values):
@@ -243,11 +305,11 @@ def partition_types(files: Sequence[File], infer: bool, given: dict[str, DataTyp
             abs(float(v)) < 2e9 or not math.isfinite(float(v)) for v in values
         ):
             made[name] = T.DoubleType()
-        elif all(map(_DATE.match, values)):
+        elif all(map(_DATE.match, texts)):
             made[name] = T.DateType()
         else:
-            odd = next((value for value in sorted(values) if _ODD.match(value) and not _DATE.match(value)), None)
-            plain = next((v for v in values if not (_ODD.match(v) or _DATE.match(v) or _WHOLE.match(v))), None)
+            odd = next((value for value in sorted(texts) if _ODD.match(value) and not _DATE.match(value)), None)
+            plain = next((v for v in texts if not (_ODD.match(v) or _DATE.match(v) or _WHOLE.match(v))), None)
             if odd is not None and plain is None:
                 kind = "timestamp" if _INSTANT.match(odd) else "string"
                 raise SchemaError(
@@ -269,7 +331,7 @@ def fragments(system: Any, files: Sequence[File], layout: Any, types: dict[str, 
             if value is None:
                 known = known & pc.field(name).is_null()
             else:
-                known = known & (pc.field(name) == _of_text(value, types[name], name))
+                known = known & (pc.field(name) == _of_text(unescaped(value), types[name], name))
         made.append((file, layout.make_fragment(file.path, system, partition_expression=known)))
     return made
 
@@ -279,10 +341,9 @@ def _of_text(value: str, kind: pa.DataType, name: str) -> pa.Scalar:
     import pyarrow as pa
 
     try:
-        if pa.types.is_timestamp(kind):
-            return instants(pa.array([value]), kind, kind.tz or "UTC", name)[0]
-        return pa.scalar(value) if pa.types.is_string(kind) else pa.scalar(value).cast(kind)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        text = pa.array([value])
+        return (text if pa.types.is_string(kind) else of_text(text, kind, getattr(kind, "tz", None) or "UTC", name))[0]
+    except SchemaMismatch as error:
         raise SchemaError(
             f"a directory of {name} has the value {value!r}, which is no {kind}: give another type (partition_types=)"
         ) from error
@@ -300,6 +361,7 @@ def pieces(found: Sequence[tuple[File | None, Any]], schema: pa.Schema, needed: 
             return [Piece(fragment, 0, max(0, size), size, when)]
         made = []
         check_calendar(fragment, schema)
+        check_variants(fragment, schema)
         for part in fragment.split_by_row_group(filter, schema=schema):
             about = fragment.metadata.row_group(part.row_groups[0].id)
             columns = (about.column(i) for i in range(about.num_columns))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ResourceError, SchemaError, SchemaMismatch
 from fastbuf_spark.schema import conform
+from fastbuf_spark.worker.lines import BATCH_ROWS, JsonLines, ValueLines, of_text, read_lines
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
 SPARK_VERSION = b"org.apache.spark.version"
 #: Marks files with dates and times before 1582 in the Julian calendar
 LEGACY = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
-BATCH_ROWS = 64 << 10
-BLOCK_BYTES = 16 << 20  #: of text that is parsed at once: lines may be as long
+VARIANT = b"variant"  #: in the metadata of a variant's field
+SHREDDED = "typed_value"  #: the field that only shredded variants have
 BATCH_BYTES = 8 << 20  #: approximate size limit of a batch of long rows
 LEAST_ROWS = 1 << 10
 
@@ -77,15 +78,16 @@ class Read:
     filter
         A ``pyarrow.compute.Expression``.
     texts
-        Columns that are read as text and parsed here, with their types: timestamps that may lack a zone, dates of JSON.
+        Columns that are read as text and converted here, with their types: of lines of values all but strings, of JSON
+        dates and timestamps.
     zone
         The zone of such timestamps.
     any_case
         Whether a file's columns may have names that differ in case, as for Spark unless it is told otherwise.
     late
         Whether no row group may be skipped for the filter's sake.
-    json
-        Whether the files have lines of JSON.
+    lines
+        How to parse files of lines.
     """
 
     splits: tuple[tuple[Piece, ...], ...]
@@ -96,7 +98,7 @@ class Read:
     zone: str = "UTC"
     any_case: bool = False
     late: bool = False
-    json: bool = False
+    lines: JsonLines | ValueLines | None = None
 
     def __call__(self, source: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         # Read the whole input first: a reader left behind could take the next task's input
@@ -113,16 +115,17 @@ class Read:
             rows = max(LEAST_ROWS, min(rows, BATCH_BYTES * piece.rows // piece.nbytes))
         if hasattr(piece.fragment, "split_by_row_group"):
             check_calendar(piece.fragment, self.files)
+            check_variants(piece.fragment, self.files)
         files = in_file(self.files, piece) if self.any_case else self.files
         if hasattr(piece.fragment, "split_by_row_group"):
             check_types(piece.fragment, files)
         renamed = not files.equals(self.files)
         # Filters have the users' names, and their types
-        late = self.late or renamed or bool(self.texts) or self.json
+        late = self.late or renamed or self.lines is not None
         if late and self.filter is not None and self._is_out(piece.fragment):
             return
-        if self.json:
-            batches = _of_json(piece.fragment, files)
+        if self.lines is not None:
+            batches = read_lines(piece.fragment, files, self.lines)
         else:
             batches = ds.Scanner.from_fragment(
                 piece.fragment,
@@ -156,53 +159,42 @@ class Read:
     def _told(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         for field in self.texts:
             at = batch.schema.get_field_index(field.name)
-            batch = batch.set_column(at, field, instants(batch.column(at), field.type, self.zone, field.name))
+            batch = batch.set_column(at, field, of_text(batch.column(at), field.type, self.zone, field.name))
         if self.filter is not None:
             batch = batch.filter(self.filter)
         return batch.select(self.shown.names)
 
 
-def _of_json(fragment: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Batches of lines of JSON.
-
-    ``pyarrow.dataset`` looks at all fields first, and fails where one that nobody asks for has several types.
-    """
-    import pyarrow as pa
-    import pyarrow.dataset as ds
-    import pyarrow.json as json
-
-    known = ds.get_partition_keys(fragment.partition_expression)
-    fields = pa.schema([field for field in schema if field.name not in known])
-    read = json.ReadOptions(block_size=BLOCK_BYTES, use_threads=False)
-    parse = json.ParseOptions(explicit_schema=fields, unexpected_field_behavior="ignore")
-    with fragment.filesystem.open_input_stream(fragment.path) as stream:
-        for block in json.open_json(stream, read, parse):
-            for start in range(0, block.num_rows, BATCH_ROWS):
-                part = block.slice(start, BATCH_ROWS)
-                columns = [
-                    pa.repeat(pa.scalar(known[field.name], field.type), part.num_rows)
-                    if field.name in known
-                    else part.column(field.name)
-                    for field in schema
-                ]
-                yield pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
 def check_calendar(fragment: Any, schema: pa.Schema) -> None:
     """SchemaError if a Parquet file has dates or times before 1582 in the Julian calendar: Spark converts them."""
-    import pyarrow as pa
-
-    def has_time(kind: pa.DataType) -> bool:
-        return bool(pa.types.is_temporal(kind)) or any(has_time(kind.field(i).type) for i in range(kind.num_fields))
+    from pyarrow import types
 
     told = fragment.metadata.metadata or {}
     version = told.get(SPARK_VERSION, b"").decode()
     legacy = any(key in told for key in LEGACY) or version.startswith(("1.", "2."))
-    if legacy and any(has_time(field.type) for field in schema):
+    if legacy and any(_has(field, lambda each: types.is_temporal(each.type)) for field in schema):
         raise SchemaError(
             f"{fragment.path} has dates in the calendar used before Spark 3 ({version or 'legacy'}): only Spark "
             "converts them; use spark.read.parquet"
         )
+
+
+def check_variants(fragment: Any, schema: pa.Schema) -> None:
+    """SchemaError if a Parquet file has a variant in several columns, which only Spark puts together."""
+    theirs = {field.name.casefold(): field for field in fragment.physical_schema}
+    for field in schema:
+        other = theirs.get(field.name.casefold(), field)
+        shredded = _has(other, lambda each: each.name == SHREDDED)
+        if shredded and _has(field, lambda each: VARIANT in (each.metadata or {})):
+            raise SchemaError(
+                f"{fragment.path}: column {field.name!r} has shredded variants, which only Spark puts together: use "
+                "spark.read.parquet, or leave it out (columns=)"
+            )
+
+
+def _has(field: pa.Field, test: Callable[[pa.Field], bool]) -> bool:
+    """Whether a field, or one in it, is such."""
+    return test(field) or any(_has(field.type.field(i), test) for i in range(field.type.num_fields))
 
 
 def check_types(fragment: Any, schema: pa.Schema) -> None:
@@ -269,33 +261,3 @@ def _with_names(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     pairs = zip(batch.columns, schema, strict=True)
     columns = [column if column.type.equals(field.type) else column.view(field.type) for column, field in pairs]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def instants(texts: pa.Array, kind: pa.DataType, zone: str, name: str) -> pa.Array:
-    """Parses dates, and timestamps in ISO 8601; one without a zone is in ``zone``, as in Spark.
-
-    Raises
-    ------
-    SchemaMismatch
-        A text is not one (Spark returns null), or is in an hour skipped by daylight saving (Spark shifts it).
-    """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    try:
-        if pa.types.is_date(kind) or kind.tz is None:
-            return texts.cast(kind)
-        with_zone = pc.match_substring_regex(texts, r"(Z|[+-]\d{2}(:?\d{2})?)$")
-        # A date without time ends like an offset
-        with_zone = pc.and_(with_zone, pc.match_substring_regex(texts, r"\d:\d{2}"))
-        nothing = pa.scalar(None, texts.type)
-        told = pc.if_else(with_zone, texts, nothing).cast(pa.timestamp("us", tz="UTC")).cast(kind)
-        local = pc.if_else(with_zone, nothing, texts).cast(pa.timestamp("us"))
-        local = pc.assume_timezone(local, zone, ambiguous="earliest").cast(kind)
-        return pc.coalesce(told, local)
-    except pa.ArrowInvalid as error:
-        what = "date" if pa.types.is_date(kind) else "timestamp"
-        raise SchemaMismatch(
-            f"column {name} has a text that is not a {what} in ISO 8601, or an hour that does not exist in {zone}: "
-            f"{error}; read it as a string, and convert it in a function of your own"
-        ) from error

@@ -1,0 +1,292 @@
+"""Files of lines, with values or JSON: parsed block by block, and their texts converted as Spark converts them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from json import loads
+from typing import TYPE_CHECKING, Any
+
+from fastbuf.errors import SchemaMismatch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BATCH_ROWS = 64 << 10
+BLOCK_BYTES = 4 << 20  #: of text that is parsed at once
+LINE_BYTES = 16 << 20  #: most bytes of a line
+BOM = b"\xef\xbb\xbf"
+_BLANK = bytes(range(33))  # what Java's trim() takes away
+_BLANK_LINE = re.compile(rb"(?:(?<=[\r\n])|\A)[\0-\x09\x0b\x0c\x0e- ]+(?=[\r\n]|\Z)")
+_LAST_NULL = re.compile(rb"\}\s*null")
+_WHOLE = (b"0123456789-", r"^[+-]?\d+$")
+_EXACT = (b"0123456789+-.eE", r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$")
+_REAL = (_EXACT[0], rf"{_EXACT[1]}|^(NaN|-?Inf|[+-]?Infinity)$")
+_DATE = (b"", r"^\d{4}-\d{2}-\d{2}$")
+_INSTANT = (
+    b"",
+    r"^\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?(Z|[+-](0\d|1[0-7])(:?\d{2})?|[+-]18(:?00)?)?)?)?$",
+)
+
+
+@dataclass(frozen=True)
+class JsonLines:
+    """Lines with one JSON object each."""
+
+    def has_text(self, kind: pa.DataType) -> bool:
+        """Whether a column of the type is read as text first."""
+        import pyarrow as pa
+
+        return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
+
+    def end(self, block: bytes, path: str) -> int:
+        """Where the last whole line of a block ends."""
+        return _line_end(block)
+
+    def table(self, block: bytes, fields: pa.Schema) -> pa.Table:
+        """The rows of whole lines."""
+        import pyarrow as pa
+        import pyarrow.json as json
+
+        number = block.count(b"\n")
+        if not block.startswith(b"{") or block.count(b"\n{") != number - 1 or _LAST_NULL.search(block):
+            lines = [line.strip(_BLANK) for line in block.splitlines()]
+            number = sum(map(bool, lines))
+            for line in lines:
+                if line and not line.startswith(b"{"):
+                    raise pa.ArrowInvalid(f"a line is no JSON object: {line[:100].decode()!r}")
+                if _LAST_NULL.search(line):
+                    loads(line)  # Arrow's parser would end the process at a null that is in no object
+        read = json.ReadOptions(block_size=len(block) + 1, use_threads=False)
+        parse = json.ParseOptions(explicit_schema=fields, unexpected_field_behavior="ignore")
+        made = json.read_json(pa.BufferReader(block), read, parse)
+        if made.num_rows != number:
+            raise pa.ArrowInvalid("a line has several JSON objects, or an object several lines")
+        return made.select(fields.names)
+
+
+@dataclass(frozen=True)
+class ValueLines:
+    """Lines of values (CSV).
+
+    Attributes
+    ----------
+    names
+        Of the columns, in the order of the values.
+    header
+        Whether the first line that is not blank is none of the rows.
+    sep
+        The character between values.
+    backslash
+        Whether a backslash before a quote is a character like others.
+    """
+
+    names: tuple[str, ...]
+    header: bool
+    sep: str
+    backslash: bool
+
+    @cached_property
+    def _forms(self) -> tuple[re.Pattern[bytes], re.Pattern[bytes]]:
+        """A row with the end of its line; and the beginning of one up to a quoted value with more behind its quote."""
+        sep = re.escape(self.sep.encode())
+        quoted = rb'"[^"]*+(?:""[^"]*+)*+"'
+        value = rb"(?:%b(?=[%b\r\n])|(?!\")[^%b\r\n]*+)" % (quoted, sep, sep)
+        head = rb"(?:%b%b)*+" % (value, sep)
+        return re.compile(head + value + rb"(?:\r\n|\r|\n)"), re.compile(head + quoted + rb"[^%b\r\n]" % sep)
+
+    def has_text(self, kind: pa.DataType) -> bool:
+        """Whether a column of the type is read as text first."""
+        import pyarrow as pa
+
+        return not (pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+    def end(self, block: bytes, path: str) -> int:
+        """Where the last whole row of a block ends; a quoted value may have line breaks in it."""
+        import numpy as np
+
+        end = _line_end(block)
+        if b'"' not in block[:end]:
+            return end
+        if not self.backslash and b'\\"' in block:
+            raise SchemaMismatch(
+                f"{path} has a quote behind a backslash, which Spark takes for a quote in the value: use "
+                "spark.read.csv, or give escape='\"' if the backslash is a character like others"
+            )
+        text = np.frombuffer(block, np.uint8)
+        at = np.flatnonzero(text[:end] == ord('"'))
+        beside = np.zeros(256, bool)
+        beside[[*b'\r\n"', ord(self.sep)]] = True
+        opened, closed = at[::2], at[1::2]
+        if len(at) % 2 == 0 and beside[text[opened - 1]][opened > 0].all() and beside[text[closed + 1]].all():
+            return end
+        # A quote in a value that is not quoted, or the end of the last row is farther up
+        row, more = self._forms
+        end = 0
+        while found := row.match(block, end):
+            end = found.end()
+        if more.match(block, end):
+            raise SchemaMismatch(
+                f"{path} has a quoted value with more behind its last quote: "
+                f"{block[end : end + 100].decode(errors='replace')!r}; use spark.read.csv"
+            )
+        return end
+
+    def table(self, block: bytes, fields: pa.Schema) -> pa.Table:
+        """The rows, all values as text."""
+        import pyarrow as pa
+        import pyarrow.csv as csv
+
+        if len(self.names) == 1 and b'"' not in block:
+            block = _BLANK_LINE.sub(b"", block)
+        places = [self.names.index(field.name) for field in fields]
+        made = csv.read_csv(
+            pa.BufferReader(block),
+            csv.ReadOptions(
+                column_names=[str(i) for i in range(len(self.names))], block_size=len(block) + 1, use_threads=False
+            ),
+            csv.ParseOptions(
+                delimiter=self.sep,
+                newlines_in_values=True,
+                invalid_row_handler=lambda row: "error" if row.text.strip() else "skip",
+            ),
+            csv.ConvertOptions(
+                column_types={str(i): field.type for i, field in zip(places, fields, strict=True)},
+                include_columns=[str(i) for i in places or [0]],
+                null_values=[""],
+                strings_can_be_null=True,
+            ),
+        )
+        return made.rename_columns(fields.names) if places else made
+
+
+def read_lines(fragment: Any, schema: pa.Schema, lines: JsonLines | ValueLines) -> Iterator[pa.RecordBatch]:
+    """Batches of a file, with the values of its directories' names."""
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+    known = ds.get_partition_keys(fragment.partition_expression)
+    fields = pa.schema([field for field in schema if field.name not in known])
+    header = isinstance(lines, ValueLines) and lines.header
+    with fragment.filesystem.open_input_stream(fragment.path) as stream:
+        for block in blocks(stream, fragment.path, lines.end):
+            if header and block.strip(_BLANK):
+                block, header = block[first_line(block)[1] :], False
+            if not block.strip(_BLANK):
+                continue
+            try:
+                block.decode()  # Arrow's parser of JSON does not look
+                made = lines.table(block, fields)
+            except (pa.ArrowInvalid, ValueError) as error:
+                said = re.sub(r" Row #\d+:", "", str(error))  # counted from the block's beginning
+                raise SchemaMismatch(f"{fragment.path}: {said}") from error
+            for part in made.to_batches(BATCH_ROWS):
+                columns = [
+                    pa.repeat(pa.scalar(known[field.name], field.type), part.num_rows)
+                    if field.name in known
+                    else part.column(field.name)
+                    for field in schema
+                ]
+                yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def blocks(stream: Any, path: str, end: Callable[[bytes, str], int]) -> Iterator[bytes]:
+    """The text of a file in pieces of whole lines, each of which ends with a line break.
+
+    Raises
+    ------
+    SchemaMismatch
+        A line is too long, or has a quoted value without an end.
+    """
+    rest = stream.read(BLOCK_BYTES).removeprefix(BOM)
+    while rest:
+        more = stream.read(BLOCK_BYTES)
+        block = rest if more or rest.endswith((b"\n", b"\r")) else rest + b"\n"
+        at = end(block, path)
+        if at:
+            yield block[:at]
+        rest = block[at:] + more
+        if rest and not more:
+            raise SchemaMismatch(f"{path}: a quoted value has no end: {rest[:100].decode(errors='replace')!r}")
+        if len(rest) > LINE_BYTES + BLOCK_BYTES:
+            raise SchemaMismatch(f"{path} has a line of more than {LINE_BYTES >> 20} MiB: {rest[:100]!r}...")
+
+
+def first_line(block: bytes) -> tuple[int, int]:
+    """Where the first line that is not blank begins, and where the next one does."""
+    text = len(block) - len(block.lstrip(_BLANK))
+    begin = max(block.rfind(b"\n", 0, text), block.rfind(b"\r", 0, text)) + 1
+    found = re.compile(rb"\r\n|\r|\n").search(block, text)
+    return begin, found.end() if found else len(block)
+
+
+def _line_end(block: bytes) -> int:
+    return max(block.rfind(b"\n"), block.rfind(b"\r")) + 1
+
+
+def of_text(texts: pa.Array, kind: pa.DataType, zone: str, name: str) -> pa.Array:
+    """Texts as values of a type, as Spark converts them; an instant without a zone is in ``zone``.
+
+    Raises
+    ------
+    SchemaMismatch
+        A text is not one of the type (Spark returns null), or is in an hour skipped by daylight saving (Spark shifts
+        it).
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from pyarrow import types
+
+    try:
+        if types.is_boolean(kind):
+            low = pc.utf8_lower(texts)
+            _check(low, (b"", "^(true|false)$"))
+            return pc.equal(low, "true")
+        if types.is_timestamp(kind):
+            _check(texts, _INSTANT)
+            return _instants(texts, kind, zone)
+        numbers = ((types.is_integer, _WHOLE), (types.is_floating, _REAL), (types.is_decimal, _EXACT))
+        for fits, form in (*numbers, (types.is_date, _DATE)):
+            if fits(kind):
+                _check(texts, form)
+        return texts.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        hour = f", or an hour that does not exist in {zone}" if types.is_timestamp(kind) else ""
+        raise SchemaMismatch(
+            f"column {name} has a text that is no {kind} as Spark writes it{hour}: {error}; read it as a string, and "
+            "convert it in a function of your own"
+        ) from error
+
+
+def _check(texts: pa.Array, form: tuple[bytes, str]) -> None:
+    """ArrowInvalid unless all texts have the form, a regular expression, or nothing but these bytes."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    plain = np.zeros(256, bool)
+    plain[list(form[0])] = True
+    data = texts.buffers()[2]
+    if data is None or (form[0] and plain[np.frombuffer(data, np.uint8)].all()):
+        return
+    odd = texts.filter(pc.invert(pc.match_substring_regex(texts, form[1])))
+    if len(odd):
+        raise pa.ArrowInvalid(f"{odd[0].as_py()!r:.100}")
+
+
+def _instants(texts: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if kind.tz is None:
+        return texts.cast(kind)
+    with_zone = pc.match_substring_regex(texts, r"(Z|[+-]\d{2}(:?\d{2})?)$")
+    # A date without time ends like an offset
+    with_zone = pc.and_(with_zone, pc.match_substring_regex(texts, r"\d:\d{2}"))
+    nothing = pa.scalar(None, texts.type)
+    told = pc.if_else(with_zone, texts, nothing).cast(pa.timestamp("us", tz="UTC")).cast(kind)
+    local = pc.if_else(with_zone, nothing, texts).cast(pa.timestamp("us"))
+    local = pc.assume_timezone(local, zone, ambiguous="earliest").cast(kind)
+    return pc.coalesce(told, local)
