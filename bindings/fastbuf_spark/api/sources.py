@@ -95,9 +95,8 @@ def read_csv(
     sep
         The character between values.
     escape
-        How a quote within a quoted value is written: doubled, as for Spark with ``escape='"'``.  A file with a quote
-        behind a backslash, which Spark takes for one too unless it is told otherwise, is refused, but with
-        ``escape='"'``: a backslash is a character like others then.
+        How a quote within a quoted value is written: doubled, in any case.  By default a file with a quote behind a
+        backslash is refused, as Spark writes and reads quotes so; ``'"'``: a backslash is a character like others.
 
     Other parameters are those of :func:`read_parquet`.
 
