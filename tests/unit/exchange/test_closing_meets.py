@@ -63,7 +63,7 @@ def test_the_end_is_announced_while_the_gate_is_closed(env: fb.ShuffleEnvironmen
     gate = env.create_input_gate(ROWS)
 
     class Meanwhile:
-        def __int__(self) -> int:
+        def __index__(self) -> int:
             gate.close()
             return 1
 
