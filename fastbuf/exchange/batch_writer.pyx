@@ -186,8 +186,8 @@ cdef class BatchWriter(LongRecordWriter):
         elif is_stream(batch):
             batch = batch_of(batch, (<ColumnarSerializer> self.serializer).arrow_schema)
         elif not hasattr(batch, "__arrow_c_array__"):
-            raise TypeError(f"batch is {batch!r:.80}, of type {type(batch).__name__}: it must be a record batch, a table, "
-                            "a data frame or a NumPy structured array")
+            raise TypeError(f"batch is {batch!r:.80}, of type {type(batch).__name__}: it must be a record batch, a "
+                            "table, a data frame or a NumPy structured array")
         try:
             if self.to_all:
                 self.scatter.begin(batch, None)     # encoded once, for all consumers

@@ -17,7 +17,6 @@ from fastbuf.exchange.channel_selector cimport ChannelSelector
 from fastbuf.exchange.failure cimport failure_code
 from fastbuf.exchange.long_records cimport PREFIX
 from fastbuf.exchange.result_partition cimport WRITE_BLOCKED, WRITE_DROPPED, OpenBuffer, ResultPartition, WriteState
-from fastbuf.exchange.result_subpartition cimport sub_queued
 from fastbuf.serializers.columnar cimport ColumnarSerializer
 from fastbuf.serializers.row cimport RowSerializer
 from fastbuf.serializers.row_encode cimport write_run
