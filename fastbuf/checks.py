@@ -49,8 +49,10 @@ def seconds(name: str, value: Any, low: float = 0.0, high: float = math.inf, or_
 
 def timeout_or_none(value: Any) -> float | None:
     """`value` as seconds to wait, or None: no limit; what is left until a moment that has passed is below 0."""
+    if value is None or (type(value) is float and value == value):  # poll and request are called for each record
+        return value
     try:
-        return None if value is None else seconds("timeout", value, -math.inf)
+        return seconds("timeout", value, -math.inf)
     except ConfigError:
         raise ConfigError(f"timeout is {value!r:.80}: it must be a number of seconds, or None (no limit)") from None
 

@@ -283,7 +283,7 @@ class ShuffleEnvironment:
         epoch, secret = _checked_credentials(epoch, secret)
         one_of("partition_type", partition_type, tuple(_PARTITION_TYPES))
         one_of("on_peer_loss", on_peer_loss, ("error", "cancel"))
-        targets = [checked_target(index, target) for index, target in enumerate(targets)]
+        targets = [None if target is None else checked_target(i, target) for i, target in enumerate(targets)]
         if partition_type != "blocking" and None in targets:
             raise ConfigError(
                 "a target is None: a pipelined partition needs all targets when it is made, only a blocking one can "
@@ -325,8 +325,6 @@ class ShuffleEnvironment:
         self._check()
         partition.check()
         index = whole("index", index, 0, partition.subpartitions - 1)
-        if target is None:
-            raise ConfigError(f"target {index} is None: it must be an InputGate, its address, or (host, port, gate_id)")
         target = checked_target(index, target)
         if partition.attached(index):
             raise ConfigError(f"subpartition {index} has its consumer already")

@@ -20,8 +20,8 @@ RETRY_S = 0.02  #: pause before the next try to connect to a consumer that does 
 
 
 def checked_target(index: int, target: Any) -> Any:
-    """A gate, its address, ``(host, port, gate_id)`` or None; raises ConfigError if `target` is nothing of these."""
-    if target is None or isinstance(target, (InputGate, GateAddress)):
+    """A gate, its address, or ``(host, port, gate_id)``; raises ConfigError if `target` is nothing of these."""
+    if isinstance(target, (InputGate, GateAddress)):
         return target
     name = f"target {index}"
     if not isinstance(target, (tuple, list)) or len(target) != 3 or not isinstance(target[0], str) or not target[0]:
