@@ -81,7 +81,10 @@ def _by_value() -> Callable[[str, int], None]:
         import sys
 
         where = f"{sys.executable} on {socket.gethostname()}"
-        what = f"install fastbuf {version} for it, or ship it with the application (spark.archives)"
+        what = (
+            f"set PYSPARK_PYTHON to a Python that has fastbuf {version}, install it for this one, or ship it with the "
+            "application (spark.archives)"
+        )
         try:
             import fastbuf
             from fastbuf_spark import wire

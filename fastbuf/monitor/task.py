@@ -105,7 +105,7 @@ class Task:
 
     @property
     def sink_full(self) -> bool:
-        """Whether whoever reads its rows is always behind: it waits for that, or gets few rows and will wait later."""
+        """Whether the reader of its rows holds it up: most time goes to waiting for it, or its socket is mostly full."""
         behind = self.looks > 0 and self.unread >= SINK_FULL * self.looks
         return self.share("engine_out") >= 0.5 or (behind and self.share("user") < 0.5)
 

@@ -122,7 +122,7 @@ class ValueLines:
         opened, closed = at[::2], at[1::2]
         if len(at) % 2 == 0 and beside[text[opened - 1]][opened > 0].all() and beside[text[closed + 1]].all():
             return end
-        # A quote in a value that is not quoted, or the end of the last row is farther up
+        # The block ends within a quoted value, or a value has quotes without being quoted: look row by row
         row, more = self._forms
         end = 0
         while found := row.match(block, end):
