@@ -105,7 +105,7 @@ class Task:
 
     @property
     def sink_full(self) -> bool:
-        """Whether the reader of its rows holds it up: most time goes to waiting for it, or its socket is mostly full."""
+        """Whether the reader of its rows holds it up: it mostly waits for that, or their socket is mostly full."""
         behind = self.looks > 0 and self.unread >= SINK_FULL * self.looks
         return self.share("engine_out") >= 0.5 or (behind and self.share("user") < 0.5)
 

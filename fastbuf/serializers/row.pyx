@@ -50,7 +50,7 @@ cdef bint _is_named(object record, Py_ssize_t fields) except -1:
 
 
 def _takes_names(record, names):
-    """Whether a callable takes the fields by name alone.  SchemaError: it takes them neither by name nor by position."""
+    """Whether a callable takes the fields by name alone.  SchemaError: it takes them neither by name nor in order."""
     try:
         found = signature(record)
     except (TypeError, ValueError):         # a builtin that does not tell
