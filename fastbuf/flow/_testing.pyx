@@ -1,9 +1,12 @@
-"""Functions for tests only: loops over a ledger's operations without the GIL, so that threads run in parallel."""
+"""Functions for tests only: loops over a ledger's operations without the GIL, and a gate's segments by themselves."""
 
-from libc.stdint cimport int64_t
+from libc.stdint cimport int32_t, int64_t, uint32_t
 
 from fastbuf._native.atomics cimport fb_cpu_relax, fb_i64_load_acquire, fb_now_ns
+from fastbuf.flow.buffer_manager cimport *
 from fastbuf.flow.credit_ledger cimport CreditLedger
+from fastbuf.memory.local_buffer_pool cimport LocalBufferPool
+from fastbuf.memory.network_buffer_pool cimport NetworkBufferPool
 
 cdef extern from "<sched.h>" nogil:
     int sched_yield()
@@ -45,3 +48,30 @@ def take_loop(CreditLedger ledger, int channel, int64_t total):
                 fb_cpu_relax()
                 sched_yield()
     return mine
+
+
+def block_all_used(NetworkBufferPool pool not None, LocalBufferPool local not None, int32_t segments):
+    """Blocks a channel whose sender used all segments before it was told of any, as one may that needs no credit.
+
+    Returns the ready segments of the channel and of the gate after that.
+    """
+    cdef GateBuffers g
+    cdef ChannelBuffers c
+    cdef int32_t s, ready
+    taken = []
+    if bm_init(&g, pool.core, local.core, segments, 1, segments, NULL, 0) < 0:
+        raise MemoryError
+    bm_open(&g, &c, NULL)
+    bm_take_back(&g, &c, 0, <uint32_t> segments)    # it has so many buffers that wait
+    s = bm_take(&g, &c, 0)
+    while s >= 0:
+        taken.append(s)
+        s = bm_take(&g, &c, 0)
+    bm_block(&g, &c)
+    ready = bm_count_ready(&g)
+    found = c.ready_count, ready
+    for s in taken:
+        bm_release(&g, &c, s)
+    bm_close(&g, &c)
+    bm_free(&g)
+    return found

@@ -271,7 +271,8 @@ cdef void bm_block(GateBuffers *g, ChannelBuffers *c) noexcept nogil:
     c.blocked = True
     g.withheld += c.with_reader
     _wait_for_nothing(g, c)
-    while c.unannounced and credit_floating(c.credit) > 0:
+    # A sender that needs no credit may have used what was not announced
+    while c.unannounced and c.ready_count and credit_floating(c.credit) > 0:
         c.unannounced -= 1
         _take_one_back(g, c)
     bm_serve(g)
