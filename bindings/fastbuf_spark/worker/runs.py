@@ -1,7 +1,7 @@
 """An external sort: rows in the order of some columns, with bounded memory; sorted runs are spilled and merged.
 
 What fits is sorted where it is.  Beyond that, sorted runs go to nameless files, each in small pieces with an index in
-memory; 32 runs become one as soon as there are 32, so neither files nor memory grow with the rows.
+memory; 128 runs become one as soon as there are 128, so neither files nor memory grow with the rows.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from fastbuf_spark.worker.placing import placed
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FAN_IN = 32  #: runs that are merged at once: where there are fewer, no row is written twice
+FAN_IN = 128  #: runs that are merged at once: where there are fewer, no row is written twice
 #: A piece of a run has 1/PIECES of the memory: a merge holds up to two pieces of each run, in three copies (as read,
 #: concatenated, sorted)
 PIECES = 16 * FAN_IN
-LEAST_PIECE = 2 << 10
+LEAST_PIECE = 4 << 10
 MOST_HELD = 1 << 30  #: most bytes of a run: it is sorted as one array, and offsets of strings have 32 bits
 SLACK = 0.75  #: usable share of the memory: allocators keep more than they are asked for
 ROW_BYTES = 32  #: codes and positions of a row while it is sorted
@@ -43,7 +43,7 @@ def in_order(
         Directory of the nameless files; empty: where Spark's Python workers spill.
     """
     with contextlib.ExitStack() as files:
-        spilled = Spill(by, max(LEAST_PIECE, memory_bytes // PIECES), directory)
+        spilled = Spill(by, memory_bytes, directory)
         files.callback(spilled.close)
         held: list[pa.RecordBatch] = []
         used = rows = 0
@@ -132,9 +132,11 @@ class Run:
 class Spill:
     """The runs, a few of each size; false if there is none."""
 
-    def __init__(self, by: tuple[int, ...], piece_bytes: int, directory: str) -> None:
+    def __init__(self, by: tuple[int, ...], memory_bytes: int, directory: str) -> None:
         self._by = by
-        self._piece_bytes = piece_bytes
+        self._piece_bytes = max(LEAST_PIECE, memory_bytes // PIECES)
+        #: Fewer than FAN_IN where pieces would become too small
+        self.fan_in = max(2, min(FAN_IN, FAN_IN * memory_bytes // (PIECES * LEAST_PIECE)))
         self._directory = directory
         self._levels: list[list[Run]] = []
 
@@ -148,7 +150,7 @@ class Spill:
         run.write(batch)
         del batch
         level = 0
-        while len(self._levels[level]) == FAN_IN:
+        while len(self._levels[level]) == self.fan_in:
             self._put(level + 1, self._one(self._levels[level]))
             level += 1
         _give_back()
@@ -157,15 +159,19 @@ class Spill:
         """All rows in order; removes the runs."""
         runs = [run for level in reversed(self._levels) for run in level]
         self._levels = [runs]
-        while len(runs) > FAN_IN:
-            # The last runs are the shortest
-            some = runs[-FAN_IN:]
-            del runs[-FAN_IN:]
+        while len(runs) > self.fan_in:
+            # The last runs are the shortest; as few as make the rest enough
+            count = min(self.fan_in, len(runs) - self.fan_in + 1)
+            some = runs[-count:]
+            del runs[-count:]
             try:
                 runs.append(self._one(some))
             finally:
                 _close(some)
-        yield from _merge(runs, self._by, self._piece_bytes)
+        yield from self._rounds(runs)
+
+    def _rounds(self, runs: list[Run]) -> Iterator[pa.RecordBatch]:
+        return _merge(runs, self._by, self._piece_bytes * self.fan_in // len(runs))
 
     def close(self) -> None:
         """Free all disk space."""
@@ -181,7 +187,7 @@ class Spill:
         """Merge several runs into one, and close them."""
         made = Run(self._directory, self._piece_bytes)
         try:
-            for batch in _merge(runs, self._by, self._piece_bytes):
+            for batch in self._rounds(runs):
                 made.write(batch)
         except BaseException:
             made.close()
@@ -209,9 +215,9 @@ class _Cursor:
     def ended(self) -> bool:
         return self._next == len(self._run)
 
-    def fill(self, piece_bytes: int) -> None:
-        """Read until a piece's bytes are held, so that a round returns as much as it keeps."""
-        while not self.ended and sum(batch.nbytes for batch in self.held) < piece_bytes:
+    def fill(self, least_bytes: int) -> None:
+        """Read until so many bytes are held: as much for each run, so that a round returns most of what it keeps."""
+        while not self.ended and sum(batch.nbytes for batch in self.held) < least_bytes:
             self.held.append(self._run.piece(self._next))
             self.rows += self.held[-1].num_rows
             self._next += 1
@@ -225,7 +231,7 @@ class _Cursor:
             self.held[0] = self.held[0].slice(rows)
 
 
-def _merge(runs: list[Run], by: tuple[int, ...], piece_bytes: int) -> Iterator[pa.RecordBatch]:
+def _merge(runs: list[Run], by: tuple[int, ...], run_bytes: int) -> Iterator[pa.RecordBatch]:
     """Merges sorted runs.
 
     Each round sorts the rows read from all runs, and returns those up to the smallest of the runs' last read rows: all
@@ -236,7 +242,7 @@ def _merge(runs: list[Run], by: tuple[int, ...], piece_bytes: int) -> Iterator[p
     cursors = [_Cursor(run) for run in runs]
     while True:
         for cursor in cursors:
-            cursor.fill(piece_bytes)
+            cursor.fill(run_bytes)
         cursors = [cursor for cursor in cursors if cursor.rows]
         if not cursors:
             return

@@ -22,6 +22,7 @@ import pytest
 from fastbuf.errors import ResourceError, SchemaError
 from fastbuf_spark.worker.groups import Group, Groups, Layout, Limits, gathered
 from fastbuf_spark.worker.order import codes, codes_by, sorting, starts
+from fastbuf_spark.worker.nameless import NamelessFile
 from fastbuf_spark.worker.runs import FAN_IN, Run, Spill, in_order
 
 NAN, INF = math.nan, math.inf
@@ -135,10 +136,11 @@ def test_rows_come_in_order_however_little_fits(memory: int, by: tuple[int, ...]
 
 def test_runs_are_few_and_gone_when_nobody_reads_on(tmp_path: Path) -> None:
     before = descriptors()
-    spill = Spill((2,), 1 << 10, str(tmp_path))
-    for batch in batches(FAN_IN * FAN_IN + 50, 10, size=4):
+    spill = Spill((2,), 1 << 20, str(tmp_path))
+    assert spill.fan_in < FAN_IN, "of less memory there are fewer pieces"
+    for batch in batches(4 * spill.fan_in**2 + 50, 10, size=4):
         spill.add(batch)
-        assert len(os.listdir("/proc/self/fd")) - before <= 2 * FAN_IN + 3
+        assert len(os.listdir("/proc/self/fd")) - before <= 2 * spill.fan_in + 3
     merged = spill.merged()
     assert next(merged).column("n")[0].as_py() == 0
     assert list(tmp_path.iterdir()) == [], "nameless"
@@ -147,6 +149,24 @@ def test_runs_are_few_and_gone_when_nobody_reads_on(tmp_path: Path) -> None:
     next(reader)
     reader.close()  # type: ignore[attr-defined]
     assert descriptors() == before
+
+
+def test_no_row_of_a_hundred_runs_is_written_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = 0
+
+    def counted(file: NamelessFile, data: memoryview) -> tuple[int, int]:
+        nonlocal written
+        written += len(data)
+        return append(file, data)
+
+    append = NamelessFile.append
+    monkeypatch.setattr(NamelessFile, "append", counted)
+    memory, rows, rng = 8 << 20, 10_000, np.random.default_rng(1)
+    source = (pa.record_batch({"n": rng.permutation(rows), "text": ["x" * 250] * rows}) for _ in range(100))
+    made = list(in_order(source, (0,), memory, str(tmp_path)))
+    total = sum(batch.nbytes for batch in made)
+    assert total > 30 * memory, "some eighty runs"
+    assert written < 1.2 * total
 
 
 def test_what_is_kept_of_a_run_hardly_grows_with_its_rows(tmp_path: Path) -> None:
