@@ -21,8 +21,8 @@ import pytest
 
 from fastbuf.errors import ResourceError, SchemaError
 from fastbuf_spark.worker.groups import Group, Groups, Layout, Limits, gathered
-from fastbuf_spark.worker.order import codes, codes_by, sorting, starts
 from fastbuf_spark.worker.nameless import NamelessFile
+from fastbuf_spark.worker.order import codes, codes_by, sorting, starts
 from fastbuf_spark.worker.runs import FAN_IN, Run, Spill, in_order
 
 NAN, INF = math.nan, math.inf
