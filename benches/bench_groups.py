@@ -2,15 +2,20 @@
 
 Shape: FASTBUF_BENCH_ROWS rows (10 M; 20 k in a smoke run) of (long, long, double), cached in M = 4 partitions;
 ``local[4]``, R = 2 partitions out.  In one run, in turn: Spark's own verb and fastbuf's modes, for few, some and very
-many groups.  Each function gives a row for its group; each way ends in the sum of these rows' counts.
+many groups.  Each function gives a row for its group; each way ends in the sum of these rows' counts.  *Functions
+alone* is the floor: R processes, without Spark, call the same function with slices of a table that is sorted already.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from sessions import session
@@ -73,6 +78,29 @@ def fastbuf_sums(groups: Any) -> Any:
     return groups.agg_arrow([("v", "count")]).toDF("k", "n")
 
 
+@functools.cache
+def sorted_rows(groups: int) -> pa.Table:
+    """The rows of one of R partitions, in order."""
+    keys, count = groups // PARTS_OUT, ROWS // groups
+    ids = np.arange(keys * count)
+    return pa.table({"k": ids // count, "v": ids, "x": ids * 0.5})
+
+
+def called(verb: str, groups: int) -> int:
+    """Calls a verb's function with each group of one partition; the sum of the rows that it gave."""
+    table, count, made = sorted_rows(groups), ROWS // groups, 0
+    for start in range(0, table.num_rows, count):
+        group = table.slice(start, count)
+        key = (group.column(0)[0],)
+        if verb == "pandas":
+            made += int(in_pandas((key[0].as_py(),), group.to_pandas())["n"].iloc[0])
+        elif verb == "cogroup":
+            made += of_two(key, group, group)["n"][0].as_py()
+        else:
+            made += in_arrow(key, group)["n"][0].as_py()
+    return made
+
+
 #: Spark's own, fastbuf's, and how often each row is counted
 VERBS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], int]] = {
     "arrow": (spark_arrow, fastbuf_arrow, 1),
@@ -107,15 +135,21 @@ def test_groups(verb: str, groups: int, spark: Any, in_turn: Any, benchmark: Any
     def way(mode: str) -> Callable[[], None]:
         return checked(lambda: ours(fbs.group_by(df, "k", num_partitions=PARTS_OUT, mode=mode)))
 
+    ways = {"spark": checked(lambda: theirs(df)), **{mode: way(mode) for mode in MODES}}
     benchmark.group = f"groups, {verb}, {ROWS:,} rows, {groups:,} groups"
-    in_turn(
-        {"spark": checked(lambda: theirs(df)), **{mode: way(mode) for mode in MODES}},
-        rounds=ROUNDS,
-        baselines=("spark",),
-        speed_up_over="spark",
-        rows=ROWS,
-        groups=groups,
-        partitions_in=PARTS_IN,
-        partitions_out=PARTS_OUT,
-    )
+    with ProcessPoolExecutor(PARTS_OUT, get_context("spawn")) as pool:
+
+        def alone() -> None:
+            assert sum(pool.map(called, [verb] * PARTS_OUT, [groups] * PARTS_OUT)) == times * ROWS
+
+        in_turn(
+            ways if verb == "count" else {**ways, "functions alone": alone},
+            rounds=ROUNDS,
+            baselines=("spark",),
+            speed_up_over="spark",
+            rows=ROWS,
+            groups=groups,
+            partitions_in=PARTS_IN,
+            partitions_out=PARTS_OUT,
+        )
     df.unpersist(blocking=True)
