@@ -12,16 +12,16 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from fastbuf_spark.worker.nameless import NamelessFile
-from fastbuf_spark.worker.order import codes_by, placing, sorting
+from fastbuf_spark.worker.order import codes_by, placing
 from fastbuf_spark.worker.placing import placed
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
 
 FAN_IN = 128  #: runs that are merged at once: where there are fewer, no row is written twice
-#: A piece of a run has 1/PIECES of the memory: a merge holds up to two pieces of each run, in three copies (as read,
-#: concatenated, sorted)
-PIECES = 16 * FAN_IN
+#: A piece of a run has 1/PIECES of the memory: a merge holds up to two pieces of each run, as read and as sorted
+PIECES = 8 * FAN_IN
 LEAST_PIECE = 4 << 10
 MOST_HELD = 1 << 30  #: most bytes of a run: it is sorted as one array, and offsets of strings have 32 bits
 SLACK = 0.75  #: usable share of the memory: allocators keep more than they are asked for
@@ -66,12 +66,20 @@ def in_order(
 
 def _sorted(held: list[pa.RecordBatch], by: tuple[int, ...]) -> pa.RecordBatch:
     """The rows of these batches in order; empties the list, so that the rows do not exist three times."""
-    keys = together([batch.select([i if i >= 0 else ~i for i in by]) for batch in held])
-    places = placing(*codes_by(keys, tuple(place if i >= 0 else ~place for place, i in enumerate(by))))
-    del keys
-    made = together(held) if places is None else placed(held, places)
+    made = _placed(held, *_codes(held, by))
     held.clear()
     return made
+
+
+def _codes(batches: list[pa.RecordBatch], by: tuple[int, ...]) -> tuple[np.ndarray, int]:
+    """The codes of the rows of all batches, and their bound."""
+    keys = together([batch.select([i if i >= 0 else ~i for i in by]) for batch in batches])
+    return codes_by(keys, tuple(place if i >= 0 else ~place for place, i in enumerate(by)))
+
+
+def _placed(batches: list[pa.RecordBatch], found: np.ndarray, bound: int) -> pa.RecordBatch:
+    places = placing(found, bound)
+    return together(batches) if places is None else placed(batches, places)
 
 
 def together(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
@@ -83,12 +91,6 @@ def together(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     table = pa.Table.from_batches(batches).combine_chunks()
     columns = [column.chunk(0) if column.num_chunks else pa.array([], column.type) for column in table.columns]
     return pa.RecordBatch.from_arrays(columns, schema=table.schema)
-
-
-def _positions(order: object) -> pa.Array:
-    import pyarrow as pa
-
-    return pa.array(order)
 
 
 class Run:
@@ -210,6 +212,8 @@ class _Cursor:
         self._next = 0
         self.held: list[pa.RecordBatch] = []
         self.rows = 0
+        self._row_bytes: list[float] = []  # of each held batch: nbytes of a slice costs as much as reading it
+        self._bytes = 0.0
 
     @property
     def ended(self) -> bool:
@@ -217,25 +221,36 @@ class _Cursor:
 
     def fill(self, least_bytes: int) -> None:
         """Read until so many bytes are held: as much for each run, so that a round returns most of what it keeps."""
-        while not self.ended and sum(batch.nbytes for batch in self.held) < least_bytes:
-            self.held.append(self._run.piece(self._next))
-            self.rows += self.held[-1].num_rows
+        while not self.ended and self._bytes < least_bytes:
+            batch = self._run.piece(self._next)
+            self.held.append(batch)
+            self._row_bytes.append(batch.nbytes / batch.num_rows)
+            self._bytes += batch.nbytes
+            self.rows += batch.num_rows
             self._next += 1
 
-    def drop(self, rows: int) -> None:
-        """Drop the first rows."""
+    def take(self, rows: int) -> list[pa.RecordBatch]:
+        """Remove the first rows."""
         self.rows -= rows
-        while rows and rows >= self.held[0].num_rows:
-            rows -= self.held.pop(0).num_rows
-        if rows:
-            self.held[0] = self.held[0].slice(rows)
+        taken = []
+        while rows:
+            first = self.held[0]
+            count = min(rows, first.num_rows)
+            self._bytes -= count * self._row_bytes[0]
+            rows -= count
+            if count < first.num_rows:
+                taken.append(first.slice(0, count))
+                self.held[0] = first.slice(count)
+            else:
+                taken.append(self.held.pop(0))
+                self._row_bytes.pop(0)
+        return taken
 
 
 def _merge(runs: list[Run], by: tuple[int, ...], run_bytes: int) -> Iterator[pa.RecordBatch]:
     """Merges sorted runs.
 
-    Each round sorts the rows read from all runs, and returns those up to the smallest of the runs' last read rows: all
-    unread rows sort after it.
+    Each round sorts the rows up to the smallest of the runs' last read rows: all unread rows sort after it.
     """
     import numpy as np
 
@@ -246,25 +261,15 @@ def _merge(runs: list[Run], by: tuple[int, ...], run_bytes: int) -> Iterator[pa.
         cursors = [cursor for cursor in cursors if cursor.rows]
         if not cursors:
             return
-        batch = together([held for cursor in cursors for held in cursor.held])
-        found, bound = codes_by(batch, by)
-        ends = np.cumsum([cursor.rows for cursor in cursors])
-        lasts = [int(found[end - 1]) for cursor, end in zip(cursors, ends, strict=True) if not cursor.ended]
+        found, bound = _codes([held for cursor in cursors for held in cursor.held], by)
+        theirs = np.split(found, np.cumsum([cursor.rows for cursor in cursors])[:-1])
+        lasts = [mine[-1] for cursor, mine in zip(cursors, theirs, strict=True) if not cursor.ended]
         if lasts:
             least = min(lasts)
-            wanted = np.flatnonzero(found <= least)
-            for cursor, end in zip(cursors, ends, strict=True):
-                mine = found[end - cursor.rows : end]
-                cursor.drop(int(np.searchsorted(mine, least, "right")))
-            order = sorting(found[wanted], bound)
-            wanted = wanted if order is None else wanted[order]
-        else:
-            for cursor in cursors:
-                cursor.drop(cursor.rows)
-            order = sorting(found, bound)
-            wanted = np.arange(batch.num_rows) if order is None else order
-        made = batch.take(_positions(wanted))
-        del batch, found, wanted, order
+            theirs = [mine[: np.searchsorted(mine, least, "right")] for mine in theirs]
+        taken = [part for cursor, mine in zip(cursors, theirs, strict=True) for part in cursor.take(len(mine))]
+        made = _placed(taken, np.concatenate(theirs), bound)
+        del found, theirs, taken
         yield made
         del made
 
