@@ -223,9 +223,10 @@ class _Cursor:
         """Read until so many bytes are held: as much for each run, so that a round returns most of what it keeps."""
         while not self.ended and self._bytes < least_bytes:
             batch = self._run.piece(self._next)
+            used = batch.nbytes
             self.held.append(batch)
-            self._row_bytes.append(batch.nbytes / batch.num_rows)
-            self._bytes += batch.nbytes
+            self._row_bytes.append(used / batch.num_rows)
+            self._bytes += used
             self.rows += batch.num_rows
             self._next += 1
 
