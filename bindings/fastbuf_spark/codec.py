@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from fastbuf_spark.folding import each_partition
 from fastbuf_spark.key_samples import KeySamples
+from fastbuf_spark.results import about
 from fastbuf_spark.schema import conform, renaming
 
 if TYPE_CHECKING:
@@ -105,12 +106,13 @@ class BatchCodec:
         if before is None:
             yield from (conform(batch, self.schema, "the input") for batch in source if batch.num_rows)
             return
+        whose = about(before)
         if self.given is not None:
             before = renaming(before, self.given)
         for batch in before(iter(source)) if empty is None else each_partition(source, before, empty):
-            if not getattr(batch, "num_rows", 1):
+            if not batch.num_rows:
                 continue
-            made = conform(batch, self.schema if self.shown is None else self.shown, "the function before the shuffle")
+            made = conform(batch, self.schema if self.shown is None else self.shown, whose)
             yield made if self.shown is None else made.rename_columns(self.schema.names)
 
     def opened(self, polled: Any) -> Iterable[pa.RecordBatch]:
