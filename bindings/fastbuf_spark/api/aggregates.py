@@ -42,7 +42,7 @@ def aggregated(grouped: Grouped, aggregates: Iterable[tuple[str, str]]) -> DataF
         types = [schema.fields[i] for i in columns]
         before = Link(before, grouped._arrow(schema))
     plan = Plan(len(grouped._keys), tuple(function for _, function in pairs))
-    conf = grouped._conf or ShuffleConf.from_session(df.sparkSession)
+    conf = ShuffleConf.of(df.sparkSession, grouped._conf)
     limits = Limits(conf.memory_bytes, conf.spill_directory, conf.batch_rows, conf.batch_bytes)
     names = [*(field.name for field in types[: plan.keys]), *map("_".join, pairs)]
     sent, made = _schemas(plan, grouped._arrow(StructType(types)), names)

@@ -214,7 +214,7 @@ class Grouped:
         shown = codec.schema if codec.shown is None else codec.shown
         layout = Layout(nullable(shown), codec.keys, found.order, self.key_names)
         found = dataclasses.replace(found, codec=dataclasses.replace(codec, whole=True))
-        conf = self._conf or ShuffleConf.from_session(self._df.sparkSession)
+        conf = ShuffleConf.of(self._df.sparkSession, self._conf)
         name = getattr(func, "__name__", type(func).__name__)
         stage = GroupStage(verb, layout, limits_of(conf), name)
         return self._make(

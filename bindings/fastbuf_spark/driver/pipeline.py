@@ -221,7 +221,7 @@ def build(
     """Build the last stage of a pipeline, and its plan."""
     steps = tuple(steps)
     spark = start.spark if isinstance(start, Source) else start.sparkSession
-    plan = Plan(spark, conf or ShuffleConf.from_session(spark), exchanges_of(steps), shared)
+    plan = Plan(spark, ShuffleConf.of(spark, conf), exchanges_of(steps), shared)
     return plan.follow(start, steps), plan
 
 

@@ -37,11 +37,11 @@ class Received:
 
     records: int = 0
 
-    def opened(self, codec: Codec, polled: Any) -> Iterable[Any]:
-        """The user's records in ``polled``."""
+    def opened(self, codec: Codec, polled: Any, most_rows: int | None = None) -> Iterable[Any]:
+        """The user's records in ``polled``; ``most_rows``: of each batch."""
         for item in polled if isinstance(polled, list) else (polled,):
             self.records += codec.count(item)
-        return codec.opened(polled)
+        return codec.opened(polled, most_rows)
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ class Consumer:
             if polled is not None:
                 if not received.records:
                     clock.starting = gate.activity()["seconds"]["input"]
-                yield from received.opened(self.spec.codec, polled)
+                yield from received.opened(self.spec.codec, polled, self.spec.conf.most_rows)
                 sealed_at = time.monotonic() if sealed_at else 0.0
             elif gate.finished:
                 return
