@@ -85,6 +85,18 @@ def test_behind_a_function_before_the_shuffle(spark: Any) -> None:
         grouped.agg_arrow([("n", "sum")])
 
 
+def test_sums_of_decimals_end_at_38_digits(spark: Any) -> None:
+    """Arrow's own wrap around."""
+    nines = "cast('9' || repeat('0', 37) as decimal(38, 0))"
+    df = spark.range(0, 8, 1, 2).selectExpr("id % 2 as k", f"if(id % 4 < 2, 1, -1) * {nines} as m")
+    pairs = [("m", "sum")]
+    assert rows(fbs.group_by(df, "k", num_partitions=2).agg_arrow(pairs)) == rows(df.groupBy("k").agg({"m": "sum"}))
+    positive = df.selectExpr("k", "abs(m) as m")
+    assert "Overflow in sum of decimals" in failure(positive.groupBy("k").agg({"m": "sum"}).collect)
+    said = failure(fbs.group_by(positive, "k", num_partitions=2).agg_arrow(pairs).collect)
+    assert "a sum of decimals has more than 38 digits" in said
+
+
 def test_what_a_function_before_gives_is_checked(spark: Any) -> None:
     """Types are cast if no value is lost; other columns than its schema's are refused, as by the other verbs."""
     from pyspark.sql import functions as F

@@ -149,7 +149,7 @@ class Grouped:
         aggregates
             Pairs of a column's name and one of sum, product, min, max, mean, count, any, all.  Nulls are ignored; if
             all values are null, the result is null, and a count is 0.  A sum of whole numbers is a long, which wraps
-            around, as does one of decimals beyond 38 digits; a mean is a double.
+            around; one of decimals beyond 38 digits fails, as in Spark; a mean is a double.
 
         Returns
         -------
