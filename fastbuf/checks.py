@@ -6,7 +6,7 @@ import math
 import operator
 from typing import Any
 
-from fastbuf.errors import ConfigError
+from fastbuf.errors import ConfigError, RecordError
 
 MOST_SEGMENTS = (1 << 31) - 1  #: of a pool, and of all that is counted in segments
 LEAST_SEGMENT_BYTES = 64  #: a cache line, and what a segment's size is a multiple of
@@ -76,6 +76,17 @@ def instance(name: str, value: Any, *kinds: type) -> Any:
     if not isinstance(value, kinds):
         wanted = " or ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
         raise ConfigError(f"{name} is {value!r:.80}, of type {type(value).__name__}: it must be {wanted}")
+    return value
+
+
+def records_given(value: Any) -> Any:
+    """`value`, if it can be iterated over."""
+    try:
+        iter(value)
+    except TypeError:
+        raise RecordError(
+            f"{value!r:.80} ({type(value).__name__}): give records in a list or another iterable"
+        ) from None
     return value
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from fastbuf_spark.folding import each_partition
 from fastbuf_spark.key_samples import KeySamples
+from fastbuf_spark.results import about
 from fastbuf_spark.schema import conform, renaming
 
 if TYPE_CHECKING:
@@ -50,8 +51,8 @@ class Codec(Protocol):
         ``empty`` is given if the input was folded (:mod:`fastbuf_spark.folding`).
         """
 
-    def opened(self, polled: Any) -> Iterable[Any]:
-        """The input of the user's function, from a result of ``gate.poll``."""
+    def opened(self, polled: Any, most_rows: int | None = None) -> Iterable[Any]:
+        """The input of the user's function, from a result of ``gate.poll``; ``most_rows``: of each batch."""
 
     def count(self, item: Any) -> int:
         """The number of the user's records in an item."""
@@ -105,18 +106,22 @@ class BatchCodec:
         if before is None:
             yield from (conform(batch, self.schema, "the input") for batch in source if batch.num_rows)
             return
+        whose = about(before)
         if self.given is not None:
             before = renaming(before, self.given)
         for batch in before(iter(source)) if empty is None else each_partition(source, before, empty):
-            if not getattr(batch, "num_rows", 1):
+            if not batch.num_rows:
                 continue
-            made = conform(batch, self.schema if self.shown is None else self.shown, "the function before the shuffle")
+            made = conform(batch, self.schema if self.shown is None else self.shown, whose)
             yield made if self.shown is None else made.rename_columns(self.schema.names)
 
-    def opened(self, polled: Any) -> Iterable[pa.RecordBatch]:
-        if self.shown is None or self.whole:
+    def opened(self, polled: Any, most_rows: int | None = None) -> Iterable[pa.RecordBatch]:
+        if self.whole:
             return (polled,)
-        return (polled.select(list(range(len(self.shown)))).rename_columns(self.shown.names),)
+        if self.shown is not None:
+            polled = polled.select(list(range(len(self.shown)))).rename_columns(self.shown.names)
+        most = most_rows or polled.num_rows
+        return [polled.slice(start, most) for start in range(0, polled.num_rows, most)]
 
     def count(self, item: pa.RecordBatch) -> int:
         return int(item.num_rows)
@@ -199,7 +204,7 @@ class RecordCodec:
         """An object that makes groups of a task's records, and computes their number and digest."""
         return Reading(self, wanted, group_bytes)
 
-    def opened(self, polled: Any) -> Iterable[bytes | list[Any]]:
+    def opened(self, polled: Any, most_rows: int | None = None) -> Iterable[bytes | list[Any]]:
         """Lists of records, which the caller joins to one stream by ``chain.from_iterable``, without Python code."""
         return [self.group(item) for item in polled]
 

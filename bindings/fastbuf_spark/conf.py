@@ -7,7 +7,7 @@ import math
 import operator
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from fastbuf import config as core
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PREFIX = "spark.fastbuf."
+MAX_RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _SIZE = re.compile(r"(?i)^\s*(\d+)\s*(b|k|kb|kib|m|mb|mib|g|gb|gib)?\s*$")
 _SECONDS = re.compile(r"(?i)^\s*(-?\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?\s*$")
 #: Field, least and greatest value of the whole numbers.
@@ -91,7 +92,8 @@ class ShuffleConf:
         number of rows, and Spark need not measure the batch after every row (three times as fast for short rows).  0:
         unknown; only rows of fixed length, and cached rows of known average length, are read that way.
     batch_rows, batch_bytes
-        Limits of the record batches that the second function gets.
+        Limits of the record batches that the second function gets; the rows default to the session's
+        ``spark.sql.execution.arrow.maxRecordsPerBatch``.
     monitor
         Whether running workers report what they do once a second (:func:`fastbuf_spark.progress`); without these
         reports nothing is known of blocking runs.
@@ -127,7 +129,7 @@ class ShuffleConf:
     checksum: bool = False
     max_record_bytes: int = core.MAX_RECORD_BYTES
     max_row_bytes: int = 0
-    batch_rows: int = core.BATCH_ROWS
+    batch_rows: int = Unset(core.BATCH_ROWS)
     batch_bytes: int = core.BATCH_BYTES
     tls_certificate: str = ""
     tls_key: str = ""
@@ -182,6 +184,11 @@ class ShuffleConf:
         return not isinstance(self.memory_bytes, Unset)
 
     @property
+    def most_rows(self) -> int | None:
+        """What no batch may exceed, if ``batch_rows`` was given; else that is where a batch ends soon."""
+        return None if isinstance(self.batch_rows, Unset) else self.batch_rows
+
+    @property
     def segments(self) -> int:
         """Number of segments in ``memory_bytes``."""
         return self.memory_bytes // self.segment_size
@@ -234,6 +241,13 @@ class ShuffleConf:
     def from_session(cls, spark: SparkSession) -> ShuffleConf:
         """Read the settings of a session (classic or Connect)."""
         return cls.from_settings(_settings_of(spark))
+
+    @classmethod
+    def of(cls, spark: SparkSession, conf: ShuffleConf | None) -> ShuffleConf:
+        """``conf``, or the session's settings, with the rows of Spark's own batches if none are given."""
+        conf = conf or cls.from_session(spark)
+        rows = int(spark.conf.get(MAX_RECORDS) or 0) if conf.most_rows is None else 0
+        return conf if rows <= 0 or rows == core.BATCH_ROWS else replace(conf, batch_rows=rows)
 
     @classmethod
     def from_context(cls, sc: Any) -> ShuffleConf:

@@ -55,14 +55,16 @@ cdef class ChannelSelector:
 
 cdef object _renamed(object partitions, object only, int n):
     # Maps a partition to its subpartition: its place in `only`, else n, which is dropped.
-    if not isinstance(partitions, int) or not isinstance(only, Sequence) or len(only) != n or \
-            list(only) != sorted(set(only)):
+    fits = isinstance(partitions, int) and isinstance(only, Sequence) and len(only) == n
+    if fits:
+        whole("partitions", partitions, 1)
+        places = [whole(f"a partition of only={only!r:.80}", partition, 0, partitions - 1) for partition in only]
+        fits = places == sorted(set(places))
+    if not fits:
         raise ConfigError(f"only={only!r} with partitions={partitions!r}: only must have one partition for each of the "
                           f"{n} consumers, ascending, and partitions must be the number of all partitions")
-    if n and not 0 <= min(only) <= max(only) < partitions:
-        raise ConfigError(f"only={only!r}: partitions must be from 0 to {partitions - 1}")
     to = np.full(partitions, n, np.int32)
-    to[list(only)] = np.arange(n, dtype=np.int32)
+    to[places] = np.arange(n, dtype=np.int32)
     return to
 
 
@@ -270,7 +272,13 @@ cdef class _Custom(ChannelSelector):
         return 0
 
     cdef int select(self, object record) except -1:
-        cdef Py_ssize_t to = self.func(record, self.n)      # by __index__: a float is refused
+        cdef Py_ssize_t to
+        found = self.func(record, self.n)
+        try:
+            to = found          # by __index__: a float is refused
+        except TypeError:
+            raise RecordError(f"{self!r} gave {found!r:.80} for {record!r:.200}: it must be a number from 0 to "
+                              f"{self.n - 1}") from None
         if not 0 <= to < self.n:
             raise RecordError(f"the selector gave subpartition {to} of {self.n} for {record!r:.200}")
         return <int> to

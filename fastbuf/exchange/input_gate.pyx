@@ -562,7 +562,8 @@ cdef class InputGate:
 
         If the gate is not finished, its producers are cancelled (:attr:`RecordWriter.cancelled`): they drop what they
         write for it from then on, and see no error. If the gate has failed or was aborted, they fail with the reason.
-        ``with gate:`` closes it too, and aborts it if an exception leaves the block.
+        ``with gate:`` closes it too, and aborts it if an exception leaves the block; not if that is GeneratorExit, with
+        which a generator ends that nobody reads on.
 
         Raises
         ------
@@ -631,7 +632,7 @@ cdef class InputGate:
         self.__exit__(kind, value, traceback)
 
     def __exit__(self, kind, value, traceback):
-        if kind is not None and not fb_u32_load_acquire(&self.is_closed):
+        if kind not in (None, GeneratorExit) and not fb_u32_load_acquire(&self.is_closed):
             self.abort(text_of(kind, value))
         self.close()
 

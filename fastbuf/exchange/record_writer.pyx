@@ -22,7 +22,7 @@ from fastbuf.serializers.row cimport RowSerializer
 from fastbuf.serializers.row_encode cimport write_run
 from fastbuf.serializers.serializer cimport Serializer
 
-from fastbuf.checks import seconds
+from fastbuf.checks import records_given, seconds
 from fastbuf.errors import ExchangeClosed, RecordError, SchemaError, text_of
 from fastbuf.exchange.events import encode_event
 
@@ -230,7 +230,7 @@ cdef class RecordWriter(BatchWriter):
         if type(records) is list and not self.flush_always and not self.selector.by_room:
             self.emit_list(<list> records)
             return
-        for record in records:
+        for record in records_given(records):
             self.emit_one(record)
 
     cdef int emit_list(self, list records) except -1:

@@ -158,7 +158,7 @@ cdef class CreditLedger:
     cdef CreditRow *rows                # points into `counters`
     cdef fb_ai64 floating_out           # claimed floating segments; for a gate's ledger the gate counts them
     cdef bint of_gate
-    cdef CreditRow *row(self, int channel) except NULL
+    cdef CreditRow *row(self, channel) except NULL
     cdef int64_t share(self, int64_t wanted) noexcept nogil
     cdef int64_t grant(self, CreditRow *r, int64_t n) noexcept nogil
     cdef bint use(self, CreditRow *r) noexcept nogil

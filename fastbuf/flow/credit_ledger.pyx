@@ -12,7 +12,7 @@ from fastbuf._native.atomics cimport *
 import numpy as np
 
 from fastbuf.checks import whole
-from fastbuf.errors import ConfigError, FastbufError
+from fastbuf.errors import FastbufError
 
 cdef extern from "<sched.h>" nogil:
     int sched_yield()
@@ -80,10 +80,12 @@ cdef class CreditLedger:
     def __repr__(self):
         return f"<CreditLedger: {self.channels} channels, exclusive {self.exclusive}, floating {self.floating}>"
 
-    cdef CreditRow *row(self, int channel) except NULL:
-        if channel < 0 or channel >= self.channels:
+    cdef CreditRow *row(self, channel) except NULL:
+        if type(channel) is not int:
+            channel = whole("channel", channel, 0, self.channels - 1)
+        if not 0 <= channel < self.channels:
             raise IndexError(f"channel {channel} of {self.channels}")
-        return &self.rows[channel]
+        return &self.rows[<int> channel]
 
     cdef int64_t share(self, int64_t wanted) noexcept nogil:
         """Claims up to `wanted` floating segments, as many as there are; returns how many."""
@@ -138,7 +140,7 @@ cdef class CreditLedger:
         fb_i64_add_acq_rel(&r.ended, 1)
         return took
 
-    def announce(self, int channel, int n=1):
+    def announce(self, channel, n=1):
         """Announce `n` more segments to the sender; those beyond the exclusive ones are floating.
 
         One thread at a time for each channel; senders may take credit meanwhile.
@@ -148,26 +150,22 @@ cdef class CreditLedger:
         int
             Credits announced: fewer than `n` if no floating segments are left.
         """
-        if n < 0:
-            raise ConfigError(f"announce({n}): not a number of segments")
-        return self.grant(self.row(channel), n)
+        return self.grant(self.row(channel), whole("n", n, 0))
 
-    def take(self, int channel):
+    def take(self, channel):
         """Use one credit to send a buffer; ``False`` if there is none.  For any number of threads."""
         return self.use(self.row(channel))
 
-    def available(self, int channel):
+    def available(self, channel):
         """Credits that the sender of `channel` may still use."""
         return fb_i64_load_acquire(&self.row(channel).available)
 
-    def backlog(self, int channel, queued=None):
+    def backlog(self, channel, queued=None):
         """Buffers queued at the sender; with `queued`, set that number and return how many more credits are needed."""
         cdef CreditRow *r = self.row(channel)
         if queued is None:
             return fb_i64_load_acquire(&r.backlog)
-        if queued < 0:
-            raise ConfigError(f"backlog({queued}): not a number of buffers")
-        fb_i64_store_release(&r.backlog, queued)
+        fb_i64_store_release(&r.backlog, whole("queued", queued, 0))
         return max(0, credit_required(r) - fb_i64_load_acquire(&r.available))
 
     cdef bint snapshot(self, CreditFigures *out) noexcept nogil:

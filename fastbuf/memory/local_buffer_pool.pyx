@@ -10,8 +10,8 @@ import os
 import threading
 
 from fastbuf._native.atomics cimport *
-from fastbuf.checks import timeout_or_none
-from fastbuf.errors import ConfigError, FastbufError, PoolDestroyed, PoolTimeout, ResourceError
+from fastbuf.checks import timeout_or_none, whole
+from fastbuf.errors import FastbufError, PoolDestroyed, PoolTimeout, ResourceError
 from fastbuf.memory.free_list cimport list_depth
 from fastbuf.memory.memory_segment cimport segment_adopt, segments_adopt, segments_recycle
 from fastbuf.memory.pool_claims cimport local_destroy, local_figures, raise_peak
@@ -204,7 +204,7 @@ cdef class LocalBufferPool:
         Raises
         ------
         ConfigError
-            `n` is negative.
+            `n` is no number from 0 up.
         PoolDestroyed
             The pool was destroyed.
         FastbufError
@@ -219,9 +219,7 @@ cdef class LocalBufferPool:
         cdef LocalCore *p = self.core
         cdef list found
         cdef uint32_t got, wanted
-        cdef Py_ssize_t left = n
-        if left < 0:
-            raise ConfigError(f"n is {n}: it must be at least 0")
+        cdef Py_ssize_t left = whole("n", n, 0)
         if fork_count() != p.pool.forks:
             self.refuse_fork()
         wanted = MOST_AT_ONCE if left > MOST_AT_ONCE else <uint32_t>left

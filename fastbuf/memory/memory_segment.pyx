@@ -13,7 +13,7 @@ import warnings
 import numpy
 
 from fastbuf._native.atomics cimport fb_u32_load_relaxed
-from fastbuf.errors import SegmentExported, SegmentStateError
+from fastbuf.errors import ConfigError, SegmentExported, SegmentStateError
 from fastbuf.memory.debug_checks cimport POOL_DEBUG, debug_guard_intact, debug_poison_intact, debug_set_guard
 from fastbuf.memory.pool_core cimport *
 from fastbuf.memory.pool_types cimport PoolCore, SegmentMeta
@@ -152,8 +152,12 @@ cdef class MemorySegment:
         ------
         SegmentStateError
             The segment was recycled.
+        ConfigError
+            The items have no bytes, or are Python objects.
         """
         kind = numpy.dtype(dtype)
+        if not kind.itemsize or kind.hasobject:
+            raise ConfigError(f"dtype is {dtype!r:.80}: its items have no bytes, or are Python objects")
         return numpy.frombuffer(self, kind, self.core.segment_size // kind.itemsize)
 
     def retain(self):

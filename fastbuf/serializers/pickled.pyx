@@ -12,7 +12,7 @@ from fastbuf.serializers.serializer cimport Serializer
 from pickle import Pickler, PicklingError
 from pickle import loads as pickle_loads
 
-from fastbuf.checks import flag, whole
+from fastbuf.checks import flag, records_given, whole
 from fastbuf.errors import BlockCorrupt, BlockError, BlockTruncated, RecordError, RecordTooLong
 from fastbuf.serializers.block import (
     FLAG_CRC, FLAG_GROUPS, HEADER_BYTES, KIND_PICKLED, MAX_RECORDS, check_block, count_mismatch, encode_header,
@@ -332,7 +332,7 @@ cdef class PickledSerializer(Serializer):
             if parts is not None:
                 flags |= FLAG_GROUPS
         if parts is None:
-            parts = self._one_by_one(records)
+            parts = self._one_by_one(records_given(records))
             count = len(parts)
         if count > MAX_RECORDS:
             raise RecordError(f"{count:,} records: a block has at most {MAX_RECORDS:,}")

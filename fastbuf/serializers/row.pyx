@@ -22,7 +22,7 @@ from inspect import signature
 from types import GenericAlias
 from typing import is_typeddict
 
-from fastbuf.checks import flag
+from fastbuf.checks import flag, records_given
 from fastbuf.errors import BlockCorrupt, BlockError, RecordError, SchemaError
 from fastbuf.serializers.block import (
     HEADER_BYTES, KIND_ROW, MAX_RECORDS, check_block, count_mismatch,
@@ -263,7 +263,9 @@ cdef class RowSerializer(Serializer):
         RecordError
             A record does not match the schema: the message has the record's number (from 0), the field and the value.
         """
-        return self._dump(records if PyList_CheckExact(<PyObject *> records) else list(records))
+        if not PyList_CheckExact(<PyObject *> records):
+            records = list(records_given(records))
+        return self._dump(records)
 
     cdef object _dump(self, object records):
         cdef Py_ssize_t i = 0, n = len(<list> records), room

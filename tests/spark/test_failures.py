@@ -20,6 +20,8 @@ from nights import nightly
 from pyspark import InheritableThread
 
 import fastbuf_spark as fbs
+from fastbuf.errors import PeerLost, StallTimeout
+from fastbuf_spark.worker.control import REASON_WAIT_S
 
 pytestmark = pytest.mark.spark
 MODES = ["pipelined", "blocking"]
@@ -100,6 +102,39 @@ def test_a_batch_of_another_schema_names_the_columns(spark: Any) -> None:
             yield batch.append_column("identity", batch["id"])
 
     fails_soon(shuffled(numbers(spark), "pipelined", before=other).count, "['k', 'id', 'identity']", "['k', 'id']")
+
+
+@nightly(but_one="mode")
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("side", ["before", "func"])
+def test_a_function_that_gives_nothing_is_named(spark: Any, mode: str, side: str) -> None:
+    def forgot(batches: Iterator[pa.RecordBatch]) -> Any:
+        return None
+
+    said = "must give an iterator of pyarrow.RecordBatch"
+    job = shuffled(numbers(spark), mode, **{side: forgot})
+    fails_soon(job.count, "the function 'forgot' (", "test_failures.py:", f") gave None: it {said}")
+
+
+@nightly(but_one="error")
+@pytest.mark.parametrize("side", ["before", "func", "between"])
+@pytest.mark.parametrize("error", [StallTimeout, PeerLost])
+def test_a_function_that_raises_an_error_of_fastbuf_fails_as_soon_as_with_any_other(
+    spark: Any, side: str, error: type[Exception]
+) -> None:
+    def uses_an_exchange(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield next(batches)
+        raise error(WORDS)
+
+    df = numbers(spark)
+    if side == "between":
+        steps = fbs.pipeline(df).shuffle("k", partitions=1, mode="pipelined").map_in_arrow(uses_an_exchange, df.schema)
+        job = steps.shuffle("k", partitions=1, mode="pipelined").to_df()
+    else:
+        job = shuffled(df, "pipelined", **{side: uses_an_exchange})
+    text = in_time(REASON_WAIT_S / 2, lambda: failure(job.count))
+    assert f"{error.__name__}: {WORDS}" in text
+    assert "in uses_an_exchange" in text
 
 
 def test_a_function_that_exits_says_so(spark: Any) -> None:

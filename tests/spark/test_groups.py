@@ -279,7 +279,7 @@ def batch_by_batch(table: pa.Table) -> Iterator[pa.RecordBatch]:
 WRONG: dict[Callable[..., Any], list[str]] = {
     fails: ["KeyError", "of the user's own", "in fails"],
     stops: ["StopIteration", "of the user's own"],
-    no_table: ["builtins.list", "pyarrow.Table"],
+    no_table: ["the function 'no_table' (", "test_groups.py:", "gave a list: it must give a pyarrow.Table"],
     other_names: ["Missing: k.", "Unexpected: z."],
     other_types: ["column 'k' (expected int64, actual string), column 'n' (expected int64, actual double)"],
     batch_by_batch: ["generator", "pyarrow.Table"],

@@ -150,11 +150,12 @@ def fails(pdf: pd.DataFrame) -> pd.DataFrame:
 
 @pytest.mark.parametrize("func", [wrong_names, wrong_type, no_frame, fails], ids=lambda func: func.__name__)
 def test_errors_are_sparks(spark: Any, func: Callable[..., Any]) -> None:
-    """The same last line of the traceback."""
+    """The same last line of the traceback, and which function it is of."""
     df = everything(spark).select("k", "x")
     said = failure(fbs.group_by(df, "k", num_partitions=2, mode="blocking").apply_in_pandas(func, df.schema).collect)
     spark_said = failure(df.groupBy("k").applyInPandas(func, df.schema).collect)
     assert error_of(said) == error_of(spark_said) != []
+    assert func is fails or f"the function '{func.__name__}' ({__file__}:" in said
 
 
 def error_of(said: str) -> list[str]:

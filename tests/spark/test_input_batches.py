@@ -89,5 +89,10 @@ def test_settings_of_the_session_go_over_the_jobs(spark: Any) -> None:
             mode="pipelined",
         )
         assert made.collect()[0].rows == 100
+        for mode in ("pipelined", "blocking"):
+            behind = fbs.map_in_arrow(
+                df, stages.with_batch_rows, "rows long, id long", keys="k", num_partitions=1, mode=mode
+            )
+            assert behind.agg({"rows": "max"}).collect()[0][0] == 100
     finally:
         spark.conf.unset(MAX_RECORDS)

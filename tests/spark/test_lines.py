@@ -55,6 +55,26 @@ TEXTS = {
 }
 
 
+def test_a_plus_before_a_whole_number(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("+5,+1.5\n-6,2\n,\n+0007,+1e3\n")
+    kinds = "n int, x double"
+    assert same(fbs.read_csv(spark, tmp_path, kinds).to_df(), spark.read.csv(str(tmp_path), kinds)) == 4
+    (tmp_path / "a.csv").write_text("+-5,1\n")
+    assert "no int32 as Spark writes it: '+-5'" in failure(fbs.read_csv(spark, tmp_path, kinds).collect)
+
+
+def test_a_file_compressed_as_hadoop_does_it_is_named(spark: Any, tmp_path: Path) -> None:
+    """Blocks of LZ4 behind their lengths, which are no frame of LZ4."""
+    text = b"1\n" * 50
+    block = bytes(pa.compress(text, "lz4_raw", asbytes=True))
+    (tmp_path / "a.csv.lz4").write_bytes(len(text).to_bytes(4, "big") + len(block).to_bytes(4, "big") + block)
+    with pytest.raises(SchemaMismatch, match=r"a\.csv\.lz4: .*Hadoop's \.lz4 is another format"):
+        fbs.read_csv(spark, tmp_path)
+    said = failure(fbs.read_csv(spark, tmp_path, "n long").collect)
+    assert "a.csv.lz4: " in said
+    assert "Hadoop's .lz4 is another format" in said
+
+
 @pytest.mark.parametrize("kind", TEXTS)
 def test_texts_are_the_values_that_spark_finds(new_york: Any, tmp_path: Path, kind: str) -> None:
     """Or an error, where Spark finds none; never another value."""

@@ -509,6 +509,18 @@ def test_what_polars_wrote(spark: Any, tmp_path: Path) -> None:
     assert [row.asDict(True) for row in rows.collect()] == frame.to_dicts()
 
 
+def test_nanoseconds_beyond_sparks_microseconds_are_told_with_the_file(spark: Any, tmp_path: Path) -> None:
+    for name, nanoseconds in (("a", 2_000), ("b", 2_001)):
+        table = pa.table({"t": pa.array([nanoseconds, None], pa.timestamp("ns"))})
+        with pa.ipc.new_file(tmp_path / f"{name}.arrow", table.schema) as sink:
+            sink.write_table(table)
+    assert fbs.read_ipc(spark, tmp_path / "a.arrow").count() == 2
+    said = failure(fbs.read_ipc(spark, tmp_path).collect)
+    assert "SchemaMismatch" in said
+    assert f"{tmp_path}/b.arrow: " in said
+    assert "would lose data: 2001" in said
+
+
 def test_arrows_own_files_and_datasets(spark: Any, tmp_path: Path) -> None:
     """Through read_ipc, and through any dataset of files."""
     table = pa.table({"n": pa.array([1, 2, None], pa.uint32()), "s": ["a", None, "c"]})

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import fastbuf as fb
-from fastbuf.errors import ConfigError
+from fastbuf.errors import ConfigError, RecordError
 from fastbuf.flow.flow_control import SendingEnd
 from fastbuf.serializers import RandomPartitioner, RoundRobinPartitioner
 from fastbuf.serializers.partition import HashPartitioner
@@ -247,6 +247,58 @@ def test_listening(env: fb.ShuffleEnvironment, given: dict[str, Any], words: str
 def test_serializers_selectors_and_the_rest(make: Callable[[], object], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         make()
+
+
+@pytest.mark.parametrize("value", WRONG_WHOLE)
+def test_numbers_of_segments_and_credits(value: Any) -> None:
+    ledger = fb.CreditLedger(2)
+    pool = fb.NetworkBufferPool(segments=4, segment_size=4096).create_local_pool(required=1)
+    calls: list[tuple[str, Callable[[Any], object]]] = [
+        ("n", pool.request_many),
+        ("n", lambda n: ledger.announce(0, n)),
+        ("queued", lambda n: None if n is None else ledger.backlog(0, n)),
+        *(
+            ("channel", getattr(ledger, name))
+            for name in ("announce", "take", "available", "backlog")
+            if type(value) is not int  # an IndexError, as of a list
+        ),
+    ]
+    for name, call in calls:
+        if name == "queued" and value is None:
+            continue  # it asks
+        with pytest.raises(ConfigError, match=f"{name} is {re.escape(repr(value))}: it must be an integer from 0 to"):
+            call(value)
+    assert ledger.take(np.int64(1))
+
+
+@pytest.mark.parametrize("dtype", [[], "S0", "V0", "O"])
+def test_items_of_a_segment(dtype: Any) -> None:
+    pool = fb.NetworkBufferPool(segments=4, segment_size=4096).create_local_pool(required=1)
+    segment = pool.request()
+    with pytest.raises(ConfigError, match="its items have no bytes, or are Python objects"):
+        segment.array(dtype)
+    segment.recycle()
+
+
+@pytest.mark.parametrize("serializer", [ROWS, fb.PickledSerializer()])
+@pytest.mark.parametrize("records", [3, None])
+def test_records_that_are_no_list(serializer: Any, records: Any) -> None:
+    env = fb.ShuffleEnvironment(segments=32)
+    writer, _ = env.exchange(serializer)
+    for call in (serializer.dumps, writer.emit_many):
+        with pytest.raises(RecordError, match=rf"{records} \(\w+\): give records in a list"):
+            call(records)
+    env.close()
+
+
+@pytest.mark.parametrize(("partitions", "only"), [(3, [None]), (3, [0.0]), (3, [True]), (True, [0]), (HUGE, [0])])
+@pytest.mark.parametrize("selector", [lambda **named: fb.hash_by("id", **named), fb.round_robin])
+def test_partitions_of_a_selector(
+    env: fb.ShuffleEnvironment, selector: Callable[..., Any], partitions: Any, only: Any
+) -> None:
+    columns = fb.ColumnarSerializer(fb.Schema.of(id="int64"))
+    with pytest.raises(ConfigError, match=r"partitions? (of only.* )?is .*: it must be an integer from"):
+        env.exchange(columns, selector=selector(partitions=partitions, only=only))
 
 
 def test_a_timeout_that_is_no_number(env: fb.ShuffleEnvironment) -> None:

@@ -40,9 +40,9 @@ def aggregated(grouped: Grouped, aggregates: Iterable[tuple[str, str]]) -> DataF
         assert schema is not None
         columns = tuple(_position(key, schema) for key in (*grouped._keys, *(column for column, _ in pairs)))
         types = [schema.fields[i] for i in columns]
-        before = Link(before, grouped._arrow(schema), getattr(before, "__name__", "before"))
+        before = Link(before, grouped._arrow(schema))
     plan = Plan(len(grouped._keys), tuple(function for _, function in pairs))
-    conf = grouped._conf or ShuffleConf.from_session(df.sparkSession)
+    conf = ShuffleConf.of(df.sparkSession, grouped._conf)
     limits = Limits(conf.memory_bytes, conf.spill_directory, conf.batch_rows, conf.batch_bytes)
     names = [*(field.name for field in types[: plan.keys]), *map("_".join, pairs)]
     sent, made = _schemas(plan, grouped._arrow(StructType(types)), names)

@@ -112,7 +112,7 @@ class Cogrouped:
         frame, before, shipped = _union(sides, travelling, left._arrow)
         keys = [f"s{i}" for i in range(len(left._keys))]
         found = resolve(frame, keys, left._num_partitions, before, shipped, order=["side", *orders])
-        conf = left._conf or ShuffleConf.from_session(frame.sparkSession)
+        conf = ShuffleConf.of(frame.sparkSession, left._conf)
         places = tuple(
             Place(nullable(left._arrow(side.shown)), tuple(taken.index(i) for i in range(len(side.shown))))
             for side, taken in zip(sides, travelling.taken, strict=True)

@@ -13,6 +13,7 @@ from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver.checks import check_conf, check_function, check_mode, partition_count
 from fastbuf_spark.driver.keys import as_keys, plain
 from fastbuf_spark.driver.plan import MODES, shuffle
+from fastbuf_spark.results import Checked
 from fastbuf_spark.schema import struct_type
 
 if TYPE_CHECKING:
@@ -56,7 +57,9 @@ def map_in_arrow(
     num_partitions
         Partitions after the shuffle.
     before, before_schema
-        A function like ``func``, called for each input partition before the shuffle, and its output schema.
+        A function like ``func``, called for each input partition before the shuffle, and its output schema.  Its
+        columns are cast to the schema's types where no value is lost; Spark, which takes those of ``func``, refuses
+        other types.
     mode
         ``"pipelined"``, ``"blocking"``, or ``"auto"``.  Auto is pipelined if the input is the same each time it is
         read, and Spark has slots for two such shuffles and a producer at the same time, besides all shuffles that the
@@ -77,16 +80,22 @@ def map_in_arrow(
         Arguments that contradict each other, or a key that is not found.
     SchemaError
         A column's type is not supported, or Spark cannot hash a key.
+
+    Notes
+    -----
+    The session's settings that functions see, as its time zone and ``spark.sql.execution.arrow.useLargeVarTypes``, are
+    those at the time of this call; Spark reads them when it plans an action.
     """
     check_function("func", func)
     if (before is None) != (before_schema is None):
         raise ConfigError("before and before_schema go together: give both, or neither")
     if before is not None:
         check_function("before", before)
+        before = Checked(before)
     result_schema = struct_type(schema)
     shipped = None if before_schema is None else struct_type(before_schema)
     df, before, shipped, known = entered(df, before, shipped)
-    return shuffle(df, func, result_schema, keys, num_partitions, before, shipped, mode, conf, **known)
+    return shuffle(df, Checked(func), result_schema, keys, num_partitions, before, shipped, mode, conf, **known)
 
 
 def repartition(
@@ -163,6 +172,7 @@ def group_by(
         raise ConfigError("before and before_schema go together: give both, or neither")
     if before is not None:
         check_function("before", before)
+        before = Checked(before)
     check_mode(mode, MODES)
     shipped = None if before_schema is None else struct_type(before_schema)
     numbered = isinstance(df, Pipeline) and df._staged(shared=True).numbered

@@ -149,7 +149,7 @@ class Grouped:
         aggregates
             Pairs of a column's name and one of sum, product, min, max, mean, count, any, all.  Nulls are ignored; if
             all values are null, the result is null, and a count is 0.  A sum of whole numbers is a long, which wraps
-            around, as does one of decimals beyond 38 digits; a mean is a double.
+            around; one of decimals beyond 38 digits fails, as in Spark; a mean is a double.
 
         Returns
         -------
@@ -214,7 +214,7 @@ class Grouped:
         shown = codec.schema if codec.shown is None else codec.shown
         layout = Layout(nullable(shown), codec.keys, found.order, self.key_names)
         found = dataclasses.replace(found, codec=dataclasses.replace(codec, whole=True))
-        conf = self._conf or ShuffleConf.from_session(self._df.sparkSession)
+        conf = ShuffleConf.of(self._df.sparkSession, self._conf)
         name = getattr(func, "__name__", type(func).__name__)
         stage = GroupStage(verb, layout, limits_of(conf), name)
         return self._make(

@@ -236,7 +236,7 @@ class Pipeline:
 
     def count(self) -> int:
         """The number of rows; the workers count them, and send no rows."""
-        df = self._staged(shared=False).then(count_rows, struct_type("rows long"), "count").to_df()
+        df = self._staged(shared=False).then(count_rows, struct_type("rows long")).to_df()
         with cancelled_with(self._session):
             return sum(row[0] for row in df.collect())
 
@@ -458,7 +458,7 @@ def entered(
     plan = df._built[True][1]
     if before is not None:
         assert before_schema is not None
-        at = at.then(before, before_schema, _name(before))
+        at = at.then(before, before_schema)
     known = {"in_order": at.in_order, "choose": plan.choose}
     return at.frame, at.before, None if at.head is None else at.schema, known
 

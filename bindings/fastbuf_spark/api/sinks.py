@@ -111,7 +111,7 @@ def write_parquet(
             compression,
             plan.conf.memory_bytes,
         )
-        df = at.then(write, struct_type(REPORT), "write_parquet").to_df()
+        df = at.then(write, struct_type(REPORT)).to_df()
         with cancelled_with(spark):
             rows = df.collect()
         commit.commit([(row.attempt, row.path, row.bytes) for row in rows] or [_empty(write)])

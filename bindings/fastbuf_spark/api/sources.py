@@ -11,7 +11,7 @@ from fastbuf_spark.api.pipelines import Pipeline
 from fastbuf_spark.driver import splits
 from fastbuf_spark.driver.sources import dataset_source, ipc_source, is_true, parquet_source, text_source
 from fastbuf_spark.schema import struct_type, types_in
-from fastbuf_spark.worker.lines import JsonLines, ValueLines, blocks, first_line
+from fastbuf_spark.worker.lines import JsonLines, ValueLines, blocks, first_line, with_path
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -132,7 +132,7 @@ def _first_values(path: Any, filesystem: Any, lines: ValueLines) -> list[str]:
 
     system, paths = splits.file_system(path, filesystem)
     for file in splits.list_lines(system, paths):
-        with system.open_input_stream(file.path) as stream:
+        with with_path(file.path), system.open_input_stream(file.path) as stream:
             for block in blocks(stream, file.path, lines.end):
                 line = block[slice(*first_line(block))]
                 if line.strip():

@@ -11,12 +11,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from fastbuf_spark.conf import MAX_RECORDS
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType
 
 MAX_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
-MAX_RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 NO_LIMIT = str(2**31 - 1)  #: the only value with which Spark does not measure
 SKEW = 8  #: assumed ratio of the rows of one batch to the average of all rows, if only the average is known
 _BYTES = re.compile(r"^(\d+)b?$")

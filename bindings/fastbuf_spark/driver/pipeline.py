@@ -158,7 +158,7 @@ class Plan:
         arguments = (at.frame, None, shape, keys, count, at.before, None if at.head is None else shape)
         made = staged(*arguments, mode, self.conf, in_order=at.in_order, choose=self.choose, name=what)
         made = self.entered(made, what, count)
-        return made if made.schema.names == at.schema.names else made.then(Renamed(at.schema.names), at.schema, "names")
+        return made if made.schema.names == at.schema.names else made.then(Renamed(at.schema.names), at.schema)
 
     def make(self, at: Staged) -> Callable[..., Staged]:
         """The function that group verbs call instead of ``shuffle``."""
@@ -221,7 +221,7 @@ def build(
     """Build the last stage of a pipeline, and its plan."""
     steps = tuple(steps)
     spark = start.spark if isinstance(start, Source) else start.sparkSession
-    plan = Plan(spark, conf or ShuffleConf.from_session(spark), exchanges_of(steps), shared)
+    plan = Plan(spark, ShuffleConf.of(spark, conf), exchanges_of(steps), shared)
     return plan.follow(start, steps), plan
 
 
@@ -243,7 +243,7 @@ class Map:
     def build(self, at: Staged, plan: Plan) -> Staged:
         plan.linked(self.name)
         func = self.func if self.made is None else self.made(plan.spark, at.schema)
-        return at.then(func, self.schema or at.schema, self.name)
+        return at.then(func, self.schema or at.schema)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -285,9 +285,9 @@ class Broadcast:
         count, shape = plan.count(self.partitions), at.schema
         added = _added(shape)
         wide = StructType([*shape.fields]).add(added, IntegerType())
-        sent = at.then(Copies(targets(count), added), wide, "broadcast")
+        sent = at.then(Copies(targets(count), added), wide)
         made = plan.exchange(sent, "broadcast", (added,), count, self.mode)
-        return made.then(WithoutLast(), shape, "broadcast")
+        return made.then(WithoutLast(), shape)
 
 
 def _added(schema: StructType) -> str:
@@ -334,8 +334,8 @@ class RandomShuffle:
         if at.in_order and isinstance(head, Called) and at.name == "fastbuf_read":
             # By row position, so that equal rows do not move together
             bare = dataclasses.replace(at, head=Called(Chain()))
-            sent = bare.then(Drawn(head.chain, self.seed, added), wide, "random_shuffle")
+            sent = bare.then(Drawn(head.chain, self.seed, added), wide)
         else:
-            sent = at.then(Hashed(self.seed, added), wide, "random_shuffle")
+            sent = at.then(Hashed(self.seed, added), wide)
         made = plan.exchange(sent, f"random shuffle, seed {self.seed}", (added,), self.partitions, self.mode)
-        return made.then(WithoutLast(plan.limits()), shape, "random_shuffle")
+        return made.then(WithoutLast(plan.limits()), shape)

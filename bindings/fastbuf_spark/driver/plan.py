@@ -112,7 +112,7 @@ def staged(
     check_conf(conf)
     num_partitions = partition_count(num_partitions)
     spark = df.sparkSession
-    conf = conf or ShuffleConf.from_session(spark)
+    conf = ShuffleConf.of(spark, conf)
     found = found or resolve(df, keys, num_partitions, before, shipped)
     if found.by_spark:
         return _by_spark(func, result_schema, found, num_partitions, shipped, mode)

@@ -50,10 +50,10 @@ class Staged:
     why: str = ""
     numbered: bool = False
 
-    def then(self, func: BatchFunction, schema: StructType, name: str) -> Staged:
+    def then(self, func: BatchFunction, schema: StructType) -> Staged:
         """This stage with one more function, called in the same tasks."""
         spark = self.frame.sparkSession
-        link = Link(func, arrow_schema(schema, session_zone(spark), large_types(spark)), name)
+        link = Link(func, arrow_schema(schema, session_zone(spark), large_types(spark)))
         if self.head is not None:
             return dataclasses.replace(self, schema=schema, head=self.head.then(link))
         frame = plain(self.frame)
@@ -67,7 +67,7 @@ class Staged:
         names = self.schema.names
         if len(set(names)) < len(names):  # the JVM cannot tell columns of the same name apart when it reads Arrow's
             bare = numbered(self.schema)
-            return self.then(Renamed(bare.names), bare, "names").to_df().toDF(*names)
+            return self.then(Renamed(bare.names), bare).to_df().toDF(*names)
         return self.frame.mapInArrow(named(self.head.batches, self.name), self.schema)
 
     @property

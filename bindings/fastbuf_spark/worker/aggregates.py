@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from decimal import Context
 from typing import TYPE_CHECKING, Any
 
+from fastbuf.errors import RecordError
 from fastbuf_spark.worker.groups import Limits
 from fastbuf_spark.worker.runs import in_order
 
@@ -29,6 +31,7 @@ PARTS: dict[str, tuple[tuple[str, str], ...]] = {
     "count": (("count", "sum"),),
     "mean": (("sum", "sum"), ("count", "sum")),
 }
+WIDE = Context(prec=76)
 KEPT_ROWS = 64 << 10  #: rows that a producer holds before it merges the rows of each key
 
 
@@ -86,13 +89,42 @@ class Plan:
         return pa.Table.from_arrays(typed, schema=schema)
 
     def _grouped(self, table: pa.Table, calls: list[str]) -> pa.Table:
+        import pyarrow as pa
+
         names = table.schema.names
         keys, values = names[: self.keys], names[self.keys :]
+        for at, call in enumerate(calls, self.keys):
+            if call == "sum":
+                table = table.set_column(at, names[at], _wide(table.column(at)))
         # A task must not start threads; without them keys come in the order of their first row
         made = table.group_by(keys, use_threads=False).aggregate(list(zip(values, calls, strict=True)))
-        return made.select(
-            [*keys, *(f"{value}_{call}" for value, call in zip(values, calls, strict=True))]
-        ).rename_columns(names)
+        made = made.select([*keys, *(f"{value}_{call}" for value, call in zip(values, calls, strict=True))])
+        return pa.table([_narrow(column) for column in made.columns], names=names)
+
+
+def _wide(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Decimals whose sum may have more than 38 digits, with room for it: Arrow's sum would wrap around."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not pa.types.is_decimal128(column.type):
+        return column
+    ends = [value for value in pc.min_max(column).as_py().values() if value is not None]
+    most = max((abs(value.scaleb(column.type.scale, WIDE)) for value in ends), default=0)
+    fits = int(most) * len(column) < 10**38
+    return column if fits else column.cast(pa.decimal256(76, column.type.scale))
+
+
+def _narrow(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Sums as Spark's decimals."""
+    import pyarrow as pa
+
+    if not pa.types.is_decimal256(column.type):
+        return column
+    try:
+        return column.cast(pa.decimal128(38, column.type.scale))
+    except pa.ArrowInvalid as error:
+        raise RecordError(f"a sum of decimals has more than 38 digits, and Spark's end there: {error}") from error
 
 
 def normal(column: pa.Array) -> pa.Array:

@@ -242,9 +242,9 @@ class ReduceSide:
                 counts["records"] += records
                 counts["bytes"] += len(buffer)
                 if assembler.rows >= conf.batch_rows or assembler.nbytes >= conf.batch_bytes:
-                    yield from codec.opened(assembler.batch())
+                    yield from codec.opened(assembler.batch(), conf.most_rows)
         if assembler.rows:
-            yield from codec.opened(assembler.batch())
+            yield from codec.opened(assembler.batch(), conf.most_rows)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fastbuf_spark.results import Checked, about
 from fastbuf_spark.schema import conform
 from fastbuf_spark.worker.task_input import Given
 
@@ -21,14 +22,13 @@ class Link:
 
     func: BatchFunction
     schema: pa.Schema
-    name: str
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        given = Given()
-        for batch in self.func(given.items(batches)):
+        given, whose = Given(), about(self.func)
+        for batch in Checked(self.func)(given.items(batches)):
             # A batch without rows may also lack columns, as in Spark
-            if getattr(batch, "num_rows", 1):
-                yield conform(batch, self.schema, f"the function '{self.name}'")
+            if batch.num_rows:
+                yield conform(batch, self.schema, whose)
         given.check()
 
 

@@ -135,7 +135,7 @@ class ArrowPairVerb:
         def call(group: Group) -> Iterable[pa.Table]:
             tables = sides.tables(group)
             made = func(group.key(), *tables) if self.with_key else func(*tables)
-            return (conform_table(made, self.schema, self.by_name),)
+            return (conform_table(made, self.schema, self.by_name, self.func),)
 
         return call
 
@@ -160,7 +160,7 @@ class _PandasPairs:
         self._with_key = verb.with_key
         self._sides = Sides(verb.side, *verb.places)
         self._frames = (Frames(verb.rules), Frames(verb.rules))
-        self._results = Results(verb.rules)
+        self._results = Results(verb.rules, verb.func)
 
     def __call__(self, group: Group) -> Iterable[pa.Table]:
         sides = self._sides.of(group)

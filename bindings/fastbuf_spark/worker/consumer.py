@@ -15,7 +15,7 @@ from fastbuf_spark.codec import Codec
 from fastbuf_spark.spec import ExchangeSpec, plain
 from fastbuf_spark.wire import data_secret, producers_failed
 from fastbuf_spark.worker.chains import Chain
-from fastbuf_spark.worker.control import Control, StageFailed, words
+from fastbuf_spark.worker.control import REASON_WAIT_S, Control, StageFailed, words
 from fastbuf_spark.worker.memory import environment
 from fastbuf_spark.worker.task_input import Given, InputLost, TaskInput
 from fastbuf_spark.worker.watch import Outlet, TaskClock, Watch, state_of, times
@@ -37,11 +37,11 @@ class Received:
 
     records: int = 0
 
-    def opened(self, codec: Codec, polled: Any) -> Iterable[Any]:
-        """The user's records in ``polled``."""
+    def opened(self, codec: Codec, polled: Any, most_rows: int | None = None) -> Iterable[Any]:
+        """The user's records in ``polled``; ``most_rows``: of each batch."""
         for item in polled if isinstance(polled, list) else (polled,):
             self.records += codec.count(item)
-        return codec.opened(polled)
+        return codec.opened(polled, most_rows)
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,10 @@ class Consumer:
         """
         try:
             yield from made
-        except (ExchangeError, StallTimeout) as error:
+        except ExchangeAborted as error:
             raise StageFailed(str(error).removeprefix(f"{producers_failed(self.spec.name)}\n")) from error
+        except (ExchangeError, StallTimeout) as error:
+            raise StageFailed(words(error)) from error
 
     def _all(self, task_input: TaskInput, partitions: Iterable[int]) -> Iterator[Any]:
         task_input.hurry()
@@ -153,7 +155,8 @@ class Consumer:
                     except InputLost:
                         raise  # treat it like a task whose rows nobody reads: the driver sees this connection close
                     except Exception as error:
-                        better = explained(control, error, op="consumer failed") or error
+                        broken = given.error is not None  # else it is the function's own, whatever its type
+                        better = explained(control, error, broken, op="consumer failed") or error
                         if better is not error:
                             raise better from error
                         raise
@@ -183,7 +186,7 @@ class Consumer:
             if polled is not None:
                 if not received.records:
                     clock.starting = gate.activity()["seconds"]["input"]
-                yield from received.opened(self.spec.codec, polled)
+                yield from received.opened(self.spec.codec, polled, self.spec.conf.most_rows)
                 sealed_at = time.monotonic() if sealed_at else 0.0
             elif gate.finished:
                 return
@@ -201,14 +204,16 @@ def of_action(context: Any) -> dict[str, str]:
     return {name: value for name, value in found.items() if name in OF_JOBS or not name.startswith(INTERNAL)}
 
 
-def explained(control: Control, error: BaseException, op: str = "abort") -> BaseException | None:
+def explained(control: Control, error: BaseException, broken: bool = True, op: str = "abort") -> BaseException | None:
     """Report a participant's failure to the driver; returns the error to raise: a better cause if the driver has one.
 
     A broken channel is rarely the cause: the participant that broke it has told the driver why, or the driver has seen
     it vanish.  None: the run is over, and no more output is needed.
+
+    ``broken``: the error may be of a channel; else it is the function's own, and there is no cause to wait for.
     """
     if isinstance(error, ExchangeError | StallTimeout):
-        verdict = control.verdict()
+        verdict = control.verdict(REASON_WAIT_S if broken else 0.0)
         if verdict is not None:
             return ExchangeAborted(str(verdict["reason"])) if verdict["op"] == "abort" else None
     control.abort(words(error), op)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -162,6 +163,20 @@ class ValueLines:
         return made.rename_columns(fields.names) if places else made
 
 
+@contextlib.contextmanager
+def with_path(path: str) -> Iterator[None]:
+    """SchemaMismatch with a file's path for an error of Arrow's, which has none."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        if getattr(error, "errno", None) is not None:
+            raise  # of the file system, which names the file
+        hint = "; Hadoop's .lz4 is another format than Arrow's: use spark.read" if path.endswith(".lz4") else ""
+        raise SchemaMismatch(f"{path}: {error}{hint}") from error
+
+
 def read_lines(fragment: Any, schema: pa.Schema, lines: JsonLines | ValueLines) -> Iterator[pa.RecordBatch]:
     """Batches of a file, with the values of its directories' names."""
     import pyarrow as pa
@@ -251,6 +266,8 @@ def of_text(texts: pa.Array, kind: pa.DataType, zone: str, name: str) -> pa.Arra
         for fits, form in (*numbers, (types.is_date, _DATE)):
             if fits(kind):
                 _check(texts, form)
+        if types.is_integer(kind) and pc.any(pc.starts_with(texts, "+")).as_py():
+            texts = pc.utf8_ltrim(texts, "+")  # Java reads a plus before a whole number, and Arrow does not
         return texts.cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         hour = f", or an hour that does not exist in {zone}" if types.is_timestamp(kind) else ""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fastbuf_spark.results import about, each
 from fastbuf_spark.worker.groups import Group
 from fastbuf_spark.worker.verbs import guarded
 
@@ -48,7 +49,7 @@ class PandasVerb:
     rules: PandasRules
 
     def caller(self) -> Callable[[Group], Iterable[pa.Table]]:
-        frames, results = Frames(self.rules), Results(self.rules)
+        frames, results = Frames(self.rules), Results(self.rules, self.func)
         return Calls(guarded(self.func), self.with_key, self.streams, frames, results)
 
 
@@ -73,10 +74,13 @@ class Calls:
         return self._results.add(made)
 
     def _streamed(self, group: Group) -> Iterator[pa.Table]:
+        import pandas as pd
+
         key = self._frames.key(group) if self._with_key else ()
         parts = (self._frames.converted(part) for part in group.batches())
-        for made in self._func(key, parts) if self._with_key else self._func(parts):
-            yield from self._results.add(made)
+        made = self._func(key, parts) if self._with_key else self._func(parts)
+        for frame in each(self._results.func, made, pd.DataFrame):
+            yield from self._results.add(frame)
 
     def rest(self) -> Iterable[pa.Table]:
         """The results that were kept."""
@@ -170,12 +174,15 @@ class Results:
 
     Parameters
     ----------
+    func
+        The function that gives them, for errors.
     whole
         Whether a frame has all columns of the schema and no others; else as for ``mapInPandas``, which leaves out
         further columns, and checks names even where columns go by position.
     """
 
-    def __init__(self, rules: PandasRules, whole: bool = True) -> None:
+    def __init__(self, rules: PandasRules, func: Callable[..., Any], whole: bool = True) -> None:
+        self.func = func
         self._rules = rules
         self._whole = whole
         self._held: list[Any] = []
@@ -187,14 +194,19 @@ class Results:
     def add(self, frame: Any) -> Iterable[pa.Table]:
         """The tables that can be converted now: of this frame, of earlier ones, or none."""
         import pandas as pd
+        from pyspark.errors import PySparkException
         from pyspark.worker import verify_pandas_result
 
         rules = self._rules
         known = isinstance(frame, pd.DataFrame) and self._columns is not None and frame.columns.equals(self._columns)
         if not known:
-            verify_pandas_result(
-                frame, rules.result, rules.by_name or not self._whole, truncate_return_schema=not self._whole
-            )
+            try:
+                verify_pandas_result(
+                    frame, rules.result, rules.by_name or not self._whole, truncate_return_schema=not self._whole
+                )
+            except PySparkException as error:  # Spark's own error does not name the function
+                error.add_note(f"{about(self.func)} gave this")
+                raise
         rows = len(frame)
         if not rows:
             return ()
@@ -234,16 +246,20 @@ class Results:
         from pyspark.sql.conversion import PandasToArrowConversion
 
         rules = self._rules
-        batch = PandasToArrowConversion.convert(
-            frame,
-            rules.result,
-            timezone=rules.zone,
-            safecheck=rules.safe,
-            arrow_cast=cast,
-            prefers_large_types=rules.large,
-            assign_cols_by_name=rules.by_name,
-            int_to_decimal_coercion_enabled=rules.int_to_decimal,
-        )
+        try:
+            batch = PandasToArrowConversion.convert(
+                frame,
+                rules.result,
+                timezone=rules.zone,
+                safecheck=rules.safe,
+                arrow_cast=cast,
+                prefers_large_types=rules.large,
+                assign_cols_by_name=rules.by_name,
+                int_to_decimal_coercion_enabled=rules.int_to_decimal,
+            )
+        except Exception as error:
+            error.add_note(f"{about(self.func)} gave this")
+            raise
         return pa.Table.from_arrays(batch.columns, schema=rules.schema)
 
 

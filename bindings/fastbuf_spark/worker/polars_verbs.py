@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fastbuf.errors import SchemaMismatch
+from fastbuf_spark.results import each, one
 from fastbuf_spark.worker.groups import Group
-from fastbuf_spark.worker.verbs import FUNC, conform_table, guarded
+from fastbuf_spark.worker.verbs import conform_table, guarded
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,8 +41,9 @@ class PolarsVerb:
         import pyarrow as pa
 
         frames = (pl.from_arrow(pa.Table.from_batches([batch])) for batch in group.batches())
-        for made in func(_key(group), frames) if self.with_key else func(frames):
-            yield self._table(made)
+        made = func(_key(group), frames) if self.with_key else func(frames)
+        for frame in each(self.func, made, (pl.DataFrame, pl.LazyFrame)):
+            yield self._table(frame)
 
     def _table(self, made: Any) -> pa.Table:
         """A frame converted to the declared schema: polars has only its own types for texts and lists."""
@@ -51,16 +52,14 @@ class PolarsVerb:
 
         if isinstance(made, pl.LazyFrame):
             made = made.collect()
-        if not isinstance(made, pl.DataFrame):
-            raise SchemaMismatch(f"{FUNC} gave a {type(made).__name__}: it must give a polars.DataFrame")
-        table = made.to_arrow()
+        table = one(self.func, made, pl.DataFrame).to_arrow()
         columns = []
         for i, name in enumerate(table.schema.names):
             column, at = table.column(i), self.schema.get_field_index(name) if self.by_name else i
             if 0 <= at < len(self.schema) and _same_but_for_width(column.type, self.schema.field(at).type):
                 column = column.cast(self.schema.field(at).type)
             columns.append(column)
-        return conform_table(pa.table(columns, names=table.schema.names), self.schema, self.by_name)
+        return conform_table(pa.table(columns, names=table.schema.names), self.schema, self.by_name, self.func)
 
 
 def _key(group: Group) -> tuple[Any, ...]:

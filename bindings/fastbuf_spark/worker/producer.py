@@ -18,7 +18,7 @@ from fastbuf_spark.wire import data_secret
 from fastbuf_spark.worker.consumer import explained
 from fastbuf_spark.worker.control import Control, words
 from fastbuf_spark.worker.memory import environment
-from fastbuf_spark.worker.task_input import InputLost, TaskInput
+from fastbuf_spark.worker.task_input import Given, InputLost, TaskInput
 from fastbuf_spark.worker.watch import TaskClock, Watch, state_of, times
 
 if TYPE_CHECKING:
@@ -83,12 +83,13 @@ class Producer:
                 raise ExchangeAborted(str(answer["reason"]))
             if answer["op"] != "go":
                 return partition, 0
+            given = Given()
             try:
-                totals, stats, unreached = self._send(control, partition, source, task_input)
+                totals, stats, unreached = self._send(control, partition, source, task_input, given)
             except InputLost:
                 raise  # Spark knows why, and the driver asks it when it sees this connection close
             except BaseException as error:  # SystemExit and the like too
-                better = explained(control, error, op="failed")
+                better = explained(control, error, error is not given.error, op="failed")
                 if better is None:
                     return partition, 0
                 if better is not error:
@@ -100,7 +101,7 @@ class Producer:
             return partition, int(stats.get("records", 0))
 
     def _send(
-        self, control: Control, partition: int, source: Iterable[Any], task_input: TaskInput
+        self, control: Control, partition: int, source: Iterable[Any], task_input: TaskInput, given: Given
     ) -> tuple[list[int], dict[str, Any], dict[int, str]]:
         """Returns the buffers sent to each consumer, this producer's figures, and why some consumers could not be
         reached: usually they ended before this producer began.
@@ -122,7 +123,7 @@ class Producer:
         if serializer.kind == "columnar":
             whole = clock.reading(whole)  # for single records this would cost as much as what it measures
         sender = spec.codec.sender(spec.partitions, wanted, partition, empty)
-        items = iter(sender.items(whole))
+        items = given.items(sender.items(whole))
         with task_input.reading():
             first = next(items, None)
         if first is None:
@@ -189,7 +190,8 @@ class Producer:
                     writer.close()
             except BaseException as error:
                 # Tell the driver first: it reports the cause to all participants before they see a broken channel
-                if not isinstance(error, ExchangeError | StallTimeout | InputLost):
+                own = error is given.error and control.verdict(0.0) is None
+                if own or not isinstance(error, ExchangeError | StallTimeout | InputLost):
                     control.abort(words(error), op="failed")
                 writer.abort(f"producer {partition} failed: {text_of(type(error), error)}")
                 raise

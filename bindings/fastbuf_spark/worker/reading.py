@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ResourceError, SchemaError, SchemaMismatch
 from fastbuf_spark.schema import conform
-from fastbuf_spark.worker.lines import BATCH_ROWS, JsonLines, ValueLines, of_text, read_lines
+from fastbuf_spark.worker.lines import BATCH_ROWS, JsonLines, ValueLines, of_text, read_lines, with_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -138,13 +138,14 @@ class Read:
                 fragment_readahead=1,
                 use_threads=False,
             ).to_batches()
-        for batch in batches:
-            if renamed:
-                batch = _with_names(batch, self.files)
-            if late:
-                batch = self._told(batch)
-            if batch.num_rows:
-                yield conform(batch, self.shown, "the source")
+        with with_path(piece.fragment.path):
+            for batch in batches:
+                if renamed:
+                    batch = _with_names(batch, self.files)
+                if late:
+                    batch = self._told(batch)
+                if batch.num_rows:
+                    yield conform(batch, self.shown, piece.fragment.path)
 
     def _is_out(self, fragment: Any) -> bool:
         """Whether the names of its directories rule a file out."""

@@ -14,6 +14,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from fastbuf_spark.folding import pieces
+from fastbuf_spark.results import about
 from fastbuf_spark.schema import conform
 
 if TYPE_CHECKING:
@@ -53,10 +54,11 @@ class Input:
         given = (
             pa.RecordBatch.from_arrays([batch.column(i) for i in self.columns], schema=self.schema) for batch in union
         )
+        whose = about(self.func)
         for batch in self.func(given):
             # A batch without rows may also lack columns, as in Spark
-            if getattr(batch, "num_rows", 1):
-                yield conform(batch, self.made, "the function before the shuffle")
+            if batch.num_rows:
+                yield conform(batch, self.made, whose)
 
 
 @dataclass(frozen=True)

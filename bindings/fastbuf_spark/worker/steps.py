@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fastbuf.errors import SchemaMismatch
+from fastbuf_spark.results import each
 from fastbuf_spark.worker.chains import Chain
 from fastbuf_spark.worker.groups import Limits
 from fastbuf_spark.worker.pandas_verbs import PandasRules
@@ -45,13 +45,13 @@ class PandasMap:
     rules: PandasRules
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pandas as pd
+
         from fastbuf_spark.worker.pandas_verbs import Results
 
-        results = Results(self.rules, whole=False)
+        results = Results(self.rules, self.func, whole=False)
         made = self.func(self._frames(batches))
-        if not isinstance(made, Iterator):
-            raise SchemaMismatch(f"the function gave a {type(made).__name__}: it must give an iterator of frames")
-        for frame in made:
+        for frame in each(self.func, made, pd.DataFrame, Iterator):
             for table in results.add(frame):
                 yield from table.to_batches()
         for table in results.rest():

@@ -188,20 +188,26 @@ class TaskInput:
 
 
 class Given:
-    """The input of a user's function, which may catch errors of its input; the task must fail all the same."""
+    """The input of a user's function, which may catch errors of its input; the task must fail all the same.
+
+    Attributes
+    ----------
+    error
+        The error of the input, if it had one.
+    """
 
     def __init__(self) -> None:
-        self._error: Exception | None = None
+        self.error: Exception | None = None
 
     def items(self, source: Iterable[Any]) -> Iterator[Any]:
         """The items of ``source``."""
         try:
             yield from source
         except Exception as error:
-            self._error = error
+            self.error = error
             raise
 
     def check(self) -> None:
         """Call it when the function has ended: raises the error that ``items`` raised, if any."""
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import SchemaMismatch
+from fastbuf_spark.results import about, each, one
 from fastbuf_spark.worker.groups import Group
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class ArrowVerb:
 
         def whole(group: Group) -> Iterable[pa.Table]:
             made = func(group.key(), group.table()) if with_key else func(group.table())
-            return (conform_table(made, schema, by_name),)
+            return (conform_table(made, schema, by_name, self.func),)
 
         return partial(self._streamed, func) if self.streams else whole
 
@@ -49,17 +50,8 @@ class ArrowVerb:
         import pyarrow as pa
 
         made = func(group.key(), group.batches()) if self.with_key else func(group.batches())
-        if not isinstance(made, Iterator):
-            raise SchemaMismatch(
-                f"{FUNC} gave a {type(made).__name__}: it must give an iterator of pyarrow.RecordBatch"
-            )
-        for batch in made:
-            if not isinstance(batch, pa.RecordBatch):
-                raise SchemaMismatch(f"{FUNC} gave a {type(batch).__name__}: it must give pyarrow.RecordBatch objects")
-            yield conform_table(pa.Table.from_batches([batch]), self.schema, self.by_name)
-
-
-FUNC = "the function of the groups"
+        for batch in each(self.func, made, pa.RecordBatch, Iterator):
+            yield conform_table(pa.Table.from_batches([batch]), self.schema, self.by_name, self.func)
 
 
 def guarded(func: Callable[..., Any]) -> Callable[..., Any]:
@@ -69,8 +61,8 @@ def guarded(func: Callable[..., Any]) -> Callable[..., Any]:
     return fail_on_stopiteration(func)
 
 
-def conform_table(made: Any, schema: pa.Schema, by_name: bool) -> pa.Table:
-    """A function's table, checked against the declared schema; as in Spark, nothing is cast.
+def conform_table(made: Any, schema: pa.Schema, by_name: bool, func: Callable[..., Any]) -> pa.Table:
+    """The table that ``func`` gave, checked against the declared schema; as in Spark, nothing is cast.
 
     Raises
     ------
@@ -79,11 +71,7 @@ def conform_table(made: Any, schema: pa.Schema, by_name: bool) -> pa.Table:
     """
     import pyarrow as pa
 
-    if not isinstance(made, pa.Table):
-        raise SchemaMismatch(
-            f"{FUNC} gave a {type(made).__module__}.{type(made).__name__}: it must give a pyarrow.Table"
-        )
-    if made.schema.equals(schema):
+    if one(func, made, pa.Table).schema.equals(schema):
         return made
     if not made.num_columns and not made.num_rows:
         return schema.empty_table()
@@ -94,11 +82,11 @@ def conform_table(made: Any, schema: pa.Schema, by_name: bool) -> pa.Table:
             said = (f" Missing: {', '.join(missing)}." if missing else "") + (
                 f" Unexpected: {', '.join(extra)}." if extra else ""
             )
-            raise SchemaMismatch(f"{FUNC} gave other columns than its schema has.{said}")
+            raise SchemaMismatch(f"{about(func)} gave other columns than its schema has.{said}")
         columns = [made.column(name) for name in wanted]
     else:
         if made.num_columns != len(schema):
-            raise SchemaMismatch(f"{FUNC} gave {made.num_columns} columns; its schema has {len(schema)}")
+            raise SchemaMismatch(f"{about(func)} gave {made.num_columns} columns; its schema has {len(schema)}")
         columns = made.columns
     wrong = []
     for i, field in enumerate(schema):
@@ -110,7 +98,7 @@ def conform_table(made: Any, schema: pa.Schema, by_name: bool) -> pa.Table:
         else:
             wrong.append(f"column '{field.name}' (expected {field.type}, actual {kind})")
     if wrong:
-        raise SchemaMismatch(f"{FUNC} gave columns of other types than its schema has: {', '.join(wrong)}")
+        raise SchemaMismatch(f"{about(func)} gave columns of other types than its schema has: {', '.join(wrong)}")
     return pa.Table.from_arrays(columns, schema=schema)
 
 

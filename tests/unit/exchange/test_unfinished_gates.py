@@ -310,6 +310,23 @@ def test_a_producer_that_connects_after_the_abort_hears_of_it() -> None:
         writer.abort("it is known")
 
 
+def test_a_generator_that_nobody_reads_on_needs_no_more(ends: Ends) -> None:
+    """It ends by GeneratorExit, which is no failure of its."""
+
+    def read() -> Iterator[Any]:
+        with ends.gate:
+            yield from ends.gate
+
+    thread, errors = in_background(ends)
+    rows = read()
+    assert next(rows)[0] == 0
+    rows.close()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+    assert errors == []
+    assert ends.writer.cancelled
+
+
 CONSUMER = """
     import sys
     import fastbuf as fb

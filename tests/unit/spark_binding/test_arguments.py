@@ -15,6 +15,7 @@ pytest.importorskip("pyspark", reason="the binding is PySpark's")
 from fastbuf.errors import ConfigError, RecordTooLong, SchemaMismatch
 from fastbuf_spark.codec import BatchCodec
 from fastbuf_spark.driver.checks import check_conf, check_dataframe, check_function, check_mode, partition_count, remedy
+from fastbuf_spark.results import Checked
 from fastbuf_spark.schema import conform
 from fastbuf_spark.worker.blocks import Staging
 
@@ -148,11 +149,13 @@ def test_the_function_before_gets_and_gives_the_names_it_should() -> None:
             yield [1]
 
     wire = pa.schema([("c0", pa.int64()), ("c1", pa.string())])
-    codec = BatchCodec(wire, (0,), before, TWICE, ("a.b", "a.b"))
+    codec = BatchCodec(wire, (0,), Checked(before), TWICE, ("a.b", "a.b"))
     batch = pa.record_batch([pa.array([1]), pa.array(["a"])], names=["x", "y"])
     items = codec.items(iter([batch]))
     assert next(items).schema.equals(wire)
-    with pytest.raises(SchemaMismatch, match="the function before the shuffle gave a list"):
+    with pytest.raises(
+        SchemaMismatch, match=r"the function 'before' \(.*test_arguments.py:\d+\) gave an iterator with a list"
+    ):
         next(items)
 
 

@@ -6,13 +6,14 @@ import dataclasses
 import math
 import pickle
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from fastbuf.errors import ConfigError
-from fastbuf_spark.conf import ShuffleConf
+from fastbuf_spark.conf import MAX_RECORDS, ShuffleConf
 
 
 def test_defaults_are_those_of_the_core() -> None:
@@ -47,6 +48,24 @@ def test_it_is_known_whether_the_memory_was_set() -> None:
     for given in (ShuffleConf(memory_bytes="64m"), ShuffleConf.from_settings({"spark.fastbuf.memoryBytes": "64m"})):
         assert given.memory_was_set
         assert given.memory_bytes == unset.memory_bytes
+
+
+@pytest.mark.parametrize(
+    ("session", "given", "rows", "most"),
+    [
+        ("500", ShuffleConf(), 500, 500),
+        ("500", ShuffleConf(batch_rows=20), 20, 20),
+        ("10000", ShuffleConf(), 10_000, None),
+        ("0", ShuffleConf(), 10_000, None),
+        ("-1", ShuffleConf(), 10_000, None),
+        ("0", ShuffleConf(batch_rows=10_000), 10_000, 10_000),
+    ],
+)
+def test_batches_have_the_rows_of_sparks_own(session: str, given: ShuffleConf, rows: int, most: int | None) -> None:
+    """At Spark's default, and without a limit, they may have some more."""
+    spark: Any = SimpleNamespace(conf=SimpleNamespace(get={MAX_RECORDS: session}.__getitem__))
+    conf = pickle.loads(pickle.dumps(ShuffleConf.of(spark, given)))
+    assert (conf.batch_rows, conf.most_rows) == (rows, most)
 
 
 def test_minus_one_is_a_buffer_timeout() -> None:

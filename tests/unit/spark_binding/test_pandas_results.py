@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,12 +22,19 @@ pytestmark = pytest.mark.filterwarnings("ignore:The copy keyword is deprecated")
 
 def results() -> Results:
     schema = StructType().add("n", "long").add("s", "string")
-    return Results(PandasRules(schema, arrow_schema(schema, "UTC"), True, "UTC", True, False, False, False))
+    return Results(PandasRules(schema, arrow_schema(schema, "UTC"), True, "UTC", True, False, False, False), print)
 
 
 def columns(made: Results, frames: Iterator[pd.DataFrame]) -> dict[str, list[object]]:
     tables = [table for frame in frames for table in made.add(frame)]
     return pa.concat_tables([*tables, *made.rest()]).to_pydict()
+
+
+@pytest.mark.parametrize("frame", [7, pd.DataFrame({"z": [1]}), pd.DataFrame({"n": ["a"], "s": ["b"]})])
+def test_sparks_own_error_has_a_note_which_function_it_is_of(frame: Any) -> None:
+    with pytest.raises(Exception, match=r"pandas.DataFrame|Missing: n, s|the column 'n'") as error:
+        columns(results(), iter([frame]))
+    assert error.value.__notes__ == ["the function 'print' gave this"]
 
 
 def test_small_results_with_texts_are_converted_together() -> None:

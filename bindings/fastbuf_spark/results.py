@@ -1,0 +1,80 @@
+"""What users' functions give: of a wrong thing the error names the function, and the line where it is defined."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from fastbuf.errors import SchemaMismatch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]]
+
+
+class Checked:
+    """A function over record batches, whose results are checked to be record batches."""
+
+    def __init__(self, func: BatchFunction) -> None:
+        self.func = func
+        self.__name__ = getattr(func, "__name__", type(func).__name__)
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        return each(self.func, self.func(batches), pa.RecordBatch)
+
+
+def each(func: Callable[..., Any], made: Any, kind: type | tuple[type, ...], several: Any = Iterable) -> Iterator[Any]:
+    """What ``func`` gave, one after the other.
+
+    Raises
+    ------
+    SchemaMismatch
+        It is not a ``several``, or has something else than a ``kind``.
+    """
+    if not isinstance(made, several):
+        raise wrong(func, _named(made), kind, "an iterator of ")
+    for item in made:
+        if not isinstance(item, kind):
+            listed = isinstance(made, Iterator | list | tuple)
+            raise wrong(func, f"an iterator with {_named(item)}" if listed else _named(made), kind, "an iterator of ")
+        yield item
+
+
+def one(func: Callable[..., Any], made: Any, kind: type) -> Any:
+    """What ``func`` gave; SchemaMismatch unless it is of ``kind``."""
+    if not isinstance(made, kind):
+        raise wrong(func, _named(made), kind)
+    return made
+
+
+def wrong(func: Callable[..., Any], gave: str, kind: type | tuple[type, ...], article: str = "a ") -> SchemaMismatch:
+    """The error for a function that gave something else than it must."""
+    wanted = kind[0] if isinstance(kind, tuple) else kind
+    return SchemaMismatch(f"{about(func)} gave {gave}: it must give {article}{_type(wanted)}")
+
+
+def about(func: Callable[..., Any]) -> str:
+    """A function as errors name it, with the place of its definition."""
+    while isinstance(func, partial) or type(func).__module__.startswith("fastbuf_spark."):
+        inner = getattr(func, "func", None)
+        if inner is None:
+            break
+        func = inner
+    func = inspect.unwrap(func)
+    name = getattr(func, "__name__", type(func).__name__)
+    code = getattr(func, "__code__", None) or getattr(type(func).__call__, "__code__", None)
+    return f"the function '{name}'" + (f" ({code.co_filename}:{code.co_firstlineno})" if code else "")
+
+
+def _named(value: Any) -> str:
+    return "None" if value is None else f"a {_type(type(value))}"
+
+
+def _type(kind: type) -> str:
+    package = kind.__module__.split(".")[0]
+    return kind.__name__ if package == "builtins" else f"{package}.{kind.__name__}"

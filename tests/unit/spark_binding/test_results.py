@@ -1,0 +1,102 @@
+"""What a user's function may give, and how errors name it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial, wraps
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("pyspark", reason="the binding is PySpark's")
+
+from fastbuf.errors import SchemaMismatch
+from fastbuf_spark.results import Checked, about
+from fastbuf_spark.worker.chains import Link
+from fastbuf_spark.worker.pandas_verbs import PandasRules
+from fastbuf_spark.worker.steps import PandasMap
+from fastbuf_spark.worker.verbs import ArrowVerb
+
+SCHEMA = pa.schema([("k", pa.int64())])
+BATCH = pa.record_batch({"k": [1]})
+FRAME = pd.DataFrame({"k": [1]})
+ARROW = "it must give an iterator of pyarrow.RecordBatch"
+
+
+def gives(made: Any) -> Callable[..., Any]:
+    def function(batches: Iterator[Any]) -> Any:
+        return made
+
+    return function
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (None, "gave None"),
+        (3, "gave a int"),
+        (FRAME, "gave a pandas.DataFrame"),
+        (pa.table({"k": [1]}), "gave a pyarrow.Table"),
+        (BATCH, "gave a pyarrow.RecordBatch"),
+        ([FRAME], "gave an iterator with a pandas.DataFrame"),
+        (iter([BATCH, None]), "gave an iterator with None"),
+        (iter([[1]]), "gave an iterator with a list"),
+    ],
+)
+def test_what_is_no_iterator_of_batches(made: Any, said: str) -> None:
+    func = gives(made)
+    for called in (Checked(func), Link(func, SCHEMA)):
+        with pytest.raises(SchemaMismatch) as error:
+            list(called(iter([])))
+        assert str(error.value) == f"{about(func)} {said}: {ARROW}"
+        if isinstance(made, Iterator):
+            break  # it is used up
+
+
+def test_batches_in_a_list_and_without_rows_are_fine() -> None:
+    empty = pa.record_batch({"z": pa.array([], pa.string())})
+    assert list(Link(gives([BATCH, empty]), SCHEMA)(iter([]))) == [BATCH]
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [(None, "gave None"), ([FRAME], "gave a list"), (iter([BATCH]), "gave an iterator with a pyarrow.RecordBatch")],
+)
+def test_what_is_no_iterator_of_frames(made: Any, said: str) -> None:
+    from pyspark.sql.types import StructType
+
+    rules = PandasRules(StructType().add("k", "long"), SCHEMA, True, "UTC", True, False, False, False)
+    with pytest.raises(SchemaMismatch, match=f"{said}: it must give an iterator of pandas.DataFrame"):
+        list(PandasMap(gives(made), rules)(iter([])))
+
+
+@pytest.mark.parametrize(("made", "said"), [(None, "gave None"), ([BATCH], "gave a list")])
+def test_what_is_no_iterator_of_a_groups_batches(made: Any, said: str) -> None:
+    class Group:
+        def batches(self) -> Iterator[pa.RecordBatch]:
+            return iter([BATCH])
+
+    call = ArrowVerb(gives(made), False, True, SCHEMA, True).caller()
+    with pytest.raises(SchemaMismatch, match=f"{said}: {ARROW}"):
+        list(call(Group()))  # type: ignore[arg-type]
+
+
+def test_functions_are_named_with_the_line_of_their_definition() -> None:
+    def plain(batches: Any) -> Any: ...
+
+    @wraps(plain)
+    def around(batches: Any) -> Any: ...
+
+    class Called:
+        def __call__(self, batches: Any) -> Any: ...
+
+        def method(self, batches: Any) -> Any: ...
+
+    line = plain.__code__.co_firstlineno
+    for func in (plain, around, partial(plain, 1), Checked(plain), Checked(partial(around))):  # type: ignore[arg-type]
+        assert about(func) == f"the function 'plain' ({__file__}:{line})"
+    assert about(Called()) == f"the function 'Called' ({__file__}:{line + 6})"
+    assert about(Called().method) == f"the function 'method' ({__file__}:{line + 8})"
+    assert about(len) == "the function 'len'"
