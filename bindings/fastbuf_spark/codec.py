@@ -120,7 +120,7 @@ class BatchCodec:
             return (polled,)
         if self.shown is not None:
             polled = polled.select(list(range(len(self.shown)))).rename_columns(self.shown.names)
-        most = most_rows or polled.num_rows
+        most = most_rows or max(1, polled.num_rows)
         return [polled.slice(start, most) for start in range(0, polled.num_rows, most)]
 
     def count(self, item: pa.RecordBatch) -> int:
