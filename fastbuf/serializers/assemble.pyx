@@ -4,7 +4,7 @@ from cpython.buffer cimport PyBuffer_Release
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from libc.stdint cimport uint8_t, uint32_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 
 from fastbuf.serializers.arrow_abi cimport ArrowArray
 from fastbuf.serializers.column_plan cimport ColumnPlan
@@ -62,6 +62,10 @@ cdef void drop_buffer(fb_place *place) noexcept nogil:
             free(place.owner)
 
 
+cdef inline Py_ssize_t _place(const uint8_t *part, const uint8_t *start) noexcept:
+    return -1 if part == NULL else part - start
+
+
 cdef class BatchAssembler:
     """Appends chunks to columns and returns them as one ``pyarrow.RecordBatch``.
 
@@ -82,7 +86,6 @@ cdef class BatchAssembler:
     """
 
     def __cinit__(self, schema):
-        memset(&self.c, 0, sizeof(fb_assembly))
         self.plan = schema if isinstance(schema, ColumnPlan) else ColumnPlan(schema)
         self.c.nodes = self.plan.nodes
         self.c.n_nodes = self.plan.n_nodes
@@ -227,6 +230,29 @@ cdef class BatchAssembler:
         cdef const uint8_t[::1] view = memoryview(payload).cast("B")
         cdef Py_ssize_t length = view.shape[0]
         self.append(&view[0] if length else NULL, length)
+
+    def parts(self, payload):
+        """Where the parts of one element's payload are; they are checked as by :meth:`add`, except text.
+
+        Returns
+        -------
+        list of tuple of int
+            Of each node: its rows; where in the payload its bitmap, its values or offsets, and the bytes of its
+            strings begin (-1: it has none); the last offset.
+        """
+        cdef const uint8_t[::1] view = payload
+        cdef const uint8_t *start = &view[0] if view.shape[0] else NULL
+        cdef fb_piece *p
+        cdef int error, k
+        self.trust(True)
+        error = fb_parse(&self.c, start, view.shape[0])
+        if error:
+            self._refuse(error, view.shape[0])
+        found = []
+        for k in range(self.c.n_nodes):
+            p = &self.c.pieces[k]
+            found.append((p.rows, _place(p.validity, start), _place(p.body, start), _place(p.bytes, start), p.total))
+        return found
 
     cdef int append_elements(self, const uint8_t *data, Py_ssize_t length) except -1:
         cdef Py_ssize_t at = 0

@@ -336,8 +336,6 @@ cdef class BoundBatch:
     """A batch whose buffers are bound to the nodes of a plan."""
 
     def __cinit__(self, ColumnPlan plan):
-        memset(&self.c, 0, sizeof(fb_batch))
-        memset(&self.own, 0, sizeof(ArrowArray))
         self.plan = plan
         self.c.nodes = plan.nodes
         self.c.n_nodes = plan.n_nodes

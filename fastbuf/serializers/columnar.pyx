@@ -390,7 +390,7 @@ cdef class ColumnarSerializer(Serializer):
         """
         self._known()
         records, body = check_block(buf, KIND_COLUMNAR, self.fingerprint)
-        found = list(views(self.schema, body))
+        found = list(views(self.schema, BatchAssembler(self.plan), body))
         rows = sum([chunk.rows for chunk in found])
         if rows != records:
             raise count_mismatch(records, rows)

@@ -146,7 +146,11 @@ cdef extern from "fb_append.h" nogil:
         int64_t nulls
 
     ctypedef struct fb_piece:
+        const uint8_t *validity
+        const uint8_t *body
+        const uint8_t *bytes
         int64_t rows
+        int64_t total
 
     ctypedef struct fb_assembly:
         const fb_node *nodes
