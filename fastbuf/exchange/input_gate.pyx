@@ -23,7 +23,7 @@ from fastbuf.exchange.driver cimport Driver
 from fastbuf.exchange.failure cimport FAIL_ABORTED, FAIL_PEER_LOST, failure_code, failure_raise, failure_set
 from fastbuf.exchange.gate_core cimport *
 from fastbuf.exchange.gate_intake cimport GateIntake
-from fastbuf.exchange.gate_report cimport audit_gate, gate_gauges, stalled_channels
+from fastbuf.exchange.gate_report cimport audit_gate, gate_counters, gate_gauges, stalled_channels
 from fastbuf.exchange.input_channel cimport CHANNEL_LOCAL, CHANNEL_SHARED, ChannelCounters, ChannelKind, InputChannel
 from fastbuf.exchange.result_partition cimport ResultPartition
 from fastbuf.exchange.result_subpartition cimport Subpartition
