@@ -7,9 +7,7 @@ from collections.abc import Mapping
 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
-from cpython.object cimport PyObject
 from cpython.pythread cimport PyThread_get_thread_ident
-from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stdint cimport int64_t, uint32_t
 
 from fastbuf._native.activity cimport *
@@ -63,7 +61,7 @@ cdef void _notify_gate(void *context) noexcept nogil:
     gate_notify(<GateCore *> context)
 
 
-# no_gc_clear: the core uses the ledger's memory until the end of __dealloc__.
+# no_gc_clear: the core uses the memory of ledger and bell until the end of __dealloc__.
 @cython.no_gc_clear
 cdef class InputGate:
     """InputGate(environment, serializer, channels, gate_id, epoch, secret, config, maximum=None, lazy=False)\n--\n
@@ -98,8 +96,6 @@ cdef class InputGate:
         self.lock = threading.RLock()
         self.intake = GateIntake(serializer, config, lazy)
         self.bell = Doorbell(environment.shared)
-        self.bell_kept = <PyObject *> self.bell
-        Py_INCREF(self.bell)
         # Every channel needs at least one segment; a gate with unknown channels needs one in all.
         required = channels if channels is not None else 1
         wanted = (channels if channels is not None else 1) * config.exclusive + config.floating
@@ -129,7 +125,6 @@ cdef class InputGate:
             if not self.freed and self.pool is not None and self.pool.core != NULL:
                 local_set_listener(self.pool.core, NULL)
             gate_free(self.core)
-        Py_XDECREF(self.bell_kept)
         if self.wake_fd >= 0:       # not closed before, as an event loop may still watch it
             close(self.wake_fd)
 
