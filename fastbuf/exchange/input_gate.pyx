@@ -38,13 +38,7 @@ from fastbuf.serializers.serializer cimport Serializer
 from fastbuf.checks import MOST_SEGMENTS, instance, timeout_or_none, whole
 from fastbuf.config import FLOW_CONTROLS
 from fastbuf.errors import (
-    ConfigError,
-    ExchangeClosed,
-    ResourceError,
-    SchemaMismatch,
-    SequenceError,
-    StallTimeout,
-    text_of,
+    ConfigError, ExchangeClosed, ResourceError, SchemaMismatch, SequenceError, StallTimeout, text_of,
 )
 from fastbuf.exchange import asynchronous
 from fastbuf.exchange.address import GateAddress, schema_key

@@ -8,28 +8,7 @@ from libc.string cimport memcpy
 
 from fastbuf.serializers.arrow_abi cimport ArrowArray
 from fastbuf.serializers.column_plan cimport ColumnPlan
-from fastbuf.serializers.columns cimport (
-    FB_APPEND_EXTRA,
-    FB_APPEND_FALL,
-    FB_APPEND_FLAGS,
-    FB_APPEND_MEMORY,
-    FB_APPEND_NULLS,
-    FB_APPEND_OFFSETS,
-    FB_APPEND_PADDING,
-    FB_APPEND_ROWS,
-    FB_APPEND_SHORT,
-    FB_APPEND_TEXT,
-    fb_append,
-    fb_assembly,
-    fb_copy,
-    fb_free_outs,
-    fb_out,
-    fb_parse,
-    fb_piece,
-    fb_place,
-    fb_take,
-    fb_take_place,
-)
+from fastbuf.serializers.columns cimport *
 
 from fastbuf.errors import BlockCorrupt, BlockTruncated, RecordTooLong
 from fastbuf.serializers.column_wire import from_wire

@@ -43,13 +43,7 @@ from fastbuf.serializers.serializer cimport Serializer
 from fastbuf.checks import flag
 from fastbuf.errors import BlockTruncated, RecordError, RecordTooLong
 from fastbuf.serializers.block import (
-    FLAG_CRC,
-    HEADER_BYTES,
-    KIND_COLUMNAR,
-    MAX_RECORDS,
-    check_block,
-    count_mismatch,
-    encode_header,
+    FLAG_CRC, HEADER_BYTES, KIND_COLUMNAR, MAX_RECORDS, check_block, count_mismatch, encode_header,
 )
 from fastbuf.serializers.column_view import views
 from fastbuf.serializers.frames import is_stream, table_of

@@ -8,11 +8,7 @@ from cpython.dict cimport PyDict_GetItemWithError, PyDict_SetItem
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint64_t
 
-from fastbuf.serializers.objects cimport (
-    Py_None, PyBool_Check, PyBytes_CheckExact, PyBytes_GET_SIZE, PyFloat_CheckExact, PyGC_Disable, PyGC_Enable,
-    PyList_Append, PyList_CheckExact, PyList_GET_ITEM, PyList_GET_SIZE, PyLong_CheckExact, PyTuple_CheckExact,
-    PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyUnicode_CheckExact, PyUnicode_GET_LENGTH, PyUnicode_KIND, fb_exact_int64,
-)
+from fastbuf.serializers.objects cimport *
 from fastbuf.serializers.portable cimport portable_by_value
 from fastbuf.serializers.record_groups cimport key_and_value, mixed
 

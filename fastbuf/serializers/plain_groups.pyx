@@ -13,9 +13,7 @@ from libc.string cimport memcpy
 from fastbuf.serializers.objects cimport Py_INCREF
 from fastbuf.serializers.pair_table import Values
 from fastbuf.serializers.plain_keys cimport KEY_BLOCK, PlainKeys
-from fastbuf.serializers.plain_lists cimport (
-    KIND_INT32, KIND_TUPLE, MOST_NODES, PlainNode, read_nodes, wide_kind,
-)
+from fastbuf.serializers.plain_lists cimport *
 from fastbuf.serializers.plain_rows cimport PlainRows
 
 from itertools import chain

@@ -11,10 +11,8 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
-from fastbuf.serializers.objects cimport (
-    PyGC_Disable, PyGC_Enable, PyList_SET_ITEM, PyObject_GC_UnTrack, PyTuple_New, PyTuple_SET_ITEM, fb_copy_short, fb_int64,
-)
-from fastbuf.serializers.plain_lists cimport KIND_INT32, KIND_INT64, KIND_STR, PlainNode, take_numbers, text_object
+from fastbuf.serializers.objects cimport *
+from fastbuf.serializers.plain_lists cimport *
 from fastbuf.serializers.plain_rows cimport resized, texts_put, texts_room
 from fastbuf.serializers.record_groups cimport mixed
 

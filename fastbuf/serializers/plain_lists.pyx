@@ -15,12 +15,7 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
 
-from fastbuf.serializers.objects cimport (
-    Py_False, Py_INCREF, Py_None, Py_True, PyBool_Check, PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE,
-    PyErr_Clear, PyFloat_AS_DOUBLE, PyFloat_CheckExact, PyGC_Disable, PyGC_Enable, PyList_GET_ITEM, PyList_SET_ITEM,
-    PyLong_CheckExact, PyObject_GC_UnTrack, PyTuple_CheckExact, PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_New,
-    PyTuple_SET_ITEM, PyUnicode_CheckExact, fb_bytes, fb_copy_short, fb_exact_int64, fb_float, fb_int64, fb_str, fb_utf8,
-)
+from fastbuf.serializers.objects cimport *
 
 from fastbuf.errors import BlockCorrupt, BlockTruncated
 

@@ -10,9 +10,7 @@ from libc.string cimport memcpy
 
 from fastbuf.serializers.objects cimport fb_ascii
 from fastbuf.serializers.plain_keys cimport KEY_BLOCK, portable_hashes
-from fastbuf.serializers.plain_lists cimport (
-    KIND_FLAG, KIND_FLOAT, KIND_INT64, KIND_STR, KIND_TUPLE, LONGEST, MOST_NODES, PlainNode, read_nodes, wide_kind,
-)
+from fastbuf.serializers.plain_lists cimport *
 from fastbuf.serializers.plain_rows cimport PlainRows, resized, texts_put, texts_room
 from fastbuf.serializers.portable cimport portable_by_value
 from fastbuf.serializers.record_groups cimport mixed

@@ -6,14 +6,8 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
 
-from fastbuf.serializers.objects cimport (
-    Py_DECREF, Py_False, Py_INCREF, Py_None, Py_True, PyGC_Disable, PyGC_Enable, PyList_SET_ITEM, PyObject_GC_UnTrack,
-    PyTuple_New, PyTuple_SET_ITEM, fb_bytes, fb_copy_short, fb_float, fb_int64,
-)
-from fastbuf.serializers.plain_lists cimport (
-    KIND_BYTES, KIND_FLAG, KIND_FLOAT, KIND_INT32, KIND_INT64, KIND_STR, KIND_TUPLE, MOST_NODES, PlainNode, new_packed,
-    take_numbers, text_object, wide_kind,
-)
+from fastbuf.serializers.objects cimport *
+from fastbuf.serializers.plain_lists cimport *
 
 from fastbuf.errors import BlockCorrupt
 

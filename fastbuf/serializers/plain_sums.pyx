@@ -17,14 +17,9 @@ from cpython.object cimport PyObject, PyObject_Hash
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from fastbuf.serializers.objects cimport (
-    PyErr_Clear, PyFloat_AS_DOUBLE, PyFloat_CheckExact, PyLong_CheckExact, PyTuple_CheckExact, PyTuple_GET_ITEM,
-    PyTuple_GET_SIZE, PyUnicode_CheckExact, fb_copy_short, fb_exact_int64, fb_float, fb_int64, fb_utf8,
-)
+from fastbuf.serializers.objects cimport *
 from fastbuf.serializers.plain_keys cimport KEY_BLOCK, PlainKeys, hash_of_int, portable_hashes
-from fastbuf.serializers.plain_lists cimport (
-    KIND_FLOAT, KIND_INT64, KIND_STR, KIND_TUPLE, LONGEST, MOST_NODES, PlainNode, read_nodes, take_numbers, wide_kind,
-)
+from fastbuf.serializers.plain_lists cimport *
 from fastbuf.serializers.plain_rows cimport Column, pack_columns, resized
 from fastbuf.serializers.portable cimport portable_by_value
 from fastbuf.serializers.record_groups cimport mixed

@@ -7,27 +7,7 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memset
 
 from fastbuf.serializers.column_plan cimport BoundBatch, ColumnPlan
-from fastbuf.serializers.columns cimport (
-    FB_LANES,
-    FB_ORDER_SLACK,
-    FB_PASSES,
-    FB_SORT_BYTES,
-    fb_any_fits,
-    fb_bad_partition,
-    fb_count_rows,
-    fb_element_bytes,
-    fb_encode,
-    fb_expect,
-    fb_go_on,
-    fb_group,
-    fb_one_band,
-    fb_order_again,
-    fb_soon,
-    fb_sort,
-    fb_sort_bytes,
-    fb_sorted,
-    fb_spell_order,
-)
+from fastbuf.serializers.columns cimport *
 from fastbuf.serializers.partition cimport HashPartitioner
 
 # How many partitions ahead of the current one the output memory is prefetched.
