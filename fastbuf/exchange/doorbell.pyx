@@ -6,16 +6,11 @@ from libc.stdlib cimport calloc, free
 import os
 
 from fastbuf._native.atomics cimport *
+from fastbuf._native.files cimport fb_map_shared, fb_memfd, fb_unmap
 from fastbuf._native.sockets cimport close, eventfd_write
 
 from fastbuf.errors import ConfigError, ResourceError
 from fastbuf.memory.layout import PAGE, require_sealed
-
-
-cdef extern from "fb_map.h" nogil:
-    int fb_memfd(const char *name, size_t length)
-    void *fb_map_shared(size_t length, int fd, int writable)
-    int fb_unmap(void *p, size_t length)
 
 
 cdef void bell_ring(Bell *bell, fb_au32 *wake_fd) noexcept nogil:
