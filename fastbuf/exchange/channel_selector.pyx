@@ -329,10 +329,7 @@ cdef class _Hash(ChannelSelector):
         return 0
 
     cdef int begin(self, BatchScatter scatter, object batch) except -1:
-        if self.only is not None:
-            scatter.begin_renamed(batch, self.partitioner, &self.to[0])
-        else:
-            scatter.begin_hashed(batch, self.partitioner)
+        scatter.begin_hashed(batch, self.partitioner, NULL if self.only is None else &self.to[0])
         if self.partitioner.texts is not None:
             self.partitioner.name_batch(batch)
         return 0

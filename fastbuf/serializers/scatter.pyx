@@ -153,35 +153,23 @@ cdef class BatchScatter:
             raise
         return 0
 
-    cdef int begin_hashed(self, object batch, HashPartitioner keys) except -1:
+    cdef int begin_hashed(self, object batch, HashPartitioner keys, const int32_t *to) except -1:
+        cdef int64_t i
         self.end()
-        if keys.partitions != self.partitions:
+        if to == NULL and keys.partitions != self.partitions:
             raise ValueError(f"the partitioner makes {keys.partitions} partitions, the scatter has {self.partitions}")
         self.batch.bind(batch)
         try:
             self.batch.make_scratch()
-            if self.partitions == 1:
+            if to == NULL and self.partitions == 1:
                 keys.check(self.plan)
                 self._all_to(0)
                 return 0
             self._reserve(self.batch.c.rows, True)
             keys.fill(self.batch, self.pids)
-            self._group(self.pids, True)
-        except BaseException:
-            self.end()
-            raise
-        return 0
-
-    cdef int begin_renamed(self, object batch, HashPartitioner keys, const int32_t *to) except -1:
-        cdef int64_t i
-        self.end()
-        self.batch.bind(batch)
-        try:
-            self.batch.make_scratch()
-            self._reserve(self.batch.c.rows, True)
-            keys.fill(self.batch, self.pids)
-            for i in range(self.batch.c.rows):
-                self.pids[i] = to[self.pids[i]]
+            if to != NULL:
+                for i in range(self.batch.c.rows):
+                    self.pids[i] = to[self.pids[i]]
             self._group(self.pids, True)
         except BaseException:
             self.end()
@@ -249,7 +237,7 @@ cdef class BatchScatter:
 
     def start_hashed(self, batch, HashPartitioner keys not None):
         """As :meth:`start`, with partitions computed by `keys`."""
-        self.begin_hashed(batch, keys)
+        self.begin_hashed(batch, keys, NULL)
 
     def left(self, int part):
         """Rows of a partition that are not encoded yet."""
