@@ -277,10 +277,6 @@ cdef class BatchAssembler:
         return self.take()
 
 
-cdef extern from "fb_cpu.h":
-    int fb_best_way
-
-
 def _best_way(int way):
     """For tests: select the kernels: without AVX2 (0), with AVX2 (1), or the best that this processor has (2)."""
     global fb_best_way

@@ -88,6 +88,9 @@ cdef extern from "fb_bind.h" nogil:
     int fb_bind_batch(fb_batch *b, const ArrowArray *a)
     int64_t fb_scratch_rows(const fb_batch *b, int node)
 
+cdef extern from "fb_cpu.h":
+    int fb_best_way
+
 cdef extern from "fb_copy.h" nogil:
     void fb_ask_for(const void *p, int64_t bytes)
 

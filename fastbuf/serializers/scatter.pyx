@@ -315,10 +315,6 @@ cdef bint _is_int32(object pids):
     return isinstance(pids, np.ndarray) and pids.dtype == np.int32 and pids.flags.c_contiguous and pids.ndim == 1
 
 
-cdef extern from "fb_cpu.h":
-    int fb_best_way
-
-
 def _best_way(int way):
     """For tests: select the kernels: without AVX2 (0), with AVX2 (1), or the best that this processor has (2)."""
     global fb_best_way
