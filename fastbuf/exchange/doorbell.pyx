@@ -52,7 +52,6 @@ cdef class Doorbell:
             self.bell = <Bell *> calloc(1, sizeof(Bell))
             if self.bell == NULL:
                 raise MemoryError
-            fb_event_init(&self.bell.event)
         else:
             self.fd = fb_memfd("fastbuf-bell", PAGE)
             self.bell = <Bell *> fb_map_shared(PAGE, self.fd, True) if self.fd >= 0 else NULL
@@ -60,7 +59,6 @@ cdef class Doorbell:
                 raise ResourceError(f"no memory for a doorbell: {os.strerror(errno)}")
             self.length = PAGE
             fb_event_init_shared(&self.bell.event)
-        fb_u32_init(&self.bell.armed, 0)
 
     @classmethod
     def attach(cls, int fd):

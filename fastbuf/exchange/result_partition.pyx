@@ -89,7 +89,6 @@ cdef class ResultPartition:
         self.bell = Doorbell(environment.shared)
         self.core.event = &self.bell.bell.event
         failure_init(&self.core.failure)
-        fb_u32_init(&self.core.abort_asked, 0)
         self.buffers[subpartitions].segment = -1
         for i in range(subpartitions):
             self.buffers[i].segment = -1

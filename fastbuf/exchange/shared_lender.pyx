@@ -189,7 +189,6 @@ cdef class SharedWriter:
         self.x.events = <uint8_t *> block + <size_t> events_offset(slots)
         self.x.mask = slots - 1
         self.x.collect = lender_collect
-        fb_u32_init(&self.x.events_home, 0)
 
     def __dealloc__(self):
         # The transport keeps a connected one alive until it is over.

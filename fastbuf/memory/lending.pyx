@@ -129,10 +129,6 @@ cdef class Lender:
         r = <LoanRings *>fb_map_shared(self.length, self.fd, True)
         if r == NULL:
             raise ResourceError(f"mapping the rings of {capacity} loans: {os.strerror(errno)}")
-        fb_u64_init(&r.lent_put, 0)
-        fb_u64_init(&r.lent_got, 0)
-        fb_u64_init(&r.back_put, 0)
-        fb_u64_init(&r.back_got, 0)
         fb_event_init_shared(&r.lent)
         fb_event_init_shared(&r.back)
         r.magic = MAGIC
