@@ -54,7 +54,12 @@ cdef class ChannelSelector:
 
 
 cdef object _renamed(object partitions, object only, int n):
-    # Maps a partition to its subpartition: its place in `only`, else n, which is dropped.
+    # Maps a partition to its subpartition: its place in `only`, else n, which is dropped.  None: they are the same.
+    if only is None:
+        if partitions is not None and partitions != n:
+            raise ConfigError(f"partitions={partitions!r:.80} without only=, for {n} consumers: each consumer is a "
+                              "partition; leave partitions out, or say which of them the consumers get, as only=[0, 2]")
+        return None
     if not isinstance(partitions, int) or not isinstance(only, Sequence) or len(only) != n or \
             list(only) != sorted(set(only)):
         raise ConfigError(f"only={only!r} with partitions={partitions!r}: only must have one partition for each of the "
@@ -64,13 +69,6 @@ cdef object _renamed(object partitions, object only, int n):
     to = np.full(partitions, n, np.int32)
     to[list(only)] = np.arange(n, dtype=np.int32)
     return to
-
-
-cdef int _check_partitions(object partitions, int n) except -1:
-    if partitions is not None and partitions != n:
-        raise ConfigError(f"partitions={partitions!r:.80} without only=, for {n} consumers: each consumer is a "
-                          "partition; leave partitions out, or say which of them the consumers get, as only=[0, 2]")
-    return 0
 
 
 cdef str _given(dict settings):
@@ -127,14 +125,12 @@ cdef class _RoundRobin(ChannelSelector):
 
     cdef int bind(self, int n, object schema) except -1:
         ChannelSelector.bind(self, n, schema)
+        self.to = _renamed(self.partitions, self.only, n)
         self.round = n
         if self.only is not None:
-            self.to = _renamed(self.partitions, self.only, n)
             self.round = self.partitions
             self.always = -1
             self.dropped = 1
-        else:
-            _check_partitions(self.partitions, n)
         self.at %= self.round
         return 0
 
@@ -316,12 +312,10 @@ cdef class _Hash(ChannelSelector):
 
     cdef int bind(self, int n, object schema) except -1:
         ChannelSelector.bind(self, n, schema)
+        self.to = _renamed(self.partitions, self.only, n)
         if self.only is not None:
-            self.to = _renamed(self.partitions, self.only, n)
             self.always = -1
             self.dropped = 1
-        else:
-            _check_partitions(self.partitions, n)
         self.partitioner = HashPartitioner(self.keys, n if self.only is None else self.partitions)
         # Made now, so that a type that cannot be hashed is refused before the first record.
         self.hasher = None if schema is None else RecordHasher(schema, self.keys)
