@@ -70,7 +70,6 @@ cdef class BlockingPartition(ResultPartition):
     def __init__(self, environment, int subpartitions, unsigned int channel, config, maximum=None):
         cdef size_t slots
         ResultPartition.__init__(self, environment, subpartitions, channel, config, maximum)
-        fb_u32_init(&self.finished, 0)
         self.directory = os.fspath(config.spill_directory or tempfile.gettempdir())
         name = self.directory.encode("utf-8", "replace")[:sizeof(self.where) - 1]
         memcpy(self.where, <const char *> name, len(name))

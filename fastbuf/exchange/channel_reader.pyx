@@ -11,15 +11,7 @@ from fastbuf.exchange.input_channel cimport CHANNEL_FINISHED, READY_EVENT, Input
 from fastbuf.exchange.result_partition cimport ResultPartition
 from fastbuf.exchange.result_subpartition cimport *
 from fastbuf.exchange.shared_block cimport SHARED_ABORTED, SHARED_DONE, SharedEnd
-from fastbuf.exchange.shared_reader cimport (
-    NEWS_BYTES,
-    NEWS_END,
-    NEWS_EVENT,
-    NEWS_NONE,
-    News,
-    SharedLook,
-    SharedReader,
-)
+from fastbuf.exchange.shared_reader cimport NEWS_BYTES, NEWS_END, NEWS_EVENT, NEWS_NONE, News, SharedLook, SharedReader
 from fastbuf.memory.pool_core cimport segment_data
 from fastbuf.serializers.columns cimport fb_ask_for
 

@@ -54,7 +54,12 @@ cdef class ChannelSelector:
 
 
 cdef object _renamed(object partitions, object only, int n):
-    # Maps a partition to its subpartition: its place in `only`, else n, which is dropped.
+    # Maps a partition to its subpartition: its place in `only`, else n, which is dropped.  None: they are the same.
+    if only is None:
+        if partitions is not None and partitions != n:
+            raise ConfigError(f"partitions={partitions!r:.80} without only=, for {n} consumers: each consumer is a "
+                              "partition; leave partitions out, or say which of them the consumers get, as only=[0, 2]")
+        return None
     fits = isinstance(partitions, int) and isinstance(only, Sequence) and len(only) == n
     if fits:
         whole("partitions", partitions, 1)
@@ -66,13 +71,6 @@ cdef object _renamed(object partitions, object only, int n):
     to = np.full(partitions, n, np.int32)
     to[places] = np.arange(n, dtype=np.int32)
     return to
-
-
-cdef int _check_partitions(object partitions, int n) except -1:
-    if partitions is not None and partitions != n:
-        raise ConfigError(f"partitions={partitions!r:.80} without only=, for {n} consumers: each consumer is a "
-                          "partition; leave partitions out, or say which of them the consumers get, as only=[0, 2]")
-    return 0
 
 
 cdef str _given(dict settings):
@@ -129,14 +127,12 @@ cdef class _RoundRobin(ChannelSelector):
 
     cdef int bind(self, int n, object schema) except -1:
         ChannelSelector.bind(self, n, schema)
+        self.to = _renamed(self.partitions, self.only, n)
         self.round = n
         if self.only is not None:
-            self.to = _renamed(self.partitions, self.only, n)
             self.round = self.partitions
             self.always = -1
             self.dropped = 1
-        else:
-            _check_partitions(self.partitions, n)
         self.at %= self.round
         return 0
 
@@ -324,12 +320,10 @@ cdef class _Hash(ChannelSelector):
 
     cdef int bind(self, int n, object schema) except -1:
         ChannelSelector.bind(self, n, schema)
+        self.to = _renamed(self.partitions, self.only, n)
         if self.only is not None:
-            self.to = _renamed(self.partitions, self.only, n)
             self.always = -1
             self.dropped = 1
-        else:
-            _check_partitions(self.partitions, n)
         self.partitioner = HashPartitioner(self.keys, n if self.only is None else self.partitions)
         # Made now, so that a type that cannot be hashed is refused before the first record.
         self.hasher = None if schema is None else RecordHasher(schema, self.keys)
@@ -337,10 +331,7 @@ cdef class _Hash(ChannelSelector):
         return 0
 
     cdef int begin(self, BatchScatter scatter, object batch) except -1:
-        if self.only is not None:
-            scatter.begin_renamed(batch, self.partitioner, &self.to[0])
-        else:
-            scatter.begin_hashed(batch, self.partitioner)
+        scatter.begin_hashed(batch, self.partitioner, NULL if self.only is None else &self.to[0])
         if self.partitioner.texts is not None:
             self.partitioner.name_batch(batch)
         return 0

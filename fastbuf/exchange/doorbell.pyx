@@ -6,16 +6,11 @@ from libc.stdlib cimport calloc, free
 import os
 
 from fastbuf._native.atomics cimport *
+from fastbuf._native.files cimport fb_map_shared, fb_memfd, fb_unmap
 from fastbuf._native.sockets cimport close, eventfd_write
 
 from fastbuf.errors import ConfigError, ResourceError
 from fastbuf.memory.layout import PAGE, require_sealed
-
-
-cdef extern from "fb_map.h" nogil:
-    int fb_memfd(const char *name, size_t length)
-    void *fb_map_shared(size_t length, int fd, int writable)
-    int fb_unmap(void *p, size_t length)
 
 
 cdef void bell_ring(Bell *bell, fb_au32 *wake_fd) noexcept nogil:
@@ -57,7 +52,6 @@ cdef class Doorbell:
             self.bell = <Bell *> calloc(1, sizeof(Bell))
             if self.bell == NULL:
                 raise MemoryError
-            fb_event_init(&self.bell.event)
         else:
             self.fd = fb_memfd("fastbuf-bell", PAGE)
             self.bell = <Bell *> fb_map_shared(PAGE, self.fd, True) if self.fd >= 0 else NULL
@@ -65,7 +59,6 @@ cdef class Doorbell:
                 raise ResourceError(f"no memory for a doorbell: {os.strerror(errno)}")
             self.length = PAGE
             fb_event_init_shared(&self.bell.event)
-        fb_u32_init(&self.bell.armed, 0)
 
     @classmethod
     def attach(cls, int fd):

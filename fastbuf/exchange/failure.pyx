@@ -6,13 +6,7 @@ from libc.string cimport memcpy
 from fastbuf._native.atomics cimport fb_u32_cas_strong, fb_u32_init, fb_u32_load_acquire, fb_u32_store_release
 
 from fastbuf.errors import (
-    BlockCorrupt,
-    ExchangeAborted,
-    ExchangeError,
-    PeerLost,
-    ProtocolError,
-    ResourceError,
-    SequenceError,
+    BlockCorrupt, ExchangeAborted, ExchangeError, PeerLost, ProtocolError, ResourceError, SequenceError,
 )
 
 cdef extern from "<sched.h>" nogil:

@@ -9,35 +9,16 @@ from fastbuf._native.threads cimport pthread_mutex_t
 from fastbuf.exchange.doorbell cimport Bell
 from fastbuf.exchange.driver cimport Driver
 from fastbuf.exchange.failure cimport Failure, FailureCode
-from fastbuf.exchange.input_channel cimport ChannelCounters, ChannelKind, InputChannel, ReadyBuffer, channel_fn
+from fastbuf.exchange.input_channel cimport ChannelKind, InputChannel, ReadyBuffer, channel_fn
 from fastbuf.exchange.result_subpartition cimport EventBlob
 from fastbuf.flow.buffer_manager cimport GateBuffers
-from fastbuf.flow.credit_ledger cimport CreditFigures, CreditRow
+from fastbuf.flow.credit_ledger cimport CreditRow
 from fastbuf.flow.flow_control cimport FlowReceiver
 from fastbuf.memory.pool_core cimport LocalCore, PoolCore
 
 
 cdef enum:
     EVENT_CREDIT = 16           # most events of one channel that are in flight or wait for the reader
-
-
-cdef struct GateAccount:
-    int64_t floating_out        # floating segments held by channels
-    int64_t ready               # segments that wait for data, counted in the list
-
-
-cdef struct ChannelAccount:     # a snapshot of a remote channel; of a local one only number, is_local and blocked
-    CreditFigures credit
-    int32_t ready
-    int32_t with_reader
-    int32_t missing
-    bint closed                 # has given up its segments, except those with the reader
-    uint32_t number
-    int state
-    bint is_local
-    bint blocked
-    uint64_t received
-    int64_t queued              # buffers that the reader has not released yet
 
 
 cdef struct GateCore:
@@ -100,6 +81,4 @@ cdef bint gate_block(GateCore *g, uint32_t number, bint blocked) noexcept nogil
 cdef bint gate_all_wait(GateCore *g) noexcept nogil
 cdef uint32_t gate_channels(GateCore *g) noexcept nogil
 cdef InputChannel *gate_channel(GateCore *g, uint32_t index) noexcept nogil
-cdef ChannelCounters gate_counters(GateCore *g) noexcept nogil
-cdef uint32_t gate_accounts(GateCore *g, ChannelAccount *out, uint32_t most, GateAccount *gate) noexcept nogil
 cdef void gate_cancel(GateCore *g) noexcept nogil

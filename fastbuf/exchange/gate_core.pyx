@@ -2,7 +2,6 @@
 
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memset
 
 from fastbuf._native.atomics cimport fb_now_ns, fb_u32_init, fb_u32_load_relaxed
 from fastbuf._native.sockets cimport eventfd_read
@@ -12,7 +11,7 @@ from fastbuf.exchange.failure cimport FailureCode, failure_code, failure_init, f
 from fastbuf.exchange.input_channel cimport *
 from fastbuf.exchange.result_subpartition cimport EventBlob
 from fastbuf.flow.buffer_manager cimport *
-from fastbuf.flow.credit_ledger cimport CreditRow, credit_look
+from fastbuf.flow.credit_ledger cimport CreditRow
 from fastbuf.flow.flow_control cimport FLOW_CREDIT, flow_released, flow_took
 from fastbuf.memory.pool_core cimport LocalCore, PoolCore, local_limit
 
@@ -610,51 +609,6 @@ cdef InputChannel *gate_channel(GateCore *g, uint32_t index) noexcept nogil:
     c = g.channels[index]
     pthread_mutex_unlock(&g.lock)
     return c
-
-
-cdef ChannelCounters gate_counters(GateCore *g) noexcept nogil:
-    """The sums over all channels."""
-    cdef ChannelCounters sums
-    cdef uint32_t i, k
-    memset(&sums, 0, sizeof(sums))
-    pthread_mutex_lock(&g.lock)
-    for i in range(g.n_channels):
-        for k in range(<uint32_t> (sizeof(sums) // sizeof(uint64_t))):
-            (<uint64_t *> &sums)[k] += (<uint64_t *> &g.channels[i].counted)[k]
-    pthread_mutex_unlock(&g.lock)
-    return sums
-
-
-cdef uint32_t gate_accounts(GateCore *g, ChannelAccount *out, uint32_t most, GateAccount *gate) noexcept nogil:
-    """A consistent snapshot of all channels and of what they share; -> how many channels there are.
-
-    If there are more than `most`, no channel was copied: call again with more room.
-    """
-    cdef InputChannel *c
-    cdef ChannelAccount *a
-    cdef uint32_t i, n
-    pthread_mutex_lock(&g.lock)
-    n = g.n_channels
-    gate.floating_out = g.buffers.floating_out
-    gate.ready = bm_count_ready(&g.buffers)
-    for i in range(n if n <= most else 0):
-        c = g.channels[i]
-        a = &out[i]
-        memset(a, 0, sizeof(ChannelAccount))
-        a.number = c.number
-        a.is_local = c.kind != CHANNEL_WIRE
-        if not a.is_local:          # the state of a local one belongs to the reader
-            credit_look(c.buffers.credit, &a.credit)
-            a.ready = c.buffers.ready_count
-            a.with_reader = c.buffers.with_reader
-            a.missing = c.buffers.missing
-            a.closed = c.buffers.closed
-            a.state = c.state
-            a.received = c.counted.buffers
-            a.queued = c.buffers.with_reader
-        a.blocked = c.buffers.blocked
-    pthread_mutex_unlock(&g.lock)
-    return n
 
 
 cdef void gate_cancel(GateCore *g) noexcept nogil:

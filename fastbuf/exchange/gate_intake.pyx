@@ -9,15 +9,7 @@ from fastbuf.exchange.failure cimport FAIL_ABORTED
 from fastbuf.exchange.gate_core cimport gate_fail
 from fastbuf.exchange.input_channel cimport CHANNEL_CANCELLED, CHANNEL_LOCAL, InputChannel
 from fastbuf.exchange.shared_block cimport SHARED_CANCELLED, SHARED_DONE
-from fastbuf.exchange.shared_reader cimport (
-    MOST_LOOKS,
-    NEWS_BROKEN,
-    NEWS_BYTES,
-    NEWS_EVENT,
-    NEWS_NONE,
-    News,
-    SharedLook,
-)
+from fastbuf.exchange.shared_reader cimport MOST_LOOKS, NEWS_BROKEN, NEWS_BYTES, NEWS_EVENT, NEWS_NONE, News, SharedLook
 from fastbuf.flow.flow_control cimport FLOW_PID_RATE, flow_reads
 from fastbuf.serializers.columnar cimport ColumnarSerializer
 from fastbuf.serializers.element_view cimport ElementView

@@ -1,30 +1,77 @@
-"""Reports on a gate's channels: audit of the credits, text of a stall, gauges."""
+"""Reports on a gate's channels: audit of the credits, text of a stall, gauges, counters."""
 
-from libc.stdint cimport int64_t, uint32_t
-from libc.stdlib cimport free, realloc
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memset
 
-from fastbuf.exchange.gate_core cimport ChannelAccount, GateAccount, GateCore, gate_accounts, gate_channels
-from fastbuf.exchange.input_channel cimport CHANNEL_OPEN
-from fastbuf.flow.credit_ledger cimport credit_holds
+from fastbuf._native.threads cimport pthread_mutex_lock, pthread_mutex_unlock
+from fastbuf.exchange.gate_core cimport GateCore
+from fastbuf.exchange.input_channel cimport CHANNEL_OPEN, CHANNEL_WIRE, ChannelCounters, InputChannel
+from fastbuf.flow.buffer_manager cimport bm_count_ready
+from fastbuf.flow.credit_ledger cimport CreditFigures, credit_holds, credit_look
 
 from fastbuf.errors import SequenceError
 
 
-cdef ChannelAccount *_accounts(GateCore *core, uint32_t *n, GateAccount *gate) except NULL:
-    """A snapshot of every channel; the caller frees it."""
-    cdef ChannelAccount *out = NULL
-    cdef ChannelAccount *grown
-    cdef uint32_t room = gate_channels(core)
-    while True:
-        grown = <ChannelAccount *> realloc(out, (room + 1) * sizeof(ChannelAccount))
-        if grown == NULL:
-            free(out)
-            raise MemoryError
-        out = grown
-        n[0] = gate_accounts(core, out, room, gate)
-        if n[0] <= room:
-            return out
-        room = n[0]
+cdef struct GateAccount:
+    int64_t floating_out        # floating segments held by channels
+    int64_t ready               # segments that wait for data, counted in the list
+
+
+cdef struct ChannelAccount:     # of a channel read in place: only number, is_local and blocked
+    CreditFigures credit
+    int32_t ready
+    int32_t with_reader         # buffers that the reader has not released yet
+    int32_t missing
+    bint closed                 # has given up its segments, except those with the reader
+    uint32_t number
+    int state
+    bint is_local
+    bint blocked
+    uint64_t received
+
+
+cdef ChannelAccount *_accounts(GateCore *g, uint32_t *n, GateAccount *gate) except NULL:
+    """All channels, and what they share, at one moment; the caller frees it."""
+    cdef ChannelAccount *out
+    cdef ChannelAccount *a
+    cdef InputChannel *c
+    cdef uint32_t i
+    pthread_mutex_lock(&g.lock)
+    n[0] = g.n_channels
+    gate.floating_out = g.buffers.floating_out
+    gate.ready = bm_count_ready(&g.buffers)
+    out = <ChannelAccount *> calloc(n[0] + 1, sizeof(ChannelAccount))
+    for i in range(n[0] if out != NULL else 0):
+        c = g.channels[i]
+        a = &out[i]
+        a.number = c.number
+        a.blocked = c.buffers.blocked
+        a.is_local = c.kind != CHANNEL_WIRE
+        if not a.is_local:
+            credit_look(c.buffers.credit, &a.credit)
+            a.ready = c.buffers.ready_count
+            a.with_reader = c.buffers.with_reader
+            a.missing = c.buffers.missing
+            a.closed = c.buffers.closed
+            a.state = c.state
+            a.received = c.counted.buffers
+    pthread_mutex_unlock(&g.lock)
+    if out == NULL:
+        raise MemoryError
+    return out
+
+
+cdef ChannelCounters gate_counters(GateCore *g) noexcept:
+    cdef ChannelCounters sums
+    cdef uint32_t i, k
+    memset(&sums, 0, sizeof(sums))
+    pthread_mutex_lock(&g.lock)
+    for i in range(g.n_channels):
+        for k in range(<uint32_t> (sizeof(sums) // sizeof(uint64_t))):
+            (<uint64_t *> &sums)[k] += (<uint64_t *> &g.channels[i].counted)[k]
+    pthread_mutex_unlock(&g.lock)
+    return sums
 
 
 cdef object stalled_channels(GateCore *core):
@@ -54,7 +101,7 @@ cdef dict gate_gauges(GateCore *core):
     cdef ChannelAccount *accounts = _accounts(core, &n, &gate)
     for i in range(n):
         a = accounts[i]
-        queued += a.queued
+        queued += a.with_reader
         if a.is_local or a.closed:
             continue
         used = a.with_reader

@@ -1,7 +1,6 @@
 # Map of an input gate: gives out what all producers sent, as record batches or records.
 #
 # One thread polls at a time (guarded by `lock`); any thread may abort or close.
-from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint32_t
 
 from fastbuf._native.activity cimport fb_activity
@@ -35,7 +34,6 @@ cdef class InputGate:
     cdef object __weakref__
     cdef uint32_t forks                     # fork_count() when it was made
     cdef int wake_fd                        # eventfd for event loops, -1: not made yet
-    cdef PyObject *bell_kept                # a second reference, as the garbage collector may clear `bell` too early
     cdef readonly Doorbell bell             # contains `core.bell`
     cdef DriveState drive                   # statistics of driving the transport
     cdef int64_t spin_most                  # longest spin; 0: there is only one core

@@ -7,9 +7,7 @@ from collections.abc import Mapping
 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
-from cpython.object cimport PyObject
 from cpython.pythread cimport PyThread_get_thread_ident
-from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stdint cimport int64_t, uint32_t
 
 from fastbuf._native.activity cimport *
@@ -23,7 +21,7 @@ from fastbuf.exchange.driver cimport Driver
 from fastbuf.exchange.failure cimport FAIL_ABORTED, FAIL_PEER_LOST, failure_code, failure_raise, failure_set
 from fastbuf.exchange.gate_core cimport *
 from fastbuf.exchange.gate_intake cimport GateIntake
-from fastbuf.exchange.gate_report cimport audit_gate, gate_gauges, stalled_channels
+from fastbuf.exchange.gate_report cimport audit_gate, gate_counters, gate_gauges, stalled_channels
 from fastbuf.exchange.input_channel cimport CHANNEL_LOCAL, CHANNEL_SHARED, ChannelCounters, ChannelKind, InputChannel
 from fastbuf.exchange.result_partition cimport ResultPartition
 from fastbuf.exchange.result_subpartition cimport Subpartition
@@ -40,13 +38,7 @@ from fastbuf.serializers.serializer cimport Serializer
 from fastbuf.checks import MOST_SEGMENTS, instance, timeout_or_none, whole
 from fastbuf.config import FLOW_CONTROLS
 from fastbuf.errors import (
-    ConfigError,
-    ExchangeClosed,
-    ResourceError,
-    SchemaMismatch,
-    SequenceError,
-    StallTimeout,
-    text_of,
+    ConfigError, ExchangeClosed, ResourceError, SchemaMismatch, SequenceError, StallTimeout, text_of,
 )
 from fastbuf.exchange import asynchronous
 from fastbuf.exchange.address import GateAddress, schema_key
@@ -63,7 +55,7 @@ cdef void _notify_gate(void *context) noexcept nogil:
     gate_notify(<GateCore *> context)
 
 
-# no_gc_clear: the core uses the ledger's memory until the end of __dealloc__.
+# no_gc_clear: the core uses the memory of ledger and bell until the end of __dealloc__.
 @cython.no_gc_clear
 cdef class InputGate:
     """InputGate(environment, serializer, channels, gate_id, epoch, secret, config, maximum=None, lazy=False)\n--\n
@@ -98,8 +90,6 @@ cdef class InputGate:
         self.lock = threading.RLock()
         self.intake = GateIntake(serializer, config, lazy)
         self.bell = Doorbell(environment.shared)
-        self.bell_kept = <PyObject *> self.bell
-        Py_INCREF(self.bell)
         # Every channel needs at least one segment; a gate with unknown channels needs one in all.
         required = channels if channels is not None else 1
         wanted = (channels if channels is not None else 1) * config.exclusive + config.floating
@@ -129,7 +119,6 @@ cdef class InputGate:
             if not self.freed and self.pool is not None and self.pool.core != NULL:
                 local_set_listener(self.pool.core, NULL)
             gate_free(self.core)
-        Py_XDECREF(self.bell_kept)
         if self.wake_fd >= 0:       # not closed before, as an event loop may still watch it
             close(self.wake_fd)
 

@@ -2,7 +2,6 @@
 #
 # One thread writes at a time (the record writer's); drainers (I/O thread, local readers) use only the subpartitions, as
 # described in result_subpartition.pxd.
-from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from fastbuf._native.activity cimport fb_activity
@@ -55,7 +54,6 @@ cdef class ResultPartition:
     cdef int64_t stall_ns       # stall timeout, negative: none
     cdef readonly object environment
     cdef readonly unsigned int channel
-    cdef PyObject *bell_kept    # a second reference, as the garbage collector may clear `bell` too early
     cdef readonly Doorbell bell             # contains `core.event`
     cdef DriveState drive       # statistics of driving the transport
     cdef int64_t spin_ns        # how long to spin before sleeping, where peers share memory

@@ -3,10 +3,9 @@
 import os
 import time
 
+cimport cython
 from cpython.exc cimport PyErr_CheckSignals
-from cpython.object cimport PyObject
 from cpython.pythread cimport PyThread_get_thread_ident
-from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 
@@ -38,6 +37,8 @@ cdef inline void _add(fb_ai64 *counter, int64_t n) noexcept nogil:
     fb_i64_store_relaxed(counter, fb_i64_load_relaxed(counter) + n)
 
 
+# no_gc_clear: the core uses the bell's memory until the end of __dealloc__.
+@cython.no_gc_clear
 cdef class ResultPartition:
     """All subpartitions of one producer, over one LocalBufferPool.
 
@@ -86,11 +87,8 @@ cdef class ResultPartition:
         if self.core.blocked == NULL:
             raise MemoryError
         self.bell = Doorbell(environment.shared)
-        self.bell_kept = <PyObject *> self.bell
-        Py_INCREF(self.bell)
         self.core.event = &self.bell.bell.event
         failure_init(&self.core.failure)
-        fb_u32_init(&self.core.abort_asked, 0)
         self.buffers[subpartitions].segment = -1
         for i in range(subpartitions):
             self.buffers[i].segment = -1
@@ -111,7 +109,6 @@ cdef class ResultPartition:
         if self.core != NULL:
             free(self.core.blocked)
         free(self.core)
-        Py_XDECREF(self.bell_kept)
 
     # ---- writing (the writer's thread)
 

@@ -15,9 +15,6 @@ from fastbuf.exchange.result_partition cimport ResultPartition
 cdef class Sampler:
     """Samples writers in the calling thread; another thread may stop it."""
 
-    def __cinit__(self):
-        fb_event_init(&self.stopped)
-
     def stop(self):
         """Stop sampling now, and for good."""
         self.over = True

@@ -8,6 +8,7 @@ from libc.string cimport memcpy, strlen
 import os
 
 from fastbuf._native.atomics cimport *
+from fastbuf._native.files cimport fb_map_shared, fb_memfd, fb_unmap
 from fastbuf._native.sockets cimport close
 from fastbuf._native.threads cimport *
 from fastbuf.exchange.doorbell cimport Doorbell, bell_ring
@@ -19,12 +20,6 @@ from fastbuf.memory.pool_core cimport segment_recycle
 
 from fastbuf.errors import ResourceError
 from fastbuf.memory.layout import PAGE
-
-
-cdef extern from "fb_map.h" nogil:
-    int fb_memfd(const char *name, size_t length)
-    void *fb_map_shared(size_t length, int fd, int writable)
-    int fb_unmap(void *p, size_t length)
 
 
 MAGIC = 0x316b636f6c426266              # "fbBlock1"
@@ -194,7 +189,6 @@ cdef class SharedWriter:
         self.x.events = <uint8_t *> block + <size_t> events_offset(slots)
         self.x.mask = slots - 1
         self.x.collect = lender_collect
-        fb_u32_init(&self.x.events_home, 0)
 
     def __dealloc__(self):
         # The transport keeps a connected one alive until it is over.

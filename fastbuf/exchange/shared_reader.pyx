@@ -7,6 +7,7 @@ from libc.string cimport memcpy
 import os
 
 from fastbuf._native.atomics cimport *
+from fastbuf._native.files cimport fb_map_shared, fb_unmap
 from fastbuf.exchange.doorbell cimport Doorbell
 from fastbuf.exchange.shared_block cimport *
 from fastbuf.memory.arena cimport Arena
@@ -14,11 +15,6 @@ from fastbuf.memory.arena cimport Arena
 from fastbuf.errors import ConfigError, ResourceError
 from fastbuf.exchange.shared_lender import MAGIC, VERSION, block_length, events_offset
 from fastbuf.memory.layout import require_sealed
-
-
-cdef extern from "fb_map.h" nogil:
-    void *fb_map_shared(size_t length, int fd, int writable)
-    int fb_unmap(void *p, size_t length)
 
 
 cdef enum:

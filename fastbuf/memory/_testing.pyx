@@ -235,10 +235,6 @@ cdef class Handover:
     cdef fb_pad room_of_got
     cdef uint64_t places[256]       # PLACES
 
-    def __cinit__(self):
-        fb_u64_init(&self.put, 0)
-        fb_u64_init(&self.got, 0)
-
     def give(self, LocalBufferPool local, int64_t n):
         """Acquire `n` segments and hand them over; returns nanoseconds, -1 if a segment did not come within 30 s."""
         cdef uint64_t k, end = PLACES

@@ -7,20 +7,12 @@ from posix.unistd cimport close as posix_close
 
 import os
 
+from fastbuf._native.files cimport *
 from fastbuf.checks import flag, segment_bytes, whole
 from fastbuf.errors import FastbufError, ResourceError, SegmentExported
 from fastbuf.memory.debug_checks cimport GUARD
 from fastbuf.memory.layout import ArenaLayout
 from fastbuf.memory.limits import memory_limits, require_memory
-
-
-cdef extern from "fb_map.h" nogil:
-    int fb_memfd(const char *name, size_t length)
-    void *fb_map(size_t length, int fd)
-    void *fb_map_shared(size_t length, int fd, int writable)
-    int fb_unmap(void *p, size_t length)
-    int fb_advise_huge(void *p, size_t length)
-    int fb_populate(void *p, size_t length)
 
 
 cdef char *FORMAT = "B"

@@ -14,6 +14,7 @@ import select
 import numpy
 
 from fastbuf._native.atomics cimport *
+from fastbuf._native.files cimport fb_map_shared, fb_memfd, fb_unmap
 from fastbuf.checks import seconds_or_none, whole
 from fastbuf.errors import ConfigError, FastbufError, ResourceError, SegmentExported, SegmentStateError
 from fastbuf.memory.arena cimport Arena
@@ -22,12 +23,6 @@ from fastbuf.memory.memory_segment cimport MemorySegment
 from fastbuf.memory.network_buffer_pool cimport NetworkBufferPool
 from fastbuf.memory.pool_core cimport segment_recycle, segment_retain
 from fastbuf.memory.pool_setup cimport fork_count
-
-
-cdef extern from "fb_map.h" nogil:
-    int fb_memfd(const char *name, size_t length)
-    void *fb_map_shared(size_t length, int fd, int writable)
-    int fb_unmap(void *p, size_t length)
 
 
 cdef uint64_t MAGIC = 0x31736e616f4c6266u               # "fbLoans1"
@@ -134,10 +129,6 @@ cdef class Lender:
         r = <LoanRings *>fb_map_shared(self.length, self.fd, True)
         if r == NULL:
             raise ResourceError(f"mapping the rings of {capacity} loans: {os.strerror(errno)}")
-        fb_u64_init(&r.lent_put, 0)
-        fb_u64_init(&r.lent_got, 0)
-        fb_u64_init(&r.back_put, 0)
-        fb_u64_init(&r.back_got, 0)
         fb_event_init_shared(&r.lent)
         fb_event_init_shared(&r.back)
         r.magic = MAGIC

@@ -4,32 +4,11 @@ from cpython.buffer cimport PyBuffer_Release
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from libc.stdint cimport uint8_t, uint32_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 
 from fastbuf.serializers.arrow_abi cimport ArrowArray
 from fastbuf.serializers.column_plan cimport ColumnPlan
-from fastbuf.serializers.columns cimport (
-    FB_APPEND_EXTRA,
-    FB_APPEND_FALL,
-    FB_APPEND_FLAGS,
-    FB_APPEND_MEMORY,
-    FB_APPEND_NULLS,
-    FB_APPEND_OFFSETS,
-    FB_APPEND_PADDING,
-    FB_APPEND_ROWS,
-    FB_APPEND_SHORT,
-    FB_APPEND_TEXT,
-    fb_append,
-    fb_assembly,
-    fb_copy,
-    fb_free_outs,
-    fb_out,
-    fb_parse,
-    fb_piece,
-    fb_place,
-    fb_take,
-    fb_take_place,
-)
+from fastbuf.serializers.columns cimport *
 
 from fastbuf.errors import BlockCorrupt, BlockTruncated, RecordTooLong
 from fastbuf.serializers.column_wire import from_wire
@@ -62,6 +41,10 @@ cdef void drop_buffer(fb_place *place) noexcept nogil:
             free(place.owner)
 
 
+cdef inline Py_ssize_t _place(const uint8_t *part, const uint8_t *start) noexcept:
+    return -1 if part == NULL else part - start
+
+
 cdef class BatchAssembler:
     """Appends chunks to columns and returns them as one ``pyarrow.RecordBatch``.
 
@@ -82,7 +65,6 @@ cdef class BatchAssembler:
     """
 
     def __cinit__(self, schema):
-        memset(&self.c, 0, sizeof(fb_assembly))
         self.plan = schema if isinstance(schema, ColumnPlan) else ColumnPlan(schema)
         self.c.nodes = self.plan.nodes
         self.c.n_nodes = self.plan.n_nodes
@@ -228,6 +210,29 @@ cdef class BatchAssembler:
         cdef Py_ssize_t length = view.shape[0]
         self.append(&view[0] if length else NULL, length)
 
+    def parts(self, payload):
+        """Where the parts of one element's payload are; they are checked as by :meth:`add`, except text.
+
+        Returns
+        -------
+        list of tuple of int
+            Of each node: its rows; where in the payload its bitmap, its values or offsets, and the bytes of its
+            strings begin (-1: it has none); the last offset.
+        """
+        cdef const uint8_t[::1] view = payload
+        cdef const uint8_t *start = &view[0] if view.shape[0] else NULL
+        cdef fb_piece *p
+        cdef int error, k
+        self.trust(True)
+        error = fb_parse(&self.c, start, view.shape[0])
+        if error:
+            self._refuse(error, view.shape[0])
+        found = []
+        for k in range(self.c.n_nodes):
+            p = &self.c.pieces[k]
+            found.append((p.rows, _place(p.validity, start), _place(p.body, start), _place(p.bytes, start), p.total))
+        return found
+
     cdef int append_elements(self, const uint8_t *data, Py_ssize_t length) except -1:
         cdef Py_ssize_t at = 0
         cdef uint32_t size
@@ -270,10 +275,6 @@ cdef class BatchAssembler:
             It owns its buffers: nothing is copied.
         """
         return self.take()
-
-
-cdef extern from "fb_cpu.h":
-    int fb_best_way
 
 
 def _best_way(int way):

@@ -8,41 +8,7 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memset, strcmp
 
 from fastbuf.serializers.arrow_abi cimport ARROW_FLAG_NULLABLE, ArrowArray, ArrowSchema
-from fastbuf.serializers.columns cimport (
-    FB_BIND_LARGE,
-    FB_BIND_NULLS,
-    FB_BIND_OFFSETS,
-    FB_BOOL,
-    FB_FIXED,
-    FB_FSL,
-    FB_HASH_BOOL,
-    FB_HASH_BYTES,
-    FB_HASH_DECIMAL_BIG,
-    FB_HASH_DECIMAL_LONG,
-    FB_HASH_DOUBLE,
-    FB_HASH_FLOAT,
-    FB_HASH_INT8,
-    FB_HASH_INT16,
-    FB_HASH_INT32,
-    FB_HASH_INT64,
-    FB_HASH_NESTED,
-    FB_HASH_NONE,
-    FB_HASH_NULL,
-    FB_HASH_UINT8,
-    FB_HASH_UINT16,
-    FB_HASH_UINT32,
-    FB_LIST32,
-    FB_LIST64,
-    FB_NULL,
-    FB_STRUCT,
-    FB_VAR32,
-    FB_VAR64,
-    fb_batch,
-    fb_bind_batch,
-    fb_column,
-    fb_node,
-    fb_scratch_rows,
-)
+from fastbuf.serializers.columns cimport *
 
 from fastbuf.errors import SchemaError, SchemaMismatch
 from fastbuf.serializers.column_wire import plain_schema, to_wire, unordered
@@ -336,8 +302,6 @@ cdef class BoundBatch:
     """A batch whose buffers are bound to the nodes of a plan."""
 
     def __cinit__(self, ColumnPlan plan):
-        memset(&self.c, 0, sizeof(fb_batch))
-        memset(&self.own, 0, sizeof(ArrowArray))
         self.plan = plan
         self.c.nodes = plan.nodes
         self.c.n_nodes = plan.n_nodes

@@ -43,13 +43,7 @@ from fastbuf.serializers.serializer cimport Serializer
 from fastbuf.checks import flag
 from fastbuf.errors import BlockTruncated, RecordError, RecordTooLong
 from fastbuf.serializers.block import (
-    FLAG_CRC,
-    HEADER_BYTES,
-    KIND_COLUMNAR,
-    MAX_RECORDS,
-    check_block,
-    count_mismatch,
-    encode_header,
+    FLAG_CRC, HEADER_BYTES, KIND_COLUMNAR, MAX_RECORDS, check_block, count_mismatch, encode_header,
 )
 from fastbuf.serializers.column_view import views
 from fastbuf.serializers.frames import is_stream, table_of
@@ -390,7 +384,7 @@ cdef class ColumnarSerializer(Serializer):
         """
         self._known()
         records, body = check_block(buf, KIND_COLUMNAR, self.fingerprint)
-        found = list(views(self.schema, body))
+        found = list(views(self.schema, BatchAssembler(self.plan), body))
         rows = sum([chunk.rows for chunk in found])
         if rows != records:
             raise count_mismatch(records, rows)

@@ -88,6 +88,9 @@ cdef extern from "fb_bind.h" nogil:
     int fb_bind_batch(fb_batch *b, const ArrowArray *a)
     int64_t fb_scratch_rows(const fb_batch *b, int node)
 
+cdef extern from "fb_cpu.h":
+    int fb_best_way
+
 cdef extern from "fb_copy.h" nogil:
     void fb_ask_for(const void *p, int64_t bytes)
 
@@ -146,7 +149,11 @@ cdef extern from "fb_append.h" nogil:
         int64_t nulls
 
     ctypedef struct fb_piece:
+        const uint8_t *validity
+        const uint8_t *body
+        const uint8_t *bytes
         int64_t rows
+        int64_t total
 
     ctypedef struct fb_assembly:
         const fb_node *nodes

@@ -3,9 +3,7 @@
 from libc.stdint cimport uint8_t
 
 from fastbuf.serializers.lazy cimport view_elements
-from fastbuf.serializers.objects cimport (
-    Py_DECREF, Py_XDECREF, PyBytes_AS_STRING, PyBytes_FromStringAndSize, _PyBytes_Resize,
-)
+from fastbuf.serializers.objects cimport *
 from fastbuf.serializers.row cimport RowSerializer
 from fastbuf.serializers.spanning cimport SpanningReader
 

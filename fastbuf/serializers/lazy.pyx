@@ -11,10 +11,7 @@ from libc.string cimport memcpy
 
 from fastbuf.serializers.block_head cimport HEAD_BYTES, records_of
 from fastbuf.serializers.lazy_plan cimport LazyPlan
-from fastbuf.serializers.objects cimport (
-    Py_DECREF, Py_INCREF, Py_None, PyList_New, PyList_SET_ITEM, PyLong_CheckExact, PyTuple_New, fb_exact_int64,
-    fb_float, fb_int64,
-)
+from fastbuf.serializers.objects cimport *
 from fastbuf.serializers.row_decode cimport bad_end, bad_null, fill_record, read_value
 from fastbuf.serializers.row_order cimport hash_of, mixed, order_of
 from fastbuf.serializers.row_plan cimport OP_BINARY, OP_BOOL, OP_FLOAT64, OP_INT64, OP_STRING, Node

@@ -11,23 +11,7 @@ from libc.string cimport memset
 
 from fastbuf.serializers.arrow_abi cimport ArrowArray, ArrowSchema
 from fastbuf.serializers.column_plan cimport BoundBatch, ColumnPlan, array_of, plan_of, schema_of
-from fastbuf.serializers.columns cimport (
-    FB_BOOL,
-    FB_FIXED,
-    FB_HASH_BOOL,
-    FB_HASH_DOUBLE,
-    FB_HASH_FLOAT,
-    FB_HASH_INT8,
-    FB_HASH_INT16,
-    FB_HASH_INT32,
-    FB_HASH_INT64,
-    FB_HASH_UINT8,
-    FB_HASH_UINT16,
-    FB_HASH_UINT32,
-    fb_column,
-    fb_hash_chain,
-    fb_node,
-)
+from fastbuf.serializers.columns cimport *
 from fastbuf.serializers.partition cimport check_hashable
 
 from fastbuf.errors import SchemaError

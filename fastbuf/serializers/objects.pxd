@@ -17,6 +17,7 @@ cdef extern from "fb_objects.h":
     PyObject *fb_int64(int64_t x) except NULL
     PyObject *fb_float(double x) except NULL
     void fb_copy_short(void *dst, const void *src, Py_ssize_t n) noexcept nogil
+    bint fb_ascii(const uint8_t *p, Py_ssize_t n) noexcept nogil
 
 
 cdef extern from "Python.h":
@@ -29,15 +30,15 @@ cdef extern from "Python.h":
     void Py_DECREF(PyObject *o)
     void Py_XDECREF(PyObject *o)
 
-    bint PyLong_Check(PyObject *o)
     bint PyLong_CheckExact(PyObject *o)
     bint PyBool_Check(PyObject *o)
-    bint PyFloat_Check(PyObject *o)
     bint PyFloat_CheckExact(PyObject *o)
     bint PyUnicode_Check(PyObject *o)
+    bint PyUnicode_CheckExact(PyObject *o)
     bint PyBytes_Check(PyObject *o)
     bint PyBytes_CheckExact(PyObject *o)
     bint PyTuple_Check(PyObject *o)
+    bint PyTuple_CheckExact(PyObject *o)
     bint PyList_Check(PyObject *o)
     bint PyList_CheckExact(PyObject *o)
     bint PyDict_Check(PyObject *o)
@@ -61,7 +62,10 @@ cdef extern from "Python.h":
     void PyObject_GC_Track(PyObject *o)
     bint PyObject_GC_IsTracked(PyObject *o)
     void PyObject_GC_UnTrack(void *o)
+    Py_ssize_t PyUnicode_GET_LENGTH(PyObject *o)
+    int PyUnicode_KIND(PyObject *o)
     Py_ssize_t PyList_GET_SIZE(PyObject *o)
+    int PyList_Append(object list, object item) except -1
     PyObject *PyList_GET_ITEM(PyObject *o, Py_ssize_t i)
     void PyList_SET_ITEM(PyObject *o, Py_ssize_t i, PyObject *item)
     PyObject *PyList_New(Py_ssize_t n) except NULL

@@ -8,11 +8,7 @@ from cpython.dict cimport PyDict_GetItemWithError, PyDict_SetItem
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint64_t
 
-from fastbuf.serializers.objects cimport (
-    Py_None, PyBool_Check, PyBytes_CheckExact, PyBytes_GET_SIZE, PyFloat_CheckExact, PyGC_Disable, PyGC_Enable,
-    PyList_CheckExact, PyList_GET_ITEM, PyList_GET_SIZE, PyLong_CheckExact, PyTuple_GET_ITEM, PyTuple_GET_SIZE,
-    fb_exact_int64,
-)
+from fastbuf.serializers.objects cimport *
 from fastbuf.serializers.portable cimport portable_by_value
 from fastbuf.serializers.record_groups cimport key_and_value, mixed
 
@@ -21,13 +17,6 @@ from sys import getsizeof
 
 from fastbuf.errors import RecordError
 from fastbuf.serializers.plain_sums import own_merge
-
-cdef extern from "Python.h":
-    bint PyTuple_CheckExact(PyObject *o)
-    bint PyUnicode_CheckExact(PyObject *o)
-    Py_ssize_t PyUnicode_GET_LENGTH(PyObject *o)
-    int PyUnicode_KIND(PyObject *o)
-    int PyList_Append(object list, object item) except -1
 
 cdef enum:
     ENTRY = 96              # bytes per key in a dict, including its unused places

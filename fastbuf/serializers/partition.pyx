@@ -6,7 +6,7 @@ from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free
 
 from fastbuf.serializers.column_plan cimport BoundBatch, ColumnPlan
-from fastbuf.serializers.columns cimport FB_HASH_NONE, fb_hash_partition, fb_hash_row
+from fastbuf.serializers.columns cimport *
 
 from fastbuf.checks import whole
 from fastbuf.errors import SchemaError, SchemaMismatch
@@ -269,10 +269,6 @@ def hash_partition(batch, keys, int n):
     HashPartitioner : for many batches of one schema.
     """
     return HashPartitioner(keys, n).partition(batch)
-
-
-cdef extern from "fb_cpu.h":
-    int fb_best_way
 
 
 def _best_way(int way):

@@ -6,19 +6,14 @@ in the order of their keys.
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
-from cpython.list cimport PyList_New as new_list
 from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
 
-from fastbuf.serializers.objects cimport (
-    Py_INCREF, PyGC_Disable, PyGC_Enable, PyList_SET_ITEM, PyObject_GC_UnTrack, PyTuple_New, PyTuple_SET_ITEM,
-)
+from fastbuf.serializers.objects cimport Py_INCREF
 from fastbuf.serializers.pair_table import Values
 from fastbuf.serializers.plain_keys cimport KEY_BLOCK, PlainKeys
-from fastbuf.serializers.plain_lists cimport (
-    KIND_INT32, KIND_INT64, KIND_STR, KIND_TUPLE, MOST_NODES, PlainNode, read_nodes,
-)
+from fastbuf.serializers.plain_lists cimport *
 from fastbuf.serializers.plain_rows cimport PlainRows
 
 from itertools import chain
@@ -68,7 +63,7 @@ cdef class PlainGroups(PlainRows):
         cdef Py_ssize_t count = 0, at = 0
         cdef int64_t side
         cdef int32_t x32
-        cdef int kind, n, i, first, of
+        cdef int n, i, first, of
         cdef Py_buffer view
         if self._starts != NULL:
             raise RuntimeError("PlainGroups takes no more pairs after it has been asked for its groups")
@@ -78,14 +73,13 @@ cdef class PlainGroups(PlainRows):
             first = 4 if self._sides else 2            # the first node of a value
             if of <= first or nodes[0].kind != KIND_TUPLE or nodes[0].items != 2:
                 return count
-            kind = KIND_INT64 if nodes[1].kind == KIND_INT32 else nodes[1].kind
-            if (kind != KIND_INT64 and kind != KIND_STR) or (self._keys.kind and kind != self._keys.kind):
+            if not self._keys.takes(wide_kind(&nodes[1])):
                 return count
             if self._sides and (nodes[2].kind != KIND_TUPLE or nodes[2].items != 2 or nodes[3].kind != KIND_INT32):
                 return count
             if not self._take_kinds(&nodes[first], of - first):
                 return count
-            self._keys.kind = kind
+            self._keys.kind = wide_kind(&nodes[1])
             self._reserve(count)
             while at < count:
                 n = <int> min(count - at, <Py_ssize_t> KEY_BLOCK)
@@ -115,41 +109,31 @@ cdef class PlainGroups(PlainRows):
         -------
         iterator of list of (object, PlainValues), or of (object, tuple of PlainValues)
         """
-        cdef int64_t i, start = 0, stop
-        cdef int side, collects
-        cdef PyObject *pair
-        cdef list made
+        cdef int64_t start = 0
         if self._starts == NULL:
             self._sort(self._keys.count * max(1, self._sides))
         while start < self._keys.count:
-            stop = min(self._keys.count, start + SOME)
-            made = new_list(stop - start)
-            collects = PyGC_Disable()                  # no garbage is made here, and collections would cost time
-            try:
-                for i in range(start, stop):
-                    pair = PyTuple_New(2)
-                    PyObject_GC_UnTrack(pair)
-                    PyList_SET_ITEM(<PyObject *> made, i - start, pair)
-                    PyTuple_SET_ITEM(pair, 0, self._keys.make(i))
-                    if self._sides:
-                        values = tuple([self._values(i * self._sides + side) for side in range(self._sides)])
-                    else:
-                        values = self._values(i)
-                    Py_INCREF(<PyObject *> values)
-                    PyTuple_SET_ITEM(pair, 1, <PyObject *> values)
-            finally:
-                if collects:
-                    PyGC_Enable()
-            yield made
-            made = None
-            start = stop
+            yield self._keys.pairs(start, min(self._keys.count, start + SOME), _values_of, self)
+            start += SOME
 
-    def _values(self, int64_t group):
-        cdef PlainValues made = PlainValues.__new__(PlainValues)
-        made._groups = self
-        made._start = self._starts[group]
-        made._stop = self._starts[group + 1]
-        return made
+
+cdef PyObject *_values_of(object table, int64_t key) except NULL:
+    cdef PlainGroups groups = <PlainGroups> table
+    cdef int sides = groups._sides
+    if sides:
+        found = tuple([_values(groups, key * sides + side) for side in range(sides)])
+    else:
+        found = _values(groups, key)
+    Py_INCREF(<PyObject *> found)
+    return <PyObject *> found
+
+
+cdef PlainValues _values(PlainGroups groups, int64_t group):
+    cdef PlainValues made = PlainValues.__new__(PlainValues)
+    made._groups = groups
+    made._start = groups._starts[group]
+    made._stop = groups._starts[group + 1]
+    return made
 
 
 @cython.no_gc                                          # it cannot be part of a reference cycle

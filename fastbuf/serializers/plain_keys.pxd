@@ -13,6 +13,9 @@ cdef enum:
 cdef int portable_hashes(const PlainNode *node, int n, uint64_t *hashes) except -1
 cdef int64_t hash_of_int(int64_t x) noexcept nogil
 
+# A new reference to the object that belongs to a key.
+ctypedef PyObject *(*second_fn)(object table, int64_t number) except NULL
+
 
 # For one thread.  The keys are either all ints of 64 bits, or all strs of up to 255 bytes of UTF-8, so equal keys have
 # equal bytes.  It runs no Python code.
@@ -33,6 +36,9 @@ cdef class PlainKeys:
     # The same for the next n keys of a column; moves on in the column
     cdef int find_column(self, PlainNode *node, int n, uint32_t *found) except -1
     cdef const uint8_t *text(self, int64_t number) noexcept nogil
+    cdef bint takes(self, uint8_t kind) noexcept                # whether keys can be of this kind
+    # Tuples of the keys from start to stop and what belongs to them
+    cdef list pairs(self, int64_t start, int64_t stop, second_fn second, object table)
     cdef PyObject *make(self, int64_t number) except NULL                              # a new reference
     cdef int _reserve(self, int64_t more) except -1
     cdef uint64_t _hash(self, int64_t number) noexcept nogil

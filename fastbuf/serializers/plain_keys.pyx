@@ -5,13 +5,14 @@ A slot has 32 bits of the hash, so that most other keys are told apart without a
 blocks, whose memory is prefetched, since a table of a million keys does not fit into any cache.
 """
 
+from cpython.list cimport PyList_New as new_list
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
-from fastbuf.serializers.objects cimport fb_copy_short, fb_int64
-from fastbuf.serializers.plain_lists cimport KIND_INT32, KIND_STR, PlainNode, text_object
+from fastbuf.serializers.objects cimport *
+from fastbuf.serializers.plain_lists cimport *
 from fastbuf.serializers.plain_rows cimport resized, texts_put, texts_room
 from fastbuf.serializers.record_groups cimport mixed
 
@@ -87,6 +88,26 @@ cdef class PlainKeys:
             return fb_int64(self.keys[number])
         return text_object(self.text(number), self.keys[number] & 0xFF)
 
+    cdef bint takes(self, uint8_t kind) noexcept:
+        return kind == self.kind if self.kind else kind == KIND_INT64 or kind == KIND_STR
+
+    cdef list pairs(self, int64_t start, int64_t stop, second_fn second, object table):
+        cdef list made = new_list(stop - start)
+        cdef PyObject *pair
+        cdef int64_t i
+        cdef int collects = PyGC_Disable()             # no garbage is made here, and collections would cost time
+        try:
+            for i in range(start, stop):
+                pair = PyTuple_New(2)
+                PyObject_GC_UnTrack(pair)
+                PyList_SET_ITEM(<PyObject *> made, i - start, pair)
+                PyTuple_SET_ITEM(pair, 0, self.make(i))
+                PyTuple_SET_ITEM(pair, 1, second(table, i))
+        finally:
+            if collects:
+                PyGC_Enable()
+        return made
+
     cdef int find_ints(self, const int64_t *x, int n, uint32_t *found) except -1:
         cdef uint64_t hashes[KEY_BLOCK]
         cdef uint64_t at, slot
@@ -151,7 +172,6 @@ cdef class PlainKeys:
     cdef int find_column(self, PlainNode *node, int n, uint32_t *found) except -1:
         cdef int64_t x[KEY_BLOCK]
         cdef const uint8_t *at[KEY_BLOCK]
-        cdef int32_t x32
         cdef int i
         if node.kind == KIND_STR:
             for i in range(n):
@@ -160,14 +180,7 @@ cdef class PlainKeys:
             self.find_texts(at, node.at, n, found)
             node.at += n
             return 0
-        if node.kind == KIND_INT32:
-            for i in range(n):
-                memcpy(&x32, node.at + 4 * i, 4)
-                x[i] = x32
-            node.at += 4 * n
-        else:
-            memcpy(x, node.at, 8 * n)
-            node.at += 8 * n
+        take_numbers(node, n, x, 1)
         return self.find_ints(x, n, found)
 
     cdef void _ask_for(self, const uint64_t *hashes, int n) noexcept nogil:

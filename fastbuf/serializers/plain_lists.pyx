@@ -15,22 +15,12 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
 
-from fastbuf.serializers.objects cimport (
-    Py_False, Py_INCREF, Py_None, Py_True, PyBool_Check, PyBytes_AS_STRING, PyBytes_CheckExact,
-    PyBytes_GET_SIZE, PyErr_Clear, PyFloat_AS_DOUBLE, PyFloat_CheckExact, PyGC_Disable, PyGC_Enable, PyList_GET_ITEM,
-    PyList_SET_ITEM, PyLong_CheckExact, PyObject_GC_UnTrack, PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_New,
-    PyTuple_SET_ITEM, fb_bytes, fb_copy_short, fb_exact_int64, fb_float, fb_int64, fb_str, fb_utf8,
-)
+from fastbuf.serializers.objects cimport *
 
 from fastbuf.errors import BlockCorrupt, BlockTruncated
 
-cdef extern from "Python.h":
-    bint PyTuple_CheckExact(PyObject *o)
-    bint PyUnicode_CheckExact(PyObject *o)
-
 cdef enum:
     HEAD = 8
-    LONGEST = 64               # bytes of a string: pickle writes a longer one about as fast, and a repeated one once
 
 
 # ------------------------------------------------------------------------------------------------------------ pack
@@ -176,6 +166,41 @@ cdef inline int64_t _width(uint8_t kind) noexcept nogil:
     return 8 if kind == KIND_INT64 or kind == KIND_FLOAT else 1
 
 
+cdef bytes new_packed(PlainNode *nodes, int n, int64_t count):
+    cdef int64_t size = HEAD + 2 * n
+    cdef int k
+    cdef uint32_t u = <uint32_t> count
+    cdef uint8_t *at
+    for k in range(n):
+        if nodes[k].text > 0xFFFFFFFF:
+            return None
+        size += count * _width(nodes[k].kind) + nodes[k].text
+        if nodes[k].kind == KIND_STR or nodes[k].kind == KIND_BYTES:
+            size += 4
+    packed = new_bytes(NULL, size)
+    at = <uint8_t *> bytes_data(packed)
+    at[0] = c"P"
+    at[1] = 1
+    at[2] = <uint8_t> n
+    at[3] = 0
+    memcpy(at + 4, &u, 4)
+    at += HEAD
+    for k in range(n):
+        at[0] = nodes[k].kind
+        at[1] = nodes[k].items
+        at += 2
+    for k in range(n):
+        if nodes[k].kind == KIND_STR or nodes[k].kind == KIND_BYTES:
+            u = <uint32_t> nodes[k].text
+            memcpy(at, &u, 4)
+            at += 4
+        nodes[k].at = at
+        at += count * _width(nodes[k].kind)
+        nodes[k].text_at = at
+        at += nodes[k].text
+    return packed
+
+
 cpdef bytes pack_plain(list values):
     """Encode a list if all its values are plain and of the same kind.
 
@@ -192,10 +217,8 @@ cpdef bytes pack_plain(list values):
     """
     cdef PlainNode nodes[MOST_NODES]
     cdef Py_ssize_t i, count = len(values)
-    cdef int n, k
-    cdef int64_t size
-    cdef uint32_t u
-    cdef uint8_t *at
+    cdef int n
+    cdef bytes packed
     if count == 0 or count > 0xFFFFFFFF:
         return None
     n = _plan(PyList_GET_ITEM(<PyObject *> values, 0), nodes, 0)
@@ -205,36 +228,8 @@ cpdef bytes pack_plain(list values):
     for i in range(count):
         if _fits(PyList_GET_ITEM(<PyObject *> values, i), nodes, 0) < 0:
             return None
-    size = HEAD + 2 * n
-    for k in range(n):
-        if nodes[k].text > 0xFFFFFFFF:
-            return None
-        size += count * _width(nodes[k].kind) + nodes[k].text
-        if nodes[k].kind == KIND_STR or nodes[k].kind == KIND_BYTES:
-            size += 4
-    packed = new_bytes(NULL, size)
-    at = <uint8_t *> bytes_data(packed)
-    at[0] = c"P"
-    at[1] = 1
-    at[2] = <uint8_t> n
-    at[3] = 0
-    u = <uint32_t> count
-    memcpy(at + 4, &u, 4)
-    at += HEAD
-    for k in range(n):
-        at[0] = nodes[k].kind
-        at[1] = nodes[k].items
-        at += 2
-    for k in range(n):
-        if nodes[k].kind == KIND_STR or nodes[k].kind == KIND_BYTES:
-            u = <uint32_t> nodes[k].text
-            memcpy(at, &u, 4)
-            at += 4
-        nodes[k].at = at
-        at += count * _width(nodes[k].kind)
-        nodes[k].text_at = at
-        at += nodes[k].text
-    for i in range(count):
+    packed = new_packed(nodes, n, count)
+    for i in range(count if packed is not None else 0):
         _put(PyList_GET_ITEM(<PyObject *> values, i), nodes, 0)
     return packed
 

@@ -8,20 +8,15 @@ from cpython.mem cimport PyMem_Free
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
+from fastbuf.serializers.objects cimport fb_ascii
 from fastbuf.serializers.plain_keys cimport KEY_BLOCK, portable_hashes
-from fastbuf.serializers.plain_lists cimport (
-    KIND_FLAG, KIND_FLOAT, KIND_INT32, KIND_INT64, KIND_STR, KIND_TUPLE, MOST_NODES, PlainNode, read_nodes,
-)
+from fastbuf.serializers.plain_lists cimport *
 from fastbuf.serializers.plain_rows cimport PlainRows, resized, texts_put, texts_room
 from fastbuf.serializers.portable cimport portable_by_value
 from fastbuf.serializers.record_groups cimport mixed
 
-cdef extern from "fb_objects.h":
-    bint fb_ascii(const uint8_t *p, Py_ssize_t n) noexcept nogil
-
 cdef enum:
     MOST_HELD = 4 << 20         # most bytes of pairs that are held before they are partitioned
-    LONGEST = 64                # bytes of a text, as in plain_lists
 
 
 cdef class PlainParts(PlainRows):
@@ -66,7 +61,7 @@ cdef class PlainParts(PlainRows):
             of = read_nodes(<const uint8_t *> view.buf, view.len, nodes, &count)
             if of < 3 or nodes[0].kind != KIND_TUPLE or nodes[0].items != 2 or of > MOST_NODES - 2:
                 return False
-            if nodes[1].kind != KIND_INT32 and nodes[1].kind != KIND_INT64 and nodes[1].kind != KIND_STR:
+            if wide_kind(&nodes[1]) != KIND_INT64 and nodes[1].kind != KIND_STR:
                 return False
             if not self._take_kinds(nodes, of):
                 return False

@@ -15,10 +15,19 @@ cdef struct Texts:
     int64_t room
 
 
+# The cells of a node: those of the i-th value are at step * i; or, of values that are chosen, at step * which[i].
+cdef struct Column:
+    const int64_t *cells
+    int64_t step
+
+
 cdef int texts_room(Texts *texts, int64_t more) except -1
 cdef int64_t texts_put(Texts *texts, const uint8_t *p, int64_t n) noexcept nogil     # after texts_room
 # realloc that raises MemoryError instead of returning NULL
 cdef void *resized(void *p, int64_t size) except NULL
+# So many values as pack_plain packs them; nodes have their kinds and items.  which: NULL for all in turn.
+cdef bytes pack_columns(PlainNode *nodes, const Column *columns, int n, const uint32_t *which, const uint8_t *texts,
+                        int64_t count)
 
 
 # For one thread.  Runs no Python code.

@@ -1,26 +1,18 @@
 """Rows of plain values of the same type: sorted by group, packed, or converted to objects."""
 
-from cpython.bytes cimport PyBytes_AS_STRING as bytes_data
-from cpython.bytes cimport PyBytes_FromStringAndSize as new_bytes
 from cpython.list cimport PyList_New as new_list
 from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
 
-from fastbuf.serializers.objects cimport (
-    Py_DECREF, Py_False, Py_INCREF, Py_None, Py_True, PyGC_Disable, PyGC_Enable, PyList_SET_ITEM, PyObject_GC_UnTrack,
-    PyTuple_New, PyTuple_SET_ITEM, fb_bytes, fb_copy_short, fb_float, fb_int64,
-)
-from fastbuf.serializers.plain_lists cimport (
-    KIND_BYTES, KIND_FLAG, KIND_FLOAT, KIND_INT32, KIND_INT64, KIND_STR, KIND_TUPLE, MOST_NODES, PlainNode, text_object,
-)
+from fastbuf.serializers.objects cimport *
+from fastbuf.serializers.plain_lists cimport *
 
 from fastbuf.errors import BlockCorrupt
 
 cdef enum:
     PLACE = 10                  # approximate bytes of a value's pointer in a Python list
-    HEAD = 8                    # bytes of the head of a packed list
 
 
 cdef void *resized(void *p, int64_t size) except NULL:
@@ -46,6 +38,55 @@ cdef int64_t texts_put(Texts *texts, const uint8_t *p, int64_t n) noexcept nogil
     return place
 
 
+cdef inline int64_t _cell(const Column *column, const uint32_t *which, int64_t i) noexcept nogil:
+    return column.cells[column.step * (i if which == NULL else <int64_t> which[i])]
+
+
+cdef bytes pack_columns(PlainNode *nodes, const Column *columns, int n, const uint32_t *which, const uint8_t *texts,
+                        int64_t count):
+    cdef int64_t i
+    cdef int k
+    for k in range(n):
+        nodes[k].text = 0
+        if nodes[k].kind == KIND_INT64:
+            nodes[k].kind = KIND_INT32
+            for i in range(count):
+                if not -0x80000000 <= _cell(&columns[k], which, i) <= 0x7FFFFFFF:
+                    nodes[k].kind = KIND_INT64
+                    break
+        elif nodes[k].kind == KIND_STR or nodes[k].kind == KIND_BYTES:
+            for i in range(count):
+                nodes[k].text += _cell(&columns[k], which, i) & 0xFF
+    packed = new_packed(nodes, n, count)
+    for k in range(n if packed is not None else 0):
+        _put_column(&nodes[k], &columns[k], which, texts, count)
+    return packed
+
+
+cdef void _put_column(const PlainNode *node, const Column *column, const uint32_t *which, const uint8_t *texts,
+                      int64_t count) noexcept nogil:
+    cdef uint8_t *at = node.at
+    cdef uint8_t *text_at = node.text_at
+    cdef int kind = node.kind
+    cdef int64_t i, x
+    cdef int32_t x32
+    for i in range(count if kind != KIND_TUPLE else 0):
+        x = _cell(column, which, i)
+        if kind == KIND_INT32:
+            x32 = <int32_t> x
+            memcpy(at, &x32, 4)
+            at += 4
+        elif kind == KIND_INT64 or kind == KIND_FLOAT:
+            memcpy(at, &x, 8)
+            at += 8
+        else:
+            at[0] = <uint8_t> x                        # of a text: its length
+            at += 1
+            if kind != KIND_FLAG:
+                fb_copy_short(text_at, texts + (x >> 8), x & 0xFF)
+                text_at += x & 0xFF
+
+
 cdef class PlainRows:
     """See plain_rows.pxd."""
 
@@ -59,7 +100,7 @@ cdef class PlainRows:
         """Whether values have the same type as the rows before; the first values set it."""
         cdef int i, kind, width = 0
         for i in range(n):
-            kind = KIND_INT64 if nodes[i].kind == KIND_INT32 else nodes[i].kind
+            kind = wide_kind(&nodes[i])
             width += kind != KIND_TUPLE
             if self._nodes and (kind != self._kinds[i] or nodes[i].items != self._items[i]):
                 return False
@@ -68,7 +109,7 @@ cdef class PlainRows:
         if width > MOST_CELLS:
             return False
         for i in range(n):
-            self._kinds[i] = KIND_INT64 if nodes[i].kind == KIND_INT32 else nodes[i].kind
+            self._kinds[i] = wide_kind(&nodes[i])
             self._items[i] = nodes[i].items
         self._nodes = n
         self._width = width
@@ -95,19 +136,9 @@ cdef class PlainRows:
     cdef int _take_cells(self, PlainNode *node, int cell, int n) except -1:
         """Appends the next n values of a column."""
         cdef int64_t *to = self._cells + self.rows * self._width + cell
-        cdef int64_t x
-        cdef int32_t x32
         cdef int i
-        if node.kind == KIND_INT32:
-            for i in range(n):
-                memcpy(&x32, node.at + 4 * i, 4)
-                to[i * self._width] = x32
-            node.at += 4 * n
-        elif node.kind == KIND_INT64 or node.kind == KIND_FLOAT:
-            for i in range(n):
-                memcpy(&x, node.at + 8 * i, 8)
-                to[i * self._width] = x
-            node.at += 8 * n
+        if KIND_INT32 <= node.kind <= KIND_FLOAT:
+            take_numbers(node, n, to, self._width)
         elif node.kind == KIND_FLAG:
             for i in range(n):
                 if node.at[i] > 2:
@@ -223,83 +254,19 @@ cdef class PlainRows:
         return made
 
     cdef bytes _pack(self, int64_t start, int64_t stop, int side):
-        cdef uint8_t kinds[MOST_NODES + 2]
-        cdef uint8_t items[MOST_NODES + 2]
-        cdef int cells[MOST_NODES + 2]                 # -1: the side, or none
-        cdef int64_t texts[MOST_NODES + 2]
-        cdef int64_t i, x, size, count = stop - start
-        cdef int k, n = 0, cell = 0
-        cdef int32_t x32
-        cdef uint32_t u
-        cdef uint8_t *at
-        cdef uint8_t *text_at
+        cdef PlainNode nodes[MOST_NODES + 2]
+        cdef Column columns[MOST_NODES + 2]
+        cdef int64_t of_side = side
+        cdef const int64_t *cells = self._cells + start * self._width
+        cdef int k, n = 0
         for k in range(self._nodes):
             if k == 2 and side >= 0:                   # after the key, which is a single node
-                kinds[n], items[n], cells[n] = KIND_TUPLE, 2, -1
-                kinds[n + 1], items[n + 1], cells[n + 1] = KIND_INT32, 0, -1
+                nodes[n].kind, nodes[n].items = KIND_TUPLE, 2
+                nodes[n + 1].kind, nodes[n + 1].items = KIND_INT64, 0
+                columns[n + 1].cells, columns[n + 1].step = &of_side, 0
                 n += 2
-            kinds[n], items[n], cells[n] = self._kinds[k], self._items[k], -1
-            if kinds[n] != KIND_TUPLE:
-                cells[n] = cell
-                cell += 1
+            nodes[n].kind, nodes[n].items = self._kinds[k], self._items[k]
+            columns[n].cells, columns[n].step = cells, self._width
+            cells += nodes[n].kind != KIND_TUPLE
             n += 1
-        size = HEAD + 2 * n
-        for k in range(n):
-            texts[k] = 0
-            if kinds[k] == KIND_INT64:
-                kinds[k] = KIND_INT32
-                for i in range(start, stop):
-                    x = self._cells[i * self._width + cells[k]]
-                    if not -0x80000000 <= x <= 0x7FFFFFFF:
-                        kinds[k] = KIND_INT64
-                        break
-            elif kinds[k] == KIND_STR or kinds[k] == KIND_BYTES:
-                for i in range(start, stop):
-                    texts[k] += self._cells[i * self._width + cells[k]] & 0xFF
-                size += 4 + texts[k]
-            if kinds[k] != KIND_TUPLE:
-                size += count * (
-                    4 if kinds[k] == KIND_INT32 else 8 if kinds[k] == KIND_INT64 or kinds[k] == KIND_FLOAT else 1
-                )
-        made = new_bytes(NULL, size)
-        at = <uint8_t *> bytes_data(made)
-        at[0] = c"P"
-        at[1] = 1
-        at[2] = <uint8_t> n
-        at[3] = 0
-        u = <uint32_t> count
-        memcpy(at + 4, &u, 4)
-        at += HEAD
-        for k in range(n):
-            at[0] = kinds[k]
-            at[1] = items[k]
-            at += 2
-        for k in range(n):
-            if kinds[k] == KIND_TUPLE:
-                continue
-            if kinds[k] == KIND_STR or kinds[k] == KIND_BYTES:
-                u = <uint32_t> texts[k]
-                memcpy(at, &u, 4)
-                at += 4
-                text_at = at + count
-                for i in range(start, stop):
-                    x = self._cells[i * self._width + cells[k]]
-                    at[0] = <uint8_t> (x & 0xFF)
-                    at += 1
-                    fb_copy_short(text_at, self._texts.bytes + (x >> 8), x & 0xFF)
-                    text_at += x & 0xFF
-                at = text_at
-                continue
-            for i in range(start, stop):
-                x = side if cells[k] < 0 else self._cells[i * self._width + cells[k]]
-                if kinds[k] == KIND_INT32:
-                    x32 = <int32_t> x
-                    memcpy(at, &x32, 4)
-                    at += 4
-                elif kinds[k] == KIND_FLAG:
-                    at[0] = <uint8_t> x
-                    at += 1
-                else:
-                    memcpy(at, &x, 8)
-                    at += 8
-        return made
+        return pack_columns(nodes, columns, n, NULL, self._texts.bytes, stop - start)

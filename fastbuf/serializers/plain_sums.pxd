@@ -1,8 +1,7 @@
 # Map of a table that merges plain pairs by a known operator, without Python objects.
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from fastbuf.serializers.plain_keys cimport PlainKeys
-from fastbuf.serializers.plain_lists cimport PlainNode
 
 
 # For one thread.  Runs no Python code except the source's.
@@ -12,7 +11,7 @@ cdef class PlainSums:
     cdef readonly list left         # records that fill has read but not merged
     cdef int _how                   # MERGE_
     cdef PlainKeys _keys
-    cdef int _value                 # KIND_INT64 or KIND_FLOAT; 0: not known yet
+    cdef uint8_t _value             # KIND_INT64 or KIND_FLOAT; 0: not known yet
     cdef int64_t *_values           # by the number of the key: the int, or the bits of the float
     cdef int64_t _room
     cdef int64_t _had               # number of keys that have a value

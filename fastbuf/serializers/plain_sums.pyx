@@ -14,27 +14,15 @@ from cpython.bytes cimport PyBytes_FromStringAndSize as new_bytes
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
 from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Malloc
 from cpython.object cimport PyObject, PyObject_Hash
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from fastbuf.serializers.objects cimport (
-    PyErr_Clear, PyFloat_AS_DOUBLE, PyFloat_CheckExact, PyGC_Disable, PyGC_Enable, PyList_SET_ITEM, PyLong_CheckExact,
-    PyObject_GC_UnTrack, PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_New, PyTuple_SET_ITEM, fb_exact_int64, fb_float,
-    fb_copy_short, fb_int64, fb_utf8,
-)
+from fastbuf.serializers.objects cimport *
 from fastbuf.serializers.plain_keys cimport KEY_BLOCK, PlainKeys, hash_of_int, portable_hashes
-from fastbuf.serializers.plain_lists cimport (
-    KIND_FLOAT, KIND_INT32, KIND_INT64, KIND_STR, KIND_TUPLE, MOST_NODES, PlainNode, read_nodes,
-)
-from fastbuf.serializers.plain_rows cimport resized
+from fastbuf.serializers.plain_lists cimport *
+from fastbuf.serializers.plain_rows cimport Column, pack_columns, resized
 from fastbuf.serializers.portable cimport portable_by_value
 from fastbuf.serializers.record_groups cimport mixed
-
-from cpython.list cimport PyList_New as new_list
-
-cdef extern from "Python.h":
-    bint PyTuple_CheckExact(PyObject *o)
-    bint PyUnicode_CheckExact(PyObject *o)
 
 cdef extern from "fb_text_hash.h":
     Py_hash_t fb_text_hash(const uint8_t *p, Py_ssize_t n) except? -1
@@ -43,9 +31,7 @@ cdef enum:
     MERGE_ADD = 1
     MERGE_MAX = 2
     MERGE_MIN = 3
-    LONGEST = 64               # bytes of a text, as in plain_lists
     SOME = 4096                # pairs of which objects are made together
-    HEAD = 14                  # bytes of the head of packed pairs: that of a list, and three nodes
 
 _SUM = eval("lambda a, b: a + b").__code__             # by eval, since functions compiled by Cython have no bytecode
 _NAMED = {builtins.max: "max", builtins.min: "min", operator.add: "add"}
@@ -72,6 +58,13 @@ def merge_name(merge):
         return _NAMED.get(own_merge(merge))
     except TypeError:                                  # it cannot be hashed
         return None
+
+
+cdef PyObject *_value_of(object table, int64_t number) except NULL:
+    cdef PlainSums sums = <PlainSums> table
+    if sums._value == KIND_FLOAT:
+        return fb_float((<double *> sums._values)[number])
+    return fb_int64(sums._values[number])
 
 
 cdef class PlainSums:
@@ -136,35 +129,25 @@ cdef class PlainSums:
         cdef int64_t values[KEY_BLOCK]
         cdef uint64_t hashes[KEY_BLOCK]
         cdef Py_ssize_t count = 0, at = 0
-        cdef int kind, value, n, taken, i
-        cdef int32_t x32
+        cdef int n, taken, i
+        cdef uint8_t value
         cdef Py_buffer view
         PyObject_GetBuffer(packed, &view, PyBUF_SIMPLE)
         try:
             n = read_nodes(<const uint8_t *> view.buf, view.len, nodes, &count)
-            if n != 3 or nodes[0].kind != KIND_TUPLE:
+            if n != 3 or nodes[0].kind != KIND_TUPLE or not self._keys.takes(wide_kind(&nodes[1])):
                 return count
-            kind = KIND_INT64 if nodes[1].kind == KIND_INT32 else nodes[1].kind
-            if (kind != KIND_INT64 and kind != KIND_STR) or (self._keys.kind and kind != self._keys.kind):
-                return count
-            value = KIND_INT64 if nodes[2].kind == KIND_INT32 else nodes[2].kind
+            value = wide_kind(&nodes[2])
             if (value != KIND_INT64 and value != KIND_FLOAT) or (self._value and value != self._value):
                 return count
-            self._keys.kind = kind
+            self._keys.kind = wide_kind(&nodes[1])
             self._value = value
             while at < count:
                 n = <int> min(count - at, <Py_ssize_t> KEY_BLOCK)
                 if counted:
                     portable_hashes(&nodes[1], n, hashes)
                 self._keys.find_column(&nodes[1], n, found)
-                if nodes[2].kind == KIND_INT32:
-                    for i in range(n):
-                        memcpy(&x32, nodes[2].at + 4 * i, 4)
-                        values[i] = x32
-                    nodes[2].at += 4 * n
-                else:
-                    memcpy(values, nodes[2].at, 8 * n)
-                    nodes[2].at += 8 * n
+                take_numbers(&nodes[2], n, values, 1)
                 taken = self._merge(found, values, n)
                 at += taken
                 if counted:
@@ -204,30 +187,10 @@ cdef class PlainSums:
         -------
         iterator of list of tuple
         """
-        cdef int64_t i, start = 0, stop
-        cdef PyObject *pair
-        cdef list made
-        cdef int collects
+        cdef int64_t start = 0
         while start < self._had:
-            stop = min(self._had, start + SOME)
-            made = new_list(stop - start)
-            collects = PyGC_Disable()                  # no garbage is made here, and collections would cost time
-            try:
-                for i in range(start, stop):
-                    pair = PyTuple_New(2)
-                    PyObject_GC_UnTrack(pair)
-                    PyList_SET_ITEM(<PyObject *> made, i - start, pair)
-                    PyTuple_SET_ITEM(pair, 0, self._keys.make(i))
-                    if self._value == KIND_FLOAT:
-                        PyTuple_SET_ITEM(pair, 1, fb_float((<double *> self._values)[i]))
-                    else:
-                        PyTuple_SET_ITEM(pair, 1, fb_int64(self._values[i]))
-            finally:
-                if collects:
-                    PyGC_Enable()
-            yield made
-            made = None
-            start = stop
+            yield self._keys.pairs(start, min(self._had, start + SOME), _value_of, self)
+            start += SOME
 
     def packed(self, int64_t partitions, wanted, int64_t group_bytes):
         """The pairs by partition of their key (``portable_hash``), packed for sending.
@@ -296,68 +259,14 @@ cdef class PlainSums:
             open_ones = still
 
     cdef bytes _packed(self, const uint32_t *which, int64_t count):
-        cdef bint texts = self._keys.kind == KIND_STR, short_keys = not texts, short_values = self._value == KIND_INT64
-        cdef int64_t i, x, text = 0, size = HEAD
-        cdef int32_t x32
-        cdef uint32_t u
-        cdef uint8_t *at
-        cdef uint8_t *text_at
-        for i in range(count):
-            x = self._keys.keys[which[i]]
-            if texts:
-                text += x & 0xFF
-            elif not -0x80000000 <= x <= 0x7FFFFFFF:
-                short_keys = False
-            x = self._values[which[i]]
-            if not -0x80000000 <= x <= 0x7FFFFFFF:
-                short_values = False
-        size += text + (4 + count if texts else count * (4 if short_keys else 8)) + count * (4 if short_values else 8)
-        made = new_bytes(NULL, size)
-        at = <uint8_t *> bytes_data(made)
-        at[0] = c"P"
-        at[1] = 1
-        at[2] = 3
-        at[3] = 0
-        u = <uint32_t> count
-        memcpy(at + 4, &u, 4)
-        at[8] = KIND_TUPLE
-        at[9] = 2
-        at[10] = KIND_STR if texts else KIND_INT32 if short_keys else KIND_INT64
-        at[12] = KIND_FLOAT if self._value == KIND_FLOAT else KIND_INT32 if short_values else KIND_INT64
-        at[11] = at[13] = 0
-        at += HEAD
-        if texts:
-            u = <uint32_t> text
-            memcpy(at, &u, 4)
-            at += 4
-            text_at = at + count
-            for i in range(count):
-                x = self._keys.keys[which[i]] & 0xFF
-                at[0] = <uint8_t> x
-                at += 1
-                fb_copy_short(text_at, self._keys.text(which[i]), x)
-                text_at += x
-            at = text_at
-        else:
-            for i in range(count):
-                x = self._keys.keys[which[i]]
-                if short_keys:
-                    x32 = <int32_t> x
-                    memcpy(at, &x32, 4)
-                    at += 4
-                else:
-                    memcpy(at, &x, 8)
-                    at += 8
-        for i in range(count):
-            x = self._values[which[i]]
-            if short_values:
-                x32 = <int32_t> x
-                memcpy(at, &x32, 4)
-                at += 4
-            else:
-                memcpy(at, &x, 8)
-                at += 8
-        return made
+        cdef PlainNode nodes[3]
+        cdef Column columns[3]
+        nodes[0].kind, nodes[0].items = KIND_TUPLE, 2
+        nodes[1].kind, nodes[2].kind = self._keys.kind, self._value
+        nodes[1].items = nodes[2].items = 0
+        columns[1].cells, columns[2].cells = self._keys.keys, self._values
+        columns[1].step = columns[2].step = 1
+        return pack_columns(nodes, columns, 3, which, self._keys._texts.bytes, count)
 
     cdef int _merge(self, const uint32_t *found, const int64_t *values, int n) except -1:
         """Merges values; -> how many, fewer than n if the next sum would need more than 64 bits."""
@@ -404,7 +313,8 @@ cdef class PlainSums:
         cdef PyObject *value
         cdef const char *text
         cdef Py_ssize_t length
-        cdef int n = 0, kind, taken, i
+        cdef int n = 0, taken, i
+        cdef uint8_t kind
         cdef double d
         ended[0] = True
         for record in source:
@@ -426,7 +336,7 @@ cdef class PlainSums:
                 break
             self._value = kind
             kind = KIND_INT64 if PyLong_CheckExact(key) else KIND_STR if PyUnicode_CheckExact(key) else 0
-            if kind == 0 or (self._keys.kind and kind != self._keys.kind):
+            if not self._keys.takes(kind):
                 self.left.append(record)
                 break
             if kind == KIND_INT64:

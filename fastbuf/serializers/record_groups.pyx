@@ -4,10 +4,7 @@ from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
-from fastbuf.serializers.objects cimport (
-    Py_None, PyBool_Check, PyBytes_CheckExact, PyBytes_GET_SIZE, PyFloat_CheckExact, PyList_CheckExact, PyList_GET_ITEM,
-    PyList_GET_SIZE, PyLong_CheckExact, PyObject_CheckBuffer, PyTuple_GET_ITEM, PyTuple_GET_SIZE, fb_exact_int64,
-)
+from fastbuf.serializers.objects cimport *
 from fastbuf.serializers.portable cimport portable_by_value
 
 from operator import index
@@ -15,13 +12,6 @@ from pickle import HIGHEST_PROTOCOL
 from pickle import dumps as pickle_dumps
 
 from fastbuf.errors import RecordError
-
-cdef extern from "Python.h":
-    bint PyTuple_CheckExact(PyObject *o)
-    bint PyUnicode_CheckExact(PyObject *o)
-    Py_ssize_t PyUnicode_GET_LENGTH(PyObject *o)
-    int PyUnicode_KIND(PyObject *o)
-    int PyList_Append(object list, object item) except -1
 
 cdef enum:
     MOST_PARTITIONS = 0x7FFFFFFF
@@ -103,10 +93,6 @@ cdef class RecordGroups:
     run. Inside a frozenset, or an object with its own hash, NaN makes the hash differ from run to run here too, and so
     does `proof`.
     """
-
-    def __cinit__(self, *args, **kwargs):
-        self._sizes = NULL
-        self._wanted = NULL
 
     def __init__(self, partitions, key=None, partition_func=None, wanted=None, group_bytes=32768, side=None):
         cdef int64_t p

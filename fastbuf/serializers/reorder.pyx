@@ -6,7 +6,8 @@ Source of the places: counting sort (D. E. Knuth, The Art of Computer Programmin
 import numpy as np
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t
-from libc.string cimport memcpy
+
+from fastbuf.serializers.objects cimport fb_copy_short
 
 
 cdef struct Sixteen:
@@ -177,19 +178,6 @@ def put_lengths(const int32_t[::1] offsets, const uint32_t[::1] places, int32_t[
             ends[places[i] + 1] = offsets[i + 1] - offsets[i]
 
 
-cdef inline void _copy(uint8_t *to, const uint8_t *text, Py_ssize_t length) noexcept nogil:
-    # Texts are mostly short, and a call of memcpy with a length that it does not know takes longer than the copy.  Two
-    # copies of a known length that overlap write no byte beyond the text.
-    if length > 16 or length < 4:
-        memcpy(to, text, length)
-    elif length >= 8:
-        memcpy(to, text, 8)
-        memcpy(to + length - 8, text + length - 8, 8)
-    else:
-        memcpy(to, text, 4)
-        memcpy(to + length - 4, text + length - 4, 4)
-
-
 def put_texts(
     const int32_t[::1] offsets,
     const uint8_t[::1] texts,
@@ -225,4 +213,4 @@ def put_texts(
     cdef uint8_t *at = &target[0]
     with nogil:
         for i in range(rows):
-            _copy(at + starts[places[i]], data + offsets[i], offsets[i + 1] - offsets[i])
+            fb_copy_short(at + starts[places[i]], data + offsets[i], offsets[i + 1] - offsets[i])

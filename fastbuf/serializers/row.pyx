@@ -8,11 +8,7 @@ from libc.string cimport memcpy
 from fastbuf.serializers.block_head cimport HEAD_BYTES, put_head, records_of
 from fastbuf.serializers.lazy cimport LazyRow, view_block, view_payload
 from fastbuf.serializers.lazy_plan cimport LazyPlan
-from fastbuf.serializers.objects cimport (
-    Py_DECREF, Py_INCREF, Py_XDECREF, PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize,
-    PyBytes_GET_SIZE, PyGC_Disable, PyGC_Enable, PyList_CheckExact, PyList_New, PyObject_GC_Track, PyObject_GC_UnTrack,
-    PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_SET_ITEM, PyTypeObject, _PyBytes_Resize,
-)
+from fastbuf.serializers.objects cimport *
 from fastbuf.serializers.row_decode cimport append_records, fill_record, fill_records, new_record, track_record
 from fastbuf.serializers.row_encode cimport Writer, write_elements, write_record
 from fastbuf.serializers.row_plan cimport OP_BINARY, Node, RowPlan
@@ -24,9 +20,7 @@ from typing import is_typeddict
 
 from fastbuf.checks import flag, records_given
 from fastbuf.errors import BlockCorrupt, BlockError, RecordError, SchemaError
-from fastbuf.serializers.block import (
-    HEADER_BYTES, KIND_ROW, MAX_RECORDS, check_block, count_mismatch,
-)
+from fastbuf.serializers.block import HEADER_BYTES, KIND_ROW, MAX_RECORDS, check_block, count_mismatch
 from fastbuf.serializers.schema import Schema
 
 cdef enum:

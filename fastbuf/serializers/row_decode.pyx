@@ -8,11 +8,7 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from fastbuf.serializers.objects cimport (
-    PyErr_Clear, Py_DECREF, Py_False, Py_INCREF, Py_None, Py_True, PyFloat_Unpack2, PyList_GET_SIZE,
-    PyList_New, PyList_SET_ITEM, PyLong_FromUnsignedLongLong, PyObject_GC_IsTracked, PyObject_GC_Track,
-    PyObject_GC_UnTrack, PyTuple_New, PyTuple_SET_ITEM, PyTypeObject, fb_bytes, fb_float, fb_int64, fb_str,
-)
+from fastbuf.serializers.objects cimport *
 from fastbuf.serializers.row_plan cimport (
     OP_BINARY, OP_BOOL, OP_DECIMAL, OP_FIXED_BINARY, OP_FLOAT16, OP_FLOAT32, OP_FLOAT64, OP_INT8, OP_INT16, OP_INT32,
     OP_INT64, OP_LIST, OP_PACKED, OP_SCALAR, OP_STRING, OP_STRUCT, OP_UINT8, OP_UINT16, OP_UINT32,

@@ -6,27 +6,17 @@ kept across such a call: the size of a list is checked at each item, and positio
 Tuples of plain values, which run no Python code, are written by fb_put_rows.h; only those that it refuses come here.
 """
 
-from cpython.buffer cimport (
-    PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBuffer_Release, PyObject_GetBuffer,
-)
+from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBuffer_Release, PyObject_GetBuffer
 from cpython.object cimport PyObject
 from libc.math cimport INFINITY
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from fastbuf.serializers.lazy cimport LazyRow
-from fastbuf.serializers.objects cimport (
-    Py_DECREF, Py_False, Py_INCREF, Py_None, Py_True, Py_XDECREF, PyBool_Check, PyBytes_AS_STRING, PyBytes_Check,
-    PyBytes_FromStringAndSize, PyBytes_GET_SIZE, PyDict_Check, PyFloat_AS_DOUBLE, PyFloat_AsDouble,
-    PyFloat_CheckExact, PyFloat_Pack2, PyList_Check, PyList_CheckExact, PyList_GET_ITEM, PyList_GET_SIZE,
-    PyLong_AsUnsignedLongLong, PyLong_CheckExact, PyNumber_Index, PyObject_CheckBuffer, PyTuple_Check,
-    PyErr_Clear, PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyUnicode_Check, _PyBytes_Resize, fb_copy_short, fb_exact_int64,
-    FB_LOOK, fb_list_doubles, fb_scattered, fb_send_for, fb_utf8,
-)
+from fastbuf.serializers.objects cimport *
 from fastbuf.serializers.row_plan cimport (
     OP_BINARY, OP_BOOL, OP_DECIMAL, OP_FIXED_BINARY, OP_FLOAT16, OP_FLOAT32, OP_FLOAT64, OP_INT8, OP_INT64, OP_MAP,
-    OP_PACKED, OP_SCALAR, OP_STRING, OP_STRUCT, OP_UINT8, OP_UINT32, OP_UINT64, Node, fb_put_record,
-    fb_put_rows,
+    OP_PACKED, OP_SCALAR, OP_STRING, OP_STRUCT, OP_UINT8, OP_UINT32, OP_UINT64, Node, fb_put_record, fb_put_rows,
 )
 from fastbuf.serializers.row_scalars cimport decimal_to_bytes, scalar_to_int
 

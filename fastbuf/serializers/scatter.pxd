@@ -27,10 +27,9 @@ cdef class BatchScatter:
     cdef bint straight             # all rows go to one partition, so `order` is not used
 
     cdef int begin(self, object batch, object pids) except -1
-    # begin with pids computed from the hash of key columns; imports the batch once instead of twice.
-    cdef int begin_hashed(self, object batch, HashPartitioner keys) except -1
-    # begin_hashed with partition p of `keys` mapped to to[p].
-    cdef int begin_renamed(self, object batch, HashPartitioner keys, const int32_t *to) except -1
+    # begin with pids computed from the hash of key columns; imports the batch once instead of twice.  With `to`,
+    # partition p of `keys` becomes to[p].
+    cdef int begin_hashed(self, object batch, HashPartitioner keys, const int32_t *to) except -1
     cdef Py_ssize_t rows_left(self, int part) noexcept nogil
     cdef Py_ssize_t encode(self, int part, uint8_t *dst, Py_ssize_t room) noexcept nogil
     cdef Py_ssize_t next_row_bytes(self, int part) noexcept nogil

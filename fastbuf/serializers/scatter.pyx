@@ -7,27 +7,7 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memset
 
 from fastbuf.serializers.column_plan cimport BoundBatch, ColumnPlan
-from fastbuf.serializers.columns cimport (
-    FB_LANES,
-    FB_ORDER_SLACK,
-    FB_PASSES,
-    FB_SORT_BYTES,
-    fb_any_fits,
-    fb_bad_partition,
-    fb_count_rows,
-    fb_element_bytes,
-    fb_encode,
-    fb_expect,
-    fb_go_on,
-    fb_group,
-    fb_one_band,
-    fb_order_again,
-    fb_soon,
-    fb_sort,
-    fb_sort_bytes,
-    fb_sorted,
-    fb_spell_order,
-)
+from fastbuf.serializers.columns cimport *
 from fastbuf.serializers.partition cimport HashPartitioner
 
 # How many partitions ahead of the current one the output memory is prefetched.
@@ -173,35 +153,23 @@ cdef class BatchScatter:
             raise
         return 0
 
-    cdef int begin_hashed(self, object batch, HashPartitioner keys) except -1:
+    cdef int begin_hashed(self, object batch, HashPartitioner keys, const int32_t *to) except -1:
+        cdef int64_t i
         self.end()
-        if keys.partitions != self.partitions:
+        if to == NULL and keys.partitions != self.partitions:
             raise ValueError(f"the partitioner makes {keys.partitions} partitions, the scatter has {self.partitions}")
         self.batch.bind(batch)
         try:
             self.batch.make_scratch()
-            if self.partitions == 1:
+            if to == NULL and self.partitions == 1:
                 keys.check(self.plan)
                 self._all_to(0)
                 return 0
             self._reserve(self.batch.c.rows, True)
             keys.fill(self.batch, self.pids)
-            self._group(self.pids, True)
-        except BaseException:
-            self.end()
-            raise
-        return 0
-
-    cdef int begin_renamed(self, object batch, HashPartitioner keys, const int32_t *to) except -1:
-        cdef int64_t i
-        self.end()
-        self.batch.bind(batch)
-        try:
-            self.batch.make_scratch()
-            self._reserve(self.batch.c.rows, True)
-            keys.fill(self.batch, self.pids)
-            for i in range(self.batch.c.rows):
-                self.pids[i] = to[self.pids[i]]
+            if to != NULL:
+                for i in range(self.batch.c.rows):
+                    self.pids[i] = to[self.pids[i]]
             self._group(self.pids, True)
         except BaseException:
             self.end()
@@ -269,7 +237,7 @@ cdef class BatchScatter:
 
     def start_hashed(self, batch, HashPartitioner keys not None):
         """As :meth:`start`, with partitions computed by `keys`."""
-        self.begin_hashed(batch, keys)
+        self.begin_hashed(batch, keys, NULL)
 
     def left(self, int part):
         """Rows of a partition that are not encoded yet."""
@@ -345,10 +313,6 @@ cdef class BatchScatter:
 
 cdef bint _is_int32(object pids):
     return isinstance(pids, np.ndarray) and pids.dtype == np.int32 and pids.flags.c_contiguous and pids.ndim == 1
-
-
-cdef extern from "fb_cpu.h":
-    int fb_best_way
 
 
 def _best_way(int way):

@@ -42,5 +42,5 @@ cdef class SpanningReader:
     cdef bint _from_carry(self, const uint8_t **payload, Py_ssize_t *length) except -1 nogil
     cdef bint _begin_tail(self, Serializer serializer) except -1
     cdef bint _fill_tail(self) noexcept
-    cdef int _take(self, Py_ssize_t size) except -1 nogil
+    cdef bint _carry_to(self, Py_ssize_t wanted) except -1 nogil
     cdef void _drop(self) noexcept nogil

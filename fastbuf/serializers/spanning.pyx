@@ -84,25 +84,20 @@ cdef class SpanningReader:
 
     cdef bint _from_carry(self, const uint8_t **payload, Py_ssize_t *length) except -1 nogil:
         cdef uint32_t size
-        cdef Py_ssize_t whole
         if self._handed:
             self._drop()
             return self.next(payload, length)
         if self._left == 0 and self._have == 0:
             return False
-        if self._have < PREFIX:
-            self._take(min(PREFIX - self._have, self._left))
-            if self._have < PREFIX:
-                return False
+        if not self._carry_to(PREFIX):
+            return False
         memcpy(&size, self._carry, PREFIX)
         if size > <size_t> self.max_record_bytes:
             _raise_too_long(size, self.max_record_bytes)
-        whole = PREFIX + <Py_ssize_t> size
-        self._take(min(whole - self._have, self._left))
-        if self._have < whole:
+        if not self._carry_to(PREFIX + <Py_ssize_t> size):
             return False
         payload[0] = self._carry + PREFIX
-        length[0] = whole - PREFIX
+        length[0] = size
         self._handed = True
         return True
 
@@ -164,25 +159,19 @@ cdef class SpanningReader:
     cdef bint _begin_tail(self, Serializer serializer) except -1:
         # Carries the bytes before the tail as they arrive, and allocates the tail when all of them are there.
         cdef uint32_t size
-        cdef Py_ssize_t at = PREFIX
-        if self._have < at:
-            self._take(min(at - self._have, self._left))
-            if self._have < at:
-                return False
+        cdef Py_ssize_t at
+        if not self._carry_to(PREFIX):
+            return False
         memcpy(&size, self._carry, PREFIX)
         if size > <size_t> min(self.max_record_bytes, <Py_ssize_t> MOST_TAIL) or \
                 <Py_ssize_t> size < serializer.tail_head:
             return False
-        at += serializer.tail_head
-        if self._have < at:
-            self._take(min(at - self._have, self._left))
-            if self._have < at:
-                return False
+        if not self._carry_to(PREFIX + serializer.tail_head):
+            return False
         at = serializer.tail_at(self._carry + PREFIX, size)
         if at < 0 or self._have > PREFIX + at:
             return False
-        self._take(min(PREFIX + at - self._have, self._left))
-        if self._have < PREFIX + at:
+        if not self._carry_to(PREFIX + at):
             return False
         self._tail = PyBytes_FromStringAndSize(NULL, <Py_ssize_t> size - at)
         self._tail_have = 0
@@ -205,22 +194,23 @@ cdef class SpanningReader:
         self._have = 0
         self._handed = False
 
-    cdef int _take(self, Py_ssize_t size) except -1 nogil:
-        # Moves size bytes (<= _left) from the buffer into the carry.
-        cdef Py_ssize_t wanted = self._have + size, room
+    cdef bint _carry_to(self, Py_ssize_t wanted) except -1 nogil:
+        # Moves bytes from the buffer into the carry until it has so many; False: the rest is in the next buffer.
+        cdef Py_ssize_t size = min(wanted - self._have, self._left), room
         cdef void *grown
-        if wanted > self._room:
-            room = max(<Py_ssize_t> SMALLEST, wanted + self._have)
-            grown = realloc(self._carry, room)
-            if grown == NULL:
-                return _raise_memory(room)
-            self._carry = <uint8_t *> grown
-            self._room = room
-        memcpy(self._carry + self._have, self._data, size)
-        self._have = wanted
-        self._data += size
-        self._left -= size
-        return 0
+        if size > 0:
+            if self._have + size > self._room:
+                room = max(<Py_ssize_t> SMALLEST, 2 * self._have + size)
+                grown = realloc(self._carry, room)
+                if grown == NULL:
+                    return _raise_memory(room)
+                self._carry = <uint8_t *> grown
+                self._room = room
+            memcpy(self._carry + self._have, self._data, size)
+            self._have += size
+            self._data += size
+            self._left -= size
+        return self._have >= wanted
 
     cdef bint clean(self) noexcept nogil:
         return self._left == 0 and (self._have == 0 or self._handed)

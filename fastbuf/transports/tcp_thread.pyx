@@ -42,8 +42,6 @@ cdef class IoThread:
         self.loop.stop_at_ns = -1
         self.loop.all.inbox_fd = -1
         self.loop.all.next_send_ns = -1
-        fb_event_init(&self.loop.all.answered)
-        fb_event_init(&self.loop.parked)
         guest_init(self.loop)
         self.loop.cpus = os.cpu_count() or 1
         pthread_mutex_init(&self.loop.turn, NULL)
