@@ -55,7 +55,7 @@ class Sessions:
                 .config("spark.ui.showConsoleProgress", "false")
                 .config("spark.log.level", "OFF")
                 .config("spark.driver.memory", "1g")
-                .config("spark.executor.extraJavaOptions", os.environ["SPARK_SUBMIT_OPTS"])  # of a local-cluster
+                .config("spark.executor.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")  # of a cluster
                 .config("spark.python.daemon.module", "warm_daemon")
                 .config("spark.driver.host", "127.0.0.1")
                 .config("spark.driver.bindAddress", "127.0.0.1")
