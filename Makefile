@@ -27,7 +27,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 # cython-lint calls pycodestyle by name.
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: help build demo test faults nightly debug-test tsan-test asan-test lint format bench bench-smoke compare wheel sdist wheels docs clean distclean need-build need-java
+.PHONY: help build demo test faults nightly debug-build tsan-build asan-build debug-test tsan-test asan-test lint format bench bench-smoke compare wheel sdist wheels docs clean distclean need-build need-java
 
 help:
 	@sed -n '1,8p' Makefile
@@ -65,22 +65,31 @@ test: need-java $(BUILT)
 
 # The tests of pools and exchange on a build with every check switched on, in a copy, so that the build in use stays as it
 # is.  (The serializers' run under AddressSanitizer, which checks more: here they are what they are.)
-debug-test: $(BUILT)
+debug-build: $(BUILT)
 	rm -rf build/debug
 	mkdir -p build/debug
-	cp -Rp setup.py pyproject.toml README.md LICENSE fastbuf bindings tests build/debug/
+	find setup.py pyproject.toml README.md LICENSE fastbuf bindings tests -name __pycache__ -prune -o -type f -print0 \
+	    | xargs -0 cp -p --parents -t build/debug
 	cd build/debug/fastbuf && find memory flow exchange transports \( -name '*.so' -o -name '*.c' \) -delete
 	cd build/debug && FASTBUF_DEBUG=1 FASTBUF_ONLY=fastbuf.memory,fastbuf.flow,fastbuf.exchange,fastbuf.transports \
 	    $(abspath $(BIN))/python setup.py --quiet build_ext --inplace
+
+debug-test: debug-build
 	cd build/debug && PYTHONPATH=bindings $(abspath $(BIN))/python -m pytest -p no:cacheprovider \
 	    tests/unit/memory tests/unit/flow tests/unit/exchange tests/unit/transports tests/contract $(PYTEST_ARGS)
 
 # The shipped extensions under ThreadSanitizer and AddressSanitizer; FASTBUF_LONG=1 for the nightly size.
-tsan-test: $(BUILT)
-	PYTHON=$(BIN)/python .ci/sanitize thread $(PYTEST_ARGS)
+tsan-build: $(BUILT)
+	PYTHON=$(BIN)/python .ci/sanitize build thread
 
-asan-test: $(BUILT)
-	PYTHON=$(BIN)/python .ci/sanitize address $(PYTEST_ARGS)
+asan-build: $(BUILT)
+	PYTHON=$(BIN)/python .ci/sanitize build address
+
+tsan-test: tsan-build
+	PYTHON=$(BIN)/python .ci/sanitize test thread $(PYTEST_ARGS)
+
+asan-test: asan-build
+	PYTHON=$(BIN)/python .ci/sanitize test address $(PYTEST_ARGS)
 
 # Faults planted at random places and strengths, and what is said of them; thresholds are tuned on seeds 0 to 9 alone.
 # What needs all CPUs runs by itself, the rest two at a time.

@@ -1,9 +1,9 @@
 """What every test gets: after it, each pool that it made has all its segments home and its accounts in order.
 
 And who may run beside whom when processes share the tests (``make test``): a file's tests stay together, but for the
-models', which need nobody; what has a Spark, or many processes and a clock, runs one after another, in two rows: what
-compares results with Spark's own in one of them, what kills and measures in the other.  What takes long comes first, so
-that all end at about the same time.
+models', which need nobody; what kills, measures, or has many processes and a clock runs one after another, so that no
+two of these meet.  What takes long comes first, and whoever is done takes the next file, so that all end at about the
+same time.
 """
 
 from __future__ import annotations
@@ -36,49 +36,41 @@ def _live() -> list:
     return module.live_pools() if module else []
 
 
-CROWDED = ("tests/spark/", "tests/stress/", "tests/faults/")
-COMPARED = tuple(
-    f"tests/spark/test_{name}.py"
-    for name in (
-        *(
-            "shapes",
-            "keys",
-            "rdd_pairs",
-            "rdd_verbs",
-            "placement",
-            "hash_golden",
-            "streaming",
-            "connect",
-            "determinism",
-        ),
-        *(
-            "groups",
-            "groups_agg",
-            "groups_pandas",
-            "groups_polars",
-            "cogroups",
-            "random_jobs",
-            "sources",
-            "folded_inputs",
-        ),
-        "tpch",
-    )
+#: What kills, measures, or has many processes and a clock
+CLOCKED = (
+    "tests/stress/",
+    "tests/faults/",
+    *(
+        f"tests/spark/test_{name}.py"
+        for name in (
+            *("chaos", "cluster_hosts", "clusters", "endurance", "failures", "groups_memory", "kills", "kills_files"),
+            *("memory_bound", "pipelines", "progress", "retries", "session_growth", "spilled_files", "ui", "unreached"),
+        )
+    ),
 )
-LONG_FIRST = (*CROWDED, "tests/system/test_wheel.py", "tests/system/", "tests/models/", "tests/property/", "")
+LONG_FIRST = (
+    CLOCKED,
+    "tests/spark/",
+    "tests/system/test_wheel.py",
+    "tests/system/",
+    "tests/models/",
+    "tests/property/",
+    "",
+)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from xdist.scheduler import LoadScopeScheduling
 
-    class ByCrowd(LoadScopeScheduling):
+    class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            if nodeid.startswith(CROWDED):
-                return "compared" if nodeid.startswith(COMPARED) else "crowded"
+            if nodeid.startswith(CLOCKED):
+                return "clocked"
             return nodeid if nodeid.startswith("tests/models/") else nodeid.partition("::")[0]
 
     config.option.loadscopereorder = False  # the order is that of the collection
-    return ByCrowd(config, log)
+    return ByFile(config, log)
 
 
 def pytest_report_header() -> str:

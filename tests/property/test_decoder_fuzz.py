@@ -1,7 +1,7 @@
 """Every decoder on blocks that were cut, flipped, spliced and forged: an error each time or a value, never a crash.
 
 Bounded by rounds here, with FASTBUF_LONG=1 by two minutes a decoder (or FASTBUF_FUZZ_S seconds).  FASTBUF_FUZZ_SEED
-chooses another run; a failure names the round's seed.  ``.ci/sanitize address`` runs it under AddressSanitizer.
+chooses another run; a failure names the round's seed.  ``make asan-test`` runs it under AddressSanitizer.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def plain_conf(conf: dict[str, str]) -> dict[str, str]:
         "spark.executor.memory": "512m",
         "spark.sql.shuffle.partitions": "4",
         "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
-        "spark.executor.extraJavaOptions": "-XX:+UseSerialGC",
+        "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
         **conf,
     }
 

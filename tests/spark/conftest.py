@@ -55,6 +55,7 @@ class Sessions:
                 .config("spark.ui.showConsoleProgress", "false")
                 .config("spark.log.level", "OFF")
                 .config("spark.driver.memory", "1g")
+                .config("spark.executor.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")  # of a cluster
                 .config("spark.python.daemon.module", "warm_daemon")
                 .config("spark.driver.host", "127.0.0.1")
                 .config("spark.driver.bindAddress", "127.0.0.1")
@@ -116,6 +117,16 @@ def sessions() -> Iterator[Sessions]:
 @pytest.fixture
 def spark(sessions: Sessions) -> Any:
     return sessions.get("local[4]")
+
+
+@pytest.fixture(scope="session")
+def cluster(sessions: Sessions) -> Iterator[Any]:
+    """Two executors that may be killed, for all tests that do; whoever asks for another master stops it."""
+    from killings import Cluster
+
+    made = Cluster(sessions, "local-cluster[2,2,1024]")
+    yield made
+    made.close()
 
 
 @pytest.fixture

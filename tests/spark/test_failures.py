@@ -21,6 +21,7 @@ from pyspark import InheritableThread
 
 import fastbuf_spark as fbs
 from fastbuf.errors import PeerLost, StallTimeout
+from fastbuf_spark.driver import slots
 from fastbuf_spark.worker.control import REASON_WAIT_S
 
 pytestmark = pytest.mark.spark
@@ -234,7 +235,8 @@ def test_a_task_that_spark_kills_is_not_taken_for_one_that_has_sent_all(spark: A
     still_works(spark, "pipelined")
 
 
-def test_two_pipelined_frames_joined_with_too_few_slots(spark: Any) -> None:
+def test_two_pipelined_frames_joined_with_too_few_slots(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "LINGER_S", 2.0)  # test_in_a_row waits for it as it is
     left, right = shuffled(numbers(spark), "pipelined"), shuffled(numbers(spark), "pipelined")
     joined = left.join(right.withColumnRenamed("id", "other").hint("merge"), "k")
     for _ in range(5):
@@ -243,6 +245,7 @@ def test_two_pipelined_frames_joined_with_too_few_slots(spark: Any) -> None:
         no_run_left()  # Spark read one after the other, which is as well
     for word in ("5 > 4 slots", "local[5]", "blocking"):
         assert word in text
+    monkeypatch.undo()
     still_works(spark, "pipelined")
 
 
@@ -286,7 +289,7 @@ def test_a_slow_consumer_holds_no_more_than_the_cap(spark: Any) -> None:
     def slow(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = 0
         for batch in batches:
-            if rows < 400_000:
+            if rows < 200_000:
                 time.sleep(batch.num_rows * 1e-5)  # slow on purpose: the producers must wait for it
             rows += batch.num_rows
             yield batch

@@ -19,8 +19,7 @@ MIB = 1 << 20
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_peak_memory_of_a_worker_with_groups_longer_than_its_memory(tmp_path: Path) -> None:
-    memory = 24 * MIB
-    rows = 4_000_000 if os.environ.get("FASTBUF_LONG") == "1" else 1_000_000
+    memory, rows = (24 * MIB, 4_000_000) if os.environ.get("FASTBUF_LONG") == "1" else (16 * MIB, 650_000)
     path = os.pathsep.join([str(ROOT), str(ROOT / "bindings"), str(HERE)])
     done = subprocess.run(
         [sys.executable, str(HERE / "groups_probe.py"), str(rows), str(memory)],

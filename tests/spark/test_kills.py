@@ -34,11 +34,9 @@ _found: dict[tuple[str, str], list[Outcome]] = {}
 _undisturbed: dict[str, Outcome] = {}
 
 
-@pytest.fixture(scope="module")
-def cluster(sessions: Any, request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    made = Cluster(sessions, "local-cluster[2,2,1024]")
-    yield made
-    made.close()
+@pytest.fixture(scope="module", autouse=True)
+def outcomes(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield
     table(request, _found, {mode: calm.seconds for mode, calm in _undisturbed.items()})
 
 
@@ -83,7 +81,8 @@ def once(cluster: Cluster, mode: str, role: str | None, folder: Path, dice: rand
 def test_the_right_sums_or_an_error(cluster: Cluster, mode: str, role: str, tmp_path: Path) -> None:
     dice = random.Random(f"{mode} {role}")
     if mode not in _undisturbed:
-        once(cluster, mode, None, tmp_path / "warm", dice)
+        if LONG:  # the table is about seconds
+            once(cluster, mode, None, tmp_path / "warm", dice)
         calm = once(cluster, mode, None, tmp_path / "calm", dice)
         assert calm.kind == "right", calm.words
         _undisturbed[mode] = calm

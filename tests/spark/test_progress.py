@@ -53,11 +53,12 @@ def while_it_runs(action: Callable[[], Any], look: Callable[[fbs.RunSummary], bo
     return found
 
 
-def shuffled(spark: Any, conf: fbs.ShuffleConf) -> Any:
+def shuffled(spark: Any, conf: fbs.ShuffleConf, seconds: float = 0.3) -> Any:
     """Two partitions: keys 0 and 1 are in one each; whoever has key 1 takes its time."""
-    keys = [k for k in range(20) if spark.range(1).selectExpr(f"pmod(hash({k}L), 2) as p").first()[0] == 1]
+    keys = [row.id for row in spark.range(0, 20, 1, 1).where("pmod(hash(id), 2) = 1").collect()]
     df = spark.range(0, 100_000, 1, 2).selectExpr("id % 20 as k", "repeat('x', 100) as text")
-    return fbs.map_in_arrow(df, Slow(keys[0], 0.3), df.schema, keys="k", num_partitions=2, mode="pipelined", conf=conf)
+    slow = Slow(keys[0], seconds)
+    return fbs.map_in_arrow(df, slow, df.schema, keys="k", num_partitions=2, mode="pipelined", conf=conf)
 
 
 def records_while_it_runs(action: Callable[[], Any], side: str) -> list[int]:
@@ -210,7 +211,7 @@ def test_a_slow_consumer_is_seen_while_its_producers_wait_for_it(spark: Any) -> 
 
 
 def test_a_slow_consumer_is_named_while_it_runs(spark: Any) -> None:
-    keys = [k for k in range(20) if spark.range(1).selectExpr(f"pmod(hash({k}L), 2) as p").first()[0] == 1]
+    keys = [row.id for row in spark.range(0, 20, 1, 1).where("pmod(hash(id), 2) = 1").collect()]
     df = spark.range(0, 200_000, 1, 2).selectExpr("id % 20 as k", "repeat('x', 100) as text")
     conf = fbs.ShuffleConf(memory_bytes="1m", batch_rows=5_000, batch_bytes="256k")
     made = fbs.map_in_arrow(df, Slow(keys[0], 0.25), df.schema, keys="k", num_partitions=2, mode="pipelined", conf=conf)
@@ -317,7 +318,7 @@ def test_the_jvms_collector_is_seen_second_by_second(spark: Any) -> None:
 
 def test_nothing_is_told_where_nobody_wants_to_know(spark: Any) -> None:
     conf = fbs.ShuffleConf(memory_bytes="1m", batch_rows=20_000, batch_bytes="256k", monitor=False)
-    made = shuffled(spark, conf)
+    made = shuffled(spark, conf, 0.12)  # two seconds and more: by then a task would have told something
     assert not while_it_runs(made.count, lambda run: any("state" in s for s in dict(run.producers).values()))
 
 

@@ -11,6 +11,7 @@ import probes
 import pytest
 from conftest import driver, driver_since, in_the_end, no_run_left
 from deadline import GivenUp, within
+from nights import nightly
 from shapes import CHEAP
 from shapes_base import FOUR, Shape, Shuffle, settings
 
@@ -33,6 +34,7 @@ def act(spark: Any, shape: Shape, mode: str, tmp: Path) -> Any:
     return within(spark, SOON_S, run)
 
 
+@nightly(mode="blocking")
 @pytest.mark.spark
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("mode", MODES)

@@ -22,19 +22,19 @@ def test_a_compiler_without_the_runtime_is_said(kind: str, runtime: str, tmp_pat
     bare = tmp_path / "cc"
     bare.write_text(f"#!/bin/sh\necho {runtime}.so\n")  # as gcc answers where it has no such file
     bare.chmod(0o755)
-    done = sanitize(kind, CC=str(bare))
+    done = sanitize("test", kind, CC=str(bare))
     assert done.returncode == 0
     assert f"skipped: {bare} has no {runtime}.so here" in done.stdout
     assert "dnf install" in done.stdout
 
 
 def test_an_unknown_sanitizer() -> None:
-    done = sanitize("memory")
+    done = sanitize("test", "memory")
     assert done.returncode == 2
     assert "thread or address, not memory" in done.stderr
 
 
 def test_a_python_that_is_not_there() -> None:
-    done = sanitize("thread", PYTHON="/nowhere/python")
+    done = sanitize("test", "thread", PYTHON="/nowhere/python")
     assert done.returncode == 1
     assert "no /nowhere/python" in done.stderr
