@@ -295,8 +295,10 @@ def partition_types(files: Sequence[File], infer: bool, given: dict[str, DataTyp
     for at, name in enumerate(names):
         values = {value for file in files if (value := file.values[at][1]) is not None}
         texts = set(map(unescaped, values))  # Spark looks for numbers in what is escaped, for days in what is not
-        if name in given or not infer or not values:
+        if name in given or not infer:
             made[name] = given.get(name, T.StringType())
+        elif not values:
+            made[name] = T.NullType()
         elif all(map(_WHOLE.match, values)) and all(abs(int(value)) < 1 << 31 for value in values):
             made[name] = T.IntegerType()
         elif all(map(_WHOLE.match, values)) and all(abs(int(value)) < 1 << 63 for value in values):
