@@ -30,6 +30,7 @@ JOURNAL = "journal.json"
 OLD = "old"  #: the directory that is being replaced, until the new one is complete
 GONE = "gone"  #: at the end of the name of what is being deleted
 DONE = "_SUCCESS"
+LONG_NAME = 100  #: bytes of a name; a longer one is hashed in that of its temporary directory, which may have 255
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
@@ -88,6 +89,8 @@ class Commit:
             raise ResourceError(f"{path} is a file: give the path of a directory")
         self._is_there = kind == fs.FileType.Directory
         above, inside = parent or slash, f"_temporary{MARK}"
+        if len(name.encode()) > LONG_NAME:
+            name = hashlib.sha256(name.encode()).hexdigest()
         self._clean(above, f".{name}{MARK}")
         self._clean(self._path, inside)
         if self._is_there and mode == "error":

@@ -353,3 +353,33 @@ def test_names_of_directories() -> None:
     """As Spark's ExternalCatalogUtils has them."""
     assert folder_of([("a", 1), ("b", None)]) == "a=1/b=__HIVE_DEFAULT_PARTITION__/"
     assert folder_of([("a", "x/y=z %"), ("b", True)]) == "a=x%2Fy%3Dz %25/b=true/"
+@pytest.mark.parametrize("mode", ["error", "overwrite"])
+def test_a_name_as_long_as_can_be(tmp_path: Path, mode: str) -> None:
+    """Has remains that the next write finds."""
+    out = tmp_path / ("é" * 127)
+    if mode == "overwrite":
+        save(out, "error", [1])
+    assert killed_at(3, lambda: save(out, mode, [2]))
+    assert len(list(tmp_path.glob(".*"))) == 1
+    save(out, "overwrite", [3])
+    assert seen(out) == [3]
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_paths_are_those_of_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A URI of a file is taken as it is written: with "#" and "?" cut off, it would overwrite another directory."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("a#b", "a?b", "a%20b", "a b", "é"):
+        for head in ("", "file:", "file://", "file://localhost", "FILE://"):
+            assert file_system(f"{head}/tmp/{name}", None) == (LOCAL, [f"/tmp/{name}"])
+    assert file_system(["x/../y", Path("z")], None)[1] == [f"{tmp_path}/y", f"{tmp_path}/z"]
+    with pytest.raises(ConfigError, match="nor has fsspec such a file system"):
+        file_system("nosuch://tmp/out", None)
+    for wrong in ("file://tmp/out", "file:out"):
+        with pytest.raises(ConfigError, match=rf"{wrong} is no absolute path of this host: give file:///path"):
+            file_system(wrong, None)
+    for odd in (None, b"out", 3, ["a", None]):
+        with pytest.raises(ConfigError, match=r"give a str or os\.PathLike, not a "):
+            file_system(odd, None)
+
+
