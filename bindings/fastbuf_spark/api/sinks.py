@@ -115,6 +115,10 @@ def write_parquet(
         with cancelled_with(spark):
             rows = df.collect()
         commit.commit([(row.attempt, row.path, row.bytes) for row in rows] or [_empty(write)])
+    except Exception as error:
+        if lost := commit.lost(error):
+            raise lost from error
+        raise
     finally:
         commit.close()
     return Written(len(rows), sum(row.rows for row in rows), sum(row.bytes for row in rows))

@@ -128,10 +128,21 @@ class Commit:
         else:
             self._replace(paths, [path for _, path, _ in written])
 
+    def lost(self, error: BaseException) -> ResourceError | None:
+        """What to raise instead of an error, if another write has taken away what this one had written."""
+        from pyarrow import fs
+
+        if self._temporary not in str(error) or self._system.get_file_info(self.folder).type != fs.FileType.NotFound:
+            return None
+        return ResourceError(
+            f"{self._path} was replaced or removed by another write while this one ran, and the files of this one with "
+            "it: write again, and let overwrites run when no other write to the directory does"
+        )
+
     def _add(self, paths: Sequence[str], names: Sequence[str]) -> None:
-        self._folders(self._path, names)
-        self._note(JOURNAL, list(names))
+        self._note(JOURNAL, list(names))  # first: this fails, and makes nothing, if the directory is gone
         try:
+            self._folders(self._path, names)
             for path, name in zip(paths, names, strict=True):
                 self._move(path, f"{self._path}/{name}")
         except BaseException:
@@ -141,6 +152,8 @@ class Commit:
         self.close()
 
     def _replace(self, paths: Sequence[str], names: Sequence[str]) -> None:
+        from pyarrow import fs
+
         made = f"{self._temporary}/made-{secrets.token_hex(4)}"
         self._system.create_dir(made)
         self._folders(made, names)
@@ -148,7 +161,9 @@ class Commit:
             self._move(path, f"{made}/{name}")
         with self._system.open_output_stream(f"{made}/{DONE}"):
             pass
-        if not self._is_there and self._makes(made):
+        # Looked at anew: another write may have made the directory since, and what was there may be gone
+        missing = self._system.get_file_info(self._path).type == fs.FileType.NotFound
+        if (missing or self._mode == "error") and self._makes(made):
             self.close()
             return
         if self._mode == "append":  # another write has made the directory since
