@@ -620,7 +620,7 @@ def test_columns_whose_names_differ_in_case(spark: Any, tmp_path: Path) -> None:
         assert same(fbs.read_parquet(spark, path, schema=given).to_df(), spark.read.schema(given).parquet(path)) == 20
     finally:
         spark.conf.unset("spark.sql.caseSensitive")
-    with pytest.raises(SchemaError, match="have a name twice"):
+    with pytest.raises(SchemaError, match="has a name twice"):
         fbs.write_parquet(df, tmp_path / "b")
 
 
