@@ -405,6 +405,11 @@ def test_what_cannot_be_is_said_at_once(spark: Any, tmp_path: Path) -> None:
     for odd in (F.col("id"), [F.col("id")], 5, ["id", "ID"], ["id", None], ""):
         with pytest.raises(ConfigError, match=r"partition_by is .*: give names of \['id', 'x'\], each once"):
             fbs.write_parquet(df.drop("v"), tmp_path / "out", partition_by=odd)
+    with pytest.raises(SchemaError, match="partition_by: 's' has the type string collate UTF8_LCASE"):
+        fbs.write_parquet(df.selectExpr("id", "'a' collate UTF8_LCASE as s"), tmp_path / "out", partition_by="s")
+    for empty in (df.select(), df.selectExpr("id", "array(struct()) as s")):
+        with pytest.raises(SchemaError, match="has a struct without fields"):
+            fbs.write_parquet(empty, tmp_path / "out")
     for twice in ("named_struct('x', id, 'X', id)", "array(named_struct('x', id, 'X', id))"):
         with pytest.raises(SchemaError, match=r"\['x', 'X'\] has a name twice"):
             fbs.write_parquet(df.selectExpr("id", f"{twice} as s"), tmp_path / "out")

@@ -148,22 +148,26 @@ def _by(given: Any, names: list[str], case: bool) -> dict[str, int]:
         by = [given]
     shown = names if case else [name.lower() for name in names]
     found = [each if case else each.lower() for each in by if isinstance(each, str)]
-    if len(found) < len(by) or not set(found) <= set(shown) or len(set(found)) < len(by) or len(by) >= len(names):
+    if len(found) < len(by) or not set(found) <= set(shown) or len(set(found)) < len(by) or 0 < len(names) <= len(by):
         raise ConfigError(f"partition_by is {by}: give names of {names}, each once, and leave one for the files")
     return {name: shown.index(each) for name, each in zip(by, found, strict=True)}
 
 
 def _columns(schema: StructType, by: tuple[int, ...], case: bool) -> tuple[int, ...]:
     """Positions of the columns that go into the files; ``case``: whether names that differ in case are two."""
+    from pyspark.sql.types import StructType
+
     for each in types_in(schema):
         inner = [name if case else name.lower() for name in getattr(each, "names", ())]
         if len(set(inner)) < len(inner):
             raise SchemaError(f"{each.names} has a name twice: readers of Parquet would not tell the columns apart")
+        if isinstance(each, StructType) and not inner:
+            raise SchemaError(f"{schema.simpleString():.1000} has a struct without fields, which Parquet does not have")
     for i, field in enumerate(schema.fields):
         kind = field.dataType.simpleString()
         if any(each.simpleString().startswith(_NOT_WRITTEN) for each in types_in(field.dataType)):
             raise SchemaError(f"field {field.name!r} has Spark's type {kind}, which write_parquet does not write")
-        if i in by and kind not in _NAMING and not kind.startswith(("decimal(", "string ")):
+        if i in by and kind not in _NAMING and not kind.startswith("decimal("):
             raise SchemaError(f"partition_by: {field.name!r} has the type {kind}, which names no directory")
     return tuple(i for i in range(len(schema)) if i not in by)
 

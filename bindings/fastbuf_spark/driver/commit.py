@@ -95,6 +95,10 @@ class Commit:
         self._clean(self._path, inside)
         if self._is_there and mode == "error":
             raise ResourceError(f"{path} is there already: use mode='overwrite' or 'append', or another path")
+        if self._is_there and mode == "overwrite" and isinstance(system, fs.LocalFileSystem) and os.path.ismount(path):
+            raise ResourceError(
+                f"{path} is where a file system is mounted, which no rename can replace: give a path below it"
+            )
         self._adds = self._is_there and mode == "append"
         mark = inside if self._adds else f".{name}{MARK}"
         beside = self._path if self._adds else above

@@ -353,6 +353,12 @@ def test_only_a_process_that_is_known_to_be_gone_is_dead(monkeypatch: pytest.Mon
     assert not commit._is_dead(f"{commit._host()}.{me}.5")
 
 
+def test_where_a_file_system_is_mounted_is_not_overwritten() -> None:
+    """Said before anything runs; there is one on every Linux."""
+    with pytest.raises(ResourceError, match="/proc is where a file system is mounted, which no rename can replace"):
+        Commit(LOCAL, "/proc", "overwrite")
+
+
 @pytest.mark.parametrize("path", ["", " ", "/", "///"])
 def test_no_path_is_not_the_working_directory(path: str) -> None:
     """Of a variable that is not set; an overwrite would take that directory away."""
