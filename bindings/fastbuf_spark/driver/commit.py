@@ -173,14 +173,13 @@ class Commit:
         if self._mode == "append":  # another write has made the directory since
             self._add([f"{made}/{name}" for name in names], names)
             return
-        if not self._exchange(made, self._path):
-            old = f"{self._temporary}/{OLD}"
+        old = f"{self._temporary}/{OLD}"
+        while not self._exchange(made, self._path):
             self._move(self._path, old)
-            try:
-                self._move(made, self._path)
-            except BaseException:
-                self._move(old, self._path)
-                raise
+            if self._makes(made):
+                break
+            # Another write has come between the two renames: it is replaced too
+            self._move(old, f"{old}-{secrets.token_hex(4)}")
         self.close()
 
     def _makes(self, made: str) -> bool:
@@ -215,12 +214,24 @@ class Commit:
         """
         gone = f"{self._temporary}-{GONE}"
         try:
+            self._brings_back(self._temporary)
             self._system.move(self._temporary, gone)
             self._system.delete_dir(gone)
         except FileNotFoundError:
             pass
         except OSError as error:  # what was committed is
             log.warning("%s cannot be taken away, and no reader looks at it: %s", self._temporary, error)
+
+    def _brings_back(self, temporary: str) -> bool:
+        """Put back the directory that was to be replaced, if there is none in its place."""
+        from pyarrow import fs
+
+        old = f"{temporary}/{OLD}"
+        there, kept = (info.type for info in self._system.get_file_info([self._path, old]))
+        if there != fs.FileType.NotFound or kept != fs.FileType.Directory:
+            return False
+        self._move(old, self._path)
+        return True
 
     def _folders(self, base: str, names: Sequence[str]) -> None:
         for folder in sorted({name.rpartition("/")[0] for name in names} - {""}):
@@ -256,10 +267,7 @@ class Commit:
                 continue
             added = self._noted(f"{info.path}/{JOURNAL}")
             self._drop(added)
-            old = f"{info.path}/{OLD}"
-            if not self._is_there and self._system.get_file_info(old).type == fs.FileType.Directory:
-                self._move(old, self._path)
-                self._is_there = True
+            self._is_there |= self._brings_back(info.path)
             log.info("%s: removed the remains of a killed write, %d files of it visible", info.path, len(added))
             with contextlib.suppress(OSError):
                 self._system.delete_dir(info.path)

@@ -341,6 +341,57 @@ def test_an_overwrite_of_what_is_gone_meanwhile(
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
+@pytest.mark.parametrize("inside", [False, True], ids=["fails", "moves-into"])
+def test_an_append_between_the_two_renames_of_an_overwrite(
+    tmp_path: Path, inside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Is overwritten too, whatever the file system does where the directory is there already."""
+    fsspec = pytest.importorskip("fsspec")
+    system = fs.PyFileSystem(fs.FSSpecHandler(fsspec.filesystem("file"))) if inside else LOCAL
+    monkeypatch.setattr(Commit, "_exchange", lambda self, one, other: False)
+    path = tmp_path / "out"
+    save(path, "error", [1])
+    made = Commit(system, str(path), "overwrite")
+    reports = written(made, [3])
+    real, met = Commit._move, []
+
+    def just_before(self: Commit, source: str, target: str) -> None:
+        if self is made and target == str(path) and not met:
+            met.append(path.exists())
+            save(path, "append", [2])
+        real(self, source, target)
+
+    monkeypatch.setattr(Commit, "_move", just_before)
+    made.commit(reports)
+    assert met == [False]
+    assert seen(path) == [3]
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_an_interrupt_between_the_two_renames_of_an_overwrite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was there is put back; nothing is taken away while that cannot be done."""
+    monkeypatch.setattr(Commit, "_exchange", lambda self, one, other: False)
+    path = tmp_path / "out"
+    save(path, "error", [1])
+    made = Commit(LOCAL, str(path), "overwrite")
+    reports = written(made, [3])
+    real, failing = Commit._move, [KeyboardInterrupt(), OSError("no answer")]
+
+    def fails(self: Commit, source: str, target: str) -> None:
+        if failing and target == str(path):
+            raise failing.pop(0)
+        real(self, source, target)
+
+    monkeypatch.setattr(Commit, "_move", fails)
+    with pytest.raises(KeyboardInterrupt):
+        made.commit(reports)
+    made.close()
+    assert not path.exists()
+    made.close()
+    assert seen(path) == [1]
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
 def test_only_a_process_that_is_known_to_be_gone_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     me, gone = os.getpid(), subprocess.Popen(["true"])
     gone.wait()
