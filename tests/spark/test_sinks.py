@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import ROOT, Sessions, failure, in_the_end
 from nights import nightly
+from pyspark.sql import functions as F
 from test_sources import SPARKS, same
 
 import fastbuf_spark as fbs
@@ -102,6 +103,51 @@ def test_directories_of_instants(spark: Any, tmp_path: Path) -> None:
         spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
+def test_directories_of_years_that_python_does_not_have(spark: Any, tmp_path: Path) -> None:
+    """Before 1 and after 9999."""
+    for number, zone in enumerate(["UTC", "America/New_York"]):
+        spark.conf.set("spark.sql.session.timeZone", zone)
+        try:
+            df = spark.range(9).selectExpr(
+                "id",
+                "date_add(date'0000-12-30', cast(id % 3 * 3652060 as int)) as d",
+                "timestamp_micros((id % 3 - 1) * 253402300800120000) as t",
+                "cast(timestamp_seconds(id % 2 * 253402300800) as timestamp_ntz) as n",
+            )
+            ours, theirs = tmp_path / f"ours{number}", tmp_path / f"theirs{number}"
+            fbs.write_parquet(df, ours, partition_by=["d", "t", "n"])
+            df.write.partitionBy("d", "t", "n").parquet(str(theirs))
+        finally:
+            spark.conf.set("spark.sql.session.timeZone", "UTC")
+        names = [{str(p.parent.relative_to(base)) for p in base.rglob("*.parquet")} for base in (ours, theirs)]
+        assert names[0] == names[1]
+
+
+def test_partition_by_takes_names_in_another_case(spark: Any, tmp_path: Path) -> None:
+    """Unless spark.sql.caseSensitive is true."""
+    df = spark.range(8).selectExpr("id", "id % 2 as Key", "id % 3 as other")
+    fbs.write_parquet(df, tmp_path / "ours", partition_by=["key", "OTHER"])
+    df.write.partitionBy("key", "OTHER").parquet(str(tmp_path / "theirs"))
+    assert same(spark.read.parquet(str(tmp_path / "ours")), spark.read.parquet(str(tmp_path / "theirs"))) == 8
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        with pytest.raises(ConfigError, match="give names of"):
+            fbs.write_parquet(df, tmp_path / "no", partition_by="key")
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
+
+
+def test_no_rows_for_directories_are_no_file(spark: Any, tmp_path: Path) -> None:
+    """As of Spark: a file above the directories would be in the way of readers."""
+    df = spark.range(8).selectExpr("id", "id % 2 as k")
+    fbs.write_parquet(df, tmp_path / "out", "k")
+    assert fbs.write_parquet(df.where("id > 99"), tmp_path / "out", "k", "append") == fbs.Written(0, 0, 0)
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["_SUCCESS", "k=0", "k=1"]
+    assert same(fbs.read_parquet(spark, tmp_path / "out").to_df(), spark.read.parquet(str(tmp_path / "out"))) == 8
+    fbs.write_parquet(df.where("id > 99"), tmp_path / "out", "k", "overwrite")
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["_SUCCESS"]
+
+
 def test_more_directories_than_files_that_are_open(spark: Any, tmp_path: Path) -> None:
     """A task has a bounded number of files open, and a bounded memory of what waits for them."""
     df = spark.range(0, 30_000, 1, 1).selectExpr("id", "repeat('x', 100) as s", "id % 200 as k")
@@ -146,7 +192,8 @@ def test_files_in_and_files_out(spark: Any, numbers: Path, tmp_path: Path, mode:
 def test_no_rows_are_a_file_with_the_schema(spark: Any, tmp_path: Path) -> None:
     """As of Spark."""
     df = spark.range(0).selectExpr("id", "'x' as s")
-    assert fbs.write_parquet(df, tmp_path / "out").rows == 0
+    wrote = fbs.write_parquet(df, tmp_path / "out")
+    assert (wrote.files, wrote.rows) == (1, 0)
     assert same(spark.read.parquet(str(tmp_path / "out")), df.selectExpr("id", "nullif(s, 'x') as s")) == 0
 
 
@@ -355,6 +402,17 @@ def test_what_cannot_be_is_said_at_once(spark: Any, tmp_path: Path) -> None:
         fbs.write_parquet(waits, tmp_path / "out", partition_by="i")
     with pytest.raises(ConfigError, match="leave one for the files"):
         fbs.write_parquet(df.select("id"), tmp_path / "out", partition_by="id")
+    for odd in (F.col("id"), [F.col("id")], 5, ["id", "ID"], ["id", None], ""):
+        with pytest.raises(ConfigError, match=r"partition_by is .*: give names of \['id', 'x'\], each once"):
+            fbs.write_parquet(df.drop("v"), tmp_path / "out", partition_by=odd)
+    with pytest.raises(SchemaError, match="partition_by: 's' has the type string collate UTF8_LCASE"):
+        fbs.write_parquet(df.selectExpr("id", "'a' collate UTF8_LCASE as s"), tmp_path / "out", partition_by="s")
+    for empty in (df.select(), df.selectExpr("id", "array(struct()) as s")):
+        with pytest.raises(SchemaError, match="has a struct without fields"):
+            fbs.write_parquet(empty, tmp_path / "out")
+    for twice in ("named_struct('x', id, 'X', id)", "array(named_struct('x', id, 'X', id))"):
+        with pytest.raises(SchemaError, match=r"\['x', 'X'\] has a name twice"):
+            fbs.write_parquet(df.selectExpr("id", f"{twice} as s"), tmp_path / "out")
     with pytest.raises(ConfigError, match="compression is 'zip'"):
         fbs.write_parquet(df.drop("v"), tmp_path / "out", compression="zip")
     with pytest.raises(ConfigError, match="mode is 'replace'"):

@@ -90,10 +90,11 @@ def write_parquet(
         raise ConfigError(f"path is {path!r:.100}: give the path of one directory")
     if "*" in paths[0] or "?" in paths[0]:
         raise ConfigError(f"path {paths[0]!r:.100} has a wildcard: give the path of one directory")
-    by = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
     at, plan = given._terminal()
     spark, schema = plan.spark, at.schema
-    columns = _columns(schema, by, is_true(spark, "spark.sql.caseSensitive", "false"))
+    case = is_true(spark, "spark.sql.caseSensitive", "false")
+    by = _by(partition_by, schema.names, case)
+    columns = _columns(schema, tuple(by.values()), case)
     overwrites = str(spark.conf.get("spark.sql.sources.partitionOverwriteMode", "static")).lower()
     if by and mode == "overwrite" and overwrites == "dynamic":
         raise ConfigError(
@@ -107,17 +108,24 @@ def write_parquet(
             commit.folder,
             _files(spark, schema, columns),
             columns,
-            tuple((schema.names[i], i) for i in (schema.names.index(name) for name in by)),
+            tuple(by.items()),
             compression,
             plan.conf.memory_bytes,
         )
         df = at.then(write, struct_type(REPORT)).to_df()
         with cancelled_with(spark):
             rows = df.collect()
-        commit.commit([(row.attempt, row.path, row.bytes) for row in rows] or [_empty(write)])
+        made = [(row.attempt, row.path, row.bytes) for row in rows]
+        if not made and not by:
+            made = [_empty(write)]
+        commit.commit(made)
+    except Exception as error:
+        if lost := commit.lost(error):
+            raise lost from error
+        raise
     finally:
         commit.close()
-    return Written(len(rows), sum(row.rows for row in rows), sum(row.bytes for row in rows))
+    return Written(len(made), sum(row.rows for row in rows), sum(size for _, _, size in made))
 
 
 def _files(spark: Any, schema: StructType, columns: tuple[int, ...]) -> Any:
@@ -129,25 +137,43 @@ def _files(spark: Any, schema: StructType, columns: tuple[int, ...]) -> Any:
     return file_schema(arrow_schema(kept, session_zone(spark)), told)
 
 
-def _columns(schema: StructType, by: tuple[str, ...], case: bool) -> tuple[int, ...]:
+def _by(given: Any, names: list[str], case: bool) -> dict[str, int]:
+    """The names in ``partition_by``, which name directories as they are given there, and the places of their columns.
+
+    ``case``: whether names that differ in case are two.
+    """
+    try:
+        by = [given] if isinstance(given, str) else list(() if given is None else given)
+    except TypeError:  # a Column, or a number
+        by = [given]
+    shown = names if case else [name.lower() for name in names]
+    found = [each if case else each.lower() for each in by if isinstance(each, str)]
+    if len(found) < len(by) or not set(found) <= set(shown) or len(set(found)) < len(by) or 0 < len(names) <= len(by):
+        raise ConfigError(f"partition_by is {by}: give names of {names}, each once, and leave one for the files")
+    return {name: shown.index(each) for name, each in zip(by, found, strict=True)}
+
+
+def _columns(schema: StructType, by: tuple[int, ...], case: bool) -> tuple[int, ...]:
     """Positions of the columns that go into the files; ``case``: whether names that differ in case are two."""
-    names = schema.names
-    missing = [name for name in by if name not in names]
-    if missing or len(set(by)) < len(by) or len(by) >= len(names):
-        raise ConfigError(f"partition_by is {list(by)}: give some of {names}, each once, and leave one for the files")
-    if len(set(names) if case else {name.casefold() for name in names}) < len(names):
-        raise SchemaError(f"the columns {names} have a name twice: Parquet's readers would not tell them apart")
-    for field in schema.fields:
+    from pyspark.sql.types import StructType
+
+    for each in types_in(schema):
+        inner = [name if case else name.lower() for name in getattr(each, "names", ())]
+        if len(set(inner)) < len(inner):
+            raise SchemaError(f"{each.names} has a name twice: readers of Parquet would not tell the columns apart")
+        if isinstance(each, StructType) and not inner:
+            raise SchemaError(f"{schema.simpleString():.1000} has a struct without fields, which Parquet does not have")
+    for i, field in enumerate(schema.fields):
         kind = field.dataType.simpleString()
         if any(each.simpleString().startswith(_NOT_WRITTEN) for each in types_in(field.dataType)):
             raise SchemaError(f"field {field.name!r} has Spark's type {kind}, which write_parquet does not write")
-        if field.name in by and kind not in _NAMING and not kind.startswith(("decimal(", "string ")):
+        if i in by and kind not in _NAMING and not kind.startswith("decimal("):
             raise SchemaError(f"partition_by: {field.name!r} has the type {kind}, which names no directory")
-    return tuple(i for i, name in enumerate(names) if name not in by)
+    return tuple(i for i in range(len(schema)) if i not in by)
 
 
 def _empty(write: Write) -> tuple[str, str, int]:
-    """Write a file without rows, which records the schema, if there is no other file."""
+    """Write a file without rows, which records the schema, if there is no other; as Spark, but for partition_by."""
     import pyarrow.parquet as pq
 
     attempt, name = "empty", f"part-00000-empty.{write.compression}.parquet"

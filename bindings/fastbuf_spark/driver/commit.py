@@ -30,6 +30,7 @@ JOURNAL = "journal.json"
 OLD = "old"  #: the directory that is being replaced, until the new one is complete
 GONE = "gone"  #: at the end of the name of what is being deleted
 DONE = "_SUCCESS"
+LONG_NAME = 100  #: bytes of a name; a longer one is hashed in that of its temporary directory, which may have 255
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
@@ -88,10 +89,16 @@ class Commit:
             raise ResourceError(f"{path} is a file: give the path of a directory")
         self._is_there = kind == fs.FileType.Directory
         above, inside = parent or slash, f"_temporary{MARK}"
+        if len(name.encode()) > LONG_NAME:
+            name = hashlib.sha256(name.encode()).hexdigest()
         self._clean(above, f".{name}{MARK}")
         self._clean(self._path, inside)
         if self._is_there and mode == "error":
             raise ResourceError(f"{path} is there already: use mode='overwrite' or 'append', or another path")
+        if self._is_there and mode == "overwrite" and isinstance(system, fs.LocalFileSystem) and os.path.ismount(path):
+            raise ResourceError(
+                f"{path} is where a file system is mounted, which no rename can replace: give a path below it"
+            )
         self._adds = self._is_there and mode == "append"
         mark = inside if self._adds else f".{name}{MARK}"
         beside = self._path if self._adds else above
@@ -125,10 +132,21 @@ class Commit:
         else:
             self._replace(paths, [path for _, path, _ in written])
 
+    def lost(self, error: BaseException) -> ResourceError | None:
+        """What to raise instead of an error, if another write has taken away what this one had written."""
+        from pyarrow import fs
+
+        if self._temporary not in str(error) or self._system.get_file_info(self.folder).type != fs.FileType.NotFound:
+            return None
+        return ResourceError(
+            f"{self._path} was replaced or removed by another write while this one ran, and the files of this one with "
+            "it: write again, and let overwrites run when no other write to the directory does"
+        )
+
     def _add(self, paths: Sequence[str], names: Sequence[str]) -> None:
-        self._folders(self._path, names)
-        self._note(JOURNAL, list(names))
+        self._note(JOURNAL, list(names))  # first: this fails, and makes nothing, if the directory is gone
         try:
+            self._folders(self._path, names)
             for path, name in zip(paths, names, strict=True):
                 self._move(path, f"{self._path}/{name}")
         except BaseException:
@@ -138,6 +156,8 @@ class Commit:
         self.close()
 
     def _replace(self, paths: Sequence[str], names: Sequence[str]) -> None:
+        from pyarrow import fs
+
         made = f"{self._temporary}/made-{secrets.token_hex(4)}"
         self._system.create_dir(made)
         self._folders(made, names)
@@ -145,20 +165,21 @@ class Commit:
             self._move(path, f"{made}/{name}")
         with self._system.open_output_stream(f"{made}/{DONE}"):
             pass
-        if not self._is_there and self._makes(made):
+        # Looked at anew: another write may have made the directory since, and what was there may be gone
+        missing = self._system.get_file_info(self._path).type == fs.FileType.NotFound
+        if (missing or self._mode == "error") and self._makes(made):
             self.close()
             return
         if self._mode == "append":  # another write has made the directory since
             self._add([f"{made}/{name}" for name in names], names)
             return
-        if not self._exchange(made, self._path):
-            old = f"{self._temporary}/{OLD}"
+        old = f"{self._temporary}/{OLD}"
+        while not self._exchange(made, self._path):
             self._move(self._path, old)
-            try:
-                self._move(made, self._path)
-            except BaseException:
-                self._move(old, self._path)
-                raise
+            if self._makes(made):
+                break
+            # Another write has come between the two renames: it is replaced too
+            self._move(old, f"{old}-{secrets.token_hex(4)}")
         self.close()
 
     def _makes(self, made: str) -> bool:
@@ -193,12 +214,24 @@ class Commit:
         """
         gone = f"{self._temporary}-{GONE}"
         try:
+            self._brings_back(self._temporary)
             self._system.move(self._temporary, gone)
             self._system.delete_dir(gone)
         except FileNotFoundError:
             pass
         except OSError as error:  # what was committed is
             log.warning("%s cannot be taken away, and no reader looks at it: %s", self._temporary, error)
+
+    def _brings_back(self, temporary: str) -> bool:
+        """Put back the directory that was to be replaced, if there is none in its place."""
+        from pyarrow import fs
+
+        old = f"{temporary}/{OLD}"
+        there, kept = (info.type for info in self._system.get_file_info([self._path, old]))
+        if there != fs.FileType.NotFound or kept != fs.FileType.Directory:
+            return False
+        self._move(old, self._path)
+        return True
 
     def _folders(self, base: str, names: Sequence[str]) -> None:
         for folder in sorted({name.rpartition("/")[0] for name in names} - {""}):
@@ -234,10 +267,7 @@ class Commit:
                 continue
             added = self._noted(f"{info.path}/{JOURNAL}")
             self._drop(added)
-            old = f"{info.path}/{OLD}"
-            if not self._is_there and self._system.get_file_info(old).type == fs.FileType.Directory:
-                self._move(old, self._path)
-                self._is_there = True
+            self._is_there |= self._brings_back(info.path)
             log.info("%s: removed the remains of a killed write, %d files of it visible", info.path, len(added))
             with contextlib.suppress(OSError):
                 self._system.delete_dir(info.path)

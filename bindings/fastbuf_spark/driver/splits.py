@@ -27,6 +27,7 @@ READERS = 16  #: threads that read footers
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 OTHER_CODECS = (".deflate", ".snappy", ".xz", ".zip")  #: ends of names of files that Arrow does not decompress
 WILD = re.compile(r"[*?\[{]")  #: a path with one of these may be a pattern
+_LOCAL = re.compile(r"file:(//(localhost)?(?=/)|(?=/(?!/)))", re.I)  #: how the URI of a local path begins
 _WHOLE = re.compile(r"[+-]?\d+$")
 _REAL = re.compile(r"[+-]?\d*\.\d+$|NaN$|-?Infinity$")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}$")
@@ -58,11 +59,16 @@ def file_system(path: Any, given: Any) -> tuple[Any, list[str]]:
     Raises
     ------
     ConfigError
-        There is no path, or there are several file systems.
+        There is no path, one that is none, or there are several file systems.
     """
     from pyarrow import fs
 
-    paths = [str(p) for p in ([path] if isinstance(path, str) or not isinstance(path, Iterable) else path)]
+    many = isinstance(path, Iterable) and not isinstance(path, str | bytes | os.PathLike)
+    paths = []
+    for each in path if many else [path]:
+        if not isinstance(each, str | os.PathLike):
+            raise ConfigError(f"path is {path!r:.100}: give a str or os.PathLike, not a {type(each).__name__}")
+        paths.append(str(each))
     if not paths:
         raise ConfigError("path is an empty list: give one path or more")
     if not all(p.strip() for p in paths):
@@ -73,12 +79,17 @@ def file_system(path: Any, given: Any) -> tuple[Any, list[str]]:
         return given, paths
     found: list[tuple[Any, str]] = []
     for each in paths:
-        found.append(_by_uri(each) if "://" in each or each.startswith("file:") else (fs.LocalFileSystem(), each))
+        # Read as Spark and fsspec do: "%20" is no blank, and "#" and "?" end no path
+        local_path = _LOCAL.sub("", each)
+        if local_path.lower().startswith("file:"):
+            raise ConfigError(f"{each} is no absolute path of this host: give file:///path, or the path alone")
+        is_uri = local_path == each and "://" in each
+        found.append(_by_uri(each) if is_uri else (fs.LocalFileSystem(), local_path))
     if any(system != found[0][0] for system, _ in found):
         raise ConfigError("the paths are of several file systems: read them one by one")
     local = isinstance(found[0][0], fs.LocalFileSystem)
-    # Workers have other working directories
-    return found[0][0], [str(_absolute(p)) if local else p for _, p in found]
+    # Workers have other working directories; ".." is taken away as Spark does it, whatever is a link
+    return found[0][0], [os.path.abspath(os.path.expanduser(p)) if local else p for _, p in found]
 
 
 def _by_uri(uri: str) -> tuple[Any, str]:
@@ -97,15 +108,12 @@ def _by_uri(uri: str) -> tuple[Any, str]:
             import fsspec
         except ImportError:
             raise ConfigError(f"{uri}: {error}; pyarrow has no such file system, and fsspec is not there") from error
-        handler, path = fsspec.core.url_to_fs(uri)
+        try:
+            handler, path = fsspec.core.url_to_fs(uri)
+        except (ValueError, ImportError) as other:
+            raise ConfigError(f"{uri}: {error}; nor has fsspec such a file system: {other}") from other
         return fs.PyFileSystem(fs.FSSpecHandler(handler)), path
     return system, path
-
-
-def _absolute(path: str) -> Any:
-    from pathlib import Path
-
-    return Path(path).expanduser().absolute()
 
 
 def list_files(system: Any, paths: Sequence[str]) -> list[File]:
@@ -295,8 +303,10 @@ def partition_types(files: Sequence[File], infer: bool, given: dict[str, DataTyp
     for at, name in enumerate(names):
         values = {value for file in files if (value := file.values[at][1]) is not None}
         texts = set(map(unescaped, values))  # Spark looks for numbers in what is escaped, for days in what is not
-        if name in given or not infer or not values:
+        if name in given or not infer:
             made[name] = given.get(name, T.StringType())
+        elif not values:
+            made[name] = T.NullType()
         elif all(map(_WHOLE.match, values)) and all(abs(int(value)) < 1 << 31 for value in values):
             made[name] = T.IntegerType()
         elif all(map(_WHOLE.match, values)) and all(abs(int(value)) < 1 << 63 for value in values):

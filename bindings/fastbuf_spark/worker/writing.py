@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -86,7 +87,7 @@ class Write:
             order = np.arange(batch.num_rows)
         for start, stop in pairwise([*starts(found[order]), batch.num_rows]):
             rows = order[start:stop]
-            values = [(name, column[int(rows[0])].as_py()) for (name, _), column in zip(self.by, keys, strict=True)]
+            values = [(name, _value(column[int(rows[0])])) for (name, _), column in zip(self.by, keys, strict=True)]
             yield folder_of(values), made if len(rows) == batch.num_rows else made.take(pa.array(rows))
 
 
@@ -95,7 +96,25 @@ def folder_of(values: Iterable[tuple[str, Any]]) -> str:
     return "".join(f"{_escaped(name)}={_text(value)}/" for name, value in values)
 
 
+def _value(scalar: pa.Scalar) -> Any:
+    """A value in Python; days and times of years that Python does not have are NumPy's."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    try:
+        return scalar.as_py()
+    except OverflowError:
+        if pa.types.is_date32(scalar.type):
+            return np.datetime64(scalar.value, "D")
+        return np.datetime64((scalar if scalar.type.tz is None else pc.local_timestamp(scalar)).value, "us")
+
+
 def _text(value: Any) -> str:
+    if type(value).__name__ == "datetime64":
+        year, rest = re.findall(r"(-?\d+)(.*)", str(value).replace("T", " "))[0]
+        text = f"{'+' if int(year) > 9999 else ''}{int(year):0{4 + (int(year) < 0)}d}{rest}"
+        return _escaped(text.rstrip("0").rstrip(".") if "." in text else text)
     if value is None or value == "":
         return NO_VALUE
     if isinstance(value, bool):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import signal
 import subprocess
 import threading
@@ -294,6 +296,102 @@ def test_so_do_two_where_a_rename_moves_into_a_directory(
     assert not [p for p in path.iterdir() if p.name.startswith("made")]
 
 
+@pytest.mark.parametrize("step", [0, 1, 2, 3])
+def test_an_append_that_meets_an_overwrite_says_so(tmp_path: Path, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before its commit, or before one of its renames: none of its rows are there, and the error names the reason."""
+    path = tmp_path / "out"
+    save(path, "error", [1])
+    adds = Commit(LOCAL, str(path), "append")
+    reports = written(adds, [2, 3])
+    real, moves = Commit._move, 0
+
+    def just_before(self: Commit, source: str, target: str) -> None:
+        nonlocal moves
+        if self is adds:
+            moves += 1
+            if moves == step:
+                save(path, "overwrite", [7])
+        real(self, source, target)
+
+    monkeypatch.setattr(Commit, "_move", just_before)
+    if not step:
+        save(path, "overwrite", [7])
+    with pytest.raises((OSError, ResourceError)) as caught:
+        adds.commit(reports)
+    assert re.match(f"{path} was replaced or removed by another write while this one ran", str(adds.lost(caught.value)))
+    assert adds.lost(ValueError("the user's own")) is None
+    adds.close()
+    assert seen(path) == [7]
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("exchange", [True, False], ids=["exchange", "two-renames"])
+def test_an_overwrite_of_what_is_gone_meanwhile(
+    tmp_path: Path, exchange: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody has taken the directory away: it is made."""
+    if not exchange:
+        monkeypatch.setattr(Commit, "_exchange", lambda self, one, other: False)
+    save(tmp_path / "out", "error", [1])
+    made = Commit(LOCAL, str(tmp_path / "out"), "overwrite")
+    reports = written(made, [2])
+    shutil.rmtree(tmp_path / "out")
+    made.commit(reports)
+    assert seen(tmp_path / "out") == [2]
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["fails", "moves-into"])
+def test_an_append_between_the_two_renames_of_an_overwrite(
+    tmp_path: Path, inside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Is overwritten too, whatever the file system does where the directory is there already."""
+    fsspec = pytest.importorskip("fsspec")
+    system = fs.PyFileSystem(fs.FSSpecHandler(fsspec.filesystem("file"))) if inside else LOCAL
+    monkeypatch.setattr(Commit, "_exchange", lambda self, one, other: False)
+    path = tmp_path / "out"
+    save(path, "error", [1])
+    made = Commit(system, str(path), "overwrite")
+    reports = written(made, [3])
+    real, met = Commit._move, []
+
+    def just_before(self: Commit, source: str, target: str) -> None:
+        if self is made and target == str(path) and not met:
+            met.append(path.exists())
+            save(path, "append", [2])
+        real(self, source, target)
+
+    monkeypatch.setattr(Commit, "_move", just_before)
+    made.commit(reports)
+    assert met == [False]
+    assert seen(path) == [3]
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_an_interrupt_between_the_two_renames_of_an_overwrite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was there is put back; nothing is taken away while that cannot be done."""
+    monkeypatch.setattr(Commit, "_exchange", lambda self, one, other: False)
+    path = tmp_path / "out"
+    save(path, "error", [1])
+    made = Commit(LOCAL, str(path), "overwrite")
+    reports = written(made, [3])
+    real, failing = Commit._move, [KeyboardInterrupt(), OSError("no answer")]
+
+    def fails(self: Commit, source: str, target: str) -> None:
+        if failing and target == str(path):
+            raise failing.pop(0)
+        real(self, source, target)
+
+    monkeypatch.setattr(Commit, "_move", fails)
+    with pytest.raises(KeyboardInterrupt):
+        made.commit(reports)
+    made.close()
+    assert not path.exists()
+    made.close()
+    assert seen(path) == [1]
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
 def test_only_a_process_that_is_known_to_be_gone_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     me, gone = os.getpid(), subprocess.Popen(["true"])
     gone.wait()
@@ -306,6 +404,12 @@ def test_only_a_process_that_is_known_to_be_gone_is_dead(monkeypatch: pytest.Mon
     assert not commit._is_dead(f"{commit._host()}.{me}.5")
 
 
+def test_where_a_file_system_is_mounted_is_not_overwritten() -> None:
+    """Said before anything runs; there is one on every Linux."""
+    with pytest.raises(ResourceError, match="/proc is where a file system is mounted, which no rename can replace"):
+        Commit(LOCAL, "/proc", "overwrite")
+
+
 @pytest.mark.parametrize("path", ["", " ", "/", "///"])
 def test_no_path_is_not_the_working_directory(path: str) -> None:
     """Of a variable that is not set; an overwrite would take that directory away."""
@@ -315,6 +419,36 @@ def test_no_path_is_not_the_working_directory(path: str) -> None:
 
     with pytest.raises(ConfigError, match="give the path of"):
         overwrite()
+
+
+@pytest.mark.parametrize("mode", ["error", "overwrite"])
+def test_a_name_as_long_as_can_be(tmp_path: Path, mode: str) -> None:
+    """Has remains that the next write finds."""
+    out = tmp_path / ("é" * 127)
+    if mode == "overwrite":
+        save(out, "error", [1])
+    assert killed_at(3, lambda: save(out, mode, [2]))
+    assert len(list(tmp_path.glob(".*"))) == 1
+    save(out, "overwrite", [3])
+    assert seen(out) == [3]
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_paths_are_those_of_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A URI of a file is taken as it is written: with "#" and "?" cut off, it would overwrite another directory."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("a#b", "a?b", "a%20b", "a b", "é"):
+        for head in ("", "file:", "file://", "file://localhost", "FILE://"):
+            assert file_system(f"{head}/tmp/{name}", None) == (LOCAL, [f"/tmp/{name}"])
+    assert file_system(["x/../y", Path("z")], None)[1] == [f"{tmp_path}/y", f"{tmp_path}/z"]
+    with pytest.raises(ConfigError, match="nor has fsspec such a file system"):
+        file_system("nosuch://tmp/out", None)
+    for wrong in ("file://tmp/out", "file:out"):
+        with pytest.raises(ConfigError, match=rf"{wrong} is no absolute path of this host: give file:///path"):
+            file_system(wrong, None)
+    for odd in (None, b"out", 3, ["a", None]):
+        with pytest.raises(ConfigError, match=r"give a str or os\.PathLike, not a "):
+            file_system(odd, None)
 
 
 def test_attempts_that_do_not_count_leave_nothing(tmp_path: Path) -> None:
