@@ -137,9 +137,15 @@ def shuffle(**options: Any) -> None:
     help="pool, rows, columns, partition, exchange or spark; may be given several times.",
 )
 @click.option("--quick", is_flag=True, help="Tiny sizes, three rounds: does it run, not how fast.")
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the figures to this file.")
-@click.option("--compare", type=click.Path(path_type=Path), help="A file that --json wrote in an earlier run.")
-@click.option("--svg", type=click.Path(path_type=Path), help="Write a plot of the ratios to this file.")
+@click.option(
+    "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the figures to this file."
+)
+@click.option(
+    "--compare",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A file that --json wrote in an earlier run.",
+)
+@click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Write a plot of the ratios to this file.")
 def bench(**options: Any) -> None:
     """Compare each layer with the installed alternatives: about two minutes."""
     from fastbuf.cli import bench as module
@@ -177,9 +183,13 @@ def top(**options: Any) -> None:
 @cli.command()
 @click.argument("file", type=click.Path(exists=True, path_type=Path))
 @click.option("--port", default=0, type=click.IntRange(0, 65535), help="Where to show it; 0: any.")
-@click.option("--trace", type=click.Path(path_type=Path), help="Only write it to this file, as a Chrome trace.")
+@click.option(
+    "--trace", type=click.Path(dir_okay=False, path_type=Path), help="Only write it to this file, as a Chrome trace."
+)
 def replay(**options: Any) -> None:
     """Show a saved history on the page, with its time line."""
     from fastbuf.cli import replay as module
 
+    if options["trace"] is not None:
+        _in_a_folder(options["trace"])
     sys.exit(module.run(Console(), **options))

@@ -31,6 +31,7 @@ cdef class InputGate:
     cdef readonly bint freed
     cdef bint untold                        # aborted; producers read in place must still be told.  Guarded by the GIL
     cdef object final_stats
+    cdef public str refused                 # which producer was refused last, and why; "": none.  Guarded by the GIL
     cdef object __weakref__
     cdef uint32_t forks                     # fork_count() when it was made
     cdef int wake_fd                        # eventfd for event loops, -1: not made yet

@@ -26,6 +26,7 @@ class InputGate:
     secret: bytes
     closed: bool
     freed: bool
+    refused: str
     @property
     def finished(self) -> bool: ...
     @property

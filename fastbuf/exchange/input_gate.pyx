@@ -71,6 +71,7 @@ cdef class InputGate:
     def __cinit__(self, *arguments, **named):
         self.wake_fd = -1
         self.pending = []
+        self.refused = ""
         self.spin_ns = self.spin_most = SPIN_NS if (os.cpu_count() or 1) > 1 else 0
         self.forks = fork_count()
 
@@ -127,13 +128,15 @@ cdef class InputGate:
     def check_producer(self, epoch, fingerprint):
         """Raises if a producer of this epoch and schema does not belong to this gate."""
         cdef unsigned long long own = schema_key(self.serializer)
+        schema = (<object> self.serializer).schema
         if epoch != self.epoch:
             raise SequenceError(f"the producer's epoch {epoch} is not this run's")
         if fingerprint == own ^ 1:
             raise SchemaMismatch("the producer and the consumer have one schema, but one of them has a RowSerializer "
                                  "and the other a ColumnarSerializer: give both the same")
         if fingerprint != own:
-            raise SchemaMismatch(f"the producer's schema {fingerprint:016x} is not the consumer's {own:016x}")
+            raise SchemaMismatch(f"the producer's schema {fingerprint:016x} is not the consumer's {own:016x}, "
+                                 f"{'pickles' if schema is None else schema.text}: give both the same serializer")
 
     cdef InputChannel *open_channel(self, uint32_t number, ChannelKind kind, int64_t flush_ns) except NULL:
         cdef uint32_t i, n = gate_channels(self.core)
@@ -662,8 +665,8 @@ cdef class InputGate:
         return (
             f"gate {self.gate_id} got nothing for {self.config.stall_timeout_s} s: {n} of "
             f"{expected} channels have connected; {'; '.join(waiting[:8]) or 'none is open'}; pool: {self.pool.in_use} "
-            f"segments in use, limit {self.pool.limit}. The producers are slow or stuck, or were not started; "
-            f"raise stall_timeout_s ({self.config.stall_timeout_s}; None: no limit)")
+            f"segments in use, limit {self.pool.limit}. {self.refused and self.refused + '. '}The producers are slow "
+            f"or stuck, or were not started; raise stall_timeout_s ({self.config.stall_timeout_s}; None: no limit)")
 
     @property
     def finished(self):

@@ -21,7 +21,7 @@ from fastbuf.json_frames import FRAME_BYTES, Unpacker, pack, same
 from fastbuf.monitor.figures import ended
 from fastbuf.monitor.server import Server, serve
 from fastbuf.monitor.snapshot import PLAIN, Exchange
-from fastbuf.monitor.verdict import Reports, Sides, verdicts
+from fastbuf.monitor.verdict import Reports, Sides, over_all, verdicts
 from fastbuf.monitor.wire import proof
 
 log = logging.getLogger("fastbuf")
@@ -146,12 +146,14 @@ class Monitor:
             figures of each task, by subtask (a producer's channel, a consumer's place among the producers' targets):
             ``records``, ``bytes``, ``seconds`` by state, ``blocked`` by consumer, ``state``, the shares
             ``backPressured``, ``idle`` and ``busy`` of its last five seconds, and Flink's ``outPoolUsage`` and others.
-            ``diagnosis``: which task is slow, by the last five seconds (:class:`Diagnosis`).
+            ``diagnosis``: which task is slow, by the last five seconds, of an exchange that has ended over all of it
+            (:class:`Diagnosis`).
         """
         now = time.monotonic()
         with self._lock:
             exchanges = self._exchanges()
             found = verdicts({str(n): sides for n, sides in exchanges.items()}, now)
+            found |= over_all({str(n): sides for n, sides in exchanges.items() if not sides.running})
             return [
                 {
                     "exchange": n,

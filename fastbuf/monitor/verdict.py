@@ -185,6 +185,11 @@ class Sides:
     producing: str = "producers"
     consuming: str = "consumers"
 
+    @property
+    def running(self) -> bool:
+        """Whether a task of it is running."""
+        return any("state" in told.last for told in (*self.producers.values(), *self.consumers.values()))
+
 
 Exchanges = Mapping[str, Sides]
 
@@ -201,6 +206,12 @@ def _diagnosed(exchanges: Exchanges, flats: Mapping[int, Flat]) -> dict[str, Dia
             for name, sides in exchanges.items()
         }
     )
+
+
+def over_all(exchanges: Exchanges) -> dict[str, Diagnosis]:
+    """Diagnose exchanges that have ended, each over all of its time: its last seconds are no longer its own."""
+    every = [told for s in exchanges.values() for told in (*s.producers.values(), *s.consumers.values())]
+    return _diagnosed(exchanges, {id(told): _flat(told.last) for told in every})
 
 
 def _trouble(flats: list[Flat], names: tuple[str, ...]) -> float:

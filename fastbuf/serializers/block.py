@@ -7,10 +7,13 @@
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import BlockCorrupt, BlockTruncated, SchemaMismatch
 from fastbuf.serializers.checksum import crc32c
+
+if TYPE_CHECKING:
+    from fastbuf.serializers.schema import Schema
 
 MAGIC = b"FBUF"
 HEADER_BYTES = 32
@@ -51,7 +54,7 @@ def encode_header(kind: int, flags: int, fingerprint: int, body_bytes: int, reco
     return _HEADER.pack(MAGIC, VERSIONS[kind], kind, flags, fingerprint, body_bytes, records, crc)
 
 
-def check_block(buf: Any, kind: int, fingerprint: int) -> tuple[int, memoryview]:
+def check_block(buf: Any, kind: int, fingerprint: int, schema: Schema | None = None) -> tuple[int, memoryview]:
     """Check all fields of a header.
 
     Parameters
@@ -62,6 +65,8 @@ def check_block(buf: Any, kind: int, fingerprint: int) -> tuple[int, memoryview]
         The expected kind.
     fingerprint
         The expected fingerprint.
+    schema
+        The expected schema, for the message.
 
     Returns
     -------
@@ -96,7 +101,11 @@ def check_block(buf: Any, kind: int, fingerprint: int) -> tuple[int, memoryview]
     if flags & ~known:
         raise BlockCorrupt(f"a block has the flags {flags:#04x}; only {known:#04x} are known")
     if found_print != fingerprint:
-        raise SchemaMismatch(f"a block of schema {found_print:016x} was given to a serializer of {fingerprint:016x}")
+        text = f", {schema.text}" if schema is not None else ""
+        raise SchemaMismatch(
+            f"a block of schema {found_print:016x} was given to a serializer of {fingerprint:016x}{text}: read it with "
+            "the schema that wrote it"
+        )
     have = view.nbytes - HEADER_BYTES
     if have < body_bytes:
         raise BlockTruncated(f"a block announces {body_bytes:,} bytes of body and has {have:,}")

@@ -341,7 +341,7 @@ cdef class ColumnarSerializer(Serializer):
         cdef BatchAssembler assembler = BatchAssembler(self.plan)
         cdef const uint8_t[::1] view
         cdef int64_t rows
-        records, body = check_block(buf, KIND_COLUMNAR, self.fingerprint)
+        records, body = check_block(buf, KIND_COLUMNAR, self.fingerprint, self.schema)
         view = body
         batch = None
         assembler.believe(not check)
@@ -383,7 +383,7 @@ cdef class ColumnarSerializer(Serializer):
             As :meth:`loads`.
         """
         self._known()
-        records, body = check_block(buf, KIND_COLUMNAR, self.fingerprint)
+        records, body = check_block(buf, KIND_COLUMNAR, self.fingerprint, self.schema)
         found = list(views(self.schema, BatchAssembler(self.plan), body))
         rows = sum([chunk.rows for chunk in found])
         if rows != records:
@@ -430,7 +430,7 @@ cdef class BatchIterator:
                  bint copy, bint check):
         self._assembler = BatchAssembler(serializer._known())
         self._assembler.believe(not check)
-        self._records, self._body = check_block(buf, KIND_COLUMNAR, serializer.fingerprint)
+        self._records, self._body = check_block(buf, KIND_COLUMNAR, serializer.fingerprint, serializer.schema)
         self._in_place = not copy
         if not copy and self._body.shape[0]:
             check_aligned(&self._body[0])

@@ -305,7 +305,7 @@ cdef class RowSerializer(Serializer):
         try:
             records = records_of(<const uint8_t *> view.buf, view.len, ROWS, self.fingerprint)
             if records < 0:
-                check_block(buf, KIND_ROW, self.fingerprint)          # raises the error
+                check_block(buf, KIND_ROW, self.fingerprint, self.schema)          # raises the error
                 raise BlockCorrupt("a block changed while it was read")
             return self._load(<const uint8_t *> view.buf + HEADER, view.len - HEADER, records)
         finally:
@@ -405,7 +405,7 @@ cdef class RowSerializer(Serializer):
 cdef class RowIterator:
     """Records of a block, one at a time; made by :meth:`RowSerializer.iter`."""
     def __init__(self, RowSerializer serializer, buf):
-        records, self._body = check_block(buf, KIND_ROW, serializer.fingerprint)
+        records, self._body = check_block(buf, KIND_ROW, serializer.fingerprint, serializer.schema)
         self._serializer = serializer
         self._records = records
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hmac
+import logging
 from collections.abc import Callable
 from typing import Any
 
 from fastbuf.errors import SchemaMismatch, SequenceError
 from fastbuf.transports import handshake as hs
+
+log = logging.getLogger("fastbuf")
 
 
 class Refused(Exception):
@@ -81,15 +84,24 @@ class Applicant:
         try:
             gate.check_producer(hello.epoch, hello.fingerprint)
         except SequenceError as error:
-            raise Refused(hs.pack_verdict(hs.REFUSED_EPOCH, str(error))) from error
+            raise self._refused(hs.REFUSED_EPOCH, str(error)) from error
         except SchemaMismatch as error:
-            raise Refused(hs.pack_verdict(hs.REFUSED_SCHEMA, str(error))) from error
+            raise self._refused(hs.REFUSED_SCHEMA, str(error)) from error
         size = gate.environment.pool.segment_size
         if hello.segment_size > size:
             reason = f"segments of {hello.segment_size} bytes; the consumer's are {size}"
-            raise Refused(hs.pack_verdict(hs.REFUSED_SIZE, reason))
+            raise self._refused(hs.REFUSED_SIZE, reason)
         if hello.flow_control != gate.config.flow_control:
             reason = f"flow_control is {hello.flow_control!r}; the consumer's is {gate.config.flow_control!r}"
-            raise Refused(hs.pack_verdict(hs.REFUSED_SIZE, reason))
+            raise self._refused(hs.REFUSED_SIZE, reason)
         self.proved = True
         return b""
+
+    def _refused(self, status: int, reason: str) -> Refused:
+        """The secret is proved, and the producer still does not fit: its gate would wait for it in vain."""
+        assert self.hello is not None
+        told = f"The producer of channel {self.hello.channel} was refused: {reason}"
+        if told != self.gate.refused:  # the same producer tries one transport after the other
+            self.gate.refused = told
+            log.warning("%s (at %s, for gate %d)", told, self.peer, self.gate.gate_id)
+        return Refused(hs.pack_verdict(status, reason))

@@ -185,6 +185,9 @@ def test_a_saved_history_is_shown_again_and_written_as_a_trace(tmp_path: Path) -
     done = CliRunner().invoke(cli, ["replay", str(saved), "--trace", str(trace)])
     assert done.exit_code == 0, done.output
     assert json.loads(trace.read_text())["traceEvents"]
+    for nowhere in (tmp_path / "none" / "trace.json", tmp_path):
+        done = CliRunner().invoke(cli, ["replay", str(saved), "--trace", str(nowhere)])
+        assert (done.exit_code, type(done.exception)) == (2, SystemExit), done.output
 
     command = [sys.executable, "-m", "fastbuf.cli", "replay", str(saved)]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

@@ -513,6 +513,24 @@ def test_writers_and_gates_of_one_stage_name_are_told_apart() -> None:
         assert labels[:3] == ("total", "producers", "all")
 
 
+def test_what_held_up_an_exchange_is_still_told_long_after_its_end() -> None:
+    """A minute later nothing had held it up, as that was judged by the last five seconds."""
+    monitor = fb.Monitor()
+    with pytest.MonkeyPatch.context() as patch:
+        for second in range(1, 11):
+            patch.setattr(time, "monotonic", lambda second=second: 1000.0 + second)
+            writer, gate = told("a", "1", True, second < 10), told("a", "2", False, second < 10)
+            writer["figures"] |= {"seconds": {"credit": 1.0 * second}, "blocked": {"0": 1.0 * second}}
+            gate["figures"] |= {"seconds": {"user": 1.0 * second}}
+            monitor.take([writer, gate])
+        patch.setattr(time, "monotonic", lambda: 1070.0)
+        (shown,) = monitor.exchanges()
+    assert shown.outcome == "ok"
+    assert shown.diagnosis is not None
+    assert (shown.diagnosis.level, shown.diagnosis.blocked) == ("HIGH", 1.0)
+    assert [(root.stage, root.cause) for root in shown.diagnosis.roots] == [("consumers", "user_function")]
+
+
 def test_many_ways_lead_to_an_exchange_and_each_is_looked_at_once() -> None:
     """Of 200 exchanges that each read from the two before, no one could walk all ways from the last to the first."""
     monitor = fb.Monitor()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import struct
 import threading
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 import fastbuf as fb
-from fastbuf.errors import AuthenticationError, PeerLost, ResourceError, SchemaMismatch, SequenceError
+from fastbuf.errors import AuthenticationError, PeerLost, ResourceError, SchemaMismatch, SequenceError, StallTimeout
 from fastbuf.transports import handshake as hs
 from fastbuf.transports import memfd
 
@@ -191,3 +192,24 @@ def test_ipv6() -> None:
         except ResourceError:
             pytest.skip("this machine has no IPv6 loopback")
         exchange_one(connect(near, (*address, gate.gate_id)), gate)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_gate_tells_of_the_producer_that_it_refused(shared: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """It waited for two minutes, and then said that its producers were slow, or not started."""
+    other = fb.RowSerializer(fb.Schema.of(n="int64", more="string?"))
+    config = fb.ExchangeConfig(stall_timeout_s=0.2)
+    with (
+        fb.ShuffleEnvironment(segments=64, shared=shared) as far,
+        fb.ShuffleEnvironment(segments=64, shared=shared) as near,
+    ):
+        far.listen()
+        gate = far.create_input_gate(ROWS, channels=1, config=config)
+        why = r"the producer's schema \w{16} is not the consumer's \w{16}, struct<n: int64>: give both"
+        with pytest.raises(SchemaMismatch, match=why):
+            near.create_result_partition(other, [gate.address])
+        (warned,) = [record.getMessage() for record in caplog.records if record.name == "fastbuf"]
+        assert re.match(f"The producer of channel 0 was refused: {why}", warned)
+        with pytest.raises(StallTimeout, match=rf"0 of 1 channels .*The producer of channel 0 was refused: {why}"):
+            gate.poll()
+        gate.close()
