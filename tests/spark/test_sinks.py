@@ -61,6 +61,21 @@ def test_every_type_comes_back_as_spark_wrote_it(spark: Any, tmp_path: Path) -> 
         spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
+def test_structs_that_may_be_null_of_fields_that_may_not(spark: Any, tmp_path: Path) -> None:
+    """At any depth: a null struct has no null in its fields, for Spark."""
+    inner = "named_struct('x', id, 'y', named_struct('z', timestamp_seconds(id), 'w', array(id)))"
+    some = f"if(id % 3 = 0, null, {inner})"
+    df = spark.range(20).selectExpr(
+        "id", f"{some} as s", f"array({some}) as a", f"map(id, {some}) as m", f"{inner} as n"
+    )
+    assert not df.schema["s"].dataType["x"].nullable
+    assert fbs.write_parquet(df, tmp_path / "ours").rows == 20
+    df.write.parquet(str(tmp_path / "theirs"))
+    theirs = spark.read.parquet(str(tmp_path / "theirs"))
+    assert same(spark.read.parquet(str(tmp_path / "ours")), theirs) == 20
+    assert same(fbs.read_parquet(spark, tmp_path / "ours").to_df(), theirs) == 20
+
+
 KEYS = "elt(1 + id % 4, 'a', 'b/c=d %', '', null) as s", "date_add(date'2020-01-01', cast(id % 2 as int)) as d"
 
 
