@@ -422,6 +422,12 @@ def test_what_cannot_be_is_said_at_once(spark: Any, tmp_path: Path) -> None:
             fbs.write_parquet(df.drop("v"), tmp_path / "out", partition_by=odd)
     with pytest.raises(SchemaError, match="partition_by: 's' has the type string collate UTF8_LCASE"):
         fbs.write_parquet(df.selectExpr("id", "'a' collate UTF8_LCASE as s"), tmp_path / "out", partition_by="s")
+    spark.conf.set("spark.sql.session.timeZone", "GMT+5")
+    try:
+        with pytest.raises(ConfigError, match=r"Python does not know spark.sql.session.timeZone='GMT\+5': set it to"):
+            fbs.write_parquet(df.selectExpr("id", "timestamp_seconds(id) as t"), tmp_path / "out", partition_by="t")
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
     for empty in (df.select(), df.selectExpr("id", "array(struct()) as s")):
         with pytest.raises(SchemaError, match="has a struct without fields"):
             fbs.write_parquet(empty, tmp_path / "out")
