@@ -61,6 +61,21 @@ def test_every_type_comes_back_as_spark_wrote_it(spark: Any, tmp_path: Path) -> 
         spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
+def test_structs_that_may_be_null_of_fields_that_may_not(spark: Any, tmp_path: Path) -> None:
+    """At any depth: a null struct has no null in its fields, for Spark."""
+    inner = "named_struct('x', id, 'y', named_struct('z', timestamp_seconds(id), 'w', array(id)))"
+    some = f"if(id % 3 = 0, null, {inner})"
+    df = spark.range(20).selectExpr(
+        "id", f"{some} as s", f"array({some}) as a", f"map(id, {some}) as m", f"{inner} as n"
+    )
+    assert not df.schema["s"].dataType["x"].nullable
+    assert fbs.write_parquet(df, tmp_path / "ours").rows == 20
+    df.write.parquet(str(tmp_path / "theirs"))
+    theirs = spark.read.parquet(str(tmp_path / "theirs"))
+    assert same(spark.read.parquet(str(tmp_path / "ours")), theirs) == 20
+    assert same(fbs.read_parquet(spark, tmp_path / "ours").to_df(), theirs) == 20
+
+
 KEYS = "elt(1 + id % 4, 'a', 'b/c=d %', '', null) as s", "date_add(date'2020-01-01', cast(id % 2 as int)) as d"
 
 
@@ -407,6 +422,12 @@ def test_what_cannot_be_is_said_at_once(spark: Any, tmp_path: Path) -> None:
             fbs.write_parquet(df.drop("v"), tmp_path / "out", partition_by=odd)
     with pytest.raises(SchemaError, match="partition_by: 's' has the type string collate UTF8_LCASE"):
         fbs.write_parquet(df.selectExpr("id", "'a' collate UTF8_LCASE as s"), tmp_path / "out", partition_by="s")
+    spark.conf.set("spark.sql.session.timeZone", "GMT+5")
+    try:
+        with pytest.raises(ConfigError, match=r"Python does not know spark.sql.session.timeZone='GMT\+5': set it to"):
+            fbs.write_parquet(df.selectExpr("id", "timestamp_seconds(id) as t"), tmp_path / "out", partition_by="t")
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
     for empty in (df.select(), df.selectExpr("id", "array(struct()) as s")):
         with pytest.raises(SchemaError, match="has a struct without fields"):
             fbs.write_parquet(empty, tmp_path / "out")

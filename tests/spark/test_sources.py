@@ -228,10 +228,13 @@ def test_what_spark_wrote(new_york: Any, tmp_path: Path) -> None:
     assert same(chosen.to_df(), want.where("id < 10").select("s", "st")) == 10
 
 
-@nightly(values=[["1", "99999999999"], ["2020-01-01"]])
+@nightly(values=[["1", "99999999999"], ["2020-01-01"], ["-2147483648", "2147483647"]])
 @pytest.mark.parametrize(
     "values",
-    [["1", "2"], ["1", "99999999999"], ["1.5", "2"], ["NaN", "-Infinity", "1.5"], ["2020-01-01"], ["a b%=c", "1"], []],
+    [
+        *(["1", "2"], ["1", "99999999999"], ["1.5", "2"], ["NaN", "-Infinity", "1.5"], ["2020-01-01"], ["a b%=c", "1"]),
+        *([], ["-2147483648", "2147483647"], ["-9223372036854775808", "9223372036854775807"]),
+    ],
 )
 def test_columns_of_directories(spark: Any, tmp_path: Path, values: list[str]) -> None:
     """Of the types that Spark finds, nulls among them; filtered files are not opened."""

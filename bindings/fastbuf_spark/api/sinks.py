@@ -57,7 +57,8 @@ def write_parquet(
     mode
         What to do if the directory exists: ``"error"``, ``"overwrite"`` or ``"append"``.
     compression
-        ``"snappy"``, ``"zstd"``, ``"gzip"``, ``"lz4"``, ``"brotli"`` or ``"none"``.
+        ``"snappy"``, ``"zstd"``, ``"gzip"``, ``"lz4"``, ``"brotli"`` or ``"none"``.  Spark reads brotli only where
+        somebody has added the codec to it.
     filesystem
         A file system of pyarrow or fsspec; default: that of the URI, or the local one.
 
@@ -95,6 +96,8 @@ def write_parquet(
     case = is_true(spark, "spark.sql.caseSensitive", "false")
     by = _by(partition_by, schema.names, case)
     columns = _columns(schema, tuple(by.values()), case)
+    if any(schema.fields[i].dataType.simpleString() == "timestamp" for i in by.values()):
+        _check_zone(session_zone(spark))
     overwrites = str(spark.conf.get("spark.sql.sources.partitionOverwriteMode", "static")).lower()
     if by and mode == "overwrite" and overwrites == "dynamic":
         raise ConfigError(
@@ -158,11 +161,12 @@ def _columns(schema: StructType, by: tuple[int, ...], case: bool) -> tuple[int, 
     from pyspark.sql.types import StructType
 
     for each in types_in(schema):
-        inner = [name if case else name.lower() for name in getattr(each, "names", ())]
-        if len(set(inner)) < len(inner):
-            raise SchemaError(f"{each.names} has a name twice: readers of Parquet would not tell the columns apart")
-        if isinstance(each, StructType) and not inner:
+        if not isinstance(each, StructType):
+            continue
+        if not each.names:
             raise SchemaError(f"{schema.simpleString():.1000} has a struct without fields, which Parquet does not have")
+        if len(set(each.names if case else map(str.lower, each.names))) < len(each.names):
+            raise SchemaError(f"{each.names} has a name twice: readers of Parquet would not tell the columns apart")
     for i, field in enumerate(schema.fields):
         kind = field.dataType.simpleString()
         if any(each.simpleString().startswith(_NOT_WRITTEN) for each in types_in(field.dataType)):
@@ -170,6 +174,19 @@ def _columns(schema: StructType, by: tuple[int, ...], case: bool) -> tuple[int, 
         if i in by and kind not in _NAMING and not kind.startswith("decimal("):
             raise SchemaError(f"partition_by: {field.name!r} has the type {kind}, which names no directory")
     return tuple(i for i in range(len(schema)) if i not in by)
+
+
+def _check_zone(zone: str) -> None:
+    """ConfigError if only Java knows this time zone: values of directories are times in it."""
+    import pyarrow as pa
+
+    try:
+        pa.scalar(0, pa.timestamp("us", zone)).as_py()
+    except (ValueError, KeyError) as error:
+        raise ConfigError(
+            f"partition_by has a timestamp, and Python does not know spark.sql.session.timeZone={zone!r}: set it to a "
+            "region, as in 'Europe/Paris', or to an offset, as in '+05:30'"
+        ) from error
 
 
 def _empty(write: Write) -> tuple[str, str, int]:

@@ -307,9 +307,9 @@ def partition_types(files: Sequence[File], infer: bool, given: dict[str, DataTyp
             made[name] = given.get(name, T.StringType())
         elif not values:
             made[name] = T.NullType()
-        elif all(map(_WHOLE.match, values)) and all(abs(int(value)) < 1 << 31 for value in values):
+        elif all(map(_WHOLE.match, values)) and all(-(1 << 31) <= int(value) < 1 << 31 for value in values):
             made[name] = T.IntegerType()
-        elif all(map(_WHOLE.match, values)) and all(abs(int(value)) < 1 << 63 for value in values):
+        elif all(map(_WHOLE.match, values)) and all(-(1 << 63) <= int(value) < 1 << 63 for value in values):
             made[name] = T.LongType()
         elif all(_REAL.match(v) or _WHOLE.match(v) for v in values) and all(
             abs(float(v)) < 2e9 or not math.isfinite(float(v)) for v in values

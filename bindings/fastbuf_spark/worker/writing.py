@@ -250,26 +250,32 @@ class _File:
 
 
 def file_schema(shown: pa.Schema, metadata: Mapping[str, str]) -> pa.Schema:
-    """The schema of files as Spark writes it: timestamps in UTC, intervals as numbers, Spark's schema in the footer."""
+    """The schema of files as Spark writes it: timestamps in UTC, intervals as numbers, Spark's schema in the footer.
+
+    But fields of a struct that may be null may be null too: Arrow has nulls there, which it does not write otherwise.
+    """
     import pyarrow as pa
 
-    return pa.schema([pa.field(f.name, _in_files(f.type), f.nullable) for f in shown], metadata=dict(metadata))
+    return pa.schema([_field_in_files(field, False) for field in shown], metadata=dict(metadata))
 
 
-def _in_files(kind: pa.DataType) -> pa.DataType:
+def _field_in_files(field: pa.Field, nullable: bool) -> pa.Field:
+    """``nullable``: whether it is in a struct that may be null."""
+    nullable |= field.nullable
+    return field.with_type(_in_files(field.type, nullable)).with_nullable(nullable)
+
+
+def _in_files(kind: pa.DataType, nullable: bool) -> pa.DataType:
     import pyarrow as pa
-
-    def field(inner: pa.Field) -> pa.Field:
-        return inner.with_type(_in_files(inner.type))
 
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         return pa.timestamp("us", "UTC")
     if pa.types.is_duration(kind):
         return pa.int64()
     if pa.types.is_list(kind):
-        return pa.list_(field(kind.value_field))
+        return pa.list_(_field_in_files(kind.value_field, False))
     if pa.types.is_map(kind):
-        return pa.map_(field(kind.key_field), field(kind.item_field))
+        return pa.map_(_field_in_files(kind.key_field, False), _field_in_files(kind.item_field, False))
     if pa.types.is_struct(kind):
-        return pa.struct([field(kind.field(i)) for i in range(kind.num_fields)])
+        return pa.struct([_field_in_files(kind.field(i), nullable) for i in range(kind.num_fields)])
     return kind
