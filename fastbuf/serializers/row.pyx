@@ -14,7 +14,7 @@ from fastbuf.serializers.row_encode cimport Writer, write_elements, write_record
 from fastbuf.serializers.row_plan cimport OP_BINARY, Node, RowPlan
 from fastbuf.serializers.serializer cimport LEAST_TAIL, Serializer
 
-from inspect import signature
+from inspect import Parameter, signature
 from types import GenericAlias
 from typing import is_typeddict
 
@@ -31,27 +31,38 @@ cdef enum:
 assert HEADER_BYTES == HEADER and KIND_ROW == ROWS
 
 
-cdef bint _is_named(object record, Py_ssize_t fields) except -1:
+cdef bint _is_named(object record, tuple names) except -1:
     if record is None or record is dict:
         return False
     if not isinstance(record, type) or not issubclass(record, tuple) or not hasattr(record, "_fields"):
         if not callable(record):
             raise SchemaError(f"records come out as a class or by a callable, not as {record!r}")
         return False
-    if len(record._fields) != fields:
-        raise SchemaError(f"{record.__qualname__} has {len(record._fields)} fields, the schema has {fields}")
+    if len(record._fields) != len(names):
+        raise SchemaError(f"{record.__qualname__} has {len(record._fields)} fields, the schema has {len(names)}")
+    if record._fields != names and set(record._fields) == set(names):
+        # Tuples are written by position: read by name, one would not come back as it was
+        raise SchemaError(f"{record.__qualname__} has the fields {', '.join(record._fields)}, the schema the same in "
+                          f"another order: {', '.join(names)}")
     return True
 
 
 def _takes_names(record, names):
-    """Whether a callable takes the fields by name alone.  SchemaError: it takes them neither by name nor in order."""
+    """Whether a callable takes the fields by name; parameters in another order than the fields do.
+
+    SchemaError: it takes them neither by name nor in order.
+    """
     try:
         found = signature(record)
     except (TypeError, ValueError):         # a builtin that does not tell
         return False
     try:
-        found.bind(*names)
-        return False
+        given = found.bind(*names).arguments
+        named = [name for name, taken in found.parameters.items() if taken.kind is Parameter.POSITIONAL_OR_KEYWORD]
+        crossed = [name for name in names if name in named and given.get(name) != name]
+        if not crossed:
+            return False
+        why = f"in order its parameter {crossed[0]!r} would be given {given.get(crossed[0])!r}"
     except TypeError as error:
         why = error
     try:
@@ -74,9 +85,9 @@ cdef class RowSerializer(Serializer):
         Put a CRC32C into each block.
     record : type or callable, optional
         Class of decoded records.  Default: tuple.  A named tuple's class; ``dict`` or a TypedDict, with the fields'
-        names as keys; or any callable that takes the fields' values in order, or only by name: a dataclass, a Struct of
-        msgspec, ``pyspark.sql.Row("id", "name")``.  Structs within a record stay tuples, and lazy rows are not
-        affected.
+        names as keys; or any callable that takes the fields' values in order, or by name (if its parameters have
+        the fields' names in another order, or by name alone): a dataclass, a Struct of msgspec,
+        ``pyspark.sql.Row("id", "name")``.  Structs within a record stay tuples, and lazy rows are not affected.
 
     Raises
     ------
@@ -104,7 +115,7 @@ cdef class RowSerializer(Serializer):
         self._plan = RowPlan(schema)
         self._bytes_per_record = PREFIX + self._plan.root.head + 16
         self._record = None if record is tuple else dict if is_typeddict(record) else record
-        self._named = _is_named(self._record, self._plan.root.count)
+        self._named = _is_named(self._record, schema.names)
         if self._record is not None and self._record is not dict and not self._named:
             self._by_name = _takes_names(self._record, schema.names)
         self._find_tail(self._plan.root)

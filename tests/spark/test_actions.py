@@ -11,6 +11,8 @@ import stages
 from conftest import in_time
 from nights import nightly
 from pyspark.errors import PythonException
+from pyspark.sql import Observation
+from pyspark.sql import functions as F
 
 import fastbuf_spark as fbs
 
@@ -62,6 +64,18 @@ def test_an_input_without_partitions_needs_no_producers(spark: Any) -> None:
             sc.setLocalProperty("spark.jobGroup.id", None)
         jobs.append(len(sc.statusTracker().getJobIdsForGroup(group)))
     assert jobs[0] == jobs[1] - 1
+
+
+@nightly(but_one="mode")
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("rows", "parts"), [(1_000, 2), (1_000, 40), (0, 2)], ids=["plain", "folded", "none"])
+def test_an_observation_of_the_input_is_told(spark: Any, mode: str, rows: int, parts: int) -> None:
+    """Of an input without partitions no job was run, and who asked for its figures waited for ever."""
+    seen, given = Observation(), Observation()
+    counted = F.count("*").alias("rows")
+    source = numbers(spark, rows, parts).observe(seen, counted)
+    assert fbs.repartition(source, 2, "k", mode=mode).observe(given, counted).count() == rows
+    assert in_time(SOON_S, lambda: (seen.get, given.get)) == ({"rows": rows}, {"rows": rows})
 
 
 def test_an_action_while_the_workers_of_the_one_before_are_about_to_go(spark: Any) -> None:

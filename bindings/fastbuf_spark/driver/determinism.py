@@ -106,6 +106,15 @@ def _has_barrier(sc: Any, node: Any) -> bool:
     return _name(node).endswith(("MapInArrow", "MapInPandas")) and bool(node.isBarrier())
 
 
+def observed(df: Any) -> bool:
+    """Whether someone waits for figures that a job over this input brings (``df.observe``)."""
+    try:
+        return any(_name(node) == "CollectMetrics" for node in _nodes(_plan(df)))
+    except Exception as error:
+        log.debug("whether the input is observed is not known: %s", error)
+        return True
+
+
 def _plan(df: Any) -> Any:
     return df._jdf.queryExecution().optimizedPlan()
 

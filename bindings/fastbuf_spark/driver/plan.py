@@ -21,7 +21,7 @@ from fastbuf_spark.driver.checks import (
     slots_of,
     spare_problem,
 )
-from fastbuf_spark.driver.determinism import in_a_barrier, order_is_fixed, unsteady
+from fastbuf_spark.driver.determinism import in_a_barrier, observed, order_is_fixed, unsteady
 from fastbuf_spark.driver.keys import Keys, plain, resolve
 from fastbuf_spark.driver.staged import Staged
 from fastbuf_spark.folding import Fold, fold, folded, partitions_of
@@ -156,7 +156,7 @@ def _pipelined(exchange: _Exchange, varies: str) -> Staged:
     def producers(spec: ExchangeSpec, epoch: int, targets: list[exchanges.Target]) -> Callable[[], Any]:
         def action() -> Any:
             partitions = partitions_of(df)
-            if partitions == 0:
+            if partitions == 0 and not observed(df):
                 return []  # Spark would plan a job for a tenth of a second, to run nothing
             how = folding(partitions, len(targets))
             marked = how is not None and codec.before is not None

@@ -213,6 +213,25 @@ def test_it_travels_with_the_serializer() -> None:
     assert rows.fingerprint == RowSerializer(SCHEMA).fingerprint
 
 
+def test_parameters_in_another_order_are_given_by_name() -> None:
+    """They were given in order: a class whose fields had been sorted anew got each other's values."""
+    schema = Schema.of(id="int64", count="int64")
+
+    @dataclasses.dataclass
+    class Sorted:
+        count: int
+        id: int
+
+    rows = RowSerializer(schema, record=Sorted)
+    assert rows.loads(rows.dumps([Sorted(count=7, id=1)])) == [Sorted(count=7, id=1)]
+    assert RowSerializer(schema, record=lambda count, id: (count, id)).loads(rows.dumps([(1, 7)])) == [(7, 1)]
+    assert RowSerializer(schema, record=lambda a, b: (a, b)).loads(rows.dumps([(1, 7)])) == [(1, 7)]
+    with pytest.raises(SchemaError, match=r"fields id, count: in order its parameter 'id' would be given 'count'"):
+        RowSerializer(schema, record=lambda a, id: (a, id))
+    with pytest.raises(SchemaError, match="Crossed has the fields count, id, the schema the same in another order"):
+        RowSerializer(schema, record=NamedTuple("Crossed", [("count", int), ("id", int)]))
+
+
 def test_what_is_refused() -> None:
     with pytest.raises(SchemaError, match="Pair has 2 fields, the schema has 3"):
         RowSerializer(SCHEMA, record=Pair)
