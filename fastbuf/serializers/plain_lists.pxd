@@ -43,14 +43,17 @@ cdef inline uint8_t wide_kind(const PlainNode *node) noexcept nogil:
 
 # Moves the next n ints of a column, or bits of floats, to every step-th place.
 cdef inline void take_numbers(PlainNode *node, int n, int64_t *to, int step) noexcept nogil:
-    cdef int32_t x
+    cdef const uint8_t *p = node.at
+    cdef int64_t x
+    cdef int32_t x32
     cdef int i
     if node.kind == KIND_INT32:
-        for i in range(n):
-            memcpy(&x, node.at + 4 * i, 4)
-            to[i * step] = x
         node.at += 4 * n
-    else:
         for i in range(n):
-            memcpy(&to[i * step], node.at + 8 * i, 8)
+            memcpy(&x32, p + 4 * i, 4)
+            to[i * step] = x32
+    else:
         node.at += 8 * n
+        for i in range(n):
+            memcpy(&x, p + 8 * i, 8)
+            to[i * step] = x
