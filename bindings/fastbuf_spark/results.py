@@ -16,16 +16,30 @@ if TYPE_CHECKING:
 
 
 class Checked:
-    """A function over record batches, whose results are checked to be record batches."""
+    """A function over record batches, whose results are checked to be record batches.
 
-    def __init__(self, func: BatchFunction) -> None:
+    Parameters
+    ----------
+    columns
+        Names of the columns that each must have at least: Spark, which takes them by position, fails with an index.
+    """
+
+    def __init__(self, func: BatchFunction, columns: list[str] | None = None) -> None:
         self.func = func
+        self.columns = columns or []
         self.__name__ = getattr(func, "__name__", type(func).__name__)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        return each(self.func, self.func(batches), pa.RecordBatch)
+        return self._whole(each(self.func, self.func(batches), pa.RecordBatch))
+
+    def _whole(self, made: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in made:
+            if batch.num_columns < len(self.columns) and batch.num_rows:
+                given = batch.schema.names
+                raise SchemaMismatch(f"{about(self.func)} gave columns {given}; its schema has {self.columns}")
+            yield batch
 
 
 def each(func: Callable[..., Any], made: Any, kind: type | tuple[type, ...], several: Any = Iterable) -> Iterator[Any]:

@@ -52,8 +52,11 @@ cdef inline void take_numbers(PlainNode *node, int n, int64_t *to, int step) noe
         for i in range(n):
             memcpy(&x32, p + 4 * i, 4)
             to[i * step] = x32
-    else:
-        node.at += 8 * n
-        for i in range(n):
-            memcpy(&x, p + 8 * i, 8)
-            to[i * step] = x
+        return
+    node.at += 8 * n
+    if step == 1:
+        memcpy(to, p, 8 * n)
+        return
+    for i in range(n):
+        memcpy(&x, p + 8 * i, 8)
+        to[i * step] = x

@@ -95,7 +95,8 @@ def map_in_arrow(
     result_schema = struct_type(schema)
     shipped = None if before_schema is None else struct_type(before_schema)
     df, before, shipped, known = entered(df, before, shipped)
-    return shuffle(df, Checked(func), result_schema, keys, num_partitions, before, shipped, mode, conf, **known)
+    checked = Checked(func, result_schema.names)
+    return shuffle(df, checked, result_schema, keys, num_partitions, before, shipped, mode, conf, **known)
 
 
 def repartition(

@@ -55,6 +55,13 @@ def test_what_is_no_iterator_of_batches(made: Any, said: str) -> None:
             break  # it is used up
 
 
+def test_a_batch_with_too_few_columns() -> None:
+    func = gives([BATCH])
+    with pytest.raises(SchemaMismatch) as error:
+        list(Checked(func, ["k", "n"])(iter([])))
+    assert str(error.value) == f"{about(func)} gave columns ['k']; its schema has ['k', 'n']"
+
+
 def test_batches_in_a_list_and_without_rows_are_fine() -> None:
     empty = pa.record_batch({"z": pa.array([], pa.string())})
     assert list(Link(gives([BATCH, empty]), SCHEMA)(iter([]))) == [BATCH]
