@@ -37,7 +37,8 @@ class KeySamples:
         self._counts: dict[int, float] = {}  # records, by hash; another thread copies them
         self._found: dict[int, tuple[int, str]] = {}  # the partition and the text of each
         self._records = 0.0
-        # Groups often come one of each partition in turn, and the one after a group that had to wait would be looked at
+        # Groups often come one of each partition in turn.  Without a random skip the sample due after a wait would
+        # always be of the partition that follows the slow one
         self._spread = min(partitions, MOST_SPREAD)
         self._skip = 0
         self._due = time.monotonic()

@@ -25,7 +25,8 @@ cdef int texts_room(Texts *texts, int64_t more) except -1
 cdef int64_t texts_put(Texts *texts, const uint8_t *p, int64_t n) noexcept nogil     # after texts_room
 # realloc that raises MemoryError instead of returning NULL
 cdef void *resized(void *p, int64_t size) except NULL
-# So many values as pack_plain packs them; nodes have their kinds and items.  which: NULL for all in turn.
+# The bytes that pack_plain would make of `count` values.  The nodes have the values' kinds and numbers of items;
+# `which` chooses values, NULL: the first ones.
 cdef bytes pack_columns(PlainNode *nodes, const Column *columns, int n, const uint32_t *which, const uint8_t *texts,
                         int64_t count)
 
