@@ -191,7 +191,8 @@ class Producer:
             except BaseException as error:
                 # Tell the driver first: it reports the cause to all participants before they see a broken channel
                 own = error is given.error and control.verdict(0.0) is None
-                if own or not isinstance(error, ExchangeError | StallTimeout | InputLost):
+                of_a_channel = isinstance(error, ExchangeError | StallTimeout) and not own
+                if not (of_a_channel or isinstance(error, InputLost)):
                     control.abort(words(error), op="failed")
                 writer.abort(f"producer {partition} failed: {text_of(type(error), error)}")
                 raise
