@@ -6,7 +6,7 @@ import contextlib
 import math
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 PREFIX = "spark.fastbuf."
 MAX_RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+WORKER_MEMORY = "spark.python.worker.memory"  #: memory for rows and tables of PySpark's own aggregations
 _SIZE = re.compile(r"(?i)^\s*(\d+)\s*(b|k|kb|kib|m|mb|mib|g|gb|gib)?\s*$")
 _SECONDS = re.compile(r"(?i)^\s*(-?\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?\s*$")
 #: Field, least and greatest value of the whole numbers.
@@ -58,9 +59,10 @@ class ShuffleConf:
     ----------
     memory_bytes
         Most bytes of segments of one task; in blocking mode, of the map side's staging buffers, which are of 2 KiB for
-        each partition at least.  A task of ``group_by``
-        uses the same amount again for rows, including the copy made for sorting, before it spills; a task of
-        ``reduce_by_key``, ``group_by_key`` and similar functions uses it for keys and values.
+        each partition at least.  A task of ``group_by`` uses the same amount again for rows, including the copy made
+        for sorting, before it spills, and one of ``reduce_by_key``, ``group_by_key`` and similar functions for keys and
+        values; if it is not given, these use as much as PySpark's own aggregations, ``spark.python.worker.memory``
+        (512 MiB).
     segment_size
         Bytes of one segment.
     exclusive, floating
@@ -187,6 +189,12 @@ class ShuffleConf:
     def most_rows(self) -> int | None:
         """What no batch may exceed, if ``batch_rows`` was given; else that is where a batch ends soon."""
         return None if isinstance(self.batch_rows, Unset) else self.batch_rows
+
+    def held_bytes(self, setting: Callable[[str, str], str]) -> int:
+        """Memory for the rows, keys and values that a task holds: ``memory_bytes`` if given, else that of PySpark's own
+        aggregations; ``setting`` gets the name of a setting of Spark and its default.
+        """
+        return self.memory_bytes if self.memory_was_set else parse_bytes(WORKER_MEMORY, setting(WORKER_MEMORY, "512m"))
 
     @property
     def segments(self) -> int:

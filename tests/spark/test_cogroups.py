@@ -129,7 +129,7 @@ def test_pieces_of_less_memory(spark: Any) -> None:
     assert same(a.cogroup(b).apply_in_arrow(sizes, SEEN), theirs) == 9
     one = fbs.group_by(many.selectExpr("1 as k", "w"), "k", num_partitions=2, mode="blocking", conf=conf)
     said = failure(one.cogroup(one).apply_in_arrow(sizes, SEEN).collect)
-    for words in ("ResourceError", "k='1' has", "more than memory_bytes (2097152)"):
+    for words in ("ResourceError", "k='1' has", "more than a task may hold (2097152)"):
         assert words in said
 
 

@@ -32,7 +32,7 @@ def test_peak_memory_of_a_worker_with_groups_longer_than_its_memory(tmp_path: Pa
     found = json.loads(done.stdout.splitlines()[-1])
     print(found)
     refused = found.pop("refused")
-    for part in ("ResourceError", "k='7'", f"more than memory_bytes ({memory})", "Iterator[pyarrow.RecordBatch]"):
+    for part in ("ResourceError", "k='7'", f"more than a task may hold ({memory})", "Iterator[pyarrow.RecordBatch]"):
         assert part in refused
     for mode in ("pipelined", "blocking"):
         ours = found[mode]

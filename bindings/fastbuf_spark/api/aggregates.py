@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from fastbuf.errors import ConfigError, SchemaError
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver.keys import resolve
+from fastbuf_spark.driver.plan import limits_of
 from fastbuf_spark.worker.aggregates import PARTS, FirstStage, LastStage, Plan
 from fastbuf_spark.worker.chains import Link
-from fastbuf_spark.worker.groups import Limits
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,7 +43,7 @@ def aggregated(grouped: Grouped, aggregates: Iterable[tuple[str, str]]) -> DataF
         before = Link(before, grouped._arrow(schema))
     plan = Plan(len(grouped._keys), tuple(function for _, function in pairs))
     conf = ShuffleConf.of(df.sparkSession, grouped._conf)
-    limits = Limits(conf.memory_bytes, conf.spill_directory, conf.batch_rows, conf.batch_bytes)
+    limits = limits_of(df.sparkSession, conf)
     names = [*(field.name for field in types[: plan.keys]), *map("_".join, pairs)]
     sent, made = _schemas(plan, grouped._arrow(StructType(types)), names)
     shipped, result = _spark(sent, types[: plan.keys]), _spark(made, types[: plan.keys])

@@ -13,10 +13,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ConfigError
-from fastbuf_spark.api.functions import argument_count, by_name, limits_of, no_converters, nullable
+from fastbuf_spark.api.functions import argument_count, by_name, no_converters, nullable
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver.keys import Keys, as_keys, resolve
-from fastbuf_spark.driver.plan import shuffle
+from fastbuf_spark.driver.plan import limits_of, shuffle
 from fastbuf_spark.schema import struct_type
 from fastbuf_spark.shipping import named
 from fastbuf_spark.worker.cogroups import ArrowPairVerb, PandasPairVerb, Place
@@ -120,7 +120,7 @@ class Cogrouped:
         stage = GroupStage(
             verb(found.order[0], places),
             Layout(found.codec.schema, found.codec.keys, found.order, left.key_names),
-            limits_of(conf),
+            limits_of(frame.sparkSession, conf),
             getattr(func, "__name__", type(func).__name__),
         )
         return self._make(frame, stage, result, keys, left._num_partitions, before, shipped, left._mode, conf, found)

@@ -8,10 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ConfigError
-from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver.checks import check_function
 from fastbuf_spark.schema import large_types, session_zone
-from fastbuf_spark.worker.groups import Limits
 from fastbuf_spark.worker.pandas_verbs import PandasRules
 
 if TYPE_CHECKING:
@@ -66,10 +64,6 @@ def nullable(shown: pa.Schema) -> pa.Schema:
     import pyarrow as pa
 
     return pa.schema([field.with_nullable(True) for field in shown])
-
-
-def limits_of(conf: ShuffleConf) -> Limits:
-    return Limits(conf.memory_bytes, conf.spill_directory, conf.batch_rows, conf.batch_bytes)
 
 
 def takes_iterators(func: Callable[..., Any], infer: Callable[[Any], int | None], streams: int) -> bool:

@@ -12,7 +12,6 @@ from fastbuf_spark.api.cogroups import Cogrouped, cogrouped
 from fastbuf_spark.api.functions import (
     argument_count,
     by_name,
-    limits_of,
     no_converters,
     nullable,
     pandas_rules,
@@ -21,7 +20,7 @@ from fastbuf_spark.api.functions import (
 )
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver.keys import Keys, resolve
-from fastbuf_spark.driver.plan import shuffle
+from fastbuf_spark.driver.plan import limits_of, shuffle
 from fastbuf_spark.schema import arrow_schema, large_types, session_zone, struct_type
 from fastbuf_spark.shipping import named
 from fastbuf_spark.worker.groups import GroupStage, Layout, Verb
@@ -68,8 +67,8 @@ class Grouped:
         -------
         DataFrame
             Lazy.  Within a partition groups come in the order of their keys.  A task fails with SchemaMismatch if
-            ``func`` returns other columns, and with ResourceError if a group needs more than ``memory_bytes`` and
-            ``func`` takes tables.
+            ``func`` returns other columns, and with ResourceError if a group needs more memory than a task has for rows
+            and ``func`` takes tables.
         """
         from pyspark.sql.pandas.typehints import infer_group_arrow_eval_type_from_func
         from pyspark.util import PythonEvalType
@@ -216,7 +215,7 @@ class Grouped:
         found = dataclasses.replace(found, codec=dataclasses.replace(codec, whole=True))
         conf = ShuffleConf.of(self._df.sparkSession, self._conf)
         name = getattr(func, "__name__", type(func).__name__)
-        stage = GroupStage(verb, layout, limits_of(conf), name)
+        stage = GroupStage(verb, layout, limits_of(self._df.sparkSession, conf), name)
         return self._make(
             self._df,
             stage,

@@ -186,7 +186,8 @@ class Pipeline:
 
         Notes
         -----
-        Rows that do not fit into ``memory_bytes`` of a task are sorted in nameless files.
+        Rows that do not fit into a task's memory (``memory_bytes`` if given, else ``spark.python.worker.memory``) are
+        sorted in nameless files.
         """
         try:
             number = operator.index(seed)

@@ -20,7 +20,7 @@ from pyspark.serializers import (
 
 from fastbuf.errors import ConfigError, PreflightError
 from fastbuf_spark.codec import RecordCodec, own_partition_func
-from fastbuf_spark.conf import ShuffleConf, parse_bytes
+from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver import exchanges, upstream
 from fastbuf_spark.driver.checks import (
     check_conf,
@@ -43,8 +43,6 @@ from fastbuf_spark.worker.pairs import Combine, InPlace
 from fastbuf_spark.worker.producer import Producer
 
 log = logging.getLogger("fastbuf_spark")
-
-WORKER_MEMORY = "spark.python.worker.memory"  #: memory for the tables of PySpark's own aggregations
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,8 +95,7 @@ class PairShuffle:
             check_function("partition_func", partition_func, "takes a key and returns a number")
         sc = sides[0].context
         found = conf or ShuffleConf.from_context(sc)
-        worker = parse_bytes(WORKER_MEMORY, sc.getConf().get(WORKER_MEMORY, "512m"))
-        table = found.memory_bytes if found.memory_was_set else worker
+        table = found.held_bytes(sc.getConf().get)
         return cls(name, sides, num_partitions, partition_func, mode, found, table)
 
     def run(

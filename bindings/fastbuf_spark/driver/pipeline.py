@@ -12,7 +12,7 @@ from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver.checks import is_connect, ports_of, remedy, slots_of, slots_to_come, tasks_of_executor
 from fastbuf_spark.driver.determinism import in_a_barrier
 from fastbuf_spark.driver.keys import plain
-from fastbuf_spark.driver.plan import staged
+from fastbuf_spark.driver.plan import limits_of, staged
 from fastbuf_spark.driver.sources import Source, counted
 from fastbuf_spark.driver.staged import Renamed, Staged
 from fastbuf_spark.driver.upstream import held_by_frame
@@ -166,8 +166,7 @@ class Plan:
 
     def limits(self) -> Limits:
         """The limits of a task that sorts its rows."""
-        conf = self.conf
-        return Limits(conf.memory_bytes, conf.spill_directory, conf.batch_rows, conf.batch_bytes)
+        return limits_of(self.spark, self.conf)
 
     def linked(self, name: str) -> None:
         """Record a function of the last stage."""
@@ -212,7 +211,7 @@ def _halved(conf: ShuffleConf) -> ShuffleConf:
     least = LEAST_SEGMENTS * conf.segment_size
     if conf.memory_bytes < 2 * least:
         return conf
-    return dataclasses.replace(conf, memory_bytes=conf.memory_bytes // 2)
+    return dataclasses.replace(conf, memory_bytes=type(conf.memory_bytes)(conf.memory_bytes // 2))  # Unset stays so
 
 
 def build(

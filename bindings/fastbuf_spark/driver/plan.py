@@ -31,6 +31,7 @@ from fastbuf_spark.spec import ExchangeSpec
 from fastbuf_spark.worker.blocks import PID, SHIPPED, MapSide, ReduceSide
 from fastbuf_spark.worker.chains import Called, Chain
 from fastbuf_spark.worker.consumer import Consumer
+from fastbuf_spark.worker.groups import Limits
 from fastbuf_spark.worker.producer import RESULT, Producer
 
 if TYPE_CHECKING:
@@ -220,6 +221,11 @@ def _by_spark(
     frame = plain(moved)
     second = func if frame is moved else renaming(func, moved.schema.names)
     return dataclasses.replace(made, frame=frame, schema=result_schema, head=Called(Chain((second,))), name="func")
+
+
+def limits_of(spark: Any, conf: ShuffleConf) -> Limits:
+    """The limits of a task that sorts its rows."""
+    return Limits(conf.held_bytes(spark.conf.get), conf.spill_directory, conf.batch_rows, conf.batch_bytes)
 
 
 def identity(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -131,8 +131,8 @@ class Group:
         if used > limit:
             words = ", ".join(f"{name}={str(value.as_py())!r:.80}" for name, value in named)
             raise ResourceError(
-                f"the group of {words} has {used} bytes, more than memory_bytes ({limit}), so it cannot be passed to a "
-                f"function as a whole. {remedy}, or raise spark.fastbuf.memoryBytes"
+                f"the group of {words} has {used} bytes, more than a task may hold ({limit}), so it cannot be passed "
+                f"to a function as a whole. {remedy}, or raise spark.fastbuf.memoryBytes"
             )
         return pa.concat_tables(parts)
 

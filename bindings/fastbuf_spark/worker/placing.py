@@ -19,16 +19,20 @@ def placed(batches: list[pa.RecordBatch], places: np.ndarray) -> pa.RecordBatch:
 
     Parameters
     ----------
+    batches
+        The list is emptied, and each column is dropped once it is copied.
     places
         For each row of all batches in turn, its number in the result: uint32, a permutation.
     """
     import pyarrow as pa
 
     schema = batches[0].schema
+    columns = [[batch.column(i) for batch in batches] for i in reversed(range(len(schema)))]
+    batches.clear()
     made: list[pa.Array] = []
     order: pa.Array | None = None  # for columns that are left to Arrow
-    for i, field in enumerate(schema):
-        parts = [batch.column(i) for batch in batches]
+    for field in schema:
+        parts = columns.pop()
         if pa.types.is_boolean(field.type):
             made.append(_bits(parts, places))
         elif _width(field.type) in WIDTHS:
@@ -40,6 +44,25 @@ def placed(batches: list[pa.RecordBatch], places: np.ndarray) -> pa.RecordBatch:
             made.append(pa.concat_arrays(parts).take(order))
         del parts
     return pa.RecordBatch.from_arrays(made, schema=schema)
+
+
+def copied(batch: pa.RecordBatch) -> tuple[int, int]:
+    """Bytes of a batch, and the most bytes that :func:`placed` makes of it before it drops something.
+
+    A column that is left to Arrow is copied twice; and the columns of a batch that was read as a whole share memory, so
+    that none of it is free before the last one is copied.
+    """
+    from pyarrow import types
+
+    used, most = 0, 0
+    for column in batch.columns:
+        kind = column.type
+        plain = types.is_boolean(kind) or _width(kind) in WIDTHS or types.is_string(kind) or types.is_binary(kind)
+        mine = column.nbytes
+        used += mine
+        most = max(most, mine if plain else 2 * mine)
+    shared = any(part is not None and part.parent is not None for column in batch.columns for part in column.buffers())
+    return used, max(most, used) if shared else most
 
 
 def _width(kind: pa.DataType) -> int:

@@ -11,9 +11,10 @@ from array import array
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from fastbuf_spark.worker.memory import addresses_left
 from fastbuf_spark.worker.nameless import NamelessFile
 from fastbuf_spark.worker.order import codes_by, placing
-from fastbuf_spark.worker.placing import placed
+from fastbuf_spark.worker.placing import copied, placed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,7 +26,7 @@ PIECES = 8 * FAN_IN
 LEAST_PIECE = 4 << 10
 MOST_HELD = 1 << 30  #: most bytes of a run: it is sorted as one array, and offsets of strings have 32 bits
 SLACK = 0.75  #: usable share of the memory: allocators keep more than they are asked for
-ROW_BYTES = 32  #: codes and positions of a row while it is sorted
+ROW_BYTES, PLACE_BYTES = 32, 8  #: codes and positions of a row while their order is found, and when it is known
 
 
 def in_order(
@@ -38,23 +39,28 @@ def in_order(
     by
         Positions of columns; ``~i``: column ``i`` descending.
     memory_bytes
-        Memory for rows, including copies made by the sort.
+        Memory for rows, including copies made by the sort; at most a quarter of the addresses that this process has
+        left.
     directory
         Directory of the nameless files; empty: where Spark's Python workers spill.
     """
+    left = addresses_left()
+    if left is not None:
+        memory_bytes = min(memory_bytes, left // 4)
     with contextlib.ExitStack() as files:
         spilled = Spill(by, memory_bytes, directory)
         files.callback(spilled.close)
         held: list[pa.RecordBatch] = []
-        used = rows = 0
+        used = copies = rows = 0
         for batch in source:
             held.append(batch)
-            used += batch.nbytes
-            rows += batch.num_rows
-            # The sort needs the rows twice
-            if 2 * used + ROW_BYTES * rows > SLACK * memory_bytes or used > MOST_HELD:
+            mine = copied(batch)
+            used, copies, rows = used + mine[0], copies + mine[1], rows + batch.num_rows
+            # First the order is found, then one column after the other is copied
+            more = max(ROW_BYTES * rows, PLACE_BYTES * rows + copies)
+            if used + more > SLACK * memory_bytes or used > MOST_HELD:
                 spilled.add(_sorted(held, by))
-                used = rows = 0
+                used = copies = rows = 0
         if not spilled:
             if held:
                 yield _sorted(held, by)

@@ -14,6 +14,7 @@ import pytest
 
 from fastbuf.errors import ConfigError
 from fastbuf_spark.conf import MAX_RECORDS, ShuffleConf
+from fastbuf_spark.driver.pipeline import _halved
 
 
 def test_defaults_are_those_of_the_core() -> None:
@@ -40,8 +41,12 @@ def test_settings_of_spark_are_read_with_their_units() -> None:
 
 
 def test_it_is_known_whether_the_memory_was_set() -> None:
-    """Functions of pairs have another default."""
+    """For rows, keys and values that a task holds there is another default."""
     unset = ShuffleConf(checksum=True)
+    assert unset.held_bytes(lambda name, default: default) == 512 << 20
+    assert unset.held_bytes({"spark.python.worker.memory": "1g"}.get) == 1 << 30
+    assert _halved(unset).held_bytes(lambda name, default: default) == 512 << 20
+    assert ShuffleConf(memory_bytes="1m").held_bytes(lambda name, default: default) == 1 << 20
     assert not unset.memory_was_set
     assert not dataclasses.replace(unset, exclusive=3).memory_was_set
     assert not pickle.loads(pickle.dumps(unset)).memory_was_set

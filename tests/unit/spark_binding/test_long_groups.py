@@ -35,7 +35,12 @@ def test_one_side_is_told_of_iterators() -> None:
     with pytest.raises(ResourceError) as found:
         list(stage(rows()))
     words = str(found.value)
-    for part in ("k='7'", f"memory_bytes ({MEMORY})", "Iterator[pyarrow.RecordBatch]", "spark.fastbuf.memoryBytes"):
+    for part in (
+        "k='7'",
+        f"a task may hold ({MEMORY})",
+        "Iterator[pyarrow.RecordBatch]",
+        "spark.fastbuf.memoryBytes",
+    ):
         assert part in words
     assert int(words.split(" bytes")[0].rsplit(" ", 1)[1]) > MEMORY
 
@@ -48,6 +53,6 @@ def test_two_sides_have_no_iterators_to_be_told_of() -> None:
     with pytest.raises(ResourceError) as found:
         list(stage(rows(side=[False] * 1000)))
     words = str(found.value)
-    for part in ("k='7'", f"memory_bytes ({MEMORY})", "Both sides of a key", "spark.fastbuf.memoryBytes"):
+    for part in ("k='7'", f"a task may hold ({MEMORY})", "Both sides of a key", "spark.fastbuf.memoryBytes"):
         assert part in words
     assert "Iterator[" not in words

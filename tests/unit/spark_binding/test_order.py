@@ -287,7 +287,7 @@ def test_a_group_that_a_table_cannot_hold_is_named() -> None:
     groups = iter(grouped(20 << 10, 6000, 1, budget=40 << 10))
     with pytest.raises(ResourceError) as caught:
         next(groups).table()
-    for part in ("k='key-0'", "bytes, more than memory_bytes (40960)", "Iterator[pyarrow.RecordBatch]"):
+    for part in ("k='key-0'", "bytes, more than a task may hold (40960)", "Iterator[pyarrow.RecordBatch]"):
         assert part in str(caught.value)
 
 
