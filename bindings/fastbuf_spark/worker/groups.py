@@ -107,7 +107,7 @@ class Group:
         Raises
         ------
         ResourceError
-            It needs more than the memory of the task.
+            It needs more than the memory of the task, or than the addresses that this process may have.
         """
         first = self.shown.slice(self.start, self.stop - self.start)
         if not self.is_open:
@@ -122,17 +122,23 @@ class Group:
         named = zip(self._groups.layout.names, self.key(), strict=True)
         parts = [first, second]
         used = first.nbytes + second.nbytes
-        for part in more:
-            used += part.nbytes
-            if used > limit:
-                parts.clear()
-            else:
-                parts.append(part)
-        if used > limit:
-            words = ", ".join(f"{name}={str(value.as_py())!r:.80}" for name, value in named)
+        try:
+            for part in more:
+                used += part.nbytes
+                if used > limit:
+                    parts.clear()
+                else:
+                    parts.append(part)
+        except MemoryError as error:
+            parts.clear()
             raise ResourceError(
-                f"the group of {words} has {used} bytes, more than a task may hold ({limit}), so it cannot be passed "
-                f"to a function as a whole. {remedy}, or raise spark.fastbuf.memoryBytes"
+                f"the group of {_words(named)} does not fit into the memory of this process, which could hold {used} "
+                f"bytes of it. {remedy}, or raise spark.executor.pyspark.memory"
+            ) from error
+        if used > limit:
+            raise ResourceError(
+                f"the group of {_words(named)} has {used} bytes, more than a task may hold ({limit}), so it cannot be "
+                f"passed to a function as a whole. {remedy}, or raise spark.fastbuf.memoryBytes"
             )
         return pa.concat_tables(parts)
 
@@ -149,6 +155,10 @@ class Group:
 
     def _cut(self, part: pa.Table) -> Iterator[pa.RecordBatch]:
         return iter(part.to_batches(max_chunksize=self._groups.limits.batch_rows))
+
+
+def _words(named: Iterable[tuple[str, pa.Scalar]]) -> str:
+    return ", ".join(f"{name}={str(value.as_py())!r:.80}" for name, value in named)
 
 
 class Groups:

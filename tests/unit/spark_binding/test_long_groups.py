@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -56,3 +58,42 @@ def test_two_sides_have_no_iterators_to_be_told_of() -> None:
     for part in ("k='7'", f"a task may hold ({MEMORY})", "Both sides of a key", "spark.fastbuf.memoryBytes"):
         assert part in words
     assert "Iterator[" not in words
+
+
+LIMITED = """
+import resource, sys
+import numpy as np, pyarrow as pa
+from pathlib import Path
+from fastbuf.errors import ResourceError
+from fastbuf_spark.worker.groups import GroupStage, Layout, Limits
+from fastbuf_spark.worker.memory import one_heap_for_all_threads
+from fastbuf_spark.worker.verbs import ArrowVerb
+
+one_heap_for_all_threads()
+mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (mapped + (256 << 20),) * 2)
+zeros = np.zeros(1 << 16, np.int64)
+wide = pa.record_batch({"k": zeros, **{f"v{i}": zeros for i in range(7)}})  # 4 MiB
+result = pa.schema([("n", pa.int64())])
+verb = ArrowVerb(lambda table: pa.table({"n": [table.num_rows]}), False, False, result, True)
+stage = GroupStage(verb, Layout(wide.schema, (0,), (), ("k",)), Limits(512 << 20, "", 10_000, 64 << 10), "f")
+try:
+    print("rows", sum(made["n"][0].as_py() for made in stage(wide for _ in range(int(sys.argv[1])))))
+except ResourceError as error:
+    print(error)
+"""
+
+
+def limited(batches: int) -> str:
+    """What becomes of a group of so many times 4 MiB in a process that may map 256 MiB more."""
+    done = subprocess.run([sys.executable, "-c", LIMITED, str(batches)], capture_output=True, text=True, timeout=120)
+    assert not done.returncode, done.stderr[-2000:]
+    return done.stdout
+
+
+def test_under_a_limit_of_addresses_it_is_told_by_the_setting() -> None:
+    words = limited(100)
+    assert words.startswith("the group of k='0' does not fit into the memory of this process")
+    assert "Iterator[pyarrow.RecordBatch]" in words
+    assert "or raise spark.executor.pyspark.memory" in words
+    assert limited(10).split() == ["rows", str(10 << 16)]
