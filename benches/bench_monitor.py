@@ -4,7 +4,8 @@ In turn, in pairs whose order changes, many and short.  Told: the pairs' ratios 
 interval, of the wall clock and of CPU seconds to the kernel's account (process clocks, in nanoseconds).  Of the main
 job, the CPU seconds of all its processes, the JVM among them; of the Python processes alone, where the monitor runs;
 and of the tasks alone: each task's process clock, all of its threads, while it has rows.  Of both jobs also what the
-monitor's own threads used, which scatters least.
+monitor's own threads used, which scatters least.  On several cores the two threads of the exchange meet at the GIL at
+other places in each run; bound to one core (``taskset -c 0``) its pairs differ a third as much.
 """
 
 from __future__ import annotations
