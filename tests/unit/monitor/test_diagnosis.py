@@ -88,6 +88,12 @@ def test_the_key_that_most_rows_have_is_told_by_its_hash_and_by_its_value_where_
     assert "others; key 'LAX' has 61% of the rows (2,000 rows, the median of the others has 100)" in found.sentence
 
 
+def test_a_key_has_no_more_rows_than_its_consumer_got_whatever_a_sample_says() -> None:
+    consumers = [task(0, rows=100, user=0.5, input=9.5), task(1, rows=1900, user=9.8)]
+    found = diagnose("e", [source(0, {1: 8.0}, hot_keys={"1:77": 1.0}, key_values={"77": "'LAX'"})], consumers)
+    assert "key 'LAX' has 95% of the rows" in found.sentence
+
+
 def test_many_rows_that_cost_more_each_are_slowness() -> None:
     consumers = [task(0, rows=1000, user=0.1, input=9.9), task(1, rows=2500, user=9.8), task(2, user=0.1, input=9.9)]
     assert one(diagnose("e", [source(0, {1: 8.0})], consumers)).cause == "user_function"
