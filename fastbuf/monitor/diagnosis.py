@@ -359,7 +359,7 @@ class _Look:
         if hottest is None:
             return {}, None
         value = next((p.key_values[hottest] for p in self.producers if hottest in p.key_values), None)
-        # By a sample: but it has no more rows than this consumer got
+        # Estimated from a sample, so it may be too large: bounded by the share of rows that this consumer got
         share = min(shares[hottest], task.rows / (sum(each.rows for each in self.consumers) or 1))
         return {share_of(f"{HASH}{hottest}" if value is None else f"key {value}"): share}, value
 

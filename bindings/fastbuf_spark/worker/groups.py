@@ -158,6 +158,7 @@ class Group:
 
 
 def _words(named: Iterable[tuple[str, pa.Scalar]]) -> str:
+    """A key as text, for messages."""
     return ", ".join(f"{name}={str(value.as_py())!r:.80}" for name, value in named)
 
 
