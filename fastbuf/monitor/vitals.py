@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 import os
 import random
 import re
@@ -138,8 +139,16 @@ def _throttled_s(file: _File) -> float | None:
     return int(words[0]) / 1e6 if words else None
 
 
+def _comm(process: Path) -> str:
+    """The name of a process or thread, with its end of line; empty: it has ended."""
+    try:
+        return (process / "comm").read_text()
+    except OSError:
+        return ""
+
+
 @functools.cache
-def _collectors() -> tuple[str, ...]:
+def _collectors(proc: str = "/proc") -> tuple[str, ...]:
     """CPU time files of the garbage collector threads of the JVM that started this process; empty: there is no JVM.
 
     One thread is enough: the first thread of G1 and of the parallel collector takes part in every collection, and the
@@ -148,16 +157,13 @@ def _collectors() -> tuple[str, ...]:
     pid = os.getpid()
     try:
         for _ in range(4):  # the worker, Spark's daemon, the JVM
-            if Path(f"/proc/{pid}/comm").read_text() == "java\n":
-                found = []
-                for thread in sorted(os.listdir(f"/proc/{pid}/task"), key=int):  # they were started first
-                    with open(f"/proc/{pid}/task/{thread}/comm") as file:
-                        if file.read() in COLLECTORS:
-                            found.append(f"/proc/{pid}/task/{thread}/schedstat")
-                    if len(found) == len(COLLECTORS):
-                        break
-                return tuple(found)
-            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+            if _comm(Path(f"{proc}/{pid}")) == "java\n":
+                tasks = Path(f"{proc}/{pid}/task")
+                # The kernel lists threads as they were started, collectors among the first.  Numbers may begin anew
+                threads = map(tasks.joinpath, os.listdir(tasks))
+                found = (thread / "schedstat" for thread in threads if _comm(thread) in COLLECTORS)
+                return tuple(map(str, itertools.islice(found, len(COLLECTORS))))
+            pid = int(Path(f"{proc}/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except (OSError, ValueError, IndexError):
         pass
     return ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from pathlib import Path
@@ -25,6 +26,23 @@ def test_a_collector_that_waits_for_a_cpu_holds_up_the_jvm_all_the_same(
         assert found.figures()["jvm_gc_s"] == 2.0
     finally:
         found.close()
+
+
+def test_a_thread_of_the_jvm_that_ends_meanwhile_hides_no_collector(tmp_path: Path) -> None:
+    """Its name cannot be read any more: then no thread was a collector, for as long as the worker lived."""
+    names = {os.getpid(): "python\n", 20: "python\n", 10: "java\n"}
+    parents = {os.getpid(): 20, 20: 10}
+    threads = {10: "java\n", 11: None, 12: "VM Thread\n", 13: "GC Thread#0\n", 14: "GC Thread#1\n"}
+    for pid, name in names.items():
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "comm").write_text(name)
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} (a (b) c) S {parents.get(pid, 1)} 0")
+    for thread, thread_name in threads.items():
+        (tmp_path / "10" / "task" / str(thread)).mkdir(parents=True)
+        if thread_name is not None:
+            (tmp_path / "10" / "task" / str(thread) / "comm").write_text(thread_name)
+    found = sorted(vitals._collectors(str(tmp_path)))
+    assert found == [str(tmp_path / "10" / "task" / thread / "schedstat") for thread in ("12", "13")]
 
 
 def test_what_started_sparks_daemon_is_no_code_of_a_task() -> None:
