@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fastbuf.errors import PreflightError
-from fastbuf_spark.conf import ShuffleConf
+from fastbuf_spark.conf import WORKER_MEMORY, ShuffleConf
 from fastbuf_spark.driver.checks import is_connect, ports_of, remedy, slots_of, slots_to_come, tasks_of_executor
 from fastbuf_spark.driver.determinism import in_a_barrier
 from fastbuf_spark.driver.keys import plain
@@ -66,6 +66,7 @@ class Plan:
         self.held = 0
         self.beside = 0  # slots of another input that is read at the same time
         self.partitions = 0
+        self.holds_rows = False  # whether a task sorts rows, in memory as far as they fit
         self.given = conf
         self.conf = _halved(conf) if exchanges > 1 else conf
         self.slots = None if is_connect(spark) else slots_of(spark.sparkContext)
@@ -162,10 +163,12 @@ class Plan:
 
     def make(self, at: Staged) -> Callable[..., Staged]:
         """The function that group verbs call instead of ``shuffle``."""
+        self.holds_rows = True
         return partial(staged, in_order=at.in_order, choose=self.choose)
 
     def limits(self) -> Limits:
         """The limits of a task that sorts its rows."""
+        self.holds_rows = True
         return limits_of(self.spark, self.conf)
 
     def linked(self, name: str) -> None:
@@ -198,12 +201,17 @@ class Plan:
         if self.conf is not self.given:
             divided = f": half of memory_bytes ({self.given.memory_bytes >> 20} MiB), for a task may be in two"
         words = f"memory  {mib:g} MiB of segments for a task and an exchange{divided}"
-        if is_connect(self.spark):
-            return words
-        tasks = tasks_of_executor(self.spark.sparkContext, self.slots)
+        tasks = None if is_connect(self.spark) else tasks_of_executor(self.spark.sparkContext, self.slots)
         if tasks is not None:
             words += f"; {self.given.memory_bytes * tasks / (1 << 20):g} MiB in {tasks} tasks of one executor"
-        return f"{words}, besides what functions and groups hold\nports   {ports_of(self.given)}"
+        lines = [f"{words}, besides what functions hold"]
+        if self.holds_rows:
+            rows = limits_of(self.spark, self.conf).memory_bytes / (1 << 20)
+            setting = "memory_bytes" if self.given.memory_was_set else WORKER_MEMORY
+            words = f"rows    {rows:g} MiB for a task that sorts them, as groups do ({setting})"
+            words += "" if tasks is None else f", {rows * tasks:g} MiB in {tasks} tasks"
+            lines.append(f"{words}; what is more is spilled to files")
+        return "\n".join(lines if is_connect(self.spark) else [*lines, f"ports   {ports_of(self.given)}"])
 
 
 def _halved(conf: ShuffleConf) -> ShuffleConf:
