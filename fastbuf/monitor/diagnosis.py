@@ -426,7 +426,8 @@ def _root(
 ) -> Root:
     """A root; its confidence comes from its share, the rule's margin (1: just fits) and the observed time."""
     confidence = min(1.0, 0.5 + 0.5 * share) * min(1.0, 0.7 + 0.3 * (margin - 1)) * min(1.0, observed_s / ENOUGH_S)
-    if cause == "unknown" or confidence < LIKELY:
-        cause, frame, key = "unknown", None, None
+    suspected = None
+    if cause != "unknown" and confidence < LIKELY:
+        cause, key, suspected = "unknown", None, cause
     told = remedy(cause, subtask, evidence, key)
-    return Root(exchange, stage, subtask, cause, share, max(0.0, confidence), frame, evidence, told, key)
+    return Root(exchange, stage, subtask, cause, share, max(0.0, confidence), frame, evidence, told, key, suspected)

@@ -305,7 +305,9 @@ def _agreed(name: str, windows: list[_Window]) -> Diagnosis:
         causes = [root.cause for root in seen if root.cause != "unknown"]
         cause = next((c for c in causes if causes.count(c) >= AGREE), "unknown")
         chosen = next((root for root in seen if root.cause == cause), None)
+        newest = seen[0]
+        suspected = newest.suspected if newest.cause == "unknown" else newest.cause
         told = remedy("unknown", None, {})
-        roots.append(chosen or replace(seen[0], cause="unknown", frame=None, remedy=told, key=None))
-    newest = windows[0].found[name]
-    return Diagnosis(newest.level, newest.blocked, sorted(roots, key=lambda root: -root.share))
+        roots.append(chosen or replace(newest, cause="unknown", remedy=told, key=None, suspected=suspected))
+    now = windows[0].found[name]
+    return Diagnosis(now.level, now.blocked, sorted(roots, key=lambda root: -root.share))

@@ -76,6 +76,8 @@ class Root:
         What to change.
     key
         For ``skew``: the most frequent key as text, if that was asked for.
+    suspected
+        For ``unknown``: the cause whose rule fits, if it fits too closely, or was observed too briefly, to be sure.
     """
 
     exchange: str
@@ -88,6 +90,7 @@ class Root:
     evidence: dict[str, float] = field(default_factory=dict)
     remedy: str = ""
     key: str | None = None
+    suspected: str | None = None
 
 
 @dataclass(frozen=True)
@@ -200,14 +203,16 @@ def sentence(root: Root) -> str:
         where = f"; key {root.key} has {evidence.pop(share_of(f'key {root.key}'), 0.0):.0%} of the rows"
     if root.subtask is None:
         evidence.pop(TIMES, None)  # all are alike
-    if root.cause == "unknown":
+    cause = root.suspected or root.cause
+    if cause == "unknown":
         evidence = {name: value for name, value in evidence.items() if name in _DID and value >= LEAST_SHOWN}
     else:
         waits = [evidence.pop(name) for name in OUTPUT_WAITS if name in evidence]
         evidence = {_WAITS: sum(waits), **evidence} if waits else evidence
-    why = CAUSES[root.cause]
-    if root.cause == "slow_link" and root.subtask is None:
+    why = CAUSES[cause]
+    if cause == "slow_link" and root.subtask is None:
         why = why.replace(" to it", "")
-    figures = ", ".join(_figure(root.cause, name, value) for name, value in evidence.items())
+    figures = ", ".join(_figure(cause, name, value) for name, value in evidence.items())
     figures = figures.replace(", of ", " of ").replace("pages, in ", "pages in ")
-    return f"{who} {does}: {why}{where}{f' ({figures})' if figures else ''}. {root.remedy}"
+    why += f"{where}{f' ({figures})' if figures else ''}"
+    return f"{who} {does}: {f'perhaps {why}, but no rule is sure' if root.suspected else why}. {root.remedy}"

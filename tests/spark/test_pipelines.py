@@ -337,13 +337,18 @@ def test_slots_are_shared_out_over_all_shuffles(spark: Any, folder: Path, capsys
     assert "== group by k -> 1 partition: pipelined" in lines[5]
     assert "slots   4 at the same time, of 4" in text
     assert "half of memory_bytes (64 MiB)" in text
-    assert "rows    512 MiB for a task that sorts them, as groups do (spark.python.worker.memory), 2048 MiB in 4" in text
+    assert (
+        "rows    512 MiB for a task that sorts them, as groups do (spark.python.worker.memory), 2048 MiB in 4" in text
+    )
     assert "ports   any between executors" in text
     assert len(p.collect()) == 7
     read.shuffle("k").explain()
     assert "\nrows " not in capsys.readouterr().out, "nothing is sorted"
     fbs.pipeline(read.to_df(), conf=fbs.ShuffleConf(memory_bytes="8m")).random_shuffle(1).explain()
-    assert "\nrows    8 MiB for a task that sorts them, as groups do (memory_bytes), 32 MiB in 4" in capsys.readouterr().out
+    assert (
+        "\nrows    8 MiB for a task that sorts them, as groups do (memory_bytes), 32 MiB in 4"
+        in capsys.readouterr().out
+    )
     with pytest.raises(PreflightError, match="take 5 slots, and there are 4"):
         read.shuffle("k", partitions=2).shuffle("s", mode="pipelined").collect()
     # An ordinary DataFrame may be used twice in one action

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fastbuf.monitor import REST, Diagnosis, Task, diagnose
+from fastbuf.monitor.words import sentence
 
 NAMES = ("credit", "link", "segment", "input", "engine_in", "engine_out", "codec", "user")
 
@@ -261,14 +262,17 @@ def test_a_consumer_that_is_busy_long_after_all_was_sent_is_named() -> None:
 def test_what_no_rule_fits_is_not_guessed() -> None:
     consumers = [task(0, user=4, input=4, engine_in=1, engine_out=1), task(1, input=10)]
     root = one(diagnose("e", [source(0, {0: 6.0})], consumers))
-    assert root.cause == "unknown"
+    assert (root.cause, root.suspected) == ("unknown", None)
     assert root.evidence["user"] == 0.4
 
 
 def test_a_moment_is_not_enough_to_be_sure() -> None:
     consumers = [task(0, user=0.01, input=0.19), task(1, user=0.2)]
     producers = [Task("source", 0, {"credit": 0.1, "user": 0.1}, {1: 0.1}, 10, 10)]
-    assert one(diagnose("e", producers, consumers)).cause == "unknown"
+    root = one(diagnose("e", producers, consumers))
+    assert (root.cause, root.suspected) == ("unknown", "user_function")
+    assert "of the lost time: perhaps the user's function is slow (100% of its time, 20 times its" in sentence(root)
+    assert "peers for each row), but no rule is sure. See what" in sentence(root)
 
 
 def test_nothing_known_is_nothing_wrong() -> None:
