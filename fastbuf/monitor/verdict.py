@@ -305,9 +305,7 @@ def _agreed(name: str, windows: list[_Window]) -> Diagnosis:
         causes = [root.cause for root in seen if root.cause != "unknown"]
         cause = next((c for c in causes if causes.count(c) >= AGREE), "unknown")
         chosen = next((root for root in seen if root.cause == cause), None)
-        newest = seen[0]
-        suspected = newest.suspected if newest.cause == "unknown" else newest.cause
-        told = remedy("unknown", None, {})
-        roots.append(chosen or replace(newest, cause="unknown", remedy=told, key=None, suspected=suspected))
+        told, newest = remedy("unknown", None, {}), seen[0]
+        roots.append(chosen or replace(newest, cause="unknown", remedy=told, key=None, suspected=newest.cause))
     now = windows[0].found[name]
     return Diagnosis(now.level, now.blocked, sorted(roots, key=lambda root: -root.share))

@@ -163,8 +163,14 @@ class Plan:
 
     def make(self, at: Staged) -> Callable[..., Staged]:
         """The function that group verbs call instead of ``shuffle``."""
-        self.holds_rows = True
-        return partial(staged, in_order=at.in_order, choose=self.choose)
+
+        make = partial(staged, in_order=at.in_order, choose=self.choose)
+
+        def made(*arguments: Any) -> Staged:
+            self.holds_rows = True  # not called where Spark's own groups serve
+            return make(*arguments)
+
+        return made
 
     def limits(self) -> Limits:
         """The limits of a task that sorts its rows."""
