@@ -14,7 +14,7 @@ from fastbuf_spark.driver.jobs import cancelled_with
 from fastbuf_spark.driver.sources import is_true
 from fastbuf_spark.driver.splits import file_system
 from fastbuf_spark.schema import arrow_schema, session_zone, struct_type, types_in
-from fastbuf_spark.worker.writing import REPORT, Write, file_schema
+from fastbuf_spark.worker.writing import REPORT, Write, file_schema, refusals
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -104,7 +104,8 @@ def write_parquet(
             "spark.sql.sources.partitionOverwriteMode is dynamic, and write_parquet replaces the whole directory: set "
             "it to static, or let Spark write, to_df().write.partitionBy(...).parquet(path)"
         )
-    commit = Commit(system, paths[0], mode)
+    with refusals(paths[0]):
+        commit = Commit(system, paths[0], mode)
     try:
         write = Write(
             system,
@@ -119,9 +120,10 @@ def write_parquet(
         with cancelled_with(spark):
             rows = df.collect()
         made = [(row.attempt, row.path, row.bytes) for row in rows]
-        if not made and not by:
-            made = [_empty(write)]
-        commit.commit(made)
+        with refusals(paths[0]):
+            if not made and not by:
+                made = [_empty(write)]
+            commit.commit(made)
     except Exception as error:
         if lost := commit.lost(error):
             raise lost from error

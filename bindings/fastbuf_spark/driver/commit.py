@@ -87,6 +87,9 @@ class Commit:
         kind = system.get_file_info(self._path).type
         if kind == fs.FileType.File:
             raise ResourceError(f"{path} is a file: give the path of a directory")
+        if kind == fs.FileType.NotFound and isinstance(system, fs.LocalFileSystem) and os.path.islink(self._path):
+            target = os.readlink(self._path)
+            raise ResourceError(f"{path} is a link to {target}, which is not there: make it, or remove the link")
         self._is_there = kind == fs.FileType.Directory
         above, inside = parent or slash, f"_temporary{MARK}"
         if len(name.encode()) > LONG_NAME:

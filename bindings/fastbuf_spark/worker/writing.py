@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import re
 import secrets
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from fastbuf.errors import ResourceError
 from fastbuf_spark.worker.order import codes, sorting, starts
 
 if TYPE_CHECKING:
@@ -218,6 +222,14 @@ class _File:
         """Write the held rows as a row group; returns their bytes."""
         if not self._held:
             return 0
+        with refusals(self._write.folder, self.folder):
+            self._flush()
+        used = self.nbytes
+        self._all_rows += self.rows
+        self._held, self.rows, self.nbytes = [], 0, 0
+        return used
+
+    def _flush(self) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -232,21 +244,60 @@ class _File:
             self._writer = pq.ParquetWriter(self._sink, write.schema, compression=write.compression)
         batches = [pa.ipc.read_record_batch(copied, write.schema) for copied in self._held]
         self._writer.write_table(pa.Table.from_batches(batches), row_group_size=MOST_ROWS)
-        used = self.nbytes
-        self._all_rows += self.rows
-        self._held, self.rows, self.nbytes = [], 0, 0
-        return used
 
     def close(self) -> tuple[str, str, int, int]:
-        self._writer.close()
-        size = int(self._sink.tell())
-        self._sink.close()
+        with refusals(self._write.folder, self.folder):
+            self._writer.close()
+            size = int(self._sink.tell())
+            self._sink.close()
         return self._attempt, self._path, self._all_rows, size
 
     def abandon(self) -> None:
         self._held = []
         if self._sink is not None:
             self._sink.close()
+
+
+@contextmanager
+def refusals(path: str, named: str = "") -> Iterator[None]:
+    """What a file system refuses is told with what to change.
+
+    But not what is missing: then another write has taken it away, and the driver says so.
+
+    Parameters
+    ----------
+    path
+        Where the files are written.
+    named
+        Directories that are named after values.
+    """
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise ResourceError(f"{_advice(error, path, named)}: {error}") from error
+
+
+def _advice(error: OSError, path: str, named: str) -> str:
+    if error.errno == errno.ENAMETOOLONG and named:
+        name = max(named.split("/"), key=len)
+        return (
+            f"partition_by: a value would name a directory of {len(name.encode()):,} bytes, {name!r:.60}..., and file "
+            "systems take 255 at most. Leave this column out of partition_by, or shorten its values"
+        )
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        try:
+            room = f", where {shutil.disk_usage(path).free:,} bytes are free"
+        except OSError:  # a path of another file system than the local one
+            room = ""
+        return (
+            f"no room for the files of this write in {path}{room}. They need their room beside what is there until "
+            "all are written: free some, or write to a path on another disk"
+        )
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"this process may not write to {path}: change who may, or give another path"
+    return f"cannot write to {path}"
 
 
 def file_schema(shown: pa.Schema, metadata: Mapping[str, str]) -> pa.Schema:
