@@ -454,11 +454,11 @@ cdef class InputGate:
     # What is pending is guarded by the GIL: nothing below runs other code between a look at it and a change of it.
 
     @cython.final
-    cdef bint has_pending(self) noexcept:
+    cdef inline bint has_pending(self) noexcept:
         return self.pending_at < len(self.pending)
 
     @cython.final
-    cdef object next_pending(self):
+    cdef inline object next_pending(self):
         record = self.pending[self.pending_at]
         self.pending[self.pending_at] = None        # keep no reference to a record that was given out
         self.pending_at += 1
