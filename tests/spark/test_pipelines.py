@@ -356,6 +356,31 @@ def test_slots_are_shared_out_over_all_shuffles(spark: Any, folder: Path, capsys
     assert read.shuffle("k", partitions=1)._staged(shared=True).mode == "pipelined"
 
 
+@pytest.mark.parametrize(
+    ("columns", "mode", "lifted", "told"),
+    [
+        (["id"], "blocking", False, True),
+        (["id"], "blocking", True, False),
+        (["id"], "pipelined", False, False),  # rows of fixed length: the producers' job goes without
+        (["id", "cast(id AS string) s"], "pipelined", False, True),
+    ],
+)
+def test_inputs_that_spark_measures_are_told(
+    spark: Any, columns: list[str], mode: str, lifted: bool, told: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    limit = "spark.sql.execution.arrow.maxBytesPerBatch"
+    p = fbs.pipeline(spark.range(10).selectExpr(*columns)).shuffle("id", partitions=1, mode=mode)
+    if lifted:
+        spark.conf.set(limit, str(2**31 - 1))
+    try:
+        p.explain()
+    finally:
+        spark.conf.unset(limit)
+    shown = capsys.readouterr().out
+    assert ("\ninput   of stage 1: Spark adds up the bytes of an Arrow batch after every row" in shown) == told
+    assert (f"set {limit}=2147483647" in shown) == told
+
+
 def test_keys_that_spark_alone_places(spark: Any, folder: Path) -> None:
     """Expressions over what a function gave: Spark's own shuffle takes care."""
     from pyspark.sql import functions as F

@@ -52,6 +52,12 @@ def properties(df: DataFrame, max_row_bytes: int) -> dict[str, str]:
     return {MAX_BYTES: NO_LIMIT, MAX_RECORDS: str(fit)} if max_row_bytes and fit else {}
 
 
+def is_measured(df: DataFrame, max_row_bytes: int, pipelined: bool) -> bool:
+    """Whether Spark measures the batches of ``df`` after every row; ``pipelined``: the next exchange is."""
+    found = _BYTES.match(df.sparkSession.conf.get(MAX_BYTES) or "")
+    return found is not None and found[1] != NO_LIMIT and not (pipelined and properties(df, max_row_bytes))
+
+
 def fixed_bytes(kind: DataType) -> int:
     """Bytes of a value in Arrow, including validity, if all values of its type have the same length; else 0."""
     from pyspark.sql import types as T

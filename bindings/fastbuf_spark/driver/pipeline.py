@@ -11,6 +11,7 @@ from fastbuf.errors import PreflightError
 from fastbuf_spark.conf import WORKER_MEMORY, ShuffleConf
 from fastbuf_spark.driver.checks import is_connect, ports_of, remedy, slots_of, slots_to_come, tasks_of_executor
 from fastbuf_spark.driver.determinism import in_a_barrier
+from fastbuf_spark.driver.input_batches import MAX_BYTES, NO_LIMIT, is_measured
 from fastbuf_spark.driver.keys import plain
 from fastbuf_spark.driver.plan import limits_of, staged
 from fastbuf_spark.driver.sources import Source, counted
@@ -63,6 +64,7 @@ class Plan:
         self.exchanges = exchanges
         self.shared = shared
         self.stages: list[Stage] = []
+        self.frames: dict[int, DataFrame] = {}  # what comes through the JVM, by the number of its stage
         self.held = 0
         self.beside = 0  # slots of another input that is read at the same time
         self.partitions = 0
@@ -133,6 +135,7 @@ class Plan:
         else:
             at = Staged(start, start.schema)
             self.stages.append(Stage(["a DataFrame of Spark's, through the JVM"]))
+            self.frames[len(self.stages)] = start
         for step in steps:
             at = step.build(at, self)
         return at
@@ -198,8 +201,22 @@ class Plan:
         have = "an unknown number" if self.slots is None else str(self.slots)
         twice = " (two uses of the result in one action included)" if self.shared and self.held else ""
         lines.append(f"slots   {need} at the same time{twice}, of {have}")
-        lines.append(self._memory())
+        lines += [*self._measured(), self._memory()]
         return "\n".join(lines)
+
+    def _measured(self) -> list[str]:
+        """Inputs that take longer than they have to."""
+        found = []
+        for number, frame in self.frames.items():
+            mode = next((stage.mode for stage in self.stages[number:] if stage.exchange), "")
+            if is_measured(frame, self.given.max_row_bytes, mode == "pipelined"):
+                found.append(str(number))
+        if not found:
+            return []
+        return [
+            f"input   of stage {' and '.join(found)}: Spark adds up the bytes of an Arrow batch after every row. If rows "
+            f"are known to be short, set {MAX_BYTES}={NO_LIMIT}; files are read faster without the JVM, by read_parquet"
+        ]
 
     def _memory(self) -> str:
         mib = self.conf.memory_bytes / (1 << 20)
