@@ -4,6 +4,9 @@ Shape: FASTBUF_BENCH_ROWS rows (10 M; 20 k in a smoke run) of (long, long, doubl
 ``local[4]``, R = 2 partitions out.  In one run, in turn: Spark's own verb and fastbuf's modes, for few, some and very
 many groups.  Each function gives a row for its group; each way ends in the sum of these rows' counts.  *Functions
 alone* is the floor: R processes, without Spark, call the same function with slices of a table that is sorted already.
+
+*Of files*: the same rows in four files of Parquet, read by Spark, with ``maxBytesPerBatch`` as it is and lifted, and by
+fastbuf's workers.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ GROUPS = [group for group in (10, 10_000, 1_000_000) if 10 * group <= ROWS or gr
 PARTS_IN, PARTS_OUT = 4, 2
 MODES = ("pipelined", "blocking")
 RESULT = "k long, n long"
+MAX_BYTES, NO_LIMIT = "spark.sql.execution.arrow.maxBytesPerBatch", str(2**31 - 1)
 
 
 def in_arrow(key: Any, table: pa.Table) -> pa.Table:
@@ -59,8 +63,9 @@ def right_of(df: Any) -> Any:
     return df.selectExpr("k", "v + 1 as v", "x")
 
 
-def spark_two(df: Any) -> Any:
-    return df.groupBy("k").cogroup(right_of(df).groupBy("k")).applyInArrow(of_two, RESULT)
+def spark_two(df: Any, right: Any = None) -> Any:
+    right = right_of(df) if right is None else right
+    return df.groupBy("k").cogroup(right.groupBy("k")).applyInArrow(of_two, RESULT)
 
 
 def spark_sums(df: Any) -> Any:
@@ -118,6 +123,17 @@ VERBS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], int]] = {
 }
 
 
+def rows_of(spark: Any, groups: int) -> Any:
+    return spark.range(0, ROWS, 1, PARTS_IN).selectExpr(f"id * 7919 % {groups} as k", "id as v", "id * 0.5D as x")
+
+
+def checked(make: Callable[[], Any], times: int) -> Callable[[], None]:
+    def run() -> None:
+        assert make().agg({"n": "sum"}).first()[0] == times * ROWS
+
+    return run
+
+
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
     with session("groups", spark_sql_shuffle_partitions=str(PARTS_OUT)) as made:
@@ -130,20 +146,14 @@ def spark() -> Iterator[Any]:
 def test_groups(verb: str, groups: int, spark: Any, in_turn: Any, benchmark: Any) -> None:
     import fastbuf_spark as fbs
 
-    df = spark.range(0, ROWS, 1, PARTS_IN).selectExpr(f"id * 7919 % {groups} as k", "id as v", "id * 0.5D as x").cache()
+    df = rows_of(spark, groups).cache()
     assert df.count() == ROWS
     theirs, ours, times = VERBS[verb]
 
-    def checked(make: Callable[[], Any]) -> Callable[[], None]:
-        def run() -> None:
-            assert make().agg({"n": "sum"}).first()[0] == times * ROWS
-
-        return run
-
     def way(mode: str) -> Callable[[], None]:
-        return checked(lambda: ours(fbs.group_by(df, "k", num_partitions=PARTS_OUT, mode=mode)))
+        return checked(lambda: ours(fbs.group_by(df, "k", num_partitions=PARTS_OUT, mode=mode)), times)
 
-    ways = {"spark": checked(lambda: theirs(df)), **{mode: way(mode) for mode in MODES}}
+    ways = {"spark": checked(lambda: theirs(df), times), **{mode: way(mode) for mode in MODES}}
     benchmark.group = f"groups, {verb}, {ROWS:,} rows, {groups:,} groups"
     with ProcessPoolExecutor(PARTS_OUT, get_context("spawn")) as pool:
 
@@ -161,3 +171,49 @@ def test_groups(verb: str, groups: int, spark: Any, in_turn: Any, benchmark: Any
             partitions_out=PARTS_OUT,
         )
     df.unpersist(blocking=True)
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("groups", GROUPS)
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "count"])
+def test_groups_of_files(
+    verb: str, groups: int, spark: Any, in_turn: Any, benchmark: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    import fastbuf_spark as fbs
+
+    left, right = (str(tmp_path_factory.mktemp("groups") / side) for side in ("left", "right"))
+    rows_of(spark, groups).write.parquet(left)
+    right_of(rows_of(spark, groups)).write.parquet(right)
+    theirs, ours, times = VERBS[verb]
+
+    def spark_own() -> Any:
+        df = spark.read.parquet(left)
+        return spark_two(df, spark.read.parquet(right)) if verb == "cogroup" else theirs(df)
+
+    def read_by_workers() -> Any:
+        made = fbs.read_parquet(spark, left).group_by("k", partitions=PARTS_OUT, mode="pipelined")
+        if verb != "cogroup":
+            return ours(made).to_df()
+        return (
+            made.cogroup(fbs.read_parquet(spark, right).group_by("k", mode="pipelined"))
+            .apply_in_arrow(of_two, RESULT)
+            .to_df()
+        )
+
+    def lifted() -> None:
+        spark.conf.set(MAX_BYTES, NO_LIMIT)
+        try:
+            checked(spark_own, times)()
+        finally:
+            spark.conf.unset(MAX_BYTES)
+
+    benchmark.group = f"groups of files, {verb}, {ROWS:,} rows, {groups:,} groups"
+    in_turn(
+        {"spark": checked(spark_own, times), "spark, lifted": lifted, "fastbuf": checked(read_by_workers, times)},
+        rounds=ROUNDS,
+        baselines=("spark", "spark, lifted"),
+        speed_up_over="spark",
+        rows=ROWS,
+        groups=groups,
+        partitions_out=PARTS_OUT,
+    )
