@@ -36,13 +36,15 @@ def codes(columns: Iterable[pa.Array], rows: int, descending: Collection[int] = 
         if place in descending:
             more = count - 1 - more
         if bound == 1:
-            made, bound = more, count
+            made, bound = more.astype(np.int64, copy=False), count
             continue
         if bound * count >= MOST:
             made, bound = _dense(made)
         if bound * count >= MOST:
             more, count = _dense(more)
-        made, bound = made * count + more, bound * count
+        made *= count  # in place: a new array costs more than what is computed
+        made += more
+        bound *= count
     return made, bound
 
 
@@ -113,10 +115,11 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _nulls_first(column: pa.Array, made: np.ndarray, bound: int) -> tuple[np.ndarray, int]:
-    if not column.null_count:
-        return made, bound
-    valid = column.is_valid().to_numpy(zero_copy_only=False)
-    return (made + 1) * valid, bound + 1
+    if column.null_count:
+        made += 1
+        made *= column.is_valid().to_numpy(zero_copy_only=False)
+        bound += 1
+    return made, bound
 
 
 def _numbers(column: pa.Array) -> np.ndarray:
@@ -156,7 +159,9 @@ def _of_numbers(values: np.ndarray) -> tuple[np.ndarray, int]:
         return np.zeros(0, np.int64), 1
     low, high = int(values.min()), int(values.max())
     if high - low < NARROW:
-        return values.astype(np.int64) - low, high - low + 1
+        made = values.astype(np.int64 if values.dtype.itemsize > 1 else np.int16)
+        made -= low
+        return made, high - low + 1
     return _dense(values)
 
 
