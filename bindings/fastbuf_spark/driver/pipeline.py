@@ -214,8 +214,9 @@ class Plan:
         if not found:
             return []
         return [
-            f"input   of stage {' and '.join(found)}: Spark adds up the bytes of an Arrow batch after every row. If rows "
-            f"are known to be short, set {MAX_BYTES}={NO_LIMIT}; files are read faster without the JVM, by read_parquet"
+            f"input   of stage {' and '.join(found)}: Spark adds up the bytes of an Arrow batch after every row. If "
+            f"rows are known to be short, set {MAX_BYTES}={NO_LIMIT}; files are read faster without the JVM, by "
+            "read_parquet"
         ]
 
     def _memory(self) -> str:

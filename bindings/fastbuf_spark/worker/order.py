@@ -159,7 +159,7 @@ def _of_numbers(values: np.ndarray) -> tuple[np.ndarray, int]:
         return np.zeros(0, np.int64), 1
     low, high = int(values.min()), int(values.max())
     if high - low < NARROW:
-        made = values.astype(np.int64 if values.dtype.itemsize > 1 else np.int16)
+        made: np.ndarray = values.astype(np.int64 if values.dtype.itemsize > 1 else np.int16)
         made -= low
         return made, high - low + 1
     return _dense(values)

@@ -41,7 +41,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
 
 def test_a_directory_that_may_not_be_written() -> None:
     with (
-        pytest.raises(ResourceError, match="this process may not write to /data/out: .*other/made"),
+        pytest.raises(ResourceError, match=r"this process may not write to /data/out: .*other/made"),
         refusals("/data/out"),
     ):
         raise PermissionError(13, "Permission denied", "/data/other/made")
@@ -67,6 +67,6 @@ def test_a_function_that_fails_with_an_os_error_is_the_users(tmp_path: Path) -> 
 def test_a_link_to_nothing(tmp_path: Path, mode: str) -> None:
     """Said before a task runs; it failed at the end, when all rows were written."""
     os.symlink(tmp_path / "nowhere", tmp_path / "out")
-    with pytest.raises(ResourceError, match="out is a link to .*nowhere, which is not there"):
+    with pytest.raises(ResourceError, match=r"out is a link to .*nowhere, which is not there"):
         Commit(LOCAL, str(tmp_path / "out"), mode)
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
