@@ -7,7 +7,7 @@ by value.  The codes of several columns are combined into one, and rows are sort
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from fastbuf.errors import SchemaError
@@ -18,21 +18,62 @@ if TYPE_CHECKING:
 
 NARROW = 1 << 40  #: integers within such a range need no dictionary: they are sorted by at most three digits
 MOST = 1 << 62  #: upper bound of combined codes
+ROW_BYTES = 32  #: most bytes for the codes and places of a row, while its place is found
 
 
-def codes_by(batch: pa.RecordBatch, by: tuple[int, ...]) -> tuple[np.ndarray, int]:
-    """The codes of a batch's columns at ``by``; ``~i`` is column ``i`` descending: NaN first, null last."""
+class Bounds:
+    """The ranges of the columns at ``by`` in batches that are collected: they tell what finding an order will take."""
+
+    def __init__(self, by: tuple[int, ...]) -> None:
+        self._by = [i if i >= 0 else ~i for i in by]
+        self._ranges: list[tuple[int, int]] | None = None
+        self._is_narrow = True
+        self._bytes = 12  # of a row: its code with its place, or with the code of another column
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Look at a further batch."""
+        if not self._is_narrow or not batch.num_rows:
+            return
+        columns = [batch.column(i) for i in self._by]
+        self._is_narrow = all(_is_whole(column.type) and not column.null_count for column in columns)
+        if not self._is_narrow:
+            return
+        ranges = [(int(values.min()), int(values.max())) for values in map(_numbers, columns)]
+        if self._ranges is None:
+            self._ranges = ranges
+            self._bytes = 16 if any(column.type.bit_width > 8 for column in columns[1:]) else 12
+        self._ranges = [(min(a, c), max(b, d)) for (a, b), (c, d) in zip(self._ranges, ranges, strict=True)]
+
+    def bytes_of(self, rows: int) -> int:
+        """Most bytes that :func:`codes_by` and :func:`placing` take for so many rows of these batches."""
+        bound = 1
+        for low, high in self._ranges or ():
+            bound *= min(high - low, NARROW) + 1
+        if not self._is_narrow or not _is_counted(bound, rows):
+            return ROW_BYTES * rows
+        return self._bytes * rows + 4 * bound
+
+
+def codes_by(batches: list[pa.RecordBatch], by: tuple[int, ...]) -> tuple[np.ndarray, int]:
+    """The codes of all batches' columns at ``by``; ``~i`` is column ``i`` descending: NaN first, null last."""
     down = {place for place, i in enumerate(by) if i < 0}
-    return codes([batch.column(i if i >= 0 else ~i) for i in by], batch.num_rows, down)
+    parts = ([batch.column(i if i >= 0 else ~i) for batch in batches] for i in by)
+    return _combined(map(_of_parts, parts), sum(batch.num_rows for batch in batches), down)
 
 
-def codes(columns: Iterable[pa.Array], rows: int, descending: Collection[int] = ()) -> tuple[np.ndarray, int]:
+def codes(columns: Iterable[pa.Array], rows: int) -> tuple[np.ndarray, int]:
     """A code for each row, from 0 up to a bound, in the order of the first column, then the second, and so on."""
+    return _combined(map(_codes, columns), rows)
+
+
+def _combined(
+    columns: Iterator[tuple[np.ndarray, int]], rows: int, descending: Collection[int] = ()
+) -> tuple[np.ndarray, int]:
+    """One code for each row of the codes of several columns."""
     import numpy as np
 
     made, bound = np.zeros(rows, np.int64), 1
-    for place, column in enumerate(columns):
-        more, count = _codes(column)
+    for place, (more, count) in enumerate(columns):
         if place in descending:
             more = count - 1 - more
         if bound == 1:
@@ -66,10 +107,15 @@ def placing(found: np.ndarray, bound: int) -> np.ndarray | None:
     """The new place of each row in the order of :func:`sorting`; None: the rows are in order already."""
     from fastbuf.serializers.reorder import counted_places, places_of
 
-    if bound > 2 * len(found):  # the counts would take more memory than the codes
+    if not _is_counted(bound, len(found)):
         order = sorting(found, bound)
         return None if order is None else places_of(order)
     return None if _ascending(found) else counted_places(found, bound)
+
+
+def _is_counted(bound: int, rows: int) -> bool:
+    """Whether rows are sorted by counting; else the counts would take more memory than the codes."""
+    return bound <= 2 * rows
 
 
 def _ascending(found: np.ndarray) -> bool:
@@ -81,6 +127,40 @@ def starts(found: np.ndarray) -> list[int]:
     import numpy as np
 
     return [0, *(np.flatnonzero(found[1:] != found[:-1]) + 1).tolist()] if len(found) else []
+
+
+def _of_parts(parts: list[pa.Array]) -> tuple[np.ndarray, int]:
+    """The codes of a column that comes in parts; of whole numbers without a copy of the column."""
+    import numpy as np
+    import pyarrow as pa
+
+    if len(parts) == 1:
+        return _codes(parts[0])
+    kind = parts[0].type
+    if _is_whole(kind) and not any(part.null_count for part in parts):
+        ranges = [(int(values.min()), int(values.max())) for values in map(_numbers, parts) if len(values)]
+        low, high = min((a for a, _ in ranges), default=0), max((b for _, b in ranges), default=0)
+        if high - low < NARROW:
+            made: np.ndarray = np.empty(sum(map(len, parts)), _code_type(kind.bit_width))
+            at = 0
+            for values in map(_numbers, parts):
+                np.subtract(values, low, out=made[at : at + len(values)], dtype=made.dtype)
+                at += len(values)
+            return made, high - low + 1
+    return _codes(pa.chunked_array(parts).combine_chunks())
+
+
+def _is_whole(kind: pa.DataType) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_integer(kind) or types.is_boolean(kind) or types.is_temporal(kind))
+
+
+def _code_type(bits: int) -> type:
+    """The type of codes of numbers with so many bits."""
+    import numpy as np
+
+    return np.int64 if bits > 8 else np.int16
 
 
 def _codes(column: pa.Array) -> tuple[np.ndarray, int]:
@@ -99,7 +179,7 @@ def _codes(column: pa.Array) -> tuple[np.ndarray, int]:
         return _nulls_first(column, *_of_lists(column))
     if types.is_floating(kind):
         return _nulls_first(column, *_of_numbers(_in_order(_numbers(column))))
-    if types.is_integer(kind) or types.is_boolean(kind) or types.is_temporal(kind):
+    if _is_whole(kind):
         return _nulls_first(column, *_of_numbers(_numbers(column)))
     if types.is_decimal(kind) or _is_text(kind):
         return _nulls_first(column, *_of_dictionary(column))
@@ -159,7 +239,7 @@ def _of_numbers(values: np.ndarray) -> tuple[np.ndarray, int]:
         return np.zeros(0, np.int64), 1
     low, high = int(values.min()), int(values.max())
     if high - low < NARROW:
-        made: np.ndarray = values.astype(np.int64 if values.dtype.itemsize > 1 else np.int16)
+        made: np.ndarray = values.astype(_code_type(8 * values.dtype.itemsize))
         made -= low
         return made, high - low + 1
     return _dense(values)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from fastbuf_spark.worker.memory import addresses_left
 from fastbuf_spark.worker.nameless import NamelessFile
-from fastbuf_spark.worker.order import codes_by, placing
+from fastbuf_spark.worker.order import Bounds, codes_by, placing
 from fastbuf_spark.worker.placing import copied, placed
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ PIECES = 8 * FAN_IN
 LEAST_PIECE = 4 << 10
 MOST_HELD = 1 << 30  #: most bytes of a run: it is sorted as one array, and offsets of strings have 32 bits
 SLACK = 0.75  #: usable share of the memory: allocators keep more than they are asked for
-ROW_BYTES, PLACE_BYTES = 32, 8  #: codes and positions of a row while their order is found, and when it is known
+PLACE_BYTES = 5  #: of a row while columns are copied: its place, and a boolean before it is packed
 
 
 def in_order(
@@ -52,15 +52,18 @@ def in_order(
         files.callback(spilled.close)
         held: list[pa.RecordBatch] = []
         used = copies = rows = 0
+        bounds = Bounds(by)
         for batch in source:
             held.append(batch)
+            bounds.add(batch)
             mine = copied(batch)
             used, copies, rows = used + mine[0], copies + mine[1], rows + batch.num_rows
             # First the order is found, then one column after the other is copied
-            more = max(ROW_BYTES * rows, PLACE_BYTES * rows + copies)
+            more = max(bounds.bytes_of(rows), PLACE_BYTES * rows + copies)
             if used + more > SLACK * memory_bytes or used > MOST_HELD:
                 spilled.add(_sorted(held, by))
                 used = copies = rows = 0
+                bounds = Bounds(by)
         if not spilled:
             if held:
                 yield _sorted(held, by)
@@ -72,19 +75,12 @@ def in_order(
 
 def _sorted(held: list[pa.RecordBatch], by: tuple[int, ...]) -> pa.RecordBatch:
     """The rows of these batches in order; empties the list, so that the rows do not exist three times."""
-    made = _placed(held, *_codes(held, by))
+    made = _placed(held, placing(*codes_by(held, by)))
     held.clear()
     return made
 
 
-def _codes(batches: list[pa.RecordBatch], by: tuple[int, ...]) -> tuple[np.ndarray, int]:
-    """The codes of the rows of all batches, and their bound."""
-    keys = together([batch.select([i if i >= 0 else ~i for i in by]) for batch in batches])
-    return codes_by(keys, tuple(place if i >= 0 else ~place for place, i in enumerate(by)))
-
-
-def _placed(batches: list[pa.RecordBatch], found: np.ndarray, bound: int) -> pa.RecordBatch:
-    places = placing(found, bound)
+def _placed(batches: list[pa.RecordBatch], places: np.ndarray | None) -> pa.RecordBatch:
     return together(batches) if places is None else placed(batches, places)
 
 
@@ -268,14 +264,14 @@ def _merge(runs: list[Run], by: tuple[int, ...], run_bytes: int) -> Iterator[pa.
         cursors = [cursor for cursor in cursors if cursor.rows]
         if not cursors:
             return
-        found, bound = _codes([held for cursor in cursors for held in cursor.held], by)
+        found, bound = codes_by([held for cursor in cursors for held in cursor.held], by)
         theirs = np.split(found, np.cumsum([cursor.rows for cursor in cursors])[:-1])
         lasts = [mine[-1] for cursor, mine in zip(cursors, theirs, strict=True) if not cursor.ended]
         if lasts:
             least = min(lasts)
             theirs = [mine[: np.searchsorted(mine, least, "right")] for mine in theirs]
         taken = [part for cursor, mine in zip(cursors, theirs, strict=True) for part in cursor.take(len(mine))]
-        made = _placed(taken, np.concatenate(theirs), bound)
+        made = _placed(taken, placing(np.concatenate(theirs), bound))
         del found, theirs, taken
         yield made
         del made

@@ -59,7 +59,7 @@ def test_as_concatenated_and_taken(seed: int) -> None:
     batches = [batch_of(r, r.choice((0, 1, 7, 8, 9, 63)), r.random() < 0.5) for _ in range(r.randrange(1, 5))]
     by = r.choice([(0,), (~0,), (0, SCHEMA.get_field_index("string")), (SCHEMA.get_field_index("double"), ~0)])
     whole = together(batches)
-    found, bound = codes_by(whole, by)
+    found, bound = codes_by([whole], by)
     order = sorting(found, bound)
     want = whole if order is None else whole.take(pa.array(order))
 
