@@ -76,12 +76,16 @@ class Plan:
     def count(self, partitions: int | None) -> int:
         """Partitions of an exchange: the number requested, else that of the previous exchange.
 
-        Else half of the slots, or fewer, so that all exchanges can run at the same time with that many.
+        Else half of the slots, or fewer, so that all exchanges can run at the same time with that many; of a result
+        that may be used twice, both times, unless only one partition would be left.
         """
         if partitions is None:
             default = int(self.spark.conf.get("spark.sql.shuffle.partitions", "200"))
             if self.slots is not None:
-                default = max(1, min(self.slots // 2, (self.slots - 1) // max(1, self.exchanges)))
+                once = (self.slots - 1) // max(1, self.exchanges)
+                default = max(1, min(self.slots // 2, once))
+                if self.shared and once >= 4:
+                    default = min(default, once // 2)
             partitions = self.partitions or default
         self.partitions = partitions
         return partitions

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver.pipeline import Plan, Stage
 
@@ -22,3 +24,25 @@ def test_a_new_chain_has_no_partitions_of_its_own() -> None:
         "    == shuffle by k -> 1 partition: blocking",
         "stage 3  1 task: last",
     ]
+
+
+@pytest.mark.parametrize(
+    ("slots", "exchanges", "shared", "partitions"),
+    [
+        (8, 1, False, 4),
+        (8, 1, True, 3),  # with half of the slots no result of to_df() was ever pipelined: 2 * 4 + 1 are too many
+        (100, 1, True, 49),
+        (5, 1, True, 2),
+        (4, 1, True, 2),  # one partition would be no shuffle
+        (3, 1, True, 1),
+        (9, 2, False, 4),
+        (9, 2, True, 2),
+        (8, 2, True, 3),
+        (1, 1, True, 1),
+    ],
+)
+def test_partitions_that_nobody_gave_leave_slots(slots: int, exchanges: int, shared: bool, partitions: int) -> None:
+    session = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session", "conf": {}})()
+    plan = Plan(session, ShuffleConf(), exchanges, shared)
+    plan.slots = slots
+    assert plan.count(None) == partitions
