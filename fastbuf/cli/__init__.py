@@ -11,9 +11,11 @@ import sys
 def main() -> None:
     """Entry point of the ``fastbuf`` command."""
     try:
+        from fastbuf.cli import stop
         from fastbuf.cli.app import cli
     except ModuleNotFoundError as error:
         if error.name not in ("click", "rich"):
             raise
         sys.exit(f"fastbuf: the command line needs {error.name}: pip install 'fastbuf[cli]'")
+    stop.listen()
     cli()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import click
 from rich.console import Console
 
+from fastbuf.cli import stop
 from fastbuf.errors import FastbufError
 
 # Packages that a command may lack, and the extra that installs them.
@@ -27,9 +29,24 @@ MODES = ("auto", "pipelined", "blocking")
 
 
 class Group(click.Group):
-    """Turns errors of fastbuf and Spark into a message and exit code 1; ``FASTBUF_TRACEBACK=1`` shows the traceback."""
+    """Turns errors of fastbuf and Spark into a message and exit code 1; ``FASTBUF_TRACEBACK=1`` shows the traceback.
+
+    A command that is stopped ends with 128 and the number of the signal.
+    """
 
     def invoke(self, ctx: click.Context) -> object:
+        try:
+            return self._with_messages(ctx)
+        except KeyboardInterrupt:
+            pass
+        except Exception as error:
+            if not stop.told() or isinstance(error, click.exceptions.Exit):
+                raise
+        with contextlib.suppress(OSError):  # the terminal may have gone
+            click.echo("\nAborted!", err=True)
+        raise click.exceptions.Exit(stop.exit_code())
+
+    def _with_messages(self, ctx: click.Context) -> object:
         traceback = os.environ.get("FASTBUF_TRACEBACK") == "1"
         try:
             return super().invoke(ctx)

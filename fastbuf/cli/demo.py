@@ -156,6 +156,8 @@ def _asked_to_stop() -> Iterator[threading.Event]:
         yield asked
     finally:
         signal.signal(signal.SIGINT, before)
+    if asked.is_set():  # after the last look at it
+        raise KeyboardInterrupt
 
 
 def measure(console: Console, spark: SparkSession, job: Job, folder: Path, rounds: int) -> dict[str, Measured]:

@@ -10,9 +10,11 @@ import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fastbuf.cli import stop
 from fastbuf.errors import ResourceError
 
 if TYPE_CHECKING:
+    import psutil
     from pyspark.sql import SparkSession
 
 
@@ -29,6 +31,18 @@ def _stderr_to(path: str) -> Iterator[None]:
         os.dup2(kept, 2)
         os.close(kept)
         os.close(log)
+
+
+def _end(processes: list[psutil.Process]) -> None:
+    """End a JVM that was starting: one that cannot tell PySpark its port any more would never end by itself."""
+    import psutil
+
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.terminate()
+    for process in psutil.wait_procs(processes, timeout=5)[1]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 @contextlib.contextmanager
@@ -52,8 +66,10 @@ def session(name: str, master: str, settings: dict[str, str] | None = None) -> I
     # Spark starts workers by the name of their Python; it must be the one that has fastbuf.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
+    import psutil
     from pyspark.sql import SparkSession
 
+    before = psutil.Process().children()
     handle, log = tempfile.mkstemp(prefix="fastbuf-spark-", suffix=".log")
     os.close(handle)
     builder = (
@@ -71,20 +87,23 @@ def session(name: str, master: str, settings: dict[str, str] | None = None) -> I
     try:
         with _stderr_to(log):
             spark = builder.getOrCreate()
-    except KeyboardInterrupt:
-        os.unlink(log)
-        raise
-    except Exception as error:
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) or stop.told():
+            _end([process for process in psutil.Process().children() if process not in before])
+            os.unlink(log)
+            raise KeyboardInterrupt from error
         why = str(error).partition("\n\tat ")[0]  # without Java's stack
         raise ResourceError(
             f"Spark did not start: {why}; its log is {log}; 'fastbuf doctor' says what is missing"
         ) from error
     try:
         yield spark, log
-    except KeyboardInterrupt:
-        os.unlink(log)
-        raise
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) or stop.told():
+            os.unlink(log)
+            # Spark's JVM may have got the signal too: that it has gone is no news then
+            warnings.filterwarnings("ignore", message="Unable to cleanly shutdown", category=RuntimeWarning)
+            raise
         print(f"Spark's log: {log}", file=sys.stderr)
         raise
     finally:

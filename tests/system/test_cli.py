@@ -114,14 +114,29 @@ def test_demo_shows_both_ways_and_that_they_agree(tmp_path: Path) -> None:
     assert list((tmp_path / "temporary").iterdir()) == []
 
 
-@nightly
-def test_demo_that_is_stopped_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("moment", "number"),
+    [
+        ("starting", signal.SIGINT),
+        ("starting", signal.SIGTERM),
+        *(pytest.param("running", number, marks=nightly) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)),
+    ],
+)
+def test_demo_that_is_stopped_leaves_nothing(moment: str, number: signal.Signals, tmp_path: Path) -> None:
     with demo(tmp_path) as running:
-        said_until(running, "Spark's own, lifted, warm-up")  # so that fastbuf's is under way, or about to be
+        if moment == "starting":
+            end = time.monotonic() + 60
+            while not any("java" in line[0] for line in alive_in(running.pid)) and time.monotonic() < end:
+                time.sleep(0.05)  # the start of a process that is no child has no event
+        else:
+            said_until(running, "Spark's own, lifted, warm-up")  # so that fastbuf's is under way, or about to be
         assert list((tmp_path / "temporary").iterdir())
-        os.killpg(running.pid, signal.SIGINT)  # as a terminal does
+        if number == signal.SIGTERM:
+            running.terminate()  # as kill does
+        else:
+            os.killpg(running.pid, number)  # as a terminal does
         said, _ = running.communicate(timeout=120)
-    assert running.returncode == 1
+    assert running.returncode == 128 + number
     assert "Aborted" in said
     assert "Traceback" not in said
     assert list((tmp_path / "temporary").iterdir()) == list((tmp_path / "here").iterdir()) == []
@@ -137,7 +152,7 @@ def alive_in(session: int) -> list[list[str]]:
     for process in psutil.process_iter(["status", "cmdline"]):
         with contextlib.suppress(ProcessLookupError):
             if os.getsid(process.pid) == session and process.info["status"] != psutil.STATUS_ZOMBIE:
-                found.append(process.info["cmdline"])
+                found.append(process.info["cmdline"] or [""])
     return found
 
 

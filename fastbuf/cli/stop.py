@@ -1,0 +1,43 @@
+"""What ends a command from outside: Ctrl-C, SIGTERM (``kill``, ``docker stop``), SIGHUP (the terminal is closed)."""
+
+from __future__ import annotations
+
+import os
+import signal
+from types import FrameType
+
+_told: list[int] = []
+
+
+def listen() -> None:
+    """SIGTERM and SIGHUP do what Ctrl-C does, so that Spark is stopped and temporary files are removed.
+
+    One that is ignored (``nohup``) stays so.
+    """
+    owner = os.getpid()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != owner:  # a process forked by this one ends as it would without the handler
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
+        _told.append(number)
+        asked = signal.getsignal(signal.SIGINT)
+        if callable(asked):
+            asked(number, frame)
+        else:  # Ctrl-C is ignored: started with & by a script
+            raise KeyboardInterrupt
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, stop)
+
+
+def told() -> bool:
+    """Whether SIGTERM or SIGHUP has come: errors afterwards are its work, as Spark's JVM may have got it too."""
+    return bool(_told)
+
+
+def exit_code() -> int:
+    """As a shell says it: 128 and the number of the signal, 130 for Ctrl-C."""
+    return 128 + (_told[0] if _told else signal.SIGINT)
