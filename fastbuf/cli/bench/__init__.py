@@ -110,8 +110,20 @@ def _about(suites: list[Suite], size: Size) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write the file as a whole: an earlier file must not be lost when the disk is full."""
-    with tempfile.NamedTemporaryFile("w", dir=path.resolve().parent, prefix=f".{path.name}-", delete=False) as file:
-        file.write(text)
-    Path(file.name).chmod(0o644)
-    Path(file.name).replace(path)
+    """Write the file as a whole: an earlier file must not be lost when the disk is full.
+
+    A device or a pipe, such as ``/dev/stdout``, is written to; a link stays, and what it points to is replaced.
+    """
+    if (path.exists() and not path.is_file()) or path.absolute().is_relative_to("/dev"):
+        path.write_text(text)
+        return
+    path = path.resolve()
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    try:
+        with open(handle, "w") as file:
+            file.write(text)
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink()
+        raise

@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from fastbuf.errors import ConfigError
+from fastbuf.errors import ConfigError, text_of
 
 UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns"))
 
@@ -45,6 +45,13 @@ def read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"--compare {path}: {error}") from error
     if not isinstance(found, dict) or found.get("format") != 1:
         raise ConfigError(f"--compare {path}: not a file of fastbuf bench --json (format 1)")
+    try:
+        for _ in compared(found, found):  # what it lacks is told now, not after two minutes
+            pass
+    except (LookupError, TypeError, AttributeError, RuntimeError, ZeroDivisionError) as error:
+        raise ConfigError(
+            f"--compare {path}: not as fastbuf bench --json wrote it: {text_of(type(error), error)}"
+        ) from error
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -78,6 +79,33 @@ def test_a_file_that_is_none_of_ours_is_refused(tmp_path: Path, text: str) -> No
         read(tmp_path / "old.json")
     with pytest.raises(ConfigError, match=r"nowhere\.json"):
         read(tmp_path / "nowhere.json")
+
+
+def test_a_file_without_what_is_compared_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    whole = result(2.0)
+    for name in ("cases", "date"):
+        (tmp_path / "old.json").write_text(json.dumps({key: value for key, value in whole.items() if key != name}))
+        with pytest.raises(ConfigError, match=f"not as fastbuf bench --json wrote it: .*{name}"):
+            read(tmp_path / "old.json")
+    (tmp_path / "old.json").write_text(json.dumps(whole | {"cases": [{"layer": "pool", "name": "x", "ways": {}}]}))
+    with pytest.raises(ConfigError, match="not as fastbuf bench --json wrote it"):
+        read(tmp_path / "old.json")
+
+
+def test_what_is_no_file_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    bench._write(pipe, "figures")
+    assert os.read(reader, 100) == b"figures"
+    os.close(reader)
+    assert pipe.is_fifo()
+    link, behind = tmp_path / "link.json", tmp_path / "behind.json"
+    link.symlink_to(behind)
+    bench._write(link, "figures")
+    assert link.is_symlink()
+    assert behind.read_text() == "figures"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["behind.json", "link.json", "pipe"]
 
 
 @pytest.mark.parametrize("ratio", [0.003, 0.5, 1.0, 250.0])
