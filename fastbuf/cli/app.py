@@ -31,8 +31,19 @@ MODES = ("auto", "pipelined", "blocking")
 class Group(click.Group):
     """Turns errors of fastbuf and Spark into a message and exit code 1; ``FASTBUF_TRACEBACK=1`` shows the traceback.
 
-    A command that is stopped ends with 128 and the number of the signal.
+    So it does with what the system refuses: a disk or an output that is full, a file that may not be written.  A
+    command that is stopped ends with 128 and the number of the signal.
     """
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().main(*args, **kwargs)
+        except OSError as error:
+            if os.environ.get("FASTBUF_TRACEBACK") == "1":
+                raise
+            with contextlib.suppress(OSError):
+                click.echo(f"Error: {_refused(error)}", err=True)
+            sys.exit(1)
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -64,6 +75,15 @@ class Group(click.Group):
             if traceback or not type(error).__module__.startswith(("pyspark.", "py4j.")):
                 raise
             raise click.ClickException(str(error)) from error
+
+
+def _refused(error: OSError) -> str:
+    if isinstance(error, FileNotFoundError) and error.filename is None:
+        try:
+            Path.cwd()
+        except FileNotFoundError:
+            return "the current directory has been deleted: change to one that is there"
+    return str(error)
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from fastbuf.errors import ConfigError
+from fastbuf.errors import ConfigError, text_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -30,7 +30,7 @@ def find_function(name: str) -> Callable[..., Any]:
         The name has another form, the module cannot be imported, or it has no such function.
     """
     module_name, colon, function_name = name.partition(":")
-    if not colon or not module_name or not function_name:
+    if not colon or not module_name or not function_name or module_name.startswith("."):
         raise ConfigError(f"{name!r} is not MODULE:FUNCTION, as in my_stages:clean")
     try:
         module = importlib.import_module(module_name)
@@ -38,6 +38,9 @@ def find_function(name: str) -> Callable[..., Any]:
         if error.name != module_name.partition(".")[0] and error.name != module_name:
             raise
         raise ConfigError(f"there is no module {module_name} in {Path.cwd()} or on the Python path") from error
+    except OSError as error:
+        where = "; FASTBUF_TRACEBACK=1 shows where"
+        raise ConfigError(f"{module_name} cannot be imported: {text_of(type(error), error)}{where}") from error
     function = getattr(module, function_name, None)
     if not callable(function):
         there = ", ".join(n for n, v in vars(module).items() if callable(v) and not n.startswith("_")) or "none"
@@ -77,7 +80,7 @@ def check_keys(source: Path, keys: Sequence[str]) -> None:
         raise ConfigError(f"{source} cannot be read as Parquet: {error}") from error
     lacking = [key for key in keys if key not in columns]
     if lacking:
-        raise ConfigError(f"{source} has no column {', '.join(lacking)}; it has: {', '.join(columns)}")
+        raise ConfigError(f"{source} has no column {', '.join(lacking)}; it has: {', '.join(columns) or 'none'}")
 
 
 def run(

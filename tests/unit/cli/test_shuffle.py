@@ -29,6 +29,7 @@ def test_functions_are_found_by_name() -> None:
         ("json", "MODULE:FUNCTION"),
         (":dumps", "MODULE:FUNCTION"),
         ("json:", "MODULE:FUNCTION"),
+        (".json:dumps", "MODULE:FUNCTION"),
         ("no_such_module_here:f", "no module no_such_module_here"),
         ("json:no_such_function", "has no function no_such_function; it has: .*dumps"),
     ],
@@ -43,6 +44,13 @@ def test_an_import_error_inside_the_module_is_its_own(tmp_path: Path, monkeypatc
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match="not_installed_anywhere"):
         find_function("broken_stage:f")
+
+
+def test_a_module_that_the_system_refuses_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "reads_a_file.py").write_text("open('/no/such/file')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=r"reads_a_file cannot be imported: .*/no/such/file"):
+        find_function("reads_a_file:f")
 
 
 def test_a_target_that_is_there_is_kept(tmp_path: Path) -> None:
