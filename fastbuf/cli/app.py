@@ -51,7 +51,7 @@ class Group(click.Group):
         except KeyboardInterrupt:
             pass
         except Exception as error:
-            if not stop.told() or isinstance(error, click.exceptions.Exit):
+            if not stop.behind(error) or isinstance(error, click.exceptions.Exit):
                 raise
         with contextlib.suppress(OSError):  # the terminal may have gone
             click.echo("\nAborted!", err=True)
@@ -203,7 +203,9 @@ def bench(**options: Any) -> None:
 @click.option("--once", is_flag=True, help="Print it once, as it is now, and end.")
 @click.option("--job", default=None, metavar="ID", help="This one; else one that runs, else the last.")
 @click.option("--stage", default=None, metavar="NAME", help="The subtasks of this stage; else of the one to blame.")
-@click.option("--every", default=1.0, show_default=True, type=click.FloatRange(0.2), help="Seconds between two looks.")
+@click.option(
+    "--every", default=1.0, show_default=True, type=click.FloatRange(0.2), help="Seconds between two looks."
+)
 @click.option(
     "--authority",
     default=None,

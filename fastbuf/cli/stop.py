@@ -38,6 +38,14 @@ def told() -> bool:
     return bool(_told)
 
 
+def behind(error: BaseException) -> bool:
+    """Whether an error comes of being stopped: of SIGTERM or SIGHUP, or in cleaning up after Ctrl-C."""
+    chain: BaseException | None = error
+    while chain is not None and not isinstance(chain, KeyboardInterrupt):
+        chain = chain.__context__
+    return told() or chain is not None
+
+
 def exit_code() -> int:
     """As a shell says it: 128 and the number of the signal, 130 for Ctrl-C."""
     return 128 + (_told[0] if _told else signal.SIGINT)

@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from fastbuf.cli import stop
 from fastbuf.cli.bench import bars, between, inside, spark
 from fastbuf.cli.bench.measure import FULL, QUICK, LeftOut, Size, Suite, machine, measure
 from fastbuf.cli.bench.report import compared, read, tables
@@ -97,6 +98,8 @@ def _measured(console: Console, suites: list[Suite], size: Size) -> dict[str, li
             except LeftOut as why:
                 found["left_out"].append(str(why))
             except Exception as error:
+                if stop.behind(error):
+                    raise KeyboardInterrupt from error
                 if os.environ.get("FASTBUF_TRACEBACK") == "1":
                     raise
                 found["failed"].append(f"{suite.layer}: {type(error).__name__}: {error}")

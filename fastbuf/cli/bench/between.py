@@ -7,6 +7,7 @@ import os
 import pickle
 import queue
 import secrets
+import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -108,6 +109,19 @@ def echo(control: Any, get: Any, put: Any) -> None:
         put(message)
 
 
+def _quietly(target: Callable[..., None], *arguments: Any) -> None:
+    """In the other process: Ctrl-C is this one's to answer, which ends the other."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    target(*arguments)
+
+
+def _queue(size: int = 0) -> Any:
+    """A queue that this process does not wait for at its end, should nobody read it any more."""
+    made = CONTEXT.Queue(size)
+    made.cancel_join_thread()
+    return made
+
+
 class Ends:
     """A gate of this process fed by the peer, and a writer that feeds the peer's gate."""
 
@@ -133,9 +147,9 @@ class Peer:
 
     def __init__(self, stack: ExitStack, target: Callable[..., None], *arguments: Any) -> None:
         self.control, far = CONTEXT.Pipe()
-        self.process = CONTEXT.Process(target=target, args=(far, *arguments), daemon=True)
+        self.process = CONTEXT.Process(target=_quietly, args=(target, far, *arguments), daemon=True)
         self.process.start()
-        stack.callback(self.close)
+        stack.push(self.close)
 
     def way(self, send: Callable[[], None], expected: Counted) -> Way:
         def run() -> None:
@@ -147,8 +161,11 @@ class Peer:
 
         return run
 
-    def close(self) -> None:
-        self.control.send(None)
+    def close(self, kind: type[BaseException] | None, *_: Any) -> None:
+        if kind is None:
+            self.control.send(None)
+        else:  # it may be in the middle of a run that nobody will end
+            self.process.terminate()
         self.process.join(10)
 
 
@@ -192,7 +209,7 @@ def _piped(stack: ExitStack, load: Any, count: Any, messages: Callable[[], Itera
 
 
 def _queued(stack: ExitStack, count: Any, given: Callable[[], Iterable[Any]], expected: Counted, most: int) -> Way:
-    items = CONTEXT.Queue(most)
+    items = _queue(most)
     peer = Peer(stack, read_queue, items, count)
 
     def send() -> None:
@@ -279,7 +296,7 @@ def there_and_back(size: Size) -> Iterator[Case]:
         def ours(transport: str) -> Way:
             env = stack.enter_context(fb.ShuffleEnvironment(segments=128, shared=transport == "memfd"))
             control, far = CONTEXT.Pipe()
-            process = CONTEXT.Process(target=echo_gate, args=(far, transport), daemon=True)
+            process = CONTEXT.Process(target=_quietly, args=(echo_gate, far, transport), daemon=True)
             process.start()
             stack.callback(process.join, 10)
             ends = Ends(env, control, transport)
@@ -296,7 +313,7 @@ def there_and_back(size: Size) -> Iterator[Case]:
             return trips(send, receive)
 
         def theirs(send: Callable[[bytes], None], receive: Callable[[], bytes], get: Any, put: Any) -> Way:
-            process = CONTEXT.Process(target=echo, args=(None, get, put), daemon=True)
+            process = CONTEXT.Process(target=_quietly, args=(echo, None, get, put), daemon=True)
             process.start()
             stack.callback(process.join, 10)
             stack.callback(send, b"")
@@ -305,7 +322,7 @@ def there_and_back(size: Size) -> Iterator[Case]:
         ways = {name: ours(transport) for name, transport in TRANSPORTS.items()}
         here, there = CONTEXT.Pipe()
         ways["Pipe"] = theirs(here.send_bytes, here.recv_bytes, there.recv_bytes, there.send_bytes)
-        out, back = CONTEXT.Queue(), CONTEXT.Queue()
+        out, back = _queue(), _queue()
         ways["multiprocessing.Queue"] = theirs(out.put, back.get, out.get, back.put)
         yield Case("64 bytes to another process and back", "round trip", n, ways)
 
@@ -318,7 +335,7 @@ def threads(size: Size) -> Iterator[Case]:
     expected = count_tuples([records])
 
     def both(write: Callable[[], None], items: Callable[[], Iterable[Any]]) -> None:
-        thread = threading.Thread(target=write)
+        thread = threading.Thread(target=write, daemon=True)  # Ctrl-C must not wait for one that nobody reads
         thread.start()
         found = count_tuples([items()])  # type: ignore[list-item]
         thread.join()

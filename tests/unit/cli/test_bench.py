@@ -5,6 +5,10 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
+import subprocess
+import sys
+import threading
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,8 +19,8 @@ import pytest
 from rich.console import Console
 
 from fastbuf.cli import bench
-from fastbuf.cli.bench import bars
-from fastbuf.cli.bench.measure import Case, LeftOut, Size, Suite, measure
+from fastbuf.cli.bench import bars, between
+from fastbuf.cli.bench.measure import QUICK, Case, LeftOut, Size, Suite, measure
 from fastbuf.cli.bench.report import compared, read
 from fastbuf.errors import ConfigError
 
@@ -146,3 +150,57 @@ def test_a_case_that_fails_stops_no_other_and_is_told(monkeypatch: pytest.Monkey
     assert text.count("Left out: beta: nothing is installed") == 1
     assert [case["name"] for case in json.loads((tmp_path / "out.json").read_text())["cases"]] == ["whole"]
     assert bench.run(console, quick=True, only=("gamma",)) == 0
+
+
+def test_ctrl_c_ends_it_even_if_cleaning_up_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other process has got it too: its pipe is broken."""
+
+    @contextmanager
+    def stopped(size: Size) -> Iterator[Case]:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise BrokenPipeError
+        yield
+
+    monkeypatch.setattr(bench, "SUITES", (Suite("alpha", (stopped, stopped)),))
+    with pytest.raises(KeyboardInterrupt):
+        bench.run(Console(file=io.StringIO()), quick=True)
+
+
+def test_ctrl_c_waits_for_no_thread_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(lists: Any) -> tuple[int, int]:
+        raise KeyboardInterrupt
+
+    before = set(threading.enumerate())
+    with between.threads(QUICK) as case:
+        monkeypatch.setattr(between, "count_tuples", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            case.ways["queue.Queue"]()
+    assert all(thread.daemon for thread in set(threading.enumerate()) - before)
+
+
+def test_ctrl_c_while_another_process_reads_ends_it_at_once_and_quietly() -> None:
+    program = """
+import os, signal, threading
+from rich.console import Console
+from fastbuf.cli import bench
+from fastbuf.cli.bench import between
+
+started = between.Peer.__init__
+
+def start(self, stack, target, *arguments):
+    started(self, stack, target, *arguments)
+    if target is between.read_queue:
+        self.way = lambda send, expected: lambda: (self.control.send(True), send(), os.killpg(0, signal.SIGINT))
+
+between.Peer.__init__ = start
+bench.run(Console(), quick=True, only=("exchange",))
+"""
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as done:
+        _, err = done.communicate(timeout=60)
+    assert done.returncode == -signal.SIGINT
+    assert err.count("Traceback") == 1  # that of the program
