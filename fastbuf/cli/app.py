@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 from pathlib import Path
@@ -204,7 +205,7 @@ def bench(**options: Any) -> None:
 @click.option("--job", default=None, metavar="ID", help="This one; else one that runs, else the last.")
 @click.option("--stage", default=None, metavar="NAME", help="The subtasks of this stage; else of the one to blame.")
 @click.option(
-    "--every", default=1.0, show_default=True, type=click.FloatRange(0.2), help="Seconds between two looks."
+    "--every", default=1.0, show_default=True, type=click.FloatRange(0.2, 3600), help="Seconds between two looks."
 )
 @click.option(
     "--authority",
@@ -216,6 +217,8 @@ def top(**options: Any) -> None:
     """Show in the terminal what holds up a running job: URL is the page's whole address, in quotes."""
     from fastbuf.cli import top as module
 
+    if math.isnan(options["every"]):
+        raise click.BadParameter("nan is not a number of seconds", param_hint="--every")
     sys.exit(module.run(Console(), **options))
 
 

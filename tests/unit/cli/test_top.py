@@ -63,6 +63,12 @@ def test_a_stage_and_a_job_may_be_chosen(server: Server) -> None:
     assert (code, "there are: total-2" in said) == (1, True)
 
 
+@pytest.mark.parametrize("every", ["nan", "inf", "1e12"])
+def test_a_pause_that_nobody_can_wait_is_refused(every: str, server: Server) -> None:
+    code, said = top(server.url, "--every", every)
+    assert (code, "--every" in said) == (2, True)
+
+
 def test_any_token_gets_through_its_url() -> None:
     token = 8 * "a+b&c%20d=#"
     with serve(monitored.two_in_a_row, token=token) as made:
