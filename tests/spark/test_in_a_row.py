@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import in_time
+from conftest import in_the_end, in_time
 from nights import nightly
 
 import fastbuf_spark as fbs
 from fastbuf_spark.driver.exchanges import last_run
+from fastbuf_spark.driver.rendezvous import servers
+from fastbuf_spark.driver.run import SETTLE_S
 
 pytestmark = pytest.mark.spark
 
@@ -38,6 +43,35 @@ def test_frames(spark: Any) -> None:
     assert sorted(in_time(SOON_S, made.collect)) == sorted(
         frames(df, lambda each, key: each.repartition(1, key)).collect()
     )
+
+
+def test_consumers_that_wait_for_a_slot_share_a_run(spark: Any, tmp_path: Path) -> None:
+    """Another job has the slots when they begin: each had a run of its own, and both together twice the slots."""
+    sc = spark.sparkContext
+    begun, go_on = str(tmp_path / "begun"), tmp_path / "go on"
+
+    def hold(number: int) -> None:
+        Path(f"{begun} {number}").touch()
+        while not os.path.exists(go_on):
+            time.sleep(0.02)
+
+    other = threading.Thread(target=lambda: sc.parallelize(range(3), 3).foreach(hold))
+    other.start()
+    in_the_end(lambda: list(tmp_path.iterdir()), lambda found: len(found) == 3)
+    df = spark.range(0, 5000, 1, 3).selectExpr("id", "id % 7 as k")
+    made = fbs.repartition(df, 2, "k", mode="pipelined")
+    rows: list[Any] = []
+    action = threading.Thread(target=lambda: rows.extend(made.collect()))
+    action.start()
+    in_the_end(lambda: [run for server in servers() for run in server.live_runs()], bool)
+    time.sleep(2 * SETTLE_S)  # after half of it the first one went on alone
+    go_on.touch()
+    other.join()
+    action.join()
+    assert sorted(rows) == sorted(df.collect())
+    run = last_run()
+    assert run is not None
+    assert run.partitions == [0, 1]
 
 
 def test_pairs(spark: Any) -> None:

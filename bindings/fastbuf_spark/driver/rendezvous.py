@@ -337,6 +337,7 @@ class Rendezvous:
             run = kind(exchange.plan, stage, now, exchange.agreement, scopes, int(message.get("parent", 0)))
             run.properties = {str(k): str(v) for k, v in message.get("properties", {}).items()}
             run.elsewhere = self._counter_elsewhere(run)
+            run.crowded = partial(self._others_wait, run)
             run.refuse = partial(self._refuse, connection.exchange, stage)
             self._runs.append(run)
             self.summaries.append(run.summary)
@@ -349,6 +350,14 @@ class Rendezvous:
             return sum(other.held_slots for other in others)
 
         return elsewhere
+
+    def _others_wait(self, run: Run) -> bool:
+        """Whether other runs wait for a slot, besides those that wait for this one's result."""
+        readers, epoch = set(), run.parent
+        while epoch:
+            readers.add(epoch)
+            epoch = next((other.parent for other in self._runs if other.epoch == epoch), 0)
+        return any(other.without_producers and other.epoch not in readers for other in self._runs if other is not run)
 
     def _refuse(self, exchange: str, stage: int, reason: str) -> None:
         self._refused[exchange, stage] = reason

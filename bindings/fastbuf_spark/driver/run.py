@@ -32,6 +32,10 @@ SETTLE_S = 0.5  #: how long a run waits for another request after the last one
 #: The same while Spark runs tasks of the stage that have not made a request yet: a new worker takes seconds to import,
 #: longer on a busy machine.  If the stage has other tasks than consumers (a union), those never make one
 STARTING_S, STARTING_AMONG_OTHERS_S = 60.0, 5.0
+#: The same while tasks of the stage wait for a slot: those that hold it may end soon.  A task that comes later has a
+#: run of its own, which reads the input again and needs as many slots as the first.  If other runs wait for slots too,
+#: they may wait for this one's
+WITHOUT_SLOT_S, WITHOUT_SLOTS_S = 20.0, 5.0
 RECANCEL_S = 1.0  #: interval to cancel a job again, which may not have been submitted yet at the first time
 #: A job whose producers are all done ends by itself; killing its last tasks would kill their workers too, and starting
 #: new ones takes most of a second
@@ -159,6 +163,8 @@ class Run:
         self.properties: dict[str, str] = {}
         #: Consumers of other runs in the same stage: tasks that will make no request to this run
         self.elsewhere: Callable[[], int] = lambda: 0
+        #: Whether runs wait for a slot that do not wait for this one's result
+        self.crowded: Callable[[], bool] = lambda: False
         #: Called with the reason why no attempt of these tasks can succeed, so that Spark's retries fail at once
         self.refuse: Callable[[str], None] = lambda reason: None
         self._agreement = agreement or Agreement()
@@ -228,8 +234,13 @@ class Run:
                 elsewhere = self.elsewhere()
                 may_ask = tasks.total - tasks.done - elsewhere
                 starting = tasks.active - elsewhere - joined
-                longest = STARTING_S if tasks.total <= all_of_them else STARTING_AMONG_OTHERS_S
-                if joined < min(all_of_them, may_ask) and waited < (longest if starting > 0 else SETTLE_S):
+                if tasks.total > all_of_them:
+                    longest = STARTING_AMONG_OTHERS_S if starting > 0 else SETTLE_S
+                elif starting > 0:
+                    longest = STARTING_S
+                else:
+                    longest = WITHOUT_SLOTS_S if self.crowded() else WITHOUT_SLOT_S
+                if joined < min(all_of_them, may_ask) and waited < longest:
                     return
         self._form(now)
 

@@ -14,6 +14,8 @@ from fastbuf_spark.driver.run import (
     SETTLE_S,
     STARTING_AMONG_OTHERS_S,
     STARTING_S,
+    WITHOUT_SLOT_S,
+    WITHOUT_SLOTS_S,
     Run,
     RunPlan,
     StageTasks,
@@ -338,16 +340,30 @@ def test_tasks_that_are_done_or_served_elsewhere_are_not_waited_for() -> None:
     assert house.run.state == "gating"
 
 
-def test_a_task_that_starts_is_waited_for_longer_than_one_that_has_no_slot() -> None:
-    starting, none = House(), House()
-    starting.stage_tasks = StageTasks(total=2, active=2, done=0)
-    none.stage_tasks = StageTasks(total=2, active=1, done=0)
-    for house in (starting, none):
-        house.run.join(house.consumers[0], 0, 10, 0.0)
-        house.run.tick(SETTLE_S)
-    assert (starting.run.state, none.run.state) == ("joining", "gating")
-    starting.run.tick(STARTING_S)
-    assert starting.run.state == "gating"
+@pytest.mark.parametrize(
+    ("active", "crowded", "seconds"),
+    [(2, False, STARTING_S), (1, False, WITHOUT_SLOT_S), (1, True, WITHOUT_SLOTS_S)],
+    ids=["starts", "without a slot", "others too"],
+)
+def test_tasks_that_have_not_asked_are_waited_for(active: int, crowded: bool, seconds: float) -> None:
+    """Of those without a slot it was half a second: on a busy Spark each had a run of its own."""
+    house = House()
+    house.stage_tasks = StageTasks(total=2, active=active, done=0)
+    house.run.crowded = lambda: crowded
+    house.run.join(house.consumers[0], 0, 10, 0.0)
+    house.run.tick(seconds - 0.1)
+    assert house.run.state == "joining"
+    house.run.tick(seconds)
+    assert house.run.state == "gating"
+
+
+def test_where_others_have_the_slots_a_run_soon_begins() -> None:
+    """Tasks of a union: those that wait for a slot may be no consumers."""
+    house = House()
+    house.stage_tasks = StageTasks(total=9, active=1, done=0)
+    house.run.join(house.consumers[0], 0, 10, 0.0)
+    house.run.tick(SETTLE_S)
+    assert house.run.state == "gating"
 
 
 def test_tasks_that_may_be_no_consumers_are_not_waited_for_as_long() -> None:
