@@ -7,6 +7,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -384,3 +385,16 @@ def test_closing_aborts_what_is_live() -> None:
     with pytest.raises(FastbufError):
         consumers[0].expect("seal", timeout=WAIT_S)
     close(*consumers)
+
+
+def test_runs_that_wait_for_this_ones_result_are_no_others() -> None:
+    """The readers of a run wait for slots until it has begun, whatever else waits."""
+
+    def run(epoch: int, parent: int, waits: bool) -> Any:
+        return SimpleNamespace(epoch=epoch, parent=parent, without_producers=waits)
+
+    joining = run(0, 8, False)
+    server: Any = SimpleNamespace(_runs=[run(7, 0, True), run(8, 7, True), joining, run(9, 0, False)])
+    assert not Rendezvous._others_wait(server, joining)
+    server._runs.append(run(10, 9, True))
+    assert Rendezvous._others_wait(server, joining)
