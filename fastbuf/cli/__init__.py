@@ -5,6 +5,7 @@ Only this package may import the Spark binding, and it does so inside functions.
 
 from __future__ import annotations
 
+import io
 import sys
 
 
@@ -17,5 +18,8 @@ def main() -> None:
         if error.name not in ("click", "rich"):
             raise
         sys.exit(f"fastbuf: the command line needs {error.name}: pip install 'fastbuf[cli]'")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that is not UTF-8 has no arrows
+            stream.reconfigure(errors="replace")
     stop.listen()
     cli()

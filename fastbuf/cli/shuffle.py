@@ -57,6 +57,9 @@ def check_target(source: Path, target: Path, overwrite: bool) -> Path:
         It is there already, or to replace it would delete the source or the current directory.
     """
     found = target.resolve()
+    above = next(folder for folder in found.parents if folder.exists())
+    if not above.is_dir():
+        raise ConfigError(f"{target} cannot be made, as {above} is a file: choose another name")
     if not found.exists():
         return found
     if not overwrite:

@@ -47,3 +47,13 @@ def test_a_current_directory_that_has_gone_is_told(arguments: list[str], tmp_pat
     )
     assert done.returncode == 1
     assert done.stderr == "Error: the current directory has been deleted: change to one that is there\n"
+
+
+def test_a_terminal_that_is_not_utf_8_has_no_arrows() -> None:
+    """A character that it lacks ended a command with a traceback."""
+    code = "from fastbuf.cli import app, main; app.cli = lambda: print('a \\u2192 b'); main()"
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **plain}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "a ? b\n"), done.stderr

@@ -163,3 +163,10 @@ def test_an_error_at_sparks_start_names_its_log(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(ResourceError, match=match) as raised, session("x", "x"):
         pass
     Path(str(raised.value).partition("its log is ")[2].partition(";")[0]).unlink()
+
+
+def test_a_target_below_a_file_is_refused(tmp_path: Path) -> None:
+    """Before Spark is started, which would say so with Java's stack."""
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"out cannot be made, as .*/file is a file"):
+        check_target(tmp_path / "in", tmp_path / "file" / "more" / "out", False)
