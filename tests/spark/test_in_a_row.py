@@ -53,7 +53,7 @@ def test_consumers_that_wait_for_a_slot_share_a_run(spark: Any, tmp_path: Path) 
     def hold(number: int) -> None:
         Path(f"{begun} {number}").touch()
         while not os.path.exists(go_on):
-            time.sleep(0.02)
+            time.sleep(0.02)  # it has a slot until it is told to go on
 
     other = threading.Thread(target=lambda: sc.parallelize(range(3), 3).foreach(hold))
     other.start()
@@ -64,7 +64,7 @@ def test_consumers_that_wait_for_a_slot_share_a_run(spark: Any, tmp_path: Path) 
     action = threading.Thread(target=lambda: rows.extend(made.collect()))
     action.start()
     in_the_end(lambda: [run for server in servers() for run in server.live_runs()], bool)
-    time.sleep(2 * SETTLE_S)  # after half of it the first one went on alone
+    time.sleep(2 * SETTLE_S)  # nothing is to happen in this time: after half of it the first one went on alone
     go_on.touch()
     other.join()
     action.join()

@@ -32,9 +32,9 @@ SETTLE_S = 0.5  #: how long a run waits for another request after the last one
 #: The same while Spark runs tasks of the stage that have not made a request yet: a new worker takes seconds to import,
 #: longer on a busy machine.  If the stage has other tasks than consumers (a union), those never make one
 STARTING_S, STARTING_AMONG_OTHERS_S = 60.0, 5.0
-#: The same while tasks of the stage wait for a slot: those that hold it may end soon.  A task that comes later has a
-#: run of its own, which reads the input again and needs as many slots as the first.  If other runs wait for slots too,
-#: they may wait for this one's
+#: The same while tasks of the stage seem to wait for a slot: those that hold it may end soon, and Spark may tell late
+#: that a task runs.  One that comes later has a run of its own, which reads the input again and needs as many slots as
+#: the first.  If other runs wait for slots too, they may wait for this one's
 WITHOUT_SLOT_S, WITHOUT_SLOTS_S = 20.0, 5.0
 RECANCEL_S = 1.0  #: interval to cancel a job again, which may not have been submitted yet at the first time
 #: A job whose producers are all done ends by itself; killing its last tasks would kill their workers too, and starting

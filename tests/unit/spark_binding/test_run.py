@@ -341,38 +341,25 @@ def test_tasks_that_are_done_or_served_elsewhere_are_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("active", "crowded", "seconds"),
-    [(2, False, STARTING_S), (1, False, WITHOUT_SLOT_S), (1, True, WITHOUT_SLOTS_S)],
-    ids=["starts", "without a slot", "others too"],
+    ("total", "active", "crowded", "seconds"),
+    [
+        (2, 2, False, STARTING_S),
+        (2, 1, False, WITHOUT_SLOT_S),
+        (2, 1, True, WITHOUT_SLOTS_S),
+        (5, 4, False, STARTING_AMONG_OTHERS_S),
+        (9, 1, False, SETTLE_S),
+    ],
+    ids=["starts", "without a slot", "others too", "of a union", "of a union, without slots"],
 )
-def test_tasks_that_have_not_asked_are_waited_for(active: int, crowded: bool, seconds: float) -> None:
+def test_tasks_that_have_not_asked_are_waited_for(total: int, active: int, crowded: bool, seconds: float) -> None:
     """Of those without a slot it was half a second: on a busy Spark each had a run of its own."""
     house = House()
-    house.stage_tasks = StageTasks(total=2, active=active, done=0)
+    house.stage_tasks = StageTasks(total=total, active=active, done=0)
     house.run.crowded = lambda: crowded
     house.run.join(house.consumers[0], 0, 10, 0.0)
     house.run.tick(seconds - 0.1)
     assert house.run.state == "joining"
     house.run.tick(seconds)
-    assert house.run.state == "gating"
-
-
-def test_where_others_have_the_slots_a_run_soon_begins() -> None:
-    """Tasks of a union: those that wait for a slot may be no consumers."""
-    house = House()
-    house.stage_tasks = StageTasks(total=9, active=1, done=0)
-    house.run.join(house.consumers[0], 0, 10, 0.0)
-    house.run.tick(SETTLE_S)
-    assert house.run.state == "gating"
-
-
-def test_tasks_that_may_be_no_consumers_are_not_waited_for_as_long() -> None:
-    house = House()
-    house.stage_tasks = StageTasks(total=5, active=4, done=0)
-    house.run.join(house.consumers[0], 0, 10, 0.0)
-    house.run.tick(STARTING_AMONG_OTHERS_S - 0.1)
-    assert house.run.state == "joining"
-    house.run.tick(STARTING_AMONG_OTHERS_S)
     assert house.run.state == "gating"
 
 
