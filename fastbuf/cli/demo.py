@@ -156,7 +156,7 @@ def _asked_to_stop() -> Iterator[threading.Event]:
         yield asked
     finally:
         signal.signal(signal.SIGINT, before)
-    if asked.is_set():  # after the last look at it
+    if asked.is_set():  # Ctrl-C came after the last check of this flag
         raise KeyboardInterrupt
 
 

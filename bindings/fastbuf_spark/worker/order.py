@@ -28,7 +28,7 @@ class Bounds:
         self._by = [i if i >= 0 else ~i for i in by]
         self._ranges: list[tuple[int, int]] | None = None
         self._is_narrow = True
-        self._bytes = 12  # of a row: its code with its place, or with the code of another column
+        self._bytes = 12  # bytes of a row: its code, and its place or the code of another column
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Look at a further batch."""
