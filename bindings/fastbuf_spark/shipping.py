@@ -98,5 +98,8 @@ def _by_value() -> Callable[[str, int], None]:
                 f"the driver has fastbuf {version} (control version {control}), this worker ({where}) has {found[0]} "
                 f"(control version {found[1]}) in {wire.__file__}: {what}"
             )
+        from fastbuf_spark.worker import garbage
+
+        garbage.leave_out_modules()
 
     return check_version

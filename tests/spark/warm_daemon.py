@@ -4,6 +4,7 @@ Each worker that fails, or that a test kills, is followed by another, which woul
 imports.  Tests with a cluster (``clusters.py``) and those of the commands (``tests/system``) have Spark's own daemon.
 """
 
+import gc
 import importlib
 import os
 import sys
@@ -23,4 +24,7 @@ if __name__ == "__main__":
         sys.exit(f"warm_daemon: {threads} threads after the imports: what forks must have one")
     from pyspark.daemon import manager
 
+    # A worker has Python look for garbage after every task, which would look at all of these modules again
+    gc.collect()
+    gc.freeze()
     manager()
