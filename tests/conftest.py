@@ -16,11 +16,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import hypothesis
+import javas
 import pytest
 from nights import LONG, left_for_the_night
 
-# Each Java that a test starts lives for seconds or minutes: compiling its code well takes as long as running it.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("SPARK_SUBMIT_OPTS", javas.OPTIONS)
 
 # How long an example takes says more of what else the machine does than of the code.
 # Fewer examples where each takes ten times as long (.ci/sanitize).

@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import javas
 import pytest
 from bad_network import DEVICE, Switch
 
@@ -31,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DRIVER = Path(__file__).with_name("cluster_driver.py")
 TREE = os.pathsep.join([str(ROOT), str(ROOT / "bindings")])
 ANSWER = "answer of the driver: "
-SMALL_JVM = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+SMALL_JVM = ["-Xmx256m", *javas.OPTIONS.split()]
 START_S = 120.0  # for a JVM on a machine that is busy
 
 
@@ -45,7 +46,7 @@ def plain_conf(conf: dict[str, str]) -> dict[str, str]:
         "spark.executor.memory": "512m",
         "spark.sql.shuffle.partitions": "4",
         "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
-        "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        "spark.executor.extraJavaOptions": javas.OPTIONS,
         **conf,
     }
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import javas
 import pyarrow as pa
 import pytest
 
@@ -55,7 +56,7 @@ class Sessions:
                 .config("spark.ui.showConsoleProgress", "false")
                 .config("spark.log.level", "OFF")
                 .config("spark.driver.memory", "1g")
-                .config("spark.executor.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")  # of a cluster
+                .config("spark.executor.extraJavaOptions", javas.OPTIONS)  # of a cluster
                 .config("spark.python.daemon.module", "warm_daemon")
                 .config("spark.driver.host", "127.0.0.1")
                 .config("spark.driver.bindAddress", "127.0.0.1")
