@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fastbuf_spark.worker.groups import Group
+from fastbuf_spark.worker.order import flags
 from fastbuf_spark.worker.pandas_verbs import Frames, PandasRules, Results
 from fastbuf_spark.worker.verbs import conform_table, guarded
 
@@ -113,8 +114,8 @@ def _before(chosen: pa.Array) -> Any:
     """For each row, and for the end, the number of chosen rows before it."""
     import numpy as np
 
-    counts = np.zeros(len(chosen) + 1, np.int64)
-    np.cumsum(chosen.to_numpy(zero_copy_only=False), out=counts[1:])
+    counts = np.zeros(len(chosen) + 1, np.int32)
+    np.cumsum(flags(chosen), dtype=np.int32, out=counts[1:])
     return counts
 
 

@@ -12,7 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fastbuf.errors import ResourceError
-from fastbuf_spark.worker.order import codes, starts
+from fastbuf_spark.worker.order import codes, group_starts
 from fastbuf_spark.worker.runs import in_order
 
 if TYPE_CHECKING:
@@ -216,8 +216,8 @@ class Groups:
         batch = next(self._pieces, None)
         if batch is None:
             return
-        found, _ = codes([batch.column(i) for i in self.layout.keys], batch.num_rows)
-        self._bounds = [*starts(found), batch.num_rows]
+        starts = group_starts([batch.column(i) for i in self.layout.keys], batch.num_rows)
+        self._bounds = [*starts, batch.num_rows]
         self.batch = batch
         shown = self.layout.shown
         self.shown = pa.Table.from_arrays(batch.columns[: len(shown)], schema=shown)

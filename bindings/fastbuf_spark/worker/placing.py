@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fastbuf_spark.worker.order import flags
+
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
@@ -105,7 +107,7 @@ def _fixed(parts: list[pa.Array], places: np.ndarray) -> pa.Array:
 def _bits(parts: list[pa.Array], places: np.ndarray) -> pa.Array:
     import pyarrow as pa
 
-    values = _packed([part.fill_null(False).to_numpy(zero_copy_only=False) for part in parts], places)
+    values = _packed([flags(part.fill_null(False)) for part in parts], places)
     return pa.Array.from_buffers(pa.bool_(), len(places), [_validity(parts, places), values])
 
 
@@ -137,11 +139,11 @@ def _texts(parts: list[pa.Array], places: np.ndarray) -> pa.Array:
 def _validity(parts: list[pa.Array], places: np.ndarray) -> pa.Buffer | None:
     if not any(part.null_count for part in parts):
         return None
-    return _packed([part.is_valid().to_numpy(zero_copy_only=False) for part in parts], places)
+    return _packed([flags(part.is_valid()) for part in parts], places)
 
 
 def _packed(parts: list[np.ndarray], places: np.ndarray) -> pa.Buffer:
-    """Booleans in their places, one bit each."""
+    """Booleans, given as bytes, in their places, one bit each."""
     import numpy as np
     import pyarrow as pa
 
@@ -150,6 +152,6 @@ def _packed(parts: list[np.ndarray], places: np.ndarray) -> pa.Buffer:
     target = np.empty(len(places), np.uint8)
     at = 0
     for part in parts:
-        put_fixed(part.view(np.uint8), 1, places[at : at + len(part)], target)
+        put_fixed(part, 1, places[at : at + len(part)], target)
         at += len(part)
     return pa.py_buffer(np.packbits(target, bitorder="little"))

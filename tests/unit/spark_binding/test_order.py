@@ -22,7 +22,7 @@ import pytest
 from fastbuf.errors import ResourceError, SchemaError
 from fastbuf_spark.worker.groups import Group, Groups, Layout, Limits, gathered
 from fastbuf_spark.worker.nameless import NamelessFile
-from fastbuf_spark.worker.order import codes, codes_by, sorting, starts
+from fastbuf_spark.worker.order import codes, codes_by, flags, group_starts, sorting, starts
 from fastbuf_spark.worker.runs import FAN_IN, Run, Spill, in_order
 
 NAN, INF = math.nan, math.inf
@@ -79,6 +79,37 @@ def test_values_of_every_type_compare_as_sparks(kind: str) -> None:
     assert (found[1:] == found[:-1]).tolist() == (down[1:] == down[:-1]).tolist()
     part, _ = codes([column[2:]], len(column) - 2)
     assert (part[1:] < part[:-1]).tolist() == [b < a for a, b in pairwise(want[2:])], "a slice has an offset"
+
+
+@pytest.mark.parametrize("kind", ORDERED)
+@pytest.mark.parametrize("nulls", [True, False], ids=["with nulls", "without"])
+def test_groups_of_sorted_rows_begin_where_values_differ(kind: str, nulls: bool) -> None:
+    arrow, values = ORDERED[kind]
+    nested = pa.types.is_list(arrow)
+    ranked = [
+        (rank, value)
+        for rank, group in enumerate(values)
+        for value in (group if isinstance(group, list) and not nested else [group]) * (rank % 3 + 1)
+        if nulls or value is not None
+    ]
+    column = pa.array([value for _, value in ranked], arrow)
+    number = pa.array([i // 2 for i in range(len(ranked))])  # another column, whose groups overlap
+    for cut in range(min(3, len(ranked))):
+        rows = [(rank, i // 2) for i, (rank, _) in enumerate(ranked)][cut:]
+        for columns, keys in (([column], [(rank,) for rank, _ in rows]), ([column, number], rows)):
+            want = [i for i, key in enumerate(keys) if i == 0 or key != keys[i - 1]]
+            assert group_starts([one[cut:] for one in columns], len(rows)) == want
+    assert group_starts([column[:0]], 0) == []
+    assert group_starts([], 4) == [0], "no keys: all rows are one group"
+
+
+def test_booleans_as_bytes() -> None:
+    drawn = [bool(bit) for bit in np.random.default_rng(3).integers(0, 2, 100)]
+    column = pa.array(drawn)
+    for start in range(20):
+        for stop in (start, start + 1, 60, 100):
+            assert flags(column[start:stop]).tolist() == drawn[start:stop]
+    assert flags(pa.array([None, True]).is_valid()).tolist() == [0, 1]
 
 
 def test_several_columns_and_a_stable_sort() -> None:
