@@ -2,7 +2,7 @@
 
     python .ci/archive_classes.py FILE
 
-Tests start Spark some fifty times (tests/conftest.py).  A Java or a Spark that the archive is not of goes without it.
+Tests start a Java some twenty times (tests/javas.py).  A Java or a Spark that the archive is not of goes without it.
 """
 
 from __future__ import annotations
