@@ -16,6 +16,7 @@ from fastbuf_spark.worker.pandas_verbs import Frames, PandasRules, Results
 from fastbuf_spark.worker.verbs import conform_table, guarded
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
 
 
@@ -79,7 +80,7 @@ class Sides:
         if self._piece is not group.batch:
             self._piece = group.batch
             self._shown = [place.of(group.batch) for place in self._places]
-            self._counts = [_before(group.batch.column(self._side))]
+            self._counts = [_before(flags(group.batch.column(self._side)))]
         start, stop, before = group.start, group.stop, self._counts[0]
         at = stop - int(before[stop] - before[start])
         left, right = self._shown
@@ -102,20 +103,19 @@ class Sides:
         import pyarrow as pa
 
         batch = self._piece = group.batch
-        is_right = batch.column(self._side).to_numpy(zero_copy_only=False)
+        is_right = flags(batch.column(self._side)).view(bool)
         self._shown, self._counts = [], []
         for place, chosen in zip(self._places, (~is_right, is_right), strict=True):
-            mask = pa.array(chosen)
-            self._shown.append(place.of(batch).filter(mask).combine_chunks())
-            self._counts.append(_before(mask))
+            self._shown.append(place.of(batch).filter(pa.array(chosen)).combine_chunks())
+            self._counts.append(_before(chosen))
 
 
-def _before(chosen: pa.Array) -> Any:
+def _before(chosen: np.ndarray) -> np.ndarray:
     """For each row, and for the end, the number of chosen rows before it."""
     import numpy as np
 
-    counts = np.zeros(len(chosen) + 1, np.int32)
-    np.cumsum(flags(chosen), dtype=np.int32, out=counts[1:])
+    counts: np.ndarray = np.zeros(len(chosen) + 1, np.int32)
+    np.cumsum(chosen, dtype=np.int32, out=counts[1:])
     return counts
 
 
