@@ -64,7 +64,7 @@ def test_consumers_that_wait_for_a_slot_share_a_run(spark: Any, tmp_path: Path) 
     action = threading.Thread(target=lambda: rows.extend(made.collect()))
     action.start()
     in_the_end(lambda: [run for server in servers() for run in server.live_runs()], bool)
-    time.sleep(2 * SETTLE_S)  # nothing is to happen in this time: after half of it the first one went on alone
+    time.sleep(2 * SETTLE_S)  # nothing may happen in this time; the fault was that one went on alone after half of it
     go_on.touch()
     other.join()
     action.join()

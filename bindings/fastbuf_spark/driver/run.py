@@ -163,7 +163,7 @@ class Run:
         self.properties: dict[str, str] = {}
         #: Consumers of other runs in the same stage: tasks that will make no request to this run
         self.elsewhere: Callable[[], int] = lambda: 0
-        #: Whether runs wait for a slot that do not wait for this one's result
+        #: Whether other runs, which do not need this one's result, wait for a slot
         self.crowded: Callable[[], bool] = lambda: False
         #: Called with the reason why no attempt of these tasks can succeed, so that Spark's retries fail at once
         self.refuse: Callable[[str], None] = lambda reason: None

@@ -137,7 +137,7 @@ def group_starts(columns: list[pa.Array], rows: int) -> list[int]:
         return starts(codes(columns, rows)[0])
     if not rows:
         return []
-    differs = np.zeros(rows - 1, bool)  # from the row before it
+    differs = np.zeros(rows - 1, bool)  # whether a row differs from the one before it
     for values in map(_numbers, columns):
         differs |= values[1:] != values[:-1]
     return [0, *(np.flatnonzero(differs) + 1).tolist()]
