@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fastbuf.errors import ResourceError
+from fastbuf.errors import ResourceError, SchemaError
 from fastbuf_spark.worker.order import codes, group_starts
-from fastbuf_spark.worker.runs import in_order
+from fastbuf_spark.worker.runs import in_order, together
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,8 +22,7 @@ ITERATORS = (
     "Let the function take and give iterators of batches (type hints: Iterator[pyarrow.RecordBatch], or "
     "Iterator[pandas.DataFrame])"
 )
-SMALL_BYTES = 64 << 10  #: for tables with smaller buffers, the size of the buffers is used
-FEW_ROWS = 16  #: a table of fewer is not measured, which would cost a good part of its copy
+SMALL_BYTES = 256 << 10  #: a table of no more bytes is copied together with others
 
 
 @dataclass(frozen=True)
@@ -82,19 +81,19 @@ class Group:
         """Its key, from its first row."""
         if self.is_open:
             return tuple(values[0] for values in self._groups.last_key)
-        return tuple(self.batch.column(i)[self.start] for i in self._groups.layout.keys)
+        return tuple([column[self.start] for column in self._groups.keys])
 
     def key_columns(self) -> list[pa.Table]:
         """Its key, each column as a table with one value."""
         import pyarrow as pa
 
-        keys = self._groups.layout.keys
-        columns = self._groups.last_key if self.is_open else [self.batch.column(i).slice(self.start, 1) for i in keys]
+        groups = self._groups
+        columns = groups.last_key if self.is_open else [column.slice(self.start, 1) for column in groups.keys]
         return [pa.table([column], names=["key"]) for column in columns]
 
     def key_columns_of_piece(self) -> list[pa.Array]:
         """The key columns of the whole piece of which it is a slice."""
-        return [self.batch.column(i) for i in self._groups.layout.keys]
+        return self._groups.keys
 
     def table(self, remedy: str = ITERATORS) -> pa.Table:
         """All of its rows as one table.
@@ -176,6 +175,7 @@ class Groups:
         self.limits = limits
         self.batch: Any = None
         self.shown: Any = None
+        self.keys: list[pa.Array] = []  # the key columns of this piece
         self.last_key: list[pa.Array] = []
         self.open: Group | None = None
         self._pieces = pieces
@@ -212,12 +212,13 @@ class Groups:
         import pyarrow as pa
 
         self.batch = self.shown = None  # free it before the next one is read
+        self.keys = []
         self._at = 0
         batch = next(self._pieces, None)
         if batch is None:
             return
-        starts = group_starts([batch.column(i) for i in self.layout.keys], batch.num_rows)
-        self._bounds = [*starts, batch.num_rows]
+        self.keys = [batch.column(i) for i in self.layout.keys]
+        self._bounds = [*group_starts(self.keys, batch.num_rows), batch.num_rows]
         self.batch = batch
         shown = self.layout.shown
         self.shown = pa.Table.from_arrays(batch.columns[: len(shown)], schema=shown)
@@ -226,7 +227,7 @@ class Groups:
         """The key of a row, each column as a copy, so that it does not keep the piece in memory."""
         import pyarrow as pa
 
-        return [self.batch.column(i).take(pa.array([row])) for i in self.layout.keys]
+        return [column.take(pa.array([row])) for column in self.keys]
 
     def _goes_on(self) -> bool:
         """Whether the first row of this piece belongs to the last group of the piece before."""
@@ -275,66 +276,85 @@ def gathered(tables: Iterable[pa.Table], limits: Limits) -> Iterator[pa.RecordBa
     """Combine many small tables into few batches, since each batch costs Spark more than its rows.
 
     A small table is copied at once: the function may go on writing to its memory, and a slice would keep all rows of
-    the table that it was cut from.  Writing it as IPC costs less than any other copy, and tells its size.
+    the table that it was cut from.
     """
-    held: _Held | None = None
-    size = Size()
+    held: Held | None = None
     for table in tables:
-        rows = table.num_rows
-        if not rows:
-            continue
-        if rows >= limits.batch_rows or (rows > FEW_ROWS and size.of(table) >= limits.batch_bytes):
-            if held is not None:
-                yield from held.batches(limits)
-                held = None
-            yield from table.to_batches(max_chunksize=limits.batch_rows)
-            continue
-        if held is None:
-            held = _Held(table.schema)
-        held.writer.write_table(table)
-        held.rows += rows
-        if held.rows >= limits.batch_rows or held.sink.tell() >= limits.batch_bytes:
-            yield from held.batches(limits)
-            held = None
-    if held is not None:
-        yield from held.batches(limits)
+        for batch in table.to_batches(max_chunksize=limits.batch_rows):
+            rows = batch.num_rows
+            if not rows:
+                continue
+            if held is None:
+                held = _held(table.schema, min(SMALL_BYTES, limits.batch_bytes))
+            is_small = rows < limits.batch_rows and held.add(batch)
+            if held.rows and (not is_small or held.rows >= limits.batch_rows or held.nbytes >= limits.batch_bytes):
+                yield from _cut(held.batch(), table.schema, limits.batch_rows)
+            if not is_small:
+                yield batch
+    if held is not None and held.rows:
+        yield from _cut(held.batch(), table.schema, limits.batch_rows)
 
 
-class _Held:
-    """Copies of small tables."""
+def _cut(batch: pa.RecordBatch, schema: pa.Schema, most_rows: int) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
 
-    def __init__(self, schema: pa.Schema) -> None:
+    whole = pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+    return (whole.slice(start, most_rows) for start in range(0, whole.num_rows, most_rows))
+
+
+class Held(Protocol):
+    """Copies of small batches."""
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    def add(self, batch: pa.RecordBatch) -> bool:
+        """Copy a batch, and tell whether it was copied: a large one is not."""
+
+    def batch(self) -> pa.RecordBatch:
+        """All of them as one batch; starts anew."""
+
+
+def _held(schema: pa.Schema, most_bytes: int) -> Held:
+    import pyarrow as pa
+
+    from fastbuf.serializers.coalesce import BatchCoalescer
+
+    try:
+        # Spark, too, takes nulls from columns that are declared to have none
+        return BatchCoalescer(pa.schema([field.with_nullable(True) for field in schema]), most_bytes)
+    except SchemaError:  # such as lists of nulls
+        return _AsIPC(schema, most_bytes)
+
+
+class _AsIPC:
+    """Copies by Arrow's own writer: of all types, at three times the cost."""
+
+    def __init__(self, schema: pa.Schema, most_bytes: int) -> None:
+        self._schema = schema
+        self._most_bytes = most_bytes
+        self._start()
+
+    def _start(self) -> None:
         import pyarrow as pa
 
-        self.sink = pa.BufferOutputStream()
-        self.writer = pa.ipc.new_stream(self.sink, schema)
-        self.rows = 0
+        self.rows = self.nbytes = 0
+        self._sink = pa.BufferOutputStream()
+        self._writer = pa.ipc.new_stream(self._sink, self._schema)
 
-    def batches(self, limits: Limits) -> list[pa.RecordBatch]:
+    def add(self, batch: pa.RecordBatch) -> bool:
+        if batch.nbytes > self._most_bytes:
+            return False
+        self._writer.write_batch(batch)
+        self.rows += batch.num_rows
+        self.nbytes = self._sink.tell()
+        return True
+
+    def batch(self) -> pa.RecordBatch:
         import pyarrow as pa
 
-        self.writer.close()
-        table = pa.ipc.open_stream(self.sink.getvalue()).read_all().combine_chunks()
-        return list(table.to_batches(max_chunksize=limits.batch_rows))
-
-
-class Size:
-    """Estimates the size of tables, since ``nbytes`` costs more than everything else that is done with a small table.
-
-    The total size of the buffers is cheap to get, but a slice shares the buffers of the whole table.  So if consecutive
-    tables have the same total, they are taken for slices of one table, with the bytes per row of the first slice.
-    """
-
-    def __init__(self) -> None:
-        self._total = -1
-        self._row_bytes = 0.0
-
-    def of(self, table: pa.Table) -> int:
-        """Estimated bytes of a table that has rows."""
-        total = table.get_total_buffer_size()
-        if total != self._total:
-            self._total = total
-            exact = total if total <= SMALL_BYTES else table.nbytes
-            self._row_bytes = exact / table.num_rows
-            return int(exact)
-        return min(int(total), int(table.num_rows * self._row_bytes) + 1)
+        self._writer.close()
+        made = together(list(pa.ipc.open_stream(self._sink.getvalue())))
+        self._start()
+        return made

@@ -391,7 +391,7 @@ def test_a_function_may_write_on_to_the_memory_of_its_tables() -> None:
             yield pa.table({"n": numbers[:rows]})
 
     made = [batch.column(0).to_pylist() for batch in gathered(tables(), limits)]
-    assert made == [[1, 3, 3, 3], [150] * 100, [150] * 50, [2, 2]]
+    assert made == [[1, 3, 3, 3], [150] * 100, [150] * 50 + [2, 2]]
 
 
 def test_a_table_of_few_large_rows_leaves_alone() -> None:
@@ -399,3 +399,18 @@ def test_a_table_of_few_large_rows_leaves_alone() -> None:
     large = pa.table({"s": ["x" * 1000] * 20})
     small = pa.table({"s": ["y"]})
     assert [batch.num_rows for batch in gathered([small, large, small, small], limits)] == [1, 20, 2]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        pa.table({"l": pa.array([[None], []], pa.list_(pa.null())), "n": [1, 2]}),  # what no channel carries
+        pa.table([pa.array([1, None], pa.int64())], schema=pa.schema([pa.field("n", pa.int64(), nullable=False)])),
+    ],
+    ids=["lists of nulls", "nulls where none are declared"],
+)
+def test_results_that_no_channel_takes_leave_together_too(made: pa.Table) -> None:
+    limits = Limits(1 << 20, "", 7, 4000)
+    found = list(gathered(iter([made] * 4), limits))
+    assert [batch.num_rows for batch in found] == [7, 1]
+    assert pa.Table.from_batches(found).equals(pa.concat_tables([made] * 4))
