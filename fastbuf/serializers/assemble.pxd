@@ -11,6 +11,7 @@ cdef class BatchAssembler:
     cdef readonly Py_ssize_t rows      # rows appended since the last take
     cdef readonly Py_ssize_t nbytes    # bytes of their payloads
     cdef ColumnPlan plan
+    cdef list _types                   # of the columns, once they were needed
     cdef fb_assembly c                 # owns the column buffers until take hands them to a batch
 
     cdef void believe(self, bint writer) noexcept              # whether offsets and padding are accepted unchecked
@@ -30,4 +31,5 @@ cdef class BatchAssembler:
     cdef object placed_in(self, const uint8_t *payload, Py_ssize_t length, Py_buffer **export)
     cdef Py_ssize_t piece_rows(self) noexcept                  # rows of the payload returned last
     cdef object _batch_of(self, ArrowArray *array)
+    cdef object _columns_of(self, ArrowArray *array)
     cdef int _refuse(self, int error, Py_ssize_t length) except -1

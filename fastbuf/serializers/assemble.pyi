@@ -1,5 +1,7 @@
 from typing import Any
 
+ROWS_APART: int
+
 class BatchAssembler:
     rows: int
     nbytes: int

@@ -2,7 +2,7 @@
 
 from cpython.buffer cimport PyBuffer_Release
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
-from libc.stdint cimport uint8_t, uint32_t, uintptr_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
@@ -20,7 +20,15 @@ cdef extern from "Python.h":
     int Py_IsInitialized() nogil
 
 
-cdef object _import_from_c = None      # pyarrow's function, once it was needed
+# The columns of a batch with as many rows are handed over one by one, so that each is free when it is dropped; of a
+# shorter batch all together, which costs less.
+ROWS_APART = 4096
+cdef Py_ssize_t rows_apart = ROWS_APART
+
+# pyarrow's functions, once they were needed
+cdef object _import_from_c = None
+cdef object _import_column = None
+cdef object _from_columns = None
 
 
 cdef void drop_copy(fb_place *place) noexcept nogil:
@@ -133,7 +141,27 @@ cdef class BatchAssembler:
             raise MemoryError(f"no memory to hand over a batch of {self.rows:,} rows")
         self.rows = 0
         self.nbytes = 0
-        return self._batch_of(&array)
+        if array.length < rows_apart or array.n_children == 0 or self.plan.wire is not None:
+            return self._batch_of(&array)
+        return self._columns_of(&array)
+
+    cdef object _columns_of(self, ArrowArray *array):
+        # As _batch_of.
+        global _import_column, _from_columns
+        cdef int64_t i
+        try:
+            schema = self.plan.arrow_schema()
+            if self._types is None:
+                import pyarrow
+
+                _import_column, _from_columns = pyarrow.Array._import_from_c, pyarrow.RecordBatch.from_arrays
+                self._types = schema.types
+            columns = [
+                _import_column(<uintptr_t> array.children[i], self._types[i]) for i in range(array.n_children)
+            ]
+        finally:
+            array.release(array)
+        return _from_columns(columns, schema=schema)
 
     cdef object _batch_of(self, ArrowArray *array):
         # Gives the array away in any case.

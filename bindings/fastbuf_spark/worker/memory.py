@@ -63,3 +63,16 @@ def one_heap_for_all_threads() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(M_ARENA_MAX, 1)
+
+
+def give_back() -> None:
+    """Make the allocators return free memory to the system, as a limit applies to what the process has.
+
+    glibc gives back by itself only what is free at the end of its heap, but the columns of batches lie there in turn.
+    """
+    import pyarrow as pa
+
+    pa.default_memory_pool().release_unused()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fastbuf_spark.worker.memory import give_back
 from fastbuf_spark.worker.order import flags
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
+COLUMN_BYTES = 1 << 10  #: what a column of a batch takes besides its values
 WIDTHS = (1, 2, 4, 8, 16)  #: bytes of values that are copied here; columns of other widths are left to Arrow
 
 
@@ -45,25 +47,31 @@ def placed(batches: list[pa.RecordBatch], places: np.ndarray) -> pa.RecordBatch:
             order = _order(places) if order is None else order
             made.append(pa.concat_arrays(parts).take(order))
         del parts
+        give_back()
     return pa.RecordBatch.from_arrays(made, schema=schema)
 
 
 def copied(batch: pa.RecordBatch) -> tuple[int, int]:
     """Bytes of a batch, and the most bytes that :func:`placed` makes of it before it drops something.
 
-    A column that is left to Arrow is copied twice, by an order of four bytes a row; and the columns of a batch that was
-    read as a whole share memory, so that none of it is free before the last one is copied.
+    A column that is left to Arrow is copied twice, the second time into memory that grows by doubling, by an order of
+    four bytes a row; and the columns of a batch that was read as a whole, or is short, share memory, so that none of it
+    is free before the last one is copied.
     """
     from pyarrow import types
+
+    from fastbuf.serializers.assemble import ROWS_APART
 
     used, most = 0, 0
     for column in batch.columns:
         kind = column.type
         plain = types.is_boolean(kind) or _width(kind) in WIDTHS or types.is_string(kind) or types.is_binary(kind)
         mine = column.nbytes
-        used += mine
-        most = max(most, mine if plain else 2 * mine + 4 * batch.num_rows)
-    shared = any(part is not None and part.parent is not None for column in batch.columns for part in column.buffers())
+        used += mine + COLUMN_BYTES
+        most = max(most, mine if plain else 3 * mine + 4 * batch.num_rows)
+    shared = batch.num_rows < ROWS_APART or any(
+        part is not None and part.parent is not None for column in batch.columns for part in column.buffers()
+    )
     return used, max(most, used) if shared else most
 
 

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from fastbuf_spark.worker.memory import addresses_left
+from fastbuf_spark.worker.memory import addresses_left, give_back
 from fastbuf_spark.worker.nameless import NamelessFile
 from fastbuf_spark.worker.order import Bounds, codes_by, placing
 from fastbuf_spark.worker.placing import copied, placed
@@ -25,7 +25,7 @@ FAN_IN = 128  #: runs that are merged at once: where there are fewer, no row is 
 PIECES = 8 * FAN_IN
 LEAST_PIECE = 4 << 10
 MOST_HELD = 1 << 30  #: most bytes of a run: it is sorted as one array, and offsets of strings have 32 bits
-SLACK = 0.75  #: usable share of the memory: allocators keep more than they are asked for
+SLACK = 0.85  #: usable share of the memory: allocators keep more than they are asked for
 PLACE_BYTES = 5  #: of a row while columns are copied: its place, and a boolean before it is packed
 
 
@@ -157,7 +157,7 @@ class Spill:
         while len(self._levels[level]) == self.fan_in:
             self._put(level + 1, self._one(self._levels[level]))
             level += 1
-        _give_back()
+        give_back()
 
     def merged(self) -> Iterator[pa.RecordBatch]:
         """All rows in order; removes the runs."""
@@ -275,10 +275,3 @@ def _merge(runs: list[Run], by: tuple[int, ...], run_bytes: int) -> Iterator[pa.
         del found, theirs, taken
         yield made
         del made
-
-
-def _give_back() -> None:
-    """Make Arrow's allocator return free memory: the limit applies to what the process has."""
-    import pyarrow as pa
-
-    pa.default_memory_pool().release_unused()
