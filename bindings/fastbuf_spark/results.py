@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import SchemaMismatch
@@ -52,11 +53,34 @@ def each(func: Callable[..., Any], made: Any, kind: type | tuple[type, ...], sev
     """
     if not isinstance(made, several):
         raise wrong(func, _named(made), kind, "an iterator of ")
-    for item in made:
-        if not isinstance(item, kind):
-            listed = isinstance(made, Iterator | list | tuple)
-            raise wrong(func, f"an iterator with {_named(item)}" if listed else _named(made), kind, "an iterator of ")
-        yield item
+    with _LineOfStopIteration():  # and not ``except``, which would be the line that Spark shows of this function
+        for item in made:
+            if not isinstance(item, kind):
+                listed = isinstance(made, Iterator | list | tuple)
+                gave = f"an iterator with {_named(item)}" if listed else _named(made)
+                raise wrong(func, gave, kind, "an iterator of ")
+            yield item
+
+
+class _LineOfStopIteration:
+    """Gives the error of a StopIteration that left a generator the frames that raised it.
+
+    Python has them only in the error's cause, and Spark, which shortens tracebacks, leaves causes out.
+    """
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, frames: TracebackType | None) -> None:
+        if isinstance(error, RuntimeError) and isinstance(error.__cause__, StopIteration):
+            error.__traceback__ = _followed(frames, error.__cause__.__traceback__)
+
+
+def _followed(first: TracebackType | None, second: TracebackType | None) -> TracebackType | None:
+    """The frames of two tracebacks as one."""
+    if first is None:
+        return second
+    return TracebackType(_followed(first.tb_next, second), first.tb_frame, first.tb_lasti, first.tb_lineno)
 
 
 def one(func: Callable[..., Any], made: Any, kind: type) -> Any:

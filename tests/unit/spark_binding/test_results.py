@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterator
 from functools import partial, wraps
 from typing import Any
@@ -60,6 +61,19 @@ def test_a_batch_with_too_few_columns() -> None:
     with pytest.raises(SchemaMismatch) as error:
         list(Checked(func, ["k", "n"])(iter([])))
     assert str(error.value) == f"{about(func)} gave columns ['k']; its schema has ['k', 'n']"
+
+
+def test_a_stop_iteration_that_leaves_a_function_has_its_line() -> None:
+    def function(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        next(iter(()))
+
+    with pytest.raises(RuntimeError, match="generator raised StopIteration") as caught:
+        list(Checked(function)(iter([BATCH])))
+    # Without its cause, as Spark shows it
+    shown = "".join(traceback.format_exception(caught.value, chain=False))
+    assert "next(iter(()))" in shown
+    assert shown.count("in each") == 1
 
 
 def test_batches_in_a_list_and_without_rows_are_fine() -> None:
