@@ -79,6 +79,9 @@ class TaskInput:
             contextlib.suppress(AttributeError, OSError),  # no descriptor, or no TCP socket
             socket.socket(fileno=os.dup(self._stream.fileno())) as sock,
         ):
+            # If a user's function has set a default timeout, this socket does not block, and nor does Spark's stream,
+            # whose descriptor shares that flag
+            sock.setblocking(True)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
     def whole(self, source: Iterable[Any]) -> Iterator[Any]:

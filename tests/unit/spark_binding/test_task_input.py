@@ -69,6 +69,16 @@ def test_output_that_spark_does_not_read_is_seen() -> None:
     assert not TaskInput(None).unread
 
 
+def test_a_default_timeout_of_a_users_function_leaves_the_stream_as_it_is(spark: Any) -> None:
+    _, stream = spark
+    socket.setdefaulttimeout(10.0)
+    try:
+        TaskInput(stream).hurry()
+    finally:
+        socket.setdefaulttimeout(None)
+    assert os.get_blocking(stream.fileno())
+
+
 def test_all_of_it(spark: Any) -> None:
     jvm, stream = spark
     jvm.sendall(written(3) + END_OF_STREAM)
