@@ -18,7 +18,7 @@ COLUMN_BYTES = 1 << 10  #: what a column of a batch takes besides its values
 WIDTHS = (1, 2, 4, 8, 16)  #: bytes of values that are copied here; columns of other widths are left to Arrow
 
 
-def placed(batches: list[pa.RecordBatch], places: np.ndarray) -> pa.RecordBatch:
+def placed(batches: list[pa.RecordBatch], places: np.ndarray, is_tight: bool = False) -> pa.RecordBatch:
     """One batch with the rows of all batches.
 
     Parameters
@@ -27,6 +27,8 @@ def placed(batches: list[pa.RecordBatch], places: np.ndarray) -> pa.RecordBatch:
         The list is emptied, and each column is dropped once it is copied.
     places
         For each row of all batches in turn, its number in the result: uint32, a permutation.
+    is_tight
+        Whether there is no memory for all rows twice: then what is dropped is given back at once, which costs time.
     """
     import pyarrow as pa
 
@@ -47,7 +49,8 @@ def placed(batches: list[pa.RecordBatch], places: np.ndarray) -> pa.RecordBatch:
             order = _order(places) if order is None else order
             made.append(pa.concat_arrays(parts).take(order))
         del parts
-        give_back()
+        if is_tight:
+            give_back()
     return pa.RecordBatch.from_arrays(made, schema=schema)
 
 

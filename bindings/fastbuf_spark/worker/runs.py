@@ -52,36 +52,38 @@ def in_order(
         files.callback(spilled.close)
         held: list[pa.RecordBatch] = []
         used = copies = rows = 0
+        is_tight = False
         bounds = Bounds(by)
         for batch in source:
             held.append(batch)
             bounds.add(batch)
             mine = copied(batch)
             used, copies, rows = used + mine[0], copies + mine[1], rows + batch.num_rows
+            is_tight = 2 * used + PLACE_BYTES * rows > memory_bytes
             # First the order is found, then one column after the other is copied
             more = max(bounds.bytes_of(rows), PLACE_BYTES * rows + copies)
             if used + more > SLACK * memory_bytes or used > MOST_HELD:
-                spilled.add(_sorted(held, by))
+                spilled.add(_sorted(held, by, is_tight))
                 used = copies = rows = 0
                 bounds = Bounds(by)
         if not spilled:
             if held:
-                yield _sorted(held, by)
+                yield _sorted(held, by, is_tight)
             return
         if held:
-            spilled.add(_sorted(held, by))
+            spilled.add(_sorted(held, by, is_tight))
         yield from spilled.merged()
 
 
-def _sorted(held: list[pa.RecordBatch], by: tuple[int, ...]) -> pa.RecordBatch:
+def _sorted(held: list[pa.RecordBatch], by: tuple[int, ...], is_tight: bool) -> pa.RecordBatch:
     """The rows of these batches in order; empties the list, so that the rows do not exist three times."""
-    made = _placed(held, placing(*codes_by(held, by)))
+    made = _placed(held, placing(*codes_by(held, by)), is_tight)
     held.clear()
     return made
 
 
-def _placed(batches: list[pa.RecordBatch], places: np.ndarray | None) -> pa.RecordBatch:
-    return together(batches) if places is None else placed(batches, places)
+def _placed(batches: list[pa.RecordBatch], places: np.ndarray | None, is_tight: bool = False) -> pa.RecordBatch:
+    return together(batches) if places is None else placed(batches, places, is_tight)
 
 
 def together(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
