@@ -190,13 +190,19 @@ def test_empty_values_are_null(spark: Any, tmp_path: Path) -> None:
 
 
 def test_a_value_that_is_none_is_an_error(spark: Any, tmp_path: Path) -> None:
-    """Never a null in silence."""
+    """Never a null in silence; the file is named."""
     (tmp_path / "a.csv").write_text("1\nx\n")
-    assert "a text that is no int32 as Spark writes it" in failure(
-        fbs.read_csv(spark, tmp_path, "n int").to_df().collect
-    )
+    said = failure(fbs.read_csv(spark, tmp_path, "n int").to_df().collect)
+    assert f"{tmp_path}/a.csv: column n has a text that is no int32 as Spark writes it" in said
     (tmp_path / "a.csv").write_text("2020-01-01\nsoon\n")
     assert "a text that is no timestamp" in failure(fbs.read_csv(spark, tmp_path, "n timestamp").to_df().collect)
+
+
+def test_a_header_that_is_not_utf8(spark: Any, tmp_path: Path) -> None:
+    """Is named on the driver, with what reads it."""
+    (tmp_path / "a.csv").write_bytes("a,é\n1,2\n".encode("latin-1"))
+    with pytest.raises(SchemaMismatch, match=r"a\.csv: text that is not UTF-8: .*; use spark.read with its encoding="):
+        fbs.read_csv(spark, tmp_path, header=True)
 
 
 def test_lines_whose_timestamp_is_not_chosen(spark: Any, tmp_path: Path) -> None:
@@ -240,7 +246,7 @@ NO_OBJECTS = {
     '{"n":\n{"x": 1}}': "changed from number to object",
     '{"n": 1, "n": 2}': "specified twice",
     '{"n": 1': "Missing a comma",
-    '{"s": "\udcff"}': "can't decode",
+    '{"s": "\udcff"}': r"not UTF-8: .*; use spark.read with its encoding=",
 }
 
 

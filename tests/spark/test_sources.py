@@ -228,72 +228,6 @@ def test_what_spark_wrote(new_york: Any, tmp_path: Path) -> None:
     assert same(chosen.to_df(), want.where("id < 10").select("s", "st")) == 10
 
 
-@nightly(values=[["1", "99999999999"], ["2020-01-01"], ["-2147483648", "2147483647"]])
-@pytest.mark.parametrize(
-    "values",
-    [
-        *(["1", "2"], ["1", "99999999999"], ["1.5", "2"], ["NaN", "-Infinity", "1.5"], ["2020-01-01"], ["a b%=c", "1"]),
-        *([], ["-2147483648", "2147483647"], ["-9223372036854775808", "9223372036854775807"]),
-    ],
-)
-def test_columns_of_directories(spark: Any, tmp_path: Path, values: list[str]) -> None:
-    """Of the types that Spark finds, nulls among them; filtered files are not opened."""
-    path = str(tmp_path / "made")
-    rows = spark.createDataFrame([(v, i, i) for i, v in enumerate([*values, None])], "k string, j int, n int")
-    rows.write.partitionBy("k", "j").parquet(path)
-    want = spark.read.parquet(path)
-    assert same(fbs.read_parquet(spark, path).to_df(), want) == len(values) + 1
-    some = fbs.read_parquet(spark, path, filter=pc.field("j") == 0)
-    assert same(some.to_df(), want.where("j = 0")) == 1
-    for file in (tmp_path / "made").rglob("j=1/*.parquet"):
-        file.write_bytes(b"PAR1 no more")
-    assert same(some.to_df(), want.where("j = 0")) == 1
-
-
-def test_a_schema_with_columns_of_directories(spark: Any, tmp_path: Path) -> None:
-    """As Spark's own has them, and with other types than it finds; they stand last."""
-    rows = spark.range(4).selectExpr("id", "id % 2 as k")
-    for kind in ("parquet", "json"):
-        path = str(tmp_path / kind)
-        rows.write.partitionBy("k").format(kind).save(path)
-        for schema in (spark.read.format(kind).load(path).schema, "k string, id long"):
-            made = (fbs.read_parquet if kind == "parquet" else fbs.read_json)(spark, path, schema=schema)
-            assert same(made.to_df(), spark.read.schema(schema).format(kind).load(path)) == 4
-
-
-def test_a_column_in_files_and_in_names_of_directories(spark: Any, tmp_path: Path) -> None:
-    """Whatever its case."""
-    (tmp_path / "k=1").mkdir()
-    pq.write_table(pa.table({"K": [7], "n": [1]}), tmp_path / "k=1" / "a.parquet")
-    with pytest.raises(SchemaError, match="k: columns of the files, and of the directories' names too"):
-        fbs.read_parquet(spark, tmp_path)
-
-
-NAMES = ("k=%C3%A9", "k=%c3%a9", "k=é", "k=%", "k=%4", "k=%%41", "k=%zz", "%6B=x", "k=a=b", "k=😀")
-
-
-def test_escapes_in_names_of_directories(spark: Any, tmp_path: Path) -> None:
-    """Are characters, as for Spark, and no bytes of UTF-8."""
-    for i, name in enumerate(NAMES):
-        path = tmp_path / str(i)
-        (path / name).mkdir(parents=True)
-        pq.write_table(pa.table({"n": [1]}), path / name / "a.parquet")
-        assert same(fbs.read_parquet(spark, path).to_df(), spark.read.parquet(str(path))) == 1, name
-    for name in (
-        "k=%31",
-        "k=1 ",
-        "k=1.",
-        "k=",
-        "=v",
-        "a=1/x/b=2",
-    ):  # numbers or not, for Spark; what it refuses, or leaves out
-        path = tmp_path / name.replace("/", "-")
-        (path / name).mkdir(parents=True)
-        pq.write_table(pa.table({"n": [1]}), path / name / "a.parquet")
-        with pytest.raises(SchemaError, match=r"type only Spark can infer|before or behind '='|stands between others"):
-            fbs.read_parquet(spark, path)
-
-
 def test_files_that_tell_the_schema(spark: Any, tmp_path: Path) -> None:
     """As for Spark: the common one first."""
     pq.write_table(pa.table({"n": [1]}), tmp_path / "a.parquet")
@@ -302,19 +236,6 @@ def test_files_that_tell_the_schema(spark: Any, tmp_path: Path) -> None:
         pq.write_metadata(pa.schema({"n": pa.int64(), column: pa.string()}), tmp_path / name)
         assert same(fbs.read_parquet(spark, path).to_df(), spark.read.parquet(path)) == 1
         assert fbs.read_parquet(spark, path).to_df().columns == ["n", column]
-
-
-def test_links_to_a_directory_above_them(spark: Any, tmp_path: Path) -> None:
-    """Are refused: whoever follows one comes to the same files again and again.  Other links are followed."""
-    (tmp_path / "there").mkdir()
-    pq.write_table(pa.table({"n": [1]}), tmp_path / "there" / "a.parquet")
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "k=1").symlink_to(tmp_path / "there")
-    path = str(tmp_path / "in")
-    assert same(fbs.read_parquet(spark, path).to_df(), spark.read.parquet(path)) == 1
-    (tmp_path / "there" / "j=1").symlink_to(tmp_path / "there")
-    with pytest.raises(ResourceError, match=r"j=1 is a link to .*there, which it is in"):
-        fbs.read_parquet(spark, path)
 
 
 def test_variants(spark: Any, tmp_path: Path) -> None:
@@ -350,45 +271,6 @@ def test_filters_of_other_types(spark: Any, tmp_path: Path) -> None:
                 read()
     made = fbs.read_parquet(spark, tmp_path, filter=pc.field("z") == NOON.replace(tzinfo=dt.UTC))
     assert made.count() == 1
-
-
-def test_directories_of_odd_values_are_asked_for(spark: Any, tmp_path: Path) -> None:
-    """What Spark may take for an instant is refused, and read when its type is said."""
-    path = str(tmp_path / "made")
-    spark.range(1).selectExpr("id", "'2020-01-01 10:00:00' as k").write.partitionBy("k").parquet(path)
-    with pytest.raises(SchemaError, match="partition_types"):
-        fbs.read_parquet(spark, path)
-    assert fbs.read_parquet(spark, path, partition_types={"k": "string"}).collect()[0].k == "2020-01-01 10:00:00"
-
-
-def test_what_readers_do_not_see(spark: Any, tmp_path: Path) -> None:
-    """Names that begin with a dot or an underscore, and empty files."""
-    for name in ("a.parquet", "_b.parquet", ".c.parquet", "_temporary/d.parquet"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        pq.write_table(pa.table({"n": [1]}), tmp_path / name)
-    (tmp_path / "e.parquet").touch()
-    path = str(tmp_path)
-    assert same(fbs.read_parquet(spark, path).to_df(), spark.read.parquet(path)) == 1
-    named = f"{path}/[ae].parquet"
-    assert same(fbs.read_parquet(spark, named).to_df(), spark.read.parquet(named)) == 1
-    (tmp_path / "a.csv").write_text("1\n")
-    (tmp_path / "b.csv").touch()
-    for files in (f"{path}/*.csv", f"{path}/b.csv"):
-        assert same(fbs.read_csv(spark, files, "n int").to_df(), spark.read.csv(files, "n int")) == ("*" in files)
-
-
-def test_types_are_told_apart_from_names(spark: Any, tmp_path: Path) -> None:
-    """A field may have the name of a type that is not supported."""
-    schema = "meta struct<timestamp:string,void:int>"
-    (tmp_path / "a.json").write_text('{"meta": {"timestamp": "now", "void": 1}}\n')
-    read = fbs.read_json(spark, tmp_path / "a.json", schema)
-    assert same(read.to_df(), spark.read.schema(schema).json(f"{tmp_path}/a.json")) == 1
-    read.write_parquet(tmp_path / "out")
-    assert same(fbs.read_parquet(spark, tmp_path / "out").to_df(), read.to_df()) == 1
-    with pytest.raises(SchemaError, match="which read_json does not read"):
-        fbs.read_json(spark, tmp_path / "a.json", "meta struct<when:timestamp>")
-    with pytest.raises(SchemaError, match="which write_parquet does not write"):
-        fbs.write_parquet(spark.sql("select named_struct('a', null) as s"), tmp_path / "none")
 
 
 def test_row_groups_are_shared_out_by_the_bytes_of_the_columns(spark: Any, tmp_path: Path) -> None:
@@ -465,26 +347,6 @@ def evens(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def ones(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         yield pa.record_batch({"n": pc.add(batch["n"], 1)})
-
-
-def test_a_path_that_is_given_twice_is_read_twice(spark: Any, tmp_path: Path) -> None:
-    """As by Spark, however few bytes it has."""
-    pq.write_table(pa.table({"n": range(6)}), tmp_path / "a.parquet", row_group_size=2)
-    paths = [str(tmp_path), str(tmp_path / "a.parquet")]
-    assert same(fbs.read_parquet(spark, paths).to_df(), spark.read.parquet(*paths)) == 12
-
-
-def test_files_of_the_same_path_in_two_file_systems(spark: Any, tmp_path: Path) -> None:
-    """Each is read, and no other in its place."""
-    from pyarrow import fs
-
-    parts = []
-    for i in range(2):
-        (tmp_path / str(i)).mkdir()
-        pq.write_table(pa.table({"n": [i, i + 10]}), tmp_path / str(i) / "part-0.parquet")
-        below = fs.SubTreeFileSystem(str(tmp_path / str(i)), fs.LocalFileSystem())
-        parts.append(ds.dataset("part-0.parquet", filesystem=below))
-    assert sorted(row.n for row in fbs.scan(spark, ds.dataset(parts)).collect()) == [0, 1, 10, 11]
 
 
 def test_a_filter_that_nan_passes(spark: Any, tmp_path: Path) -> None:
@@ -654,62 +516,6 @@ def test_columns_of_the_same_name(spark: Any, tmp_path: Path) -> None:
         fbs.read_csv(spark, path, "a int, x int, x int", header=True)
 
 
-PATTERNS = (
-    "year=*/m=1",
-    "year=2023/m=*",
-    "year=2023/*",
-    "*/*/*.parquet",
-    "year=202[34]/m=1",
-    "year=202[^4]/m=1/",
-    "year={2023,2024}/m=2",
-    "year=?02?/m=*/*",
-    "y*=2023",
-)
-
-
-def test_wildcards(spark: Any, tmp_path: Path) -> None:
-    """As Spark reads them: the names that a pattern has or matches are no columns, those below are."""
-    for year in (2023, 2024):
-        for month in (1, 2):
-            folder = tmp_path / "a" / f"year={year}" / f"m={month}"
-            folder.mkdir(parents=True)
-            pq.write_table(pa.table({"v": [10 * year + month]}), folder / "a.parquet")
-            (folder / "_done.parquet").write_text("no Parquet")
-    base = str(tmp_path / "a")
-    for pattern in PATTERNS:
-        if pattern != "y*=2023":
-            assert same(fbs.read_parquet(spark, f"{base}/{pattern}").to_df(), spark.read.parquet(f"{base}/{pattern}"))
-        else:  # a single directory: with those below it as columns
-            made = fbs.read_parquet(spark, f"{base}/{pattern}").to_df()
-            assert same(made, spark.read.parquet(f"{base}/{pattern}")) == 2
-            assert made.columns == ["v", "m"]
-    assert same(fbs.read_parquet(spark, f"file://{base}/year=*/m=1").to_df(), spark.read.parquet(f"{base}/*/m=1")) == 2
-    with pytest.raises(SchemaError, match=r"year=\* matches directories with others of m in them: give the directory"):
-        fbs.read_parquet(spark, f"{base}/year=*")  # Spark: conflicting directory structures
-    assert "CONFLICTING_DIRECTORY" in failure(lambda: spark.read.parquet(f"{base}/year=*"))
-    with pytest.raises(ResourceError, match=r"year=1\* does not exist: nothing matches"):
-        fbs.read_parquet(spark, f"{base}/year=1*")
-    with pytest.raises(ConfigError, match="wildcard"):
-        fbs.write_parquet(spark.range(1), f"{base}/*")
-    odd = tmp_path / "a[1].parquet"  # a name, not a pattern
-    pq.write_table(pa.table({"v": [1]}), odd)
-    assert fbs.read_parquet(spark, odd).count() == 1
-
-
-def test_file_systems(spark: Any, tmp_path: Path) -> None:
-    """A URI, a file system of pyarrow's, one of fsspec's where it is there, several paths."""
-    import fsspec
-    from pyarrow import fs
-
-    pq.write_table(pa.table({"n": [1, 2]}), tmp_path / "a.parquet")
-    pq.write_table(pa.table({"n": [3]}), tmp_path / "b.parquet")
-    inside = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
-    assert fbs.read_parquet(spark, tmp_path.as_uri()).count() == 3
-    assert fbs.read_parquet(spark, "a.parquet", filesystem=inside).count() == 2
-    assert fbs.read_parquet(spark, [tmp_path / "b.parquet", tmp_path / "a.parquet"]).to_df().count() == 3
-    assert fbs.read_parquet(spark, str(tmp_path), filesystem=fsspec.filesystem("file")).count() == 3
-
-
 def test_what_cannot_be_is_said_at_once(spark: Any, tmp_path: Path) -> None:
     """On the driver, before anything runs."""
     pq.write_table(pa.table({"n": [1, 2]}), tmp_path / "a.parquet")
@@ -731,10 +537,3 @@ def test_what_cannot_be_is_said_at_once(spark: Any, tmp_path: Path) -> None:
         fbs.scan(spark, ds.dataset(tmp_path).filter(pc.field("n") > 1))
     with pytest.raises(ConfigError, match="escape is '/'"):
         fbs.read_csv(spark, tmp_path, escape="/")
-
-
-def test_an_empty_directory(spark: Any, tmp_path: Path) -> None:
-    """Has no rows, if the schema is said."""
-    with pytest.raises(ConfigError, match="schema="):
-        fbs.read_parquet(spark, tmp_path)
-    assert fbs.read_parquet(spark, tmp_path, schema="n long").collect() == []

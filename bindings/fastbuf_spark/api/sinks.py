@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from fastbuf.errors import ConfigError, SchemaError
 from fastbuf_spark.driver.checks import check_mode
 from fastbuf_spark.driver.commit import MODES, Commit
+from fastbuf_spark.driver.files import file_system
 from fastbuf_spark.driver.jobs import cancelled_with
 from fastbuf_spark.driver.sources import is_true
-from fastbuf_spark.driver.splits import file_system
 from fastbuf_spark.schema import arrow_schema, session_zone, struct_type, types_in
 from fastbuf_spark.worker.writing import REPORT, Write, file_schema, refusals
 

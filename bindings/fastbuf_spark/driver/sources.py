@@ -8,8 +8,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ConfigError, SchemaError
+from fastbuf_spark.driver import files as listing
 from fastbuf_spark.driver import splits
 from fastbuf_spark.driver.checks import is_connect, slots_of
+from fastbuf_spark.driver.directory_names import partition_types
 from fastbuf_spark.driver.file_types import REFUSED, nullable, parquet_schema, refused
 from fastbuf_spark.driver.plan import requests
 from fastbuf_spark.driver.staged import Staged
@@ -75,6 +77,8 @@ def check_filter(expression: Any, schema: pa.Schema) -> None:
         pa.table([pa.nulls(1, field.type) for field in schema], schema.names).filter(expression)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError) as error:
         said = str(error).splitlines()[0]
+        if "Precision is not great enough" in said:
+            said = "a decimal is compared with a whole number: give a decimal.Decimal"
         raise ConfigError(f"filter {expression} is not valid here: {said}; the columns are {schema.names}") from error
 
 
@@ -84,29 +88,28 @@ def parquet_source(
     columns: Iterable[str] | None,
     filter: Any,
     schema: StructType | None,
-    partition_types: dict[str, DataType],
+    types_given: dict[str, DataType],
     filesystem: Any,
 ) -> Source:
     """A source of Parquet files."""
     import pyarrow.dataset as ds
     from pyspark.sql.types import StructType
 
-    system, paths = splits.file_system(path, filesystem)
-    files = splits.list_files(system, paths)
+    system, paths = listing.file_system(path, filesystem)
+    files = listing.list_files(system, paths)
     layout = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
-    infer = is_true(spark, "spark.sql.sources.partitionColumnTypeInference.enabled", "true")
+    case = is_true(spark, "spark.sql.caseSensitive", "false")
     if schema is not None:
         schema, told = _without_directories(schema, files)
-        partition_types = told | partition_types
-    types = splits.partition_types(files, infer, partition_types)
+        types_given = told | types_given
+    types = _types_of_directories(spark, files, types_given)
     if schema is None:
         if not files:
             raise ConfigError(f"{paths[0]} has no Parquet files to take the schema from: give schema=")
-        first = layout.make_fragment(splits.summary(system, paths) or files[0].path, system)
+        first = layout.make_fragment(listing.summary(system, paths) or files[0].path, system)
         ntz = is_true(spark, "spark.sql.parquet.inferTimestampNTZ.enabled", "true")
         texts = is_true(spark, "spark.sql.parquet.binaryAsString", "false")
         schema = parquet_schema(first.metadata, first.physical_schema, files[0].path, ntz, texts)
-    case = is_true(spark, "spark.sql.caseSensitive", "false")
     names = {name if case else name.casefold() for name in schema.names}
     twice = [key for key in types if (key if case else key.casefold()) in names]
     if twice:
@@ -117,7 +120,12 @@ def parquet_source(
     return _source(spark, "read_parquet", system, files, layout, types, whole, columns, filter)
 
 
-def _without_directories(schema: StructType, files: list[splits.File]) -> tuple[StructType, dict[str, DataType]]:
+def _types_of_directories(spark: Any, files: list[listing.File], given: dict[str, DataType]) -> dict[str, DataType]:
+    infer = is_true(spark, "spark.sql.sources.partitionColumnTypeInference.enabled", "true")
+    return partition_types(files, infer, given, is_true(spark, "spark.sql.caseSensitive", "false"))
+
+
+def _without_directories(schema: StructType, files: list[listing.File]) -> tuple[StructType, dict[str, DataType]]:
     """A schema without the columns from directories' names, which Spark's own has too, and the types of these."""
     from pyspark.sql.types import StructType
 
@@ -139,12 +147,11 @@ def text_source(
     """A source of files of lines, with a given schema; each file is read by one task."""
     import pyarrow.dataset as ds
 
-    system, paths = splits.file_system(path, filesystem)
-    files = splits.list_lines(system, paths)
-    infer = is_true(spark, "spark.sql.sources.partitionColumnTypeInference.enabled", "true")
+    system, paths = listing.file_system(path, filesystem)
+    files = listing.list_lines(system, paths)
     # Lines of values have the schema's columns by their places, whatever their names
     schema, told = (schema, {}) if name == "read_csv" else _without_directories(schema, files)
-    types = splits.partition_types(files, infer, told)
+    types = _types_of_directories(spark, files, told)
     whole = nullable(schema)
     for key, kind in types.items():
         whole.add(key, kind, True)
@@ -155,13 +162,12 @@ def ipc_source(spark: Any, path: Any, columns: Iterable[str] | None, filter: Any
     """A source of Arrow IPC files."""
     import pyarrow.dataset as ds
 
-    system, paths = splits.file_system(path, filesystem)
-    files = splits.list_files(system, paths)
+    system, paths = listing.file_system(path, filesystem)
+    files = listing.list_files(system, paths)
     if not files:
         raise ConfigError(f"{paths[0]} has no files to take the schema from")
     layout = ds.IpcFileFormat()
-    infer = is_true(spark, "spark.sql.sources.partitionColumnTypeInference.enabled", "true")
-    types = splits.partition_types(files, infer, {})
+    types = _types_of_directories(spark, files, {})
     whole = of_arrow(layout.make_fragment(files[0].path, system).physical_schema)
     for key, kind in types.items():
         whole.add(key, kind, True)
@@ -254,6 +260,8 @@ def _schemas(spark: Any, whole: StructType, columns: Iterable[str] | None, filte
             f"the files, or schema=, have more than one column {' and one '.join(map(repr, twice))}, of {whole.names}: "
             f"leave them out (columns={others}), or give names of their own"
         )
+    if not whole.names:
+        raise ConfigError("the files, or schema=, have no columns: there is nothing to read")
     missing = [name for name in names if name not in whole.names]
     if missing or not names or len(set(names)) < len(names):
         raise ConfigError(f"columns is {names}: give some of {whole.names}, each once")
@@ -315,7 +323,7 @@ def _source(
     spark: Any,
     name: str,
     system: Any,
-    files: list[splits.File],
+    files: list[listing.File],
     layout: Any,
     types: dict[str, DataType],
     whole: StructType,

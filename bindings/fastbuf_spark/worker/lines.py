@@ -192,10 +192,10 @@ def read_lines(fragment: Any, schema: pa.Schema, lines: JsonLines | ValueLines) 
             if not block.strip(_BLANK):
                 continue
             try:
-                block.decode()  # Arrow's parser of JSON does not look
+                check_utf8(block)
                 made = lines.table(block, fields)
             except (pa.ArrowInvalid, ValueError) as error:
-                said = re.sub(r" Row #\d+:", "", str(error))  # counted from the block's beginning
+                said = re.sub(r" Row #\d+:| in row \d+", "", str(error))  # counted from the block's beginning
                 raise SchemaMismatch(f"{fragment.path}: {said}") from error
             for part in made.to_batches(BATCH_ROWS):
                 columns = [
@@ -205,6 +205,17 @@ def read_lines(fragment: Any, schema: pa.Schema, lines: JsonLines | ValueLines) 
                     for field in schema
                 ]
                 yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def check_utf8(text: bytes) -> None:
+    """ArrowInvalid unless a text is UTF-8: Arrow's parser of JSON does not look."""
+    import pyarrow as pa
+
+    try:
+        text.decode()
+    except UnicodeDecodeError as error:
+        near = text[max(0, error.start - 20) : error.start + 20]
+        raise pa.ArrowInvalid(f"text that is not UTF-8: {near!r}; use spark.read with its encoding=") from error
 
 
 def blocks(stream: Any, path: str, end: Callable[[bytes, str], int]) -> Iterator[bytes]:

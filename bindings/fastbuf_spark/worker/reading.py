@@ -143,7 +143,7 @@ class Read:
                 if renamed:
                     batch = _with_names(batch, self.files)
                 if late:
-                    batch = self._told(batch)
+                    batch = self._told(batch, piece.fragment.path)
                 if batch.num_rows:
                     yield conform(batch, self.shown, piece.fragment.path)
 
@@ -157,10 +157,14 @@ class Read:
         files = ds.FileSystemDataset([fragment], schema, fragment.format, fragment.filesystem)
         return not list(files.get_fragments(self.filter))
 
-    def _told(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _told(self, batch: pa.RecordBatch, path: str) -> pa.RecordBatch:
         for field in self.texts:
             at = batch.schema.get_field_index(field.name)
-            batch = batch.set_column(at, field, of_text(batch.column(at), field.type, self.zone, field.name))
+            try:
+                values = of_text(batch.column(at), field.type, self.zone, field.name)
+            except SchemaMismatch as error:
+                raise SchemaMismatch(f"{path}: {error}") from error
+            batch = batch.set_column(at, field, values)
         if self.filter is not None:
             batch = batch.filter(self.filter)
         return batch.select(self.shown.names)

@@ -14,7 +14,9 @@ from pyarrow import fs
 from pyspark.sql import types as T
 
 from fastbuf.errors import SchemaError
-from fastbuf_spark.driver.splits import File, fragments, partition_types
+from fastbuf_spark.driver.directory_names import partition_types
+from fastbuf_spark.driver.files import File
+from fastbuf_spark.driver.splits import fragments
 from fastbuf_spark.worker.writing import folder_of
 
 

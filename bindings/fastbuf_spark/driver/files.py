@@ -1,0 +1,265 @@
+"""Finds the files below a path, with the values in their directories' names."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastbuf.errors import ConfigError, ResourceError, SchemaError
+from fastbuf_spark.driver.directory_names import values_of
+from fastbuf_spark.worker.reading import changed
+
+OTHER_CODECS = (".deflate", ".snappy", ".xz", ".zip")  #: ends of names of files that Arrow does not decompress
+WILD = re.compile(r"[*?\[{\\]")  #: a path with one of these may be a pattern
+_LOCAL = re.compile(r"file:(//(localhost)?(?=/)|(?=/(?!/)))", re.I)  #: how the URI of a local path begins
+
+
+@dataclass(frozen=True)
+class File:
+    """A file, and the values in its directories' names, escaped."""
+
+    path: str
+    size: int
+    changed: int
+    values: tuple[tuple[str, str | None], ...]
+
+
+def file_system(path: Any, given: Any) -> tuple[Any, list[str]]:
+    """The file system of one or more paths, and the paths in it.
+
+    Parameters
+    ----------
+    path
+        One or more paths or URIs, of the same file system.
+    given
+        A file system of pyarrow or fsspec; None: that of the URI, else the local one.
+
+    Raises
+    ------
+    ConfigError
+        There is no path, one that is none, or there are several file systems.
+    """
+    from pyarrow import fs
+
+    many = isinstance(path, Iterable) and not isinstance(path, str | bytes | os.PathLike)
+    paths = []
+    for each in path if many else [path]:
+        if not isinstance(each, str | os.PathLike):
+            raise ConfigError(f"path is {path!r:.100}: give a str or os.PathLike, not a {type(each).__name__}")
+        paths.append(str(each))
+    if not paths:
+        raise ConfigError("path is an empty list: give one path or more")
+    if not all(p.strip() for p in paths):
+        raise ConfigError(f"path is {path!r}: give the path of a file or directory; '.' is the working directory")
+    if given is not None:
+        if not isinstance(given, fs.FileSystem):
+            given = fs.PyFileSystem(fs.FSSpecHandler(given))
+        return given, paths
+    found: list[tuple[Any, str]] = []
+    for each in paths:
+        # Read as Spark and fsspec do: "%20" is no blank, and "#" and "?" end no path
+        local_path = _LOCAL.sub("", each)
+        if local_path.lower().startswith("file:"):
+            raise ConfigError(f"{each} is no absolute path of this host: give file:///path, or the path alone")
+        is_uri = local_path == each and "://" in each
+        found.append(_by_uri(each) if is_uri else (fs.LocalFileSystem(), local_path))
+    if any(system != found[0][0] for system, _ in found):
+        raise ConfigError("the paths are of several file systems: read them one by one")
+    local = isinstance(found[0][0], fs.LocalFileSystem)
+    # Workers have other working directories; ".." is taken away as Spark does it, whatever is a link
+    return found[0][0], [os.path.abspath(os.path.expanduser(p)) if local else p for _, p in found]
+
+
+def _by_uri(uri: str) -> tuple[Any, str]:
+    import pyarrow as pa
+    from pyarrow import fs
+
+    wild = WILD.search(uri)
+    if wild:  # no URI has such characters, or they mean something else in it
+        head, tail = uri[: wild.start()].rpartition("/")[0], uri[uri.rindex("/", 0, wild.start()) :]
+        system, path = _by_uri(head)
+        return system, path.rstrip("/") + tail
+    try:
+        system, path = fs.FileSystem.from_uri(uri)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        try:
+            import fsspec
+        except ImportError:
+            raise ConfigError(f"{uri}: {error}; pyarrow has no such file system, and fsspec is not there") from error
+        try:
+            handler, path = fsspec.core.url_to_fs(uri)
+        except (ValueError, ImportError) as other:
+            raise ConfigError(f"{uri}: {error}; nor has fsspec such a file system: {other}") from other
+        return fs.PyFileSystem(fs.FSSpecHandler(handler)), path
+    return system, path
+
+
+def list_files(system: Any, paths: Sequence[str]) -> list[File]:
+    """All files that Spark reads of these paths, in order.
+
+    It ignores empty files, those whose names begin with a dot or an underscore, and directories in one of these paths,
+    unless they are named ``key=value``.
+
+    Raises
+    ------
+    ResourceError
+        There is nothing at a path, or nothing but such directories.
+    """
+    from pyarrow import fs
+
+    found: list[File] = []
+    below: list[File] = []
+    for path, pattern in [each for given in paths for each in _matched(system, given)]:
+        info = system.get_file_info(path)
+        if info.type == fs.FileType.NotFound:
+            raise ResourceError(f"{path} does not exist")
+        if info.type == fs.FileType.File:
+            if info.size:
+                found.append(File(info.path, info.size, changed(info), ()))
+            continue
+        base = info.path.rstrip("/") + "/"
+        for each in _below(system, path):
+            inside = each.path[len(base) :].split("/")
+            if each.type == fs.FileType.File and each.size and not any(map(_hidden, inside)):
+                values = values_of(inside[:-1])
+                if pattern and values:
+                    # Spark refuses it too: the matched names would be columns or not, by their number
+                    raise SchemaError(
+                        f"{pattern} matches directories with others of {', '.join(key for key, _ in values)} in them: "
+                        "give the directory above all of them, whose names become columns, and a filter"
+                    )
+                (found if values or len(inside) == 1 else below).append(
+                    File(each.path, each.size, changed(each), values)
+                )
+    if not found and below:
+        raise ResourceError(
+            f"{paths[0]} has files in directories in it alone, as {below[0].path}, which Spark does not read either: "
+            f"give the paths of these directories, or a pattern ({paths[0].rstrip('/')}/*)"
+        )
+    if any(file.values for file in found):
+        found += below  # refused by whoever looks for columns: some files have them, and these do not
+    return sorted(found, key=lambda file: file.path)
+
+
+def list_lines(system: Any, paths: Sequence[str]) -> list[File]:
+    """All files of lines below these paths.
+
+    Raises
+    ------
+    ConfigError
+        One is compressed in a way that Arrow does not read.
+    """
+    files = list_files(system, paths)
+    for file in files:
+        if file.path.endswith(OTHER_CODECS):
+            raise ConfigError(
+                f"{file.path}: lines may be compressed by gzip (.gz), bzip2 (.bz2), zstd (.zst) or lz4 (.lz4), and "
+                "in no other way; use spark.read"
+            )
+    return files
+
+
+def _below(system: Any, folder: str, above: tuple[str, ...] = ()) -> Iterator[Any]:
+    """What is in a directory and below it; of a local one without what hidden directories have.
+
+    Raises
+    ------
+    ResourceError
+        A link leads to a directory above it.
+    """
+    from pyarrow import fs
+
+    local = isinstance(system, fs.LocalFileSystem)
+    here = os.path.realpath(folder) if local else ""
+    if local and here in above:
+        raise ResourceError(f"{folder} is a link to {here}, which it is in: take the link away, or name the files")
+    for each in system.get_file_info(fs.FileSelector(folder, recursive=not local)):
+        yield each
+        if local and each.type == fs.FileType.Directory and not _hidden(each.base_name):
+            yield from _below(system, each.path, (*above, here))
+
+
+def _matched(system: Any, path: str) -> list[tuple[str, str]]:
+    """The paths that a pattern matches, each with the pattern if there are several; a path that exists is no pattern.
+
+    The wildcards are Spark's: ``*``, ``?``, ``[ab]``, ``[^a]``, ``{a,b}``; behind a backslash they are none.  As in
+    Spark, each path that is matched is one to read: the names in it are no columns.
+
+    Raises
+    ------
+    ResourceError
+        Nothing matches.
+    ConfigError
+        It is no pattern.
+    """
+    from pyarrow import fs
+
+    if not WILD.search(path) or system.get_file_info(path).type != fs.FileType.NotFound:
+        return [(path, "")]
+    found: list[str] = []
+    for plain in _braced(path):
+        parts = plain.rstrip("/").split("/")
+        first = next((i for i, part in enumerate(parts) if WILD.search(part)), len(parts))
+        here = ["/".join(parts[:first])]
+        for part in parts[first:]:
+            if WILD.search(part):
+                fits = _form(part, path).fullmatch
+                here = [name for base in here for name in _names(system, base) if fits(name.rpartition("/")[2])]
+            else:
+                here = [f"{base}/{part}" for base in here]
+        found += [each for each in here if system.get_file_info(each).type != fs.FileType.NotFound]
+    if not found:
+        raise ResourceError(f"{path} does not exist: nothing matches this pattern")
+    made = sorted(set(found))
+    return [(each, path if len(made) > 1 else "") for each in made]
+
+
+def _names(system: Any, folder: str) -> list[str]:
+    """Paths of what is in a directory, without hidden files; empty if it is not a directory."""
+    from pyarrow import fs
+
+    if system.get_file_info(folder).type != fs.FileType.Directory:
+        return []
+    within = system.get_file_info(fs.FileSelector(folder))
+    return [each.path for each in within if not _hidden(each.path.rpartition("/")[2])]
+
+
+def _braced(path: str) -> list[str]:
+    """A path for each alternative of its braces."""
+    found = re.search(r"(?<!\\)\{((?:[^{}\\]|\\.)*)\}", path)
+    if not found:
+        return [path]
+    head, tail = path[: found.start()], path[found.end() :]
+    return [each for choice in re.split(r"(?<!\\),", found[1]) for each in _braced(head + choice + tail)]
+
+
+def _form(name: str, path: str) -> re.Pattern[str]:
+    """The regular expression of a name with wildcards, of a path."""
+
+    def of(found: re.Match[str]) -> str:
+        plain, inverted, among = found.groups()
+        if among:
+            within = re.sub(r"(?<!\\)\[", r"\\[", among)
+            return f"[{'^' if inverted else ''}{within}]"
+        return {"*": ".*", "?": "."}.get(found[0]) or re.escape(plain or found[0])
+
+    text = re.sub(r"\\(.)|\[([!^]?)((?:[^\]\\]|\\.)+)\]|.", of, name, flags=re.DOTALL)
+    try:
+        return re.compile(text, re.DOTALL)
+    except re.error as error:
+        raise ConfigError(f"{path} is no pattern: {name!r}: {error}") from error
+
+
+def summary(system: Any, paths: Sequence[str]) -> str | None:
+    """The file that tells the schema of all Parquet files in one of these directories, if there is one."""
+    from pyarrow import fs
+
+    at = [f"{path.rstrip('/')}/{name}" for name in ("_common_metadata", "_metadata") for path in paths]
+    return next((info.path for info in system.get_file_info(at) if info.type == fs.FileType.File), None)
+
+
+def _hidden(name: str) -> bool:
+    return name.startswith(".") or (name.startswith("_") and "=" not in name) or name.endswith("._COPYING_")
