@@ -102,6 +102,18 @@ def segment_bytes(value: Any) -> int:
     return size
 
 
+def named_host(name: str, value: Any) -> str:
+    """`value`, if it may be the name or address of a host."""
+    text = str(instance(name, value, str))
+    if not text:
+        raise ConfigError(f"{name} is '': give an address; '0.0.0.0' is all of this host's")
+    try:
+        text.encode("idna")
+    except UnicodeError as error:
+        raise ConfigError(f"{name} is {value!r:.80}: this cannot be a name of a host ({error})") from None
+    return text
+
+
 def port(name: str, value: Any, low: int = 0) -> int:
     """`value` as the number of a TCP port."""
     return whole(name, value, low, 65535)

@@ -1,5 +1,5 @@
 # Map of the part of a record writer that writes batches, and waits for room.
-from libc.stdint cimport uint64_t
+from libc.stdint cimport int64_t, uint64_t
 
 from fastbuf.exchange.channel_selector cimport ChannelSelector
 from fastbuf.exchange.long_records cimport LongRecordWriter
@@ -16,8 +16,8 @@ cdef class BatchWriter(LongRecordWriter):
     cdef bint to_all                    # broadcast: every buffer is for all subpartitions
 
     cdef int pump_batch(self) except -1
-    cdef int finish_pending(self) except -1
-    cdef int finish_blocked(self) except -1
+    cdef int finish_pending(self, int64_t deadline_ns=*) except -1
+    cdef int finish_blocked(self, int64_t deadline_ns) except -1
     cdef int blocked_part(self) noexcept
     cdef int wait_for_room(self) except -1
     cdef int flush_now(self) except -1

@@ -81,10 +81,10 @@ cdef class BatchWriter(LongRecordWriter):
             self.flush_now()
         return 1
 
-    cdef int finish_pending(self) except -1:
-        """Blocks until the partly written record or batch is written."""
+    cdef int finish_pending(self, int64_t deadline_ns=-1) except -1:
+        """Blocks until the partly written record or batch is written; -> 1: the deadline (negative: none) is over."""
         try:
-            return self.finish_blocked()
+            return self.finish_blocked(deadline_ns)
         finally:
             self.partition.runs()
 
@@ -102,7 +102,7 @@ cdef class BatchWriter(LongRecordWriter):
                 worst = part
         return worst
 
-    cdef int finish_blocked(self) except -1:
+    cdef int finish_blocked(self, int64_t deadline_ns) except -1:
         cdef int64_t since = 0
         cdef uint64_t seen = 0
         cdef uint32_t key
@@ -125,7 +125,8 @@ cdef class BatchWriter(LongRecordWriter):
             self.partition.check()      # if it was closed meanwhile, its stream may be gone
             if (self.pump_batch() if self.in_batch else self.pump_spill()):
                 return 0
-            self.partition.wait(key, -1, &since, &seen)
+            if self.partition.wait(key, deadline_ns, &since, &seen):
+                return 1
 
     cdef int wait_for_room(self) except -1:
         """Blocks until some consumer's queue has room."""

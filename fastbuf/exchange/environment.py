@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, Literal, overload
 
-from fastbuf.checks import flag, instance, one_of, port, whole
+from fastbuf.checks import flag, instance, named_host, one_of, port, whole
 from fastbuf.config import POOL_SEGMENTS, SEGMENT_BYTES, TRANSPORTS, ExchangeConfig, TlsConfig
 from fastbuf.errors import ConfigError, ExchangeClosed, ResourceError, text_of
 from fastbuf.exchange.address import GateAddress, check_secret, new_secret, schema_key
@@ -54,7 +54,7 @@ def _checked_credentials(epoch: Any, secret: Any) -> tuple[int, bytes]:
 
 
 def _check_address(host: Any, ports: Any) -> None:
-    instance("host", host, str)
+    named_host("host", host)
     if not isinstance(ports, (tuple, list)) or len(ports) != 2:
         raise ConfigError(f"ports is {ports!r:.80}: it must be the first and the last port to try; (0, 0): any")
     if port("the first of ports", ports[0]) > port("the last of ports", ports[1]):

@@ -14,6 +14,7 @@ from fastbuf._native.activity cimport fb_activity_coded, fb_activity_ran
 from fastbuf._native.atomics cimport *
 from fastbuf.exchange.batch_writer cimport BatchWriter
 from fastbuf.exchange.channel_selector cimport ChannelSelector
+from fastbuf.exchange.clock cimport seconds_ns
 from fastbuf.exchange.failure cimport failure_code
 from fastbuf.exchange.long_records cimport PREFIX
 from fastbuf.exchange.result_partition cimport WRITE_BLOCKED, WRITE_DROPPED, OpenBuffer, ResultPartition, WriteState
@@ -39,6 +40,7 @@ cdef class RecordWriter(BatchWriter):
     """
 
     def __init__(self, ResultPartition partition, Serializer serializer, ChannelSelector selector):
+        serializer.check_made()
         self.serializer = serializer
         self.selector = selector
         selector.bind(partition.subpartitions, serializer.schema)
@@ -412,13 +414,15 @@ cdef class RecordWriter(BatchWriter):
         TimeoutError
             The time has passed; the writer is still open.
         """
+        cdef int64_t deadline = -1 if timeout is None else fb_now_ns() + seconds_ns(seconds("timeout", timeout))
         if self.partition.closed:
             return
         self.partition.check()
-        if self.in_batch or self.spill_left:
-            self.finish_pending()
+        if (self.in_batch or self.spill_left) and self.finish_pending(deadline):
+            raise TimeoutError(
+                f"writer {self.partition.channel}: no consumer made room for its last record within {timeout} s")
         self.partition.end()
-        if not self.partition.wait_closed(-1.0 if timeout is None else seconds("timeout", timeout)):
+        if not self.partition.wait_closed(deadline):
             raise TimeoutError(
                 f"writer {self.partition.channel}: some consumers did not acknowledge the end of partition within "
                 f"{timeout} s")

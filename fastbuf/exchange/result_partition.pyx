@@ -558,11 +558,10 @@ cdef class ResultPartition:
                 return False
         return not failure_code(&self.core.failure)     # an abort sets it before it closes its subpartition
 
-    def wait_closed(self, double timeout_s):
+    def wait_closed(self, int64_t deadline):
         """Wait until every remote consumer has acknowledged the end, or cancelled; False: the time has passed."""
         cdef int64_t since = 0
         cdef uint64_t seen = 0
-        cdef int64_t deadline = fb_now_ns() + seconds_ns(timeout_s) if timeout_s >= 0 else -1
         cdef uint32_t key
         while True:
             key = fb_event_prepare(self.core.event)

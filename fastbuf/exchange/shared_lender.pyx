@@ -314,7 +314,7 @@ cdef class SharedWriter:
 
     def _words(self, why):
         return (
-            f"consumer {self.peer} (channel {self.partition.channel}) was lost before it acknowledged the end of "
+            f"{self.peer} (channel {self.partition.channel}) was lost before it acknowledged the end of "
             f"partition: {why}").encode("utf-8", "replace")
 
     def drop(self):

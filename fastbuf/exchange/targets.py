@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from fastbuf.checks import port, whole
+from fastbuf.checks import named_host, port, whole
 from fastbuf.config import TRANSPORTS
 from fastbuf.errors import ConfigError, PeerLost
 from fastbuf.exchange.address import GateAddress, gate_key
@@ -24,9 +24,10 @@ def checked_target(index: int, target: Any) -> Any:
     if isinstance(target, (InputGate, GateAddress)):
         return target
     name = f"target {index}"
-    if not isinstance(target, (tuple, list)) or len(target) != 3 or not isinstance(target[0], str) or not target[0]:
+    if not isinstance(target, (tuple, list)) or len(target) != 3:
         raise ConfigError(f"{name} is {target!r:.80}: it must be an InputGate, its address, or (host, port, gate_id)")
     host, number, gate_id = target
+    named_host(f"host of {name}", host)
     return host, port(f"port of {name}", number, 1), whole(f"gate_id of {name}", gate_id, 1, (1 << 32) - 1)
 
 

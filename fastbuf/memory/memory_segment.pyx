@@ -216,6 +216,7 @@ cdef class MemorySegment:
         return self.core.segment_size
 
     def __enter__(self):
+        self.check()
         return self
 
     def __exit__(self, kind, value, traceback):

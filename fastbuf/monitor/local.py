@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
-from fastbuf.checks import instance
+from fastbuf.checks import flag, instance
 from fastbuf.errors import AuthenticationError, ConfigError, PeerLost, ProtocolError
 from fastbuf.exchange.address import gate_key
 from fastbuf.exchange.input_gate import InputGate
@@ -155,6 +155,8 @@ class EnvironmentMonitor:
             Show the value of a very frequent key: ``key 'LAX' has 61% of the rows``. By default only its hash is shown,
             since keys may be personal data.
         """
+        instance("stage", stage, str)
+        flag("key_values", key_values)
         with self._lock:
             self._stage = stage or self._stage
             if key_values and not self._key_values:

@@ -18,6 +18,8 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from fastbuf.checks import instance, named_host
+from fastbuf.checks import port as a_port
 from fastbuf.errors import ConfigError
 from fastbuf.exchange.named_thread import start_thread
 from fastbuf.monitor import rest
@@ -349,6 +351,11 @@ def serve(
         A package is missing (``fastbuf[monitor]``), the server cannot listen on the address, or other hosts can reach
         it and there is no TLS.
     """
+    named_host("host", host)
+    instance("token", token, str, type(None))
+    if isinstance(names, str):
+        raise ConfigError(f"names is {names!r:.80}: give a list of names of hosts")
+    instance("history", history, History, type(None))
     if (certificate is None) != (key is None):
         raise ConfigError("certificate and key go together: give both, or neither")
     if not _loopback(host):
@@ -371,7 +378,7 @@ def serve(
     recorder = Recorder(source, history)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        sock = socket.create_server((host, port), family=family, backlog=128)
+        sock = socket.create_server((host, a_port("port", port)), family=family, backlog=128)
     except OSError as error:
         raise ConfigError(f"the page cannot listen on {host}:{port}: {error}; choose another host or port") from error
     try:

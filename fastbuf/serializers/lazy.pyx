@@ -186,7 +186,10 @@ cdef class LazyRows:
         return self._records
 
     def __getitem__(self, i):
-        cdef Py_ssize_t at = i
+        cdef Py_ssize_t at
+        if isinstance(i, slice):
+            raise TypeError("rows of a block have no slices: take them one by one, or list(rows)[1:3]")
+        at = i
         if at < 0:
             at += self._records
         if not 0 <= at < self._records:

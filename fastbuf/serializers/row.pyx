@@ -107,7 +107,8 @@ cdef class RowSerializer(Serializer):
 
     def __init__(self, schema, checksum=False, record=None):
         if not isinstance(schema, Schema):
-            raise SchemaError(f"a Schema is needed, not {schema!r}")
+            raise SchemaError(f"a Schema is needed, not {schema!r:.100} ({type(schema).__name__}): make one by "
+                              "Schema.of(name='int64'), Schema.from_arrow, from_numpy or from_class")
         self.kind = "row"
         self.schema = schema
         self.fingerprint = schema.fingerprint
@@ -275,6 +276,7 @@ cdef class RowSerializer(Serializer):
     cdef object _dump(self, object records):
         cdef Py_ssize_t i = 0, n = len(<list> records), room
         cdef Writer w
+        self.check_made()
         if n > MAX_RECORDS:
             raise RecordError(f"{n:,} records: a block has at most {MAX_RECORDS:,}")
         room = HEADER + min(n * self._bytes_per_record, 1 << 26) + 64

@@ -18,6 +18,9 @@ cdef class Serializer:
 
     cdef readonly Py_ssize_t tail_head            # bytes of a payload that tell where its tail begins; 0: no tails
 
+    # ConfigError if a subclass has an __init__ that does not call this class's.
+    cdef int check_made(self) except -1
+
     # Writes the payload of one record to dst and returns its size.  If the result > room, nothing useful was written:
     # call again with that room.  The GIL is held; user code may run (a property, a __reduce__).
     cdef Py_ssize_t encode_record(self, object record, uint8_t *dst, Py_ssize_t room) except -1

@@ -5,6 +5,8 @@ from cpython.object cimport PyObject
 from libc.stdint cimport uint8_t, uint32_t
 from libc.string cimport memcpy
 
+from fastbuf.errors import ConfigError
+
 cdef enum:
     PREFIX = 4                # bytes of the length before each payload
 
@@ -24,6 +26,11 @@ cdef class Serializer:
     checksum : bool
         Whether blocks carry a CRC32C of their body.
     """
+
+    cdef int check_made(self) except -1:
+        if self.kind is None:
+            raise ConfigError(f"{type(self).__name__}.__init__ has not called super().__init__")
+        return 0
 
     cdef Py_ssize_t encode_record(self, object record, uint8_t *dst, Py_ssize_t room) except -1:
         raise TypeError(f"{type(self).__name__} does not encode single records")
@@ -75,6 +82,7 @@ cdef class Serializer:
         """
         cdef Py_ssize_t room = 512, size
         cdef bytes out
+        self.check_made()
         while True:
             try:
                 out = PyBytes_FromStringAndSize(NULL, room)
@@ -103,6 +111,7 @@ cdef class Serializer:
         """
         cdef const uint8_t[::1] view = memoryview(payload).cast("B")
         cdef Py_ssize_t size = view.shape[0]
+        self.check_made()
         if size == 0:
             return self.decode_record(<const uint8_t *> b"", 0)
         return self.decode_record(&view[0], size)

@@ -89,7 +89,8 @@ class Applicant:
             raise self._refused(hs.REFUSED_SCHEMA, str(error)) from error
         size = gate.environment.pool.segment_size
         if hello.segment_size > size:
-            reason = f"segments of {hello.segment_size} bytes; the consumer's are {size}"
+            theirs = f"its segments have {hello.segment_size} bytes, the consumer's {size}"
+            reason = f"{theirs}: make both environments with the same segment_size"
             raise self._refused(hs.REFUSED_SIZE, reason)
         if hello.flow_control != gate.config.flow_control:
             reason = f"flow_control is {hello.flow_control!r}; the consumer's is {gate.config.flow_control!r}"

@@ -214,8 +214,9 @@ class Greeting:
         if challenge[0] == BUSY:
             raise self._busy()
         if challenge[0] != WELCOME:
-            error = _REFUSALS.get(challenge[0], ExchangeError)
-            raise error(f"{self._where} has no gate {self._hello.gate_id} (any more)")
+            if challenge[0] != REFUSED_GATE:
+                raise ProtocolError(f"{self._where} is no gate of fastbuf: it answered {bytes(challenge[:16])!r}")
+            raise PeerLost(f"{self._where} has no gate {self._hello.gate_id} (any more)")
         self._nonce = challenge[1:]
         return client_proof(self._secret, self.message, self._nonce)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -314,6 +315,36 @@ def test_a_timeout_that_is_no_number(env: fb.ShuffleEnvironment) -> None:
     writer.close()
     assert list(gate) == []
     gate.close()
+
+
+@pytest.mark.parametrize("seconds", [0, 0.2])
+def test_a_close_has_its_time(env: fb.ShuffleEnvironment, seconds: float) -> None:
+    """Also where a record was written in part, and nobody reads; the writer goes on afterwards."""
+    config = fb.ExchangeConfig(stall_timeout_s=None)  # which was waited for, here without end
+    writer, gates = env.exchange(ROWS, config=config)
+    with pytest.raises(ConfigError, match="timeout is 'x'"):
+        writer.close(timeout="x")
+    sent = 0
+    while writer.try_emit((sent,)):
+        sent += 1
+    with pytest.raises(TimeoutError, match=f"no consumer made room for its last record within {seconds} s"):
+        writer.close(timeout=seconds)
+    closing = threading.Thread(target=writer.close)
+    closing.start()
+    with gates[0] as gate:
+        found = [n for (n,) in gate]
+    closing.join(20)
+    assert writer.closed
+    assert found in (list(range(sent)), list(range(sent + 1)))  # the last was written in part, or not at all
+
+
+@pytest.mark.parametrize("host", ["", 5, "a" * 64 + ".org", "a..b"])
+def test_names_of_hosts(env: fb.ShuffleEnvironment, host: Any) -> None:
+    """An empty one listened on all addresses."""
+    with pytest.raises(ConfigError, match="host is"):
+        env.listen(host)
+    with pytest.raises(ConfigError, match="host of target 0 is"):
+        env.create_result_partition(ROWS, [(host, 1, 1)])
 
 
 @pytest.mark.parametrize("channel", ["x", None, -1, HUGE << 20, [0]])

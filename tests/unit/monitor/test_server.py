@@ -177,6 +177,23 @@ def test_wrong_addresses_and_certificates_are_settings(tmp_path: Path) -> None:
         serve(list, port=int(first.address.rpartition(":")[2]))
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"port": -1}, "port is -1: it must be an integer from 0 to 65535"),
+        ({"port": "x"}, "port is 'x'"),
+        ({"host": None}, "host is None"),
+        ({"host": ""}, "host is '': give an address"),
+        ({"token": 5}, "token is 5"),
+        ({"names": "abc"}, "names is 'abc': give a list"),
+        ({"history": 5}, "history is 5"),
+    ],
+)
+def test_settings_are_checked(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        serve(list, **given)
+
+
 def test_over_tls(tmp_path: Path) -> None:
     certificate, key = tmp_path / "c.pem", tmp_path / "k.pem"
     command = [

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import fastbuf as fb
-from fastbuf.errors import RecordError, RecordTooLong
+from fastbuf.errors import ConfigError, RecordError, RecordTooLong
 from fastbuf.serializers import RowSerializer, Schema
 
 SCHEMA = Schema.of(
@@ -94,3 +94,25 @@ def test_nanoseconds_of_pandas_are_refused(kind: str) -> None:
     assert rows.loads(rows.dumps([(made(5000),)])) == [(made(5000),)]
     with pytest.raises(RecordError, match=r"record 1: field 't' .* it has nanoseconds"):
         rows.dumps([(made(5000),), (made(5001),)])
+
+
+def test_a_subclass_that_was_not_made() -> None:
+    """Its ``__init__`` did not call the one above: an error, where the process ended."""
+
+    class Rows(RowSerializer):
+        def __init__(self) -> None:
+            pass
+
+    rows, block = Rows(), RowSerializer(Schema.of(n="int64")).dumps([(1,)])
+    with fb.ShuffleEnvironment(segments=64, segment_size=4096) as env:
+        for used in (
+            lambda: rows.dumps([(1,)]),
+            lambda: rows.encode((1,)),
+            lambda: rows.decode(bytes(8)),
+            lambda: env.exchange(serializer=rows),
+        ):
+            with pytest.raises(ConfigError, match=r"Rows\.__init__ has not called super\(\)\.__init__"):
+                used()
+        for read in (rows.loads, rows.view):
+            with pytest.raises((fb.FastbufError, TypeError)):
+                read(block)

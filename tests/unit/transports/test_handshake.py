@@ -11,7 +11,15 @@ from collections.abc import Iterator
 import pytest
 
 import fastbuf as fb
-from fastbuf.errors import AuthenticationError, PeerLost, ResourceError, SchemaMismatch, SequenceError, StallTimeout
+from fastbuf.errors import (
+    AuthenticationError,
+    PeerLost,
+    ProtocolError,
+    ResourceError,
+    SchemaMismatch,
+    SequenceError,
+    StallTimeout,
+)
 from fastbuf.transports import handshake as hs
 from fastbuf.transports import memfd
 
@@ -76,9 +84,29 @@ def test_larger_segments_than_the_consumers_are_refused(ends: tuple) -> None:
     _, _, gate, address = ends
     with (
         fb.ShuffleEnvironment(segments=16, segment_size=8192) as big,
-        pytest.raises(fb.ExchangeError, match="segments of 8192 bytes"),
+        pytest.raises(fb.ExchangeError, match=r"its segments have 8192 bytes, the consumer's 4096: make both"),
     ):
         connect(big, (*address, gate.gate_id))
+
+
+def test_another_service_is_no_gate() -> None:
+    """A web server, say: the port is wrong, not the gate."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        fb.ShuffleEnvironment(segments=16, segment_size=4096) as near,
+    ):
+
+        def answer() -> None:
+            sock, _ = server.accept()
+            with sock:
+                sock.recv(hs.HELLO_BYTES)
+                sock.sendall(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(ProtocolError, match=r"is no gate of fastbuf: it answered b'HTTP/1.1 400"):
+            connect(near, (*server.getsockname()[:2], 1))
+        thread.join(20)
 
 
 def test_nobody_listens_there() -> None:
