@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import socket
 from typing import Any
 
@@ -25,6 +26,7 @@ VERSION = 3
 #: which the connection ends.  A lost host sends nothing, so only this ends its connection.
 QUIET_S, ASK_S, ASKS = 20, 5, 3
 REASON_CHARS = 16_000  #: longest reason; the middle of a longer traceback is cut out
+_LEFT_OUT = re.compile(r"\n\.\.\. (\d+) characters left out \.\.\.\n")
 
 Message = dict[str, Any]
 
@@ -67,11 +69,14 @@ def data_secret(secret: bytes, epoch: int) -> bytes:
 
 
 def clip(reason: str) -> str:
-    """Bound a reason; the head names the place, the tail has the error."""
+    """Bound a reason; the head names the place, the tail has the error.  One cut before says how much is gone in all."""
     if len(reason) <= REASON_CHARS:
         return reason
     half = REASON_CHARS // 2
-    return f"{reason[:half]}\n... {len(reason) - 2 * half} characters left out ...\n{reason[-half:]}"
+    middle = reason[half:-half]
+    before = _LEFT_OUT.findall(middle)
+    left = len(_LEFT_OUT.sub("", middle)) + sum(map(int, before))
+    return f"{reason[:half]}\n... {left} characters left out ...\n{reason[-half:]}"
 
 
 def producers_failed(exchange: str) -> str:

@@ -18,7 +18,7 @@ from fastbuf_spark.driver import rendezvous, slots
 from fastbuf_spark.driver.rendezvous import Rendezvous
 from fastbuf_spark.driver.run import SETTLE_S, Run, RunPlan
 from fastbuf_spark.driver.slots import Slots
-from fastbuf_spark.wire import VERSION, Unpacker
+from fastbuf_spark.wire import REASON_CHARS, VERSION, Unpacker, clip
 from fastbuf_spark.worker.control import Control
 from fastbuf_spark.worker.task_input import InputLost, TaskInput
 
@@ -398,3 +398,14 @@ def test_runs_that_wait_for_this_ones_result_are_no_others() -> None:
     assert not Rendezvous._others_wait(server, joining)
     server._runs.append(run(10, 9, True))
     assert Rendezvous._others_wait(server, joining)
+
+
+def test_a_reason_that_is_cut_twice_says_what_is_gone() -> None:
+    """A worker cuts it, and the driver does with its own words before it."""
+    once = clip("a" * 5_000_000)
+    assert f"\n... {5_000_000 - REASON_CHARS} characters left out ...\n" in once
+    twice = clip(f"the producers failed: {once}")
+    assert twice.count("left out") == 1
+    kept = len(twice) - len("\n... 4984022 characters left out ...\n")
+    assert kept == REASON_CHARS
+    assert f"... {5_000_000 + len('the producers failed: ') - kept} characters left out" in twice
