@@ -69,7 +69,7 @@ def data_secret(secret: bytes, epoch: int) -> bytes:
 
 
 def clip(reason: str) -> str:
-    """Bound a reason; the head names the place, the tail has the error.  One cut before says how much is gone in all."""
+    """Bound a reason; the head names the place, the tail has the error.  What was cut out of it before counts too."""
     if len(reason) <= REASON_CHARS:
         return reason
     half = REASON_CHARS // 2

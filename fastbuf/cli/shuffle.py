@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import re
 import shutil
 import sys
 import time
@@ -72,8 +73,14 @@ def check_target(source: Path, target: Path, overwrite: bool) -> Path:
     return found
 
 
-def check_keys(source: Path, keys: Sequence[str]) -> None:
-    """Raise ConfigError if a key is not a column of the file, before Spark is started."""
+def checked_keys(source: Path, keys: Sequence[str]) -> list[str]:
+    """The keys as Spark takes them: a column whose name has a dot is quoted.
+
+    Raises
+    ------
+    ConfigError
+        A key is no column of the file, nor a field in one; said before Spark is started.
+    """
     import pyarrow as pa
     import pyarrow.dataset
 
@@ -81,9 +88,20 @@ def check_keys(source: Path, keys: Sequence[str]) -> None:
         columns = pyarrow.dataset.dataset(source, format="parquet", partitioning="hive").schema.names
     except (pa.ArrowInvalid, OSError) as error:
         raise ConfigError(f"{source} cannot be read as Parquet: {error}") from error
-    lacking = [key for key in keys if key not in columns]
+    known = {column.casefold() for column in columns}
+    lacking = [
+        key
+        for key in keys
+        if not key.startswith("`") and not {key.casefold(), key.partition(".")[0].casefold()} & known
+    ]
     if lacking:
         raise ConfigError(f"{source} has no column {', '.join(lacking)}; it has: {', '.join(columns) or 'none'}")
+    return [f"`{key.replace('`', '``')}`" if key in columns and "." in key else key for key in keys]
+
+
+def literal(path: Path) -> str:
+    """The path without links, for Spark, which takes some characters of names for a pattern."""
+    return re.sub(r"([\\*?{}\[\]])", r"\\\1", str(path.resolve()))
 
 
 def run(
@@ -111,7 +129,7 @@ def run(
     second = find_function(func)
     first = find_function(before) if before else None
     if not (first and before_schema):
-        check_keys(source, keys)
+        keys = checked_keys(source, keys)
 
     import fastbuf_spark as fbs
     from fastbuf.cli.spark import session
@@ -119,7 +137,7 @@ def run(
     with session("fastbuf shuffle", master) as (spark, log):
         if not master.startswith("local"):
             _ship(spark, [func, before])
-        data = spark.read.parquet(str(source.resolve()))
+        data = spark.read.parquet(literal(source))
         result = fbs.map_in_arrow(
             data,
             second,

@@ -45,6 +45,13 @@ def _end(processes: list[psutil.Process]) -> None:
             process.kill()
 
 
+def _last_error(log: str) -> str:
+    """What Java said last before it ended."""
+    with open(log, errors="replace") as lines:
+        said = [line.strip() for line in lines if "Exception: " in line and not line.startswith(("Caused by", "{"))]
+    return said[-1].partition('Exception in thread "main" ')[2] or said[-1] if said else ""
+
+
 @contextlib.contextmanager
 def session(name: str, master: str, settings: dict[str, str] | None = None) -> Iterator[tuple[SparkSession, str]]:
     """Start Spark, and stop it at the end.
@@ -92,7 +99,7 @@ def session(name: str, master: str, settings: dict[str, str] | None = None) -> I
             _end([process for process in psutil.Process().children() if process not in before])
             os.unlink(log)
             raise KeyboardInterrupt from error
-        why = str(error).partition("\n\tat ")[0]  # without Java's stack
+        why = _last_error(log) or str(error).partition("\n\tat ")[0]  # without Java's stack
         raise ResourceError(
             f"Spark did not start: {why}; its log is {log}; 'fastbuf doctor' says what is missing"
         ) from error

@@ -138,6 +138,29 @@ def test_directories_of_years_that_python_does_not_have(spark: Any, tmp_path: Pa
         assert names[0] == names[1]
 
 
+def test_what_readers_would_not_see_is_refused(spark: Any, tmp_path: Path) -> None:
+    """Spark writes it, and finds nothing."""
+    for name in ("", ".x"):
+        df = spark.range(3).selectExpr("id", f"id as `{name or 'k'}`").toDF("id", name)
+        with pytest.raises(ConfigError, match="readers do not see, or do not understand"):
+            fbs.write_parquet(df, tmp_path / "out", partition_by=[name])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("path", "error", "said"),
+    [
+        ("/proc/x", ResourceError, "cannot write to /proc/x"),
+        ("a\0b", ConfigError, "no file can have a name"),
+        ("a\udcff", ConfigError, "no file can have a name"),
+        ("hdfs://localhost:1/x", ResourceError, "hdfs://localhost:1/x cannot be reached"),
+    ],
+)
+def test_paths_that_are_none(spark: Any, path: str, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        fbs.write_parquet(spark.range(3), path)
+
+
 def test_partition_by_takes_names_in_another_case(spark: Any, tmp_path: Path) -> None:
     """Unless spark.sql.caseSensitive is true."""
     df = spark.range(8).selectExpr("id", "id % 2 as Key", "id % 3 as other")

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
+import pyspark.errors
 import pytest
 from conftest import failure
 from nights import nightly
@@ -396,8 +397,15 @@ def test_arrows_own_files_and_datasets(spark: Any, tmp_path: Path) -> None:
     assert same(fbs.scan(spark, ds.dataset(tmp_path, format="ipc")).to_df(), want) == 3
     some = fbs.scan(spark, ds.dataset(tmp_path, format="ipc"), ["s"], pc.field("n") > 1)
     assert [row.s for row in some.collect()] == [None]
-    with pytest.raises(ConfigError, match="dataset of files"):
-        fbs.scan(spark, ds.dataset(table))
+    for rows in (ds.dataset(table), ds.dataset([ds.dataset(table), ds.dataset(table)])):
+        with pytest.raises(ConfigError, match="dataset of files"):
+            fbs.scan(spark, rows)
+    with pa.ipc.new_stream(tmp_path / "b.arrow", table.schema) as sink:
+        sink.write_table(table)
+    with pytest.raises(SchemaError, match=r"b\.arrow: .*; read_ipc reads Arrow's files .* not its streams"):
+        fbs.read_ipc(spark, tmp_path / "b.arrow")
+    with pytest.raises(pyspark.errors.PySparkException, match=r"b\.arrow'?: Not an Arrow file"):
+        fbs.read_ipc(spark, tmp_path).count()
 
 
 def test_types_that_arrow_alone_has(spark: Any, tmp_path: Path) -> None:

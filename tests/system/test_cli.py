@@ -202,23 +202,38 @@ def user_folder(tmp_path: Path) -> Path:
 
 
 def test_shuffle_of_a_users_file(user_folder: Path) -> None:
+    """Its name is no pattern, by which another file would be read."""
+    (user_folder / "in.parquet").rename(user_folder / "in[1].parquet")
+    pq.write_table(pa.table({"user": ["nobody"], "amount": [1.0]}), user_folder / "in1.parquet")
     said = fastbuf(
-        *("shuffle", "in.parquet", "out.parquet", "--key", "user", "--partitions", "3", "--master", "local[4]"),
+        *("shuffle", "in[1].parquet", "out.parquet", "--key", "user", "--partitions", "3", "--master", "local[4]"),
         *("--func", "my_stages:total", "--schema", "user string, total double"),
         cwd=user_folder,
     )
     assert said.returncode == 0, said.stdout + said.stderr
     assert "97 rows in 3 partitions" in said.stdout
     result = {row["user"]: row["total"] for row in pq.read_table(user_folder / "out.parquet").to_pylist()}
-    source = pq.read_table(user_folder / "in.parquet").to_pylist()
+    source = pq.read_table(user_folder / "in[1].parquet").to_pylist()
     assert result == {
         user: sum(r["amount"] for r in source if r["user"] == user) for user in {r["user"] for r in source}
     }
     assert sorted(p.name for p in user_folder.iterdir() if p.name != "__pycache__") == [
-        "in.parquet",
+        "in1.parquet",
+        "in[1].parquet",
         "my_stages.py",
         "out.parquet",
     ]
+
+
+def test_a_master_that_is_none_is_told_by_sparks_words(user_folder: Path) -> None:
+    said = fastbuf(
+        *("shuffle", "in.parquet", "out.parquet", "--key", "user", "--partitions", "3", "--master", "foo"),
+        *("--func", "my_stages:total"),
+        cwd=user_folder,
+    )
+    assert said.returncode == 1
+    assert "Spark did not start: " in said.stderr
+    assert "Master must either be yarn or start with spark" in said.stderr
 
 
 @nightly

@@ -232,7 +232,7 @@ class Grouped:
     def spark_groups(self, why: str) -> Any:
         """Spark's own groups, in the requested partitions and order; ``why``: the reason, for an error."""
         if self._mode not in ("auto", "blocking"):
-            raise SchemaError(f"mode='{self._mode}' cannot run: {why}; use mode='auto' or 'blocking', or another key")
+            raise SchemaError(f"mode='{self._mode}' cannot run: {why}; use mode='auto' or 'blocking'")
         df = self._df
         if self._before is not None:
             assert self._before_schema is not None

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fastbuf.errors import ConfigError, SchemaError
+from fastbuf.errors import ConfigError, ResourceError, SchemaError
 from fastbuf_spark.driver.checks import check_mode
 from fastbuf_spark.driver.commit import MODES, Commit
 from fastbuf_spark.driver.files import file_system
@@ -104,8 +104,11 @@ def write_parquet(
             "spark.sql.sources.partitionOverwriteMode is dynamic, and write_parquet replaces the whole directory: set "
             "it to static, or let Spark write, to_df().write.partitionBy(...).parquet(path)"
         )
-    with refusals(paths[0]):
-        commit = Commit(system, paths[0], mode)
+    try:
+        with refusals(paths[0]):
+            commit = Commit(system, paths[0], mode)
+    except FileNotFoundError as error:
+        raise ResourceError(f"cannot write to {paths[0]}: {error}") from error
     try:
         write = Write(
             system,
@@ -155,6 +158,12 @@ def _by(given: Any, names: list[str], case: bool) -> dict[str, int]:
     found = [each if case else each.lower() for each in by if isinstance(each, str)]
     if len(found) < len(by) or not set(found) <= set(shown) or len(set(found)) < len(by) or 0 < len(names) <= len(by):
         raise ConfigError(f"partition_by is {by}: give names of {names}, each once, and leave one for the files")
+    hidden = [name for name in by if not name or name.startswith(".")]
+    if hidden:
+        raise ConfigError(
+            f"partition_by has {hidden[0]!r}: readers do not see, or do not understand, directories named "
+            f"{hidden[0] + '=...'!r}; rename the column"
+        )
     return {name: shown.index(each) for name, each in zip(by, found, strict=True)}
 
 

@@ -54,6 +54,9 @@ def file_system(path: Any, given: Any) -> tuple[Any, list[str]]:
         raise ConfigError("path is an empty list: give one path or more")
     if not all(p.strip() for p in paths):
         raise ConfigError(f"path is {path!r}: give the path of a file or directory; '.' is the working directory")
+    for each in paths:
+        if "\0" in each or each.encode(errors="replace").decode() != each:
+            raise ConfigError(f"path is {each!r}: no file can have a name with such a character")
     if given is not None:
         if not isinstance(given, fs.FileSystem):
             given = fs.PyFileSystem(fs.FSSpecHandler(given))
@@ -94,6 +97,8 @@ def _by_uri(uri: str) -> tuple[Any, str]:
         except (ValueError, ImportError) as other:
             raise ConfigError(f"{uri}: {error}; nor has fsspec such a file system: {other}") from other
         return fs.PyFileSystem(fs.FSSpecHandler(handler)), path
+    except OSError as error:
+        raise ResourceError(f"{uri} cannot be reached: {error}") from error
     return system, path
 
 

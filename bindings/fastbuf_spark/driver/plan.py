@@ -207,7 +207,7 @@ def _by_spark(
 ) -> Staged:
     """Spark's own shuffle between the same two functions."""
     if mode not in ("auto", "blocking"):
-        raise SchemaError(f"mode='{mode}' cannot run: {found.by_spark}; use mode='auto' or 'blocking', or another key")
+        raise SchemaError(f"mode='{mode}' cannot run: {found.by_spark}; use mode='auto' or 'blocking'")
     log.info("shuffle into %d partitions: Spark's own, since %s", num_partitions, found.by_spark)
     codec, df = found.codec, found.frame
     if shipped is not None:

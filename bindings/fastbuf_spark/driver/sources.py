@@ -160,6 +160,7 @@ def text_source(
 
 def ipc_source(spark: Any, path: Any, columns: Iterable[str] | None, filter: Any, filesystem: Any) -> Source:
     """A source of Arrow IPC files."""
+    import pyarrow as pa
     import pyarrow.dataset as ds
 
     system, paths = listing.file_system(path, filesystem)
@@ -168,7 +169,13 @@ def ipc_source(spark: Any, path: Any, columns: Iterable[str] | None, filter: Any
         raise ConfigError(f"{paths[0]} has no files to take the schema from")
     layout = ds.IpcFileFormat()
     types = _types_of_directories(spark, files, {})
-    whole = of_arrow(layout.make_fragment(files[0].path, system).physical_schema)
+    try:
+        whole = of_arrow(layout.make_fragment(files[0].path, system).physical_schema)
+    except pa.ArrowInvalid as error:
+        raise SchemaError(
+            f"{files[0].path}: {error}; read_ipc reads Arrow's files (pyarrow.ipc.new_file, Feather version 2), and "
+            "not its streams"
+        ) from error
     for key, kind in types.items():
         whole.add(key, kind, True)
     return _source(spark, "read_ipc", system, files, layout, types, whole, columns, filter)
@@ -185,8 +192,6 @@ def dataset_source(spark: Any, dataset: Any, columns: Iterable[str] | None, filt
             f"scan takes a pyarrow.dataset.Dataset or a deltalake table, not a {type(dataset).__module__}."
             f"{type(dataset).__name__}"
         )
-    if isinstance(dataset, ds.InMemoryDataset):
-        raise ConfigError("scan takes a dataset of files; give rows in memory to spark.createDataFrame(table)")
     schema = of_arrow(dataset.schema)
     files, shown = _schemas(spark, schema, columns, filter)
     # Without the filter: it refers to the types shown to users, and a dataset's own may differ
@@ -194,6 +199,8 @@ def dataset_source(spark: Any, dataset: Any, columns: Iterable[str] | None, filt
         found = [(None, fragment) for fragment in dataset.get_fragments()]
     except ValueError as error:
         raise ConfigError(f"scan: {error} Give filter and columns to scan itself, or to the pipeline") from error
+    if isinstance(dataset, ds.InMemoryDataset) or any(not isinstance(each, ds.FileFragment) for _, each in found):
+        raise ConfigError("scan takes a dataset of files; give rows in memory to spark.createDataFrame(table)")
     return _shared(spark, "scan", found, files, shown, schema, filter, (), None)
 
 

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from fastbuf.cli.app import cli
-from fastbuf.cli.shuffle import _write, check_target, find_function
+from fastbuf.cli.shuffle import _write, check_target, checked_keys, find_function
 from fastbuf.cli.spark import session
 from fastbuf.errors import ConfigError, ResourceError
 
@@ -170,3 +170,12 @@ def test_a_target_below_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"out cannot be made, as .*/file is a file"):
         check_target(tmp_path / "in", tmp_path / "file" / "more" / "out", False)
+
+
+def test_keys_are_found_as_spark_finds_them(tmp_path: Path) -> None:
+    """In any case, with a dot in the name, and in a struct; a key in quotes is left to Spark."""
+    source = tmp_path / "in.parquet"
+    pq.write_table(pa.table({"User": [1], "a.b": [1], "s": [{"f": 1}]}), source)
+    assert checked_keys(source, ["user", "a.b", "s.f", "`a.b`"]) == ["user", "`a.b`", "s.f", "`a.b`"]
+    with pytest.raises(ConfigError, match=r"has no column t\.f; it has: User, a\.b, s"):
+        checked_keys(source, ["user", "t.f"])
