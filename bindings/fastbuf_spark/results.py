@@ -12,8 +12,24 @@ from fastbuf.errors import SchemaMismatch
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
     BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]]
+
+
+#: Of Spark's types, by name: the Arrow types whose values it takes for them.  Of others in here it takes none
+_TAKEN = {
+    "boolean": ("bool",),
+    "tinyint": ("int8",),
+    "smallint": ("int16",),
+    "int": ("int32",),
+    "bigint": ("int64",),
+    "float": ("float",),
+    "double": ("double",),
+    "string": ("string", "large_string"),
+    "binary": ("binary", "large_binary"),
+}
+_PLAIN = {name for names in _TAKEN.values() for name in names}
 
 
 class Checked:
@@ -21,13 +37,17 @@ class Checked:
 
     Parameters
     ----------
-    columns
-        Names of the columns that each must have at least: Spark, which takes them by position, fails with an index.
+    schema
+        The columns that each must have at least: Spark, which takes them by position, fails with an index, or with the
+        name of a method of its own.  Types are compared where both are plain ones.
     """
 
-    def __init__(self, func: BatchFunction, columns: list[str] | None = None) -> None:
+    def __init__(self, func: BatchFunction, schema: StructType | None = None) -> None:
         self.func = func
-        self.columns = columns or []
+        fields = [] if schema is None else schema.fields
+        self.columns = [field.name for field in fields]
+        self._kinds = [field.dataType.simpleString() for field in fields]
+        self._filled = [i for i, field in enumerate(fields) if not field.nullable]
         self.__name__ = getattr(func, "__name__", type(func).__name__)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -36,11 +56,35 @@ class Checked:
         return self._whole(each(self.func, self.func(batches), pa.RecordBatch))
 
     def _whole(self, made: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        known = None
         for batch in made:
-            if batch.num_columns < len(self.columns) and batch.num_rows:
-                given = batch.schema.names
-                raise SchemaMismatch(f"{about(self.func)} gave columns {given}; its schema has {self.columns}")
+            if batch.num_rows and self.columns:
+                if batch.schema != known:
+                    known = None if self._odd(batch) else batch.schema
+                for i in self._filled:
+                    if batch.column(i).null_count:
+                        name = self.columns[i]
+                        raise SchemaMismatch(
+                            f"{about(self.func)} gave nulls in column {name!r}, which its schema says has none"
+                        )
             yield batch
+
+    def _odd(self, batch: pa.RecordBatch) -> bool:
+        """Whether a type differs in a column of nulls, of which Spark reads no value; an error if there are values."""
+        if batch.num_columns < len(self.columns):
+            given = batch.schema.names
+            raise SchemaMismatch(f"{about(self.func)} gave columns {given}; its schema has {self.columns}")
+        odd = False
+        for name, kind, column in zip(self.columns, self._kinds, batch.columns, strict=False):
+            found = str(column.type)
+            if kind in _TAKEN and found in _PLAIN and found not in _TAKEN[kind]:
+                odd = True
+                if column.null_count < len(column):
+                    raise SchemaMismatch(
+                        f"{about(self.func)} gave column {name!r} as {found}; its schema has {kind}. Columns are taken "
+                        f"by position: it gave {batch.schema.names}, and the schema has {self.columns}"
+                    )
+        return odd
 
 
 def each(func: Callable[..., Any], made: Any, kind: type | tuple[type, ...], several: Any = Iterable) -> Iterator[Any]:

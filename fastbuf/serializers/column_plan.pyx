@@ -160,7 +160,8 @@ cdef class ColumnPlan:
                 continue
             if self.nodes[child].bits == 0 and not (kind == FB_FSL and width == 0):
                 inside = {b"n": "nulls", b"+s": "structs without fields"}.get(self.formats[child], "values")
-                raise SchemaError(f"column {path!r} is a list of {inside} that take no bytes: such lists are not supported")
+                raise SchemaError(
+                    f"column {path!r} is a list of {inside} that take no bytes: such lists are not supported")
             if kind == FB_FSL:
                 bits += width * self.nodes[child].bits
                 dynamic = dynamic or self.nodes[child].dynamic

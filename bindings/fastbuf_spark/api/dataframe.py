@@ -95,7 +95,7 @@ def map_in_arrow(
     result_schema = struct_type(schema)
     shipped = None if before_schema is None else struct_type(before_schema)
     df, before, shipped, known = entered(df, before, shipped)
-    checked = Checked(func, result_schema.names)
+    checked = Checked(func, result_schema)
     return shuffle(df, checked, result_schema, keys, num_partitions, before, shipped, mode, conf, **known)
 
 

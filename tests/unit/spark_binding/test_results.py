@@ -15,6 +15,7 @@ pytest.importorskip("pyspark", reason="the binding is PySpark's")
 
 from fastbuf.errors import SchemaMismatch
 from fastbuf_spark.results import Checked, about
+from fastbuf_spark.schema import struct_type
 from fastbuf_spark.worker.chains import Link
 from fastbuf_spark.worker.pandas_verbs import PandasRules
 from fastbuf_spark.worker.steps import PandasMap
@@ -59,8 +60,30 @@ def test_what_is_no_iterator_of_batches(made: Any, said: str) -> None:
 def test_a_batch_with_too_few_columns() -> None:
     func = gives([BATCH])
     with pytest.raises(SchemaMismatch) as error:
-        list(Checked(func, ["k", "n"])(iter([])))
+        list(Checked(func, struct_type("k long, n long"))(iter([])))
     assert str(error.value) == f"{about(func)} gave columns ['k']; its schema has ['k', 'n']"
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ("k string, n string", "gave column 'k' as int64; its schema has string"),
+        ("k int, n string", "gave column 'k' as int64; its schema has int"),
+        ("n string, k long", r"gave column 'n' as int64; .* it gave \['k', 'n'\], and the schema has \['n', 'k'\]"),
+        ("k long, n string not null", "gave nulls in column 'n', which its schema says has none"),
+        ("k long, n double", ""),  # it has nulls alone
+        ("k timestamp, n string", ""),  # Spark reads microseconds
+    ],
+)
+def test_a_column_of_another_type(schema: str, said: str) -> None:
+    """Spark's own error has the name of a method of its own, and neither function nor column."""
+    batch = pa.record_batch({"k": [1], "n": pa.array([None], pa.string())})
+    checked = Checked(gives([batch.slice(0, 0), batch, batch]), struct_type(schema))
+    if said:
+        with pytest.raises(SchemaMismatch, match=said):
+            list(checked(iter([])))
+    else:
+        assert list(checked(iter([]))) == [batch.slice(0, 0), batch, batch]
 
 
 def test_a_stop_iteration_that_leaves_a_function_has_its_line() -> None:
