@@ -126,6 +126,13 @@ def test_lines_as_spark_finds_them(spark: Any, tmp_path: Path, what: str, schema
     same(fbs.read_csv(spark, tmp_path, schema, header=header).to_df(), want)
 
 
+def test_lines_of_separators_alone(spark: Any, tmp_path: Path) -> None:
+    """Are blank where the separator is, as for Spark."""
+    (tmp_path / "a.csv").write_text("a\tb\n\t\n\t\t\nc\td\n")
+    want = spark.read.csv(str(tmp_path), sep="\t")
+    assert same(fbs.read_csv(spark, tmp_path, sep="\t").to_df(), want) == 2
+
+
 def test_lines_of_one_value(spark: Any, tmp_path: Path) -> None:
     """A line of spaces is none, as for Spark."""
     (tmp_path / "a.csv").write_text("x\n  \ny \n\n\t\r\n z")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 import re
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 _WHOLE = re.compile(r"[+-]?\d+$")
-_REAL = re.compile(r"[+-]?\d*\.\d+$|NaN$|-?Infinity$")
+_REAL = re.compile(r"[+-]?(\d*\.\d+|NaN|Infinity)$")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}$")
 _INSTANT = re.compile(r"\d{4}-\d{1,2}-\d{1,2}[ T]")
 #: Texts that Spark may parse as another type: times, timestamps, numbers with an exponent or a letter, years
@@ -41,6 +42,15 @@ def values_of(folders: Sequence[str]) -> tuple[tuple[str, str | None], ...]:
             "those above it: give the path of a directory below it"
         )
     return tuple((unescaped(key), None if value == NO_VALUE else value) for key, _, value in named)
+
+
+def _is_day(text: str) -> bool:
+    if not _DATE.match(text):
+        return False
+    try:
+        return bool(dt.date.fromisoformat(text))
+    except ValueError:  # the 30th of February
+        return False
 
 
 def unescaped(name: str) -> str:
@@ -105,7 +115,7 @@ def partition_types(
             abs(float(v)) < 2e9 or not math.isfinite(float(v)) for v in values
         ):
             made[name] = T.DoubleType()
-        elif all(map(_DATE.match, texts)):
+        elif all(map(_is_day, texts)):
             made[name] = T.DateType()
         else:
             odd = next((value for value in sorted(texts) if _ODD.match(value) and not _DATE.match(value)), None)

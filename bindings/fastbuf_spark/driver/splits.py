@@ -42,6 +42,8 @@ def _of_text(value: str, kind: pa.DataType, name: str) -> pa.Scalar:
     """A directory's value, converted as Arrow does; instants without a zone are in that of their type."""
     import pyarrow as pa
 
+    if pa.types.is_floating(kind) and value[:1] in "+-" and value[1:] in ("NaN", "Infinity"):
+        return pa.scalar(float(value), kind)  # here Spark takes a sign before NaN, and in lines of values it does not
     try:
         text = pa.array([value])
         return (text if pa.types.is_string(kind) else of_text(text, kind, getattr(kind, "tz", None) or "UTC", name))[0]

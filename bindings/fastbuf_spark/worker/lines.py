@@ -140,7 +140,7 @@ class ValueLines:
         import pyarrow as pa
         import pyarrow.csv as csv
 
-        if len(self.names) == 1 and b'"' not in block:
+        if (len(self.names) == 1 or self.sep <= " ") and b'"' not in block:
             block = _BLANK_LINE.sub(b"", block)
         places = [self.names.index(field.name) for field in fields]
         made = csv.read_csv(
