@@ -12,6 +12,7 @@ cdef class BatchWriter(LongRecordWriter):
     cdef int first                      # subpartition to start with; it changes, for fairness
     cdef readonly uint64_t records
     cdef bint flush_always              # buffer timeout 0
+    cdef bint beginning                 # a batch is being taken in, with and without the GIL
     cdef bint in_batch
     cdef bint to_all                    # broadcast: every buffer is for all subpartitions
 

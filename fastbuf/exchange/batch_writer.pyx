@@ -179,6 +179,8 @@ cdef class BatchWriter(LongRecordWriter):
     cdef int begin_batch(self, object batch) except -1:
         if self.scatter is None:
             raise TypeError(f"a {self.serializer.kind} writer takes records: use emit")
+        if self.beginning:                      # code of its partitioner, or another thread while the GIL is released
+            self.partition.refuse_second()
         if self.in_batch or self.spill_left:
             raise ExchangeClosed("the batch before is not written yet: call resume() until it returns True")
         self.partition.check()
@@ -189,15 +191,21 @@ cdef class BatchWriter(LongRecordWriter):
         elif not hasattr(batch, "__arrow_c_array__"):
             raise TypeError(f"batch is {batch!r:.80}, of type {type(batch).__name__}: it must be a record batch, a "
                             "table, a data frame or a NumPy structured array")
+        if self.beginning or self.in_batch:     # what made a batch of it was Python code
+            self.partition.refuse_second()
+        self.beginning = True
         try:
             if self.to_all:
                 self.scatter.begin(batch, None)     # encoded once, for all consumers
             else:
                 self.selector.begin(self.scatter, batch)
             self.check_longest()
+            self.partition.check()              # it may have been closed meanwhile
         except BaseException:
             self.scatter.end()
             raise
+        finally:
+            self.beginning = False
         self.in_batch = True
         self.records += self.scatter.batch.c.rows
         return 0

@@ -441,7 +441,8 @@ cdef class RecordWriter(BatchWriter):
         self.spill_left = 0
         self.spill_tail = None
         self.partition.environment.release_partition(self.partition)
-        if self.scatter is not None:        # only now: another thread may have been encoding the batch until here
+        # Only now: another thread may have been encoding the batch until here.  One that begins a batch ends it itself.
+        if self.scatter is not None and not self.beginning:
             self.scatter.end()
 
     def __reduce__(self):

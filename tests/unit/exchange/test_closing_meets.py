@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import select
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -159,6 +160,69 @@ def test_a_records_own_code_does_not_write(
     writer.emit("after")
     writer.close()
     assert list(gate) == ["before", "after"]
+
+
+BATCH = pa.record_batch({"n": list(range(1000))})
+
+
+@pytest.mark.parametrize("inner", ["emit_batch", "try_emit_batch", "try_close", "close", "abort"])
+def test_a_selectors_own_code_does_not_write(env: fb.ShuffleEnvironment, inner: str) -> None:
+    """It freed the batch of the writer that asks it: the process ended."""
+    writer: Any = None
+    calls = 0
+
+    def select(batch: Any, n: int) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            getattr(writer, inner)(*[BATCH] * ("emit" in inner))
+        return np.zeros(len(batch), np.int32)
+
+    columns = fb.ColumnarSerializer(BATCH.schema)
+    writer, (gate,) = env.exchange(columns, selector=fb.custom(select))
+    ends = inner in ("try_close", "close", "abort")
+    with pytest.raises(Exception, match="closed|gave up|finished" if ends else "use it from one thread"):
+        writer.emit_batch(BATCH)
+    if not ends:
+        writer.emit_batch(BATCH)
+        writer.close()
+        assert sum(batch.num_rows for batch in gate) == 1000
+    gate.close()
+
+
+@pytest.mark.parametrize("others", ["emit_batch", "try_emit_batch", "abort"])
+def test_threads_that_share_a_writer_of_batches(env: fb.ShuffleEnvironment, others: str) -> None:
+    """Get an error, or their batch is written whole; the process ended."""
+    batch = pa.record_batch({"n": np.arange(30_000), "t": [f"v{i}" for i in range(30_000)]})
+    columns = fb.ColumnarSerializer(batch.schema)
+    config = fb.ExchangeConfig(stall_timeout_s=0.05)
+    for _ in range(20):
+        writer, (gate,) = env.exchange(
+            columns, config=config, consumers=1, selector=fb.hash_by("n", partitions=64, only=[0])
+        )
+        start, stop = threading.Barrier(3), threading.Event()
+
+        def writes(call: Callable[..., Any], *given: Any, start: Any = start, stop: Any = stop) -> None:
+            start.wait()
+            with contextlib.suppress(Exception):
+                for _ in range(20):
+                    call(*given)
+            stop.set()
+
+        threads = [
+            threading.Thread(target=writes, args=(writer.emit_batch, batch)),
+            threading.Thread(target=writes, args=(getattr(writer, others), *[batch] * ("emit" in others))),
+        ]
+        for thread in threads:
+            thread.start()
+        start.wait()
+        with contextlib.suppress(fb.FastbufError):
+            while not stop.is_set():
+                gate.poll(0.001)
+        gate.close()
+        for thread in threads:
+            thread.join(20)
+        writer.abort()
 
 
 def test_messages_are_asked_for_after_the_end(env: fb.ShuffleEnvironment) -> None:
