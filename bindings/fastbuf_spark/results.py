@@ -129,9 +129,19 @@ def _followed(first: TracebackType | None, second: TracebackType | None) -> Trac
 
 def one(func: Callable[..., Any], made: Any, kind: type) -> Any:
     """What ``func`` gave; SchemaMismatch unless it is of ``kind``."""
+    not_a_generator(func, made, kind)
     if not isinstance(made, kind):
         raise wrong(func, _named(made), kind)
     return made
+
+
+def not_a_generator(func: Callable[..., Any], made: Any, kind: type) -> None:
+    """SchemaMismatch if a function gave a generator, whose hints did not say so: as in Spark all or none count."""
+    if inspect.isgenerator(made):
+        raise SchemaMismatch(
+            f"{wrong(func, 'a generator', kind)}, or say by its hints that it takes and gives iterators: all "
+            "parameters, the key too, and the result have hints then, those of rows Iterator[...]"
+        )
 
 
 def wrong(func: Callable[..., Any], gave: str, kind: type | tuple[type, ...], article: str = "a ") -> SchemaMismatch:

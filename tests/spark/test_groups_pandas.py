@@ -158,6 +158,18 @@ def test_errors_are_sparks(spark: Any, func: Callable[..., Any]) -> None:
     assert func is fails or f"the function '{func.__name__}' ({__file__}:" in said
 
 
+def without_all_hints(key, pdfs: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:  # type: ignore[no-untyped-def]
+    yield from pdfs
+
+
+def test_a_generator_whose_hints_do_not_say_so(spark: Any) -> None:
+    """Spark says what it is, and not what lacks."""
+    made = fbs.group_by(spark.range(3), "id", num_partitions=1).apply_in_pandas(without_all_hints, "id long")
+    said = failure(made.collect)
+    assert "'without_all_hints' (" in said
+    assert "all parameters, the key too, and the result have hints then" in said
+
+
 def error_of(said: str) -> list[str]:
     return [line for line in said.splitlines() if "Error: " in line and "File" not in line][:1]
 

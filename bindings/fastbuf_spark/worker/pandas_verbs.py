@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fastbuf_spark.results import about, each
+from fastbuf_spark.results import about, each, not_a_generator
 from fastbuf_spark.worker.groups import Group
 from fastbuf_spark.worker.verbs import guarded
 
@@ -71,6 +71,7 @@ class Calls:
         frame, key = self._frames.whole(group, self._with_key)
         made = self._func(key, frame) if self._with_key else self._func(frame)
         del frame
+        not_a_generator(self._results.func, made, self._frames.kind)
         return self._results.add(made)
 
     def _streamed(self, group: Group) -> Iterator[pa.Table]:
@@ -95,6 +96,7 @@ class Frames:
 
         self._rules = rules
         self._pd = pd
+        self.kind = pd.DataFrame
         # Before pandas 3 a frame that is a slice of another warns when it is written
         self._shares = int(pd.__version__.split(".")[0]) >= 3
         self._piece: Any = None
