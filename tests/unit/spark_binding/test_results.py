@@ -10,12 +10,12 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructType
 
 pytest.importorskip("pyspark", reason="the binding is PySpark's")
 
 from fastbuf.errors import SchemaMismatch
 from fastbuf_spark.results import Checked, about
-from fastbuf_spark.schema import struct_type
 from fastbuf_spark.worker.chains import Link
 from fastbuf_spark.worker.pandas_verbs import PandasRules
 from fastbuf_spark.worker.steps import PandasMap
@@ -57,10 +57,19 @@ def test_what_is_no_iterator_of_batches(made: Any, said: str) -> None:
             break  # it is used up
 
 
+def columns(text: str) -> StructType:
+    """A schema from its text, without a session of Spark."""
+    made = StructType()
+    for field in text.split(", "):
+        name, kind, *rest = field.split()
+        made.add(name, kind, nullable=not rest)
+    return made
+
+
 def test_a_batch_with_too_few_columns() -> None:
     func = gives([BATCH])
     with pytest.raises(SchemaMismatch) as error:
-        list(Checked(func, struct_type("k long, n long"))(iter([])))
+        list(Checked(func, columns("k long, n long"))(iter([])))
     assert str(error.value) == f"{about(func)} gave columns ['k']; its schema has ['k', 'n']"
 
 
@@ -68,7 +77,7 @@ def test_a_batch_with_too_few_columns() -> None:
     ("schema", "said"),
     [
         ("k string, n string", "gave column 'k' as int64; its schema has string"),
-        ("k int, n string", "gave column 'k' as int64; its schema has int"),
+        ("k integer, n string", "gave column 'k' as int64; its schema has int"),
         ("n string, k long", r"gave column 'n' as int64; .* it gave \['k', 'n'\], and the schema has \['n', 'k'\]"),
         ("k long, n string not null", "gave nulls in column 'n', which its schema says has none"),
         ("k long, n double", ""),  # it has nulls alone
@@ -78,7 +87,7 @@ def test_a_batch_with_too_few_columns() -> None:
 def test_a_column_of_another_type(schema: str, said: str) -> None:
     """Spark's own error has the name of a method of its own, and neither function nor column."""
     batch = pa.record_batch({"k": [1], "n": pa.array([None], pa.string())})
-    checked = Checked(gives([batch.slice(0, 0), batch, batch]), struct_type(schema))
+    checked = Checked(gives([batch.slice(0, 0), batch, batch]), columns(schema))
     if said:
         with pytest.raises(SchemaMismatch, match=said):
             list(checked(iter([])))
