@@ -129,19 +129,17 @@ def _followed(first: TracebackType | None, second: TracebackType | None) -> Trac
 
 def one(func: Callable[..., Any], made: Any, kind: type) -> Any:
     """What ``func`` gave; SchemaMismatch unless it is of ``kind``."""
-    not_a_generator(func, made, kind)
     if not isinstance(made, kind):
-        raise wrong(func, _named(made), kind)
+        raise hints_lack(func, kind) if inspect.isgenerator(made) else wrong(func, _named(made), kind)
     return made
 
 
-def not_a_generator(func: Callable[..., Any], made: Any, kind: type) -> None:
-    """SchemaMismatch if a function gave a generator, whose hints did not say so: as in Spark all or none count."""
-    if inspect.isgenerator(made):
-        raise SchemaMismatch(
-            f"{wrong(func, 'a generator', kind)}, or say by its hints that it takes and gives iterators: all "
-            "parameters, the key too, and the result have hints then, those of rows Iterator[...]"
-        )
+def hints_lack(func: Callable[..., Any], kind: type) -> SchemaMismatch:
+    """The error for a generator whose hints do not say that it is one: as in Spark, one that lacks is as all."""
+    return SchemaMismatch(
+        f"{wrong(func, 'a generator', kind)}, or say by its hints that it takes and gives iterators: all "
+        "parameters, the key too, and the result have hints then, those of rows Iterator[...]"
+    )
 
 
 def wrong(func: Callable[..., Any], gave: str, kind: type | tuple[type, ...], article: str = "a ") -> SchemaMismatch:

@@ -98,7 +98,6 @@ def parquet_source(
     system, paths = listing.file_system(path, filesystem)
     files = listing.list_files(system, paths)
     layout = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
-    case = is_true(spark, "spark.sql.caseSensitive", "false")
     if schema is not None:
         schema, told = _without_directories(schema, files)
         types_given = told | types_given
@@ -110,6 +109,7 @@ def parquet_source(
         ntz = is_true(spark, "spark.sql.parquet.inferTimestampNTZ.enabled", "true")
         texts = is_true(spark, "spark.sql.parquet.binaryAsString", "false")
         schema = parquet_schema(first.metadata, first.physical_schema, files[0].path, ntz, texts)
+    case = is_true(spark, "spark.sql.caseSensitive", "false")
     names = {name if case else name.casefold() for name in schema.names}
     twice = [key for key in types if (key if case else key.casefold()) in names]
     if twice:

@@ -6,11 +6,12 @@ converted together if each group gets the same values and types, and so are smal
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fastbuf_spark.results import about, each, not_a_generator
+from fastbuf_spark.results import about, each, hints_lack
 from fastbuf_spark.worker.groups import Group
 from fastbuf_spark.worker.verbs import guarded
 
@@ -71,7 +72,6 @@ class Calls:
         frame, key = self._frames.whole(group, self._with_key)
         made = self._func(key, frame) if self._with_key else self._func(frame)
         del frame
-        not_a_generator(self._results.func, made, self._frames.kind)
         return self._results.add(made)
 
     def _streamed(self, group: Group) -> Iterator[pa.Table]:
@@ -96,7 +96,6 @@ class Frames:
 
         self._rules = rules
         self._pd = pd
-        self.kind = pd.DataFrame
         # Before pandas 3 a frame that is a slice of another warns when it is written
         self._shares = int(pd.__version__.split(".")[0]) >= 3
         self._piece: Any = None
@@ -207,6 +206,8 @@ class Results:
                     frame, rules.result, rules.by_name or not self._whole, truncate_return_schema=not self._whole
                 )
             except PySparkException as error:  # Spark's own error does not name the function
+                if inspect.isgenerator(frame):
+                    raise hints_lack(self.func, pd.DataFrame) from error
                 error.add_note(f"{about(self.func)} gave this")
                 raise
         rows = len(frame)

@@ -66,7 +66,7 @@ def _held(schema: pa.Schema, most_bytes: int) -> Held:
     from fastbuf.serializers.coalesce import BatchCoalescer
 
     try:
-        # Spark, too, takes nulls from columns that are declared to have none
+        # Nulls in a column declared to have none are for Spark to refuse, as in batches that are not copied
         return BatchCoalescer(pa.schema([field.with_nullable(True) for field in schema]), most_bytes)
     except SchemaError:  # such as lists of nulls
         return _AsIPC(schema, most_bytes)

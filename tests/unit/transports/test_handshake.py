@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -89,24 +90,34 @@ def test_larger_segments_than_the_consumers_are_refused(ends: tuple) -> None:
         connect(big, (*address, gate.gate_id))
 
 
-def test_another_service_is_no_gate() -> None:
-    """A web server, say: the port is wrong, not the gate."""
+@contextlib.contextmanager
+def answering(answer: Callable[[socket.socket], None]) -> Iterator[tuple[fb.ShuffleEnvironment, tuple[str, int]]]:
+    """An environment, and the address of a server that reads a HELLO and goes on in a way of its own."""
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         fb.ShuffleEnvironment(segments=16, segment_size=4096) as near,
     ):
 
-        def answer() -> None:
+        def serve() -> None:
             sock, _ = server.accept()
             with sock:
                 sock.recv(hs.HELLO_BYTES)
-                sock.sendall(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+                answer(sock)
 
-        thread = threading.Thread(target=answer)
+        thread = threading.Thread(target=serve)
         thread.start()
-        with pytest.raises(ProtocolError, match=r"is no gate of fastbuf: it answered b'HTTP/1.1 400"):
-            connect(near, (*server.getsockname()[:2], 1))
-        thread.join(20)
+        try:
+            yield near, server.getsockname()[:2]
+        finally:
+            thread.join(20)
+
+
+def test_another_service_is_no_gate() -> None:
+    """A web server, say: the port is wrong, not the gate."""
+    page = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"
+    said = r"is no gate of fastbuf: it answered b'HTTP/1.1 400"
+    with answering(lambda sock: sock.sendall(page)) as (near, address), pytest.raises(ProtocolError, match=said):
+        connect(near, (*address, 1))
 
 
 def test_nobody_listens_there() -> None:
@@ -120,25 +131,14 @@ def test_nobody_listens_there() -> None:
 
 
 def test_a_server_that_does_not_know_the_secret_is_not_believed() -> None:
-    with (
-        socket.create_server(("127.0.0.1", 0)) as server,
-        fb.ShuffleEnvironment(segments=16, segment_size=4096) as near,
-    ):
+    def impostor(sock: socket.socket) -> None:
+        sock.sendall(hs.pack_challenge(b"n" * hs.NONCE_BYTES))
+        assert len(sock.recv(hs.PROOF_BYTES, socket.MSG_WAITALL)) == hs.PROOF_BYTES
+        sock.sendall(bytes([hs.WELCOME, hs.PROOF_BYTES, 0]) + b"p" * hs.PROOF_BYTES)
+        assert sock.recv(1) == b"", "it was told more"
 
-        def impostor() -> None:
-            sock, _ = server.accept()
-            with sock:
-                sock.recv(hs.HELLO_BYTES)
-                sock.sendall(hs.pack_challenge(b"n" * hs.NONCE_BYTES))
-                assert len(sock.recv(hs.PROOF_BYTES, socket.MSG_WAITALL)) == hs.PROOF_BYTES
-                sock.sendall(bytes([hs.WELCOME, hs.PROOF_BYTES, 0]) + b"p" * hs.PROOF_BYTES)
-                assert sock.recv(1) == b"", "it was told more"
-
-        thread = threading.Thread(target=impostor)
-        thread.start()
-        with pytest.raises(AuthenticationError, match="could not prove"):
-            connect(near, (*server.getsockname()[:2], 1))
-        thread.join(20)
+    with answering(impostor) as (near, address), pytest.raises(AuthenticationError, match="could not prove"):
+        connect(near, (*address, 1))
 
 
 @pytest.mark.parametrize("door", ["tcp", "memfd"])
