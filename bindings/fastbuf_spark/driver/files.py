@@ -72,7 +72,7 @@ def file_system(path: Any, given: Any) -> tuple[Any, list[str]]:
     if any(system != found[0][0] for system, _ in found):
         raise ConfigError("the paths are of several file systems: read them one by one")
     local = isinstance(found[0][0], fs.LocalFileSystem)
-    # Workers have other working directories; ".." is taken away as Spark does it, whatever is a link
+    # Workers have other working directories; ".." is removed as in Spark, before links are followed
     return found[0][0], [os.path.abspath(os.path.expanduser(p)) if local else p for _, p in found]
 
 
