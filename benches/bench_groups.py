@@ -8,11 +8,12 @@ sum of these rows' counts, or in their number.  *Functions alone* is the floor: 
 same function with slices of a table that is sorted already.
 
 *Of files*: the same rows in four files of Parquet, read by Spark, with ``maxBytesPerBatch`` as it is and lifted, and by
-fastbuf's workers.
+fastbuf's workers; and the floor.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from collections.abc import Callable, Iterator
@@ -132,6 +133,17 @@ def called(verb: str, groups: int) -> int:
     return made
 
 
+@contextlib.contextmanager
+def alone(verb: str, groups: int) -> Iterator[Callable[[], None]]:
+    """A verb's function called in R processes, without Spark."""
+    with ProcessPoolExecutor(PARTS_OUT, get_context("spawn")) as pool:
+
+        def run() -> None:
+            assert sum(pool.map(called, [verb] * PARTS_OUT, [groups] * PARTS_OUT)) == sum_of(verb, groups)
+
+        yield run
+
+
 #: Spark's own and fastbuf's
 VERBS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "arrow": (spark_arrow, fastbuf_arrow),
@@ -181,13 +193,9 @@ def test_groups(verb: str, groups: int, spark: Any, in_turn: Any, benchmark: Any
 
     ways = {"spark": checked(lambda: theirs(df), wanted), **{mode: way(mode) for mode in MODES}}
     benchmark.group = f"groups, {verb}, {ROWS:,} rows, {groups:,} groups"
-    with ProcessPoolExecutor(PARTS_OUT, get_context("spawn")) as pool:
-
-        def alone() -> None:
-            assert sum(pool.map(called, [verb] * PARTS_OUT, [groups] * PARTS_OUT)) == wanted
-
+    with alone(verb, groups) as floor:
         in_turn(
-            ways if verb == "count" else {**ways, "functions alone": alone},
+            ways if verb == "count" else {**ways, "functions alone": floor},
             rounds=ROUNDS,
             baselines=("spark",),
             speed_up_over="spark",
@@ -235,12 +243,14 @@ def test_groups_of_files(
             spark.conf.unset(MAX_BYTES)
 
     benchmark.group = f"groups of files, {verb}, {ROWS:,} rows, {groups:,} groups"
-    in_turn(
-        {"spark": checked(spark_own, wanted), "spark, lifted": lifted, "fastbuf": checked(read_by_workers, wanted)},
-        rounds=ROUNDS,
-        baselines=("spark", "spark, lifted"),
-        speed_up_over="spark",
-        rows=ROWS,
-        groups=groups,
-        partitions_out=PARTS_OUT,
-    )
+    ways = {"spark": checked(spark_own, wanted), "spark, lifted": lifted, "fastbuf": checked(read_by_workers, wanted)}
+    with alone(verb, groups) as floor:
+        in_turn(
+            {**ways, "functions alone": floor},
+            rounds=ROUNDS,
+            baselines=("spark", "spark, lifted"),
+            speed_up_over="spark",
+            rows=ROWS,
+            groups=groups,
+            partitions_out=PARTS_OUT,
+        )

@@ -3,7 +3,8 @@
 Shape: FASTBUF_BENCH_ROWS rows (10 M; 20 k in a smoke run) of (long, long, double, string) in M = 4 files of Parquet;
 ``local[4]``, R = 1 partition after each shuffle, so that three in a row have slots; groups have R = 2, and each of the
 two inputs of a cogroup half of the rows.  In one run, in turn: Spark at its defaults, Spark with ``maxBytesPerBatch``
-lifted (it does not measure its Arrow batches then), and fastbuf's pipeline.
+lifted (it does not measure its Arrow batches then), and fastbuf's pipeline.  Seven rounds: a job of half a second
+still gets faster in the first few, as Java compiles what it runs often.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from sessions import session
 
 SMOKE = os.environ.get("FASTBUF_BENCH_SMOKE") == "1"
 ROWS = int(os.environ.get("FASTBUF_BENCH_ROWS", "20_000" if SMOKE else "10_000_000"))
-ROUNDS = int(os.environ.get("FASTBUF_BENCH_ROUNDS", "3"))
+ROUNDS = int(os.environ.get("FASTBUF_BENCH_ROUNDS", "7"))
 MAX_BYTES, NO_LIMIT = "spark.sql.execution.arrow.maxBytesPerBatch", str(2**31 - 1)
 RECORD = "k long, id long, x double, name string"
 COUNTS, SUMS = "rows long, total long", "k long, id_sum long"

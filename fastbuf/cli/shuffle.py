@@ -6,10 +6,8 @@ import importlib
 import importlib.util
 import os
 import re
-import shutil
 import sys
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +17,7 @@ from rich.console import Console
 from fastbuf.errors import ConfigError, text_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from fastbuf_spark.api.pipelines import Pipeline
 
 
 def find_function(name: str) -> Callable[..., Any]:
@@ -100,7 +98,7 @@ def checked_keys(source: Path, keys: Sequence[str]) -> list[str]:
 
 
 def literal(path: Path) -> str:
-    """The path without links, for Spark, which takes some characters of names for a pattern."""
+    """The path without links, for readers that take some characters of names for a pattern, as Spark does."""
     return re.sub(r"([\\*?{}\[\]])", r"\\\1", str(path.resolve()))
 
 
@@ -137,20 +135,14 @@ def run(
     with session("fastbuf shuffle", master) as (spark, log):
         if not master.startswith("local"):
             _ship(spark, [func, before])
-        data = spark.read.parquet(literal(source))
-        result = fbs.map_in_arrow(
-            data,
-            second,
-            schema or (before_schema if first else None) or data.schema,
-            keys=keys,
-            num_partitions=partitions,
-            before=first,
-            before_schema=(before_schema or data.schema) if first else None,
-            mode=mode,
-        )
+        stages = fbs.read_parquet(spark, literal(source))
+        if first:
+            stages = stages.map_in_arrow(first, before_schema or stages.schema)
+        stages = stages.shuffle(*keys, partitions=partitions, mode=mode)
+        stages = stages.map_in_arrow(second, schema or stages.schema)
         begin = time.perf_counter()
         with console.status(f"{source} -> {partitions} partitions by {', '.join(keys)} (Spark's log: {log})"):
-            rows = _write(result, place)
+            rows = _write(stages, place)
         seconds = time.perf_counter() - begin
         done = fbs.last_run()
     console.print(
@@ -176,22 +168,15 @@ def _ship(spark: Any, names: list[str | None]) -> None:
             spark.sparkContext.addPyFile(spec.origin)
 
 
-def _write(result: DataFrame, target: Path) -> int:
-    """Write to a temporary path and rename it to the target when complete, so that the target is never half written.
+def _write(stages: Pipeline, target: Path) -> int:
+    """Write to the target in one step; the number of rows.
 
-    The number of rows is read from the footers of the written files, without a second run.
+    A directory is replaced by a directory.  In the place of a file one is written beside it first.
     """
-    import pyarrow.dataset
-
-    partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.partial")
-    try:
-        result.write.parquet(str(partial))
-        rows = pyarrow.dataset.dataset(partial, format="parquet", exclude_invalid_files=False).count_rows()
-        if target.is_dir():
-            shutil.rmtree(target)
-        elif target.exists():
-            target.unlink()
-        partial.rename(target)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    return int(rows)
+    if not target.is_file():
+        return stages.write_parquet(str(target), mode="overwrite" if target.exists() else "error").rows
+    beside = target.with_name(f".{target.name}.new")
+    rows = stages.write_parquet(str(beside), mode="overwrite").rows
+    target.unlink()
+    beside.rename(target)
+    return rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 import tempfile
@@ -31,6 +32,11 @@ def _stderr_to(path: str) -> Iterator[None]:
         os.dup2(kept, 2)
         os.close(kept)
         os.close(log)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Not what py4j logs of a broken connection: after Ctrl-C it is no news, and else the error that follows tells."""
+    return not record.pathname.endswith(os.path.join("py4j", "java_gateway.py"))
 
 
 def _end(processes: list[psutil.Process]) -> None:
@@ -76,6 +82,7 @@ def session(name: str, master: str, settings: dict[str, str] | None = None) -> I
     import psutil
     from pyspark.sql import SparkSession
 
+    logging.getLogger().addFilter(_is_news)
     before = psutil.Process().children()
     handle, log = tempfile.mkstemp(prefix="fastbuf-spark-", suffix=".log")
     os.close(handle)

@@ -203,6 +203,9 @@ cdef class Arena:
         where = "closed" if self.base == NULL else f"memfd {self.fd}" if self.fd >= 0 else "private memory"
         return f"<Arena: {self.segments} segments of {self.segment_size} bytes, {where}>"
 
+    def __reduce__(self):
+        raise TypeError("an Arena belongs to its process and cannot be copied: make one in each process")
+
     def close(self):
         """Unmap the memory.  A second call does nothing.
 

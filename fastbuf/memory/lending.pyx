@@ -138,6 +138,10 @@ cdef class Lender:
         self.core = network.core
         self.rings = r
 
+    def __reduce__(self):
+        raise TypeError("a Lender belongs to its process and cannot be copied: "
+                        "give network.arena.fileno() and lender.fileno() to the borrower")
+
     def __dealloc__(self):
         # Loans of a live borrower are never ended here: another user must not get memory that it reads.  The pool
         # reports these segments when it is closed.
@@ -358,6 +362,9 @@ cdef class Borrower:
         if rings_length(self.capacity) != self.length:
             raise ConfigError(f"the rings of {self.capacity} loans do not take {self.length} bytes: they were altered")
 
+    def __reduce__(self):
+        raise TypeError("a Borrower belongs to its process and cannot be copied: make one in each process")
+
     def __dealloc__(self):
         if self.rings != NULL:
             fb_unmap(self.rings, self.length)
@@ -449,6 +456,10 @@ cdef class Loan:
     def __dealloc__(self):
         if self.entry != 0 and self.borrower is not None and self.borrower.forks == fork_count():
             self.borrower.put_back(self.entry)          # no view can exist now: each would hold this object
+
+    def __reduce__(self):
+        raise TypeError("a Loan belongs to its process and cannot be copied: "
+                        "copy its bytes, as in bytes(loan.view())")
 
     @property
     def index(self):

@@ -397,6 +397,9 @@ cdef class LocalBufferPool:
             destroyed=bool(local_destroyed(p)),
         )
 
+    def __reduce__(self):
+        raise TypeError("a LocalBufferPool belongs to its process and cannot be copied: make one in each process")
+
     def __repr__(self):
         s = self.stats()
         return f"<LocalBufferPool {self.name!r}: {s.in_use} in use of limit {s.limit}, required {s.required}>"

@@ -225,6 +225,10 @@ cdef class MemorySegment:
         if self.held and not (kind is not None and self.exports):
             self.recycle()
 
+    def __reduce__(self):
+        raise TypeError("a MemorySegment belongs to its process and cannot be copied: "
+                        "copy its bytes, as in bytes(segment.view())")
+
     def __repr__(self):
         state = f"{self.refcount} references" if self.held else "recycled"
         return f"<MemorySegment {self.number}: {self.core.segment_size} bytes, {state}>"

@@ -343,6 +343,9 @@ cdef class NetworkBufferPool:
     def __exit__(self, *exc):
         self.destroy()
 
+    def __reduce__(self):
+        raise TypeError("a NetworkBufferPool belongs to its process and cannot be copied: make one in each process")
+
     def __repr__(self):
         s = self.stats()
         return (

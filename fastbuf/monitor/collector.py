@@ -358,6 +358,9 @@ class Monitor:
                 sock.close()
             self._thread = None
 
+    def __reduce__(self) -> Any:
+        raise TypeError("a Monitor belongs to its process and cannot be copied: give monitor.address to the others")
+
     def __enter__(self) -> Monitor:
         return self
 

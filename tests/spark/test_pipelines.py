@@ -474,6 +474,8 @@ def test_what_cannot_be_is_said(spark: Any, folder: Path) -> None:
         p.shuffle("k", mode="fast")
     with pytest.raises(ConfigError, match="seed is 'x'"):
         p.random_shuffle("x")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="seed is True: give a whole number"):
+        p.random_shuffle(True)
     with pytest.raises(ConfigError, match=r"^partitions is 0: it must be a number from 1 up; 1073741824"):
         p.rebalance(0)
     with pytest.raises(ConfigError, match=r"^partitions is 'k': it must be a number from 1 up; as in partitions=8"):

@@ -225,6 +225,39 @@ def test_shuffle_of_a_users_file(user_folder: Path) -> None:
     ]
 
 
+def test_shuffle_that_is_interrupted_leaves_nothing(user_folder: Path) -> None:
+    """And what another left that was killed goes too."""
+    (user_folder / "my_stages.py").write_text(
+        "import time\n\n\ndef slow(batches):\n    for batch in batches:\n        open('begun', 'w').close()\n"
+        "        time.sleep(600)\n        yield batch\n"
+    )
+    command = (
+        *("shuffle", "in.parquet", "out.parquet", "--key", "user", "--partitions", "2", "--master", "local[4]"),
+        *("--func", "my_stages:slow"),
+    )
+    for number in (signal.SIGKILL, signal.SIGINT):
+        with subprocess.Popen(
+            [sys.executable, "-m", "fastbuf", *command],
+            cwd=user_folder,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as running:
+            try:
+                end = time.monotonic() + 90
+                while not (user_folder / "begun").exists() and running.poll() is None and time.monotonic() < end:
+                    time.sleep(0.05)  # the start of a task of Spark's has no event here
+                assert len(list(user_folder.glob(".out.parquet-*"))) == 1
+                running.send_signal(number)
+                _, said = running.communicate(timeout=90)
+            finally:
+                running.kill()
+        (user_folder / "begun").unlink()
+    assert running.returncode == 128 + signal.SIGINT
+    assert said.strip() == "Aborted!"
+    assert sorted(p.name for p in user_folder.iterdir() if p.name != "__pycache__") == ["in.parquet", "my_stages.py"]
+
+
 def test_a_master_that_is_none_is_told_by_sparks_words(user_folder: Path) -> None:
     said = fastbuf(
         *("shuffle", "in.parquet", "out.parquet", "--key", "user", "--partitions", "3", "--master", "foo"),
@@ -251,4 +284,4 @@ def test_shuffle_with_a_function_that_fails(user_folder: Path) -> None:
     assert said.returncode == 1
     assert "no such thing as a total" in said.stderr
     assert not (user_folder / "out.parquet").exists()
-    assert list(user_folder.glob(".*partial")) == []
+    assert list(user_folder.glob(".*")) == []

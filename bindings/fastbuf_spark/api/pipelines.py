@@ -189,10 +189,9 @@ class Pipeline:
         Rows that do not fit into a task's memory (``memory_bytes`` if given, else ``spark.python.worker.memory``) are
         sorted in nameless files.
         """
-        try:
-            number = operator.index(seed)
-        except TypeError:
-            raise ConfigError(f"seed is {seed!r}: give a whole number") from None
+        if isinstance(seed, bool) or not hasattr(seed, "__index__"):
+            raise ConfigError(f"seed is {seed!r}: give a whole number")
+        number = operator.index(seed)
         return self._then(steps.RandomShuffle(number, _count(partitions), _mode(mode)))
 
     def group_by(

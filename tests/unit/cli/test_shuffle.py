@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from typing import Any, cast
@@ -112,16 +113,18 @@ def test_a_target_with_the_source_or_this_directory_is_refused(
         check_target(Path(source), Path(target), True)
 
 
-class Written:
-    """A result that Spark would write."""
+class Stages:
+    """A pipeline that writes three rows."""
 
-    @property
-    def write(self) -> Written:
+    def write_parquet(self, path: str, mode: str) -> Stages:
+        written = Path(path)
+        assert written.exists() <= (mode == "overwrite")
+        shutil.rmtree(written, ignore_errors=True)
+        written.mkdir()
+        pq.write_table(pa.table({"x": [1, 2, 3]}), written / "part-0.parquet")
         return self
 
-    def parquet(self, path: str) -> None:
-        Path(path).mkdir()
-        pq.write_table(pa.table({"x": [1, 2, 3]}), Path(path) / "part-0.parquet")
+    rows = 3
 
 
 @pytest.mark.parametrize("kept", ["directory", "file", "nothing"])
@@ -134,7 +137,7 @@ def test_what_a_link_points_to_is_replaced(kept: str, tmp_path: Path) -> None:
     elif kept == "file":
         behind.write_bytes(b"old")
     link.symlink_to(behind)
-    assert _write(cast(Any, Written()), check_target(tmp_path / "in.parquet", link, True)) == 3
+    assert _write(cast(Any, Stages()), check_target(tmp_path / "in.parquet", link, True)) == 3
     assert link.is_symlink()
     assert pq.read_table(link).num_rows == 3
     assert [path.name for path in behind.parent.iterdir()] == ["out-1.parquet"]
