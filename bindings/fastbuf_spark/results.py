@@ -67,6 +67,9 @@ class Checked:
                         raise SchemaMismatch(
                             f"{about(self.func)} gave nulls in column {name!r}, which its schema says has none"
                         )
+            names = batch.schema.names
+            if self.columns and len(set(names)) < len(names):  # Spark's reader of batches fails at them
+                batch = batch.rename_columns([str(place) for place in range(len(names))])
             yield batch
 
     def _odd(self, batch: pa.RecordBatch) -> bool:

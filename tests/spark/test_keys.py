@@ -275,6 +275,8 @@ def test_names_that_stand_twice(spark: Any, mode: str) -> None:
     schema = "n long, k long, a long, b long, c long"
     made = fbs.map_in_arrow(df, seen, schema, keys="k", num_partitions=2, mode=mode)
     assert places(made) == places(df.repartition(2, "k"))
+    made = fbs.map_in_arrow(df, whole, schema, keys="k", num_partitions=2, mode=mode)  # whose batches have them too
+    assert places(made) == places(df.repartition(2, "k"))
     made = fbs.map_in_arrow(df, whole, schema, keys="a", num_partitions=2, before=seen, before_schema=schema, mode=mode)
     assert places(made) == places(df.toDF(*"nkabc").repartition(2, "a"))
 

@@ -95,6 +95,12 @@ def test_a_column_of_another_type(schema: str, said: str) -> None:
         assert list(checked(iter([]))) == [batch.slice(0, 0), batch, batch]
 
 
+def test_names_that_come_twice_are_changed_as_columns_go_by_position() -> None:
+    batch = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([2])], names=["k", "k"])
+    (made,) = Checked(gives([batch]), columns("k long, n long"))(iter([]))
+    assert made.to_pydict() == {"0": [1], "1": [2]}
+
+
 def test_a_stop_iteration_that_leaves_a_function_has_its_line() -> None:
     def function(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches
