@@ -55,8 +55,11 @@ def check_target(source: Path, target: Path, overwrite: bool) -> Path:
     ConfigError
         It is there already, or to replace it would delete the source or the current directory.
     """
-    found = target.resolve()
-    above = next(folder for folder in found.parents if folder.exists())
+    try:
+        found = target.resolve()
+    except RuntimeError as error:  # links that lead to each other
+        raise ConfigError(f"{target} cannot be made: {error}") from error
+    above = next((folder for folder in found.parents if folder.exists()), found)
     if not above.is_dir():
         raise ConfigError(f"{target} cannot be made, as {above} is a file: choose another name")
     if not found.exists():
@@ -83,8 +86,9 @@ def checked_keys(source: Path, keys: Sequence[str]) -> list[str]:
     import pyarrow.dataset
 
     try:
-        columns = pyarrow.dataset.dataset(source, format="parquet", partitioning="hive").schema.names
-    except (pa.ArrowInvalid, OSError) as error:
+        parts = "hive" if source.is_dir() else None  # of the directories above a file nothing is read
+        columns = pyarrow.dataset.dataset(source, format="parquet", partitioning=parts).schema.names
+    except (pa.ArrowException, OSError) as error:
         raise ConfigError(f"{source} cannot be read as Parquet: {error}") from error
     known = {column.casefold() for column in columns}
     lacking = [

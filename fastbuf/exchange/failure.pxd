@@ -24,6 +24,7 @@ cdef struct Failure:
     char text[8192]
 
 
+cdef bytes failure_text(object reason)
 cdef void failure_init(Failure *f) noexcept nogil
 cdef bint failure_set(Failure *f, FailureCode code, const char *text, size_t length) noexcept nogil
 cdef int failure_code(Failure *f) noexcept nogil

@@ -23,6 +23,11 @@ _ERRORS = {
 }
 
 
+cdef bytes failure_text(object reason):
+    """A reason as :func:`failure_set` takes it: the texts of failures end at a NUL."""
+    return str(reason).replace("\0", "\\x00").encode("utf-8", "replace")
+
+
 cdef void failure_init(Failure *f) noexcept nogil:
     fb_u32_init(&f.code, FAIL_NONE)
     f.text[0] = 0

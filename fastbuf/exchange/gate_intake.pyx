@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from fastbuf._native.atomics cimport fb_now_ns
 from fastbuf.exchange.channel_reader cimport READY_BATCH, ChannelReader, SharedChannel
-from fastbuf.exchange.failure cimport FAIL_ABORTED
+from fastbuf.exchange.failure cimport FAIL_ABORTED, failure_text
 from fastbuf.exchange.gate_core cimport gate_fail
 from fastbuf.exchange.input_channel cimport CHANNEL_CANCELLED, CHANNEL_LOCAL, InputChannel
 from fastbuf.exchange.shared_block cimport SHARED_CANCELLED, SHARED_DONE
@@ -194,8 +194,7 @@ cdef class GateIntake:
             self.within = 0
 
     cdef int fail(self, error) except -1:
-        cdef bytes text
-        text = f"the consumer failed while reading: {text_of(type(error), error)}".encode("utf-8", "replace")
+        cdef bytes text = failure_text(f"the consumer failed while reading: {text_of(type(error), error)}")
         gate_fail(self.core, FAIL_ABORTED, text, len(text))
         return 0
 

@@ -18,7 +18,9 @@ from fastbuf.exchange.channel_reader cimport ChannelReader, local_channel, share
 from fastbuf.exchange.clock cimport seconds_ns
 from fastbuf.exchange.doorbell cimport Doorbell
 from fastbuf.exchange.driver cimport Driver
-from fastbuf.exchange.failure cimport FAIL_ABORTED, FAIL_PEER_LOST, failure_code, failure_raise, failure_set
+from fastbuf.exchange.failure cimport (
+    FAIL_ABORTED, FAIL_PEER_LOST, failure_code, failure_raise, failure_set, failure_text,
+)
 from fastbuf.exchange.gate_core cimport *
 from fastbuf.exchange.gate_intake cimport GateIntake
 from fastbuf.exchange.gate_report cimport audit_gate, gate_counters, gate_gauges, stalled_channels
@@ -178,7 +180,7 @@ cdef class InputGate:
 
     def lose(self, str text):
         """A producer was lost: the reader fails with `text`; called by the transport."""
-        cdef bytes told = text.encode("utf-8", "replace")
+        cdef bytes told = failure_text(text)
         if not self.freed:
             gate_fail(self.core, FAIL_PEER_LOST, told, len(told))
 
@@ -530,7 +532,7 @@ cdef class InputGate:
 
         The gate must still be closed. To cancel the producers without an error, only close it.
         """
-        cdef bytes text = str(reason).encode("utf-8", "replace")
+        cdef bytes text = failure_text(reason)
         if fb_u32_load_acquire(&self.is_closed) or self.forked():
             return
         self.untold = True          # set before the failure: a reader that stops then tells producers read in place
@@ -573,7 +575,7 @@ cdef class InputGate:
         self.check_outside()
         fb_u32_store_release(&self.is_closed, 1)
         if reason is not None and not self.ended:
-            text = str(reason).encode("utf-8", "replace")
+            text = failure_text(reason)
             failure_set(&self.core.failure, FAIL_ABORTED, text, len(text))
         gate_notify(self.core)       # a reader that waits in another thread raises ExchangeClosed
         with self.lock:

@@ -15,7 +15,9 @@ from fastbuf.exchange.activity cimport activity_figures, activity_waited_s
 from fastbuf.exchange.clock cimport seconds_ns
 from fastbuf.exchange.doorbell cimport Doorbell
 from fastbuf.exchange.driver cimport Driver
-from fastbuf.exchange.failure cimport FAIL_ABORTED, failure_code, failure_init, failure_raise, failure_set
+from fastbuf.exchange.failure cimport (
+    FAIL_ABORTED, failure_code, failure_init, failure_raise, failure_set, failure_text,
+)
 from fastbuf.exchange.result_subpartition cimport *
 from fastbuf.exchange.shared_block cimport SHARED_EVENT_BYTES
 from fastbuf.memory.network_buffer_pool cimport NetworkBufferPool
@@ -573,7 +575,7 @@ cdef class ResultPartition:
 
     def fail(self, str reason):
         """Give up: all consumers and any further write fail with the reason."""
-        cdef bytes text = reason.encode("utf-8", "replace")
+        cdef bytes text = failure_text(reason)
         failure_set(&self.core.failure, FAIL_ABORTED, text, len(text))
         fb_u32_store_release(&self.core.abort_asked, 1)
         for i in range(self.subpartitions):

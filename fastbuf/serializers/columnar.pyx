@@ -27,6 +27,7 @@ Offsets never decrease; a null string or list is empty.  A chunk (the content of
 slices are compacted.
 """
 
+cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.ref cimport Py_XDECREF, PyObject
@@ -423,6 +424,7 @@ cdef class ColumnarSerializer(Serializer):
         return BatchIterator(self, buf, max_rows or 0xFFFFFFFF, max_bytes or 0x7FFFFFFFFFFFFFFF, copy, check)
 
 
+@cython.auto_pickle(False)
 cdef class BatchIterator:
     """Batches of a block, one at a time; made by :meth:`ColumnarSerializer.iter`."""
 

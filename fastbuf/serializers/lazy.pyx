@@ -341,6 +341,7 @@ cdef class LazyRows:
         self.release()
 
 
+@cython.auto_pickle(False)
 @cython.freelist(64)
 @cython.no_gc  # LazyRows does not refer to rows, so there is no cycle to find
 @cython.final
@@ -539,6 +540,7 @@ cdef int _compare(LazyRow a, LazyRow b) except -2:
     return 0
 
 
+@cython.auto_pickle(False)
 @cython.final
 cdef class LazyIterator:
     """Rows of a :class:`LazyRows`, one at a time."""

@@ -1,5 +1,6 @@
 """Any picklable Python object: pickle protocol 5, and cloudpickle for objects that plain pickle cannot handle."""
 
+cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_FromStringAndSize
@@ -387,6 +388,7 @@ cdef class PickledSerializer(Serializer):
         return PickleIterator(buf)
 
 
+@cython.auto_pickle(False)
 cdef class PickleIterator:
     """Records of a block, one at a time; made by :meth:`PickledSerializer.iter`."""
 

@@ -1,5 +1,6 @@
 """Encodes records of a schema as compact rows: tuples, named tuples, dicts, PySpark Rows."""
 
+cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint8_t, uint32_t
@@ -415,6 +416,7 @@ cdef class RowSerializer(Serializer):
         return self._lazy
 
 
+@cython.auto_pickle(False)
 cdef class RowIterator:
     """Records of a block, one at a time; made by :meth:`RowSerializer.iter`."""
     def __init__(self, RowSerializer serializer, buf):

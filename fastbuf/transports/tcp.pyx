@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 
+cimport cython
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport free
 
@@ -84,6 +85,7 @@ class _Gone(Exception):
     """The connection was closed, usually after its last channel, before another could join."""
 
 
+@cython.auto_pickle(False)
 cdef class TcpTransport:
     """One I/O thread, and one listener once :meth:`listen` was called."""
 

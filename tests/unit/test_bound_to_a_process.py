@@ -6,6 +6,7 @@ import copy
 import os
 import pickle
 
+import pyarrow as pa
 import pytest
 
 import fastbuf as fb
@@ -58,3 +59,23 @@ def test_a_lender_and_its_borrower() -> None:
 
 def test_a_monitor() -> None:
     refused(fb.Monitor(), "monitor.address")
+
+
+def test_rows_and_iterators_that_read_a_block_in_place() -> None:
+    """Cython would copy the address of a row's bytes as text: a crash at the copy's first field."""
+    rows = fb.RowSerializer(fb.Schema.of(n="int64"))
+    block = rows.dumps([(1,), (2,)])
+    batch = pa.RecordBatch.from_pydict({"n": [1]})
+    columns = fb.ColumnarSerializer(batch.schema)
+    objects = fb.PickledSerializer()
+    found = (
+        rows.view(block)[0],
+        iter(rows.view(block)),
+        rows.iter(block),
+        columns.iter(columns.dumps([batch])),
+        objects.iter(objects.dumps([1])),
+    )
+    for thing in found:
+        for make in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(TypeError, match=f"cannot pickle '.*{type(thing).__name__}' object"):
+                make(thing)

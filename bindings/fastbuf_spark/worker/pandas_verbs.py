@@ -6,9 +6,12 @@ converted together if each group gets the same values and types, and so are smal
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from fastbuf_spark.results import about, each, hints_lack
@@ -215,8 +218,10 @@ class Results:
             return ()
         if rows > SMALL_ROWS or not len(frame.columns):
             return [*self.rest(), self._converted(frame)]
-        done: Iterable[pa.Table] = ()
         types = _types(frame)
+        if _can_change(frame, types):
+            return [*self.rest(), self._converted(frame)]
+        done: Iterable[pa.Table] = ()
         if self._held and not (known and types == self._types):
             done = self.rest()
         if not self._held:
@@ -270,6 +275,27 @@ def _types(frame: Any) -> list[Any]:
     """The types of its columns, as ``frame.dtypes``, which spends most of its time making a Series."""
     find = getattr(getattr(frame, "_mgr", None), "get_dtypes", None)
     return list(frame.dtypes if find is None else find())
+
+
+def _can_change(frame: Any, types: list[Any]) -> bool:
+    """Whether a cell is an object that the function may go on writing to, as a list: a copy of the frame has it too."""
+    import numpy as np
+
+    return any(
+        isinstance(kind, np.dtype)
+        and kind.kind == "O"
+        and not _constants().issuperset(map(type, frame.iloc[:, place].array))
+        for place, kind in enumerate(types)
+    )
+
+
+@functools.cache
+def _constants() -> frozenset[type]:
+    """Types whose values never change."""
+    import pandas as pd
+
+    plain = (str, bytes, int, float, bool, Decimal, date, datetime, time, timedelta)
+    return frozenset((*plain, pd.Timestamp, pd.Timedelta, *map(type, (None, pd.NA, pd.NaT))))
 
 
 def _shared(frame: Any) -> Iterator[tuple[int, int]]:

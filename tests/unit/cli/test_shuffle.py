@@ -175,6 +175,25 @@ def test_a_target_below_a_file_is_refused(tmp_path: Path) -> None:
         check_target(tmp_path / "in", tmp_path / "file" / "more" / "out", False)
 
 
+def test_targets_that_are_no_place(tmp_path: Path) -> None:
+    (tmp_path / "one").symlink_to("two")
+    (tmp_path / "two").symlink_to("one")
+    with pytest.raises(ConfigError, match=r"one cannot be made: |one is already there"):
+        check_target(tmp_path / "in", tmp_path / "one", False)
+    with pytest.raises(ConfigError, match="/ is already there"):
+        check_target(tmp_path / "in", Path("/"), False)
+    with pytest.raises(ConfigError, match="would delete what is read"):
+        check_target(tmp_path / "in", Path("/"), True)
+
+
+def test_a_file_in_a_directory_that_is_named_for_its_column(tmp_path: Path) -> None:
+    """Spark reads the file alone; with the directory's value the column would have two types."""
+    (tmp_path / "k=a").mkdir()
+    source = tmp_path / "k=a" / "in.parquet"
+    pq.write_table(pa.table({"k": [1]}), source)
+    assert checked_keys(source, ["k"]) == ["k"]
+
+
 def test_keys_are_found_as_spark_finds_them(tmp_path: Path) -> None:
     """In any case, with a dot in the name, and in a struct; a key in quotes is left to Spark."""
     source = tmp_path / "in.parquet"

@@ -466,3 +466,14 @@ def test_refused_connections_leave_no_descriptor() -> None:
         assert not new_since(before)
         writer.abort()
         gate.close()
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_a_nul_in_an_errors_text_does_not_end_it(local: bool) -> None:
+    with remote() as (there, gate, address):
+        writer = there.create_result_partition(ROWS, [gate if local else address])
+        with pytest.raises(ValueError, match="missing"), writer:
+            raise ValueError("key \0abc is missing")
+        with pytest.raises(fb.ExchangeAborted, match=r"key \\x00abc is missing"):
+            list(gate)
+        gate.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the binding converts with PySpark")
 
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, DecimalType, LongType, MapType, StructType
 
 from fastbuf_spark.schema import arrow_schema
 from fastbuf_spark.worker.pandas_verbs import PandasRules, Results
@@ -20,8 +21,8 @@ from fastbuf_spark.worker.pandas_verbs import PandasRules, Results
 pytestmark = pytest.mark.filterwarnings("ignore:The copy keyword is deprecated")
 
 
-def results() -> Results:
-    schema = StructType().add("n", "long").add("s", "string")
+def results(schema: StructType | None = None) -> Results:
+    schema = schema or StructType().add("n", "long").add("s", "string")
     return Results(PandasRules(schema, arrow_schema(schema, "UTC"), True, "UTC", True, False, False, False), print)
 
 
@@ -66,6 +67,29 @@ def behind() -> Iterator[pd.DataFrame]:
 def test_a_function_may_write_on_to_its_frame(frames: Callable[[], Iterator[pd.DataFrame]]) -> None:
     want = {"n": [0, 7, 1, 7, 2, 7], "s": ["a", "b", "c0", "b", "c1", "b"]}
     assert columns(results(), frames()) == want
+
+
+@pytest.mark.parametrize("cell", [[0, 7], np.array([0, 7]), {0: 0, 1: 7}])
+def test_a_function_may_write_on_to_what_is_in_a_cell(cell: Any) -> None:
+    """A copy of the frame has the same list, and so had all frames that were kept."""
+
+    def frames() -> Iterator[pd.DataFrame]:
+        for i in range(3):
+            cell[0] = i
+            yield pd.DataFrame({"c": [cell]})
+
+    kind = MapType(LongType(), LongType()) if isinstance(cell, dict) else ArrayType(LongType())
+    made = columns(results(StructType().add("c", kind)), frames())["c"]
+    assert made == [[(0, i), (1, 7)] if isinstance(cell, dict) else [i, 7] for i in range(3)]
+
+
+def test_what_cannot_change_is_converted_together() -> None:
+    made = results(StructType().add("c", "binary").add("d", DecimalType(10, 2)))
+    for i in range(10):
+        assert not made.add(pd.DataFrame({"c": [b"x", None], "d": [Decimal(i), None]}))
+    (table,) = made.rest()
+    assert table.num_rows == 20
+    assert len(list(made.add(pd.DataFrame({"c": [bytearray(b"x")], "d": [Decimal(1)]})))) == 1
 
 
 def test_small_slices_do_not_keep_their_frames() -> None:
