@@ -122,6 +122,8 @@ def run(
     overwrite: bool,
 ) -> int:
     """Read ``source``, shuffle it by ``keys``, and write the results of ``func`` for each partition to ``target``."""
+    if before_schema and not before:
+        raise ConfigError("--before-schema is what --before gives: say --before too, or --schema for what --func gives")
     place = check_target(source, target, overwrite)
     # Spark's workers import the function by its module's name, so they need this directory too.  Set it before Spark
     # starts.

@@ -136,6 +136,10 @@ def test_what_cannot_be_aggregated_is_told(spark: Any) -> None:
         grouped.agg_arrow([("k", "sum")])
     with pytest.raises(SchemaError, match="pyarrow does not aggregate"):
         fbs.group_by(df, "k", num_partitions=2).agg_arrow([("n", "sum")])
+    named = df.selectExpr("n", "n > 3 as flag", "cast(n as string) as s")
+    for column, function, kind in (("flag", "sum", "boolean"), ("flag", "mean", "boolean"), ("s", "mean", "string")):
+        with pytest.raises(SchemaError, match=f"no {function} of column '{column}', which is a {kind}: cast it"):
+            fbs.group_by(named, "n", num_partitions=2).agg_arrow([(column, function)])
     lower = frame(spark, "cast(id as string) collate UTF8_LCASE")
     with pytest.raises(SchemaError, match=r"agg_arrow cannot run: .*groupBy\(\)\.agg\(\)"):
         fbs.group_by(lower, "k", num_partitions=2).agg_arrow([("n", "sum")])

@@ -41,6 +41,7 @@ def aggregated(grouped: Grouped, aggregates: Iterable[tuple[str, str]]) -> DataF
         columns = tuple(_position(key, schema) for key in (*grouped._keys, *(column for column, _ in pairs)))
         types = [schema.fields[i] for i in columns]
         before = Link(before, grouped._arrow(schema))
+    _check_numbers(pairs, types[len(grouped._keys) :])
     plan = Plan(len(grouped._keys), tuple(function for _, function in pairs))
     conf = ShuffleConf.of(df.sparkSession, grouped._conf)
     limits = limits_of(df.sparkSession, conf)
@@ -64,6 +65,16 @@ def _pairs(aggregates: Any) -> list[tuple[str, str]]:
     if not pairs:
         raise ConfigError("agg_arrow has no aggregates: give [(column, function), ...]")
     return pairs
+
+
+def _check_numbers(pairs: list[tuple[str, str]], fields: list[Any]) -> None:
+    """SchemaError for a sum, product or mean of what pyarrow takes for numbers, or fails at only in a task."""
+    for (column, function), field in zip(pairs, fields, strict=True):
+        kind = field.dataType.simpleString()
+        if function in ("sum", "product", "mean") and kind.startswith(("boolean", "string", "char", "varchar", "binary")):
+            raise SchemaError(
+                f"agg_arrow has no {function} of column {column!r}, which is a {kind}: cast it to a number before"
+            )
 
 
 def _quoted(name: str) -> str:

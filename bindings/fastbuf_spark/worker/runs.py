@@ -105,14 +105,17 @@ class Run:
         self._piece_bytes = piece_bytes
         self._schema: pa.Schema | None = None
         self._ends = array("Q")  # where each piece ends in the file
+        self.longest = 0  #: bytes of the longest piece, which has one row at least
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Append rows, which sort after those already written."""
         self._schema = batch.schema
         step = max(1, batch.num_rows * self._piece_bytes // max(1, batch.nbytes))
         for start in range(0, batch.num_rows, step):
-            self._file.append(memoryview(batch.slice(start, step).serialize()))
+            piece = memoryview(batch.slice(start, step).serialize())
+            self._file.append(piece)
             self._ends.append(self._file.nbytes)
+            self.longest = max(self.longest, len(piece))
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -140,6 +143,7 @@ class Spill:
 
     def __init__(self, by: tuple[int, ...], memory_bytes: int, directory: str) -> None:
         self._by = by
+        self._memory_bytes = memory_bytes
         self._piece_bytes = max(LEAST_PIECE, memory_bytes // PIECES)
         #: Fewer than FAN_IN where pieces would become too small
         self.fan_in = max(2, min(FAN_IN, FAN_IN * memory_bytes // (PIECES * LEAST_PIECE)))
@@ -156,7 +160,7 @@ class Spill:
         run.write(batch)
         del batch
         level = 0
-        while len(self._levels[level]) == self.fan_in:
+        while len(self._levels[level]) >= self._at_once(self._levels[level]):
             self._put(level + 1, self._one(self._levels[level]))
             level += 1
         give_back()
@@ -165,9 +169,9 @@ class Spill:
         """All rows in order; removes the runs."""
         runs = [run for level in reversed(self._levels) for run in level]
         self._levels = [runs]
-        while len(runs) > self.fan_in:
+        while len(runs) > (most := self._at_once(runs)):
             # The last runs are the shortest; as few as make the rest enough
-            count = min(self.fan_in, len(runs) - self.fan_in + 1)
+            count = min(most, len(runs) - most + 1)
             some = runs[-count:]
             del runs[-count:]
             try:
@@ -175,6 +179,11 @@ class Spill:
             finally:
                 _close(some)
         yield from self._rounds(runs)
+
+    def _at_once(self, runs: list[Run]) -> int:
+        """How many of them are merged at once: fewer where rows are long, as a merge holds a piece of each, twice."""
+        longest = max(run.longest for run in runs)
+        return max(2, min(self.fan_in, self._memory_bytes // (2 * longest)))
 
     def _rounds(self, runs: list[Run]) -> Iterator[pa.RecordBatch]:
         return _merge(runs, self._by, self._piece_bytes * self.fan_in // len(runs))

@@ -175,6 +175,13 @@ def test_a_target_below_a_file_is_refused(tmp_path: Path) -> None:
         check_target(tmp_path / "in", tmp_path / "file" / "more" / "out", False)
 
 
+def test_a_schema_of_a_stage_that_is_none(tmp_path: Path) -> None:
+    given = ["shuffle", str(tmp_path), str(tmp_path / "out"), "--key", "k", "--partitions", "2", "--func", "json:dumps"]
+    result = CliRunner().invoke(cli, [*given, "--before-schema", "k long"])
+    assert result.exit_code == 1
+    assert "say --before too" in result.output
+
+
 def test_targets_that_are_no_place(tmp_path: Path) -> None:
     (tmp_path / "one").symlink_to("two")
     (tmp_path / "two").symlink_to("one")

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from fastbuf.errors import ResourceError, SchemaError
@@ -198,6 +199,22 @@ def test_no_row_of_a_hundred_runs_is_written_twice(tmp_path: Path, monkeypatch: 
     total = sum(batch.nbytes for batch in made)
     assert total > 30 * memory, "some eighty runs"
     assert written < 1.2 * total
+
+
+def test_of_long_rows_fewer_are_held_at_once(tmp_path: Path) -> None:
+    """A merge held one of each run: of rows of 50 MiB more than offsets of 32 bits can tell apart, and it crashed."""
+    memory, size = 4 << 20, 400 << 10
+
+    def long_rows() -> Iterator[pa.RecordBatch]:
+        for i in range(60):
+            yield pa.record_batch({"k": [i * 7 % 60], "s": [chr(65 + i % 26) * size]})
+
+    made = list(in_order(long_rows(), (0,), memory, str(tmp_path)))
+    assert max(batch.nbytes for batch in made) <= memory // 2
+    table = pa.Table.from_batches(made)
+    assert table["k"].to_pylist() == list(range(60))
+    assert [text[0] for text in table["s"].to_pylist()] == [chr(65 + k * 43 % 60 % 26) for k in range(60)]
+    assert set(pc.binary_length(table["s"]).to_pylist()) == {size}
 
 
 def test_rows_of_short_numbers_are_sorted_where_they_are(tmp_path: Path) -> None:
