@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.markup import escape
 
 from fastbuf.errors import ConfigError, text_of
 
@@ -147,7 +148,8 @@ def run(
         stages = stages.shuffle(*keys, partitions=partitions, mode=mode)
         stages = stages.map_in_arrow(second, schema or stages.schema)
         begin = time.perf_counter()
-        with console.status(f"{source} -> {partitions} partitions by {', '.join(keys)} (Spark's log: {log})"):
+        about = f"{source} -> {partitions} partitions by {', '.join(keys)} (Spark's log: {log})"
+        with console.status(escape(about)):
             rows = _write(stages, place)
         seconds = time.perf_counter() - begin
         done = fbs.last_run()

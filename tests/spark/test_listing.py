@@ -15,7 +15,7 @@ from nights import nightly
 from test_sources import same
 
 import fastbuf_spark as fbs
-from fastbuf.errors import ConfigError, ResourceError, SchemaError
+from fastbuf.errors import ConfigError, ResourceError, SchemaError, SchemaMismatch
 
 pytestmark = pytest.mark.spark
 
@@ -54,12 +54,39 @@ def test_a_schema_with_columns_of_directories(spark: Any, tmp_path: Path) -> Non
             assert same(made.to_df(), spark.read.schema(schema).format(kind).load(path)) == 4
 
 
-def test_a_column_in_files_and_in_names_of_directories(spark: Any, tmp_path: Path) -> None:
-    """Whatever its case."""
+@pytest.mark.parametrize("values", [("1", "2"), ("u", "v")])
+def test_a_column_in_files_and_in_names_of_directories(spark: Any, values: tuple[str, str], tmp_path: Path) -> None:
+    """The names' values count, as for Spark, and statistics of the files' column leave no file out."""
+    for value in values:
+        (tmp_path / f"k={value}").mkdir()
+        pq.write_table(pa.table({"n": [1, 2], "k": [7, 8], "z": ["x", None]}), tmp_path / f"k={value}" / "a.parquet")
+    own, one = spark.read.parquet(str(tmp_path)), int(values[1]) if values[1].isdigit() else values[1]
+    from pyspark.sql import functions as F
+
+    made = fbs.read_parquet(spark, tmp_path)
+    assert made.schema == own.schema
+    assert same(made.to_df(), own) == 4
+    assert same(made.shuffle("k", partitions=2).to_df(), own) == 4
+    assert same(fbs.read_parquet(spark, tmp_path, columns=["z", "k"]).to_df(), own.select("z", "k")) == 4
+    found = fbs.read_parquet(spark, tmp_path, columns=["n"], filter=pc.field("k") == one)
+    assert same(found.to_df(), own.where(F.col("k") == one).select("n")) == 2
+    assert fbs.read_parquet(spark, tmp_path, filter=pc.field("n") > 1).count() == 2
+
+
+def test_a_column_in_files_and_in_another_case_in_names_of_directories(spark: Any, tmp_path: Path) -> None:
     (tmp_path / "k=1").mkdir()
     pq.write_table(pa.table({"K": [7], "n": [1]}), tmp_path / "k=1" / "a.parquet")
-    with pytest.raises(SchemaError, match="k: columns of the files, and of the directories' names too"):
+    with pytest.raises(SchemaError, match="column 'K' of the files is 'k' in the directories' names"):
         fbs.read_parquet(spark, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "z.csv"])
+def test_a_file_that_is_none_of_parquet(spark: Any, name: str, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"n": [1]}), tmp_path / "m.parquet")
+    (tmp_path / name).write_text("n\n1\n" * 9)
+    with pytest.raises(SchemaMismatch, match=f"{name}.*not a parquet file") as caught:
+        fbs.read_parquet(spark, tmp_path)
+    assert str(caught.value).count(name) == 1
 
 
 NAMES = ("k=%C3%A9", "k=%c3%a9", "k=é", "k=%", "k=%4", "k=%%41", "k=%zz", "%6B=x", "k=a=b", "k=😀")

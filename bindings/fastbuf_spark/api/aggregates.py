@@ -67,11 +67,14 @@ def _pairs(aggregates: Any) -> list[tuple[str, str]]:
     return pairs
 
 
+_NO_NUMBERS = ("boolean", "string", "char", "varchar", "binary")
+
+
 def _check_numbers(pairs: list[tuple[str, str]], fields: list[Any]) -> None:
     """SchemaError for a sum, product or mean of what pyarrow takes for numbers, or fails at only in a task."""
     for (column, function), field in zip(pairs, fields, strict=True):
         kind = field.dataType.simpleString()
-        if function in ("sum", "product", "mean") and kind.startswith(("boolean", "string", "char", "varchar", "binary")):
+        if function in ("sum", "product", "mean") and kind.startswith(_NO_NUMBERS):
             raise SchemaError(
                 f"agg_arrow has no {function} of column {column!r}, which is a {kind}: cast it to a number before"
             )

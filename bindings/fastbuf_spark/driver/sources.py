@@ -17,7 +17,7 @@ from fastbuf_spark.driver.plan import requests
 from fastbuf_spark.driver.staged import Staged
 from fastbuf_spark.schema import arrow_schema, large_types, session_zone
 from fastbuf_spark.worker.chains import Called, Chain
-from fastbuf_spark.worker.lines import JsonLines, ValueLines
+from fastbuf_spark.worker.lines import JsonLines, ValueLines, with_path
 from fastbuf_spark.worker.reading import Read
 
 if TYPE_CHECKING:
@@ -93,7 +93,6 @@ def parquet_source(
 ) -> Source:
     """A source of Parquet files."""
     import pyarrow.dataset as ds
-    from pyspark.sql.types import StructType
 
     system, paths = listing.file_system(path, filesystem)
     files = listing.list_files(system, paths)
@@ -108,21 +107,40 @@ def parquet_source(
         first = layout.make_fragment(listing.summary(system, paths) or files[0].path, system)
         ntz = is_true(spark, "spark.sql.parquet.inferTimestampNTZ.enabled", "true")
         texts = is_true(spark, "spark.sql.parquet.binaryAsString", "false")
+        with with_path(first.path):
+            first.ensure_complete_metadata()
         schema = parquet_schema(first.metadata, first.physical_schema, files[0].path, ntz, texts)
-    case = is_true(spark, "spark.sql.caseSensitive", "false")
-    names = {name if case else name.casefold() for name in schema.names}
-    twice = [key for key in types if (key if case else key.casefold()) in names]
-    if twice:
-        raise SchemaError(f"{', '.join(twice)}: columns of the files, and of the directories' names too")
-    whole = StructType([*nullable(schema).fields])
-    for name, kind in types.items():
-        whole.add(name, kind, True)
+    whole = _with_directories(nullable(schema), types, is_true(spark, "spark.sql.caseSensitive", "false"))
     return _source(spark, "read_parquet", system, files, layout, types, whole, columns, filter)
 
 
 def _types_of_directories(spark: Any, files: list[listing.File], given: dict[str, DataType]) -> dict[str, DataType]:
     infer = is_true(spark, "spark.sql.sources.partitionColumnTypeInference.enabled", "true")
     return partition_types(files, infer, given, is_true(spark, "spark.sql.caseSensitive", "false"))
+
+
+def _with_directories(schema: StructType, types: dict[str, DataType], case: bool) -> StructType:
+    """The schema of files with the columns from directories' names: of one that is in both, as in Spark, theirs counts.
+
+    It stays where the files have it.
+
+    Raises
+    ------
+    SchemaError
+        The names differ in case: readers would take the column of the files.
+    """
+    from pyspark.sql.types import StructField, StructType
+
+    for name in schema.names:
+        other = next((key for key in types if key != name and key.casefold() == name.casefold()), None)
+        if other is not None and not case:
+            raise SchemaError(
+                f"column {name!r} of the files is {other!r} in the directories' names, whose values Spark takes: use "
+                "spark.read.parquet, or rename one"
+            )
+    left = {key: StructField(key, kind, True) for key, kind in types.items()}
+    fields = [left.pop(field.name, field) for field in schema.fields]
+    return StructType([*fields, *left.values()])
 
 
 def _without_directories(schema: StructType, files: list[listing.File]) -> tuple[StructType, dict[str, DataType]]:

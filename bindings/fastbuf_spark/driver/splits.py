@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fastbuf.errors import SchemaError, SchemaMismatch
 from fastbuf_spark.driver.directory_names import unescaped
 from fastbuf_spark.driver.files import File
-from fastbuf_spark.worker.lines import of_text
+from fastbuf_spark.worker.lines import of_text, with_path
 from fastbuf_spark.worker.reading import Piece, check_calendar, check_variants
 
 if TYPE_CHECKING:
@@ -64,6 +64,8 @@ def pieces(found: Sequence[tuple[File | None, Any]], schema: pa.Schema, needed: 
         if not cut or not hasattr(fragment, "split_by_row_group"):
             return [Piece(fragment, 0, max(0, size), size, when)]
         made = []
+        with with_path(fragment.path):
+            fragment.ensure_complete_metadata()
         check_calendar(fragment, schema)
         check_variants(fragment, schema)
         for part in fragment.split_by_row_group(filter, schema=schema):

@@ -165,7 +165,7 @@ class ValueLines:
 
 @contextlib.contextmanager
 def with_path(path: str) -> Iterator[None]:
-    """SchemaMismatch with a file's path for an error of Arrow's, which has none."""
+    """SchemaMismatch with a file's path for an error of Arrow's, which mostly has none."""
     import pyarrow as pa
 
     try:
@@ -174,7 +174,8 @@ def with_path(path: str) -> Iterator[None]:
         if getattr(error, "errno", None) is not None:
             raise  # of the file system, which names the file
         hint = "; Hadoop's .lz4 is another format than Arrow's: use spark.read" if path.endswith(".lz4") else ""
-        raise SchemaMismatch(f"{path}: {error}{hint}") from error
+        place = "" if path in str(error) else f"{path}: "
+        raise SchemaMismatch(f"{place}{error}{hint}") from error
 
 
 def read_lines(fragment: Any, schema: pa.Schema, lines: JsonLines | ValueLines) -> Iterator[pa.RecordBatch]:
