@@ -7,8 +7,10 @@ import importlib.util
 import os
 import re
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +70,8 @@ def check_target(source: Path, target: Path, overwrite: bool) -> Path:
     if not overwrite:
         raise ConfigError(f"{target} is already there: choose another name, or say --overwrite")
     read = source.resolve()
-    if read.is_relative_to(found) or found.is_relative_to(read):
+    linked = [path.resolve() for path in read.rglob("*") if path.is_symlink()] if read.is_dir() else []
+    if any(path.is_relative_to(found) for path in (read, *linked)) or found.is_relative_to(read):
         raise ConfigError(f"--overwrite would delete what is read, {source}, with {target}: choose another name")
     if Path.cwd().is_relative_to(found):
         raise ConfigError(f"--overwrite would delete the current directory with {target}: choose another name")
@@ -153,17 +156,14 @@ def run(
             rows = _write(stages, place)
         seconds = time.perf_counter() - begin
         done = fbs.last_run()
-    console.print(
-        f"{target}: {rows:,} rows in {partitions} partitions, {seconds:.2f} s.", markup=False, highlight=False
-    )
+    say = partial(console.print, markup=False, highlight=False, emoji=False)
+    say(f"{target}: {rows:,} rows in {partitions} partitions, {seconds:.2f} s.")
     if done is not None:
-        console.print(f"mode {done.mode}: {done.bytes_sent / 1e6:,.1f} MB moved", markup=False, highlight=False)
+        say(f"mode {done.mode}: {done.bytes_sent / 1e6:,.1f} MB moved")
         if done.segments:
-            console.print(
+            say(
                 f"at most {done.peak_segments} of {done.segments} segments held by one worker, "
-                f"{done.credit_wait_s:.2f} s waited for credit",
-                markup=False,
-                highlight=False,
+                f"{done.credit_wait_s:.2f} s waited for credit"
             )
     return 0
 
@@ -183,8 +183,9 @@ def _write(stages: Pipeline, target: Path) -> int:
     """
     if not target.is_file():
         return stages.write_parquet(str(target), mode="overwrite" if target.exists() else "error").rows
-    beside = target.with_name(f".{target.name}.new")
-    rows = stages.write_parquet(str(beside), mode="overwrite").rows
-    target.unlink()
-    beside.rename(target)
+    with tempfile.TemporaryDirectory(prefix=".fastbuf-shuffle-", dir=target.parent) as beside:
+        made = Path(beside) / "made"
+        rows = stages.write_parquet(str(made)).rows
+        target.unlink()
+        made.rename(target)
     return rows

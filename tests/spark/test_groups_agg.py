@@ -123,6 +123,18 @@ def test_what_a_function_before_gives_is_checked(spark: Any) -> None:
     assert ") gave columns ['m', 'k', 'z']; its schema has ['m', 'k']" in failure(made[2].collect)
 
 
+def test_a_product_is_a_double_as_sparks(spark: Any) -> None:
+    """Products of decimals and of whole numbers wrapped around, and those of decimals were rounded at each step."""
+    from pyspark.sql import functions as F
+
+    df = spark.range(60).selectExpr("id % 3 as k", "cast(1.5 as decimal(10,1)) as d", "id * 1000 + 1 as n")
+    made = fbs.group_by(df, "k", num_partitions=2).agg_arrow([("d", "product"), ("n", "product")])
+    own = df.groupBy("k").agg(F.product("d"), F.product("n"))
+    for mine, theirs in zip(sorted(made.collect()), sorted(own.collect()), strict=True):
+        assert tuple(mine) == pytest.approx(tuple(theirs), rel=1e-12)
+    assert [field.dataType.simpleString() for field in made.schema] == ["bigint", "double", "double"]
+
+
 def test_what_cannot_be_aggregated_is_told(spark: Any) -> None:
     df = frame(spark, KEYS["struct"])
     grouped = fbs.group_by(df, "n", num_partitions=2)

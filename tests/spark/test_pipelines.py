@@ -515,3 +515,34 @@ def test_control_c_ends_the_jobs_too(spark: Any, tmp_path: Path, action: str) ->
     assert spark.range(7).count() == 7
     assert time.monotonic() - begin < 30, "half of what a batch takes"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_function_may_write_on_to_what_it_gave_to_the_next(spark: Any) -> None:
+    """Both are called in one task; Spark, which has the JVM between them, keeps them apart."""
+
+    def reusing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        memory = np.zeros(1000)
+        for batch in batches:
+            for start in range(0, batch.num_rows, 1000):
+                memory[:] = batch["v"].slice(start, 1000).to_numpy()
+                yield pa.record_batch({"v": pa.array(memory)})
+
+    def keeping(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        kept = list(batches)
+        yield pa.record_batch({"total": [sum(sum(batch["v"].to_pylist()) for batch in kept)]})
+
+    def keeping_frames(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        kept = list(frames)
+        yield pd.DataFrame({"total": [float(sum(frame.v.sum() for frame in kept))]})
+
+    df = spark.range(0, 8000, 1, 2).selectExpr("cast(id as double) as v")
+    maps = fbs.pipeline(df).map_in_arrow(reusing, "v double")
+    for made in (
+        maps.map_in_arrow(keeping, "total double"),
+        maps.map_in_pandas(keeping_frames, "total double"),
+        fbs.pipeline(df)
+        .group_by("v", partitions=2)
+        .apply_in_arrow(lambda t: t, "v double")
+        .map_in_arrow(keeping, "total double"),
+    ):
+        assert sum(row.total for row in made.collect()) == 8000 * 7999 / 2

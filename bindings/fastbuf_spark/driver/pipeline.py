@@ -278,7 +278,7 @@ class Map:
     def build(self, at: Staged, plan: Plan) -> Staged:
         plan.linked(self.name)
         func = self.func if self.made is None else self.made(plan.spark, at.schema)
-        return at.then(func, self.schema or at.schema)
+        return at.then(func, self.schema or at.schema, is_users=self.schema is not None)
 
 
 @dataclasses.dataclass(frozen=True)

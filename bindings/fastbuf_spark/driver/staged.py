@@ -50,10 +50,10 @@ class Staged:
     why: str = ""
     numbered: bool = False
 
-    def then(self, func: BatchFunction, schema: StructType) -> Staged:
+    def then(self, func: BatchFunction, schema: StructType, is_users: bool = False) -> Staged:
         """This stage with one more function, called in the same tasks."""
         spark = self.frame.sparkSession
-        link = Link(func, arrow_schema(schema, session_zone(spark), large_types(spark)))
+        link = Link(func, arrow_schema(schema, session_zone(spark), large_types(spark)), is_users)
         if self.head is not None:
             return dataclasses.replace(self, schema=schema, head=self.head.then(link))
         frame = plain(self.frame)

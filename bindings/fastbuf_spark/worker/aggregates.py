@@ -31,6 +31,7 @@ PARTS: dict[str, tuple[tuple[str, str], ...]] = {
     "count": (("count", "sum"),),
     "mean": (("sum", "sum"), ("count", "sum")),
 }
+IN_FLOATS = {("mean", "sum"), ("product", "product")}
 WIDE = Context(prec=76)
 KEPT_ROWS = 64 << 10  #: rows that a producer holds before it merges the rows of each key
 
@@ -63,8 +64,8 @@ class Plan:
         calls = []
         for column, function in zip(batch.columns[self.keys :], self.functions, strict=True):
             for call, _ in PARTS[function]:
-                # A mean's sum is computed in floats, like its result: integers could overflow
-                columns.append(column.cast(pa.float64()) if function == "mean" and call == "sum" else column)
+                # In floats, like the result: whole numbers and decimals would wrap around
+                columns.append(column.cast(pa.float64()) if (function, call) in IN_FLOATS else column)
                 calls.append(call)
         return self._grouped(pa.table(columns, names=self.names()), calls)
 

@@ -18,10 +18,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Link:
-    """A user's function, and the schema that its output must have."""
+    """A function, and the schema that its output must have.
+
+    Attributes
+    ----------
+    is_users
+        Whether it is a user's: it may go on writing to the memory of a batch that it gave, and keep one that it got.
+    """
 
     func: BatchFunction
     schema: pa.Schema
+    is_users: bool = False
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         given, whose = Given(), about(self.func)
@@ -39,13 +46,25 @@ class Chain:
     links: tuple[Callable[[Any], Iterable[pa.RecordBatch]], ...] = field(default=())
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        before: object = None
         for link in self.links:
+            if getattr(before, "is_users", False) and getattr(link, "is_users", False):
+                batches = _copies(batches)
             batches = link(batches)
+            before = link
         return batches
 
     def then(self, link: Callable[[Any], Iterable[pa.RecordBatch]]) -> Chain:
         """This chain and one more function."""
         return Chain((*self.links, link))
+
+
+def _copies(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Batches between two users' functions: what the one writes, the other does not see, as if Spark were between."""
+    import pyarrow as pa
+
+    for batch in batches:
+        yield pa.ipc.read_record_batch(batch.serialize(), batch.schema)
 
 
 class Head(Protocol):

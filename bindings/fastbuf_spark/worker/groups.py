@@ -257,6 +257,8 @@ class GroupStage:
         Name of the user's function.
     """
 
+    is_users = True  #: as of :class:`~fastbuf_spark.worker.chains.Link`
+
     def __init__(self, verb: Verb, layout: Layout, limits: Limits, name: str) -> None:
         self.verb = verb
         self.layout = layout

@@ -98,6 +98,7 @@ def test_a_source_without_the_key(
         ("data/in.parquet", "link", "delete what is read"),
         ("data", "data/in.parquet", "delete what is read"),
         ("data", "data", "delete what is read"),
+        ("links", "data", "delete what is read"),
         ("/dev/null", "..", "delete the current directory"),
     ],
 )
@@ -108,6 +109,8 @@ def test_a_target_with_the_source_or_this_directory_is_refused(
     (here / "data").mkdir(parents=True)
     (here / "data" / "in.parquet").write_bytes(b"precious")
     (here / "link").symlink_to("data")
+    (here / "links").mkdir()
+    (here / "links" / "in.parquet").symlink_to("../data/in.parquet")
     monkeypatch.chdir(here)
     with pytest.raises(ConfigError, match=says):
         check_target(Path(source), Path(target), True)
@@ -116,7 +119,7 @@ def test_a_target_with_the_source_or_this_directory_is_refused(
 class Stages:
     """A pipeline that writes three rows."""
 
-    def write_parquet(self, path: str, mode: str) -> Stages:
+    def write_parquet(self, path: str, mode: str = "error") -> Stages:
         written = Path(path)
         assert written.exists() <= (mode == "overwrite")
         shutil.rmtree(written, ignore_errors=True)
@@ -137,10 +140,11 @@ def test_what_a_link_points_to_is_replaced(kept: str, tmp_path: Path) -> None:
     elif kept == "file":
         behind.write_bytes(b"old")
     link.symlink_to(behind)
+    (behind.parent / ".out-1.parquet.new").mkdir()  # the user's own
     assert _write(cast(Any, Stages()), check_target(tmp_path / "in.parquet", link, True)) == 3
     assert link.is_symlink()
     assert pq.read_table(link).num_rows == 3
-    assert [path.name for path in behind.parent.iterdir()] == ["out-1.parquet"]
+    assert sorted(path.name for path in behind.parent.iterdir()) == [".out-1.parquet.new", "out-1.parquet"]
 
 
 def test_errors_of_the_way_to_java_are_messages(monkeypatch: pytest.MonkeyPatch) -> None:
