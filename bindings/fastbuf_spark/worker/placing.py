@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fastbuf.errors import ResourceError
 from fastbuf_spark.worker.memory import give_back
 from fastbuf_spark.worker.order import flags
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 COLUMN_BYTES = 1 << 10  #: what a column of a batch takes besides its values
+MOST_TEXT = (1 << 31) - 1  #: bytes of a column of texts: its offsets have 32 bits
 WIDTHS = (1, 2, 4, 8, 16)  #: bytes of values that are copied here; columns of other widths are left to Arrow
 
 
@@ -139,8 +141,14 @@ def _texts(parts: list[pa.Array], places: np.ndarray) -> pa.Array:
         put_lengths(mine, places[at : at + len(part)], ends)
         texts.append((mine, np.frombuffer(data or b"", np.uint8), places[at : at + len(part)]))
         at += len(part)
+    total = int(ends.sum(dtype=np.int64))
+    if total > MOST_TEXT:
+        raise ResourceError(
+            f"{len(places)} rows that are sorted at once have {total} bytes in a column of type {parts[0].type}, more "
+            f"than its offsets can tell apart ({MOST_TEXT}): lower spark.fastbuf.memoryBytes"
+        )
     np.cumsum(ends, out=ends)
-    target = np.empty(int(ends[-1]), np.uint8)
+    target = np.empty(total, np.uint8)
     for mine, data, to in texts:
         put_texts(mine, data, to, ends, target)
     buffers = [_validity(parts, places), pa.py_buffer(ends), pa.py_buffer(target)]

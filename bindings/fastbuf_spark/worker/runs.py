@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from fastbuf.errors import ResourceError
 from fastbuf_spark.worker.memory import addresses_left, give_back
 from fastbuf_spark.worker.nameless import NamelessFile
 from fastbuf_spark.worker.order import Bounds, codes_by, placing
@@ -93,6 +94,12 @@ def together(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     if len(batches) == 1:
         return batches[0]
     table = pa.Table.from_batches(batches).combine_chunks()
+    for field, column in zip(table.schema, table.columns, strict=True):
+        if column.num_chunks > 1:
+            raise ResourceError(
+                f"{len(batches)} batches of {table.nbytes} bytes do not fit into one: offsets of column {field.name!r} "
+                "have 32 bits; lower spark.fastbuf.memoryBytes"
+            )
     columns = [column.chunk(0) if column.num_chunks else pa.array([], column.type) for column in table.columns]
     return pa.RecordBatch.from_arrays(columns, schema=table.schema)
 

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from fastbuf.errors import ResourceError
 from fastbuf.serializers.reorder import counted_places, places_of, put_fixed, put_lengths, put_texts
 from fastbuf_spark.worker.order import codes_by, placing, sorting
 from fastbuf_spark.worker.placing import placed
@@ -101,3 +102,11 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
         put_lengths(np.zeros(2, np.int32), places, np.zeros(3, np.int32))
     with pytest.raises(ValueError, match="do not fit"):
         put_texts(np.array([0, 1, 9], np.int32), b"ab", places, np.zeros(3, np.int32), np.empty(9, np.uint8))
+
+
+def test_texts_that_offsets_cannot_tell_apart_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their lengths were added up in 32 bits, and bytes written behind the array."""
+    monkeypatch.setattr("fastbuf_spark.worker.placing.MOST_TEXT", 299)
+    batches = [pa.record_batch({"s": ["x" * 100]}) for _ in range(3)]
+    with pytest.raises(ResourceError, match="3 rows that are sorted at once have 300 bytes in a column of type string"):
+        placed(batches, np.array([2, 0, 1], np.uint32))
