@@ -35,7 +35,7 @@ def _stderr_to(path: str) -> Iterator[None]:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Not what py4j logs of a broken connection: after Ctrl-C it is no news, and else the error that follows tells."""
+    """False for what py4j logs of a broken connection: Ctrl-C breaks it on purpose, and other errors are shown."""
     return not record.pathname.endswith(os.path.join("py4j", "java_gateway.py"))
 
 
