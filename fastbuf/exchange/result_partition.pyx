@@ -501,10 +501,11 @@ cdef class ResultPartition:
         """The state of a blocked writer as text: the fullest channel, the pool, and the settings to raise."""
         queued = [sub_queued(&self.subs[i]) for i in range(self.subpartitions)]
         worst = max(range(self.subpartitions), key=queued.__getitem__)
+        read_by = " to ".join(self.transports[worst] or ("no consumer",))
         c = self.config
         return (
             f"writer {self.channel} made no progress for {c.stall_timeout_s} s: channel {worst} "
-            f"({self.transports[worst]}) has {queued[worst]} of {c.max_buffers_per_channel} buffers queued and no "
+            f"({read_by}) has {queued[worst]} of {c.max_buffers_per_channel} buffers queued and no "
             f"credit; pool: {self.pool.in_use} segments in use, limit {self.pool.limit}. The consumer is slow or "
             f"stuck; raise stall_timeout_s ({c.stall_timeout_s}), or exclusive ({c.exclusive}) and floating "
             f"({c.floating})")

@@ -15,6 +15,7 @@ import pytest
 
 import fastbuf as fb
 import fastbuf.serializers
+from fastbuf import errors
 
 ROWS = fb.RowSerializer(fb.Schema.of(id="int64", name="string?"))
 CLASSES = [
@@ -23,6 +24,14 @@ CLASSES = [
     for thing in (getattr(module, name) for name in module.__all__)
     if inspect.isclass(thing) and not issubclass(thing, Exception)
 ]
+
+
+def test_each_error_is_at_the_top() -> None:
+    """What a message names can be caught as ``fb.<name>``."""
+    named = {name for name, found in vars(errors).items() if inspect.isclass(found)}
+    assert len(named) > 20
+    assert named <= set(fb.__all__)
+    assert all(getattr(fb, name) is getattr(errors, name) for name in named)
 
 
 @pytest.mark.parametrize("made", CLASSES, ids=lambda made: made.__name__)

@@ -195,6 +195,13 @@ def test_every_package_is_shipped() -> None:
     assert packages == folders
 
 
+def test_every_module_of_the_spark_binding_is_in_the_map() -> None:
+    told = (ROOT / "ARCHITECTURE.md").read_text()
+    modules = [p for p in CODE if "bindings" in p.parts and p.suffix == ".py" and p.stem != "__init__"]
+    assert len(modules) > 50
+    assert [str(p.relative_to(ROOT)) for p in modules if f"`{p.stem}`" not in told] == []
+
+
 def test_every_extension_that_python_imports_has_a_stub() -> None:
     """What the Python side sees of a ``.pyx`` is typed in a ``.pyi`` beside it."""
     imported = set().union(
