@@ -223,7 +223,8 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema, whose: str) -> pa.RecordBa
     Raises
     ------
     SchemaMismatch
-        Another number of columns, a type that cannot be cast safely, or a null where none is allowed.
+        Another number of columns, a type that cannot be cast safely, a cast that may alter values without an error, or
+        a null where none is allowed.
     """
     import pyarrow as pa
 
@@ -240,6 +241,8 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema, whose: str) -> pa.RecordBa
             raise SchemaMismatch(f"{whose} gave {column.null_count} nulls in column {field.name}, which allows none")
         try:
             if not column.type.equals(field.type, check_metadata=True):
+                if alters(column.type, field.type):
+                    raise pa.ArrowInvalid("a cast may alter values; make it in the function, or change the schema")
                 named = _named(column.type, field.type)
                 column = (column if column.type.equals(named) else column.view(named)).cast(field.type)
             columns.append(column)
@@ -248,6 +251,39 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema, whose: str) -> pa.RecordBa
                 f"{whose} gave column {field.name} as {column.type}; its schema has {field.type}: {error}"
             ) from error
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def alters(given: pa.DataType, wanted: pa.DataType, by_name: bool = False) -> bool:
+    """Whether what Arrow calls a safe cast may give other values, at any depth; Spark refuses such types.
+
+    Parameters
+    ----------
+    by_name
+        Fields of structs belong together by their names, as in files; else by position.
+    """
+    from pyarrow import types
+
+    if types.is_dictionary(given):
+        given = given.value_type
+    pairs = list(zip(_fields(given), _fields(wanted), strict=False))
+    if by_name and types.is_struct(given) and types.is_struct(wanted):
+        mine = {field.name: field for field in _fields(given)}
+        pairs = [(mine[field.name], field) for field in _fields(wanted) if field.name in mine]
+    if any(alters(one.type, other.type, by_name) for one, other in pairs):
+        return True
+    return (
+        (types.is_timestamp(wanted) and (types.is_integer(given) or (wanted.tz is not None and types.is_date(given))))
+        or (types.is_date(wanted) and types.is_timestamp(given))
+        or (types.is_boolean(wanted) and not (types.is_boolean(given) or types.is_null(given)))
+        or (types.is_float32(wanted) and types.is_float64(given))
+        or (types.is_decimal(wanted) and types.is_floating(given))
+        or (types.is_floating(wanted) and types.is_decimal(given))
+    )
+
+
+def _fields(kind: pa.DataType) -> list[pa.Field]:
+    """Those of a struct; the one of a list; key and value of a map, as a struct."""
+    return [kind.field(i) for i in range(kind.num_fields)]
 
 
 def _named(given: pa.DataType, wanted: pa.DataType) -> pa.DataType:

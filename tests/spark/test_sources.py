@@ -105,6 +105,11 @@ def test_types_that_differ_from_file_to_file(spark: Any, tmp_path: Path) -> None
         (pa.array([True]), wide, "is int64 there, and to be read as bool"),
         (pa.array([0.5], pa.float32()), double, "is double there, and to be read as float"),
         (pa.array([7], pa.int32()), wide, "not in range"),
+        (pa.array([Decimal("1.00")]), double, "is double there, and to be read as decimal"),
+        (double, pa.array([Decimal("1.00")]), "is decimal"),
+        (pa.array([[0.5]], pa.list_(pa.float32())), pa.array([[0.1]]), "is list<element: double>"),
+        (pa.array([[True]]), pa.array([[2]]), "is list<element: int64>"),
+        (pa.array([{"a": 1, "b": day[0]}]), pa.array([{"b": NOON, "a": 2}]), "is struct<"),
     ]
     for i, (first, second, want) in enumerate(pairs):
         path = tmp_path / str(i)
@@ -373,6 +378,16 @@ def test_what_polars_wrote(spark: Any, tmp_path: Path) -> None:
     rows = fbs.read_ipc(spark, tmp_path).to_df()
     assert rows.schema.simpleString() == "struct<s:string,b:binary,l:array<string>,st:struct<x:string,u:smallint>>"
     assert [row.asDict(True) for row in rows.collect()] == frame.to_dicts()
+
+
+def test_arrows_own_files_that_differ(spark: Any, tmp_path: Path) -> None:
+    """The first file decides; what would become other values is refused."""
+    for name, values in (("a", pa.array([0.5], pa.float32())), ("b", pa.array([0.1, 1e300]))):
+        with pa.ipc.new_file(tmp_path / f"{name}.arrow", pa.schema([("v", values.type)])) as sink:
+            sink.write_table(pa.table({"v": values}))
+    assert "is double there, and to be read as float" in failure(fbs.read_ipc(spark, tmp_path).collect)
+    (tmp_path / "b.arrow").rename(tmp_path / "0.arrow")
+    assert sorted(row.v for row in fbs.read_ipc(spark, tmp_path).collect()) == [0.1, 0.5, 1e300]
 
 
 def test_nanoseconds_beyond_sparks_microseconds_are_told_with_the_file(spark: Any, tmp_path: Path) -> None:

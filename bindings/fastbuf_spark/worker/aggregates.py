@@ -111,7 +111,7 @@ def _wide(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if not pa.types.is_decimal128(column.type):
         return column
     ends = [value for value in pc.min_max(column).as_py().values() if value is not None]
-    most = max((abs(value.scaleb(column.type.scale, WIDE)) for value in ends), default=0)
+    most = max((value.scaleb(column.type.scale, WIDE).copy_abs() for value in ends), default=0)
     fits = int(most) * len(column) < 10**38
     return column if fits else column.cast(pa.decimal256(76, column.type.scale))
 

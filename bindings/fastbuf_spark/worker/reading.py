@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ResourceError, SchemaError, SchemaMismatch
-from fastbuf_spark.schema import conform
+from fastbuf_spark.schema import alters, conform
 from fastbuf_spark.worker.lines import BATCH_ROWS, JsonLines, ValueLines, of_text, read_lines, with_path
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class Read:
             check_calendar(piece.fragment, self.files)
             check_variants(piece.fragment, self.files)
         files = in_file(self.files, piece) if self.any_case else self.files
-        if hasattr(piece.fragment, "split_by_row_group"):
+        if piece.fragment.format.default_extname not in ("csv", "json"):  # their types are guesses
             check_types(piece.fragment, files)
         renamed = not files.equals(self.files)
         # Filters have the users' names, and their types
@@ -203,21 +203,14 @@ def _has(field: pa.Field, test: Callable[[pa.Field], bool]) -> bool:
 
 
 def check_types(fragment: Any, schema: pa.Schema) -> None:
-    """SchemaMismatch if Arrow would read other values than a Parquet file has, where Spark refuses it."""
-    from pyarrow import types
-
+    """SchemaMismatch if Arrow would read other values than a file has, where Spark refuses it."""
     theirs = {field.name: field.type for field in fragment.physical_schema}
     for field in schema:
-        mine, other = field.type, theirs.get(field.name, field.type)
-        if (
-            (types.is_timestamp(mine) and (types.is_integer(other) or (mine.tz is not None and types.is_date(other))))
-            or (types.is_date(mine) and types.is_timestamp(other))
-            or (types.is_boolean(mine) and not (types.is_boolean(other) or types.is_null(other)))
-            or (types.is_float32(mine) and types.is_float64(other))
-        ):
+        other = theirs.get(field.name, field.type)
+        if alters(other, field.type, by_name=True):
             raise SchemaMismatch(
-                f"{fragment.path}: column {field.name!r} is {other} there, and to be read as {mine}, the type of the "
-                "first file or of schema=; give a schema= that fits all files"
+                f"{fragment.path}: column {field.name!r} is {other} there, and to be read as {field.type}, the type of "
+                "the first file or of schema=; give a schema= that fits all files"
             )
 
 

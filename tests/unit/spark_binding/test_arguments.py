@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import decimal
 from collections.abc import Callable
+from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +20,7 @@ from fastbuf_spark.codec import BatchCodec
 from fastbuf_spark.driver.checks import check_conf, check_dataframe, check_function, check_mode, partition_count, remedy
 from fastbuf_spark.results import Checked
 from fastbuf_spark.schema import conform
+from fastbuf_spark.worker.aggregates import _wide
 from fastbuf_spark.worker.blocks import Staging
 
 
@@ -114,6 +118,41 @@ def test_fields_that_are_missing_are_no_nulls() -> None:
     batch = pa.record_batch([pa.array([{"a": 1}])], names=["k"])
     with pytest.raises(SchemaMismatch, match="1 fields instead of 2"):
         conform(batch, schema, "x")
+
+
+def test_sums_of_decimals_are_wide_enough_in_any_decimal_context() -> None:
+    """A user's function may have left one with few digits, or one that raises."""
+    column = pa.chunked_array([pa.array([Decimal("-" + "4" * 38), Decimal(1)])])
+    with decimal.localcontext(prec=1) as context:
+        context.traps[decimal.Inexact] = True
+        assert _wide(column).type == pa.decimal128(38, 0)
+        assert _wide(pa.chunked_array([*column.chunks, *column.chunks])).type == pa.decimal256(76, 0)
+
+
+NOON = pa.array([dt.datetime(2020, 1, 1, 12)])
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        (pa.array([1e300]), pa.float32()),  # infinite
+        (pa.array([1.239]), pa.decimal128(10, 2)),  # 1.24
+        (pa.array([Decimal("0.1234567890123456789")]), pa.float64()),
+        (pa.array([0.5]), pa.bool_()),  # true
+        (pa.array([7]), pa.timestamp("us", "UTC")),  # 1970
+        (NOON, pa.date32()),  # without the time
+        (NOON.cast(pa.date32()), pa.timestamp("us", "UTC")),
+        (pa.array([0.1]).dictionary_encode(), pa.float32()),
+    ],
+)
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_cast_that_may_alter_values_is_refused(given: pa.Array, wanted: pa.DataType, nested: bool) -> None:
+    """Arrow calls these safe."""
+    if nested:
+        given, wanted = pa.StructArray.from_arrays([given], ["x"]), pa.struct([("x", wanted)])
+        given, wanted = pa.ListArray.from_arrays([0, 1], given), pa.list_(wanted)
+    with pytest.raises(SchemaMismatch, match="a cast may alter values"):
+        conform(pa.record_batch([given], names=["k"]), pa.schema([("k", wanted)]), "x")
 
 
 def test_what_spark_knows_by_its_metadata_is_put_back() -> None:
