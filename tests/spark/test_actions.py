@@ -10,6 +10,7 @@ import pytest
 import stages
 from conftest import in_time
 from nights import nightly
+from pyspark.accumulators import AccumulatorParam
 from pyspark.errors import PythonException
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
@@ -255,3 +256,37 @@ def test_accumulators_have_counted_all_when_the_action_ends(spark: Any) -> None:
     for times in range(1, 6):
         assert made.count() == 5_000
         assert seen.value == times * 5_000
+
+
+class Words(AccumulatorParam[dict[str, int]]):
+    """How often each word was seen: megabytes, which take Spark longer than the end of the last consumer."""
+
+    def zero(self, value: dict[str, int]) -> dict[str, int]:
+        return {}
+
+    def addInPlace(self, value1: dict[str, int], value2: dict[str, int]) -> dict[str, int]:
+        for word, times in value2.items():
+            value1[word] = value1.get(word, 0) + times
+        return value1
+
+
+@pytest.mark.parametrize("where", ["one shuffle", "the first of two", "a stage of Spark's"])
+def test_large_accumulators_have_counted_all_when_the_action_ends(spark: Any, where: str) -> None:
+    seen = spark.sparkContext.accumulator({}, Words())
+
+    def counted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            seen.add({f"word {n}": 1 for n in batch["id"].to_pylist()})
+            yield batch
+
+    for _ in range(2):
+        df = numbers(spark, 400_000)
+        if where == "a stage of Spark's":
+            p = fbs.pipeline(df.mapInArrow(counted, df.schema))
+        else:
+            p = fbs.pipeline(df).map_in_arrow(counted, df.schema)
+        for key in ("k", "id")[: 2 if where == "the first of two" else 1]:
+            p = p.shuffle(key, partitions=1, mode="pipelined")
+        before = sum(seen.value.values())
+        assert p.count() == 400_000
+        assert sum(seen.value.values()) - before == 400_000

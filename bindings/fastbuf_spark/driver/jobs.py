@@ -136,6 +136,12 @@ class ProducersJob:
             log.debug("no status of stage %d: %s", stage, error)
         return None
 
+    def accumulates(self) -> bool:
+        """Whether this driver has accumulators: who adds to them is known to the workers alone."""
+        from pyspark import accumulators
+
+        return bool(getattr(accumulators, "_accumulatorRegistry", True))  # private; without it, as if there were some
+
 
 def stage_tasks(sc: Any, stage: int) -> StageTasks | None:
     """The tasks of a stage as Spark counts them now; None if Spark does not know the stage yet."""

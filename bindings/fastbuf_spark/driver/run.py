@@ -64,6 +64,9 @@ class Job(Protocol):
     def tasks(self, stage: int) -> int | None:
         """Number of producers, if Spark knows it yet; ``stage`` is their stage."""
 
+    def accumulates(self) -> bool:
+        """Whether its tasks may have accumulators, whose values Spark gets when they end."""
+
 
 @dataclass(frozen=True)
 class StageTasks:
@@ -492,6 +495,8 @@ class Run:
     def _seal(self, now: float) -> None:
         if self.state != "running" or not self._all_sent():
             return
+        if not self.job_ended and self.job is not None and self.job.accumulates():
+            return  # else the action could end before the accumulators have all values
         served, figures = self.summary.partitions, list(self.summary.producers.values())
         differs = self._agreement.ends(self._scopes, served, figures, len(served) == self.plan.partitions)
         if differs:

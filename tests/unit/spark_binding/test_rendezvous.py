@@ -43,6 +43,9 @@ class Job:
     def tasks(self, stage: int) -> int | None:
         return None
 
+    def accumulates(self) -> bool:
+        return False
+
 
 class Driver:
     def __init__(self) -> None:

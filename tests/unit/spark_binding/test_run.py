@@ -43,6 +43,7 @@ class FakeJob:
         self.cancelled = 0
         self.busy = False
         self.known: dict[int, int] = {}
+        self.adds = False
 
     def cancel(self) -> None:
         self.cancelled += 1
@@ -52,6 +53,9 @@ class FakeJob:
 
     def tasks(self, stage: int) -> int | None:
         return self.known.get(stage)
+
+    def accumulates(self) -> bool:
+        return self.adds
 
 
 class House:
@@ -137,6 +141,19 @@ def test_where_the_number_of_producers_is_known_nobody_waits_for_the_job() -> No
     house.run.job_finished("", 21.0)
     assert house.run.over
     assert house.run.summary.outcome == "ok"
+
+
+def test_where_producers_have_accumulators_their_job_ends_first() -> None:
+    """Spark has their values when it has the tasks' results."""
+    house = House(1).started()
+    house.job.known[9] = 2
+    house.job.adds = True
+    for partition in range(2):
+        house.run.producer_done(house.producer(partition, 200 + partition), [1], {}, 1.0)
+    assert house.consumers[0].ops == ["epoch"]
+    assert not house.run.without_producers, "all of them have run"
+    house.run.job_finished("", 2.0)
+    assert house.consumers[0].got[-1] == {"op": "seal", "totals": {"0": 1, "1": 1}}
 
 
 def test_a_job_without_producers_seals_with_nothing() -> None:
