@@ -134,9 +134,46 @@ def test_lines_of_separators_alone(spark: Any, tmp_path: Path) -> None:
 
 
 def test_lines_of_one_value(spark: Any, tmp_path: Path) -> None:
-    """A line of spaces is none, as for Spark."""
-    (tmp_path / "a.csv").write_text("x\n  \ny \n\n\t\r\n z")
-    assert same(fbs.read_csv(spark, tmp_path).to_df(), spark.read.csv(str(tmp_path))) == 3
+    """A line of spaces is none, as for Spark, with quotes in other lines too."""
+    for text in ("x\n  \ny \n\n\t\r\n z", '"x"\n  \ny \n\n\t\r\n z', '  \n"x"\n"""  "\n \n"y"'):
+        (tmp_path / "a.csv").write_text(text)
+        want = spark.read.csv(str(tmp_path), escape='"')
+        assert same(fbs.read_csv(spark, tmp_path).to_df(), want) == 3
+    (tmp_path / "a.csv").write_text('"x\n  \n"\n \ny\n')
+    assert [row[0] for row in fbs.read_csv(spark, tmp_path, "s string").collect()] == ["x\n  \n", "y"]
+
+
+def test_line_breaks_in_quotes(spark: Any, tmp_path: Path) -> None:
+    """In the header too; as in Spark they are of one kind where the file's lines end as on Windows."""
+    for text in ('"x\ny","z"\n1,2\n', 'n,s\r\n1,"a\r\nb"\r\n', 'n,s\n1,"a\r\nb"\n', '"n",s\n"1\n2",3'):
+        (tmp_path / "a.csv").write_text(text, newline="")
+        for schema in (None, "n string, s string"):
+            want = spark.read.csv(str(tmp_path), schema, header=True, multiLine=True)
+            assert same(fbs.read_csv(spark, tmp_path, schema, header=True).to_df(), want) == 1, (text, schema)
+
+
+def test_times_in_all_years(spark: Any, tmp_path: Path) -> None:
+    """Summer time too: Arrow has no rules of it after 2037."""
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Paris")
+    try:
+        times = [
+            "0500-07-01",
+            "1911-01-01",
+            *(f"{year}-0{month}-01" for year in (2037, 2038, 2050, 9999) for month in (1, 7)),
+        ]
+        (tmp_path / "a.csv").write_text("".join(f"{time} 12:00:00\n" for time in times) + "2050-10-30 02:30:00\n")
+        (tmp_path / "a.json").write_text("".join(f'{{"t": "{time} 12:00:00"}}\n' for time in times))
+        read = spark.read.schema("t timestamp")
+        made = fbs.read_csv(spark, tmp_path / "a.csv", "t timestamp").to_df()
+        assert same(made, read.csv(f"{tmp_path}/a.csv")) == len(times) + 1
+        made = fbs.read_json(spark, tmp_path / "a.json", "t timestamp").to_df()
+        assert same(made, read.json(f"{tmp_path}/a.json")) == len(times)
+        (tmp_path / "a.csv").write_text("2050-03-27 02:30:00\n")
+        said = failure(fbs.read_csv(spark, tmp_path / "a.csv", "t timestamp").collect)
+        assert "does not exist in Europe/Paris" in said
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
 
 
 def test_quotes_that_readers_take_differently(spark: Any, tmp_path: Path) -> None:
@@ -161,7 +198,7 @@ def test_rows_that_blocks_cut(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     (tmp_path / "a.csv").write_text(text, newline="")
     fragment = ds.CsvFileFormat().make_fragment(str(tmp_path / "a.csv"), pa.fs.LocalFileSystem())
     schema = pa.schema({"a": pa.string(), "b": pa.string()})
-    want = {"a": ["1", "2", "3", "4"], "b": ['x\r\n"y"', '5" pipe', "é,", "z"]}
+    want = {"a": ["1", "2", "3", "4"], "b": ['x\n"y"', '5" pipe', "é,", "z"]}
     for size in range(4, len(text) + 5):
         monkeypatch.setattr(lines, "BLOCK_BYTES", size)
         batches = lines.read_lines(fragment, schema, lines.ValueLines(("a", "b"), True, ",", False))
@@ -199,6 +236,9 @@ def test_empty_values_are_null(spark: Any, tmp_path: Path) -> None:
 def test_a_value_that_is_none_is_an_error(spark: Any, tmp_path: Path) -> None:
     """Never a null in silence; the file is named."""
     (tmp_path / "a.csv").write_text("1\nx\n")
+    (tmp_path / "b.csv").write_text("1,2\n\u00a0\n")
+    assert "Expected 2 columns, got 1" in failure(fbs.read_csv(spark, tmp_path / "b.csv", "n int, m int").collect)
+    (tmp_path / "b.csv").unlink()
     said = failure(fbs.read_csv(spark, tmp_path, "n int").to_df().collect)
     assert f"{tmp_path}/a.csv: column n has a text that is no int32 as Spark writes it" in said
     (tmp_path / "a.csv").write_text("2020-01-01\nsoon\n")

@@ -11,6 +11,7 @@ from json import loads
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import SchemaMismatch
+from fastbuf_spark.worker.zones import instants
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,6 +22,7 @@ LINE_BYTES = 16 << 20  #: most bytes of a line
 BOM = b"\xef\xbb\xbf"
 _BLANK = bytes(range(33))  # what Java's trim() takes away
 _BLANK_LINE = re.compile(rb"(?:(?<=[\r\n])|\A)[\0-\x09\x0b\x0c\x0e- ]+(?=[\r\n]|\Z)")
+_LINE_BREAK = re.compile(rb"\r\n|\r|\n")
 _LAST_NULL = re.compile(rb"\}\s*null")
 _WHOLE = (b"0123456789-", r"^[+-]?\d+$")
 _EXACT = (b"0123456789+-.eE", r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$")
@@ -96,7 +98,7 @@ class ValueLines:
         quoted = rb'"[^"]*+(?:""[^"]*+)*+"'
         value = rb"(?:%b(?=[%b\r\n])|(?!\")[^%b\r\n]*+)" % (quoted, sep, sep)
         head = rb"(?:%b%b)*+" % (value, sep)
-        return re.compile(head + value + rb"(?:\r\n|\r|\n)"), re.compile(head + quoted + rb"[^%b\r\n]" % sep)
+        return re.compile(head + value + rb"(?:\r\n|\r(?!\Z)|\n)"), re.compile(head + quoted + rb"[^%b\r\n]" % sep)
 
     def has_text(self, kind: pa.DataType) -> bool:
         """Whether a column of the type is read as text first."""
@@ -124,10 +126,8 @@ class ValueLines:
         if len(at) % 2 == 0 and beside[text[opened - 1]][opened > 0].all() and beside[text[closed + 1]].all():
             return end
         # The block ends within a quoted value, or a value has quotes without being quoted: look row by row
-        row, more = self._forms
-        end = 0
-        while found := row.match(block, end):
-            end = found.end()
+        more = self._forms[1]
+        end = sum(map(len, self._rows(block)))
         if more.match(block, end):
             raise SchemaMismatch(
                 f"{path} has a quoted value with more behind its last quote: "
@@ -135,13 +135,35 @@ class ValueLines:
             )
         return end
 
+    def _rows(self, block: bytes) -> Iterator[bytes]:
+        """The rows with the ends of their lines, up to one that is not whole."""
+        row, end = self._forms[0], 0
+        while found := row.match(block, end):
+            yield found[0]
+            end = found.end()
+
+    def first_row(self, block: bytes) -> tuple[int, int]:
+        """Where the first row that is not blank begins, and where the next one does."""
+        text = len(block) - len(block.lstrip(_BLANK))
+        begin = max(block.rfind(b"\n", 0, text), block.rfind(b"\r", 0, text)) + 1
+        found = _LINE_BREAK.search(block, text)
+        end = found.end() if found else len(block)
+        if b'"' in block[begin:end]:  # a value may have line breaks in it
+            end = begin + len(next(self._rows(block[begin:]), block[begin:end]))
+        return begin, end
+
     def table(self, block: bytes, fields: pa.Schema) -> pa.Table:
         """The rows, all values as text."""
         import pyarrow as pa
         import pyarrow.csv as csv
 
-        if (len(self.names) == 1 or self.sep <= " ") and b'"' not in block:
-            block = _BLANK_LINE.sub(b"", block)
+        if len(self.names) == 1 or self.sep <= " ":  # a row of blanks: none for Spark, and one of nulls for Arrow
+            quoted = b'"' in block
+            block = (
+                b"".join(row for row in self._rows(block) if _is_not_blank(row))
+                if quoted
+                else _BLANK_LINE.sub(b"", block)
+            )
         places = [self.names.index(field.name) for field in fields]
         made = csv.read_csv(
             pa.BufferReader(block),
@@ -151,7 +173,7 @@ class ValueLines:
             csv.ParseOptions(
                 delimiter=self.sep,
                 newlines_in_values=True,
-                invalid_row_handler=lambda row: "error" if row.text.strip() else "skip",
+                invalid_row_handler=lambda row: "error" if _is_not_blank(row.text.encode()) else "skip",
             ),
             csv.ConvertOptions(
                 column_types={str(i): field.type for i, field in zip(places, fields, strict=True)},
@@ -186,10 +208,16 @@ def read_lines(fragment: Any, schema: pa.Schema, lines: JsonLines | ValueLines) 
     known = ds.get_partition_keys(fragment.partition_expression)
     fields = pa.schema([field for field in schema if field.name not in known])
     header = isinstance(lines, ValueLines) and lines.header
+    windows: bool | None = None
     with fragment.filesystem.open_input_stream(fragment.path) as stream:
         for block in blocks(stream, fragment.path, lines.end):
-            if header and block.strip(_BLANK):
-                block, header = block[first_line(block)[1] :], False
+            if isinstance(lines, ValueLines):
+                if windows is None and (found := _LINE_BREAK.search(block)):
+                    windows = found[0] == b"\r\n"
+                if windows:  # as in Spark the first line says how lines end, in quotes too
+                    block = block.replace(b"\r\n", b"\n")
+                if header and block.strip(_BLANK):
+                    block, header = block[lines.first_row(block)[1] :], False
             if not block.strip(_BLANK):
                 continue
             try:
@@ -230,7 +258,7 @@ def blocks(stream: Any, path: str, end: Callable[[bytes, str], int]) -> Iterator
     rest = stream.read(BLOCK_BYTES).removeprefix(BOM)
     while rest:
         more = stream.read(BLOCK_BYTES)
-        block = rest if more or rest.endswith((b"\n", b"\r")) else rest + b"\n"
+        block = rest if more or rest.endswith(b"\n") else rest + b"\n"
         at = end(block, path)
         if at:
             yield block[:at]
@@ -241,16 +269,13 @@ def blocks(stream: Any, path: str, end: Callable[[bytes, str], int]) -> Iterator
             raise SchemaMismatch(f"{path} has a line of more than {LINE_BYTES >> 20} MiB: {rest[:100]!r}...")
 
 
-def first_line(block: bytes) -> tuple[int, int]:
-    """Where the first line that is not blank begins, and where the next one does."""
-    text = len(block) - len(block.lstrip(_BLANK))
-    begin = max(block.rfind(b"\n", 0, text), block.rfind(b"\r", 0, text)) + 1
-    found = re.compile(rb"\r\n|\r|\n").search(block, text)
-    return begin, found.end() if found else len(block)
+def _is_not_blank(text: bytes) -> bool:
+    return bool(text.strip(_BLANK))
 
 
 def _line_end(block: bytes) -> int:
-    return max(block.rfind(b"\n"), block.rfind(b"\r")) + 1
+    # Not behind a last \r: a \n may follow
+    return max(block.rfind(b"\n"), block.rfind(b"\r", 0, len(block) - 1)) + 1
 
 
 def of_text(texts: pa.Array, kind: pa.DataType, zone: str, name: str) -> pa.Array:
@@ -317,5 +342,4 @@ def _instants(texts: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
     nothing = pa.scalar(None, texts.type)
     told = pc.if_else(with_zone, texts, nothing).cast(pa.timestamp("us", tz="UTC")).cast(kind)
     local = pc.if_else(with_zone, nothing, texts).cast(pa.timestamp("us"))
-    local = pc.assume_timezone(local, zone, ambiguous="earliest").cast(kind)
-    return pc.coalesce(told, local)
+    return pc.coalesce(told, instants(local, zone).cast(kind))
