@@ -9,7 +9,10 @@ from __future__ import annotations
 import operator
 import pickle
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
+from weakref import WeakValueDictionary
 
 from fastbuf import __version__
 from fastbuf_spark.wire import VERSION
@@ -44,6 +47,14 @@ class Shipped:
         return operator.getitem, ((_Check(), self.call), 1)
 
 
+@dataclass(frozen=True)
+class _Pickle:
+    data: bytes
+
+
+_pickles: WeakValueDictionary[bytes, _Pickle] = WeakValueDictionary()
+
+
 class AsItIs:
     """An object as it is now, whatever its variables are later; unpickling gives the object itself.
 
@@ -54,7 +65,9 @@ class AsItIs:
     def __init__(self, sc: Any, what: Any) -> None:
         from pyspark.serializers import CloudPickleSerializer
 
-        self._pickled = CloudPickleSerializer().dumps(what)
+        pickled = _Pickle(CloudPickleSerializer().dumps(what))
+        # An exchange lives as long as its application: a function that is used in many has one pickle
+        self._pickled = _pickles.setdefault(sha256(pickled.data).digest(), pickled)
         self._broadcasts: list[Any] = []
         if sc is not None:
             self._broadcasts = list(sc._pickled_broadcast_vars)
@@ -63,7 +76,7 @@ class AsItIs:
     def __reduce__(self) -> tuple[Any, ...]:
         for broadcast in self._broadcasts:
             broadcast.__reduce__()  # Spark records it for the function that is pickled now
-        return pickle.loads, (self._pickled,)
+        return pickle.loads, (self._pickled.data,)
 
 
 class _Check:

@@ -274,6 +274,15 @@ def test_preflight_says_what_it_takes(spark: Any) -> None:
     )
 
 
+def test_threads_without_a_thread_of_the_jvm_are_no_place_for_producers(
+    spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PYSPARK_PIN_THREAD=false: py4j has another class of gateway then."""
+    monkeypatch.setattr(spark.sparkContext, "_gateway", object())
+    assert "PYSPARK_PIN_THREAD=false" in str(fbs.preflight(spark, 3))
+    assert fbs.preflight(spark, 3, "auto").mode == "blocking"
+
+
 def test_preflight_gives_figures_and_a_remedy(spark: Any) -> None:
     assert not fbs.preflight(spark, num_partitions=3)
     stopped = fbs.preflight(spark, num_partitions=4)

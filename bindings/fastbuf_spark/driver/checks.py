@@ -196,6 +196,11 @@ def preflight(spark: Any, num_partitions: int, mode: str = "pipelined") -> Prefl
                 f"{num_partitions} consumers hold a slot each{producers}: {num_partitions + extra} > {most} slots; "
                 f"use {remedy(sc, num_partitions + extra)}, {fewer}or mode='blocking'"
             )
+    if mode == "pipelined" and not _is_pinned(sc):
+        problems.append(
+            "PYSPARK_PIN_THREAD=false: what is set for the producers' job, as its tags, would be set for jobs of yours "
+            "too; do not set it, or use mode='blocking'"
+        )
     if mode == "barrier":
         if is_dynamic(sc):
             problems.append("Spark refuses barrier stages under dynamic allocation: spark.dynamicAllocation.enabled")
@@ -206,6 +211,13 @@ def preflight(spark: Any, num_partitions: int, mode: str = "pipelined") -> Prefl
     needed = 1 if mode == "blocking" else num_partitions + (mode == "pipelined")
     memory = None if tasks is None else tasks * conf.memory_bytes
     return Preflight(mode, num_partitions, slots, tuple(problems), needed, tasks, memory, ports_of(conf))
+
+
+def _is_pinned(sc: Any) -> bool:
+    """Whether each thread of Python has one of the JVM's, with local properties of its own."""
+    from py4j.clientserver import ClientServer
+
+    return isinstance(sc._gateway, ClientServer)
 
 
 def tasks_of_executor(sc: Any, slots: int | None) -> int | None:

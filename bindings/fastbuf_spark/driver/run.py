@@ -116,6 +116,7 @@ class _Lease:
     unreached: dict[int, str] = field(default_factory=dict)
     waiting: list[tuple[int, Peer]] = field(default_factory=list)
     seen: set[int] | None = None  # input partitions in which it found rows, once it has read all
+    has_empty: bool = False  # whether those in which nobody found any are its own
 
 
 @dataclass(frozen=True)
@@ -363,7 +364,9 @@ class Run:
             return
         lease.seen = partitions
         found = [other.seen for other in self._leases.values() if other.seen is not None]
-        rest = set(range(of)).difference(*found) if len(found) == tasks else ()
+        is_told = any(other.has_empty for other in self._leases.values() if other is not lease)
+        lease.has_empty = len(found) == tasks and not is_told
+        rest = set(range(of)).difference(*found) if lease.has_empty else ()
         peer.send({"op": "empty", "partitions": sorted(rest)})
 
     def producer_done(

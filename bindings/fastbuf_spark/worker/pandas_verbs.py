@@ -244,7 +244,7 @@ class Results:
         held, self._held, self._rows, self._shared = self._held, [], 0, {}
         if len(held) > 1:
             try:
-                return [self._converted(_in_one_piece(pd.concat(held, ignore_index=True)), cast=False)]
+                return [self._converted(pd.concat(held, ignore_index=True), cast=False)]
             except Exception:  # convert them one by one, to find the frame and to get Spark's error
                 pass
         return [self._converted(frame) for frame in held]
@@ -256,7 +256,7 @@ class Results:
         rules = self._rules
         try:
             batch = PandasToArrowConversion.convert(
-                frame,
+                _in_one_piece(frame),
                 rules.result,
                 timezone=rules.zone,
                 safecheck=rules.safe,
@@ -309,12 +309,16 @@ def _shared(frame: Any) -> Iterator[tuple[int, int]]:
 
 
 def _in_one_piece(frame: Any) -> Any:
-    """The frame with its Arrow memory in one chunk per column: of texts in many chunks Spark makes no batch."""
+    """The frame, or one like it with its Arrow memory in one chunk per column: of texts in many chunks, as of a
+    ``pandas.concat``, Spark makes no batch.
+    """
     import numpy as np
 
+    made = frame
     for i in range(len(frame.columns)):
         values = frame.iloc[:, i].array
         column = getattr(values, "_pa_array", None)
         if column is not None and column.num_chunks > 1:
-            frame.isetitem(i, values.take(np.arange(len(values))))
-    return frame
+            made = frame.copy(deep=False) if made is frame else made
+            made.isetitem(i, values.take(np.arange(len(values))))
+    return made

@@ -200,13 +200,15 @@ class Given:
     """
 
     def __init__(self) -> None:
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
 
     def items(self, source: Iterable[Any]) -> Iterator[Any]:
         """The items of ``source``."""
         try:
             yield from source
-        except Exception as error:
+        except GeneratorExit:  # the function has read enough
+            raise
+        except BaseException as error:  # SystemExit too
             self.error = error
             raise
 

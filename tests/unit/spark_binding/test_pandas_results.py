@@ -46,6 +46,16 @@ def test_small_results_with_texts_are_converted_together() -> None:
     assert table.to_pydict() == {"n": list(range(10)), "s": [f"s{i}" for i in range(10)]}
 
 
+@pytest.mark.parametrize("rows", [2, 5_000])
+def test_texts_in_several_chunks(rows: int) -> None:
+    """As ``pandas.concat`` gives them; the function's frame stays as it is."""
+    half = pd.DataFrame({"n": range(rows), "s": [f"s{i}" for i in range(rows)]})
+    frame = pd.concat([half, half], ignore_index=True)
+    array = frame["s"].array
+    assert columns(results(), iter([frame])) == {"n": [*range(rows)] * 2, "s": half["s"].tolist() * 2}
+    assert frame["s"].array is array or getattr(frame["s"].array, "_pa_array", 0) is getattr(array, "_pa_array", 1)
+
+
 def in_place() -> Iterator[pd.DataFrame]:
     frame = pd.DataFrame({"n": [0, 7], "s": ["a", "b"]})
     for i in range(3):

@@ -529,6 +529,31 @@ def test_the_producer_that_reads_last_is_told_which_partitions_had_no_rows() -> 
     assert again.got[-1] == {"op": "empty", "partitions": [1, 2, 5]}
 
 
+def test_partitions_without_rows_are_given_to_one_producer() -> None:
+    """Another that is lost and reads again gets none: its rows of them would come twice."""
+    house = House().started()
+    first, second = house.producer(0, 200, begin=False), house.producer(1, 201, begin=False)
+    house.run.seen(first, {0, 3}, 6, 2)
+    house.run.seen(second, {4}, 6, 2)
+    assert second.got[-1] == {"op": "empty", "partitions": [1, 2, 5]}
+    house.run.begin(second)
+    house.run.lost(first, 1.0)
+    again = house.producer(0, 202, begin=False)
+    house.run.seen(again, {0, 3}, 6, 2)
+    assert again.got[-1] == {"op": "empty", "partitions": []}
+
+
+def test_who_is_lost_before_it_began_leaves_partitions_without_rows_to_its_next_attempt() -> None:
+    house = House().started()
+    first, second = house.producer(0, 200, begin=False), house.producer(1, 201, begin=False)
+    house.run.seen(first, {0, 3}, 6, 2)
+    waits = house.producer(1, 202, begin=False)
+    for peer in (second, waits):
+        house.run.seen(peer, {4}, 6, 2)
+        assert peer.got[-1] == {"op": "empty", "partitions": [1, 2, 5]}
+        house.run.lost(peer, 1.0)
+
+
 def test_a_consumer_that_was_not_reached_and_still_reads_is_told_why() -> None:
     house = House().started()
     house.run.producer_done(house.producer(0, 200), [3, 0], {}, 1.0, {1: "refused"})

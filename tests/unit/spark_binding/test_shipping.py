@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import pytest
 import fastbuf
 from fastbuf_spark import wire
 from fastbuf_spark.conf import ShuffleConf
-from fastbuf_spark.shipping import named
+from fastbuf_spark.shipping import AsItIs, named
 from fastbuf_spark.worker.stage import FusedTask, ShuffleStage
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -115,3 +117,19 @@ def test_a_worker_leaves_modules_out_of_the_search_for_garbage(before: str, prin
     code = f"import sys; sys.path[:0] = {[str(ROOT), str(ROOT / 'bindings')]!r}" + LEFT_OUT.format(before=before)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == printed
+
+
+def test_a_function_in_many_exchanges_has_one_pickle() -> None:
+    """It has what it refers to, as a model, and exchanges live as long as their application."""
+    size = 4 << 20
+    model = b"x" * size
+    tracemalloc.start()
+    try:
+        kept = [AsItIs(None, lambda: model) for _ in range(8)]
+        assert tracemalloc.get_traced_memory()[0] < 2 * size
+        assert cloudpickle.loads(cloudpickle.dumps(kept[7]))() == model
+        del kept
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] < size
+    finally:
+        tracemalloc.stop()

@@ -190,20 +190,23 @@ def test_outside_a_task_every_end_is_one() -> None:
     assert not task_input.hung_up
 
 
-def test_what_a_function_was_given_is_raised_again() -> None:
+@pytest.mark.parametrize("error", [ValueError("no more"), SystemExit("no more")])
+def test_what_a_function_was_given_is_raised_again(error: BaseException) -> None:
     def source() -> Iterator[int]:
         yield 1
-        raise ValueError("no more")
+        raise error
 
     given = Given()
     got = []
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(BaseException):
         got.extend(given.items(source()))
-    with pytest.raises(ValueError, match="no more"):
+    with pytest.raises(type(error), match="no more"):
         given.check()
 
 
 def test_a_function_that_wants_no_more_of_what_it_is_given() -> None:
     given = Given()
-    assert next(given.items([1, 2])) == 1
+    items = given.items([1, 2])
+    assert next(items) == 1
+    items.close()  # type: ignore[attr-defined]
     given.check()
