@@ -126,6 +126,7 @@ def test_a_function_in_many_exchanges_has_one_pickle() -> None:
     tracemalloc.start()
     try:
         kept = [AsItIs(None, lambda: model) for _ in range(8)]
+        gc.collect()
         assert tracemalloc.get_traced_memory()[0] < 2 * size
         assert cloudpickle.loads(cloudpickle.dumps(kept[7]))() == model
         del kept
