@@ -6,13 +6,14 @@ the first thing that a worker unpickles is a check that does not need fastbuf: i
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import pickle
+import secrets
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
-from weakref import WeakValueDictionary
 
 from fastbuf import __version__
 from fastbuf_spark.wire import VERSION
@@ -47,12 +48,7 @@ class Shipped:
         return operator.getitem, ((_Check(), self.call), 1)
 
 
-@dataclass(frozen=True)
-class _Pickle:
-    data: bytes
-
-
-_pickles: WeakValueDictionary[bytes, _Pickle] = WeakValueDictionary()
+IN_MEMORY = 64 << 10  #: most bytes of a pickle that is kept in the driver's memory: exchanges live as long as Spark
 
 
 class AsItIs:
@@ -65,18 +61,29 @@ class AsItIs:
     def __init__(self, sc: Any, what: Any) -> None:
         from pyspark.serializers import CloudPickleSerializer
 
-        pickled = _Pickle(CloudPickleSerializer().dumps(what))
-        # An exchange lives as long as its application: a function that is used in many has one pickle
-        self._pickled = _pickles.setdefault(sha256(pickled.data).digest(), pickled)
+        self._pickled = CloudPickleSerializer().dumps(what)
+        self._file: Path | None = None
         self._broadcasts: list[Any] = []
         if sc is not None:
             self._broadcasts = list(sc._pickled_broadcast_vars)
             sc._pickled_broadcast_vars.clear()
+            if len(self._pickled) > IN_MEMORY:
+                self._move(Path(sc._temp_dir))
+
+    def _move(self, folder: Path) -> None:
+        """Keep the pickle in a file, which Spark removes with its own."""
+        path = folder / f"fastbuf-{sha256(self._pickled).hexdigest()}"
+        with contextlib.suppress(OSError):  # the disk is full: in memory then
+            if not path.exists():
+                made = path.with_suffix(f".{secrets.token_hex(4)}")
+                made.write_bytes(self._pickled)
+                made.rename(path)
+            self._pickled, self._file = b"", path
 
     def __reduce__(self) -> tuple[Any, ...]:
         for broadcast in self._broadcasts:
             broadcast.__reduce__()  # Spark records it for the function that is pickled now
-        return pickle.loads, (self._pickled.data,)
+        return pickle.loads, (self._pickled if self._file is None else self._file.read_bytes(),)
 
 
 class _Check:
