@@ -58,8 +58,8 @@ def map_in_arrow(
         Partitions after the shuffle.
     before, before_schema
         A function like ``func``, called for each input partition before the shuffle, and its output schema.  Its
-        columns are cast to the schema's types where no value is lost; Spark, which takes those of ``func``, refuses
-        other types.
+        columns are cast to the schema's types where each value stays the same, as an int32 to a long; a double for a
+        float, a timestamp for a date and the like are errors.  Those of ``func`` must have the types, as in Spark.
     mode
         ``"pipelined"``, ``"blocking"``, or ``"auto"``.  Auto is pipelined if the input is the same each time it is
         read, and Spark has slots for two such shuffles and a producer at the same time, besides all shuffles that the

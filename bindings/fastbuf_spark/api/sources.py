@@ -186,8 +186,8 @@ def read_ipc(
 ) -> Pipeline:
     """Read Arrow IPC files (``.arrow``, ``.feather``), which Spark cannot read.
 
-    Parameters are those of :func:`read_parquet`.  Types are converted as by ``spark.createDataFrame``; unsigned types
-    become the next wider ones, as when Spark reads Parquet.
+    Parameters are those of :func:`read_parquet`.  Types are those of Spark for Parquet files with the same columns:
+    unsigned ones become the next wider ones, and timestamps without a zone ``timestamp_ntz``.
     """
     return Pipeline(ipc_source(spark, path, columns, filter, filesystem))
 
