@@ -10,12 +10,14 @@ import pytest
 import stages
 from conftest import in_time
 from nights import nightly
+from pyspark import accumulators
 from pyspark.accumulators import AccumulatorParam
 from pyspark.errors import PythonException
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
 import fastbuf_spark as fbs
+from fastbuf_spark.driver.jobs import ProducersJob
 
 pytestmark = pytest.mark.spark
 MODES = ["pipelined", "blocking"]
@@ -256,6 +258,24 @@ def test_accumulators_have_counted_all_when_the_action_ends(spark: Any) -> None:
     for times in range(1, 6):
         assert made.count() == 5_000
         assert seen.value == times * 5_000
+
+
+def test_who_has_no_accumulators_does_not_wait_for_them(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark registers one of its own with the first function of Python."""
+    said: list[bool] = []
+    ask = ProducersJob.accumulates
+
+    def asked(job: ProducersJob) -> bool:
+        said.append(ask(job))
+        return said[-1]
+
+    monkeypatch.setattr(ProducersJob, "accumulates", asked)
+    monkeypatch.setattr(accumulators, "_accumulatorRegistry", {-2: spark.sparkContext.accumulator(0)})
+    assert fbs.repartition(numbers(spark, 1_000), 2, "k", mode="pipelined").count() == 1_000
+    monkeypatch.setattr(accumulators, "_accumulatorRegistry", {5: spark.sparkContext.accumulator(0)})
+    assert fbs.repartition(numbers(spark, 1_000), 2, "k", mode="pipelined").count() == 1_000
+    assert not said[0]
+    assert True in said
 
 
 class Words(AccumulatorParam[dict[str, int]]):

@@ -140,7 +140,9 @@ class ProducersJob:
         """Whether this driver has accumulators: who adds to them is known to the workers alone."""
         from pyspark import accumulators
 
-        return bool(getattr(accumulators, "_accumulatorRegistry", True))  # private; without it, as if there were some
+        # Private: without it, as if there were some.  Those below 0 are PySpark's own, for profiles
+        known = getattr(accumulators, "_accumulatorRegistry", {0: None})
+        return any(number >= 0 for number in known)
 
 
 def stage_tasks(sc: Any, stage: int) -> StageTasks | None:
