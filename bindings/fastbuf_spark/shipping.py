@@ -48,7 +48,9 @@ class Shipped:
         return operator.getitem, ((_Check(), self.call), 1)
 
 
-IN_MEMORY = 64 << 10  #: most bytes of a pickle that is kept in the driver's memory: exchanges live as long as Spark
+IN_MEMORY = (
+    64 << 10
+)  #: most bytes of a pickle that is kept in the driver's memory: an exchange may live as long as Spark
 
 
 class AsItIs:

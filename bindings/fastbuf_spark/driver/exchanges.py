@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import secrets
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -26,7 +28,10 @@ Producers = Callable[[ExchangeSpec, int, list[Target]], Callable[[], Any]]
 
 LAST_WORDS_S = 0.5  #: a run that is about to end may take this long before its current figures are returned
 
+LOOKS = 16  #: exchanges of which a new one asks whether they are needed still: each is a call to the JVM
+
 _planned: dict[str, list[str]] = {}  # application -> its exchanges
+_results: deque[tuple[str, str, Any]] = deque()  # application, exchange, weak reference to what its consumers read
 
 
 def register(
@@ -120,12 +125,52 @@ def _server(sc: Any, conf: ShuffleConf) -> Rendezvous:
 
 
 def _remember(sc: Any, server: Rendezvous, exchange: str) -> None:
-    """Exchanges live as long as their application: a DataFrame made from one may be run at any time until then."""
+    """Exchanges live as long as their application, or as what is made of them (:func:`lives_with`)."""
     application = str(sc.applicationId)
     for other in [key for key in _planned if key != application]:
         server.forget(_planned[other])
         del _planned[other]
     _planned.setdefault(application, []).append(exchange)
+    _forget_unused(application)
+
+
+def lives_with(sc: Any, exchange: str, requests: Any) -> None:
+    """Keep an exchange as long as the JVM has ``requests``, the RDD that its consumers read.
+
+    All that is made of its result has that RDD: a frame, a view, a cache, an RDD.  Once it is garbage nothing can run
+    the exchange any more, which has the input's plan and the functions in front of it.
+    """
+    try:
+        _results.append((str(sc.applicationId), exchange, sc._jvm.java.lang.ref.WeakReference(requests)))
+    except Exception as error:
+        log.debug("exchange %s lives as long as Spark: %s", exchange, error)
+
+
+def _forget_unused(application: str) -> None:
+    servers = rendezvous.servers()
+    live = {run.plan.exchange for server in servers for run in server.live_runs()}
+    for _ in range(min(LOOKS, len(_results))):
+        try:
+            of, exchange, requests = _results.popleft()
+        except IndexError:  # another thread has looked
+            return
+        if of != application:
+            continue
+        if exchange in live or not _is_gone(requests):
+            _results.append((of, exchange, requests))
+            continue
+        for server in servers:
+            server.forget([exchange])
+        with contextlib.suppress(KeyError, ValueError):
+            _planned[of].remove(exchange)
+
+
+def _is_gone(reference: Any) -> bool:
+    try:
+        return bool(reference.refersTo(None))
+    except Exception as error:
+        log.debug("whether a result is needed still is not known: %s", error)
+        return False
 
 
 def progress() -> list[RunSummary]:

@@ -159,7 +159,9 @@ class PairShuffle:
                 self._unsteady(),
             )
             requests = _requests(sc, self.partitions, place)
-            upstream.remember(sc, requests._jrdd.rdd(), self.partitions + upstream.held_by_rdds(self.sides))
+            read = requests._jrdd.rdd()
+            upstream.remember(sc, read, self.partitions + upstream.held_by_rdds(self.sides))
+            exchanges.lives_with(sc, exchange, read)
             consumer = named(flat(Consumer(spec, stage).records), "fastbuf_consumer")
             made = requests.mapPartitions(consumer, preservesPartitioning=True)
         made.partitioner = partitioner

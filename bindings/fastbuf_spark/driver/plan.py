@@ -171,16 +171,17 @@ def _pipelined(exchange: _Exchange, varies: str) -> Staged:
         return action
 
     spec = exchanges.register(sc, number, exchange.name, num_partitions, exchange.conf, codec, producers, varies)
-    frame = requests(df.sparkSession, num_partitions, num_partitions + held)
+    frame = requests(df.sparkSession, num_partitions, num_partitions + held, number)
     consumer = Consumer(spec, exchange.func)
     return Staged(frame, exchange.schema, consumer, f"fastbuf_consumer_{number}", in_order=False, numbered=True)
 
 
-def requests(spark: Any, num_partitions: int, held: int = 0) -> DataFrame:
+def requests(spark: Any, num_partitions: int, held: int = 0, exchange: str = "") -> DataFrame:
     """One row per partition, each in a partition of its own, with a size that Spark does not know.
 
     With a known size of so few rows, Spark would expect a small result and broadcast it in a join, however large it is.
-    ``held``: slots of the tasks that read them and of consumers before them; 0: they read no exchange.
+    ``held``: slots of the tasks that read them and of consumers before them; 0: they read no exchange.  ``exchange``:
+    the one that they read.
     """
     from pyspark.sql import DataFrame
 
@@ -189,6 +190,7 @@ def requests(spark: Any, num_partitions: int, held: int = 0) -> DataFrame:
         made = rows._jdf.queryExecution().toRdd(), rows._jdf.schema(), False
         if held:
             upstream.remember(spark.sparkContext, made[0], held)
+            exchanges.lives_with(spark.sparkContext, exchange, made[0])
         frame = DataFrame(spark._jsparkSession.internalCreateDataFrame(*made), spark)
         # Then Spark knows that there is a single partition: unions and joins need no shuffle for it
         return frame.coalesce(1) if num_partitions == 1 else frame

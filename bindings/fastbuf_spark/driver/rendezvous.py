@@ -128,7 +128,7 @@ class Rendezvous:
         self._exchanges[exchange] = _Exchange(secret, plan, reported, slots, Agreement(name, unsteady))
 
     def forget(self, exchanges: list[str]) -> None:
-        """Remove exchanges whose Spark was stopped."""
+        """Remove exchanges that cannot run any more."""
         for exchange in exchanges:
             self._exchanges.pop(exchange, None)
 
@@ -421,8 +421,8 @@ class Rendezvous:
         readers = [run]
         while above := next((r for r in self._runs if r.epoch and r.epoch == readers[-1].parent), None):
             readers.append(above)
-        known = self._exchanges[run.plan.exchange].slots
-        slots = known.known() if known is not None else None
+        known = self._exchanges.get(run.plan.exchange)
+        slots = known.slots.known() if known is not None and known.slots is not None else None
         for each in readers if slots is not None and sum(r.held_slots for r in readers) >= slots else [run]:
             each.abort(verdict, now, final=True)
 

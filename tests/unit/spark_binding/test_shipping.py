@@ -119,7 +119,7 @@ def test_a_worker_leaves_modules_out_of_the_search_for_garbage(before: str, prin
 
 
 def test_large_functions_do_not_stay_in_the_drivers_memory(tmp_path: Path) -> None:
-    """They may have a model with them, and exchanges live as long as their application."""
+    """They may have a model with them, and exchanges may live as long as their application."""
     sc = SimpleNamespace(_temp_dir=str(tmp_path), _pickled_broadcast_vars=set())
     model = b"x" * (4 << 20)
     kept = [AsItIs(sc, lambda: model) for _ in range(3)]
