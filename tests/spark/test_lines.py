@@ -205,6 +205,23 @@ def test_rows_that_blocks_cut(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
         assert pa.Table.from_batches(batches, schema).to_pydict() == want, size
 
 
+@pytest.mark.parametrize("ends", ["\n", "\r", "\r\n"])
+def test_rows_of_one_value_that_blocks_cut(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ends: str) -> None:
+    """Rows of blanks are left out one by one where a block has quotes; the header is one row."""
+    from fastbuf_spark.worker import lines
+
+    text = ends.join(['"a', 'b"', '"x"', "  ", "y", "", '"z', " ", '"', "é"])
+    (tmp_path / "a.csv").write_text(text, newline="")
+    fragment = ds.CsvFileFormat().make_fragment(str(tmp_path / "a.csv"), pa.fs.LocalFileSystem())
+    schema = pa.schema({"a": pa.string()})
+    inside = "\r" if ends == "\r" else "\n"
+    for size in range(4, len(text) + 5):
+        monkeypatch.setattr(lines, "BLOCK_BYTES", size)
+        batches = lines.read_lines(fragment, schema, lines.ValueLines(("a",), True, ",", False))
+        made = pa.Table.from_batches(batches, schema)["a"].to_pylist()
+        assert made == ["x", "y", f"z{inside} {inside}", "é"], size
+
+
 def test_compressed_lines(spark: Any, tmp_path: Path) -> None:
     """As Spark reads them, in several members too; of a kind that Arrow has not, an error at once."""
     import bz2

@@ -98,7 +98,7 @@ class ValueLines:
         quoted = rb'"[^"]*+(?:""[^"]*+)*+"'
         value = rb"(?:%b(?=[%b\r\n])|(?!\")[^%b\r\n]*+)" % (quoted, sep, sep)
         head = rb"(?:%b%b)*+" % (value, sep)
-        return re.compile(head + value + rb"(?:\r\n|\r(?!\Z)|\n)"), re.compile(head + quoted + rb"[^%b\r\n]" % sep)
+        return re.compile(head + value + rb"(?:\r\n|\r|\n)"), re.compile(head + quoted + rb"[^%b\r\n]" % sep)
 
     def has_text(self, kind: pa.DataType) -> bool:
         """Whether a column of the type is read as text first."""
@@ -127,7 +127,10 @@ class ValueLines:
             return end
         # The block ends within a quoted value, or a value has quotes without being quoted: look row by row
         more = self._forms[1]
-        end = sum(map(len, self._rows(block)))
+        rows = list(map(len, self._rows(block)))
+        end = sum(rows)
+        if end == len(block) and block.endswith(b"\r"):  # a \n may follow
+            end -= rows[-1]
         if more.match(block, end):
             raise SchemaMismatch(
                 f"{path} has a quoted value with more behind its last quote: "
