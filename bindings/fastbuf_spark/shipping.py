@@ -48,9 +48,8 @@ class Shipped:
         return operator.getitem, ((_Check(), self.call), 1)
 
 
-IN_MEMORY = (
-    64 << 10
-)  #: most bytes of a pickle that is kept in the driver's memory: an exchange may live as long as Spark
+#: Most bytes of a pickle that is kept in the driver's memory: an exchange may live as long as Spark
+IN_MEMORY = 64 << 10
 
 
 class AsItIs:

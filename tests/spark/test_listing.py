@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,16 @@ def test_a_column_in_files_and_in_names_of_directories(spark: Any, values: tuple
     found = fbs.read_parquet(spark, tmp_path, columns=["n"], filter=pc.field("k") == one)
     assert same(found.to_df(), own.where(F.col("k") == one).select("n")) == 2
     assert fbs.read_parquet(spark, tmp_path, filter=pc.field("n") > 1).count() == 2
+
+
+def test_a_column_of_another_type_in_files_and_in_names_of_directories(spark: Any, tmp_path: Path) -> None:
+    """As Polars writes times by their day: the files' type does not matter."""
+    (tmp_path / "t=2020-01-01").mkdir()
+    times = pa.array([dt.datetime(2020, 1, 1, 12)])
+    pq.write_table(pa.table({"n": [1], "t": times}), tmp_path / "t=2020-01-01" / "a.parquet")
+    own = spark.read.parquet(str(tmp_path))
+    assert own.schema["t"].dataType.simpleString() == "date"
+    assert same(fbs.read_parquet(spark, tmp_path).to_df(), own) == 1
 
 
 def test_a_column_in_files_and_in_another_case_in_names_of_directories(spark: Any, tmp_path: Path) -> None:

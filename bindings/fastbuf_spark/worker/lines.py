@@ -161,12 +161,10 @@ class ValueLines:
         import pyarrow.csv as csv
 
         if len(self.names) == 1 or self.sep <= " ":  # a row of blanks: none for Spark, and one of nulls for Arrow
-            quoted = b'"' in block
-            block = (
-                b"".join(row for row in self._rows(block) if _is_not_blank(row))
-                if quoted
-                else _BLANK_LINE.sub(b"", block)
-            )
+            if b'"' in block:
+                block = b"".join(row for row in self._rows(block) if _is_not_blank(row))
+            else:
+                block = _BLANK_LINE.sub(b"", block)
         places = [self.names.index(field.name) for field in fields]
         made = csv.read_csv(
             pa.BufferReader(block),

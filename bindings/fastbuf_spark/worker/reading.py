@@ -204,7 +204,10 @@ def _has(field: pa.Field, test: Callable[[pa.Field], bool]) -> bool:
 
 def check_types(fragment: Any, schema: pa.Schema) -> None:
     """SchemaMismatch if Arrow would read other values than a file has, where Spark refuses it."""
-    theirs = {field.name: field.type for field in fragment.physical_schema}
+    import pyarrow.dataset as ds
+
+    named = ds.get_partition_keys(fragment.partition_expression)  # the directories' names have the values then
+    theirs = {field.name: field.type for field in fragment.physical_schema if field.name not in named}
     for field in schema:
         other = theirs.get(field.name, field.type)
         if alters(other, field.type, by_name=True):
