@@ -53,6 +53,11 @@ def _is_day(text: str) -> bool:
         return False
 
 
+def _is_long(text: str) -> bool:
+    """Whether a text is a whole number of 64 bits."""
+    return bool(_WHOLE.match(text)) and -(1 << 63) <= int(text) < 1 << 63
+
+
 def unescaped(name: str) -> str:
     """Spark's names: ``%XX`` is one character, and so never a byte of UTF-8."""
     return re.sub("%([0-9A-Fa-f]{2})", lambda found: chr(int(found[1], 16)), name)
@@ -109,7 +114,7 @@ def partition_types(
             made[name] = T.NullType()
         elif all(map(_WHOLE.match, values)) and all(-(1 << 31) <= int(value) < 1 << 31 for value in values):
             made[name] = T.IntegerType()
-        elif all(map(_WHOLE.match, values)) and all(-(1 << 63) <= int(value) < 1 << 63 for value in values):
+        elif all(map(_is_long, values)):
             made[name] = T.LongType()
         elif all(_REAL.match(v) or _WHOLE.match(v) for v in values) and all(
             abs(float(v)) < 2e9 or not math.isfinite(float(v)) for v in values
@@ -118,10 +123,12 @@ def partition_types(
         elif all(map(_is_day, texts)):
             made[name] = T.DateType()
         else:
-            odd = next((value for value in sorted(texts) if _ODD.match(value) and not _DATE.match(value)), None)
+            odd = min(
+                (v for v in texts if _ODD.match(v) and not _DATE.match(v)), key=lambda v: (_is_long(v), v), default=None
+            )
             plain = next((v for v in texts if not (_ODD.match(v) or _DATE.match(v) or _WHOLE.match(v))), None)
             if odd is not None and plain is None:
-                kind = "timestamp" if _INSTANT.match(odd) else "string"
+                kind = "timestamp" if _INSTANT.match(odd) else "decimal(38,0)" if _WHOLE.match(odd) else "string"
                 raise SchemaError(
                     f"the directories of {name} have the value {odd!r}, whose type only Spark can infer: give the type "
                     f"(partition_types={{{name!r}: {kind!r}}})"

@@ -40,6 +40,13 @@ def read(folder: Path, kind: pa.DataType) -> list[object]:
     return list(pa.concat_tables(tables)["t"].to_pylist())
 
 
+def test_whole_numbers_that_are_too_long_are_named() -> None:
+    """Not another value, and with the type that Spark finds for all of them."""
+    files = [File("x", 1, 0, (("p", value),)) for value in ("-1", "0", "1" * 38)]
+    with pytest.raises(SchemaError, match=r"value '1{38}', .*partition_types=\{'p': 'decimal\(38,0\)'\}"):
+        partition_types(files, True, {})
+
+
 def test_instants_come_back_by_the_type_that_is_given(tmp_path: Path) -> None:
     """In the session's zone, in which they were written; a refusal names this type, and the value that is none."""
     at = dt.datetime(2020, 1, 1, 10, 0, 0, 500)
