@@ -11,7 +11,7 @@ from fastbuf_spark.api.pipelines import Pipeline
 from fastbuf_spark.driver import files
 from fastbuf_spark.driver.sources import dataset_source, ipc_source, is_true, parquet_source, text_source
 from fastbuf_spark.schema import struct_type, types_in
-from fastbuf_spark.worker.lines import JsonLines, ValueLines, blocks, check_utf8, with_path
+from fastbuf_spark.worker.lines import JsonLines, ValueLines, blocks, check_utf8, line_break, with_path
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -134,6 +134,7 @@ def _first_values(path: Any, filesystem: Any, lines: ValueLines) -> list[str]:
     for file in files.list_lines(system, paths):
         with with_path(file.path), system.open_input_stream(file.path) as stream:
             for block in blocks(stream, file.path, lines.end):
+                block = block.replace(line_break(block), b"\n")
                 line = block[slice(*lines.first_row(block))]
                 check_utf8(line)
                 if line.strip():

@@ -165,6 +165,8 @@ class ValueLines:
                 block = b"".join(row for row in self._rows(block) if _is_not_blank(row))
             else:
                 block = _BLANK_LINE.sub(b"", block)
+        if block.startswith(BOM):  # it is no mark there, and Arrow would leave it out
+            block = BOM + block
         places = [self.names.index(field.name) for field in fields]
         made = csv.read_csv(
             pa.BufferReader(block),
@@ -209,14 +211,13 @@ def read_lines(fragment: Any, schema: pa.Schema, lines: JsonLines | ValueLines) 
     known = ds.get_partition_keys(fragment.partition_expression)
     fields = pa.schema([field for field in schema if field.name not in known])
     header = isinstance(lines, ValueLines) and lines.header
-    windows: bool | None = None
+    ends = b""
     with fragment.filesystem.open_input_stream(fragment.path) as stream:
         for block in blocks(stream, fragment.path, lines.end):
             if isinstance(lines, ValueLines):
-                if windows is None and (found := _LINE_BREAK.search(block)):
-                    windows = found[0] == b"\r\n"
-                if windows:  # as in Spark the first line says how lines end, in quotes too
-                    block = block.replace(b"\r\n", b"\n")
+                ends = ends or line_break(block)
+                if ends != b"\n":
+                    block = block.replace(ends, b"\n")
                 if header and block.strip(_BLANK):
                     block, header = block[lines.first_row(block)[1] :], False
             if not block.strip(_BLANK):
@@ -268,6 +269,12 @@ def blocks(stream: Any, path: str, end: Callable[[bytes, str], int]) -> Iterator
             raise SchemaMismatch(f"{path}: a quoted value has no end: {rest[:100].decode(errors='replace')!r}")
         if len(rest) > LINE_BYTES + BLOCK_BYTES:
             raise SchemaMismatch(f"{path} has a line of more than {LINE_BYTES >> 20} MiB: {rest[:100]!r}...")
+
+
+def line_break(block: bytes) -> bytes:
+    r"""How the lines of a file end, by its first block.  Spark reads a line break of this kind in quotes as ``\n``."""
+    found = _LINE_BREAK.search(block)
+    return found[0] if found else b"\n"
 
 
 def _is_not_blank(text: bytes) -> bool:

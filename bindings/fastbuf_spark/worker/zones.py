@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::(\d{2}))?$")
 _EPOCH = dt.datetime(1970, 1, 1)
 _MICROSECOND = dt.timedelta(microseconds=1)
 _LAST = (dt.datetime(2037, 1, 1) - _EPOCH) // _MICROSECOND
-#: The calendar with its days of the week is the same after 400 years, so that Python's years are enough
+_MOST = (dt.datetime(9999, 1, 1) - _EPOCH) // _MICROSECOND
+#: The calendar with its days of the week is the same after 400 years: for years that Python has not
 _CYCLE = dt.timedelta(days=146_097) // _MICROSECOND
 
 
@@ -27,6 +30,7 @@ def instants(local: pa.Array, zone: str) -> pa.Array:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    zone = _known(zone)
     late = pc.greater_equal(local, pa.scalar(_LAST, local.type))
     rules = _rules(zone) if pc.any(late).as_py() else None
     if rules is None:
@@ -36,6 +40,14 @@ def instants(local: pa.Array, zone: str) -> pa.Array:
     some = pc.if_else(late, local, nothing).dictionary_encode()
     found = [_instant(time, rules) for time in some.dictionary.cast(pa.int64()).to_pylist()]
     return pc.coalesce(early, pa.array(found, pa.int64()).cast(early.type).take(some.indices))
+
+
+def _known(zone: str) -> str:
+    """The zone by a name that Arrow knows: offsets have several in Java."""
+    if zone == "Z":
+        return "UTC"
+    found = _OFFSET.match(zone)
+    return f"{found[1]}{int(found[2]):02d}:{found[3] or '00'}" if found else zone
 
 
 def _rules(zone: str) -> Any:
@@ -49,8 +61,8 @@ def _rules(zone: str) -> Any:
 def _instant(time: int, rules: Any) -> int:
     import pyarrow as pa
 
-    cycles, rest = divmod(time - _LAST, _CYCLE)
-    local = _EPOCH + (_LAST + rest) * _MICROSECOND
+    cycles = max(0, (time - _MOST) // _CYCLE + 1)
+    local = _EPOCH + (time - cycles * _CYCLE) * _MICROSECOND
     instant = local.replace(tzinfo=rules).astimezone(dt.UTC)
     if instant.astimezone(rules).replace(tzinfo=None) != local:
         raise pa.ArrowInvalid(f"{local} does not exist in {rules.key}")
