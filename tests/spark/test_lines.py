@@ -262,6 +262,8 @@ def test_compressed_lines(spark: Any, tmp_path: Path) -> None:
     with pa.CompressedOutputStream(str(tmp_path / "a.csv.zst"), "zstd") as sink:
         sink.write(b"".join(pieces))
     assert fbs.read_csv(spark, tmp_path / "a.csv.zst", "s string, n int").count() == 3
+    (tmp_path / "c.csv.bz2").write_bytes(bz2.compress(b"a,1\n") + bz2.compress(b"") + bz2.compress(b"b,2\n"))
+    assert "c.csv.bz2: " in failure(fbs.read_csv(spark, tmp_path / "c.csv.bz2", "s string, n int").collect)
     for name in ("b.csv.snappy", "b.json.deflate"):
         (tmp_path / name).write_bytes(b"x")
         read = fbs.read_csv if "csv" in name else fbs.read_json

@@ -195,9 +195,9 @@ def with_path(path: str) -> Iterator[None]:
 
     try:
         yield
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
-        if getattr(error, "errno", None) is not None:
-            raise  # of the file system, which names the file
+    except (pa.ArrowException, OSError) as error:
+        if getattr(error, "errno", None) is not None or isinstance(error, MemoryError):
+            raise  # of the file system, which names the file, or none of the file's
         hint = "; Hadoop's .lz4 is another format than Arrow's: use spark.read" if path.endswith(".lz4") else ""
         place = "" if path in str(error) else f"{path}: "
         raise SchemaMismatch(f"{place}{error}{hint}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -46,7 +47,7 @@ class PolarsVerb:
             yield self._table(frame)
 
     def _table(self, made: Any) -> pa.Table:
-        """A frame converted to the declared schema: polars has only its own types for texts and lists."""
+        """A frame converted to the declared schema: polars has its own types for texts, lists and counts."""
         import polars as pl
         import pyarrow as pa
 
@@ -57,7 +58,8 @@ class PolarsVerb:
         for i, name in enumerate(table.schema.names):
             column, at = table.column(i), self.schema.get_field_index(name) if self.by_name else i
             if 0 <= at < len(self.schema) and _same_but_for_width(column.type, self.schema.field(at).type):
-                column = column.cast(self.schema.field(at).type)
+                with contextlib.suppress(pa.ArrowInvalid):  # a number is too large: the error names its type
+                    column = column.cast(self.schema.field(at).type)
             columns.append(column)
         return conform_table(pa.table(columns, names=table.schema.names), self.schema, self.by_name, self.func)
 
@@ -67,9 +69,15 @@ def _key(group: Group) -> tuple[Any, ...]:
 
 
 def _same_but_for_width(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether two types have the same values, with another width of offsets, or another notation of digits or zone."""
+    """Whether two types have the same values, in another width or notation; of whole numbers the cast looks."""
     from pyarrow import types
 
+    if types.is_dictionary(given):  # a Categorical, an Enum
+        given = given.value_type
+    if types.is_integer(given) and types.is_integer(wanted):
+        return True
+    if types.is_float32(given) and types.is_float64(wanted):
+        return True
     if types.is_struct(given) and types.is_struct(wanted):
         names = [given.field(i).name for i in range(given.num_fields)]
         return names == [wanted.field(i).name for i in range(wanted.num_fields)] and all(
