@@ -195,6 +195,12 @@ def test_every_package_is_shipped() -> None:
     assert packages == folders
 
 
+def test_modules_of_tests_have_names_of_their_own() -> None:
+    """pytest imports them by these alone: of two, one is not run."""
+    names = [p.name for p in CODE if p.relative_to(ROOT).parts[0] == "tests" and p.name.startswith("test_")]
+    assert sorted(names) == sorted(set(names))
+
+
 def test_every_module_of_the_spark_binding_is_in_the_map() -> None:
     told = (ROOT / "ARCHITECTURE.md").read_text()
     modules = [p for p in CODE if "bindings" in p.parts and p.suffix == ".py" and p.stem != "__init__"]
