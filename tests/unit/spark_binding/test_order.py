@@ -202,7 +202,7 @@ def test_no_row_of_a_hundred_runs_is_written_twice(tmp_path: Path, monkeypatch: 
 
 
 def test_of_long_rows_fewer_are_held_at_once(tmp_path: Path) -> None:
-    """A merge held one of each run: of rows of 50 MiB more than offsets of 32 bits can tell apart, and it crashed."""
+    """A merge had a row of each run at once: of 50 MiB each that is more than 32 bits count, and the worker crashed."""
     memory, size = 4 << 20, 400 << 10
 
     def long_rows() -> Iterator[pa.RecordBatch]:
