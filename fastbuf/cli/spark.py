@@ -39,6 +39,19 @@ def _is_news(record: logging.LogRecord) -> bool:
     return not record.pathname.endswith(os.path.join("py4j", "java_gateway.py"))
 
 
+def _show_no_broken_connections() -> None:
+    """PySpark's server of accumulators prints a traceback when Ctrl-C ends its connection to the JVM."""
+    from pyspark.accumulators import AccumulatorTCPServer
+
+    shown = AccumulatorTCPServer.handle_error
+
+    def handle_error(server: Any, request: Any, client_address: Any) -> None:
+        if not stop.told():
+            shown(server, request, client_address)
+
+    AccumulatorTCPServer.handle_error = handle_error  # type: ignore[assignment, method-assign]
+
+
 def _end(processes: list[psutil.Process]) -> None:
     """End a JVM that was starting: one that cannot tell PySpark its port any more would never end by itself."""
     import psutil
@@ -83,6 +96,7 @@ def session(name: str, master: str, settings: dict[str, str] | None = None) -> I
     from pyspark.sql import SparkSession
 
     logging.getLogger().addFilter(_is_news)
+    _show_no_broken_connections()
     before = psutil.Process().children()
     handle, log = tempfile.mkstemp(prefix="fastbuf-spark-", suffix=".log")
     os.close(handle)
