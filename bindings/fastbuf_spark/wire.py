@@ -12,14 +12,13 @@ can make the driver allocate next to nothing.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import re
 import socket
 from typing import Any
 
 from fastbuf import json_frames
 from fastbuf.errors import ProtocolError
+from fastbuf.fork_safe import hmac_sha256
 
 VERSION = 3
 #: TCP keepalive: seconds of silence before the first probe, seconds between probes, and probes without an answer after
@@ -60,12 +59,12 @@ class Unpacker(json_frames.Unpacker):
 def proof(secret: bytes, side: str, driver_nonce: str, worker_nonce: str, exchange: str) -> str:
     """What ``side`` ("worker" or "driver") says to prove that it has the secret."""
     text = "|".join(("fastbuf-control", side, driver_nonce, worker_nonce, exchange))
-    return hmac.new(secret, text.encode(), hashlib.sha256).hexdigest()
+    return hmac_sha256(secret, text.encode()).hex()
 
 
 def data_secret(secret: bytes, epoch: int) -> bytes:
     """The secret of one epoch's data connections: an old epoch's peers cannot prove the new one's."""
-    return hmac.new(secret, f"fastbuf-data|{epoch}".encode(), hashlib.sha256).digest()
+    return hmac_sha256(secret, f"fastbuf-data|{epoch}".encode())
 
 
 def clip(reason: str) -> str:

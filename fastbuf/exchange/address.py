@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import hmac
 import ipaddress
 import secrets
 import socket
 from typing import NamedTuple
 
 from fastbuf.errors import ConfigError
+from fastbuf.fork_safe import hmac_sha256
 from fastbuf.serializers import PickledSerializer, Serializer
 
 SECRET_BYTES = 32  #: length of a secret that is made here
@@ -50,7 +50,7 @@ def gate_key(secret: bytes, epoch: int, gate_id: int) -> bytes:
 
     It does not reveal the secret. It does not depend on the address, since a host may be reached by several.
     """
-    return hmac.digest(secret, f"gate|{epoch}|{gate_id}".encode(), "sha256")[:8]
+    return hmac_sha256(secret, f"gate|{epoch}|{gate_id}".encode())[:8]
 
 
 def is_loopback(host: str) -> bool:

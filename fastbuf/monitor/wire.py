@@ -10,10 +10,10 @@
 
 from __future__ import annotations
 
-import hmac
+from fastbuf.fork_safe import hmac_sha256
 
 
 def proof(secret: bytes, side: str, monitors_nonce: str, processes_nonce: str) -> str:
     """The proof of ``side`` ("process" or "monitor") that it knows the secret."""
     text = "|".join(("fastbuf-monitor", side, monitors_nonce, processes_nonce))
-    return hmac.digest(secret, text.encode(), "sha256").hex()
+    return hmac_sha256(secret, text.encode()).hex()

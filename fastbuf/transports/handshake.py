@@ -29,6 +29,7 @@ from typing import Any, TypeVar
 
 from fastbuf.config import FLOW_CONTROLS
 from fastbuf.errors import AuthenticationError, ExchangeError, PeerLost, ProtocolError, SchemaMismatch, SequenceError
+from fastbuf.fork_safe import hmac_sha256
 
 #: The last byte is the version of the wire; 2: events, streams, answered PING; 3: CROSSED; 4: the side that connects
 #: proves first, BUSY; the writer's buffer timeout; 5: the flow control
@@ -134,12 +135,12 @@ class Hello:
 
 def server_proof(secret: bytes, hello: bytes, nonce: bytes) -> bytes:
     """Proof that the server knows the secret."""
-    return hmac.digest(secret, b"server" + hello + nonce, "sha256")
+    return hmac_sha256(secret, b"server" + hello + nonce)
 
 
 def client_proof(secret: bytes, hello: bytes, nonce: bytes) -> bytes:
     """Proof that the client knows the secret."""
-    return hmac.digest(secret, b"client" + hello + nonce, "sha256")
+    return hmac_sha256(secret, b"client" + hello + nonce)
 
 
 def pack_challenge(nonce: bytes) -> bytes:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from fastbuf.errors import ConfigError, ExchangeError, PeerLost, ResourceError
 from fastbuf.exchange.named_thread import start_thread
+from fastbuf.fork_safe import openssl
 from fastbuf.transports import handshake as hs
 from fastbuf.transports.applicant import Applicant, Refused
 from fastbuf.transports.socket_options import tune
@@ -186,7 +187,8 @@ class Listener:
                     return False
                 s.heard = True
                 selector.unregister(s.sock)
-                s.sock = self._tls.wrap_socket(s.sock, server_side=True, do_handshake_on_connect=False)
+                with openssl:
+                    s.sock = self._tls.wrap_socket(s.sock, server_side=True, do_handshake_on_connect=False)
                 selector.register(s.sock, selectors.EVENT_READ, s)
             s.sock.do_handshake()
             s.shaken = True

@@ -15,14 +15,32 @@ import ssl
 import threading
 import time
 from collections import deque
+from typing import Any
 
 from fastbuf.config import TlsConfig
 from fastbuf.errors import AuthenticationError, ConfigError, PeerLost
 from fastbuf.exchange.named_thread import start_thread
+from fastbuf.fork_safe import openssl
 
 _PIECE = 1 << 16
 _MOST = 1 << 18  # bytes waiting in one direction; when reached, its source is not read
 _LAST_WORDS_S = 1.0
+
+
+class _ListenersSocket(ssl.SSLSocket):
+    """The listener's end of a connection. It never blocks, so each call can hold the lock that a fork waits for."""
+
+    def do_handshake(self, block: bool = False) -> None:
+        with openssl:
+            super().do_handshake(block)
+
+    def recv(self, *arguments: Any) -> bytes:
+        with openssl:
+            return super().recv(*arguments)
+
+    def send(self, *arguments: Any) -> int:
+        with openssl:
+            return super().send(*arguments)
 
 
 def context(tls: TlsConfig, server: bool) -> ssl.SSLContext:
@@ -35,6 +53,8 @@ def context(tls: TlsConfig, server: bool) -> ssl.SSLContext:
     """
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
     made.minimum_version = ssl.TLSVersion.TLSv1_3
+    if server:
+        made.sslsocket_class = _ListenersSocket
     try:
         made.load_cert_chain(tls.certificate, tls.key)
         made.load_verify_locations(tls.authority)
@@ -80,7 +100,8 @@ class _Link:
     def _into_tls(self) -> bool:
         if self.to_tls:
             try:
-                sent = self.tls.send(self.to_tls)
+                with openssl:
+                    sent = self.tls.send(self.to_tls)
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 return False
             del self.to_tls[:sent]
@@ -88,7 +109,7 @@ class _Link:
         if self.plain_ended and not self.told_tls:
             # Send our close_notify, then shut down our half of TCP; further bytes of the peer are read.
             # SSLSocket.shutdown would end TLS in both directions.
-            with contextlib.suppress(ssl.SSLError):
+            with contextlib.suppress(ssl.SSLError), openssl:
                 self.tls.unwrap()
             socket.socket.shutdown(self.tls, socket.SHUT_WR)
             self.told_tls = True
@@ -99,7 +120,8 @@ class _Link:
         if self.tls_ended or len(self.to_plain) >= _MOST:
             return False
         try:
-            piece = self.tls.recv(_PIECE)
+            with openssl:
+                piece = self.tls.recv(_PIECE)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return False
         except (ssl.SSLZeroReturnError, ssl.SSLEOFError):

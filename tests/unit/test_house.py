@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # The path of a record.  A package may import what stands to its right, never to its left.
 ORDER = ("fastbuf_spark", "monitor", "transports", "exchange", "flow", "serializers", "memory", "_native")
-FOR_ALL = {"fastbuf.errors", "fastbuf.config", "fastbuf.checks", "fastbuf.json_frames"}
+FOR_ALL = {"fastbuf.errors", "fastbuf.config", "fastbuf.checks", "fastbuf.fork_safe", "fastbuf.json_frames"}
 MOST_LINES = 800  # the rule for readers is 300, 600 at most; this stops what has forgotten it
 
 CODE = sorted(
@@ -199,6 +199,13 @@ def test_modules_of_tests_have_names_of_their_own() -> None:
     """pytest imports them by these alone: of two, one is not run."""
     names = [p.name for p in CODE if p.relative_to(ROOT).parts[0] == "tests" and p.name.startswith("test_")]
     assert sorted(names) == sorted(set(names))
+
+
+def test_proofs_are_made_where_no_fork_catches_them() -> None:
+    """A proof made with `hmac` itself may stop the children that another thread forks meanwhile."""
+    made = re.compile(r"\bhmac\.(digest|new)\(")
+    code = [p for p in CODE if p.relative_to(ROOT).parts[0] in ("fastbuf", "bindings") and made.search(p.read_text())]
+    assert code == [ROOT / "fastbuf" / "fork_safe.py"]
 
 
 def test_every_module_of_the_spark_binding_is_in_the_map() -> None:

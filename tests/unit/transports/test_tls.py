@@ -336,3 +336,59 @@ def test_the_death_of_a_peer_is_named(hosts: dict[str, fb.TlsConfig], how: signa
             if len(reactions.took) == 3:
                 break
     reactions.check()
+
+
+FORKS = """
+    import os, sys, threading
+    import fastbuf as fb
+
+    ROWS = fb.RowSerializer(fb.Schema.of(n="int64"))
+    TLS = fb.TlsConfig(*sys.argv[1:])
+
+    def forked(work, *arguments):
+        pid = os.fork()
+        if pid == 0:
+            work(*arguments)
+            os._exit(0)
+        return pid
+
+    def environment():
+        return fb.ShuffleEnvironment(segments=64, segment_size=4096, tls=TLS)
+
+    def produce(target, channel):
+        watchdog()
+        with environment() as env, env.create_result_partition(ROWS, [target], channel=channel) as writer:
+            writer.emit((channel,))
+
+    def watchdog():
+        timer = threading.Timer(10, os._exit, [1])
+        timer.daemon = True
+        timer.start()
+
+    def round():
+        # OpenSSL was not used yet in this process: the first handshakes take its locks for long.
+        watchdog()
+        with environment() as env:
+            gate = env.create_input_gate(ROWS, channels=8)
+            env.listen()
+            producers = [forked(produce, gate.address, i) for i in range(8)]
+            assert sorted(gate) == [(i,) for i in range(8)]
+        for pid in producers:
+            assert os.waitpid(pid, 0)[1] == 0
+
+    for n in range(60):
+        if os.waitpid(forked(round), 0)[1] != 0:
+            sys.exit(f"round {n}: a child that was forked during a handshake hung in its own")
+"""
+
+
+def test_children_forked_during_handshakes_can_do_theirs(hosts: dict[str, fb.TlsConfig]) -> None:
+    near = hosts["near"]
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(FORKS), near.certificate, near.key, near.authority],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
