@@ -23,9 +23,11 @@ from fastbuf.exchange.blocking_partition import BlockingPartition
 from fastbuf.exchange.channel_selector import ChannelSelector, forward, round_robin
 from fastbuf.exchange.connection import Transport, make_monitor, make_transport, transport_lacks
 from fastbuf.exchange.input_gate import InputGate
+from fastbuf.exchange.named_thread import start_thread
 from fastbuf.exchange.record_writer import RecordWriter
 from fastbuf.exchange.result_partition import ResultPartition
 from fastbuf.exchange.targets import checked_target, reach
+from fastbuf.fork_safe import is_in_openssl
 from fastbuf.memory import NetworkBufferPool
 from fastbuf.serializers.serializer import Serializer
 
@@ -550,7 +552,10 @@ class ShuffleEnvironment:
 
     def __del__(self) -> None:
         # The garbage collector frees the parts in any order, and the I/O thread points into gates and partitions.
-        self.forgotten()
+        if is_in_openssl():  # which another environment's thread needs to end
+            start_thread(self.forgotten, "fastbuf-close")
+        else:
+            self.forgotten()
 
     def forgotten(self) -> None:
         """Close an environment that its owner forgot to close, with a warning."""

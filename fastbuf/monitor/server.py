@@ -22,6 +22,7 @@ from fastbuf.checks import instance, named_host
 from fastbuf.checks import port as a_port
 from fastbuf.errors import ConfigError
 from fastbuf.exchange.named_thread import start_thread
+from fastbuf.fork_safe import openssl
 from fastbuf.monitor import rest
 from fastbuf.monitor.flamegraph import KINDS
 from fastbuf.monitor.guard import Guard, new_token
@@ -30,6 +31,7 @@ from fastbuf.monitor.metrics import FRESH_S
 from fastbuf.monitor.prometheus import CONTENT_TYPE, exposition
 from fastbuf.monitor.recorder import Recorder, Source
 from fastbuf.monitor.trace import ChromeTrace
+from fastbuf.transports.tls import empty_context
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -369,10 +371,10 @@ def serve(
             )
     tls = None
     if certificate is not None and key is not None:
-        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        tls.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
-            tls.load_cert_chain(certificate, key)
+            with openssl:
+                tls = empty_context(ssl.PROTOCOL_TLS_SERVER, ssl.TLSVersion.TLSv1_2)
+                tls.load_cert_chain(certificate, key)
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(f"certificate {certificate} and key {key} cannot be used: {error}") from error
     recorder = Recorder(source, history)

@@ -9,12 +9,14 @@ it.
 from __future__ import annotations
 
 import contextlib
+import select
 import selectors
 import socket
 import ssl
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from fastbuf.config import TlsConfig
@@ -27,20 +29,74 @@ _MOST = 1 << 18  # bytes waiting in one direction; when reached, its source is n
 _LAST_WORDS_S = 1.0
 
 
-class _ListenersSocket(ssl.SSLSocket):
-    """The listener's end of a connection. It never blocks, so each call can hold the lock that a fork waits for."""
+class ForkSafeSocket(ssl.SSLSocket):
+    """A connection whose calls hold the lock that a fork waits for, and wait for the peer without it.
+
+    Attributes
+    ----------
+    patience
+        How long a call waits for the peer, in seconds; 0: not at all, as a socket that does not block. The socket
+        itself never blocks.
+    """
+
+    patience: float = 0.0
+
+    def _call(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        deadline = time.monotonic() + self.patience
+        while True:
+            try:
+                with openssl:
+                    return method(*arguments)
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
+                if not self.patience:
+                    raise
+                wanted = select.POLLIN if isinstance(error, ssl.SSLWantReadError) else select.POLLOUT
+            poll = select.poll()
+            poll.register(self, wanted)
+            if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                raise TimeoutError("the peer did not answer in time")
 
     def do_handshake(self, block: bool = False) -> None:
-        with openssl:
-            super().do_handshake(block)
+        self._call(super().do_handshake)
 
     def recv(self, *arguments: Any) -> bytes:
-        with openssl:
-            return super().recv(*arguments)
+        return bytes(self._call(super().recv, *arguments))
 
     def send(self, *arguments: Any) -> int:
+        return int(self._call(super().send, *arguments))
+
+    def unwrap(self) -> socket.socket:
+        made: socket.socket = self._call(super().unwrap)
+        return made
+
+
+class ForkSafeObject(ssl.SSLObject):
+    """The same for asyncio, whose TLS never waits."""
+
+    def do_handshake(self) -> None:
         with openssl:
-            return super().send(*arguments)
+            super().do_handshake()
+
+    def read(self, *arguments: Any) -> Any:
+        with openssl:
+            return super().read(*arguments)
+
+    def write(self, data: Any) -> int:
+        with openssl:
+            return super().write(data)
+
+    def unwrap(self) -> None:
+        with openssl:
+            super().unwrap()
+
+
+def empty_context(protocol: int, version: ssl.TLSVersion) -> ssl.SSLContext:
+    """A context of connections that a fork does not catch half way, for that version of TLS or later."""
+    made = ssl.SSLContext(protocol)
+    made.minimum_version = version
+    made.sslsocket_class = ForkSafeSocket
+    made.sslobject_class = ForkSafeObject
+    return made
 
 
 def context(tls: TlsConfig, server: bool) -> ssl.SSLContext:
@@ -51,13 +107,11 @@ def context(tls: TlsConfig, server: bool) -> ssl.SSLContext:
     ConfigError
         A file is missing, or contains no certificate or key.
     """
-    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
-    made.minimum_version = ssl.TLSVersion.TLSv1_3
-    if server:
-        made.sslsocket_class = _ListenersSocket
     try:
-        made.load_cert_chain(tls.certificate, tls.key)
-        made.load_verify_locations(tls.authority)
+        with openssl:
+            made = empty_context(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT, ssl.TLSVersion.TLSv1_3)
+            made.load_cert_chain(tls.certificate, tls.key)
+            made.load_verify_locations(tls.authority)
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"TLS with certificate {tls.certificate}, key {tls.key}, authority {tls.authority}: {error}"
@@ -70,7 +124,7 @@ def context(tls: TlsConfig, server: bool) -> ssl.SSLContext:
 class _Link:
     """A TLS connection and our end of the socket pair to the I/O thread."""
 
-    def __init__(self, tls: ssl.SSLSocket, plain: socket.socket) -> None:
+    def __init__(self, tls: ForkSafeSocket, plain: socket.socket) -> None:
         self.tls = tls
         self.plain = plain
         self.to_tls = bytearray()
@@ -100,8 +154,7 @@ class _Link:
     def _into_tls(self) -> bool:
         if self.to_tls:
             try:
-                with openssl:
-                    sent = self.tls.send(self.to_tls)
+                sent = self.tls.send(self.to_tls)
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 return False
             del self.to_tls[:sent]
@@ -109,7 +162,7 @@ class _Link:
         if self.plain_ended and not self.told_tls:
             # Send our close_notify, then shut down our half of TCP; further bytes of the peer are read.
             # SSLSocket.shutdown would end TLS in both directions.
-            with contextlib.suppress(ssl.SSLError), openssl:
+            with contextlib.suppress(ssl.SSLError):
                 self.tls.unwrap()
             socket.socket.shutdown(self.tls, socket.SHUT_WR)
             self.told_tls = True
@@ -120,8 +173,7 @@ class _Link:
         if self.tls_ended or len(self.to_plain) >= _MOST:
             return False
         try:
-            with openssl:
-                piece = self.tls.recv(_PIECE)
+            piece = self.tls.recv(_PIECE)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return False
         except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
@@ -173,12 +225,12 @@ class Relay:
         self._closing_at: float | None = None
         self._thread: threading.Thread | None = None
 
-    def add(self, tls: ssl.SSLSocket) -> socket.socket:
+    def add(self, tls: ForkSafeSocket) -> socket.socket:
         """Take over a TLS connection after its handshake; returns the I/O thread's socket."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         theirs.setblocking(False)
-        tls.setblocking(False)
+        tls.patience = 0.0
         with self._lock:
             self._new.append(_Link(tls, ours))
             if self._thread is None:
@@ -254,7 +306,7 @@ class TlsEnds:
         """Whether the peer ended TLS with an alert: it does so after our side of the handshake has finished."""
         return isinstance(error, ssl.SSLError)
 
-    def shake(self, sock: socket.socket, host: str, where: str) -> ssl.SSLSocket:
+    def shake(self, sock: socket.socket, host: str, where: str) -> ForkSafeSocket:
         """The client's handshake on a blocking socket with a timeout; closes the socket if it fails.
 
         Raises
@@ -264,8 +316,16 @@ class TlsEnds:
         PeerLost
             The peer does not answer in time.
         """
+        patience = sock.gettimeout() or 0.0
+        sock.setblocking(False)
         try:
-            return self.client.wrap_socket(sock, server_hostname=host)
+            with openssl:
+                made = self.client.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
+            assert isinstance(made, ForkSafeSocket)
+            sock = made
+            made.patience = patience
+            made.do_handshake()
+            return made
         except TimeoutError as error:
             sock.close()
             raise PeerLost(f"{where} did not answer TLS's handshake in time") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import select
 import shutil
@@ -12,6 +13,7 @@ import sys
 import textwrap
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from promises import Reactions, own_time
 
 import fastbuf as fb
 from fastbuf.errors import AuthenticationError, ConfigError, ExchangeAborted, PeerLost
+from fastbuf.fork_safe import openssl as openssl_lock
 from fastbuf.transports import handshake
 from fastbuf.transports.tls import TlsEnds
 
@@ -382,13 +385,80 @@ FORKS = """
 """
 
 
-def test_children_forked_during_handshakes_can_do_theirs(hosts: dict[str, fb.TlsConfig]) -> None:
+HASHES = """
+    import hashlib, os, sys, threading
+    import fastbuf as fb
+
+    ROWS = fb.RowSerializer(fb.Schema.of(n="int64"))
+    TLS = fb.TlsConfig(*sys.argv[1:])
+    over = threading.Event()
+
+    def connect():
+        while not over.is_set():
+            with (
+                fb.ShuffleEnvironment(segments=32, segment_size=4096, tls=TLS) as far,
+                fb.ShuffleEnvironment(segments=32, segment_size=4096, tls=TLS) as near,
+            ):
+                far.listen()
+                with far.create_input_gate(ROWS, channels=1) as gate:
+                    near.create_result_partition(ROWS, [gate.address]).abort()
+
+    def hashed():
+        timer = threading.Timer(5, os._exit, [1])
+        timer.daemon = True
+        timer.start()
+        hashlib.new("sha3_256", b"x").digest()  # OpenSSL has to find this one, with its locks
+        os._exit(0)
+
+    connecting = threading.Thread(target=connect)
+    connecting.start()
+    for n in range(400):
+        child = os.fork()
+        if child == 0:
+            hashed()
+        if os.waitpid(child, 0)[1] != 0:
+            over.set()
+            sys.exit(f"child {n}, forked while a thread connected, hung in its first hash")
+    over.set()
+    connecting.join()
+"""
+
+
+@pytest.mark.parametrize("program", [FORKS, HASHES], ids=["accepting", "connecting"])
+def test_children_forked_during_handshakes_can_use_openssl(hosts: dict[str, fb.TlsConfig], program: str) -> None:
     near = hosts["near"]
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(FORKS), near.certificate, near.key, near.authority],
+        [sys.executable, "-c", textwrap.dedent(program), near.certificate, near.key, near.authority],
         capture_output=True,
         text=True,
         timeout=100,
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_collector_of_garbage_waits_for_no_thread_while_this_one_is_in_openssl(
+    hosts: dict[str, fb.TlsConfig],
+) -> None:
+    """It runs at any allocation, and closes a forgotten environment, whose relay may be about to use OpenSSL."""
+    with environment(hosts["far"]) as far:
+        far.listen()
+        gate = far.create_input_gate(ROWS, channels=1)
+        near: Any = environment(hosts["near"])
+        writer: Any = near.create_result_partition(ROWS, [gate.address])
+        writer.emit((1, "one"))
+        writer.flush()
+        assert gate.poll(timeout=20) == [(1, "one")]
+        circle: list[Any] = [near, writer]
+        circle.append(circle)
+        with openssl_lock:
+            del near, writer, circle
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ResourceWarning)
+                gc.collect()
+                closing = [thread for thread in threading.enumerate() if thread.name == "fastbuf-close"]
+        assert len(closing) == 1
+        closing[0].join(20)
+        assert not closing[0].is_alive()
+        with pytest.raises(ExchangeAborted):
+            list(gate)
