@@ -10,12 +10,23 @@ from typing import Any
 _KERNEL_BYTES = 15  # longest thread name in the kernel; only Python 3.14 and later set it
 
 
+def named_thread(run: Callable[..., Any], name: str, *arguments: Any) -> threading.Thread:
+    """A daemon thread with that name, to be started; the kernel gets the first 15 bytes of it.
+
+    Its owner has it before it starts, and can end it if an interrupt comes meanwhile.
+    """
+    return threading.Thread(target=_run, args=(run, name, *arguments), name=name, daemon=True)
+
+
 def start_thread(run: Callable[..., Any], name: str, *arguments: Any) -> threading.Thread:
-    """Start a daemon thread with that name; the kernel gets the first 15 bytes of it."""
-    thread = threading.Thread(target=run, args=arguments, name=name, daemon=True)
+    """Start a daemon thread with that name."""
+    thread = named_thread(run, name, *arguments)
     thread.start()
-    comm = f"/proc/self/task/{thread.native_id}/comm"
-    # OSError: the thread has already ended, or there is no /proc
-    with contextlib.suppress(OSError), open(comm, "wb", buffering=0) as file:
-        file.write(name.encode()[:_KERNEL_BYTES])
     return thread
+
+
+def _run(run: Callable[..., Any], name: str, *arguments: Any) -> None:
+    # OSError: there is no /proc
+    with contextlib.suppress(OSError), open("/proc/thread-self/comm", "wb", buffering=0) as file:
+        file.write(name.encode()[:_KERNEL_BYTES])
+    run(*arguments)

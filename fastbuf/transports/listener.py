@@ -16,7 +16,7 @@ import time
 from typing import Any, Protocol
 
 from fastbuf.errors import ConfigError, ExchangeError, PeerLost, ResourceError
-from fastbuf.exchange.named_thread import start_thread
+from fastbuf.exchange.named_thread import named_thread
 from fastbuf.fork_safe import openssl
 from fastbuf.transports import handshake as hs
 from fastbuf.transports.applicant import Applicant, Refused
@@ -91,7 +91,11 @@ class Listener:
         self._closing = False
         self.strangers: Strangers[_Stranger] = Strangers(f"the listener on {self.address[0]}:{self.address[1]}")
         self._joining: dict[tuple[int, int], tuple[Applicant, float]] = {}
-        self._thread = start_thread(self._run, "fastbuf-listener")
+        self._thread = named_thread(self._run, "fastbuf-listener")
+
+    def start(self) -> None:
+        """Begin to accept; the owner has the listener already, and closes it if this is interrupted."""
+        self._thread.start()
 
     @staticmethod
     def _bind(host: str, ports: tuple[int, int]) -> socket.socket:
@@ -119,8 +123,10 @@ class Listener:
         with contextlib.suppress(OSError):
             self._wake_out.send(b"x")
         # otherwise the garbage collector runs this in the listener's thread
-        if self._thread is not threading.current_thread():
+        if self._thread.ident and self._thread is not threading.current_thread():
             self._thread.join(5.0)
+        with contextlib.suppress(OSError):  # closing is not enough: a forked child may have a duplicate
+            self._socket.shutdown(socket.SHUT_RDWR)
         for sock in (self._socket, self._wake_in, self._wake_out):
             sock.close()
 
@@ -128,9 +134,9 @@ class Listener:
 
     def _run(self) -> None:
         with selectors.DefaultSelector() as selector:
-            for ours in (self._wake_in, self._messages_fd, self._socket):
-                selector.register(ours, selectors.EVENT_READ)
             try:
+                for ours in (self._wake_in, self._messages_fd, self._socket):
+                    selector.register(ours, selectors.EVENT_READ)
                 while not self._closing:
                     self._look(selector)
             except Exception:

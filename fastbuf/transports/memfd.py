@@ -38,7 +38,7 @@ from fastbuf.errors import ExchangeClosed, FastbufError, PeerLost, SequenceError
 from fastbuf.exchange.blocking_partition import BlockingPartition
 from fastbuf.exchange.connection import NobodyListens, Refused, register_transport
 from fastbuf.exchange.doorbell import Doorbell
-from fastbuf.exchange.named_thread import start_thread
+from fastbuf.exchange.named_thread import named_thread
 from fastbuf.exchange.shared_lender import SharedWriter
 from fastbuf.exchange.shared_reader import SharedReader
 from fastbuf.memory.arena import Arena
@@ -220,7 +220,8 @@ class MemfdTransport:
             # The thread holds only weak references: an environment that nobody uses is collected, which ends the
             # thread.
             arguments = (weakref.ref(self), self._selector)
-            self._thread = start_thread(_watch_lines, "fastbuf-memfd", *arguments)
+            self._thread = named_thread(_watch_lines, "fastbuf-memfd", *arguments)
+            self._thread.start()
         self._wake()
 
     def _wake(self) -> None:
@@ -343,12 +344,11 @@ class MemfdTransport:
 
     def close(self) -> None:
         """Partitions and gates were detached before: end the thread, take back segments that are still being read."""
+        # All of it each time, as an interrupt may have ended an earlier call; what is done already does nothing.
         with self._lock:
-            if self._closed:
-                return
             self._closed = True
         self._wake()
-        if self._thread is not None and self._thread is not threading.current_thread():
+        if self._thread is not None and self._thread.ident and self._thread is not threading.current_thread():
             self._thread.join(5.0)
         with self._lock:
             self._pool.leave_to_readers()
@@ -357,6 +357,8 @@ class MemfdTransport:
             for stranger in self.strangers:
                 self._forget(stranger)
             if self._listening is not None:
+                with contextlib.suppress(OSError):  # closing is not enough: a forked child may have a duplicate
+                    self._listening.shutdown(socket.SHUT_RDWR)
                 self._listening.close()
             self._selector.close()
             self._wake_in.close()

@@ -115,6 +115,7 @@ cdef class TcpTransport:
             if self.listener is not None:
                 raise ConfigError(f"this environment listens on {self.listener.address} already")
             self.listener = Listener(host, ports, self, self.tls.server if self.tls is not None else None)
+            self.listener.start()
             return self.listener.address
 
     # ---- a producer connects to us (in the listener's thread; see listener.Desk)
@@ -501,8 +502,7 @@ cdef class TcpTransport:
 
     def close(self):
         """All partitions and gates were detached before: end the listener, then the I/O thread."""
-        if self.closed:
-            return
+        # All of it each time, as an interrupt may have ended an earlier call; what is done already does nothing.
         if self.listener is not None:
             self.listener.close()
         with self.lock:

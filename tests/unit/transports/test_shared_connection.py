@@ -419,7 +419,7 @@ def test_who_joins_and_proves_nothing_has_a_bounded_time(ends: Ends, monkeypatch
             if last:
                 reply(connection, stream, message, last)
 
-    desk_listener = next(t for t in threading.enumerate() if t.name == "fastbuf-listener")._target.__self__  # type: ignore[attr-defined]
+    desk_listener = next(t for t in threading.enumerate() if t.name == "fastbuf-listener")._args[0].__self__  # type: ignore[attr-defined]
     monkeypatch.setattr(desk_listener, "_desk", Slow())
     monkeypatch.setattr(listener, "PROOF_TIME_S", 0.2)
     with pytest.raises(fb.ExchangeError, match="secret was not proved in time"):
