@@ -287,6 +287,8 @@ cdef class InputGate:
         """
         timeout = timeout_or_none(timeout)
         cdef int64_t ran
+        if not self.ended:
+            self.check_process()    # before the lock, which the fork may have copied while a reader held it
         try:
             with self.lock:
                 ran = fb_activity_ran(&self.doing, fb_now_ns())
@@ -336,7 +338,6 @@ cdef class InputGate:
             fb_activity_enter(&self.doing, FB_RUNS, 0, now)
         if self.ended and not self.has_pending():
             return None
-        self.check_process()
         if self.intake.within:
             self.check_outside()
         while True:
@@ -489,8 +490,8 @@ cdef class InputGate:
 
     def arm_wake(self):
         """Arm the eventfd: it becomes readable when something comes from now on (see ``asynchronous``)."""
+        self.check_process()    # before the lock, as in poll
         with self.lock:
-            self.check_process()
             if fb_u32_load_acquire(&self.is_closed):
                 raise ExchangeClosed(f"gate {self.gate_id} is closed")
             descriptor = self.wake_descriptor()

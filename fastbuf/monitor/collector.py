@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import secrets
 import selectors
 import socket
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 
 from fastbuf.checks import instance
 from fastbuf.checks import port as checked_port
-from fastbuf.errors import ConfigError, FastbufError
+from fastbuf.errors import ConfigError, ExchangeClosed, FastbufError
 from fastbuf.exchange.named_thread import start_thread
 from fastbuf.json_frames import FRAME_BYTES, Unpacker, pack, same
 from fastbuf.monitor.figures import ended
@@ -77,6 +78,7 @@ class Monitor:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._pid = os.getpid()
         self._told: dict[str, _Told] = {}
         self._order: dict[str, int] = {}  # numbers of exchanges, by the names of their gates
         self._next = 0
@@ -149,6 +151,8 @@ class Monitor:
             ``diagnosis``: which task is slow, by the last five seconds, of an exchange that has ended over all of it
             (:class:`Diagnosis`).
         """
+        if self._pid != os.getpid():  # the fork may have copied the lock while another thread held it
+            raise ExchangeClosed("this Monitor belongs to the parent process: give monitor.address to the others")
         now = time.monotonic()
         with self._lock:
             exchanges = self._exchanges()
@@ -352,8 +356,11 @@ class Monitor:
     def close(self) -> None:
         """Stop listening; the reports so far can still be read."""
         if self._thread is not None and self._wake is not None and self._listener is not None:
-            self._wake[0].send(b"x")
-            self._thread.join()
+            if self._pid == os.getpid():  # a forked child has its parent's sockets, but not its thread
+                self._wake[0].send(b"x")
+                self._thread.join()
+                with contextlib.suppress(OSError):  # closing is not enough: a forked child may have a duplicate
+                    self._listener.shutdown(socket.SHUT_RDWR)
             for sock in (self._listener, *self._wake):
                 sock.close()
             self._thread = None

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastbuf.checks import flag, instance
-from fastbuf.errors import AuthenticationError, ConfigError, PeerLost, ProtocolError
+from fastbuf.errors import AuthenticationError, ConfigError, ExchangeClosed, PeerLost, ProtocolError
 from fastbuf.exchange.address import gate_key
 from fastbuf.exchange.input_gate import InputGate
 from fastbuf.exchange.named_thread import start_thread
@@ -157,6 +157,7 @@ class EnvironmentMonitor:
         """
         instance("stage", stage, str)
         flag("key_values", key_values)
+        self._check_process()
         with self._lock:
             self._stage = stage or self._stage
             if key_values and not self._key_values:
@@ -191,12 +192,17 @@ class EnvironmentMonitor:
         instance("address", address, MonitorAddress)
         if self._socket is not None:
             raise ConfigError("this environment reports to a monitor already")
+        self._check_process()
         made = _introduced(address)
         with self._lock:
             for watched in self._watched.values():  # an earlier monitor knew these
                 watched.told_last, watched.told_gates = False, None
             self._socket = made
         self.start(stage, key_values)
+
+    def _check_process(self) -> None:
+        if self._pid != os.getpid():  # the fork may have copied the lock while another thread held it
+            raise ExchangeClosed("this ShuffleEnvironment belongs to the parent process: make a new one after the fork")
 
     def snapshot(self) -> list[dict[str, Any]]:
         """Current figures of the exchanges of this environment; see :meth:`Monitor.snapshot`."""
