@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fastbuf_spark.folding import each_partition
 from fastbuf_spark.key_samples import KeySamples
 from fastbuf_spark.results import about
-from fastbuf_spark.schema import conform, renaming
+from fastbuf_spark.schema import conform, renaming, within_precision
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -113,6 +113,7 @@ class BatchCodec:
             if not batch.num_rows:
                 continue
             made = conform(batch, self.schema if self.shown is None else self.shown, whose)
+            made = within_precision(made, whose)
             yield made if self.shown is None else made.rename_columns(self.schema.names)
 
     def opened(self, polled: Any, most_rows: int | None = None) -> Iterable[pa.RecordBatch]:

@@ -140,8 +140,8 @@ def one(func: Callable[..., Any], made: Any, kind: type) -> Any:
 def hints_lack(func: Callable[..., Any], kind: type) -> SchemaMismatch:
     """The error for a generator whose hints do not say that it is one: as in Spark, one that lacks is as all."""
     return SchemaMismatch(
-        f"{wrong(func, 'a generator', kind)}, or say by its hints that it takes and gives iterators: all "
-        "parameters, the key too, and the result have hints then, those of rows Iterator[...]"
+        f"{wrong(func, 'a generator', kind)}, or, unless it is of cogroup, say by its hints that it takes and gives "
+        "iterators: all parameters, the key too, and the result have hints then, those of rows Iterator[...]"
     )
 
 

@@ -253,6 +253,47 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema, whose: str) -> pa.RecordBa
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
+def within_precision(batch: pa.RecordBatch, whose: str) -> pa.RecordBatch:
+    """The batch, whose decimals, at any depth, have no more digits than their types: Arrow itself does not look.
+
+    Parquet would keep other numbers; Spark refuses such decimals as they come into the JVM, where some never come.
+
+    Raises
+    ------
+    SchemaMismatch
+        One has more.
+    """
+    import pyarrow.compute as pc
+
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        for values in _decimals(column):
+            ends = pc.min_max(values)
+            for number in (ends["min"].as_py(), ends["max"].as_py()):
+                if number is not None and len(number.as_tuple().digits) > values.type.precision:
+                    raise SchemaMismatch(
+                        f"{whose} gave {number} in column {name}, whose type {values.type} ends at "
+                        f"{values.type.precision} digits: declare a wider one, or round it in the function"
+                    )
+    return batch
+
+
+def _decimals(values: pa.Array) -> Iterator[pa.Array]:
+    """The decimals in a column, at any depth."""
+    from pyarrow import types
+
+    kind = values.type
+    if types.is_decimal(kind):
+        yield values
+    elif any(types.is_decimal(field.type) or types.is_nested(field.type) for field in _fields(kind)):
+        if types.is_map(kind):
+            start, stop = values.offsets[0].as_py(), values.offsets[-1].as_py()
+            parts = [values.keys[start:stop], values.items[start:stop]]
+        else:
+            parts = values.flatten() if types.is_struct(kind) else [values.flatten()]
+        for part in parts:
+            yield from _decimals(part)
+
+
 def alters(given: pa.DataType, wanted: pa.DataType, by_name: bool = False) -> bool:
     """Whether what Arrow calls a safe cast may give other values, at any depth; Spark refuses such types.
 
@@ -274,6 +315,7 @@ def alters(given: pa.DataType, wanted: pa.DataType, by_name: bool = False) -> bo
     return (
         (types.is_timestamp(wanted) and (types.is_integer(given) or (wanted.tz is not None and types.is_date(given))))
         or (types.is_date(wanted) and types.is_timestamp(given))
+        or (types.is_timestamp(given) and (types.is_string(wanted) or types.is_large_string(wanted)))
         or (types.is_boolean(wanted) and not (types.is_boolean(given) or types.is_null(given)))
         or (types.is_float32(wanted) and types.is_float64(given))
         or (types.is_decimal(wanted) and types.is_floating(given))

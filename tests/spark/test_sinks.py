@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,36 @@ def test_every_type_comes_back_as_spark_wrote_it(spark: Any, tmp_path: Path) -> 
         assert same(fbs.read_parquet(spark, tmp_path / "ours").to_df(), theirs) == 100
     finally:
         spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+
+def too_long(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A decimal with more digits than its type, which Arrow lets one make."""
+    for batch in batches:
+        numbers = pa.array([Decimal("12345678901234567890.12")] * batch.num_rows, pa.decimal128(22, 2))
+        yield pa.record_batch({"id": batch.column(0), "v": numbers.cast(pa.decimal128(10, 2), safe=False)})
+
+
+def one_too_long(table: pa.Table) -> pa.Table:
+    return pa.Table.from_batches(too_long(iter(table.to_batches())))
+
+
+def test_decimals_of_too_many_digits_are_refused(spark: Any, tmp_path: Path) -> None:
+    """As by Spark; where no batch enters the JVM, Parquet would keep other numbers (508706309.32)."""
+    schema = "id long, v decimal(10,2)"
+    df = spark.range(20)
+    assert failure(df.mapInArrow(too_long, schema).collect)
+    source = fbs.pipeline(df)
+    for i, made in enumerate(
+        (
+            source.map_in_arrow(too_long, schema),
+            source.map_in_arrow(too_long, schema).shuffle("id", partitions=2),
+            source.group_by("id", partitions=2).apply_in_arrow(one_too_long, schema),
+        )
+    ):
+        told = failure(lambda i=i, made=made: made.write_parquet(tmp_path / str(i)))
+        assert "too_long' (" in told
+        assert "gave 12345678901234567890.12 in column v, whose type decimal128(10, 2) ends at 10 digits" in told
+        assert not (tmp_path / str(i)).exists()
 
 
 def test_structs_that_may_be_null_of_fields_that_may_not(spark: Any, tmp_path: Path) -> None:

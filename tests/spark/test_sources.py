@@ -109,6 +109,7 @@ def test_types_that_differ_from_file_to_file(spark: Any, tmp_path: Path) -> None
         (double, pa.array([Decimal("1.00")]), "is decimal"),
         (pa.array([[0.5]], pa.list_(pa.float32())), pa.array([[0.1]]), "is list<element: double>"),
         (pa.array([[True]]), pa.array([[2]]), "is list<element: int64>"),
+        (pa.array(["x"]), pa.array([NOON], pa.timestamp("us", "UTC")), "is timestamp[us, tz=UTC] there"),
         (pa.array([{"a": 1, "b": day[0]}]), pa.array([{"b": NOON, "a": 2}]), "is struct<"),
     ]
     for i, (first, second, want) in enumerate(pairs):

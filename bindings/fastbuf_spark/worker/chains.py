@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fastbuf_spark.results import Checked, about
-from fastbuf_spark.schema import conform
+from fastbuf_spark.schema import conform, within_precision
 from fastbuf_spark.worker.task_input import Given
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Link:
         for batch in Checked(self.func)(given.items(batches)):
             # A batch without rows may also lack columns, as in Spark
             if batch.num_rows:
-                yield conform(batch, self.schema, whose)
+                yield within_precision(conform(batch, self.schema, whose), whose)
         given.check()
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, takewhile
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fastbuf.errors import ResourceError
+from fastbuf_spark.results import about
+from fastbuf_spark.schema import within_precision
 from fastbuf_spark.worker.order import codes, group_starts
 from fastbuf_spark.worker.runs import in_order
 from fastbuf_spark.worker.small_results import gathered
@@ -67,6 +69,8 @@ class Group:
         Range of its rows there.
     is_open
         Whether it may continue in the next piece.
+    is_over
+        Whether the next one was requested: an iterator of its batches that the function has kept ends, as Spark's.
     """
 
     def __init__(self, groups: Groups, start: int, stop: int, is_open: bool) -> None:
@@ -74,6 +78,7 @@ class Group:
         self.start = start
         self.stop = stop
         self.is_open = is_open
+        self.is_over = False
         self.batch = groups.batch
         self.shown = groups.shown
 
@@ -143,17 +148,20 @@ class Group:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Its rows, in batches of a bounded number of rows."""
+        if self.is_over:
+            return
         first = self.shown.slice(self.start, self.stop - self.start)
         self.batch = self.shown = None  # so that a long group does not keep its first piece in memory
         yield from self._cut(first)
         del first
-        if self.is_open and self._groups.open is self:
-            for part in self._groups.rest():
-                yield from self._cut(part)
-                del part  # free it before the next one is read
+        more = self._groups.rest() if self.is_open else iter(())
+        while not self.is_over and (part := next(more, None)) is not None:
+            yield from self._cut(part)
+            del part  # free it before the next one is read
 
     def _cut(self, part: pa.Table) -> Iterator[pa.RecordBatch]:
-        return iter(part.to_batches(max_chunksize=self._groups.limits.batch_rows))
+        batches = part.to_batches(max_chunksize=self._groups.limits.batch_rows)
+        return takewhile(lambda _: not self.is_over, batches)
 
 
 def _words(named: Iterable[tuple[str, pa.Scalar]]) -> str:
@@ -177,7 +185,6 @@ class Groups:
         self.shown: Any = None
         self.keys: list[pa.Array] = []  # the key columns of this piece
         self.last_key: list[pa.Array] = []
-        self.open: Group | None = None
         self._pieces = pieces
         self._bounds: list[int] = []
         self._at = 0
@@ -188,15 +195,17 @@ class Groups:
         while self.batch is not None:
             bounds = self._bounds
             for i in range(self._at, len(bounds) - 2):
-                yield Group(self, bounds[i], bounds[i + 1], False)
+                group = Group(self, bounds[i], bounds[i + 1], False)
+                yield group
+                group.is_over = True
             # The last group of a piece may continue in the next one
             self.last_key = self._key(bounds[-2])
             self._at = len(bounds) - 1
-            self.open = Group(self, bounds[-2], bounds[-1], True)
-            yield self.open
+            group = Group(self, bounds[-2], bounds[-1], True)
+            yield group
+            group.is_over = True
             for _ in self.rest():
                 pass
-            self.open = None
 
     def rest(self) -> Iterator[pa.Table]:
         """The parts of the open group after the current piece; moves to the next group."""
@@ -241,6 +250,10 @@ class Groups:
 class Verb(Protocol):
     """An operation on groups."""
 
+    @property
+    def func(self) -> Callable[..., Any]:
+        """The user's function."""
+
     def caller(self) -> Callable[[Group], Iterable[pa.Table]]:
         """A callable that calls the user's function with a group, and returns tables of the result's schema.
 
@@ -271,4 +284,6 @@ class GroupStage:
         call = self.verb.caller()
         tables = (table for group in Groups(pieces, layout, limits) for table in call(group))
         # Tables that were held back are requested after the last group
-        return gathered(chain(tables, (table for rest in [getattr(call, "rest", tuple)] for table in rest())), limits)
+        rest = (table for rest in [getattr(call, "rest", tuple)] for table in rest())
+        whose = about(self.verb.func)
+        return (within_precision(batch, whose) for batch in gathered(chain(tables, rest), limits))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from fastbuf_spark.folding import pieces
 from fastbuf_spark.results import about
-from fastbuf_spark.schema import conform
+from fastbuf_spark.schema import conform, within_precision
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,7 +58,7 @@ class Input:
         for batch in self.func(given):
             # A batch without rows may also lack columns, as in Spark
             if batch.num_rows:
-                yield conform(batch, self.made, whose)
+                yield within_precision(conform(batch, self.made, whose), whose)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from fastbuf.errors import ConfigError, RecordTooLong, SchemaMismatch
 from fastbuf_spark.codec import BatchCodec
 from fastbuf_spark.driver.checks import check_conf, check_dataframe, check_function, check_mode, partition_count, remedy
 from fastbuf_spark.results import Checked
-from fastbuf_spark.schema import conform
+from fastbuf_spark.schema import conform, within_precision
 from fastbuf_spark.worker.aggregates import _wide
 from fastbuf_spark.worker.blocks import Staging
 
@@ -143,6 +143,8 @@ NOON = pa.array([dt.datetime(2020, 1, 1, 12)])
         (NOON, pa.date32()),  # without the time
         (NOON.cast(pa.date32()), pa.timestamp("us", "UTC")),
         (pa.array([0.1]).dictionary_encode(), pa.float32()),
+        (NOON, pa.string()),  # in UTC, whatever the session's zone
+        (NOON.cast(pa.timestamp("us", "UTC")), pa.large_string()),
     ],
 )
 @pytest.mark.parametrize("nested", [False, True])
@@ -153,6 +155,34 @@ def test_a_cast_that_may_alter_values_is_refused(given: pa.Array, wanted: pa.Dat
         given, wanted = pa.ListArray.from_arrays([0, 1], given), pa.list_(wanted)
     with pytest.raises(SchemaMismatch, match="a cast may alter values"):
         conform(pa.record_batch([given], names=["k"]), pa.schema([("k", wanted)]), "x")
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        lambda numbers: numbers,
+        lambda numbers: pa.StructArray.from_arrays([numbers, numbers], ["a", "b"]),
+        lambda numbers: pa.ListArray.from_arrays([0, 1, 3], numbers),
+        lambda numbers: pa.MapArray.from_arrays([0, 1, 3], pa.array(["x", "y", "z"]), numbers),
+        lambda numbers: pa.StructArray.from_arrays([pa.ListArray.from_arrays([0, 3], numbers)], ["a"]),
+        lambda numbers: pa.ListArray.from_arrays([0, 2, 3], numbers).slice(1),
+        lambda numbers: pa.MapArray.from_arrays([0, 2, 3], pa.array(["x", "y", "z"]), numbers).slice(1),
+    ],
+)
+def test_a_decimal_has_no_more_digits_than_its_type(of: Callable[[pa.Array], pa.Array]) -> None:
+    """Arrow lets it be made; Parquet would keep another number."""
+    wide = pa.array([None, Decimal("-99999999.99"), Decimal("12345678901234567890.12")], pa.decimal128(30, 2))
+    schema = pa.schema([("n", pa.int64()), ("v", of(wide.cast(pa.decimal128(10, 2), safe=False)).type)])
+    for numbers, fits in ((wide, False), (wide.slice(1), False), (pa.array([None, 1, 0], wide.type), True)):
+        column = of(
+            pa.concat_arrays([pa.nulls(3 - len(numbers), wide.type), numbers]).cast(pa.decimal128(10, 2), safe=False)
+        )
+        batch = pa.record_batch([pa.array(range(len(column))), column], schema=schema)
+        if fits:
+            assert within_precision(batch, "x") is batch
+        else:
+            with pytest.raises(SchemaMismatch, match=r"x gave 12345678901234567890.12 in column v.* ends at 10 digits"):
+                within_precision(batch, "x")
 
 
 def test_what_spark_knows_by_its_metadata_is_put_back() -> None:

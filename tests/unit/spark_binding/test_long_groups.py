@@ -60,6 +60,29 @@ def test_two_sides_have_no_iterators_to_be_told_of() -> None:
     assert "Iterator[" not in words
 
 
+def test_a_kept_iterator_of_a_groups_batches_ends_with_the_group() -> None:
+    """As Spark's, however much of the group is in memory: read while the next group is handled, it has no rows."""
+    kept: list[Iterator[pa.RecordBatch]] = []
+
+    def late(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        first = next(batches).num_rows
+        yield pa.record_batch({"n": [first if not kept else sum(batch.num_rows for batch in kept[-1])]})
+        kept.append(batches)
+
+    schema = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+    for memory in (MEMORY, 64 << 20):  # in pieces, and in one
+        kept.clear()
+        source = (pa.record_batch({"k": [i % 4 for i in range(1000)], "v": range(1000)}) for _ in range(100))
+        stage = GroupStage(
+            ArrowVerb(late, False, True, RESULT, True),
+            Layout(schema, (0,), (), ("k",)),
+            Limits(memory, "", 1000, 64 << 10),
+            "late",
+        )
+        (made,) = stage(source)
+        assert made.column(0).to_pylist() == [1000, 0, 0, 0]
+
+
 LIMITED = """
 import resource, sys
 import numpy as np, pyarrow as pa
