@@ -282,7 +282,7 @@ WRONG: dict[Callable[..., Any], list[str]] = {
     no_table: ["the function 'no_table' (", "test_groups.py:", "gave a list: it must give a pyarrow.Table"],
     other_names: ["Missing: k.", "Unexpected: z."],
     other_types: ["column 'k' (expected int64, actual string), column 'n' (expected int64, actual double)"],
-    batch_by_batch: ["gave a generator: it must give a pyarrow.Table, or, unless it is of cogroup, say by its hints that it"],
+    batch_by_batch: ["gave a generator: it must give a pyarrow.Table, or, unless it is of cogroup, say by its hints"],
 }
 
 
