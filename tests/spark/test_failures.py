@@ -76,6 +76,27 @@ def test_a_function_before_that_fails(spark: Any, mode: str, after: int) -> None
 
 
 @nightly(but_one="mode")
+def interrupted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What Spark is told to do with the tasks of a job of which one has failed."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    for batch in batches:
+        told = context.getLocalProperty("spark.job.interruptOnCancel")
+        yield pa.record_batch({"k": [0] * batch.num_rows, "told": [told] * batch.num_rows})
+
+
+def test_producers_of_which_one_fails_do_not_end_the_consumers_workers(spark: Any) -> None:
+    """Spark takes an interrupt that meets it as it makes a Python worker for a lost daemon, and ends all workers: one
+    of eleven runs failed by "Python worker exited unexpectedly" instead of the function's own error.
+    """
+    schema = "k long, told string"
+    assert {row.told for row in numbers(spark, 100).mapInArrow(interrupted, schema).collect()} == {"true"}
+    made = fbs.pipeline(numbers(spark, 100)).map_in_arrow(interrupted, schema).shuffle("k", partitions=2)
+    assert {row.told for row in made.collect()} == {"false"}
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("partition", [None, 1])
 def test_a_function_after_that_fails(spark: Any, mode: str, partition: int | None) -> None:

@@ -85,6 +85,9 @@ class ProducersJob:
                 self._sc.setLocalProperty(name, value)
             self._sc.setLocalProperty("spark.job.description", self._description)
             self._sc.setLocalProperty(EPOCH, str(self._run.epoch))
+            # The first task that fails would interrupt the others. Spark takes an interrupt, while it makes a Python
+            # worker, for a lost daemon, and ends all workers of the executor: the consumers' error came first then.
+            self._sc.setLocalProperty("spark.job.interruptOnCancel", "false")
             for tag in self._sc.getJobTags():
                 if tag.startswith(TAG):  # of the producers' job that reads this run's result
                     self._sc.removeJobTag(tag)
