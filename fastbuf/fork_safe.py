@@ -19,9 +19,9 @@ os.register_at_fork(before=openssl.acquire, after_in_parent=openssl.release, aft
 
 
 def is_in_openssl() -> bool:
-    """Whether this thread holds :data:`openssl`: the garbage collector may run in any call.
+    """Whether this thread holds :data:`openssl`.
 
-    A finalizer must not wait then for threads that use TLS.
+    The garbage collector may run meanwhile; a finalizer that it calls must not wait for a thread that uses TLS.
     """
     return bool(openssl._is_owned())  # type: ignore[attr-defined]
 
