@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import operator
+import os
+import tempfile
 from typing import Any
 
-from fastbuf.errors import ConfigError, RecordError
+from fastbuf.errors import ConfigError, RecordError, ResourceError
 
 MOST_SEGMENTS = (1 << 31) - 1  #: of a pool, and of all that is counted in segments
 LEAST_SEGMENT_BYTES = 64  #: a cache line, and what a segment's size is a multiple of
@@ -88,6 +90,14 @@ def records_given(value: Any) -> Any:
             f"{value!r:.80} ({type(value).__name__}): give records in a list or another iterable"
         ) from None
     return value
+
+
+def spill_directory(given: Any, setting: str) -> str:
+    """The directory `given`, or the system's for temporary files; setting: how to name another one."""
+    try:
+        return os.fspath(given or tempfile.gettempdir())
+    except FileNotFoundError as error:  # the message has the directories that were tried
+        raise ResourceError(f"{error.strerror}: set {setting}, or TMPDIR, to one that can be written to") from error
 
 
 def segment_bytes(value: Any) -> int:

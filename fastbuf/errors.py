@@ -9,6 +9,24 @@ def text_of(kind: type[BaseException], value: BaseException | None) -> str:
         return kind.__name__
 
 
+_ENDS = {
+    "CancelledError": "was cancelled",  # asyncio's
+    "Cancelled": "was cancelled",  # trio's; neither is imported for this
+    "KeyboardInterrupt": "was interrupted",
+    "SystemExit": "exited",
+    "GeneratorExit": "stood in a generator that was closed before its end",
+}
+
+
+def left_by(who: str, kind: type[BaseException], value: BaseException | None) -> str:
+    """Why `who`, as ``"the consumer"``, left its block by that exception: in words, if it is none of its errors."""
+    names = {base.__name__ for base in kind.__mro__}
+    for name, words in _ENDS.items():
+        if name in names:
+            return f"{who} {words} ({text_of(kind, value)})"
+    return text_of(kind, value)
+
+
 class FastbufError(Exception):
     """Base of all errors of fastbuf."""
 
@@ -47,6 +65,16 @@ class RecordError(FastbufError, ValueError):
 
 class RecordTooLong(RecordError):
     """A record is longer than ``max_record_bytes``."""
+
+
+MOST_RECORD_BYTES = (1 << 31) - 1  #: what ``max_record_bytes`` can be at most
+
+
+def shorter_or_raise(length: int, setting: str = "max_record_bytes", where: str = " on both sides") -> str:
+    """What to do about a record of that length, which is longer than that setting allows."""
+    if length > MOST_RECORD_BYTES:
+        return f"{setting} cannot be above {MOST_RECORD_BYTES:,} (2 GiB): send the record in pieces, or leave it out"
+    return f"raise {setting}{where}, or leave the record out"
 
 
 class BlockError(FastbufError, ValueError):

@@ -13,7 +13,7 @@ from fastbuf.serializers.columnar cimport ColumnarSerializer
 from fastbuf.serializers.columns cimport fb_element_bytes
 from fastbuf.serializers.scatter cimport BatchScatter
 
-from fastbuf.errors import ExchangeClosed, RecordTooLong
+from fastbuf.errors import ExchangeClosed, RecordTooLong, shorter_or_raise
 from fastbuf.serializers.columnar import from_numpy
 from fastbuf.serializers.frames import batch_of, is_stream
 
@@ -173,7 +173,7 @@ cdef class BatchWriter(LongRecordWriter):
         if row < rows:
             raise RecordTooLong(
                 f"row {row} of the batch takes {n - PREFIX:,} bytes, more than max_record_bytes={most - PREFIX:,}; "
-                "nothing of the batch was written: raise max_record_bytes on both sides, or leave the row out")
+                f"nothing of the batch was written: {shorter_or_raise(n - PREFIX)}")
         return 0
 
     cdef int begin_batch(self, object batch) except -1:

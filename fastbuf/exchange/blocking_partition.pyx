@@ -19,6 +19,7 @@ from fastbuf.exchange.result_subpartition cimport *
 from fastbuf.exchange.spill_file cimport *
 from fastbuf.memory.pool_core cimport local_in_use, local_limit, local_try_acquire, segment_data, segment_recycle
 
+from fastbuf.checks import spill_directory
 from fastbuf.errors import ResourceError
 
 cdef extern from "Python.h" nogil:
@@ -70,7 +71,7 @@ cdef class BlockingPartition(ResultPartition):
     def __init__(self, environment, int subpartitions, unsigned int channel, config, maximum=None):
         cdef size_t slots
         ResultPartition.__init__(self, environment, subpartitions, channel, config, maximum)
-        self.directory = os.fspath(config.spill_directory or tempfile.gettempdir())
+        self.directory = spill_directory(config.spill_directory, "ExchangeConfig(spill_directory=...)")
         name = self.directory.encode("utf-8", "replace")[:sizeof(self.where) - 1]
         memcpy(self.where, <const char *> name, len(name))
         stage = <Subpartition *> calloc(subpartitions, sizeof(Subpartition))

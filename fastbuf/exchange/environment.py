@@ -11,13 +11,13 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Literal, overload
 
 from fastbuf.checks import flag, instance, named_host, one_of, port, whole
 from fastbuf.config import POOL_SEGMENTS, SEGMENT_BYTES, TRANSPORTS, ExchangeConfig, TlsConfig
-from fastbuf.errors import ConfigError, ExchangeClosed, ResourceError, text_of
+from fastbuf.errors import ConfigError, ExchangeClosed, ResourceError, left_by
 from fastbuf.exchange.address import GateAddress, check_secret, new_secret, schema_key
 from fastbuf.exchange.blocking_partition import BlockingPartition
 from fastbuf.exchange.channel_selector import ChannelSelector, forward, round_robin
@@ -40,6 +40,11 @@ def _close_at_exit() -> None:
     with contextlib.ExitStack() as stack:  # closes all of them, even if the warning of one is raised as an error
         for environment in list(_open):
             stack.callback(environment.forgotten)
+
+
+def open_environments() -> list[ShuffleEnvironment]:
+    """The environments of this process that are not closed."""
+    return list(_open)
 
 
 _PARTITION_TYPES = {"pipelined": ResultPartition, "blocking": BlockingPartition}
@@ -197,6 +202,7 @@ class ShuffleEnvironment:
         config: ExchangeConfig | None = None,
         maximum: int | None = None,
         lazy: bool = False,
+        on_error: str | Callable[[Exception], Any] = "raise",
     ) -> InputGate:
         """Make the consuming end of an exchange.
 
@@ -216,6 +222,12 @@ class ShuffleEnvironment:
         lazy
             With a :class:`RowSerializer`: give out many records at a time as a :class:`LazyRows`, which decodes only
             the fields that are read.
+        on_error
+            What becomes of a record that cannot be decoded: a pickle that does not load, a row that the serializer's
+            `record` refuses. ``"raise"``: the reader gets what was decoded before it, then the error, and the gate has
+            failed. ``"skip"``: it is left out, and counted (``skipped`` in :meth:`InputGate.stats`). A function is
+            called with the error, which names the record and its producer: then the record is left out too, unless
+            the function raises.
         """
         self._check()
         self._release_dropped()
@@ -230,7 +242,7 @@ class ShuffleEnvironment:
             number = next(self._numbers)
             for host in self._listens_on:
                 check_secret(number, secret, serializer, host)
-            gate = InputGate(self, serializer, channels, number, epoch, secret, config, maximum, lazy)
+            gate = InputGate(self, serializer, channels, number, epoch, secret, config, maximum, lazy, on_error)
             self._gates[number] = gate
             return gate
 
@@ -524,8 +536,8 @@ class ShuffleEnvironment:
         """
         self._end(None)
 
-    def _end(self, died: str | None) -> None:
-        """Like close; died: the text of the exception that ends the environment, if any."""
+    def _end(self, kind: type[BaseException] | None, value: BaseException | None = None) -> None:
+        """Like close; kind, value: the exception that ends the environment, if any."""
         if self._ended or os.getpid() != self.pid:
             self._closed = True
             return
@@ -533,15 +545,16 @@ class ShuffleEnvironment:
             self._closed = True
         with self.pool.limits_at_the_end():
             for partition in list(self._partitions):
-                partition.fail(died or "the producer's ShuffleEnvironment was closed")
+                died = "the producer's ShuffleEnvironment was closed"
+                partition.fail(left_by("the producer's ShuffleEnvironment", kind, value) if kind else died)
                 partition.wait_aborted(0.5)
                 self.release_partition(partition)
             for gate in self.gates():
-                gate.end(
-                    died
-                    or f"the consumer's ShuffleEnvironment was closed before gate {gate.gate_id} was read to its end; "
+                died = (
+                    f"the consumer's ShuffleEnvironment was closed before gate {gate.gate_id} was read to its end; "
                     "a consumer that needs no more data calls gate.close(), or uses 'with gate:'"
                 )
+                gate.end(left_by("the consumer's ShuffleEnvironment", kind, value) if kind else died)
         for transport in self._transports.values():
             transport.close()
         self.pool.destroy()
@@ -590,4 +603,4 @@ class ShuffleEnvironment:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._end(None if kind is None else text_of(kind, value))
+        self._end(kind, value)

@@ -35,6 +35,9 @@ cdef class GateIntake:
     cdef Py_ssize_t batch_bytes
     cdef Py_ssize_t record_bytes            # encoded bytes of the records that wait
     cdef object event                       # to be given out after the records that wait
+    cdef object error                       # to be raised after them
+    cdef object on_error                    # what becomes of a record that cannot be decoded: None: the gate fails
+    cdef dict peers                         # channel -> where its producer is.  Guarded by the GIL
     cdef int64_t first_row_ns               # when the oldest row that waits arrived
     cdef int64_t linger_ns                  # how long it may wait: the shortest buffer timeout of the rows' producers
     cdef int64_t flush_due_ns               # when an unfilled buffer is next due to be read in place; negative: never
@@ -45,6 +48,9 @@ cdef class GateIntake:
 
     cdef SpanningReader reader(self, uint32_t index)
     cdef int take_in(self, InputChannel *c, const uint8_t *data, uint32_t length) except -1
+    cdef int take_records(self, InputChannel *c, SpanningReader reader) except -1
+    cdef int refuse_record(self, InputChannel *c, SpanningReader reader, error) except -1
+    cdef str producer(self, InputChannel *c)
     cdef bint flush_is_due(self, InputChannel *c, int64_t now) noexcept
     cdef int drain(self, int64_t now) except -1
     cdef int read(self, ChannelReader r, bint partial) except -1
@@ -53,6 +59,7 @@ cdef class GateIntake:
     cdef bint enough(self) noexcept
     cdef Py_ssize_t waiting(self) noexcept
     cdef int fail(self, error) except -1
+    cdef int raise_error(self) except -1
     cdef object give_out(self)
     cdef object taken(self)
     cdef object take_event(self)

@@ -17,15 +17,17 @@ from fastbuf.serializers.row cimport RowSerializer
 from fastbuf.serializers.serializer cimport Serializer
 from fastbuf.serializers.spanning cimport SpanningReader
 
-from fastbuf.errors import BlockTruncated, ProtocolError, text_of
+from fastbuf.errors import BlockError, BlockTruncated, ProtocolError, RecordTooLong, left_by, text_of
 from fastbuf.exchange.events import decode_event
 
 
 cdef class GateIntake:
     """What an input gate has decoded and not given out; the gate sets `core`."""
 
-    def __init__(self, Serializer serializer, config, bint lazy=False):
+    def __init__(self, Serializer serializer, config, bint lazy=False, on_error=None):
         self.serializer = serializer
+        self.on_error = on_error
+        self.peers = {}
         self.config = config
         self.batch_rows = config.batch_rows
         self.batch_bytes = config.batch_bytes
@@ -57,21 +59,57 @@ cdef class GateIntake:
         elif c.flush_ns < self.linger_ns:
             self.linger_ns = max(<int64_t> 0, c.flush_ns)
         reader.feed(data, length)
-        if self.assembler is not None:
+        if self.assembler is None and self.elements is None:
+            self.record_bytes += length
+            return self.take_records(c, reader)
+        try:
+            if self.elements is not None:
+                self.record_bytes += length
+                self.elements.take(reader)
+                return 0
             self.assembler.trust(c.kind == CHANNEL_LOCAL)
             while reader.next(&payload, &n):
                 reader.ask_for_next(n)
                 self.assembler.append(payload, n)
-        else:
-            if self.elements is not None:
-                self.elements.take(reader)
-            else:
-                reader.collect(self.serializer, <list> self.records)
-            self.record_bytes += length
+        except (BlockError, RecordTooLong) as error:
+            raise type(error)(f"{self.producer(c)}: {error}") from error.__cause__
         return 0
 
+    cdef int take_records(self, InputChannel *c, SpanningReader reader) except -1:
+        cdef list records = self.records
+        cdef Py_ssize_t before
+        while True:
+            before = len(records)
+            try:
+                reader.collect(self.serializer, records)
+                reader.records += len(records) - before
+                return 0
+            except Exception as error:
+                reader.records += len(records) - before
+                self.refuse_record(c, reader, error)
+
+    cdef int refuse_record(self, InputChannel *c, SpanningReader reader, error) except -1:
+        """Raises an error that names the record, unless it is to be left out."""
+        where = f"record {reader.records:,} of {self.producer(c)}"
+        if isinstance(error, (BlockError, RecordTooLong)):
+            cause = error.__cause__
+            error = type(error)(f"{where}: {error}")
+            error.__cause__ = cause
+        else:           # an error of the user's code stays what it is
+            error.add_note(f"This was raised by {where} (counted from 0, of those that came to this gate).")
+        if self.on_error is None or not reader.decoding or isinstance(error, MemoryError):
+            raise error
+        if self.on_error != "skip":
+            self.on_error(error)
+        reader.records += 1
+        c.counted.skipped += 1
+        return 0
+
+    cdef str producer(self, InputChannel *c):
+        return f"channel {c.number} (producer {self.peers[c.number]})"
+
     cdef bint enough(self) noexcept:
-        if self.event is not None:      # later data must be given out after the event
+        if self.event is not None or self.error is not None:    # later data must be given out after the event
             return True
         if self.assembler is not None:
             return self.assembler.rows >= self.batch_rows or self.assembler.nbytes >= self.batch_bytes
@@ -115,7 +153,7 @@ cdef class GateIntake:
                     r.advance()
                 else:
                     if not self.reader(r.channel.index).clean():
-                        raise BlockTruncated(f"channel {r.channel.number} ended within a record")
+                        raise BlockTruncated(f"{self.producer(r.channel)} ended within a record")
                     if r.end(SHARED_DONE, b""):
                         self.in_place.remove(r)         # releases the partition or mapping that it read
                         break
@@ -187,15 +225,29 @@ cdef class GateIntake:
         except BaseException as error:
             # Some buffers were taken and not decoded: reading on would silently lose records.
             self.fail(error)
-            if isinstance(error, (StopIteration, StopAsyncIteration)):      # a loop would take it for the end
-                raise RuntimeError(f"code of a record raised {text_of(type(error), error)}") from error
-            raise
+            if not isinstance(error, Exception):
+                raise
+            self.error = error
+            if not self.waiting() and self.event is None:
+                self.raise_error()
+            return 1            # what was decoded is given out first
         finally:
             self.within = 0
 
     cdef int fail(self, error) except -1:
-        cdef bytes text = failure_text(f"the consumer failed while reading: {text_of(type(error), error)}")
+        told = "; ".join([left_by("it", type(error), error), *getattr(error, "__notes__", ())])
+        cdef bytes text = failure_text(f"the consumer failed while reading: {told}")
         gate_fail(self.core, FAIL_ABORTED, text, len(text))
+        return 0
+
+    cdef int raise_error(self) except -1:
+        """Raises the error that was kept until everything decoded before it was given out, once."""
+        error = self.error
+        self.error = None
+        if isinstance(error, (StopIteration, StopAsyncIteration)):      # a loop would take it for the end
+            raise RuntimeError(f"code of a record raised {text_of(type(error), error)}") from error
+        if error is not None:
+            raise error
         return 0
 
     cdef object give_out(self):
@@ -235,4 +287,5 @@ cdef class GateIntake:
         self.in_place = []
         self.readers = []
         self.records = []
+        self.error = None
         self.assembler = None

@@ -46,6 +46,7 @@ cdef struct ReadyBuffer:
 cdef struct ChannelCounters:
     uint64_t buffers
     uint64_t bytes
+    uint64_t skipped            # records that could not be decoded, and were left out (on_error).  The reader counts
 
 
 cdef struct InputChannel:

@@ -29,6 +29,7 @@ cdef class InputGate:
     cdef bint ended                         # all channels were read to their ends
     cdef fb_au32 is_closed                  # 1: `close` was called; read without the GIL too
     cdef readonly bint freed
+    cdef bint aborted                       # `abort` was called: what was decoded is not given out any more
     cdef bint untold                        # aborted; producers read in place must still be told.  Guarded by the GIL
     cdef object final_stats
     cdef public str refused                 # which producer was refused last, and why; "": none.  Guarded by the GIL
@@ -54,10 +55,11 @@ cdef class InputGate:
                     bint alone) noexcept nogil
     cdef int64_t give_out_ns(self) noexcept
     # A new channel, of any transport; SequenceError: its number is in use, or the gate has all its channels.
-    cdef InputChannel *open_channel(self, uint32_t number, ChannelKind kind, int64_t flush_ns) except NULL
+    cdef InputChannel *open_channel(self, uint32_t number, ChannelKind kind, int64_t flush_ns, str peer) except NULL
     cdef bint complete(self) except -1
     cdef int stall(self, bint forever) except -1
     cdef object read(self, timeout)
+    cdef object read_last(self)
     cdef bint has_pending(self) noexcept
     cdef object next_pending(self)
     cdef list take_pending(self)

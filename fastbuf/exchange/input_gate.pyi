@@ -1,4 +1,4 @@
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -46,6 +46,7 @@ class InputGate:
         config: ExchangeConfig,
         maximum: int | None = None,
         lazy: bool = False,
+        on_error: str | Callable[[Exception], Any] = "raise",
     ) -> None: ...
     def check_producer(self, epoch: int, fingerprint: int) -> None: ...
     def add_local(self, partition: ResultPartition, index: int) -> None: ...

@@ -1,7 +1,7 @@
 """An input gate: receives the buffers of all producers, and gives out record batches or records."""
 
+import logging
 import os
-import sys
 import threading
 from collections.abc import Mapping
 
@@ -37,17 +37,21 @@ from fastbuf.memory.pool_waking cimport local_set_listener
 from fastbuf.serializers.row cimport RowSerializer
 from fastbuf.serializers.serializer cimport Serializer
 
-from fastbuf.checks import MOST_SEGMENTS, instance, timeout_or_none, whole
+from fastbuf.checks import MOST_SEGMENTS, one_of, timeout_or_none, whole
 from fastbuf.config import FLOW_CONTROLS
 from fastbuf.errors import (
-    ConfigError, ExchangeClosed, ResourceError, SchemaMismatch, SequenceError, StallTimeout, text_of,
+    ConfigError, ExchangeClosed, ResourceError, SchemaMismatch, SequenceError, StallTimeout, left_by,
 )
 from fastbuf.exchange import asynchronous
 from fastbuf.exchange.address import GateAddress, schema_key
 from fastbuf.exchange.events import Event
+from fastbuf.exchange.own_readers import is_only_thread
+
+log = logging.getLogger("fastbuf")
 
 cdef enum:
     SLICE_NS = 200000000        # how often signals are checked while waiting
+    FIRST_SLICE_NS = 50000000   # the same when something has just come: after it, does this thread wait for itself?
     SPIN_NS = 20000             # about the cost of a sleep and a wake-up
     LEAST_SPIN_NS = 2000        # what remains of it after many spins in vain
     OPEN_ROWS = 256             # rows of the ledger if the channels are not known; further channels have their own
@@ -78,10 +82,15 @@ cdef class InputGate:
         self.forks = fork_count()
 
     def __init__(self, environment, Serializer serializer, channels, unsigned int gate_id, unsigned long long epoch,
-                 bytes secret, config, maximum=None, bint lazy=False):
+                 bytes secret, config, maximum=None, bint lazy=False, on_error="raise"):
         cdef NetworkBufferPool network = environment.pool
         if lazy and not isinstance(serializer, RowSerializer):
             raise ConfigError(f"lazy=True needs a RowSerializer, and the serializer is a {type(serializer).__name__}")
+        if not callable(on_error):
+            on_error = one_of("on_error", on_error, ("raise", "skip"))
+        if on_error != "raise" and (lazy or serializer.kind == "columnar"):
+            raise ConfigError(f"on_error is {on_error!r:.80}: this gate decodes no single records that it could leave "
+                              f"out, since {'it is lazy' if lazy else 'its serializer is columnar'}")
         self.environment = environment
         self.serializer = serializer
         self.channels = channels
@@ -91,7 +100,7 @@ cdef class InputGate:
         self.config = config
         self.stall_ns = -1 if config.stall_timeout_s is None else seconds_ns(config.stall_timeout_s)
         self.lock = threading.RLock()
-        self.intake = GateIntake(serializer, config, lazy)
+        self.intake = GateIntake(serializer, config, lazy, None if on_error == "raise" else on_error)
         self.bell = Doorbell(environment.shared)
         # Every channel needs at least one segment; a gate with unknown channels needs one in all.
         required = channels if channels is not None else 1
@@ -140,7 +149,7 @@ cdef class InputGate:
             raise SchemaMismatch(f"the producer's schema {fingerprint:016x} is not the consumer's {own:016x}, "
                                  f"{'pickles' if schema is None else schema.text}: give both the same serializer")
 
-    cdef InputChannel *open_channel(self, uint32_t number, ChannelKind kind, int64_t flush_ns) except NULL:
+    cdef InputChannel *open_channel(self, uint32_t number, ChannelKind kind, int64_t flush_ns, str peer) except NULL:
         cdef uint32_t i, n = gate_channels(self.core)
         cdef InputChannel *c
         if self.channels is not None and n >= <uint32_t> self.channels:
@@ -151,7 +160,15 @@ cdef class InputGate:
                 raise SequenceError(f"channel {number} is one too many: its gate has all its channels ({n})")
         c = gate_open_channel(self.core, number, kind, flush_ns)
         if c == NULL:
-            raise SequenceError(f"channel {number} is connected already, or gate {self.gate_id} is closed")
+            if number not in self.intake.peers:
+                raise SequenceError(f"channel {number} cannot be connected: gate {self.gate_id} is closed")
+            self.refused = (f"A second producer of channel {number}, {peer}, was refused: the first is "
+                            f"{self.intake.peers[number]}; give each a number of its own, as channel=")
+            if kind != CHANNEL_LOCAL:
+                log.warning("%s (gate %d)", self.refused, self.gate_id)
+            raise SequenceError(f"channel {number} is connected already: gate {self.gate_id} has a producer of that "
+                                f"number, {self.intake.peers[number]}; give each a number of its own, as channel=")
+        self.intake.peers[number] = peer
         return c
 
     def add_local(self, ResultPartition partition, int index):
@@ -160,7 +177,7 @@ cdef class InputGate:
         cdef InputChannel *c
         if fb_u32_load_acquire(&self.is_closed):
             raise ExchangeClosed(f"gate {self.gate_id} is closed")
-        c = self.open_channel(partition.channel, CHANNEL_LOCAL, partition.flush_ns)
+        c = self.open_channel(partition.channel, CHANNEL_LOCAL, partition.flush_ns, "in this process")
         # Only now, so that a partition that was refused does not keep the gate alive.
         s.notify = _notify_gate
         s.notify_context = self.core
@@ -174,7 +191,7 @@ cdef class InputGate:
         cdef InputChannel *c
         if fb_u32_load_acquire(&self.is_closed):
             raise ExchangeClosed(f"gate {self.gate_id} is closed")
-        c = self.open_channel(number, CHANNEL_SHARED, flush_ns)
+        c = self.open_channel(number, CHANNEL_SHARED, flush_ns, reader.peer)
         self.intake.in_place.append(shared_channel(c, reader))
         gate_notify(self.core)
 
@@ -190,11 +207,13 @@ cdef class InputGate:
         Parameters
         ----------
         totals : dict of int to int
-            Buffers by channel number.
+            Buffers by channel number, as ``writer.totals(consumer)`` gives them of one.
         """
         if fb_u32_load_acquire(&self.is_closed):
             return
-        instance("totals", totals, Mapping)
+        if not isinstance(totals, Mapping):
+            raise ConfigError(f"totals is {totals!r:.80}, of type {type(totals).__name__}: it must be a dict of buffers "
+                              "by channel, as writer.totals(consumer) gives it")
         self.sealed = {whole("channel", channel, 0, (1 << 32) - 1): whole("buffers", buffers, 0, (1 << 64) - 1)
                        for channel, buffers in totals.items()}
         if not self.freed:      # another thread may have closed it while the totals were read
@@ -281,7 +300,7 @@ cdef class InputGate:
         ------
         StallTimeout
             Some producers have not connected, and nothing came while callers waited for ``stall_timeout_s`` in all; or
-            this is the only thread, so that nobody can ever write or unblock a channel.
+            this is the only thread, so that nobody can ever write or unblock a channel: that is said at once.
         RuntimeError
             Called from code of a record that this thread is decoding from this gate; nothing was done.
         """
@@ -307,8 +326,17 @@ cdef class InputGate:
         self.quiet_ns = 0
         if expected is not None and n < <uint32_t> expected:
             raise StallTimeout(self.describe_stall())
-        if not forever or n == 0 or len(sys._current_frames()) > 1:
-            return 0
+        if forever:
+            self.refuse_to_wait_for_oneself(expected is None)
+        return 0
+
+    def refuse_to_wait_for_oneself(self, bint open_ended=False):
+        """Raise StallTimeout if no thread but this one could write or unblock a channel; open_ended: of those there are
+        """
+        cdef uint32_t n = gate_channels(self.core)
+        expected = len(self.sealed) if self.sealed is not None else self.channels
+        if n == 0 or not (open_ended or (expected is not None and n >= <uint32_t> expected)) or not is_only_thread():
+            return
         if expected is not None and gate_all_wait(self.core):
             raise StallTimeout(
                 f"gate {self.gate_id} waits for ever: all its channels that have not ended are blocked, and no other "
@@ -317,7 +345,6 @@ cdef class InputGate:
             raise StallTimeout(
                 f"gate {self.gate_id} waits for ever: its writers are in this process, and there is no other thread "
                 "that could write or close them. Close the writer before the gate is read, or write in another thread")
-        return 0
 
     def waited(self, double seconds):
         """Adds a wait of an event loop to the stall timeout."""
@@ -343,7 +370,8 @@ cdef class InputGate:
         while True:
             if fb_u32_load_acquire(&self.is_closed):
                 raise ExchangeClosed(f"gate {self.gate_id} is closed")
-            failure_raise(&self.core.failure)
+            if failure_code(&self.core.failure):
+                return self.read_last()
             if self.has_pending():
                 return self.take_pending()
             # The order of an eventcount: read the epoch, check for data, announce the sleep, sleep.
@@ -365,10 +393,12 @@ cdef class InputGate:
                 return intake.give_out()
             if 0 <= self.stall_ns < self.quiet_ns:
                 self.stall(deadline < 0)
+            elif deadline < 0 and self.quiet_ns >= FIRST_SLICE_NS:
+                self.refuse_to_wait_for_oneself()
             if 0 <= deadline <= now:
                 return None
             gate_serve(self.core)
-            until = now + SLICE_NS
+            until = now + (SLICE_NS if self.quiet_ns else FIRST_SLICE_NS)
             if intake.waiting():
                 until = min(until, self.give_out_ns())
             if intake.flush_due_ns >= 0:
@@ -388,6 +418,18 @@ cdef class InputGate:
             slept = looked - now
             self.quiet_ns += min(slept, 2 * <int64_t> SLICE_NS)     # a longer sleep: this process was stopped itself
             PyErr_CheckSignals()
+
+    cdef object read_last(self):
+        """After a failure: first what was decoded before it, then the error."""
+        if not self.aborted:
+            if self.has_pending():
+                return self.take_pending()
+            if self.intake.waiting():
+                return self.intake.give_out()
+            if self.intake.event is not None:
+                return self.intake.take_event()
+        self.intake.raise_error()
+        failure_raise(&self.core.failure)
 
     cdef int64_t give_out_ns(self) noexcept:
         # A columnar batch may wait for more rows until the producers' buffer timeout; records are given out at once.
@@ -536,6 +578,7 @@ cdef class InputGate:
         cdef bytes text = failure_text(reason)
         if fb_u32_load_acquire(&self.is_closed) or self.forked():
             return
+        self.aborted = True
         self.untold = True          # set before the failure: a reader that stops then tells producers read in place
         gate_fail(self.core, FAIL_ABORTED, text, len(text))
         gate_abort(self.core)
@@ -628,7 +671,7 @@ cdef class InputGate:
 
     def __exit__(self, kind, value, traceback):
         if kind not in (None, GeneratorExit) and not fb_u32_load_acquire(&self.is_closed):
-            self.abort(text_of(kind, value))
+            self.abort(left_by("the consumer", kind, value))
         self.close()
 
     # ---- figures

@@ -9,7 +9,7 @@ from libc.string cimport memcpy
 
 from fastbuf.exchange.result_partition cimport WRITE_BLOCKED, WRITE_DROPPED, OpenBuffer, WriteState
 
-from fastbuf.errors import RecordTooLong
+from fastbuf.errors import RecordTooLong, shorter_or_raise
 
 
 cdef class LongRecordWriter:
@@ -108,5 +108,4 @@ cdef class LongRecordWriter:
     cdef int refuse(self, Py_ssize_t n) except -1:
         self.serializer.forget()
         raise RecordTooLong(
-            f"it takes {n} bytes, more than max_record_bytes ({self.longest}): raise that on both sides, or leave "
-            "the record out")
+            f"it takes {n} bytes, more than max_record_bytes ({self.longest}): {shorter_or_raise(n)}")

@@ -5,6 +5,7 @@ from fastbuf.serializers.row_plan cimport Node
 
 cdef class RecordWriter(BatchWriter):
     cdef object __weakref__
+    cdef public object turns            # an event loop, and the lock for which its tasks queue (asynchronous_writer)
     cdef Node *plan                     # row serializers without tails: many rows are encoded in one call; else NULL
 
     cdef bint _written(self, int done) except -1

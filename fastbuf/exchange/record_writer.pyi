@@ -1,6 +1,6 @@
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any
+from typing import Any, overload
 
 from fastbuf.exchange.events import Event
 from fastbuf.exchange.result_partition import ResultPartition
@@ -35,6 +35,30 @@ class RecordWriter:
     def resume(self) -> bool:
         """Continue a record or batch that is partly written; ``True`` when it is written."""
 
+    @property
+    def pending(self) -> bool:
+        """Whether a record or a batch is partly written."""
+    turns: Any
+    def has_room(self) -> bool: ...
+    async def emit_async(self, record: Any) -> None:
+        """Like :meth:`emit`, for coroutines."""
+
+    async def emit_batch_async(self, batch: Any) -> None:
+        """Like :meth:`emit_batch`, for coroutines."""
+
+    async def emit_event_async(self, event: Event) -> None:
+        """Like :meth:`emit_event`, for coroutines."""
+
+    async def flush_async(self) -> None:
+        """Like :meth:`flush`, for coroutines."""
+
+    async def close_async(self) -> None:
+        """Like :meth:`close`, for coroutines."""
+
+    async def __aenter__(self) -> RecordWriter: ...
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
     def emit_event(self, event: Event) -> None:
         """Send an event to every consumer, after everything written so far; it takes no credit."""
 
@@ -80,9 +104,12 @@ class RecordWriter:
     def digest(self) -> int | None:
         """Sum of the hashes of all keys in batches, dropped rows included; None: keys are not hashed."""
 
-    def totals(self) -> list[int]:
-        """Buffers sent per subpartition; final after :meth:`close`."""
+    @overload
+    def totals(self, consumer: None = None) -> list[int]:
+        """Buffers sent to each consumer; final after :meth:`close`."""
 
+    @overload
+    def totals(self, consumer: int) -> dict[int, int]: ...
     def stats(self) -> dict[str, Any]:
         """records, bytes, buffers, peak_segments, segments, wait_s."""
 

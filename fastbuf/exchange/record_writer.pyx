@@ -23,8 +23,9 @@ from fastbuf.serializers.row cimport RowSerializer
 from fastbuf.serializers.row_encode cimport write_run
 from fastbuf.serializers.serializer cimport Serializer
 
-from fastbuf.checks import records_given, seconds
-from fastbuf.errors import ExchangeClosed, RecordError, SchemaError, text_of
+from fastbuf.checks import records_given, seconds, whole
+from fastbuf.errors import ExchangeClosed, RecordError, SchemaError, left_by
+from fastbuf.exchange import asynchronous_writer
 from fastbuf.exchange.events import encode_event
 
 cdef enum:
@@ -329,6 +330,49 @@ cdef class RecordWriter(BatchWriter):
         self.records += 1
         return self._written(done)
 
+    # ---- in an event loop
+
+    @property
+    def pending(self):
+        """Whether a record or a batch is partly written: the next call writes the rest."""
+        return self.in_batch or self.spill_left != 0
+
+    def has_room(self):
+        """Whether a selector that waits for room, as :func:`first_free`, could choose a consumer now."""
+        self.partition.check()
+        return not self.selector.by_room or self.partition.any_room()
+
+    def emit_async(self, record):
+        """``await writer.emit_async(record)``: like :meth:`emit`; other coroutines run meanwhile.
+
+        Tasks that write by the same writer get their turns in the order in which they came. If it is cancelled before
+        its turn, nothing was written; later the record counts as written (in :attr:`records`), as in :meth:`emit`: the
+        next call writes what is left of it.
+        """
+        return asynchronous_writer.emit_async(self, record)
+
+    def emit_batch_async(self, batch):
+        """Like :meth:`emit_batch`, in a coroutine. If the wait is cancelled, the next call writes the batch's rest."""
+        return asynchronous_writer.emit_batch_async(self, batch)
+
+    def emit_event_async(self, event):
+        """Like :meth:`emit_event`, in a coroutine. If the wait is cancelled, the event was not sent."""
+        return asynchronous_writer.emit_event_async(self, event)
+
+    def flush_async(self):
+        """Like :meth:`flush`, in a coroutine; first it writes what a call before it has left."""
+        return asynchronous_writer.flush_async(self)
+
+    def close_async(self):
+        """Like :meth:`close`, in a coroutine; ``async with writer:`` ends by it."""
+        return asynchronous_writer.close_async(self)
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, kind, value, traceback):
+        await asynchronous_writer.leave(self, kind, value)
+
     # ---- events
 
     def emit_event(self, event):
@@ -458,10 +502,10 @@ cdef class RecordWriter(BatchWriter):
                 self.close()
             except BaseException as error:
                 # Nobody will call close() again, so its segments must be freed now.
-                self.abort(text_of(type(error), error))
+                self.abort(left_by("the producer", type(error), error))
                 raise
         else:
-            self.abort(text_of(kind, value))
+            self.abort(left_by("the producer", kind, value))
 
     # ---- figures
 
@@ -558,9 +602,20 @@ cdef class RecordWriter(BatchWriter):
         """Sum of the hashes of all keys, dropped rows included; None: keys are not hashed; one consumer: 0."""
         return self.selector.digest()
 
-    def totals(self):
-        """Buffers sent per subpartition; final after :meth:`close`."""
-        return self.partition.totals()
+    def totals(self, consumer=None):
+        """Buffers sent to each consumer, in a list; final after :meth:`close`, and for a gate of this process once it
+        has read everything.
+
+        Parameters
+        ----------
+        consumer : int, optional
+            The number of a consumer: what :meth:`InputGate.seal` of its gate takes, ``{channel: buffers}``. Of several
+            writers: ``first.totals(0) | second.totals(0)``.
+        """
+        totals = self.partition.totals()
+        if consumer is None:
+            return totals
+        return {self.partition.channel: totals[whole("consumer", consumer, 0, len(totals) - 1)]}
 
     def stats(self):
         """Figures so far: records, bytes, buffers, peak_segments, segments (the cap), wait_s; channels by transport

@@ -23,13 +23,16 @@ from fastbuf.exchange.shared_block cimport SHARED_EVENT_BYTES
 from fastbuf.memory.network_buffer_pool cimport NetworkBufferPool
 from fastbuf.memory.pool_core cimport *
 from fastbuf.memory.pool_setup cimport fork_count
-from fastbuf.memory.pool_waking cimport local_set_listener
+from fastbuf.memory.pool_waking cimport arm as pool_arm
+from fastbuf.memory.pool_waking cimport local_set_listener, local_set_signal
 
 from fastbuf.checks import MOST_SEGMENTS
 from fastbuf.errors import ConfigError, ExchangeClosed, StallTimeout
+from fastbuf.exchange.own_readers import reader_of, refuse_to_wait_for_oneself
 
 cdef enum:
     SLICE_NS = 200000000        # how often signals are checked while waiting
+    FIRST_SLICE_NS = 50000000   # the same without progress for the first time: does this thread wait for itself?
     SPIN_NS = 20000             # about the cost of a sleep and a wake-up
     LEAST_SPIN_NS = 2000        # what remains of it after many spins in vain
     DRIVE_NS = 6000000          # longest time that a writer drives the transport before it sleeps
@@ -458,8 +461,11 @@ cdef class ResultPartition:
         if blocked_since[0] == 0 or sum != seen[0]:
             blocked_since[0] = now
             seen[0] = sum
+            until = now + FIRST_SLICE_NS
         elif 0 <= self.stall_ns < now - blocked_since[0]:
             raise StallTimeout(self.describe_stall())
+        else:
+            refuse_to_wait_for_oneself(self, (now - blocked_since[0]) / 1e9)
         if 0 <= deadline_ns < until:
             until = deadline_ns
         alone = fb_activity_state(&self.core.activity) == FB_RUNS
@@ -502,13 +508,40 @@ cdef class ResultPartition:
         queued = [sub_queued(&self.subs[i]) for i in range(self.subpartitions)]
         worst = max(range(self.subpartitions), key=queued.__getitem__)
         read_by = " to ".join(self.transports[worst] or ("no consumer",))
+        culprit = reader_of(self, worst) or "The consumer is slow or stuck"
         c = self.config
         return (
             f"writer {self.channel} made no progress for {c.stall_timeout_s} s: channel {worst} "
             f"({read_by}) has {queued[worst]} of {c.max_buffers_per_channel} buffers queued and no "
-            f"credit; pool: {self.pool.in_use} segments in use, limit {self.pool.limit}. The consumer is slow or "
-            f"stuck; raise stall_timeout_s ({c.stall_timeout_s}), or exclusive ({c.exclusive}) and floating "
+            f"credit; pool: {self.pool.in_use} segments in use, limit {self.pool.limit}. {culprit}; "
+            f"raise stall_timeout_s ({c.stall_timeout_s}), or exclusive ({c.exclusive}) and floating "
             f"({c.floating})")
+
+    def undrained(self):
+        """The subpartitions whose consumers have buffers to take, besides those that the writer still fills."""
+        return [i for i in range(self.subpartitions) if not fb_u32_load_acquire(&self.subs[i].closed)
+                and <int> sub_queued(&self.subs[i]) > (self.buffers[i].segment >= 0)]
+
+    # ---- in an event loop (see ``asynchronous_writer``)
+
+    def arm_wake(self, int fd):
+        """The next segment that comes home makes the eventfd `fd` readable; look once more before waiting for it.
+
+        What no segment tells, such as a consumer that has ended, does not; nor does a reader of shared memory. -1: no
+        more, and the writer does not wait any more.
+        """
+        if self.destroyed:
+            fd = -1             # it may be closed now, and its number be another's
+        local_set_signal(self.pool.core, fd)
+        if fd < 0:
+            self.runs()
+        else:
+            pool_arm(self.pool.core)
+            self.waits(-1)
+
+    def moved(self):
+        """A figure that grows whenever a consumer takes something."""
+        return self.progress()
 
     # ---- ending
 
@@ -617,7 +650,7 @@ cdef class ResultPartition:
     # ---- figures
 
     def totals(self):
-        """Buffers sent, per subpartition; final once the partition is closed."""
+        """Buffers sent, per subpartition; final once the partition is closed (see :meth:`RecordWriter.totals`)."""
         return [fb_u64_load_relaxed(&self.subs[i].buffers) for i in range(self.subpartitions)]
 
     @property

@@ -38,9 +38,10 @@ cdef class PickledSerializer(Serializer):
 cdef class PickleIterator:
     cdef const uint8_t[::1] _body          # keeps the block alive
     cdef Py_ssize_t _at
-    cdef Py_ssize_t _number                # records returned or in _group
+    cdef Py_ssize_t _number                # records returned, refused or in _group
     cdef Py_ssize_t _records               # record count in the header
     cdef bint _grouped
+    cdef bint _lost                        # a group did not load, so that the records in it are not known
     cdef object _group                     # iterator of the group read last
 
     cdef object _next_payload(self)

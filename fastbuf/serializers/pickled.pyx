@@ -10,11 +10,11 @@ from libc.string cimport memcpy
 from fastbuf._native.crc32c cimport fb_crc32c
 from fastbuf.serializers.serializer cimport Serializer
 
-from pickle import Pickler, PicklingError
+from pickle import Pickler, PicklingError, UnpicklingError
 from pickle import loads as pickle_loads
 
 from fastbuf.checks import flag, records_given, whole
-from fastbuf.errors import BlockCorrupt, BlockError, BlockTruncated, RecordError, RecordTooLong
+from fastbuf.errors import BlockCorrupt, BlockError, BlockTruncated, RecordError, RecordTooLong, text_of
 from fastbuf.serializers.block import (
     FLAG_CRC, FLAG_GROUPS, HEADER_BYTES, KIND_PICKLED, MAX_RECORDS, check_block, count_mismatch, encode_header,
 )
@@ -135,9 +135,15 @@ cdef object _unpickle(const uint8_t *src, Py_ssize_t length):
         raise
     except Exception as error:
         raise BlockCorrupt(
-            f"a pickle of {inner:,} bytes cannot be read ({type(error).__name__}: {error}): it was altered, or this "
-            "process lacks classes that it needs"
+            f"a pickle of {inner:,} bytes cannot be read ({text_of(type(error), error)}): {_why_not(error)}, or its "
+            "bytes were altered"
         ) from error
+
+
+cdef str _why_not(object error):
+    if isinstance(error, (ImportError, AttributeError)):
+        return "this process lacks what it needs"
+    return "it is none" if isinstance(error, (UnpicklingError, EOFError)) else "code of its class refused it"
 
 
 cdef const uint8_t *_take_buffers(const uint8_t *src, Py_ssize_t length, Py_ssize_t *inner, list buffers) except NULL:
@@ -424,7 +430,7 @@ cdef class PickleIterator:
         cdef Py_ssize_t left = self._body.shape[0] - self._at
         cdef const uint8_t *p
         cdef uint32_t size
-        if self._number == self._records:
+        if self._number == self._records or (self._lost and left == 0):
             self._check_end()
             raise StopIteration
         if left < PREFIX:
@@ -433,11 +439,17 @@ cdef class PickleIterator:
         memcpy(&size, p, PREFIX)
         if size > left - PREFIX:
             raise BlockCorrupt(f"record {self._number}: its length is {size:,} bytes, and {left - PREFIX:,} are left")
+        self._at += PREFIX + <Py_ssize_t> size          # now: the next call goes on behind one that does not load
         try:
             found = _unpickle(p + PREFIX, size)
         except BlockError as error:
-            raise type(error)(f"record {self._number}: {error}") from error.__cause__
-        self._at += PREFIX + <Py_ssize_t> size
+            where = f"record {self._number}"
+            if self._grouped:
+                self._lost = True
+                where += ", with which others are in one pickle (group=1: each has its own)"
+            else:
+                self._number += 1
+            raise type(error)(f"{where}: {error}") from error.__cause__
         if not self._grouped:
             self._number += 1
             return found

@@ -353,7 +353,14 @@ cdef class RowSerializer(Serializer):
             Py_DECREF(out)
         if self._record is None or named != NULL:
             return found
-        return [self._shaped(values) for values in <list> found]
+        shaped = []
+        try:
+            for values in <list> found:
+                shaped.append(self._shaped(values))
+        except Exception as error:
+            error.add_note(f"This was raised by record {len(shaped):,} of a block.")
+            raise
+        return shaped
 
     def iter(self, buf):
         """Decode a block record by record.
@@ -443,12 +450,15 @@ cdef class RowIterator:
         memcpy(&size, p, PREFIX)
         if size > left - PREFIX:
             raise BlockCorrupt(f"record {self._number}: its length is {size:,} bytes, and {left - PREFIX:,} are left")
-        try:
-            record = self._serializer.decode_record(p + PREFIX, size)
-        except BlockError as error:
-            raise type(error)(f"record {self._number}: {error}") from None
-        except StopIteration as error:      # a loop would take it for the end
-            raise RuntimeError(f"record {self._number}: code of a record raised StopIteration: {error}") from error
-        self._at += PREFIX + <Py_ssize_t> size
+        number = self._number
+        self._at += PREFIX + <Py_ssize_t> size          # now: the next call goes on behind a record that is refused
         self._number += 1
-        return record
+        try:
+            return self._serializer.decode_record(p + PREFIX, size)
+        except BlockError as error:
+            raise type(error)(f"record {number}: {error}") from None
+        except StopIteration as error:      # a loop would take it for the end
+            raise RuntimeError(f"record {number}: code of a record raised StopIteration: {error}") from error
+        except Exception as error:
+            error.add_note(f"This was raised by record {number:,} of a block.")
+            raise

@@ -24,6 +24,8 @@ cdef class SpanningReader:
     cdef bytes _tail               # the tail being filled; None: none
     cdef Py_ssize_t _tail_have     # bytes filled in _tail
     cdef object _held              # the argument of feed_bytes (tests)
+    cdef bint decoding             # `collect` raised for one record, and goes on behind it when called again
+    cdef Py_ssize_t records        # records so far, for whoever calls collect
 
     # Sets the next buffer; the previous one must be used up.
     cdef int feed(self, const uint8_t *data, Py_ssize_t length) except -1 nogil
@@ -32,7 +34,8 @@ cdef class SpanningReader:
     cdef bint next(self, const uint8_t **payload, Py_ssize_t *length) except -1 nogil
     # Prefetches the bytes after that payload, which usually are a payload of the same length.  Reads nothing.
     cdef void ask_for_next(self, Py_ssize_t length) noexcept nogil
-    # Appends every record that is complete; the buffer is used up afterwards.  Do not mix with next.
+    # Appends every record that is complete; the buffer is used up afterwards.  Do not mix with next.  If a record is
+    # refused, those before it were appended.
     cdef int collect(self, Serializer serializer, list records) except -1
     # The same without decoding: appends the elements to `out`; returns how many.
     cdef Py_ssize_t collect_elements(self, Writer *out) except -1
@@ -42,5 +45,6 @@ cdef class SpanningReader:
     cdef bint _from_carry(self, const uint8_t **payload, Py_ssize_t *length) except -1 nogil
     cdef bint _begin_tail(self, Serializer serializer) except -1
     cdef bint _fill_tail(self) noexcept
+    cdef void _pass(self, Py_ssize_t good) noexcept nogil
     cdef bint _carry_to(self, Py_ssize_t wanted) except -1 nogil
     cdef void _drop(self) noexcept nogil

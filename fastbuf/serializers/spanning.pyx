@@ -9,7 +9,7 @@ from fastbuf.serializers.columns cimport fb_ask_for
 from fastbuf.serializers.row_encode cimport Writer, writer_reserve
 from fastbuf.serializers.serializer cimport Serializer
 
-from fastbuf.errors import RecordTooLong
+from fastbuf.errors import RecordTooLong, shorter_or_raise
 
 cdef enum:
     PREFIX = 4                # bytes of the length before each payload
@@ -20,8 +20,8 @@ cdef enum:
 
 cdef int _raise_too_long(Py_ssize_t size, Py_ssize_t most) except -1 with gil:
     raise RecordTooLong(
-        f"a record of {size:,} bytes was announced, more than max_record_bytes={most:,}: raise max_record_bytes on "
-        "both sides if such records are meant to be sent"
+        f"a record of {size:,} bytes was announced, more than max_record_bytes={most:,}: if such records are meant to "
+        f"be sent, {shorter_or_raise(size)}"
     )
 
 
@@ -103,8 +103,9 @@ cdef class SpanningReader:
 
     cdef int collect(self, Serializer serializer, list records) except -1:
         cdef const uint8_t *payload
-        cdef Py_ssize_t n
+        cdef Py_ssize_t n, before
         cdef bytes tail
+        self.decoding = False
         while True:
             if self._tail is not None:
                 if not self._fill_tail():
@@ -113,12 +114,21 @@ cdef class SpanningReader:
                 self._tail = None
                 n = self._have - PREFIX
                 self._have = 0
+                self.decoding = True
                 records.append(serializer.decode_with_tail(self._carry + PREFIX, n, tail))
+                self.decoding = False
                 continue
             if self._handed:
                 self._drop()
             if self._have == 0:
-                n = serializer.decode_elements(self._data, self._left, self.max_record_bytes, records)
+                before = len(records)
+                self.decoding = True
+                try:
+                    n = serializer.decode_elements(self._data, self._left, self.max_record_bytes, records)
+                except BaseException:
+                    self._pass(len(records) - before)
+                    raise
+                self.decoding = False
                 self._data += n
                 self._left -= n
             if self._left == 0:
@@ -128,7 +138,18 @@ cdef class SpanningReader:
                 continue
             if not self._from_carry(&payload, &n):
                 return 0
+            self.decoding = True
             records.append(serializer.decode_record(payload, n))
+            self.decoding = False
+
+    cdef void _pass(self, Py_ssize_t good) noexcept nogil:
+        # Leaves behind `good` elements of the buffer, and the one after them, which was refused.
+        cdef uint32_t size
+        while good >= 0 and self._left >= PREFIX:
+            memcpy(&size, self._data, PREFIX)
+            self._data += min(PREFIX + <Py_ssize_t> size, self._left)
+            self._left -= min(PREFIX + <Py_ssize_t> size, self._left)
+            good -= 1
 
     cdef Py_ssize_t collect_elements(self, Writer *out) except -1:
         cdef const uint8_t *payload

@@ -302,7 +302,7 @@ class MemfdTransport:
             if answer == IS_THERE:
                 raise SequenceError(
                     f"{where} refused the channel: channel {hello.channel} is connected already, or its gate has all "
-                    "its channels"
+                    "its channels; give each producer a number of its own, as channel="
                 )
             if answer == ENDED:
                 raise Refused(f"{where} refused the channel: its gate has ended")

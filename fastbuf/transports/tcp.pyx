@@ -142,7 +142,7 @@ cdef class TcpTransport:
         if self._crosses(sock, applicant):
             raise hs.Crossed
         with self.lock:
-            k.channel = self._open_channel(gate, applicant.hello)
+            k.channel = self._open_channel(gate, applicant.hello, applicant.peer)
             k.ping_interval_ns = seconds_ns(gate.config.ping_interval_s)
             try:
                 welcome = applicant.welcome()
@@ -179,7 +179,7 @@ cdef class TcpTransport:
         cdef InputGate gate = applicant.gate
         command_init(&k, COMMAND_MESSAGE)
         with self.lock:
-            k.channel = self._open_channel(gate, applicant.hello)
+            k.channel = self._open_channel(gate, applicant.hello, applicant.peer)
             k.ping_interval_ns = seconds_ns(gate.config.ping_interval_s)
             k.gate = gate.core
             k.serial = connection
@@ -196,11 +196,11 @@ cdef class TcpTransport:
                 free(k.message)
                 self._lost_as_it_connected(gate, k.channel, applicant, error)
 
-    cdef InputChannel *_open_channel(self, InputGate gate, hello) except NULL:
+    cdef InputChannel *_open_channel(self, InputGate gate, hello, str peer) except NULL:
         cdef InputChannel *channel
         if self.closed or gate.closed:
             raise PeerLost("the consumer has ended")
-        channel = gate.open_channel(hello.channel, CHANNEL_WIRE, hello.flush_ns)
+        channel = gate.open_channel(hello.channel, CHANNEL_WIRE, hello.flush_ns, peer)
         gate.core.driver = &self.io.loop.driver
         return channel
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fastbuf.errors import RecordTooLong
+from fastbuf.errors import RecordTooLong, shorter_or_raise
 from fastbuf.serializers.block import FLAG_CRC, HEADER_BYTES, KIND_COLUMNAR, check_block, count_mismatch, encode_header
 from fastbuf_spark.codec import BatchCodec, RecordCodec
 from fastbuf_spark.spec import ExchangeSpec
@@ -131,7 +131,7 @@ class Staging:
         if length > self._max_record_bytes:
             raise RecordTooLong(
                 f"a record of {length} bytes is longer than max_record_bytes ({self._max_record_bytes}): "
-                "raise spark.fastbuf.maxRecordBytes"
+                + shorter_or_raise(length, "spark.fastbuf.maxRecordBytes", "")
             )
         buffer = np.empty(HEADER_BYTES + length, np.uint8)
         written = self._scatter.encode_into(partition, buffer, HEADER_BYTES)

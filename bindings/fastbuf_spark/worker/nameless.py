@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 
+from fastbuf.checks import spill_directory
 from fastbuf.errors import ResourceError
 
 
@@ -74,4 +75,4 @@ def _local_directory() -> str:
     for directory in os.environ.get("SPARK_LOCAL_DIRS", "").split(","):
         if directory and os.path.isdir(directory):
             return directory
-    return tempfile.gettempdir()
+    return spill_directory(None, "spark.fastbuf.spillDirectory")

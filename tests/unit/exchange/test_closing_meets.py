@@ -119,6 +119,7 @@ def test_a_records_own_code_neither_closes_nor_reads_its_gate(
         monkeypatch.setattr(Hook, "now", getattr(gate, what))
         writer.emit_many([Hook(number) for number in range(4)])
         writer.flush()
+        assert len(gate.poll()) == 2
         with pytest.raises(BlockCorrupt, match="RuntimeError: gate 1 is decoding a record in this thread"):
             gate.poll()
         assert not gate.closed

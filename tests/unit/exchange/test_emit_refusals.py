@@ -290,6 +290,8 @@ def test_an_interrupted_record_is_counted_and_goes_once(write: Any) -> None:
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGALRM, interrupt)
+    over = threading.Event()
+    threading.Thread(target=over.wait).start()  # the only thread would be told that nobody can ever read
     try:
         with exchange(fb.PickledSerializer()) as (writer, (gate,)):
             signal.setitimer(signal.ITIMER_REAL, 0.1)  # nobody reads: by then it waits
@@ -305,6 +307,7 @@ def test_an_interrupted_record_is_counted_and_goes_once(write: Any) -> None:
             assert got == [(k,) for k in range(sent + 1)]
             assert writer.records == sent + 1
     finally:
+        over.set()
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
 

@@ -75,6 +75,7 @@ def test_a_gate_that_could_not_read_on_does_not_read_on(local: bool) -> None:
         for record in (1, _Unreadable(), 3):
             writer.emit(record)
         writer.partition.flush()
+        assert gate.poll(20) == [1]
         with pytest.raises(fb.errors.BlockCorrupt):
             gate.poll(20)
         with pytest.raises(fb.errors.ExchangeAborted, match="failed while reading: BlockCorrupt"):

@@ -91,7 +91,7 @@ def test_a_consumer_that_dies_by_an_exception_is_no_success_for_its_producers(
     """They were told of a cancel: a million records were dropped, and they exited with 0."""
     heard = died_with(ends, error)
     assert isinstance(heard, fb.ExchangeAborted)
-    assert str(heard) == f"{error.__name__}: the model is not there"
+    assert f"{error.__name__}: the model is not there" in str(heard)
 
 
 def test_a_producer_that_dies_by_an_exception_tells_its_consumers_which(ends: Ends) -> None:
