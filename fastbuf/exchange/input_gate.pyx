@@ -64,7 +64,8 @@ cdef void _notify_gate(void *context) noexcept nogil:
 # no_gc_clear: the core uses the memory of ledger and bell until the end of __dealloc__.
 @cython.no_gc_clear
 cdef class InputGate:
-    """InputGate(environment, serializer, channels, gate_id, epoch, secret, config, maximum=None, lazy=False)\n--\n
+    """InputGate(environment, serializer, channels, gate_id, epoch, secret, config, maximum=None, lazy=False, \
+on_error="raise")\n--\n
     Receives the buffers of all producers; made by :meth:`ShuffleEnvironment.create_input_gate`.
 
     Iterate over it, or call :meth:`poll`. It gives out :class:`pyarrow.RecordBatch` for a columnar serializer,
