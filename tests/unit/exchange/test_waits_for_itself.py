@@ -99,6 +99,15 @@ def test_the_only_thread_is_told_before_anybody_has_read() -> None:
                     writer.emit((n,))
             except fb.StallTimeout as error:
                 print(error)
+            writer.abort()
+            writer, (gate,) = env.exchange(rows)
+            writer.emit((1,))
+            writer.flush()
+            print(gate.poll())
+            try:
+                gate.poll()
+            except fb.StallTimeout as error:
+                print(error)
             print(time.monotonic() - began < 20)
             writer.abort()
     """
@@ -106,6 +115,7 @@ def test_the_only_thread_is_told_before_anybody_has_read() -> None:
     assert "waits for ever: the queues of gate" in done.stdout, done.stdout + done.stderr
     assert "there is no other thread that could read" in done.stdout
     assert "read in another thread, or write by try_emit" in done.stdout
+    assert "waits for ever: its writers are in this process" in done.stdout
     assert done.stdout.rstrip().endswith("True")
 
 
