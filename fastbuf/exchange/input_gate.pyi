@@ -88,7 +88,7 @@ class InputGate:
         """What its reader is doing, as in :meth:`RecordWriter.activity`; ``"input"``: it waits for producers."""
 
     def stats(self) -> dict[str, Any]:
-        """records, bytes, buffers, channels, peak_segments, segments, wait_s."""
+        """records, skipped, bytes, buffers, channels, peak_segments, segments, wait_s."""
 
     def gauges(self) -> dict[str, float]:
         """exclusiveBuffersUsage, floatingBuffersUsage, inPoolUsage, inputQueueLength."""

@@ -731,7 +731,9 @@ on_error="raise")\n--\n
         return self.intake.records_in
 
     def stats(self):
-        """Figures so far: records, bytes, buffers, channels, peak_segments, segments (the cap), wait_s."""
+        """Figures so far: records, skipped (left out, see `on_error`), bytes, buffers, channels, peak_segments,
+        segments (the cap), wait_s.
+        """
         cdef ChannelCounters counted
         if self.freed:
             return dict(self.final_stats)
