@@ -23,7 +23,7 @@ CODECS = ("snappy", "zstd", "gzip", "lz4", "brotli", "none")
 ROW_METADATA = "org.apache.spark.sql.parquet.row.metadata"
 VERSION = "org.apache.spark.version"
 _NOT_WRITTEN = ("void", "variant", "time(", "geo")
-_NAMING = ("string", "tinyint", "smallint", "int", "bigint", "boolean", "date", "timestamp", "timestamp_ntz")
+_NAMING = ("string", "tinyint", "smallint", "int", "bigint", "float", "double", "boolean", "date", "timestamp")
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ def _columns(schema: StructType, by: tuple[int, ...], case: bool) -> tuple[int, 
         kind = field.dataType.simpleString()
         if any(each.simpleString().startswith(_NOT_WRITTEN) for each in types_in(field.dataType)):
             raise SchemaError(f"field {field.name!r} has Spark's type {kind}, which write_parquet does not write")
-        if i in by and kind not in _NAMING and not kind.startswith("decimal("):
+        if i in by and kind not in (*_NAMING, "timestamp_ntz") and not kind.startswith("decimal("):
             raise SchemaError(f"partition_by: {field.name!r} has the type {kind}, which names no directory")
     return tuple(i for i in range(len(schema)) if i not in by)
 

@@ -6,22 +6,34 @@ import datetime as dt
 import math
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from decimal import Decimal
+from functools import reduce
+from typing import TYPE_CHECKING, cast
 
-from fastbuf.errors import ConfigError, SchemaError
+from fastbuf.errors import ConfigError, SchemaError, SchemaMismatch
+from fastbuf_spark.worker.lines import of_text
+from fastbuf_spark.worker.zones import instants
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql.types import DataType
 
     from fastbuf_spark.driver.files import File
 
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
-_WHOLE = re.compile(r"[+-]?\d+$")
-_REAL = re.compile(r"[+-]?(\d*\.\d+|NaN|Infinity)$")
-_DATE = re.compile(r"\d{4}-\d{2}-\d{2}$")
-_INSTANT = re.compile(r"\d{4}-\d{1,2}-\d{1,2}[ T]")
-#: Texts that Spark may parse as another type: times, timestamps, numbers with an exponent or a letter, years
-_ODD = re.compile(r"\s|\d{1,2}:\d{2}|\d{4}-\d{1,2}.*[T ]|[+-]?[\d.]+([eE][+-]?\d+)?[dDfF]?\s*$|\d{4}-\d{2}$")
+_DIGITS = r"(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
+_WHOLE = re.compile(r"[+-]?\d+")
+_DECIMAL = re.compile(rf"[+-]?{_DIGITS}")
+_HEX = re.compile(r"[+-]?0[xX]([\da-fA-F]+\.?[\da-fA-F]*|\.[\da-fA-F]+)[pP][+-]?\d+", re.ASCII)
+_REAL = re.compile(rf"[+-]?(NaN|Infinity|{_DIGITS}[dDfF]?)", re.ASCII)
+_BLANK = "".join(map(chr, range(33)))  #: what Java's trim() takes away
+#: A year has a sign if it has more than four digits; one before 0 always has.
+_DAY = r"(?!-0+-)((?:-?\d{4}|[+-]\d{5,10})-\d\d-\d\d)"
+_DATE = re.compile(_DAY, re.ASCII)
+_INSTANT = re.compile(rf"{_DAY} ([01]\d|2[0-3])(:[0-5]\d){{2}}(\.\d{{1,6}})?", re.ASCII)
+_TIME = re.compile(r"([01]\d|2[0-3])(:[0-5]\d){2}(\.\d{1,6})?", re.ASCII)
+_MOST_DIGITS = 38  #: of a decimal
+_DAY_US = 86_400_000_000  #: microseconds of a day
 
 
 def values_of(folders: Sequence[str]) -> tuple[tuple[str, str | None], ...]:
@@ -44,27 +56,17 @@ def values_of(folders: Sequence[str]) -> tuple[tuple[str, str | None], ...]:
     return tuple((unescaped(key), None if value == NO_VALUE else value) for key, _, value in named)
 
 
-def _is_day(text: str) -> bool:
-    if not _DATE.match(text):
-        return False
-    try:
-        return bool(dt.date.fromisoformat(text))
-    except ValueError:  # the 30th of February
-        return False
-
-
-def _is_long(text: str) -> bool:
-    """Whether a text is a whole number of 64 bits."""
-    return bool(_WHOLE.match(text)) and -(1 << 63) <= int(text) < 1 << 63
-
-
 def unescaped(name: str) -> str:
     """Spark's names: ``%XX`` is one character, and so never a byte of UTF-8."""
     return re.sub("%([0-9A-Fa-f]{2})", lambda found: chr(int(found[1], 16)), name)
 
 
 def partition_types(
-    files: Sequence[File], infer: bool, given: dict[str, DataType], case: bool = False
+    files: Sequence[File],
+    infer: bool,
+    given: dict[str, DataType],
+    case: bool = False,
+    instant: DataType | None = None,
 ) -> dict[str, DataType]:
     """Types of the columns given by directories' names, inferred as in Spark.
 
@@ -76,13 +78,15 @@ def partition_types(
         Types that the user has given.
     case
         Whether names that differ in case are different ones.
+    instant
+        The type of texts with a day and a time: Spark's setting ``spark.sql.timestampType``; default: ``timestamp``.
 
     Raises
     ------
     ConfigError
         A given type is of no directory.
     SchemaError
-        Files have different depths, a name comes twice, or only Spark can tell the type of a value.
+        Files have different depths, or a name comes twice.
     """
     from pyspark.sql import types as T
 
@@ -107,31 +111,168 @@ def partition_types(
     made: dict[str, DataType] = {}
     for at, name in enumerate(names):
         values = {value for file in files if (value := file.values[at][1]) is not None}
-        texts = set(map(unescaped, values))  # Spark looks for numbers in what is escaped, for days in what is not
-        if name in given or not infer:
-            made[name] = given.get(name, T.StringType())
-        elif not values:
-            made[name] = T.NullType()
-        elif all(map(_WHOLE.match, values)) and all(-(1 << 31) <= int(value) < 1 << 31 for value in values):
-            made[name] = T.IntegerType()
-        elif all(map(_is_long, values)):
-            made[name] = T.LongType()
-        elif all(_REAL.match(v) or _WHOLE.match(v) for v in values) and all(
-            abs(float(v)) < 2e9 or not math.isfinite(float(v)) for v in values
-        ):
-            made[name] = T.DoubleType()
-        elif all(map(_is_day, texts)):
-            made[name] = T.DateType()
-        else:
-            odd = min(
-                (v for v in texts if _ODD.match(v) and not _DATE.match(v)), key=lambda v: (_is_long(v), v), default=None
-            )
-            plain = next((v for v in texts if not (_ODD.match(v) or _DATE.match(v) or _WHOLE.match(v))), None)
-            if odd is not None and plain is None:
-                kind = "timestamp" if _INSTANT.match(odd) else "decimal(38,0)" if _WHOLE.match(odd) else "string"
-                raise SchemaError(
-                    f"the directories of {name} have the value {odd!r}, whose type only Spark can infer: give the type "
-                    f"(partition_types={{{name!r}: {kind!r}}})"
-                )
-            made[name] = T.StringType()
+        inferred = [_type_of(value, instant or T.TimestampType()) if infer else T.StringType() for value in values]
+        made[name] = given[name] if name in given else reduce(_wider, inferred, cast("DataType", T.NullType()))
     return made
+
+
+def _type_of(value: str, instant: DataType) -> DataType:
+    """The type that Spark infers of one value: it looks for numbers and days in what is escaped."""
+    from pyspark.sql import types as T
+
+    if max(value) > "\uffff":  # no digit for Java, which reads halves of such a character
+        return T.StringType()
+    if _WHOLE.fullmatch(value):
+        number = int(value)
+        if -(1 << 31) <= number < 1 << 31:
+            return T.IntegerType()
+        if -(1 << 63) <= number < 1 << 63:
+            return T.LongType()
+    if _DECIMAL.fullmatch(value) and (digits := _whole_digits(value)):
+        return T.DecimalType(digits, 0)
+    if _real(value) is not None:
+        return T.DoubleType()
+    text = unescaped(value)
+    if (found := _INSTANT.fullmatch(text)) and len(found[4] or "") < 3 and _microseconds(text) is not None:
+        return instant
+    if _DATE.fullmatch(value) and _days(value) is not None:
+        return T.DateType()
+    return T.TimeType(6) if _TIME.fullmatch(text) else T.StringType()
+
+
+def _wider(one: DataType, other: DataType) -> DataType:
+    """The type for values of both: none loses digits."""
+    from pyspark.sql import types as T
+
+    if one == other or isinstance(other, T.NullType):
+        return one
+    if isinstance(one, T.NullType):
+        return other
+    kinds = {type(one), type(other)}
+    if kinds <= {T.IntegerType, T.LongType}:
+        return T.LongType()
+    if kinds <= {T.IntegerType, T.LongType, T.DecimalType}:
+        return T.DecimalType(max(map(_digits, (one, other))), 0)
+    if kinds == {T.IntegerType, T.DoubleType}:
+        return T.DoubleType()
+    if T.DateType in kinds and kinds & {T.TimestampType, T.TimestampNTZType}:
+        return other if isinstance(one, T.DateType) else one
+    return T.StringType()
+
+
+def _digits(kind: DataType) -> int:
+    """Of a decimal that has all numbers of a type."""
+    from pyspark.sql import types as T
+
+    return kind.precision if isinstance(kind, T.DecimalType) else 20 if isinstance(kind, T.LongType) else 10
+
+
+def _whole_digits(value: str) -> int:
+    """How many digits a whole number has, as Java counts them; 0: it is none, or has too many for a decimal."""
+    try:
+        _, digits, exponent = Decimal(value).as_tuple()
+    except ArithmeticError:  # an exponent that no decimal has
+        return 0
+    assert isinstance(exponent, int)
+    number = len(digits) + exponent
+    return number if exponent >= 0 and number <= _MOST_DIGITS else 0
+
+
+def _real(value: str) -> float | None:
+    """What Java's ``Double.parseDouble`` gives; None: it is no number."""
+    value = value.strip(_BLANK)
+    if _REAL.fullmatch(value):
+        return float(value.rstrip("dDfF"))
+    if not _HEX.fullmatch(value.rstrip("dDfF")):
+        return None
+    try:
+        return float.fromhex(value.rstrip("dDfF"))
+    except OverflowError:
+        return -math.inf if value[0] == "-" else math.inf
+
+
+def _days(day: str) -> int | None:
+    """The days from 1970 to this one; None: there is none such, or it is further away than Spark counts."""
+    import numpy as np
+
+    try:
+        number = int(np.datetime64(day, "D").astype(np.int64))
+    except ValueError:  # the 30th of February
+        return None
+    return number if -(1 << 31) <= number < 1 << 31 else None
+
+
+def _microseconds(text: str) -> int | None:
+    """The microseconds from 1970 to this day and time; None: as for days."""
+    day, _, time = text.partition(" ")
+    days = _days(day)
+    if days is None:
+        return None
+    at = dt.datetime.combine(dt.date.min, dt.time.fromisoformat(time or "00:00:00"))
+    number = days * _DAY_US + (at - dt.datetime.min) // dt.timedelta(microseconds=1)
+    return number if -(1 << 63) <= number < 1 << 63 else None
+
+
+def value_of(value: str, kind: pa.DataType, name: str) -> pa.Scalar:
+    """The value in a directory's name, as Spark converts it to a type; instants are in the zone of their type.
+
+    Raises
+    ------
+    SchemaError
+        It is none of this type, or in a year that Python does not have.
+    """
+    import pyarrow as pa
+
+    try:
+        made = _value(value, kind, name)
+    except (SchemaMismatch, pa.ArrowInvalid, OverflowError) as error:
+        raise SchemaError(
+            f"a directory of {name} has the value {value!r}, which is no {kind}: give another type (partition_types=)"
+        ) from error
+    try:
+        made.as_py()
+    except (OverflowError, ValueError) as error:
+        raise SchemaError(
+            f"a directory of {name} has the value {value!r}, a {kind} that Python does not have ({error}): read it as "
+            f"a string (partition_types={{{name!r}: 'string'}})"
+        ) from error
+    return made
+
+
+def _value(value: str, kind: pa.DataType, name: str) -> pa.Scalar:
+    import pyarrow as pa
+
+    text = unescaped(value)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return pa.scalar(text, kind)
+    if pa.types.is_integer(kind) and _WHOLE.fullmatch(value):
+        return pa.scalar(int(value), kind)
+    if pa.types.is_floating(kind) and (number := _real(value)) is not None:
+        return pa.scalar(number, kind)
+    if pa.types.is_decimal(kind) and _DECIMAL.fullmatch(value):
+        return pa.scalar(Decimal(value), kind)
+    if pa.types.is_time(kind) and _TIME.fullmatch(text):
+        return pa.scalar(dt.time.fromisoformat(text), pa.time64("us")).cast(kind)
+    if pa.types.is_date(kind) and _DATE.fullmatch(value) and (days := _days(value)) is not None:
+        return pa.scalar(days, pa.int32()).cast(kind)
+    if pa.types.is_timestamp(kind) and (_INSTANT.fullmatch(text) or _DATE.fullmatch(text)):
+        at = _microseconds(text)
+        if at is not None:
+            return _instant(at, kind)
+    return of_text(pa.array([text]), kind, getattr(kind, "tz", None) or "UTC", name)[0]
+
+
+def _instant(local: int, kind: pa.DataType) -> pa.Scalar:
+    """The instant of a time in the zone of its type; Java moves one that summer time skips on by as much."""
+    import pyarrow as pa
+
+    def found(number: int) -> pa.Array:
+        times = pa.array([number], pa.int64()).cast(pa.timestamp("us"))
+        return times if kind.tz is None else instants(times, kind.tz)
+
+    try:
+        return found(local).cast(kind)[0]
+    except pa.ArrowInvalid:
+        # A day before it is in no such hour, and there the clocks are not changed yet
+        before = found(local - _DAY_US).cast(pa.int64())[0].as_py()
+        return pa.scalar(before + _DAY_US, pa.int64()).cast(kind)

@@ -115,8 +115,12 @@ def parquet_source(
 
 
 def _types_of_directories(spark: Any, files: list[listing.File], given: dict[str, DataType]) -> dict[str, DataType]:
+    from pyspark.sql.types import TimestampNTZType, TimestampType
+
     infer = is_true(spark, "spark.sql.sources.partitionColumnTypeInference.enabled", "true")
-    return partition_types(files, infer, given, is_true(spark, "spark.sql.caseSensitive", "false"))
+    case = is_true(spark, "spark.sql.caseSensitive", "false")
+    ntz = str(spark.conf.get("spark.sql.timestampType", "TIMESTAMP_LTZ")).upper() == "TIMESTAMP_NTZ"
+    return partition_types(files, infer, given, case, TimestampNTZType() if ntz else TimestampType())
 
 
 def _with_directories(schema: StructType, types: dict[str, DataType], case: bool) -> StructType:

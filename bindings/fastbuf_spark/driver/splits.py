@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from fastbuf.errors import SchemaError, SchemaMismatch
-from fastbuf_spark.driver.directory_names import unescaped
+from fastbuf_spark.driver.directory_names import value_of
 from fastbuf_spark.driver.files import File
-from fastbuf_spark.worker.lines import of_text, with_path
+from fastbuf_spark.worker.lines import with_path
 from fastbuf_spark.worker.reading import Piece, check_calendar, check_variants
 
 if TYPE_CHECKING:
@@ -33,24 +32,9 @@ def fragments(system: Any, files: Sequence[File], layout: Any, types: dict[str, 
             if value is None:
                 known = known & pc.field(name).is_null()
             else:
-                known = known & (pc.field(name) == _of_text(unescaped(value), types[name], name))
+                known = known & (pc.field(name) == value_of(value, types[name], name))
         made.append((file, layout.make_fragment(file.path, system, partition_expression=known)))
     return made
-
-
-def _of_text(value: str, kind: pa.DataType, name: str) -> pa.Scalar:
-    """A directory's value, converted as Arrow does; instants without a zone are in that of their type."""
-    import pyarrow as pa
-
-    if pa.types.is_floating(kind) and value[:1] in "+-" and value[1:] in ("NaN", "Infinity"):
-        return pa.scalar(float(value), kind)  # here Spark takes a sign before NaN, and in lines of values it does not
-    try:
-        text = pa.array([value])
-        return (text if pa.types.is_string(kind) else of_text(text, kind, getattr(kind, "tz", None) or "UTC", name))[0]
-    except SchemaMismatch as error:
-        raise SchemaError(
-            f"a directory of {name} has the value {value!r}, which is no {kind}: give another type (partition_types=)"
-        ) from error
 
 
 def pieces(found: Sequence[tuple[File | None, Any]], schema: pa.Schema, needed: set[str], filter: Any) -> list[Piece]:

@@ -85,7 +85,9 @@ class Write:
             yield "", made
             return
         keys = [batch.column(at) for _, at in self.by]
-        found, bound = codes(keys, batch.num_rows)
+        # The two zeros are equal, and name two directories
+        signs = [_is_minus_zero(key) for key in keys if pa.types.is_floating(key.type)]
+        found, bound = codes([*keys, *signs], batch.num_rows)
         order = sorting(found, bound)
         if order is None:
             order = np.arange(batch.num_rows)
@@ -100,12 +102,22 @@ def folder_of(values: Iterable[tuple[str, Any]]) -> str:
     return "".join(f"{_escaped(name)}={_text(value)}/" for name, value in values)
 
 
+def _is_minus_zero(column: pa.Array) -> pa.Array:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    whole = column.view(pa.int32() if column.type == pa.float32() else pa.int64())
+    return pc.equal(whole, -1 << (whole.type.bit_width - 1))
+
+
 def _value(scalar: pa.Scalar) -> Any:
-    """A value in Python; days and times of years that Python does not have are NumPy's."""
+    """A value in Python; days and times of years that Python does not have are NumPy's, and so are floats."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    if scalar.is_valid and pa.types.is_floating(scalar.type):
+        return scalar.type.to_pandas_dtype()(scalar.as_py())
     try:
         return scalar.as_py()
     except OverflowError:
@@ -128,7 +140,20 @@ def _text(value: Any) -> str:
         return _escaped(text.rstrip("0") if value.microsecond else text)
     if isinstance(value, Decimal):
         return format(value, "f")  # without an exponent, as Spark
+    if type(value).__name__ in ("float32", "float64"):
+        return _java_text(value)
     return _escaped(str(value))
+
+
+def _java_text(value: Any) -> str:
+    """A float of NumPy as Java writes it, by the fewest digits: a few have more there, before Java 19."""
+    import numpy as np
+
+    if not np.isfinite(value):
+        return "NaN" if np.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return np.format_float_positional(value, trim="0")
+    return np.format_float_scientific(value, trim="0", exp_digits=1).replace("e+", "E").replace("e", "E")
 
 
 def _escaped(text: str) -> str:

@@ -40,13 +40,6 @@ def read(folder: Path, kind: pa.DataType) -> list[object]:
     return list(pa.concat_tables(tables)["t"].to_pylist())
 
 
-def test_whole_numbers_that_are_too_long_are_named() -> None:
-    """Not another value, and with the type that Spark finds for all of them."""
-    files = [File("x", 1, 0, (("p", value),)) for value in ("-1", "0", "1" * 38)]
-    with pytest.raises(SchemaError, match=r"value '1{38}', .*partition_types=\{'p': 'decimal\(38,0\)'\}"):
-        partition_types(files, True, {})
-
-
 def test_instants_come_back_by_the_type_that_is_given(tmp_path: Path) -> None:
     """In the session's zone, in which they were written; a refusal names this type, and the value that is none."""
     at = dt.datetime(2020, 1, 1, 10, 0, 0, 500)
@@ -57,7 +50,5 @@ def test_instants_come_back_by_the_type_that_is_given(tmp_path: Path) -> None:
     (zoned,) = read(tmp_path, pa.timestamp("us", "America/New_York"))
     assert isinstance(zoned, dt.datetime)
     assert zoned.astimezone(dt.UTC).replace(tzinfo=None) == at + dt.timedelta(hours=5)
-    with pytest.raises(SchemaError, match=r"partition_types=\{'t': 'timestamp'\}"):
-        partition_types([File("x", 1, 0, (("t", "2020-01-01 10:00:00"),))], True, {})
     with pytest.raises(SchemaError, match=r"has the value '2020-01-01 10:00:00\.0005', which is no int64"):
         read(tmp_path, pa.int64())
