@@ -121,3 +121,16 @@ def test_years_that_python_does_not_have(spark: Any, tmp_path: Path) -> None:
 def test_values_together(spark: Any, tmp_path: Path) -> None:
     """The type for any two kinds, in both orders, and for more."""
     both(spark, tmp_path, [*map(list, itertools.permutations(KINDS, 2)), *MANY])
+
+
+def test_values_of_lines(spark: Any, tmp_path: Path) -> None:
+    """Of files of lines too."""
+    values = ["2020-01-01 10:00:00", "1e3", "NaN", "10:00:00", "a b", "2020-01-01", NO_VALUE]
+    folder = tmp_path / folder_of((f"c{i}", value) for i, value in enumerate(values))
+    folder.mkdir(parents=True)
+    for name, text in (("json", '{"n": 1}\n'), ("csv", "1\n")):
+        (folder / f"a.{name}").write_text(text)
+        own = getattr(spark.read.schema("n long"), name)(str(tmp_path))
+        ours = getattr(fbs, f"read_{name}")(spark, str(tmp_path), "n long")
+        assert shown(ours.to_df()) == shown(own)
+        (folder / f"a.{name}").unlink()
