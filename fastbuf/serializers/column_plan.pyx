@@ -49,10 +49,17 @@ cdef dict _FORMATS = {
     b"+s": (FB_STRUCT, 0, FB_HASH_NESTED),
     b"+m": (FB_LIST32, 0, FB_HASH_NONE),
 }
-# Arrow types that are not supported, with their common names.
-cdef dict _REFUSED = {b"vu": "string_view", b"vz": "binary_view", b"+vl": "list_view", b"+vL": "large_list_view",
-                      b"+r": "run_end_encoded", b"+us": "sparse_union", b"+ud": "dense_union",
-                      b"tiM": "month_interval", b"tiD": "day_time_interval", b"tin": "month_day_nano_interval"}
+# Arrow types that are not supported, with their common names, and what to do.
+cdef dict _REFUSED = {
+    b"+vl": ("list_view", "make lists of its values (pyarrow.array(column.to_pylist()))"),
+    b"+vL": ("large_list_view", "make lists of its values (pyarrow.array(column.to_pylist()))"),
+    b"+r": ("run_end_encoded", "decode it, as by pyarrow.compute.run_end_decode"),
+    b"+us": ("sparse_union", "make a column of each of its types, or leave it out"),
+    b"+ud": ("dense_union", "make a column of each of its types, or leave it out"),
+    b"tiM": ("month_interval", "make numbers of it, or leave it out"),
+    b"tiD": ("day_time_interval", "make numbers of it, or leave it out"),
+    b"tin": ("month_day_nano_interval", "make numbers of it, or leave it out"),
+}
 
 
 cdef const ArrowSchema *schema_of(object capsule) except NULL:
@@ -161,7 +168,8 @@ cdef class ColumnPlan:
             if self.nodes[child].bits == 0 and not (kind == FB_FSL and width == 0):
                 inside = {b"n": "nulls", b"+s": "structs without fields"}.get(self.formats[child], "values")
                 raise SchemaError(
-                    f"column {path!r} is a list of {inside} that take no bytes: such lists are not supported")
+                    f"column {path!r} is a list of {inside} that take no bytes: such lists are not supported; cast "
+                    "what is in it to another type, as int8")
             if kind == FB_FSL:
                 bits += width * self.nodes[child].bits
                 dynamic = dynamic or self.nodes[child].dynamic
@@ -186,13 +194,13 @@ cdef class ColumnPlan:
         cdef bytes fmt = <bytes> s.format
         cdef int64_t wanted
         found = _FORMATS.get(fmt)
-        name = _REFUSED.get(fmt[:3] if fmt.startswith(b"+u") else fmt)
+        refused = _REFUSED.get(fmt[:3] if fmt.startswith(b"+u") else fmt)
         parameters = fmt.partition(b":")[2]
         if found is not None:
             t.kind, t.width, t.hash = found
             t.text = fmt == b"u" or fmt == b"U"
-        elif name is not None:
-            raise SchemaError(f"column {path!r} has the type {name}, which is not supported: cast it to a plain type")
+        elif refused is not None:
+            raise SchemaError(f"column {path!r} has the type {refused[0]}, which is not supported: {refused[1]}")
         elif fmt.startswith((b"tss:", b"tsm:", b"tsu:", b"tsn:")):
             t.kind, t.width = FB_FIXED, 8
             # Spark's timestamps are in microseconds: other units would have other hashes.

@@ -37,7 +37,8 @@ def _plain_field(field: Any) -> Any:
     return field.with_type(plain_type(field.type))
 
 
-def _plain_column(kind: Any) -> Any:
+def plain_column(kind: Any) -> Any:
+    """The pyarrow type that a column of a type is encoded as."""
     import pyarrow as pa
 
     return plain_type(kind.value_type if pa.types.is_dictionary(kind) else kind)
@@ -54,11 +55,11 @@ def plain_schema(schema: Any) -> Any:
     import pyarrow as pa
 
     for field in schema:
-        if _has_dictionary(field.type.value_type if pa.types.is_dictionary(field.type) else field.type):
+        if has_dictionary(field.type.value_type if pa.types.is_dictionary(field.type) else field.type):
             raise SchemaError(
                 f"column {field.name!r} has a dictionary within {field.type}: only whole columns can be, cast it"
             )
-    return pa.schema([field.with_type(_plain_column(field.type)) for field in schema])
+    return pa.schema([field.with_type(plain_column(field.type)) for field in schema])
 
 
 def unordered(schema: Any) -> Any:
@@ -73,7 +74,7 @@ def unordered(schema: Any) -> Any:
 
 
 def decoded(column: Any, wanted: Any) -> Any:
-    """An array as the type `wanted`, which has the same values."""
+    """An array as the type `wanted`, which is encoded as it is, and has the same values."""
     import pyarrow as pa
 
     if not pa.types.is_dictionary(column.type):
@@ -82,10 +83,11 @@ def decoded(column: Any, wanted: Any) -> Any:
     return column.dictionary.cast(wanted).take(column.indices)
 
 
-def _has_dictionary(kind: Any) -> bool:
+def has_dictionary(kind: Any) -> bool:
+    """Whether a type is a dictionary, or has one in it."""
     import pyarrow as pa
 
-    return pa.types.is_dictionary(kind) or any(_has_dictionary(kind.field(i).type) for i in range(kind.num_fields))
+    return pa.types.is_dictionary(kind) or any(has_dictionary(kind.field(i).type) for i in range(kind.num_fields))
 
 
 def to_wire(batch: Any, schema: Any) -> Any:
@@ -111,7 +113,7 @@ def to_wire(batch: Any, schema: Any) -> Any:
         raise SchemaMismatch(f"the schema has the columns {schema.names}, the batch {batch.schema.names}")
     wire, columns = plain_schema(schema), []
     for column, field, plain in zip(batch.columns, schema, wire, strict=True):
-        if _plain_column(column.type) != plain.type:
+        if plain_column(column.type) != plain.type:
             raise SchemaMismatch(
                 f"column {field.name!r} is {field.type} in the schema and {column.type} in the batch: cast the batch "
                 "to the schema"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fastbuf.errors import SchemaMismatch
-from fastbuf.serializers.column_wire import decoded
+from fastbuf.serializers.column_wire import decoded, has_dictionary, plain_column
 
 
 def is_stream(data: Any) -> bool:
@@ -27,19 +27,50 @@ def table_of(data: Any, schema: Any = None) -> Any:
     """
     import pyarrow
 
+    _check_objects(data)
     try:
         table = data if isinstance(data, pyarrow.Table) else pyarrow.RecordBatchReader.from_stream(data).read_all()
-    except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError) as error:
-        raise SchemaMismatch(f"{type(data).__name__} cannot be read as a table: {error}") from error
+    except (pyarrow.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise SchemaMismatch(_why_not(data, error)) from error
     if schema is None or table.schema.names != schema.names:
         table = table.drop_columns(_index_columns(table.schema, schema))
     if schema is None or table.schema.names != schema.names:
         return table
     for at, (own, wanted) in enumerate(zip(table.schema, schema, strict=True)):
-        if own.type != wanted.type and values_of(own.type) == values_of(wanted.type):
-            chunks = [decoded(chunk, wanted.type) for chunk in table.column(at).chunks]
-            table = table.set_column(at, wanted, pyarrow.chunked_array(chunks, wanted.type))
+        wire = plain_column(wanted.type)  # what both are encoded as
+        nested = has_dictionary(own.type) and not pyarrow.types.is_dictionary(own.type)
+        if own.type not in (wanted.type, wire) and values_of(own.type) == values_of(wire) and not nested:
+            chunks = [decoded(chunk, wire) for chunk in table.column(at).chunks]
+            table = table.set_column(at, wanted.with_type(wire), pyarrow.chunked_array(chunks, wire))
     return table
+
+
+def _check_objects(data: Any) -> None:
+    """SchemaMismatch for objects of polars, which gives their addresses as bytes."""
+    if not type(data).__module__.startswith("polars."):
+        return
+    for column in getattr(data, "iter_columns", list)():
+        if str(column.dtype) == "Object":
+            raise SchemaMismatch(_refused(column.name, column.dtype, "polars gives the addresses of its objects"))
+
+
+def _why_not(data: Any, error: Exception) -> str:
+    """Why a frame is no table, by its first column that is none."""
+    import pyarrow
+
+    for name in getattr(data, "columns", ()):
+        try:
+            pyarrow.RecordBatchReader.from_stream(data[[name]]).read_all()
+        except Exception as its:
+            return _refused(name, data[name].dtype, ", ".join(map(str, its.args)))
+    return f"{type(data).__name__} cannot be read as a table: {error}"
+
+
+def _refused(name: Any, dtype: Any, why: str) -> str:
+    return (
+        f"column {name!r} has the dtype {dtype}, which cannot be read as one Arrow type ({why}): cast it to another, "
+        "or leave it out"
+    )
 
 
 def _index_columns(own: Any, schema: Any) -> list[str]:
@@ -76,6 +107,10 @@ def values_of(of_type: Any) -> Any:
         return pyarrow.binary()
     if types.is_list(of_type) or types.is_large_list(of_type):
         return pyarrow.list_(values_of(of_type.value_type))
+    if types.is_fixed_size_list(of_type):
+        return pyarrow.list_(values_of(of_type.value_type), of_type.list_size)
+    if types.is_map(of_type):
+        return pyarrow.map_(values_of(of_type.key_type), values_of(of_type.item_type))
     if types.is_struct(of_type):
         return pyarrow.struct([(field.name, values_of(field.type)) for field in of_type])
     return of_type

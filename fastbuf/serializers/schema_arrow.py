@@ -68,7 +68,10 @@ def type_from_arrow(kind: Any, path: str) -> DataType:
     elif is_.is_dictionary(kind):
         index = Field("index", type_from_arrow(kind.index_type, path))
         return DataType("dictionary", children=(index, Field("value", type_from_arrow(kind.value_type, path))))
-    raise SchemaError(f"field {path!r} has the Arrow type {kind}, which fastbuf does not support")
+    other = f"decimal128({kind.precision}, {kind.scale})" if is_.is_decimal(kind) else "another"
+    raise SchemaError(
+        f"field {path!r} has the Arrow type {kind}, which fastbuf does not support: cast it to {other}, or leave it out"
+    )
 
 
 def field_to_arrow(field: Field) -> Any:

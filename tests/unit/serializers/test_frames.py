@@ -121,7 +121,7 @@ def test_the_same_values_in_another_layout_are_carried() -> None:
         (pl.DataFrame({"id": [1], "name": ["a"]}), r"columns \['id', 'name', 'x'\], the batch \['id', 'name'\]"),
         (pl.DataFrame({"id": [None], "name": ["a"], "x": [1.0]}, schema_overrides={"id": pl.Int64}), "'id' has nulls"),
         (Stream(pa.chunked_array([[1, 2]])), "Stream cannot be read as a table"),
-        (pd.DataFrame({"id": [1, "a"]}), "DataFrame cannot be read as a table: .*with type str"),
+        (pd.DataFrame({"id": [1, "a"]}), "column .id. has the dtype object, .*with type str"),
     ],
 )
 def test_frames_with_other_columns_are_refused(frame: Any, words: str) -> None:
