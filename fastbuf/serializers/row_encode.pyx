@@ -55,8 +55,16 @@ cdef str _shown(object value):
     return f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__name__})"
 
 
+cdef bint _is_missing(object value):
+    # NaT of pandas is a datetime too
+    return type(value).__name__ == "NAType" or (
+        type(value).__name__ in ("NaTType", "datetime64", "timedelta64") and str(value) == "NaT")
+
+
 cdef int _refuse(Node *f, PyObject *value, object reason) except -1:
     shown = _shown(<object> value)
+    if _is_missing(<object> value):
+        reason = "it is no value: give None, and a field that may be null, as 'int64?'"
     if not <object> f.path:
         raise RecordError(f"{shown}: {reason}")
     raise RecordError(f"field {<object> f.path!r} ({<object> f.type}) cannot hold {shown}: {reason}")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import array
 import dataclasses
 import datetime as dt
+import numbers
 import types
 import typing
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 from fastbuf.errors import SchemaError
@@ -26,6 +29,20 @@ _PLAIN = {
     dt.timedelta: "duration[us]",
     type(None): "null",
 }
+#: Classes whose values a type holds, with one such type
+_LIKE: tuple[tuple[type, str], ...] = (
+    (Decimal, "decimal128(10,2)"),
+    (dt.datetime, _PLAIN[dt.datetime]),
+    *((base, text) for base, text in _PLAIN.items() if base not in (bool, dt.datetime, type(None))),
+    (numbers.Integral, "int64"),
+    (numbers.Real, "float64"),
+    (memoryview, "binary"),
+    (array.array, "list<float64>"),
+    (dict, "map<string, int64>"),
+    (list, "list<int64>"),
+    (tuple, "list<int64>"),
+)
+_NUMPYS = {"bool": "bool", "ndarray": "list<float64>"}
 
 
 def fields_from_class(cls: Any) -> list[Field]:
@@ -95,10 +112,23 @@ def _type(hint: Any, path: str, outer: tuple[Any, ...]) -> tuple[DataType, bool]
         hints = typing.get_type_hints(hint, include_extras=True)
         inner = (_field(name, hints[name], f"{path}.{name}", (*outer, hint)) for name in names)
         return DataType("struct", children=tuple(inner)), False
-    shown = getattr(hint, "__name__", hint) if isinstance(hint, type) else hint
+    shown = hint.__name__ if isinstance(hint, type) and origin is None else hint
     raise SchemaError(
-        f"field {path!r} is annotated as {shown}, which does not determine a type: use Annotated[{shown}, "
-        "'int8'] or the like"
+        f"field {path!r} is annotated as {shown}, which does not determine a type: {_advice(hint, shown)}"
+    )
+
+
+def _advice(hint: Any, shown: Any) -> str:
+    """What to write instead of an annotation: a type that holds such values, if there is one."""
+    kind = typing.get_origin(hint) or hint
+    text: str | None = "int8"  # Any, object, a literal: only the user knows
+    if isinstance(kind, type) and kind is not object:
+        text = next((text for base, text in _LIKE if issubclass(kind, base)), _NUMPYS.get(kind.__name__))
+    if text is not None:
+        return f"use Annotated[{shown}, {text!r}] or the like"
+    return (
+        "fields hold no such values: annotate it as what you put there instead, as str or "
+        "Annotated[bytes, 'fixed_size_binary(16)']; or send the records as they are, by a PickledSerializer"
     )
 
 

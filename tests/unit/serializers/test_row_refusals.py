@@ -6,6 +6,7 @@ import dataclasses
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pytest
 
 import fastbuf as fb
@@ -94,6 +95,22 @@ def test_nanoseconds_of_pandas_are_refused(kind: str) -> None:
     assert rows.loads(rows.dumps([(made(5000),)])) == [(made(5000),)]
     with pytest.raises(RecordError, match=r"record 1: field 't' .* it has nanoseconds"):
         rows.dumps([(made(5000),), (made(5001),)])
+
+
+@pytest.mark.parametrize(
+    "kind", ["timestamp[us]", "timestamp[ns]?", "date32", "duration[us]", "int64?", "string", "float64"]
+)
+def test_what_is_no_value_is_told(kind: str) -> None:
+    """NaT is a datetime for Python, and NA anything: neither has nanoseconds, and None is what to give."""
+    pd = pytest.importorskip("pandas", reason="NaT and NA are pandas'")
+    rows = RowSerializer(Schema.of(t=kind))
+    for value in (pd.NaT, pd.NA, np.datetime64("NaT"), np.timedelta64("NaT", "us")):
+        with pytest.raises(
+            RecordError, match=r"record 0: field 't' .*: it is no value: give None, and a field that may"
+        ):
+            rows.dumps([(value,)])
+    nullable = RowSerializer(Schema.of(t=kind.rstrip("?") + "?"))
+    assert nullable.loads(nullable.dumps([(None,)])) == [(None,)]
 
 
 def test_a_subclass_that_was_not_made() -> None:

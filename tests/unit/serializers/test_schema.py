@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import array
 import collections
 import dataclasses
 import datetime as dt
+import enum
+import ipaddress
+import pathlib
 import pickle
 import re
 import subprocess
 import sys
 import typing
+import uuid
+from collections import deque
 from decimal import Decimal
+from fractions import Fraction
 from typing import Annotated, Any
 
 import numpy as np
@@ -19,7 +26,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from row_strategies import plain_types, schemas
 
-from fastbuf.errors import SchemaError
+from fastbuf.errors import RecordError, SchemaError
 from fastbuf.serializers import DataType, Field, RowSerializer, Schema
 from fastbuf.serializers.schema_types import parse_type
 
@@ -284,3 +291,54 @@ class TestClasses:
 class Node:
     value: int
     next: Node | None
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+class Word(enum.StrEnum):
+    YES = "yes"
+
+
+VALUES: list[Any] = [uuid.UUID(int=5), Decimal("1.50"), pathlib.Path("a"), Colour.RED, Level.LOW, Word.YES, 1j]
+VALUES += [Fraction(1, 2), {1}, frozenset([1]), deque([1]), array.array("d", [1.0]), memoryview(b"a"), object()]
+VALUES += [np.int8(1), np.uint64(1), np.float32(1.5), np.bool_(True), np.str_("a"), np.array([1.0]), [1], (1,)]
+VALUES += [{"a": 1}, ipaddress.ip_address("1.1.1.1"), np.datetime64("2020-01-01")]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
+def test_the_type_that_is_advised_holds_such_values(value: Any) -> None:
+    """Or the advice is to annotate something else: then no type holds them."""
+    record = dataclasses.make_dataclass("Record", [("v", type(value))])
+    try:
+        rows = RowSerializer(Schema.from_class(record))
+    except SchemaError as error:
+        said = str(error)
+        assert "field 'v' is annotated as " in said
+        advised = re.search(r"Annotated\[(\w+), '([^']+)'\]", said)
+        assert advised is not None
+        if type(value) is object:
+            value = 5
+        if advised[1] == type(value).__name__ or value == 5:
+            record = dataclasses.make_dataclass("Record", [("v", Annotated[type(value), advised[2]])])
+            rows = RowSerializer(Schema.from_class(record))
+        else:
+            assert "annotate it as what you put there instead" in said
+            for text in ("int64", "float64", "string", "binary", "bool", "timestamp[us]", "list<int64>", "date32"):
+                with pytest.raises(RecordError):
+                    RowSerializer(Schema.of(v=text)).dumps([(value,)])
+            return
+    assert len(rows.loads(rows.dumps([(value,)]))) == 1
+
+
+@pytest.mark.parametrize("hint", [set[int], frozenset[str], deque[int], int | str], ids=str)
+def test_annotations_with_arguments(hint: Any) -> None:
+    """Of classes that no type holds."""
+    record = dataclasses.make_dataclass("Record", [("v", hint)])
+    with pytest.raises(SchemaError, match=r"annotate it as what you put there instead|must have one type"):
+        Schema.from_class(record)
