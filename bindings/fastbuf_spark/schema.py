@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import json
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import SchemaError, SchemaMismatch
 from fastbuf.serializers.schema import Field, Schema
+from fastbuf_spark.java_text import java_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 DEFAULT_ZONE = "UTC"
+METADATA = b"SPARK::metadata::json"  #: of Spark's columns, in Arrow's fields
 
 
 def struct_type(schema: StructType | str) -> StructType:
@@ -80,9 +83,27 @@ def _arrow_schema(schema: StructType, zone: str, large: bool) -> pa.Schema:
     known = inspect.signature(to_arrow_schema).parameters
     options: dict[str, Any] = {"prefers_large_types": True} if large and "prefers_large_types" in known else {}
     if "timezone" in known:
-        return to_arrow_schema(schema, timezone=zone, **options)
-    # Before Spark 4.3 it always returned UTC, though the JVM's batches have the session's time zone
-    return pa.schema([_in_zone(field, zone) for field in to_arrow_schema(schema, **options)])
+        made = to_arrow_schema(schema, timezone=zone, **options)
+    else:
+        # Before Spark 4.3 it always returned UTC, though the JVM's batches have the session's time zone
+        made = pa.schema([_in_zone(field, zone) for field in to_arrow_schema(schema, **options)])
+    return pa.schema([_with_javas_text(field) for field in made])
+
+
+def _with_javas_text(field: pa.Field) -> pa.Field:
+    """A field whose metadata, and that of fields in it, has the bytes that the JVM gives it."""
+    import pyarrow as pa
+
+    kind, told = field.type, dict(field.metadata or {})
+    if pa.types.is_struct(kind):
+        field = field.with_type(pa.struct([_with_javas_text(kind.field(i)) for i in range(kind.num_fields)]))
+    elif pa.types.is_list(kind):
+        field = field.with_type(pa.list_(_with_javas_text(kind.value_field)))
+    elif pa.types.is_map(kind):
+        field = field.with_type(pa.map_(_with_javas_text(kind.key_field), _with_javas_text(kind.item_field)))
+    if METADATA in told:
+        field = field.with_metadata({**told, METADATA: java_json(json.loads(told[METADATA])).encode()})
+    return field
 
 
 def not_carried(schema: StructType, arrow: pa.Schema) -> str:

@@ -113,5 +113,7 @@ def _spark(schema: pa.Schema, keys: list[Any]) -> StructType:
     from pyspark.sql.types import StructField, StructType
 
     made = from_arrow_schema(schema)
-    first = [StructField(field.name, key.dataType) for field, key in zip(made.fields, keys, strict=False)]
+    first = [
+        StructField(field.name, key.dataType, True, key.metadata) for field, key in zip(made.fields, keys, strict=False)
+    ]
     return StructType([*first, *made.fields[len(first) :]])

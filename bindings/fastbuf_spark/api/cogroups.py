@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fastbuf.errors import ConfigError
 from fastbuf_spark.api.functions import argument_count, by_name, no_converters, nullable
 from fastbuf_spark.conf import ShuffleConf
-from fastbuf_spark.driver.keys import Keys, as_keys, resolve
+from fastbuf_spark.driver.keys import Keys, as_column, as_keys, resolve
 from fastbuf_spark.driver.plan import limits_of, shuffle
 from fastbuf_spark.schema import struct_type
 from fastbuf_spark.shipping import named
@@ -103,11 +103,11 @@ class Cogrouped:
         by_spark: Callable[[Any], DataFrame],
         why: str = "",
     ) -> DataFrame:
-        left, right = self._left, self._right
+        left = self._left
         why = self._only_spark() or why
-        if why:
-            return by_spark(left.spark_groups(why).cogroup(right.spark_groups(why)))
         sides = self._sides
+        if why:
+            return by_spark(sides[0].grouped.spark_groups(why).cogroup(sides[1].grouped.spark_groups(why)))
         travelling, orders = _travelling(sides)
         frame, before, shipped = _union(sides, travelling, left._arrow)
         keys = [f"s{i}" for i in range(len(left._keys))]
@@ -127,7 +127,12 @@ class Cogrouped:
 
     @cached_property
     def _sides(self) -> tuple[Side, Side]:
-        return Side.of(self._left), Side.of(self._right)
+        """Both sides, with keys of the same types."""
+        left, right = Side.of(self._left), Side.of(self._right)
+        spark = self._left._df.sparkSession
+        pairs = zip(left.key_types, right.key_types, strict=True)
+        types = [_common(spark, number, *pair) for number, pair in enumerate(pairs, 1)]
+        return left.cast(types), right.cast(types)
 
     def why_sparks(self) -> str:
         """Why Spark's own groups serve, where they do."""
@@ -152,6 +157,8 @@ class Side:
 
     Attributes
     ----------
+    grouped
+        What it is made of.
     found
         Its keys; ``found.frame`` is what Spark reads.
     shown
@@ -160,6 +167,7 @@ class Side:
         The function that producers call with the rows of ``found.frame``; None: these rows travel themselves.
     """
 
+    grouped: Grouped
     found: Keys
     shown: StructType
     before: BatchFunction | None = None
@@ -172,16 +180,69 @@ class Side:
             if grouped._numbered:
                 found = grouped._found()
                 if not found.by_spark:
-                    return cls(found, schema, before)
+                    return cls(grouped, found, schema, before)
             # The function is to be called for partitions without rows too, which do not say which side they are of; or
             # a key is computed from what it gives, which Spark can do
             df = df.mapInArrow(named(lambda batches: iter(before(batches)), "before"), schema)
-        return cls(resolve(df, grouped._keys, grouped._num_partitions, order=grouped._sort_by), df.schema)
+        found = resolve(df, grouped._keys, grouped._num_partitions, order=grouped._sort_by)
+        return cls(grouped, found, df.schema)
+
+    @property
+    def key_types(self) -> list[DataType]:
+        """Types of its keys."""
+        if self.found.by_spark:
+            return [field.dataType for field in self.found.frame.select(*self.found.given).schema.fields]
+        return [self.carried[place].dataType for place in self.found.codec.keys]
+
+    def cast(self, types: list[DataType]) -> Side:
+        """The side with keys of these types; what functions see of its columns stays as it is."""
+        own = self.key_types
+        if all(map(_same, own, types)):
+            return self
+        keys = [
+            key if _same(kind, wanted) else as_column(key).cast(wanted)
+            for key, kind, wanted in zip(self.grouped._keys, own, types, strict=True)
+        ]
+        return Side.of(dataclasses.replace(self.grouped, _keys=tuple(keys)))
 
     @property
     def carried(self) -> StructType:
         """All columns that may travel: those of expressions stand behind those that are shown."""
         return self.found.frame.schema if self.before is None else self.shown
+
+
+def _same(one: DataType, other: DataType) -> bool:
+    return one.simpleString() == other.simpleString()
+
+
+def _common(spark: Any, number: int, left: DataType, right: DataType) -> DataType:
+    """The type in which Spark compares two keys.
+
+    Spark's own cogroup compares them as they are in memory, and so a decimal's 1.00 with a bigint's 100.
+
+    Raises
+    ------
+    ConfigError
+        It does not compare them, or not without losing the text of one.
+    """
+    from pyspark.errors import PySparkException
+    from pyspark.sql.types import NullType, StringType, StructType
+
+    if _same(left, right):
+        return left
+    why = ""
+    try:
+        both = spark.createDataFrame([], StructType().add("a", left).add("b", right))
+        kind: DataType = both.where("a = b").selectExpr("coalesce(a, b) as k").schema["k"].dataType
+    except PySparkException as error:
+        why = f" ({str(error).splitlines()[0]})"
+    else:
+        if not isinstance(kind, StringType) or all(isinstance(each, StringType | NullType) for each in (left, right)):
+            return kind
+    raise ConfigError(
+        f"key {number} has the type {left.simpleString()} on the left and {right.simpleString()} on the right, which "
+        f"Spark does not compare{why}: cast one of them"
+    )
 
 
 class _Places:
@@ -245,14 +306,8 @@ def _travelling(sides: tuple[Side, Side]) -> tuple[_Places, list[str | Column]]:
     places = _Places()
     orders: list[str | Column] = []
     left, right = sides
-    for i, (a, b) in enumerate(zip(left.found.codec.keys, right.found.codec.keys, strict=True)):
-        one, other = left.carried[a].dataType, right.carried[b].dataType
-        if one.simpleString() != other.simpleString():
-            raise ConfigError(
-                f"key {i + 1} has the type {one.simpleString()} on the left and {other.simpleString()} on the right: "
-                "cast one of them"
-            )
-        places.both(a, b, one)
+    for a, b in zip(left.found.codec.keys, right.found.codec.keys, strict=True):
+        places.both(a, b, left.carried[a].dataType)
     for number, side in enumerate(sides):
         mine = places.taken[number]
         sorted_by: dict[int, bool] = {}  # whether it is descending

@@ -60,10 +60,10 @@ def no_converters() -> str:
 
 
 def nullable(shown: pa.Schema) -> pa.Schema:
-    """The schema with null allowed in every column, as Spark's groups have it."""
+    """The schema with null allowed in every column, and without columns' metadata, as Spark's groups have it."""
     import pyarrow as pa
 
-    return pa.schema([field.with_nullable(True) for field in shown])
+    return pa.schema([field.remove_metadata().with_nullable(True) for field in shown])
 
 
 def takes_iterators(func: Callable[..., Any], infer: Callable[[Any], int | None], streams: int) -> bool:

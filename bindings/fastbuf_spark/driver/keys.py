@@ -110,7 +110,7 @@ def resolve(
     wide, why = df, not_carried(columns, shown)
     expressions = [key for key, place in zip(given, found, strict=True) if place is None]
     if expressions and before is None:
-        wide = df.select("*", *(_column(key).alias(f"{EXTRA}{i}") for i, key in enumerate(expressions)))
+        wide = df.select("*", *(as_column(key).alias(f"{EXTRA}{i}") for i, key in enumerate(expressions)))
         places = iter(range(len(columns), len(wide.schema)))
         found = [next(places) if place is None else place for place in found]
     elif expressions:
@@ -323,7 +323,8 @@ def _odd(kind: DataType) -> tuple[DataType, str] | None:
     return None if parts or name in _HASHED or isinstance(kind, T.StructType) else (kind, "")
 
 
-def _column(key: str | Column) -> Column:
+def as_column(key: str | Column) -> Column:
+    """A key as a Column."""
     from pyspark.sql import functions as F
 
     return F.col(key) if isinstance(key, str) else key

@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ResourceError
+from fastbuf_spark.java_text import java_float
 from fastbuf_spark.worker.order import codes, sorting, starts
 
 if TYPE_CHECKING:
@@ -141,19 +142,8 @@ def _text(value: Any) -> str:
     if isinstance(value, Decimal):
         return format(value, "f")  # without an exponent, as Spark
     if type(value).__name__ in ("float32", "float64"):
-        return _java_text(value)
+        return java_float(value)
     return _escaped(str(value))
-
-
-def _java_text(value: Any) -> str:
-    """A float of NumPy as Java writes it, by the fewest digits: a few have more there, before Java 19."""
-    import numpy as np
-
-    if not np.isfinite(value):
-        return "NaN" if np.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    if value == 0 or 1e-3 <= abs(value) < 1e7:
-        return np.format_float_positional(value, trim="0")
-    return np.format_float_scientific(value, trim="0", exp_digits=1).replace("e+", "E").replace("e", "E")
 
 
 def _escaped(text: str) -> str:
