@@ -57,7 +57,8 @@ def plain_schema(schema: Any) -> Any:
     for field in schema:
         if has_dictionary(field.type.value_type if pa.types.is_dictionary(field.type) else field.type):
             raise SchemaError(
-                f"column {field.name!r} has a dictionary within {field.type}: only whole columns can be, cast it"
+                f"column {field.name!r} has a dictionary within {field.type}: only whole columns can be, cast it "
+                "to its values' type"
             )
     return pa.schema([field.with_type(plain_column(field.type)) for field in schema])
 

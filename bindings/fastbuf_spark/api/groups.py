@@ -170,11 +170,12 @@ class Grouped:
         Parameters
         ----------
         other
-            The result of another :func:`group_by` with the same number and types of keys, partitions and mode; the
-            settings of this one are used.
+            The result of another :func:`group_by` with the same number of keys, partitions and mode; the settings of
+            this one are used.
 
         Notes
         -----
+        Keys of two types are cast to the one in which Spark compares them; columns stay as they are.
         Behind files and pipelined shuffles (a :class:`Pipeline`) the tasks in front of this shuffle call the functions
         before it.  Of a ``before`` over a DataFrame of Spark's the rows go through the JVM once more.
         """

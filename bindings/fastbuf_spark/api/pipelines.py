@@ -328,9 +328,12 @@ class PipelineGroups:
         Parameters
         ----------
         other
-            What another pipeline's ``group_by`` gives, with as many keys of the same types, and the same mode and
-            partitions; the latter may be said on one side alone.  Settings are those of this pipeline, for the shuffles
-            of the other one too.
+            What another pipeline's ``group_by`` gives, with as many keys, and the same mode and partitions; the latter
+            may be said on one side alone.  Settings are those of this pipeline, for the shuffles of the other one too.
+
+        Notes
+        -----
+        Keys of two types are cast as in :meth:`Grouped.cogroup`: of that side Spark reads what its functions give.
         """
         check_sides(
             self,
