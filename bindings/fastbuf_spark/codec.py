@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from fastbuf.serializers.plain_sums import PlainSums
 
 Empty = Callable[[list[int]], list[int]]  #: takes the partitions that had rows, returns the remaining, empty ones
+#: Classes of the driver's ``__main__`` came to a worker by it: another cloudpickle would make other classes of them
+CLOUDPICKLE = "pyspark.cloudpickle"
 GROUP_BYTES = 32 << 10  #: about one segment: longer groups span segments, and shorter ones cost more pickles
 
 
@@ -196,7 +198,7 @@ class RecordCodec:
     def serializer(self, checksum: bool) -> Any:
         import fastbuf as fb
 
-        return fb.PickledSerializer(checksum=checksum)
+        return fb.PickledSerializer(checksum=checksum, cloudpickle=CLOUDPICKLE)
 
     def sender(self, partitions: int, wanted: Sequence[int], producer: int, empty: Empty | None = None) -> Sender:
         return RecordSender(self, wanted)
@@ -247,11 +249,13 @@ class Reading:
     """Converts the records of one task to groups."""
 
     def __init__(self, codec: RecordCodec, wanted: Sequence[int] | None, group_bytes: int) -> None:
+        from pyspark.cloudpickle import dumps
+
         from fastbuf.serializers.plain_parts import PlainParts
         from fastbuf.serializers.record_groups import RecordGroups
 
         self._groups = RecordGroups(
-            codec.partitions, codec.key, codec.partition_func, wanted, group_bytes, side=codec.side
+            codec.partitions, codec.key, codec.partition_func, wanted, group_bytes, side=codec.side, dumps=dumps
         )
         self._combine = codec.combine
         self._table = self._sums = self._parts = None

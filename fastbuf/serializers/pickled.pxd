@@ -21,6 +21,7 @@ cdef class Pickle:
 
 cdef class PickledSerializer(Serializer):
     cdef readonly int group                # most records of one pickle in a block
+    cdef readonly str cloudpickle          # module for what pickle cannot; None: as the process has it
     # The pickler, with the Pickle it writes to.  It is taken out while in use, since pickling may run code that calls
     # this object again.
     cdef object _pickler

@@ -10,10 +10,12 @@ from libc.string cimport memcpy
 from fastbuf._native.crc32c cimport fb_crc32c
 from fastbuf.serializers.serializer cimport Serializer
 
+import sys
+from importlib import import_module
 from pickle import Pickler, PicklingError, UnpicklingError
 from pickle import loads as pickle_loads
 
-from fastbuf.checks import flag, records_given, whole
+from fastbuf.checks import flag, one_of, records_given, whole
 from fastbuf.errors import BlockCorrupt, BlockError, BlockTruncated, RecordError, RecordTooLong, text_of
 from fastbuf.serializers.block import (
     FLAG_CRC, FLAG_GROUPS, HEADER_BYTES, KIND_PICKLED, MAX_RECORDS, check_block, count_mismatch, encode_header,
@@ -28,6 +30,8 @@ cdef enum:
     SMALL = 2048              # a pickler is reused after a pickle shorter than this
 
 assert HEADER_BYTES == HEADER
+
+CLOUDPICKLES = ("cloudpickle", "pyspark.cloudpickle")
 
 
 cdef class Pickle:
@@ -99,10 +103,17 @@ cdef class Pickle:
         return 0
 
 
-cdef Pickle _cloudpickle(object record, object reason):
+cdef str _cloudpickle_here():
+    # Each of the two keeps track of the classes that it has pickled and loaded, by which an object that comes back is of
+    # the class that it was of.  In a task of Spark, classes have come by Spark's own
+    context = sys.modules.get("pyspark.taskcontext")
+    return CLOUDPICKLES[1 if context is not None and context.TaskContext.get() is not None else 0]
+
+
+cdef Pickle _cloudpickle(str module, object record, object reason):
     cdef Pickle out = Pickle()
     try:
-        import cloudpickle
+        cloudpickle = import_module(module or _cloudpickle_here())
     except ImportError:
         raise RecordError(
             f"cannot pickle a {type(record).__qualname__}: {reason}; cloudpickle, which can do more, is not installed"
@@ -183,7 +194,7 @@ cdef const uint8_t *_take_buffers(const uint8_t *src, Py_ssize_t length, Py_ssiz
 
 
 cdef class PickledSerializer(Serializer):
-    """PickledSerializer(checksum=False, group=256)\n--\n
+    """PickledSerializer(checksum=False, group=256, cloudpickle=None)\n--\n
     Serializer of any picklable object.
 
     Parameters
@@ -194,6 +205,9 @@ cdef class PickledSerializer(Serializer):
         In blocks, put up to this many small records into one pickle, about 64 KiB together; 1: a pickle for each.  A
         group costs a third of the time.  Records of one group that are, or share, the same object still do after
         reading.
+    cloudpickle : {"cloudpickle", "pyspark.cloudpickle"}, optional
+        The module for objects that plain pickle cannot handle, such as lambdas.  Default: in a task of Spark PySpark's
+        own, by which classes of the driver's ``__main__`` stay the classes that they are; else PyPI's.
 
     Notes
     -----
@@ -201,26 +215,29 @@ cdef class PickledSerializer(Serializer):
     stored outside the pickle: they are copied once to their place in the record, and once more when it is read.
 
     Reading a pickle can run any code: read pickles only from a trusted peer, or over an exchange with a secret. A
-    reading process needs the classes of the objects; cloudpickle includes those of ``__main__``.
+    reading process needs the classes of the objects.  Those of functions are included, by cloudpickle; of modules, and
+    of ``__main__``, pickle has the names alone, which processes of ``multiprocessing`` know.
 
     Pickling runs Python code, and the serializer keeps the pickle of a record that did not fit: use a serializer for
     one writer at a time.
     """
 
-    def __init__(self, checksum=False, group=256):
+    def __init__(self, checksum=False, group=256, cloudpickle=None):
         group = whole("group", group, 1)
         self.kind = "pickled"
         self.schema = None
         self.fingerprint = 0
         self.checksum = flag("checksum", checksum)
         self.group = group
+        self.cloudpickle = None if cloudpickle is None else one_of("cloudpickle", cloudpickle, CLOUDPICKLES)
 
     def __reduce__(self):
-        return PickledSerializer, (self.checksum, self.group)
+        return PickledSerializer, (self.checksum, self.group, self.cloudpickle)
 
     def __repr__(self):
-        given = [f"{name}={value}" for name, value, usual in
-                 (("checksum", self.checksum, False), ("group", self.group, 256)) if value != usual]
+        given = [f"{name}={value!r}" for name, value, usual in
+                 (("checksum", self.checksum, False), ("group", self.group, 256),
+                  ("cloudpickle", self.cloudpickle, None)) if value != usual]
         return f"PickledSerializer({', '.join(given)})"
 
     cdef Pickle _pickle(self, object record):
@@ -236,7 +253,7 @@ cdef class PickledSerializer(Serializer):
             pickler.dump(record)
         except (PicklingError, TypeError, AttributeError, RecursionError) as error:
             # Lambdas, local classes, closures: these need cloudpickle.
-            return _cloudpickle(record, error)
+            return _cloudpickle(self.cloudpickle, record, error)
         if out.inner < SMALL and len(out.buffers) == 0:
             pickler.clear_memo()                       # its cost depends on the largest memo so far
             self._pickler, self._sink = pickler, out

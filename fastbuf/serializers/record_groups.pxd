@@ -9,7 +9,7 @@ cdef tuple key_and_value(object record, int64_t number)
 
 
 # For one thread.  Runs the caller's Python code: the source, key and partition_func, hashes of keys that are not of
-# built-in types.  It also pickles one object of an unknown type per group, to learn the size of such objects.
+# built-in types.  It also pickles one object of each unknown type per group, to learn the size of such objects.
 cdef class RecordGroups:
     cdef readonly int64_t partitions
     cdef readonly int64_t group_bytes
@@ -21,8 +21,8 @@ cdef class RecordGroups:
     cdef list _groups                   # the open group of each partition, or None
     cdef int64_t *_sizes                # approximate bytes of each open group
     cdef uint8_t *_wanted               # 1 or 0 for each partition; NULL: all are wanted
-    cdef int64_t _other_bytes           # bytes of the last pickled object of an unknown type
-    cdef bint _ask                      # pickle the next one
+    cdef object _dumps                  # pickles what pickle cannot; None: nothing does
+    cdef dict _others                   # by address of an unknown type: bytes of the object of it that was pickled
 
     cdef int64_t _place(self, object key) except -1
     cdef object _from_number(self, object number, uint64_t *x)

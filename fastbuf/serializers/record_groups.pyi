@@ -14,5 +14,6 @@ class RecordGroups:
         wanted: Sequence[int] | None = None,
         group_bytes: int = 32768,
         side: int | None = None,
+        dumps: Callable[[Any], bytes] | None = None,
     ) -> None: ...
     def items(self, source: Iterable[Any]) -> Iterator[tuple[int, list[Any]]]: ...

@@ -58,7 +58,8 @@ def _no_pair(record, number, why):
 
 
 cdef class RecordGroups:
-    """RecordGroups(partitions, key=None, partition_func=None, wanted=None, group_bytes=32768, side=None)\n--\n
+    """RecordGroups(partitions, key=None, partition_func=None, wanted=None, group_bytes=32768, side=None,\
+ dumps=None)\n--\n
     Puts records into lists by partition, in order of arrival.
 
     Parameters
@@ -76,6 +77,8 @@ cdef class RecordGroups:
         Approximate pickled size of a full group. At most one group of each partition is open.
     side : int, optional
         Pairs are returned as (key, (side, value)).
+    dumps : callable, optional
+        Pickles what pickle cannot, as cloudpickle does, to measure it. Default: such an object fills a group.
 
     Attributes
     ----------
@@ -94,7 +97,8 @@ cdef class RecordGroups:
     does `proof`.
     """
 
-    def __init__(self, partitions, key=None, partition_func=None, wanted=None, group_bytes=32768, side=None):
+    def __init__(self, partitions, key=None, partition_func=None, wanted=None, group_bytes=32768, side=None,
+                 dumps=None):
         cdef int64_t p
         if not 1 <= partitions <= MOST_PARTITIONS:
             raise ValueError(f"partitions is {partitions}: it must be within 1 and {MOST_PARTITIONS}")
@@ -107,7 +111,8 @@ cdef class RecordGroups:
         self._key = key
         self._partition_func = partition_func
         self._side = side
-        self._ask = True
+        self._dumps = dumps
+        self._others = {}
         self._groups = [None] * partitions
         self._sizes = <int64_t *> PyMem_Calloc(partitions, sizeof(int64_t))
         if self._sizes == NULL:
@@ -216,15 +221,22 @@ cdef class RecordGroups:
                 return max(memoryview(o).nbytes + 64, self.group_bytes // MOST_OTHERS)
             except (BufferError, ValueError, TypeError):
                 pass                                   # it offers no buffer after all: measure it like other objects
-        if self._ask:
-            self._ask = False
-            try:
-                self._other_bytes = len(pickle_dumps(o, HIGHEST_PROTOCOL))
-            except Exception:
-                # Only cloudpickle can pickle it: such objects are few and long; if cloudpickle fails too, the
-                # serializer raises
-                self._other_bytes = self.group_bytes
-        return max(self._other_bytes, self.group_bytes // MOST_OTHERS)
+        kind = id(type(o))           # a class may have no hash
+        size = self._others.get(kind)
+        if size is None:
+            size = self._others[kind] = self._measured(o)
+        return max(<int64_t> size, self.group_bytes // MOST_OTHERS)
+
+    def _measured(self, o):
+        try:
+            return len(pickle_dumps(o, HIGHEST_PROTOCOL))
+        except Exception:
+            pass
+        try:
+            # A class of __main__, or of a function, is in the pickle: a group has it once
+            return len(self._dumps(o)) - len(self._dumps(type(o)))
+        except Exception:
+            return self.group_bytes                    # if nothing can pickle it, the serializer raises
 
     cdef tuple _next_group(self, object source):
         cdef int64_t to, size
@@ -248,7 +260,7 @@ cdef class RecordGroups:
             if size >= self.group_bytes:
                 self._groups[to] = None
                 self._sizes[to] = 0
-                self._ask = True
+                self._others.clear()
                 return to, group
             self._sizes[to] = size
         return None

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import chain, product, repeat
 from typing import TYPE_CHECKING, Any
 
-from fastbuf_spark.codec import unpacked
+from fastbuf_spark.codec import CLOUDPICKLE, unpacked
 from fastbuf_spark.worker.nameless import NamelessFile
 
 if TYPE_CHECKING:
@@ -290,7 +290,7 @@ class Pieces:
         import fastbuf as fb
 
         self._file = NamelessFile(directory)
-        self._serializer = fb.PickledSerializer()
+        self._serializer = fb.PickledSerializer(cloudpickle=CLOUDPICKLE)
 
     def write(self, found: list[Any]) -> tuple[int, int]:
         """Append a list; returns its place."""

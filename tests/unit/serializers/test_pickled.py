@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastbuf.errors import BlockCorrupt, BlockError, BlockTruncated, RecordError
+from fastbuf.errors import BlockCorrupt, BlockError, BlockTruncated, ConfigError, RecordError
 from fastbuf.serializers import PickledSerializer
 from fastbuf.serializers.block import FLAG_GROUPS, HEADER_BYTES, KIND_PICKLED, encode_header
 
@@ -58,6 +58,17 @@ class TestRoundTrip:
         pickled = PickledSerializer()
         (found,) = pickled.loads(pickled.dumps([lambda x: x + base]))
         assert found(1) == 6
+
+    def test_the_cloudpickle_that_was_asked_for_knows_the_class_again(self) -> None:
+        from_spark = pytest.importorskip("pyspark.cloudpickle", reason="of pyspark")
+        local = type("Local", (), {"__module__": "no_module"})
+        shipped = from_spark.dumps(local)  # Spark's tracker knows it from now on
+        pickled = pickle.loads(pickle.dumps(PickledSerializer(cloudpickle="pyspark.cloudpickle")))
+        (found,) = pickled.loads(pickled.dumps([local()]))
+        assert type(found) is local is pickle.loads(shipped)
+        assert b"pyspark.cloudpickle" not in PickledSerializer().dumps([local()])  # there is no task of Spark here
+        with pytest.raises(ConfigError, match="cloudpickle is 'dill'"):
+            PickledSerializer(cloudpickle="dill")
 
     def test_without_cloudpickle_the_error_says_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delitem(sys.modules, "cloudpickle", raising=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import enum
 import operator
 import pickle
@@ -275,6 +276,22 @@ def test_long_records_are_not_hoarded_among_short_ones() -> None:
 def test_what_only_cloudpickle_can_pickle_goes_alone() -> None:
     records = [(i, lambda: None) for i in range(3)]
     assert [len(group) for _, group in RecordGroups(1).items(records)] == [1, 1, 1]
+
+
+def test_what_a_given_pickler_can_pickle_shares_groups_and_its_class() -> None:
+    cloudpickle = pytest.importorskip("cloudpickle", reason="a class of a function needs cloudpickle")
+
+    @dataclasses.dataclass(frozen=True)
+    class Local:
+        n: int
+        text: str = ""
+
+    def sizes(records: list[Any]) -> list[int]:
+        return [len(group) for _, group in RecordGroups(1, dumps=cloudpickle.dumps).items(records)]
+
+    assert min(sizes([(i, Local(i)) for i in range(5_000)])[:-1]) >= 256
+    # Objects of two classes are measured apart, so that few of the longer ones are together
+    assert max(sizes([(Local(i), {"text": "x" * 10_000}) for i in range(100)])) <= 4
 
 
 def test_settings() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import sys
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,17 @@ def test_lambdas_plain_pickles_and_what_nobody_can() -> None:
         assert serializer.loads(pickle.dumps(RECORDS, protocol)) == RECORDS
     with pytest.raises(RecordError, match="generator"):
         serializer.dumps(i for i in range(3))
+
+
+def test_what_lives_in_main_goes_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with PySpark's own serializer: ``__main__`` of a worker is another one."""
+    main = sys.modules["__main__"]
+    kind = type("Kind", (), {"__module__": "__main__"})
+    monkeypatch.setattr(main, "Kind", kind, raising=False)
+    payload = ObjectSerializer().dumps([kind(), "a"])
+    assert type(ObjectSerializer().loads(payload)[0]) is kind  # which PySpark's tracker knows
+    monkeypatch.delattr(main, "Kind")
+    assert type(ObjectSerializer().loads(payload)[0]).__name__ == "Kind"
 
 
 def test_it_travels_and_equals_its_like() -> None:
