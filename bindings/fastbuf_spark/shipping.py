@@ -24,6 +24,9 @@ def named(call: Callable[[Any], Iterable[Any]], name: str) -> Callable[[Any], An
     shipped = Shipped(call)
 
     def stage(batches: Iterable[Any]) -> Any:
+        from fastbuf_spark.worker.logs import name_the_users_function
+
+        name_the_users_function()
         return shipped(batches)
 
     stage.__name__ = stage.__qualname__ = name

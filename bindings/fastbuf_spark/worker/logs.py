@@ -1,0 +1,49 @@
+"""Spark's logs of its Python workers name the user's function, and not what fastbuf calls it from."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import sys
+from types import FrameType
+
+_OURS = ("pyspark.", "fastbuf.", "fastbuf_spark.")  #: packages whose frames stand around the user's function
+_LOGGING = ("logging", "pyspark.logger.", __name__)  #: and between it and :func:`context`
+
+
+def name_the_users_function() -> None:
+    """To be called within a task.  Spark takes the outermost frame that is not its own, which is one of fastbuf's."""
+    if "PYSPARK_SPARK_SESSION_UUID" not in os.environ:  # as Spark has it: the session's logs are not on
+        return
+    from pyspark.logger.worker_io import JSONFormatterWithMarker
+
+    kept = [handler.formatter for handler in logging.getLogger().handlers]
+    for formatter in (*kept, getattr(sys.stdout, "_formatter", None), getattr(sys.stderr, "_formatter", None)):
+        if isinstance(formatter, JSONFormatterWithMarker):
+            formatter._context_provider = context
+
+
+def context() -> dict[str, str]:
+    """What Spark's ``context_provider`` gives: the name of the function that logs, and of its class if it has one."""
+    frame = inspect.currentframe()
+    while frame is not None and _module(frame).startswith(_LOGGING):
+        frame = frame.f_back
+    while frame is not None and (_is_ours(frame) or frame.f_back is not None and not _is_ours(frame.f_back)):
+        frame = frame.f_back
+    if frame is None:
+        return {}
+    found = {"func_name": frame.f_code.co_name}
+    if "self" in frame.f_locals:
+        found["class_name"] = type(frame.f_locals["self"]).__name__
+    elif "cls" in frame.f_locals:
+        found["class_name"] = frame.f_locals["cls"].__name__
+    return found
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return _module(frame).startswith(_OURS)
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
