@@ -18,7 +18,15 @@ if TYPE_CHECKING:
     from fastbuf_spark.api.groups import Grouped
     from fastbuf_spark.api.pipelines import Pipeline, PipelineCogroups, PipelineGroups, pipeline
     from fastbuf_spark.api.progress import ProgressBar
-    from fastbuf_spark.api.rdds import co_group, combine_by_key, group_by_key, join, partition_by, reduce_by_key
+    from fastbuf_spark.api.rdds import (
+        co_group,
+        combine_by_key,
+        group_by_key,
+        group_with,
+        join,
+        partition_by,
+        reduce_by_key,
+    )
     from fastbuf_spark.api.sinks import Written, write_parquet
     from fastbuf_spark.api.sources import read_csv, read_ipc, read_json, read_parquet, scan
     from fastbuf_spark.conf import ShuffleConf
@@ -47,6 +55,7 @@ __all__ = [
     "combine_by_key",
     "group_by",
     "group_by_key",
+    "group_with",
     "join",
     "last_run",
     "map_in_arrow",
@@ -84,6 +93,7 @@ _HOMES = {
     "combine_by_key": "api.rdds",
     "group_by": "api.dataframe",
     "group_by_key": "api.rdds",
+    "group_with": "api.rdds",
     "join": "api.rdds",
     "last_run": "driver.exchanges",
     "map_in_arrow": "api.dataframe",

@@ -187,6 +187,8 @@ def results(rdd: Any, other: Any, **how: Any) -> Iterator[Result]:
     yield "combine_by_key", fbs.combine_by_key(rdd, *combine, N, **how), rdd.combineByKey(*combine, N)
     yield "group_by_key", fbs.group_by_key(rdd, N, **how), rdd.groupByKey(N)
     yield "co_group", fbs.co_group(rdd, other, N, **how), rdd.cogroup(other, N)
+    three = fbs.group_with(rdd, other, rdd, num_partitions=N, **how)
+    yield "group_with", three, rdd.partitionBy(N).groupWith(other, rdd)
     yield "join", fbs.join(rdd, other, N, **how), rdd.join(other, N)
     yield "outer join", fbs.join(rdd, other, N, how="outer", **how), rdd.fullOuterJoin(other, N)
     # Two in a row: the second has what the first one gave, not what Spark has pickled

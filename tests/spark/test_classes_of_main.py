@@ -15,7 +15,7 @@ PROGRAM = str(HERE / "classes_of_main.py")
 
 
 @pytest.mark.parametrize(
-    ("program", "cases"), [((PROGRAM, "spark"), 21), ((str(HERE / "cells.py"), PROGRAM, "fastbuf"), 10)]
+    ("program", "cases"), [((PROGRAM, "spark"), 23), ((str(HERE / "cells.py"), PROGRAM, "fastbuf"), 11)]
 )
 def test_every_verb_gives_what_spark_gives(program: tuple[str, ...], cases: int) -> None:
     root = HERE.parents[1]

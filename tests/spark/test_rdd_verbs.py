@@ -254,6 +254,52 @@ def test_what_is_in_its_place_already_does_not_travel(spark: Any, mode: str) -> 
     assert joined.count() == 50
 
 
+@pytest.mark.parametrize("how", ["join", "fullOuterJoin", "cogroup", "groupWith"])
+def test_sides_that_are_in_their_place_do_not_travel(spark: Any, mode: str, how: str) -> None:
+    """With either side in its place, with both, and with an RDD that is both sides."""
+    sc = spark.sparkContext
+    left = sc.range(0, 60, 1, 3).map(lambda i: (f"k{i % 20}", i)).cache()
+    right = sc.range(0, 40, 1, 2).map(lambda i: (f"k{i % 30}", (i, None))).cache()
+    third = sc.parallelize([(f"k{i}", 1.5) for i in range(0, 50, 7)], 2)
+
+    def theirs(a: Any, b: Any) -> Any:
+        return a.groupWith(b, third.partitionBy(2), a) if how == "groupWith" else getattr(a, how)(b, 2)
+
+    def ours(a: Any, b: Any) -> Any:
+        if how == "groupWith":
+            return fbs.group_with(a, b, third.partitionBy(2), a, num_partitions=2, mode=mode)
+        if how == "cogroup":
+            return fbs.co_group(a, b, 2, mode=mode)
+        return fbs.join(a, b, 2, how="inner" if how == "join" else "outer", mode=mode)
+
+    def records(rdd: Any) -> list[Any]:
+        return [sorted(map(read, part)) for part in rdd.glom().collect()]
+
+    def read(pair: Any) -> Any:
+        key, values = pair
+        return key, repr([sorted(each, key=repr) for each in values] if how in ("cogroup", "groupWith") else values)
+
+    def shuffles(rdd: Any) -> int:
+        return int(rdd.toDebugString().count(b"ShuffledRDD"))
+
+    at_left, at_right = fbs.partition_by(left, 2, mode=mode).cache(), right.partitionBy(2)
+    expected = records(theirs(left.partitionBy(2), at_right))
+    for a, b in ((at_left, at_right), (at_left, right), (left, at_right)):
+        made = ours(a, b)
+        assert records(made) == expected
+        assert made.partitioner == at_right.partitioner
+        assert shuffles(made) == shuffles(theirs(a.partitionBy(2), b.partitionBy(2)))
+    assert records(ours(at_left, at_left)) == records(theirs(left.partitionBy(2), left.partitionBy(2)))
+
+
+def test_what_only_python_takes_for_one_partitioner_is_shuffled(spark: Any, mode: str) -> None:
+    rdd = spark.sparkContext.range(0, 60, 1, 3).map(lambda i: (i % 7, i))
+    placed = rdd.partitionBy(2)
+    other = rdd.partitionBy(2).mapPartitions(iter)
+    other.partitioner = placed.partitioner  # which the RDD in Java has not
+    assert sides(fbs.co_group(placed, other, 2, mode=mode)) == sides(rdd.cogroup(rdd, 2))
+
+
 def test_some_of_the_partitions_alone(spark: Any, mode: str) -> None:
     """Runs for some partitions each must have read the same keys, however merging went."""
     rdd = spark.sparkContext.range(0, 30_000, 1, 3).map(lambda i: (i % 300, 1)).repartition(2)

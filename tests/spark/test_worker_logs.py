@@ -17,7 +17,7 @@ BATCHES = {("a batch", "Logs", "logs_batches"), ("printed", "Logs", "logs_batche
 
 
 def told(spark: Any, name: str, df: Callable[[Any], Any]) -> set[tuple[str, ...]]:
-    """Message and context, which are the names of a class and a function, of what a logger of this name logged while the frame was collected."""
+    """Message and context (names of a class and a function) of what this logger logged for the frame."""
     spark.conf.set("spark.sql.pyspark.worker.logging.enabled", "true")
     try:
         df(spark.range(0, 8, 1, 2)).collect()

@@ -199,7 +199,8 @@ def co_group(
     Returns
     -------
     RDD
-        Lazy; (key, (values, other's values)), both as in :func:`group_by_key`.
+        Lazy; (key, (values, other's values)), both as in :func:`group_by_key`.  An RDD that is partitioned this way
+        already is not shuffled, as in Spark.
 
     Raises
     ------
@@ -208,6 +209,39 @@ def co_group(
     """
     shuffle = PairShuffle.of("co_group", [rdd, other], num_partitions, partition_func, mode, conf)
     return shuffle.run(stage=_stage(shuffle, sides=2))
+
+
+def group_with(
+    rdd: RDD[Any],
+    *others: RDD[Any],
+    num_partitions: int,
+    partition_func: Callable[[Any], int] | None = None,
+    mode: str = "auto",
+    conf: ShuffleConf | None = None,
+) -> RDD[Any]:
+    """Group the values of each key of several RDDs, like ``rdd.groupWith(*others)``.
+
+    Parameters
+    ----------
+    rdd, *others
+        RDDs of (key, value) pairs, any number of them.
+    num_partitions, partition_func, mode, conf
+        As in :func:`partition_by`.
+
+    Returns
+    -------
+    RDD
+        Lazy; (key, (values, the first other's values, ...)), all as in :func:`group_by_key`.
+
+    Raises
+    ------
+    PreflightError, ConfigError
+        As for :func:`partition_by`; there is no other RDD.
+    """
+    if not others:
+        raise ConfigError("group_with has one RDD alone: give others, or use group_by_key")
+    shuffle = PairShuffle.of("group_with", [rdd, *others], num_partitions, partition_func, mode, conf)
+    return shuffle.run(stage=_stage(shuffle, sides=1 + len(others)))
 
 
 def join(
@@ -235,7 +269,7 @@ def join(
     Returns
     -------
     RDD
-        Lazy; (key, (value, other's value)).
+        Lazy; (key, (value, other's value)).  An RDD that is partitioned this way already is not shuffled, as in Spark.
 
     Raises
     ------

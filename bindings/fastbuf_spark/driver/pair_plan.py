@@ -39,7 +39,7 @@ from fastbuf_spark.shipping import AsItIs, named
 from fastbuf_spark.spec import ExchangeSpec
 from fastbuf_spark.worker.blocks import RecordMapSide, RecordReduceSide
 from fastbuf_spark.worker.consumer import Consumer
-from fastbuf_spark.worker.pairs import Combine, InPlace
+from fastbuf_spark.worker.pairs import Combine, InPlace, Sided
 from fastbuf_spark.worker.producer import Producer
 
 log = logging.getLogger("fastbuf_spark")
@@ -117,13 +117,15 @@ class PairShuffle:
         sc = self.sides[0].context
         place = self.partition_func or portable_hash
         partitioner = Partitioner(self.partitions, place)
-        if stage is not iter and len(self.sides) == 1 and self.sides[0].partitioner == partitioner:
-            # As in Spark: if the RDD is already partitioned this way, no shuffle is needed
-            made = self.sides[0].mapPartitions(
-                named(flat(InPlace(combine, stage)), "fastbuf_in_place"), preservesPartitioning=True
-            )
-            made.partitioner = partitioner
-            return made
+        here = [stage is not iter and rdd.partitioner == partitioner for rdd in self.sides]
+        if any(here):  # as in Spark, what is already partitioned this way is not shuffled
+            sides = zip(self.sides, here, strict=True)
+            placed = together([rdd if is_here else self._alone(rdd) for rdd, is_here in sides])
+            if placed.getNumPartitions() == self.partitions:
+                in_place = named(flat(InPlace(combine, stage)), "fastbuf_in_place")
+                made = placed.mapPartitions(in_place, preservesPartitioning=True)
+                made.partitioner = partitioner
+                return made
         func = own_partition_func(self.partition_func)
         codec = RecordCodec(self.partitions, None, func, packed=stage is not iter)
         kept = [as_pickles(rdd) for rdd in self.sides]
@@ -166,6 +168,10 @@ class PairShuffle:
             made = requests.mapPartitions(consumer, preservesPartitioning=True)
         made.partitioner = partitioner
         return made
+
+    def _alone(self, rdd: RDD[Any]) -> RDD[Any]:
+        """One of the RDDs, shuffled without the others."""
+        return dataclasses.replace(self, sides=[rdd]).run()
 
     def _producers(self, sides: list[RDD[Any]], codecs: list[RecordCodec]) -> exchanges.Producers:
         sc = self.sides[0].context
@@ -222,6 +228,20 @@ def as_pickles(rdd: RDD[Any]) -> RDD[Any] | None:
     if made_here or rdd._is_barrier() or rdd.has_resource_profile:
         return None
     return RDD(rdd._jrdd, rdd.context, NoOpSerializer())
+
+
+def together(sides: Sequence[RDD[Any]]) -> RDD[Any]:
+    """RDDs of one partitioner as one, whose tasks read a partition of each; of several, values have their side.
+
+    Spark makes such a union of RDDs that have the same partitioner in Java too; else it has more partitions.
+    """
+    if len(sides) == 1:
+        return sides[0]
+    sided = [
+        rdd.mapPartitions(named(Sided(side), "fastbuf_side"), preservesPartitioning=True)
+        for side, rdd in enumerate(sides)
+    ]
+    return sided[0].context.union(sided)
 
 
 def _as_it_is(rdd: RDD[Any]) -> RDD[Any]:

@@ -29,7 +29,7 @@ def context() -> dict[str, str]:
     frame = inspect.currentframe()
     while frame is not None and _module(frame).startswith(_LOGGING):
         frame = frame.f_back
-    while frame is not None and (_is_ours(frame) or frame.f_back is not None and not _is_ours(frame.f_back)):
+    while frame is not None and (_is_ours(frame) or (frame.f_back is not None and not _is_ours(frame.f_back))):
         frame = frame.f_back
     if frame is None:
         return {}

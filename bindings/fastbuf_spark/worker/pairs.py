@@ -370,8 +370,22 @@ class Join:
 
 
 @dataclass(frozen=True)
+class Sided:
+    """Gives each value of an RDD the number of its side, for :class:`InPlace` of several."""
+
+    side: int
+
+    def __call__(self, source: Iterable[Any]) -> Iterator[tuple[Any, tuple[int, Any]]]:
+        from fastbuf.serializers.pair_table import PairTable
+
+        table, records, side = PairTable(), iter(source), self.side
+        lists = iter(lambda: table.passing(records, SOME), [])
+        return ((key, (side, value)) for some in lists for key, value in some)
+
+
+@dataclass(frozen=True)
 class InPlace:
-    """Both sides of the shuffle in one task, for an RDD that is already partitioned as needed."""
+    """Both sides of the shuffle in one task, for RDDs that are already partitioned as needed."""
 
     combine: Combine | None
     stage: Callable[[Iterable[list[tuple[Any, Any]]]], Iterable[Any]]
