@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import SchemaMismatch
+from fastbuf_spark.errors import ResultError, ResultTypeError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,17 +77,20 @@ class Checked:
         """Whether a type differs in a column of nulls, of which Spark reads no value; an error if there are values."""
         if batch.num_columns < len(self.columns):
             given = batch.schema.names
-            raise SchemaMismatch(f"{about(self.func)} gave columns {given}; its schema has {self.columns}")
+            words = f"{about(self.func)} gave columns {given}; its schema has {self.columns}"
+            counts = {"expected": str(len(self.columns)), "actual": str(len(given))}
+            raise ResultError(words, "RESULT_COLUMN_SCHEMA_MISMATCH", counts)
         odd = False
         for name, kind, column in zip(self.columns, self._kinds, batch.columns, strict=False):
             found = str(column.type)
             if kind in _TAKEN and found in _PLAIN and found not in _TAKEN[kind]:
                 odd = True
                 if column.null_count < len(column):
-                    raise SchemaMismatch(
+                    words = (
                         f"{about(self.func)} gave column {name!r} as {found}; its schema has {kind}. Columns are taken "
                         f"by position: it gave {batch.schema.names}, and the schema has {self.columns}"
                     )
+                    raise ResultError(words, "RESULT_COLUMN_TYPES_MISMATCH", {"mismatch": name})
         return odd
 
 
@@ -139,16 +143,22 @@ def one(func: Callable[..., Any], made: Any, kind: type) -> Any:
 
 def hints_lack(func: Callable[..., Any], kind: type) -> SchemaMismatch:
     """The error for a generator whose hints do not say that it is one: as in Spark, one that lacks is as all."""
-    return SchemaMismatch(
-        f"{wrong(func, 'a generator', kind)}, or, unless it is of cogroup, say by its hints that it takes and gives "
-        "iterators: all parameters, the key too, and the result have hints then, those of rows Iterator[...]"
+    words = (
+        f"{about(func)} gave a generator: it must give a {_type(kind)}, or, unless it is of cogroup, say by its hints "
+        "that it takes and gives iterators: all parameters, the key too, and the result have hints then, those of rows "
+        "Iterator[...]"
     )
+    return _of_result(kind, "generator", words)
 
 
 def wrong(func: Callable[..., Any], gave: str, kind: type | tuple[type, ...], article: str = "a ") -> SchemaMismatch:
     """The error for a function that gave something else than it must."""
     wanted = kind[0] if isinstance(kind, tuple) else kind
-    return SchemaMismatch(f"{about(func)} gave {gave}: it must give {article}{_type(wanted)}")
+    return _of_result(wanted, gave, f"{about(func)} gave {gave}: it must give {article}{_type(wanted)}")
+
+
+def _of_result(wanted: type, gave: str, words: str) -> SchemaMismatch:
+    return ResultTypeError(words, "UDF_RETURN_TYPE", {"expected": _type(wanted), "actual": gave})
 
 
 def about(func: Callable[..., Any]) -> str:

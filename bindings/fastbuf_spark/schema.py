@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fastbuf.errors import SchemaError, SchemaMismatch
 from fastbuf.serializers.schema import Field, Schema
 from fastbuf_spark.java_text import java_json
+from fastbuf_spark.errors import ResultError, ResultTypeError, SchemaTypeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -37,7 +38,9 @@ def struct_type(schema: StructType | str) -> StructType:
     if isinstance(schema, StructType):
         return schema
     if not isinstance(schema, str):
-        raise SchemaError(f"a schema is a {type(schema).__name__}: give a StructType or DDL text, as in 'id long'")
+        words = f"a schema is a {type(schema).__name__}: give a StructType or DDL text, as in 'id long'"
+        parameters = {"arg_name": "schema", "expected_type": "StructType or str", "arg_type": type(schema).__name__}
+        raise SchemaTypeError(words, "NOT_EXPECTED_TYPE", parameters)
     parsed = StructType.fromDDL(schema)
     # DDL with a single type and no name ("long") is parsed as that type, not as a struct
     return parsed if isinstance(parsed, StructType) else StructType().add("value", parsed)
@@ -70,9 +73,8 @@ def arrow_schema(schema: StructType, zone: str, large: bool = False) -> pa.Schem
                 _arrow_schema(type(schema)([field]), zone, large)
             except refused as error:
                 kind = field.dataType.simpleString()
-                raise SchemaError(
-                    f"field {field.name!r} has Spark's type {kind}, which mapInArrow does not carry: {error}"
-                ) from error
+                words = f"field {field.name!r} has Spark's type {kind}, which mapInArrow does not carry: {error}"
+                raise SchemaTypeError(words, "UNSUPPORTED_DATA_TYPE_FOR_ARROW", {"data_type": kind}) from error
         raise
 
 
@@ -250,12 +252,17 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema, whose: str) -> pa.RecordBa
     import pyarrow as pa
 
     if not isinstance(batch, pa.RecordBatch):
-        raise SchemaMismatch(f"{whose} gave a {type(batch).__name__}: it must give pyarrow.RecordBatch objects")
+        words = f"{whose} gave a {type(batch).__name__}: it must give pyarrow.RecordBatch objects"
+        raise ResultTypeError(
+            words, "UDF_RETURN_TYPE", {"expected": "pyarrow.RecordBatch", "actual": type(batch).__name__}
+        )
     # With metadata: else names of the fields within lists count as equal, and so do Spark's marks of variants
     if batch.schema.equals(schema, check_metadata=True):
         return batch
     if batch.num_columns != len(schema):
-        raise SchemaMismatch(f"{whose} gave columns {batch.schema.names}; its schema has {schema.names}")
+        words = f"{whose} gave columns {batch.schema.names}; its schema has {schema.names}"
+        counts = {"expected": str(len(schema)), "actual": str(batch.num_columns)}
+        raise ResultError(words, "RESULT_COLUMN_SCHEMA_MISMATCH", counts)
     columns = []
     for column, field in zip(batch.columns, schema, strict=True):
         if not field.nullable and column.null_count:
@@ -268,9 +275,8 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema, whose: str) -> pa.RecordBa
                 column = (column if column.type.equals(named) else column.view(named)).cast(field.type)
             columns.append(column)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise SchemaMismatch(
-                f"{whose} gave column {field.name} as {column.type}; its schema has {field.type}: {error}"
-            ) from error
+            words = f"{whose} gave column {field.name} as {column.type}; its schema has {field.type}: {error}"
+            raise ResultError(words, "RESULT_COLUMN_TYPES_MISMATCH", {"mismatch": field.name}) from error
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 

@@ -478,7 +478,10 @@ def test_what_cannot_be_is_said(spark: Any, folder: Path) -> None:
         p.random_shuffle(True)
     with pytest.raises(ConfigError, match=r"^partitions is 0: it must be a number from 1 up; 1073741824"):
         p.rebalance(0)
-    with pytest.raises(ConfigError, match=r"^partitions is 'k': it must be a number from 1 up; as in partitions=8"):
+    with pytest.raises(
+        ConfigError,
+        match=r"^\[NOT_EXPECTED_TYPE\] partitions is 'k': it must be a number from 1 up; as in partitions=8",
+    ):
         p.rebalance("k")  # type: ignore[arg-type]
     for keys in (("k", 8), (8, "k")):  # as in df.repartition(8, "k")
         with pytest.raises(ConfigError, match="a number of partitions is given by name, as in partitions=8"):

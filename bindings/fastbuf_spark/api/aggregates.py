@@ -9,6 +9,7 @@ from fastbuf.errors import ConfigError, SchemaError
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver.keys import resolve
 from fastbuf_spark.driver.plan import limits_of
+from fastbuf_spark.errors import ColumnError
 from fastbuf_spark.worker.aggregates import PARTS, FirstStage, LastStage, Plan
 from fastbuf_spark.worker.chains import Link
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 def aggregated(grouped: Grouped, aggregates: Iterable[tuple[str, str]]) -> DataFrame:
     """Implements :meth:`Grouped.agg_arrow`."""
-    from pyspark.errors import PySparkException
+    from pyspark.errors import AnalysisException, PySparkException
     from pyspark.sql import functions as F
     from pyspark.sql.types import StructType
 
@@ -34,7 +35,9 @@ def aggregated(grouped: Grouped, aggregates: Iterable[tuple[str, str]]) -> DataF
             types, columns = chosen.schema.fields, None
         except PySparkException as error:
             said = str(error).split(";")[0].split("\n")[0]
-            raise ConfigError(f"agg_arrow finds no such column: {said}; the input has {df.columns}") from error
+            words = f"agg_arrow finds no such column: {said}; the input has {df.columns}"
+            found_none = ColumnError.of(words, error) if isinstance(error, AnalysisException) else ConfigError(words)
+            raise found_none from error
         df = chosen.toDF(*(f"c{i}" for i in range(len(types))))
     else:
         assert schema is not None

@@ -17,6 +17,7 @@ from fastbuf_spark.api.functions import argument_count, by_name, no_converters, 
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver.keys import Keys, as_column, as_keys, resolve
 from fastbuf_spark.driver.plan import limits_of, shuffle
+from fastbuf_spark.errors import ArgumentTypeError
 from fastbuf_spark.schema import struct_type
 from fastbuf_spark.shipping import named
 from fastbuf_spark.worker.cogroups import ArrowPairVerb, PandasPairVerb, Place
@@ -369,10 +370,11 @@ def cogrouped(left: Grouped, right: Any) -> Cogrouped:
 def check_sides(left: Any, right: Any, *figures: tuple[str, Callable[[Any], Any]]) -> None:
     """ConfigError unless both sides are of one kind, and the same in each of these figures."""
     if not isinstance(right, type(left)):
-        raise ConfigError(
-            f"cogroup needs the result of group_by, not a {type(right).__name__}: the other side must be a "
-            f"{type(left).__name__} too"
+        kind = type(left).__name__
+        words = (
+            f"cogroup needs the result of group_by, not a {type(right).__name__}: the other side must be a {kind} too"
         )
+        raise ArgumentTypeError.of(words, "other", kind, right)
     for name, of in figures:
         a, b = of(left), of(right)
         if a != b:

@@ -7,8 +7,8 @@ import typing
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from fastbuf.errors import ConfigError
 from fastbuf_spark.driver.checks import check_function
+from fastbuf_spark.errors import ArgumentError
 from fastbuf_spark.schema import large_types, session_zone
 from fastbuf_spark.worker.pandas_verbs import PandasRules
 
@@ -97,5 +97,6 @@ def argument_count(func: Callable[..., Any], counts: tuple[int, ...], forms: str
     check_function("func", func, "takes a group and returns its result")
     count = len(inspect.getfullargspec(func).args)
     if count not in counts:
-        raise ConfigError(f"func takes {count} arguments: it must take {forms}")
+        words = f"func takes {count} arguments: it must take {forms}"
+        raise ArgumentError(words, "INVALID_PANDAS_UDF", {"detail": words})
     return count

@@ -9,6 +9,7 @@ from fastbuf.errors import ConfigError
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver.checks import check_function
 from fastbuf_spark.driver.pair_plan import PairShuffle
+from fastbuf_spark.errors import ArgumentError
 from fastbuf_spark.worker.pairs import Combine, Join, MergeStage, Pairs
 
 if TYPE_CHECKING:
@@ -277,7 +278,9 @@ def join(
         As for :func:`partition_by`; an unknown ``how``.
     """
     if how not in JOINS:
-        raise ConfigError(f"how is {how!r}: it must be one of {', '.join(JOINS)}")
+        allowed = ", ".join(JOINS)
+        parameters = {"arg_name": "how", "allowed_values": allowed}
+        raise ArgumentError(f"how is {how!r}: it must be one of {allowed}", "VALUE_NOT_ALLOWED", parameters)
     shuffle = PairShuffle.of("join", [rdd, other], num_partitions, partition_func, mode, conf)
     return shuffle.run(stage=_stage(shuffle, sides=2, finish=Join(*JOINS[how])))
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from fastbuf.errors import ConfigError
 from fastbuf_spark.conf import ShuffleConf
+from fastbuf_spark.errors import ArgumentError, ArgumentTypeError, PartitionCountError
 
 _LOCAL = re.compile(r"local(?:\[\s*([0-9]+|\*)\s*(?:,\s*([0-9]+)\s*)?\])?$")
 MAX_PARTITIONS = 1 << 30  #: limit of a division of a 32-bit hash
@@ -87,8 +88,10 @@ def check_dataframe(df: Any) -> None:
     for base in kind.__mro__:
         for module, name, what in _NO_FRAMES:
             if base.__module__.startswith(module) and name in ("", base.__name__):
-                raise ConfigError(f"df is a {kind.__module__}.{kind.__name__}, not a DataFrame of Spark's: {what}")
-    raise ConfigError(f"df is a {kind.__module__}.{kind.__name__}: give a pyspark.sql.DataFrame")
+                words = f"df is a {kind.__module__}.{kind.__name__}, not a DataFrame of Spark's: {what}"
+                raise ArgumentTypeError.of(words, "df", "DataFrame", df)
+    words = f"df is a {kind.__module__}.{kind.__name__}: give a pyspark.sql.DataFrame"
+    raise ArgumentTypeError.of(words, "df", "DataFrame", df)
 
 
 def check_session(spark: Any) -> None:
@@ -103,21 +106,26 @@ def check_session(spark: Any) -> None:
 def check_function(name: str, func: Any, what: str = "takes an iterator of pyarrow.RecordBatch and gives one") -> None:
     """ConfigError unless ``func`` is callable; the message says ``what`` it must do."""
     if not callable(func):
-        raise ConfigError(f"{name} is {func!r:.100} ({type(func).__name__}): give a function that {what}")
+        words = f"{name} is {func!r:.100} ({type(func).__name__}): give a function that {what}"
+        raise ArgumentTypeError.of(words, name, "function", func)
 
 
 def check_conf(conf: Any) -> None:
     """ConfigError unless these are settings or None."""
     if isinstance(conf, dict):
-        raise ConfigError("conf is a dict: give ShuffleConf(**conf), whose names are memory_bytes and so on")
+        words = "conf is a dict: give ShuffleConf(**conf), whose names are memory_bytes and so on"
+        raise ArgumentTypeError.of(words, "conf", "ShuffleConf", conf)
     if conf is not None and not isinstance(conf, ShuffleConf):
-        raise ConfigError(f"conf is a {type(conf).__name__}: give a ShuffleConf, or none for the session's settings")
+        words = f"conf is a {type(conf).__name__}: give a ShuffleConf, or none for the session's settings"
+        raise ArgumentTypeError.of(words, "conf", "ShuffleConf", conf)
 
 
 def check_mode(mode: Any, modes: tuple[str, ...]) -> None:
     """ConfigError unless this is one of the modes."""
     if not isinstance(mode, str) or mode not in modes:
-        raise ConfigError(f"mode is {mode!r}: it must be one of {', '.join(modes)}")
+        allowed = ", ".join(modes)
+        parameters = {"arg_name": "mode", "allowed_values": allowed}
+        raise ArgumentError(f"mode is {mode!r}: it must be one of {allowed}", "VALUE_NOT_ALLOWED", parameters)
 
 
 def partition_count(num_partitions: Any, name: str = "num_partitions") -> int:
@@ -138,9 +146,10 @@ def partition_count(num_partitions: Any, name: str = "num_partitions") -> int:
     if name == "num_partitions":
         words += ", and is never guessed"
     if count is not None:
-        raise ConfigError(f"{words}; {MAX_PARTITIONS} (2**30) at most")
+        raise PartitionCountError(f"{words}; {MAX_PARTITIONS} (2**30) at most")
     example = "it stands before the keys, as in repartition(df, 8, 'key')"
-    raise ConfigError(f"{words}; {example if name == 'num_partitions' else f'as in {name}=8'}")
+    words += f"; {example if name == 'num_partitions' else f'as in {name}=8'}"
+    raise ArgumentTypeError.of(words, name, "int", num_partitions)
 
 
 def is_connect(spark: Any) -> bool:
@@ -182,7 +191,8 @@ def preflight(spark: Any, num_partitions: int, mode: str = "pipelined") -> Prefl
         return Preflight(mode, num_partitions, slots, tuple(problems))
     sc = getattr(spark, "sparkContext", spark)
     if not hasattr(sc, "master"):
-        raise ConfigError(f"spark is {spark!r:.100} ({type(spark).__name__}): give a SparkSession or a SparkContext")
+        words = f"spark is {spark!r:.100} ({type(spark).__name__}): give a SparkSession or a SparkContext"
+        raise ArgumentTypeError.of(words, "spark", "SparkSession", spark)
     check_session(sc)
     slots = slots_of(sc)
     problems = []

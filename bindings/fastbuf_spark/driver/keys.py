@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fastbuf.errors import ConfigError, SchemaError
 from fastbuf_spark.codec import BatchCodec
 from fastbuf_spark.driver.checks import is_connect
+from fastbuf_spark.errors import ArgumentTypeError, ColumnError
 from fastbuf_spark.schema import arrow_schema, large_types, not_carried, session_zone
 
 if TYPE_CHECKING:
@@ -144,7 +145,8 @@ def as_keys(keys: Any) -> tuple[str | Column, ...]:
     if isinstance(keys, str | Column):
         return (keys,)
     if not isinstance(keys, Iterable):
-        raise ConfigError(f"keys is {_text(keys)}: give a column's name, a Column, or a list of them; none is ()")
+        words = f"keys is {_text(keys)}: give a column's name, a Column, or a list of them; none is ()"
+        raise ArgumentTypeError.of(words, "keys", "Column or str", keys)
     found = tuple(keys)
     if len(found) == 1 and isinstance(found[0], list | tuple):  # Spark's repartition accepts this too
         found = tuple(found[0])
@@ -152,7 +154,8 @@ def as_keys(keys: Any) -> tuple[str | Column, ...]:
         if not isinstance(key, str | Column):
             number = "; a number of partitions is given by name, as in partitions=8 (num_partitions=8 in group_by)"
             number = number if isinstance(key, int) else ""
-            raise ConfigError(f"key {_text(key)} is neither a column's name nor a Column{number}")
+            words = f"key {_text(key)} is neither a column's name nor a Column{number}"
+            raise ArgumentTypeError.of(words, "keys", "Column or str", key)
     return found
 
 
@@ -240,7 +243,7 @@ def _asked(
     before_schema: StructType | None,
 ) -> list[int | None]:
     """Positions of the keys, from Spark; None for a key that is an expression."""
-    from pyspark.errors import PySparkException
+    from pyspark.errors import AnalysisException, PySparkException
 
     staged = df if before_schema is None else plain(df).mapInArrow(_nothing, before_schema)
     try:
@@ -251,9 +254,9 @@ def _asked(
     except (PySparkException, ValueError) as error:
         names = df.schema.names if before_schema is None else before_schema.names
         said = str(error).split(";")[0].split("\n")[0]
-        raise ConfigError(
-            f"no key column {', '.join(map(_text, given))}: {said}; what is shuffled has the columns {names}"
-        ) from error
+        words = f"no key column {', '.join(map(_text, given))}: {said}; what is shuffled has the columns {names}"
+        found_none = ColumnError.of(words, error) if isinstance(error, AnalysisException) else ConfigError(words)
+        raise found_none from error
     try:
         return _positions(asked, staged, len(given))
     except Exception as error:  # this Spark lacks a method: compute the expressions instead, which is correct too

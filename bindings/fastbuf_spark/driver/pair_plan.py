@@ -18,7 +18,7 @@ from pyspark.serializers import (
     pack_long,
 )
 
-from fastbuf.errors import ConfigError, PreflightError
+from fastbuf.errors import PreflightError
 from fastbuf_spark.codec import RecordCodec, own_partition_func
 from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver import exchanges, upstream
@@ -34,6 +34,7 @@ from fastbuf_spark.driver.checks import (
 )
 from fastbuf_spark.driver.determinism import BARRIER
 from fastbuf_spark.driver.plan import MODES
+from fastbuf_spark.errors import ArgumentTypeError
 from fastbuf_spark.folding import fold
 from fastbuf_spark.shipping import AsItIs, named
 from fastbuf_spark.spec import ExchangeSpec
@@ -86,7 +87,8 @@ class PairShuffle:
         """
         for rdd in sides:
             if not isinstance(rdd, RDD):
-                raise ConfigError(f"rdd is a {type(rdd).__module__}.{type(rdd).__name__}: give an RDD of pairs")
+                words = f"rdd is a {type(rdd).__module__}.{type(rdd).__name__}: give an RDD of pairs"
+                raise ArgumentTypeError.of(words, "rdd", "RDD", rdd)
             check_session(rdd.context)
         check_mode(mode, MODES)
         check_conf(conf)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fastbuf.errors import SchemaMismatch
+from fastbuf_spark.errors import ResultError
 from fastbuf_spark.results import about, each, one
 from fastbuf_spark.worker.groups import Group
 
@@ -82,11 +82,15 @@ def conform_table(made: Any, schema: pa.Schema, by_name: bool, func: Callable[..
             said = (f" Missing: {', '.join(missing)}." if missing else "") + (
                 f" Unexpected: {', '.join(extra)}." if extra else ""
             )
-            raise SchemaMismatch(f"{about(func)} gave other columns than its schema has.{said}")
+            names = {"missing": ", ".join(missing), "extra": ", ".join(extra)}
+            words = f"{about(func)} gave other columns than its schema has.{said}"
+            raise ResultError(words, "RESULT_COLUMN_NAMES_MISMATCH", names)
         columns = [made.column(name) for name in wanted]
     else:
         if made.num_columns != len(schema):
-            raise SchemaMismatch(f"{about(func)} gave {made.num_columns} columns; its schema has {len(schema)}")
+            counts = {"expected": str(len(schema)), "actual": str(made.num_columns)}
+            words = f"{about(func)} gave {made.num_columns} columns; its schema has {len(schema)}"
+            raise ResultError(words, "RESULT_COLUMN_SCHEMA_MISMATCH", counts)
         columns = made.columns
     wrong = []
     for i, field in enumerate(schema):
@@ -98,7 +102,9 @@ def conform_table(made: Any, schema: pa.Schema, by_name: bool, func: Callable[..
         else:
             wrong.append(f"column '{field.name}' (expected {field.type}, actual {kind})")
     if wrong:
-        raise SchemaMismatch(f"{about(func)} gave columns of other types than its schema has: {', '.join(wrong)}")
+        mismatch = ", ".join(wrong)
+        words = f"{about(func)} gave columns of other types than its schema has: {mismatch}"
+        raise ResultError(words, "RESULT_COLUMN_TYPES_MISMATCH", {"mismatch": mismatch})
     return pa.Table.from_arrays(columns, schema=schema)
 
 

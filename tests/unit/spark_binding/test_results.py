@@ -52,7 +52,7 @@ def test_what_is_no_iterator_of_batches(made: Any, said: str) -> None:
     for called in (Checked(func), Link(func, SCHEMA)):
         with pytest.raises(SchemaMismatch) as error:
             list(called(iter([])))
-        assert str(error.value) == f"{about(func)} {said}: {ARROW}"
+        assert str(error.value) == f"[UDF_RETURN_TYPE] {about(func)} {said}: {ARROW}"
         if isinstance(made, Iterator):
             break  # it is used up
 
@@ -70,7 +70,8 @@ def test_a_batch_with_too_few_columns() -> None:
     func = gives([BATCH])
     with pytest.raises(SchemaMismatch) as error:
         list(Checked(func, columns("k long, n long"))(iter([])))
-    assert str(error.value) == f"{about(func)} gave columns ['k']; its schema has ['k', 'n']"
+    said = f"{about(func)} gave columns ['k']; its schema has ['k', 'n']"
+    assert str(error.value) == f"[RESULT_COLUMN_SCHEMA_MISMATCH] {said}"
 
 
 @pytest.mark.parametrize(
