@@ -251,7 +251,7 @@ cdef class _FirstFree(ChannelSelector):
 
 
 cdef class _Custom(ChannelSelector):
-    cdef object func
+    cdef readonly object func
 
     def __init__(self, func):
         self.func = func
@@ -546,6 +546,13 @@ def custom(func):
 
     A ``func`` that knows which keys are frequent may have methods ``watch_keys(values)``, ``hot_keys()`` and
     ``key_values()``, as :class:`RecordWriter` has them.
+
+    Notes
+    -----
+    Python's ``hash`` of text is another number in each process that was not forked, so that equal keys of several
+    producers would part: use :func:`fastbuf.serializers.portable_hash`, with one PYTHONHASHSEED for all processes.
+    ``hash`` of text is refused in a process that ``multiprocessing`` has spawned, and a RuntimeWarning elsewhere, if
+    records go to other processes.
     """
     if not callable(func):
         raise ConfigError(f"func is {func!r:.80}: it must be callable")

@@ -26,6 +26,7 @@ from fastbuf.exchange.input_gate import InputGate
 from fastbuf.exchange.named_thread import start_thread
 from fastbuf.exchange.record_writer import RecordWriter
 from fastbuf.exchange.result_partition import ResultPartition
+from fastbuf.exchange.salted_hash import watched
 from fastbuf.exchange.targets import checked_target, reach
 from fastbuf.fork_safe import is_in_openssl
 from fastbuf.memory import NetworkBufferPool
@@ -325,7 +326,7 @@ class ShuffleEnvironment:
             if selector is None:
                 selector = round_robin() if len(targets) > 1 else forward()
             # A copy, since a selector keeps state for its writer.
-            writer = RecordWriter(partition, serializer, copy.copy(selector))
+            writer = RecordWriter(partition, serializer, watched(copy.copy(selector), targets))
             with self._lock:
                 self._writers = [weakref.ref(made) for made in (*self.writers(), writer)]
             return writer
