@@ -16,8 +16,10 @@ def name_the_users_function() -> None:
     """To be called within a task.  Spark takes the outermost frame that is not its own, which is one of fastbuf's."""
     if "PYSPARK_SPARK_SESSION_UUID" not in os.environ:  # as Spark has it: the session's logs are not on
         return
-    from pyspark.logger.worker_io import JSONFormatterWithMarker
-
+    try:
+        from pyspark.logger.worker_io import JSONFormatterWithMarker
+    except ImportError:  # another version of Spark
+        return
     kept = [handler.formatter for handler in logging.getLogger().handlers]
     for formatter in (*kept, getattr(sys.stdout, "_formatter", None), getattr(sys.stderr, "_formatter", None)):
         if isinstance(formatter, JSONFormatterWithMarker):
