@@ -15,6 +15,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import javas
 from pyspark import SparkConf, SparkContext
+from pyspark.join import python_cogroup
 
 import fastbuf
 import fastbuf_spark as fbs
@@ -188,7 +189,7 @@ def results(rdd: Any, other: Any, **how: Any) -> Iterator[Result]:
     yield "group_by_key", fbs.group_by_key(rdd, N, **how), rdd.groupByKey(N)
     yield "co_group", fbs.co_group(rdd, other, N, **how), rdd.cogroup(other, N)
     three = fbs.group_with(rdd, other, rdd, num_partitions=N, **how)
-    yield "group_with", three, rdd.partitionBy(N).groupWith(other, rdd)
+    yield "group_with", three, python_cogroup((rdd, other, rdd), N)  # which groupWith calls without a number
     yield "join", fbs.join(rdd, other, N, **how), rdd.join(other, N)
     yield "outer join", fbs.join(rdd, other, N, how="outer", **how), rdd.fullOuterJoin(other, N)
     # Two in a row: the second has what the first one gave, not what Spark has pickled
