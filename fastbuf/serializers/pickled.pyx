@@ -104,8 +104,8 @@ cdef class Pickle:
 
 
 cdef str _cloudpickle_here():
-    # Each of the two keeps track of the classes that it has pickled and loaded, by which an object that comes back is of
-    # the class that it was of.  In a task of Spark, classes have come by Spark's own
+    # Each of the two keeps track of the classes that it has pickled and loaded, by which an object that comes back is
+    # of the class that it was of.  In a task of Spark, classes have come by Spark's own
     context = sys.modules.get("pyspark.taskcontext")
     return CLOUDPICKLES[1 if context is not None and context.TaskContext.get() is not None else 0]
 
