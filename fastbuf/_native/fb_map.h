@@ -25,6 +25,10 @@
 #define F_SEAL_SHRINK 0x0002
 #define F_SEAL_GROW 0x0004
 #endif
+#ifndef MADV_WIPEONFORK
+#define MADV_WIPEONFORK 18 /* Linux 4.14 */
+#define MADV_KEEPONFORK 19
+#endif
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
 #endif
@@ -61,6 +65,14 @@ static inline int fb_unmap(void *p, size_t length) { return munmap(p, length); }
 /* Advice only; returns 0 or errno.  Kernels without huge pages return EINVAL. */
 static inline int fb_advise_huge(void *p, size_t length) {
     return madvise(p, length, MADV_HUGEPAGE) == 0 ? 0 : errno;
+}
+
+/* Whether a forked child finds zeros in this private memory, or a copy; returns 0 or errno.
+ *
+ * With a copy the kernel copies each page that the parent writes to while the child lives: twice the memory. Zeros and
+ * not MADV_DONTFORK, after which a stray access in the child would be a SIGSEGV. */
+static inline int fb_wipe_on_fork(void *p, size_t length, int wipe) {
+    return madvise(p, length, wipe ? MADV_WIPEONFORK : MADV_KEEPONFORK) == 0 ? 0 : errno;
 }
 
 /* Makes every page present and writable; returns 0 or errno.  Before Linux 5.14 it writes to each page instead. */

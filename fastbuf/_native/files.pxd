@@ -19,3 +19,4 @@ cdef extern from "fb_map.h" nogil:
     int fb_unmap(void *p, size_t length)
     int fb_advise_huge(void *p, size_t length)
     int fb_populate(void *p, size_t length)
+    int fb_wipe_on_fork(void *p, size_t length, int wipe)

@@ -8,6 +8,8 @@ import secrets
 import socket
 from typing import NamedTuple
 
+from fastbuf.checks import named_host
+from fastbuf.checks import port as checked_port
 from fastbuf.errors import ConfigError
 from fastbuf.fork_safe import hmac_sha256
 from fastbuf.serializers import PickledSerializer, Serializer
@@ -30,9 +32,18 @@ class GateAddress(NamedTuple):
     def __repr__(self) -> str:
         return f"GateAddress({self.host!r}, {self.port}, gate_id={self.gate_id}, secret=<{len(self.secret)} bytes>)"
 
-    def at(self, host: str) -> GateAddress:
-        """The same gate under another host name, for a gate that listens on all addresses (``0.0.0.0``)."""
-        return self._replace(host=host)
+    def at(self, host: str, port: int | None = None) -> GateAddress:
+        """The same gate as others reach it.
+
+        Parameters
+        ----------
+        host
+            Its host's name, for a gate that listens on all addresses (``0.0.0.0``), or that of whoever forwards to it.
+        port
+            The port that is forwarded, such as a container's published one; default: where the gate listens.
+        """
+        named_host("host", host)
+        return self._replace(host=host, port=self.port if port is None else checked_port("port", port, 1))
 
 
 def new_secret() -> bytes:
@@ -57,9 +68,8 @@ def is_loopback(host: str) -> bool:
     """Whether only processes on this host can connect to `host`."""
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        found = {str(address[0]) for *_, address in socket.getaddrinfo(host or "0.0.0.0", None, family)}
+        found = {str(address[0]) for *_, address in socket.getaddrinfo(host or "0.0.0.0", None)}
     except OSError:
         return False
     return all(ipaddress.ip_address(name).is_loopback for name in found)

@@ -43,6 +43,7 @@ cdef class BlockingPartition(ResultPartition):
     cdef char where[400]        # the directory, for messages from nogil code
     cdef fb_au32 finished       # 1: the file is complete; stored with release after its last change
     cdef bint writer_gone       # the writer was closed while local readers still read
+    cdef object __weakref__
 
     cdef bint is_attached(self, int part) noexcept nogil
     cdef bint store(self) noexcept nogil

@@ -21,6 +21,7 @@ from fastbuf.memory.pool_core cimport local_in_use, local_limit, local_try_acqui
 
 from fastbuf.checks import spill_directory
 from fastbuf.errors import ResourceError
+from fastbuf.fork_safe import rests_for_fork
 
 cdef extern from "Python.h" nogil:
     PyThreadState *PyEval_SaveThread()
@@ -98,6 +99,16 @@ cdef class BlockingPartition(ResultPartition):
         if self.file == NULL:
             close(fd)
             raise MemoryError
+        rests_for_fork(self)
+
+    def before_fork(self):
+        """Nothing to wait for: the file comes and goes with the GIL."""
+
+    def after_fork(self, child):
+        """In a child: the kernel deletes the file with its last descriptor, which is to be the parent's."""
+        if child and self.file != NULL:
+            close(self.file.fd)
+            self.file.fd = -1
 
     def __dealloc__(self):
         if self.stage != NULL and self.stage != self.subs:

@@ -6,10 +6,20 @@ environment makes it when the first remote channel needs it.
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from fastbuf.errors import FastbufError
+
+log = logging.getLogger("fastbuf")
+
+
+@functools.cache
+def warn_once(text: str) -> None:
+    """Log a warning, if this process has not logged it yet."""
+    log.warning(text)
 
 
 class Refused(FastbufError, ConnectionError):

@@ -17,11 +17,11 @@ from typing import Any, Literal, overload
 
 from fastbuf.checks import flag, instance, named_host, one_of, port, whole
 from fastbuf.config import POOL_SEGMENTS, SEGMENT_BYTES, TRANSPORTS, ExchangeConfig, TlsConfig
-from fastbuf.errors import ConfigError, ExchangeClosed, ResourceError, left_by
+from fastbuf.errors import ConfigError, ExchangeClosed, FastbufError, ResourceError, left_by, text_of
 from fastbuf.exchange.address import GateAddress, check_secret, new_secret, schema_key
 from fastbuf.exchange.blocking_partition import BlockingPartition
 from fastbuf.exchange.channel_selector import ChannelSelector, forward, round_robin
-from fastbuf.exchange.connection import Transport, make_monitor, make_transport, transport_lacks
+from fastbuf.exchange.connection import Transport, make_monitor, make_transport, transport_lacks, warn_once
 from fastbuf.exchange.input_gate import InputGate
 from fastbuf.exchange.named_thread import start_thread
 from fastbuf.exchange.record_writer import RecordWriter
@@ -30,6 +30,7 @@ from fastbuf.exchange.salted_hash import watched
 from fastbuf.exchange.targets import checked_target, reach
 from fastbuf.fork_safe import is_in_openssl
 from fastbuf.memory import NetworkBufferPool
+from fastbuf.memory.layout import memfd_denied
 from fastbuf.serializers.serializer import Serializer
 
 _open: weakref.WeakSet[ShuffleEnvironment] = weakref.WeakSet()  # environments that are not closed
@@ -122,7 +123,11 @@ class ShuffleEnvironment:
         shared = flag("shared", shared)
         self.pid = os.getpid()
         self.tls = tls
-        self.shared = shared
+        #: Why shared memory cannot be had here although it was asked for; empty: it was not, or can be.
+        self.unshared = memfd_denied() if shared else ""
+        if self.unshared:
+            warn_once(f"shared=True does nothing here ({self.unshared}): processes of this host exchange through TCP")
+        self.shared = shared = shared and not self.unshared
         self.pool = NetworkBufferPool(segments=segments, segment_size=segment_size, memfd=shared, prefault=prefault)
         self._lock = threading.RLock()
         self._transports: dict[str, Transport] = {}  # by name, those that were needed so far
@@ -186,7 +191,12 @@ class ShuffleEnvironment:
             self._listens_on = (*self._listens_on, host)
         for name in TRANSPORTS[1:]:
             if name != "tcp" and not transport_lacks(name, self):
-                self.transport(name).listen(address[0], (address[1], address[1]))
+                try:
+                    self.transport(name).listen(address[0], (address[1], address[1]))
+                except (OSError, RuntimeError) as error:  # no descriptor or thread is left for it
+                    if isinstance(error, FastbufError):
+                        raise
+                    warn_once(f"transport {name!r} cannot listen here ({error}): others reach this process through TCP")
         return address
 
     def _check_secrets(self, host: str) -> None:

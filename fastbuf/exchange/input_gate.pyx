@@ -8,6 +8,7 @@ from collections.abc import Mapping
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.pythread cimport PyThread_get_thread_ident
+from libc.errno cimport errno
 from libc.stdint cimport int64_t, uint32_t
 
 from fastbuf._native.activity cimport *
@@ -557,8 +558,8 @@ on_error="raise")\n--\n
         if self.wake_fd < 0:
             self.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
             if self.wake_fd < 0:
-                raise ResourceError(
-                    f"no file descriptor is free for the eventfd of gate {self.gate_id}: raise the limit (ulimit -n)")
+                raise ResourceError(f"no eventfd for gate {self.gate_id}: {os.strerror(errno)} (see ulimit -n, or what the "
+                                    f"sandbox allows)")
             fb_u32_store_release(&self.core.wake_fd, <uint32_t> self.wake_fd)
         return self.wake_fd
 

@@ -1,4 +1,4 @@
-from libc.stdint cimport uint8_t
+from libc.stdint cimport uint8_t, uint32_t
 
 
 cdef class Arena:
@@ -9,7 +9,8 @@ cdef class Arena:
     cdef readonly Py_ssize_t segment_size       # bytes
     cdef Py_ssize_t stride          # bytes from one segment to the next; more than segment_size in a debug build
     cdef bint writable
-    cdef Py_ssize_t exports         # number of exported buffers; guarded by the GIL
+    cdef Py_ssize_t exports         # number of exported buffers, of its segments' too; guarded by the GIL
+    cdef uint32_t forks             # fork_count() when it was mapped
     cdef Py_ssize_t shape[2]        # shape that the exported buffers point to
     cdef Py_ssize_t strides[2]
     cdef object __weakref__

@@ -10,12 +10,18 @@ import os
 from fastbuf._native.files cimport *
 from fastbuf.checks import flag, segment_bytes, whole
 from fastbuf.errors import FastbufError, ResourceError, SegmentExported
+from fastbuf.fork_safe import rests_for_fork
 from fastbuf.memory.debug_checks cimport GUARD
 from fastbuf.memory.layout import ArenaLayout
 from fastbuf.memory.limits import memory_limits, require_memory
+from fastbuf.memory.pool_setup cimport fork_count
 
 
 cdef char *FORMAT = "B"
+FORKED = (
+    "this is a fork of the process that made this memory, and it has no copy: read it before fork(), or make the pool "
+    "with memfd=True, which a child reads as it is"
+)
 
 
 cdef class Arena:
@@ -47,8 +53,10 @@ cdef class Arena:
 
     Notes
     -----
-    After ``fork`` the child can read the arena: private memory as it was at the fork, a memfd as it is now.  The child
-    may not allocate from its parent's pool (see `NetworkBufferPool`).
+    After ``fork`` the child can read a memfd as it is now.  Private memory is the parent's alone: the child finds a copy
+    only if views of it were held at the fork, which stay as they were; otherwise an idle child would make the kernel
+    copy each page that the parent goes on to use.  `array`, and views of segments, raise an error in the child.  It may
+    not allocate from its parent's pool either (see `NetworkBufferPool`).
     """
 
     def __cinit__(self, *args, **kwargs):
@@ -71,7 +79,9 @@ cdef class Arena:
         if memfd:
             fd = fb_memfd("fastbuf", layout.file_length)
             if fd < 0:
-                raise ResourceError(f"memfd of {length} bytes: {os.strerror(errno)}; use memfd=False to do without")
+                raise ResourceError(
+                    f"memfd_create of {length} bytes: {os.strerror(errno)}; NetworkBufferPool(memfd=False) does without"
+                )
         base = fb_map(length, fd)
         if base == NULL:
             rc = errno
@@ -86,6 +96,9 @@ cdef class Arena:
             layout.write(fd)
         if huge_pages:
             fb_advise_huge(base, length)                # advice: a kernel without them says EINVAL
+        if fd < 0:
+            fb_wipe_on_fork(base, length, True)         # advice too
+            rests_for_fork(self)
         if prefault:
             with nogil:
                 rc = fb_populate(base, length)
@@ -153,6 +166,17 @@ cdef class Arena:
         self.shape[1] = self.segment_size
         self.strides[0] = self.stride
         self.strides[1] = 1
+        self.forks = fork_count()
+
+    def before_fork(self):
+        """Views that are held read the same in the child."""
+        if self.exports and self.base != NULL:
+            fb_wipe_on_fork(self.base, self.length, False)
+
+    def after_fork(self, child):
+        """From here on nothing is copied again."""
+        if not child and self.base != NULL:
+            fb_wipe_on_fork(self.base, self.length, True)
 
     def __dealloc__(self):
         # No buffer is exported now: each would hold a reference to this object.
@@ -221,6 +245,8 @@ cdef class Arena:
     def __getbuffer__(self, Py_buffer *view, int flags):
         if self.base == NULL:
             raise FastbufError("the arena is closed")
+        if self.fd < 0 and self.forks != fork_count():
+            raise FastbufError(FORKED)
         if flags & PyBUF_WRITABLE and not self.writable:
             raise BufferError("the arena was attached without writable=True")
         if self.stride != self.segment_size and (flags & PyBUF_STRIDES) != PyBUF_STRIDES:

@@ -29,7 +29,9 @@ VERSION = 1
 _FIELDS = struct.Struct("<8sIIQQQ")
 _CHECKSUM = struct.Struct("<I")
 _F_GET_SEALS = getattr(fcntl, "F_GET_SEALS", 1034)
+_F_ADD_SEALS = getattr(fcntl, "F_ADD_SEALS", 1033)
 _F_SEAL_SHRINK = 0x0002
+_DENIALS = (errno.EPERM, errno.EACCES, errno.ENOSYS)  # what sandboxes answer
 
 
 def require_sealed(fd: int, source: str) -> None:
@@ -51,6 +53,21 @@ def require_sealed(fd: int, source: str) -> None:
             f"descriptor {fd} is not a memfd that is sealed against shrinking, so a read could end in SIGBUS: pass the "
             f"descriptor that {source} gives"
         )
+
+
+def memfd_denied() -> str:
+    """Why this process cannot make a sealed memfd, which a sandbox may deny; empty: it can."""
+    try:
+        fd = os.memfd_create("fastbuf-try", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    except OSError as error:
+        return f"memfd_create: {error.strerror}" if error.errno in _DENIALS else ""  # else the real one tells
+    try:
+        fcntl.fcntl(fd, _F_ADD_SEALS, _F_SEAL_SHRINK)
+    except OSError as error:
+        return f"fcntl(F_ADD_SEALS): {error.strerror}"
+    finally:
+        os.close(fd)
+    return ""
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,11 @@ cdef class Lender:
         capacity = whole("capacity", capacity, 1, MOST_CAPACITY)
         pid = whole("pid", pid, 1)
         network.arena.fileno()                          # raises if there is none
-        self.pidfd = os.pidfd_open(pid)
+        try:
+            self.pidfd = os.pidfd_open(pid)
+        except PermissionError as error:
+            raise ResourceError(f"pidfd_open of process {pid}: {error.strerror}; a sandbox must allow it for a Lender, "
+                                f"which is told by it that a borrower has died") from error
         self.capacity = capacity
         self.length = rings_length(capacity)
         self.loans = <uint32_t *>calloc(network.core.count, sizeof(uint32_t))

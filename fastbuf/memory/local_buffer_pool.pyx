@@ -171,7 +171,8 @@ cdef class LocalBufferPool:
     cdef open_eventfd(self):
         cdef int fd = fb_event_fd()
         if fd < 0:
-            raise ResourceError(f"no eventfd for the tasks that wait for pool {self.name!r}: {os.strerror(errno)}")
+            raise ResourceError(f"no eventfd for the tasks that wait for pool {self.name!r}: {os.strerror(errno)} (see "
+                                f"ulimit -n, or what the sandbox allows)")
         self.eventfd = fd
         local_set_signal(self.core, fd)
 

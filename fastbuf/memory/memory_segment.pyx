@@ -13,9 +13,11 @@ import warnings
 import numpy
 
 from fastbuf._native.atomics cimport fb_u32_load_relaxed
-from fastbuf.errors import ConfigError, SegmentExported, SegmentStateError
+from fastbuf.errors import ConfigError, FastbufError, SegmentExported, SegmentStateError
+from fastbuf.memory.arena import FORKED
 from fastbuf.memory.debug_checks cimport POOL_DEBUG, debug_guard_intact, debug_poison_intact, debug_set_guard
 from fastbuf.memory.pool_core cimport *
+from fastbuf.memory.pool_setup cimport fork_count
 from fastbuf.memory.pool_types cimport PoolCore, SegmentMeta
 
 
@@ -131,6 +133,8 @@ cdef class MemorySegment:
         ------
         SegmentStateError
             The segment was recycled.
+        FastbufError
+            This process is a fork of the one that made the pool, whose memory is its own (no memfd).
         """
         return memoryview(self)
 
@@ -235,11 +239,15 @@ cdef class MemorySegment:
 
     def __getbuffer__(self, Py_buffer *view, int flags):
         self.check()
+        if self.core.is_private and self.core.forks != fork_count():
+            raise FastbufError(FORKED)
         PyBuffer_FillInfo(view, self, segment_data(self.core, self.number), self.core.segment_size, 0, flags)
         self.exports += 1
+        self.core.exports[0] += 1
 
     def __releasebuffer__(self, Py_buffer *view):
         self.exports -= 1
+        self.core.exports[0] -= 1
 
 
 # --- making and recycling handles -------------------------------------------------------------------------------------

@@ -101,6 +101,8 @@ cdef class NetworkBufferPool:
         self.core = pool_new(arena.base, arena.segments, arena.segment_size, arena.stride)
         if self.core == NULL:
             raise ResourceError(f"no memory for the metadata of {segments} segments: set segments= lower")
+        self.core.exports = &arena.exports
+        self.core.is_private = arena.fd < 0
         _LIVE.add(self)
 
     def __dealloc__(self):

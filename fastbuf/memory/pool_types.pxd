@@ -85,6 +85,8 @@ cdef struct PoolCore:
     uint64_t births                 # number of local_new calls; guarded by the lock
     # LocalCore*: list of all, in use or not; new ones are added at the front, none is removed
     fb_au64 locals
+    Py_ssize_t *exports             # the arena's count of buffers that are exported; guarded by the GIL
+    bint is_private                 # of this process alone: a forked child has no copy
     bint left_to_readers            # debug build: segments recycled from now on are not poisoned
     # --- making and ending local pools in constant time
     fb_au64 guaranteed              # sum of `required` of the live pools

@@ -18,12 +18,14 @@ from fastbuf.checks import instance
 from fastbuf.checks import port as checked_port
 from fastbuf.errors import ConfigError, ExchangeClosed, FastbufError
 from fastbuf.exchange.named_thread import start_thread
+from fastbuf.fork_safe import child_closes, socket_pair
 from fastbuf.json_frames import FRAME_BYTES, Unpacker, pack, same
 from fastbuf.monitor.figures import ended
 from fastbuf.monitor.server import Server, serve
 from fastbuf.monitor.snapshot import PLAIN, Exchange
 from fastbuf.monitor.verdict import Reports, Sides, over_all, verdicts
 from fastbuf.monitor.wire import proof
+from fastbuf.transports.addresses import listen
 
 log = logging.getLogger("fastbuf")
 
@@ -106,8 +108,8 @@ class Monitor:
         if secret is not None and not isinstance(secret, (bytes, bytearray)):  # the message must not show its value
             raise ConfigError(f"secret is of type {type(secret).__name__}: it must be bytes")
         monitor = cls()
-        monitor._listener = socket.create_server((host, port))
-        monitor._wake = socket.socketpair()
+        monitor._listener = listen(host, (port, port))
+        monitor._wake = socket_pair()
         secret = secrets.token_bytes(32) if secret is None else secret
         monitor.address = MonitorAddress(host, int(monitor._listener.getsockname()[1]), secret)
         monitor._thread = start_thread(monitor._serve, "fastbuf-collect")
@@ -286,7 +288,7 @@ class Monitor:
         assert self._listener is not None
         assert self._wake is not None
         callers: dict[socket.socket, _Caller] = {}
-        with selectors.DefaultSelector() as selector:
+        with child_closes(selectors.DefaultSelector()) as selector:
             selector.register(self._listener, selectors.EVENT_READ)
             selector.register(self._wake[1], selectors.EVENT_READ)
 
@@ -303,7 +305,7 @@ class Monitor:
                         return
                     if key.fileobj is self._listener:
                         with contextlib.suppress(OSError):
-                            sock, _ = self._listener.accept()
+                            sock = child_closes(self._listener.accept()[0])
                             sock.setblocking(False)
                             strangers = [c for c in callers.values() if not c.proved]
                             if len(strangers) >= MOST_STRANGERS:

@@ -28,6 +28,7 @@ from fastbuf.monitor.snapshot import Exchange
 from fastbuf.monitor.ticker import REFRESH_S, SAMPLE_S, SAMPLES, samples_of
 from fastbuf.monitor.vitals import Vitals
 from fastbuf.monitor.wire import proof
+from fastbuf.transports.addresses import connect
 
 log = logging.getLogger("fastbuf")
 
@@ -406,7 +407,7 @@ def _introduced(address: MonitorAddress) -> socket.socket:
     """A connection to a monitor, after both sides have proved to know the secret."""
     where = f"{address.host}:{address.port}"
     try:
-        sock = socket.create_connection((address.host, address.port), timeout=CONNECT_S)
+        sock = connect(address.host, address.port, CONNECT_S)
     except OSError as error:
         raise PeerLost(f"no monitor can be reached at {where}: {error}") from error
     try:

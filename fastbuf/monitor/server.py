@@ -31,6 +31,7 @@ from fastbuf.monitor.metrics import FRESH_S
 from fastbuf.monitor.prometheus import CONTENT_TYPE, exposition
 from fastbuf.monitor.recorder import Recorder, Source
 from fastbuf.monitor.trace import ChromeTrace
+from fastbuf.transports.addresses import listen
 from fastbuf.transports.tls import empty_context
 
 if TYPE_CHECKING:
@@ -378,9 +379,8 @@ def serve(
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(f"certificate {certificate} and key {key} cannot be used: {error}") from error
     recorder = Recorder(source, history)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        sock = socket.create_server((host, a_port("port", port)), family=family, backlog=128)
+        sock = listen(host, (a_port("port", port),) * 2, 128)
     except OSError as error:
         raise ConfigError(f"the page cannot listen on {host}:{port}: {error}; choose another host or port") from error
     try:

@@ -17,13 +17,13 @@ from typing import Any, Protocol
 
 from fastbuf.errors import ConfigError, ExchangeError, PeerLost, ResourceError
 from fastbuf.exchange.named_thread import named_thread
-from fastbuf.fork_safe import openssl
+from fastbuf.fork_safe import child_closes, openssl, socket_pair
 from fastbuf.transports import handshake as hs
+from fastbuf.transports.addresses import host_of, listen
 from fastbuf.transports.applicant import Applicant, Refused
 from fastbuf.transports.socket_options import tune
 from fastbuf.transports.strangers import PROOF_TIME_S, Stranger, Strangers, newcomers
 
-BACKLOG = 1024
 _WANT_READ, _WANT_WRITE = (ssl.SSLWantReadError,), (ssl.SSLWantWriteError,)
 
 
@@ -85,8 +85,9 @@ class Listener:
         self._desk = desk
         self._tls = tls
         self._socket = self._bind(host, ports)
-        self.address: tuple[str, int] = self._socket.getsockname()[:2]
-        self._wake_in, self._wake_out = socket.socketpair()
+        name = self._socket.getsockname()
+        self.address: tuple[str, int] = host_of(name), int(name[1])
+        self._wake_in, self._wake_out = socket_pair()
         self._messages_fd = desk.messages_fd()
         self._closing = False
         self.strangers: Strangers[_Stranger] = Strangers(f"the listener on {self.address[0]}:{self.address[1]}")
@@ -102,20 +103,12 @@ class Listener:
         low, high = ports
         if not 0 <= low <= high <= 65535:
             raise ConfigError(f"port range {low}..{high}: two ports between 0 and 65535, the lower first")
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        error: OSError | None = None
-        for port in range(low, high + 1):
-            sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-            try:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                sock.bind((host, port))
-                sock.listen(BACKLOG)
-                sock.setblocking(False)
-                return sock
-            except OSError as e:
-                sock.close()
-                error = e
-        raise ResourceError(f"cannot listen on {host}, ports {low}..{high}: {error}; choose other ones")
+        try:
+            sock = listen(host, ports)
+        except OSError as error:
+            raise ResourceError(f"cannot listen on {host}, ports {low}..{high}: {error}; choose other ones") from error
+        sock.setblocking(False)
+        return sock
 
     def close(self) -> None:
         """Stop listening and drop unauthenticated connections."""
@@ -133,7 +126,7 @@ class Listener:
     # ---- the thread
 
     def _run(self) -> None:
-        with selectors.DefaultSelector() as selector:
+        with child_closes(selectors.DefaultSelector()) as selector:
             try:
                 for ours in (self._wake_in, self._messages_fd, self._socket):
                     selector.register(ours, selectors.EVENT_READ)
@@ -176,7 +169,7 @@ class Listener:
     def _accept(self, selector: selectors.BaseSelector) -> None:
         for sock, address in newcomers(self._socket):
             tune(sock)  # if the peer has closed it already, reading finds out
-            stranger = _Stranger(sock, Applicant(self._desk.find_gate, 0, f"{address[0]}:{address[1]}"))
+            stranger = _Stranger(sock, Applicant(self._desk.find_gate, 0, f"{host_of(address)}:{address[1]}"))
             stranger.shaken = self._tls is None
             loser = self.strangers.enter(stranger)
             selector.register(sock, selectors.EVENT_READ, stranger)
@@ -194,7 +187,9 @@ class Listener:
                 s.heard = True
                 selector.unregister(s.sock)
                 with openssl:
-                    s.sock = self._tls.wrap_socket(s.sock, server_side=True, do_handshake_on_connect=False)
+                    s.sock = child_closes(
+                        self._tls.wrap_socket(s.sock, server_side=True, do_handshake_on_connect=False)
+                    )
                 selector.register(s.sock, selectors.EVENT_READ, s)
             s.sock.do_handshake()
             s.shaken = True

@@ -36,13 +36,15 @@ from typing import Any
 
 from fastbuf.errors import ExchangeClosed, FastbufError, PeerLost, SequenceError
 from fastbuf.exchange.blocking_partition import BlockingPartition
-from fastbuf.exchange.connection import NobodyListens, Refused, register_transport
+from fastbuf.exchange.connection import NobodyListens, Refused, register_transport, warn_once
 from fastbuf.exchange.doorbell import Doorbell
 from fastbuf.exchange.named_thread import named_thread
 from fastbuf.exchange.shared_lender import SharedWriter
 from fastbuf.exchange.shared_reader import SharedReader
+from fastbuf.fork_safe import child_closes, socket_pair
 from fastbuf.memory.arena import Arena
 from fastbuf.transports import handshake as hs
+from fastbuf.transports.addresses import host_of
 from fastbuf.transports.applicant import Applicant
 from fastbuf.transports.memfd_greeting import ANSWERED, CANNOT_MAP, ENDED, IS_THERE, Fds, greet, serve
 from fastbuf.transports.strangers import PROOF_TIME_S, Stranger, Strangers, newcomers
@@ -65,9 +67,19 @@ def names_for(host: str, port: int) -> list[str]:
     with contextlib.suppress(OSError):
         for family, _, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
             with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
-                probe.bind((address[0], 0))  # fails unless the address is one of this host's
-                names += [name_of(str(address[0]), port), name_of("::" if ":" in str(address[0]) else "0.0.0.0", port)]
+                probe.bind((address[0], 0, *address[2:]))  # fails unless the address is one of this host's
+                known_by = host_of(address)
+                wildcards = ("::",) if ":" in known_by else ("0.0.0.0", "::")  # :: is reached by IPv4 too
+                names += [name_of(name, port) for name in (known_by, *wildcards)]
     return list(dict.fromkeys(names))
+
+
+def _unix_socket() -> socket.socket:
+    """A Unix socket; raises Refused where a sandbox denies them."""
+    try:
+        return child_closes(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC))
+    except OSError as error:
+        raise Refused(f"no Unix socket can be made here ({error.strerror})") from error
 
 
 def _pid(sock: socket.socket) -> int:
@@ -202,10 +214,10 @@ class MemfdTransport:
         self._lines: list[_Line] = []
         self._arenas: weakref.WeakValueDictionary[tuple[int, int], Arena] = weakref.WeakValueDictionary()
         self._listening: socket.socket | None = None
-        self._wake_in, self._wake_out = socket.socketpair()
+        self._wake_in, self._wake_out = socket_pair()
         for sock in (self._wake_in, self._wake_out):
             sock.setblocking(False)
-        self._selector = selectors.DefaultSelector()
+        self._selector = child_closes(selectors.DefaultSelector())
         self._selector.register(self._wake_in, selectors.EVENT_READ)
         self.strangers: Strangers[_Stranger] = Strangers("shared memory")
         self._closed = False
@@ -231,7 +243,11 @@ class MemfdTransport:
     def listen(self, host: str, ports: tuple[int, int]) -> tuple[str, int]:
         """Let producers of this host connect, besides TCP at that address; port 0: the name is taken, so TCP only."""
         port = ports[0]
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            sock = _unix_socket()
+        except Refused as error:
+            warn_once(f"{error}: processes of this host reach this one through TCP")
+            return host, 0
         try:
             sock.bind(name_of(host, port))
             sock.listen(_BACKLOG)
@@ -264,7 +280,7 @@ class MemfdTransport:
         where = f"consumer {host}:{port}"
         hello = hs.Hello.of(partition, gate_id, channel)
         for name in names_for(host, port):
-            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+            sock = _unix_socket()
             sock.settimeout(partition.config.connect_timeout_s)
             try:
                 sock.connect(name)
@@ -562,6 +578,8 @@ def _lacks(environment: Any, partition: Any) -> str:
     fits = partition is None or (
         partition.config.flow_control == "credit" and not isinstance(partition, BlockingPartition)
     )
+    if environment.unshared:
+        return f"memory that other processes can map, which cannot be had here ({environment.unshared})"
     return "" if environment.shared and fits else "a pipelined partition and a ShuffleEnvironment(shared=True)"
 
 

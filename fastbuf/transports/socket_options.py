@@ -6,6 +6,8 @@ import contextlib
 import ipaddress
 import socket
 
+from fastbuf.transports.addresses import host_of
+
 #: Congestion control of a connection within a host. Every Linux has it, and any process may choose it.
 WITHIN_A_HOST = b"reno"
 
@@ -17,7 +19,8 @@ def stays_on_host(sock: socket.socket) -> bool:
     """
     try:
         near, far = (
-            ipaddress.ip_address(address[0].partition("%")[0]) for address in (sock.getsockname(), sock.getpeername())
+            ipaddress.ip_address(host_of(address).partition("%")[0])
+            for address in (sock.getsockname(), sock.getpeername())
         )
     except (OSError, ValueError):
         return False

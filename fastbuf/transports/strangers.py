@@ -15,6 +15,8 @@ from collections import Counter
 from collections.abc import Hashable, Iterator
 from typing import Any, Generic, TypeVar
 
+from fastbuf.fork_safe import child_closes
+
 PLACES = 64  #: for callers from addresses that proved a secret, and as many for all others
 PROOF_TIME_S = 10.0
 TAKEN_IN = 16  #: accepted at once before existing connections are handled again
@@ -38,7 +40,7 @@ def newcomers(listening: socket.socket) -> Iterator[tuple[socket.socket, Any]]:
             time.sleep(_PAUSE_S)
             return
         sock.setblocking(False)
-        yield sock, address
+        yield child_closes(sock), address
 
 
 class Stranger:

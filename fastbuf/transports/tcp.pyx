@@ -4,7 +4,6 @@ All channels between two environments share a connection, in both directions.  T
 secret on it; the others join, each with a proof of its own.
 """
 
-import socket
 import sys
 import threading
 import time
@@ -33,6 +32,7 @@ from fastbuf.config import FLOW_CONTROLS
 from fastbuf.errors import AuthenticationError, ConfigError, ExchangeClosed, PeerLost
 from fastbuf.exchange.connection import register_transport
 from fastbuf.transports import handshake as hs
+from fastbuf.transports.addresses import connect, host_of
 from fastbuf.transports.listener import Listener
 from fastbuf.transports.socket_options import tune
 
@@ -115,7 +115,12 @@ cdef class TcpTransport:
             if self.listener is not None:
                 raise ConfigError(f"this environment listens on {self.listener.address} already")
             self.listener = Listener(host, ports, self, self.tls.server if self.tls is not None else None)
-            self.listener.start()
+            try:
+                self.listener.start()
+            except BaseException:       # so that it can be tried again
+                self.listener.close()
+                self.listener = None
+                raise
             return self.listener.address
 
     # ---- a producer connects to us (in the listener's thread; see listener.Desk)
@@ -281,7 +286,7 @@ cdef class TcpTransport:
 
     def _claim(self, sock):
         """The port where we listen, so that the peer's channels to us can use this connection too; 0: none."""
-        host = sock.getsockname()[0]
+        host = host_of(sock.getsockname())
         if self.tls is not None or self.listener is None or self.listener.address[0] not in (host, "0.0.0.0", "::"):
             return 0
         return self.listener.address[1]
@@ -303,12 +308,12 @@ cdef class TcpTransport:
             return route.serial != 0 and not route.borrowed and time.monotonic() - route.dialled < CROSSING_S
         # Both ends see the same two addresses, so exactly one says yes; where they see different ones, both or neither
         # may.
-        return (sock.getsockname()[0], self.listener.address[1]) < theirs
+        return (host_of(sock.getsockname()), self.listener.address[1]) < theirs
 
     def _dial(self, ResultPartition partition, int index, target, channel, where, route, alone):
         """Opens the connection for this channel; returns its serial.  alone: other channels may not use it."""
         try:
-            sock = socket.create_connection(target[:2], timeout=partition.config.connect_timeout_s)
+            sock = connect(target[0], target[1], partition.config.connect_timeout_s)
         except OSError as error:
             raise PeerLost(f"{where} cannot be reached: {error}") from error
         try:

@@ -9,7 +9,10 @@ cdef class IoThread:
     cdef IoLoop *loop
     cdef int pid
     cdef int waiting            # threads in wait_message; guarded by the GIL
+    cdef bint forking           # the thread that forks has the turn
+    cdef object __weakref__
     cdef int check(self) except -1
+    cdef void close_own(self) noexcept
     cdef int command(self, Command *k) except -1
     cdef int connections(self)
     # (peer, bytes that the kernel has not sent, its struct tcp_info) of connections that were dialled here; empty while

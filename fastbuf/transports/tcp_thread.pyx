@@ -17,6 +17,7 @@ from fastbuf.transports.tcp_loop cimport COMMAND_STOP, Command, IoLoop, command_
 from fastbuf.transports.tcp_state cimport Connection, Message, Stream, connection_free, message_text, stream_free
 
 from fastbuf.errors import ExchangeClosed, ResourceError
+from fastbuf.fork_safe import rests_for_fork
 
 cdef enum:
     MOST_LOOKED_AT = 64         # most connections whose figures are returned
@@ -54,7 +55,9 @@ cdef class IoThread:
                 epoll_ctl(self.loop.epoll_fd, EPOLL_CTL_ADD, self.loop.event_fd, &e) != 0:
             error = errno
             self._free()
-            raise ResourceError(f"the I/O thread's epoll cannot be made: {os.strerror(error)} (see ulimit -n)")
+            raise ResourceError(
+                f"the I/O thread needs epoll_create1, epoll_ctl and eventfd2: {os.strerror(error)} (see ulimit -n, or what "
+                f"the sandbox allows)")
         pthread_attr_init(&attributes)
         pthread_attr_setstacksize(&attributes, STACK_BYTES)
         rc = pthread_create(&self.loop.thread, &attributes, loop_main, self.loop)
@@ -62,6 +65,7 @@ cdef class IoThread:
         if rc != 0:
             self._free()
             raise ResourceError(f"the I/O thread cannot be started: {os.strerror(rc)}")
+        rests_for_fork(self)
 
     cdef int check(self) except -1:
         if self.loop == NULL or self.pid != os.getpid():
@@ -86,6 +90,33 @@ cdef class IoThread:
                     break
                 fb_event_wait(&self.loop.all.answered, key, -1)
         return 0
+
+    def before_fork(self):
+        """Take the turn: the child then finds the list of connections whole.  Who has the turn never needs the GIL."""
+        if self.loop != NULL and self.pid == os.getpid():
+            fb_u32_add_acq_rel(&self.loop.guests, 1)        # the loop's memory stays
+            pthread_mutex_lock(&self.loop.turn)
+            self.forking = True
+
+    def after_fork(self, bint child):
+        """Give back the turn; in the child: close all descriptors."""
+        cdef Connection *c
+        if not self.forking:
+            return
+        self.forking = False
+        if child:
+            c = self.loop.all.connections
+            while c != NULL:                # no shutdown: the connection is the parent's
+                if c.fd >= 0:
+                    close(c.fd)
+                c.fd = -1
+                c = c.next
+            self.close_own()
+        with nogil:
+            pthread_mutex_unlock(&self.loop.turn)
+            if not child:
+                self.loop.driver.serve(&self.loop.driver)       # streams marked meanwhile were left to this thread
+        fb_u32_sub_acq_rel(&self.loop.guests, 1)
 
     cdef int connections(self):
         """Number of connections."""
@@ -216,13 +247,17 @@ cdef class IoThread:
             message = self.loop.all.inbox
             self.loop.all.inbox = message.next
             free(message)
-        for fd in (self.loop.epoll_fd, self.loop.event_fd, self.loop.all.inbox_fd):
-            if fd >= 0:
-                close(fd)
+        self.close_own()
         pthread_mutex_destroy(&self.loop.all.lock)
         pthread_mutex_destroy(&self.loop.turn)
         free(self.loop)
         self.loop = NULL
+
+    cdef void close_own(self) noexcept:
+        for fd in (self.loop.epoll_fd, self.loop.event_fd, self.loop.all.inbox_fd):
+            if fd >= 0:
+                close(fd)
+        self.loop.epoll_fd = self.loop.event_fd = self.loop.all.inbox_fd = -1
 
     def __dealloc__(self):
         if self.loop != NULL:

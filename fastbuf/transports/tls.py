@@ -22,7 +22,7 @@ from typing import Any
 from fastbuf.config import TlsConfig
 from fastbuf.errors import AuthenticationError, ConfigError, PeerLost
 from fastbuf.exchange.named_thread import start_thread
-from fastbuf.fork_safe import openssl
+from fastbuf.fork_safe import child_closes, openssl, socket_pair
 
 _PIECE = 1 << 16
 _MOST = 1 << 18  # bytes waiting in one direction; when reached, its source is not read
@@ -221,13 +221,13 @@ class Relay:
         self._lock = threading.Lock()
         self._new: deque[_Link] = deque()
         self._links: set[_Link] = set()
-        self._wake_in, self._wake_out = socket.socketpair()
+        self._wake_in, self._wake_out = socket_pair()
         self._closing_at: float | None = None
         self._thread: threading.Thread | None = None
 
     def add(self, tls: ForkSafeSocket) -> socket.socket:
         """Take over a TLS connection after its handshake; returns the I/O thread's socket."""
-        ours, theirs = socket.socketpair()
+        ours, theirs = socket_pair()
         ours.setblocking(False)
         theirs.setblocking(False)
         tls.patience = 0.0
@@ -254,7 +254,7 @@ class Relay:
     # ---- the thread
 
     def _run(self) -> None:
-        with selectors.DefaultSelector() as selector:
+        with child_closes(selectors.DefaultSelector()) as selector:
             selector.register(self._wake_in, selectors.EVENT_READ)
             while True:
                 wait = None
@@ -320,7 +320,9 @@ class TlsEnds:
         sock.setblocking(False)
         try:
             with openssl:
-                made = self.client.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
+                made = child_closes(
+                    self.client.wrap_socket(sock, server_hostname=host.partition("%")[0], do_handshake_on_connect=False)
+                )
             assert isinstance(made, ForkSafeSocket)
             sock = made
             made.patience = patience

@@ -213,6 +213,7 @@ def test_a_forked_child_reads_but_may_not_request(memfd: bool) -> None:
         local = network.create_local_pool(2)
         segment = local.request()
         segment.view()[0] = 42
+        memory = network.arena.array  # of a view that is held at the fork the child has a copy
         child = os.fork()
         if child == 0:
             refused = 0
@@ -230,8 +231,9 @@ def test_a_forked_child_reads_but_may_not_request(memfd: bool) -> None:
                 network.create_local_pool(1)
             except FastbufError as error:
                 refused += "fork" in str(error)
-            os._exit(7 if refused == 5 and network.arena.array[segment.index, 0] == 42 else 1)
+            os._exit(7 if refused == 5 and memory[segment.index, 0] == 42 else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        del memory
         segment.recycle()
         local.request().recycle()
 

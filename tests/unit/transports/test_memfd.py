@@ -113,7 +113,7 @@ def test_who_only_sits_on_the_name_is_not_believed() -> None:
 
 def test_an_address_of_another_host_is_not_looked_for_here() -> None:
     assert memfd.names_for("192.0.2.1", 5) == []
-    assert memfd.names_for("127.0.0.1", 5) == ["\0fastbuf/127.0.0.1/5", "\0fastbuf/0.0.0.0/5"]
+    assert memfd.names_for("127.0.0.1", 5) == [f"\0fastbuf/{name}/5" for name in ("127.0.0.1", "0.0.0.0", "::")]
 
 
 def test_over_ipv6_the_same_host_is_known_too() -> None:
