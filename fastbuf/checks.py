@@ -66,6 +66,24 @@ def flag(name: str, value: Any) -> bool:
     return bool(value)
 
 
+def writable_directory(name: str, value: Any) -> Any:
+    """`value`, if it is None or the path of a directory of this host in which this process may make files."""
+    if instance(name, value, str, os.PathLike, type(None)) is None:
+        return None
+    why = (
+        "there is no such directory"
+        if not os.path.exists(value)
+        else "that is no directory"
+        if not os.path.isdir(value)
+        else "this process may not write to it"
+        if not os.access(value, os.W_OK | os.X_OK)
+        else ""
+    )
+    if why:
+        raise ConfigError(f"{name} is {os.fspath(value)!r:.200}: {why}; make it, or name another")
+    return value
+
+
 def one_of(name: str, value: Any, choices: tuple[str, ...]) -> str:
     """`value`, if it is one of `choices`."""
     if not isinstance(value, str) or value not in choices:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Any
 
-from fastbuf.checks import flag, instance, one_of, seconds, seconds_or_none, whole
+from fastbuf.checks import flag, instance, one_of, seconds, seconds_or_none, whole, writable_directory
 from fastbuf.errors import ConfigError
 
 SEGMENT_BYTES = 32 * 1024  #: Flink's taskmanager.memory.segment-size
@@ -101,7 +101,8 @@ class ExchangeConfig:
         (JStorm), ``"pid_rate"`` (Spark Streaming). They mean TCP, a slow consumer holds up others, and a peer that is
         silent is not asked for a sign of life.
     spill_directory
-        Where a blocking partition stores what is written; default: the system's directory for temporary files.
+        Where a blocking partition stores what is written, a directory of this host; default: the system's directory
+        for temporary files.
     """
 
     exclusive: int = EXCLUSIVE_SEGMENTS
@@ -146,5 +147,5 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "checksum": flag,
     "transport": lambda name, value: one_of(name, value, TRANSPORTS),
     "flow_control": lambda name, value: one_of(name, value, FLOW_CONTROLS),
-    "spill_directory": lambda name, value: instance(name, value, str, PathLike, type(None)),
+    "spill_directory": writable_directory,
 }

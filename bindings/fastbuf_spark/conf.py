@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import math
 import operator
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from fastbuf import config as core
-from fastbuf.checks import MOST_SEGMENTS, segment_bytes
+from fastbuf.checks import MOST_SEGMENTS, segment_bytes, writable_directory
 from fastbuf.config import TRANSPORTS, ExchangeConfig, TlsConfig
 from fastbuf.errors import ConfigError
 
@@ -109,8 +110,8 @@ class ShuffleConf:
         Whether the driver shows its shuffles on a web page (:func:`fastbuf_spark.ui`), for its own machine only, and
         the port; 0: any.
     spill_directory
-        Directory of the nameless files for rows and pairs that do not fit into ``memory_bytes``; empty: where Spark's
-        Python workers spill.
+        Directory of the nameless files for rows and pairs that do not fit into ``memory_bytes``, by its absolute path
+        on the executors; empty: where Spark's Python workers spill.
 
     Raises
     ------
@@ -178,7 +179,18 @@ class ShuffleConf:
         given = [bool(path) for path in (self.tls_certificate, self.tls_key, self.tls_authority)]
         if any(given) and not all(given):
             raise ConfigError("tls_certificate, tls_key and tls_authority go together: give all three, or none")
+        if self.spill_directory and not os.path.isabs(self.spill_directory):
+            raise ConfigError(
+                f"spill_directory is {self.spill_directory!r}: it must be an absolute path, as executors have other "
+                "working directories"
+            )
         self.exchange()
+
+    def checked_on(self, master: str) -> ShuffleConf:
+        """These settings, with the paths checked if the executors are of this host."""
+        if self.spill_directory and master.startswith("local"):
+            writable_directory("spark.fastbuf.spillDirectory", self.spill_directory)
+        return self
 
     @property
     def memory_was_set(self) -> bool:
@@ -254,6 +266,8 @@ class ShuffleConf:
     def of(cls, spark: SparkSession, conf: ShuffleConf | None) -> ShuffleConf:
         """``conf``, or the session's settings, with the rows of Spark's own batches if none are given."""
         conf = conf or cls.from_session(spark)
+        if conf.spill_directory:
+            conf.checked_on(str(spark.conf.get("spark.master", "")))
         rows = int(spark.conf.get(MAX_RECORDS) or 0) if conf.most_rows is None else 0
         return conf if rows <= 0 or rows == core.BATCH_ROWS else replace(conf, batch_rows=rows)
 
@@ -267,7 +281,7 @@ class ShuffleConf:
             spark = SparkSession.active()
             if spark.sparkContext is sc:
                 settings.update(_settings_of(spark))
-        return cls.from_settings(settings)
+        return cls.from_settings(settings).checked_on(sc.master)
 
 
 def _settings_of(spark: SparkSession) -> dict[str, str]:

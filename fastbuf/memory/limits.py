@@ -49,7 +49,10 @@ def _read_int(path: Path) -> int | None:
 
 
 def _address_space(proc: Path) -> list[MemoryLimit]:
-    soft = resource.getrlimit(resource.RLIMIT_AS)[0]
+    try:
+        soft = resource.getrlimit(resource.RLIMIT_AS)[0]
+    except OSError:  # a sandbox denies it
+        return []
     if soft == resource.RLIM_INFINITY:
         return []
     try:

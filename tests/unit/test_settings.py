@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,6 +59,29 @@ def test_times_of_an_exchange(name: str, value: Any) -> None:
 def test_other_settings_of_an_exchange(name: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=f"{name} is {re.escape(repr(value))}"):
         fb.ExchangeConfig(**{name: value})
+
+
+def test_where_spilled_bytes_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was looked at only when the first bytes were spilled."""
+    file = tmp_path / "file"
+    file.touch()
+    sealed = tmp_path / "sealed"
+    sealed.mkdir()
+    real = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: path != str(sealed) and real(path, mode))  # as for non-root
+    wrong = {"/nowhere": "there is no such directory", str(file): "that is no directory", str(sealed): "may not write"}
+    for path, words in wrong.items():
+        with pytest.raises(ConfigError, match=f"spill_directory is '{path}': .*{words}"):
+            fb.ExchangeConfig(spill_directory=path)
+        with pytest.raises(ConfigError, match=rf"spark\.fastbuf\.spillDirectory is '{path}': .*{words}"):
+            ShuffleConf(spill_directory=path).checked_on("local[2]")
+        # the directory is the executors', and the driver cannot look at it
+        assert ShuffleConf(spill_directory=path).checked_on("yarn").spill_directory == path
+    with pytest.raises(ConfigError, match="spill_directory is 'spills': it must be an absolute path"):
+        ShuffleConf(spill_directory="spills")
+    assert fb.ExchangeConfig(spill_directory=tmp_path).spill_directory == tmp_path
+    assert ShuffleConf(spill_directory=str(tmp_path)).checked_on("local").spill_directory == str(tmp_path)
+    assert ShuffleConf().checked_on("local").spill_directory == ""
 
 
 def test_numbers_of_numpy_are_numbers() -> None:

@@ -96,7 +96,7 @@ class PairShuffle:
         if partition_func is not None:
             check_function("partition_func", partition_func, "takes a key and returns a number")
         sc = sides[0].context
-        found = conf or ShuffleConf.from_context(sc)
+        found = conf.checked_on(sc.master) if conf else ShuffleConf.from_context(sc)
         table = found.held_bytes(sc.getConf().get)
         return cls(name, sides, num_partitions, partition_func, mode, found, table)
 

@@ -22,7 +22,9 @@ from functools import partial
 from fastbuf import __version__
 from fastbuf.errors import ConfigError, ProtocolError
 from fastbuf.exchange.named_thread import start_thread
+from fastbuf.fork_safe import child_closes, socket_pair
 from fastbuf.json_frames import FRAME_BYTES, pack, same
+from fastbuf.transports.addresses import listen
 from fastbuf_spark.driver.agreement import Agreement
 from fastbuf_spark.driver.barrier_run import BarrierRun
 from fastbuf_spark.driver.reported import Reported
@@ -85,7 +87,7 @@ class Rendezvous:
 
     def __init__(self, bind: str = "127.0.0.1", advertise: str = "", port: int = 0) -> None:
         try:
-            self._listener = socket.create_server((bind, port), backlog=512)
+            self._listener = listen(bind, (port, port), 512)
         except OSError as error:
             raise ConfigError(
                 f"the rendezvous cannot listen on {bind}:{port}: {error}; set spark.driver.bindAddress or "
@@ -94,7 +96,7 @@ class Rendezvous:
         self._listener.setblocking(False)
         self.address: tuple[str, int] = (advertise or bind, self._listener.getsockname()[1])
         self._selector = selectors.DefaultSelector()
-        self._woken, self._wake = socket.socketpair()
+        self._woken, self._wake = socket_pair()
         self._woken.setblocking(False)
         self._wake.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ, None)
@@ -206,7 +208,7 @@ class Rendezvous:
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
-            sock, _ = self._listener.accept()
+            sock = child_closes(self._listener.accept()[0])
             sock.setblocking(False)
             prepare(sock)
             connection = _Connection(sock, self, time.monotonic())

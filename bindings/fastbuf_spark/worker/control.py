@@ -6,7 +6,6 @@ import contextlib
 import os
 import secrets
 import select
-import socket
 import threading
 import time
 import traceback
@@ -15,6 +14,7 @@ from collections.abc import Callable
 from fastbuf import __version__
 from fastbuf.errors import AuthenticationError, ExchangeAborted, FastbufError, PeerLost, ProtocolError, StallTimeout
 from fastbuf.json_frames import FRAME_BYTES, pack, same
+from fastbuf.transports.addresses import connect
 from fastbuf_spark.wire import VERSION, Message, Unpacker, clip, prepare, proof
 from fastbuf_spark.worker.task_input import LOOK_S
 
@@ -78,7 +78,7 @@ class Control:
         where = f"{address[0]}:{address[1]}"
         reach = timeout if reach is None else reach
         try:
-            self._sock = socket.create_connection(address, timeout=reach)
+            self._sock = connect(*address, reach)
         except OSError as error:
             raise Unreached(
                 f"the driver's rendezvous at {where} cannot be reached within {reach:g} s: {error}; "

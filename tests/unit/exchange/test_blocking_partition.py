@@ -443,7 +443,12 @@ def test_a_full_disk_says_so_to_all(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_is_none(tmp_path: Path) -> None:
-    config = fb.ExchangeConfig(spill_directory=str(tmp_path / "absent"))
+    absent = tmp_path / "absent"
+    with pytest.raises(ConfigError, match=r"spill_directory is '.*absent': there is no such directory"):
+        fb.ExchangeConfig(spill_directory=absent)
+    absent.mkdir()
+    config = fb.ExchangeConfig(spill_directory=str(absent))
+    absent.rmdir()  # after it was checked
     with fb.ShuffleEnvironment(segments=64) as env:
         gate = env.create_input_gate(ROWS, channels=1)
         with pytest.raises(ResourceError, match=r"absent.*No such file.*spill_directory"):

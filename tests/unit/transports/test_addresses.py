@@ -119,7 +119,7 @@ SCOPED = """
     import fastbuf as fb
     rows = fb.RowSerializer(fb.Schema.of(n="int64"))
     for shared in (False, True):
-        with fb.ShuffleEnvironment(segments=32, shared=shared) as a, fb.ShuffleEnvironment(segments=32, shared=shared) as b:
+        with fb.ShuffleEnvironment(32, shared=shared) as a, fb.ShuffleEnvironment(32, shared=shared) as b:
             host, port = a.listen("fe80::1%lo")
             assert host == "fe80::1%lo", host
             gate = a.create_input_gate(rows, channels=1)
@@ -176,13 +176,17 @@ def deaf(port: int = 0) -> Iterator[int]:
 def test_the_first_address_of_a_name_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first address took all of connect_timeout_s."""
     names(monkeypatch, {"many.test": ["127.0.0.2", "127.0.0.1"]})
-    with fb.ShuffleEnvironment(segments=32) as a, fb.ShuffleEnvironment(segments=32) as b:
-        with a.create_input_gate(ROWS, channels=1) as gate, deaf(a.listen()[1]):
-            begin = time.monotonic()
-            with b.create_result_partition(ROWS, [gate.address.at("many.test")]) as writer:
-                assert time.monotonic() - begin < fb.ExchangeConfig().connect_timeout_s / 2
-                writer.emit((1,))
-            assert list(gate) == [(1,)]
+    with (
+        fb.ShuffleEnvironment(segments=32) as a,
+        fb.ShuffleEnvironment(segments=32) as b,
+        a.create_input_gate(ROWS, channels=1) as gate,
+        deaf(a.listen()[1]),
+    ):
+        begin = time.monotonic()
+        with b.create_result_partition(ROWS, [gate.address.at("many.test")]) as writer:
+            assert time.monotonic() - begin < fb.ExchangeConfig().connect_timeout_s / 2
+            writer.emit((1,))
+        assert list(gate) == [(1,)]
 
 
 def test_a_consumer_that_does_not_listen_yet_beside_a_dead_address(monkeypatch: pytest.MonkeyPatch) -> None:
