@@ -7,6 +7,7 @@ pyarrow, the Spark stages (``fastbuf_spark``) pyspark.
 
 from pathlib import Path as _Path
 
+import fastbuf._main_interpreter  # first: an extension that is refused says so in Cython's words
 import fastbuf.monitor
 import fastbuf.transports  # noqa: F401  (both register themselves with the exchange)
 from fastbuf.config import ExchangeConfig, TlsConfig

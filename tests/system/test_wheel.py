@@ -110,6 +110,7 @@ def test_wheel_has_extensions_stubs_and_maps_and_no_generated_code(built: Path) 
         assert expected - names == set()
     assert {"fastbuf/py.typed", "fastbuf_spark/py.typed", "fastbuf_spark/__init__.py"} - names == set()
     assert PAGE - names == set()
+    assert "fastbuf/_pyinstaller/hook-fastbuf.py" in names
     assert [n for n in names if n.endswith((".c", ".pyx")) or n.startswith("tests/")] == []
 
 

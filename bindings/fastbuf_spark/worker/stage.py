@@ -238,7 +238,7 @@ class ShuffleStage:
         if stopped:
             raise PreflightError(str(stopped))
         codec = RecordCodec(num_partitions, key or itemgetter(0), own_partition_func(partition_func))
-        conf = conf.checked_on(sc.master) if conf else ShuffleConf.from_context(sc)
+        conf = conf.checked_on(str(sc.master)) if conf else ShuffleConf.from_context(sc)
         spec = exchanges.register(sc, secrets.token_hex(16), "ShuffleStage", num_partitions, conf, codec, None)
         self._task = FusedTask(spec, iter)
 
