@@ -558,8 +558,8 @@ on_error="raise")\n--\n
         if self.wake_fd < 0:
             self.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
             if self.wake_fd < 0:
-                raise ResourceError(f"no eventfd for gate {self.gate_id}: {os.strerror(errno)} (see ulimit -n, or what the "
-                                    f"sandbox allows)")
+                raise ResourceError(f"no eventfd for gate {self.gate_id}: {os.strerror(errno)} (see ulimit -n, or what "
+                                    f"the sandbox allows)")
             fb_u32_store_release(&self.core.wake_fd, <uint32_t> self.wake_fd)
         return self.wake_fd
 

@@ -53,10 +53,10 @@ cdef class Arena:
 
     Notes
     -----
-    After ``fork`` the child can read a memfd as it is now.  Private memory is the parent's alone: the child finds a copy
-    only if views of it were held at the fork, which stay as they were; otherwise an idle child would make the kernel
-    copy each page that the parent goes on to use.  `array`, and views of segments, raise an error in the child.  It may
-    not allocate from its parent's pool either (see `NetworkBufferPool`).
+    After ``fork`` the child can read a memfd as it is now.  Private memory is the parent's alone: the child finds a
+    copy only if views of it were held at the fork, which stay as they were.  Otherwise an idle child would make the
+    kernel copy each page that the parent goes on to use.  `array`, and views of segments, raise an error in the child.
+    It may not allocate from its parent's pool either (see `NetworkBufferPool`).
     """
 
     def __cinit__(self, *args, **kwargs):

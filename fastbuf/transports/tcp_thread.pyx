@@ -56,8 +56,8 @@ cdef class IoThread:
             error = errno
             self._free()
             raise ResourceError(
-                f"the I/O thread needs epoll_create1, epoll_ctl and eventfd2: {os.strerror(error)} (see ulimit -n, or what "
-                f"the sandbox allows)")
+                f"the I/O thread needs epoll_create1, epoll_ctl and eventfd2: {os.strerror(error)} (see ulimit -n, or "
+                f"what the sandbox allows)")
         pthread_attr_init(&attributes)
         pthread_attr_setstacksize(&attributes, STACK_BYTES)
         rc = pthread_create(&self.loop.thread, &attributes, loop_main, self.loop)
