@@ -88,7 +88,7 @@ cdef class NetworkBufferPool:
     Notes
     -----
     Requests and recycles take no lock (see ``pool_core.pyx``); creating and destroying local pools takes one.  A forked
-    child can read the arena, but every request in it raises FastbufError.
+    child may read a memfd arena (see `Arena`), but every request in it raises FastbufError.
     """
 
     def __cinit__(
