@@ -12,7 +12,7 @@ from fastbuf_spark.driver.checks import check_mode
 from fastbuf_spark.driver.commit import MODES, Commit
 from fastbuf_spark.driver.files import file_system
 from fastbuf_spark.driver.jobs import cancelled_with
-from fastbuf_spark.driver.sources import is_true
+from fastbuf_spark.driver.reader_options import is_true
 from fastbuf_spark.schema import arrow_schema, session_zone, struct_type, types_in
 from fastbuf_spark.worker.writing import REPORT, Write, file_schema, refusals
 
@@ -93,7 +93,7 @@ def write_parquet(
         raise ConfigError(f"path {paths[0]!r:.100} has a wildcard: give the path of one directory")
     at, plan = given._terminal()
     spark, schema = plan.spark, at.schema
-    case = is_true(spark, "spark.sql.caseSensitive", "false")
+    case = is_true(spark.conf.getAll, "spark.sql.caseSensitive")
     by = _by(partition_by, schema.names, case)
     columns = _columns(schema, tuple(by.values()), case)
     if any(schema.fields[i].dataType.simpleString() == "timestamp" for i in by.values()):

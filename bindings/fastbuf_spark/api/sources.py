@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from fastbuf.errors import ConfigError, SchemaError
 from fastbuf_spark.api.pipelines import Pipeline
 from fastbuf_spark.driver import files
-from fastbuf_spark.driver.sources import dataset_source, ipc_source, is_true, parquet_source, text_source
+from fastbuf_spark.driver.reader_options import is_true, read_options
+from fastbuf_spark.driver.sources import dataset_source, ipc_source, parquet_source, text_source
 from fastbuf_spark.schema import struct_type, types_in
-from fastbuf_spark.worker.lines import JsonLines, ValueLines, blocks, check_utf8, line_break, with_path
+from fastbuf_spark.worker.lines import JsonLines, Text, ValueLines, blocks, check_utf8, line_break, with_path
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -29,6 +30,7 @@ def read_parquet(
     schema: StructType | str | None = None,
     partition_types: Mapping[str, str] | None = None,
     filesystem: Any = None,
+    **options: Any,
 ) -> Pipeline:
     """Read Parquet files, with the same columns, types and values as ``spark.read.parquet``.
 
@@ -46,12 +48,17 @@ def read_parquet(
         A ``pyarrow.compute`` expression over the columns of the files.  Row groups that cannot contain such rows are
         skipped.  Comparisons are Arrow's: NaN equals nothing.
     schema
-        A StructType or DDL text; default: the schema of the first file.  A column that a file does not have is null.
+        A StructType or DDL text; default: the schema of the first file, or of all with ``mergeSchema``.  A column that
+        a file does not have is null.
     partition_types
         Spark types of columns from directory names; default: inferred as in Spark.
     filesystem
         A file system of pyarrow or fsspec; default: that of the URI, or the local one.  Workers must be able to reach
         it.
+    **options
+        Options of Spark's reader, such as ``mergeSchema=True``, ``recursiveFileLookup``, ``pathGlobFilter`` and
+        ``basePath``.  One that is not honoured is refused by name, and so is a setting of the session; the docs have a
+        table of them.
 
     Returns
     -------
@@ -69,7 +76,8 @@ def read_parquet(
 
     types = {name: DataType.fromDDL(kind) for name, kind in dict(partition_types or {}).items()}
     given = None if schema is None else struct_type(schema)
-    return Pipeline(parquet_source(spark, path, columns, filter, given, types, filesystem))
+    told = read_options(spark, "parquet", options)
+    return Pipeline(parquet_source(spark, path, columns, filter, given, types, filesystem, told))
 
 
 def read_csv(
@@ -83,6 +91,7 @@ def read_csv(
     columns: Iterable[str] | None = None,
     filter: Any = None,
     filesystem: Any = None,
+    **options: Any,
 ) -> Pipeline:
     """Read files of comma-separated values, like ``spark.read.csv`` with these arguments.
 
@@ -98,52 +107,78 @@ def read_csv(
         How a quote within a quoted value is written: doubled, in any case.  By default a file with a quote behind a
         backslash is refused, as Spark writes and reads quotes so; ``'"'``: a backslash is a character like others.
 
-    Other parameters are those of :func:`read_parquet`.
+    Other parameters are those of :func:`read_parquet`; options are ``nullValue``, ``quote``, ``comment``,
+    ``dateFormat``, ``timestampFormat``, ``encoding``, ``lineSep`` and others.
 
     Notes
     -----
     Values are those of Spark.  Where Spark finds no value of a type, or another number of values, and returns nulls, an
-    error is raised.  Quoted values may have line breaks in them, as for Spark with ``multiLine=True``.  An empty value
-    is null, in quotes too.  Each file is read by one task.  Lines: at most 16 MiB.
+    error is raised, as by Spark with ``mode="FAILFAST"``.  Quoted values may have line breaks in them, as for Spark
+    with ``multiLine=True``.  An empty value is null, in quotes too.  Each file is read by one task.  Lines: at most
+    16 MiB.
     """
-    if len(sep) != 1 or not sep.isascii() or sep in '"\r\n':
-        raise ConfigError(f"sep is {sep!r}: give one ASCII character, or use spark.read.csv")
-    if escape not in (None, '"'):
-        raise ConfigError(f"escape is {escape!r}: give '\"' or None, or use spark.read.csv")
-    lines = ValueLines((), header, sep, escape is not None)
+    told = read_options(spark, "csv", {"header": header, "sep": sep, "escape": escape, **options})
+    lines = _value_lines(told)
     if schema is None:
         from pyspark.sql.types import StringType, StructType
 
-        given, case = StructType(), is_true(spark, "spark.sql.caseSensitive", "false")
-        names = _first_values(path, filesystem, lines)
-        for name in _headed(names, case) if header else [f"_c{i}" for i in range(len(names))]:
+        given, case = StructType(), is_true(told, "caseSensitive")
+        names = _first_values(path, filesystem, lines, told)
+        for name in _headed(names, case) if lines.header else [f"_c{i}" for i in range(len(names))]:
             given.add(name, StringType())
     else:
         given = struct_type(schema)
     _check_fields(given, "read_csv", nested=False)
     lines = replace(lines, names=tuple(given.names))
-    return Pipeline(text_source(spark, "read_csv", path, lines, given, columns, filter, filesystem))
+    return Pipeline(text_source(spark, "read_csv", path, lines, given, columns, filter, filesystem, told))
 
 
-def _first_values(path: Any, filesystem: Any, lines: ValueLines) -> list[str]:
+def _value_lines(options: Mapping[str, str]) -> ValueLines:
+    sep, quote, comment = options["delimiter"], options.get("quote", '"'), options.get("comment", "")
+    for name, value in (("sep", sep), ("quote", quote), ("comment", comment)):
+        others = {sep, quote, comment} if name == "sep" else {sep}
+        if not (value or name != "sep") or len(value) > 1 or not value.isascii() or value in ("\r", "\n", "\\"):
+            raise ConfigError(f"{name} is {value!r}: give one ASCII character, or use spark.read.csv")
+        if name != "sep" and value in others:
+            raise ConfigError(f"{name} and sep are {value!r}: give another one, or use spark.read.csv")
+    if comment and comment == quote:
+        raise ConfigError(f"comment and quote are {quote!r}: give another one, or use spark.read.csv")
+    escape = options.get("escape")
+    if escape not in (None, quote):
+        raise ConfigError(f"escape is {escape!r}: give {quote!r} or None, or use spark.read.csv")
+    blank = {"blank": b"\r\n"} if is_true(options, "multiLine") else {}
+    header, null = is_true(options, "header"), options.get("nullValue", "")
+    return ValueLines((), header, sep, escape is not None, quote, comment, null, text=_text(options), **blank)
+
+
+def _text(options: Mapping[str, str]) -> Text:
+    patterns = (options.get(name, "") for name in ("dateFormat", "timestampFormat", "timestampNTZFormat"))
+    return Text(options.get("encoding", "utf-8").lower(), "lineSep" in options, *patterns)
+
+
+def _first_values(path: Any, filesystem: Any, lines: ValueLines, options: Mapping[str, str]) -> list[str]:
     """The values of the first line that is not blank, of the first file that has one."""
     import pyarrow as pa
     import pyarrow.csv as csv
 
-    system, paths = files.file_system(path, filesystem)
-    for file in files.list_lines(system, paths):
+    system, paths, found = files.listed(path, filesystem, options)
+    found = files.matching(found, options)
+    files.check_codecs(found)
+    for file in found:
         with with_path(file.path), system.open_input_stream(file.path) as stream:
-            for block in blocks(stream, file.path, lines.end):
+            for block in blocks(stream, file.path, lines):
                 block = block.replace(line_break(block), b"\n")
                 line = block[slice(*lines.first_row(block))]
                 check_utf8(line)
-                if line.strip():
-                    options = (
+                if lines.is_row(line):
+                    how = (
                         csv.ReadOptions(block_size=len(line) + 1),
-                        csv.ParseOptions(delimiter=lines.sep, newlines_in_values=True),
+                        csv.ParseOptions(
+                            delimiter=lines.sep, quote_char=lines.quote or False, newlines_in_values=bool(lines.quote)
+                        ),
                     )
                     try:
-                        return list(csv.read_csv(pa.BufferReader(line), *options).column_names)
+                        return list(csv.read_csv(pa.BufferReader(line), *how).column_names)
                     except pa.ArrowInvalid as error:
                         raise SchemaError(f"{file.path}: {error}; give schema=") from error
     raise ConfigError(f"{paths[0]} has no files with lines: give schema=")
@@ -157,6 +192,7 @@ def read_json(
     columns: Iterable[str] | None = None,
     filter: Any = None,
     filesystem: Any = None,
+    **options: Any,
 ) -> Pipeline:
     """Read files with one JSON object per line, like ``spark.read.schema(schema).json``.
 
@@ -165,16 +201,17 @@ def read_json(
     schema
         A StructType or DDL text; other fields are ignored.  ``spark.read.json(path).schema`` infers one.
 
-    Other parameters are those of :func:`read_parquet`.
+    Other parameters are those of :func:`read_parquet`; options are ``dateFormat``, ``timestampFormat`` and others.
 
     Notes
     -----
     A value of a wrong type, a name that occurs twice in an object, or a line without an object, is an error; Spark
     returns nulls, or the last value.  Each file is read by one task.  Lines: at most 16 MiB.
     """
-    given = struct_type(schema)
+    given, told = struct_type(schema), read_options(spark, "json", options)
     _check_fields(given, "read_json", nested=True)
-    return Pipeline(text_source(spark, "read_json", path, JsonLines(), given, columns, filter, filesystem))
+    lines = JsonLines(_text(told))
+    return Pipeline(text_source(spark, "read_json", path, lines, given, columns, filter, filesystem, told))
 
 
 def read_ipc(
@@ -184,13 +221,14 @@ def read_ipc(
     filter: Any = None,
     *,
     filesystem: Any = None,
+    **options: Any,
 ) -> Pipeline:
     """Read Arrow IPC files (``.arrow``, ``.feather``), which Spark cannot read.
 
     Parameters are those of :func:`read_parquet`.  Types are those of Spark for Parquet files with the same columns:
     unsigned ones become the next wider ones, and timestamps without a zone ``timestamp_ntz``.
     """
-    return Pipeline(ipc_source(spark, path, columns, filter, filesystem))
+    return Pipeline(ipc_source(spark, path, columns, filter, filesystem, read_options(spark, "ipc", options)))
 
 
 def scan(spark: Any, dataset: Any, columns: Iterable[str] | None = None, filter: Any = None) -> Pipeline:

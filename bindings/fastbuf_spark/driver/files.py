@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fastbuf.errors import ConfigError, ResourceError, SchemaError
 from fastbuf_spark.driver.directory_names import values_of
+from fastbuf_spark.driver.reader_options import is_true
 from fastbuf_spark.worker.reading import changed
 
 OTHER_CODECS = (".deflate", ".snappy", ".xz", ".zip")  #: ends of names of files that Arrow does not decompress
@@ -102,69 +103,106 @@ def _by_uri(uri: str) -> tuple[Any, str]:
     return system, path
 
 
-def list_files(system: Any, paths: Sequence[str]) -> list[File]:
-    """All files that Spark reads of these paths, in order.
+def listed(path: Any, given: Any, options: Mapping[str, str]) -> tuple[Any, list[str], list[File]]:
+    """The file system of one or more paths, the paths in it, and the files of these."""
+    system, paths = file_system(path, given)
+    base = options.get("basePath")
+    root = file_system(base, given)[1][0].rstrip("/") + "/" if base else ""
+    return system, paths, list_files(system, paths, options, root)
+
+
+def list_files(
+    system: Any, paths: Sequence[str], options: Mapping[str, str] | None = None, root: str = ""
+) -> list[File]:
+    """All files that Spark reads of these paths, in order, but for ``pathGlobFilter``.
 
     It ignores empty files, those whose names begin with a dot or an underscore, and directories in one of these paths,
     unless they are named ``key=value``.
+
+    Parameters
+    ----------
+    options
+        Of these, ``recursiveFileLookup`` and ``streaming.fileStreamSink.ignoreMetadata`` count.
+    root
+        ``basePath``; empty: the path itself.
 
     Raises
     ------
     ResourceError
         There is nothing at a path, or nothing but such directories.
+    ConfigError
+        A path is not below ``basePath``; it is what a stream wrote, of which Spark reads what its log names.
     """
     from pyarrow import fs
 
+    options = options or {}
+    recursive = is_true(options, "recursiveFileLookup")
     found: list[File] = []
     below: list[File] = []
     for path, pattern in [each for given in paths for each in _matched(system, given)]:
         info = system.get_file_info(path)
         if info.type == fs.FileType.NotFound:
             raise ResourceError(f"{path} does not exist")
+        base = info.path.rstrip("/") + "/"
+        if not base.startswith(root):
+            raise ConfigError(f"{path} is not below basePath, which is {root}")
         if info.type == fs.FileType.File:
             if info.size:
-                found.append(File(info.path, info.size, changed(info), ()))
+                values = values_of(info.path[len(root) :].split("/")[:-1]) if root and not recursive else ()
+                found.append(File(info.path, info.size, changed(info), values))
             continue
-        base = info.path.rstrip("/") + "/"
+        if len(paths) == 1 and not is_true(options, "streaming.fileStreamSink.ignoreMetadata"):
+            _check_stream(system, base)
         for each in _below(system, path):
             inside = each.path[len(base) :].split("/")
             if each.type == fs.FileType.File and each.size and not any(map(_hidden, inside)):
-                values = values_of(inside[:-1])
-                if pattern and values:
+                values = () if recursive else values_of(each.path[len(root or base) :].split("/")[:-1])
+                if pattern and values and not root:
                     # Spark refuses it too: the matched names would be columns or not, by their number
                     raise SchemaError(
                         f"{pattern} matches directories with others of {', '.join(key for key, _ in values)} in them: "
                         "give the directory above all of them, whose names become columns, and a filter"
                     )
-                (found if values or len(inside) == 1 else below).append(
-                    File(each.path, each.size, changed(each), values)
-                )
+                reached = recursive or len(inside) == 1 or any("=" in name for name in inside[:-1])
+                (found if reached else below).append(File(each.path, each.size, changed(each), values))
     if not found and below:
         raise ResourceError(
             f"{paths[0]} has files in directories in it alone, as {below[0].path}, which Spark does not read either: "
-            f"give the paths of these directories, or a pattern ({paths[0].rstrip('/')}/*)"
+            f"give the paths of these directories, a pattern ({paths[0].rstrip('/')}/*), or recursiveFileLookup=True"
         )
     if any(file.values for file in found):
         found += below  # refused by whoever looks for columns: some files have them, and these do not
     return sorted(found, key=lambda file: file.path)
 
 
-def list_lines(system: Any, paths: Sequence[str]) -> list[File]:
-    """All files of lines below these paths.
+def _check_stream(system: Any, base: str) -> None:
+    from pyarrow import fs
 
-    Raises
-    ------
-    ConfigError
-        One is compressed in a way that Arrow does not read.
-    """
-    files = list_files(system, paths)
+    if system.get_file_info(f"{base}_spark_metadata").type == fs.FileType.Directory:
+        raise ConfigError(
+            f"{base} was written by a stream, and Spark reads the files alone that its log (_spark_metadata) names: "
+            "let Spark read it (fbs.pipeline(spark.read...)), or set spark.sql.streaming.fileStreamSink.ignoreMetadata="
+            "true to have all files read"
+        )
+
+
+def matching(files: Sequence[File], options: Mapping[str, str]) -> list[File]:
+    """Files whose names match ``pathGlobFilter``.  Those left out count for the types of directories' columns."""
+    pattern = options.get("pathGlobFilter")
+    if pattern is None:
+        return list(files)
+    forms = [_form(plain, pattern) for plain in _braced(pattern)]
+    return [file for file in files if any(form.fullmatch(file.path.rpartition("/")[2]) for form in forms)]
+
+
+def check_codecs(files: Sequence[File]) -> None:
+    """ConfigError if a file of lines is compressed in a way that Arrow does not read."""
     for file in files:
         if file.path.endswith(OTHER_CODECS):
             raise ConfigError(
                 f"{file.path}: lines may be compressed by gzip (.gz), bzip2 (.bz2), zstd (.zst) or lz4 (.lz4), and "
                 "in no other way; use spark.read"
             )
-    return files
 
 
 def _below(system: Any, folder: str, above: tuple[str, ...] = ()) -> Iterator[Any]:
@@ -258,12 +296,12 @@ def _form(name: str, path: str) -> re.Pattern[str]:
         raise ConfigError(f"{path} is no pattern: {name!r}: {error}") from error
 
 
-def summary(system: Any, paths: Sequence[str]) -> str | None:
-    """The file that tells the schema of all Parquet files in one of these directories, if there is one."""
+def summaries(system: Any, paths: Sequence[str]) -> list[str]:
+    """The files that tell the schema of all Parquet files in one of these directories, best first."""
     from pyarrow import fs
 
     at = [f"{path.rstrip('/')}/{name}" for name in ("_common_metadata", "_metadata") for path in paths]
-    return next((info.path for info in system.get_file_info(at) if info.type == fs.FileType.File), None)
+    return [info.path for info in system.get_file_info(at) if info.type == fs.FileType.File]
 
 
 def _hidden(name: str) -> bool:

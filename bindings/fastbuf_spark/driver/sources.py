@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import ConfigError, SchemaError
@@ -13,7 +14,9 @@ from fastbuf_spark.driver import splits
 from fastbuf_spark.driver.checks import is_connect, slots_of
 from fastbuf_spark.driver.directory_names import partition_types
 from fastbuf_spark.driver.file_types import REFUSED, nullable, parquet_schema, refused
+from fastbuf_spark.driver.merged_schemas import merged
 from fastbuf_spark.driver.plan import requests
+from fastbuf_spark.driver.reader_options import is_true
 from fastbuf_spark.driver.staged import Staged
 from fastbuf_spark.schema import arrow_schema, large_types, session_zone
 from fastbuf_spark.worker.chains import Called, Chain
@@ -90,37 +93,59 @@ def parquet_source(
     schema: StructType | None,
     types_given: dict[str, DataType],
     filesystem: Any,
+    options: dict[str, str],
 ) -> Source:
     """A source of Parquet files."""
     import pyarrow.dataset as ds
 
-    system, paths = listing.file_system(path, filesystem)
-    files = listing.list_files(system, paths)
+    system, paths, files = listing.listed(path, filesystem, options)
     layout = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
     if schema is not None:
         schema, told = _without_directories(schema, files)
         types_given = told | types_given
-    types = _types_of_directories(spark, files, types_given)
+    types = _types_of_directories(files, types_given, options)
+    files = listing.matching(files, options)
     if schema is None:
-        if not files:
-            raise ConfigError(f"{paths[0]} has no Parquet files to take the schema from: give schema=")
-        first = layout.make_fragment(listing.summary(system, paths) or files[0].path, system)
-        ntz = is_true(spark, "spark.sql.parquet.inferTimestampNTZ.enabled", "true")
-        texts = is_true(spark, "spark.sql.parquet.binaryAsString", "false")
-        with with_path(first.path):
-            first.ensure_complete_metadata()
-        schema = parquet_schema(first.metadata, first.physical_schema, files[0].path, ntz, texts)
-    whole = _with_directories(nullable(schema), types, is_true(spark, "spark.sql.caseSensitive", "false"))
-    return _source(spark, "read_parquet", system, files, layout, types, whole, columns, filter)
+        schema = _schema_of_files(system, paths, files, layout, options)
+    whole = _with_directories(nullable(schema), types, is_true(options, "caseSensitive"))
+    return _source(spark, "read_parquet", system, files, layout, types, whole, columns, filter, options)
 
 
-def _types_of_directories(spark: Any, files: list[listing.File], given: dict[str, DataType]) -> dict[str, DataType]:
+def _schema_of_files(
+    system: Any, paths: list[str], files: list[listing.File], layout: Any, options: dict[str, str]
+) -> StructType:
+    """That of a summary, else of the first file; or those of all of them, merged."""
+    ntz = is_true(options, "parquet.inferTimestampNTZ.enabled", True)
+    texts = is_true(options, "parquet.binaryAsString")
+
+    def of(path: str) -> tuple[str, StructType]:
+        file = layout.make_fragment(path, system)
+        with with_path(path):
+            file.ensure_complete_metadata()
+        return path, parquet_schema(file.metadata, file.physical_schema, path, ntz, texts)
+
+    summaries = listing.summaries(system, paths)
+    found = [*summaries, *(file.path for file in files)]
+    if is_true(options, "mergeSchema"):
+        only = summaries if is_true(options, "parquet.respectSummaryFiles") else found
+        found = [*(path for path in only if path not in summaries), *reversed(summaries)]
+    if not found:
+        raise ConfigError(f"{paths[0]} has no Parquet files to take the schema from: give schema=")
+    if not is_true(options, "mergeSchema"):
+        return of(found[0])[1]
+    with ThreadPoolExecutor(splits.READERS) as readers:
+        return merged(readers.map(of, found), is_true(options, "caseSensitive"))
+
+
+def _types_of_directories(
+    files: list[listing.File], given: dict[str, DataType], options: dict[str, str]
+) -> dict[str, DataType]:
     from pyspark.sql.types import TimestampNTZType, TimestampType
 
-    infer = is_true(spark, "spark.sql.sources.partitionColumnTypeInference.enabled", "true")
-    case = is_true(spark, "spark.sql.caseSensitive", "false")
-    ntz = str(spark.conf.get("spark.sql.timestampType", "TIMESTAMP_LTZ")).upper() == "TIMESTAMP_NTZ"
-    return partition_types(files, infer, given, case, TimestampNTZType() if ntz else TimestampType())
+    infer = is_true(options, "sources.partitionColumnTypeInference.enabled", True)
+    ntz = str(options.get("timestampType", "TIMESTAMP_LTZ")).upper() == "TIMESTAMP_NTZ"
+    timestamps = TimestampNTZType() if ntz else TimestampType()
+    return partition_types(files, infer, given, is_true(options, "caseSensitive"), timestamps)
 
 
 def _with_directories(schema: StructType, types: dict[str, DataType], case: bool) -> StructType:
@@ -165,32 +190,45 @@ def text_source(
     columns: Iterable[str] | None,
     filter: Any,
     filesystem: Any,
+    options: dict[str, str],
 ) -> Source:
     """A source of files of lines, with a given schema; each file is read by one task."""
     import pyarrow.dataset as ds
+    from pyspark.sql.types import TimestampType
 
-    system, paths = listing.file_system(path, filesystem)
-    files = listing.list_lines(system, paths)
+    corrupt = options.get("columnNameOfCorruptRecord", "_corrupt_record")
+    if corrupt in schema.names:
+        raise SchemaError(
+            f"column {corrupt!r} is the one that Spark puts bad records into, which are errors here: leave it out, or "
+            f"use spark.read ({name})"
+        )
+    system, _, files = listing.listed(path, filesystem, options)
     # Lines of values have the schema's columns by their places, whatever their names
     schema, told = (schema, {}) if name == "read_csv" else _without_directories(schema, files)
-    types = _types_of_directories(spark, files, told)
+    types = _types_of_directories(files, told, options)
+    if "timeZone" in options and any(isinstance(kind, TimestampType) for kind in types.values()):
+        raise ConfigError("timeZone= is not for directories of timestamps: set spark.sql.session.timeZone")
+    files = listing.matching(files, options)
+    listing.check_codecs(files)
     whole = nullable(schema)
     for key, kind in types.items():
         whole.add(key, kind, True)
-    return _source(spark, name, system, files, ds.JsonFileFormat(), types, whole, columns, filter, lines)
+    return _source(spark, name, system, files, ds.JsonFileFormat(), types, whole, columns, filter, options, lines)
 
 
-def ipc_source(spark: Any, path: Any, columns: Iterable[str] | None, filter: Any, filesystem: Any) -> Source:
+def ipc_source(
+    spark: Any, path: Any, columns: Iterable[str] | None, filter: Any, filesystem: Any, options: dict[str, str]
+) -> Source:
     """A source of Arrow IPC files."""
     import pyarrow as pa
     import pyarrow.dataset as ds
 
-    system, paths = listing.file_system(path, filesystem)
-    files = listing.list_files(system, paths)
+    system, paths, files = listing.listed(path, filesystem, options)
+    types = _types_of_directories(files, {}, options)
+    files = listing.matching(files, options)
     if not files:
         raise ConfigError(f"{paths[0]} has no files to take the schema from")
     layout = ds.IpcFileFormat()
-    types = _types_of_directories(spark, files, {})
     try:
         whole = of_arrow(layout.make_fragment(files[0].path, system).physical_schema)
     except pa.ArrowInvalid as error:
@@ -200,7 +238,7 @@ def ipc_source(spark: Any, path: Any, columns: Iterable[str] | None, filter: Any
         ) from error
     for key, kind in types.items():
         whole.add(key, kind, True)
-    return _source(spark, "read_ipc", system, files, layout, types, whole, columns, filter)
+    return _source(spark, "read_ipc", system, files, layout, types, whole, columns, filter, options)
 
 
 def dataset_source(spark: Any, dataset: Any, columns: Iterable[str] | None, filter: Any) -> Source:
@@ -223,7 +261,7 @@ def dataset_source(spark: Any, dataset: Any, columns: Iterable[str] | None, filt
         raise ConfigError(f"scan: {error} Give filter and columns to scan itself, or to the pipeline") from error
     if isinstance(dataset, ds.InMemoryDataset) or any(not isinstance(each, ds.FileFragment) for _, each in found):
         raise ConfigError("scan takes a dataset of files; give rows in memory to spark.createDataFrame(table)")
-    return _shared(spark, "scan", found, files, shown, schema, filter, (), None)
+    return _shared(spark, "scan", found, files, shown, schema, filter, {})
 
 
 def of_arrow(schema: pa.Schema) -> StructType:
@@ -298,6 +336,11 @@ def _schemas(spark: Any, whole: StructType, columns: Iterable[str] | None, filte
     for name in names:
         if name in refusals:
             raise SchemaError(refusals[name])
+        if "EXISTS_DEFAULT" in whole[name].metadata:
+            raise SchemaError(
+                f"column {name!r} has a default, which Spark gives where a file has no such column, and nulls are read "
+                "here: use spark.read, or take EXISTS_DEFAULT from the field's metadata"
+            )
     zone, large = session_zone(spark), large_types(spark)
     shown = arrow_schema(StructType([whole[name] for name in names]), zone, large)
     if filter is None:
@@ -358,6 +401,7 @@ def _source(
     whole: StructType,
     columns: Iterable[str] | None,
     filter: Any,
+    options: dict[str, str],
     lines: JsonLines | ValueLines | None = None,
 ) -> Source:
     import pyarrow as pa
@@ -376,7 +420,7 @@ def _source(
     kinds = arrow_schema(StructType([whole[key] for key in types]), session_zone(spark)) if types else ()
     found = splits.fragments(system, files, layout, {field.name: field.type for field in kinds})
     chosen = StructType([whole[key] for key in shown.names])
-    return _shared(spark, name, found, read_with, shown, chosen, filter, texts, lines)
+    return _shared(spark, name, found, read_with, shown, chosen, filter, options, texts, lines)
 
 
 def _shared(
@@ -387,8 +431,9 @@ def _shared(
     shown: pa.Schema,
     schema: StructType,
     filter: Any,
-    texts: tuple[pa.Field, ...],
-    lines: JsonLines | ValueLines | None,
+    options: dict[str, str],
+    texts: tuple[pa.Field, ...] = (),
+    lines: JsonLines | ValueLines | None = None,
 ) -> Source:
     from pyspark.sql.types import StructType
 
@@ -402,11 +447,7 @@ def _shared(
     mib = sum(part.nbytes for part in parts) / (1 << 20)
     pieces = f"{counted(len(found), 'file')}, {counted(len(parts), 'piece')}"
     about = f"{name}: {pieces}, {mib:.1f} MiB, in {counted(len(shared), 'split')}"
-    any_case = name in ("read_parquet", "read_ipc") and not is_true(spark, "spark.sql.caseSensitive", "false")
-    read = Read(shared, read_with, shown, filter, texts, session_zone(spark), any_case, late, lines)
+    any_case = name in ("read_parquet", "read_ipc") and not is_true(options, "caseSensitive")
+    zone = options.get("timeZone") or session_zone(spark)
+    read = Read(shared, read_with, shown, filter, texts, zone, any_case, late, lines)
     return Source(spark, read, StructType([schema[key] for key in shown.names]), about)
-
-
-def is_true(spark: Any, name: str, default: str) -> bool:
-    """Whether a setting of the session is true."""
-    return str(spark.conf.get(name, default)).strip().lower() == "true"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from json import loads
 from typing import TYPE_CHECKING, Any
 
 from fastbuf.errors import SchemaMismatch
+from fastbuf_spark.worker.patterns import form_of, iso
 from fastbuf_spark.worker.zones import instants
 
 if TYPE_CHECKING:
@@ -35,8 +36,43 @@ _INSTANT = (
 
 
 @dataclass(frozen=True)
+class Text:
+    """How files of lines are written.
+
+    Attributes
+    ----------
+    encoding
+        Of one byte for each character, or UTF-8.
+    newline
+        Whether lines end with a newline alone, so that a carriage return is part of a value.
+    date, instant, local
+        Java's patterns of dates, of timestamps, and of those without a zone; empty: as Spark writes them.
+    """
+
+    encoding: str = "utf-8"
+    newline: bool = False
+    date: str = ""
+    instant: str = ""
+    local: str = ""
+
+    def __post_init__(self) -> None:
+        for pattern in filter(None, (self.date, self.instant, self.local)):
+            form_of(pattern)
+
+    def pattern(self, kind: pa.DataType) -> str:
+        """That of the values of a type."""
+        import pyarrow as pa
+
+        if pa.types.is_timestamp(kind):
+            return self.local if kind.tz is None else self.instant
+        return self.date if pa.types.is_date(kind) else ""
+
+
+@dataclass(frozen=True)
 class JsonLines:
     """Lines with one JSON object each."""
+
+    text: Text = Text()
 
     def has_text(self, kind: pa.DataType) -> bool:
         """Whether a column of the type is read as text first."""
@@ -84,21 +120,38 @@ class ValueLines:
         The character between values.
     backslash
         Whether a backslash before a quote is a character like others.
+    quote
+        Around values; empty: there are no quotes.
+    comment
+        The character that a line begins with which is none; empty: there are no such lines.
+    null
+        The value that is null.
+    blank
+        Of what a line consists that is no row, if it is not empty.
     """
 
     names: tuple[str, ...]
     header: bool
     sep: str
     backslash: bool
+    quote: str = '"'
+    comment: str = ""
+    null: str = ""
+    blank: bytes = _BLANK
+    text: Text = Text()
 
     @cached_property
     def _forms(self) -> tuple[re.Pattern[bytes], re.Pattern[bytes]]:
         """A row with the end of its line; and the beginning of one up to a quoted value with more behind its quote."""
-        sep = re.escape(self.sep.encode())
-        quoted = rb'"[^"]*+(?:""[^"]*+)*+"'
-        value = rb"(?:%b(?=[%b\r\n])|(?!\")[^%b\r\n]*+)" % (quoted, sep, sep)
+        sep, quote, comment = (re.escape(text.encode()) for text in (self.sep, self.quote, self.comment))
+        plain, quoted = rb"[^%b\r\n]*+" % sep, b"(?!)"
+        if quote:
+            quoted = rb"%b[^%b]*+(?:%b%b[^%b]*+)*+%b" % (quote, quote, quote, quote, quote, quote)
+            plain = b"(?!%b)%b" % (quote, plain)
+        value = rb"(?:%b(?=[%b\r\n])|%b)" % (quoted, sep, plain)
         head = rb"(?:%b%b)*+" % (value, sep)
-        return re.compile(head + value + rb"(?:\r\n|\r|\n)"), re.compile(head + quoted + rb"[^%b\r\n]" % sep)
+        row = rb"(?:%b|%b)(?:\r\n|\r|\n)" % (comment + rb"[^\r\n]*+" if comment else b"(?!)", head + value)
+        return re.compile(row), re.compile(head + quoted + rb"[^%b\r\n]" % sep)
 
     def has_text(self, kind: pa.DataType) -> bool:
         """Whether a column of the type is read as text first."""
@@ -110,20 +163,21 @@ class ValueLines:
         """Where the last whole row of a block ends; a quoted value may have line breaks in it."""
         import numpy as np
 
-        end = _line_end(block)
-        if b'"' not in block[:end]:
+        end, quote = _line_end(block), self.quote.encode()
+        if not quote or quote not in block[:end]:
             return end
-        if not self.backslash and b'\\"' in block:
+        if not self.backslash and b"\\" + quote in block:
             raise SchemaMismatch(
                 f"{path} has a quote behind a backslash, which Spark takes for a quote in the value: use "
-                "spark.read.csv, or give escape='\"' if the backslash is a character like others"
+                f"spark.read.csv, or give escape={self.quote!r} if the backslash is a character like others"
             )
         text = np.frombuffer(block, np.uint8)
-        at = np.flatnonzero(text[:end] == ord('"'))
+        at = np.flatnonzero(text[:end] == ord(quote))
         beside = np.zeros(256, bool)
-        beside[[*b'\r\n"', ord(self.sep)]] = True
+        beside[[*b"\r\n", *quote, ord(self.sep)]] = True
         opened, closed = at[::2], at[1::2]
-        if len(at) % 2 == 0 and beside[text[opened - 1]][opened > 0].all() and beside[text[closed + 1]].all():
+        even = len(at) % 2 == 0 and not self.comment  # which may have any number of them
+        if even and beside[text[opened - 1]][opened > 0].all() and beside[text[closed + 1]].all():
             return end
         # The block ends within a quoted value, or a value has quotes without being quoted: look row by row
         more = self._forms[1]
@@ -145,26 +199,51 @@ class ValueLines:
             yield found[0]
             end = found.end()
 
+    def check_ends(self, block: bytes, ends: bytes, path: str) -> None:
+        """SchemaMismatch if rows end in several ways where Spark takes one way alone, as it does with ``multiLine``."""
+        if self.blank == _BLANK or not _LINE_BREAK.search(block.replace(ends, b"")):
+            return
+        rows = list(self._rows(block))[:-1]  # the last line of a file may have no end
+        if any(_LINE_BREAK.findall(row)[-1] != ends for row in rows):
+            raise SchemaMismatch(
+                f"{path} has lines that end by {ends!r}, and others, whose ends Spark takes for part of a value: use "
+                "spark.read.csv, or leave multiLine out"
+            )
+
     def first_row(self, block: bytes) -> tuple[int, int]:
         """Where the first row that is not blank begins, and where the next one does."""
-        text = len(block) - len(block.lstrip(_BLANK))
-        begin = max(block.rfind(b"\n", 0, text), block.rfind(b"\r", 0, text)) + 1
-        found = _LINE_BREAK.search(block, text)
-        end = found.end() if found else len(block)
-        if b'"' in block[begin:end]:  # a value may have line breaks in it
+        begin, end = 0, 0
+        while not end:
+            text = len(block) - len(block[begin:].lstrip(self.blank))
+            begin = max(block.rfind(b"\n", begin, text), block.rfind(b"\r", begin, text), begin - 1) + 1
+            found = _LINE_BREAK.search(block, text)
+            end = found.end() if found else len(block)
+            if self.comment and block.startswith(self.comment.encode(), begin) and end < len(block):
+                begin, end = end, 0
+        if self.quote and self.quote.encode() in block[begin:end]:  # a value may have line breaks in it
             end = begin + len(next(self._rows(block[begin:]), block[begin:end]))
         return begin, end
+
+    def is_row(self, line: bytes) -> bool:
+        """Whether a line is none that is left out."""
+        return bool(line.strip(self.blank)) and not (self.comment and line.startswith(self.comment.encode()))
 
     def table(self, block: bytes, fields: pa.Schema) -> pa.Table:
         """The rows, all values as text."""
         import pyarrow as pa
         import pyarrow.csv as csv
 
-        if len(self.names) == 1 or self.sep <= " ":  # a row of blanks: none for Spark, and one of nulls for Arrow
-            if b'"' in block:
-                block = b"".join(row for row in self._rows(block) if _is_not_blank(row))
+        quote = self.quote.encode()
+        if self.comment or len(self.names) == 1 or self.sep <= " ":
+            if quote and quote in block:
+                block = b"".join(row for row in self._rows(block) if self.is_row(row))
             else:
-                block = _BLANK_LINE.sub(b"", block)
+                if self.comment:
+                    block = re.sub(rb"(?:(?<=[\r\n])|\A)%b[^\r\n]*+" % re.escape(self.comment.encode()), b"", block)
+                if self.blank == _BLANK:  # a row of blanks: none for Spark, and one of nulls for Arrow
+                    block = _BLANK_LINE.sub(b"", block)
+        if not block:
+            return fields.empty_table()
         if block.startswith(BOM):  # it is no mark there, and Arrow would leave it out
             block = BOM + block
         places = [self.names.index(field.name) for field in fields]
@@ -175,17 +254,30 @@ class ValueLines:
             ),
             csv.ParseOptions(
                 delimiter=self.sep,
-                newlines_in_values=True,
-                invalid_row_handler=lambda row: "error" if _is_not_blank(row.text.encode()) else "skip",
+                quote_char=self.quote or False,
+                newlines_in_values=bool(self.quote),
+                invalid_row_handler=lambda row: "error" if self.is_row(row.text.encode()) else "skip",
             ),
             csv.ConvertOptions(
                 column_types={str(i): field.type for i, field in zip(places, fields, strict=True)},
                 include_columns=[str(i) for i in places or [0]],
                 null_values=[""],
                 strings_can_be_null=True,
+                quoted_strings_can_be_null=not self.null,
             ),
         )
-        return made.rename_columns(fields.names) if places else made
+        if not places:
+            return made
+        columns = [_without(column, self.null) if self.null else column for column in made.columns]
+        return pa.table(columns, fields.names)
+
+
+def _without(texts: pa.ChunkedArray, null: str) -> pa.ChunkedArray:
+    """The texts, of which this one is null."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    return pc.if_else(pc.equal(texts, null), pa.scalar(None, texts.type), texts)
 
 
 @contextlib.contextmanager
@@ -213,14 +305,16 @@ def read_lines(fragment: Any, schema: pa.Schema, lines: JsonLines | ValueLines) 
     header = isinstance(lines, ValueLines) and lines.header
     ends = b""
     with fragment.filesystem.open_input_stream(fragment.path) as stream:
-        for block in blocks(stream, fragment.path, lines.end):
+        for block in blocks(stream, fragment.path, lines):
+            blank = _BLANK
             if isinstance(lines, ValueLines):
-                ends = ends or line_break(block)
+                ends, blank = ends or line_break(block), lines.blank
+                lines.check_ends(block, ends, fragment.path)
                 if ends != b"\n":
                     block = block.replace(ends, b"\n")
-                if header and block.strip(_BLANK):
+                if header and any(map(lines.is_row, block.splitlines())):
                     block, header = block[lines.first_row(block)[1] :], False
-            if not block.strip(_BLANK):
+            if not block.strip(blank):
                 continue
             try:
                 check_utf8(block)
@@ -249,19 +343,34 @@ def check_utf8(text: bytes) -> None:
         raise pa.ArrowInvalid(f"text that is not UTF-8: {near!r}; use spark.read with its encoding=") from error
 
 
-def blocks(stream: Any, path: str, end: Callable[[bytes, str], int]) -> Iterator[bytes]:
+def blocks(stream: Any, path: str, lines: JsonLines | ValueLines) -> Iterator[bytes]:
     """The text of a file in pieces of whole lines, each of which ends with a line break.
 
     Raises
     ------
     SchemaMismatch
-        A line is too long, or has a quoted value without an end.
+        A line is too long, or has a quoted value without an end; text is not as is told.
     """
-    rest = stream.read(BLOCK_BYTES).removeprefix(BOM)
+
+    def read() -> bytes:
+        data = bytes(stream.read(BLOCK_BYTES))
+        if lines.text.newline and b"\r" in data:
+            raise SchemaMismatch(f"{path} has a carriage return, which is no line break with lineSep: use spark.read")
+        return data
+
+    def decoded(data: bytes) -> bytes:
+        if lines.text.encoding in ("utf-8", "utf8"):
+            return data
+        try:
+            return data.decode(lines.text.encoding).encode()
+        except UnicodeDecodeError as error:
+            raise SchemaMismatch(f"{path}: {error}; use spark.read") from error
+
+    rest = decoded(read().removeprefix(BOM))
     while rest:
-        more = stream.read(BLOCK_BYTES)
+        more = decoded(read())
         block = rest if more or rest.endswith(b"\n") else rest + b"\n"
-        at = end(block, path)
+        at = lines.end(block, path)
         if at:
             yield block[:at]
         rest = block[at:] + more
@@ -277,17 +386,18 @@ def line_break(block: bytes) -> bytes:
     return found[0] if found else b"\n"
 
 
-def _is_not_blank(text: bytes) -> bool:
-    return bool(text.strip(_BLANK))
-
-
 def _line_end(block: bytes) -> int:
     # Not behind a last \r: a \n may follow
     return max(block.rfind(b"\n"), block.rfind(b"\r", 0, len(block) - 1)) + 1
 
 
-def of_text(texts: pa.Array, kind: pa.DataType, zone: str, name: str) -> pa.Array:
+def of_text(texts: pa.Array, kind: pa.DataType, zone: str, name: str, pattern: str = "") -> pa.Array:
     """Texts as values of a type, as Spark converts them; an instant without a zone is in ``zone``.
+
+    Parameters
+    ----------
+    pattern
+        Java's, of dates and times; empty: as Spark writes them.
 
     Raises
     ------
@@ -300,6 +410,8 @@ def of_text(texts: pa.Array, kind: pa.DataType, zone: str, name: str) -> pa.Arra
     from pyarrow import types
 
     try:
+        if pattern:
+            texts = iso(texts, pattern, types.is_date(kind))
         if types.is_boolean(kind):
             low = pc.utf8_lower(texts)
             _check(low, (b"", "^(true|false)$"))

@@ -160,8 +160,9 @@ class Read:
     def _told(self, batch: pa.RecordBatch, path: str) -> pa.RecordBatch:
         for field in self.texts:
             at = batch.schema.get_field_index(field.name)
+            pattern = self.lines.text.pattern(field.type) if self.lines else ""
             try:
-                values = of_text(batch.column(at), field.type, self.zone, field.name)
+                values = of_text(batch.column(at), field.type, self.zone, field.name, pattern)
             except SchemaMismatch as error:
                 raise SchemaMismatch(f"{path}: {error}") from error
             batch = batch.set_column(at, field, values)
