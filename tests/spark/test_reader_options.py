@@ -6,20 +6,25 @@ import datetime as dt
 import random
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from conftest import failure
-from nights import nightly
+from pyarrow import fs
 from test_sources import same
 
 import fastbuf_spark as fbs
-from fastbuf.errors import ConfigError, SchemaError
-from fastbuf_spark.driver.reader_options import ANY, OPTIONS, PREFIX, SAME
+from fastbuf.errors import ConfigError, SchemaError, SchemaMismatch
+from fastbuf_spark.api.sources import value_lines
+from fastbuf_spark.driver.reader_options import ANY, OPTIONS, PREFIX, SAME, read_options
+from fastbuf_spark.worker.lines import read_lines
 
 pytestmark = pytest.mark.spark
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "reader-options.md"
@@ -111,6 +116,23 @@ def test_schemas_of_directories_and_summaries_are_merged(spark: Any, setting: An
     assert same(fbs.read_parquet(spark, path, schema="b long, q string", mergeSchema=True).to_df(), given) == 2
 
 
+def test_filters_of_merged_columns(spark: Any, tmp_path: Path) -> None:
+    """Of files that do not have the column all rows are null there."""
+    path = written(tmp_path, {"a": [1, 2]}, {"b": [2, None], "v": struct({"x": 1}, None, x=NUMBER)}, {"a": [3]})
+    want = spark.read.option("mergeSchema", "true").parquet(path)
+    filters: list[tuple[Any, str, int]] = [
+        (pc.field("b") == 2, "b = 2", 1),
+        (pc.field("b").is_null(), "b is null", 4),
+        (pc.field("a") > 1, "a > 1", 2),
+        (pc.field("v", "x") == 1, "v.x = 1", 1),
+        (pc.field("v").is_null() & (pc.field("a") != 2), "v is null and a != 2", 2),
+    ]
+    for filter, condition, rows in filters:
+        made = fbs.read_parquet(spark, path, filter=filter, mergeSchema=True).to_df()
+        assert same(made, want.where(condition)) == rows
+    assert same(fbs.read_parquet(spark, path, ["v"], mergeSchema=True).to_df(), want.select("v")) == 5
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -185,41 +207,53 @@ def test_options_for_lines_of_values(new_york: Any, tmp_path: Path, case: str) -
     same(fbs.read_csv(new_york, tmp_path, schema or None, **options).to_df(), want)
 
 
-def random_lines(rng: random.Random) -> tuple[str, str, dict[str, str]]:
-    """Text, schema and options of a few lines, some of which are no rows."""
-    quote, sep = rng.choice(["'", "", "|", '"']), rng.choice([",", "\t", " "])
-    options = {"sep": sep, "quote": quote, "comment": rng.choice(["", "#"]), "nullValue": rng.choice(["", "NA", "a"])}
+def random_options(rng: random.Random) -> dict[str, str]:
+    quote = rng.choice(["'", "", "|", '"'])
+    options = {"quote": quote, "sep": rng.choice([",", "\t", " "])}
+    options |= {"comment": rng.choice(["", "#"]), "nullValue": rng.choice(["", "NA", "a"])}
     options |= {"escape": quote} if quote else {}
     options |= {"header": "true"} if rng.random() < 0.3 else {}
     options |= {"multiLine": "true"} if rng.random() < 0.7 else {}
-    options |= {"lineSep": "\n"} if rng.random() < 0.3 else {}
-    values = ["a", "NA", "-", "b c", "#", "#x", "", "  "]
+    return options | ({"lineSep": "\n"} if rng.random() < 0.3 else {})
+
+
+def random_lines(rng: random.Random, columns: int, options: dict[str, str]) -> str:
+    """A few lines, some of which are no rows."""
+    quote, sep = options["quote"], options["sep"]
     within = ["", "a", f"a{sep}b", "#", "NA", f"x{quote}{quote}y", "a\n#b" if "multiLine" in options else "z"]
-    values += [f"{quote}{value}{quote}" for value in within]
-    columns = rng.randint(1, 3)
+    values = [value for value in ["a", "NA", "-", "b c", "#", "#x", "", "  "] if sep not in value]
+    values += [f"{quote}{value}{quote}" for value in within if quote]
     lines = [sep.join(rng.choices(values, k=columns)) for _ in range(rng.randint(1, 6))]
-    lines.insert(rng.randint(0, len(lines)), rng.choice(["#x", f"# {quote}y", "", "  ", f"#a{sep}{quote}b", "a"]))
+    lines.insert(rng.randint(0, len(lines)), rng.choice(["#x", f"# {quote}y", "", "", "  ", sep.join("abc"[:columns])]))
     end = "\n" if "lineSep" in options else rng.choice(["\n", "\r\n"])
-    schema = ", ".join(f"c{i} string" for i in range(columns))
-    return end.join(lines) + rng.choice([end, ""]), schema, options
+    return end.join(lines) + rng.choice([end, ""])
 
 
-@nightly
-def test_random_lines_of_values(spark: Any, tmp_path: Path) -> None:
-    """Rows as Spark has them, or an error; never others."""
+@pytest.mark.parametrize("seed", range(8))
+def test_random_lines_of_values(spark: Any, tmp_path: Path, seed: int) -> None:
+    """Each file's rows as Spark has them, or an error; never others."""
+    rng = random.Random(seed)
+    options, columns = random_options(rng), rng.randint(1, 3)
+    texts = {f"{i}.csv": random_lines(rng, columns, options) for i in range(60)}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text, newline="")
+    names = [f"c{i}" for i in range(columns)]
+    frame = spark.read.options(**options).schema(", ".join(f"{name} string" for name in names)).csv(str(tmp_path))
+    want: dict[str, list[Any]] = {name: [] for name in texts}
+    for *row, name in frame.select("*", "_metadata.file_name").collect():
+        want[name].append(row)
+    told = read_options(spark, "csv", options)
+    lines, schema = replace(value_lines(told), names=tuple(names)), pa.schema([(name, TEXT) for name in names])
     alike = 0
-    for seed in range(120):
-        text, schema, options = random_lines(random.Random(seed))
-        path = tmp_path / f"{seed}.csv"
-        path.write_text(text, newline="")
-        want = spark.read.options(**options).schema(schema).csv(str(path)).collect()
+    for name, text in texts.items():
+        fragment = ds.JsonFileFormat().make_fragment(str(tmp_path / name), fs.LocalFileSystem())
         try:
-            rows = fbs.read_csv(spark, path, schema, **options).collect()
-        except Exception:
+            rows = [list(row.values()) for batch in read_lines(fragment, schema, lines) for row in batch.to_pylist()]
+        except SchemaMismatch:
             continue
-        assert rows == want, (seed, text, options)
+        assert rows == want[name], (text, options)
         alike += 1
-    assert alike > 60
+    assert alike > 5
 
 
 def test_options_for_lines_of_json(new_york: Any, tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def read_csv(
     16 MiB.
     """
     told = read_options(spark, "csv", {"header": header, "sep": sep, "escape": escape, **options})
-    lines = _value_lines(told)
+    lines = value_lines(told)
     if schema is None:
         from pyspark.sql.types import StringType, StructType
 
@@ -133,7 +133,8 @@ def read_csv(
     return Pipeline(text_source(spark, "read_csv", path, lines, given, columns, filter, filesystem, told))
 
 
-def _value_lines(options: Mapping[str, str]) -> ValueLines:
+def value_lines(options: Mapping[str, str]) -> ValueLines:
+    """How lines of values are written, but for the names of columns."""
     sep, quote, comment = options["delimiter"], options.get("quote", '"'), options.get("comment", "")
     for name, value in (("sep", sep), ("quote", quote), ("comment", comment)):
         others = {sep, quote, comment} if name == "sep" else {sep}
