@@ -158,6 +158,7 @@ TIMES = "d date, t timestamp, n timestamp_ntz"
 LINES: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "nullValue": ('NA,NA,"NA"\n,,""\n"",1,x\nna,3,\n', CSV, {"nullValue": "NA"}),
     "nullValue of a sign": ("-,1,-\n-x,-,--\n", CSV, {"nullValue": "-"}),
+    "nullValue in a header": ("NA,b,\nx,NA,1\n", "", {"nullValue": "NA", "header": True}),
     "quote": ("'a,b',1,x\n'',2,\"y\"\n", CSV, {"quote": "'", "escape": "'"}),
     "a quote that is doubled": ("'it''s',1,'a\n,b'\n", CSV, {"quote": "'", "escape": "'", "multiLine": True}),
     "no quotes": ('"a,1,b"c\n"x",2,""\na\\b,3,\\"\n', CSV, {"quote": ""}),
@@ -183,8 +184,8 @@ LINES: dict[str, tuple[Any, str, dict[str, Any]]] = {
         "sep": "|", "dateFormat": "dd/MM/yyyy", "timestampFormat": "d/M/yyyy H:m",
         "timestampNTZFormat": "yyyyMMddHHmmss",
     }),
-    "times": ("2020-31-12 10|2020-01-02T03:04:05.67+02:00|05:04:03 2020.01.02 x'y\n", TIMES, {
-        "sep": "|", "dateFormat": "yyyy-dd-MM HH", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSXXX",
+    "times": ("2020-31-12|2020-01-02T03:04:05.67+02:00|05:04:03 2020.01.02 x'y\n", TIMES, {
+        "sep": "|", "dateFormat": "yyyy-dd-MM", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSXXX",
         "timestampNTZFormat": "ss:mm:HH yyyy.MM.dd 'x''y'",
     }),
     "offsets": ("x|2020-01-02 03:04:05+0230|x\nx|2020-01-02 03:04:05Z|x\nx|2020-01-02 03:04:05-08|x\n",
@@ -296,7 +297,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         ("nanValue", "nan?"), ("modifiedAfter", "2020-01-01T00:00:00"), ("locale", "de"), ("enforceSchema", False),
         ("unescapedQuoteHandling", "RAISE_ERROR"), ("charToEscapeQuoteEscaping", "x"), ("ignoreCorruptFiles", True),
         ("dateFormat", "dd-MMM-yyyy"), ("dateFormat", "yy-MM-dd"), ("timestampFormat", "[yyyy-MM-dd]"),
-        ("timestampFormat", "yyyy-MM-dd hh:mm a"), ("dateFormat", "yyyy"), ("fitler", 3), ("sep", "||"),
+        ("timestampFormat", "yyyy-MM-dd hh:mm a"), ("dateFormat", "yyyy"), ("dateFormat", "dd/MM/yyyy HH"), ("fitler", 3), ("sep", "||"),
         ("quote", "''"), ("comment", "//"), ("quote", ","), ("comment", '"'), ("escape", "x"), ("header", "yes"),
     )],
     *[("json", {name: value}, name) for name, value in (

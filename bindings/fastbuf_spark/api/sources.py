@@ -124,7 +124,7 @@ def read_csv(
 
         given, case = StructType(), is_true(told, "caseSensitive")
         names = _first_values(path, filesystem, lines, told)
-        for name in _headed(names, case) if lines.header else [f"_c{i}" for i in range(len(names))]:
+        for name in _headed(names, case, lines.null) if lines.header else [f"_c{i}" for i in range(len(names))]:
             given.add(name, StringType())
     else:
         given = struct_type(schema)
@@ -240,11 +240,12 @@ def scan(spark: Any, dataset: Any, columns: Iterable[str] | None = None, filter:
     return Pipeline(dataset_source(spark, dataset, columns, filter))
 
 
-def _headed(names: list[str], case: bool) -> list[str]:
+def _headed(names: list[str], case: bool, null: str) -> list[str]:
     """Names of columns from a header: as in Spark, an empty one is numbered, and those that occur twice end with it."""
     folded = [name if case else name.lower() for name in names]
     return [
-        f"_c{i}" if not name else f"{name}{i}" if folded.count(folded[i]) > 1 else name for i, name in enumerate(names)
+        f"_c{i}" if name in ("", null) else f"{name}{i}" if folded.count(folded[i]) > 1 else name
+        for i, name in enumerate(names)
     ]
 
 

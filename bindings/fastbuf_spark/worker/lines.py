@@ -56,8 +56,9 @@ class Text:
     local: str = ""
 
     def __post_init__(self) -> None:
-        for pattern in filter(None, (self.date, self.instant, self.local)):
-            form_of(pattern)
+        for pattern, day in ((self.date, True), (self.instant, False), (self.local, False)):
+            if pattern:
+                form_of(pattern, day)
 
     def pattern(self, kind: pa.DataType) -> str:
         """That of the values of a type."""

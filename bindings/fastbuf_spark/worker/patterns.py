@@ -34,13 +34,14 @@ _NAMES = ("year", "month", "day", "hour", "minute", "second", "fraction", "offse
 
 
 @cache
-def form_of(pattern: str) -> str:
+def form_of(pattern: str, day: bool) -> str:
     """The regular expression of a pattern's texts, whose groups are the parts of a time.
 
     Raises
     ------
     ConfigError
-        It has letters other than those above, a part twice, or no year, month and day.
+        It has letters other than those above, a part twice, no year, month and day, or more than these if it is one of
+        days.
     """
     made, names = "", []
     for run in _RUN.finditer(pattern):
@@ -58,6 +59,8 @@ def form_of(pattern: str) -> str:
             raise _refusal(pattern, text)
     if len(set(names)) < len(names) or not {"year", "month", "day"} <= set(names):
         raise ConfigError(f"the pattern {pattern!r} has not year, month and day, each part once: use spark.read")
+    if day and len(names) > 3:
+        raise ConfigError(f"the pattern {pattern!r} of dates has a time: read a timestamp, or use spark.read")
     return f"^{made}$"
 
 
@@ -84,7 +87,7 @@ def iso(texts: pa.Array, pattern: str, day: bool) -> pa.Array:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    parts = pc.extract_regex(texts, form_of(pattern))
+    parts = pc.extract_regex(texts, form_of(pattern, day))
     odd = texts.filter(pc.and_(parts.is_null(), texts.is_valid()))
     if len(odd):
         raise pa.ArrowInvalid(f"{odd[0].as_py()!r:.100} is not in the pattern {pattern!r}")
