@@ -297,7 +297,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         ("nanValue", "nan?"), ("modifiedAfter", "2020-01-01T00:00:00"), ("locale", "de"), ("enforceSchema", False),
         ("unescapedQuoteHandling", "RAISE_ERROR"), ("charToEscapeQuoteEscaping", "x"), ("ignoreCorruptFiles", True),
         ("dateFormat", "dd-MMM-yyyy"), ("dateFormat", "yy-MM-dd"), ("timestampFormat", "[yyyy-MM-dd]"),
-        ("timestampFormat", "yyyy-MM-dd hh:mm a"), ("dateFormat", "yyyy"), ("dateFormat", "dd/MM/yyyy HH"), ("fitler", 3), ("sep", "||"),
+        ("timestampFormat", "yyyy-MM-dd hh:mm a"), ("dateFormat", "yyyy"), ("fitler", 3),
+        ("dateFormat", "dd/MM/yyyy HH"), ("sep", "||"),
         ("quote", "''"), ("comment", "//"), ("quote", ","), ("comment", '"'), ("escape", "x"), ("header", "yes"),
     )],
     *[("json", {name: value}, name) for name, value in (

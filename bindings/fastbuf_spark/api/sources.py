@@ -243,10 +243,8 @@ def scan(spark: Any, dataset: Any, columns: Iterable[str] | None = None, filter:
 def _headed(names: list[str], case: bool, null: str) -> list[str]:
     """Names of columns from a header: as in Spark, an empty one is numbered, and those that occur twice end with it."""
     folded = [name if case else name.lower() for name in names]
-    return [
-        f"_c{i}" if name in ("", null) else f"{name}{i}" if folded.count(folded[i]) > 1 else name
-        for i, name in enumerate(names)
-    ]
+    numbered = (f"{name}{i}" if folded.count(folded[i]) > 1 else name for i, name in enumerate(names))
+    return [f"_c{i}" if names[i] in ("", null) else name for i, name in enumerate(numbered)]
 
 
 def _check_fields(schema: StructType, name: str, nested: bool) -> None:
