@@ -51,7 +51,7 @@ OPTIONS = (
     Option(
         "", "streaming.fileStreamSink.ignoreMetadata", FILES, BOTH, "honoured: if not, what streams wrote is refused"
     ),
-    Option("", "timestampType", FILES, ANY, "honoured, in the DDL of a schema"),
+    Option("", "timestampType", FILES, ANY, "honoured, in the DDL of a schema and in names of directories"),
     Option("", "session.timeZone", FILES, ANY, "honoured"),
     Option("timeZone", "", LINES, ANY, "honoured: the zone of texts that have none"),
     Option("recursiveFileLookup", "", FILES, BOTH, "honoured: directories' names give no columns then"),
