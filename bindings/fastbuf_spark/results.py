@@ -8,8 +8,10 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from fastbuf.errors import SchemaMismatch
+from fastbuf.errors import SchemaError, SchemaMismatch
 from fastbuf_spark.errors import ResultError, ResultTypeError
+from fastbuf_spark.schema import arrow_schema, required, without_nulls
+from fastbuf_spark.tracebacks import joined, walk
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,6 +35,9 @@ _TAKEN = {
 _PLAIN = {name for names in _TAKEN.values() for name in names}
 
 
+ANY_ITERABLE = "spark.sql.execution.pythonUDF.mapInBatch.legacy.acceptAnyIterable.enabled"
+
+
 class Checked:
     """A function over record batches, whose results are checked to be record batches.
 
@@ -41,20 +46,23 @@ class Checked:
     schema
         The columns that each must have at least: Spark, which takes them by position, fails with an index, or with the
         name of a method of its own.  Types are compared where both are plain ones.
+    several
+        What it gives them in, as :func:`iterables` says.
     """
 
-    def __init__(self, func: BatchFunction, schema: StructType | None = None) -> None:
+    def __init__(self, func: BatchFunction, schema: StructType | None = None, several: Any = Iterable) -> None:
         self.func = func
+        self._several = several
         fields = [] if schema is None else schema.fields
         self.columns = [field.name for field in fields]
         self._kinds = [field.dataType.simpleString() for field in fields]
-        self._filled = [i for i, field in enumerate(fields) if not field.nullable]
+        self._filled = _filled(schema)
         self.__name__ = getattr(func, "__name__", type(func).__name__)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        return self._whole(each(self.func, self.func(batches), pa.RecordBatch))
+        return self._whole(each(self.func, self.func(batches), pa.RecordBatch, self._several))
 
     def _whole(self, made: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         known = None
@@ -62,12 +70,7 @@ class Checked:
             if batch.num_rows and self.columns:
                 if batch.schema != known:
                     known = None if self._odd(batch) else batch.schema
-                for i in self._filled:
-                    if batch.column(i).null_count:
-                        name = self.columns[i]
-                        raise SchemaMismatch(
-                            f"{about(self.func)} gave nulls in column {name!r}, which its schema says has none"
-                        )
+                without_nulls(batch, self._filled, about(self.func))
             names = batch.schema.names
             if self.columns and len(set(names)) < len(names):  # Spark's reader of batches fails at them
                 batch = batch.rename_columns([str(place) for place in range(len(names))])
@@ -94,6 +97,21 @@ class Checked:
         return odd
 
 
+def _filled(schema: StructType | None) -> dict[int, pa.Field]:
+    """The columns in which something may not be null."""
+    if schema is None:
+        return {}
+    try:
+        return required(arrow_schema(schema, "UTC"))
+    except (SchemaError, ValueError):  # Spark says itself which type it does not read
+        return {}
+
+
+def iterables(spark: Any) -> Any:
+    """What functions over batches give them in: with Spark's default all that ``iter`` takes, else an Iterator."""
+    return Iterable if str(spark.conf.get(ANY_ITERABLE, "true")).strip().lower() == "true" else Iterator
+
+
 def each(func: Callable[..., Any], made: Any, kind: type | tuple[type, ...], several: Any = Iterable) -> Iterator[Any]:
     """What ``func`` gave, one after the other.
 
@@ -102,8 +120,10 @@ def each(func: Callable[..., Any], made: Any, kind: type | tuple[type, ...], sev
     SchemaMismatch
         It is not a ``several``, or has something else than a ``kind``.
     """
-    if not isinstance(made, several):
-        raise wrong(func, _named(made), kind, "an iterator of ")
+    # An object may also be iterated over by its ``__getitem__``
+    if not (isinstance(made, several) or (several is Iterable and hasattr(type(made), "__getitem__"))):
+        strict = f": an Iterator, as {ANY_ITERABLE} is false" if several is Iterator else ""
+        raise SchemaMismatch(f"{wrong(func, _named(made), kind, 'an iterator of ')}{strict}")
     with _LineOfStopIteration():  # and not ``except``, which would be the line that Spark shows of this function
         for item in made:
             if not isinstance(item, kind):
@@ -124,14 +144,7 @@ class _LineOfStopIteration:
 
     def __exit__(self, kind: object, error: BaseException | None, frames: TracebackType | None) -> None:
         if isinstance(error, RuntimeError) and isinstance(error.__cause__, StopIteration):
-            error.__traceback__ = _followed(frames, error.__cause__.__traceback__)
-
-
-def _followed(first: TracebackType | None, second: TracebackType | None) -> TracebackType | None:
-    """The frames of two tracebacks as one."""
-    if first is None:
-        return second
-    return TracebackType(_followed(first.tb_next, second), first.tb_frame, first.tb_lasti, first.tb_lineno)
+            error.__traceback__ = joined([*walk(frames), *walk(error.__cause__.__traceback__)])
 
 
 def one(func: Callable[..., Any], made: Any, kind: type) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastbuf.errors import SchemaError, SchemaMismatch
 from fastbuf.serializers.schema import Field, Schema
@@ -258,15 +258,13 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema, whose: str) -> pa.RecordBa
         )
     # With metadata: else names of the fields within lists count as equal, and so do Spark's marks of variants
     if batch.schema.equals(schema, check_metadata=True):
-        return batch
+        return without_nulls(batch, required(schema), whose)
     if batch.num_columns != len(schema):
         words = f"{whose} gave columns {batch.schema.names}; its schema has {schema.names}"
         counts = {"expected": str(len(schema)), "actual": str(batch.num_columns)}
         raise ResultError(words, "RESULT_COLUMN_SCHEMA_MISMATCH", counts)
     columns = []
     for column, field in zip(batch.columns, schema, strict=True):
-        if not field.nullable and column.null_count:
-            raise SchemaMismatch(f"{whose} gave {column.null_count} nulls in column {field.name}, which allows none")
         try:
             if not column.type.equals(field.type, check_metadata=True):
                 if alters(column.type, field.type):
@@ -277,7 +275,63 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema, whose: str) -> pa.RecordBa
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             words = f"{whose} gave column {field.name} as {column.type}; its schema has {field.type}: {error}"
             raise ResultError(words, "RESULT_COLUMN_TYPES_MISMATCH", {"mismatch": field.name}) from error
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    return without_nulls(pa.RecordBatch.from_arrays(columns, schema=schema), required(schema), whose)
+
+
+Rows = TypeVar("Rows", "pa.RecordBatch", "pa.Table")
+
+
+def required(schema: pa.Schema) -> dict[int, pa.Field]:
+    """The columns in which something may not be null, by position: they themselves, or what they consist of."""
+    return {place: field for place, field in enumerate(schema) if _is_required(field)}
+
+
+def without_nulls(rows: Rows, columns: dict[int, pa.Field], whose: str) -> Rows:
+    """The rows, that have no null where ``columns``, which :func:`required` gave, allow none; Arrow does not look.
+
+    Raises
+    ------
+    SchemaMismatch
+        They have some.
+    """
+    for place, field in columns.items():
+        column = rows.column(place)
+        for values in getattr(column, "chunks", (column,)):
+            if path := _null_in(values, field, field.name):
+                raise SchemaMismatch(
+                    f"{whose} gave nulls in column {path!r}, which its schema says has none: fill them there, "
+                    "or let the schema allow null"
+                )
+    return rows
+
+
+def _is_required(field: pa.Field) -> bool:
+    return not field.nullable or any(map(_is_required, _parts(field.type)))
+
+
+def _parts(kind: pa.DataType) -> list[pa.Field]:
+    """What values of a type consist of and may be null: of a map the values alone, whose keys Arrow looks at."""
+    from pyarrow import types
+
+    return [kind.item_field] if types.is_map(kind) else _fields(kind)
+
+
+def _null_in(values: pa.Array, field: pa.Field, path: str) -> str:
+    """The path to a null that ``field`` does not allow; empty if there is none."""
+    from pyarrow import types
+
+    if not field.nullable and values.null_count:
+        return path
+    kind, wanted = values.type, _parts(field.type)
+    if len(_parts(kind)) != len(wanted) or not any(map(_is_required, wanted)):
+        return ""
+    values = values.drop_null()  # what is below a null is no value
+    if types.is_map(kind):
+        parts = [values.items[values.offsets[0].as_py() : values.offsets[-1].as_py()]]
+    else:
+        parts = values.flatten() if types.is_struct(kind) else [values.flatten()]
+    nulls = (_null_in(part, child, f"{path}.{child.name}") for part, child in zip(parts, wanted, strict=True))
+    return next(filter(None, nulls), "")
 
 
 def within_precision(batch: pa.RecordBatch, whose: str) -> pa.RecordBatch:

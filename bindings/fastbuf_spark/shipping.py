@@ -16,12 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from fastbuf import __version__
+from fastbuf_spark.tracebacks import Folded
 from fastbuf_spark.wire import VERSION
 
 
-def named(call: Callable[[Any], Iterable[Any]], name: str) -> Callable[[Any], Any]:
-    """A plain function for ``mapInArrow`` or ``mapPartitions``, shown under this name in Spark's plans."""
-    shipped = Shipped(call)
+def named(call: Callable[[Any], Iterable[Any]], name: str, flat: bool = False) -> Callable[[Any], Any]:
+    """A plain function for ``mapInArrow`` or ``mapPartitions``, shown under this name in Spark's plans.
+
+    ``flat``: ``call`` gives lists of records, for ``mapPartitions``.
+    """
+    shipped = Shipped(Folded(call, flat))
 
     def stage(batches: Iterable[Any]) -> Any:
         from fastbuf_spark.worker.logs import name_the_users_function

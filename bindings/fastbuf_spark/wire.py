@@ -78,6 +78,13 @@ def clip(reason: str) -> str:
     return f"{reason[:half]}\n... {left} characters left out ...\n{reason[-half:]}"
 
 
-def producers_failed(exchange: str) -> str:
-    """The words before the cause when an exchange's producers failed; an exchange behind it leaves them out."""
-    return f"the producers' job of exchange '{exchange}' failed:"
+def producers_failed(exchange: str, partition: int | None = None) -> str:
+    """The line before the cause when an exchange's producers, or that of one partition, failed."""
+    who = "the producers' job" if partition is None else f"the producer of partition {partition}"
+    return f"{who} of exchange '{exchange}' failed:"
+
+
+def cause_of(reason: str, exchange: str) -> str:
+    """A reason without that line: an exchange behind this one has its own."""
+    line, _, cause = reason.partition("\n")
+    return cause if line.endswith(f" of exchange '{exchange}' failed:") else reason

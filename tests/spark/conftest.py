@@ -221,6 +221,18 @@ def in_time(seconds: float, call: Callable[[], Any]) -> Any:
         assert took < seconds, f"took {took:.1f} s"
 
 
+def frames_in_a_row(words: str) -> int:
+    """The most frames of fastbuf's own that stand together in the tracebacks of an error's text."""
+    most = run = 0
+    for line in words.splitlines():
+        if line.lstrip().startswith('File "'):
+            run = run + 1 if "/fastbuf_spark/" in line or ("fastbuf/" in line and ".pyx" in line) else 0
+            most = max(most, run)
+        elif line.startswith("Traceback"):
+            run = 0
+    return most
+
+
 def failure(action: Callable[[], Any]) -> str:
     """What an action fails with; empty if it does not."""
     try:

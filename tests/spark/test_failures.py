@@ -15,7 +15,7 @@ import probes
 import pyarrow as pa
 import pytest
 import stages
-from conftest import driver, driver_since, failure, in_the_end, in_time, no_run_left, told
+from conftest import driver, driver_since, failure, frames_in_a_row, in_the_end, in_time, no_run_left, told
 from nights import nightly
 from pyspark import InheritableThread
 
@@ -54,6 +54,7 @@ def fails_soon(action: Callable[[], Any], *words: str) -> None:
     assert text, "it did not fail"
     for word in words:
         assert word in text
+    assert frames_in_a_row(text) <= 1
 
 
 def still_works(spark: Any, mode: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from conftest import failure
+from conftest import failure, frames_in_a_row
 from nights import nightly
 
 import fastbuf_spark as fbs
@@ -296,6 +296,7 @@ def test_what_a_function_does_wrong_is_told(spark: Any, func: Callable[..., Any]
     said = failure(made.collect)
     for words in WRONG[func]:
         assert words in said
+    assert frames_in_a_row(said) == 1
 
 
 def test_what_is_wrong_before_anything_runs(spark: Any) -> None:

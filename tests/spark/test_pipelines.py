@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from conftest import Sessions, failure, in_the_end
+from conftest import Sessions, failure, frames_in_a_row, in_the_end
 from nights import nightly
 from test_sources import same
 
@@ -298,6 +298,8 @@ def test_a_failure_is_told_by_its_own_words_first(spark: Any, folder: Path, wher
     assert 'KeyError: "the user\'s own"' in words
     causes = [line for line in words.splitlines() if "Error: " in line or "Failed: " in line or "Lost: " in line]
     assert causes[0].endswith('KeyError: "the user\'s own"')
+    assert words.rstrip().splitlines()[-1] == 'KeyError: "the user\'s own"'
+    assert frames_in_a_row(words) == 1
     assert took < 8
 
 

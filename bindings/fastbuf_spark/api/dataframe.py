@@ -13,7 +13,7 @@ from fastbuf_spark.conf import ShuffleConf
 from fastbuf_spark.driver.checks import check_conf, check_function, check_mode, partition_count
 from fastbuf_spark.driver.keys import as_keys, plain
 from fastbuf_spark.driver.plan import MODES, shuffle
-from fastbuf_spark.results import Checked
+from fastbuf_spark.results import Checked, iterables
 from fastbuf_spark.schema import struct_type
 
 if TYPE_CHECKING:
@@ -91,11 +91,10 @@ def map_in_arrow(
         raise ConfigError("before and before_schema go together: give both, or neither")
     if before is not None:
         check_function("before", before)
-        before = Checked(before)
     result_schema = struct_type(schema)
     shipped = None if before_schema is None else struct_type(before_schema)
     df, before, shipped, known = entered(df, before, shipped)
-    checked = Checked(func, result_schema)
+    checked = Checked(func, result_schema, iterables(df.sparkSession))
     return shuffle(df, checked, result_schema, keys, num_partitions, before, shipped, mode, conf, **known)
 
 
@@ -173,7 +172,6 @@ def group_by(
         raise ConfigError("before and before_schema go together: give both, or neither")
     if before is not None:
         check_function("before", before)
-        before = Checked(before)
     check_mode(mode, MODES)
     shipped = None if before_schema is None else struct_type(before_schema)
     numbered = isinstance(df, Pipeline) and df._staged(shared=True).numbered

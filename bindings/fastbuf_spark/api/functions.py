@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastbuf_spark.driver.checks import check_function
 from fastbuf_spark.errors import ArgumentError
+from fastbuf_spark.results import iterables
 from fastbuf_spark.schema import large_types, session_zone
 from fastbuf_spark.worker.pandas_verbs import PandasRules
 
@@ -28,6 +29,7 @@ def pandas_rules(spark: Any, result: StructType, schema: pa.Schema) -> PandasRul
         large_types(spark),
         _is_set(spark, "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled", "false"),
         _is_set(spark, "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype", "false"),
+        iterables(spark),
     )
 
 

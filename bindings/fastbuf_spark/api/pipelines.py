@@ -28,6 +28,7 @@ from fastbuf_spark.driver.keys import as_keys
 from fastbuf_spark.driver.plan import MODES
 from fastbuf_spark.driver.sources import Source, check_filter
 from fastbuf_spark.driver.staged import Staged
+from fastbuf_spark.results import Checked, iterables
 from fastbuf_spark.schema import arrow_schema, large_types, session_zone, struct_type
 from fastbuf_spark.shipping import AsItIs
 from fastbuf_spark.worker.steps import Filter, PandasMap, count_rows
@@ -456,6 +457,9 @@ def entered(
     """
     if not isinstance(df, Pipeline):
         check_dataframe(df)
+    if before is not None:
+        before = Checked(before, several=iterables(df._session if isinstance(df, Pipeline) else df.sparkSession))
+    if not isinstance(df, Pipeline):
         return df, before, before_schema, {}
     at = df._staged(shared=True)
     plan = df._built[True][1]

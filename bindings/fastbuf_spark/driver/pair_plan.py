@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import logging
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -124,7 +123,7 @@ class PairShuffle:
             sides = zip(self.sides, here, strict=True)
             placed = together([rdd if is_here else self._alone(rdd) for rdd, is_here in sides])
             if placed.getNumPartitions() == self.partitions:
-                in_place = named(flat(InPlace(combine, stage)), "fastbuf_in_place")
+                in_place = named(InPlace(combine, stage), "fastbuf_in_place", flat=True)
                 made = placed.mapPartitions(in_place, preservesPartitioning=True)
                 made.partitioner = partitioner
                 return made
@@ -149,7 +148,7 @@ class PairShuffle:
                 blocks = keyed._jrdd if blocks is None else blocks.union(keyed._jrdd)
             jvm: Any = sc._jvm
             moved = _placed(sc, jvm.PairwiseRDD(blocks.rdd()).asJavaPairRDD(), self.partitions, place, NoOpSerializer())
-            reduce_side = named(flat(RecordReduceSide(spec, stage)), "fastbuf_reduce")
+            reduce_side = named(RecordReduceSide(spec, stage), "fastbuf_reduce", flat=True)
             made = moved.mapPartitions(reduce_side, preservesPartitioning=True)
         else:
             spec = exchanges.register(
@@ -166,7 +165,7 @@ class PairShuffle:
             read = requests._jrdd.rdd()
             upstream.remember(sc, read, self.partitions + upstream.held_by_rdds(self.sides))
             exchanges.lives_with(sc, exchange, read)
-            consumer = named(flat(Consumer(spec, stage).records), "fastbuf_consumer")
+            consumer = named(Consumer(spec, stage).records, "fastbuf_consumer", flat=True)
             made = requests.mapPartitions(consumer, preservesPartitioning=True)
         made.partitioner = partitioner
         return made
@@ -281,14 +280,5 @@ def _keyed(task: Callable[[Any], Iterable[tuple[int, bytes]]]) -> Callable[[Any]
         for partition, block in task(source):
             yield pack_long(partition)
             yield block
-
-    return run
-
-
-def flat(task: Callable[[Any], Iterable[Iterable[Any]]]) -> Callable[[Any], Iterable[Any]]:
-    """Flatten the lists of records that a task returns, without running Python code for each record."""
-
-    def run(source: Any) -> Iterable[Any]:
-        return itertools.chain.from_iterable(task(source))
 
     return run

@@ -404,7 +404,7 @@ class Run:
             return
         self._last_failure = clip(reason)
         if lease.state == "begun":
-            self.abort(f"{reason}\n(the producer of partition {lease.partition} of '{self.plan.name}' failed)", now)
+            self.abort(f"{producers_failed(self.plan.name, lease.partition)}\n{reason}", now)
         else:
             self._hand_on(lease)
             self._seal(now)

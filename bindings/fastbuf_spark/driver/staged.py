@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from fastbuf_spark.driver.keys import numbered, plain
+from fastbuf_spark.results import iterables
 from fastbuf_spark.schema import arrow_schema, large_types, renaming, session_zone
 from fastbuf_spark.shipping import named
 from fastbuf_spark.worker.chains import Called, Chain, Head, Link
@@ -53,7 +54,8 @@ class Staged:
     def then(self, func: BatchFunction, schema: StructType, is_users: bool = False) -> Staged:
         """This stage with one more function, called in the same tasks."""
         spark = self.frame.sparkSession
-        link = Link(func, arrow_schema(schema, session_zone(spark), large_types(spark)), is_users)
+        shape = arrow_schema(schema, session_zone(spark), large_types(spark))
+        link = Link(func, shape, is_users, iterables(spark) if is_users else Iterable)
         if self.head is not None:
             return dataclasses.replace(self, schema=schema, head=self.head.then(link))
         frame = plain(self.frame)

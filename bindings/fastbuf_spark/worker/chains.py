@@ -24,15 +24,18 @@ class Link:
     ----------
     is_users
         Whether it is a user's: it may go on writing to the memory of a batch that it gave, and keep one that it got.
+    several
+        What it gives batches in, as :func:`~fastbuf_spark.results.iterables` says.
     """
 
     func: BatchFunction
     schema: pa.Schema
     is_users: bool = False
+    several: Any = Iterable
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         given, whose = Given(), about(self.func)
-        for batch in Checked(self.func)(given.items(batches)):
+        for batch in Checked(self.func, several=self.several)(given.items(batches)):
             # A batch without rows may also lack columns, as in Spark
             if batch.num_rows:
                 yield within_precision(conform(batch, self.schema, whose), whose)

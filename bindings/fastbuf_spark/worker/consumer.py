@@ -13,7 +13,7 @@ from fastbuf.monitor.figures import ended
 from fastbuf.monitor.vitals import Vitals
 from fastbuf_spark.codec import Codec
 from fastbuf_spark.spec import ExchangeSpec, plain
-from fastbuf_spark.wire import data_secret, producers_failed
+from fastbuf_spark.wire import cause_of, data_secret
 from fastbuf_spark.worker.chains import Chain
 from fastbuf_spark.worker.control import REASON_WAIT_S, Control, StageFailed, words
 from fastbuf_spark.worker.memory import environment
@@ -92,7 +92,7 @@ class Consumer:
         try:
             yield from made
         except ExchangeAborted as error:
-            raise StageFailed(str(error).removeprefix(f"{producers_failed(self.spec.name)}\n")) from error
+            raise StageFailed(cause_of(str(error), self.spec.name)) from error
         except (ExchangeError, StallTimeout) as error:
             raise StageFailed(words(error)) from error
 
@@ -158,7 +158,7 @@ class Consumer:
                         broken = given.error is not None  # else it is the function's own, whatever its type
                         better = explained(control, error, broken, op="consumer failed") or error
                         if better is not error:
-                            raise better from error
+                            raise better from None if isinstance(error, ExchangeAborted) else error
                         raise
                     stats = plain(ended(figures()))
             control.send({"op": "done", "stats": stats})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import select
 import threading
@@ -15,13 +14,13 @@ from fastbuf import __version__
 from fastbuf.errors import AuthenticationError, ExchangeAborted, FastbufError, PeerLost, ProtocolError, StallTimeout
 from fastbuf.json_frames import FRAME_BYTES, pack, same
 from fastbuf.transports.addresses import connect
+from fastbuf_spark.tracebacks import fold
 from fastbuf_spark.wire import VERSION, Message, Unpacker, clip, prepare, proof
 from fastbuf_spark.worker.task_input import LOOK_S
 
 #: How long a participant whose channel broke waits for the cause, which the driver may have to get from Spark
 #: (``run.CAUSE_S``)
 REASON_WAIT_S = 8.0
-_HERE = os.path.dirname(__file__) + os.sep
 
 
 class StageFailed(FastbufError):
@@ -33,15 +32,12 @@ class Unreached(PeerLost):
 
 
 def words(error: BaseException) -> str:
-    """An error as text for other participants: the error first, then its traceback from the user's first line on."""
+    """An error as text for other participants: the error first, then its traceback."""
     if isinstance(error, StageFailed):
         return str(error)
-    begin = error.__traceback__
-    while begin is not None and begin.tb_frame.f_code.co_filename.startswith(_HERE):
-        begin = begin.tb_next
-    shown = error.with_traceback(begin or error.__traceback__)
-    last = "".join(traceback.format_exception_only(shown)).strip()
-    return f"{last}\n{''.join(traceback.format_exception(shown)).strip()}"
+    fold(error)
+    last = "".join(traceback.format_exception_only(error)).strip()
+    return f"{last}\n{''.join(traceback.format_exception(error)).strip()}"
 
 
 class Control:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from fastbuf.errors import ResourceError
 from fastbuf_spark.results import about
-from fastbuf_spark.schema import within_precision
+from fastbuf_spark.schema import required, within_precision, without_nulls
 from fastbuf_spark.worker.order import codes, group_starts
 from fastbuf_spark.worker.runs import in_order
 from fastbuf_spark.worker.small_results import gathered
@@ -286,4 +286,14 @@ class GroupStage:
         # Tables that were held back are requested after the last group
         rest = (table for rest in [getattr(call, "rest", tuple)] for table in rest())
         whose = about(self.verb.func)
-        return (within_precision(batch, whose) for batch in gathered(chain(tables, rest), limits))
+        whole = _without_nulls(chain(tables, rest), whose)
+        return (within_precision(batch, whose) for batch in gathered(whole, limits))
+
+
+def _without_nulls(tables: Iterable[pa.Table], whose: str) -> Iterator[pa.Table]:
+    """Tables of one schema, each without nulls where that allows none."""
+    columns = None
+    for table in tables:
+        if columns is None:
+            columns = required(table.schema)
+        yield without_nulls(table, columns, whose) if columns else table

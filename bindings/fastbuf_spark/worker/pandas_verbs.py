@@ -41,6 +41,7 @@ class PandasRules:
     large: bool
     int_to_decimal: bool
     int_extension: bool
+    several: Any = Iterable  #: see :func:`~fastbuf_spark.results.iterables`
 
 
 @dataclass(frozen=True)

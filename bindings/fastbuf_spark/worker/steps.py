@@ -51,7 +51,7 @@ class PandasMap:
 
         results = Results(self.rules, self.func, whole=False)
         made = self.func(self._frames(batches))
-        for frame in each(self.func, made, pd.DataFrame, Iterator):
+        for frame in each(self.func, made, pd.DataFrame, self.rules.several):
             for table in results.add(frame):
                 yield from table.to_batches()
         for table in results.rest():

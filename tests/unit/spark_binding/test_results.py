@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import traceback
 from collections.abc import Callable, Iterator
 from functools import partial, wraps
@@ -10,12 +12,13 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, LongType, MapType, StructField, StructType
 
 pytest.importorskip("pyspark", reason="the binding is PySpark's")
 
 from fastbuf.errors import SchemaMismatch
 from fastbuf_spark.results import Checked, about
+from fastbuf_spark.schema import required, without_nulls
 from fastbuf_spark.worker.chains import Link
 from fastbuf_spark.worker.pandas_verbs import PandasRules
 from fastbuf_spark.worker.steps import PandasMap
@@ -96,6 +99,53 @@ def test_a_column_of_another_type(schema: str, said: str) -> None:
         assert list(checked(iter([]))) == [batch.slice(0, 0), batch, batch]
 
 
+def nested(kind: str) -> tuple[pa.Array, Any, pa.DataType, str]:
+    """Values with a null inside, Spark's type that has none there, the same of Arrow's, and the path to the null."""
+    long, whole = pa.int64(), pa.field("x", pa.int64(), False)
+    if kind == "struct":
+        within = StructType([StructField("x", LongType(), False)])
+        return pa.array([{"x": 1}, {"x": None}], pa.struct([("x", long)])), within, pa.struct([whole]), "v.x"
+    if kind == "list":
+        return (
+            pa.array([[1], [2, None]]),
+            ArrayType(LongType(), False),
+            pa.list_(whole.with_name("element")),
+            "v.element",
+        )
+    values = pa.array([[(1, 1)], [(2, None)]], pa.map_(long, long))
+    return values, MapType(LongType(), LongType(), False), pa.map_(long, whole.with_name("value")), "v.value"
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("kind", ["struct", "list", "map"])
+def test_nulls_within_values_are_found(kind: str, chunked: bool) -> None:
+    """Spark's own error, if any, names neither function nor column; in front of a shuffle nobody would look."""
+    values, spark_type, arrow_type, path = nested(kind)
+    batch = pa.record_batch({"v": values})
+    said = re.escape(f"gave nulls in column '{path}', which its schema says has none")
+    for whole in (False, True):
+        given = batch.slice(0, 1) if whole else batch
+        checked = Checked(gives([given]), StructType([StructField("v", spark_type)]))
+        # As made by a function that has the types of its schema, which Arrow does not compare with the values
+        made = pa.Table.from_batches([given]) if chunked else given
+        columns = required(pa.schema([("v", arrow_type)]))
+        with contextlib.nullcontext() if whole else pytest.raises(SchemaMismatch, match=said):
+            list(checked(iter([])))
+        with contextlib.nullcontext() if whole else pytest.raises(SchemaMismatch, match=said):
+            without_nulls(made, columns, "x")
+    hidden = pa.array([values[0].as_py(), None], values.type)  # what is below a null is no value
+    assert without_nulls(pa.record_batch({"v": hidden}), required(pa.schema([("v", arrow_type)])), "x")
+
+
+def test_nulls_of_a_batch_that_has_the_declared_schema() -> None:
+    schema = pa.schema([pa.field("k", pa.int64(), False)])
+    batch = pa.record_batch([pa.array([1, None])], schema=schema)
+    func = gives([batch])
+    with pytest.raises(SchemaMismatch) as error:
+        list(Link(func, schema)(iter([])))
+    assert str(error.value).startswith(f"{about(func)} gave nulls in column 'k', which its schema says has none")
+
+
 def test_names_that_come_twice_are_changed_as_columns_go_by_position() -> None:
     batch = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([2])], names=["k", "k"])
     (made,) = Checked(gives([batch]), columns("k long, n long"))(iter([]))
@@ -127,7 +177,7 @@ def test_batches_in_a_list_and_without_rows_are_fine() -> None:
 def test_what_is_no_iterator_of_frames(made: Any, said: str) -> None:
     from pyspark.sql.types import StructType
 
-    rules = PandasRules(StructType().add("k", "long"), SCHEMA, True, "UTC", True, False, False, False)
+    rules = PandasRules(StructType().add("k", "long"), SCHEMA, True, "UTC", True, False, False, False, Iterator)
     with pytest.raises(SchemaMismatch, match=f"{said}: it must give an iterator of pandas.DataFrame"):
         list(PandasMap(gives(made), rules)(iter([])))
 

@@ -47,7 +47,7 @@ print(stage.__name__, list(stage(iter([1]))))
 def test_the_same_version_unpickles_to_the_function_itself() -> None:
     assert unpickled("") == f"it [{ShuffleConf().segment_size}, 1]"
     again = cloudpickle.loads(cloudpickle.dumps(named(lengths, "it")))
-    assert again.__closure__[0].cell_contents is lengths
+    assert again.__closure__[0].cell_contents._call is lengths
     assert list(named(lengths, "it")(iter([1]))) == [ShuffleConf().segment_size, 1]
 
 

@@ -1,0 +1,89 @@
+"""Tracebacks as users see them: of a run of fastbuf's own frames the last one is shown."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from types import TracebackType
+from typing import Any
+
+import pyspark
+
+import fastbuf
+
+_SPARK = os.path.dirname(pyspark.__file__) + os.sep
+_OURS = tuple(os.path.dirname(path) + os.sep for path in (fastbuf.__file__, __file__))
+
+
+class Folded:
+    """A task's function, whose errors are raised with a folded traceback: Spark shows it to the user.
+
+    Parameters
+    ----------
+    flat
+        Whether ``call`` gives lists of records, of which Spark takes the records: they are flattened without Python
+        code for each.
+    """
+
+    def __init__(self, call: Callable[[Any], Iterable[Any]], flat: bool = False) -> None:
+        self._call = call
+        self._flat = flat
+
+    def __call__(self, source: Any) -> Iterator[Any]:
+        items = self._items(source)
+        return chain.from_iterable(items) if self._flat else items
+
+    def _items(self, source: Any) -> Iterator[Any]:
+        with _Folding():  # and not ``except``, which would add a line
+            yield from self._call(source)
+
+
+class _Folding:
+    """Folds the traceback of an error that passes, and of its causes."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, frames: object) -> None:
+        fold(error)
+
+
+def fold(error: BaseException | None) -> None:
+    """Fold the tracebacks of an error and its causes."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        error.__traceback__ = folded(error.__traceback__)
+        error = error.__cause__ or error.__context__
+
+
+def folded(frames: TracebackType | None) -> TracebackType | None:
+    """The frames; of consecutive ones of fastbuf's, and of what it calls of PySpark's on the way, the last one."""
+    kept: list[TracebackType] = []
+    run: list[TracebackType] = []  # the last frame of fastbuf's, and those of PySpark's behind it
+    for frame in walk(frames):
+        path = frame.tb_frame.f_code.co_filename
+        if path.startswith(_OURS) or (path.startswith("fastbuf/") and path.endswith(".pyx")):  # Cython's are relative
+            run = [frame]
+        elif run and path.startswith(_SPARK):
+            run.append(frame)
+        else:
+            kept += [*run[:1], frame]
+            run = []
+    return joined([*kept, *run])
+
+
+def walk(frames: TracebackType | None) -> Iterator[TracebackType]:
+    """The frames of a traceback, outermost first."""
+    while frames is not None:
+        yield frames
+        frames = frames.tb_next
+
+
+def joined(frames: Iterable[TracebackType]) -> TracebackType | None:
+    """A traceback of these frames."""
+    made = None
+    for frame in reversed(list(frames)):
+        made = TracebackType(made, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return made
