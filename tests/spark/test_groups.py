@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -252,6 +253,55 @@ def test_a_key_whose_equality_spark_alone_knows(spark: Any) -> None:
         fbs.group_by(df, "k", num_partitions=2, mode="pipelined").apply_in_arrow(in_turn, "k string, ns array<long>")
 
 
+def all_of_them(key: Any, table: pa.Table) -> pa.Table:
+    return pa.table({"key": [repr(key)], "n": [pc.sum(table["n"]).as_py()]})
+
+
+def frame_of_all(key: Any, frame: pd.DataFrame) -> pd.DataFrame:
+    return pd.DataFrame({"key": [repr(key)], "n": [int(frame["n"].sum())]})
+
+
+def streamed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield pa.record_batch({"key": ["()"], "n": [sum(pc.sum(batch["n"]).as_py() for batch in batches)]})
+
+
+def both(key: Any, left: pa.Table, right: pa.Table) -> pa.Table:
+    return pa.table({"key": [repr(key)], "n": [left.num_rows * 1000 + right.num_rows]})
+
+
+@nightly(but_one="mode")
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("rows", [80, 0])
+def test_without_keys_all_rows_are_one_group(spark: Any, rows: int, mode: str) -> None:
+    """As of Spark's groupBy(): the key is (), and there is one partition; of no rows there is no group."""
+    from pyspark.sql import functions as F
+
+    df, schema = frame(spark, rows=rows), "key string, n long"
+    groups = fbs.group_by(df, num_partitions=3, mode=mode)
+    line = fbs.pipeline(df).group_by(partitions=3, mode=mode)
+    small = df.where("n < 7")
+    few = fbs.group_by(small, num_partitions=2, mode=mode)
+    for made, want in [
+        (groups.apply_in_arrow(all_of_them, schema), df.groupBy().applyInArrow(all_of_them, schema)),
+        (groups.apply_in_pandas(frame_of_all, schema), df.groupBy().applyInPandas(frame_of_all, schema)),
+        (groups.apply_in_arrow(streamed, schema), df.groupBy().applyInArrow(all_of_them, schema)),
+        (line.apply_in_arrow(all_of_them, schema).to_df(), df.groupBy().applyInArrow(all_of_them, schema)),
+        (
+            groups.cogroup(few).apply_in_arrow(both, schema),
+            df.groupBy().cogroup(small.groupBy()).applyInArrow(both, schema),
+        ),
+    ]:
+        assert same(made, want) == min(rows, 1)
+        assert made.rdd.getNumPartitions() == 1
+    ordered = fbs.group_by(
+        df, num_partitions=3, sort_by=F.desc("n"), mode=mode, before=halved, before_schema="h long, n long"
+    )
+    listing = ordered.apply_in_arrow(lambda table: pa.table({"ns": [table["n"].to_pylist()]}), "ns array<long>")
+    assert [row.ns for row in listing.collect()] == ([list(range(79, -1, -1))] if rows else [])
+    with pytest.raises(ConfigError, match="number of keys is 0 on the left and 1 on the right"):
+        groups.cogroup(fbs.group_by(df, "k", num_partitions=1, mode=mode))
+
+
 def fails(table: pa.Table) -> pa.Table:
     raise KeyError("of the user's own")
 
@@ -301,8 +351,8 @@ def test_what_a_function_does_wrong_is_told(spark: Any, func: Callable[..., Any]
 
 def test_what_is_wrong_before_anything_runs(spark: Any) -> None:
     df = frame(spark)
-    with pytest.raises(ConfigError, match="group_by has no keys"):
-        fbs.group_by(df, num_partitions=2)
+    with pytest.raises(ConfigError, match="agg_arrow has no keys"):
+        fbs.group_by(df, num_partitions=2).agg_arrow([("n", "sum")])
     with pytest.raises(ConfigError, match="no key column 'nope'"):
         fbs.group_by(df, "nope", num_partitions=2).apply_in_arrow(seen, "names string, n long")
     with pytest.raises(ConfigError, match="num_partitions is 'k'"):

@@ -468,8 +468,8 @@ def test_what_cannot_be_is_said(spark: Any, folder: Path) -> None:
     p = fbs.read_parquet(spark, folder)
     with pytest.raises(ConfigError, match="shuffle has no keys"):
         p.shuffle()
-    with pytest.raises(ConfigError, match="group_by has no keys"):
-        p.group_by()
+    with pytest.raises(ConfigError, match="agg_arrow has no keys"):
+        p.group_by().agg_arrow([("n", "sum")]).collect()
     with pytest.raises(ConfigError, match="compute expression"):
         p.filter("n > 3")
     with pytest.raises(ConfigError, match="mode is 'fast'"):

@@ -28,6 +28,8 @@ def aggregated(grouped: Grouped, aggregates: Iterable[tuple[str, str]]) -> DataF
     from pyspark.sql.types import StructType
 
     pairs = _pairs(aggregates)
+    if not grouped._keys:
+        raise ConfigError("agg_arrow has no keys: use Spark's own df.agg(), or group by F.lit(1)")
     df, before, schema = grouped._df, grouped._before, grouped._before_schema
     if before is None:
         try:

@@ -138,9 +138,9 @@ def group_by(
         again.
     *keys
         Column names, Columns or expressions to group by; with ``before``, of ``before_schema``'s columns.  Null keys
-        form one group, as do NaN keys, and 0.0 and -0.0.
+        form one group, as do NaN keys, and 0.0 and -0.0.  None: all rows are one group, with the key ``()``.
     num_partitions
-        Partitions after the shuffle.
+        Partitions after the shuffle; without keys one, as with Spark.
     sort_by
         Columns that the rows of a group are sorted by, as in Spark: ascending, with null first and NaN last, or
         descending with ``F.desc("x")`` or ``F.col("x").desc()``.
@@ -158,7 +158,7 @@ def group_by(
     Raises
     ------
     ConfigError
-        No key, one that is not found, or arguments that contradict each other.
+        A key that is not found, or arguments that contradict each other.
     SchemaError
         A key that Spark does not group by.
 
@@ -177,13 +177,11 @@ def group_by(
     numbered = isinstance(df, Pipeline) and df._staged(shared=True).numbered
     df, before, shipped, known = entered(df, before, shipped)
     check_conf(conf)
-    given = as_keys(keys)
-    if not given:
-        raise ConfigError("group_by has no keys: give a column's name or a Column; for one group of all rows, F.lit(1)")
+    given, count = as_keys(keys), partition_count(num_partitions)
     return Grouped(
         df,
         given,
-        partition_count(num_partitions),
+        count if given else 1,
         () if sort_by is None else as_keys(sort_by),
         before,
         shipped,

@@ -212,10 +212,6 @@ class Pipeline:
             As for :meth:`shuffle`.
         """
         given = as_keys(keys)
-        if not given:
-            raise ConfigError(
-                "group_by has no keys: give a column's name or a Column; for one group of all rows, F.lit(1)"
-            )
         order = () if sort_by is None else as_keys(sort_by)
         return PipelineGroups(self, given, order, _count(partitions), _mode(mode))
 
@@ -350,7 +346,12 @@ class PipelineGroups:
 
     @property
     def _by(self) -> str:
-        return ", ".join(map(str, self._keys))
+        return ", ".join(map(str, self._keys)) or "nothing"
+
+    def _count(self, plan: steps.Plan, other: int | None = None) -> int:
+        """Partitions of the groups; ``other``: what another side of a cogroup says."""
+        count = plan.count(self._partitions or other)
+        return count if self._keys else 1
 
     def _of(self, at: Staged, plan: steps.Plan, count: int) -> Grouped:
         """The groups of the stage before them."""
@@ -402,7 +403,7 @@ class _GroupStep:
     exchanges = 1
 
     def build(self, at: Staged, plan: steps.Plan) -> Staged:
-        count = plan.count(self.groups._partitions)
+        count = self.groups._count(plan)
         groups = dataclasses.replace(self.groups._of(at, plan, count), _sent=self.sent)
         made = _made(self.call(groups), groups)
         plan.entered(made, f"group by {self.groups._by}", count)
@@ -428,7 +429,7 @@ class _CogroupStep:
         numbers = [len(plan.stages)]
         other = plan.follow_beside(at, self.right._before._start, self.right._before._verbs)
         numbers.append(len(plan.stages))
-        count = plan.count(self.left._partitions or self.right._partitions)
+        count = self.left._count(plan, self.right._partitions)
         sides = self.left._of(at, plan, count), self.right._of(other, plan, count)
         groups = Cogrouped(*sides, sides[0]._make, self.sent)
         made = _made(self.call(groups), groups)

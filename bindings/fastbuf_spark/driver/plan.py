@@ -117,9 +117,11 @@ def staged(
     found = found or resolve(df, keys, num_partitions, before, shipped)
     if found.by_spark:
         return _by_spark(func, result_schema, found, num_partitions, shipped, mode)
-    codec, varies = found.codec, "" if is_connect(df) else unsteady(found.frame, not found.codec.keys, in_order)
+    codec = found.codec
+    in_turn = not codec.keys and num_partitions > 1
+    varies = "" if is_connect(df) else unsteady(found.frame, in_turn, in_order)
     chosen, why = (choose or _choose)(found.frame, num_partitions, mode, varies)
-    if chosen == "blocking" and not codec.keys and not (in_order and order_is_fixed(found.frame)):
+    if chosen == "blocking" and in_turn and not (in_order and order_is_fixed(found.frame)):
         # A map task that runs again would distribute the same rows differently; Spark's own shuffle sorts them first
         by_spark = "rows without a key go in turn, and their order is not fixed"
         found = dataclasses.replace(found, frame=df, by_spark=by_spark)
