@@ -266,6 +266,7 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema, whose: str) -> pa.RecordBa
     columns = []
     for column, field in zip(batch.columns, schema, strict=True):
         try:
+            column = _without_views(column)
             if not column.type.equals(field.type, check_metadata=True):
                 if alters(column.type, field.type):
                     raise pa.ArrowInvalid("a cast may alter values; make it in the function, or change the schema")
@@ -435,6 +436,37 @@ def _named(given: pa.DataType, wanted: pa.DataType) -> pa.DataType:
         if is_list(given) and hasattr(wanted, "value_field"):
             return list_of(named(given.value_field, wanted.value_field))
     return given
+
+
+def _without_views(values: pa.Array) -> pa.Array:
+    """Lists for list views, at any depth: Arrow's own cast gives them one offset too few, and so other values."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = values.type
+    if not _has_views(kind):
+        return values
+    if pa.types.is_struct(kind):
+        parts = [_without_views(values.field(i)) for i in range(kind.num_fields)]
+        names = [field.name for field in kind]
+        return pa.StructArray.from_arrays(parts, names, mask=values.is_null())
+    if not _is_view(kind):
+        raise pa.ArrowInvalid("list views are not read within lists and maps of another kind")
+    ends = np.cumsum(pc.fill_null(pc.list_value_length(values), 0).to_numpy())
+    offsets = pa.array(np.concatenate([[0], ends]), pa.int64())
+    items = _without_views(values.flatten())
+    return pa.LargeListArray.from_arrays(offsets, items, mask=values.is_null())
+
+
+def _is_view(kind: pa.DataType) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_list_view(kind) or types.is_large_list_view(kind))
+
+
+def _has_views(kind: pa.DataType) -> bool:
+    return _is_view(kind) or any(_has_views(field.type) for field in _fields(kind))
 
 
 def renaming(func: BatchFunction, names: Iterable[str]) -> BatchFunction:

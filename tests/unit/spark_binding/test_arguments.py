@@ -157,6 +157,38 @@ def test_a_cast_that_may_alter_values_is_refused(given: pa.Array, wanted: pa.Dat
         conform(pa.record_batch([given], names=["k"]), pa.schema([("k", wanted)]), "x")
 
 
+VIEWS = [
+    (pa.list_view(pa.int64()), [[1, 2], None, [3], []]),
+    (pa.large_list_view(pa.int64()), [[1, 2], None, [3], []]),
+    (pa.list_view(pa.list_view(pa.int64())), [[[1]], None, [], [[2, 3], None]]),
+    (pa.list_view(pa.struct([("x", pa.list_view(pa.int32()))])), [[{"x": [1]}], [{"x": None}, None], []]),
+    (pa.struct([("x", pa.list_view(pa.int64()))]), [{"x": [1, 2]}, None, {"x": []}]),
+]
+
+
+def lists_of(kind: pa.DataType) -> pa.DataType:
+    """A type with lists for list views, and other names of fields."""
+    if pa.types.is_struct(kind):
+        return pa.struct([("y", lists_of(kind.field(0).type))])
+    return pa.list_(pa.field("element", lists_of(kind.value_type))) if kind.num_fields else pa.int64()
+
+
+@pytest.mark.parametrize(("kind", "values"), VIEWS, ids=lambda value: str(value)[:30])
+def test_list_views_are_read(kind: pa.DataType, values: list[Any]) -> None:
+    """Spark reads them; Arrow's own cast gives other values, in silence."""
+    given = pa.array([*values, *values], kind)
+    for column in (given, given.slice(1, len(values))):
+        made = conform(pa.record_batch({"v": column}), pa.schema([("v", lists_of(kind))]), "x")
+        made.validate(full=True)
+        assert repr(made["v"].to_pylist()) == repr(column.to_pylist()).replace("'x'", "'y'")
+
+
+def test_list_views_that_are_not_read_are_refused() -> None:
+    column = pa.array([[[1]]], pa.list_(pa.list_view(pa.int64())))
+    with pytest.raises(SchemaMismatch, match=r"x gave column v as list.*list views are not read within lists"):
+        conform(pa.record_batch({"v": column}), pa.schema([("v", pa.list_(pa.list_(pa.int64())))]), "x")
+
+
 @pytest.mark.parametrize(
     "of",
     [
